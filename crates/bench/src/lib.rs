@@ -1,0 +1,2 @@
+//! Workloads and reports.
+#![forbid(unsafe_code)]

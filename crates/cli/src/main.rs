@@ -1,0 +1,3 @@
+//! The `selvedge` program.
+#![forbid(unsafe_code)]
+fn main() {}

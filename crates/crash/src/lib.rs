@@ -1,0 +1,2 @@
+//! The crash-state explorer.
+#![forbid(unsafe_code)]

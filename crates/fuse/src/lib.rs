@@ -1,0 +1,2 @@
+//! Serves a FileSystem to the kernel through FUSE.
+#![forbid(unsafe_code)]

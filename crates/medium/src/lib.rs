@@ -1,0 +1,108 @@
+//! Stable storage, and the only way to change it.
+//!
+//! This crate knows persistent memory ([`Pmem`]): a region of bytes reached by
+//! ordinary loads and stores that keeps them when the power goes. Block devices
+//! join it later.
+//!
+//! # Persistence model of [`Pmem`]
+//!
+//! 1. **Atomic unit.** A store of 1, 2, 4 or 8 bytes at a naturally aligned offset
+//!    is one instruction: after a crash it is there wholly or not at all. Nothing
+//!    wider is atomic.
+//! 2. **Any time.** A store may become durable at any moment after it is issued,
+//!    whether flushed or not (a cache line may be evicted).
+//! 3. **Any order.** Two stores that no [`Pmem::fence`] separates may become durable
+//!    in either order.
+//! 4. **Durable.** A store is durable once a `flush` of its line was issued after it
+//!    (or it was a `store_nt`) *and* a later `fence` of the same thread returned `Ok`.
+//! 5. **Errors stick.** A store cannot report an error; the next `fence` does, and
+//!    every one after it.
+//!
+//! File systems reach the bytes only through the trait; nobody holds a `&mut [u8]`
+//! over live memory.
+
+mod error;
+mod memory;
+
+pub use error::MediumError;
+pub use memory::MemoryPmem;
+
+/// Bytes in a cache line: the unit of [`Pmem::flush`].
+pub const LINE_BYTES: u64 = 64;
+
+/// Bytes in a word: the largest unit that is stored atomically.
+pub const WORD_BYTES: u64 = 8;
+
+/// A region of persistent memory (the primitives of Mnemosyne's Table 3.2, on ranges).
+///
+/// All offsets are in bytes from the start of the region. Implementations never
+/// panic on an offset outside the region: loads return [`MediumError::OutOfRange`],
+/// stores make the next fence return it.
+///
+/// Two threads may load and store different words at once. A bulk [`read`](Pmem::read)
+/// that races with a store to the same word sees each byte old or new; ruling that
+/// out is the caller's task (a lock).
+pub trait Pmem: Send + Sync {
+    /// Size of the region in bytes; a multiple of [`LINE_BYTES`].
+    fn len(&self) -> u64;
+
+    /// Loads the aligned word at `off` in one instruction (little-endian).
+    ///
+    /// # Errors
+    /// [`MediumError`] if the line cannot be read or `off` is outside the region or
+    /// not a multiple of 8.
+    fn load(&self, off: u64) -> Result<u64, MediumError>;
+
+    /// Copies `buf.len()` bytes starting at `off` into `buf`.
+    ///
+    /// # Errors
+    /// As [`load`](Pmem::load); `buf` is then unspecified.
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError>;
+
+    /// Stores `bytes` at `off` through the cache, in ascending order, as the fewest
+    /// naturally aligned stores of 8, 4, 2 and 1 bytes; each of those is atomic.
+    /// In particular 1, 2, 4 or 8 bytes at a naturally aligned offset are one store.
+    fn store(&self, off: u64, bytes: &[u8]);
+
+    /// Stores `bytes` at `off` around the cache (streaming). Needs no flush, only a
+    /// fence. Atomic per aligned 8 bytes at most. Best for whole lines.
+    fn store_nt(&self, off: u64, bytes: &[u8]);
+
+    /// Starts writing back every line that `off..off + len` touches.
+    fn flush(&self, off: u64, len: u64);
+
+    /// Waits until this thread's earlier flushes and streaming stores are durable,
+    /// and keeps later stores behind them.
+    ///
+    /// # Errors
+    /// The first error that any store, flush or fence of this region met. The caller
+    /// must not treat what it stored as durable.
+    fn fence(&self) -> Result<(), MediumError>;
+
+    /// Whether the region has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Stores one aligned 8-byte word: a commit.
+    fn store_word(&self, off: u64, value: u64) {
+        self.store(off, &value.to_le_bytes());
+    }
+}
+
+macro_rules! forward_pmem {
+    ($($ty:ty),*) => {$(
+        impl<P: Pmem + ?Sized> Pmem for $ty {
+            fn len(&self) -> u64 { (**self).len() }
+            fn load(&self, off: u64) -> Result<u64, MediumError> { (**self).load(off) }
+            fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+                (**self).read(off, buf)
+            }
+            fn store(&self, off: u64, bytes: &[u8]) { (**self).store(off, bytes) }
+            fn store_nt(&self, off: u64, bytes: &[u8]) { (**self).store_nt(off, bytes) }
+            fn flush(&self, off: u64, len: u64) { (**self).flush(off, len) }
+            fn fence(&self) -> Result<(), MediumError> { (**self).fence() }
+        }
+    )*};
+}
+forward_pmem!(&P, Box<P>, std::sync::Arc<P>);

@@ -1,0 +1,163 @@
+//! The `FileSystem` trait.
+
+use crate::check::Finding;
+use crate::{
+    Attr, Cookie, Ctx, DirEntry, Fallocate, FileType, Guarantees, Ino, OpenFlags, RenameFlags,
+    Result, SeekKind, SetAttr, StatFs, XattrMode,
+};
+
+/// A mounted file system.
+///
+/// Object-safe, `&self`, callable from any number of threads. Names are bytes, without
+/// `/`; callers resolve `.` and `..` themselves (both appear in listings).
+///
+/// # References
+/// An inode number is valid while the inode has a name or a *reference*. Each `Ok` of
+/// `lookup`, `create`, `mknod`, `mkdir`, `symlink`, `link` and `tmpfile`, and each entry
+/// but `.` and `..` that a `readdirplus` sink accepts, takes one reference, which the
+/// caller gives back with [`forget`](FileSystem::forget); each `open` takes one that
+/// `release` gives back. An inode whose last name is gone lives until its last reference
+/// is. Using a dead inode number is `ESTALE`, never anything worse. After a crash there
+/// are no references.
+///
+/// # Errors
+/// The errno of the Linux system call of the same name, plus `EIO` for a medium or an
+/// image that fails, `ESTALE` for a dead inode number and `EROFS` when read-only.
+/// Unless `cx` [is privileged](Ctx::is_privileged), permissions are checked as Linux
+/// does (`EACCES`, `EPERM`). A call that fails has changed nothing (a short `write`
+/// never happens: it is whole or `ENOSPC`).
+#[allow(clippy::missing_errors_doc)] // the trait documents them once
+pub trait FileSystem: Send + Sync {
+    /// What this file system, as mounted, promises about crashes.
+    fn guarantees(&self) -> Guarantees;
+
+    /// Compares volatile state with what is stored (allocators, link counts). Must be
+    /// called while no other call is under way. Empty means that they agree.
+    fn audit(&self) -> Vec<Finding> {
+        Vec::new()
+    }
+
+    /// Finds `name` in `dir`. Takes a reference.
+    fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr>;
+    /// Gives back `count` references that calls other than `open` took.
+    fn forget(&self, ino: Ino, count: u64);
+    /// `stat`.
+    fn getattr(&self, cx: &Ctx, ino: Ino) -> Result<Attr>;
+    /// `chmod`, `chown`, `truncate`, `utimensat` in one atomic step.
+    fn setattr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr>;
+
+    /// Lists `dir` after `after`, in cookie order, `.` and `..` first. `sink` returns
+    /// false to refuse an entry and stop. It must not call the file system.
+    fn readdir(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()>;
+    /// As [`readdir`](FileSystem::readdir), with attributes. Each accepted entry but
+    /// `.` and `..` takes a reference.
+    fn readdirplus(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
+    ) -> Result<()>;
+
+    /// Makes a regular file; `EEXIST` if the name exists. Takes a reference, as do the
+    /// other calls that make an inode or a name. `mode`: the permission bits, umask
+    /// already applied; the group and the set-gid bit come from a set-gid `dir`.
+    fn create(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr>;
+    /// Makes a node of any type but directory and symbolic link. `rdev`: the device
+    /// number where `kind` is a device.
+    fn mknod(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        name: &[u8],
+        kind: FileType,
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Attr>;
+    /// Makes a directory.
+    fn mkdir(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr>;
+    /// Makes a symbolic link to `target` (1 to [`SYMLINK_MAX`](crate::SYMLINK_MAX) bytes).
+    fn symlink(&self, cx: &Ctx, dir: Ino, name: &[u8], target: &[u8]) -> Result<Attr>;
+    /// Reads a symbolic link's target; `EINVAL` for other types.
+    fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>>;
+    /// Gives `ino` a further name; `EPERM` for a directory.
+    fn link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr>;
+    /// Removes a name that is not a directory's (`EISDIR`).
+    fn unlink(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()>;
+    /// Removes an empty directory.
+    fn rmdir(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()>;
+    /// Moves a name, replacing what is there as `rename(2)` allows. All checks are made
+    /// here: types, emptiness, `EINVAL` for a directory moved below itself, and nothing
+    /// done when both names are links to one inode.
+    fn rename(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        name: &[u8],
+        new_dir: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()>;
+    /// Makes a regular file without a name (`O_TMPFILE`) in the file system of `dir`;
+    /// [`link`](FileSystem::link) may name it later. Takes a reference.
+    fn tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr>;
+
+    /// Takes a reference for an open file or directory.
+    fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()>;
+    /// Gives back the reference of one `open`.
+    fn release(&self, ino: Ino);
+
+    /// Reads up to `buf.len()` bytes at `off`; short only at the end of the file.
+    /// `EISDIR` for a directory, `EINVAL` for other types without data.
+    fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize>;
+    /// Writes all of `data` at `off`, filling a gap before it with zeros; `EFBIG`
+    /// beyond [`SIZE_MAX`](crate::SIZE_MAX).
+    fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize>;
+    /// Sets the length.
+    fn truncate(&self, cx: &Ctx, ino: Ino, size: u64) -> Result<()> {
+        self.setattr(
+            cx,
+            ino,
+            &SetAttr {
+                size: Some(size),
+                ..SetAttr::default()
+            },
+        )
+        .map(drop)
+    }
+    /// Allocates or zeroes the range `off..off + len`; `EINVAL` if `len` is 0.
+    fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()>;
+    /// Finds the next data or hole at or after `off`; `ENXIO` past the end.
+    fn seek(&self, cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64>;
+    /// Makes the file durable; with `data_only`, only what is needed to read it back.
+    fn fsync(&self, cx: &Ctx, ino: Ino, data_only: bool) -> Result<()>;
+    /// Makes the directory durable.
+    fn fsyncdir(&self, cx: &Ctx, ino: Ino, data_only: bool) -> Result<()>;
+    /// Makes everything durable.
+    fn sync(&self) -> Result<()>;
+    /// Space and inodes, in all and free.
+    fn statfs(&self) -> Result<StatFs>;
+
+    /// An extended attribute's value; `ENODATA` if there is none.
+    fn getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
+    /// Sets an extended attribute; `ENOSPC` or `E2BIG` when it does not fit, `ERANGE`
+    /// for a name of over 255 bytes.
+    fn setxattr(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()>;
+    /// The names of all extended attributes, in no stated order.
+    fn listxattr(&self, cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>>;
+    /// Removes an extended attribute; `ENODATA` if there is none.
+    fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()>;
+}

@@ -1,0 +1,23 @@
+//! What every file system here is, promises, and is compared with.
+//!
+//! - [`FileSystem`]: the one trait, inode-based, that front ends drive.
+//! - [`Guarantees`]: what a file system promises about crashes, as a value.
+//! - `ModelFs`: a complete in-memory file system, the oracle.
+//! - `script`: operation scripts, generated, replayed, shrunk and printed.
+//! - [`check`]: how checkers report, by invariant.
+#![forbid(unsafe_code)]
+
+pub mod check;
+mod clock;
+mod fs;
+mod guarantees;
+mod types;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use fs::FileSystem;
+pub use guarantees::{Atomicity, Durability, Guarantees, Ordering};
+pub use rustix::io::Errno;
+pub use types::*;
+
+/// Result of a file-system call: the error is the errno that the caller sees.
+pub type Result<T> = std::result::Result<T, Errno>;
