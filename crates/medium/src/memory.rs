@@ -37,7 +37,7 @@ impl Pmem for MemoryPmem {
 
     fn load(&self, off: u64) -> Result<u64, MediumError> {
         match self.words.get((off / WORD_BYTES) as usize) {
-            Some(word) if off % WORD_BYTES == 0 => Ok(word.load(Relaxed)),
+            Some(word) if off.is_multiple_of(WORD_BYTES) => Ok(word.load(Relaxed)),
             _ => Err(MediumError::OutOfRange {
                 off,
                 len: WORD_BYTES,
