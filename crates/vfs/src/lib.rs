@@ -4,6 +4,7 @@
 //! - [`Guarantees`]: what a file system promises about crashes, as a value.
 //! - `ModelFs`: a complete in-memory file system, the oracle.
 //! - `script`: operation scripts, generated, replayed, shrunk and printed.
+//! - [`perm`]: permissions and ownership, as Linux has them.
 //! - [`check`]: how checkers report, by invariant.
 #![forbid(unsafe_code)]
 
@@ -11,6 +12,7 @@ pub mod check;
 mod clock;
 mod fs;
 mod guarantees;
+pub mod perm;
 mod types;
 
 pub use clock::{Clock, ManualClock, SystemClock};

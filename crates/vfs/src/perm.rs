@@ -1,0 +1,351 @@
+//! Permissions and ownership as Linux has them, as pure functions over the caller and
+//! the attributes of the inodes concerned.
+//!
+//! Each function either allows (and says what the call really sets), or returns the
+//! errno that Linux gives. A caller whose permissions the kernel has checked already
+//! ([`Ctx::checked`]) passes everything, and keeps the modes that it asks for: the
+//! kernel has cleared set-id bits before it passes them on.
+
+use crate::{Attr, Ctx, Errno, FileType, OpenFlags, Result, SIZE_MAX, SetAttr, SetTime};
+
+/// `S_ISUID`: a program runs as its owner.
+pub const SET_UID: u32 = 0o4000;
+/// `S_ISGID`: a program runs as its group; a directory hands its group down.
+pub const SET_GID: u32 = 0o2000;
+/// `S_ISVTX`: only owners may delete from the directory.
+pub const STICKY: u32 = 0o1000;
+/// The bits that `chmod` can set.
+pub const PERM_MASK: u32 = 0o7777;
+
+const GROUP_EXEC: u32 = 0o010;
+const ANY_EXEC: u32 = 0o111;
+
+bitflags::bitflags! {
+    /// What is to be done with an inode, with the values of `access(2)`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct Access: u32 {
+        /// Execute a file, search a directory.
+        const EXEC = 1;
+        /// Write a file, change a directory.
+        const WRITE = 2;
+        /// Read a file, list a directory.
+        const READ = 4;
+    }
+}
+
+/// Whether the permission bits allow `want`. Exactly one class counts: owner, else
+/// group, else others. The super-user may all but execute what nobody may execute.
+///
+/// # Errors
+/// `EACCES`.
+pub fn access(cx: &Ctx, attr: &Attr, want: Access) -> Result<()> {
+    let allowed = if cx.checked {
+        true
+    } else if cx.uid == 0 {
+        !want.contains(Access::EXEC)
+            || attr.kind == FileType::Directory
+            || attr.perm & ANY_EXEC != 0
+    } else {
+        let class = if cx.uid == attr.uid {
+            6
+        } else if cx.in_group(attr.gid) {
+            3
+        } else {
+            0
+        };
+        want.bits() & !(attr.perm >> class) & 7 == 0
+    };
+    if allowed { Ok(()) } else { Err(Errno::ACCESS) }
+}
+
+/// Whether `dir` may be searched for a name.
+///
+/// # Errors
+/// `EACCES`.
+pub fn may_search(cx: &Ctx, dir: &Attr) -> Result<()> {
+    access(cx, dir, Access::EXEC)
+}
+
+/// Whether a name may be added to `dir`.
+///
+/// # Errors
+/// `EACCES`.
+pub fn may_create(cx: &Ctx, dir: &Attr) -> Result<()> {
+    access(cx, dir, Access::WRITE | Access::EXEC)
+}
+
+/// Whether a node of type `kind` may be made by `mknod`, wherever it is.
+///
+/// # Errors
+/// `EPERM` for a directory, and for a device unless privileged; `EINVAL` for a symbolic
+/// link.
+pub fn may_mknod(cx: &Ctx, kind: FileType) -> Result<()> {
+    match kind {
+        FileType::Directory => Err(Errno::PERM),
+        FileType::Symlink => Err(Errno::INVAL),
+        FileType::CharDevice | FileType::BlockDevice if !cx.is_privileged() => Err(Errno::PERM),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the name of `victim` may be removed from `dir`, or replaced in it.
+///
+/// # Errors
+/// `EACCES` without write and search permission on `dir`; `EPERM` if `dir` is sticky and
+/// the caller owns neither.
+pub fn may_delete(cx: &Ctx, dir: &Attr, victim: &Attr) -> Result<()> {
+    access(cx, dir, Access::WRITE | Access::EXEC)?;
+    let owner = cx.is_privileged() || cx.uid == victim.uid || cx.uid == dir.uid;
+    if dir.perm & STICKY != 0 && !owner {
+        return Err(Errno::PERM);
+    }
+    Ok(())
+}
+
+/// Whether `source` may be moved from `dir` to `new_dir`, over `target` if there is one.
+/// With `exchange`, `target` moves the other way. Types, emptiness and ancestry are not
+/// looked at.
+///
+/// # Errors
+/// As [`may_delete`] and [`may_create`]; `EACCES` if a directory that gets a new parent
+/// may not be written (its `..` changes).
+pub fn may_rename(
+    cx: &Ctx,
+    dir: &Attr,
+    source: &Attr,
+    new_dir: &Attr,
+    target: Option<&Attr>,
+    exchange: bool,
+) -> Result<()> {
+    may_delete(cx, dir, source)?;
+    match target {
+        None => may_create(cx, new_dir)?,
+        Some(target) => may_delete(cx, new_dir, target)?,
+    }
+    if dir.ino != new_dir.ino {
+        let moved = [Some(source), target.filter(|_| exchange)];
+        for node in moved.into_iter().flatten() {
+            if node.kind == FileType::Directory {
+                access(cx, node, Access::WRITE)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether an inode of this type may get a further name.
+///
+/// # Errors
+/// `EPERM` for a directory, for everyone.
+pub fn may_link(attr: &Attr) -> Result<()> {
+    match attr.kind {
+        FileType::Directory => Err(Errno::PERM),
+        _ => Ok(()),
+    }
+}
+
+/// Whether `attr` may be opened with `flags`.
+///
+/// # Errors
+/// `EISDIR` for a directory to be written or cut; `EACCES`.
+pub fn may_open(cx: &Ctx, attr: &Attr, flags: OpenFlags) -> Result<()> {
+    let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
+    if writes && attr.kind == FileType::Directory {
+        return Err(Errno::ISDIR);
+    }
+    let mut want = Access::empty();
+    want.set(Access::READ, flags.contains(OpenFlags::READ));
+    want.set(Access::WRITE, writes);
+    access(cx, attr, want)
+}
+
+/// Whether the extended attribute `name` may be read.
+///
+/// # Errors
+/// `ENODATA` for `trusted.` unless privileged; `EACCES` for `user.` without read
+/// permission.
+pub fn may_get_xattr(cx: &Ctx, attr: &Attr, name: &[u8]) -> Result<()> {
+    if name.starts_with(b"trusted.") && !cx.is_privileged() {
+        return Err(Errno::NODATA);
+    }
+    if name.starts_with(b"user.") {
+        access(cx, attr, Access::READ)?;
+    }
+    Ok(())
+}
+
+/// Whether the extended attribute `name` may be set or removed.
+///
+/// # Errors
+/// `user.`: `EACCES` without write permission, `EPERM` on a sticky directory of another
+/// owner. Others: `EPERM` unless privileged or, but for `trusted.`, the owner.
+pub fn may_set_xattr(cx: &Ctx, attr: &Attr, name: &[u8]) -> Result<()> {
+    let owner = cx.is_privileged() || cx.uid == attr.uid;
+    if name.starts_with(b"user.") {
+        if attr.kind == FileType::Directory && attr.perm & STICKY != 0 && !owner {
+            return Err(Errno::PERM);
+        }
+        return access(cx, attr, Access::WRITE);
+    }
+    if cx.is_privileged() || (owner && !name.starts_with(b"trusted.")) {
+        return Ok(());
+    }
+    Err(Errno::PERM)
+}
+
+/// Owner, group and permission bits of a new inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewOwner {
+    /// Owner: the caller.
+    pub uid: u32,
+    /// Group: the caller's, or that of a set-gid directory.
+    pub gid: u32,
+    /// Permission bits.
+    pub perm: u32,
+}
+
+/// Who owns a new inode of type `kind` made in `dir` with the permission bits `mode`.
+/// A set-gid directory hands down its group, and to directories the bit itself; nobody
+/// can make a set-gid program for a group that they do not belong to.
+pub fn new_owner(cx: &Ctx, dir: &Attr, kind: FileType, mode: u32) -> NewOwner {
+    let mut perm = match kind {
+        FileType::Symlink => 0o777,
+        _ => mode & PERM_MASK,
+    };
+    let mut gid = cx.gid;
+    if dir.perm & SET_GID != 0 {
+        gid = dir.gid;
+        let program = SET_GID | GROUP_EXEC;
+        if kind == FileType::Directory {
+            perm |= SET_GID;
+        } else if perm & program == program && !cx.is_privileged() && !cx.in_group(gid) {
+            perm &= !SET_GID;
+        }
+    }
+    NewOwner {
+        uid: cx.uid,
+        gid,
+        perm,
+    }
+}
+
+/// The permission bits after the contents have changed (`write`, `truncate`,
+/// `fallocate`): an unprivileged caller's write clears set-id bits of regular files.
+pub fn perm_after_write(cx: &Ctx, attr: &Attr) -> u32 {
+    if cx.is_privileged() || attr.kind != FileType::Regular {
+        attr.perm
+    } else {
+        without_set_id(cx, attr)
+    }
+}
+
+/// Drops set-uid, and set-gid where it means a program's group (group-executable) or
+/// where the caller could not set it.
+fn without_set_id(cx: &Ctx, attr: &Attr) -> u32 {
+    let mut perm = attr.perm & !SET_UID;
+    let keeps_group = perm & GROUP_EXEC == 0 && (cx.is_privileged() || cx.in_group(attr.gid));
+    if !keeps_group {
+        perm &= !SET_GID;
+    }
+    perm
+}
+
+/// Checks a `setattr` and returns what it really sets: `perm` is adjusted or added
+/// where set-id bits must go.
+///
+/// # Errors
+/// - `EISDIR`, `EINVAL`: `size` of a directory, of another type without data; `EFBIG`
+///   over [`SIZE_MAX`].
+/// - `EACCES`: `size`, or both times to now, by one who neither may write nor (times)
+///   owns it.
+/// - `EPERM`: `perm` or a chosen time by one who is not the owner; `uid` changed by
+///   one who is not privileged; `gid` changed to a group that the owner is not in.
+pub fn check_setattr(cx: &Ctx, attr: &Attr, set: &SetAttr) -> Result<SetAttr> {
+    if let Some(size) = set.size {
+        check_size(cx, attr, size)?;
+    }
+    let mut set = *set;
+    if cx.checked {
+        set.perm = set.perm.map(|perm| perm & PERM_MASK);
+        return Ok(set);
+    }
+    let owner = cx.uid == 0 || cx.uid == attr.uid;
+    check_times(cx, attr, &set, owner)?;
+    check_owner(cx, attr, &set, owner)?;
+    if set.perm.is_some() && !owner {
+        return Err(Errno::PERM);
+    }
+    set.perm = effective_perm(cx, attr, &set);
+    Ok(set)
+}
+
+fn check_size(cx: &Ctx, attr: &Attr, size: u64) -> Result<()> {
+    match attr.kind {
+        FileType::Regular => {}
+        FileType::Directory => return Err(Errno::ISDIR),
+        _ => return Err(Errno::INVAL),
+    }
+    access(cx, attr, Access::WRITE)?;
+    if size > SIZE_MAX {
+        return Err(Errno::FBIG);
+    }
+    Ok(())
+}
+
+/// `utimensat`: setting both times to now needs write permission, all else ownership.
+fn check_times(cx: &Ctx, attr: &Attr, set: &SetAttr, owner: bool) -> Result<()> {
+    let touched = set.atime.is_some() || set.mtime.is_some() || set.ctime.is_some();
+    if owner || !touched {
+        return Ok(());
+    }
+    let now = Some(SetTime::Now);
+    if set.atime == now && set.mtime == now && set.ctime.is_none() {
+        return access(cx, attr, Access::WRITE);
+    }
+    // A truncate may say that the modification time is now.
+    if set.size.is_some() && set.mtime == now && set.atime.is_none() && set.ctime.is_none() {
+        return Ok(());
+    }
+    Err(Errno::PERM)
+}
+
+fn check_owner(cx: &Ctx, attr: &Attr, set: &SetAttr, owner: bool) -> Result<()> {
+    if cx.uid == 0 {
+        return Ok(());
+    }
+    let uid_ok = set.uid.is_none_or(|uid| owner && uid == attr.uid);
+    let gid_ok = set
+        .gid
+        .is_none_or(|gid| owner && (gid == attr.gid || cx.in_group(gid)));
+    if uid_ok && gid_ok {
+        Ok(())
+    } else {
+        Err(Errno::PERM)
+    }
+}
+
+fn effective_perm(cx: &Ctx, attr: &Attr, set: &SetAttr) -> Option<u32> {
+    if let Some(perm) = set.perm {
+        let gid = set.gid.unwrap_or(attr.gid);
+        let keeps_group = cx.uid == 0 || cx.in_group(gid);
+        let mask = if keeps_group {
+            PERM_MASK
+        } else {
+            PERM_MASK & !SET_GID
+        };
+        return Some(perm & mask);
+    }
+    let chown = set.uid.is_some() || set.gid.is_some();
+    let perm = if chown && attr.kind != FileType::Directory {
+        // Whoever does it, the super-user included.
+        without_set_id(cx, attr)
+    } else if set.size.is_some() {
+        perm_after_write(cx, attr)
+    } else {
+        attr.perm
+    };
+    (perm != attr.perm).then_some(perm)
+}
+
+#[cfg(test)]
+mod tests;

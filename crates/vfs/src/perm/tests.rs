@@ -1,0 +1,295 @@
+use super::*;
+use crate::{Ino, Timestamp};
+
+fn attr(kind: FileType, perm: u32, uid: u32, gid: u32) -> Attr {
+    Attr {
+        ino: Ino(7),
+        generation: 1,
+        kind,
+        perm,
+        nlink: 1,
+        uid,
+        gid,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        blksize: 4096,
+        atime: Timestamp(0),
+        mtime: Timestamp(0),
+        ctime: Timestamp(0),
+    }
+}
+
+fn file(perm: u32, uid: u32, gid: u32) -> Attr {
+    attr(FileType::Regular, perm, uid, gid)
+}
+
+fn dir(perm: u32, uid: u32, gid: u32) -> Attr {
+    attr(FileType::Directory, perm, uid, gid)
+}
+
+fn member(uid: u32, gid: u32, groups: &[u32]) -> Ctx {
+    Ctx {
+        groups: groups.to_vec(),
+        ..Ctx::user(uid, gid)
+    }
+}
+
+fn checked(uid: u32) -> Ctx {
+    Ctx {
+        checked: true,
+        ..Ctx::user(uid, uid)
+    }
+}
+
+/// Exactly one class decides, even where a later one would allow more.
+#[test]
+fn access_uses_one_class() {
+    let cases = [
+        // perm, caller, want, allowed
+        (0o400, member(1, 9, &[]), Access::READ, true),
+        (0o077, member(1, 5, &[]), Access::READ, false),
+        (0o040, member(2, 5, &[]), Access::READ, true),
+        (0o040, member(2, 9, &[4, 5]), Access::READ, true),
+        (0o707, member(2, 5, &[]), Access::READ, false),
+        (0o004, member(2, 9, &[]), Access::READ, true),
+        (0o770, member(2, 9, &[]), Access::EXEC, false),
+        (0o600, member(1, 5, &[]), Access::READ | Access::EXEC, false),
+        (0o700, member(1, 5, &[]), Access::all(), true),
+        (0o000, Ctx::root(), Access::READ | Access::WRITE, true),
+        (0o666, Ctx::root(), Access::EXEC, false),
+        (0o001, Ctx::root(), Access::EXEC, true),
+        (0o000, checked(3), Access::all(), true),
+    ];
+    for (perm, cx, want, allowed) in cases {
+        let got = access(&cx, &file(perm, 1, 5), want);
+        let expected = if allowed { Ok(()) } else { Err(Errno::ACCESS) };
+        assert_eq!(got, expected, "{perm:o} {cx:?} {want:?}");
+    }
+    assert_eq!(access(&Ctx::root(), &dir(0, 1, 1), Access::EXEC), Ok(()));
+}
+
+#[test]
+fn deletion_needs_the_directory_and_minds_the_sticky_bit() {
+    let cases = [
+        // directory (owner 1), victim's owner, caller, result
+        (0o755, 1, Ctx::user(1, 1), Ok(())),
+        (0o555, 1, Ctx::user(1, 1), Err(Errno::ACCESS)),
+        (0o655, 1, Ctx::user(1, 1), Err(Errno::ACCESS)),
+        (0o777, 3, Ctx::user(2, 2), Ok(())),
+        (0o1777, 3, Ctx::user(2, 2), Err(Errno::PERM)),
+        (0o1777, 2, Ctx::user(2, 2), Ok(())),
+        (0o1777, 3, Ctx::user(1, 1), Ok(())),
+        (0o1777, 3, Ctx::root(), Ok(())),
+        (0o1777, 3, checked(2), Ok(())),
+        (0o1755, 2, Ctx::user(2, 2), Err(Errno::ACCESS)),
+    ];
+    for (perm, owner, cx, expected) in cases {
+        let got = may_delete(&cx, &dir(perm, 1, 1), &file(0o644, owner, owner));
+        assert_eq!(got, expected, "{perm:o} {owner} {cx:?}");
+    }
+}
+
+#[test]
+fn moving_a_directory_needs_write_permission_on_it() {
+    let cx = Ctx::user(1, 1);
+    let from = dir(0o755, 1, 1);
+    let to = Attr {
+        ino: Ino(8),
+        ..from
+    };
+    let locked = Attr {
+        ino: Ino(9),
+        ..dir(0o555, 1, 1)
+    };
+    let rename = |a: &Attr, b: &Attr, target, swap| may_rename(&cx, &from, a, b, target, swap);
+    assert_eq!(rename(&locked, &to, None, false), Err(Errno::ACCESS));
+    assert_eq!(rename(&locked, &from, None, false), Ok(()));
+    assert_eq!(rename(&file(0, 1, 1), &to, None, false), Ok(()));
+    let open = dir(0o755, 1, 1);
+    assert_eq!(rename(&open, &to, Some(&locked), true), Err(Errno::ACCESS));
+    assert_eq!(rename(&open, &to, Some(&locked), false), Ok(()));
+    let shut = Attr {
+        ino: Ino(8),
+        ..dir(0o555, 1, 1)
+    };
+    assert_eq!(rename(&open, &shut, None, false), Err(Errno::ACCESS));
+}
+
+#[test]
+fn new_inodes_take_the_group_of_a_set_gid_directory() {
+    let plain = dir(0o755, 1, 50);
+    let handing = dir(0o2755, 1, 50);
+    let outsider = Ctx::user(2, 2);
+    let insider = member(2, 2, &[50]);
+    let cases = [
+        (&outsider, &plain, FileType::Regular, 0o2755, 2, 0o2755),
+        (&outsider, &handing, FileType::Regular, 0o644, 50, 0o644),
+        (&outsider, &handing, FileType::Regular, 0o2755, 50, 0o755),
+        (&outsider, &handing, FileType::Regular, 0o2745, 50, 0o2745),
+        (&insider, &handing, FileType::Regular, 0o2755, 50, 0o2755),
+        (&outsider, &handing, FileType::Directory, 0o755, 50, 0o2755),
+        (&outsider, &plain, FileType::Directory, 0o755, 2, 0o755),
+        (&outsider, &handing, FileType::Symlink, 0, 50, 0o777),
+    ];
+    for (cx, dir, kind, mode, gid, perm) in cases {
+        let expected = NewOwner { uid: 2, gid, perm };
+        assert_eq!(
+            new_owner(cx, dir, kind, mode),
+            expected,
+            "{kind:?} {mode:o}"
+        );
+    }
+    let root = new_owner(&Ctx::root(), &handing, FileType::Regular, 0o2755);
+    assert_eq!((root.gid, root.perm), (50, 0o2755));
+}
+
+#[test]
+fn chmod_and_chown_belong_to_the_owner() {
+    let perm = |perm| SetAttr {
+        perm: Some(perm),
+        ..SetAttr::default()
+    };
+    let uid = |uid| SetAttr {
+        uid: Some(uid),
+        ..SetAttr::default()
+    };
+    let gid = |gid| SetAttr {
+        gid: Some(gid),
+        ..SetAttr::default()
+    };
+    let (owner, other) = (member(1, 10, &[11]), Ctx::user(2, 10));
+    let target = file(0o6755, 1, 10);
+    let set = |cx: &Ctx, s| check_setattr(cx, &target, &s);
+    assert_eq!(set(&other, perm(0o777)), Err(Errno::PERM));
+    assert_eq!(set(&owner, perm(0o2711)).unwrap().perm, Some(0o2711));
+    assert_eq!(set(&owner, uid(2)), Err(Errno::PERM));
+    assert_eq!(set(&other, uid(2)), Err(Errno::PERM));
+    assert_eq!(set(&owner, uid(1)).unwrap().perm, Some(0o755));
+    assert_eq!(set(&owner, gid(12)), Err(Errno::PERM));
+    assert_eq!(set(&other, gid(10)), Err(Errno::PERM));
+    assert_eq!(set(&owner, gid(11)).unwrap().perm, Some(0o755));
+    assert_eq!(set(&Ctx::root(), uid(5)).unwrap().perm, Some(0o755));
+    assert_eq!(set(&checked(2), uid(5)).unwrap().perm, None);
+    let folder = dir(0o6755, 1, 10);
+    assert_eq!(check_setattr(&owner, &folder, &gid(11)).unwrap().perm, None);
+}
+
+/// A group that the owner is not in, and set-gid asked for: the bit is dropped.
+#[test]
+fn set_gid_needs_membership() {
+    let set = SetAttr {
+        perm: Some(0o2755),
+        ..SetAttr::default()
+    };
+    let target = file(0o644, 1, 99);
+    let got = |cx| check_setattr(&cx, &target, &set).unwrap().perm;
+    assert_eq!(got(Ctx::user(1, 1)), Some(0o755));
+    assert_eq!(got(member(1, 1, &[99])), Some(0o2755));
+    assert_eq!(got(Ctx::root()), Some(0o2755));
+    assert_eq!(got(checked(1)), Some(0o2755));
+}
+
+#[test]
+fn writes_by_the_unprivileged_clear_set_id() {
+    let user = Ctx::user(2, 2);
+    assert_eq!(perm_after_write(&user, &file(0o6777, 1, 1)), 0o777);
+    assert_eq!(perm_after_write(&user, &file(0o2767, 1, 2)), 0o2767);
+    assert_eq!(perm_after_write(&user, &file(0o2767, 1, 1)), 0o767);
+    assert_eq!(perm_after_write(&Ctx::root(), &file(0o6777, 1, 1)), 0o6777);
+    let set = SetAttr {
+        size: Some(0),
+        ..SetAttr::default()
+    };
+    let got = check_setattr(&user, &file(0o4777, 1, 1), &set).unwrap();
+    assert_eq!(got.perm, Some(0o777));
+}
+
+#[test]
+fn size_is_for_writable_files() {
+    let size = |size| SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    let user = Ctx::user(2, 2);
+    let set = |attr: &Attr, s| check_setattr(&user, attr, &s).map(drop);
+    assert_eq!(set(&file(0o644, 1, 1), size(0)), Err(Errno::ACCESS));
+    assert_eq!(set(&file(0o646, 1, 1), size(9)), Ok(()));
+    assert_eq!(
+        set(&file(0o646, 1, 1), size(SIZE_MAX + 1)),
+        Err(Errno::FBIG)
+    );
+    assert_eq!(set(&dir(0o777, 2, 2), size(0)), Err(Errno::ISDIR));
+    let fifo = attr(FileType::Fifo, 0o666, 2, 2);
+    assert_eq!(set(&fifo, size(0)), Err(Errno::INVAL));
+}
+
+#[test]
+fn times_need_the_owner_or_for_now_write_permission() {
+    let at = Some(SetTime::At(Timestamp(5)));
+    let now = Some(SetTime::Now);
+    let cases = [
+        // perm, caller, atime, mtime, result
+        (0o444, 1, at, at, Ok(())),
+        (0o444, 1, now, now, Ok(())),
+        (0o444, 2, now, now, Err(Errno::ACCESS)),
+        (0o446, 2, now, now, Ok(())),
+        (0o446, 2, at, at, Err(Errno::PERM)),
+        (0o446, 2, now, None, Err(Errno::PERM)),
+        (0o446, 2, now, at, Err(Errno::PERM)),
+        (0o444, 0, at, at, Ok(())),
+        (0o446, 2, None, None, Ok(())),
+    ];
+    for (perm, uid, atime, mtime, expected) in cases {
+        let set = SetAttr {
+            atime,
+            mtime,
+            ..SetAttr::default()
+        };
+        let got = check_setattr(&Ctx::user(uid, uid), &file(perm, 1, 1), &set).map(drop);
+        assert_eq!(got, expected, "{perm:o} {uid} {atime:?} {mtime:?}");
+    }
+}
+
+#[test]
+fn nodes_links_and_opens() {
+    let user = Ctx::user(2, 2);
+    assert_eq!(may_mknod(&user, FileType::Fifo), Ok(()));
+    assert_eq!(may_mknod(&user, FileType::CharDevice), Err(Errno::PERM));
+    assert_eq!(may_mknod(&Ctx::root(), FileType::CharDevice), Ok(()));
+    let root = Ctx::root();
+    assert_eq!(may_mknod(&root, FileType::Directory), Err(Errno::PERM));
+    assert_eq!(may_mknod(&root, FileType::Symlink), Err(Errno::INVAL));
+    assert_eq!(may_link(&dir(0o777, 2, 2)), Err(Errno::PERM));
+    assert_eq!(may_link(&file(0o000, 1, 1)), Ok(()));
+
+    let open = |attr: &Attr, flags| may_open(&user, attr, flags);
+    let target = file(0o644, 1, 1);
+    assert_eq!(open(&target, OpenFlags::READ), Ok(()));
+    assert_eq!(open(&target, OpenFlags::WRITE), Err(Errno::ACCESS));
+    assert_eq!(open(&target, OpenFlags::TRUNCATE), Err(Errno::ACCESS));
+    assert_eq!(open(&file(0, 1, 1), OpenFlags::empty()), Ok(()));
+    let folder = dir(0o777, 2, 2);
+    assert_eq!(open(&folder, OpenFlags::WRITE), Err(Errno::ISDIR));
+    assert_eq!(open(&folder, OpenFlags::READ), Ok(()));
+}
+
+#[test]
+fn xattr_name_spaces() {
+    let user = Ctx::user(2, 2);
+    let (own, other) = (file(0o644, 2, 2), file(0o600, 1, 1));
+    assert_eq!(may_set_xattr(&user, &own, b"user.a"), Ok(()));
+    assert_eq!(may_set_xattr(&user, &other, b"user.a"), Err(Errno::ACCESS));
+    assert_eq!(may_get_xattr(&user, &other, b"user.a"), Err(Errno::ACCESS));
+    assert_eq!(may_get_xattr(&user, &other, b"security.a"), Ok(()));
+    assert_eq!(may_get_xattr(&user, &own, b"trusted.a"), Err(Errno::NODATA));
+    assert_eq!(may_set_xattr(&user, &own, b"trusted.a"), Err(Errno::PERM));
+    assert_eq!(may_set_xattr(&user, &own, b"security.a"), Ok(()));
+    assert_eq!(
+        may_set_xattr(&user, &other, b"security.a"),
+        Err(Errno::PERM)
+    );
+    assert_eq!(may_set_xattr(&checked(2), &other, b"trusted.a"), Ok(()));
+    let sticky = dir(0o1777, 1, 1);
+    assert_eq!(may_set_xattr(&user, &sticky, b"user.a"), Err(Errno::PERM));
+}
