@@ -23,9 +23,14 @@
 
 mod error;
 mod memory;
+mod raw;
+pub mod recording;
+mod units;
 
 pub use error::MediumError;
 pub use memory::MemoryPmem;
+pub use recording::Recording;
+pub use units::{Unit, unit_count, units};
 
 /// Bytes in a cache line: the unit of [`Pmem::flush`].
 pub const LINE_BYTES: u64 = 64;

@@ -1,0 +1,197 @@
+//! A trace of everything that is done to a region.
+//!
+//! Guarantees: the trace lists the calls in the order in which the region saw them,
+//! one event for each atomic store and each flushed line; applying the stores of the
+//! whole trace to the region's contents at its start gives its contents now. Calls
+//! that fail before they reach the region (out of range) leave no event.
+
+use crate::units::{lines, units};
+use crate::{MediumError, Pmem, Unit};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One step of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// A store through the cache.
+    Store(Unit),
+    /// A streaming store around the cache.
+    StoreNt(Unit),
+    /// A flush of one line.
+    Flush {
+        /// Offset in bytes of the line's first byte.
+        line: u64,
+    },
+    /// A fence that returned `Ok`.
+    Fence,
+    /// A caller's mark, such as the boundary between two operations.
+    Mark(u64),
+}
+
+/// Passes everything on to `P` and writes it down.
+///
+/// Events of several threads share one trace and do not say whose they are; since a
+/// fence speaks for its own thread only, record one thread at a time when the trace
+/// is to be turned into crash states.
+pub struct Recording<P> {
+    inner: P,
+    trace: Mutex<Vec<Event>>,
+}
+
+impl<P: Pmem> Recording<P> {
+    /// Starts with an empty trace.
+    pub fn new(inner: P) -> Self {
+        Self {
+            inner,
+            trace: Mutex::default(),
+        }
+    }
+
+    /// The region underneath. What is stored to it directly is not recorded.
+    pub fn inner(&self) -> &P {
+        &self.inner
+    }
+
+    /// Adds a mark to the trace.
+    pub fn mark(&self, id: u64) {
+        self.trace().push(Event::Mark(id));
+    }
+
+    /// Takes the trace; recording goes on with an empty one.
+    pub fn take(&self) -> Vec<Event> {
+        std::mem::take(&mut *self.trace())
+    }
+
+    /// Forgets the trace and keeps its memory for the next one.
+    pub fn clear(&self) {
+        self.trace().clear();
+    }
+
+    /// Looks at the trace in place; the region's stores wait meanwhile.
+    pub fn with_trace<R>(&self, look: impl FnOnce(&[Event]) -> R) -> R {
+        look(&self.trace())
+    }
+
+    /// Ends the recording.
+    pub fn into_parts(self) -> (P, Vec<Event>) {
+        let trace = self.trace.into_inner();
+        (self.inner, trace.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn trace(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.trace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn in_range(&self, off: u64, len: u64) -> bool {
+        off.checked_add(len).is_some_and(|end| end <= self.len())
+    }
+}
+
+impl<P: Pmem> Pmem for Recording<P> {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn load(&self, off: u64) -> Result<u64, MediumError> {
+        self.inner.load(off)
+    }
+
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.inner.read(off, buf)
+    }
+
+    fn store(&self, off: u64, bytes: &[u8]) {
+        let mut trace = self.trace();
+        if self.in_range(off, bytes.len() as u64) {
+            trace.extend(units(off, bytes).map(Event::Store));
+        }
+        self.inner.store(off, bytes);
+    }
+
+    fn store_nt(&self, off: u64, bytes: &[u8]) {
+        let mut trace = self.trace();
+        if self.in_range(off, bytes.len() as u64) {
+            trace.extend(units(off, bytes).map(Event::StoreNt));
+        }
+        self.inner.store_nt(off, bytes);
+    }
+
+    fn flush(&self, off: u64, len: u64) {
+        let mut trace = self.trace();
+        if self.in_range(off, len) {
+            trace.extend(lines(off, len).map(|line| Event::Flush { line }));
+        }
+        self.inner.flush(off, len);
+    }
+
+    fn fence(&self) -> Result<(), MediumError> {
+        let mut trace = self.trace();
+        self.inner.fence()?;
+        trace.push(Event::Fence);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryPmem;
+    use proptest::prelude::*;
+
+    fn unit(off: u64, bytes: &[u8]) -> Unit {
+        units(off, bytes).next().unwrap()
+    }
+
+    #[test]
+    fn trace_holds_units_lines_fences_and_marks_in_order() {
+        let pm = Recording::new(MemoryPmem::new(4096));
+        pm.mark(7);
+        pm.store(6, &[1, 2, 3]);
+        pm.store_nt(64, &[9; 16]);
+        pm.flush(60, 8);
+        pm.fence().unwrap();
+        let expected = [
+            Event::Mark(7),
+            Event::Store(unit(6, &[1, 2])),
+            Event::Store(unit(8, &[3])),
+            Event::StoreNt(unit(64, &[9; 8])),
+            Event::StoreNt(unit(72, &[9; 8])),
+            Event::Flush { line: 0 },
+            Event::Flush { line: 64 },
+            Event::Fence,
+        ];
+        assert_eq!(pm.take(), expected);
+        assert_eq!(pm.take(), []);
+    }
+
+    #[test]
+    fn calls_that_fail_leave_no_event() {
+        let pm = Recording::new(MemoryPmem::new(64));
+        pm.store(60, &[1; 8]);
+        pm.flush(u64::MAX, 2);
+        assert!(pm.fence().is_err());
+        assert_eq!(pm.take(), []);
+    }
+
+    proptest! {
+        #[test]
+        fn replaying_the_trace_gives_the_region(
+            stores in prop::collection::vec((0u64..200, prop::collection::vec(any::<u8>(), 0..40), any::<bool>()), 0..20),
+        ) {
+            let pm = Recording::new(MemoryPmem::new(256));
+            for (off, bytes, streaming) in &stores {
+                if *streaming { pm.store_nt(*off, bytes) } else { pm.store(*off, bytes) }
+            }
+            let copy = MemoryPmem::new(256);
+            for event in pm.take() {
+                if let Event::Store(u) | Event::StoreNt(u) = event {
+                    let old = copy.load(u.word_off()).unwrap();
+                    copy.store_word(u.word_off(), u.apply(old));
+                }
+            }
+            let (mut a, mut b) = ([0; 256], [0; 256]);
+            pm.read(0, &mut a).unwrap();
+            copy.read(0, &mut b).unwrap();
+            prop_assert_eq!(a, b);
+        }
+    }
+}
