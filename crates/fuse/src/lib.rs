@@ -1,2 +1,21 @@
-//! Serves a FileSystem to the kernel through FUSE.
+//! Serves a [`vfs::FileSystem`] to the kernel through FUSE.
+//!
+//! Guarantees:
+//!
+//! - A call has returned to its caller only if the file system returned: nothing is held
+//!   back here, and the kernel's write-back cache is off. Killing the server loses
+//!   nothing that had returned (beyond what the file system itself defers).
+//! - One write of up to 1 MiB within 256 pages is one call of the file system; the
+//!   kernel splits longer ones.
+//! - Permissions are checked by the kernel, always.
+//!
+//! [`Mount::new`] mounts, [`Mount::serve`] answers until somebody unmounts.
 #![forbid(unsafe_code)]
+
+mod error;
+mod mount;
+mod ops;
+mod transport;
+
+pub use error::Error;
+pub use mount::{Mount, MountOptions, Unmounter};

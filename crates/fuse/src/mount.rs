@@ -1,0 +1,273 @@
+//! Mounting, serving, unmounting.
+
+use crate::Error;
+use crate::ops::Ops;
+use crate::transport::dev_fuse::DevFuse;
+use fuser::{Config, MountOption, Session, SessionACL};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, OnceLock};
+use std::{fs, io, thread};
+use vfs::FileSystem;
+
+/// The type that mounts have in `/proc/mounts`, after `fuse.`.
+const SUBTYPE: &str = "selvedge";
+
+/// How to mount.
+#[derive(Debug, Clone, Default)]
+pub struct MountOptions {
+    /// What `/proc/mounts` names as the source.
+    pub source: String,
+    /// Refuse changes.
+    pub read_only: bool,
+    /// Let users other than the one who mounts use the file system.
+    pub allow_other: bool,
+    /// Ignore set-user-id and set-group-id bits. Always so for unprivileged mounts.
+    pub nosuid: bool,
+    /// Ignore device nodes. Always so for unprivileged mounts.
+    pub nodev: bool,
+    /// Refuse to run programs.
+    pub noexec: bool,
+    /// Never update access times.
+    pub noatime: bool,
+    /// Threads that serve requests; `None` for one per CPU, at most 8.
+    pub threads: Option<usize>,
+}
+
+/// A file system that is mounted. Dropping it without [`serve`](Mount::serve) leaves a
+/// mount that answers nothing.
+pub struct Mount {
+    session: Session<DevFuse>,
+    unmounter: Unmounter,
+}
+
+impl Mount {
+    /// Mounts `fs` on the directory `dir`. The mount is live when this returns: requests
+    /// wait until [`serve`](Mount::serve) answers them.
+    ///
+    /// The super-user mounts directly, others through `fusermount3`.
+    ///
+    /// # Errors
+    /// [`Error`] if `dir` is not a directory, `/dev/fuse` cannot be opened or the kernel
+    /// refuses.
+    pub fn new(fs: Arc<dyn FileSystem>, dir: &Path, o: &MountOptions) -> Result<Self, Error> {
+        let dir = mount_point(dir)?;
+        let notifier = Arc::new(OnceLock::new());
+        let server = DevFuse::new(Ops::new(fs), Arc::clone(&notifier));
+        let session = if rustix::process::geteuid().is_root() {
+            mount_directly(server, &dir, o)?
+        } else {
+            mount_by_helper(server, &dir, o)?
+        };
+        // A fresh cell: nothing else fills it.
+        let _ = notifier.set(session.notifier());
+        Ok(Self {
+            session,
+            unmounter: Unmounter { dir },
+        })
+    }
+
+    /// What unmounts this, from any thread.
+    pub fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
+    }
+
+    /// Answers requests until the file system is unmounted, by whomever.
+    ///
+    /// # Errors
+    /// [`Error::Connection`] if requests cannot be read any more.
+    pub fn serve(self) -> Result<(), Error> {
+        let dir = self.unmounter.dir;
+        self.session
+            .run()
+            .map_err(|source| Error::Connection { dir, source })
+    }
+}
+
+/// Unmounts one mount.
+#[derive(Debug, Clone)]
+pub struct Unmounter {
+    dir: PathBuf,
+}
+
+impl Unmounter {
+    /// For whatever FUSE file system is mounted on `dir`, an absolute path.
+    pub fn of(dir: PathBuf) -> Self {
+        Self { dir }
+    }
+
+    /// The mount point.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Unmounts.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if it is in use, [`Error::Unmount`] for other refusals.
+    pub fn unmount(&self) -> Result<(), Error> {
+        self.umount2(UnmountFlags::NOFOLLOW, &["-u"])
+    }
+
+    /// Takes the mount out of the tree at once, in use or not; it ends when its last
+    /// user leaves or its server exits.
+    ///
+    /// # Errors
+    /// [`Error::Unmount`] if refused.
+    pub fn detach(&self) -> Result<(), Error> {
+        self.umount2(UnmountFlags::NOFOLLOW | UnmountFlags::DETACH, &["-u", "-z"])
+    }
+
+    fn umount2(&self, flags: UnmountFlags, helper_args: &[&str]) -> Result<(), Error> {
+        let dir = self.dir.clone();
+        match rustix::mount::unmount(&self.dir, flags) {
+            Ok(()) => Ok(()),
+            Err(Errno::BUSY) => Err(Error::Busy { dir }),
+            Err(Errno::PERM) => self.helper(helper_args),
+            Err(e) => Err(Error::Unmount {
+                dir,
+                source: e.into(),
+            }),
+        }
+    }
+
+    /// `fusermount3` is set-user-id: it unmounts what the user mounted.
+    fn helper(&self, args: &[&str]) -> Result<(), Error> {
+        let refused = |source| Error::Unmount {
+            dir: self.dir.clone(),
+            source,
+        };
+        let output = Command::new("fusermount3")
+            .args(args)
+            .arg("--")
+            .arg(&self.dir)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|e| refused(io::Error::new(e.kind(), format!("fusermount3: {e}"))))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        if said.contains("busy") {
+            return Err(Error::Busy {
+                dir: self.dir.clone(),
+            });
+        }
+        Err(refused(io::Error::other(said)))
+    }
+}
+
+/// The absolute path of a directory that can be mounted on.
+fn mount_point(dir: &Path) -> Result<PathBuf, Error> {
+    let unusable = |source: io::Error| {
+        let dir = dir.to_owned();
+        if source.raw_os_error() == Some(libc::ENOTCONN) {
+            Error::DeadMount { dir }
+        } else {
+            Error::MountPoint { dir, source }
+        }
+    };
+    let path = dir.canonicalize().map_err(unusable)?;
+    if fs::metadata(&path).map_err(unusable)?.is_dir() {
+        Ok(path)
+    } else {
+        Err(unusable(io::ErrorKind::NotADirectory.into()))
+    }
+}
+
+fn mount_directly(
+    server: DevFuse,
+    dir: &Path,
+    o: &MountOptions,
+) -> Result<Session<DevFuse>, Error> {
+    let device = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .map_err(Error::Device)?;
+    let refused = |source| Error::Mount {
+        dir: dir.to_owned(),
+        source,
+    };
+    rustix::mount::mount(
+        o.source.as_str(),
+        dir,
+        format!("fuse.{SUBTYPE}"),
+        mount_flags(o),
+        Some(data_string(&device, o).as_c_str()),
+    )
+    .map_err(|e| refused(e.into()))?;
+    // The kernel itself enforces `allow_other`; `fuser` need not check again.
+    Session::from_fd(server, device.into(), SessionACL::All, config(o)).map_err(|source| {
+        // The mount would hang whoever touches it.
+        let _ = Unmounter::of(dir.to_owned()).detach();
+        refused(source)
+    })
+}
+
+/// The options that FUSE itself reads.
+fn data_string(device: &File, o: &MountOptions) -> std::ffi::CString {
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw()
+    );
+    if o.allow_other {
+        data.push_str(",allow_other");
+    }
+    std::ffi::CString::new(data).unwrap_or_default()
+}
+
+fn mount_flags(o: &MountOptions) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, o.read_only);
+    flags.set(MountFlags::NOSUID, o.nosuid);
+    flags.set(MountFlags::NODEV, o.nodev);
+    flags.set(MountFlags::NOEXEC, o.noexec);
+    flags.set(MountFlags::NOATIME, o.noatime);
+    flags
+}
+
+fn mount_by_helper(
+    server: DevFuse,
+    dir: &Path,
+    o: &MountOptions,
+) -> Result<Session<DevFuse>, Error> {
+    let mut config = config(o);
+    config.mount_options = vec![
+        MountOption::FSName(o.source.clone()),
+        MountOption::Subtype(SUBTYPE.into()),
+        MountOption::DefaultPermissions,
+    ];
+    let flags = [
+        (o.read_only, MountOption::RO),
+        (o.noexec, MountOption::NoExec),
+        (o.noatime, MountOption::NoAtime),
+    ];
+    let set = flags.into_iter().filter(|(on, _)| *on).map(|(_, f)| f);
+    config.mount_options.extend(set);
+    if o.allow_other {
+        config.acl = SessionACL::All;
+    }
+    Session::new(server, dir, &config).map_err(|source| Error::Mount {
+        dir: dir.to_owned(),
+        source,
+    })
+}
+
+fn config(o: &MountOptions) -> Config {
+    let cpus = || {
+        thread::available_parallelism()
+            .map_or(1, usize::from)
+            .min(8)
+    };
+    let mut config = Config::default();
+    config.n_threads = Some(o.threads.unwrap_or_else(cpus).max(1));
+    config.clone_fd = true;
+    config
+}

@@ -1,0 +1,307 @@
+//! What each FUSE request means to a [`FileSystem`].
+//!
+//! One method per request, plain values in and out, no knowledge of how requests
+//! arrive or how replies leave: every [`transport`](crate::transport) calls these.
+//!
+//! The kernel is the only way in, which everything here relies on:
+//!
+//! 1. It checks permissions (`default_permissions` is always set), so calls carry
+//!    `checked: true`.
+//! 2. It may cache names, absent names, attributes and data without limit, since it
+//!    sees every change and drops what the change makes stale.
+//! 3. It keeps no open-file state with us: an inode lives from the reply that showed it
+//!    until the kernel forgets it, open or not, named or not.
+
+use std::sync::Arc;
+use vfs::{
+    Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Ino, RenameFlags, Result,
+    SeekKind, SetAttr, StatFs, XattrMode,
+};
+
+const S_ISUID: u32 = 0o4000;
+const S_ISGID: u32 = 0o2000;
+const S_IXGRP: u32 = 0o0010;
+
+/// A file system as the kernel addresses it.
+pub(crate) struct Ops {
+    fs: Arc<dyn FileSystem>,
+}
+
+/// What a write did.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// Bytes written.
+    pub len: usize,
+    /// The set-id bits were dropped, which the kernel does not know: it must be told
+    /// that the attributes it holds are stale.
+    pub mode_changed: bool,
+}
+
+/// The caller of a request.
+pub(crate) fn caller(uid: u32, gid: u32, pid: u32) -> Ctx {
+    Ctx {
+        uid,
+        gid,
+        groups: Vec::new(),
+        pid,
+        checked: true,
+    }
+}
+
+impl Ops {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>) -> Self {
+        Self { fs }
+    }
+
+    /// The entry, or `None` for a name that the kernel may remember as absent.
+    pub(crate) fn lookup(&self, cx: &Ctx, dir: u64, name: &[u8]) -> Result<Option<Attr>> {
+        match self.fs.lookup(cx, Ino(dir), name) {
+            Ok(attr) => Ok(Some(attr)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    pub(crate) fn forget(&self, ino: u64, count: u64) {
+        if Ino(ino) != Ino::ROOT {
+            self.fs.forget(Ino(ino), count);
+        }
+    }
+
+    pub(crate) fn getattr(&self, cx: &Ctx, ino: u64) -> Result<Attr> {
+        self.fs.getattr(cx, Ino(ino))
+    }
+
+    /// Dropping the set-id bits is ours (`FUSE_HANDLE_KILLPRIV_V2`): on every change of
+    /// owner or group, and on truncation by others than the super-user.
+    pub(crate) fn setattr(&self, cx: &Ctx, ino: u64, mut set: SetAttr) -> Result<Attr> {
+        let chown = set.uid.is_some() || set.gid.is_some();
+        let truncate = set.size.is_some() && cx.uid != 0;
+        if set.perm.is_none() && (chown || truncate) {
+            set.perm = self.without_set_id(cx, Ino(ino))?;
+        }
+        self.fs.setattr(cx, Ino(ino), &set)
+    }
+
+    /// The permissions of `ino` without its set-id bits, if that changes them.
+    /// Directories keep theirs; set-gid without group execution means locking, not
+    /// privilege.
+    fn without_set_id(&self, cx: &Ctx, ino: Ino) -> Result<Option<u32>> {
+        let attr = self.fs.getattr(cx, ino)?;
+        if attr.kind == FileType::Directory {
+            return Ok(None);
+        }
+        let mut perm = attr.perm & !S_ISUID;
+        if perm & S_IXGRP != 0 {
+            perm &= !S_ISGID;
+        }
+        Ok((perm != attr.perm).then_some(perm))
+    }
+
+    pub(crate) fn readlink(&self, cx: &Ctx, ino: u64) -> Result<Vec<u8>> {
+        self.fs.readlink(cx, Ino(ino))
+    }
+
+    /// `mode` with its type bits; regular files arrive here too.
+    pub(crate) fn mknod(
+        &self,
+        cx: &Ctx,
+        dir: u64,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Attr> {
+        let perm = mode & 0o7777;
+        match FileType::from_mode(mode).ok_or(Errno::INVAL)? {
+            FileType::Regular => self.fs.create(cx, Ino(dir), name, perm),
+            FileType::Directory | FileType::Symlink => Err(Errno::INVAL),
+            kind => self.fs.mknod(cx, Ino(dir), name, kind, perm, rdev),
+        }
+    }
+
+    pub(crate) fn mkdir(&self, cx: &Ctx, dir: u64, name: &[u8], mode: u32) -> Result<Attr> {
+        self.fs.mkdir(cx, Ino(dir), name, mode & 0o7777)
+    }
+
+    pub(crate) fn symlink(&self, cx: &Ctx, dir: u64, name: &[u8], target: &[u8]) -> Result<Attr> {
+        self.fs.symlink(cx, Ino(dir), name, target)
+    }
+
+    pub(crate) fn link(&self, cx: &Ctx, ino: u64, dir: u64, name: &[u8]) -> Result<Attr> {
+        self.fs.link(cx, Ino(ino), Ino(dir), name)
+    }
+
+    pub(crate) fn unlink(&self, cx: &Ctx, dir: u64, name: &[u8]) -> Result<()> {
+        self.fs.unlink(cx, Ino(dir), name)
+    }
+
+    pub(crate) fn rmdir(&self, cx: &Ctx, dir: u64, name: &[u8]) -> Result<()> {
+        self.fs.rmdir(cx, Ino(dir), name)
+    }
+
+    /// `flags` as `renameat2` has them; `RENAME_WHITEOUT` is refused.
+    pub(crate) fn rename(
+        &self,
+        cx: &Ctx,
+        (dir, name): (u64, &[u8]),
+        (new_dir, new_name): (u64, &[u8]),
+        flags: u32,
+    ) -> Result<()> {
+        let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
+        self.fs
+            .rename(cx, Ino(dir), name, Ino(new_dir), new_name, flags)
+    }
+
+    pub(crate) fn read(&self, cx: &Ctx, ino: u64, off: u64, buf: &mut [u8]) -> Result<usize> {
+        self.fs.read(cx, Ino(ino), off, buf)
+    }
+
+    /// `drop_set_id`: the kernel's request to drop the set-id bits with the write. They
+    /// go first: a crash between the two must not leave new bytes in a set-id file.
+    pub(crate) fn write(
+        &self,
+        cx: &Ctx,
+        ino: u64,
+        off: u64,
+        data: &[u8],
+        drop_set_id: bool,
+    ) -> Result<Written> {
+        let perm = if drop_set_id {
+            self.without_set_id(cx, Ino(ino))?
+        } else {
+            None
+        };
+        if perm.is_some() {
+            let set = SetAttr {
+                perm,
+                ..SetAttr::default()
+            };
+            self.fs.setattr(cx, Ino(ino), &set)?;
+        }
+        Ok(Written {
+            len: self.fs.write(cx, Ino(ino), off, data)?,
+            mode_changed: perm.is_some(),
+        })
+    }
+
+    /// `mode`: the flags of `fallocate(2)`; those that we lack are `EOPNOTSUPP`.
+    pub(crate) fn fallocate(
+        &self,
+        cx: &Ctx,
+        ino: u64,
+        mode: u32,
+        off: u64,
+        len: u64,
+    ) -> Result<()> {
+        const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
+        const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
+        const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
+        let keep_size = mode & KEEP_SIZE != 0;
+        let kind = match mode & !KEEP_SIZE {
+            0 => Fallocate::Allocate { keep_size },
+            PUNCH_HOLE if keep_size => Fallocate::PunchHole,
+            ZERO_RANGE => Fallocate::ZeroRange { keep_size },
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        self.fs.fallocate(cx, Ino(ino), kind, off, len)
+    }
+
+    /// Only `SEEK_DATA` and `SEEK_HOLE` arrive; the kernel does the others itself.
+    pub(crate) fn lseek(&self, cx: &Ctx, ino: u64, off: i64, whence: i32) -> Result<i64> {
+        let kind = match whence {
+            libc::SEEK_DATA => SeekKind::Data,
+            libc::SEEK_HOLE => SeekKind::Hole,
+            _ => return Err(Errno::INVAL),
+        };
+        let off = u64::try_from(off).map_err(|_| Errno::NXIO)?;
+        let found = self.fs.seek(cx, Ino(ino), off, kind)?;
+        i64::try_from(found).map_err(|_| Errno::OVERFLOW)
+    }
+
+    pub(crate) fn readdir(
+        &self,
+        cx: &Ctx,
+        dir: u64,
+        after: u64,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.fs.readdir(cx, Ino(dir), Cookie(after), sink)
+    }
+
+    /// The kernel holds one reference for each entry that `sink` accepts, except `.`
+    /// and `..`.
+    pub(crate) fn readdirplus(
+        &self,
+        cx: &Ctx,
+        dir: u64,
+        after: u64,
+        sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
+    ) -> Result<()> {
+        self.fs.readdirplus(cx, Ino(dir), Cookie(after), sink)
+    }
+
+    pub(crate) fn fsync(&self, cx: &Ctx, ino: u64, data_only: bool) -> Result<()> {
+        self.fs.fsync(cx, Ino(ino), data_only)
+    }
+
+    pub(crate) fn fsyncdir(&self, cx: &Ctx, ino: u64, data_only: bool) -> Result<()> {
+        self.fs.fsyncdir(cx, Ino(ino), data_only)
+    }
+
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.fs.sync()
+    }
+
+    pub(crate) fn statfs(&self) -> Result<StatFs> {
+        self.fs.statfs()
+    }
+
+    pub(crate) fn getxattr(&self, cx: &Ctx, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
+        refuse_system(name)?;
+        self.fs.getxattr(cx, Ino(ino), name)
+    }
+
+    /// `flags`: 0, `XATTR_CREATE` or `XATTR_REPLACE`.
+    pub(crate) fn setxattr(
+        &self,
+        cx: &Ctx,
+        ino: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Result<()> {
+        refuse_system(name)?;
+        let mode = match flags {
+            0 => XattrMode::Set,
+            libc::XATTR_CREATE => XattrMode::Create,
+            libc::XATTR_REPLACE => XattrMode::Replace,
+            _ => return Err(Errno::INVAL),
+        };
+        self.fs.setxattr(cx, Ino(ino), name, value, mode)
+    }
+
+    /// The names, each followed by a NUL.
+    pub(crate) fn listxattr(&self, cx: &Ctx, ino: u64) -> Result<Vec<u8>> {
+        let mut list = Vec::new();
+        for name in self.fs.listxattr(cx, Ino(ino))? {
+            list.extend_from_slice(&name);
+            list.push(0);
+        }
+        Ok(list)
+    }
+
+    pub(crate) fn removexattr(&self, cx: &Ctx, ino: u64, name: &[u8]) -> Result<()> {
+        refuse_system(name)?;
+        self.fs.removexattr(cx, Ino(ino), name)
+    }
+}
+
+/// `system.` holds access control lists, which nobody would enforce: say so instead of
+/// storing them.
+fn refuse_system(name: &[u8]) -> Result<()> {
+    if name.starts_with(b"system.") {
+        Err(Errno::OPNOTSUPP)
+    } else {
+        Ok(())
+    }
+}

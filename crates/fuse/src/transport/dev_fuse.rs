@@ -1,0 +1,669 @@
+//! Requests through `/dev/fuse`, by the crate `fuser`.
+
+use crate::ops::{self, Ops};
+use fuser::{
+    CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, PollEvents, PollFlags,
+    PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use vfs::{Attr, Ctx, SetAttr, SetTime, Timestamp};
+
+/// How long the kernel may believe what it was told: a year, which means always, since
+/// every change goes through it.
+const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Most bytes in one read or write request.
+const MAX_IO_BYTES: u32 = 1 << 20;
+
+/// What we ask of the kernel, where it offers it. Not asked for, on purpose:
+/// `WRITEBACK_CACHE` (loses the order of writes and who made them), `POSIX_LOCKS` and
+/// `FLOCK_LOCKS` (the kernel keeps locks itself), `ATOMIC_O_TRUNC` (there are no opens),
+/// `AUTO_INVAL_DATA` (would drop cached data after our own writes).
+const WANTED: [InitFlags; 9] = [
+    InitFlags::FUSE_ASYNC_DIO,
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_READDIRPLUS_AUTO,
+    InitFlags::FUSE_CACHE_SYMLINKS,
+    InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+    InitFlags::FUSE_NO_OPEN_SUPPORT,
+    InitFlags::FUSE_NO_OPENDIR_SUPPORT,
+    // Without it the kernel asks for `security.capability` before every write.
+    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+];
+
+thread_local! {
+    /// Data of the read under way on this thread; grows to the largest request.
+    static READ_BUF: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// [`Ops`] behind the trait of the crate `fuser`.
+pub(crate) struct DevFuse {
+    ops: Ops,
+    notifier: Arc<OnceLock<Notifier>>,
+}
+
+impl DevFuse {
+    /// `notifier` is to be filled in once the session exists.
+    pub(crate) fn new(ops: Ops, notifier: Arc<OnceLock<Notifier>>) -> Self {
+        Self { ops, notifier }
+    }
+
+    /// Tells the kernel that attributes which it holds are stale.
+    fn invalidate_attr(&self, ino: INodeNo) {
+        if let Some(notifier) = self.notifier.get()
+            && let Err(e) = notifier.inval_inode(ino, -1, 0)
+        {
+            tracing::warn!("the kernel refused to drop the attributes of inode {ino}: {e}");
+        }
+    }
+}
+
+fn ctx(req: &Request) -> Ctx {
+    ops::caller(req.uid(), req.gid(), req.pid())
+}
+
+fn errno(e: vfs::Errno) -> Errno {
+    Errno::from_i32(e.raw_os_error())
+}
+
+fn file_type(kind: vfs::FileType) -> FileType {
+    match kind {
+        vfs::FileType::Fifo => FileType::NamedPipe,
+        vfs::FileType::CharDevice => FileType::CharDevice,
+        vfs::FileType::Directory => FileType::Directory,
+        vfs::FileType::BlockDevice => FileType::BlockDevice,
+        vfs::FileType::Regular => FileType::RegularFile,
+        vfs::FileType::Symlink => FileType::Symlink,
+        vfs::FileType::Socket => FileType::Socket,
+    }
+}
+
+fn system_time(t: Timestamp) -> SystemTime {
+    let (secs, nanos) = t.parts();
+    let whole = Duration::from_secs(secs.unsigned_abs());
+    let base = if secs < 0 {
+        UNIX_EPOCH - whole
+    } else {
+        UNIX_EPOCH + whole
+    };
+    base + Duration::from_nanos(nanos.into())
+}
+
+/// From what `fuser` 0.18 makes of the kernel's seconds and nanoseconds: before 1970 it
+/// subtracts the nanoseconds, which the kernel means to be added.
+fn timestamp(t: SystemTime) -> Timestamp {
+    match t.duration_since(UNIX_EPOCH) {
+        Ok(d) => Timestamp::from_parts(i64::try_from(d.as_secs()).unwrap_or(i64::MAX), {
+            d.subsec_nanos()
+        }),
+        Err(e) => {
+            let d = e.duration();
+            let secs = i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
+            Timestamp::from_parts(-secs, d.subsec_nanos())
+        }
+    }
+}
+
+fn set_time(t: TimeOrNow) -> SetTime {
+    match t {
+        TimeOrNow::Now => SetTime::Now,
+        TimeOrNow::SpecificTime(t) => SetTime::At(timestamp(t)),
+    }
+}
+
+fn file_attr(a: &Attr) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(a.ino.0),
+        size: a.size,
+        blocks: a.blocks,
+        atime: system_time(a.atime),
+        mtime: system_time(a.mtime),
+        ctime: system_time(a.ctime),
+        crtime: UNIX_EPOCH,
+        kind: file_type(a.kind),
+        perm: a.perm as u16,
+        nlink: a.nlink,
+        uid: a.uid,
+        gid: a.gid,
+        rdev: a.rdev,
+        blksize: a.blksize,
+        flags: 0,
+    }
+}
+
+/// The entry that makes the kernel remember that a name is absent.
+fn absent() -> FileAttr {
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
+    }
+}
+
+fn reply_entry(result: vfs::Result<Attr>, reply: ReplyEntry) {
+    match result {
+        Ok(a) => reply.entry(&LIFETIME, &file_attr(&a), Generation(a.generation)),
+        Err(e) => reply.error(errno(e)),
+    }
+}
+
+fn reply_attr(result: vfs::Result<Attr>, reply: ReplyAttr) {
+    match result {
+        Ok(a) => reply.attr(&LIFETIME, &file_attr(&a)),
+        Err(e) => reply.error(errno(e)),
+    }
+}
+
+fn reply_empty(result: vfs::Result<()>, reply: ReplyEmpty) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(e) => reply.error(errno(e)),
+    }
+}
+
+/// The size protocol of extended attributes: size 0 asks for the length, a buffer that
+/// is too small is `ERANGE`.
+fn reply_xattr(result: vfs::Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
+    match result {
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() <= size as usize => reply.data(&value),
+        Ok(_) => reply.error(Errno::ERANGE),
+        Err(e) => reply.error(errno(e)),
+    }
+}
+
+impl Filesystem for DevFuse {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for flag in WANTED {
+            if config.add_capabilities(flag).is_err() {
+                tracing::debug!("the kernel does not offer {flag:?}");
+            }
+        }
+        // The nearest value that the kernel takes is what we want when it takes less.
+        let _ = config.set_max_write(MAX_IO_BYTES);
+        if let Err(most) = config.set_max_readahead(MAX_IO_BYTES) {
+            let _ = config.set_max_readahead(most);
+        }
+        let _ = config.set_max_background(64);
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        if let Err(e) = self.ops.sync() {
+            tracing::error!("the last sync failed: {e}");
+        }
+    }
+
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.ops.lookup(&ctx(req), parent.0, name.as_bytes()) {
+            Ok(Some(attr)) => reply_entry(Ok(attr), reply),
+            Ok(None) => reply.entry(&LIFETIME, &absent(), Generation(0)),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        self.ops.forget(ino.0, nlookup);
+    }
+
+    fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        reply_attr(self.ops.getattr(&ctx(req), ino.0), reply);
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<fuser::BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let set = SetAttr {
+            perm: mode.map(|m| m & 0o7777),
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+            ctime: ctime.map(timestamp),
+        };
+        reply_attr(self.ops.setattr(&ctx(req), ino.0, set), reply);
+    }
+
+    fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.ops.readlink(&ctx(req), ino.0) {
+            Ok(target) => reply.data(&target),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let made = self
+            .ops
+            .mknod(&ctx(req), parent.0, name.as_bytes(), mode, rdev);
+        reply_entry(made, reply);
+    }
+
+    /// `ENOSYS` makes the kernel use `mknod`: one request instead of a create and a
+    /// release. It holds the directory's lock meanwhile, so that `O_EXCL` stays exact.
+    fn create(
+        &self,
+        _req: &Request,
+        _parent: INodeNo,
+        _name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        reply_entry(
+            self.ops.mkdir(&ctx(req), parent.0, name.as_bytes(), mode),
+            reply,
+        );
+    }
+
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(self.ops.unlink(&ctx(req), parent.0, name.as_bytes()), reply);
+    }
+
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(self.ops.rmdir(&ctx(req), parent.0, name.as_bytes()), reply);
+    }
+
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        link_name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let target = target.as_os_str().as_bytes();
+        let made = self
+            .ops
+            .symlink(&ctx(req), parent.0, link_name.as_bytes(), target);
+        reply_entry(made, reply);
+    }
+
+    fn rename(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let renamed = self.ops.rename(
+            &ctx(req),
+            (parent.0, name.as_bytes()),
+            (newparent.0, newname.as_bytes()),
+            flags.bits(),
+        );
+        reply_empty(renamed, reply);
+    }
+
+    fn link(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        newparent: INodeNo,
+        newname: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let linked = self
+            .ops
+            .link(&ctx(req), ino.0, newparent.0, newname.as_bytes());
+        reply_entry(linked, reply);
+    }
+
+    /// `ENOSYS` makes the kernel stop asking: opens and closes then cost no request.
+    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// As [`open`](Self::open).
+    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn read(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        READ_BUF.with_borrow_mut(|buf| {
+            let size = size as usize;
+            if buf.len() < size {
+                buf.resize(size, 0);
+            }
+            match self.ops.read(&ctx(req), ino.0, offset, &mut buf[..size]) {
+                Ok(len) => reply.data(&buf[..len]),
+                Err(e) => reply.error(errno(e)),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let drop_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        match self.ops.write(&ctx(req), ino.0, offset, data, drop_set_id) {
+            Ok(done) => {
+                if done.mode_changed {
+                    self.invalidate_attr(ino);
+                }
+                reply.written(done.len as u32);
+            }
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    /// Nothing waits for a close: stop asking.
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsync(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        reply_empty(self.ops.fsync(&ctx(req), ino.0, datasync), reply);
+    }
+
+    fn fsyncdir(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        reply_empty(self.ops.fsyncdir(&ctx(req), ino.0, datasync), reply);
+    }
+
+    fn readdir(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let listed = self.ops.readdir(&ctx(req), ino.0, offset, &mut |e| {
+            let full = reply.add(
+                INodeNo(e.ino.0),
+                e.cookie.0,
+                file_type(e.kind),
+                OsStr::from_bytes(e.name),
+            );
+            !full
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let listed = self.ops.readdirplus(&ctx(req), ino.0, offset, &mut |e, a| {
+            let full = reply.add(
+                INodeNo(e.ino.0),
+                e.cookie.0,
+                OsStr::from_bytes(e.name),
+                &LIFETIME,
+                &file_attr(a),
+                Generation(a.generation),
+            );
+            !full
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        match self.ops.statfs() {
+            Ok(s) => reply.statfs(
+                s.blocks,
+                s.blocks_free,
+                s.blocks_free,
+                s.inodes,
+                s.inodes_free,
+                s.block_bytes,
+                s.name_max,
+                s.block_bytes,
+            ),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let set = self
+            .ops
+            .setxattr(&ctx(req), ino.0, name.as_bytes(), value, flags);
+        reply_empty(set, reply);
+    }
+
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        reply_xattr(
+            self.ops.getxattr(&ctx(req), ino.0, name.as_bytes()),
+            size,
+            reply,
+        );
+    }
+
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        reply_xattr(self.ops.listxattr(&ctx(req), ino.0), size, reply);
+    }
+
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(
+            self.ops.removexattr(&ctx(req), ino.0, name.as_bytes()),
+            reply,
+        );
+    }
+
+    /// Never called with `default_permissions`; the answer makes the kernel stop asking.
+    fn access(&self, _req: &Request, _ino: INodeNo, _mask: fuser::AccessFlags, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn ioctl(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        _cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+
+    /// Files are always ready: stop asking.
+    fn poll(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _ph: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fallocate(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let done = self
+            .ops
+            .fallocate(&ctx(req), ino.0, mode as u32, offset, length);
+        reply_empty(done, reply);
+    }
+
+    fn lseek(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        match self.ops.lseek(&ctx(req), ino.0, offset, whence) {
+            Ok(off) => reply.offset(off),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    /// `ENOSYS` makes the kernel copy by reading and writing.
+    fn copy_file_range(
+        &self,
+        _req: &Request,
+        _ino_in: INodeNo,
+        _fh_in: FileHandle,
+        _offset_in: u64,
+        _ino_out: INodeNo,
+        _fh_out: FileHandle,
+        _offset_out: u64,
+        _len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_survive_the_round_trip() {
+        // What fuser hands over for the kernel's (-2 s, 250 ms), which is -1.75 s.
+        let from_fuser = UNIX_EPOCH - Duration::new(2, 250_000_000);
+        assert_eq!(timestamp(from_fuser), Timestamp(-1_750_000_000));
+        assert_eq!(
+            system_time(Timestamp(-1_750_000_000)),
+            UNIX_EPOCH - Duration::from_millis(1750)
+        );
+    }
+
+    #[test]
+    fn extreme_times_do_not_panic() {
+        for t in [i64::MIN, i64::MAX, 0, -1, 1] {
+            system_time(Timestamp(t));
+        }
+        timestamp(UNIX_EPOCH - Duration::from_secs(i64::MAX as u64));
+        timestamp(UNIX_EPOCH + Duration::from_secs(i64::MAX as u64));
+    }
+}
