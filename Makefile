@@ -1,0 +1,84 @@
+# Thin wrappers around cargo and tools/. `make help` lists what there is.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+BINDIR ?= $(PREFIX)/bin
+# mount(8) and fsck(8) look for their helpers in /sbin and /usr/sbin only.
+SBINDIR ?= $(PREFIX)/sbin
+DATADIR ?= $(PREFIX)/share
+
+TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+RELEASE := $(TARGET)/release/selvedge
+# Built with the tests: optimised, and with every assertion on.
+CHECKED := $(TARGET)/debug/selvedge
+HELPERS := mkfs.selvedge fsck.selvedge mount.selvedge mount.fuse.selvedge
+
+CARGO ?= cargo
+# rustup puts cargo here and tells only login shells about it.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test test-full lint unit suites bench install uninstall need-build need-mount
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+need-build:
+	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev
+	@command -v $(CARGO) >/dev/null || { \
+	  echo "Missing: cargo. Selvedge needs Rust 1.95 or later; install it with rustup (see rustup.rs)." >&2; exit 1; }
+
+# Root mounts without fusermount3; fuse3 serves everyone else.
+need-mount:
+	@tools/need mountpoint:util-linux fusermount3:fuse3 tar:tar cmp:diffutils
+	@[ -e /dev/fuse ] || modprobe fuse 2>/dev/null || { \
+	  echo "Missing: /dev/fuse. Load the kernel module fuse, or pass the device to this container." >&2; exit 1; }
+
+build: need-build ## build target/release/selvedge
+	@$(CARGO) build --release --locked -p selvedge
+
+demo: build need-mount ## unpack, build, cut the power, look: about a minute
+	@SELVEDGE=$(abspath $(RELEASE)) tools/demo
+
+lint: need-build
+	@tools/need shellcheck:shellcheck
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	shellcheck .ci/run $(shell grep -lE '^#!.*\<(ba)?sh\>' tools/*)
+
+unit: need-build need-mount
+	$(CARGO) test --locked --workspace
+
+suites: need-build need-mount
+	@$(CARGO) build --profile test --locked -p selvedge
+	@SELVEDGE=$(abspath $(CHECKED)) tools/suites bpfs
+
+test: ## formatting, lints, unit tests, crash states, published suites on a mount
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory suites
+
+test-full: test ## as test, and what takes longer
+	@SELVEDGE=$(abspath $(CHECKED)) tools/test-full
+
+bench: build need-mount ## measure; tables and plots land in target/bench
+	@tools/need mkfs.ext4:e2fsprogs
+	@SELVEDGE=$(abspath $(RELEASE)) tools/bench $(TARGET)/bench
+
+install: build ## install under PREFIX (default /usr/local), honours DESTDIR
+	install -D -m 755 $(RELEASE) $(DESTDIR)$(BINDIR)/selvedge
+	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(DATADIR)/man/man8
+	for helper in $(HELPERS); do ln -sf $(BINDIR)/selvedge $(DESTDIR)$(SBINDIR)/$$helper || exit 1; done
+	$(RELEASE) manpages $(DESTDIR)$(DATADIR)/man/man8
+	install -d $(DESTDIR)$(DATADIR)/bash-completion/completions $(DESTDIR)$(DATADIR)/zsh/site-functions \
+	  $(DESTDIR)$(DATADIR)/fish/vendor_completions.d
+	$(RELEASE) completions bash >$(DESTDIR)$(DATADIR)/bash-completion/completions/selvedge
+	$(RELEASE) completions zsh >$(DESTDIR)$(DATADIR)/zsh/site-functions/_selvedge
+	$(RELEASE) completions fish >$(DESTDIR)$(DATADIR)/fish/vendor_completions.d/selvedge.fish
+
+uninstall: ## remove what install put there
+	rm -f $(DESTDIR)$(BINDIR)/selvedge $(addprefix $(DESTDIR)$(SBINDIR)/,$(HELPERS))
+	rm -f $(DESTDIR)$(DATADIR)/man/man8/selvedge*.8 \
+	  $(DESTDIR)$(DATADIR)/bash-completion/completions/selvedge \
+	  $(DESTDIR)$(DATADIR)/zsh/site-functions/_selvedge \
+	  $(DESTDIR)$(DATADIR)/fish/vendor_completions.d/selvedge.fish
