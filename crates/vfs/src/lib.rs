@@ -2,7 +2,7 @@
 //!
 //! - [`FileSystem`]: the one trait, inode-based, that front ends drive.
 //! - [`Guarantees`]: what a file system promises about crashes, as a value.
-//! - `ModelFs`: a complete in-memory file system, the oracle.
+//! - [`ModelFs`]: a complete in-memory file system, the oracle.
 //! - `script`: operation scripts, generated, replayed, shrunk and printed.
 //! - [`perm`]: permissions and ownership, as Linux has them.
 //! - [`check`]: how checkers report, by invariant.
@@ -12,12 +12,14 @@ pub mod check;
 mod clock;
 mod fs;
 mod guarantees;
+mod model;
 pub mod perm;
 mod types;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use fs::FileSystem;
 pub use guarantees::{Atomicity, Durability, Guarantees, Ordering};
+pub use model::{Atime, ModelFs, ModelOptions};
 pub use rustix::io::Errno;
 pub use types::*;
 

@@ -1,0 +1,846 @@
+//! A complete file system in memory: the oracle of crash tests, and the floor of what a
+//! front end costs.
+//!
+//! It keeps exactly the semantics of [`FileSystem`], whole calls at a time, and nothing
+//! across a crash. Where Linux file systems differ it decides so:
+//! - space allocated beyond the end of a file (`keep_size`) is not kept, but must be
+//!   there at the time of the call;
+//! - zeroing a range allocates its holes;
+//! - setting a size always sets the modification time;
+//! - all extended attributes of an inode fit one block of 4096 bytes: 16 bytes, and for
+//!   each 8 bytes, name and value, rounded up to 8.
+//!
+//! Locks: the table of inodes guards all names: calls that change names hold it for
+//! writing, calls that follow names for reading. Each inode's lock guards its body. The
+//! table comes before an inode, and no call holds two inodes, except that a listing
+//! holds the directory while it looks at each entry's inode.
+
+mod audit;
+mod node;
+mod options;
+mod pages;
+mod rename;
+
+pub use options::{Atime, ModelOptions};
+
+use crate::check::Finding;
+use crate::perm::{self, NewOwner};
+use crate::{
+    Atomicity, Attr, Clock, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileSystem,
+    FileType, Guarantees, Ino, NAME_MAX, OpenFlags, Ordering, RenameFlags, Result, SIZE_MAX,
+    SYMLINK_MAX, SeekKind, SetAttr, SetTime, StatFs, Timestamp, XattrMode, check_name,
+};
+use hashbrown::HashMap;
+use node::{Body, Content, DOT, DOT_DOT, Directory, Entry, Node};
+use pages::{BLOCK, Pages, covering};
+use parking_lot::RwLock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// Inodes that a model claims to have room for.
+const INODES: u64 = 1 << 32;
+
+/// Longest value of an extended attribute, as in the kernel.
+const XATTR_VALUE_MAX: usize = 65536;
+
+/// The in-memory file system. See the module's documentation.
+pub struct ModelFs {
+    table: RwLock<Table>,
+    space: Space,
+    clock: Arc<dyn Clock>,
+    atime: Atime,
+}
+
+struct Table {
+    nodes: HashMap<Ino, Arc<Node>>,
+    next_ino: u64,
+}
+
+/// Counts blocks.
+struct Space {
+    blocks: u64,
+    used: AtomicU64,
+}
+
+impl Default for ModelFs {
+    fn default() -> Self {
+        Self::new(ModelOptions::default())
+    }
+}
+
+impl ModelFs {
+    /// An empty file system.
+    pub fn new(options: ModelOptions) -> Self {
+        let owner = NewOwner {
+            uid: options.uid,
+            gid: options.gid,
+            perm: options.root_perm & perm::PERM_MASK,
+        };
+        let content = Content::Directory(Directory::new(Ino::ROOT));
+        let root = new_node(
+            Ino::ROOT,
+            owner,
+            options.clock.now(),
+            Made::directory(content),
+        );
+        Self {
+            table: RwLock::new(Table {
+                nodes: HashMap::from([(Ino::ROOT, Arc::new(root))]),
+                next_ino: Ino::ROOT.0 + 1,
+            }),
+            space: Space {
+                blocks: options.capacity_bytes / BLOCK,
+                used: AtomicU64::new(0),
+            },
+            clock: options.clock,
+            atime: options.atime,
+        }
+    }
+
+    /// An independent copy, references included, with the same clock. File data is
+    /// shared until one side writes it. No other call may be under way.
+    pub fn fork(&self) -> Self {
+        let table = self.table.read();
+        let fork = |(&ino, node): (&Ino, &Arc<Node>)| (ino, Arc::new(node.fork()));
+        Self {
+            table: RwLock::new(Table {
+                nodes: table.nodes.iter().map(fork).collect(),
+                next_ino: table.next_ino,
+            }),
+            space: Space {
+                blocks: self.space.blocks,
+                used: AtomicU64::new(self.space.used.load(SeqCst)),
+            },
+            clock: self.clock.clone(),
+            atime: self.atime,
+        }
+    }
+
+    /// Number of inodes, unlinked ones that are still referenced included.
+    pub fn inodes(&self) -> usize {
+        self.table.read().nodes.len()
+    }
+
+    fn node(&self, ino: Ino) -> Result<Arc<Node>> {
+        self.table.read().node(ino).cloned()
+    }
+
+    /// Moves the access time of what was just read, if the policy says so.
+    fn accessed(&self, node: &Node, attr: &Attr) {
+        if self.atime == Atime::Never {
+            return;
+        }
+        let now = self.clock.now();
+        if self.atime.is_due(attr, now) {
+            node.body.write().atime = now;
+        }
+    }
+
+    /// Makes an inode and its name.
+    fn make(&self, cx: &Ctx, dir: Ino, name: &[u8], made: Made) -> Result<Attr> {
+        check_name(name)?;
+        let mut table = self.table.write();
+        let parent = table.parent_for_new(cx, dir, name)?;
+        if matches!(made.kind, FileType::CharDevice | FileType::BlockDevice) {
+            perm::may_mknod(cx, made.kind)?;
+        }
+        let owner = perm::new_owner(cx, &parent.attr(), made.kind, made.mode);
+        let now = self.clock.now();
+        let kind = made.kind;
+        let node = table.insert(owner, now, made);
+        parent.change_dir(now, |nlink, entries| {
+            entries.set(name, node.ino, kind);
+            *nlink += u32::from(kind == FileType::Directory);
+        });
+        node.add_ref();
+        Ok(node.attr())
+    }
+
+    /// Removes a name; `directory` says which type is expected.
+    fn remove(&self, cx: &Ctx, dir: Ino, name: &[u8], directory: bool) -> Result<()> {
+        check_name(name)?;
+        let mut table = self.table.write();
+        let (parent, entry) = table.existing(cx, dir, name)?;
+        let victim = table.node(entry.ino)?.clone();
+        perm::may_delete(cx, &parent.attr(), &victim.attr())?;
+        match (entry.kind == FileType::Directory, directory) {
+            (true, false) => return Err(Errno::ISDIR),
+            (false, true) => return Err(Errno::NOTDIR),
+            (true, true) if !victim.with_dir(Directory::is_empty)? => return Err(Errno::NOTEMPTY),
+            _ => {}
+        }
+        let now = self.clock.now();
+        parent.change_dir(now, |nlink, entries| {
+            entries.remove(name);
+            *nlink -= u32::from(directory);
+        });
+        table.drop_name(&victim, now, &self.space);
+        Ok(())
+    }
+
+    /// Both kinds of listing.
+    fn list(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&Table, &DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let table = self.table.read();
+        let node = table.node(dir)?;
+        let parent = node.with_dir(|entries| entries.parent)?;
+        let attr = node.attr();
+        perm::access(cx, &attr, perm::Access::READ)?;
+        if attr.nlink == 0 {
+            return Err(Errno::NOENT);
+        }
+        let dots = [(dir, b".".as_slice(), DOT), (parent, b"..", DOT_DOT)];
+        for (ino, name, cookie) in dots {
+            let kind = FileType::Directory;
+            let entry = DirEntry {
+                ino,
+                kind,
+                name,
+                cookie,
+            };
+            if cookie > after && !sink(&table, &entry) {
+                return Ok(());
+            }
+        }
+        node.with_dir(|entries| {
+            for (cookie, name, Entry { ino, kind, .. }) in entries.list(after) {
+                let entry = DirEntry {
+                    ino,
+                    kind,
+                    name,
+                    cookie,
+                };
+                if !sink(&table, &entry) {
+                    break;
+                }
+            }
+        })?;
+        self.accessed(node, &attr);
+        Ok(())
+    }
+
+    /// Runs `f` on the body of a regular file with its attributes.
+    fn change_data<T>(
+        &self,
+        ino: Ino,
+        other: Errno,
+        f: impl FnOnce(&Attr, &mut Body) -> Result<T>,
+    ) -> Result<T> {
+        let node = self.node(ino)?;
+        must_be_regular(node.kind, other)?;
+        let body = &mut *node.body.write();
+        let attr = node.attr_of(body);
+        f(&attr, body)
+    }
+}
+
+/// What is to be made.
+struct Made {
+    kind: FileType,
+    mode: u32,
+    rdev: u32,
+    content: Content,
+}
+
+impl Made {
+    fn file(mode: u32) -> Self {
+        Self {
+            kind: FileType::Regular,
+            mode,
+            rdev: 0,
+            content: Content::Data(Pages::default()),
+        }
+    }
+
+    fn directory(content: Content) -> Self {
+        Self {
+            kind: FileType::Directory,
+            mode: 0,
+            rdev: 0,
+            content,
+        }
+    }
+}
+
+fn new_node(ino: Ino, owner: NewOwner, now: Timestamp, made: Made) -> Node {
+    let size = match &made.content {
+        Content::Target(target) => target.len() as u64,
+        _ => 0,
+    };
+    Node {
+        ino,
+        kind: made.kind,
+        rdev: made.rdev,
+        refs: AtomicU64::new(0),
+        body: RwLock::new(Body {
+            perm: owner.perm,
+            nlink: 1 + u32::from(made.kind == FileType::Directory),
+            uid: owner.uid,
+            gid: owner.gid,
+            size,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            xattrs: Default::default(),
+            nameable: false,
+            content: made.content,
+        }),
+    }
+}
+
+impl Table {
+    fn node(&self, ino: Ino) -> Result<&Arc<Node>> {
+        self.nodes.get(&ino).ok_or(Errno::STALE)
+    }
+
+    fn insert(&mut self, owner: NewOwner, now: Timestamp, made: Made) -> Arc<Node> {
+        let ino = Ino(self.next_ino);
+        self.next_ino += 1;
+        let node = Arc::new(new_node(ino, owner, now, made));
+        self.nodes.insert(ino, node.clone());
+        node
+    }
+
+    /// The directory `dir`, searched for `name`.
+    fn search(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<(Arc<Node>, Option<Entry>)> {
+        let parent = self.node(dir)?;
+        let entry = parent.entry(name)?;
+        perm::may_search(cx, &parent.attr())?;
+        Ok((parent.clone(), entry))
+    }
+
+    fn existing(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<(Arc<Node>, Entry)> {
+        let (parent, entry) = self.search(cx, dir, name)?;
+        Ok((parent, entry.ok_or(Errno::NOENT)?))
+    }
+
+    /// The directory `dir`, which `name` may be added to.
+    fn parent_for_new(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Arc<Node>> {
+        let (parent, entry) = self.search(cx, dir, name)?;
+        if entry.is_some() {
+            return Err(Errno::EXIST);
+        }
+        let attr = parent.attr();
+        if attr.nlink == 0 {
+            return Err(Errno::NOENT); // removed, and still referenced
+        }
+        perm::may_create(cx, &attr)?;
+        Ok(parent)
+    }
+
+    /// Whether `ino` is `below` or one of the directories above it.
+    fn is_above(&self, ino: Ino, below: Ino) -> Result<bool> {
+        let mut at = below;
+        while at != ino {
+            if at == Ino::ROOT {
+                return Ok(false);
+            }
+            at = self.node(at)?.with_dir(|dir| dir.parent)?;
+        }
+        Ok(true)
+    }
+
+    /// Takes one link off an inode whose name was removed.
+    fn drop_name(&mut self, node: &Node, now: Timestamp, space: &Space) {
+        {
+            let body = &mut *node.body.write();
+            body.nlink = match node.kind {
+                FileType::Directory => 0,
+                _ => body.nlink - 1,
+            };
+            body.ctime = now;
+        }
+        self.reclaim(node, space);
+    }
+
+    /// Frees an inode that has neither name nor reference.
+    fn reclaim(&mut self, node: &Node, space: &Space) {
+        let body = node.body.read();
+        if body.nlink == 0 && node.refs.load(SeqCst) == 0 && self.nodes.remove(&node.ino).is_some()
+        {
+            space.give(body.blocks());
+        }
+    }
+}
+
+impl Space {
+    fn take(&self, blocks: u64) -> Result<()> {
+        let take = |used: u64| used.checked_add(blocks).filter(|&sum| sum <= self.blocks);
+        match self.used.fetch_update(SeqCst, SeqCst, take) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Errno::NOSPC),
+        }
+    }
+
+    fn give(&self, blocks: u64) {
+        self.used.fetch_sub(blocks, SeqCst);
+    }
+}
+
+/// Data calls are for regular files: `EISDIR` for a directory, else `other`.
+fn must_be_regular(kind: FileType, other: Errno) -> Result<()> {
+    match kind {
+        FileType::Regular => Ok(()),
+        FileType::Directory => Err(Errno::ISDIR),
+        _ => Err(other),
+    }
+}
+
+/// The pages of a file that [`must_be_regular`] has let pass.
+fn pages_of(content: &mut Content) -> Result<&mut Pages> {
+    match content {
+        Content::Data(pages) => Ok(pages),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// The end of a range, if files may be so long.
+fn end_of(off: u64, len: u64) -> Result<u64> {
+    off.checked_add(len)
+        .filter(|&end| end <= SIZE_MAX)
+        .ok_or(Errno::FBIG)
+}
+
+impl FileSystem for ModelFs {
+    fn guarantees(&self) -> Guarantees {
+        Guarantees {
+            name: "model".into(),
+            durable: Durability::None,
+            metadata_atomic: Atomicity::None,
+            data_atomic: Atomicity::None,
+            metadata_ordered: Ordering::None,
+            data_ordered: Ordering::None,
+            times_atomic: false,
+            notes: vec!["It lives in memory and ends with its process.".into()],
+        }
+    }
+
+    fn audit(&self) -> Vec<Finding> {
+        audit::audit(&self.table.read(), &self.space)
+    }
+
+    fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
+        check_name(name)?;
+        let table = self.table.read();
+        let (_, entry) = table.existing(cx, dir, name)?;
+        let node = table.node(entry.ino)?;
+        node.add_ref();
+        Ok(node.attr())
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        let Ok(node) = self.node(ino) else { return };
+        if node.drop_refs(count) == 0 && node.body.read().nlink == 0 {
+            self.table.write().reclaim(&node, &self.space);
+        }
+    }
+
+    fn getattr(&self, _cx: &Ctx, ino: Ino) -> Result<Attr> {
+        Ok(self.node(ino)?.attr())
+    }
+
+    fn setattr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        let node = self.node(ino)?;
+        let body = &mut *node.body.write();
+        let attr = node.attr_of(body);
+        let set = perm::check_setattr(cx, &attr, set)?;
+        if set == SetAttr::default() {
+            return Ok(attr);
+        }
+        let now = self.clock.now();
+        if let Some(size) = set.size {
+            let before = body.blocks();
+            pages_of(&mut body.content)?.truncate(size);
+            self.space.give(before - body.blocks());
+            body.size = size;
+            body.mtime = now;
+        }
+        let time = |set| match set {
+            SetTime::Now => now,
+            SetTime::At(at) => at,
+        };
+        body.perm = set.perm.unwrap_or(body.perm);
+        body.uid = set.uid.unwrap_or(body.uid);
+        body.gid = set.gid.unwrap_or(body.gid);
+        body.atime = set.atime.map_or(body.atime, time);
+        body.mtime = set.mtime.map_or(body.mtime, time);
+        body.ctime = set.ctime.unwrap_or(now);
+        Ok(node.attr_of(body))
+    }
+
+    fn readdir(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.list(cx, dir, after, &mut |_, entry| sink(entry))
+    }
+
+    fn readdirplus(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
+    ) -> Result<()> {
+        self.list(cx, dir, after, &mut |table, entry| {
+            // The table is held, so that every name leads to an inode.
+            let Some(node) = table.nodes.get(&entry.ino) else {
+                return true;
+            };
+            let accepted = sink(entry, &node.attr());
+            if accepted && entry.cookie > DOT_DOT {
+                node.add_ref();
+            }
+            accepted
+        })
+    }
+
+    fn create(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
+        self.make(cx, dir, name, Made::file(mode))
+    }
+
+    fn mknod(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        name: &[u8],
+        kind: FileType,
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Attr> {
+        let made = match kind {
+            FileType::Directory | FileType::Symlink => {
+                return perm::may_mknod(cx, kind).and(Err(Errno::INVAL));
+            }
+            FileType::Regular => Made::file(mode),
+            FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => {
+                let device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
+                Made {
+                    kind,
+                    mode,
+                    rdev: if device { rdev } else { 0 },
+                    content: Content::None,
+                }
+            }
+        };
+        self.make(cx, dir, name, made)
+    }
+
+    fn mkdir(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
+        let content = Content::Directory(Directory::new(dir));
+        let made = Made {
+            mode,
+            ..Made::directory(content)
+        };
+        self.make(cx, dir, name, made)
+    }
+
+    fn symlink(&self, cx: &Ctx, dir: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
+        match target.len() {
+            0 => return Err(Errno::NOENT),
+            1..=SYMLINK_MAX => {}
+            _ => return Err(Errno::NAMETOOLONG),
+        }
+        let made = Made {
+            kind: FileType::Symlink,
+            mode: 0o777,
+            rdev: 0,
+            content: Content::Target(target.into()),
+        };
+        self.make(cx, dir, name, made)
+    }
+
+    fn readlink(&self, _cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
+        let node = self.node(ino)?;
+        let target = match &node.body.read().content {
+            Content::Target(target) => target.to_vec(),
+            _ => return Err(Errno::INVAL),
+        };
+        self.accessed(&node, &node.attr());
+        Ok(target)
+    }
+
+    fn link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
+        check_name(name)?;
+        let table = self.table.write();
+        let node = table.node(ino)?.clone();
+        let parent = table.parent_for_new(cx, dir, name)?;
+        perm::may_link(&node.attr())?;
+        let now = self.clock.now();
+        {
+            let body = &mut *node.body.write();
+            if body.nlink == 0 && !body.nameable {
+                return Err(Errno::NOENT);
+            }
+            body.nlink = body.nlink.checked_add(1).ok_or(Errno::MLINK)?;
+            body.nameable = false;
+            body.ctime = now;
+        }
+        parent.change_dir(now, |_, entries| entries.set(name, ino, node.kind));
+        node.add_ref();
+        Ok(node.attr())
+    }
+
+    fn unlink(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
+        self.remove(cx, dir, name, false)
+    }
+
+    fn rmdir(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
+        self.remove(cx, dir, name, true)
+    }
+
+    fn rename(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        name: &[u8],
+        new_dir: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        check_name(name)?;
+        check_name(new_name)?;
+        let mut table = self.table.write();
+        let names = [(dir, name), (new_dir, new_name)];
+        let Some(plan) = table.plan_rename(cx, names, flags)? else {
+            return Ok(());
+        };
+        let now = self.clock.now();
+        plan.apply(name, new_name, now);
+        if let (Some(target), false) = (&plan.target, plan.exchange) {
+            table.drop_name(target, now, &self.space);
+        }
+        Ok(())
+    }
+
+    fn tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
+        let mut table = self.table.write();
+        let parent = table.node(dir)?.clone();
+        parent.with_dir(|_| ())?;
+        let dir_attr = parent.attr();
+        perm::may_create(cx, &dir_attr)?;
+        let owner = perm::new_owner(cx, &dir_attr, FileType::Regular, mode);
+        let node = table.insert(owner, self.clock.now(), Made::file(mode));
+        {
+            let body = &mut *node.body.write();
+            body.nlink = 0;
+            body.nameable = true;
+        }
+        node.add_ref();
+        Ok(node.attr())
+    }
+
+    fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
+        // The table is held, so that the inode cannot be freed in between.
+        let table = self.table.read();
+        let node = table.node(ino)?;
+        perm::may_open(cx, &node.attr(), flags)?;
+        if flags.contains(OpenFlags::TRUNCATE) && node.kind == FileType::Regular {
+            let body = &mut *node.body.write();
+            let attr = node.attr_of(body);
+            pages_of(&mut body.content)?.truncate(0);
+            self.space.give(attr.blocks / (BLOCK / 512) - body.blocks());
+            let now = self.clock.now();
+            (body.size, body.mtime, body.ctime) = (0, now, now);
+            body.perm = perm::perm_after_write(cx, &attr);
+        }
+        node.add_ref();
+        Ok(())
+    }
+
+    fn release(&self, ino: Ino) {
+        self.forget(ino, 1);
+    }
+
+    fn read(&self, _cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
+        let node = self.node(ino)?;
+        must_be_regular(node.kind, Errno::INVAL)?;
+        let (len, attr) = {
+            let body = node.body.read();
+            let Content::Data(pages) = &body.content else {
+                return Err(Errno::INVAL);
+            };
+            let len = body.size.saturating_sub(off).min(buf.len() as u64) as usize;
+            pages.read(off, &mut buf[..len]);
+            (len, node.attr_of(&body))
+        };
+        if !buf.is_empty() {
+            self.accessed(&node, &attr);
+        }
+        Ok(len)
+    }
+
+    fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
+        self.change_data(ino, Errno::INVAL, |attr, body| {
+            if data.is_empty() {
+                return Ok(0);
+            }
+            let end = end_of(off, data.len() as u64)?;
+            let pages = pages_of(&mut body.content)?;
+            self.space.take(pages.missing(covering(off, end)))?;
+            pages.write(off, data);
+            body.size = body.size.max(end);
+            body.perm = perm::perm_after_write(cx, attr);
+            let now = self.clock.now();
+            (body.mtime, body.ctime) = (now, now);
+            Ok(data.len())
+        })
+    }
+
+    fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
+        self.change_data(ino, Errno::NODEV, |attr, body| {
+            if len == 0 {
+                return Err(Errno::INVAL);
+            }
+            let end = end_of(off, len)?;
+            let pages = pages_of(&mut body.content)?;
+            let (keep_size, allocate, zero) = match kind {
+                Fallocate::Allocate { keep_size } => (keep_size, true, false),
+                Fallocate::ZeroRange { keep_size } => (keep_size, true, true),
+                Fallocate::PunchHole => (true, false, true),
+            };
+            if !keep_size {
+                body.size = body.size.max(end);
+            }
+            // All of the range must be had, though nothing beyond the end is kept.
+            let had = match allocate {
+                true => pages.missing(covering(off, end)),
+                false => 0,
+            };
+            self.space.take(had)?;
+            let before = pages.count();
+            if zero {
+                pages.punch(off, end);
+            }
+            if allocate {
+                pages.allocate(covering(off, end.min(body.size)));
+            }
+            self.space.give(had + before - pages.count());
+            body.perm = perm::perm_after_write(cx, attr);
+            let now = self.clock.now();
+            (body.mtime, body.ctime) = (now, now);
+            Ok(())
+        })
+    }
+
+    fn seek(&self, _cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64> {
+        let node = self.node(ino)?;
+        let body = node.body.read();
+        let Content::Data(pages) = &body.content else {
+            return Err(Errno::INVAL);
+        };
+        if off >= body.size {
+            return Err(Errno::NXIO);
+        }
+        match kind {
+            SeekKind::Data => pages.next_data(off).ok_or(Errno::NXIO),
+            SeekKind::Hole => Ok(pages.next_hole(off).min(body.size)),
+        }
+    }
+
+    fn fsync(&self, _cx: &Ctx, ino: Ino, _data_only: bool) -> Result<()> {
+        self.node(ino).map(drop)
+    }
+
+    fn fsyncdir(&self, _cx: &Ctx, ino: Ino, _data_only: bool) -> Result<()> {
+        self.node(ino)?.with_dir(|_| ())
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        Ok(StatFs {
+            block_bytes: BLOCK as u32,
+            blocks: self.space.blocks,
+            blocks_free: self.space.blocks - self.space.used.load(SeqCst),
+            inodes: INODES,
+            inodes_free: INODES.saturating_sub(self.inodes() as u64),
+            name_max: NAME_MAX as u32,
+        })
+    }
+
+    fn getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        check_xattr_name(name)?;
+        let node = self.node(ino)?;
+        let body = node.body.read();
+        perm::may_get_xattr(cx, &node.attr_of(&body), name)?;
+        let value = body.xattrs.get(name).ok_or(Errno::NODATA)?;
+        Ok(value.to_vec())
+    }
+
+    fn setxattr(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        check_xattr_name(name)?;
+        if value.len() > XATTR_VALUE_MAX {
+            return Err(Errno::TOOBIG);
+        }
+        let node = self.node(ino)?;
+        let body = &mut *node.body.write();
+        perm::may_set_xattr(cx, &node.attr_of(body), name)?;
+        match (mode, body.xattrs.contains_key(name)) {
+            (XattrMode::Create, true) => return Err(Errno::EXIST),
+            (XattrMode::Replace, false) => return Err(Errno::NODATA),
+            _ => {}
+        }
+        let others = body.xattrs.iter().filter(|(other, _)| ***other != *name);
+        let others: usize = others.map(|(name, value)| xattr_bytes(name, value)).sum();
+        if XATTR_HEADER + others + xattr_bytes(name, value) > BLOCK as usize {
+            return Err(Errno::NOSPC);
+        }
+        self.space.take(u64::from(body.xattrs.is_empty()))?;
+        body.xattrs.insert(name.into(), value.into());
+        body.ctime = self.clock.now();
+        Ok(())
+    }
+
+    fn listxattr(&self, _cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let node = self.node(ino)?;
+        let body = node.body.read();
+        Ok(body.xattrs.keys().map(|name| name.to_vec()).collect())
+    }
+
+    fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
+        check_xattr_name(name)?;
+        let node = self.node(ino)?;
+        let body = &mut *node.body.write();
+        perm::may_set_xattr(cx, &node.attr_of(body), name)?;
+        body.xattrs.remove(name).ok_or(Errno::NODATA)?;
+        self.space.give(u64::from(body.xattrs.is_empty()));
+        body.ctime = self.clock.now();
+        Ok(())
+    }
+}
+
+/// Bytes of the attribute block before the first attribute.
+const XATTR_HEADER: usize = 16;
+
+/// Bytes of one attribute in the attribute block.
+fn xattr_bytes(name: &[u8], value: &[u8]) -> usize {
+    (8 + name.len() + value.len()).next_multiple_of(8)
+}
+
+fn check_xattr_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Err(Errno::RANGE);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+//! How a model file system is set up.
+
+use crate::{Attr, Clock, SystemClock, Timestamp};
+use std::sync::Arc;
+
+/// When reading a file or a directory moves its access time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Atime {
+    /// Never (`noatime`).
+    Never,
+    /// When it is not later than the last change, or a day old (`relatime`).
+    #[default]
+    Relative,
+    /// At every read (`strictatime`).
+    Strict,
+}
+
+impl Atime {
+    /// Whether a read at `now` of the inode with these attributes moves its access time.
+    pub fn is_due(self, attr: &Attr, now: Timestamp) -> bool {
+        const DAY_NS: i64 = 24 * 60 * 60 * 1_000_000_000;
+        match self {
+            Self::Never => false,
+            Self::Relative => {
+                attr.atime <= attr.mtime
+                    || attr.atime <= attr.ctime
+                    || now.0.saturating_sub(attr.atime.0) >= DAY_NS
+            }
+            Self::Strict => attr.atime != now,
+        }
+    }
+}
+
+/// Options of a [`ModelFs`](crate::ModelFs).
+#[derive(Clone)]
+pub struct ModelOptions {
+    /// Space for data and extended attributes, in bytes; rounded down to 4096.
+    pub capacity_bytes: u64,
+    /// Where time stamps come from.
+    pub clock: Arc<dyn Clock>,
+    /// When reads move access times.
+    pub atime: Atime,
+    /// Permission bits of the root directory.
+    pub root_perm: u32,
+    /// Owner of the root directory.
+    pub uid: u32,
+    /// Group of the root directory.
+    pub gid: u32,
+}
+
+impl Default for ModelOptions {
+    /// 16 GiB, the system's clock, relative access times, a root directory with 0755 of
+    /// the super-user.
+    fn default() -> Self {
+        Self {
+            capacity_bytes: 16 << 30,
+            clock: Arc::new(SystemClock),
+            atime: Atime::default(),
+            root_perm: 0o755,
+            uid: 0,
+            gid: 0,
+        }
+    }
+}
