@@ -21,14 +21,25 @@
 //! File systems reach the bytes only through the trait; nobody holds a `&mut [u8]`
 //! over live memory.
 
+mod cpu;
+mod durability;
 mod error;
+mod lock;
+mod mapped;
 mod memory;
+mod open_error;
 mod raw;
 pub mod recording;
+mod sigbus;
+mod touched;
 mod units;
 
+pub use durability::{Durability, EffectiveDurability, UnknownDurability};
 pub use error::MediumError;
+pub use lock::Holder;
+pub use mapped::{MapOptions, MappedPmem, Reserve, create_file};
 pub use memory::MemoryPmem;
+pub use open_error::OpenError;
 pub use recording::Recording;
 pub use units::{Unit, unit_count, units};
 

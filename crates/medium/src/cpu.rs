@@ -1,0 +1,221 @@
+//! The instructions that move bytes from the cache to the medium.
+//!
+//! Guarantees: [`flush_lines`] starts writing back every line of a range with the
+//! best instruction the processor has; [`copy_nt`] leaves nothing that a following
+//! [`fence`] does not wait for.
+//!
+//! Only x86-64 has them here. On other processors [`LineFlush::detect`] finds none;
+//! a mapping there keeps what survives the process, or uses `msync`.
+
+use crate::{LINE_BYTES, raw::store_units};
+
+/// The instruction that writes a line back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LineFlush {
+    /// Writes back and keeps the line; weakly ordered.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    Clwb,
+    /// Writes back and drops the line; weakly ordered.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    ClflushOpt,
+    /// Writes back and drops the line, one after the other.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    Clflush,
+}
+
+impl LineFlush {
+    /// The mnemonic, for reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            LineFlush::Clwb => "clwb",
+            LineFlush::ClflushOpt => "clflushopt",
+            LineFlush::Clflush => "clflush",
+        }
+    }
+
+    /// The best one that the processor reports (CPUID leaf 7, EBX bits 24 and 23).
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn detect() -> Option<Self> {
+        use std::arch::x86_64::{__cpuid, __cpuid_count};
+        const CLWB: u32 = 1 << 24;
+        const CLFLUSHOPT: u32 = 1 << 23;
+        let leaf7 = if __cpuid(0).eax >= 7 {
+            __cpuid_count(7, 0).ebx
+        } else {
+            0
+        };
+        Some(match leaf7 {
+            bits if bits & CLWB != 0 => LineFlush::Clwb,
+            bits if bits & CLFLUSHOPT != 0 => LineFlush::ClflushOpt,
+            // Part of SSE2, and so of every x86-64.
+            _ => LineFlush::Clflush,
+        })
+    }
+
+    /// None is known for this processor.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(crate) fn detect() -> Option<Self> {
+        None
+    }
+}
+
+/// Starts writing back the lines that the `len` bytes at `start` touch.
+///
+/// # Safety
+/// The bytes must be mapped for the whole call.
+#[inline]
+pub(crate) unsafe fn flush_lines(how: LineFlush, start: *const u8, len: usize) {
+    let skew = start as usize % LINE_BYTES as usize;
+    let lines = (skew + len).div_ceil(LINE_BYTES as usize);
+    if len == 0 {
+        return;
+    }
+    let first = start.wrapping_sub(skew);
+    for i in 0..lines {
+        let line = first.wrapping_add(i * LINE_BYTES as usize);
+        // SAFETY: the line holds at least one byte of the range, and a line never
+        // straddles two pages, so it is mapped.
+        unsafe { flush_line(how, line) };
+    }
+}
+
+/// # Safety
+/// `line` must be mapped.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn flush_line(how: LineFlush, line: *const u8) {
+    use std::arch::asm;
+    // SAFETY: the instructions change no byte, register or flag; the caller vouches
+    // for the address and `LineFlush::detect` for the instruction. They are not
+    // marked `readonly`, so the compiler keeps earlier stores before them.
+    unsafe {
+        match how {
+            LineFlush::Clwb => asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags)),
+            LineFlush::ClflushOpt => {
+                asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags));
+            }
+            LineFlush::Clflush => {
+                asm!("clflush [{}]", in(reg) line, options(nostack, preserves_flags));
+            }
+        }
+    }
+}
+
+/// # Safety
+/// None is needed: `LineFlush::detect` never yields an instruction here.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn flush_line(_how: LineFlush, _line: *const u8) {}
+
+/// Waits for this thread's flushes and streaming stores.
+///
+/// CLWB, CLFLUSHOPT and the streaming stores are weakly ordered and need it; CLFLUSH
+/// alone would not, but the streaming stores beside it do.
+#[inline]
+pub(crate) fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: part of SSE, which every x86-64 has; it touches no memory of ours.
+    unsafe {
+        std::arch::asm!("sfence", options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+/// Copies `bytes` to `dst` around the cache: whole lines with 16-byte streaming
+/// stores (the four of a line leave the write-combining buffer as one), whole words
+/// beside them with MOVNTI. What is less than a word goes through the cache and is
+/// flushed with `how`.
+///
+/// # Safety
+/// `dst` must be mapped writable for `bytes.len()` bytes for the whole call.
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn copy_nt(how: LineFlush, dst: *mut u8, bytes: &[u8]) {
+    let head = ((dst as usize).wrapping_neg() % 8).min(bytes.len());
+    let (head, rest) = bytes.split_at(head);
+    let (words, tail) = rest.as_chunks::<8>();
+    let to_line = ((dst as usize + head.len()).wrapping_neg() % 64 / 8).min(words.len());
+    let (before, words) = words.split_at(to_line);
+    let (lines, after) = words.as_chunks::<8>();
+    // SAFETY: the five parts lie one behind the other inside the run; `before` starts
+    // on a word boundary and `lines` on a line boundary (or they are empty).
+    unsafe {
+        store_and_flush(how, dst, head);
+        let mut at = dst.add(head.len());
+        for word in before {
+            store_word_nt(at, word);
+            at = at.add(8);
+        }
+        for line in lines {
+            store_line_nt(at, line);
+            at = at.add(64);
+        }
+        for word in after {
+            store_word_nt(at, word);
+            at = at.add(8);
+        }
+        store_and_flush(how, at, tail);
+    }
+}
+
+/// As on x86-64, without streaming stores.
+///
+/// # Safety
+/// As on x86-64.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) unsafe fn copy_nt(how: LineFlush, dst: *mut u8, bytes: &[u8]) {
+    // SAFETY: the caller's promise.
+    unsafe { store_and_flush(how, dst, bytes) };
+}
+
+/// # Safety
+/// As [`copy_nt`].
+unsafe fn store_and_flush(how: LineFlush, dst: *mut u8, bytes: &[u8]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        store_units(dst, bytes);
+        flush_lines(how, dst, bytes.len());
+    }
+}
+
+/// # Safety
+/// `dst` must be 8-byte aligned and writable for 8 bytes.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn store_word_nt(dst: *mut u8, word: &[u8; 8]) {
+    // SAFETY: the caller's promise; MOVNTI is part of SSE2.
+    unsafe {
+        std::arch::asm!(
+            "movnti [{dst}], {word}",
+            dst = in(reg) dst,
+            word = in(reg) u64::from_ne_bytes(*word),
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// # Safety
+/// `dst` must be 64-byte aligned and writable for 64 bytes.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn store_line_nt(dst: *mut u8, line: &[[u8; 8]; 8]) {
+    // SAFETY: the caller's promise; the instructions are part of SSE2.
+    unsafe {
+        std::arch::asm!(
+            "movdqu {a}, [{src}]",
+            "movdqu {b}, [{src} + 16]",
+            "movdqu {c}, [{src} + 32]",
+            "movdqu {d}, [{src} + 48]",
+            "movntdq [{dst}], {a}",
+            "movntdq [{dst} + 16], {b}",
+            "movntdq [{dst} + 32], {c}",
+            "movntdq [{dst} + 48], {d}",
+            src = in(reg) line.as_ptr(),
+            dst = in(reg) dst,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack, preserves_flags),
+        );
+    }
+}

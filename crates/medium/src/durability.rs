@@ -1,0 +1,115 @@
+//! What a mapping's fence is worth.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What the user asks for (`--durability`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Durability {
+    /// [`Dax`](Self::Dax) where the file allows it, else [`Process`](Self::Process).
+    #[default]
+    Auto,
+    /// Durable through a power failure by flush and fence alone; needs persistent
+    /// memory mapped with `MAP_SYNC`.
+    Dax,
+    /// Survives any crash of the process, not one of the machine.
+    Process,
+    /// Every fence writes the touched pages back with `msync`: durable through a
+    /// power failure on any file, slowly.
+    Msync,
+}
+
+/// What is in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EffectiveDurability {
+    /// See [`Durability::Dax`].
+    Dax,
+    /// See [`Durability::Process`].
+    Process,
+    /// See [`Durability::Msync`].
+    Msync,
+}
+
+impl Durability {
+    /// All values, in the order in which help texts list them.
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Dax, Self::Process, Self::Msync];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Dax => "dax",
+            Self::Process => "process",
+            Self::Msync => "msync",
+        }
+    }
+}
+
+impl EffectiveDurability {
+    /// What it means, in plain words.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Dax => "what a call has done when it returns survives a power failure",
+            Self::Process => {
+                "what a call has done when it returns survives a crash of this program, \
+                 but not a crash of the machine or a power failure"
+            }
+            Self::Msync => {
+                "what a call has done when it returns survives a power failure; \
+                 every commit waits for the disk"
+            }
+        }
+    }
+}
+
+impl From<EffectiveDurability> for Durability {
+    fn from(effective: EffectiveDurability) -> Self {
+        match effective {
+            EffectiveDurability::Dax => Self::Dax,
+            EffectiveDurability::Process => Self::Process,
+            EffectiveDurability::Msync => Self::Msync,
+        }
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Display for EffectiveDurability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Durability::from(*self).name())
+    }
+}
+
+/// The text is none of `auto`, `dax`, `process`, `msync`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not one of auto, dax, process, msync")]
+pub struct UnknownDurability(String);
+
+impl FromStr for Durability {
+    type Err = UnknownDurability;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|d| d.name() == s);
+        found.ok_or_else(|| UnknownDurability(s.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back() {
+        for d in Durability::ALL {
+            assert_eq!(d.to_string().parse(), Ok(d));
+        }
+        let error = "DAX".parse::<Durability>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "'DAX' is not one of auto, dax, process, msync"
+        );
+    }
+}

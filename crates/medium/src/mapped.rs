@@ -1,0 +1,479 @@
+//! A mapped file, block device or DAX device as persistent memory.
+//!
+//! Guarantees:
+//!
+//! 1. While a mapping is open for writing nobody else has one of the same file, and
+//!    while one is open for reading nobody has one for writing.
+//! 2. What [`fence`](Pmem::fence) is worth is what [`MappedPmem::durability`] says.
+//! 3. A page that is gone (file truncated, its file system full, memory broken) gives
+//!    [`MediumError::Unreadable`] on every load, read and fence from then on; it never
+//!    kills the process. A file cut off inside a page loses the rest of that page
+//!    without a fault; `msync` notices this at the next fence, the others do not.
+
+use crate::cpu::{self, LineFlush};
+use crate::durability::{Durability, EffectiveDurability};
+use crate::lock::{Refused, lock};
+use crate::open_error::OpenError;
+use crate::raw::Raw;
+use crate::sigbus::Watch;
+use crate::touched::{PAGE_BYTES, Touched};
+use crate::{MediumError, Pmem};
+use rustix::fs::{FileType, Mode, OFlags, fstat};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+use std::ffi::c_void;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// How to open a mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MapOptions {
+    /// What the fence is to be worth.
+    pub durability: Durability,
+    /// Execute the flush and fence instructions even where the durability in force
+    /// does not need them. For measurements on memory that stands in for persistent
+    /// memory; ignored on processors without such instructions.
+    pub force_flush: bool,
+    /// Refuse stores (the next fence reports them with `EROFS`).
+    pub read_only: bool,
+}
+
+/// Persistent memory in a mapped file.
+pub struct MappedPmem {
+    raw: Raw,
+    /// The part that may be stored to: all or nothing.
+    writable: Raw,
+    watch: Watch,
+    /// The flush instruction, where flushing means anything.
+    line_flush: Option<LineFlush>,
+    touched: Option<Touched>,
+    /// Held while pages are written back, so that a fence whose pages another one
+    /// took returns only after they are durable.
+    writing_back: Mutex<()>,
+    failed: OnceLock<MediumError>,
+    durability: EffectiveDurability,
+    path: PathBuf,
+    file: File,
+}
+
+impl MappedPmem {
+    /// Locks and maps the regular file, block device or DAX device at `path`, whole.
+    ///
+    /// # Errors
+    /// [`OpenError`], which names the file and, if it is in use, by whom.
+    pub fn open(path: impl AsRef<Path>, options: &MapOptions) -> Result<Self, OpenError> {
+        let path = path.as_ref();
+        let target = Target::open(path, !options.read_only)?;
+        let len = target.len;
+        let (base, durability) = map(path, &target, options)?;
+        let Some(watch) = Watch::new(base.as_ptr(), len as usize, target.page) else {
+            unmap(base, len);
+            let path = path.to_owned();
+            return Err(OpenError::TooMany { path });
+        };
+        let is_dax = durability == EffectiveDurability::Dax;
+        let writable = if options.read_only { 0 } else { len };
+        let mapped = Self {
+            // SAFETY: the mapping stays until `drop`, a page-aligned `len` bytes long,
+            // and nothing else knows of it.
+            raw: unsafe { Raw::new(base, len) },
+            // SAFETY: as above, and mapped writable if `writable` is not 0.
+            writable: unsafe { Raw::new(base, writable) },
+            watch,
+            line_flush: LineFlush::detect().filter(|_| is_dax || options.force_flush),
+            touched: (durability == EffectiveDurability::Msync).then(|| Touched::new(len)),
+            writing_back: Mutex::new(()),
+            failed: OnceLock::new(),
+            durability,
+            path: path.to_owned(),
+            file: target.file,
+        };
+        mapped.try_msync()?;
+        Ok(mapped)
+    }
+
+    /// The durability in force.
+    pub fn durability(&self) -> EffectiveDurability {
+        self.durability
+    }
+
+    /// The flush instruction in use ("clwb", "clflushopt" or "clflush"), or `None` if
+    /// flushing is not needed.
+    pub fn flush_instruction(&self) -> Option<&'static str> {
+        self.line_flush.map(LineFlush::name)
+    }
+
+    /// The file's name as it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Finds out at open, rather than at the first commit, that `msync` does not work.
+    fn try_msync(&self) -> Result<(), OpenError> {
+        if self.touched.is_none() || self.writable.len() == 0 {
+            return Ok(());
+        }
+        let first = self.write_back(0, PAGE_BYTES);
+        first.map_err(|e| system("msync", &self.path, e))
+    }
+
+    fn write_back(&self, off: u64, len: u64) -> Result<(), Errno> {
+        let Ok(start) = self.raw.at(off, len as usize) else {
+            return Err(Errno::INVAL);
+        };
+        let page = rustix::param::page_size();
+        let skew = start as usize % page;
+        let start = start.wrapping_sub(skew).cast::<c_void>();
+        // SAFETY: the range, rounded down to a page, lies inside the mapping; writing
+        // it back changes no bytes.
+        unsafe { msync(start, skew + len as usize, MsyncFlags::SYNC) }
+    }
+
+    /// Writes back all touched pages and waits for the disk.
+    fn sync_touched(&self, touched: &Touched) {
+        let _turn = self
+            .writing_back
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        touched.take(|run| {
+            if let Err(e) = self.write_back(run.start, run.end - run.start) {
+                self.fail(not_durable(e));
+            }
+        });
+        // A file that shrank inside a page faults on no access, yet loses bytes.
+        let now = fstat(&self.file).map(|stat| (FileType::from_raw_mode(stat.st_mode), stat));
+        if let Ok((FileType::RegularFile, stat)) = now
+            && (stat.st_size as u64) < self.raw.len()
+        {
+            self.watch
+                .fail(stat.st_size as u64 / PAGE_BYTES * PAGE_BYTES);
+        }
+    }
+
+    #[cold]
+    fn fail(&self, error: MediumError) {
+        let _ = self.failed.set(error);
+    }
+
+    /// A store was out of range, of all or of the (empty) part that may be stored to.
+    #[cold]
+    fn reject(&self, error: MediumError) {
+        let read_only = self.writable.len() == 0;
+        self.fail(if read_only {
+            not_durable(Errno::ROFS)
+        } else {
+            error
+        });
+    }
+}
+
+fn not_durable(e: Errno) -> MediumError {
+    MediumError::NotDurable {
+        errno: e.raw_os_error(),
+    }
+}
+
+impl Pmem for MappedPmem {
+    #[inline]
+    fn len(&self) -> u64 {
+        self.raw.len()
+    }
+
+    #[inline]
+    fn load(&self, off: u64) -> Result<u64, MediumError> {
+        let word = self.raw.load(off)?;
+        self.watch.check()?;
+        Ok(word)
+    }
+
+    #[inline]
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.raw.read(off, buf)?;
+        self.watch.check()
+    }
+
+    #[inline]
+    fn store(&self, off: u64, bytes: &[u8]) {
+        if let Err(e) = self.writable.store(off, bytes) {
+            self.reject(e);
+        }
+    }
+
+    fn store_nt(&self, off: u64, bytes: &[u8]) {
+        let dst = match self.writable.at(off, bytes.len()) {
+            Ok(dst) => dst,
+            Err(e) => return self.reject(e),
+        };
+        match self.line_flush {
+            // SAFETY: `at` checked the range of a mapping that outlives the call.
+            Some(how) => unsafe { cpu::copy_nt(how, dst, bytes) },
+            None => self.store(off, bytes),
+        }
+        if let Some(touched) = &self.touched {
+            touched.mark(off, bytes.len() as u64);
+        }
+    }
+
+    #[inline]
+    fn flush(&self, off: u64, len: u64) {
+        let start = match self.raw.at(off, len as usize) {
+            Ok(start) => start,
+            Err(e) => return self.fail(e),
+        };
+        if let Some(how) = self.line_flush {
+            // SAFETY: `at` checked the range of a mapping that outlives the call.
+            unsafe { cpu::flush_lines(how, start, len as usize) };
+        }
+        // Here and not at each store: only what is flushed must become durable.
+        if let Some(touched) = &self.touched {
+            touched.mark(off, len);
+        }
+    }
+
+    #[inline]
+    fn fence(&self) -> Result<(), MediumError> {
+        match self.line_flush {
+            Some(_) => cpu::fence(),
+            // The page cache outlives the process with all that was stored, but the
+            // compiler must not move stores across.
+            None => std::sync::atomic::fence(std::sync::atomic::Ordering::Release),
+        }
+        if let Some(touched) = &self.touched {
+            self.sync_touched(touched);
+        }
+        self.watch.check()?;
+        self.failed.get().map_or(Ok(()), |e| Err(*e))
+    }
+}
+
+impl Drop for MappedPmem {
+    fn drop(&mut self) {
+        self.watch.end();
+        if let Ok(base) = self.raw.at(0, 0)
+            && let Some(base) = NonNull::new(base)
+        {
+            unmap(base, self.raw.len());
+        }
+    }
+}
+
+fn unmap(base: NonNull<u8>, len: u64) {
+    // SAFETY: `base` and `len` are those of a mapping that nobody reaches any more.
+    // Failure would leave it mapped, which harms nobody.
+    let _ = unsafe { munmap(base.as_ptr().cast(), len as usize) };
+}
+
+/// Maps the target as the options ask, and says what that is worth.
+fn map(
+    path: &Path,
+    target: &Target,
+    options: &MapOptions,
+) -> Result<(NonNull<u8>, EffectiveDurability), OpenError> {
+    let no_dax = |reason| OpenError::NoDax {
+        path: path.to_owned(),
+        reason,
+    };
+    let prot = if options.read_only {
+        ProtFlags::READ
+    } else {
+        ProtFlags::READ | ProtFlags::WRITE
+    };
+    let mapping = |flags| {
+        // SAFETY: a new mapping at an address that the kernel picks overlaps nothing.
+        let base = unsafe {
+            mmap(
+                null_mut(),
+                target.len as usize,
+                prot,
+                flags,
+                &target.file,
+                0,
+            )
+        };
+        base.map(|base| NonNull::new(base.cast::<u8>()))
+    };
+    if matches!(options.durability, Durability::Auto | Durability::Dax) {
+        let synced = match LineFlush::detect() {
+            None => Err("this processor has no known flush instruction"),
+            Some(_) => match mapping(MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
+                Ok(Some(base)) => Ok(base),
+                _ => Err("it is not persistent memory (no MAP_SYNC mapping)"),
+            },
+        };
+        match synced {
+            Ok(base) => return Ok((base, EffectiveDurability::Dax)),
+            Err(reason) if options.durability == Durability::Dax => return Err(no_dax(reason)),
+            Err(_) => {}
+        }
+    }
+    let effective = match options.durability {
+        Durability::Msync => EffectiveDurability::Msync,
+        _ => EffectiveDurability::Process,
+    };
+    match mapping(MapFlags::SHARED) {
+        Ok(Some(base)) => Ok((base, effective)),
+        Ok(None) => Err(system("map", path, Errno::NOMEM)),
+        Err(e) => Err(system("map", path, e)),
+    }
+}
+
+/// An open, locked file of a usable kind and size.
+struct Target {
+    file: File,
+    len: u64,
+    /// Bytes of the smallest page of a mapping of it.
+    page: usize,
+}
+
+impl Target {
+    fn open(path: &Path, write: bool) -> Result<Self, OpenError> {
+        // Look before opening: opening a pipe or a tape has effects.
+        let stat = rustix::fs::stat(path).map_err(|e| system("open", path, e))?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let dax = (kind == FileType::CharacterDevice)
+            .then(|| DaxDevice::find(stat.st_rdev))
+            .flatten();
+        if dax.is_none() {
+            check_kind(path, kind)?;
+        }
+        let mut flags = OFlags::CLOEXEC;
+        flags |= if write { OFlags::RDWR } else { OFlags::RDONLY };
+        if write && kind == FileType::BlockDevice {
+            // The kernel then refuses a device that is mounted or part of another.
+            flags |= OFlags::EXCL;
+        }
+        let file = rustix::fs::open(path, flags, Mode::empty());
+        let file = File::from(file.map_err(|e| system("open", path, e))?);
+        locked(path, &file, write)?;
+        let (len, page) = match dax {
+            Some(dax) => (dax.len, dax.align),
+            None => (len_of(path, &file)?, rustix::param::page_size()),
+        };
+        if len == 0 || !len.is_multiple_of(PAGE_BYTES) || usize::try_from(len).is_err() {
+            let path = path.to_owned();
+            return Err(OpenError::WrongSize {
+                path,
+                len_bytes: len,
+            });
+        }
+        Ok(Self { file, len, page })
+    }
+}
+
+fn locked(path: &Path, file: &File, exclusive: bool) -> Result<(), OpenError> {
+    lock(file, exclusive).map_err(|refused| match refused {
+        Refused::Held(holder) => OpenError::InUse {
+            path: path.to_owned(),
+            holder,
+        },
+        Refused::Failed(e) => system("lock", path, e),
+    })
+}
+
+/// Size of a file or block device, by the offset of its end.
+fn len_of(path: &Path, file: &File) -> Result<u64, OpenError> {
+    rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(|e| system("size", path, e))
+}
+
+fn check_kind(path: &Path, kind: FileType) -> Result<(), OpenError> {
+    let kind = match kind {
+        FileType::RegularFile | FileType::BlockDevice => return Ok(()),
+        FileType::Directory => "a directory",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice => "a character device",
+        _ => "neither",
+    };
+    let path = path.to_owned();
+    Err(OpenError::WrongKind { path, kind })
+}
+
+fn system(doing: &'static str, path: &Path, e: Errno) -> OpenError {
+    OpenError::System {
+        doing,
+        path: path.to_owned(),
+        source: e.into(),
+    }
+}
+
+/// What sysfs says about a `/dev/daxX.Y`.
+struct DaxDevice {
+    len: u64,
+    align: usize,
+}
+
+impl DaxDevice {
+    fn find(rdev: u64) -> Option<Self> {
+        let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+        let dir = PathBuf::from(format!("/sys/dev/char/{major}:{minor}"));
+        let subsystem = std::fs::read_link(dir.join("subsystem")).ok()?;
+        if subsystem.file_name()? != "dax" {
+            return None;
+        }
+        let number = |name| {
+            std::fs::read_to_string(dir.join(name))
+                .ok()?
+                .trim()
+                .parse()
+                .ok()
+        };
+        let align = number("align").unwrap_or(2 << 20);
+        Some(Self {
+            len: number("size")?,
+            align: align as usize,
+        })
+    }
+}
+
+/// Whether a new file's blocks are taken at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reserve {
+    /// Blocks are taken as they are first stored to. If the file system under the
+    /// file is full by then, the region fails with [`MediumError::Unreadable`].
+    #[default]
+    Sparse,
+    /// All blocks are taken now.
+    Whole,
+}
+
+/// Makes the regular file at `path` (new or not) `len_bytes` long and all zeros.
+///
+/// # Errors
+/// [`OpenError`] if the size is not a positive multiple of 4096, the file is in use
+/// or not a regular one, or the system refuses. A file that is in use is not changed.
+pub fn create_file(
+    path: impl AsRef<Path>,
+    len_bytes: u64,
+    reserve: Reserve,
+) -> Result<(), OpenError> {
+    let path = path.as_ref();
+    if len_bytes == 0 || !len_bytes.is_multiple_of(PAGE_BYTES) {
+        let path = path.to_owned();
+        return Err(OpenError::WrongSize { path, len_bytes });
+    }
+    if let Ok(stat) = rustix::fs::stat(path) {
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::BlockDevice => {
+                let (path, kind) = (path.to_owned(), "a block device, whose size is fixed");
+                return Err(OpenError::WrongKind { path, kind });
+            }
+            kind => check_kind(path, kind)?,
+        }
+    }
+    // Not truncated by the open: whoever uses it must be asked first.
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o666));
+    let file = File::from(file.map_err(|e| system("create", path, e))?);
+    locked(path, &file, true)?;
+    let resize = |len| rustix::fs::ftruncate(&file, len).map_err(|e| system("resize", path, e));
+    resize(0)?;
+    resize(len_bytes)?;
+    if reserve == Reserve::Whole {
+        let flags = rustix::fs::FallocateFlags::empty();
+        let reserved = rustix::fs::fallocate(&file, flags, 0, len_bytes);
+        reserved.map_err(|e| system("reserve space for", path, e))?;
+    }
+    Ok(())
+}

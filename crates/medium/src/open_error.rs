@@ -1,0 +1,66 @@
+//! Why a file cannot be used as a medium.
+
+use crate::lock::Holder;
+use std::io;
+use std::path::PathBuf;
+
+/// A file could not be created, opened or mapped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The system refused.
+    #[error("cannot {doing} {}: {source}", path.display())]
+    System {
+        /// What was being done ("open", "lock", "map", ...).
+        doing: &'static str,
+        /// To which file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It is a directory, a pipe, a character device other than DAX...
+    #[error("{} is {kind}; a regular file, block device or DAX device is needed", path.display())]
+    WrongKind {
+        /// The file.
+        path: PathBuf,
+        /// What it is ("a directory", ...).
+        kind: &'static str,
+    },
+    /// It is empty, or not made of whole 4 KiB blocks.
+    #[error("{} has {len_bytes} bytes; a multiple of 4096, and not 0, is needed", path.display())]
+    WrongSize {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        len_bytes: u64,
+    },
+    /// Another process (or another open of this one) has it locked.
+    #[error("{} is in use by {}", path.display(), name(holder))]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// Who, if the system tells.
+        holder: Option<Holder>,
+    },
+    /// `dax` was asked for and is not to be had.
+    #[error("{} cannot give durability 'dax': {reason}", path.display())]
+    NoDax {
+        /// The file.
+        path: PathBuf,
+        /// What is missing.
+        reason: &'static str,
+    },
+    /// The process has too many mappings open (256).
+    #[error("cannot map {}: this process has too many mappings open", path.display())]
+    TooMany {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+fn name(holder: &Option<Holder>) -> String {
+    match holder {
+        Some(holder) => holder.to_string(),
+        None => "another process".to_owned(),
+    }
+}

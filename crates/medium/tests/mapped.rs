@@ -1,0 +1,426 @@
+//! The mapped back end against real files, other processes and lost pages.
+
+use medium::{
+    Durability, EffectiveDurability, MapOptions, MappedPmem, MediumError, OpenError, Pmem, Reserve,
+    create_file,
+};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const LEN: u64 = 1 << 20;
+
+/// Tells a re-executed test that it is the child, and what file to use.
+const CHILD_FILE: &str = "MEDIUM_TEST_CHILD_FILE";
+
+struct Image {
+    dir: tempfile::TempDir,
+}
+
+impl Image {
+    fn new() -> Self {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let image = Self { dir };
+        create_file(image.path(), LEN, Reserve::Sparse).unwrap();
+        image
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("image")
+    }
+
+    fn open(&self, options: MapOptions) -> Result<MappedPmem, OpenError> {
+        MappedPmem::open(self.path(), &options)
+    }
+
+    fn truncate(&self, len: u64) {
+        let file = OpenOptions::new().write(true).open(self.path()).unwrap();
+        file.set_len(len).unwrap();
+    }
+}
+
+fn with(durability: Durability) -> MapOptions {
+    MapOptions {
+        durability,
+        ..MapOptions::default()
+    }
+}
+
+fn read_only() -> MapOptions {
+    MapOptions {
+        read_only: true,
+        ..MapOptions::default()
+    }
+}
+
+/// Runs the test `name` of this program again, as a child of its own.
+fn child(name: &str, file: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(CHILD_FILE, file)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+fn child_file() -> Option<PathBuf> {
+    std::env::var_os(CHILD_FILE).map(PathBuf::from)
+}
+
+#[test]
+fn bytes_survive_the_mapping_in_every_mode() {
+    for durability in [Durability::Auto, Durability::Process, Durability::Msync] {
+        for force_flush in [false, true] {
+            let image = Image::new();
+            let options = MapOptions {
+                durability,
+                force_flush,
+                read_only: false,
+            };
+            let pm = image.open(options).unwrap();
+            pm.store(3, b"through the cache");
+            pm.flush(3, 17);
+            pm.store_nt(LEN - 300, &[7; 299]);
+            pm.fence().unwrap();
+            drop(pm);
+            let pm = image.open(read_only()).unwrap();
+            let mut buf = [0; 17];
+            pm.read(3, &mut buf).unwrap();
+            assert_eq!(&buf, b"through the cache");
+            let mut buf = [0; 300];
+            pm.read(LEN - 300, &mut buf).unwrap();
+            assert_eq!((&buf[..299], buf[299]), (&[7; 299][..], 0));
+        }
+    }
+}
+
+#[test]
+fn an_ordinary_file_gives_process_durability_and_refuses_dax() {
+    let image = Image::new();
+    let pm = image.open(MapOptions::default()).unwrap();
+    if pm.durability() == EffectiveDurability::Dax {
+        return; // Built on persistent memory.
+    }
+    assert_eq!(pm.durability(), EffectiveDurability::Process);
+    assert!(
+        pm.durability()
+            .describe()
+            .contains("not a crash of the machine")
+    );
+    assert_eq!(pm.flush_instruction(), None);
+    drop(pm);
+    let error = image.open(with(Durability::Dax)).err().unwrap();
+    assert!(matches!(error, OpenError::NoDax { .. }));
+    assert!(
+        error.to_string().contains("not persistent memory"),
+        "{error}"
+    );
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn forced_flushes_use_an_instruction() {
+    let options = MapOptions {
+        force_flush: true,
+        ..MapOptions::default()
+    };
+    let pm = Image::new().open(options).unwrap();
+    let name = pm.flush_instruction().unwrap();
+    assert!(["clwb", "clflushopt", "clflush"].contains(&name));
+}
+
+#[test]
+fn sizes_and_kinds_are_checked() {
+    let image = Image::new();
+    for len in [0, 1, 4095, 4097, LEN + 512] {
+        image.truncate(len);
+        let error = image.open(MapOptions::default()).err().unwrap();
+        assert!(matches!(error, OpenError::WrongSize { len_bytes, .. } if len_bytes == len));
+        assert!(error.to_string().contains("/image has "), "{error}");
+        if len % 4096 != 0 {
+            assert!(create_file(image.path(), len, Reserve::Sparse).is_err());
+        }
+    }
+    for path in [image.dir.path(), Path::new("/dev/null")] {
+        let error = MappedPmem::open(path, &MapOptions::default())
+            .err()
+            .unwrap();
+        assert!(matches!(error, OpenError::WrongKind { .. }), "{error}");
+    }
+    let missing = image.dir.path().join("missing");
+    let error = MappedPmem::open(missing, &MapOptions::default())
+        .err()
+        .unwrap();
+    assert!(error.to_string().contains("cannot open"), "{error}");
+}
+
+#[test]
+fn out_of_range_is_an_error_and_sticks() {
+    let pm = Image::new().open(MapOptions::default()).unwrap();
+    assert!(pm.load(LEN).is_err());
+    assert!(pm.load(4).is_err());
+    assert!(pm.load(u64::MAX - 7).is_err());
+    assert!(pm.read(LEN - 1, &mut [0; 2]).is_err());
+    pm.fence().unwrap();
+    pm.store(u64::MAX - 3, &[1; 8]);
+    let error = MediumError::OutOfRange {
+        off: u64::MAX - 3,
+        len: 8,
+    };
+    assert_eq!(pm.fence(), Err(error));
+    assert_eq!(pm.fence(), Err(error));
+}
+
+#[test]
+fn a_read_only_mapping_refuses_stores() {
+    let pm = Image::new().open(read_only()).unwrap();
+    assert_eq!(pm.load(0), Ok(0));
+    pm.store(0, &[1]);
+    assert_eq!(pm.fence(), Err(MediumError::NotDurable { errno: 30 }));
+    assert_eq!(pm.load(0), Ok(0));
+}
+
+#[test]
+fn one_writer_or_many_readers() {
+    let image = Image::new();
+    let writer = image.open(MapOptions::default()).unwrap();
+    for options in [MapOptions::default(), read_only()] {
+        let error = image.open(options).err().unwrap();
+        assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+    }
+    let error = create_file(image.path(), 4096, Reserve::Sparse).unwrap_err();
+    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+    assert_eq!(writer.len(), LEN);
+    writer.store(LEN - 8, &[1; 8]);
+    writer.fence().unwrap();
+    drop(writer);
+    let _reader = image.open(read_only()).unwrap();
+    let _another = image.open(read_only()).unwrap();
+    assert!(image.open(MapOptions::default()).is_err());
+}
+
+#[test]
+fn child_holds_the_lock() {
+    let Some(file) = child_file() else { return };
+    let _held = MappedPmem::open(file, &MapOptions::default()).unwrap();
+    println!("\nheld");
+    // Until the parent kills us or goes away.
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+#[test]
+fn the_error_names_the_holder_and_its_death_frees_the_file() {
+    let image = Image::new();
+    let mut holder = child("child_holds_the_lock", &image.path());
+    let out = BufReader::new(holder.stdout.take().unwrap());
+    assert!(out.lines().any(|line| line.unwrap() == "held"));
+    let error = image.open(MapOptions::default()).err().unwrap();
+    let OpenError::InUse { holder: named, .. } = &error else {
+        panic!("{error}");
+    };
+    let named = named.as_ref().expect("the system names the holder");
+    assert_eq!(named.pid, holder.id());
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("process {} (", holder.id()))
+    );
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    image.open(MapOptions::default()).unwrap();
+}
+
+#[test]
+fn a_file_truncated_underneath_gives_errors_not_death() {
+    let lost = 5 * 4096;
+    type Touch = fn(&MappedPmem);
+    let touches: [(&str, Touch); 4] = [
+        ("load", |pm| assert!(pm.load(5 * 4096).is_err())),
+        ("read", |pm| {
+            assert!(pm.read(5 * 4096 - 10, &mut [0; 8000]).is_err());
+        }),
+        ("store", |pm| pm.store(5 * 4096 - 4, &[1; 64])),
+        ("store_nt", |pm| pm.store_nt(5 * 4096 - 64, &[1; 4096])),
+    ];
+    for force_flush in [false, true] {
+        for (name, touch) in touches {
+            let image = Image::new();
+            let options = MapOptions {
+                force_flush,
+                ..MapOptions::default()
+            };
+            let pm = image.open(options).unwrap();
+            pm.store(0, &[9; 8]);
+            pm.fence().unwrap();
+            image.truncate(lost);
+            pm.fence().unwrap();
+            touch(&pm);
+            let error = Err(MediumError::Unreadable { off: lost });
+            assert_eq!(pm.fence(), error, "{name}");
+            assert_eq!(pm.load(0), Err(MediumError::Unreadable { off: lost }));
+            assert_eq!(pm.read(0, &mut [0; 1]), error, "{name}");
+            // Other lost pages do not kill either, and the first error stays.
+            pm.store(7 * 4096, &[1; 8]);
+            assert_eq!(pm.fence(), error, "{name}");
+        }
+    }
+}
+
+#[test]
+fn msync_notices_a_cut_inside_a_page() {
+    let image = Image::new();
+    let pm = image.open(with(Durability::Msync)).unwrap();
+    pm.store_nt(4096, &[1; 64]);
+    pm.fence().unwrap();
+    image.truncate(4096 + 10);
+    pm.store_nt(4096, &[2; 64]);
+    assert_eq!(pm.fence(), Err(MediumError::Unreadable { off: 4096 }));
+}
+
+#[test]
+fn threads_that_meet_lost_pages_together_all_live() {
+    let image = Image::new();
+    let pm = image.open(MapOptions::default()).unwrap();
+    image.truncate(4096);
+    std::thread::scope(|s| {
+        for t in 0..4 {
+            let pm = &pm;
+            s.spawn(move || {
+                for page in 1..LEN / 4096 {
+                    assert!(pm.load(page * 4096 + t * 8).is_err());
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn mappings_do_not_share_their_failures() {
+    let (lost, whole) = (Image::new(), Image::new());
+    let a = lost.open(MapOptions::default()).unwrap();
+    let b = whole.open(MapOptions::default()).unwrap();
+    lost.truncate(4096);
+    assert!(a.load(8192).is_err());
+    assert_eq!(b.load(8192), Ok(0));
+    drop(a);
+    lost.truncate(LEN);
+    let a = lost.open(MapOptions::default()).unwrap();
+    assert_eq!(a.load(8192), Ok(0));
+}
+
+#[test]
+fn child_meets_a_sigbus_that_is_not_ours() {
+    let Some(file) = child_file() else { return };
+    let _installed = MappedPmem::open(&file, &MapOptions::default()).unwrap();
+    let other = file.with_extension("other");
+    let other = File::create_new(other).unwrap();
+    other.set_len(4096).unwrap();
+    // SAFETY: a new private mapping of a file that nobody else has.
+    let page = unsafe {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        mmap(
+            std::ptr::null_mut(),
+            4096,
+            ProtFlags::READ,
+            MapFlags::PRIVATE,
+            &other,
+            0,
+        )
+        .unwrap()
+    };
+    other.set_len(0).unwrap();
+    // SAFETY: the page is mapped; that it is gone from the file kills this process,
+    // which is what the parent waits for.
+    let byte = unsafe { page.cast::<u8>().read_volatile() };
+    println!("read {byte}");
+}
+
+#[test]
+fn a_sigbus_elsewhere_still_kills() {
+    let image = Image::new();
+    let child = child("child_meets_a_sigbus_that_is_not_ours", &image.path());
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.signal(), Some(7), "{out:?}");
+}
+
+/// Bytes of dirty pages in the mapping of `path`, from the kernel's account.
+fn dirty_bytes(path: &Path) -> u64 {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let of_ours = smaps
+        .lines()
+        .skip_while(|l| !l.ends_with(path.to_str().unwrap()));
+    let dirty = of_ours
+        .skip(1)
+        .take_while(|l| !l.starts_with("VmFlags:"))
+        .filter(|l| l.starts_with("Private_Dirty:") || l.starts_with("Shared_Dirty:"));
+    let kib = dirty.map(|l| l.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap());
+    kib.sum::<u64>() * 1024
+}
+
+#[test]
+fn msync_cleans_what_was_flushed_before_fence_returns() {
+    let image = Image::new();
+    if on_memory(&image.path()) {
+        return; // Pages of a file system in memory are never clean.
+    }
+    let pm = image.open(with(Durability::Msync)).unwrap();
+    assert_eq!(pm.durability(), EffectiveDurability::Msync);
+    for round in 1..4u8 {
+        pm.store(5 * 4096 - 4, &[round; 8]);
+        pm.flush(5 * 4096 - 4, 8);
+        pm.store_nt(100 * 4096, &[round; 9000]);
+        assert!(dirty_bytes(&image.path()) >= 5 * 4096);
+        pm.fence().unwrap();
+        assert_eq!(dirty_bytes(&image.path()), 0);
+    }
+}
+
+fn on_memory(path: &Path) -> bool {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    const RAMFS_MAGIC: i64 = 0x8584_58f6;
+    let kind = rustix::fs::statfs(path).unwrap().f_type as i64;
+    kind == TMPFS_MAGIC || kind == RAMFS_MAGIC
+}
+
+#[test]
+fn msync_of_many_threads_leaves_nothing_dirty() {
+    let image = Image::new();
+    if on_memory(&image.path()) {
+        return;
+    }
+    let pm = image.open(with(Durability::Msync)).unwrap();
+    std::thread::scope(|s| {
+        for t in 0..4u64 {
+            let pm = &pm;
+            s.spawn(move || {
+                for i in 0..20u64 {
+                    let off = (t * 20 + i) * 4096;
+                    pm.store_word(off, i + 1);
+                    pm.flush(off, 8);
+                    pm.fence().unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(dirty_bytes(&image.path()), 0);
+}
+
+#[test]
+fn created_files_are_zero_and_sparse_or_whole() {
+    use std::os::unix::fs::MetadataExt;
+    let image = Image::new();
+    let pm = image.open(MapOptions::default()).unwrap();
+    pm.store(0, &[1; 100]);
+    drop(pm);
+    create_file(image.path(), LEN, Reserve::Sparse).unwrap();
+    let meta = std::fs::metadata(image.path()).unwrap();
+    assert!(meta.blocks() * 512 < LEN);
+    assert_eq!(image.open(read_only()).unwrap().load(0), Ok(0));
+    create_file(image.path(), LEN, Reserve::Whole).unwrap();
+    let meta = std::fs::metadata(image.path()).unwrap();
+    assert!(meta.blocks() * 512 >= LEN);
+}
