@@ -1,0 +1,721 @@
+//! A persistent memory in a crash state that is decided only where it is looked at.
+//!
+//! # What is guaranteed
+//!
+//! A [`StatePmem`] holds the durable content of a region and, per *cell* (a word or a
+//! line, by [`Model`]), the stores that were issued but are not durable yet. A crash
+//! leaves each cell with some prefix of those stores, cells independent of each other.
+//! The choice for a cell is made when it is first read after the crash, so a depth-first
+//! walk over the choices ([`StatePmem::next_path`]) meets every crash state that the
+//! reader can tell apart, and no two that it cannot: S1. two states that agree on all
+//! cells a (deterministic) reader has read make it behave alike; S2. the walk branches
+//! on exactly those cells.
+//!
+//! Every change that an evaluation makes goes to an undo log; a state costs what it
+//! touches, never a copy of the image.
+
+use hashbrown::HashMap;
+use medium::recording::Event;
+use medium::{LINE_BYTES, MediumError, Pmem, Unit, WORD_BYTES, units};
+use parking_lot::Mutex;
+use serde::Serialize;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// What a crash may leave of the stores that are not durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Model {
+    /// Every aligned 8-byte word independently holds any of its successive values (what
+    /// BPFS and Mnemosyne assume of the hardware).
+    Words,
+    /// Every 64-byte line independently holds a prefix of its stores in program order
+    /// (what SoupFS assumes and x86 does). Streaming stores count in program order too;
+    /// [`Words`](Model::Words) covers their being reordered.
+    Lines,
+}
+
+impl Model {
+    /// Both models.
+    pub const ALL: [Model; 2] = [Model::Words, Model::Lines];
+
+    fn cell_bytes(self) -> u64 {
+        match self {
+            Model::Words => WORD_BYTES,
+            Model::Lines => LINE_BYTES,
+        }
+    }
+}
+
+impl std::fmt::Display for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Model::Words => "words",
+            Model::Lines => "lines",
+        })
+    }
+}
+
+impl std::str::FromStr for Model {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let found = Model::ALL.into_iter().find(|m| m.to_string() == s);
+        found.ok_or_else(|| format!("`{s}` is not a persistence model (words, lines)"))
+    }
+}
+
+/// How cells are decided beyond the path that is being replayed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Policy {
+    /// None of its pending stores: the depth-first walk starts there.
+    None,
+    /// All of its pending stores.
+    All,
+    /// All for this cell, none for others.
+    Only(u32),
+    /// None for this cell, all for others.
+    AllBut(u32),
+    /// Seeded, by cell, so the order of reads does not matter.
+    Random(u64),
+}
+
+impl Policy {
+    fn pick(self, cell: u32, choices: u32) -> u32 {
+        let all = choices - 1;
+        match self {
+            Policy::None => 0,
+            Policy::All => all,
+            Policy::Only(u) => all * u32::from(u == cell),
+            Policy::AllBut(u) => all * u32::from(u != cell),
+            Policy::Random(seed) => (mix(seed, u64::from(cell)) % u64::from(choices)) as u32,
+        }
+    }
+}
+
+/// A cell on the current path; which one is known once it was taken.
+#[derive(Debug, Clone, Copy)]
+struct Decision {
+    cell: u32,
+    choice: u32,
+    choices: u32,
+}
+
+/// Stores of one cell that are not durable.
+#[derive(Debug, Clone, Default)]
+struct Pending {
+    /// Word within the cell, and the whole word after the store.
+    stores: Vec<(u32, u64)>,
+    /// How many of them the next fence makes durable.
+    flushed: usize,
+    /// A crash froze the cell: it holds one of its values, unknown which; flushing and
+    /// fencing no longer changes that.
+    frozen: bool,
+}
+
+enum Undo {
+    /// The word held this before. `hashed`: the change went into the hash.
+    Word { word: u32, old: u64, hashed: bool },
+    /// The cell was undecided.
+    Open(u32),
+    /// The cell had nothing to decide.
+    Closed(u32),
+}
+
+struct Inner {
+    pending: HashMap<u32, Pending>,
+    /// Cells with a non-zero `flushed`.
+    in_flight: Vec<u32>,
+    path: Vec<Decision>,
+    /// Decisions taken in this evaluation.
+    taken: usize,
+    policy: Policy,
+    /// Decides from here on, outside the path.
+    tail: Option<Policy>,
+    /// Whether `tail` decided anything.
+    tail_chose: bool,
+    undo: Vec<Undo>,
+    /// Where an evaluation's part of the undo log begins.
+    floor: usize,
+    /// Crashes that [`StatePmem::enter`] made permanent.
+    depth: usize,
+    /// Hash of durable content and choices, without what recovery stored.
+    hash: u64,
+    record: Option<Vec<Event>>,
+    failed: Option<MediumError>,
+}
+
+/// Persistent memory in an undecided crash state; see the module.
+pub(crate) struct StatePmem {
+    model: Model,
+    words: Box<[AtomicU64]>,
+    /// One bit per cell: it has pending stores and is not decided.
+    open: Box<[AtomicU64]>,
+    /// One bit per word: it was read. Kept only while `track` is set.
+    seen: Box<[AtomicU64]>,
+    track: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+/// What [`StatePmem::enter`] saved.
+pub(crate) struct Level {
+    pending: HashMap<u32, Pending>,
+    in_flight: Vec<u32>,
+    path: Vec<Decision>,
+    policy: Policy,
+    floor: usize,
+}
+
+/// A 64-bit hash of two words (the finaliser of MurmurHash3).
+pub(crate) fn mix(a: u64, b: u64) -> u64 {
+    let mut h = (a.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ b).wrapping_add(0x2545_f491_4f6c_dd1d);
+    for k in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
+        h = (h ^ (h >> 33)).wrapping_mul(k);
+    }
+    h ^ (h >> 33)
+}
+
+fn zeroed(len: usize) -> Box<[AtomicU64]> {
+    (0..len).map(|_| AtomicU64::new(0)).collect()
+}
+
+/// The parts of `off..off + len` that lie in one word each: (word, first byte, bytes).
+fn split(off: u64, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let end = off + len as u64;
+    let mut at = off;
+    std::iter::from_fn(move || {
+        (at < end).then(|| {
+            let first = (at % WORD_BYTES) as usize;
+            let take = (end - at).min(WORD_BYTES - first as u64) as usize;
+            let part = ((at / WORD_BYTES) as usize, first, take);
+            at += take as u64;
+            part
+        })
+    })
+}
+
+fn merge(old: u64, first: usize, bytes: &[u8]) -> u64 {
+    let mut word = old.to_le_bytes();
+    word[first..first + bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+impl StatePmem {
+    /// A region that holds `image` durably. A partial last word is dropped.
+    pub(crate) fn new(model: Model, image: &[u64]) -> Self {
+        let cells = image.len() as u64 * WORD_BYTES / model.cell_bytes();
+        Self {
+            model,
+            words: image.iter().map(|w| AtomicU64::new(*w)).collect(),
+            open: zeroed((cells as usize).div_ceil(64)),
+            seen: zeroed(image.len().div_ceil(64)),
+            track: AtomicBool::new(false),
+            inner: Mutex::new(Inner {
+                pending: HashMap::new(),
+                in_flight: Vec::new(),
+                path: Vec::new(),
+                taken: 0,
+                policy: Policy::None,
+                tail: None,
+                tail_chose: false,
+                undo: Vec::new(),
+                floor: 0,
+                depth: 0,
+                hash: 0,
+                record: None,
+                failed: None,
+            }),
+        }
+    }
+
+    // ---- the trace: time before the crash -------------------------------------
+
+    /// Issues one event of the trace. Before a fence is the place to explore: it is
+    /// what makes states impossible.
+    pub(crate) fn apply(&self, event: &Event) {
+        let mut inner = self.inner.lock();
+        match event {
+            Event::Store(unit) => self.issue(&mut inner, unit, false),
+            Event::StoreNt(unit) => self.issue(&mut inner, unit, true),
+            Event::Flush { line } => self.start_write_back(&mut inner, *line),
+            Event::Fence => self.make_durable(&mut inner),
+            Event::Mark(_) => {}
+        }
+    }
+
+    fn issue(&self, inner: &mut Inner, unit: &Unit, nt: bool) {
+        let word = (unit.off / WORD_BYTES) as usize;
+        let (cell, slot) = self.cell_of(word);
+        let pending = inner.pending.entry(cell).or_default();
+        let last = pending.stores.iter().rev().find(|(s, _)| *s == slot);
+        let old = last.map_or_else(|| self.words[word].load(Relaxed), |(_, v)| *v);
+        let new = unit.apply(old);
+        if new != old {
+            pending.stores.push((slot, new));
+            if self.set_open(cell, true) {
+                inner.undo.push(Undo::Closed(cell));
+            }
+        }
+        if nt {
+            Self::in_flight(&mut inner.in_flight, cell, pending);
+        }
+        if pending.stores.is_empty() {
+            inner.pending.remove(&cell);
+        }
+    }
+
+    fn in_flight(list: &mut Vec<u32>, cell: u32, pending: &mut Pending) {
+        if pending.frozen || pending.stores.is_empty() {
+            return;
+        }
+        if pending.flushed == 0 {
+            list.push(cell);
+        }
+        pending.flushed = pending.stores.len();
+    }
+
+    /// A flush covers a whole line, whatever the model.
+    fn start_write_back(&self, inner: &mut Inner, line: u64) {
+        let (first, _) = self.cell_of((line / WORD_BYTES) as usize);
+        let cells = (LINE_BYTES / self.model.cell_bytes()) as u32;
+        for cell in first..first + cells {
+            if let Some(p) = inner.pending.get_mut(&cell) {
+                Self::in_flight(&mut inner.in_flight, cell, p);
+            }
+        }
+    }
+
+    fn make_durable(&self, inner: &mut Inner) {
+        for cell in std::mem::take(&mut inner.in_flight) {
+            let Some(mut p) = inner.pending.remove(&cell) else {
+                continue;
+            };
+            for (slot, value) in p.stores.drain(..p.flushed) {
+                self.put(inner, self.word_of(cell, slot), value, true);
+            }
+            p.flushed = 0;
+            if !p.stores.is_empty() {
+                inner.pending.insert(cell, p);
+            } else if self.set_open(cell, false) {
+                inner.undo.push(Undo::Open(cell));
+            }
+        }
+    }
+
+    /// Makes what the trace did so far the state that evaluations start from.
+    pub(crate) fn keep(&self) {
+        let mut inner = self.inner.lock();
+        if inner.depth == 0 {
+            inner.undo.clear();
+        }
+        inner.floor = inner.undo.len();
+    }
+
+    /// Cells with pending stores, in ascending order.
+    pub(crate) fn pending_cells(&self) -> Vec<u32> {
+        let inner = self.inner.lock();
+        let mut cells: Vec<u32> = inner.pending.keys().copied().collect();
+        cells.sort_unstable();
+        cells
+    }
+
+    /// Hash of the durable content and of all pending stores: two points in time with
+    /// the same key have the same crash states.
+    pub(crate) fn point_key(&self) -> u64 {
+        let inner = self.inner.lock();
+        let of_cell = |(cell, p): (&u32, &Pending)| {
+            let seed = mix(u64::from(*cell), p.flushed as u64);
+            let stores = p.stores.iter();
+            stores.fold(seed, |h, (slot, v)| mix(h, mix(u64::from(*slot), *v)))
+        };
+        let pending = inner.pending.iter().map(of_cell);
+        mix(
+            inner.hash,
+            pending.fold(0, |a: u64, h: u64| a.wrapping_add(h)),
+        )
+    }
+
+    // ---- evaluations: time after the crash ------------------------------------
+
+    /// Starts a new walk over the choices: the next evaluation takes `path`, and
+    /// `policy` beyond it. Choices out of range are clamped.
+    pub(crate) fn start(&self, path: &[u32], policy: Policy) {
+        let mut inner = self.inner.lock();
+        let decision = |choice: &u32| Decision {
+            cell: 0,
+            choice: *choice,
+            choices: u32::MAX,
+        };
+        inner.path = path.iter().map(decision).collect();
+        inner.policy = policy;
+        inner.taken = 0;
+    }
+
+    /// Whether the path has further alternatives; if so the next evaluation takes the
+    /// next one. Call after [`rollback`](Self::rollback).
+    pub(crate) fn next_path(&self) -> bool {
+        let mut inner = self.inner.lock();
+        while inner.path.last().is_some_and(|d| d.choice + 1 >= d.choices) {
+            inner.path.pop();
+        }
+        if let Some(last) = inner.path.last_mut() {
+            last.choice += 1;
+        }
+        !inner.path.is_empty()
+    }
+
+    /// Ends an evaluation: takes back everything since [`keep`](Self::keep). The path
+    /// stays.
+    pub(crate) fn rollback(&self) {
+        let mut inner = self.inner.lock();
+        let floor = inner.floor;
+        self.undo_to(&mut inner, floor);
+        let taken = inner.taken;
+        inner.path.truncate(taken);
+        inner.taken = 0;
+        inner.tail = None;
+        inner.tail_chose = false;
+        inner.failed = None;
+        inner.record = None;
+    }
+
+    fn undo_to(&self, inner: &mut Inner, to: usize) {
+        while inner.undo.len() > to {
+            match inner.undo.pop() {
+                Some(Undo::Word { word, old, hashed }) => {
+                    let new = self.words[word as usize].swap(old, Relaxed);
+                    if hashed {
+                        inner.hash ^= mix(u64::from(word), old) ^ mix(u64::from(word), new);
+                    }
+                }
+                Some(Undo::Open(cell)) => drop(self.set_open(cell, true)),
+                Some(Undo::Closed(cell)) => drop(self.set_open(cell, false)),
+                None => {}
+            }
+        }
+    }
+
+    /// The decisions taken since the evaluation began: cell and choice.
+    pub(crate) fn decisions(&self) -> Vec<(u32, u32)> {
+        let inner = self.inner.lock();
+        let taken = &inner.path[..inner.taken];
+        taken.iter().map(|d| (d.cell, d.choice)).collect()
+    }
+
+    /// From here to the end of the evaluation, `policy` decides, and what it decides is
+    /// not part of the path: the walk does not branch on it.
+    pub(crate) fn start_tail(&self, policy: Policy) {
+        self.inner.lock().tail = Some(policy);
+    }
+
+    /// Whether the tail of this evaluation met undecided cells.
+    pub(crate) fn tail_chose(&self) -> bool {
+        self.inner.lock().tail_chose
+    }
+
+    /// Hash of the crash state as far as it is decided.
+    pub(crate) fn hash(&self) -> u64 {
+        self.inner.lock().hash
+    }
+
+    /// Starts recording what is stored through [`Pmem`]. While it is on, a store to an
+    /// undecided cell decides it first, so that the trace makes sense after a second
+    /// crash.
+    pub(crate) fn record(&self) {
+        self.inner.lock().record = Some(Vec::new());
+    }
+
+    /// Ends recording.
+    pub(crate) fn recorded(&self) -> Vec<Event> {
+        self.inner.lock().record.take().unwrap_or_default()
+    }
+
+    /// Decides every cell at once by `policy`, without entering it in a path: the crash
+    /// state as it would be without lazy choice.
+    pub(crate) fn decide_all(&self, policy: Policy) {
+        let cells = self.pending_cells();
+        let mut inner = self.inner.lock();
+        for cell in cells {
+            let choices = self.contents(&inner, cell);
+            let pick = policy.pick(cell, choices.len() as u32) as usize;
+            self.settle(&mut inner, cell, &choices[pick]);
+        }
+    }
+
+    /// Makes a crash permanent up to [`leave`](Self::leave): the cells of `decisions`
+    /// hold their choice durably; the others stay undecided, but frozen.
+    pub(crate) fn enter(&self, decisions: &[(u32, u32)]) -> Level {
+        let mut inner = self.inner.lock();
+        let level = Level {
+            pending: inner.pending.clone(),
+            in_flight: std::mem::take(&mut inner.in_flight),
+            path: std::mem::take(&mut inner.path),
+            policy: inner.policy,
+            floor: inner.floor,
+        };
+        for (cell, choice) in decisions {
+            let mut contents = self.contents(&inner, *cell);
+            let pick = (*choice as usize).min(contents.len() - 1);
+            let content = contents.swap_remove(pick);
+            self.settle(&mut inner, *cell, &content);
+            inner.pending.remove(cell);
+        }
+        for p in inner.pending.values_mut() {
+            p.frozen = true;
+            p.flushed = 0;
+        }
+        inner.depth += 1;
+        inner.floor = inner.undo.len();
+        level
+    }
+
+    /// Undoes [`enter`](Self::enter) and everything since.
+    pub(crate) fn leave(&self, level: Level) {
+        let mut inner = self.inner.lock();
+        self.undo_to(&mut inner, level.floor);
+        inner.pending = level.pending;
+        inner.in_flight = level.in_flight;
+        inner.path = level.path;
+        inner.policy = level.policy;
+        inner.floor = level.floor;
+        inner.depth -= 1;
+        inner.taken = 0;
+    }
+
+    // ---- reads that are remembered --------------------------------------------
+
+    /// Forgets what was read and remembers reads from now on (`true`), or stops.
+    pub(crate) fn track_reads(&self, on: bool) {
+        self.track.store(on, Relaxed);
+        if on {
+            self.seen.iter().for_each(|bits| bits.store(0, Relaxed));
+        }
+    }
+
+    /// Whether any byte of the range was read since [`track_reads`](Self::track_reads).
+    pub(crate) fn was_read(&self, off: u64, len: usize) -> bool {
+        split(off, len).any(|(word, ..)| self.seen[word / 64].load(Relaxed) >> (word % 64) & 1 == 1)
+    }
+
+    // ---- cells ------------------------------------------------------------------
+
+    fn cell_of(&self, word: usize) -> (u32, u32) {
+        let words = (self.model.cell_bytes() / WORD_BYTES) as usize;
+        ((word / words) as u32, (word % words) as u32)
+    }
+
+    fn word_of(&self, cell: u32, slot: u32) -> usize {
+        let words = (self.model.cell_bytes() / WORD_BYTES) as usize;
+        cell as usize * words + slot as usize
+    }
+
+    fn is_open(&self, cell: u32) -> bool {
+        self.open[cell as usize / 64].load(Relaxed) >> (cell % 64) & 1 == 1
+    }
+
+    /// Returns whether the bit changed.
+    fn set_open(&self, cell: u32, open: bool) -> bool {
+        let bits = &self.open[cell as usize / 64];
+        let mask = 1 << (cell % 64);
+        let old = if open {
+            bits.fetch_or(mask, Relaxed)
+        } else {
+            bits.fetch_and(!mask, Relaxed)
+        };
+        (old & mask != 0) != open
+    }
+
+    /// Writes a word with undo. `hashed`: it belongs to the crash state, not to what
+    /// recovery does to it.
+    fn put(&self, inner: &mut Inner, word: usize, value: u64, hashed: bool) {
+        let old = self.words[word].swap(value, Relaxed);
+        if old != value {
+            let at = word as u32;
+            inner.undo.push(Undo::Word {
+                word: at,
+                old,
+                hashed,
+            });
+            if hashed {
+                inner.hash ^= mix(word as u64, old) ^ mix(word as u64, value);
+            }
+        }
+    }
+
+    /// The distinct contents that a crash may leave in `cell`: for each, the words that
+    /// differ from the durable content. The first is the durable content itself.
+    fn contents(&self, inner: &Inner, cell: u32) -> Vec<Vec<(usize, u64)>> {
+        let mut all = vec![Vec::new()];
+        let mut now: Vec<(usize, u64)> = Vec::new();
+        let stores = inner.pending.get(&cell).map_or(&[][..], |p| &p.stores);
+        for (slot, value) in stores {
+            let word = self.word_of(cell, *slot);
+            let base = self.words[word].load(Relaxed);
+            now.retain(|(w, _)| *w != word);
+            if *value != base {
+                now.push((word, *value));
+                now.sort_unstable();
+            }
+            if !all.contains(&now) {
+                all.push(now.clone());
+            }
+        }
+        all
+    }
+
+    fn settle(&self, inner: &mut Inner, cell: u32, content: &[(usize, u64)]) {
+        for (word, value) in content {
+            self.put(inner, *word, *value, true);
+        }
+        if self.set_open(cell, false) {
+            inner.undo.push(Undo::Open(cell));
+        }
+    }
+
+    fn decide(&self, inner: &mut Inner, cell: u32) {
+        if !self.is_open(cell) {
+            return;
+        }
+        let contents = self.contents(inner, cell);
+        let choices = contents.len() as u32;
+        let mut choice = 0;
+        if let (Some(policy), true) = (inner.tail, choices > 1) {
+            choice = policy.pick(cell, choices) as usize;
+            inner.tail_chose = true;
+        } else if choices > 1 {
+            if inner.taken == inner.path.len() {
+                let choice = inner.policy.pick(cell, choices);
+                inner.path.push(Decision {
+                    cell,
+                    choice,
+                    choices,
+                });
+            }
+            let taken = inner.taken;
+            let decision = &mut inner.path[taken];
+            decision.cell = cell;
+            decision.choices = choices;
+            decision.choice = decision.choice.min(choices - 1);
+            choice = decision.choice as usize;
+            inner.taken += 1;
+        }
+        self.settle(inner, cell, &contents[choice]);
+    }
+
+    /// Decides the undecided cells of the words `first..=last`.
+    fn look_at(&self, first: usize, last: usize) {
+        let (from, _) = self.cell_of(first);
+        let (to, _) = self.cell_of(last);
+        for group in from / 64..=to / 64 {
+            let low = from.max(group * 64) % 64;
+            let high = to.min(group * 64 + 63) % 64;
+            let mask = (u64::MAX >> (63 - high)) & (u64::MAX << low);
+            let mut open = self.open[group as usize].load(Relaxed) & mask;
+            while open != 0 {
+                let cell = group * 64 + open.trailing_zeros();
+                self.decide(&mut self.inner.lock(), cell);
+                open &= open - 1;
+            }
+        }
+        if self.track.load(Relaxed) {
+            for word in first..=last {
+                self.seen[word / 64].fetch_or(1 << (word % 64), Relaxed);
+            }
+        }
+    }
+
+    fn in_range(&self, off: u64, len: u64) -> Result<(), MediumError> {
+        match off.checked_add(len) {
+            Some(end) if end <= self.len() => Ok(()),
+            _ => Err(MediumError::OutOfRange { off, len }),
+        }
+    }
+
+    /// A store by recovery or by what runs after it. It overrides an undecided cell that
+    /// it covers wholly, unless the stores are recorded.
+    fn store_now(&self, off: u64, bytes: &[u8], nt: bool) {
+        let mut inner = self.inner.lock();
+        if let Err(e) = self.in_range(off, bytes.len() as u64) {
+            inner.failed.get_or_insert(e);
+            return;
+        }
+        let end = off + bytes.len() as u64;
+        let mut done = 0;
+        for (word, first, take) in split(off, bytes.len()) {
+            let (cell, _) = self.cell_of(word);
+            if self.is_open(cell) {
+                let start = u64::from(cell) * self.model.cell_bytes();
+                let covered = off <= start && start + self.model.cell_bytes() <= end;
+                if covered && inner.record.is_none() {
+                    self.settle(&mut inner, cell, &[]);
+                } else {
+                    self.decide(&mut inner, cell);
+                }
+            }
+            let old = self.words[word].load(Relaxed);
+            let new = merge(old, first, &bytes[done..done + take]);
+            self.put(&mut inner, word, new, false);
+            done += take;
+        }
+        if let Some(trace) = &mut inner.record {
+            let event = if nt { Event::StoreNt } else { Event::Store };
+            trace.extend(units(off, bytes).map(event));
+        }
+    }
+}
+
+impl Pmem for StatePmem {
+    fn len(&self) -> u64 {
+        self.words.len() as u64 * WORD_BYTES
+    }
+
+    fn load(&self, off: u64) -> Result<u64, MediumError> {
+        let word = (off / WORD_BYTES) as usize;
+        if word >= self.words.len() || !off.is_multiple_of(WORD_BYTES) {
+            let len = WORD_BYTES;
+            return Err(MediumError::OutOfRange { off, len });
+        }
+        self.look_at(word, word);
+        Ok(self.words[word].load(Relaxed))
+    }
+
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.in_range(off, buf.len() as u64)?;
+        if buf.is_empty() {
+            return Ok(());
+        }
+        let last = (off + buf.len() as u64 - 1) / WORD_BYTES;
+        self.look_at((off / WORD_BYTES) as usize, last as usize);
+        let mut done = 0;
+        for (word, first, take) in split(off, buf.len()) {
+            let bytes = self.words[word].load(Relaxed).to_le_bytes();
+            buf[done..done + take].copy_from_slice(&bytes[first..first + take]);
+            done += take;
+        }
+        Ok(())
+    }
+
+    fn store(&self, off: u64, bytes: &[u8]) {
+        self.store_now(off, bytes, false);
+    }
+
+    fn store_nt(&self, off: u64, bytes: &[u8]) {
+        self.store_now(off, bytes, true);
+    }
+
+    fn flush(&self, off: u64, len: u64) {
+        if let Some(trace) = &mut self.inner.lock().record {
+            let first = off / LINE_BYTES * LINE_BYTES;
+            let end = off.saturating_add(len).min(self.len());
+            let lines = (first..end).step_by(LINE_BYTES as usize);
+            trace.extend(lines.map(|line| Event::Flush { line }));
+        }
+    }
+
+    fn fence(&self) -> Result<(), MediumError> {
+        let mut inner = self.inner.lock();
+        if let Some(trace) = &mut inner.record {
+            trace.push(Event::Fence);
+        }
+        inner.failed.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,383 @@
+//! The engine on small protocols whose legal states are known.
+
+use super::*;
+use crate::Model;
+use medium::{MemoryPmem, Pmem, Recording};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+/// A protocol: what the program does, and how it recovers and judges.
+struct Protocol<F> {
+    recover: F,
+    outcomes: BTreeSet<u64>,
+}
+
+impl<F: FnMut(&StatePmem) -> Result<u64, String>> Judge for Protocol<F> {
+    fn judge(&mut self, pm: &Arc<StatePmem>, _tail: Policy) -> Verdict {
+        pm.record();
+        let result = (self.recover)(pm);
+        let (decisions, trace) = (pm.decisions(), pm.recorded());
+        let outcome = *result.as_ref().unwrap_or(&0);
+        self.outcomes.insert(outcome);
+        let recovery = (!trace.is_empty()).then_some(Recovery { decisions, trace });
+        Verdict {
+            wrong: result.err(),
+            outcome,
+            recovery,
+        }
+    }
+
+    fn demands(&self) -> u64 {
+        0
+    }
+}
+
+const LIMITS: Limits = Limits {
+    leaves: 4096,
+    recovery_depth: 1,
+    samples: 16,
+    tails: 2,
+    seed: 7,
+};
+
+struct Explored {
+    outcomes: BTreeSet<u64>,
+    tally: Tally,
+    found: Option<Found>,
+}
+
+fn trace_of(program: impl Fn(&dyn Pmem)) -> Vec<Event> {
+    let pm = Recording::new(MemoryPmem::new(4096));
+    program(&pm);
+    pm.take()
+}
+
+fn explore_with(
+    limits: Limits,
+    model: Model,
+    trace: &[Event],
+    recover: impl FnMut(&StatePmem) -> Result<u64, String>,
+) -> Explored {
+    let pm = Arc::new(StatePmem::new(model, &[0; 512]));
+    let outcomes = BTreeSet::new();
+    let mut judge = Protocol { recover, outcomes };
+    let mut tally = Tally::default();
+    let mut walk = Walk {
+        pm: &pm,
+        judge: &mut judge,
+        limits,
+        tally: &mut tally,
+        crashes: Vec::new(),
+    };
+    let found = walk.events(trace).err();
+    let outcomes = judge.outcomes;
+    Explored {
+        outcomes,
+        tally,
+        found,
+    }
+}
+
+fn explore(
+    model: Model,
+    program: impl Fn(&dyn Pmem),
+    recover: impl FnMut(&StatePmem) -> Result<u64, String>,
+) -> Explored {
+    explore_with(LIMITS, model, &trace_of(program), recover)
+}
+
+fn word(pm: &dyn Pmem, off: u64) -> u64 {
+    pm.load(off).unwrap()
+}
+
+/// Data is valid once the flag says so; `data` and `flag` are where they lie.
+fn flag_protocol(data: u64, flag: u64) -> impl Fn(&StatePmem) -> Result<u64, String> {
+    move |pm| match (word(pm, flag), word(pm, data)) {
+        (0, _) => Ok(0),
+        (_, 5) => Ok(1),
+        (_, other) => Err(format!("flag is set, data is {other}")),
+    }
+}
+
+fn persist(pm: &dyn Pmem, off: u64, value: u64) {
+    pm.store_word(off, value);
+    pm.flush(off, 8);
+}
+
+#[test]
+fn ordered_flag_is_clean_and_both_outcomes_are_seen() {
+    for model in Model::ALL {
+        let program = |pm: &dyn Pmem| {
+            persist(pm, 128, 5);
+            pm.fence().unwrap();
+            persist(pm, 0, 1);
+            pm.fence().unwrap();
+        };
+        let explored = explore(model, program, flag_protocol(128, 0));
+        assert!(explored.found.is_none(), "{model}");
+        assert_eq!(explored.outcomes, BTreeSet::from([0, 1]), "{model}");
+    }
+}
+
+#[test]
+fn missing_fence_is_found() {
+    for model in Model::ALL {
+        let program = |pm: &dyn Pmem| {
+            persist(pm, 128, 5);
+            persist(pm, 0, 1);
+            pm.fence().unwrap();
+        };
+        let explored = explore(model, program, flag_protocol(128, 0));
+        assert!(explored.found.is_some(), "{model}");
+    }
+}
+
+#[test]
+fn missing_flush_is_found() {
+    for model in Model::ALL {
+        let program = |pm: &dyn Pmem| {
+            pm.store_word(128, 5);
+            pm.fence().unwrap();
+            persist(pm, 0, 1);
+            pm.fence().unwrap();
+        };
+        let explored = explore(model, program, flag_protocol(128, 0));
+        assert!(explored.found.is_some(), "{model}");
+    }
+}
+
+#[test]
+fn torn_wide_store_is_found() {
+    for model in Model::ALL {
+        let program = |pm: &dyn Pmem| {
+            pm.store(64, &[3; 16]);
+            pm.flush(64, 16);
+            pm.fence().unwrap();
+        };
+        let equal = |pm: &StatePmem| match (word(pm, 64), word(pm, 72)) {
+            (a, b) if a == b => Ok(a),
+            (a, b) => Err(format!("{a} and {b}")),
+        };
+        assert!(explore(model, program, equal).found.is_some(), "{model}");
+    }
+}
+
+#[test]
+fn stores_to_one_line_keep_their_order_in_lines_only() {
+    let program = |pm: &dyn Pmem| {
+        pm.store_word(8, 5);
+        pm.store_word(0, 1);
+    };
+    let words = explore(Model::Words, program, flag_protocol(8, 0));
+    assert!(words.found.is_some());
+    let lines = explore(Model::Lines, program, flag_protocol(8, 0));
+    assert!(lines.found.is_none());
+    assert_eq!(lines.outcomes, BTreeSet::from([0, 1]));
+}
+
+#[test]
+fn streaming_needs_no_flush_and_eviction_needs_nothing() {
+    for model in Model::ALL {
+        let program = |pm: &dyn Pmem| {
+            pm.store_nt(128, &5u64.to_le_bytes());
+            pm.fence().unwrap();
+            pm.store_word(0, 1); // never flushed, may still be evicted
+        };
+        let explored = explore(model, program, flag_protocol(128, 0));
+        assert!(explored.found.is_none(), "{model}");
+        assert_eq!(explored.outcomes, BTreeSet::from([0, 1]), "{model}");
+    }
+}
+
+/// Recovery moves word 0 to word 64 and clears it; wrong if it clears first, unfenced.
+fn moving_recovery(fenced: bool) -> impl Fn(&StatePmem) -> Result<u64, String> {
+    move |pm| {
+        let value = word(pm, 0);
+        if value != 0 {
+            persist(pm, 64, value);
+            if fenced {
+                pm.fence().unwrap();
+            }
+            persist(pm, 0, 0);
+            pm.fence().unwrap();
+        }
+        match (word(pm, 128), word(pm, 64)) {
+            (1, 0) => Err("the value was lost".to_string()),
+            (_, v) => Ok(v),
+        }
+    }
+}
+
+#[test]
+fn crash_inside_recovery_is_explored() {
+    let program = |pm: &dyn Pmem| {
+        persist(pm, 0, 9);
+        pm.fence().unwrap();
+        persist(pm, 128, 1);
+        pm.fence().unwrap();
+    };
+    for model in Model::ALL {
+        assert!(explore(model, program, moving_recovery(true)).found.is_none());
+        let found = explore(model, program, moving_recovery(false)).found;
+        let found = found.expect("the unfenced recovery loses the value");
+        assert_eq!(found.place.crashes.len(), 2, "{model}");
+        let limits = Limits {
+            recovery_depth: 0,
+            ..LIMITS
+        };
+        let trace = trace_of(program);
+        let shallow = explore_with(limits, model, &trace, moving_recovery(false));
+        assert!(shallow.found.is_none(), "{model}: needs the second crash");
+    }
+}
+
+#[test]
+fn a_failure_can_be_visited_again() {
+    let program = |pm: &dyn Pmem| {
+        persist(pm, 0, 9);
+        pm.fence().unwrap();
+        persist(pm, 128, 1);
+        pm.fence().unwrap();
+    };
+    let trace = trace_of(program);
+    let found = explore(Model::Words, program, moving_recovery(false)).found;
+    let found = found.unwrap();
+    let pm = Arc::new(StatePmem::new(Model::Words, &[0; 512]));
+    let mut judge = Protocol {
+        recover: moving_recovery(false),
+        outcomes: BTreeSet::new(),
+    };
+    let verdict = revisit(&pm, &trace, &found.place, &mut judge).unwrap();
+    assert_eq!(verdict.wrong, Some(found.what));
+}
+
+#[test]
+fn a_point_with_too_many_states_is_sampled_and_counted() {
+    let program = |pm: &dyn Pmem| {
+        for i in 0..40 {
+            persist(pm, i * 64, 1);
+        }
+        pm.fence().unwrap();
+    };
+    let sum = |pm: &StatePmem| Ok((0..40).map(|i| word(pm, i * 64)).sum());
+    let limits = Limits {
+        leaves: 64,
+        samples: 40,
+        ..LIMITS
+    };
+    let explored = explore_with(limits, Model::Words, &trace_of(program), sum);
+    assert_eq!(explored.tally.capped_points, 1);
+    for one in [0, 1, 39, 40] {
+        assert!(explored.outcomes.contains(&one), "{one} stores applied");
+    }
+}
+
+#[test]
+fn audit_notices_a_judge_that_sees_more_than_it_reads() {
+    // The lazy walk cannot know that the outcome depends on a word that is not read.
+    let program = |pm: &dyn Pmem| {
+        for i in 0..8 {
+            persist(pm, i * 64, 1);
+        }
+        pm.fence().unwrap();
+    };
+    let calls = std::cell::Cell::new(0u64);
+    let drifting = |pm: &StatePmem| {
+        calls.set(calls.get() + 1);
+        let sum: u64 = (0..8).map(|i| word(pm, i * 64)).sum();
+        Ok(sum + 100 * (calls.get() / 256))
+    };
+    let found = explore(Model::Words, program, drifting).found;
+    assert!(found.is_some_and(|f| f.what.starts_with("audit")));
+}
+
+/// Every legal crash state of a trace, by brute force: all combinations of prefixes.
+fn brute_force(model: Model, trace: &[Event]) -> BTreeSet<Vec<u64>> {
+    let cell_of = |off: u64| match model {
+        Model::Words => off / 8,
+        Model::Lines => off / 64,
+    };
+    let mut all = BTreeSet::new();
+    let mut durable = vec![0u64; 512];
+    // Stores in order: cell, word, unit, whether the next fence makes it durable.
+    let mut pending: Vec<(u64, medium::Unit, bool)> = Vec::new();
+    for event in trace.iter().chain([&Event::Fence]) {
+        match event {
+            Event::Store(unit) | Event::StoreNt(unit) => {
+                let cell = cell_of(unit.off);
+                pending.push((cell, *unit, false));
+                if matches!(event, Event::StoreNt(_)) {
+                    let mine = pending.iter_mut().filter(|p| p.0 == cell);
+                    mine.for_each(|p| p.2 = true);
+                }
+            }
+            Event::Flush { line } => {
+                let mine = pending.iter_mut().filter(|p| p.1.off / 64 == line / 64);
+                mine.for_each(|p| p.2 = true);
+            }
+            Event::Fence => {
+                combine(&durable, &pending, &mut all);
+                for (_, unit, _) in pending.iter().filter(|p| p.2) {
+                    let word = &mut durable[unit.off as usize / 8];
+                    *word = unit.apply(*word);
+                }
+                pending.retain(|p| !p.2);
+            }
+            Event::Mark(_) => {}
+        }
+    }
+    all
+}
+
+fn combine(
+    durable: &[u64],
+    pending: &[(u64, medium::Unit, bool)],
+    all: &mut BTreeSet<Vec<u64>>,
+) {
+    let Some((cell, ..)) = pending.first() else {
+        all.insert(durable.to_vec());
+        return;
+    };
+    let (mine, rest): (Vec<_>, Vec<_>) = pending.iter().partition(|p| p.0 == *cell);
+    let mut image = durable.to_vec();
+    combine(&image, &rest, all);
+    for (_, unit, _) in mine {
+        let word = &mut image[unit.off as usize / 8];
+        *word = unit.apply(*word);
+        combine(&image, &rest, all);
+    }
+}
+
+fn any_step() -> impl Strategy<Value = (u8, u64, u8)> {
+    (0u8..6, 0u64..32, any::<u8>())
+}
+
+proptest! {
+    #[test]
+    fn exactly_the_legal_states_are_visited(steps in prop::collection::vec(any_step(), 1..12)) {
+        let trace = trace_of(|pm| {
+            for (kind, at, value) in &steps {
+                match kind {
+                    0 | 1 => pm.store_word(at % 8 * 8 + at / 8 * 64, u64::from(*value)),
+                    2 => pm.store(*at, &[*value; 3]),
+                    3 => pm.store_nt(at * 8, &[*value; 8]),
+                    4 => pm.flush(at * 8, 8),
+                    _ => pm.fence().unwrap(),
+                }
+            }
+        });
+        for model in Model::ALL {
+            let mut seen = BTreeSet::new();
+            let reader = |pm: &StatePmem| {
+                let image: Vec<u64> = (0..512).map(|w| word(pm, w * 8)).collect();
+                seen.insert(image);
+                Ok(0)
+            };
+            let limits = Limits { leaves: usize::MAX, ..LIMITS };
+            let explored = explore_with(limits, model, &trace, reader);
+            prop_assert!(explored.found.is_none());
+            prop_assert_eq!(&seen, &brute_force(model, &trace));
+            prop_assert_eq!(explored.tally.distinct.len(), seen.len());
+        }
+    }
+}
