@@ -1,0 +1,452 @@
+//! Bytes written per system call: Figure 3.8, ours beside the paper's.
+//!
+//! Each row stands for itself: a fresh 64 MiB image in memory, what the row needs, a new
+//! mount, then one call. Every byte that reaches the [`Pmem`](medium::Pmem) layer from the
+//! end of the mount to the end of the call (the caller's last reference given back)
+//! counts, unchanged ones and time stamps too. The clock is scripted, so that figures
+//! repeat exactly.
+
+use crate::error::{Context, Result};
+use crate::paper::{Call, FIGURE_3_8, RenameTo, Row as Published};
+use crate::table::{self, Grid};
+use bpfs::{Atime, Bpfs, MkfsOptions, Mode, MountOptions};
+use medium::{Counting, MemoryPmem};
+use serde::Serialize;
+use std::fmt;
+use std::sync::Arc;
+use vfs::{
+    Cookie, Ctx, FileSystem, Ino, ManualClock, OpenFlags, RenameFlags, SetAttr, Timestamp,
+};
+
+/// Size of the images.
+const IMAGE_BYTES: u64 = 64 << 20;
+
+/// Longest single write when preparing: as long as the paper's longest call.
+const CHUNK: u64 = 128 << 10;
+
+/// A time stamp whose low half is zero: the start of a window of 2^32 ns, in 2026.
+const START: Timestamp = Timestamp(0x18ba_0000 << 32);
+
+/// What the clock moves at each reading: the calls of one row stay in one window.
+const STEP_NS: i64 = 1_000_000;
+
+/// The time of the call for the column `far`: both halves of every time stamp change.
+const FAR: Timestamp = Timestamp(START.0 + (3 << 32) + 0x0765_4321);
+
+/// A column of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Column {
+    /// Shadow paging to the root.
+    Sp,
+    /// With short-circuit commits.
+    Sc,
+    /// With in-place appends or independent time updates, whichever writes less.
+    AOrT,
+    /// With both.
+    AAndT,
+    /// With all optimisations of the paper.
+    Other,
+    /// With all and the redo log: ours.
+    Log,
+}
+
+impl Column {
+    /// All columns, in the figure's order.
+    pub const ALL: [Column; 6] = [
+        Column::Sp,
+        Column::Sc,
+        Column::AOrT,
+        Column::AAndT,
+        Column::Other,
+        Column::Log,
+    ];
+
+    /// The modes that the column is the minimum of.
+    fn modes(self) -> &'static [Mode] {
+        match self {
+            Column::Sp => &[Mode::Sp],
+            Column::Sc => &[Mode::Sc],
+            Column::AOrT => &[Mode::A, Mode::T],
+            Column::AAndT => &[Mode::At],
+            Column::Other => &[Mode::Other],
+            Column::Log => &[Mode::Log],
+        }
+    }
+
+    fn published(self, row: &Published) -> Option<u64> {
+        match self {
+            Column::Sp => Some(row.sp),
+            Column::Sc => Some(row.sc),
+            Column::AOrT => Some(row.aort),
+            Column::AAndT => Some(row.aandt),
+            Column::Other => Some(row.other),
+            Column::Log => None,
+        }
+    }
+
+    fn head(self) -> &'static str {
+        match self {
+            Column::Sp => "SP",
+            Column::Sc => "+SC",
+            Column::AOrT => "A or T",
+            Column::AAndT => "A and T",
+            Column::Other => "+Other",
+            Column::Log => "+Log",
+        }
+    }
+}
+
+/// What to count.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The columns to fill.
+    pub columns: Vec<Column>,
+}
+
+impl Default for Options {
+    /// All columns.
+    fn default() -> Self {
+        Self {
+            columns: Column::ALL.to_vec(),
+        }
+    }
+}
+
+/// One call in one column.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// The row of the figure.
+    pub op: &'static str,
+    /// The column.
+    pub mode: Column,
+    /// Bytes that we wrote.
+    pub bytes: u64,
+    /// Bytes in the paper; `None` where it has no such column.
+    pub paper: Option<u64>,
+    /// Bytes when the time stamps that are replaced lie seconds back.
+    pub bytes_far: u64,
+    /// For `aort`, the mode that wrote less, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub helped: Option<&'static str>,
+}
+
+/// The table. As JSON, the rows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Report {
+    /// Every call in every column asked for.
+    pub rows: Vec<Row>,
+}
+
+/// Counts.
+///
+/// # Errors
+/// If a call fails.
+pub fn run(options: &Options) -> Result<Report> {
+    let mut rows = Vec::new();
+    for published in &FIGURE_3_8 {
+        for column in &options.columns {
+            rows.push(measure(published, *column)?);
+        }
+    }
+    Ok(Report { rows })
+}
+
+fn measure(published: &Published, column: Column) -> Result<Row> {
+    let mut near = Vec::new();
+    let mut far = Vec::new();
+    for mode in column.modes() {
+        near.push(bytes_of(published.call, *mode, false)?);
+        far.push(bytes_of(published.call, *mode, true)?);
+    }
+    let helped = match near[..] {
+        [a, t] if a < t => Some("a"),
+        [a, t] if t < a => Some("t"),
+        _ => None,
+    };
+    let least = |bytes: Vec<u64>| bytes.into_iter().min().unwrap_or_default();
+    Ok(Row {
+        op: published.op,
+        mode: column,
+        bytes: least(near),
+        paper: column.published(published),
+        bytes_far: least(far),
+        helped,
+    })
+}
+
+/// Bytes that one call writes in one mode, soon or long after the preparing calls.
+fn bytes_of(call: Call, mode: Mode, far: bool) -> Result<u64> {
+    let pm = Arc::new(Counting::new(MemoryPmem::new(IMAGE_BYTES)));
+    let clock = Arc::new(ManualClock::new(START, STEP_NS));
+    let options = MkfsOptions {
+        mode,
+        now: START,
+        ..MkfsOptions::default()
+    };
+    bpfs::mkfs(&pm, &options).what(|| format!("mkfs in mode {mode}"))?;
+    let mount = || {
+        let options = MountOptions {
+            atime: Atime::Strict,
+            clock: clock.clone(),
+            ..MountOptions::default()
+        };
+        Bpfs::open(pm.clone(), options).what(|| format!("mounting in mode {mode}"))
+    };
+    let failed = || format!("{call:?} in mode {mode}");
+    Hand::new(&mount()?).prepare(call).what(failed)?;
+    let fs = mount()?;
+    if far {
+        clock.set(FAR);
+    }
+    pm.reset();
+    Hand::new(&fs).perform(call).what(failed)?;
+    Ok(pm.counts().bytes)
+}
+
+/// Makes calls by one-letter names, as the paper's programs did, and leaves no reference
+/// behind.
+struct Hand<'a> {
+    fs: &'a dyn FileSystem,
+    cx: Ctx,
+}
+
+impl<'a> Hand<'a> {
+    fn new(fs: &'a dyn FileSystem) -> Self {
+        Self {
+            fs,
+            cx: Ctx::root(),
+        }
+    }
+
+    /// Makes what a row's call needs.
+    fn prepare(&self, call: Call) -> vfs::Result<()> {
+        match call {
+            Call::Append { size, .. } => self.file(Ino::ROOT, b"a", size),
+            Call::Overwrite { .. } => self.file(Ino::ROOT, b"a", 1 << 20),
+            Call::Create | Call::Symlink | Call::Mkdir => Ok(()),
+            Call::Link | Call::Unlink | Call::Chown | Call::Chmod | Call::Read | Call::Readdir => {
+                self.file(Ino::ROOT, b"a", 8)
+            }
+            Call::UnlinkHardLink => {
+                self.file(Ino::ROOT, b"a", 8)?;
+                self.with(b"a", |ino| self.link(ino, b"b"))
+            }
+            Call::UnlinkSymlink => self.symlink(b"a"),
+            Call::Rmdir => self.dir(Ino::ROOT, b"a"),
+            Call::Rename { dir, to } => self.prepare_rename(dir, to),
+        }
+    }
+
+    fn prepare_rename(&self, dir: bool, to: RenameTo) -> vfs::Result<()> {
+        let make = |parent, name: &[u8]| match dir {
+            true => self.dir(parent, name),
+            false => self.file(parent, name, 8),
+        };
+        match to {
+            RenameTo::Intra => make(Ino::ROOT, b"a"),
+            RenameTo::Clobber => make(Ino::ROOT, b"a").and_then(|()| make(Ino::ROOT, b"b")),
+            RenameTo::Inter => {
+                self.dir(Ino::ROOT, b"a")?;
+                self.dir(Ino::ROOT, b"b")?;
+                self.with(b"a", |parent| make(parent, b"c"))
+            }
+        }
+    }
+
+    /// The call itself.
+    fn perform(&self, call: Call) -> vfs::Result<()> {
+        let Self { fs, cx } = self;
+        match call {
+            Call::Append { size, len } => self.with(b"a", |ino| self.write(ino, size, len, 2)),
+            Call::Overwrite { off, len } => self.with(b"a", |ino| self.write(ino, off, len, 2)),
+            Call::Create => self.file(Ino::ROOT, b"a", 0),
+            Call::Link => self.with(b"a", |ino| self.link(ino, b"b")),
+            Call::Symlink => self.symlink(b"a"),
+            Call::Mkdir => self.dir(Ino::ROOT, b"a"),
+            Call::Unlink | Call::UnlinkSymlink => fs.unlink(cx, Ino::ROOT, b"a"),
+            Call::UnlinkHardLink => fs.unlink(cx, Ino::ROOT, b"b"),
+            Call::Rmdir => fs.rmdir(cx, Ino::ROOT, b"a"),
+            Call::Rename { to, .. } => self.rename(to),
+            Call::Chown => self.setattr(SetAttr {
+                uid: Some(1),
+                gid: Some(1),
+                ..SetAttr::default()
+            }),
+            Call::Chmod => self.setattr(SetAttr {
+                perm: Some(0o600),
+                ..SetAttr::default()
+            }),
+            Call::Read => self.with(b"a", |ino| {
+                fs.read(cx, ino, 0, &mut [0; 8]).map(drop)
+            }),
+            Call::Readdir => self.readdir(),
+        }
+    }
+
+    fn rename(&self, to: RenameTo) -> vfs::Result<()> {
+        let Self { fs, cx } = self;
+        let root = Ino::ROOT;
+        match to {
+            RenameTo::Intra | RenameTo::Clobber => {
+                fs.rename(cx, root, b"a", root, b"b", RenameFlags::empty())
+            }
+            RenameTo::Inter => self.with(b"a", |from| {
+                self.with(b"b", |to| {
+                    fs.rename(cx, from, b"c", to, b"c", RenameFlags::empty())
+                })
+            }),
+        }
+    }
+
+    /// Two calls: one takes all entries, one finds that there are no more.
+    fn readdir(&self) -> vfs::Result<()> {
+        let mut last = Cookie::default();
+        self.fs.open(&self.cx, Ino::ROOT, OpenFlags::READ)?;
+        self.fs.readdir(&self.cx, Ino::ROOT, last, &mut |entry| {
+            last = entry.cookie;
+            true
+        })?;
+        self.fs.readdir(&self.cx, Ino::ROOT, last, &mut |_| true)?;
+        self.fs.release(Ino::ROOT);
+        Ok(())
+    }
+
+    fn setattr(&self, set: SetAttr) -> vfs::Result<()> {
+        self.with(b"a", |ino| {
+            self.fs.setattr(&self.cx, ino, &set).map(drop)
+        })
+    }
+
+    /// Looks a name up in the root and gives the reference back afterwards.
+    fn with(&self, name: &[u8], act: impl FnOnce(Ino) -> vfs::Result<()>) -> vfs::Result<()> {
+        let ino = self.fs.lookup(&self.cx, Ino::ROOT, name)?.ino;
+        let done = act(ino);
+        self.fs.forget(ino, 1);
+        done
+    }
+
+    fn file(&self, dir: Ino, name: &[u8], size: u64) -> vfs::Result<()> {
+        let ino = self.fs.create(&self.cx, dir, name, 0o644)?.ino;
+        for off in (0..size).step_by(CHUNK as usize) {
+            self.write(ino, off, CHUNK.min(size - off), 1)?;
+        }
+        self.fs.forget(ino, 1);
+        Ok(())
+    }
+
+    fn write(&self, ino: Ino, off: u64, len: u64, byte: u8) -> vfs::Result<()> {
+        let data = vec![byte; len as usize];
+        self.fs.write(&self.cx, ino, off, &data).map(drop)
+    }
+
+    fn dir(&self, parent: Ino, name: &[u8]) -> vfs::Result<()> {
+        let ino = self.fs.mkdir(&self.cx, parent, name, 0o755)?.ino;
+        self.fs.forget(ino, 1);
+        Ok(())
+    }
+
+    fn symlink(&self, name: &[u8]) -> vfs::Result<()> {
+        let ino = self.fs.symlink(&self.cx, Ino::ROOT, name, b"x")?.ino;
+        self.fs.forget(ino, 1);
+        Ok(())
+    }
+
+    fn link(&self, ino: Ino, name: &[u8]) -> vfs::Result<()> {
+        self.fs.link(&self.cx, ino, Ino::ROOT, name)?;
+        self.fs.forget(ino, 1);
+        Ok(())
+    }
+}
+
+impl Report {
+    fn find(&self, op: &str, column: Column) -> Option<&Row> {
+        self.rows.iter().find(|r| r.op == op && r.mode == column)
+    }
+
+    /// The rows of the +Other column that write more than the paper's. The goal is none.
+    pub fn missed(&self) -> Vec<&Row> {
+        self.rows
+            .iter()
+            .filter(|r| r.mode == Column::Other && verdict(r) == "missed")
+            .collect()
+    }
+
+    /// Ours beside the paper's, a row for each call.
+    pub(crate) fn grid(&self) -> Grid {
+        let columns: Vec<_> = Column::ALL
+            .into_iter()
+            .filter(|c| self.rows.iter().any(|r| r.mode == *c))
+            .collect();
+        let mut heads = vec!["call".to_owned()];
+        for column in &columns {
+            heads.push(column.head().into());
+            if *column != Column::Log {
+                heads.push("paper".into());
+            }
+            match column {
+                Column::Other => heads.extend(["far".into(), "goal".into()]),
+                Column::Log => heads.push("far".into()),
+                _ => {}
+            }
+        }
+        let ops = FIGURE_3_8.iter().map(|r| r.op);
+        let rows = ops
+            .map(|op| {
+                let found = columns.iter().filter_map(|c| self.find(op, *c));
+                let cells = found.flat_map(cells);
+                std::iter::once(op.to_owned()).chain(cells).collect()
+            })
+            .collect();
+        Grid { heads, rows }
+    }
+}
+
+/// The cells of one row in one column: ours, the paper's, and what the column adds.
+fn cells(row: &Row) -> Vec<String> {
+    let ours = table::count(Some(row.bytes));
+    let mut cells = vec![match row.helped {
+        Some(mode) => format!("({}) {ours}", mode.to_uppercase()),
+        None => ours,
+    }];
+    if row.mode != Column::Log {
+        cells.push(table::count(row.paper));
+    }
+    if matches!(row.mode, Column::Other | Column::Log) {
+        cells.push(table::count(Some(row.bytes_far)));
+    }
+    if row.mode == Column::Other {
+        cells.push(verdict(row).into());
+    }
+    cells
+}
+
+fn verdict(row: &Row) -> &'static str {
+    match row.paper.map(|paper| row.bytes.cmp(&paper)) {
+        None => "",
+        Some(std::cmp::Ordering::Less) => "beaten",
+        Some(std::cmp::Ordering::Equal) => "met",
+        Some(std::cmp::Ordering::Greater) => "missed",
+    }
+}
+
+/// What the figures mean, in sentences.
+pub(crate) const NOTES: &str = "\
+Bytes stored per call, ours beside Figure 3.8 of the dissertation; smaller is better.
++Log is ours alone. (A) or (T): the build of the two that wrote less.
+Time stamps are 64-bit (the paper's have 32 bits), each stored as the narrowest atomic
+store that covers the change: 4 bytes while the old one lies in the same window of
+4.29 s, else 8. 'far' counts the same call when all old time stamps lie seconds back.";
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{NOTES}\n\n{}", self.grid().text())?;
+        let goal = self.rows.iter().filter(|r| r.mode == Column::Other).count();
+        if goal > 0 {
+            let met = goal - self.missed().len();
+            writeln!(f, "\n+Other: met or beaten in {met} of {goal} rows.")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,79 @@
+//! What can go wrong in a benchmark, as one line.
+
+use std::io;
+use vfs::Errno;
+
+/// Why a benchmark could not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A call that is measured, or prepares a measurement, failed.
+    #[error("{what}: {errno}")]
+    Call {
+        /// The call and its target.
+        what: String,
+        /// What it returned.
+        errno: Errno,
+    },
+    /// The harness itself could not read or write a file.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The engine could not make or open its image.
+    #[error("{what}: {source}")]
+    Engine {
+        /// What was being done.
+        what: String,
+        /// Why it failed.
+        source: bpfs::Error,
+    },
+    /// The mapped file that stands in for persistent memory could not be made.
+    #[error("{what}: {source}")]
+    Medium {
+        /// What was being done.
+        what: String,
+        /// Why it failed.
+        source: medium::OpenError,
+    },
+    /// A program that the benchmark needs is missing or failed.
+    #[error("{program}: {why}")]
+    Program {
+        /// The command.
+        program: String,
+        /// Its message or exit status.
+        why: String,
+    },
+    /// The options make no sense.
+    #[error("{0}")]
+    Usage(String),
+}
+
+/// Result of a benchmark.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Says what was being done when something failed.
+pub(crate) trait Context<T> {
+    /// Turns the error into an [`Error`] that begins with `what`.
+    fn what(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+macro_rules! context {
+    ($source:ty, $variant:ident, $field:ident) => {
+        impl<T> Context<T> for std::result::Result<T, $source> {
+            fn what(self, what: impl FnOnce() -> String) -> Result<T> {
+                self.map_err(|$field| Error::$variant {
+                    what: what(),
+                    $field,
+                })
+            }
+        }
+    };
+}
+context!(Errno, Call, errno);
+context!(io::Error, Io, source);
+context!(bpfs::Error, Engine, source);
+context!(medium::OpenError, Medium, source);

@@ -1,0 +1,418 @@
+//! The same operations on engines in this process and, by system calls, on directories.
+//!
+//! All targets take turns in short slices, in an order that rotates, so that noise of the
+//! machine falls on all of them alike. Half of each slice is timed in batches of
+//! [`BATCH`] operations, which gives the median without the clock's own cost; the other
+//! half one by one, less the clock's cost, which gives the tail. The medium's counters
+//! come from a pass of their own, so that counting does not slow the timed one.
+
+mod goals;
+mod ops;
+mod surface;
+
+use crate::error::{Context, Error, Result};
+use crate::machine::{Machine, Pinned};
+use crate::table::{self, Grid};
+use crate::{Engine, detached, images, stats};
+pub use goals::Goal;
+use medium::{Counting, MemoryPmem};
+use ops::{Meter, Op, Slice};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+use surface::{Directory, Surface};
+
+/// Operations timed together for the median.
+pub const BATCH: usize = 16;
+
+/// Operations of each kind in one slice; half of them timed in batches.
+const SLICE: usize = 128;
+
+/// Slices that warm the targets up and are not counted.
+const WARM_UP: u32 = 2;
+
+/// Operations of each kind in the counted pass.
+const COUNTED: usize = 64;
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Engines, called in this process.
+    pub types: Vec<Engine>,
+    /// Directories, used through system calls; each gets a directory that is removed at
+    /// the end.
+    pub dirs: Vec<PathBuf>,
+    /// Also a directory on the tmpfs at `/dev/shm`.
+    pub with_tmpfs: bool,
+    /// Also an ext4 file system on a loop device over a file on tmpfs; needs root.
+    pub with_ext4: bool,
+    /// Slices per target: more of them give steadier figures.
+    pub rounds: u32,
+}
+
+impl Default for Options {
+    /// BPFS beside tmpfs, 100 rounds.
+    fn default() -> Self {
+        Self {
+            types: vec![Engine::Bpfs(None)],
+            dirs: Vec::new(),
+            with_tmpfs: true,
+            with_ext4: false,
+            rounds: 100,
+        }
+    }
+}
+
+/// One operation on one target.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// The engine's name or the directory.
+    pub target: String,
+    /// The operation.
+    pub op: &'static str,
+    /// Nanoseconds per operation: the median of batches.
+    pub ns_median: f64,
+    /// Nanoseconds: the 99th percentile of single operations.
+    pub ns_p99: f64,
+    /// Cache lines flushed per operation; `None` for a directory.
+    pub flushes: Option<f64>,
+    /// Fences per operation; `None` for a directory.
+    pub fences: Option<f64>,
+    /// Bytes stored per operation; `None` for a directory.
+    pub bytes: Option<f64>,
+}
+
+/// The figures of one run. As JSON, the rows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Report {
+    /// Every operation on every target.
+    pub rows: Vec<Row>,
+    /// Where and when.
+    #[serde(skip)]
+    pub machine: Machine,
+    /// How it was measured, one sentence each.
+    #[serde(skip)]
+    pub notes: Vec<String>,
+    /// What was aimed at, as far as the run has the targets to tell.
+    #[serde(skip)]
+    pub goals: Vec<Goal>,
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// If a target cannot be made or one of its operations fails. What was mounted or
+/// written is removed in any case.
+pub fn run(options: &Options) -> Result<Report> {
+    let machine = Machine::here();
+    let _pinned = Pinned::to_one_cpu();
+    let mut targets = targets(options)?;
+    if targets.is_empty() {
+        return Err(Error::Usage("nothing to measure: name a type or a directory".into()));
+    }
+    let mut slice = Slice::new(SLICE);
+    for round in 0..options.rounds + WARM_UP {
+        if round == WARM_UP {
+            targets.iter_mut().for_each(|t| t.timer.forget());
+        }
+        for i in 0..targets.len() {
+            let turn = (i + round as usize) % targets.len();
+            let Target { surface, timer, .. } = &mut targets[turn];
+            timer.singles_first = round % 2 == 1;
+            slice.run(surface.as_mut(), timer)?;
+        }
+    }
+    report(targets, options, machine)
+}
+
+/// One thing that is measured.
+struct Target {
+    name: String,
+    kind: Kind,
+    surface: Box<dyn Surface>,
+    timer: Timer,
+}
+
+/// What goals need to know of a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Engine(Engine),
+    Tmpfs,
+    Ext4,
+    OtherDirectory,
+}
+
+impl Target {
+    fn new(name: String, kind: Kind, surface: impl Surface + 'static) -> Self {
+        Self {
+            name,
+            kind,
+            surface: Box::new(surface),
+            timer: Timer::new(),
+        }
+    }
+}
+
+fn targets(options: &Options) -> Result<Vec<Target>> {
+    let mut targets = Vec::new();
+    for engine in &options.types {
+        let surface = surface::Engine::new(images::on_shared_memory(*engine)?)?;
+        targets.push(Target::new(engine.to_string(), Kind::Engine(*engine), surface));
+    }
+    let shm = PathBuf::from("/dev/shm");
+    for dir in options.dirs.iter().chain(options.with_tmpfs.then_some(&shm)) {
+        let kind = kind_of(dir)?;
+        let surface = Directory::below(dir)?;
+        targets.push(Target::new(dir.display().to_string(), kind, surface));
+    }
+    if options.with_ext4 {
+        let root = detached::ext4_on_loop()?;
+        let surface = Directory::owned(&root)?;
+        targets.push(Target::new("ext4".into(), Kind::Ext4, surface));
+    }
+    Ok(targets)
+}
+
+/// Which kernel file system a directory is on, by its magic number (statfs(2)).
+fn kind_of(dir: &std::path::Path) -> Result<Kind> {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    const EXT4_SUPER_MAGIC: u64 = 0xef53;
+    let stat = rustix::fs::statfs(dir).what(|| format!("statfs {}", dir.display()))?;
+    Ok(match stat.f_type as u64 {
+        TMPFS_MAGIC => Kind::Tmpfs,
+        EXT4_SUPER_MAGIC => Kind::Ext4,
+        _ => Kind::OtherDirectory,
+    })
+}
+
+/// Samples of one operation, in nanoseconds per operation.
+#[derive(Default)]
+struct Samples {
+    batches: Vec<f64>,
+    singles: Vec<f64>,
+}
+
+/// Times operations.
+struct Timer {
+    samples: BTreeMap<Op, Samples>,
+    clock_ns: f64,
+    singles_first: bool,
+}
+
+impl Timer {
+    fn new() -> Self {
+        Self {
+            samples: BTreeMap::new(),
+            clock_ns: clock_cost(),
+            singles_first: false,
+        }
+    }
+
+    fn forget(&mut self) {
+        self.samples.clear();
+    }
+}
+
+/// What two readings of the clock cost when nothing lies between them.
+fn clock_cost() -> f64 {
+    let mut samples: Vec<f64> = (0..1000)
+        .map(|_| Instant::now().elapsed().as_nanos() as f64)
+        .collect();
+    stats::median(&mut samples).unwrap_or_default()
+}
+
+impl Meter for Timer {
+    fn run(&mut self, op: Op, n: usize, call: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
+        let samples = self.samples.entry(op).or_default();
+        let half = n / 2;
+        for (part, range) in [0..half, half..n].into_iter().enumerate() {
+            if (part == 0) == self.singles_first {
+                for i in range {
+                    let start = Instant::now();
+                    call(i)?;
+                    let ns = start.elapsed().as_nanos() as f64 - self.clock_ns;
+                    samples.singles.push(ns.max(0.0));
+                }
+            } else {
+                for first in range.clone().step_by(BATCH) {
+                    let last = (first + BATCH).min(range.end);
+                    let start = Instant::now();
+                    for i in first..last {
+                        call(i)?;
+                    }
+                    let ns = start.elapsed().as_nanos() as f64;
+                    samples.batches.push(ns / (last - first) as f64);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn report(targets: Vec<Target>, options: &Options, machine: Machine) -> Result<Report> {
+    let mut rows = Vec::new();
+    let mut kinds = Vec::new();
+    for mut target in targets {
+        let counts = match target.kind {
+            Kind::Engine(engine) => count(engine)?,
+            _ => BTreeMap::new(),
+        };
+        for op in Op::ALL {
+            let samples = target.timer.samples.entry(op).or_default();
+            let count = counts.get(&op);
+            rows.push(Row {
+                target: target.name.clone(),
+                op: op.name(),
+                ns_median: tenths(stats::median(&mut samples.batches).unwrap_or_default()),
+                ns_p99: tenths(stats::quantile(&mut samples.singles, 0.99).unwrap_or_default()),
+                flushes: count.map(|c| c.flushes),
+                fences: count.map(|c| c.fences),
+                bytes: count.map(|c| c.bytes),
+            });
+        }
+        kinds.push((target.name, target.kind));
+    }
+    Ok(Report {
+        goals: goals::judge(&rows, &kinds),
+        rows,
+        machine,
+        notes: notes(options),
+    })
+}
+
+/// Rounds for printing: finer digits are noise.
+fn tenths(x: f64) -> f64 {
+    (x * 10.0).round() / 10.0
+}
+
+/// Averages of the counted pass.
+struct PerOp {
+    flushes: f64,
+    fences: f64,
+    bytes: f64,
+}
+
+/// Reads the medium's counters around each operation.
+struct Counter {
+    pm: Arc<Counting<MemoryPmem>>,
+    seen: BTreeMap<Op, PerOp>,
+}
+
+impl Meter for Counter {
+    fn run(&mut self, op: Op, n: usize, call: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
+        self.pm.reset();
+        (0..n).try_for_each(call)?;
+        let counts = self.pm.counts();
+        let per_op = |total: u64| (total as f64 / n as f64 * 100.0).round() / 100.0;
+        let average = PerOp {
+            flushes: per_op(counts.flushes),
+            fences: per_op(counts.fences),
+            bytes: per_op(counts.bytes),
+        };
+        self.seen.insert(op, average);
+        Ok(())
+    }
+}
+
+/// Counts what each operation does to the medium; nothing where there is none.
+fn count(engine: Engine) -> Result<BTreeMap<Op, PerOp>> {
+    let Engine::Bpfs(mode) = engine else {
+        return Ok(BTreeMap::new());
+    };
+    let (fs, pm) = images::counted(mode)?;
+    let mut counter = Counter {
+        pm,
+        seen: BTreeMap::new(),
+    };
+    let mut surface = surface::Engine::new(fs)?;
+    Slice::new(COUNTED).run(&mut surface, &mut counter)?;
+    Ok(counter.seen)
+}
+
+fn notes(options: &Options) -> Vec<String> {
+    let mut notes = vec![
+        format!(
+            "Targets take turns: {} rounds of {SLICE} operations of each kind, one thread on one CPU.",
+            options.rounds
+        ),
+        format!(
+            "ns: median of batches of {BATCH} operations; p99: 99th percentile of single \
+             operations, less the cost of reading the clock."
+        ),
+        "Engines are called in this process, over a file of 256 MiB in /dev/shm that is mapped, \
+         preallocated and touched beforehand, with real flush and fence instructions."
+            .into(),
+        "Reads and overwrites go to a file of 4 MiB; directories hold at most the names of one slice."
+            .into(),
+        "Directories are used by system calls: create is open(O_CREAT) and close, open is open \
+         and close."
+            .into(),
+        "lines, fences, bytes: per operation, counted at the medium in a pass of its own.".into(),
+    ];
+    if options.with_ext4 {
+        notes.push("ext4: default options, on a loop device over a file on tmpfs.".into());
+    }
+    notes
+}
+
+impl Report {
+    /// One operation on one target.
+    pub(crate) fn find(&self, target: &str, op: &str) -> Option<&Row> {
+        self.rows.iter().find(|r| r.target == target && r.op == op)
+    }
+
+    /// The targets, in the order of the options.
+    pub(crate) fn targets(&self) -> Vec<&str> {
+        let mut targets: Vec<_> = self.rows.iter().map(|r| r.target.as_str()).collect();
+        targets.dedup();
+        targets
+    }
+
+    /// Medians and tails, a row for each operation, a pair of columns for each target;
+    /// then the counters of the engines.
+    pub(crate) fn grid(&self) -> Grid {
+        let targets = self.targets();
+        let counted: Vec<_> = targets
+            .iter()
+            .filter(|t| self.rows.iter().any(|r| r.target == **t && r.bytes.is_some()))
+            .collect();
+        let mut heads = vec!["op".to_owned()];
+        heads.extend(targets.iter().flat_map(|t| [format!("{t} ns"), "p99".into()]));
+        heads.extend(counted.iter().flat_map(|t| {
+            [format!("{t} lines"), "fences".into(), "bytes".into()]
+        }));
+        let rows = Op::ALL.map(|op| {
+            let mut cells = vec![op.name().to_owned()];
+            for row in targets.iter().filter_map(|t| self.find(t, op.name())) {
+                cells.extend([row.ns_median, row.ns_p99].map(|x| table::figure(Some(x))));
+            }
+            for row in counted.iter().filter_map(|t| self.find(t, op.name())) {
+                cells.extend([row.flushes, row.fences, row.bytes].map(table::figure));
+            }
+            cells
+        });
+        Grid {
+            heads,
+            rows: rows.to_vec(),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.machine)?;
+        self.notes.iter().try_for_each(|note| writeln!(f, "{note}"))?;
+        writeln!(f, "\n{}", self.grid().text())?;
+        if !self.goals.is_empty() {
+            writeln!(f, "\nMedians of this run against the goals:")?;
+        }
+        self.goals.iter().try_for_each(|goal| writeln!(f, "{goal}"))
+    }
+}
+
+#[cfg(test)]
+mod tests;
