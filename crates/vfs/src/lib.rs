@@ -4,6 +4,7 @@
 //! - [`Guarantees`]: what a file system promises about crashes, as a value.
 //! - [`ModelFs`]: a complete in-memory file system, the oracle.
 //! - `script`: operation scripts, generated, replayed, shrunk and printed.
+//! - [`Snapshot`]: the whole visible state as a value.
 //! - [`perm`]: permissions and ownership, as Linux has them.
 //! - [`check`]: how checkers report, by invariant.
 #![forbid(unsafe_code)]
@@ -14,6 +15,7 @@ mod fs;
 mod guarantees;
 mod model;
 pub mod perm;
+pub mod snapshot;
 mod types;
 
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -21,6 +23,7 @@ pub use fs::FileSystem;
 pub use guarantees::{Atomicity, Durability, Guarantees, Ordering};
 pub use model::{Atime, ModelFs, ModelOptions};
 pub use rustix::io::Errno;
+pub use snapshot::{Snapshot, SnapshotError};
 pub use types::*;
 
 /// Result of a file-system call: the error is the errno that the caller sees.
