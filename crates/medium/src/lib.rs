@@ -21,25 +21,33 @@
 //! File systems reach the bytes only through the trait; nobody holds a `&mut [u8]`
 //! over live memory.
 
+mod counting;
 mod cpu;
 mod durability;
 mod error;
+mod faulty;
+mod latency;
 mod lock;
 mod mapped;
 mod memory;
 mod open_error;
+mod power_cut;
 mod raw;
 pub mod recording;
 mod sigbus;
 mod touched;
 mod units;
 
+pub use counting::{Counting, Counts};
 pub use durability::{Durability, EffectiveDurability, UnknownDurability};
 pub use error::MediumError;
+pub use faulty::Faulty;
+pub use latency::{Calibration, Latency, LatencyModel};
 pub use lock::Holder;
 pub use mapped::{MapOptions, MappedPmem, Reserve, create_file};
 pub use memory::MemoryPmem;
 pub use open_error::OpenError;
+pub use power_cut::{CutAfter, CutReport, PersistModel, PowerCut, UnknownModel};
 pub use recording::Recording;
 pub use units::{Unit, unit_count, units};
 

@@ -1,0 +1,152 @@
+//! Counts what is done to a region.
+
+use crate::units::{line_count, unit_count};
+use crate::{MediumError, Pmem};
+use std::ops::Sub;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What was done to a region, up to some moment. Subtract two to get what was done
+/// in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Bytes stored through the cache.
+    pub stored_bytes: u64,
+    /// Bytes stored around the cache.
+    pub nt_bytes: u64,
+    /// Atomic stores of both kinds, of 1, 2, 4 or 8 bytes each.
+    pub stores: u64,
+    /// Lines flushed, counted again each time they are.
+    pub flushed_lines: u64,
+    /// Fences, also those that failed.
+    pub fences: u64,
+}
+
+impl Counts {
+    /// Bytes stored in either way.
+    pub fn bytes(&self) -> u64 {
+        self.stored_bytes + self.nt_bytes
+    }
+}
+
+impl Sub for Counts {
+    type Output = Self;
+
+    /// What was done after `earlier`.
+    fn sub(self, earlier: Self) -> Self {
+        let since = u64::wrapping_sub;
+        Self {
+            stored_bytes: since(self.stored_bytes, earlier.stored_bytes),
+            nt_bytes: since(self.nt_bytes, earlier.nt_bytes),
+            stores: since(self.stores, earlier.stores),
+            flushed_lines: since(self.flushed_lines, earlier.flushed_lines),
+            fences: since(self.fences, earlier.fences),
+        }
+    }
+}
+
+/// Passes everything on to `P` and counts it. The counters of a call are not read
+/// together: a snapshot taken while other threads work is only about right.
+pub struct Counting<P> {
+    inner: P,
+    stored_bytes: AtomicU64,
+    nt_bytes: AtomicU64,
+    stores: AtomicU64,
+    flushed_lines: AtomicU64,
+    fences: AtomicU64,
+}
+
+impl<P: Pmem> Counting<P> {
+    /// All counts start at 0.
+    pub fn new(inner: P) -> Self {
+        Self {
+            inner,
+            stored_bytes: AtomicU64::new(0),
+            nt_bytes: AtomicU64::new(0),
+            stores: AtomicU64::new(0),
+            flushed_lines: AtomicU64::new(0),
+            fences: AtomicU64::new(0),
+        }
+    }
+
+    /// The region underneath. What is done to it directly is not counted.
+    pub fn inner(&self) -> &P {
+        &self.inner
+    }
+
+    /// The counts now.
+    pub fn snapshot(&self) -> Counts {
+        Counts {
+            stored_bytes: self.stored_bytes.load(Relaxed),
+            nt_bytes: self.nt_bytes.load(Relaxed),
+            stores: self.stores.load(Relaxed),
+            flushed_lines: self.flushed_lines.load(Relaxed),
+            fences: self.fences.load(Relaxed),
+        }
+    }
+
+    fn count_stores(&self, bytes: &AtomicU64, off: u64, len: usize) {
+        bytes.fetch_add(len as u64, Relaxed);
+        self.stores.fetch_add(unit_count(off, len as u64), Relaxed);
+    }
+}
+
+impl<P: Pmem> Pmem for Counting<P> {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn load(&self, off: u64) -> Result<u64, MediumError> {
+        self.inner.load(off)
+    }
+
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.inner.read(off, buf)
+    }
+
+    fn store(&self, off: u64, bytes: &[u8]) {
+        self.count_stores(&self.stored_bytes, off, bytes.len());
+        self.inner.store(off, bytes);
+    }
+
+    fn store_nt(&self, off: u64, bytes: &[u8]) {
+        self.count_stores(&self.nt_bytes, off, bytes.len());
+        self.inner.store_nt(off, bytes);
+    }
+
+    fn flush(&self, off: u64, len: u64) {
+        self.flushed_lines.fetch_add(line_count(off, len), Relaxed);
+        self.inner.flush(off, len);
+    }
+
+    fn fence(&self) -> Result<(), MediumError> {
+        self.fences.fetch_add(1, Relaxed);
+        self.inner.fence()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryPmem;
+
+    #[test]
+    fn counts_are_of_units_and_lines() {
+        let pm = Counting::new(MemoryPmem::new(4096));
+        pm.store_word(8, 1);
+        let before = pm.snapshot();
+        pm.store(6, &[1; 11]);
+        pm.store_nt(64, &[2; 128]);
+        pm.flush(63, 2);
+        pm.flush(100, 0);
+        pm.fence().unwrap();
+        let expected = Counts {
+            stored_bytes: 11,
+            nt_bytes: 128,
+            stores: 3 + 16,
+            flushed_lines: 2,
+            fences: 1,
+        };
+        assert_eq!(pm.snapshot() - before, expected);
+        assert_eq!(expected.bytes(), 139);
+    }
+}

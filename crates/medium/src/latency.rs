@@ -1,0 +1,286 @@
+//! Memory that is slower to write than the one it runs on.
+//!
+//! Models what Mnemosyne's evaluation models (Volos, section 3.5.1): extra time for
+//! each line that is flushed, a cap on the bandwidth of streaming stores, and extra
+//! time at a fence. Loads, and stores that stay in the cache, cost nothing extra.
+//! Guarantee: delays come within 4 % of what was asked for, in the median;
+//! [`Calibration::measure`] tells how near on this machine.
+
+use crate::units::line_count;
+use crate::{MediumError, Pmem};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// The delays to add; 0 adds none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LatencyModel {
+    /// Nanoseconds for each line that is flushed.
+    pub flush_line_ns: u64,
+    /// Nanoseconds for each line that a streaming store touches.
+    pub stream_line_ns: u64,
+    /// Bytes per second that streaming stores may reach, or 0 for no cap.
+    pub stream_bytes_per_s: u64,
+    /// Nanoseconds for each fence.
+    pub fence_ns: u64,
+}
+
+impl LatencyModel {
+    /// Phase-change memory as Mnemosyne's evaluation assumes it: 150 ns, 4 GB/s.
+    pub const PHASE_CHANGE: Self = Self {
+        flush_line_ns: 150,
+        stream_line_ns: 0,
+        stream_bytes_per_s: 4_000_000_000,
+        fence_ns: 150,
+    };
+}
+
+/// Passes everything on to `P` and takes longer.
+pub struct Latency<P> {
+    inner: P,
+    model: LatencyModel,
+    spin: &'static Spin,
+}
+
+impl<P: Pmem> Latency<P> {
+    /// Adds the delays of `model`. The first call in a process takes some 50 ms to
+    /// measure the processor's time-stamp counter.
+    pub fn new(inner: P, model: LatencyModel) -> Self {
+        let spin = Spin::calibrated();
+        Self { inner, model, spin }
+    }
+
+    /// The region underneath, without the delays.
+    pub fn inner(&self) -> &P {
+        &self.inner
+    }
+
+    /// The delays.
+    pub fn model(&self) -> LatencyModel {
+        self.model
+    }
+}
+
+impl<P: Pmem> Pmem for Latency<P> {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn load(&self, off: u64) -> Result<u64, MediumError> {
+        self.inner.load(off)
+    }
+
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.inner.read(off, buf)
+    }
+
+    fn store(&self, off: u64, bytes: &[u8]) {
+        self.inner.store(off, bytes);
+    }
+
+    fn store_nt(&self, off: u64, bytes: &[u8]) {
+        let start = ticks();
+        self.inner.store_nt(off, bytes);
+        let len = bytes.len() as u64;
+        self.spin
+            .wait(line_count(off, len) * self.model.stream_line_ns);
+        // The cap is on the whole, with the time that the stores took themselves.
+        if let Some(ns) = (len * 1_000_000_000).checked_div(self.model.stream_bytes_per_s) {
+            self.spin.wait_from(start, ns);
+        }
+    }
+
+    fn flush(&self, off: u64, len: u64) {
+        self.inner.flush(off, len);
+        self.spin
+            .wait(line_count(off, len) * self.model.flush_line_ns);
+    }
+
+    fn fence(&self) -> Result<(), MediumError> {
+        let result = self.inner.fence();
+        self.spin.wait(self.model.fence_ns);
+        result
+    }
+}
+
+/// How near the delays come on this machine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Calibration {
+    /// The delay that was asked for, in nanoseconds.
+    pub asked_ns: u64,
+    /// The median delay, in nanoseconds.
+    pub median_ns: f64,
+}
+
+impl Calibration {
+    /// Measures delays of `asked_ns` with the system's clock, in batches, for some
+    /// 8,000 delays.
+    pub fn measure(asked_ns: u64) -> Self {
+        const BATCHES: usize = 251;
+        const DELAYS: u32 = 32;
+        let spin = Spin::calibrated();
+        let batch = || {
+            let start = Instant::now();
+            (0..DELAYS).for_each(|_| spin.wait(asked_ns));
+            start.elapsed().as_nanos() as f64 / f64::from(DELAYS)
+        };
+        let median_ns = median((0..BATCHES).map(|_| batch()).collect());
+        Self {
+            asked_ns,
+            median_ns,
+        }
+    }
+
+    /// The deviation of the median as a part of what was asked: 0.01 is 1 % too long.
+    pub fn error(&self) -> f64 {
+        self.median_ns / self.asked_ns as f64 - 1.0
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// A spinning wait on the time-stamp counter. It does not sleep or use PAUSE: both
+/// take longer than the delays in question.
+struct Spin {
+    ticks_per_ns: f64,
+    /// What a wait takes beyond the ticks it spins for, in the median.
+    overhead_ticks: f64,
+}
+
+impl Spin {
+    /// The process's own, measured once.
+    fn calibrated() -> &'static Self {
+        static SPIN: OnceLock<Spin> = OnceLock::new();
+        SPIN.get_or_init(|| {
+            let mut spin = Spin {
+                ticks_per_ns: ticks_per_ns(),
+                overhead_ticks: 0.0,
+            };
+            spin.overhead_ticks = spin.measure_overhead();
+            spin
+        })
+    }
+
+    /// Waits for `ns` nanoseconds from now; not at all if 0.
+    fn wait(&self, ns: u64) {
+        if ns > 0 {
+            self.wait_from(ticks(), ns);
+        }
+    }
+
+    /// Waits until `ns` nanoseconds after `start`.
+    fn wait_from(&self, start: u64, ns: u64) {
+        let target = (ns as f64 * self.ticks_per_ns - self.overhead_ticks) as u64;
+        while ticks().wrapping_sub(start) < target {}
+    }
+
+    /// By how many ticks a wait is too long: reading the counter takes time, and the
+    /// last round of the loop passes the target by half a round on average.
+    fn measure_overhead(&self) -> f64 {
+        const NS: u64 = 500;
+        const WAITS: u64 = 64;
+        let excess = || {
+            let start = ticks();
+            (0..WAITS).for_each(|_| self.wait(NS));
+            ticks().wrapping_sub(start) as f64 / WAITS as f64 - NS as f64 * self.ticks_per_ns
+        };
+        median((0..301).map(|_| excess()).collect())
+    }
+}
+
+/// The rate of [`ticks`], by the system's clock.
+fn ticks_per_ns() -> f64 {
+    const SPAN: Duration = Duration::from_millis(4);
+    let rate = || {
+        let (clock, counter) = (Instant::now(), ticks());
+        while clock.elapsed() < SPAN {}
+        let counted = ticks().wrapping_sub(counter);
+        counted as f64 / clock.elapsed().as_nanos() as f64
+    };
+    // The median, as any one span may have been interrupted between two readings.
+    median((0..9).map(|_| rate()).collect())
+}
+
+/// The time-stamp counter.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn ticks() -> u64 {
+    // SAFETY: every x86-64 has the counter, and Linux lets user code read it.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// Nanoseconds of the system's clock.
+#[cfg(not(target_arch = "x86_64"))]
+fn ticks() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryPmem;
+
+    const TOLERANCE: f64 = 0.04;
+
+    /// Delays are about time by nature, and the machine may be busy: the best of
+    /// several measurements counts, each already the median of many delays. A wrong
+    /// calibration is wrong every time.
+    fn best_error(mut measure: impl FnMut() -> f64) -> f64 {
+        let mut best = f64::INFINITY;
+        for _ in 0..20 {
+            best = best.min(measure().abs());
+            if best <= TOLERANCE {
+                break;
+            }
+        }
+        best
+    }
+
+    #[test]
+    fn delays_are_within_4_percent_in_the_median() {
+        for asked_ns in [100, 150, 500, 1000, 10_000] {
+            let error = best_error(|| Calibration::measure(asked_ns).error());
+            assert!(error <= TOLERANCE, "{asked_ns} ns: off by {error:.3}");
+        }
+    }
+
+    /// Median nanoseconds of `call`, compared with `asked_ns`.
+    fn error_of(call: impl Fn(), asked_ns: f64) -> f64 {
+        best_error(|| {
+            let time = || {
+                let start = Instant::now();
+                call();
+                start.elapsed().as_nanos() as f64
+            };
+            median((0..101).map(|_| time()).collect()) / asked_ns - 1.0
+        })
+    }
+
+    #[test]
+    fn each_kind_of_call_takes_the_time_of_the_model() {
+        let model = LatencyModel {
+            flush_line_ns: 1000,
+            stream_line_ns: 0,
+            stream_bytes_per_s: 1_000_000_000,
+            fence_ns: 20_000,
+        };
+        let pm = Latency::new(MemoryPmem::new(1 << 20), model);
+        let flush = error_of(|| pm.flush(10, 20 * 64), 21_000.0);
+        assert!(flush <= TOLERANCE, "flush: off by {flush:.3}");
+        let fence = error_of(|| pm.fence().unwrap(), 20_000.0);
+        assert!(fence <= TOLERANCE, "fence: off by {fence:.3}");
+        let bytes = vec![1; 65536];
+        let stream = error_of(|| pm.store_nt(0, &bytes), 65_536.0);
+        assert!(stream <= TOLERANCE, "bandwidth: off by {stream:.3}");
+        let model = LatencyModel {
+            stream_line_ns: 500,
+            ..LatencyModel::default()
+        };
+        let pm = Latency::new(MemoryPmem::new(1 << 20), model);
+        let lines = error_of(|| pm.store_nt(0, &[1; 6400]), 50_000.0);
+        assert!(lines <= TOLERANCE, "streamed lines: off by {lines:.3}");
+    }
+}

@@ -1,0 +1,492 @@
+//! A region whose power can be cut at any moment.
+//!
+//! Guarantees:
+//!
+//! 1. After [`PowerCut::cut`] the region underneath is in a state that a power failure
+//!    at that moment could have left under the chosen [`PersistModel`], picked by the
+//!    seed; the same calls and the same seed give the same state.
+//! 2. What was flushed (or streamed) and fenced before is in it. A flush speaks for
+//!    the stores to its line so far, and for the fence of its own thread.
+//! 3. The cut waits for calls in progress. Later ones change nothing and fail with
+//!    [`MediumError::PowerCut`].
+//!
+//! For each line with stores that are not durable it keeps what the words held before
+//! each of them, oldest first. A store that is never flushed stays in that list.
+
+use crate::units::{lines, unit_count, units};
+use crate::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::thread::{self, ThreadId};
+
+/// What may be left of stores that were not durable when the power went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum PersistModel {
+    /// Each 8-byte word keeps any number of its stores, oldest first, whatever the
+    /// other words keep (what BPFS and Mnemosyne assume).
+    #[default]
+    Words,
+    /// Each line keeps any number of its stores, oldest first, whatever the other
+    /// lines keep (what x86 does).
+    Lines,
+}
+
+impl PersistModel {
+    /// Both models.
+    pub const ALL: [Self; 2] = [Self::Words, Self::Lines];
+}
+
+impl fmt::Display for PersistModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Words => "words",
+            Self::Lines => "lines",
+        })
+    }
+}
+
+/// The text is neither `words` nor `lines`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not one of words, lines")]
+pub struct UnknownModel(String);
+
+impl FromStr for PersistModel {
+    type Err = UnknownModel;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        match s {
+            "words" => Ok(Self::Words),
+            "lines" => Ok(Self::Lines),
+            _ => Err(UnknownModel(s.to_owned())),
+        }
+    }
+}
+
+/// When an armed cut happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CutAfter {
+    /// At the end of the call that makes this many more atomic stores (at least 1).
+    Stores(u64),
+    /// At the start of this many-th next fence (at least 1), which fails.
+    Fences(u64),
+}
+
+/// What a cut did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CutReport {
+    /// The seed that picked the state.
+    pub seed: u64,
+    /// The model it was picked by.
+    pub model: PersistModel,
+    /// Lines that had stores in flight.
+    pub lines: u64,
+    /// Stores that were in flight.
+    pub stores: u64,
+    /// How many of them were lost.
+    pub lost: u64,
+}
+
+impl fmt::Display for CutReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "power cut with seed {} under the model '{}': of {} stores in flight to {} lines, {} were lost",
+            self.seed, self.model, self.stores, self.lines, self.lost
+        )
+    }
+}
+
+/// One store that is not durable.
+#[derive(Clone, Copy)]
+struct Pending {
+    /// Ascends within the shard.
+    id: u64,
+    /// Index of the word in its line.
+    word: u8,
+    /// What the word held before.
+    old: u64,
+    /// Durable under `Lines`, because a later store to the line is.
+    line_durable: bool,
+}
+
+/// The lines whose number maps here.
+#[derive(Default)]
+struct Shard {
+    last_id: u64,
+    /// By offset of the line; oldest store first.
+    lines: HashMap<u64, Vec<Pending>>,
+}
+
+/// What the next fence of a thread makes durable.
+enum Claim {
+    /// All stores to `line` up to `last`.
+    Flushed { line: u64, last: u64 },
+    /// The stores with `ids` to `line`, and those to the same words before them.
+    Streamed { line: u64, ids: Range<u64> },
+}
+
+enum Power {
+    On,
+    Off(Result<CutReport, MediumError>),
+}
+
+type Claims = HashMap<ThreadId, Vec<Claim>>;
+
+/// Shards of each kind: enough that a few threads seldom meet.
+const SHARDS: usize = 64;
+/// No cut is armed.
+const NEVER: u64 = u64::MAX;
+
+/// Passes everything on to `P` until the power is cut.
+pub struct PowerCut<P> {
+    inner: P,
+    /// Read by every call for as long as it lasts, written by the cut.
+    power: RwLock<Power>,
+    shards: Box<[Mutex<Shard>]>,
+    claims: Box<[Mutex<Claims>]>,
+    thread_hash: RandomState,
+    stores_left: AtomicU64,
+    fences_left: AtomicU64,
+    /// Seed and model of the armed cut.
+    armed: Mutex<(u64, PersistModel)>,
+}
+
+impl<P: Pmem> PowerCut<P> {
+    /// The power is on, and all that `inner` holds now counts as durable.
+    pub fn new(inner: P) -> Self {
+        Self {
+            inner,
+            power: RwLock::new(Power::On),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            claims: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            thread_hash: RandomState::new(),
+            stores_left: AtomicU64::new(NEVER),
+            fences_left: AtomicU64::new(NEVER),
+            armed: Mutex::default(),
+        }
+    }
+
+    /// The region underneath. After a cut it holds the crash state; before, it must
+    /// not be stored to.
+    pub fn inner(&self) -> &P {
+        &self.inner
+    }
+
+    /// Ends the use of the region.
+    pub fn into_inner(self) -> P {
+        self.inner
+    }
+
+    /// Cuts the power now. If it was cut before, nothing happens and the first cut's
+    /// result is returned.
+    ///
+    /// # Errors
+    /// [`MediumError`] if the region underneath cannot take the crash state.
+    pub fn cut(&self, seed: u64, model: PersistModel) -> Result<CutReport, MediumError> {
+        let mut power = self.power.write().unwrap_or_else(PoisonError::into_inner);
+        match *power {
+            Power::Off(result) => result,
+            Power::On => {
+                let result = self.crash(seed, model);
+                *power = Power::Off(result);
+                result
+            }
+        }
+    }
+
+    /// Arms a cut, in place of one that was armed before.
+    pub fn cut_after(&self, when: CutAfter, seed: u64, model: PersistModel) {
+        *locked(&self.armed) = (seed, model);
+        let (stores, fences) = match when {
+            CutAfter::Stores(n) => (n.max(1), NEVER),
+            CutAfter::Fences(n) => (NEVER, n.max(1)),
+        };
+        self.stores_left.store(stores, SeqCst);
+        self.fences_left.store(fences, SeqCst);
+    }
+
+    /// What the cut did, if there was one.
+    pub fn outcome(&self) -> Option<Result<CutReport, MediumError>> {
+        match *self.power.read().unwrap_or_else(PoisonError::into_inner) {
+            Power::On => None,
+            Power::Off(result) => Some(result),
+        }
+    }
+
+    /// Keeps the power on while the result lives, if it is on.
+    fn powered(&self) -> Result<RwLockReadGuard<'_, Power>, MediumError> {
+        let power = self.power.read().unwrap_or_else(PoisonError::into_inner);
+        match *power {
+            Power::On => Ok(power),
+            Power::Off(_) => Err(MediumError::PowerCut),
+        }
+    }
+
+    fn shard(&self, line: u64) -> MutexGuard<'_, Shard> {
+        locked(&self.shards[(line / LINE_BYTES) as usize % SHARDS])
+    }
+
+    fn claims(&self) -> (ThreadId, MutexGuard<'_, Claims>) {
+        let me = thread::current().id();
+        let shard = self.thread_hash.hash_one(me) as usize % SHARDS;
+        (me, locked(&self.claims[shard]))
+    }
+
+    fn claim(&self, new: Vec<Claim>) {
+        let (me, mut claims) = self.claims();
+        claims.entry(me).or_default().extend(new);
+    }
+
+    fn in_range(&self, off: u64, len: u64) -> bool {
+        off.checked_add(len).is_some_and(|end| end <= self.len())
+    }
+
+    /// Stores `part`, all of it in `line`, and returns the ids of its stores.
+    fn store_in_line(&self, line: u64, off: u64, part: &[u8], stream: bool) -> Range<u64> {
+        let mut guard = self.shard(line);
+        let shard = &mut *guard;
+        let log = shard.lines.entry(line).or_default();
+        let first = shard.last_id + 1;
+        // Several units of one call may share a word: the later one's old value has
+        // the earlier one in it.
+        let mut previous = None;
+        for unit in units(off, part) {
+            let word_off = unit.word_off();
+            let old = match previous {
+                Some((same, value)) if same == word_off => Ok(value),
+                _ => self.inner.load(word_off),
+            };
+            // A word that cannot be read has no state to go back to.
+            let Ok(old) = old else { continue };
+            previous = Some((word_off, unit.apply(old)));
+            shard.last_id += 1;
+            log.push(Pending {
+                id: shard.last_id,
+                word: ((word_off - line) / WORD_BYTES) as u8,
+                old,
+                line_durable: false,
+            });
+        }
+        if stream {
+            self.inner.store_nt(off, part);
+        } else {
+            self.inner.store(off, part);
+        }
+        first..shard.last_id + 1
+    }
+
+    fn store_any(&self, off: u64, bytes: &[u8], stream: bool) {
+        let Ok(power) = self.powered() else { return };
+        if !self.in_range(off, bytes.len() as u64) {
+            // The region underneath reports it at the next fence.
+            return self.inner.store(off, bytes);
+        }
+        let mut streamed = Vec::new();
+        let mut rest = bytes;
+        for line in lines(off, bytes.len() as u64) {
+            let at = line.max(off);
+            let (part, tail) = rest.split_at(rest.len().min((line + LINE_BYTES - at) as usize));
+            let ids = self.store_in_line(line, at, part, stream);
+            if stream {
+                streamed.push(Claim::Streamed { line, ids });
+            }
+            rest = tail;
+        }
+        if stream {
+            self.claim(streamed);
+        }
+        drop(power);
+        if count_down(&self.stores_left, unit_count(off, bytes.len() as u64)) {
+            self.cut_as_armed();
+        }
+    }
+
+    fn cut_as_armed(&self) {
+        let (seed, model) = *locked(&self.armed);
+        // Whoever looks for the result finds it in `outcome`.
+        let _ = self.cut(seed, model);
+    }
+
+    /// Makes durable what this thread may claim.
+    fn settle(&self) {
+        let (me, mut claims) = self.claims();
+        let mine = claims.remove(&me);
+        drop(claims);
+        for claim in mine.into_iter().flatten() {
+            let (Claim::Flushed { line, .. } | Claim::Streamed { line, .. }) = claim;
+            let mut shard = self.shard(line);
+            let Some(log) = shard.lines.get_mut(&line) else {
+                continue;
+            };
+            match claim {
+                Claim::Flushed { last, .. } => log.retain(|p| p.id > last),
+                Claim::Streamed { ids, .. } => settle_streamed(log, &ids),
+            }
+            if log.is_empty() {
+                shard.lines.remove(&line);
+            }
+        }
+    }
+
+    /// Rolls the region underneath back to a crash state. The caller holds the power.
+    fn crash(&self, seed: u64, model: PersistModel) -> Result<CutReport, MediumError> {
+        let mut logs: Vec<(u64, Vec<Pending>)> = Vec::new();
+        for shard in &self.shards {
+            logs.extend(locked(shard).lines.drain());
+        }
+        // In an order that the seed alone decides what happens to.
+        logs.sort_unstable_by_key(|(line, _)| *line);
+        let mut choose = Choice::new(seed);
+        let mut report = CutReport {
+            seed,
+            model,
+            lines: logs.len() as u64,
+            stores: 0,
+            lost: 0,
+        };
+        for (line, log) in logs {
+            report.stores += log.len() as u64;
+            report.lost += match model {
+                PersistModel::Words => self.crash_words(line, &log, &mut choose),
+                PersistModel::Lines => self.crash_line(line, &log, &mut choose),
+            };
+            self.inner.flush(line, LINE_BYTES);
+        }
+        self.inner.fence()?;
+        Ok(report)
+    }
+
+    /// Takes back the newest stores to each word of a line, as many as are chosen.
+    fn crash_words(&self, line: u64, log: &[Pending], choose: &mut Choice) -> u64 {
+        let mut lost = 0;
+        for word in 0..(LINE_BYTES / WORD_BYTES) as u8 {
+            let stores: Vec<_> = log.iter().filter(|p| p.word == word).collect();
+            let keep = choose.up_to(stores.len());
+            if let Some(first_lost) = stores.get(keep) {
+                self.undo(line, first_lost);
+            }
+            lost += stores.len() - keep;
+        }
+        lost as u64
+    }
+
+    /// Takes back the newest stores to a line, as many as are chosen.
+    fn crash_line(&self, line: u64, log: &[Pending], choose: &mut Choice) -> u64 {
+        let durable = log
+            .iter()
+            .rposition(|p| p.line_durable)
+            .map_or(0, |i| i + 1);
+        let keep = durable + choose.up_to(log.len() - durable);
+        let lost = &log[keep..];
+        lost.iter().rev().for_each(|p| self.undo(line, p));
+        lost.len() as u64
+    }
+
+    fn undo(&self, line: u64, store: &Pending) {
+        let off = line + u64::from(store.word) * WORD_BYTES;
+        self.inner.store_word(off, store.old);
+    }
+}
+
+/// Drops from a line's log what a fenced streaming store makes durable: itself, and
+/// the older stores to the same words. Under `Lines` it takes all older stores along.
+fn settle_streamed(log: &mut Vec<Pending>, ids: &Range<u64>) {
+    let mut newest = [0; (LINE_BYTES / WORD_BYTES) as usize];
+    let mut last = 0;
+    for p in log.iter().filter(|p| ids.contains(&p.id)) {
+        newest[p.word as usize] = p.id;
+        last = p.id;
+    }
+    for p in log.iter_mut().filter(|p| p.id < last) {
+        p.line_durable = true;
+    }
+    log.retain(|p| p.id > newest[p.word as usize]);
+}
+
+/// The seed's choices. One cut in eight loses all that it may and one keeps all:
+/// with many stores in flight, chance alone would never do either.
+struct Choice {
+    rng: fastrand::Rng,
+    bias: u8,
+}
+
+impl Choice {
+    fn new(seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let bias = rng.u8(..8);
+        Self { rng, bias }
+    }
+
+    /// How many of `n` stores to keep, from none to all.
+    fn up_to(&mut self, n: usize) -> usize {
+        match self.bias {
+            0 => 0,
+            1 => n,
+            _ => self.rng.usize(..=n),
+        }
+    }
+}
+
+/// Counts `n` off an armed counter; true for the call that brings it to zero.
+fn count_down(left: &AtomicU64, n: u64) -> bool {
+    let armed = |now| (now != NEVER).then(|| u64::saturating_sub(now, n));
+    let before = left.fetch_update(SeqCst, SeqCst, armed);
+    before.is_ok_and(|before| before > 0 && before <= n)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<P: Pmem> Pmem for PowerCut<P> {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn load(&self, off: u64) -> Result<u64, MediumError> {
+        let _power = self.powered()?;
+        self.inner.load(off)
+    }
+
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        let _power = self.powered()?;
+        self.inner.read(off, buf)
+    }
+
+    fn store(&self, off: u64, bytes: &[u8]) {
+        self.store_any(off, bytes, false);
+    }
+
+    fn store_nt(&self, off: u64, bytes: &[u8]) {
+        self.store_any(off, bytes, true);
+    }
+
+    fn flush(&self, off: u64, len: u64) {
+        let Ok(_power) = self.powered() else { return };
+        self.inner.flush(off, len);
+        if !self.in_range(off, len) {
+            return;
+        }
+        let claims = lines(off, len).filter_map(|line| {
+            let shard = self.shard(line);
+            let last = shard.lines.get(&line)?.last()?.id;
+            Some(Claim::Flushed { line, last })
+        });
+        self.claim(claims.collect());
+    }
+
+    fn fence(&self) -> Result<(), MediumError> {
+        if count_down(&self.fences_left, 1) {
+            self.cut_as_armed();
+        }
+        let _power = self.powered()?;
+        self.inner.fence()?;
+        self.settle();
+        Ok(())
+    }
+}
