@@ -1,3 +1,92 @@
-//! The `selvedge` program.
+//! The `selvedge` program: makes, mounts, checks, examines and measures file systems.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod alias;
+mod commands;
+mod engine;
+mod failure;
+mod mount;
+mod output;
+mod signature;
+mod size;
+
+use clap::{Parser, Subcommand};
+use failure::{Outcome, code};
+use std::ffi::OsString;
+use std::process::ExitCode;
+use tracing::level_filters::LevelFilter;
+
+/// Storage in which every write states what must be durable before it
+#[derive(Debug, Parser)]
+#[command(name = "selvedge", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// Say more; repeat for still more
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    verbose: u8,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Mount(commands::mount::Args),
+    Umount(commands::umount::Args),
+    Completions(commands::completions::Args),
+    Manpages(commands::manpages::Args),
+}
+
+impl Command {
+    fn run(&self) -> Outcome {
+        match self {
+            Self::Mount(args) => args.run(),
+            Self::Umount(args) => args.run(),
+            Self::Completions(args) => args.run(),
+            Self::Manpages(args) => args.run(),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let args = alias::expand(std::env::args_os());
+    let cli = match Cli::try_parse_from(&args) {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Nothing is left to try if the message cannot be printed either.
+            let _ = e.print();
+            return if e.use_stderr() {
+                usage_code(&args).into()
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    log(cli.verbose);
+    cli.command.run().unwrap_or_else(|failure| {
+        eprintln!("selvedge: {failure}");
+        failure.code()
+    })
+}
+
+/// The exit code of a wrong command line, which some commands have a convention for.
+fn usage_code(args: &[OsString]) -> u8 {
+    match args.get(1).and_then(|a| a.to_str()) {
+        Some("mount") => code::MOUNT_USAGE,
+        Some("fsck") => code::FSCK_USAGE,
+        _ => code::USAGE,
+    }
+}
+
+/// Sends what the libraries have to say to standard error.
+fn log(verbose: u8) {
+    let level = match verbose {
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        2 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .init();
+}

@@ -1,0 +1,61 @@
+//! The names under which `mkfs`, `fsck` and `mount` look for us: `mkfs.selvedge`,
+//! `fsck.fuse.selvedge`, `mount.fuse.selvedge`, `mkfs.bpfs` and so on. A link of such a
+//! name is the subcommand, with its conventional arguments.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+/// File-system types that name an engine; the others leave the choice to the image.
+const ENGINES: [&str; 1] = ["bpfs"];
+
+/// The arguments with the subcommand that the program's name stands for put in.
+pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut args = args.into_iter();
+    let Some(program) = args.next() else {
+        return vec!["selvedge".into()];
+    };
+    let mut expanded = vec!["selvedge".into()];
+    expanded.extend(subcommand(&program));
+    expanded.extend(args);
+    expanded
+}
+
+fn subcommand(program: &OsString) -> Vec<OsString> {
+    let name = Path::new(program).file_name().and_then(|n| n.to_str());
+    let Some((command, fs_type)) = name.and_then(|n| n.split_once('.')) else {
+        return Vec::new();
+    };
+    if !["mkfs", "fsck", "mount", "umount"].contains(&command) {
+        return Vec::new();
+    }
+    let mut words = vec![command.into()];
+    let engine = fs_type.strip_prefix("fuse.").unwrap_or(fs_type);
+    if matches!(command, "mkfs" | "mount") && ENGINES.contains(&engine) {
+        words.extend(["--type".into(), engine.into()]);
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(from: &[&str], to: &[&str]) {
+        let expanded = expand(from.iter().map(OsString::from));
+        assert_eq!(expanded, to);
+    }
+
+    #[test]
+    fn names() {
+        check(&["selvedge", "info", "x"], &["selvedge", "info", "x"]);
+        check(&["/sbin/mkfs.bpfs", "x"], &["selvedge", "mkfs", "--type", "bpfs", "x"]);
+        check(&["mkfs.selvedge", "x"], &["selvedge", "mkfs", "x"]);
+        check(
+            &["/sbin/mount.fuse.selvedge", "a", "b", "-o", "ro"],
+            &["selvedge", "mount", "a", "b", "-o", "ro"],
+        );
+        check(&["fsck.fuse.selvedge", "-a", "x"], &["selvedge", "fsck", "-a", "x"]);
+        check(&["./selvedge.old", "info"], &["selvedge", "info"]);
+        check(&[], &["selvedge"]);
+    }
+}

@@ -1,0 +1,78 @@
+//! `selvedge umount`: unmounts, and waits until the image is free.
+
+use crate::failure::{Failure, Outcome};
+use crate::mount::table;
+use fuse::Unmounter;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a server may take to end after its mount is gone.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Unmount a file system and wait until its image can be opened again
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Where it is mounted
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Take it out of the tree now, even if it is in use; do not wait
+    #[arg(long, short = 'l')]
+    lazy: bool,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(&self) -> Outcome {
+        // Does not ask the server, which may be dead.
+        let dir = self.dir.canonicalize();
+        let dir = dir.map_err(|e| self.failed(e))?;
+        let entry = table::find(&dir).map_err(|e| self.failed(e))?;
+        let Some(entry) = entry else {
+            return Err(self.failed("nothing is mounted here"));
+        };
+        if entry.fs_type != "fuse.selvedge" {
+            return Err(self.failed(format_args!(
+                "a {} file system is mounted here, not one of ours; use umount(8)",
+                entry.fs_type
+            )));
+        }
+        let unmounter = Unmounter::of(dir);
+        if self.lazy {
+            unmounter.detach().map_err(Failure::new)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        unmounter.unmount().map_err(Failure::new)?;
+        if table::is_file(&entry.source) {
+            wait_until_free(&entry.source)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn failed(&self, why: impl std::fmt::Display) -> Failure {
+        Failure::new(format_args!("{}: cannot unmount: {why}", self.dir.display()))
+    }
+}
+
+/// Waits until the server's lock on the image is gone: its last act.
+fn wait_until_free(image: &Path) -> Result<(), Failure> {
+    let failed = |why: &dyn std::fmt::Display| {
+        Failure::new(format_args!("{} is unmounted, but {why}", image.display()))
+    };
+    let file = open(image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| failed(&format_args!("cannot be looked at: {e}")))?;
+    let start = Instant::now();
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if start.elapsed() < PATIENCE => {
+                thread::sleep(Duration::from_millis(2));
+            }
+            Err(Errno::WOULDBLOCK) => return Err(failed(&"its server has not ended")),
+            Err(e) => return Err(failed(&format_args!("cannot be locked: {e}"))),
+        }
+    }
+}

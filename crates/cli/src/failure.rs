@@ -1,0 +1,58 @@
+//! How commands fail: one line for the user and an exit code.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// Exit codes, by the manual pages that define them.
+pub mod code {
+    /// Anything that has no better code; also mkfs(8), and a violated guarantee.
+    pub const FAILED: u8 = 1;
+    /// clap's code for a wrong command line.
+    pub const USAGE: u8 = 2;
+    /// mount(8): incorrect invocation or permissions.
+    pub const MOUNT_USAGE: u8 = 1;
+    /// mount(8): mount failure.
+    pub const MOUNT_FAILED: u8 = 32;
+    /// fsck(8): file system errors left uncorrected.
+    pub const FSCK_ERRORS_LEFT: u8 = 4;
+    /// fsck(8): operational error.
+    pub const FSCK_OPERATIONAL: u8 = 8;
+    /// fsck(8): usage or syntax error.
+    pub const FSCK_USAGE: u8 = 16;
+}
+
+/// Why a command failed.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    message: String,
+}
+
+/// What commands return: the exit code, or why there is nothing better to return.
+pub type Outcome = Result<ExitCode, Failure>;
+
+impl Failure {
+    /// Fails with code 1 and this message: what is wrong, with what, and the way out.
+    pub fn new(message: impl fmt::Display) -> Self {
+        Self {
+            code: code::FAILED,
+            message: message.to_string(),
+        }
+    }
+
+    /// The same with another exit code.
+    pub fn with_code(self, code: u8) -> Self {
+        Self { code, ..self }
+    }
+
+    /// The exit code.
+    pub fn code(&self) -> ExitCode {
+        self.code.into()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}

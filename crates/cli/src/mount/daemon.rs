@@ -1,0 +1,87 @@
+//! Serving in the background without `fork`: the program starts itself again, and exits
+//! only when that second process serves, or has failed and said why.
+//!
+//! The second process has the first one's arguments, standard error and working
+//! directory, a pipe as its standard output, and a mark in its environment. Through the
+//! pipe it sends what is to be told to the user and then [`READY`]; the end of the pipe
+//! without that byte means that it failed.
+
+use crate::failure::{Failure, code};
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+
+/// Marks the environment of the process that serves.
+const MARK: &str = "SELVEDGE_SERVES";
+
+/// The last byte through the pipe: ASCII "acknowledge".
+const READY: u8 = 6;
+
+/// Whether this process is the second one.
+pub fn is_second() -> bool {
+    std::env::var_os(MARK).is_some()
+}
+
+/// Starts the second process; returns when it serves or has failed.
+///
+/// # Errors
+/// If it cannot be started. Its own failure is an exit code, since it has said why.
+pub fn start() -> Result<ExitCode, Failure> {
+    let failed = |what: &'static str| {
+        move |e: io::Error| {
+            Failure::new(format_args!("{what}: {e}")).with_code(code::MOUNT_FAILED)
+        }
+    };
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_else(|| OsString::from("selvedge"));
+    let program = std::env::current_exe().map_err(failed("cannot find this program"))?;
+    let mut child = Command::new(program)
+        .arg0(name)
+        .args(args)
+        .env(MARK, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed("cannot start the server"))?;
+    let mut told = Vec::new();
+    if let Some(mut pipe) = child.stdout.take() {
+        pipe.read_to_end(&mut told)
+            .map_err(failed("lost the server"))?;
+    }
+    if told.last() == Some(&READY) {
+        told.pop();
+        crate::output::print(&told)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let status = child.wait().map_err(failed("lost the server"))?;
+    match status.code() {
+        Some(code) => Ok(ExitCode::from(u8::try_from(code).unwrap_or(code::MOUNT_FAILED))),
+        None => Err(Failure::new(format_args!("the server died: {status}"))
+            .with_code(code::MOUNT_FAILED)),
+    }
+}
+
+/// In the second process, before anything is mounted: leaves the user's session, so that
+/// closing the terminal does not end the server.
+pub fn leave_session() {
+    // Fails only for a process that leads a session already.
+    let _ = rustix::process::setsid();
+}
+
+/// In the second process, when it serves: tells the user `told` and lets the first
+/// process go; from here on nobody reads what this one prints.
+///
+/// # Errors
+/// If the first process is gone.
+pub fn serves(told: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(told.as_bytes())?;
+    out.write_all(&[READY])?;
+    out.flush()?;
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    std::env::set_current_dir("/")
+}

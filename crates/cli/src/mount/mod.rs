@@ -1,0 +1,6 @@
+//! Mounting: the options of mount(8), the daemon, and the server.
+
+pub mod daemon;
+pub mod options;
+pub mod serve;
+pub mod table;

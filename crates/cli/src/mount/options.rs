@@ -1,0 +1,170 @@
+//! The `-o` options of mount(8) and ours.
+
+use medium::Durability;
+use vfs::Atime;
+
+/// What the options ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Options {
+    /// `ro`.
+    pub read_only: bool,
+    /// `remount`: change the flags of a mount that is there.
+    pub remount: bool,
+    /// `allow_other`.
+    pub allow_other: bool,
+    /// `nosuid`.
+    pub nosuid: bool,
+    /// `nodev`.
+    pub nodev: bool,
+    /// `noexec`.
+    pub noexec: bool,
+    /// `noatime`, `relatime`, `strictatime`.
+    pub atime: Atime,
+    /// `durability=`.
+    pub durability: Option<Durability>,
+    /// `fsname=`: what the mount table shows as the source.
+    pub fsname: Option<String>,
+    /// `threads=`: how many threads serve.
+    pub threads: Option<usize>,
+}
+
+impl Options {
+    /// Parses comma-separated options. Those that concern mount(8) or fstab(5) only, and
+    /// those that are always in force, are ignored. With `sloppy`, so are unknown ones.
+    ///
+    /// # Errors
+    /// The option that is unknown or has a wrong value.
+    pub fn parse<'a>(
+        lists: impl IntoIterator<Item = &'a str>,
+        sloppy: bool,
+    ) -> Result<Self, String> {
+        let mut options = Self::default();
+        for option in lists.into_iter().flat_map(|list| list.split(',')) {
+            let known = options.set_flag(option) || options.set_value(option)? || ignored(option);
+            if !known && !sloppy {
+                return Err(format!("mount option '{option}' is unknown"));
+            }
+        }
+        Ok(options)
+    }
+
+    fn set_flag(&mut self, option: &str) -> bool {
+        match option {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "remount" => self.remount = true,
+            "allow_other" => self.allow_other = true,
+            "nosuid" => self.nosuid = true,
+            "suid" => self.nosuid = false,
+            "nodev" => self.nodev = true,
+            "dev" => self.nodev = false,
+            "noexec" => self.noexec = true,
+            "exec" => self.noexec = false,
+            "user" | "users" => (self.nosuid, self.nodev, self.noexec) = (true, true, true),
+            "owner" | "group" => (self.nosuid, self.nodev) = (true, true),
+            "noatime" => self.atime = Atime::Never,
+            "atime" | "relatime" | "nostrictatime" => self.atime = Atime::Relative,
+            "strictatime" | "norelatime" => self.atime = Atime::Strict,
+            _ => return false,
+        }
+        true
+    }
+
+    fn set_value(&mut self, option: &str) -> Result<bool, String> {
+        let Some((name, value)) = option.split_once('=') else {
+            return Ok(false);
+        };
+        let wrong = |why: &dyn std::fmt::Display| format!("mount option '{option}': {why}");
+        match name {
+            "durability" => self.durability = Some(value.parse().map_err(|e| wrong(&e))?),
+            "fsname" => self.fsname = Some(value.to_owned()),
+            "threads" => match value.parse() {
+                Ok(n @ 1..=256) => self.threads = Some(n),
+                _ => return Err(wrong(&"a number from 1 to 256 is needed")),
+            },
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+/// Options that others act on, that are always in force, or that mean nothing here.
+fn ignored(option: &str) -> bool {
+    const NAMES: &[&str] = &[
+        "",
+        // mount(8), fstab(5)
+        "defaults",
+        "auto",
+        "noauto",
+        "nouser",
+        "nousers",
+        "noowner",
+        "nogroup",
+        "nofail",
+        "fail",
+        "_netdev",
+        "silent",
+        "loud",
+        // Every call is as synchronous as it can be.
+        "sync",
+        "async",
+        "dirsync",
+        "lazytime",
+        "nolazytime",
+        "diratime",
+        "nodiratime",
+        "mand",
+        "nomand",
+        "iversion",
+        "noiversion",
+        // FUSE
+        "default_permissions",
+    ];
+    const PREFIXES: &[&str] = &["x-", "X-", "comment=", "subtype=", "user=", "uhelper=", "helper="];
+    NAMES.contains(&option) || PREFIXES.iter().any(|p| option.starts_with(p))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Result<Options, String> {
+        Options::parse([list], false)
+    }
+
+    #[test]
+    fn fstab_options_are_ignored() {
+        let list = "defaults,_netdev,nofail,noauto,x-systemd.automount,x-gvfs-show,rw,,async";
+        assert_eq!(parse(list), Ok(Options::default()));
+    }
+
+    #[test]
+    fn the_last_word_counts() {
+        assert!(!parse("ro,rw").unwrap().read_only);
+        assert!(parse("rw,ro").unwrap().read_only);
+        assert_eq!(parse("noatime,relatime").unwrap().atime, Atime::Relative);
+    }
+
+    #[test]
+    fn user_mounts_are_restricted() {
+        let options = parse("user,exec").unwrap();
+        assert!(options.nosuid && options.nodev && !options.noexec);
+    }
+
+    #[test]
+    fn values() {
+        let options = parse("durability=msync,fsname=a=b,threads=3").unwrap();
+        assert_eq!(options.durability, Some(Durability::Msync));
+        assert_eq!(options.fsname.as_deref(), Some("a=b"));
+        assert_eq!(options.threads, Some(3));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let unknown = parse("ro,nodelalloc").unwrap_err();
+        assert_eq!(unknown, "mount option 'nodelalloc' is unknown");
+        assert!(parse("durability=soon").unwrap_err().contains("durability=soon"));
+        assert!(parse("threads=0").is_err());
+        assert!(Options::parse(["nodelalloc,ro"], true).unwrap().read_only);
+    }
+}

@@ -1,0 +1,94 @@
+//! The server of one mount, from opening the image to the unmount.
+
+use crate::failure::{Failure, Outcome, code};
+use crate::mount::daemon;
+use crate::mount::options::Options;
+use fuse::{Mount, MountOptions, Unmounter};
+use rustix::process::geteuid;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+use vfs::FileSystem;
+
+/// A file system that is open, and what the user should know about it.
+pub struct Opened {
+    /// What to serve.
+    pub fs: Arc<dyn FileSystem>,
+    /// What the mount table shows as its source.
+    pub source: String,
+    /// Said when it is mounted, one line each.
+    pub notes: Vec<String>,
+}
+
+/// Mounts `opened` on `dir` and serves it until it is unmounted or a signal ends it.
+pub fn serve(opened: Opened, dir: &Path, options: &Options) -> Outcome {
+    let failed = |e: &dyn std::fmt::Display| Failure::new(e).with_code(code::MOUNT_FAILED);
+    // Caught from before the mount on, so that no signal can leave a dead one behind.
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|e| failed(&e))?;
+    let Opened { fs, source, notes } = opened;
+    let kernel = kernel_options(source, options);
+    let mount = Mount::new(Arc::clone(&fs), dir, &kernel).map_err(|e| failed(&e))?;
+    let unmounter = mount.unmounter();
+    let mut told = format!("{} is mounted on {}\n", kernel.source, dir.display());
+    for note in notes {
+        told.push_str(&note);
+        told.push('\n');
+    }
+    if let Err(e) = tell(&told) {
+        let _ = unmounter.detach();
+        return Err(failed(&e));
+    }
+    thread::spawn(move || end_on_signal(signals, &unmounter, &*fs));
+    mount.serve().map_err(|e| failed(&e))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(told: &str) -> Result<(), Failure> {
+    if daemon::is_second() {
+        daemon::serves(told).map_err(Failure::new)
+    } else {
+        crate::output::print(told)
+    }
+}
+
+fn kernel_options(source: String, options: &Options) -> MountOptions {
+    // Others than root get these from the kernel in any case.
+    let unprivileged = !geteuid().is_root();
+    MountOptions {
+        source: options.fsname.clone().unwrap_or(source),
+        read_only: options.read_only,
+        allow_other: options.allow_other,
+        nosuid: options.nosuid || unprivileged,
+        nodev: options.nodev || unprivileged,
+        noexec: options.noexec,
+        noatime: options.atime == vfs::Atime::Never,
+        threads: options.threads,
+    }
+}
+
+/// On a signal: unmounts, which ends the server in good order. If the mount is in use it
+/// is taken out of the tree all the same, and the server ends under its users: nothing
+/// that has returned to them is lost by that.
+fn end_on_signal(mut signals: Signals, unmounter: &Unmounter, fs: &dyn FileSystem) {
+    for signal in signals.forever() {
+        match unmounter.unmount() {
+            Ok(()) => return,
+            Err(fuse::Error::Busy { dir }) => {
+                tracing::warn!("signal {signal}: {} is in use, and ends now", dir.display());
+                let detached = unmounter.detach();
+                let synced = fs.sync();
+                if let Err(e) = detached {
+                    tracing::error!("{e}");
+                }
+                if let Err(e) = synced {
+                    tracing::error!("{}: the last sync failed: {e}", dir.display());
+                }
+                std::process::exit(0);
+            }
+            Err(e) => tracing::error!("signal {signal}: {e}"),
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Standard output that may be closed by its reader (`selvedge info IMG | head -1`).
+
+use crate::failure::Failure;
+use std::io::{self, Write};
+
+/// Writes `text` to standard output.
+///
+/// # Errors
+/// If it cannot be written; a reader that went away is not an error.
+pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(format_args!("standard output: {e}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes `value` as indented JSON and a newline.
+///
+/// # Errors
+/// As [`print`].
+pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let mut text = serde_json::to_string_pretty(value).map_err(Failure::new)?;
+    text.push('\n');
+    print(text)
+}
