@@ -65,3 +65,89 @@ pub struct Guarantees {
     /// What else a user must know, one sentence each.
     pub notes: Vec<String>,
 }
+
+/// The table of Figures 3.5 and 3.11: one row for each file system, in plain text.
+pub fn table(rows: &[Guarantees]) -> String {
+    let name_width = rows.iter().map(|row| row.name.chars().count()).max();
+    let width = name_width.unwrap_or(0).max("File system".len());
+    let mut out = format!(
+        "{:width$}  Durable    Atomic                               Ordered\n\
+         {:width$}             Metadata  Data (block)  Data (call)  Metadata  Data\n",
+        "File system", ""
+    );
+    for row in rows {
+        let line = format!(
+            "{:width$}  {:9}  {:8}  {:12}  {:11}  {:8}  {}",
+            row.name,
+            row.durable.to_string(),
+            mark(row.metadata_atomic >= Atomicity::Call),
+            mark(row.data_atomic >= Atomicity::Block),
+            mark(row.data_atomic >= Atomicity::Call),
+            row.metadata_ordered.to_string(),
+            row.data_ordered.to_string(),
+        );
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+fn mark(yes: bool) -> &'static str {
+    if yes { "yes" } else { "–" }
+}
+
+impl std::fmt::Display for Durability {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::None => f.write_str("–"),
+            Self::Interval(secs) => write!(f, "in {secs} s"),
+            Self::AtFsync => f.write_str("at fsync"),
+            Self::AtReturn => f.write_str("yes"),
+        }
+    }
+}
+
+impl std::fmt::Display for Ordering {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::None => "–",
+            Self::PerThread => "thread",
+            Self::Global => "yes",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str) -> Guarantees {
+        Guarantees {
+            name: name.into(),
+            durable: Durability::AtReturn,
+            metadata_atomic: Atomicity::Call,
+            data_atomic: Atomicity::Call,
+            metadata_ordered: Ordering::Global,
+            data_ordered: Ordering::Global,
+            times_atomic: true,
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_table_lines_up() {
+        let weak = Guarantees {
+            durable: Durability::Interval(5),
+            data_atomic: Atomicity::Block,
+            data_ordered: Ordering::None,
+            ..row("a longer name")
+        };
+        let expected = "\
+File system    Durable    Atomic                               Ordered
+                          Metadata  Data (block)  Data (call)  Metadata  Data
+bpfs           yes        yes       yes           yes          yes       yes
+a longer name  in 5 s     yes       yes           –            yes       –
+";
+        assert_eq!(table(&[row("bpfs"), weak]), expected);
+    }
+}

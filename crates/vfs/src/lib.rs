@@ -3,7 +3,7 @@
 //! - [`FileSystem`]: the one trait, inode-based, that front ends drive.
 //! - [`Guarantees`]: what a file system promises about crashes, as a value.
 //! - [`ModelFs`]: a complete in-memory file system, the oracle.
-//! - `script`: operation scripts, generated, replayed, shrunk and printed.
+//! - [`script`]: operation scripts, generated, replayed, shrunk and printed.
 //! - [`Snapshot`]: the whole visible state as a value.
 //! - [`perm`]: permissions and ownership, as Linux has them.
 //! - [`check`]: how checkers report, by invariant.
@@ -12,9 +12,10 @@
 pub mod check;
 mod clock;
 mod fs;
-mod guarantees;
+pub mod guarantees;
 mod model;
 pub mod perm;
+pub mod script;
 pub mod snapshot;
 mod types;
 

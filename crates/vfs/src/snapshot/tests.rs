@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Ctx, Ino, ModelFs, SetAttr, XattrMode};
+use crate::{Ctx, Ino, ModelFs, XattrMode};
 
 fn sample() -> ModelFs {
     let (fs, cx) = (ModelFs::default(), Ctx::root());

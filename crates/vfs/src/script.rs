@@ -1,0 +1,176 @@
+//! Operation scripts: file-system calls as text, one per line, that can be generated,
+//! replayed on any file system, shrunk, and printed in failure reports.
+//!
+//! ```text
+//! create f 644
+//! write f 4090 11 7     # 11 bytes at 4090, of the pattern 7
+//! rename f A/g exchange
+//! open 0 f
+//! unlink f
+//! append @0 8 3         # the file that handle 0 has open
+//! ```
+//!
+//! Paths start at the root and follow no symbolic links; `@N` at the start of a path is
+//! what handle N has open. Modes are octal, all other numbers decimal, times in
+//! nanoseconds.
+
+pub mod generate;
+mod run;
+mod shrink;
+mod text;
+
+pub use run::{State, fill, run, run_op};
+pub use shrink::shrink;
+pub use text::ParseError;
+
+use crate::{Fallocate, FileType, RenameFlags, SetTime, XattrMode};
+
+/// Operations in order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Script {
+    /// The operations.
+    pub ops: Vec<Op>,
+}
+
+impl Script {
+    /// This script, then `other`.
+    #[must_use]
+    pub fn then(&self, other: &Self) -> Self {
+        let ops = self.ops.iter().chain(&other.ops).cloned().collect();
+        Self { ops }
+    }
+}
+
+impl From<Vec<Op>> for Script {
+    fn from(ops: Vec<Op>) -> Self {
+        Self { ops }
+    }
+}
+
+/// One operation. Paths and names hold no white space and no `#`, and are not empty;
+/// others run, but cannot be read back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)] // the fields are the arguments of the calls
+pub enum Op {
+    Create {
+        path: String,
+        mode: u32,
+    },
+    Mkdir {
+        path: String,
+        mode: u32,
+    },
+    /// `kind` is no directory and no symbolic link.
+    Mknod {
+        path: String,
+        kind: FileType,
+        mode: u32,
+        rdev: u32,
+    },
+    Symlink {
+        target: String,
+        path: String,
+    },
+    Link {
+        from: String,
+        to: String,
+    },
+    Unlink {
+        path: String,
+    },
+    Rmdir {
+        path: String,
+    },
+    Rename {
+        from: String,
+        to: String,
+        flags: RenameFlags,
+    },
+    /// Writes `len` bytes of the pattern `seed` (see [`fill`]).
+    Write {
+        path: String,
+        off: u64,
+        len: u32,
+        seed: u32,
+    },
+    /// As `Write`, at the end.
+    Append {
+        path: String,
+        len: u32,
+        seed: u32,
+    },
+    Truncate {
+        path: String,
+        size: u64,
+    },
+    Fallocate {
+        path: String,
+        kind: Fallocate,
+        off: u64,
+        len: u64,
+    },
+    /// Sets `len` bytes of the pattern `seed`.
+    SetXattr {
+        path: String,
+        name: String,
+        len: u32,
+        seed: u32,
+        mode: XattrMode,
+    },
+    RemoveXattr {
+        path: String,
+        name: String,
+    },
+    Chmod {
+        path: String,
+        mode: u32,
+    },
+    Chown {
+        path: String,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
+    Utimens {
+        path: String,
+        atime: Option<SetTime>,
+        mtime: Option<SetTime>,
+    },
+    Fsync {
+        path: String,
+        data_only: bool,
+    },
+    Fsyncdir {
+        path: String,
+    },
+    Sync,
+    /// Opens a file without a name under a handle.
+    Tmpfile {
+        handle: u32,
+        dir: String,
+        mode: u32,
+    },
+    /// Opens a file or directory under a handle.
+    Open {
+        handle: u32,
+        path: String,
+    },
+    Close {
+        handle: u32,
+    },
+}
+
+impl Op {
+    /// The same operation with another pattern of data, if it has data.
+    #[must_use]
+    pub fn with_seed(mut self, new: u32) -> Self {
+        if let Self::Write { seed, .. } | Self::Append { seed, .. } | Self::SetXattr { seed, .. } =
+            &mut self
+        {
+            *seed = new;
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests;

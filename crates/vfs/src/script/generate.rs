@@ -1,0 +1,370 @@
+//! Scripts over a small name space: two directories, two files, a symbolic link.
+//!
+//! [`setup`] makes them; [`all_ops`] is every operation on them that crash tests try in
+//! all sequences; [`random`] makes long scripts of everything that scripts can do.
+
+use super::{Op, Script};
+use crate::{Fallocate, FileType, RenameFlags, SetTime, Timestamp, XattrMode};
+use fastrand::Rng;
+
+/// Makes directories `A` and `B`, `f` of 8300 bytes (two blocks and a part), `A/g` of
+/// 100 bytes with an extended attribute, and the symbolic link `s`.
+const SETUP: &str = "
+    mkdir A 755
+    mkdir B 755
+    create f 644
+    write f 0 8300 1
+    create A/g 644
+    write A/g 0 100 2
+    setxattr A/g user.x 10 3 set
+    symlink f s
+";
+
+/// Data patterns are set by place; the last number of a write is not used.
+const OPS: &str = "
+    create n 644
+    create A/n 600
+    create f 644
+    mkdir n 755
+    mkdir B/n 700
+    mknod n fifo 644 0
+    symlink f n
+    link f n
+    link f B/n
+    link A/g n
+    unlink f
+    unlink A/g
+    unlink s
+    rmdir B
+    rmdir A
+
+    rename f n replace
+    rename f B/f replace
+    rename f A/g replace
+    rename A/g f replace
+    rename A/g A/n replace
+    rename s f replace
+    rename A B replace
+    rename A B/A replace
+    rename B A replace
+    rename B A/B replace
+    rename A A/n replace
+    rename f A/n noreplace
+    rename f A/g noreplace
+    rename f A/g exchange
+    rename A B exchange
+    rename A/g B exchange
+
+    write f 0 8 0
+    write f 4096 8 0
+    write f 0 1 0
+    write f 3 11 0
+    write f 4090 11 0
+    write f 0 4096 0
+    write f 100 4096 0
+    write f 0 12288 0
+    write f 8296 8 0
+    write f 20000 8 0
+    write f 2097152 8 0
+    write A/g 0 8 0
+    write A/g 96 4096 0
+    append f 1 0
+    append f 8 0
+    append f 4096 0
+    append A/g 11 0
+    append A/g 12288 0
+
+    truncate f 0
+    truncate f 50
+    truncate f 4096
+    truncate f 8301
+    truncate f 1000000
+    truncate A/g 5000
+    fallocate f allocate 0 16384
+    fallocate f allocate-keep 8192 8192
+    fallocate f punch 0 4096
+    fallocate f punch 100 5000
+    fallocate f zero 4000 200
+
+    setxattr f user.k 10 0 set
+    setxattr A/g user.x 100 0 replace
+    removexattr A/g user.x
+    chmod f 600
+    chown f 5 6
+    utimens f 1000 2000
+    fsync f
+    fsyncdir A
+";
+
+fn parse(text: &str) -> Vec<Op> {
+    text.parse::<Script>()
+        .map(|script| script.ops)
+        .unwrap_or_default()
+}
+
+/// Makes the small tree that all scripts of this module start from.
+pub fn setup() -> Script {
+    parse(SETUP).into()
+}
+
+/// Every operation that sequences are made of.
+pub fn all_ops() -> Vec<Op> {
+    let seeded = parse(OPS).into_iter().zip(100..);
+    seeded.map(|(op, seed)| op.with_seed(seed)).collect()
+}
+
+/// How many sequences of `len` operations there are.
+pub fn count(len: u32) -> u64 {
+    (all_ops().len() as u64).saturating_pow(len)
+}
+
+/// The sequence of `len` operations with number `index`, below [`count`]. Equal
+/// operations at different places write different data.
+pub fn sequence(len: u32, index: u64) -> Script {
+    nth(&all_ops(), len, index)
+}
+
+/// All sequences of `len` operations, in the order of their numbers.
+pub fn sequences(len: u32) -> impl Iterator<Item = Script> {
+    let ops = all_ops();
+    (0..count(len)).map(move |index| nth(&ops, len, index))
+}
+
+fn nth(all: &[Op], len: u32, mut index: u64) -> Script {
+    let base = all.len() as u64;
+    let mut ops = Vec::with_capacity(len as usize);
+    for place in 0..len {
+        let digit = (index % base) as usize;
+        index /= base;
+        let seed = 100 + 1000 * place + digit as u32;
+        ops.push(all[digit].clone().with_seed(seed));
+    }
+    ops.reverse(); // the last operation changes fastest
+    ops.into()
+}
+
+/// A script of `len` operations, the same for the same `seed`; most of them succeed
+/// after [`setup`]. Handles may stay open at its end.
+pub fn random(seed: u64, len: usize) -> Script {
+    let mut random = Random {
+        rng: Rng::with_seed(seed),
+    };
+    let ops = (1000..).take(len).map(|data| random.op(data));
+    ops.collect::<Vec<_>>().into()
+}
+
+const HANDLES: u32 = 3;
+
+const FILES: [&str; 8] = ["f", "A/g", "n", "A/n", "B/n", "B/f", "A/B/n", "B/A/g"];
+const DIRS: [&str; 6] = ["A", "B", "A/B", "B/A", "n", "A/n"];
+
+struct Random {
+    rng: Rng,
+}
+
+impl Random {
+    fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.rng.usize(..from.len())].clone()
+    }
+
+    /// One time in `n`.
+    fn rarely(&mut self, n: u32) -> bool {
+        self.rng.u32(..n) == 0
+    }
+
+    /// Earlier names, which mostly exist, come up more often.
+    fn name(&mut self, names: &[&str]) -> String {
+        let below = self.rng.usize(1..=names.len());
+        names[self.rng.usize(..below)].into()
+    }
+
+    fn file(&mut self) -> String {
+        match self.rng.u32(..10) {
+            0 => format!("@{}", self.rng.u32(..HANDLES)),
+            1 => "s".into(),
+            2 => self.name(&DIRS),
+            _ => self.name(&FILES),
+        }
+    }
+
+    fn dir(&mut self) -> String {
+        self.name(&DIRS)
+    }
+
+    fn any(&mut self) -> String {
+        if self.rarely(3) {
+            self.dir()
+        } else {
+            self.file()
+        }
+    }
+
+    /// A name that is mostly free.
+    fn new_name(&mut self) -> String {
+        if self.rarely(4) {
+            return self.any();
+        }
+        self.pick(&["n", "A/n", "B/n", "f", "A/g", "B/f", "A/B", "B/A"])
+            .into()
+    }
+
+    fn off(&mut self) -> u64 {
+        match self.rng.u32(..8) {
+            0 => 0,
+            1 => self.rng.u64(..4) * 4096,
+            2 => self.rng.u64(1..4) * 4096 - self.rng.u64(1..12),
+            3 if self.rarely(4) => 2 << 20,
+            4 if self.rarely(8) => 1 << 30,
+            _ => self.rng.u64(..20_000),
+        }
+    }
+
+    fn len(&mut self) -> u32 {
+        match self.rng.u32(..5) {
+            0 => 8,
+            1 => self.rng.u32(1..12),
+            2 => 4096 * self.rng.u32(1..4),
+            _ => self.rng.u32(1..10_000),
+        }
+    }
+
+    fn op(&mut self, seed: u32) -> Op {
+        match self.rng.u32(..100) {
+            0..30 => self.op_on_data(seed),
+            30..70 => self.op_on_names(),
+            70..85 => self.op_on_attributes(seed),
+            85..95 => self.op_on_handles(),
+            _ => match self.rng.u32(..3) {
+                0 => Op::Sync,
+                1 => Op::Fsyncdir { path: self.dir() },
+                _ => Op::Fsync {
+                    path: self.file(),
+                    data_only: self.rng.bool(),
+                },
+            },
+        }
+    }
+
+    fn op_on_data(&mut self, seed: u32) -> Op {
+        let path = self.file();
+        match self.rng.u32(..10) {
+            0..4 => Op::Write {
+                path,
+                off: self.off(),
+                len: self.len(),
+                seed,
+            },
+            4..6 => Op::Append {
+                path,
+                len: self.len(),
+                seed,
+            },
+            6..8 => Op::Truncate {
+                path,
+                size: self.off(),
+            },
+            _ => Op::Fallocate {
+                path,
+                kind: self.pick(&[
+                    Fallocate::Allocate { keep_size: false },
+                    Fallocate::Allocate { keep_size: true },
+                    Fallocate::PunchHole,
+                    Fallocate::ZeroRange { keep_size: false },
+                    Fallocate::ZeroRange { keep_size: true },
+                ]),
+                off: self.off(),
+                len: self.len().into(),
+            },
+        }
+    }
+
+    fn op_on_names(&mut self) -> Op {
+        let path = self.new_name();
+        match self.rng.u32(..20) {
+            0..4 => Op::Create { path, mode: 0o644 },
+            4..7 => Op::Mkdir { path, mode: 0o755 },
+            7 => Op::Mknod {
+                path,
+                kind: self.pick(&[FileType::Fifo, FileType::Socket]),
+                mode: 0o640,
+                rdev: 0,
+            },
+            8 => Op::Symlink {
+                target: self.any(),
+                path,
+            },
+            9..11 => Op::Link {
+                from: self.any(),
+                to: path,
+            },
+            11..13 => Op::Unlink { path: self.any() },
+            13 => Op::Rmdir { path: self.any() },
+            _ => Op::Rename {
+                from: self.any(),
+                to: path,
+                flags: match self.rng.u32(..6) {
+                    0 => RenameFlags::NO_REPLACE,
+                    1 => RenameFlags::EXCHANGE,
+                    _ => RenameFlags::empty(),
+                },
+            },
+        }
+    }
+
+    fn op_on_attributes(&mut self, seed: u32) -> Op {
+        let path = self.any();
+        let name = self.pick(&["user.x", "user.y", "user.longer"]).into();
+        match self.rng.u32(..6) {
+            0..2 => Op::SetXattr {
+                path,
+                name,
+                len: self.rng.u32(..300),
+                seed,
+                mode: self.pick(&[XattrMode::Set, XattrMode::Create, XattrMode::Replace]),
+            },
+            2 => Op::RemoveXattr { path, name },
+            3 => Op::Chmod {
+                path,
+                mode: self.pick(&[0o600, 0o755, 0o1777, 0o2755, 0o6755]),
+            },
+            4 => Op::Chown {
+                path,
+                uid: self.pick(&[None, Some(0), Some(7)]),
+                gid: self.pick(&[None, Some(0), Some(8)]),
+            },
+            _ => Op::Utimens {
+                path,
+                atime: self.time(),
+                mtime: self.time(),
+            },
+        }
+    }
+
+    fn time(&mut self) -> Option<SetTime> {
+        match self.rng.u32(..3) {
+            0 => None,
+            1 => Some(SetTime::Now),
+            _ => Some(SetTime::At(Timestamp(self.rng.i64(..1 << 60)))),
+        }
+    }
+
+    fn op_on_handles(&mut self) -> Op {
+        let handle = self.rng.u32(..HANDLES);
+        match self.rng.u32(..5) {
+            0 => Op::Tmpfile {
+                handle,
+                dir: self.dir(),
+                mode: 0o644,
+            },
+            1..3 => Op::Open {
+                handle,
+                path: self.any(),
+            },
+            3 => Op::Link {
+                from: format!("@{handle}"),
+                to: self.new_name(),
+            },
+            _ => Op::Close { handle },
+        }
+    }
+}

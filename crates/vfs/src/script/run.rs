@@ -1,0 +1,310 @@
+//! Running scripts.
+
+use super::{Op, Script};
+use crate::{Attr, Ctx, Errno, FileSystem, FileType, Ino, OpenFlags, Result, SetAttr};
+use std::collections::BTreeMap;
+
+/// What a running script holds: who it is, and what it has open.
+#[derive(Debug, Clone)]
+pub struct State {
+    /// The caller.
+    pub cx: Ctx,
+    handles: BTreeMap<u32, Ino>,
+}
+
+impl Default for State {
+    /// The super-user with nothing open.
+    fn default() -> Self {
+        Self::new(Ctx::root())
+    }
+}
+
+impl State {
+    /// Nothing open.
+    pub fn new(cx: Ctx) -> Self {
+        Self {
+            cx,
+            handles: BTreeMap::new(),
+        }
+    }
+
+    /// The inode that a handle has open.
+    pub fn handle(&self, handle: u32) -> Option<Ino> {
+        self.handles.get(&handle).copied()
+    }
+
+    /// Closes all handles, as the end of a process does. A state that is dropped after
+    /// a crash needs no closing.
+    pub fn close_all(&mut self, fs: &dyn FileSystem) {
+        for ino in std::mem::take(&mut self.handles).into_values() {
+            fs.release(ino);
+        }
+    }
+
+    fn open(&mut self, fs: &dyn FileSystem, handle: u32, attr: &Attr) -> Result<()> {
+        if self.handles.contains_key(&handle) {
+            return Err(Errno::BUSY);
+        }
+        let flags = match attr.kind {
+            FileType::Regular => OpenFlags::READ | OpenFlags::WRITE,
+            FileType::Directory => OpenFlags::READ,
+            _ => OpenFlags::empty(),
+        };
+        fs.open(&self.cx, attr.ino, flags)?;
+        self.handles.insert(handle, attr.ino);
+        Ok(())
+    }
+}
+
+/// Fills `buf` with the bytes of pattern `seed` for the offsets from `off` on. No byte
+/// is zero, and bytes of other offsets and other patterns differ nearly always, so that
+/// data that is torn, shifted or stale shows.
+pub fn fill(seed: u32, off: u64, buf: &mut [u8]) {
+    for (pos, byte) in (off..).zip(buf) {
+        // SplitMix64 of seed and word, then the byte of that word.
+        let mut z = ((u64::from(seed) << 40) ^ (pos / 8)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        *byte = (z ^ (z >> 31)).to_le_bytes()[(pos % 8) as usize] | 1;
+    }
+}
+
+fn pattern(seed: u32, off: u64, len: u32) -> Vec<u8> {
+    let mut data = vec![0; len as usize];
+    fill(seed, off, &mut data);
+    data
+}
+
+/// Runs all operations, whether or not some fail.
+pub fn run(fs: &dyn FileSystem, state: &mut State, script: &Script) -> Vec<Result<()>> {
+    let ops = script.ops.iter();
+    ops.map(|op| run_op(fs, state, op)).collect()
+}
+
+/// Runs one operation. All references but those of handles are given back.
+///
+/// # Errors
+/// Those of the calls; `EBADF` for a handle that is not open, `EBUSY` for one that is
+/// to be opened again, `EINVAL` for a path that names nothing.
+pub fn run_op(fs: &dyn FileSystem, state: &mut State, op: &Op) -> Result<()> {
+    let paths = Paths { fs, state };
+    let cx = &state.cx;
+    match op {
+        Op::Create { path, mode } => {
+            let (dir, name) = paths.parent(path)?;
+            made(fs, fs.create(cx, dir.attr.ino, name, *mode))
+        }
+        Op::Mkdir { path, mode } => {
+            let (dir, name) = paths.parent(path)?;
+            made(fs, fs.mkdir(cx, dir.attr.ino, name, *mode))
+        }
+        Op::Mknod {
+            path,
+            kind,
+            mode,
+            rdev,
+        } => {
+            let (dir, name) = paths.parent(path)?;
+            made(fs, fs.mknod(cx, dir.attr.ino, name, *kind, *mode, *rdev))
+        }
+        Op::Symlink { target, path } => {
+            let (dir, name) = paths.parent(path)?;
+            made(fs, fs.symlink(cx, dir.attr.ino, name, target.as_bytes()))
+        }
+        Op::Link { from, to } => {
+            let from = paths.resolve(from)?;
+            let (dir, name) = paths.parent(to)?;
+            made(fs, fs.link(cx, from.attr.ino, dir.attr.ino, name))
+        }
+        Op::Unlink { path } => {
+            let (dir, name) = paths.parent(path)?;
+            fs.unlink(cx, dir.attr.ino, name)
+        }
+        Op::Rmdir { path } => {
+            let (dir, name) = paths.parent(path)?;
+            fs.rmdir(cx, dir.attr.ino, name)
+        }
+        Op::Rename { from, to, flags } => {
+            let (from, name) = paths.parent(from)?;
+            let (to, new_name) = paths.parent(to)?;
+            fs.rename(cx, from.attr.ino, name, to.attr.ino, new_name, *flags)
+        }
+        Op::Sync => fs.sync(),
+        Op::Tmpfile { handle, dir, mode } => {
+            let dir = paths.resolve(dir)?;
+            let attr = fs.tmpfile(cx, dir.attr.ino, *mode)?;
+            let file = Held { fs, attr, refs: 1 };
+            state.open(fs, *handle, &file.attr)
+        }
+        Op::Open { handle, path } => {
+            let file = paths.resolve(path)?;
+            state.open(fs, *handle, &file.attr)
+        }
+        Op::Close { handle } => {
+            let ino = state.handles.remove(handle).ok_or(Errno::BADF)?;
+            fs.release(ino);
+            Ok(())
+        }
+        _ => on_inode(&paths, op),
+    }
+}
+
+/// The operations that take one inode and change no names.
+fn on_inode(paths: &Paths<'_, '_>, op: &Op) -> Result<()> {
+    let (fs, cx) = (paths.fs, &paths.state.cx);
+    let set = |path: &str, set: SetAttr| {
+        let node = paths.resolve(path)?;
+        fs.setattr(cx, node.attr.ino, &set).map(drop)
+    };
+    let unset = SetAttr::default();
+    match op {
+        Op::Write {
+            path,
+            off,
+            len,
+            seed,
+        } => {
+            let node = paths.resolve(path)?;
+            written(
+                fs.write(cx, node.attr.ino, *off, &pattern(*seed, *off, *len)),
+                *len,
+            )
+        }
+        Op::Append { path, len, seed } => {
+            let Attr { ino, size, .. } = paths.resolve(path)?.attr;
+            written(fs.write(cx, ino, size, &pattern(*seed, size, *len)), *len)
+        }
+        Op::Truncate { path, size } => {
+            let node = paths.resolve(path)?;
+            fs.truncate(cx, node.attr.ino, *size)
+        }
+        Op::Fallocate {
+            path,
+            kind,
+            off,
+            len,
+        } => {
+            let node = paths.resolve(path)?;
+            fs.fallocate(cx, node.attr.ino, *kind, *off, *len)
+        }
+        Op::SetXattr {
+            path,
+            name,
+            len,
+            seed,
+            mode,
+        } => {
+            let node = paths.resolve(path)?;
+            let value = pattern(*seed, 0, *len);
+            fs.setxattr(cx, node.attr.ino, name.as_bytes(), &value, *mode)
+        }
+        Op::RemoveXattr { path, name } => {
+            let node = paths.resolve(path)?;
+            fs.removexattr(cx, node.attr.ino, name.as_bytes())
+        }
+        Op::Chmod { path, mode } => {
+            let perm = Some(*mode);
+            set(path, SetAttr { perm, ..unset })
+        }
+        Op::Chown { path, uid, gid } => {
+            let (uid, gid) = (*uid, *gid);
+            set(path, SetAttr { uid, gid, ..unset })
+        }
+        Op::Utimens { path, atime, mtime } => {
+            let (atime, mtime) = (*atime, *mtime);
+            set(
+                path,
+                SetAttr {
+                    atime,
+                    mtime,
+                    ..unset
+                },
+            )
+        }
+        Op::Fsync { path, data_only } => {
+            let node = paths.resolve(path)?;
+            fs.fsync(cx, node.attr.ino, *data_only)
+        }
+        Op::Fsyncdir { path } => {
+            let node = paths.resolve(path)?;
+            fs.fsyncdir(cx, node.attr.ino, false)
+        }
+        _ => Err(Errno::NOSYS), // `run_op` has the others
+    }
+}
+
+/// Gives back the reference that making something took.
+fn made(fs: &dyn FileSystem, made: Result<Attr>) -> Result<()> {
+    let attr = made?;
+    fs.forget(attr.ino, 1);
+    Ok(())
+}
+
+/// A short write is against the trait, and must not pass for a success.
+fn written(result: Result<usize>, len: u32) -> Result<()> {
+    match result? {
+        count if count == len as usize => Ok(()),
+        _ => Err(Errno::IO),
+    }
+}
+
+/// An inode, held while it is in use.
+struct Held<'a> {
+    fs: &'a dyn FileSystem,
+    attr: Attr,
+    refs: u64,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if self.refs > 0 {
+            self.fs.forget(self.attr.ino, self.refs);
+        }
+    }
+}
+
+/// Resolves paths for a script.
+struct Paths<'f, 's> {
+    fs: &'f dyn FileSystem,
+    state: &'s State,
+}
+
+impl<'f> Paths<'f, '_> {
+    fn resolve(&self, path: &str) -> Result<Held<'f>> {
+        let (start, rest) = self.start(path)?;
+        let (fs, cx) = (self.fs, &self.state.cx);
+        let mut at = Held {
+            fs,
+            attr: fs.getattr(cx, start)?,
+            refs: 0,
+        };
+        for name in rest.split('/').filter(|name| !name.is_empty()) {
+            let attr = fs.lookup(cx, at.attr.ino, name.as_bytes())?;
+            at = Held { fs, attr, refs: 1 };
+        }
+        Ok(at)
+    }
+
+    /// The directory of a path, and the name in it.
+    fn parent<'p>(&self, path: &'p str) -> Result<(Held<'f>, &'p [u8])> {
+        let path = path.trim_end_matches('/');
+        let (dir, name) = match path.rsplit_once('/') {
+            Some((dir, name)) => (dir, name),
+            None => ("", path),
+        };
+        if name.is_empty() || (dir.is_empty() && name.starts_with('@')) {
+            return Err(Errno::INVAL);
+        }
+        Ok((self.resolve(dir)?, name.as_bytes()))
+    }
+
+    /// Where a path starts, and what remains of it.
+    fn start<'p>(&self, path: &'p str) -> Result<(Ino, &'p str)> {
+        let Some(rest) = path.strip_prefix('@') else {
+            return Ok((Ino::ROOT, path));
+        };
+        let (handle, rest) = rest.split_once('/').unwrap_or((rest, ""));
+        let handle = handle.parse().map_err(|_| Errno::INVAL)?;
+        Ok((self.state.handle(handle).ok_or(Errno::BADF)?, rest))
+    }
+}
