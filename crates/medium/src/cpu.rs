@@ -121,37 +121,35 @@ pub(crate) fn fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Copies `bytes` to `dst` around the cache: whole lines with 16-byte streaming
-/// stores (the four of a line leave the write-combining buffer as one), whole words
-/// beside them with MOVNTI. What is less than a word goes through the cache and is
-/// flushed with `how`.
+/// Shortest run of whole lines that is worth streaming. Below it, and for lines that
+/// are not written whole, a streaming store waits for the memory longer than a store
+/// and a flush do (measured: a partial line costs several times as much).
+#[cfg(target_arch = "x86_64")]
+const STREAM_LINES: usize = 8;
+
+/// Copies `bytes` to `dst` so that only a fence is missing: whole lines around the
+/// cache, with 16-byte streaming stores (the four of a line leave the write-combining
+/// buffer as one); the edges, and short runs, through the cache, flushed with `how`.
 ///
 /// # Safety
 /// `dst` must be mapped writable for `bytes.len()` bytes for the whole call.
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn copy_nt(how: LineFlush, dst: *mut u8, bytes: &[u8]) {
-    let head = ((dst as usize).wrapping_neg() % 8).min(bytes.len());
+    let head = ((dst as usize).wrapping_neg() % 64).min(bytes.len());
     let (head, rest) = bytes.split_at(head);
-    let (words, tail) = rest.as_chunks::<8>();
-    let to_line = ((dst as usize + head.len()).wrapping_neg() % 64 / 8).min(words.len());
-    let (before, words) = words.split_at(to_line);
-    let (lines, after) = words.as_chunks::<8>();
-    // SAFETY: the five parts lie one behind the other inside the run; `before` starts
-    // on a word boundary and `lines` on a line boundary (or they are empty).
+    let (lines, tail) = rest.as_chunks::<64>();
+    if lines.len() < STREAM_LINES {
+        // SAFETY: the caller's promise.
+        return unsafe { store_and_flush(how, dst, bytes) };
+    }
+    // SAFETY: head, lines and tail lie one behind the other inside the run, and the
+    // lines start on a line boundary.
     unsafe {
         store_and_flush(how, dst, head);
         let mut at = dst.add(head.len());
-        for word in before {
-            store_word_nt(at, word);
-            at = at.add(8);
-        }
         for line in lines {
             store_line_nt(at, line);
             at = at.add(64);
-        }
-        for word in after {
-            store_word_nt(at, word);
-            at = at.add(8);
         }
         store_and_flush(how, at, tail);
     }
@@ -178,26 +176,10 @@ unsafe fn store_and_flush(how: LineFlush, dst: *mut u8, bytes: &[u8]) {
 }
 
 /// # Safety
-/// `dst` must be 8-byte aligned and writable for 8 bytes.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-unsafe fn store_word_nt(dst: *mut u8, word: &[u8; 8]) {
-    // SAFETY: the caller's promise; MOVNTI is part of SSE2.
-    unsafe {
-        std::arch::asm!(
-            "movnti [{dst}], {word}",
-            dst = in(reg) dst,
-            word = in(reg) u64::from_ne_bytes(*word),
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
-/// # Safety
 /// `dst` must be 64-byte aligned and writable for 64 bytes.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-unsafe fn store_line_nt(dst: *mut u8, line: &[[u8; 8]; 8]) {
+unsafe fn store_line_nt(dst: *mut u8, line: &[u8; 64]) {
     // SAFETY: the caller's promise; the instructions are part of SSE2.
     unsafe {
         std::arch::asm!(

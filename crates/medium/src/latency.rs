@@ -42,7 +42,7 @@ pub struct Latency<P> {
 }
 
 impl<P: Pmem> Latency<P> {
-    /// Adds the delays of `model`. The first call in a process takes some 50 ms to
+    /// Adds the delays of `model`. The first call in a process takes some 0.1 s to
     /// measure the processor's time-stamp counter.
     pub fn new(inner: P, model: LatencyModel) -> Self {
         let spin = Spin::calibrated();
@@ -142,11 +142,16 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// A spinning wait on the time-stamp counter. It does not sleep or use PAUSE: both
-/// take longer than the delays in question.
+/// take longer than the delays in question. Reading the counter is coarse, too (some
+/// 10 ns in a virtual machine), so the last stretch of a wait is an empty loop.
 struct Spin {
     ticks_per_ns: f64,
-    /// What a wait takes beyond the ticks it spins for, in the median.
-    overhead_ticks: f64,
+    /// Ticks between two readings of the counter.
+    reading: f64,
+    /// Rounds of the empty loop in a tick.
+    rounds_per_tick: f64,
+    /// Ticks that a wait takes beyond what it waits for.
+    overhead: f64,
 }
 
 impl Spin {
@@ -156,9 +161,13 @@ impl Spin {
         SPIN.get_or_init(|| {
             let mut spin = Spin {
                 ticks_per_ns: ticks_per_ns(),
-                overhead_ticks: 0.0,
+                reading: ticks_of(1000, || {
+                    ticks();
+                }),
+                rounds_per_tick: 10_000.0 / ticks_of(1, || empty_rounds(10_000)),
+                overhead: 0.0,
             };
-            spin.overhead_ticks = spin.measure_overhead();
+            spin.overhead = spin.measure_overhead();
             spin
         })
     }
@@ -172,22 +181,38 @@ impl Spin {
 
     /// Waits until `ns` nanoseconds after `start`.
     fn wait_from(&self, start: u64, ns: u64) {
-        let target = (ns as f64 * self.ticks_per_ns - self.overhead_ticks) as u64;
-        while ticks().wrapping_sub(start) < target {}
+        let target = ns as f64 * self.ticks_per_ns - self.overhead;
+        let mut left = target;
+        // The next reading would come too late: one for itself, one in between.
+        while left > 2.0 * self.reading {
+            left = target - ticks().wrapping_sub(start) as f64;
+        }
+        // A negative number of rounds becomes 0.
+        empty_rounds((left * self.rounds_per_tick) as u64);
     }
 
-    /// By how many ticks a wait is too long: reading the counter takes time, and the
-    /// last round of the loop passes the target by half a round on average.
+    /// The median over waits of many lengths, each repeated, as delays are in use.
     fn measure_overhead(&self) -> f64 {
-        const NS: u64 = 500;
-        const WAITS: u64 = 64;
-        let excess = || {
-            let start = ticks();
-            (0..WAITS).for_each(|_| self.wait(NS));
-            ticks().wrapping_sub(start) as f64 / WAITS as f64 - NS as f64 * self.ticks_per_ns
-        };
-        median((0..301).map(|_| excess()).collect())
+        let excess = |ns| ticks_of(32, || self.wait(ns)) - ns as f64 * self.ticks_per_ns;
+        median((100..400).step_by(7).map(excess).collect())
     }
+}
+
+/// A loop that takes the same few cycles in every round and touches nothing.
+fn empty_rounds(rounds: u64) {
+    for round in 0..rounds {
+        std::hint::black_box(round);
+    }
+}
+
+/// The ticks that `call` takes, in the median, when it is made `times` in a row.
+fn ticks_of(times: u64, call: impl Fn()) -> f64 {
+    let once = || {
+        let start = ticks();
+        (0..times).for_each(|_| call());
+        ticks().wrapping_sub(start) as f64 / times as f64
+    };
+    median((0..101).map(|_| once()).collect())
 }
 
 /// The rate of [`ticks`], by the system's clock.

@@ -20,6 +20,23 @@
 //!
 //! File systems reach the bytes only through the trait; nobody holds a `&mut [u8]`
 //! over live memory.
+//!
+//! # Back ends
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`MappedPmem`] | a mapped file, block device or DAX device: the real thing |
+//! | [`MemoryPmem`] | plain memory |
+//!
+//! and, around any of them,
+//!
+//! | type | what it adds |
+//! |---|---|
+//! | [`Counting`] | counts of bytes, stores, flushed lines and fences |
+//! | [`Latency`] | the write latency and bandwidth of slower memory |
+//! | [`Faulty`] | lines that cannot be read, fences that fail |
+//! | [`PowerCut`] | a power cut at any moment, into a legal crash state |
+//! | [`Recording`] | a trace of every store, flush and fence |
 
 mod counting;
 mod cpu;

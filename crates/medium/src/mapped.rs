@@ -55,7 +55,10 @@ pub struct MappedPmem {
     failed: OnceLock<MediumError>,
     durability: EffectiveDurability,
     path: PathBuf,
+    /// Holds the lock.
     file: File,
+    /// Keeps the kernel's claim on a block device.
+    _claim: Option<File>,
 }
 
 impl MappedPmem {
@@ -89,6 +92,7 @@ impl MappedPmem {
             durability,
             path: path.to_owned(),
             file: target.file,
+            _claim: target.claim,
         };
         mapped.try_msync()?;
         Ok(mapped)
@@ -322,6 +326,7 @@ fn map(
 /// An open, locked file of a usable kind and size.
 struct Target {
     file: File,
+    claim: Option<File>,
     len: u64,
     /// Bytes of the smallest page of a mapping of it.
     page: usize,
@@ -338,15 +343,15 @@ impl Target {
         if dax.is_none() {
             check_kind(path, kind)?;
         }
-        let mut flags = OFlags::CLOEXEC;
-        flags |= if write { OFlags::RDWR } else { OFlags::RDONLY };
-        if write && kind == FileType::BlockDevice {
-            // The kernel then refuses a device that is mounted or part of another.
-            flags |= OFlags::EXCL;
-        }
-        let file = rustix::fs::open(path, flags, Mode::empty());
-        let file = File::from(file.map_err(|e| system("open", path, e))?);
+        let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
+        let open = |flags| rustix::fs::open(path, access | OFlags::CLOEXEC | flags, Mode::empty());
+        let file = File::from(open(OFlags::empty()).map_err(|e| system("open", path, e))?);
         locked(path, &file, write)?;
+        // The kernel refuses a device that is mounted or part of another. After our own
+        // lock, whose error can name the holder.
+        let claim = (write && kind == FileType::BlockDevice).then(|| open(OFlags::EXCL));
+        let claim = claim.transpose().map_err(|e| system("claim", path, e))?;
+        let claim = claim.map(File::from);
         let (len, page) = match dax {
             Some(dax) => (dax.len, dax.align),
             None => (len_of(path, &file)?, rustix::param::page_size()),
@@ -358,7 +363,12 @@ impl Target {
                 len_bytes: len,
             });
         }
-        Ok(Self { file, len, page })
+        Ok(Self {
+            file,
+            claim,
+            len,
+            page,
+        })
     }
 }
 

@@ -21,11 +21,13 @@ fn mapped(dir: &TempDir, name: &str, durability: Durability, force_flush: bool) 
     MappedPmem::open(path, &options).unwrap()
 }
 
+type Named = (&'static str, Box<dyn Pmem>);
+
 /// One of each, zeroed, `LEN` bytes long. The directory holds the files.
-fn back_ends() -> (TempDir, Vec<(&'static str, Box<dyn Pmem>)>) {
+fn back_ends() -> (TempDir, Vec<Named>) {
     let dir = TempDir::new().unwrap();
     let memory = || MemoryPmem::new(LEN);
-    let all: Vec<(_, Box<dyn Pmem>)> = vec![
+    let all: Vec<Named> = vec![
         ("memory", Box::new(memory())),
         (
             "process",
@@ -131,6 +133,26 @@ fn every_offset_and_short_length() {
                     expected[off as usize..][..len].copy_from_slice(&bytes);
                     assert_eq!(found, expected, "{name}: {len} bytes at {off}");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn long_streaming_stores_at_every_skew() {
+    let (_dir, all) = back_ends();
+    let bytes: Vec<u8> = (0..4200u32).map(|i| (i % 251) as u8 + 1).collect();
+    for (name, pm) in all {
+        for skew in 0..66u64 {
+            for len in [511, 512, 513, 575, 576, 640, 1000, 4096, 4133] {
+                pm.store(0, &[0; 5000]);
+                pm.store_nt(skew, &bytes[..len]);
+                pm.fence().unwrap();
+                let mut found = [0xee; 5000];
+                pm.read(0, &mut found).unwrap();
+                let mut expected = [0; 5000];
+                expected[skew as usize..][..len].copy_from_slice(&bytes[..len]);
+                assert!(found == expected, "{name}: {len} bytes at {skew}");
             }
         }
     }

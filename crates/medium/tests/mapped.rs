@@ -347,6 +347,30 @@ fn a_sigbus_elsewhere_still_kills() {
     assert_eq!(out.status.signal(), Some(7), "{out:?}");
 }
 
+#[test]
+fn child_maps_until_it_may_not() {
+    let Some(file) = child_file() else { return };
+    let mut open = Vec::new();
+    let error = loop {
+        match MappedPmem::open(&file, &read_only()) {
+            Ok(pm) => open.push(pm),
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(open.len(), 256);
+    assert!(matches!(error, OpenError::TooMany { .. }), "{error}");
+    open.pop();
+    MappedPmem::open(&file, &read_only()).unwrap();
+}
+
+#[test]
+fn too_many_mappings_are_an_error() {
+    let image = Image::new();
+    let child = child("child_maps_until_it_may_not", &image.path());
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+}
+
 /// Bytes of dirty pages in the mapping of `path`, from the kernel's account.
 fn dirty_bytes(path: &Path) -> u64 {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
