@@ -3,7 +3,7 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 BINDIR ?= $(PREFIX)/bin
-# mount(8) and fsck(8) look for their helpers in /sbin and /usr/sbin only.
+# mount(8) looks for its helpers in /sbin only, which is /usr/sbin: PREFIX=/usr for that.
 SBINDIR ?= $(PREFIX)/sbin
 DATADIR ?= $(PREFIX)/share
 
@@ -11,7 +11,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release/selvedge
 # Built with the tests: optimised, and with every assertion on.
 CHECKED := $(TARGET)/debug/selvedge
-HELPERS := mkfs.selvedge fsck.selvedge mount.selvedge mount.fuse.selvedge
+HELPERS := mkfs.selvedge fsck.selvedge fsck.fuse.selvedge mount.selvedge mount.fuse.selvedge
 
 CARGO ?= cargo
 # rustup puts cargo here and tells only login shells about it.
@@ -65,7 +65,12 @@ bench: build need-mount ## measure; tables and plots land in target/bench
 	@tools/need mkfs.ext4:e2fsprogs
 	@SELVEDGE=$(abspath $(RELEASE)) tools/bench $(TARGET)/bench
 
-install: build ## install under PREFIX (default /usr/local), honours DESTDIR
+# Builds only what is missing, so that `make build && sudo make install` needs no cargo
+# in root's path.
+$(RELEASE):
+	@$(MAKE) --no-print-directory build
+
+install: $(RELEASE) ## install under PREFIX (default /usr/local), honours DESTDIR
 	install -D -m 755 $(RELEASE) $(DESTDIR)$(BINDIR)/selvedge
 	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(DATADIR)/man/man8
 	for helper in $(HELPERS); do ln -sf $(BINDIR)/selvedge $(DESTDIR)$(SBINDIR)/$$helper || exit 1; done
