@@ -1,2 +1,48 @@
-//! BPFS: a file system on byte-addressable persistent memory with short-circuit shadow paging.
+//! BPFS: a file system on byte-addressable persistent memory in which every call is
+//! atomic, ordered, and durable when it returns (Condit et al., SOSP 2009; Frost's
+//! dissertation, chapter 3).
+//!
+//! All that is stored hangs in one tree of 4 KiB blocks: the inode file, whose inodes
+//! hold the trees of files and directories. An operation commits with **one aligned
+//! 8-byte store** at the lowest place that covers all its changes (short-circuit shadow
+//! paging); what lies below is copied, and what nobody can see yet is stored in place.
+//!
+//! # The walk of a change
+//! `fs` (one operation) states edits to `tx` (one transaction), which lets `crawl` apply
+//! them tree by tree, fences, and stores the commit. `volume` reads; `dir` knows
+//! entries; `log` is the sixth mode's redo log; `mount` recovers and scans.
+//!
+//! # Locks, in this order
+//! 1. the tree lock: shared by operations that leave inodes where they are, exclusive
+//!    for those that move them (`crawl` asks by [`Fault::Exclusive`](error)), and for
+//!    renames between directories;
+//! 2. inode locks: a directory before what it names, two files in the order of their
+//!    numbers;
+//! 3. the inode file's growth;
+//! 4. a log slot; a group of a bitmap. These two are leaves: nothing is locked inside.
 #![forbid(unsafe_code)]
+
+mod alloc;
+mod attrs;
+mod audit;
+mod crawl;
+mod data;
+mod dir;
+mod error;
+pub mod format;
+mod fs;
+mod log;
+mod mkfs;
+mod mode;
+mod mount;
+mod names;
+pub mod seeded;
+mod table;
+mod tx;
+mod volume;
+
+pub use error::Error;
+pub use fs::{Atime, Bpfs, MountOptions};
+pub use mkfs::{MkfsOptions, mkfs};
+pub use mode::Mode;
+pub use mount::{SuperInfo, probe};

@@ -1,0 +1,194 @@
+//! Volatile bitmaps of what is in use: blocks and inode numbers.
+//!
+//! Nothing here is stored: a mount rebuilds it from the tree (3.3.2). Numbers are split
+//! into groups, each behind its own lock, so that threads rarely meet; a request fails
+//! only when every group is empty.
+
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Numbers in one group. Small enough that a 1 MiB image has several.
+const GROUP: u64 = 8192;
+
+struct Group {
+    /// Bit set: in use.
+    words: Vec<u64>,
+    /// Bits not set.
+    free: u64,
+    /// Word where the next search starts.
+    hint: usize,
+}
+
+/// A set of numbers `0..len`, some in use.
+pub(crate) struct Bitmap {
+    groups: Vec<Mutex<Group>>,
+    len: AtomicU64,
+    free: AtomicU64,
+}
+
+/// Spreads threads over groups.
+static NEXT_THREAD: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    static HOME: usize = NEXT_THREAD.fetch_add(1, Relaxed);
+}
+
+impl Bitmap {
+    /// All of `0..len` free; `capacity` bounds how far [`grow`](Self::grow) may go.
+    pub fn new(len: u64, capacity: u64) -> Self {
+        let groups = (0..capacity.div_ceil(GROUP))
+            .map(|_| {
+                Mutex::new(Group {
+                    words: Vec::new(),
+                    free: 0,
+                    hint: 0,
+                })
+            })
+            .collect();
+        let map = Self {
+            groups,
+            len: AtomicU64::new(0),
+            free: AtomicU64::new(0),
+        };
+        map.grow(len);
+        map
+    }
+
+    /// Numbers in all.
+    pub fn len(&self) -> u64 {
+        self.len.load(Relaxed)
+    }
+
+    /// Numbers not in use.
+    pub fn free(&self) -> u64 {
+        self.free.load(Relaxed)
+    }
+
+    /// Extends the set to `0..len`, the new numbers free. One caller at a time.
+    pub fn grow(&self, len: u64) {
+        let old = self.len.swap(len, Relaxed);
+        for g in old / GROUP..len.div_ceil(GROUP) {
+            let mut group = self.groups[g as usize].lock();
+            let had = old.saturating_sub(g * GROUP).min(GROUP);
+            let now = (len - g * GROUP).min(GROUP);
+            group.words.resize(now.div_ceil(64) as usize, u64::MAX);
+            for bit in had..now {
+                group.words[(bit / 64) as usize] &= !(1 << (bit % 64));
+            }
+            group.free += now - had;
+            self.free.fetch_add(now - had, Relaxed);
+        }
+    }
+
+    /// Takes one number.
+    pub fn take(&self) -> Option<u64> {
+        let mut got = None;
+        self.take_many(1, &mut |n| got = Some(n));
+        got
+    }
+
+    /// Takes up to `count` numbers, giving each to `each`; returns how many.
+    pub fn take_many(&self, count: u64, each: &mut dyn FnMut(u64)) -> u64 {
+        let groups = (self.len().div_ceil(GROUP) as usize).max(1);
+        let home = HOME.with(|h| *h) * 7 % groups;
+        let mut taken = 0;
+        for g in (home..groups).chain(0..home) {
+            if taken == count || self.free() == 0 {
+                break;
+            }
+            taken += self.groups[g]
+                .lock()
+                .take(count - taken, g as u64 * GROUP, each);
+        }
+        self.free.fetch_sub(taken, Relaxed);
+        taken
+    }
+
+    /// Gives a number back. Returns false if it was not in use.
+    pub fn release(&self, n: u64) -> bool {
+        let released = self.change(n, false);
+        if released {
+            self.free.fetch_add(1, Relaxed);
+        }
+        released
+    }
+
+    /// Marks a number as in use. Returns false if it was already.
+    pub fn mark(&self, n: u64) -> bool {
+        let marked = self.change(n, true);
+        if marked {
+            self.free.fetch_sub(1, Relaxed);
+        }
+        marked
+    }
+
+    /// Whether a number is in use.
+    pub fn is_used(&self, n: u64) -> bool {
+        let group = self.groups[(n / GROUP) as usize].lock();
+        group.words[(n % GROUP / 64) as usize] >> (n % 64) & 1 == 1
+    }
+
+    fn change(&self, n: u64, used: bool) -> bool {
+        let mut group = self.groups[(n / GROUP) as usize].lock();
+        let at = (n % GROUP / 64) as usize;
+        let bit = 1 << (n % 64);
+        if (group.words[at] & bit != 0) == used {
+            return false;
+        }
+        group.words[at] ^= bit;
+        if used {
+            group.free -= 1;
+        } else {
+            group.free += 1;
+            group.hint = group.hint.min(at);
+        }
+        true
+    }
+}
+
+impl Group {
+    fn take(&mut self, count: u64, base: u64, each: &mut dyn FnMut(u64)) -> u64 {
+        let mut taken = 0;
+        let words = self.words.len();
+        for at in (self.hint..words).chain(0..self.hint.min(words)) {
+            if taken == count || self.free == 0 {
+                break;
+            }
+            while taken < count && self.words[at] != u64::MAX {
+                let bit = self.words[at].trailing_ones();
+                self.words[at] |= 1 << bit;
+                self.free -= 1;
+                self.hint = at;
+                taken += 1;
+                each(base + at as u64 * 64 + u64::from(bit));
+            }
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gives_each_number_once_and_takes_it_back() {
+        let map = Bitmap::new(10_000, 20_000);
+        let mut seen = vec![false; 10_000];
+        let taken = map.take_many(10_001, &mut |n| {
+            assert!(!std::mem::replace(&mut seen[n as usize], true));
+        });
+        assert_eq!((taken, map.free(), map.take()), (10_000, 0, None));
+        assert!(map.release(9_999) && !map.release(9_999));
+        assert_eq!((map.take(), map.take()), (Some(9_999), None));
+        map.grow(10_001);
+        assert_eq!((map.take(), map.len()), (Some(10_000), 10_001));
+    }
+
+    #[test]
+    fn mark_and_release_agree_with_is_used() {
+        let map = Bitmap::new(100, 100);
+        assert!(map.mark(63) && !map.mark(63) && map.is_used(63) && !map.is_used(64));
+        assert_eq!(map.free(), 99);
+        assert!(map.release(63) && !map.is_used(63));
+    }
+}

@@ -1,0 +1,266 @@
+//! Operations on inodes: attributes and extended attributes.
+//!
+//! Extended attributes lie in one block, which each change replaces:
+//!
+//! ```text
+//! 0   u64   bytes used, this header included
+//! 8   u64   zero
+//! 16  each: u16 length of the name, u16 length of the value, u32 zero, name, value,
+//!     padded to 8
+//! ```
+
+use crate::error::{Fault, Res};
+use crate::format::{BLOCK, BlockNo, at};
+use crate::fs::{Bpfs, CTIME_ALONE, Found};
+use crate::tx::Tx;
+use medium::Pmem;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{Attr, Ctx, Errno, Ino, NAME_MAX, SetAttr, SetTime, Timestamp, XattrMode, perm};
+
+/// Bytes before the first attribute.
+const HEADER: usize = 16;
+/// Bytes of an attribute before its name.
+const HEAD: usize = 8;
+/// Longest value that the kernel passes on.
+const VALUE_MAX: usize = 65536;
+
+/// Names and values.
+type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn check_xattr_name(name: &[u8]) -> Res<()> {
+    if name.is_empty() || name.len() > NAME_MAX {
+        Err(Errno::RANGE.into())
+    } else {
+        Ok(())
+    }
+}
+
+fn encode(xattrs: &Xattrs) -> Res<Vec<u8>> {
+    let mut bytes = vec![0; HEADER];
+    for (name, value) in xattrs {
+        bytes.extend((name.len() as u16).to_le_bytes());
+        // A value too long for the field does not fit in the block either.
+        bytes.extend((value.len() as u16).to_le_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(name);
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+    }
+    if bytes.len() as u64 > BLOCK {
+        return Err(Errno::NOSPC.into());
+    }
+    let len = bytes.len() as u64;
+    bytes[..8].copy_from_slice(&len.to_le_bytes());
+    Ok(bytes)
+}
+
+/// `None` if the block is malformed.
+pub(crate) fn decode(block: &[u8]) -> Option<Xattrs> {
+    let (len, _) = block.split_first_chunk::<8>()?;
+    let len = usize::try_from(u64::from_le_bytes(*len)).ok()?;
+    let mut rest = block.get(HEADER..len)?;
+    let mut xattrs = Vec::new();
+    while !rest.is_empty() {
+        let (head, tail) = rest.split_first_chunk::<HEAD>()?;
+        let name_len = usize::from(u16::from_le_bytes([head[0], head[1]]));
+        let value_len = usize::from(u16::from_le_bytes([head[2], head[3]]));
+        let name = tail.get(..name_len)?;
+        let value = tail.get(name_len..name_len + value_len)?;
+        if name.is_empty() || name_len > NAME_MAX {
+            return None;
+        }
+        xattrs.push((name.to_vec(), value.to_vec()));
+        rest = rest.get((HEAD + name_len + value_len).next_multiple_of(8)..)?;
+    }
+    Some(xattrs)
+}
+
+impl<P: Pmem> Bpfs<P> {
+    pub(crate) fn do_setattr(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        set: &SetAttr,
+        exclusive: bool,
+    ) -> Res<Attr> {
+        let node = self.node(ino)?;
+        let _guard = node.lock.write();
+        let found = self.find(ino, node)?;
+        let set = perm::check_setattr(cx, &found.attr, set)?;
+        if set == SetAttr::default() {
+            return Ok(found.attr);
+        }
+        let now = self.clock.now();
+        let alone = self.detach_ctime(&found, &set, now, exclusive)?;
+        let mut tx = Tx::new(&self.vol, exclusive)?;
+        if let Some(perm) = set.perm.filter(|perm| *perm != found.attr.perm) {
+            tx.set(ino, at::MODE, found.mode_word(perm));
+        }
+        let owner = (
+            set.uid.unwrap_or(found.attr.uid),
+            set.gid.unwrap_or(found.attr.gid),
+        );
+        if owner != (found.attr.uid, found.attr.gid) {
+            tx.set(
+                ino,
+                at::OWNER,
+                u64::from(owner.1) << 32 | u64::from(owner.0),
+            );
+        }
+        let freed = match set.size {
+            Some(size) if size != found.attr.size => self.resize(&mut tx, &found, size)?,
+            _ => 0,
+        };
+        let time = |t| match t {
+            SetTime::Now => now,
+            SetTime::At(at) => at,
+        };
+        if let Some(atime) = set.atime {
+            tx.time(ino, at::ATIME, time(atime).0);
+        }
+        if let Some(mtime) = set.mtime.or(set.size.map(|_| SetTime::Now)) {
+            tx.time(ino, at::MTIME, time(mtime).0);
+        }
+        let ctime = set.ctime.unwrap_or(now).0 & !CTIME_ALONE;
+        tx.time(ino, at::CTIME, ctime | alone);
+        let deltas = tx.commit()?;
+        self.apply(&deltas);
+        found.book_freed(freed);
+        Ok(self.find(ino, node)?.attr)
+    }
+
+    /// A caller's own time must not show as the change time: from now on the change time
+    /// stands alone. Where times are stored one by one, that must be durable before the
+    /// caller's time is, or a crash would show a change time that never was.
+    fn detach_ctime(
+        &self,
+        found: &Found<'_>,
+        set: &SetAttr,
+        now: Timestamp,
+        exclusive: bool,
+    ) -> Res<i64> {
+        let old = found.inode.ctime.get() & CTIME_ALONE;
+        let chosen = matches!(set.mtime, Some(SetTime::At(_))) || set.ctime.is_some();
+        if old != 0 || !chosen {
+            return Ok(old);
+        }
+        if self.vol.rules.times {
+            let mut tx = Tx::new(&self.vol, exclusive)?;
+            tx.time(found.ino, at::CTIME, now.0 | CTIME_ALONE);
+            tx.commit()?;
+        }
+        Ok(CTIME_ALONE)
+    }
+
+    fn xattrs(&self, found: &Found<'_>) -> Res<Xattrs> {
+        let block = self.vol.pointer(found.inode.xattr.get())?;
+        if block.is_null() {
+            return Ok(Vec::new());
+        }
+        let mut bytes = [0; BLOCK as usize];
+        self.vol.pm.read(block.addr(), &mut bytes)?;
+        let bad = || Fault::Corrupt(format!("the attribute block of inode {}", found.ino));
+        decode(&bytes).ok_or_else(bad)
+    }
+
+    pub(crate) fn do_getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Res<Vec<u8>> {
+        check_xattr_name(name)?;
+        let node = self.node(ino)?;
+        let _guard = node.lock.read();
+        let found = self.find(ino, node)?;
+        perm::may_get_xattr(cx, &found.attr, name)?;
+        let wanted = self.xattrs(&found)?.into_iter().find(|(n, _)| n == name);
+        Ok(wanted.ok_or(Errno::NODATA)?.1)
+    }
+
+    pub(crate) fn do_listxattr(&self, ino: Ino) -> Res<Vec<Vec<u8>>> {
+        let node = self.node(ino)?;
+        let _guard = node.lock.read();
+        let found = self.find(ino, node)?;
+        Ok(self
+            .xattrs(&found)?
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect())
+    }
+
+    pub(crate) fn do_setxattr(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        exclusive: bool,
+    ) -> Res<()> {
+        check_xattr_name(name)?;
+        if value.len() > VALUE_MAX {
+            return Err(Errno::TOOBIG.into());
+        }
+        self.change_xattrs(cx, ino, name, exclusive, &|xattrs| {
+            let old = xattrs.iter().position(|(n, _)| n == name);
+            match (mode, old) {
+                (XattrMode::Create, Some(_)) => return Err(Errno::EXIST.into()),
+                (XattrMode::Replace, None) => return Err(Errno::NODATA.into()),
+                (_, Some(at)) => xattrs[at].1 = value.to_vec(),
+                (_, None) => xattrs.push((name.to_vec(), value.to_vec())),
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn do_removexattr(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        name: &[u8],
+        exclusive: bool,
+    ) -> Res<()> {
+        check_xattr_name(name)?;
+        self.change_xattrs(cx, ino, name, exclusive, &|xattrs| {
+            let at = xattrs
+                .iter()
+                .position(|(n, _)| n == name)
+                .ok_or(Errno::NODATA)?;
+            xattrs.remove(at);
+            Ok(())
+        })
+    }
+
+    /// Writes a new attribute block and commits by the pointer to it.
+    fn change_xattrs(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        name: &[u8],
+        exclusive: bool,
+        change: &dyn Fn(&mut Xattrs) -> Res<()>,
+    ) -> Res<()> {
+        let node = self.node(ino)?;
+        let _guard = node.lock.write();
+        let found = self.find(ino, node)?;
+        perm::may_set_xattr(cx, &found.attr, name)?;
+        let mut xattrs = self.xattrs(&found)?;
+        change(&mut xattrs)?;
+        let bytes = encode(&xattrs)?;
+        let mut tx = Tx::new(&self.vol, exclusive)?;
+        let old = BlockNo(found.inode.xattr.get());
+        let new = if xattrs.is_empty() {
+            BlockNo::NULL
+        } else {
+            let block = tx.take()?;
+            tx.fill(block.addr(), &bytes);
+            block
+        };
+        if !old.is_null() {
+            tx.free(old);
+        }
+        tx.set(ino, at::XATTR, new.0);
+        self.touch_inode(&mut tx, &found, self.clock.now());
+        let deltas = tx.commit()?;
+        self.apply(&deltas);
+        node.blocks.fetch_add(u64::from(!new.is_null()), Relaxed);
+        node.blocks.fetch_sub(u64::from(!old.is_null()), Relaxed);
+        Ok(())
+    }
+}

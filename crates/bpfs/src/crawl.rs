@@ -1,0 +1,522 @@
+//! The crawler: applies sorted edits to one tree, with the right to commit handed down.
+//!
+//! # Contract
+//! - A node with [`Right::Word`] may answer [`Outcome::Word`]: one atomic store, not yet
+//!   made, that does all that is visible of the edits (short-circuit commit, 3.3.1).
+//!   The right goes down only where a single slot is touched visibly.
+//! - A node with [`Right::Copy`] stores nothing visible: it answers [`Outcome::Moved`]
+//!   with a copy, which its parent must point to.
+//! - What lies beyond the valid end of the tree is invisible. Where the mode appends in
+//!   place it is stored at once, in leaves and in slots (3.3.3).
+//! - A fresh leaf that reads as the hole it replaces is *neutral*: its slot may be
+//!   stored before the commit, on its own.
+//!
+//! The edits of an operation that grows a tree must cover all bytes between the old and
+//! the new end, since what the tree holds there is garbage.
+
+use crate::error::Res;
+use crate::format::{BLOCK, BlockNo, FANOUT, HeightAddr, height_for, span};
+use crate::tx::{Edit, Tx, What};
+use crate::volume::Tree;
+use medium::Pmem;
+use smallvec::SmallVec;
+use vfs::Ino;
+
+/// What a node may do about visible changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// Offer one word that commits them.
+    Word,
+    /// Copy.
+    Copy,
+}
+
+/// What became of a node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Outcome {
+    /// Nothing visible changed; the node is where it was.
+    Same,
+    /// Storing `value` at `addr` does it.
+    Word { addr: u64, value: u64 },
+    /// The parent must point to `to`. `neutral`: that changes no contents.
+    Moved { to: BlockNo, neutral: bool },
+}
+
+/// What became of a tree's root.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum RootOutcome {
+    /// The root is as it was.
+    Same,
+    /// Storing `value` at `addr` does it.
+    Word { addr: u64, value: u64 },
+    /// A new root that nobody can see yet (the tree was empty).
+    Hidden(HeightAddr),
+    /// A new root over the same contents.
+    Neutral(HeightAddr),
+    /// A new root that changes the contents.
+    Visible(HeightAddr),
+}
+
+/// A crawl of one tree.
+pub(crate) struct Crawl<'t, 'v, 'a, P: Pmem> {
+    tx: &'t mut Tx<'v, 'a, P>,
+    tree: Ino,
+    /// Valid bytes before the operation.
+    size: u64,
+    append: bool,
+    neutral: bool,
+}
+
+/// The part of an edit that falls in one leaf: bytes `lo..hi` of it.
+struct Clip<'a> {
+    lo: usize,
+    hi: usize,
+    what: What<'a>,
+}
+
+type Changes = SmallVec<[(u64, BlockNo, bool); 8]>;
+
+impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
+    pub fn new(tx: &'t mut Tx<'v, 'a, P>, tree: Ino, size: u64) -> Self {
+        let rules = tx.vol.rules;
+        Self {
+            tx,
+            tree,
+            size,
+            append: rules.append,
+            neutral: rules.other,
+        }
+    }
+
+    /// Applies `edits` (sorted, disjoint) to a whole tree.
+    pub fn tree(&mut self, tree: &Tree, edits: &[Edit<'a>], right: Right) -> Res<RootOutcome> {
+        // While the size is 0, height and root are ignored as a whole.
+        let empty = tree.size == 0;
+        let (height, root) = if empty {
+            (0, BlockNo::NULL)
+        } else {
+            (tree.ha.height(), tree.ha.block())
+        };
+        let makes_leaf = |e: &&Edit<'_>| !matches!(e.what, What::Zeros | What::Hole);
+        let last = edits
+            .iter()
+            .rfind(makes_leaf)
+            .map_or(0, |e| (e.end - 1) / BLOCK);
+        let need = height_for(last).max(height);
+        let (outcome, need) = if need == height || root.is_null() {
+            (self.any(root, need, 0, edits, right)?, need)
+        } else {
+            let mut neutral = true;
+            let to = self.taller(root, height, need, edits, &mut neutral)?;
+            (Outcome::Moved { to, neutral }, need)
+        };
+        Ok(match outcome {
+            Outcome::Same => RootOutcome::Same,
+            Outcome::Word { addr, value } => RootOutcome::Word { addr, value },
+            Outcome::Moved { to, neutral } => {
+                let ha = HeightAddr::new(need, to);
+                match () {
+                    () if empty && self.append => RootOutcome::Hidden(ha),
+                    () if neutral && self.neutral && !empty => RootOutcome::Neutral(ha),
+                    () => RootOutcome::Visible(ha),
+                }
+            }
+        })
+    }
+
+    fn any(
+        &mut self,
+        block: BlockNo,
+        height: u32,
+        base: u64,
+        edits: &[Edit<'a>],
+        right: Right,
+    ) -> Res<Outcome> {
+        if height == 0 {
+            self.leaf(block, base, edits, right)
+        } else {
+            self.node(block, height, base, edits, right)
+        }
+    }
+
+    /// Puts new nodes above an old root until the tree has height `level` (in-place
+    /// tree height switch, 3.3.3).
+    fn taller(
+        &mut self,
+        root: BlockNo,
+        height: u32,
+        level: u32,
+        edits: &[Edit<'a>],
+        neutral: &mut bool,
+    ) -> Res<BlockNo> {
+        if level == height {
+            return Ok(match self.any(root, height, 0, edits, Right::Copy)? {
+                Outcome::Moved { to, neutral: n } => {
+                    *neutral &= n;
+                    to
+                }
+                Outcome::Same | Outcome::Word { .. } => root,
+            });
+        }
+        let mut changes = Changes::new();
+        changes.push((
+            0,
+            self.taller(root, height, level - 1, edits, neutral)?,
+            false,
+        ));
+        let step = span(level - 1);
+        for slot in touched(edits, 0, step) {
+            if slot == 0 {
+                continue;
+            }
+            let base = slot * step;
+            if let Outcome::Moved { to, neutral: n } =
+                self.any(BlockNo::NULL, level - 1, base, edits, Right::Copy)?
+            {
+                *neutral &= n || base * BLOCK >= self.size;
+                changes.push((slot, to, false));
+            } else {
+                changes.push((slot, BlockNo::NULL, false));
+            }
+        }
+        self.fresh_node(BlockNo::NULL, level, 0, &changes)
+    }
+
+    /// An indirect block of `height`, whose first leaf is `base`.
+    fn node(
+        &mut self,
+        block: BlockNo,
+        height: u32,
+        base: u64,
+        edits: &[Edit<'a>],
+        right: Right,
+    ) -> Res<Outcome> {
+        let step = span(height - 1);
+        let valid = |slot: u64| (base + slot * step).saturating_mul(BLOCK) < self.size;
+        // Beyond the end the pointer to this very node is garbage.
+        let block = if base.saturating_mul(BLOCK) < self.size {
+            block
+        } else {
+            BlockNo::NULL
+        };
+        let append = self.append;
+        let shown = |slot| !append || valid(slot);
+        let shown_slots = touched(edits, base, step)
+            .filter(|s| shown(*s))
+            .take(2)
+            .count();
+        let child_right = if shown_slots < 2 { right } else { Right::Copy };
+
+        let (mut visible, mut hidden, mut word) = (Changes::new(), Changes::new(), None);
+        let valid_end = self.size;
+        for slot in touched(edits, base, step) {
+            let first = base + slot * step;
+            let raw = if block.is_null() {
+                0
+            } else {
+                self.tx.vol.pm.load(block.addr() + slot * 8)?
+            };
+            let is_valid = first.saturating_mul(BLOCK) < valid_end;
+            let child = if is_valid {
+                self.tx.vol.pointer(raw)?
+            } else {
+                BlockNo::NULL
+            };
+            let is_shown = !append || is_valid;
+            let right = if is_shown { child_right } else { Right::Copy };
+            let outcome = self.any_or_drop(child, height - 1, first, step, edits, right)?;
+            match outcome {
+                Outcome::Word { .. } => word = Some(outcome),
+                Outcome::Moved { to, neutral } if is_shown => visible.push((slot, to, neutral)),
+                Outcome::Moved { to, .. } => hidden.push((slot, to, true)),
+                // A garbage slot that becomes valid must become null.
+                Outcome::Same if !is_valid && raw != 0 => {
+                    let list = if is_shown { &mut visible } else { &mut hidden };
+                    list.push((slot, BlockNo::NULL, true));
+                }
+                Outcome::Same => {}
+            }
+        }
+        if block.is_null() {
+            return self.new_node(height, base, visible, hidden);
+        }
+        let settled = self.settle(block, height, base, right, visible, hidden)?;
+        Ok(word.unwrap_or(settled))
+    }
+
+    /// A whole subtree goes at once where a hole covers it; else down.
+    fn any_or_drop(
+        &mut self,
+        child: BlockNo,
+        height: u32,
+        first: u64,
+        step: u64,
+        edits: &[Edit<'a>],
+        right: Right,
+    ) -> Res<Outcome> {
+        let (start, end) = (first * BLOCK, (first + step).saturating_mul(BLOCK));
+        let at = edits.partition_point(|e| e.end <= start);
+        let covered = edits
+            .get(at)
+            .is_some_and(|e| matches!(e.what, What::Hole) && e.start <= start && e.end >= end);
+        if !covered {
+            return self.any(child, height, first, edits, right);
+        }
+        if child.is_null() {
+            return Ok(Outcome::Same);
+        }
+        self.tx.may_move(self.tree)?;
+        let valid = self.size.div_ceil(BLOCK);
+        let (vol, tx) = (self.tx.vol, &mut *self.tx);
+        vol.walk_node(child, height, first, valid, &mut |block, _| {
+            tx.free(block);
+            Ok(true)
+        })?;
+        Ok(Outcome::Moved {
+            to: BlockNo::NULL,
+            neutral: false,
+        })
+    }
+
+    /// There was no node: makes one if it would point to anything.
+    fn new_node(
+        &mut self,
+        height: u32,
+        base: u64,
+        visible: Changes,
+        hidden: Changes,
+    ) -> Res<Outcome> {
+        let mut all = visible;
+        let neutral = all.iter().all(|(_, _, neutral)| *neutral);
+        all.extend(hidden);
+        if all.iter().all(|(_, to, _)| to.is_null()) {
+            return Ok(Outcome::Same);
+        }
+        all.sort_by_key(|(slot, ..)| *slot);
+        let to = self.fresh_node(BlockNo::NULL, height, base, &all)?;
+        Ok(Outcome::Moved { to, neutral })
+    }
+
+    /// Decides how an existing node takes its children's changes.
+    fn settle(
+        &mut self,
+        block: BlockNo,
+        height: u32,
+        base: u64,
+        right: Right,
+        mut visible: Changes,
+        hidden: Changes,
+    ) -> Res<Outcome> {
+        if self.neutral {
+            visible.retain(|(slot, to, neutral)| {
+                if *neutral {
+                    self.tx.neutral.push((block.addr() + *slot * 8, to.0));
+                }
+                !*neutral
+            });
+        }
+        if visible.len() < 2 && (visible.is_empty() || right == Right::Word) {
+            for (slot, to, _) in &hidden {
+                self.tx.put_word(block.addr() + slot * 8, to.0)?;
+            }
+            return Ok(match visible.first() {
+                None => Outcome::Same,
+                Some((slot, to, _)) => Outcome::Word {
+                    addr: block.addr() + slot * 8,
+                    value: to.0,
+                },
+            });
+        }
+        self.tx.may_move(self.tree)?;
+        visible.extend(hidden);
+        visible.sort_by_key(|(slot, ..)| *slot);
+        let to = self.fresh_node(block, height, base, &visible)?;
+        self.tx.free(block);
+        Ok(Outcome::Moved { to, neutral: false })
+    }
+
+    /// Writes a node with the valid slots of `old` (null where that is null) and
+    /// `changes` (sorted) on top. What is neither stays unwritten: garbage beyond the end.
+    fn fresh_node(
+        &mut self,
+        old: BlockNo,
+        height: u32,
+        base: u64,
+        changes: &[(u64, BlockNo, bool)],
+    ) -> Res<BlockNo> {
+        let to = self.tx.take()?;
+        let step = span(height - 1);
+        let valid = self
+            .size
+            .div_ceil(BLOCK)
+            .saturating_sub(base)
+            .div_ceil(step)
+            .min(FANOUT);
+        let mut bytes = [0; BLOCK as usize];
+        if !old.is_null() {
+            self.tx
+                .vol
+                .pm
+                .read(old.addr(), &mut bytes[..valid as usize * 8])?;
+        }
+        for (slot, block, _) in changes {
+            let at = *slot as usize * 8;
+            bytes[at..at + 8].copy_from_slice(&block.0.to_le_bytes());
+        }
+        let first = if valid > 0 {
+            0
+        } else {
+            changes.first().map_or(0, |c| c.0)
+        };
+        let end = changes.last().map_or(0, |c| c.0 + 1).max(valid);
+        let range = first as usize * 8..end as usize * 8;
+        self.tx.fill(to.addr() + range.start as u64, &bytes[range]);
+        Ok(to)
+    }
+
+    /// Leaf number `leaf`.
+    fn leaf(
+        &mut self,
+        block: BlockNo,
+        leaf: u64,
+        edits: &[Edit<'a>],
+        right: Right,
+    ) -> Res<Outcome> {
+        let start = leaf * BLOCK;
+        let valid = self.size.saturating_sub(start).min(BLOCK) as usize;
+        let block = if valid > 0 { block } else { BlockNo::NULL };
+        let clips = clip(edits, start);
+        if clips.iter().any(|c| matches!(c.what, What::Hole)) {
+            return self.drop_leaf(block);
+        }
+        let writes = |c: &&Clip<'_>| matches!(c.what, What::Bytes(_) | What::Word(_));
+        if block.is_null() {
+            if clips.iter().all(|c| matches!(c.what, What::Zeros)) {
+                return Ok(Outcome::Same);
+            }
+            let neutral = !clips.iter().filter(writes).any(|c| c.lo < valid);
+            let to = self.tx.take()?;
+            self.compose(to, BlockNo::NULL, valid, &clips)?;
+            return Ok(Outcome::Moved { to, neutral });
+        }
+        let zeros = |c: &&Clip<'_>| matches!(c.what, What::Zeros) || writes(c);
+        let mut changes = clips.iter().filter(zeros);
+        let Some(first) = changes.next() else {
+            return Ok(Outcome::Same);
+        };
+        if self.append && first.lo >= valid {
+            for c in clips.iter().filter(zeros) {
+                self.tx.fill(block.addr() + c.lo as u64, &c.bytes());
+            }
+            return Ok(Outcome::Same);
+        }
+        if right == Right::Word && changes.next().is_none() && first.lo / 8 == (first.hi - 1) / 8 {
+            let addr = block.addr() + first.lo as u64 / 8 * 8;
+            let mut word = self.tx.vol.pm.load(addr)?.to_le_bytes();
+            word[first.lo % 8..(first.hi - 1) % 8 + 1].copy_from_slice(&first.bytes());
+            return Ok(Outcome::Word {
+                addr,
+                value: u64::from_le_bytes(word),
+            });
+        }
+        self.tx.may_move(self.tree)?;
+        let to = self.tx.take()?;
+        self.compose(to, block, valid, &clips)?;
+        self.tx.free(block);
+        Ok(Outcome::Moved { to, neutral: false })
+    }
+
+    fn drop_leaf(&mut self, block: BlockNo) -> Res<Outcome> {
+        if block.is_null() {
+            return Ok(Outcome::Same);
+        }
+        self.tx.free(block);
+        Ok(Outcome::Moved {
+            to: BlockNo::NULL,
+            neutral: false,
+        })
+    }
+
+    /// Writes a leaf: the valid bytes of `old` (zeros where that is null), then `clips`.
+    fn compose(&mut self, to: BlockNo, old: BlockNo, valid: usize, clips: &[Clip<'a>]) -> Res<()> {
+        if let [
+            Clip {
+                lo: 0,
+                hi,
+                what: What::Bytes(bytes),
+            },
+        ] = clips
+            && *hi >= valid
+        {
+            self.tx.fill(to.addr(), &bytes[..*hi]);
+            return Ok(());
+        }
+        let mut buf = [0; BLOCK as usize];
+        if !old.is_null() {
+            self.tx.vol.pm.read(old.addr(), &mut buf[..valid])?;
+        }
+        let (mut lo, mut hi) = (if valid > 0 { 0 } else { BLOCK as usize }, valid);
+        for c in clips {
+            if !matches!(c.what, What::Blank) {
+                // Reserve zeroes what may become valid later without a further edit.
+                if !matches!(c.what, What::Reserve) {
+                    buf[c.lo..c.hi].copy_from_slice(&c.bytes());
+                }
+                (lo, hi) = (lo.min(c.lo), hi.max(c.hi));
+            }
+        }
+        if lo < hi {
+            self.tx.fill(to.addr() + lo as u64, &buf[lo..hi]);
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Clip<'a> {
+    fn bytes(&self) -> SmallVec<[u8; 64]> {
+        match self.what {
+            What::Bytes(bytes) => SmallVec::from_slice(bytes),
+            What::Word(word) => SmallVec::from_slice(&word.to_le_bytes()),
+            _ => SmallVec::from_elem(0, self.hi - self.lo),
+        }
+    }
+}
+
+/// The slots, of nodes that span `step` leaves each from leaf `base`, that edits touch.
+fn touched<'e>(edits: &'e [Edit<'_>], base: u64, step: u64) -> impl Iterator<Item = u64> + 'e {
+    let end = base.saturating_add(step.saturating_mul(FANOUT));
+    let mut at = edits.partition_point(|e| (e.end - 1) / BLOCK < base);
+    let mut next = base;
+    std::iter::from_fn(move || {
+        while at < edits.len() && (edits[at].end - 1) / BLOCK < next {
+            at += 1;
+        }
+        let leaf = (edits.get(at)?.start / BLOCK).max(next);
+        if leaf >= end {
+            return None;
+        }
+        let slot = (leaf - base) / step;
+        next = base + (slot + 1) * step;
+        Some(slot)
+    })
+}
+
+/// The parts of `edits` in the leaf that starts at byte `start`.
+fn clip<'a>(edits: &[Edit<'a>], start: u64) -> SmallVec<[Clip<'a>; 4]> {
+    let from = edits.partition_point(|e| e.end <= start);
+    let inside = edits[from..].iter().take_while(|e| e.start < start + BLOCK);
+    inside
+        .map(|e| {
+            let (lo, hi) = (e.start.max(start), e.end.min(start + BLOCK));
+            let what = match e.what {
+                What::Bytes(b) => What::Bytes(&b[(lo - e.start) as usize..(hi - e.start) as usize]),
+                other => other,
+            };
+            Clip {
+                lo: (lo - start) as usize,
+                hi: (hi - start) as usize,
+                what,
+            }
+        })
+        .collect()
+}

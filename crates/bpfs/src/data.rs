@@ -1,0 +1,413 @@
+//! Operations on contents: read, write, truncate, fallocate, seek.
+
+use crate::error::{Fault, Res};
+use crate::format::{BLOCK, BlockNo, FANOUT, at, span};
+use crate::fs::{Atime, Bpfs, Found};
+use crate::seeded::{Bug, hit};
+use crate::tx::{Tx, What};
+use crate::volume::{Tree, Volume};
+use medium::Pmem;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{Attr, Ctx, Errno, Fallocate, FileType, Ino, SIZE_MAX, SeekKind, perm};
+
+const DAY_NS: i64 = 24 * 60 * 60 * 1_000_000_000;
+
+/// Rounds down, and up, to whole blocks.
+fn floor(byte: u64) -> u64 {
+    byte / BLOCK * BLOCK
+}
+fn ceil(byte: u64) -> u64 {
+    byte.next_multiple_of(BLOCK)
+}
+
+/// Data calls are for regular files: `EISDIR` for a directory, else `other`.
+fn must_be_regular(attr: &Attr, other: Errno) -> Res<()> {
+    match attr.kind {
+        FileType::Regular => Ok(()),
+        FileType::Directory => Err(Errno::ISDIR.into()),
+        _ => Err(other.into()),
+    }
+}
+
+fn end_of(off: u64, len: u64) -> Res<u64> {
+    let end = off.checked_add(len).filter(|end| *end <= SIZE_MAX);
+    end.ok_or(Fault::Errno(Errno::FBIG))
+}
+
+/// Edits that make `start..end` read as zeros: whole blocks become holes.
+fn zero<P: Pmem>(tx: &mut Tx<'_, '_, P>, ino: Ino, start: u64, end: u64) {
+    let (head, tail) = (ceil(start).min(end), floor(end).max(ceil(start).min(end)));
+    tx.edit(ino, start, head, What::Zeros);
+    tx.edit(ino, head, tail, What::Hole);
+    tx.edit(ino, tail, end, What::Zeros);
+}
+
+impl<P: Pmem> Bpfs<P> {
+    /// Reads; also says whether the access time is due.
+    pub(crate) fn do_read(&self, ino: Ino, off: u64, buf: &mut [u8]) -> Res<(usize, bool)> {
+        let node = self.node(ino)?;
+        let _guard = node.lock.read();
+        let found = self.find(ino, node)?;
+        must_be_regular(&found.attr, Errno::INVAL)?;
+        let tree = found.tree();
+        let len = tree.size.saturating_sub(off).min(buf.len() as u64) as usize;
+        let mut at = off;
+        let mut rest = &mut buf[..len];
+        while !rest.is_empty() {
+            let skip = at % BLOCK;
+            let take = rest.len().min((BLOCK - skip) as usize);
+            let (part, tail) = rest.split_at_mut(take);
+            match self.vol.leaf(&tree, at / BLOCK)? {
+                BlockNo::NULL => part.fill(0),
+                block => self.vol.pm.read(block.addr() + skip, part)?,
+            }
+            rest = tail;
+            at += take as u64;
+        }
+        Ok((len, self.atime_due(&found.attr)))
+    }
+
+    pub(crate) fn do_readlink(&self, ino: Ino) -> Res<Vec<u8>> {
+        let node = self.node(ino)?;
+        let _guard = node.lock.read();
+        let found = self.find(ino, node)?;
+        if found.attr.kind != FileType::Symlink {
+            return Err(Errno::INVAL.into());
+        }
+        self.vol
+            .first_leaf(&found, found.attr.size.min(BLOCK + 1) as usize)
+    }
+
+    fn atime_due(&self, attr: &Attr) -> bool {
+        match self.atime {
+            Atime::Never => false,
+            Atime::Strict => true,
+            Atime::Relative => {
+                attr.atime <= attr.mtime
+                    || attr.atime <= attr.ctime
+                    || self.clock.now().0.saturating_sub(attr.atime.0) >= DAY_NS
+            }
+        }
+    }
+
+    /// Updates the access time if it is due. Failing to is no reason to fail a read.
+    pub(crate) fn accessed(&self, ino: Ino) {
+        if self.read_only || self.atime == Atime::Never {
+            return;
+        }
+        let updated = self.mutate(false, |exclusive| {
+            let found = self.find(ino, self.node(ino)?)?;
+            if self.atime_due(&found.attr) {
+                let mut tx = Tx::new(&self.vol, exclusive)?;
+                tx.time(ino, at::ATIME, self.clock.now().0);
+                tx.commit()?;
+            }
+            Ok(())
+        });
+        if let Err(e) = updated {
+            tracing::warn!("access time of inode {ino}: {e}");
+        }
+    }
+
+    pub(crate) fn do_write(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        off: u64,
+        data: &[u8],
+        exclusive: bool,
+    ) -> Res<usize> {
+        let node = self.node(ino)?;
+        let _guard = node.lock.write();
+        let found = self.find(ino, node)?;
+        must_be_regular(&found.attr, Errno::INVAL)?;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let end = end_of(off, data.len() as u64)?;
+        let size = found.attr.size;
+        let mut tx = Tx::new(&self.vol, exclusive)?;
+        self.seeded_write_bugs(&mut tx, &found, off, end)?;
+        if off > size {
+            zero(&mut tx, ino, size, off);
+        }
+        tx.edit(ino, off, end, What::Bytes(data));
+        if end > size {
+            tx.set(ino, at::SIZE, end);
+        }
+        self.contents_changed(&mut tx, cx, &found);
+        let deltas = tx.commit()?;
+        self.apply(&deltas);
+        Ok(data.len())
+    }
+
+    /// Times, and the set-id bits that an unprivileged change clears.
+    fn contents_changed(&self, tx: &mut Tx<'_, '_, P>, cx: &Ctx, found: &Found<'_>) {
+        let perm = perm::perm_after_write(cx, &found.attr);
+        if perm != found.attr.perm {
+            tx.set(found.ino, at::MODE, found.mode_word(perm));
+        }
+        self.touch_contents(tx, found, self.clock.now());
+    }
+
+    /// Adds to `tx` what sets a file's size. Blocks past the new end are in the returned
+    /// count; they are free once the transaction has committed.
+    pub(crate) fn resize(&self, tx: &mut Tx<'_, '_, P>, found: &Found<'_>, size: u64) -> Res<u64> {
+        let old = found.attr.size;
+        if size > old {
+            zero(tx, found.ino, old, size);
+        }
+        tx.set(found.ino, at::SIZE, size);
+        let mut freed = 0;
+        if size < old {
+            self.vol.beyond(&found.tree(), size, &mut |block| {
+                freed += 1;
+                tx.free(block);
+            })?;
+        }
+        Ok(freed)
+    }
+
+    pub(crate) fn do_fallocate(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        kind: Fallocate,
+        off: u64,
+        len: u64,
+        exclusive: bool,
+    ) -> Res<()> {
+        let node = self.node(ino)?;
+        let _guard = node.lock.write();
+        let found = self.find(ino, node)?;
+        must_be_regular(&found.attr, Errno::NODEV)?;
+        if len == 0 {
+            return Err(Errno::INVAL.into());
+        }
+        let end = end_of(off, len)?;
+        let size = found.attr.size;
+        let keep = matches!(
+            kind,
+            Fallocate::PunchHole
+                | Fallocate::Allocate { keep_size: true }
+                | Fallocate::ZeroRange { keep_size: true }
+        );
+        let allocate = matches!(kind, Fallocate::Allocate { .. });
+        if !matches!(kind, Fallocate::PunchHole) {
+            self.must_fit(&found.tree(), off, end)?;
+        }
+        let new_size = if keep { size } else { size.max(end) };
+        let mut tx = Tx::new(&self.vol, exclusive)?;
+        if allocate {
+            reserve(&mut tx, ino, off, end.min(new_size), size);
+        } else if off < size {
+            // Beyond the end all is garbage: a hole may reach to the end of the block.
+            zero(
+                &mut tx,
+                ino,
+                off,
+                if end >= size && keep {
+                    ceil(size)
+                } else {
+                    end.min(size)
+                },
+            );
+        }
+        if new_size > size {
+            if !allocate {
+                zero(&mut tx, ino, size, new_size);
+            }
+            tx.set(ino, at::SIZE, new_size);
+        }
+        self.contents_changed(&mut tx, cx, &found);
+        let deltas = tx.commit()?;
+        self.apply(&deltas);
+        Ok(())
+    }
+
+    /// `ENOSPC` if the blocks that `off..end` lacks could not be had. What lies beyond the
+    /// end of the file is not kept, so this is all that can be said of it.
+    fn must_fit(&self, tree: &Tree, off: u64, end: u64) -> Res<()> {
+        let wanted = ceil(end) / BLOCK - off / BLOCK;
+        let free = self.vol.map.free();
+        if wanted <= free {
+            return Ok(());
+        }
+        let mut have = 0;
+        let last = tree.valid_leaves().min(ceil(end) / BLOCK);
+        let mut leaf = off / BLOCK;
+        while let Some(data) = self.vol.next(tree, leaf, last, true)? {
+            have += 1;
+            leaf = data + 1;
+        }
+        if wanted - have > free {
+            Err(Errno::NOSPC.into())
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn do_seek(&self, ino: Ino, off: u64, kind: SeekKind) -> Res<u64> {
+        let node = self.node(ino)?;
+        let _guard = node.lock.read();
+        let found = self.find(ino, node)?;
+        if found.attr.kind != FileType::Regular {
+            return Err(Errno::INVAL.into());
+        }
+        let tree = found.tree();
+        if off >= tree.size {
+            return Err(Errno::NXIO.into());
+        }
+        let want = kind == SeekKind::Data;
+        let found = self
+            .vol
+            .next(&tree, off / BLOCK, tree.valid_leaves(), want)?;
+        match (found, kind) {
+            (Some(leaf), _) => Ok(off.max(leaf * BLOCK)),
+            (None, SeekKind::Data) => Err(Errno::NXIO.into()),
+            (None, SeekKind::Hole) => Ok(tree.size),
+        }
+    }
+
+    /// The two bugs that the original's authors planted (3.6.5).
+    fn seeded_write_bugs(
+        &self,
+        tx: &mut Tx<'_, '_, P>,
+        found: &Found<'_>,
+        off: u64,
+        end: u64,
+    ) -> Res<()> {
+        if end > found.attr.size && hit(Bug::SizeSetEarly) {
+            tx.put_word(found.addr + at::SIZE, end)?;
+            tx.put_word(found.addr + at::SIZE, found.attr.size)?;
+        }
+        let leaf = self.vol.leaf(&found.tree(), off / BLOCK)?;
+        if !leaf.is_null() && hit(Bug::FirstByte) {
+            let word = self.vol.pm.load(leaf.addr())?;
+            tx.put_word(leaf.addr(), word ^ 0xff)?;
+            tx.put_word(leaf.addr(), word)?;
+        }
+        Ok(())
+    }
+}
+
+/// Edits that put a leaf under every block of `off..end`, where a file of `size` bytes
+/// grows to at least `end`.
+fn reserve<P: Pmem>(tx: &mut Tx<'_, '_, P>, ino: Ino, off: u64, end: u64, size: u64) {
+    if off >= end {
+        return;
+    }
+    let (start, end) = (floor(off), ceil(end));
+    tx.edit(ino, start, end.min(size), What::Reserve);
+    if end > size {
+        // The last valid block has garbage behind the end; what follows is a gap.
+        let tail = ceil(size);
+        tx.edit(ino, size, tail, What::Zeros);
+        tx.edit(ino, tail, start, What::Hole);
+        tx.edit(ino, tail.max(start), end, What::Reserve);
+    }
+}
+
+impl<P: Pmem> Volume<P> {
+    /// Calls `each` for the blocks that a tree cut to `size` bytes no longer needs.
+    fn beyond(&self, tree: &Tree, size: u64, each: &mut dyn FnMut(BlockNo)) -> Res<()> {
+        if tree.size == 0 || tree.ha.block().is_null() {
+            return Ok(());
+        }
+        let keep = size.div_ceil(BLOCK);
+        self.beyond_node(
+            tree.ha.block(),
+            tree.ha.height(),
+            0,
+            keep,
+            tree.valid_leaves(),
+            each,
+        )
+    }
+
+    fn beyond_node(
+        &self,
+        block: BlockNo,
+        height: u32,
+        base: u64,
+        keep: u64,
+        end: u64,
+        each: &mut dyn FnMut(BlockNo),
+    ) -> Res<()> {
+        if base >= keep {
+            return self.walk_node(block, height, base, end, &mut |block, _| {
+                each(block);
+                Ok(true)
+            });
+        }
+        if height == 0 {
+            return Ok(());
+        }
+        let step = span(height - 1);
+        let first = (keep - base - 1) / step;
+        for slot in first..FANOUT.min(end.saturating_sub(base).div_ceil(step)) {
+            let child = self.slot(block, slot)?;
+            if !child.is_null() {
+                self.beyond_node(child, height - 1, base + slot * step, keep, end, each)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The first leaf number in `from..end` that has a block (`want`) or has none.
+    fn next(&self, tree: &Tree, from: u64, end: u64, want: bool) -> Res<Option<u64>> {
+        let (height, end) = (tree.ha.height(), end.min(tree.valid_leaves()));
+        if from >= end {
+            return Ok(None);
+        }
+        if let Some(leaf) = self.next_in(tree.ha.block(), height, 0, (from, end), want)? {
+            return Ok(Some(leaf));
+        }
+        // Past the tree's capacity all is hole.
+        let rest = from.max(span(height));
+        Ok((!want && rest < end).then_some(rest))
+    }
+
+    fn next_in(
+        &self,
+        block: BlockNo,
+        height: u32,
+        base: u64,
+        (from, end): (u64, u64),
+        want: bool,
+    ) -> Res<Option<u64>> {
+        if base >= end || base + span(height) <= from {
+            return Ok(None);
+        }
+        if block.is_null() || height == 0 {
+            let is_data = !block.is_null();
+            return Ok((is_data == want).then_some(base.max(from)));
+        }
+        let step = span(height - 1);
+        for slot in from.saturating_sub(base) / step..FANOUT {
+            let first = base + slot * step;
+            if first >= end {
+                break;
+            }
+            let child = self.slot(block, slot)?;
+            let found = self.next_in(child, height - 1, first, (from, end), want)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Found<'_> {
+    /// The word that holds the mode, with new permission bits.
+    pub(crate) fn mode_word(&self, perm: u32) -> u64 {
+        let mode = self.attr.kind.mode_bits() | perm;
+        u64::from(self.inode.flags.get()) << 32 | u64::from(mode)
+    }
+
+    /// Books blocks that were freed outside a crawl.
+    pub(crate) fn book_freed(&self, blocks: u64) {
+        self.node.blocks.fetch_sub(blocks, Relaxed);
+    }
+}

@@ -1,0 +1,461 @@
+//! Directories: entries in blocks, and the volatile index that finds them.
+//!
+//! An entry is valid if its inode number is not 0. A new entry takes a hole of the
+//! right size (commit: its inode number), or the unused end of a block (commit: the word
+//! with its length, an append inside the block), or a new block (commit: the size).
+//! Entries never move while they live, so that their positions serve as cookies.
+
+use crate::error::{Fault, Res};
+use crate::format::{BLOCK, DIRENT_HEAD, DIRENT_MIN, DirentHead, at, rec_len};
+use crate::seeded::{Bug, hit};
+use crate::tx::{Tx, What};
+use crate::volume::{Tree, Volume};
+use hashbrown::HashTable;
+use medium::Pmem;
+use std::hash::Hasher;
+use vfs::{FileType, Ino};
+use zerocopy::FromBytes;
+
+/// A directory entry, as parsed from its block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry<'b> {
+    /// Byte position in the directory.
+    pub pos: u64,
+    /// 0: a hole.
+    pub ino: u64,
+    pub rec_len: u16,
+    pub kind: u8,
+    pub name: &'b [u8],
+}
+
+/// Calls `each` for every entry of a block, holes included, and returns where the unused
+/// rest begins ([`BLOCK`]: none). `base`: position of the block in the directory.
+pub(crate) fn parse<'b>(
+    block: &'b [u8],
+    base: u64,
+    each: &mut dyn FnMut(Entry<'b>) -> Res<()>,
+) -> Res<u64> {
+    let mut off = 0;
+    while off + DIRENT_MIN <= block.len() {
+        let bad =
+            |why: &str| Fault::Corrupt(format!("directory entry at {}: {why}", base + off as u64));
+        let (head, rest) =
+            DirentHead::read_from_prefix(&block[off..]).map_err(|_| bad("is cut off"))?;
+        let len = usize::from(head.rec_len.get());
+        if len == 0 {
+            return Ok(off as u64);
+        }
+        if !len.is_multiple_of(8) || len < DIRENT_MIN || off + len > block.len() {
+            return Err(bad("its length is wrong"));
+        }
+        let name_len = usize::from(head.name_len);
+        if head.ino.get() != 0 && (name_len == 0 || DIRENT_HEAD + name_len > len) {
+            return Err(bad("its name does not fit"));
+        }
+        let name = &rest[..name_len.min(len - DIRENT_HEAD)];
+        let (ino, kind) = (head.ino.get(), head.kind);
+        each(Entry {
+            pos: base + off as u64,
+            ino,
+            rec_len: len as u16,
+            kind,
+            name,
+        })?;
+        off += len;
+    }
+    Ok(BLOCK)
+}
+
+/// Where a name is in the index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Name {
+    hash: u32,
+    /// Position / 8.
+    at: u32,
+}
+
+/// A hole, valid while its block's epoch is.
+#[derive(Debug, Clone, Copy)]
+struct Hole {
+    at: u32,
+    epoch: u32,
+}
+
+/// What is known of a block of the directory.
+#[derive(Debug, Clone, Copy, Default)]
+struct Block {
+    /// Entries that are not holes.
+    live: u32,
+    /// Where the unused rest begins.
+    tail: u32,
+    /// Counts resets: holes of an earlier epoch are gone.
+    epoch: u32,
+}
+
+/// The volatile index of one directory: 8 bytes a name, and the free places by size.
+pub(crate) struct DirIndex {
+    names: HashTable<Name>,
+    blocks: Vec<Block>,
+    /// By entry length / 8.
+    holes: Vec<Vec<Hole>>,
+    /// Blocks that may have an unused rest.
+    tails: Vec<u32>,
+    /// Blocks in which only holes remain.
+    empty: Vec<u32>,
+}
+
+/// A place for a new entry.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Place {
+    /// A hole of `rec_len` bytes.
+    Hole { pos: u64, rec_len: u16 },
+    /// The unused rest of a block.
+    Tail { pos: u64 },
+    /// The start of a block behind the last.
+    NewBlock { pos: u64 },
+    /// A block of holes only: its first length must be set to 0, then `Tail`.
+    Reset { pos: u64 },
+}
+
+impl Place {
+    pub fn pos(self) -> u64 {
+        match self {
+            Place::Hole { pos, .. }
+            | Place::Tail { pos }
+            | Place::NewBlock { pos }
+            | Place::Reset { pos } => pos,
+        }
+    }
+}
+
+const CLASSES: usize = (DIRENT_HEAD + vfs::NAME_MAX).next_multiple_of(8) / 8 + 1;
+
+fn hash_of(name: &[u8]) -> u32 {
+    let mut h = std::hash::DefaultHasher::new();
+    h.write(name);
+    h.finish() as u32
+}
+
+impl DirIndex {
+    /// Reads a directory.
+    pub fn build<P: Pmem>(vol: &Volume<P>, tree: &Tree) -> Res<Self> {
+        let mut index = Self {
+            names: HashTable::new(),
+            blocks: Vec::new(),
+            holes: Vec::new(),
+            tails: Vec::new(),
+            empty: Vec::new(),
+        };
+        for_blocks(vol, tree, 0, &mut |base, bytes| {
+            index.blocks.push(Block::default());
+            let tail = parse(bytes, base, &mut |e| {
+                if e.ino == 0 {
+                    index.add_hole(e.pos, e.rec_len);
+                } else {
+                    index.add_name(hash_of(e.name), e.pos);
+                }
+                Ok(())
+            })?;
+            index.set_tail(base, tail);
+            if index.block(base).live == 0 && tail != 0 {
+                index.empty.push((base / BLOCK) as u32);
+            }
+            Ok(true)
+        })?;
+        Ok(index)
+    }
+
+    /// Number of names.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    fn block(&mut self, pos: u64) -> &mut Block {
+        &mut self.blocks[(pos / BLOCK) as usize]
+    }
+
+    fn add_name(&mut self, hash: u32, pos: u64) {
+        let name = Name {
+            hash,
+            at: (pos / 8) as u32,
+        };
+        self.names.insert_unique(key(hash), name, rehash);
+        self.block(pos).live += 1;
+    }
+
+    fn add_hole(&mut self, pos: u64, rec_len: u16) {
+        let class = usize::from(rec_len / 8).min(CLASSES - 1);
+        if self.holes.is_empty() {
+            self.holes.resize(CLASSES, Vec::new());
+        }
+        let epoch = self.block(pos).epoch;
+        self.holes[class].push(Hole {
+            at: (pos / 8) as u32,
+            epoch,
+        });
+    }
+
+    fn set_tail(&mut self, pos: u64, tail: u64) {
+        self.block(pos).tail = tail as u32;
+        let block = (pos / BLOCK) as u32;
+        if tail + DIRENT_MIN as u64 <= BLOCK && self.tails.last() != Some(&block) {
+            self.tails.push(block);
+        }
+    }
+
+    /// Finds a name: its entry's position, inode number and type.
+    pub fn find<P: Pmem>(
+        &self,
+        vol: &Volume<P>,
+        tree: &Tree,
+        name: &[u8],
+    ) -> Res<Option<(u64, Ino, FileType)>> {
+        let hash = hash_of(name);
+        let mut found = Ok(None);
+        self.names.find(key(hash), |n| {
+            n.hash == hash
+                && match matches(vol, tree, u64::from(n.at) * 8, name) {
+                    Ok(None) => false,
+                    other => {
+                        found = other;
+                        true
+                    }
+                }
+        });
+        found
+    }
+
+    /// Chooses a place for an entry of `need` bytes. Nothing is taken until
+    /// [`placed`](Self::placed).
+    pub fn choose(&mut self, need: usize) -> Place {
+        for class in need / 8..self.holes.len() {
+            while let Some(hole) = self.holes[class].last().copied() {
+                let pos = u64::from(hole.at) * 8;
+                if self.block(pos).epoch == hole.epoch {
+                    return Place::Hole {
+                        pos,
+                        rec_len: class as u16 * 8,
+                    };
+                }
+                self.holes[class].pop();
+            }
+        }
+        while let Some(block) = self.tails.last().copied() {
+            let tail = u64::from(self.blocks[block as usize].tail);
+            if tail + need as u64 <= BLOCK {
+                return Place::Tail {
+                    pos: u64::from(block) * BLOCK + tail,
+                };
+            }
+            if self.tails.len() > 1 && tail + 64 <= BLOCK {
+                // Room for shorter names; keep it findable behind the others.
+                self.tails.pop();
+                self.tails.insert(0, block);
+                break;
+            }
+            self.tails.pop();
+        }
+        while let Some(block) = self.empty.last().copied() {
+            if self.blocks[block as usize].live == 0 {
+                return Place::Reset {
+                    pos: u64::from(block) * BLOCK,
+                };
+            }
+            self.empty.pop();
+        }
+        Place::NewBlock {
+            pos: self.blocks.len() as u64 * BLOCK,
+        }
+    }
+
+    /// A block was reset: all of it is unused.
+    pub fn was_reset(&mut self, pos: u64) {
+        self.block(pos).epoch += 1;
+        self.set_tail(pos, 0);
+        self.empty.retain(|b| u64::from(*b) != pos / BLOCK);
+    }
+
+    /// The entry that was given `place` is committed.
+    pub fn placed(&mut self, place: Place, name: &[u8]) {
+        let pos = place.pos();
+        match place {
+            Place::Hole { rec_len, .. } => {
+                self.holes[usize::from(rec_len / 8)].pop();
+            }
+            Place::NewBlock { .. } => self.blocks.push(Block::default()),
+            Place::Tail { .. } | Place::Reset { .. } => {}
+        }
+        self.add_name(hash_of(name), pos);
+        if !matches!(place, Place::Hole { .. }) {
+            let tail = pos % BLOCK + rec_len(name.len()) as u64;
+            self.set_tail(pos, tail);
+        }
+    }
+
+    /// The entry at `pos` is gone.
+    pub fn removed(&mut self, pos: u64, entry_len: u16, name: &[u8]) {
+        let hash = hash_of(name);
+        let at = (pos / 8) as u32;
+        let key = key(hash);
+        if let Ok(found) = self.names.find_entry(key, |n| n.at == at) {
+            found.remove();
+        }
+        self.add_hole(pos, entry_len);
+        let block = self.block(pos);
+        block.live -= 1;
+        if block.live == 0 {
+            self.empty.push((pos / BLOCK) as u32);
+        }
+    }
+}
+
+fn rehash(n: &Name) -> u64 {
+    key(n.hash)
+}
+
+/// Whether the entry at `pos` has this name, and what it names.
+fn matches<P: Pmem>(
+    vol: &Volume<P>,
+    tree: &Tree,
+    pos: u64,
+    name: &[u8],
+) -> Res<Option<(u64, Ino, FileType)>> {
+    let mut buf = [0; DIRENT_HEAD + vfs::NAME_MAX];
+    let len = DIRENT_HEAD + name.len();
+    if pos % BLOCK + len as u64 > BLOCK {
+        return Ok(None);
+    }
+    let addr = vol.leaf(tree, pos / BLOCK)?.addr() + pos % BLOCK;
+    vol.pm.read(addr, &mut buf[..len])?;
+    if usize::from(buf[11]) != name.len() || buf[DIRENT_HEAD..len] != *name {
+        return Ok(None);
+    }
+    let head = DirentHead::read_from_bytes(&buf[..DIRENT_HEAD])
+        .map_err(|_| Fault::Corrupt("directory entry is cut off".into()))?;
+    let kind = FileType::from_code(head.kind)
+        .ok_or_else(|| Fault::Corrupt(format!("directory entry at {pos}: type {}", head.kind)))?;
+    Ok(Some((pos, Ino(head.ino.get()), kind)))
+}
+
+/// Length of the entry at `pos`.
+pub(crate) fn entry_len<P: Pmem>(vol: &Volume<P>, tree: &Tree, pos: u64) -> Res<u16> {
+    let addr = vol.leaf(tree, pos / BLOCK)?.addr() + pos % BLOCK;
+    Ok((vol.pm.load(addr + 8)? & 0xffff) as u16)
+}
+
+/// Calls `each` with the position and bytes of every block from the one that holds
+/// `from`; `each` returns false to stop. Holes count as unused blocks.
+pub(crate) fn for_blocks<P: Pmem>(
+    vol: &Volume<P>,
+    tree: &Tree,
+    from: u64,
+    each: &mut dyn FnMut(u64, &[u8]) -> Res<bool>,
+) -> Res<()> {
+    let mut bytes = [0; BLOCK as usize];
+    for leaf in from / BLOCK..tree.valid_leaves() {
+        let block = vol.leaf(tree, leaf)?;
+        if block.is_null() {
+            bytes.fill(0);
+        } else {
+            vol.pm.read(block.addr(), &mut bytes)?;
+        }
+        if !each(leaf * BLOCK, &bytes)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of a new entry, as each place needs them. Lives as long as the transaction
+/// that stores it.
+pub(crate) struct NewEntry {
+    /// Head, name, padding; then 16 zeros, of which what fits in the block ends the chain.
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl NewEntry {
+    pub fn new(ino: Ino, kind: FileType, name: &[u8], place: Place) -> Self {
+        let need = rec_len(name.len());
+        let stored_len = match place {
+            Place::Hole { rec_len, .. } => rec_len,
+            _ => need as u16,
+        };
+        let mut bytes = Vec::with_capacity(need + 16);
+        bytes.extend(ino.0.to_le_bytes());
+        bytes.extend(stored_len.to_le_bytes());
+        bytes.extend([kind as u8, name.len() as u8]);
+        bytes.extend(name);
+        bytes.resize(need + 16, 0);
+        Self { bytes, len: need }
+    }
+
+    /// Adds the entry to a transaction. `hidden`: store in place what is not yet
+    /// visible, and leave one visible word (rule: initialise before point).
+    pub fn put<'a, P: Pmem>(
+        &'a self,
+        tx: &mut Tx<'_, 'a, P>,
+        dir: Ino,
+        tree: &Tree,
+        place: Place,
+        hidden: bool,
+    ) -> Res<()> {
+        let pos = place.pos();
+        let end = self.len as u64 + pos % BLOCK;
+        let chain_goes_on = end + DIRENT_MIN as u64 <= BLOCK;
+        let addr = match place {
+            Place::NewBlock { .. } => None,
+            _ => Some(tx.vol.leaf(tree, pos / BLOCK)?.addr() + pos % BLOCK),
+        };
+        match (place, addr) {
+            (Place::Hole { .. }, Some(addr)) if hidden => {
+                tx.hide(addr + 8, &self.bytes[8..self.len.min(self.name_end())]);
+                tx.edit(dir, pos, pos + 8, What::Word(self.word(0)));
+            }
+            (Place::Tail { .. } | Place::Reset { .. }, Some(addr)) if hidden => {
+                if hit(Bug::ReclenBeforeIno) {
+                    tx.hide(addr + 8, &self.bytes[8..16]);
+                }
+                tx.hide(addr, &self.bytes[..8]);
+                if self.name_end() > 16 {
+                    tx.hide(addr + 16, &self.bytes[16..self.name_end()]);
+                }
+                if chain_goes_on {
+                    tx.hide(addr + self.len as u64 + 8, &[0; 2]);
+                }
+                tx.edit(dir, pos + 8, pos + 16, What::Word(self.word(8)));
+            }
+            (Place::Hole { .. }, _) => {
+                let len = self.name_end();
+                tx.edit(dir, pos, pos + len as u64, What::Bytes(&self.bytes[..len]));
+            }
+            _ => {
+                let len = if chain_goes_on {
+                    self.len + 10
+                } else {
+                    self.len
+                };
+                tx.edit(dir, pos, pos + len as u64, What::Bytes(&self.bytes[..len]));
+                if matches!(place, Place::NewBlock { .. }) {
+                    tx.set(dir, at::SIZE, pos + BLOCK);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn name_end(&self) -> usize {
+        DIRENT_HEAD + usize::from(self.bytes[11])
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        let mut word = [0; 8];
+        word.copy_from_slice(&self.bytes[at..at + 8]);
+        u64::from_le_bytes(word)
+    }
+}
+
+/// The table wants 64 bits, with entropy at both ends.
+fn key(hash: u32) -> u64 {
+    u64::from(hash) << 32 | u64::from(hash)
+}

@@ -1,0 +1,100 @@
+//! What opening, making and using a file system can fail with.
+
+use medium::MediumError;
+use vfs::Errno;
+
+/// Why an image could not be made, opened or read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The medium failed.
+    #[error("{while_doing}: {source}")]
+    Medium {
+        /// What was being done.
+        while_doing: &'static str,
+        /// The medium's error.
+        source: MediumError,
+    },
+    /// There is no BPFS here.
+    #[error("not a BPFS file system (no BPFS signature in the super block); make one with mkfs")]
+    NotBpfs,
+    /// A BPFS of a version this program does not know.
+    #[error("BPFS format version {0} is not supported (this program knows version 1)")]
+    Version(u32),
+    /// The medium does not hold all of the file system, or is too small for one.
+    #[error("the medium has {have} bytes but {what} needs {need}")]
+    Size {
+        /// What needs the space.
+        what: &'static str,
+        /// Bytes needed.
+        need: u64,
+        /// Bytes there.
+        have: u64,
+    },
+    /// A structure breaks the format.
+    #[error("{0}; run fsck for a full report")]
+    Corrupt(String),
+    /// The redo log holds a committed record, and the mount may not write.
+    #[error("the redo log must be replayed first; mount read-write once")]
+    NeedsRecovery,
+    /// An option that this image or this mount does not take.
+    #[error("{0}")]
+    Option(String),
+}
+
+/// Why an operation stopped. Turned into an errno where the operation ends.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// What the caller sees.
+    Errno(Errno),
+    /// The medium failed: `EIO`.
+    Medium(MediumError),
+    /// Inodes must move: try again under the exclusive lock.
+    Exclusive,
+    /// The image breaks the format: `EIO`.
+    Corrupt(String),
+}
+
+pub(crate) type Res<T> = std::result::Result<T, Fault>;
+
+impl Fault {
+    /// The errno for the caller; the cause goes to the log.
+    pub(crate) fn errno(self) -> Errno {
+        match self {
+            Fault::Errno(e) => e,
+            Fault::Exclusive => Errno::IO,
+            Fault::Medium(e) => {
+                tracing::error!("{e}");
+                Errno::IO
+            }
+            Fault::Corrupt(what) => {
+                tracing::error!("{what}; run fsck for a full report");
+                Errno::IO
+            }
+        }
+    }
+
+    /// The error of an open that met this.
+    pub(crate) fn at(self, while_doing: &'static str) -> Error {
+        match self {
+            Fault::Medium(source) => Error::Medium {
+                while_doing,
+                source,
+            },
+            Fault::Corrupt(what) => Error::Corrupt(what),
+            Fault::Errno(e) => Error::Corrupt(format!("{while_doing}: {e}")),
+            Fault::Exclusive => Error::Corrupt(while_doing.into()),
+        }
+    }
+}
+
+impl From<Errno> for Fault {
+    fn from(e: Errno) -> Self {
+        Fault::Errno(e)
+    }
+}
+
+impl From<MediumError> for Fault {
+    fn from(e: MediumError) -> Self {
+        Fault::Medium(e)
+    }
+}

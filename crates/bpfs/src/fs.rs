@@ -1,0 +1,633 @@
+//! The mounted file system: what operations share, and the `FileSystem` trait.
+//!
+//! The operations themselves are in `names` (what changes directories), `data` (what
+//! changes contents) and `attrs` (what changes inodes).
+
+use crate::alloc::Bitmap;
+use crate::dir::{self, DirIndex};
+use crate::error::{Fault, Res};
+use crate::format::{BLOCK, INODE, Inode, at};
+use crate::mode::Mode;
+use crate::mount::SuperInfo;
+use crate::table::{Node, Table};
+use crate::tx::{Deltas, Tx};
+use crate::volume::{Tree, Volume};
+use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard};
+use medium::Pmem;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use vfs::check::{Finding, Report};
+use vfs::{
+    Atomicity, Attr, Clock, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileSystem,
+    FileType, Guarantees, Ino, OpenFlags, Ordering, RenameFlags, Result, SeekKind, SetAttr, StatFs,
+    SystemClock, Timestamp, XattrMode, perm,
+};
+
+/// When a read changes the access time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Atime {
+    /// Never.
+    Never,
+    /// When it is not after the last change, or a day old (Linux's default).
+    Relative,
+    /// Always.
+    Strict,
+}
+
+/// How to mount.
+#[derive(Clone)]
+pub struct MountOptions {
+    /// Nothing is written.
+    pub read_only: bool,
+    /// Commit mode from now on; `None`: as before.
+    pub mode: Option<Mode>,
+    /// Access times.
+    pub atime: Atime,
+    /// Where times come from.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            mode: None,
+            atime: Atime::Relative,
+            clock: Arc::new(SystemClock),
+        }
+    }
+}
+
+/// A mounted BPFS.
+pub struct Bpfs<P: Pmem> {
+    pub(crate) vol: Volume<P>,
+    pub(crate) table: Table,
+    /// Inode numbers in use; 0 is never free.
+    pub(crate) inodes: Bitmap,
+    pub(crate) inode_capacity: u64,
+    pub(crate) mode: Mode,
+    pub(crate) read_only: bool,
+    pub(crate) atime: Atime,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Shared: inodes stay where they are. Exclusive: they may move.
+    pub(crate) tree_lock: ShardedLock<()>,
+    /// Held while the inode file grows.
+    pub(crate) grow_lock: Mutex<()>,
+    pub(crate) info: SuperInfo,
+}
+
+/// Lowest bit of a stored change time. Clear: the change time is the later of it and the
+/// modification time, so that a write need store one time, not two. Set, once a caller
+/// has chosen a modification time: the change time stands alone.
+pub(crate) const CTIME_ALONE: i64 = 1;
+
+/// An inode as an operation finds it.
+pub(crate) struct Found<'f> {
+    pub ino: Ino,
+    pub node: &'f Node,
+    pub addr: u64,
+    pub inode: Inode,
+    pub attr: Attr,
+}
+
+impl Found<'_> {
+    pub fn tree(&self) -> Tree {
+        Tree {
+            ha: crate::format::HeightAddr(self.inode.ha.get()),
+            size: self.inode.size.get(),
+        }
+    }
+}
+
+/// The later of the two stored times, unless the inode says otherwise.
+fn ctime_of(inode: &Inode) -> Timestamp {
+    let (mtime, ctime) = (inode.mtime.get(), inode.ctime.get());
+    let alone = ctime & CTIME_ALONE != 0;
+    Timestamp(if alone {
+        ctime & !CTIME_ALONE
+    } else {
+        ctime.max(mtime)
+    })
+}
+
+impl<P: Pmem> Bpfs<P> {
+    /// The medium.
+    pub fn pmem(&self) -> &P {
+        &self.vol.pm
+    }
+
+    /// The super block's contents.
+    pub fn info(&self) -> &SuperInfo {
+        &self.info
+    }
+
+    /// What mounts in `mode` promise.
+    pub fn guarantees_of(mode: Mode) -> Guarantees {
+        let times_atomic = !mode.rules().times;
+        let mut notes = Vec::new();
+        if !times_atomic {
+            notes.push("Each time stamp is old or new by itself.".into());
+        }
+        Guarantees {
+            name: format!("bpfs (mode={mode})"),
+            durable: Durability::AtReturn,
+            metadata_atomic: Atomicity::Call,
+            data_atomic: Atomicity::Call,
+            metadata_ordered: Ordering::Global,
+            data_ordered: Ordering::Global,
+            times_atomic,
+            notes,
+        }
+    }
+
+    /// Inodes stay where they are while this is held.
+    pub(crate) fn shared(&self) -> ShardedLockReadGuard<'_, ()> {
+        self.tree_lock
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a change: under the shared tree lock if `exclusive` is false and the mode
+    /// commits in place, else (or if inodes turn out to have to move) exclusively.
+    /// `op` must leave no trace when it fails.
+    pub(crate) fn mutate<R>(&self, exclusive: bool, op: impl Fn(bool) -> Res<R>) -> Result<R> {
+        if self.read_only {
+            return Err(Errno::ROFS);
+        }
+        if !exclusive && self.vol.rules.other {
+            let guard = self.shared();
+            match op(false) {
+                Err(Fault::Exclusive) => drop(guard),
+                done => return done.map_err(Fault::errno),
+            }
+        }
+        let _guard = self
+            .tree_lock
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        op(true).map_err(Fault::errno)
+    }
+
+    /// Runs a look-up.
+    pub(crate) fn look<R>(&self, op: impl Fn() -> Res<R>) -> Result<R> {
+        let _guard = self.shared();
+        op().map_err(Fault::errno)
+    }
+
+    /// The volatile state of a live inode.
+    pub(crate) fn node(&self, ino: Ino) -> Res<&Node> {
+        if ino.0 == 0 || ino.0 >= self.inodes.len() {
+            return Err(Errno::STALE.into());
+        }
+        let node = self.table.node(ino);
+        if node.names.load(SeqCst) == 0 && node.refs.load(SeqCst) == 0 {
+            return Err(Errno::STALE.into());
+        }
+        Ok(node)
+    }
+
+    /// Reads an inode. The caller holds the tree lock, and the inode's lock if the
+    /// fields must belong together.
+    pub(crate) fn find<'f>(&'f self, ino: Ino, node: &'f Node) -> Res<Found<'f>> {
+        let addr = self.vol.inode_addr(ino)?;
+        let inode = self.vol.inode(addr)?;
+        let attr = self.attr(ino, node, &inode)?;
+        Ok(Found {
+            ino,
+            node,
+            addr,
+            inode,
+            attr,
+        })
+    }
+
+    fn attr(&self, ino: Ino, node: &Node, inode: &Inode) -> Res<Attr> {
+        let mode = inode.mode.get();
+        let kind = FileType::from_mode(mode)
+            .ok_or_else(|| Fault::Corrupt(format!("inode {ino} has mode {mode:o}")))?;
+        let names = node.names.load(SeqCst);
+        let nlink = match kind {
+            FileType::Directory if names > 0 => 2 + node.subdirs.load(SeqCst),
+            _ => names,
+        };
+        Ok(Attr {
+            ino,
+            generation: inode.generation.get(),
+            kind,
+            perm: mode & perm::PERM_MASK,
+            nlink,
+            uid: inode.uid.get(),
+            gid: inode.gid.get(),
+            rdev: inode.rdev.get() as u32,
+            size: inode.size.get(),
+            blocks: node.blocks.load(Relaxed) * (BLOCK / 512),
+            blksize: BLOCK as u32,
+            atime: Timestamp(inode.atime.get()),
+            mtime: Timestamp(inode.mtime.get()),
+            ctime: ctime_of(inode),
+        })
+    }
+
+    /// States that the contents changed.
+    pub(crate) fn touch_contents(&self, tx: &mut Tx<'_, '_, P>, of: &Found<'_>, now: Timestamp) {
+        tx.time(of.ino, at::MTIME, now.0);
+        if of.inode.ctime.get() & CTIME_ALONE != 0 {
+            self.touch_inode(tx, of, now);
+        }
+    }
+
+    /// States that the inode changed.
+    pub(crate) fn touch_inode(&self, tx: &mut Tx<'_, '_, P>, of: &Found<'_>, now: Timestamp) {
+        let alone = of.inode.ctime.get() & CTIME_ALONE;
+        tx.time(of.ino, at::CTIME, (now.0 & !CTIME_ALONE) | alone);
+    }
+
+    /// Books what a commit took and freed.
+    pub(crate) fn apply(&self, deltas: &Deltas) {
+        for (ino, delta) in deltas {
+            if *ino != crate::tx::INODE_FILE {
+                self.table
+                    .node(*ino)
+                    .blocks
+                    .fetch_add(*delta as u64, Relaxed);
+            }
+        }
+    }
+
+    /// A directory's index, read if need be.
+    pub(crate) fn index<'g>(
+        &self,
+        guard: &'g mut Option<Box<DirIndex>>,
+        dir: &Found<'_>,
+    ) -> Res<&'g mut DirIndex> {
+        if dir.attr.kind != FileType::Directory {
+            return Err(Errno::NOTDIR.into());
+        }
+        let index = match guard.take() {
+            Some(index) => index,
+            None => Box::new(DirIndex::build(&self.vol, &dir.tree())?),
+        };
+        Ok(guard.insert(index))
+    }
+
+    /// Gives back `count` references; frees the inode with the last, if it has no name.
+    pub(crate) fn unref(&self, ino: Ino, count: u64) {
+        let _guard = self.shared();
+        let Ok(node) = self.node(ino) else { return };
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let take = |refs: u32| Some(refs.saturating_sub(count));
+        let before = node.refs.fetch_update(SeqCst, SeqCst, take).unwrap_or(0);
+        if before > 0 && before <= count {
+            self.reap(ino, node);
+        }
+    }
+
+    /// Frees an inode that has neither name nor reference: nothing stored leads to it,
+    /// so only the maps change. Whoever took the last of them calls this.
+    pub(crate) fn reap(&self, ino: Ino, node: &Node) {
+        let mut guard = node.lock.write();
+        if node.names.load(SeqCst) > 0 || node.refs.load(SeqCst) > 0 || !self.inodes.is_used(ino.0)
+        {
+            return;
+        }
+        *guard = None;
+        if !self.read_only
+            && let Err(e) = self.free_contents(ino)
+        {
+            e.errno(); // logged; what could not be read stays taken until the next mount
+        }
+        node.blocks.store(0, Relaxed);
+        node.subdirs.store(0, Relaxed);
+        node.nameable.store(false, Relaxed);
+        self.inodes.release(ino.0);
+    }
+
+    fn free_contents(&self, ino: Ino) -> Res<()> {
+        let inode = self.vol.inode(self.vol.inode_addr(ino)?)?;
+        let tree = self.vol.tree(self.vol.inode_addr(ino)?)?;
+        self.vol.walk(&tree, &mut |block, _| {
+            self.vol.map.release(block.0);
+            Ok(true)
+        })?;
+        let xattr = self.vol.pointer(inode.xattr.get())?;
+        if !xattr.is_null() {
+            self.vol.map.release(xattr.0);
+        }
+        Ok(())
+    }
+
+    fn list(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>, &Node) -> Res<bool>,
+    ) -> Res<()> {
+        let node = self.node(dir)?;
+        let _guard = node.lock.read();
+        let found = self.find(dir, node)?;
+        if found.attr.kind != FileType::Directory {
+            return Err(Errno::NOTDIR.into());
+        }
+        perm::access(cx, &found.attr, perm::Access::READ)?;
+        let parent = Ino(node.parent.load(SeqCst));
+        for (ino, name, cookie) in [(dir, &b"."[..], 1), (parent, b"..", 2)] {
+            let entry = DirEntry {
+                ino,
+                kind: FileType::Directory,
+                name,
+                cookie: Cookie(cookie),
+            };
+            if after.0 < cookie && !sink(&entry, self.table.node(ino))? {
+                return Ok(());
+            }
+        }
+        // The cookie of an entry is 3 + its position / 8: unique, in order, and stable.
+        let from = after.0.saturating_sub(2) * 8;
+        if from >= found.attr.size {
+            return Ok(());
+        }
+        let mut more = true;
+        dir::for_blocks(&self.vol, &found.tree(), from, &mut |base, bytes| {
+            dir::parse(bytes, base, &mut |e| {
+                if e.ino != 0 && e.pos >= from && more {
+                    let kind = FileType::from_code(e.kind).unwrap_or(FileType::Regular);
+                    let cookie = Cookie(3 + e.pos / 8);
+                    let entry = DirEntry {
+                        ino: Ino(e.ino),
+                        kind,
+                        name: e.name,
+                        cookie,
+                    };
+                    more = sink(&entry, self.node(Ino(e.ino))?)?;
+                }
+                Ok(())
+            })?;
+            Ok(more)
+        })
+    }
+}
+
+impl<P: Pmem> FileSystem for Bpfs<P> {
+    fn guarantees(&self) -> Guarantees {
+        Self::guarantees_of(self.mode)
+    }
+
+    fn audit(&self) -> Vec<Finding> {
+        let mut report = Report::default();
+        if let Err(e) = crate::audit::audit(self, &mut report) {
+            report.add("audit", vfs::check::Severity::Corrupt, format!("{e:?}"));
+        }
+        report.findings
+    }
+
+    fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
+        self.look(|| self.do_lookup(cx, dir, name))
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        self.unref(ino, count);
+    }
+
+    fn getattr(&self, _cx: &Ctx, ino: Ino) -> Result<Attr> {
+        self.look(|| {
+            let node = self.node(ino)?;
+            let _guard = node.lock.read();
+            Ok(self.find(ino, node)?.attr)
+        })
+    }
+
+    fn setattr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.mutate(false, |exclusive| self.do_setattr(cx, ino, set, exclusive))
+    }
+
+    fn readdir(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let guard = self.shared();
+        let listed = self.list(cx, dir, after, &mut |entry, _| Ok(sink(entry)));
+        drop(guard);
+        listed.map_err(Fault::errno)?;
+        self.accessed(dir);
+        Ok(())
+    }
+
+    fn readdirplus(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
+    ) -> Result<()> {
+        let guard = self.shared();
+        let listed = self.list(cx, dir, after, &mut |entry, node| {
+            let attr = self.find(entry.ino, node)?.attr;
+            let accepted = sink(entry, &attr);
+            if accepted && entry.cookie.0 > 2 {
+                node.refs.fetch_add(1, SeqCst);
+            }
+            Ok(accepted)
+        });
+        drop(guard);
+        listed.map_err(Fault::errno)?;
+        self.accessed(dir);
+        Ok(())
+    }
+
+    fn create(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
+        self.make(cx, dir, name, FileType::Regular, mode, 0, b"")
+    }
+
+    fn mknod(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        name: &[u8],
+        kind: FileType,
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Attr> {
+        perm::may_mknod(cx, kind)?;
+        let device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
+        self.make(
+            cx,
+            dir,
+            name,
+            kind,
+            mode,
+            if device { rdev } else { 0 },
+            b"",
+        )
+    }
+
+    fn mkdir(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
+        self.make(cx, dir, name, FileType::Directory, mode, 0, b"")
+    }
+
+    fn symlink(&self, cx: &Ctx, dir: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
+        match target.len() {
+            0 => Err(Errno::NOENT),
+            1..=vfs::SYMLINK_MAX => self.make(cx, dir, name, FileType::Symlink, 0o777, 0, target),
+            _ => Err(Errno::NAMETOOLONG),
+        }
+    }
+
+    fn readlink(&self, _cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
+        let target = self.look(|| self.do_readlink(ino))?;
+        self.accessed(ino);
+        Ok(target)
+    }
+
+    fn link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
+        self.mutate(false, |exclusive| {
+            self.do_link(cx, ino, dir, name, exclusive)
+        })
+    }
+
+    fn unlink(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
+        self.mutate(false, |exclusive| {
+            self.remove(cx, dir, name, false, exclusive)
+        })
+    }
+
+    fn rmdir(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
+        self.mutate(false, |exclusive| {
+            self.remove(cx, dir, name, true, exclusive)
+        })
+    }
+
+    fn rename(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        name: &[u8],
+        new_dir: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.do_rename(cx, (dir, name), (new_dir, new_name), flags)
+    }
+
+    fn tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
+        self.mutate(false, |exclusive| self.do_tmpfile(cx, dir, mode, exclusive))
+    }
+
+    fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
+        let attr = self.look(|| {
+            let node = self.node(ino)?;
+            let _guard = node.lock.read();
+            let attr = self.find(ino, node)?.attr;
+            perm::may_open(cx, &attr, flags)?;
+            node.refs.fetch_add(1, SeqCst);
+            Ok(attr)
+        })?;
+        if flags.contains(OpenFlags::TRUNCATE) && attr.kind == FileType::Regular {
+            let set = SetAttr {
+                size: Some(0),
+                ..SetAttr::default()
+            };
+            if let Err(e) = self.setattr(cx, ino, &set) {
+                self.release(ino);
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
+    fn release(&self, ino: Ino) {
+        self.unref(ino, 1);
+    }
+
+    fn read(&self, _cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
+        let guard = self.shared();
+        let read = self.do_read(ino, off, buf);
+        drop(guard);
+        let (len, stale) = read.map_err(Fault::errno)?;
+        if stale && !buf.is_empty() {
+            self.accessed(ino);
+        }
+        Ok(len)
+    }
+
+    fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
+        self.mutate(false, |exclusive| {
+            self.do_write(cx, ino, off, data, exclusive)
+        })
+    }
+
+    fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
+        self.mutate(false, |exclusive| {
+            self.do_fallocate(cx, ino, kind, off, len, exclusive)
+        })
+    }
+
+    fn seek(&self, _cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64> {
+        self.look(|| self.do_seek(ino, off, kind))
+    }
+
+    fn fsync(&self, _cx: &Ctx, ino: Ino, _data_only: bool) -> Result<()> {
+        self.look(|| self.node(ino).and_then(|_| self.vol.usable()))
+    }
+
+    fn fsyncdir(&self, _cx: &Ctx, ino: Ino, _data_only: bool) -> Result<()> {
+        self.look(|| {
+            let found = self.find(ino, self.node(ino)?)?;
+            if found.attr.kind != FileType::Directory {
+                return Err(Errno::NOTDIR.into());
+            }
+            self.vol.usable()
+        })
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.vol.usable().map_err(Fault::errno)
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        let free = self.vol.map.free();
+        let per_block = BLOCK / INODE;
+        let used = self.inodes.len() - self.inodes.free() - 1;
+        let inodes_free = self.inodes.free() + free * per_block;
+        Ok(StatFs {
+            block_bytes: BLOCK as u32,
+            blocks: self.vol.blocks,
+            blocks_free: free,
+            inodes: used + inodes_free,
+            inodes_free,
+            name_max: vfs::NAME_MAX as u32,
+        })
+    }
+
+    fn getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.look(|| self.do_getxattr(cx, ino, name))
+    }
+
+    fn setxattr(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.mutate(false, |exclusive| {
+            self.do_setxattr(cx, ino, name, value, mode, exclusive)
+        })
+    }
+
+    fn listxattr(&self, _cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.look(|| self.do_listxattr(ino))
+    }
+
+    fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
+        self.mutate(false, |exclusive| {
+            self.do_removexattr(cx, ino, name, exclusive)
+        })
+    }
+}

@@ -1,0 +1,113 @@
+//! Making a file system.
+
+use crate::error::Error;
+use crate::format::{
+    BLOCK, BlockNo, HeightAddr, Inode, LOG_BLOCKS, MAGIC, MIN_BLOCKS, RootRecord, Super, VERSION,
+};
+use crate::mode::Mode;
+use medium::{MediumError, Pmem};
+use vfs::{FileType, Timestamp};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// What a new file system starts with.
+#[derive(Debug, Clone)]
+pub struct MkfsOptions {
+    /// Identity; random if it is to be unique.
+    pub uuid: [u8; 16],
+    /// Commit mode until a mount chooses another.
+    pub mode: Mode,
+    /// Owner of the root directory.
+    pub uid: u32,
+    /// Group of the root directory.
+    pub gid: u32,
+    /// Permission bits of the root directory.
+    pub root_mode: u32,
+    /// Its times.
+    pub now: Timestamp,
+}
+
+impl Default for MkfsOptions {
+    fn default() -> Self {
+        Self {
+            uuid: [0; 16],
+            mode: Mode::DEFAULT,
+            uid: 0,
+            gid: 0,
+            root_mode: 0o755,
+            now: Timestamp(0),
+        }
+    }
+}
+
+/// Makes an empty file system that fills the medium, in whole blocks.
+///
+/// Until the super block is written, last, there is none: an interrupted run leaves no
+/// file system.
+///
+/// # Errors
+/// [`Error::Size`] below 1 MiB; [`Error::Medium`].
+pub fn mkfs<P: Pmem + ?Sized>(pm: &P, o: &MkfsOptions) -> Result<(), Error> {
+    let blocks = pm.len() / BLOCK;
+    if blocks < MIN_BLOCKS {
+        let need = MIN_BLOCKS * BLOCK;
+        return Err(Error::Size {
+            what: "a file system",
+            need,
+            have: pm.len(),
+        });
+    }
+    write(pm, blocks, o).map_err(|source| Error::Medium {
+        while_doing: "making it",
+        source,
+    })
+}
+
+fn write<P: Pmem + ?Sized>(pm: &P, blocks: u64, o: &MkfsOptions) -> Result<(), MediumError> {
+    let zeros = [0; BLOCK as usize];
+    let log = BlockNo(2);
+    let record = BlockNo(log.0 + LOG_BLOCKS);
+    let inodes = BlockNo(record.0 + 1);
+    // Rule: initialise before point. The old signature goes first, the new one comes last.
+    for block in 0..=inodes.0 {
+        pm.store_nt(block * BLOCK, &zeros);
+    }
+    let tree = RootRecord {
+        ha: HeightAddr::new(0, inodes).0.into(),
+        size: BLOCK.into(),
+    };
+    pm.store_nt(record.addr(), tree.as_bytes());
+    let mut root = Inode::new_zeroed();
+    root.generation = 1.into();
+    root.uid = o.uid.into();
+    root.gid = o.gid.into();
+    root.mode = (FileType::Directory.mode_bits() | (o.root_mode & vfs::perm::PERM_MASK)).into();
+    (root.mtime, root.ctime, root.atime) = (o.now.0.into(), o.now.0.into(), o.now.0.into());
+    pm.store_nt(inodes.addr(), root.as_bytes());
+    pm.fence()?;
+    let sup = super_block(blocks, log, record, o);
+    pm.store_nt(BLOCK, sup.as_bytes());
+    pm.fence()?;
+    pm.store_nt(0, sup.as_bytes());
+    pm.fence()
+}
+
+fn super_block(blocks: u64, log: BlockNo, record: BlockNo, o: &MkfsOptions) -> Super {
+    let mut sup = Super::new_zeroed();
+    sup.magic = MAGIC;
+    sup.version = VERSION.into();
+    sup.block_bytes = (BLOCK as u32).into();
+    sup.uuid = o.uuid;
+    sup.blocks = blocks.into();
+    sup.log_start = log.0.into();
+    sup.log_blocks = LOG_BLOCKS.into();
+    sup.crc = static_crc(&sup).into();
+    sup.root = record.0.into();
+    sup.root_copy = record.0.into();
+    sup.mode = o.mode.code().into();
+    sup
+}
+
+/// The checksum of the fields that never change.
+pub(crate) fn static_crc(sup: &Super) -> u32 {
+    crc32fast::hash(&sup.as_bytes()[..std::mem::offset_of!(Super, crc)])
+}

@@ -1,0 +1,56 @@
+//! Volatile state of inodes: locks, link counts, references. Found by inode number
+//! without a lock; grows and never shrinks.
+
+use crate::dir::DirIndex;
+use parking_lot::RwLock;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use vfs::Ino;
+
+/// What is known of an inode only while mounted.
+#[derive(Default)]
+pub(crate) struct Node {
+    /// Names that refer to the inode (a directory: 0 or 1, its subdirectories apart).
+    pub names: AtomicU32,
+    /// References of callers (lookups and opens).
+    pub refs: AtomicU32,
+    /// A directory's subdirectories.
+    pub subdirs: AtomicU32,
+    /// Blocks in the inode's tree and its attribute block.
+    pub blocks: AtomicU64,
+    /// Made without a name, and may still get one (`O_TMPFILE`).
+    pub nameable: AtomicBool,
+    /// A directory's parent.
+    pub parent: AtomicU64,
+    /// Guards the inode's contents and, in a directory, holds the index.
+    pub lock: RwLock<Option<Box<DirIndex>>>,
+}
+
+const CHUNK: u64 = 64;
+const FAN: u64 = 256;
+
+type Chunk = OnceLock<Box<[Node]>>;
+
+/// All nodes, by inode number.
+pub(crate) struct Table {
+    top: Box<[OnceLock<Box<[Chunk]>>]>,
+}
+
+impl Table {
+    /// Room for inode numbers up to `capacity`.
+    pub fn new(capacity: u64) -> Self {
+        let top = (capacity / CHUNK / FAN) + 1;
+        Self {
+            top: (0..top).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    /// The node of an inode number within capacity.
+    pub fn node(&self, ino: Ino) -> &Node {
+        let (chunk, at) = (ino.0 / CHUNK, (ino.0 % CHUNK) as usize);
+        let chunks = self.top[(chunk / FAN) as usize]
+            .get_or_init(|| (0..FAN).map(|_| OnceLock::new()).collect());
+        &chunks[(chunk % FAN) as usize]
+            .get_or_init(|| (0..CHUNK).map(|_| Node::default()).collect())[at]
+    }
+}

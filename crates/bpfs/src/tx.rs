@@ -1,0 +1,479 @@
+//! One operation's changes, and their atomic commit.
+//!
+//! An operation states its changes in three classes:
+//!
+//! - **visible**: [`Tx::set`], [`Tx::edit`]. All of them appear in one atomic step.
+//! - **hidden**: [`Tx::hide`]. Bytes that no committed structure leads to (an inode or
+//!   an entry in the making). Stored in place where the mode allows, else visible.
+//! - **times**: [`Tx::time`]. Each is old or new by itself where the mode allows
+//!   (3.3.4), else visible.
+//!
+//! # Order
+//! 1. Hidden bytes and copies are stored while the trees are crawled; a fence makes
+//!    them durable. *Rule: initialise before point.*
+//! 2. Neutral stores (a taller tree, a zeroed block in a hole) change the tree but not
+//!    its contents; a fence. *Rule: initialise before point; they must not outrun 1 and
+//!    the commit must not outrun them.*
+//! 3. **The commit**: one aligned store, or the log's header, or the two super blocks.
+//!    Then the times, then a fence. *Rule: data before commit.*
+//! 4. Only now are replaced blocks free. *Rule: nullify before reuse.*
+//!
+//! A transaction that is dropped before 3 has changed nothing and frees what it took.
+
+use crate::crawl::{Crawl, Right, RootOutcome};
+use crate::error::{Fault, Res};
+use crate::format::{BLOCK, BlockNo, INODE, RootRecord, at};
+use crate::seeded::{Bug, hit};
+use crate::volume::Volume;
+use medium::{LINE_BYTES, Pmem};
+use smallvec::SmallVec;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{Errno, Ino};
+use zerocopy::IntoBytes;
+
+/// The inode file, as a tree that edits name.
+pub(crate) const INODE_FILE: Ino = Ino(0);
+
+/// Below this length, bytes go through the cache: streaming part of a line is slow.
+const STREAM_FROM: usize = 256;
+
+/// What an edit does to its range of bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum What<'a> {
+    /// These bytes.
+    Bytes(&'a [u8]),
+    /// One aligned word.
+    Word(u64),
+    /// Zeros where a leaf is; a hole stays a hole.
+    Zeros,
+    /// No leaf: reads as zeros. Whole blocks only.
+    Hole,
+    /// A zeroed leaf where there is none.
+    Reserve,
+    /// A leaf with any contents where there is none. Whole blocks beyond the end only.
+    Blank,
+}
+
+/// A change of the bytes `start..end` of a tree.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Edit<'a> {
+    pub start: u64,
+    pub end: u64,
+    pub what: What<'a>,
+}
+
+/// Where the whole operation turns from not done to done.
+enum Point {
+    /// Nothing visible.
+    None,
+    /// One aligned word.
+    Word { addr: u64, value: u64 },
+    /// A committed record of the redo log.
+    Log(Vec<(u64, SmallVec<[u8; 32]>)>),
+    /// Both super blocks, with this root record.
+    Supers(BlockNo),
+}
+
+/// How a commit changed the number of blocks of each tree.
+pub(crate) type Deltas = SmallVec<[(Ino, i64); 2]>;
+
+/// An operation under way.
+pub(crate) struct Tx<'v, 'a, P: Pmem> {
+    pub vol: &'v Volume<P>,
+    /// The caller holds the tree lock exclusively: inodes may move.
+    exclusive: bool,
+    edits: SmallVec<[(Ino, Edit<'a>); 8]>,
+    times: SmallVec<[(Ino, u64, u64); 6]>,
+    /// New size of the inode file.
+    root_size: Option<u64>,
+    taken: Vec<BlockNo>,
+    freed: Vec<BlockNo>,
+    /// Stored through the cache, not yet flushed.
+    dirty: SmallVec<[(u64, u64); 16]>,
+    /// Something is on its way to the medium that a fence must wait for.
+    unfenced: bool,
+    pub(crate) neutral: SmallVec<[(u64, u64); 2]>,
+}
+
+impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
+    pub fn new(vol: &'v Volume<P>, exclusive: bool) -> Res<Self> {
+        vol.usable()?;
+        Ok(Self {
+            vol,
+            exclusive,
+            edits: SmallVec::new(),
+            times: SmallVec::new(),
+            root_size: None,
+            taken: Vec::new(),
+            freed: Vec::new(),
+            dirty: SmallVec::new(),
+            unfenced: false,
+            neutral: SmallVec::new(),
+        })
+    }
+
+    // --- what operations say ---
+
+    /// A visible change of a tree's bytes.
+    pub fn edit(&mut self, tree: Ino, start: u64, end: u64, what: What<'a>) {
+        if start < end {
+            self.edits.push((tree, Edit { start, end, what }));
+        }
+    }
+
+    /// A visible change of one word of an inode.
+    pub fn set(&mut self, ino: Ino, field: u64, value: u64) {
+        let at = (ino.0 - 1) * INODE + field;
+        self.edit(INODE_FILE, at, at + 8, What::Word(value));
+    }
+
+    /// A change of a time.
+    pub fn time(&mut self, ino: Ino, field: u64, value: i64) {
+        if self.vol.rules.times {
+            self.times.push((ino, field, value as u64));
+        } else {
+            self.set(ino, field, value as u64);
+        }
+    }
+
+    /// A change of bytes at `addr`, which nothing committed leads to.
+    pub fn hide(&mut self, addr: u64, bytes: &[u8]) {
+        self.store(addr, bytes);
+    }
+
+    /// A hidden change of one word, if it differs.
+    pub fn hide_word(&mut self, addr: u64, value: u64) -> Res<()> {
+        self.put_word(addr, value)
+    }
+
+    /// The inode file gets this size.
+    pub fn grow_inode_file(&mut self, size: u64) {
+        self.root_size = Some(size);
+    }
+
+    /// Takes a block for this operation; given back if it does not commit.
+    pub fn take(&mut self) -> Res<BlockNo> {
+        let block = BlockNo(self.vol.map.take().ok_or(Errno::NOSPC)?);
+        self.taken.push(block);
+        Ok(block)
+    }
+
+    /// A block that is no longer in use once this operation has committed.
+    pub fn free(&mut self, block: BlockNo) {
+        if hit(Bug::ReuseBeforeCommit) {
+            self.vol.map.release(block.0);
+            return;
+        }
+        self.freed.push(block);
+    }
+
+    /// Fails, for another try under the exclusive lock, if inodes must not move now.
+    pub fn may_move(&self, tree: Ino) -> Res<()> {
+        if tree == INODE_FILE && !self.exclusive {
+            Err(Fault::Exclusive)
+        } else {
+            Ok(())
+        }
+    }
+
+    // --- stores ---
+
+    /// Stores bytes in place.
+    pub fn store(&mut self, addr: u64, bytes: &[u8]) {
+        self.vol.pm.store(addr, bytes);
+        self.dirty.push((addr, bytes.len() as u64));
+    }
+
+    /// Stores bytes that will not be read soon, or many.
+    pub fn fill(&mut self, addr: u64, bytes: &[u8]) {
+        if bytes.len() < STREAM_FROM {
+            self.store(addr, bytes);
+        } else {
+            self.vol.pm.store_nt(addr, bytes);
+            self.unfenced = true;
+        }
+    }
+
+    /// Stores a word, as the narrowest aligned store that covers what changes.
+    pub fn put_word(&mut self, addr: u64, value: u64) -> Res<()> {
+        let old = self.vol.pm.load(addr)?;
+        let changed = old ^ value;
+        if changed == 0 {
+            return Ok(());
+        }
+        let (first, last) = (
+            changed.trailing_zeros() / 8,
+            7 - changed.leading_zeros() / 8,
+        );
+        let width = [1, 2, 4, 8]
+            .into_iter()
+            .find(|w| first / w == last / w)
+            .unwrap_or(8);
+        let from = (first / width * width) as usize;
+        let bytes = &value.to_le_bytes()[from..from + width as usize];
+        self.store(addr + from as u64, bytes);
+        Ok(())
+    }
+
+    /// Makes all stores so far durable.
+    fn barrier(&mut self) -> Res<()> {
+        let mut last = u64::MAX;
+        for (addr, len) in self.dirty.drain(..) {
+            // Neighbouring fields share a line: flush it once.
+            let line = addr / LINE_BYTES;
+            if line != last || len > LINE_BYTES - addr % LINE_BYTES {
+                self.vol.pm.flush(addr, len);
+                last = (addr + len - 1) / LINE_BYTES;
+            }
+            self.unfenced = true;
+        }
+        if std::mem::take(&mut self.unfenced) {
+            self.vol.pm.fence()?;
+        }
+        Ok(())
+    }
+
+    // --- commit ---
+
+    /// Makes the operation happen. On an error before the commit point nothing has
+    /// changed; on one after it the volume accepts no more changes.
+    pub fn commit(mut self) -> Res<Deltas> {
+        let mut deltas = Deltas::new();
+        let point = self.stage(&mut deltas)?;
+        if let Err(e) = self.finish(point) {
+            // It may have happened or not: neither set of blocks may be reused.
+            self.vol.failed.store(true, Relaxed);
+            self.taken.clear();
+            return Err(e);
+        }
+        self.taken.clear();
+        for block in self.freed.drain(..) {
+            self.vol.map.release(block.0);
+        }
+        Ok(deltas)
+    }
+
+    /// Steps 1 and 2: everything but the commit point.
+    fn stage(&mut self, deltas: &mut Deltas) -> Res<Point> {
+        let mut edits = std::mem::take(&mut self.edits);
+        edits.sort_by_key(|(tree, e)| (*tree, e.start));
+        let logged = self.take_for_log(&mut edits)?;
+        let mut inodes: SmallVec<[Edit<'a>; 8]> = SmallVec::new();
+        let mut files: SmallVec<[(Ino, Edit<'a>); 8]> = SmallVec::new();
+        for (tree, edit) in edits {
+            if tree == INODE_FILE {
+                inodes.push(edit)
+            } else {
+                files.push((tree, edit))
+            }
+        }
+        let one_tree = files.iter().all(|(t, _)| *t == files[0].0);
+        let alone = self.vol.rules.short_circuit
+            && one_tree
+            && inodes.is_empty()
+            && logged.is_empty()
+            && self.root_size.is_none();
+        let mut point = Point::None;
+        for group in files.chunk_by(|a, b| a.0 == b.0) {
+            let ino = group[0].0;
+            let group: SmallVec<[Edit<'a>; 8]> = group.iter().map(|(_, e)| *e).collect();
+            let before = self.taken.len() as i64 - self.freed.len() as i64;
+            let right = if alone { Right::Word } else { Right::Copy };
+            if let Some((addr, value)) = self.stage_file(ino, &group, right, &mut inodes)? {
+                point = Point::Word { addr, value };
+            }
+            let after = self.taken.len() as i64 - self.freed.len() as i64;
+            deltas.push((ino, after - before));
+        }
+        if !inodes.is_empty() || self.root_size.is_some() {
+            inodes.sort_by_key(|e| e.start);
+            point = self.stage_inode_file(&inodes)?;
+        }
+        if !logged.is_empty() {
+            if !matches!(point, Point::None) {
+                return Err(Fault::Corrupt(
+                    "a logged change met a second commit point".into(),
+                ));
+            }
+            point = Point::Log(logged);
+        }
+        Ok(point)
+    }
+
+    /// Crawls one file. What must change in its inode joins `inodes`; a lone word that
+    /// commits everything is returned.
+    fn stage_file(
+        &mut self,
+        ino: Ino,
+        edits: &[Edit<'a>],
+        right: Right,
+        inodes: &mut SmallVec<[Edit<'a>; 8]>,
+    ) -> Res<Option<(u64, u64)>> {
+        let addr = self.vol.inode_addr(ino)?;
+        let tree = self.vol.tree(addr)?;
+        match Crawl::new(self, ino, tree.size).tree(&tree, edits, right)? {
+            RootOutcome::Same => {}
+            RootOutcome::Word { addr, value } => return Ok(Some((addr, value))),
+            RootOutcome::Hidden(ha) => self.put_word(addr + at::HA, ha.0)?,
+            RootOutcome::Neutral(ha) => self.neutral.push((addr + at::HA, ha.0)),
+            RootOutcome::Visible(ha) => {
+                let start = (ino.0 - 1) * INODE + at::HA;
+                inodes.push(Edit {
+                    start,
+                    end: start + 8,
+                    what: What::Word(ha.0),
+                });
+            }
+        }
+        Ok(None)
+    }
+
+    /// Crawls the inode file, up to the root record and the super block if need be.
+    fn stage_inode_file(&mut self, edits: &[Edit<'a>]) -> Res<Point> {
+        let rules = self.vol.rules;
+        let record = self.vol.root_record()?;
+        let tree = self.vol.inode_file()?;
+        let right = if rules.short_circuit && self.root_size.is_none() {
+            Right::Word
+        } else {
+            Right::Copy
+        };
+        let mut new = tree;
+        match Crawl::new(self, INODE_FILE, tree.size).tree(&tree, edits, right)? {
+            RootOutcome::Same => {}
+            RootOutcome::Word { addr, value } => return Ok(Point::Word { addr, value }),
+            RootOutcome::Hidden(ha) => self.put_word(record, ha.0)?,
+            RootOutcome::Neutral(ha) => self.neutral.push((record, ha.0)),
+            RootOutcome::Visible(ha) => new.ha = ha,
+        }
+        new.size = self.root_size.unwrap_or(tree.size);
+        match (new.ha != tree.ha, new.size != tree.size) {
+            (false, false) => Ok(Point::None),
+            (true, false) if rules.short_circuit => Ok(Point::Word {
+                addr: record,
+                value: new.ha.0,
+            }),
+            (false, true) if rules.short_circuit => Ok(Point::Word {
+                addr: record + at::ROOT_SIZE,
+                value: new.size,
+            }),
+            _ => {
+                self.may_move(INODE_FILE)?;
+                let block = self.take()?;
+                let bytes = RootRecord {
+                    ha: new.ha.0.into(),
+                    size: new.size.into(),
+                };
+                self.fill(block.addr(), bytes.as_bytes());
+                self.free(BlockNo(record / BLOCK));
+                if rules.short_circuit {
+                    Ok(Point::Word {
+                        addr: at::SUPER_ROOT,
+                        value: block.0,
+                    })
+                } else {
+                    Ok(Point::Supers(block))
+                }
+            }
+        }
+    }
+
+    /// Steps 2 and 3.
+    fn finish(&mut self, point: Point) -> Res<()> {
+        if !hit(Bug::NoFenceBeforeCommit) {
+            self.barrier()?;
+        }
+        if !self.neutral.is_empty() {
+            for (addr, value) in std::mem::take(&mut self.neutral) {
+                self.commit_word(addr, value)?;
+            }
+            self.barrier()?;
+        }
+        match point {
+            Point::None => {}
+            Point::Word { addr, value } => self.commit_word(addr, value)?,
+            Point::Log(records) => self.commit_log(&records)?,
+            Point::Supers(root) => self.commit_supers(root)?,
+        }
+        for (ino, field, value) in std::mem::take(&mut self.times) {
+            // The commit may have moved the inode: look it up now.
+            let addr = self.vol.inode_addr(ino)? + field;
+            self.put_word(addr, value)?;
+        }
+        self.barrier()
+    }
+
+    /// The one store that commits.
+    fn commit_word(&mut self, addr: u64, value: u64) -> Res<()> {
+        if hit(Bug::CommitByMemcpy) {
+            for (i, byte) in value.to_le_bytes().iter().enumerate() {
+                self.store(addr + i as u64, &[*byte]);
+            }
+            return Ok(());
+        }
+        self.put_word(addr, value)?;
+        if hit(Bug::NoFlushOfCommit) {
+            self.dirty.pop();
+        }
+        Ok(())
+    }
+
+    /// Shadow paging's commit: the whole super block, to its copy and then in place.
+    /// Torn at any point, recovery finds one of the two whole (`mount::root_of`).
+    fn commit_supers(&mut self, root: BlockNo) -> Res<()> {
+        let mut block = [0; BLOCK as usize];
+        self.vol.pm.read(0, &mut block)?;
+        for off in [at::SUPER_ROOT, at::SUPER_ROOT_COPY] {
+            block[off as usize..off as usize + 8].copy_from_slice(&root.0.to_le_bytes());
+        }
+        for copy in [1, 0] {
+            self.fill(copy * BLOCK, &block);
+            self.barrier()?;
+        }
+        Ok(())
+    }
+
+    /// The redo log's commit: records, header, in place, header cleared.
+    fn commit_log(&mut self, records: &[(u64, SmallVec<[u8; 32]>)]) -> Res<()> {
+        let vol = self.vol;
+        let slot = vol.log.slot();
+        let payload = crate::log::payload(records.iter().map(|(a, b)| (*a, &b[..])));
+        self.store(slot.addr() + 8, &payload);
+        self.barrier()?; // rule: log before data; the header must not outrun its records
+        self.store(slot.addr(), &crate::log::header(&payload).to_le_bytes());
+        if !hit(Bug::ApplyBeforeLog) {
+            self.barrier()?; // the commit point
+        }
+        for (addr, bytes) in records {
+            self.store(*addr, bytes);
+        }
+        self.barrier()?; // rule: nothing may be forgotten by the log before it is in place
+        self.store(slot.addr(), &0u64.to_le_bytes());
+        // Replaying later would undo what others then wrote: gone before the lock is.
+        self.barrier()
+    }
+
+    /// In mode `log`: takes out of `edits` what a log record will do, if that is cheaper
+    /// than copies. Returns physical addresses and bytes; empty for none.
+    fn take_for_log(
+        &mut self,
+        edits: &mut SmallVec<[(Ino, Edit<'a>); 8]>,
+    ) -> Res<Vec<(u64, SmallVec<[u8; 32]>)>> {
+        if !self.vol.rules.log || edits.is_empty() || self.root_size.is_some() {
+            return Ok(Vec::new());
+        }
+        let Some(plan) = crate::log::plan(self.vol, edits)? else {
+            return Ok(Vec::new());
+        };
+        *edits = plan.rest;
+        Ok(plan.records)
+    }
+}
+
+impl<P: Pmem> Drop for Tx<'_, '_, P> {
+    fn drop(&mut self) {
+        for block in self.taken.drain(..) {
+            self.vol.map.release(block.0);
+        }
+    }
+}

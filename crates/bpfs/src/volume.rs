@@ -1,0 +1,182 @@
+//! The medium seen as blocks, trees and inodes: everything that only reads, and the
+//! volatile map of blocks in use.
+
+use crate::alloc::Bitmap;
+use crate::error::{Fault, Res};
+use crate::format::{BLOCK, BlockNo, FANOUT, HeightAddr, INODE, Inode, MAX_HEIGHT, at, span};
+use crate::log::Log;
+use crate::mode::Rules;
+use medium::Pmem;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use vfs::{Errno, Ino};
+use zerocopy::FromBytes;
+
+/// A tree: where its root is and how many of its bytes count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tree {
+    pub ha: HeightAddr,
+    pub size: u64,
+}
+
+impl Tree {
+    /// Leaves that hold valid bytes.
+    pub fn valid_leaves(&self) -> u64 {
+        self.size.div_ceil(BLOCK)
+    }
+}
+
+/// The stored file system and the map of its blocks.
+pub(crate) struct Volume<P> {
+    pub pm: P,
+    /// Blocks in all.
+    pub blocks: u64,
+    pub rules: Rules,
+    pub map: Bitmap,
+    pub log: Log,
+    /// A commit could not be made durable: nothing more may be changed.
+    pub failed: AtomicBool,
+}
+
+impl<P: Pmem> Volume<P> {
+    /// Checks a pointer that was read: null or inside the file system, past the super
+    /// blocks.
+    pub fn pointer(&self, raw: u64) -> Res<BlockNo> {
+        if raw == 0 || (2..self.blocks).contains(&raw) {
+            Ok(BlockNo(raw))
+        } else {
+            Err(Fault::Corrupt(format!(
+                "block pointer {raw} is outside the file system"
+            )))
+        }
+    }
+
+    /// Reads slot `slot` of an indirect block.
+    pub fn slot(&self, block: BlockNo, slot: u64) -> Res<BlockNo> {
+        self.pointer(self.pm.load(block.addr() + slot * 8)?)
+    }
+
+    /// Byte offset of the root record.
+    pub fn root_record(&self) -> Res<u64> {
+        let root = self.pointer(self.pm.load(at::SUPER_ROOT)?)?;
+        if root.is_null() {
+            return Err(Fault::Corrupt("the super block has no root record".into()));
+        }
+        Ok(root.addr())
+    }
+
+    /// The tree that is stored at `addr` (a height-and-root word, then the size at
+    /// `size_at`).
+    fn tree_at(&self, ha_at: u64, size_at: u64) -> Res<Tree> {
+        let tree = Tree {
+            ha: HeightAddr(self.pm.load(ha_at)?),
+            size: self.pm.load(size_at)?,
+        };
+        if tree.size > 0 {
+            self.pointer(tree.ha.block().0)?;
+            if tree.ha.height() > MAX_HEIGHT {
+                return Err(Fault::Corrupt(format!("tree height {}", tree.ha.height())));
+            }
+        }
+        if tree.size > vfs::SIZE_MAX {
+            return Err(Fault::Corrupt(format!("file size {}", tree.size)));
+        }
+        Ok(tree)
+    }
+
+    /// The inode file's tree.
+    pub fn inode_file(&self) -> Res<Tree> {
+        let at = self.root_record()?;
+        self.tree_at(at, at + at::ROOT_SIZE)
+    }
+
+    /// The tree of the inode at `addr`.
+    pub fn tree(&self, addr: u64) -> Res<Tree> {
+        self.tree_at(addr + at::HA, addr + at::SIZE)
+    }
+
+    /// Leaf number `leaf` of a tree; null for a hole or past the end.
+    pub fn leaf(&self, tree: &Tree, leaf: u64) -> Res<BlockNo> {
+        let mut height = tree.ha.height();
+        if leaf >= tree.valid_leaves() || leaf >= span(height) {
+            return Ok(BlockNo::NULL);
+        }
+        let mut block = tree.ha.block();
+        while height > 0 && !block.is_null() {
+            height -= 1;
+            block = self.slot(block, leaf / span(height) % FANOUT)?;
+        }
+        Ok(block)
+    }
+
+    /// Byte offset of an inode on the medium.
+    pub fn inode_addr(&self, ino: Ino) -> Res<u64> {
+        let byte = (ino.0.wrapping_sub(1))
+            .checked_mul(INODE)
+            .ok_or(Errno::STALE)?;
+        let file = self.inode_file()?;
+        if byte >= file.size {
+            return Err(Errno::STALE.into());
+        }
+        let leaf = self.leaf(&file, byte / BLOCK)?;
+        if leaf.is_null() {
+            return Err(Fault::Corrupt(format!(
+                "inode {ino} lies in a hole of the inode file"
+            )));
+        }
+        Ok(leaf.addr() + byte % BLOCK)
+    }
+
+    /// Reads a whole inode.
+    pub fn inode(&self, addr: u64) -> Res<Inode> {
+        let mut bytes = [0; INODE as usize];
+        self.pm.read(addr, &mut bytes)?;
+        Inode::read_from_bytes(&bytes).map_err(|_| Errno::IO.into())
+    }
+
+    /// Calls `each` for every block of a tree that is in use, inner blocks before what
+    /// they point to; `each` returns false to not go deeper.
+    pub fn walk(&self, tree: &Tree, each: &mut dyn FnMut(BlockNo, u32) -> Res<bool>) -> Res<()> {
+        if tree.size == 0 || tree.ha.block().is_null() {
+            return Ok(());
+        }
+        self.walk_node(
+            tree.ha.block(),
+            tree.ha.height(),
+            0,
+            tree.valid_leaves(),
+            each,
+        )
+    }
+
+    /// As [`walk`](Self::walk), from the node of `height` whose first leaf is `base`;
+    /// leaves from `end` on do not count.
+    pub fn walk_node(
+        &self,
+        block: BlockNo,
+        height: u32,
+        base: u64,
+        end: u64,
+        each: &mut dyn FnMut(BlockNo, u32) -> Res<bool>,
+    ) -> Res<()> {
+        if !each(block, height)? || height == 0 {
+            return Ok(());
+        }
+        let step = span(height - 1);
+        for slot in 0..FANOUT.min(end.saturating_sub(base).div_ceil(step)) {
+            let child = self.slot(block, slot)?;
+            if !child.is_null() {
+                self.walk_node(child, height - 1, base + slot * step, end, each)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether changes are still accepted.
+    pub fn usable(&self) -> Res<()> {
+        if self.failed.load(Relaxed) {
+            Err(Errno::IO.into())
+        } else {
+            Ok(())
+        }
+    }
+}
