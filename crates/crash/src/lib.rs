@@ -1,6 +1,34 @@
 //! The crash-state explorer.
+//!
+//! Runs operation scripts on a file system over recorded persistent memory, visits the
+//! states that a power cut could leave at any moment, lets the file system recover from
+//! each, and demands what its declared guarantees promise.
+//!
+//! - [`System`]: what takes part (format, open, check).
+//! - [`explore`]: all short scripts, sampled and random longer ones; [`explore_script`]:
+//!   one script; [`replay`]: one failure, by its [`FailureId`].
+//!
+//! What is visited: see the documentation of `walk` (points in time), `state` (choices
+//! at a point) and `oracle` (demands). In program order, besides, the logical state must
+//! go from old to new in one step at one store of each operation.
 #![forbid(unsafe_code)]
-#![allow(dead_code)]
+
+mod explore;
+mod id;
+mod oracle;
+mod report;
+mod sabotage;
+#[cfg(test)]
+mod selftest;
 mod state;
+mod system;
+#[cfg(test)]
+mod toy;
+mod trial;
 mod walk;
+
+pub use explore::{explore, explore_script, replay};
+pub use id::FailureId;
+pub use report::{FailureReport, Options, Outcome, Progress};
 pub use state::Model;
+pub use system::System;

@@ -301,6 +301,13 @@ impl StatePmem {
         }
     }
 
+    /// Issues a store and makes it durable at once: memory as a running program sees it.
+    pub(crate) fn apply_now(&self, unit: &Unit) {
+        let word = (unit.off / WORD_BYTES) as usize;
+        let old = self.words[word].load(Relaxed);
+        self.words[word].store(unit.apply(old), Relaxed);
+    }
+
     /// Makes what the trace did so far the state that evaluations start from.
     pub(crate) fn keep(&self) {
         let mut inner = self.inner.lock();

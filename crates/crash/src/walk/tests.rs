@@ -217,7 +217,11 @@ fn crash_inside_recovery_is_explored() {
         pm.fence().unwrap();
     };
     for model in Model::ALL {
-        assert!(explore(model, program, moving_recovery(true)).found.is_none());
+        assert!(
+            explore(model, program, moving_recovery(true))
+                .found
+                .is_none()
+        );
         let found = explore(model, program, moving_recovery(false)).found;
         let found = found.expect("the unfenced recovery loses the value");
         assert_eq!(found.place.crashes.len(), 2, "{model}");
@@ -329,11 +333,7 @@ fn brute_force(model: Model, trace: &[Event]) -> BTreeSet<Vec<u64>> {
     all
 }
 
-fn combine(
-    durable: &[u64],
-    pending: &[(u64, medium::Unit, bool)],
-    all: &mut BTreeSet<Vec<u64>>,
-) {
+fn combine(durable: &[u64], pending: &[(u64, medium::Unit, bool)], all: &mut BTreeSet<Vec<u64>>) {
     let Some((cell, ..)) = pending.first() else {
         all.insert(durable.to_vec());
         return;

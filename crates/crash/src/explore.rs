@@ -1,0 +1,335 @@
+//! Many scripts on one system, over several threads; failures shrunk and given ids.
+
+use crate::id::{FailureId, ScriptRef, Spot};
+use crate::state::mix;
+use crate::system::System;
+use crate::trial::{Failure, Run, Start};
+use crate::walk::{Limits, Tally};
+use crate::{FailureReport, Model, Options, Outcome, Progress};
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use vfs::script::{Script, generate, shrink};
+
+impl ScriptRef {
+    fn script(&self) -> Result<Script, String> {
+        match self {
+            ScriptRef::Enumerated { ops, index } => {
+                if *ops == 0 || *ops > 3 || *index >= generate::count(*ops) {
+                    return Err(format!("there is no script {self}"));
+                }
+                Ok(generate::sequence(*ops, *index))
+            }
+            ScriptRef::Random { seed, index, len } => {
+                Ok(generate::random(mix(*seed, *index), (*len).min(MAX_LEN)))
+            }
+            ScriptRef::Text(text) => text.parse().map_err(|e| format!("script: {e}")),
+        }
+    }
+
+    /// Whether the script starts from the small tree of [`generate::setup`].
+    fn on_setup(&self) -> bool {
+        !matches!(self, ScriptRef::Text(_))
+    }
+
+    /// Which operations to crash. Shorter sequences are scripts of their own, so only
+    /// the last operation of one is new.
+    fn crashed(&self, script: &Script) -> Range<usize> {
+        let end = script.ops.len();
+        match self {
+            ScriptRef::Enumerated { .. } => end.saturating_sub(1)..end,
+            _ => 0..end,
+        }
+    }
+}
+
+/// Longest random script.
+const MAX_LEN: usize = 100_000;
+
+/// The scripts that `options` ask for, in order.
+fn workloads(options: &Options) -> Vec<ScriptRef> {
+    let mut all = Vec::new();
+    for ops in 1..=options.ops.min(3) {
+        let count = generate::count(ops);
+        let sampled = |i: u64| mix(options.seed, i) % count;
+        match options.sample {
+            Some(sample) if ops == 3 => {
+                let index = (0..sample.min(count)).map(sampled);
+                all.extend(index.map(|index| ScriptRef::Enumerated { ops, index }));
+            }
+            _ => all.extend((0..count).map(|index| ScriptRef::Enumerated { ops, index })),
+        }
+    }
+    all.extend((0..options.random_scripts).map(|index| ScriptRef::Random {
+        seed: options.seed,
+        index,
+        len: options.random_len,
+    }));
+    all
+}
+
+/// One thread's part.
+struct Worker<'a> {
+    system: &'a dyn System,
+    options: &'a Options,
+    /// From the small tree of [`generate::setup`], else from a new file system.
+    on_setup: bool,
+    start: Start,
+    tally: Tally,
+    looked: u64,
+    full: u64,
+}
+
+impl<'a> Worker<'a> {
+    fn new(system: &'a dyn System, options: &'a Options, on_setup: bool) -> Result<Self, String> {
+        let start = match on_setup {
+            true => Start::after(system, &generate::setup())?,
+            false => Start::empty(system)?,
+        };
+        Ok(Self {
+            system,
+            options,
+            on_setup,
+            start,
+            tally: Tally::default(),
+            looked: 0,
+            full: 0,
+        })
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            leaves: self.options.states_per_point,
+            recovery_depth: self.options.recovery_depth,
+            samples: self.options.samples,
+            tails: 2,
+            seed: self.options.seed,
+        }
+    }
+
+    /// Runs and crashes one script.
+    fn trial(&mut self, script: &Script, ops: Range<usize>) -> Result<(), Failure> {
+        let limits = self.limits();
+        let run = Run::record(self.system, &self.start, script)?;
+        self.full += run.full;
+        self.tally.known_points.clear();
+        for op in ops.clone() {
+            self.looked += run.switches_once(op)?;
+        }
+        run.crash(self.options.model, ops, limits, &mut self.tally)
+    }
+
+    fn report(&self, from: &ScriptRef, script: &Script, failure: &Failure) -> FailureReport {
+        let id = FailureId {
+            system: self.system.id(),
+            model: self.options.model,
+            script: from.clone(),
+            op: failure.op,
+            spot: failure.spot.clone(),
+        };
+        let op = script.ops.get(failure.op).map(ToString::to_string);
+        FailureReport {
+            id: id.to_string(),
+            op: op.unwrap_or_default(),
+            what: failure.what.clone(),
+            on_setup: self.on_setup,
+            script: script.to_string(),
+            shrunk: self.shrunk(script, failure).to_string(),
+        }
+    }
+
+    /// A shorter script that fails in the same way.
+    fn shrunk(&self, script: &Script, failure: &Failure) -> Script {
+        let deadline = Instant::now() + SHRINK_TIME;
+        let same = std::mem::discriminant(&failure.spot);
+        let Ok(mut worker) = Worker::new(self.system, self.options, self.on_setup) else {
+            return script.clone();
+        };
+        shrink(script, &mut |candidate| {
+            let ops = 0..candidate.ops.len();
+            Instant::now() < deadline
+                && worker
+                    .trial(candidate, ops)
+                    .is_err_and(|f| std::mem::discriminant(&f.spot) == same)
+        })
+    }
+}
+
+/// Longest time that is spent on making one failure's script shorter.
+const SHRINK_TIME: Duration = Duration::from_secs(10);
+
+/// What the threads share.
+struct Shared {
+    next: AtomicUsize,
+    done: AtomicU64,
+    states: AtomicU64,
+    violations: AtomicU64,
+    failures: Mutex<Vec<(usize, FailureReport)>>,
+}
+
+/// Explores the crash states of every script that `options` ask for. `progress` is told
+/// now and then; it is called from several threads.
+///
+/// # Errors
+/// The system cannot even be formatted, opened, or set up.
+pub fn explore(
+    system: &dyn System,
+    options: &Options,
+    progress: &(dyn Fn(&Progress) + Sync),
+) -> Result<Outcome, String> {
+    let begin = Instant::now();
+    let work = workloads(options);
+    let shared = Shared {
+        next: AtomicUsize::new(0),
+        done: AtomicU64::new(0),
+        states: AtomicU64::new(0),
+        violations: AtomicU64::new(0),
+        failures: Mutex::default(),
+    };
+    let run = || drain(system, options, &work, &shared, begin, progress);
+    let workers = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..options.threads.max(1))
+            .map(|_| scope.spawn(run))
+            .collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined
+            .map(|worker| worker.unwrap_or_else(|_| Err("a thread of the explorer died".into())))
+            .collect::<Result<Vec<Worker<'_>>, String>>()
+    })?;
+    Ok(outcome(system, options, shared, workers, work.len(), begin))
+}
+
+fn drain<'a>(
+    system: &'a dyn System,
+    options: &'a Options,
+    work: &[ScriptRef],
+    shared: &Shared,
+    begin: Instant,
+    progress: &(dyn Fn(&Progress) + Sync),
+) -> Result<Worker<'a>, String> {
+    let mut worker = Worker::new(system, options, true)?;
+    loop {
+        let late = options.time_limit.is_some_and(|t| begin.elapsed() > t);
+        let enough = shared.violations.load(Relaxed) >= options.max_failures as u64;
+        let at = shared.next.fetch_add(1, Relaxed);
+        let (Some(from), false) = (work.get(at), late || enough) else {
+            return Ok(worker);
+        };
+        let script = from.script()?;
+        let before = worker.tally.states;
+        let ops = from.crashed(&script);
+        if let Err(failure) = worker.trial(&script, ops) {
+            shared.violations.fetch_add(1, Relaxed);
+            let report = worker.report(from, &script, &failure);
+            shared.failures.lock().push((at, report));
+        }
+        let states = worker.tally.states - before;
+        progress(&Progress {
+            workloads: shared.done.fetch_add(1, Relaxed) + 1,
+            workloads_total: work.len() as u64,
+            states: shared.states.fetch_add(states, Relaxed) + states,
+            violations: shared.violations.load(Relaxed),
+        });
+    }
+}
+
+fn outcome(
+    system: &dyn System,
+    options: &Options,
+    shared: Shared,
+    workers: Vec<Worker<'_>>,
+    total: usize,
+    begin: Instant,
+) -> Outcome {
+    let sum = |of: fn(&Worker<'_>) -> u64| workers.iter().map(of).sum::<u64>();
+    let seconds = begin.elapsed().as_secs_f64();
+    let states_explored = sum(|w| w.tally.states);
+    let (points, capped_points) = (sum(|w| w.tally.points), sum(|w| w.tally.capped_points));
+    let (audited, stores_checked) = (sum(|w| w.tally.audited), sum(|w| w.looked));
+    let no_space = sum(|w| w.full);
+    let distinct = workers.into_iter().map(|w| w.tally.distinct);
+    let distinct = distinct.reduce(|mut all, more| {
+        all.extend(more);
+        all
+    });
+    let mut failures = shared.failures.into_inner();
+    failures.sort_by_key(|(at, _)| *at);
+    let workloads = shared.done.into_inner();
+    Outcome {
+        system: system.id(),
+        model: options.model,
+        ops: options.ops,
+        seed: options.seed,
+        workloads,
+        complete: workloads == total as u64,
+        points,
+        capped_points,
+        states_explored,
+        states_distinct: distinct.map_or(0, |d| d.len() as u64),
+        audited,
+        stores_checked,
+        no_space,
+        violations: shared.violations.into_inner(),
+        seconds,
+        states_per_second: states_explored as f64 / seconds.max(1e-9),
+        failures: failures.into_iter().map(|(_, report)| report).collect(),
+    }
+}
+
+/// Explores the crash states of one script, given as text, on a new file system.
+///
+/// # Errors
+/// As [`explore`], and if `script` is no script.
+pub fn explore_script(
+    system: &dyn System,
+    script: &str,
+    options: &Options,
+) -> Result<Option<FailureReport>, String> {
+    let script: Script = script.parse().map_err(|e| format!("script: {e}"))?;
+    let from = ScriptRef::Text(script.to_string());
+    let mut worker = Worker::new(system, options, from.on_setup())?;
+    let failure = worker.trial(&script, 0..script.ops.len()).err();
+    Ok(failure.map(|f| worker.report(&from, &script, &f)))
+}
+
+/// Visits again what `id` names. Returns what is wrong there, if it still is.
+///
+/// # Errors
+/// `id` is of another system, or names nothing that exists.
+pub fn replay(system: &dyn System, id: &FailureId) -> Result<Option<FailureReport>, String> {
+    if system.id() != id.system {
+        return Err(format!(
+            "{id} is of the system {}, not {}",
+            id.system,
+            system.id()
+        ));
+    }
+    let options = Options {
+        model: id.model,
+        ..Options::default()
+    };
+    let worker = Worker::new(system, &options, id.script.on_setup())?;
+    let script = id.script.script()?;
+    let failure = match Run::record(system, &worker.start, &script) {
+        Err(failure) => Some(failure),
+        Ok(run) => run.again(id.model, id.op, &id.spot)?.map(|what| Failure {
+            op: id.op,
+            spot: id.spot.clone(),
+            what,
+        }),
+    };
+    Ok(failure.map(|f| worker.report(&id.script, &script, &f)))
+}
+
+impl FailureId {
+    /// Whether the failure shows without any crash.
+    pub fn is_live(&self) -> bool {
+        self.spot == Spot::Live
+    }
+
+    /// The persistence model that the failure was found under.
+    pub fn model(&self) -> Model {
+        self.model
+    }
+}

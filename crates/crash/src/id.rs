@@ -1,0 +1,302 @@
+//! Ids of failures: one word that says everything needed to see the failure again.
+//!
+//! Fields, separated by `:`
+//! 1. the system's id,
+//! 2. the persistence model,
+//! 3. the script: `e3.17` (the 17th of those with three operations), `r42.5.200`
+//!    (random, seed 42, the 5th, of 200 operations) or `=TEXT`, percent-encoded,
+//! 4. the operation, counted from 0,
+//! 5. how it failed: `live`, `store.N` (after store N of the trace) or `in` / `end`
+//!    (a crash in the operation / after its return), followed by
+//! 6. one field per crash, `EVENT.CHOICES` (choices run-length coded, `1x3` is three
+//!    times 1), the later ones inside recovery; then optionally `all` or `tSEED`: how
+//!    what remained was chosen when the recovered system was used.
+
+use crate::Model;
+use crate::walk::{CrashAt, Place, Tail};
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+
+/// The id of a failure. Text both ways; see the module for the form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailureId {
+    /// [`System::id`](crate::System::id).
+    pub system: String,
+    /// Persistence model.
+    pub model: Model,
+    pub(crate) script: ScriptRef,
+    pub(crate) op: usize,
+    pub(crate) spot: Spot,
+}
+
+/// Where a script comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum ScriptRef {
+    Enumerated { ops: u32, index: u64 },
+    Random { seed: u64, index: u64, len: usize },
+    Text(String),
+}
+
+/// Which check failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Spot {
+    /// Without any crash.
+    Live,
+    /// The logical state right after a store, in program order.
+    Store(usize),
+    /// A crash during the operation.
+    In(Place),
+    /// A crash after its return.
+    End(Place),
+}
+
+impl Display for FailureId {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self {
+            system,
+            model,
+            script,
+            op,
+            spot,
+        } = self;
+        write!(f, "{system}:{model}:{script}:{op}:")?;
+        match spot {
+            Spot::Live => f.write_str("live"),
+            Spot::Store(event) => write!(f, "store.{event}"),
+            Spot::In(place) => write!(f, "in{place}"),
+            Spot::End(place) => write!(f, "end{place}"),
+        }
+    }
+}
+
+impl Display for ScriptRef {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            ScriptRef::Enumerated { ops, index } => write!(f, "e{ops}.{index}"),
+            ScriptRef::Random { seed, index, len } => write!(f, "r{seed}.{index}.{len}"),
+            ScriptRef::Text(text) => {
+                f.write_str("=")?;
+                text.bytes().try_for_each(|b| match b {
+                    b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => {
+                        write!(f, "{}", b as char)
+                    }
+                    b' ' => f.write_str("+"),
+                    b'\n' => f.write_str(","),
+                    _ => write!(f, "%{b:02x}"),
+                })
+            }
+        }
+    }
+}
+
+impl Display for Place {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for crash in &self.crashes {
+            write!(f, ":{}", crash.event)?;
+            for (choice, times) in runs(&crash.choices) {
+                write!(f, ".{choice}")?;
+                if times > 1 {
+                    write!(f, "x{times}")?;
+                }
+            }
+        }
+        match self.tail {
+            Tail::None => Ok(()),
+            Tail::All => f.write_str(":all"),
+            Tail::Random(seed) => write!(f, ":t{seed}"),
+        }
+    }
+}
+
+/// Run lengths, without the zeros at the end (which are what is chosen by default).
+fn runs(choices: &[u32]) -> Vec<(u32, usize)> {
+    let mut runs: Vec<(u32, usize)> = Vec::new();
+    for choice in choices {
+        match runs.last_mut() {
+            Some((last, times)) if last == choice => *times += 1,
+            _ => runs.push((*choice, 1)),
+        }
+    }
+    if runs.last().is_some_and(|(choice, _)| *choice == 0) {
+        runs.pop();
+    }
+    runs
+}
+
+/// Longest run of choices that an id may ask for.
+const MAX_RUN: usize = 1 << 20;
+
+impl FromStr for FailureId {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let bad = |what: &str| format!("`{s}` is not the id of a failure: {what}");
+        let mut fields = s.split(':');
+        let mut next = |what| fields.next().ok_or_else(|| bad(what));
+        let system = next("no system")?.to_string();
+        let model = next("no model")?.parse()?;
+        let script = next("no script")?.parse().map_err(|e: String| bad(&e))?;
+        let op = next("no operation")?;
+        let op = op.parse().map_err(|_| bad("the operation is no number"))?;
+        let how = next("does not say how")?;
+        let rest: Vec<&str> = fields.collect();
+        let spot = match (how.split_once('.'), how) {
+            (None, "live") => Spot::Live,
+            (Some(("store", n)), _) => {
+                Spot::Store(n.parse().map_err(|_| bad("the store is no number"))?)
+            }
+            (None, "in") => Spot::In(place(&rest).ok_or_else(|| bad("bad crash"))?),
+            (None, "end") => Spot::End(place(&rest).ok_or_else(|| bad("bad crash"))?),
+            _ => return Err(bad("it says neither live, store, in nor end")),
+        };
+        Ok(Self {
+            system,
+            model,
+            script,
+            op,
+            spot,
+        })
+    }
+}
+
+impl FromStr for ScriptRef {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let bad = || format!("`{s}` names no script");
+        let numbers =
+            |text: &str| -> Option<Vec<u64>> { text.split('.').map(|n| n.parse().ok()).collect() };
+        if let Some(text) = s.strip_prefix('=') {
+            return decode(text).map(ScriptRef::Text).ok_or_else(bad);
+        }
+        let kind = s.get(..1).ok_or_else(bad)?;
+        let numbers = s.get(1..).and_then(numbers).ok_or_else(bad)?;
+        match (kind, numbers.as_slice()) {
+            ("e", &[ops, index]) => Ok(ScriptRef::Enumerated {
+                ops: ops.try_into().map_err(|_| bad())?,
+                index,
+            }),
+            ("r", &[seed, index, len]) => Ok(ScriptRef::Random {
+                seed,
+                index,
+                len: len as usize,
+            }),
+            _ => Err(bad()),
+        }
+    }
+}
+
+fn decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        bytes.push(match first {
+            b'+' => b' ',
+            b',' => b'\n',
+            b'%' => {
+                let hex = std::str::from_utf8(rest.get(..2)?).ok()?;
+                rest = &rest[2..];
+                u8::from_str_radix(hex, 16).ok()?
+            }
+            other => *other,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn place(fields: &[&str]) -> Option<Place> {
+    let (tail, crashes) = match fields.split_last()? {
+        (&"all", rest) => (Tail::All, rest),
+        (last, rest) => match last.strip_prefix('t') {
+            Some(seed) => (Tail::Random(seed.parse().ok()?), rest),
+            None => (Tail::None, fields),
+        },
+    };
+    let crashes: Option<Vec<CrashAt>> = crashes.iter().map(|text| crash(text)).collect();
+    let crashes = crashes.filter(|c| !c.is_empty())?;
+    Some(Place { crashes, tail })
+}
+
+fn crash(text: &str) -> Option<CrashAt> {
+    let mut fields = text.split('.');
+    let event = fields.next()?.parse().ok()?;
+    let mut choices = Vec::new();
+    for run in fields {
+        let (choice, times) = run.split_once('x').unwrap_or((run, "1"));
+        let times: usize = times.parse().ok()?;
+        let len = choices.len().checked_add(times).filter(|l| *l <= MAX_RUN)?;
+        choices.resize(len, choice.parse().ok()?);
+    }
+    Some(CrashAt { event, choices })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_place() -> impl Strategy<Value = Place> {
+        let crash = (0usize..999, prop::collection::vec(0u32..4, 0..9));
+        let tail = prop_oneof![
+            Just(Tail::None),
+            Just(Tail::All),
+            any::<u64>().prop_map(Tail::Random)
+        ];
+        (prop::collection::vec(crash, 1..3), tail).prop_map(|(crashes, tail)| {
+            // Zeros at the end are the default, and left out.
+            let crashes = crashes.into_iter().map(|(event, mut choices)| {
+                choices.truncate(choices.iter().rposition(|c| *c > 0).map_or(0, |i| i + 1));
+                CrashAt { event, choices }
+            });
+            let crashes = crashes.collect();
+            Place { crashes, tail }
+        })
+    }
+
+    fn any_spot() -> impl Strategy<Value = Spot> {
+        prop_oneof![
+            Just(Spot::Live),
+            (0usize..99).prop_map(Spot::Store),
+            any_place().prop_map(Spot::In),
+            any_place().prop_map(Spot::End),
+        ]
+    }
+
+    fn any_script() -> impl Strategy<Value = ScriptRef> {
+        prop_oneof![
+            (1u32..4, any::<u64>()).prop_map(|(ops, index)| ScriptRef::Enumerated { ops, index }),
+            (any::<u64>(), any::<u64>(), 0usize..999)
+                .prop_map(|(seed, index, len)| ScriptRef::Random { seed, index, len }),
+            ".*".prop_map(ScriptRef::Text),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn an_id_survives_its_text(script in any_script(), op in 0usize..99, spot in any_spot()) {
+            let id = FailureId { system: "toy-a".into(), model: Model::Lines, script, op, spot };
+            let text = id.to_string();
+            prop_assert!(!text.contains(char::is_whitespace));
+            prop_assert_eq!(text.parse::<FailureId>().unwrap(), id);
+        }
+
+        #[test]
+        fn any_text_is_an_id_or_an_error(text in ".*") {
+            let _ = text.parse::<FailureId>();
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_a_reason() {
+        for bad in [
+            "",
+            "bpfs",
+            "b:words:e1.1:0",
+            "b:words:x:0:live",
+            "b:words:e1.1:0:in:1.1x9999999",
+        ] {
+            assert!(bad.parse::<FailureId>().is_err(), "{bad}");
+        }
+    }
+}

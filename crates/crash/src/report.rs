@@ -1,0 +1,133 @@
+//! What to explore, and what came out.
+
+use crate::Model;
+use serde::Serialize;
+use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
+
+/// What to explore.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Longest enumerated scripts: 0 (none) to 3 operations.
+    pub ops: u32,
+    /// How many of the scripts with three operations to take, at random; `None`: all.
+    pub sample: Option<u64>,
+    /// Number of long random scripts.
+    pub random_scripts: u64,
+    /// Operations in each of them.
+    pub random_len: usize,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Persistence model.
+    pub model: Model,
+    /// States up to which a point in time is explored exhaustively.
+    pub states_per_point: usize,
+    /// Random subsets, and single cells, tried at a point with more states.
+    pub samples: usize,
+    /// Further crashes inside recovery: 0, 1 or 2.
+    pub recovery_depth: usize,
+    /// Starts no further script after this time.
+    pub time_limit: Option<Duration>,
+    /// Starts no further script after so many failures.
+    pub max_failures: usize,
+    /// Threads.
+    pub threads: usize,
+}
+
+impl Default for Options {
+    /// Two operations, a sample of 1,000 with three if asked for, words, seed 1, two
+    /// threads, no time limit.
+    fn default() -> Self {
+        Self {
+            ops: 2,
+            sample: Some(1000),
+            random_scripts: 0,
+            random_len: 200,
+            seed: 1,
+            model: Model::Words,
+            states_per_point: 4096,
+            samples: 64,
+            recovery_depth: 1,
+            time_limit: None,
+            max_failures: 10,
+            threads: 2,
+        }
+    }
+}
+
+/// How far an exploration is.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress {
+    /// Scripts done.
+    pub workloads: u64,
+    /// Scripts in all.
+    pub workloads_total: u64,
+    /// States visited.
+    pub states: u64,
+    /// Scripts that failed.
+    pub violations: u64,
+}
+
+/// What an exploration found. The same for the same seed, but for times and for where
+/// limits of time or failures struck.
+#[derive(Debug, Clone, Serialize)]
+pub struct Outcome {
+    /// [`System::id`](crate::System::id).
+    pub system: String,
+    /// Persistence model.
+    pub model: Model,
+    /// Longest enumerated scripts.
+    pub ops: u32,
+    /// Seed.
+    pub seed: u64,
+    /// Scripts run.
+    pub workloads: u64,
+    /// Whether that was all of them.
+    pub complete: bool,
+    /// Points in time at which crashes were explored.
+    pub points: u64,
+    /// Those with too many states to visit all.
+    pub capped_points: u64,
+    /// Crash states recovered from and judged.
+    pub states_explored: u64,
+    /// Those that differ in what the medium held.
+    pub states_distinct: u64,
+    /// States checked a second way, to test the explorer itself.
+    pub audited: u64,
+    /// Stores after which the logical state was read, in program order.
+    pub stores_checked: u64,
+    /// Operations that found the test image full.
+    pub no_space: u64,
+    /// Scripts with a failure.
+    pub violations: u64,
+    /// Time taken.
+    pub seconds: f64,
+    /// States visited per second.
+    pub states_per_second: f64,
+    /// The failures, in order of scripts; the first of each script.
+    pub failures: Vec<FailureReport>,
+}
+
+/// A failure. Its text is one line that begins with the id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FailureReport {
+    /// Replays it: see [`FailureId`](crate::FailureId).
+    pub id: String,
+    /// The operation.
+    pub op: String,
+    /// What is wrong.
+    pub what: String,
+    /// Whether the scripts start from the small tree of `vfs::script::generate::setup`
+    /// (else from a new file system).
+    pub on_setup: bool,
+    /// The script, one operation per line.
+    pub script: String,
+    /// A shorter one that fails in the same way.
+    pub shrunk: String,
+}
+
+impl Display for FailureReport {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}): {}", self.id, self.op, self.what)
+    }
+}

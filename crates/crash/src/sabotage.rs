@@ -1,0 +1,47 @@
+//! Bugs of the explorer itself that its own tests put back, to see that they would be
+//! noticed. Outside those tests every question is answered no at compile time.
+
+/// A bug of the explorer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sabotage {
+    /// The last store of each operation is left out of the trace.
+    LastStoreDropped,
+    /// Link counts are not compared.
+    LinkCountIgnored,
+    /// The state after the return of an operation is not visited.
+    FinalStateSkipped,
+}
+
+#[cfg(test)]
+pub(crate) use armed::{hit, with};
+
+#[cfg(not(test))]
+pub(crate) fn hit(_: Sabotage) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod armed {
+    use super::Sabotage;
+    use std::cell::Cell;
+
+    thread_local! {
+        static ARMED: Cell<Option<Sabotage>> = const { Cell::new(None) };
+        static FIRED: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// Runs `test` on this thread with the bug put back; returns how often it fired.
+    pub(crate) fn with<R>(bug: Option<Sabotage>, test: impl FnOnce() -> R) -> (R, u64) {
+        ARMED.set(bug);
+        FIRED.set(0);
+        let result = test();
+        ARMED.set(None);
+        (result, FIRED.get())
+    }
+
+    pub(crate) fn hit(bug: Sabotage) -> bool {
+        let hit = ARMED.get() == Some(bug);
+        FIRED.set(FIRED.get() + u64::from(hit));
+        hit
+    }
+}

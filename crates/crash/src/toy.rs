@@ -1,0 +1,418 @@
+//! A small file system with a log, for the explorer's own tests: `ModelFs` in memory,
+//! and on the medium a log of the calls that changed it.
+//!
+//! Word 0 is magic, word 1 the number of records, word 2 the end of the log (the
+//! commit). A record is one call: its length in words, its time, its kind, two numbers,
+//! and a string, padded.
+
+use crate::System;
+use medium::{MediumError, Pmem};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use vfs::check::{Finding, Report, Severity};
+use vfs::*;
+
+const MAGIC: u64 = 0x0070_0079;
+const COUNT: u64 = 8;
+const TAIL: u64 = 16;
+const LOG: u64 = 64;
+const IMAGE_BYTES: u64 = 64 << 10;
+
+/// What is wrong with the toy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ToyBug {
+    Nothing,
+    /// The record is not ordered before the commit.
+    MissingFence,
+    /// The record is fenced but never flushed.
+    MissingFlush,
+    /// End and count are trusted to change together.
+    WideStore,
+    /// The commit is flushed and never fenced.
+    NotDurable,
+    /// Replay stamps the time of the recovery.
+    ReplayDrift,
+    /// Link counts are 1 after recovery.
+    LinksForgotten,
+    /// A write is logged in two halves.
+    TornWrite,
+    /// Recovery compacts the header without an order of its own.
+    RecoveryUnordered,
+    /// The checker always finds a leak after a recovery of more than one record.
+    Leaks,
+}
+
+/// The toy as the explorer sees it.
+pub(crate) struct Toy(pub ToyBug);
+
+impl System for Toy {
+    fn id(&self) -> String {
+        format!("toy-{:?}", self.0)
+    }
+
+    fn image_bytes(&self) -> u64 {
+        IMAGE_BYTES
+    }
+
+    fn format(&self, pm: &dyn Pmem) -> std::result::Result<(), String> {
+        pm.store_word(0, MAGIC);
+        pm.store_word(TAIL, LOG);
+        pm.flush(0, 64);
+        pm.fence().map_err(|e| e.to_string())
+    }
+
+    fn open(
+        &self,
+        pm: Arc<dyn Pmem>,
+        clock: Arc<dyn Clock>,
+        read_only: bool,
+    ) -> std::result::Result<Box<dyn FileSystem>, String> {
+        let fs = ToyFs::open(self.0, pm, clock, read_only)?;
+        Ok(Box::new(fs))
+    }
+
+    fn check(&self, pm: &dyn Pmem) -> Report {
+        let mut report = Report::default();
+        if self.0 == ToyBug::Leaks && pm.load(COUNT).is_ok_and(|n| n > 1) {
+            report.add("T1", Severity::Leak, "a record too many");
+        }
+        report
+    }
+}
+
+/// The time of a replayed call, else the outer clock's.
+struct ToyClock {
+    outer: Arc<dyn Clock>,
+    replaying: AtomicBool,
+    then: AtomicI64,
+}
+
+impl Clock for ToyClock {
+    fn now(&self) -> Timestamp {
+        match self.replaying.load(Relaxed) {
+            true => Timestamp(self.then.load(Relaxed)),
+            false => self.outer.now(),
+        }
+    }
+}
+
+struct ToyFs {
+    bug: ToyBug,
+    pm: Arc<dyn Pmem>,
+    clock: Arc<ToyClock>,
+    model: ModelFs,
+    read_only: bool,
+    recovered: bool,
+    log: Mutex<()>,
+}
+
+fn io(_: MediumError) -> Errno {
+    Errno::IO
+}
+
+impl ToyFs {
+    fn open(
+        bug: ToyBug,
+        pm: Arc<dyn Pmem>,
+        outer: Arc<dyn Clock>,
+        read_only: bool,
+    ) -> std::result::Result<Self, String> {
+        let clock = Arc::new(ToyClock {
+            outer,
+            replaying: AtomicBool::new(true),
+            then: AtomicI64::new(0),
+        });
+        let options = ModelOptions {
+            capacity_bytes: 1 << 20,
+            clock: clock.clone(),
+            atime: Atime::Never,
+            ..ModelOptions::default()
+        };
+        let mut fs = Self {
+            bug,
+            pm,
+            clock: clock.clone(),
+            model: ModelFs::new(options),
+            read_only,
+            recovered: false,
+            log: Mutex::new(()),
+        };
+        fs.recover().map_err(|e| format!("recovery: {e}"))?;
+        clock.replaying.store(false, Relaxed);
+        Ok(fs)
+    }
+
+    fn recover(&mut self) -> std::result::Result<(), String> {
+        let word = |off| self.pm.load(off).map_err(|e| e.to_string());
+        if word(0)? != MAGIC {
+            return Err("no magic".to_string());
+        }
+        let tail = word(TAIL)?;
+        let (mut at, mut count) = (LOG, 0);
+        while at < tail {
+            let words = word(at)?;
+            if !(5..512).contains(&words) || at + words * 8 > tail {
+                return Err(format!("the record at {at} is damaged"));
+            }
+            self.replay(at, words)
+                .map_err(|e| format!("record at {at}: {e}"))?;
+            at += words * 8;
+            count += 1;
+        }
+        if self.bug == ToyBug::WideStore && word(COUNT)? != count {
+            return Err("end and count differ".to_string());
+        }
+        if self.bug == ToyBug::RecoveryUnordered && !self.read_only && word(COUNT)? != count {
+            // "Repairs" the count by way of a broken end.
+            self.pm.store_word(TAIL, LOG);
+            self.pm.store_word(COUNT, count);
+            self.pm.flush(0, 64);
+            self.pm.fence().map_err(|e| e.to_string())?;
+            self.pm.store_word(TAIL, tail);
+            self.pm.flush(0, 64);
+            self.pm.fence().map_err(|e| e.to_string())?;
+        }
+        self.recovered = count > 0;
+        Ok(())
+    }
+
+    fn replay(&self, at: u64, words: u64) -> Result<()> {
+        let word = |i: u64| self.pm.load(at + i * 8).map_err(io);
+        let mut bytes = vec![0; (words as usize - 5) * 8];
+        self.pm.read(at + 40, &mut bytes).map_err(io)?;
+        if self.bug != ToyBug::ReplayDrift {
+            self.clock.then.store(word(1)? as i64, Relaxed);
+        } else {
+            self.clock.then.store(self.clock.outer.now().0, Relaxed);
+        }
+        let kind_len = word(2)?;
+        let (kind, len) = (kind_len & 0xff, (kind_len >> 8) as usize);
+        bytes.truncate(len);
+        self.call(kind, word(3)?, word(4)?, &bytes).map(drop)
+    }
+
+    /// Applies a call to the model.
+    fn call(&self, kind: u64, a: u64, b: u64, bytes: &[u8]) -> Result<Option<Attr>> {
+        let (cx, m, a) = (Ctx::root(), &self.model, Ino(a));
+        let made = match kind {
+            1 => m.create(&cx, a, bytes, b as u32),
+            2 => m.mkdir(&cx, a, bytes, b as u32),
+            3 => m.link(&cx, a, Ino(b), bytes),
+            4 => return m.unlink(&cx, a, bytes).map(|()| None),
+            5 => return m.rmdir(&cx, a, bytes).map(|()| None),
+            6 => return m.write(&cx, a, b, bytes).map(|_| None),
+            7 => return m.truncate(&cx, a, b).map(|()| None),
+            8 => {
+                let mut names = bytes.split(|b| *b == 0);
+                let (from, to) = (names.next().unwrap_or(b""), names.next().unwrap_or(b""));
+                let plain = RenameFlags::empty();
+                return m.rename(&cx, a, from, Ino(b), to, plain).map(|()| None);
+            }
+            _ => return Err(Errno::IO),
+        }?;
+        m.forget(made.ino, u64::from(self.clock.replaying.load(Relaxed)));
+        Ok(Some(made))
+    }
+
+    /// Carries out a call and makes it durable.
+    fn change(&self, kind: u64, a: u64, b: u64, bytes: &[u8]) -> Result<Option<Attr>> {
+        let _log = self.log.lock();
+        if self.read_only {
+            return Err(Errno::ROFS);
+        }
+        // One reading of the clock for the model and the record.
+        self.clock.then.store(self.clock.outer.now().0, Relaxed);
+        let words = 5 + (bytes.len() as u64).div_ceil(8);
+        let tail = self.pm.load(TAIL).map_err(io)?;
+        if tail + words * 8 > self.pm.len() {
+            return Err(Errno::NOSPC);
+        }
+        let made = self.call(kind, a, b, bytes)?;
+        if self.bug == ToyBug::TornWrite && kind == 6 && bytes.len() > 1 {
+            let (first, second) = bytes.split_at(bytes.len() / 2);
+            self.append(kind, a, b, first)?;
+            self.append(kind, a, b + first.len() as u64, second)?;
+        } else {
+            self.append(kind, a, b, bytes)?;
+        }
+        Ok(made)
+    }
+
+    fn append(&self, kind: u64, a: u64, b: u64, bytes: &[u8]) -> Result<()> {
+        let at = self.pm.load(TAIL).map_err(io)?;
+        let words = 5 + (bytes.len() as u64).div_ceil(8);
+        let time = self.clock.then.load(Relaxed) as u64;
+        let kind = kind | (bytes.len() as u64) << 8;
+        for (i, word) in (0..).zip([words, time, kind, a, b]) {
+            self.pm.store_word(at + i * 8, word);
+        }
+        self.pm.store(at + 40, bytes);
+        if self.bug != ToyBug::MissingFlush {
+            self.pm.flush(at, words * 8);
+        }
+        if self.bug != ToyBug::MissingFence {
+            self.pm.fence().map_err(io)?;
+        }
+        let count = self.pm.load(COUNT).map_err(io)? + 1;
+        let mut header = [0; 16];
+        header[..8].copy_from_slice(&count.to_le_bytes());
+        header[8..].copy_from_slice(&(at + words * 8).to_le_bytes());
+        self.pm.store(COUNT, &header);
+        self.pm.flush(COUNT, 16);
+        match self.bug {
+            ToyBug::NotDurable => Ok(()),
+            _ => self.pm.fence().map_err(io),
+        }
+    }
+
+    fn seen(&self, attr: Attr) -> Attr {
+        match self.bug == ToyBug::LinksForgotten && self.recovered {
+            true if attr.kind == FileType::Regular => Attr { nlink: 1, ..attr },
+            _ => attr,
+        }
+    }
+
+    fn make(&self, kind: u64, a: u64, b: u64, bytes: &[u8]) -> Result<Attr> {
+        self.change(kind, a, b, bytes)?.ok_or(Errno::IO)
+    }
+}
+
+impl FileSystem for ToyFs {
+    fn guarantees(&self) -> Guarantees {
+        Guarantees {
+            name: "toy".into(),
+            durable: Durability::AtReturn,
+            metadata_atomic: Atomicity::Call,
+            data_atomic: Atomicity::Call,
+            metadata_ordered: Ordering::Global,
+            data_ordered: Ordering::Global,
+            times_atomic: true,
+            notes: Vec::new(),
+        }
+    }
+    fn audit(&self) -> Vec<Finding> {
+        self.model.audit()
+    }
+    fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
+        self.model.lookup(cx, dir, name).map(|a| self.seen(a))
+    }
+    fn forget(&self, ino: Ino, count: u64) {
+        self.model.forget(ino, count);
+    }
+    fn getattr(&self, cx: &Ctx, ino: Ino) -> Result<Attr> {
+        self.model.getattr(cx, ino).map(|a| self.seen(a))
+    }
+    fn setattr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        match set.size {
+            Some(size) if (SetAttr { size: None, ..*set }) == SetAttr::default() => {
+                self.change(7, ino.0, size, b"")?;
+                self.getattr(cx, ino)
+            }
+            _ => Err(Errno::NOSYS),
+        }
+    }
+    fn readdir(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.model.readdir(cx, dir, after, sink)
+    }
+    fn readdirplus(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
+    ) -> Result<()> {
+        let mut seen = |e: &DirEntry<'_>, a: &Attr| sink(e, &self.seen(*a));
+        self.model.readdirplus(cx, dir, after, &mut seen)
+    }
+    fn create(&self, _: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
+        self.make(1, dir.0, mode.into(), name)
+    }
+    fn mknod(&self, _: &Ctx, _: Ino, _: &[u8], _: FileType, _: u32, _: u32) -> Result<Attr> {
+        Err(Errno::NOSYS)
+    }
+    fn mkdir(&self, _: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
+        self.make(2, dir.0, mode.into(), name)
+    }
+    fn symlink(&self, _: &Ctx, _: Ino, _: &[u8], _: &[u8]) -> Result<Attr> {
+        Err(Errno::NOSYS)
+    }
+    fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
+        self.model.readlink(cx, ino)
+    }
+    fn link(&self, _: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
+        self.make(3, ino.0, dir.0, name)
+    }
+    fn unlink(&self, _: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
+        self.change(4, dir.0, 0, name).map(drop)
+    }
+    fn rmdir(&self, _: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
+        self.change(5, dir.0, 0, name).map(drop)
+    }
+    fn rename(
+        &self,
+        _: &Ctx,
+        dir: Ino,
+        name: &[u8],
+        new_dir: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if !flags.is_empty() {
+            return Err(Errno::NOSYS);
+        }
+        let names = [name, new_name].join(&0);
+        self.change(8, dir.0, new_dir.0, &names).map(drop)
+    }
+    fn tmpfile(&self, _: &Ctx, _: Ino, _: u32) -> Result<Attr> {
+        Err(Errno::NOSYS)
+    }
+    fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
+        self.model.open(cx, ino, flags)
+    }
+    fn release(&self, ino: Ino) {
+        self.model.release(ino);
+    }
+    fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
+        self.model.read(cx, ino, off, buf)
+    }
+    fn write(&self, _: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
+        self.change(6, ino.0, off, data).map(|_| data.len())
+    }
+    fn fallocate(&self, _: &Ctx, _: Ino, _: Fallocate, _: u64, _: u64) -> Result<()> {
+        Err(Errno::NOSYS)
+    }
+    fn seek(&self, cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64> {
+        self.model.seek(cx, ino, off, kind)
+    }
+    fn fsync(&self, _: &Ctx, _: Ino, _: bool) -> Result<()> {
+        Ok(())
+    }
+    fn fsyncdir(&self, _: &Ctx, _: Ino, _: bool) -> Result<()> {
+        Ok(())
+    }
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+    fn statfs(&self) -> Result<StatFs> {
+        self.model.statfs()
+    }
+    fn getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.model.getxattr(cx, ino, name)
+    }
+    fn setxattr(&self, _: &Ctx, _: Ino, _: &[u8], _: &[u8], _: XattrMode) -> Result<()> {
+        Err(Errno::NOSYS)
+    }
+    fn listxattr(&self, cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.model.listxattr(cx, ino)
+    }
+    fn removexattr(&self, _: &Ctx, _: Ino, _: &[u8]) -> Result<()> {
+        Err(Errno::NOSYS)
+    }
+}

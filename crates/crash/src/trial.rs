@@ -1,0 +1,409 @@
+//! One script on one system: run, recorded, compared with the model, and crashed.
+
+use crate::id::Spot;
+use crate::oracle::{Demand, Expected, FsJudge, oldest_allowed, panic_text, same_content, sound};
+use crate::sabotage::{Sabotage, hit};
+use crate::state::{Model, StatePmem};
+use crate::system::System;
+use crate::walk::{Found, Limits, Tally, Walk, revisit};
+use medium::recording::Event;
+use medium::{MemoryPmem, Pmem, Recording, Unit, WORD_BYTES};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use vfs::script::{Script, State, run_op};
+use vfs::{
+    Atime, Errno, FileSystem, Guarantees, ManualClock, ModelFs, ModelOptions, Snapshot, Timestamp,
+};
+
+/// A failure within a script.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub op: usize,
+    pub spot: Spot,
+    pub what: String,
+}
+
+/// What scripts start from: an image, and the model in the same state. One thread's own,
+/// since the model's clock is part of it.
+pub(crate) struct Start {
+    words: Vec<u64>,
+    model: ModelFs,
+    clock: Arc<ManualClock>,
+}
+
+impl Start {
+    /// A new file system.
+    pub(crate) fn empty(system: &dyn System) -> Result<Self, String> {
+        let pm = MemoryPmem::new(system.image_bytes());
+        system.format(&pm)?;
+        let clock = Arc::new(ManualClock::new(Timestamp(0), 0));
+        let model = ModelFs::new(ModelOptions {
+            clock: clock.clone(),
+            atime: Atime::Never,
+            ..ModelOptions::default()
+        });
+        Ok(Self {
+            words: words_of(&pm)?,
+            model,
+            clock,
+        })
+    }
+
+    /// A file system on which `setup` was run.
+    pub(crate) fn after(system: &dyn System, setup: &Script) -> Result<Self, String> {
+        let mut start = Self::empty(system)?;
+        let pm = Arc::new(start.memory());
+        let fs = system.open(pm.clone(), start.clock.clone(), false)?;
+        for op in &setup.ops {
+            let ours = run_op(&*fs, &mut State::default(), op);
+            let theirs = run_op(&start.model, &mut State::default(), op);
+            if (ours, theirs) != (Ok(()), Ok(())) {
+                return Err(format!("setup: {op}: gives {ours:?}, the model {theirs:?}"));
+            }
+        }
+        drop(fs);
+        start.words = words_of(&*pm)?;
+        Ok(start)
+    }
+
+    fn memory(&self) -> MemoryPmem {
+        let pm = MemoryPmem::new(self.words.len() as u64 * WORD_BYTES);
+        for (i, word) in (0..).zip(&self.words).filter(|(_, word)| **word != 0) {
+            pm.store_word(i * WORD_BYTES, *word);
+        }
+        pm
+    }
+}
+
+fn words_of(pm: &dyn Pmem) -> Result<Vec<u64>, String> {
+    let words = (0..pm.len() / WORD_BYTES).map(|i| pm.load(i * WORD_BYTES));
+    words.collect::<Result<_, _>>().map_err(|e| e.to_string())
+}
+
+/// A script as it ran.
+pub(crate) struct Run<'a> {
+    system: &'a dyn System,
+    start: &'a Start,
+    guarantees: Guarantees,
+    trace: Vec<Event>,
+    /// Where in the trace each operation ends.
+    ends: Vec<usize>,
+    /// `expected[i]` is the state before operation `i`.
+    expected: Vec<Expected>,
+    /// Operations that found no space.
+    pub full: u64,
+}
+
+/// The clock stands still during an operation.
+fn time_of(op: usize) -> Timestamp {
+    Timestamp(1_000_000_000_000 + op as i64 * 1_000_000_000)
+}
+
+impl<'a> Run<'a> {
+    /// Runs `script` on the system and on the model, side by side.
+    pub(crate) fn record(
+        system: &'a dyn System,
+        start: &'a Start,
+        script: &Script,
+    ) -> Result<Self, Failure> {
+        let done = std::cell::Cell::new(0);
+        let run = || Self::side_by_side(system, start, script, &done);
+        let result = catch_unwind(AssertUnwindSafe(run));
+        let result = result.unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic))));
+        result.map_err(|what| Failure {
+            op: done.get(),
+            spot: Spot::Live,
+            what,
+        })
+    }
+
+    fn side_by_side(
+        system: &'a dyn System,
+        start: &'a Start,
+        script: &Script,
+        done: &std::cell::Cell<usize>,
+    ) -> Result<Self, String> {
+        let pm = Arc::new(Recording::new(start.memory()));
+        let clock = &start.clock;
+        clock.set(Timestamp(0));
+        let fs = system.open(pm.clone(), clock.clone(), false)?;
+        let model = start.model.fork();
+        let (mut on_fs, mut on_model) = (State::default(), State::default());
+        let mut run = Self {
+            system,
+            start,
+            guarantees: fs.guarantees(),
+            trace: Vec::new(),
+            ends: Vec::new(),
+            expected: vec![Expected::of(&model)?],
+            full: 0,
+        };
+        for (i, op) in script.ops.iter().enumerate() {
+            done.set(i);
+            clock.set(time_of(i));
+            let ours = run_op(&*fs, &mut on_fs, op);
+            run.trace.append(&mut pm.take());
+            run.ends.push(run.trace.len());
+            if ours == Err(Errno::NOSPC) {
+                // The test image is small; the model has room and must not do it.
+                run.full += 1;
+            } else {
+                let theirs = run_op(&model, &mut on_model, op);
+                if ours != theirs {
+                    return Err(format!("{op}: gives {ours:?}, the model {theirs:?}"));
+                }
+            }
+            run.compare(&*fs, &model, &pm)?;
+        }
+        Ok(run)
+    }
+
+    /// Compares the state after an operation, and sees that looking stored nothing.
+    fn compare(
+        &mut self,
+        fs: &dyn FileSystem,
+        model: &ModelFs,
+        pm: &Recording<MemoryPmem>,
+    ) -> Result<(), String> {
+        let expected = Expected::of(model)?;
+        let seen = Snapshot::take(fs).map_err(|e| format!("cannot be read: {e}"))?;
+        let states = std::slice::from_ref(&expected);
+        let demand = Demand {
+            states,
+            times_atomic: true,
+        };
+        if let Some(wrong) = demand.violated_by(&seen) {
+            return Err(format!("without a crash: {wrong}"));
+        }
+        sound(self.system, fs, pm, "without a crash")?;
+        if let Some(event) = pm.take().first() {
+            return Err(format!("reading alone changed the medium: {event:?}"));
+        }
+        self.expected.push(expected);
+        Ok(())
+    }
+
+    fn memory(&self, model: Model) -> Arc<StatePmem> {
+        Arc::new(StatePmem::new(model, &self.start.words))
+    }
+
+    /// The events of an operation.
+    fn events(&self, op: usize) -> Range<usize> {
+        let start = if op == 0 { 0 } else { self.ends[op - 1] };
+        start..self.ends[op]
+    }
+
+    fn judge(&self, op: usize, returned: bool) -> Result<FsJudge<'_>, String> {
+        let oldest = oldest_allowed(&self.guarantees, op, returned)?;
+        Ok(FsJudge {
+            system: self.system,
+            demand: Demand {
+                states: &self.expected[oldest..op + 2],
+                // What returned has its own times, however they got there.
+                times_atomic: self.guarantees.times_atomic || returned,
+            },
+        })
+    }
+
+    /// Visits the crash states of the operations in `ops`.
+    pub(crate) fn crash(
+        &self,
+        model: Model,
+        ops: Range<usize>,
+        limits: Limits,
+        tally: &mut Tally,
+    ) -> Result<(), Failure> {
+        let pm = self.memory(model);
+        for op in 0..ops.end {
+            if ops.contains(&op) {
+                self.crash_in(op, &pm, limits, tally)?;
+            } else {
+                self.trace[self.events(op)].iter().for_each(|e| pm.apply(e));
+            }
+        }
+        Ok(())
+    }
+
+    fn crash_in(
+        &self,
+        op: usize,
+        pm: &Arc<StatePmem>,
+        limits: Limits,
+        tally: &mut Tally,
+    ) -> Result<(), Failure> {
+        let cannot = |what| Failure {
+            op,
+            spot: Spot::Live,
+            what,
+        };
+        let mut walk = Walk {
+            pm,
+            judge: &mut self.judge(op, false).map_err(cannot)?,
+            limits,
+            tally,
+            crashes: Vec::new(),
+        };
+        let in_op = self.walk_through(op, &mut walk);
+        in_op.map_err(|found| Failure {
+            op,
+            spot: Spot::In(found.place),
+            what: found.what,
+        })?;
+        if hit(Sabotage::FinalStateSkipped) {
+            return Ok(());
+        }
+        let mut judge = self.judge(op, true).map_err(cannot)?;
+        walk.judge = &mut judge;
+        let after = walk.point(self.events(op).end);
+        after.map_err(|found| Failure {
+            op,
+            spot: Spot::End(found.place),
+            what: found.what,
+        })
+    }
+
+    fn walk_through(&self, op: usize, walk: &mut Walk<'_>) -> Result<(), Found> {
+        let is_store = |i: &usize| matches!(self.trace[*i], Event::Store(_) | Event::StoreNt(_));
+        let last_store = self.events(op).rev().find(is_store);
+        for i in self.events(op) {
+            if self.trace[i] == Event::Fence {
+                walk.point(i)?;
+            }
+            let dropped = last_store == Some(i) && hit(Sabotage::LastStoreDropped);
+            if !dropped {
+                walk.pm.apply(&self.trace[i]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Replays each store of `op` in program order; what callers would see must go from
+    /// old to new in one step (the "bpfsatomic" check of the BPFS paper, 3.6.5). It is
+    /// looked at again only when a store touches what was last read. Returns how often
+    /// it was looked at.
+    pub(crate) fn switches_once(&self, op: usize) -> Result<u64, Failure> {
+        let fail = |event: usize| {
+            move |what: String| Failure {
+                op,
+                spot: Spot::Store(event),
+                what: format!("in program order: {what}"),
+            }
+        };
+        let pm = self.memory(Model::Words);
+        let events = self.events(op);
+        self.stores(0..events.start)
+            .for_each(|(_, unit)| pm.apply_now(&unit));
+        let mut switch = Switch {
+            old: &self.expected[op].snapshot,
+            new: &self.expected[op + 1].snapshot,
+            done: false,
+        };
+        let mut looked = 1;
+        let first = self.look(&pm).and_then(|seen| switch.starts(&seen));
+        first.map_err(fail(events.start))?;
+        for (i, unit) in self.stores(events.clone()) {
+            let matters = pm.was_read(unit.off, unit.len.into());
+            pm.apply_now(&unit);
+            if matters {
+                looked += 1;
+                let step = self.look(&pm).and_then(|seen| switch.step(&seen));
+                step.map_err(fail(i))?;
+            }
+        }
+        switch.ends().map_err(fail(events.end))?;
+        Ok(looked)
+    }
+
+    fn stores(&self, events: Range<usize>) -> impl Iterator<Item = (usize, Unit)> {
+        let numbered = events.clone().zip(&self.trace[events]);
+        numbered.filter_map(|(i, event)| match event {
+            Event::Store(unit) | Event::StoreNt(unit) => Some((i, *unit)),
+            _ => None,
+        })
+    }
+
+    /// What a reader sees of the memory, noting what it reads.
+    fn look(&self, pm: &Arc<StatePmem>) -> Result<Snapshot, String> {
+        pm.track_reads(true);
+        pm.record();
+        let read = || {
+            let clock = Arc::new(ManualClock::new(Timestamp(0), 0));
+            let fs = self.system.open(pm.clone(), clock, true);
+            let fs = fs.map_err(|e| format!("does not open: {e}"))?;
+            Snapshot::take(&*fs).map_err(|e| format!("cannot be read: {e}"))
+        };
+        let seen = catch_unwind(AssertUnwindSafe(read));
+        let seen = seen.unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic))));
+        pm.track_reads(false);
+        let stored = pm.recorded();
+        pm.rollback();
+        if let Some(event) = stored.first() {
+            return Err(format!("a read-only open changed the medium: {event:?}"));
+        }
+        seen
+    }
+
+    /// Visits one failure again; returns what is wrong there now.
+    pub(crate) fn again(
+        &self,
+        model: Model,
+        op: usize,
+        spot: &Spot,
+    ) -> Result<Option<String>, String> {
+        if op >= self.ends.len() {
+            return Err(format!("the script has no operation {op}"));
+        }
+        let (place, returned) = match spot {
+            Spot::Live => return Ok(None),
+            Spot::Store(_) => return Ok(self.switches_once(op).err().map(|f| f.what)),
+            Spot::In(place) => (place, false),
+            Spot::End(place) => (place, true),
+        };
+        let mut judge = self.judge(op, returned)?;
+        let pm = self.memory(model);
+        revisit(&pm, &self.trace, place, &mut judge).map(|verdict| verdict.wrong)
+    }
+}
+
+/// The one step from old to new. Times apart.
+struct Switch<'a> {
+    old: &'a Snapshot,
+    new: &'a Snapshot,
+    done: bool,
+}
+
+impl Switch<'_> {
+    fn starts(&mut self, seen: &Snapshot) -> Result<(), String> {
+        match same_content(seen, self.old) {
+            true => Ok(()),
+            false => Err(format!("differs: {}", self.old.diff(seen).join("; "))),
+        }
+    }
+
+    fn step(&mut self, seen: &Snapshot) -> Result<(), String> {
+        let now = if self.done { self.new } else { self.old };
+        if same_content(seen, now) {
+            return Ok(());
+        }
+        if !self.done && same_content(seen, self.new) {
+            self.done = true;
+            return Ok(());
+        }
+        if same_content(seen, self.old) {
+            return Err("old again after it was new".to_string());
+        }
+        let (old, new) = (self.old.diff(seen), self.new.diff(seen));
+        let (old, new) = (old.join("; "), new.join("; "));
+        Err(format!(
+            "neither old nor new: from old: {old}; from new: {new}"
+        ))
+    }
+
+    fn ends(&self) -> Result<(), String> {
+        match self.done || same_content(self.old, self.new) {
+            true => Ok(()),
+            false => Err("the new state never shows".to_string()),
+        }
+    }
+}
