@@ -48,13 +48,19 @@ mod tests {
     #[test]
     fn names() {
         check(&["selvedge", "info", "x"], &["selvedge", "info", "x"]);
-        check(&["/sbin/mkfs.bpfs", "x"], &["selvedge", "mkfs", "--type", "bpfs", "x"]);
+        check(
+            &["/sbin/mkfs.bpfs", "x"],
+            &["selvedge", "mkfs", "--type", "bpfs", "x"],
+        );
         check(&["mkfs.selvedge", "x"], &["selvedge", "mkfs", "x"]);
         check(
             &["/sbin/mount.fuse.selvedge", "a", "b", "-o", "ro"],
             &["selvedge", "mount", "a", "b", "-o", "ro"],
         );
-        check(&["fsck.fuse.selvedge", "-a", "x"], &["selvedge", "fsck", "-a", "x"]);
+        check(
+            &["fsck.fuse.selvedge", "-a", "x"],
+            &["selvedge", "fsck", "-a", "x"],
+        );
         check(&["./selvedge.old", "info"], &["selvedge", "info"]);
         check(&[], &["selvedge"]);
     }

@@ -1,11 +1,9 @@
 //! The engines that commands can name.
 
-use crate::failure::Failure;
-use std::fmt;
 use std::str::FromStr;
 
 /// A file system that this program can mount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
     /// BPFS, on persistent memory.
     Bpfs,
@@ -33,14 +31,5 @@ impl FromStr for Type {
             "selvedge" => Ok(Self::Any),
             _ => Err(format!("'{text}' is not one of bpfs, model")),
         }
-    }
-}
-
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Bpfs => "bpfs",
-            Self::Model => "model",
-        })
     }
 }

@@ -5,8 +5,10 @@ mod alias;
 mod commands;
 mod engine;
 mod failure;
+mod image;
 mod mount;
 mod output;
+mod random;
 mod signature;
 mod size;
 
@@ -29,8 +31,11 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Mkfs(commands::mkfs::Args),
     Mount(commands::mount::Args),
     Umount(commands::umount::Args),
+    Info(commands::info::Args),
+    Guarantees(commands::guarantees::Args),
     Completions(commands::completions::Args),
     Manpages(commands::manpages::Args),
 }
@@ -38,8 +43,11 @@ enum Command {
 impl Command {
     fn run(&self) -> Outcome {
         match self {
+            Self::Mkfs(args) => args.run(),
             Self::Mount(args) => args.run(),
             Self::Umount(args) => args.run(),
+            Self::Info(args) => args.run(),
+            Self::Guarantees(args) => args.run(),
             Self::Completions(args) => args.run(),
             Self::Manpages(args) => args.run(),
         }

@@ -25,6 +25,7 @@ const fn magic(offset: u64, bytes: &'static [u8], name: &'static str) -> Magic {
 /// In the order in which they are tried: file systems before the partition table whose
 /// mark some of them also carry.
 const KNOWN: &[Magic] = &[
+    magic(0, &bpfs::format::MAGIC, "a BPFS file system"),
     magic(0x438, &[0x53, 0xef], "an ext2, ext3 or ext4 file system"),
     magic(0, b"XFSB", "an XFS file system"),
     magic(0x10040, b"_BHRfS_M", "a btrfs file system"),

@@ -32,6 +32,8 @@ fn write_pages(command: clap::Command, dir: &Path) -> std::io::Result<()> {
     for sub in command.get_subcommands().filter(|s| !s.is_hide_set()) {
         write_pages(sub.clone(), dir)?;
     }
-    let page = Man::new(command).section("8").manual("System Administration");
+    let page = Man::new(command)
+        .section("8")
+        .manual("System Administration");
     page.generate_to(dir).map(drop)
 }

@@ -2,14 +2,18 @@
 
 use crate::engine::{Engine, Type};
 use crate::failure::{Failure, Outcome, code};
+use crate::image;
 use crate::mount::daemon;
 use crate::mount::options::Options;
+use crate::mount::power_cut::{Spec, Switch};
 use crate::mount::serve::{Opened, serve};
+use bpfs::Bpfs;
+use medium::{Durability, Latency, LatencyModel, MappedPmem, Pmem};
 use rustix::mount::{MountFlags, mount_remount};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use vfs::{ModelFs, ModelOptions};
+use vfs::{Atime, FileSystem, ModelFs, ModelOptions};
 
 /// Mount a file system
 ///
@@ -31,11 +35,37 @@ pub struct Args {
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// The type: bpfs or model; by default what the image holds
-    #[arg(long = "type", short = 't', value_name = "TYPE", default_value = "selvedge", hide_default_value = true)]
+    #[arg(
+        long = "type",
+        short = 't',
+        value_name = "TYPE",
+        default_value = "selvedge",
+        hide_default_value = true
+    )]
     fs_type: Type,
     /// Serve in the foreground; do not put a server in the background
     #[arg(long)]
     foreground: bool,
+    /// What a commit is worth: auto, dax (persistent memory), process (survives crashes
+    /// of this program only), msync (survives power failures on any disk, slowly)
+    #[arg(long, value_name = "D")]
+    durability: Option<Durability>,
+    /// End as if the power had failed: at SIGUSR1, or at the N-th fence
+    ///
+    /// The image is left in a state that a power failure at that moment could have left,
+    /// chosen by the seed, and the server ends. SPEC is after=N, seed=S,
+    /// model=words|lines, report=FILE, separated by commas; all of them are optional.
+    /// The report goes to PATH.power-cut.json unless report= says otherwise.
+    #[arg(long, value_name = "SPEC", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    simulate_power_cut: Option<Spec>,
+    /// Seed of the simulated power cut
+    #[arg(long, value_name = "S", requires = "simulate_power_cut")]
+    seed: Option<u64>,
+    /// Make durable stores slower by NS nanoseconds per line and per fence, and streaming
+    /// stores no faster than MB megabytes per second; without a value as phase-change
+    /// memory (150,4000)
+    #[arg(long, value_name = "NS[,MB]", num_args = 0..=1, require_equals = true, default_missing_value = "150,4000", value_parser = latency)]
+    emulate_latency: Option<LatencyModel>,
     /// Check the arguments, but do not mount (for mount(8))
     #[arg(short = 'f', hide = true)]
     fake: bool,
@@ -71,8 +101,82 @@ impl Args {
     }
 
     fn open(&self, options: &Options) -> Result<Opened, Failure> {
-        Ok(model(options))
+        match self.fs_type {
+            Type::One(Engine::Model) => Ok(model(options)),
+            // The only type that is stored anywhere, so far.
+            Type::One(Engine::Bpfs) | Type::Any => self.open_bpfs(options),
+        }
     }
+
+    fn open_bpfs(&self, options: &Options) -> Result<Opened, Failure> {
+        // The server leaves its working directory.
+        let path = self.image.canonicalize();
+        let path = path.map_err(|e| image::about(&self.image, e))?;
+        let durability = self.durability.or(options.durability).unwrap_or_default();
+        let pm = if options.read_only {
+            image::open_read_only(&path)?
+        } else {
+            image::open(&path, durability)?
+        };
+        let mode = options
+            .mode
+            .map_or_else(|| Ok(image::probe(&path, &pm)?.mode), Ok)?;
+        let effective = pm.durability();
+        let mut notes = vec![
+            format!("type: bpfs, mode {mode}"),
+            format!("durability: {effective}: {}", effective.describe()),
+        ];
+        let (fs, switch) = if self.simulate_power_cut.is_some() || self.emulate_latency.is_some() {
+            notes.push("simulation: slower than a real mount".into());
+            self.simulated(pm, &path, options)?
+        } else {
+            (bpfs(pm, &path, options)?, None)
+        };
+        Ok(Opened {
+            fs,
+            source: path.display().to_string(),
+            notes,
+            switch,
+        })
+    }
+
+    /// Puts what is to be simulated between the image and the file system.
+    fn simulated(
+        &self,
+        pm: MappedPmem,
+        path: &Path,
+        options: &Options,
+    ) -> Result<(Arc<dyn FileSystem>, Option<Switch>), Failure> {
+        let region: Box<dyn Pmem> = match self.emulate_latency {
+            Some(model) => Box::new(Latency::new(pm, model)),
+            None => Box::new(pm),
+        };
+        let Some(spec) = &self.simulate_power_cut else {
+            return Ok((bpfs(region, path, options)?, None));
+        };
+        let switch = Switch::new(region, path, spec, self.seed)?;
+        Ok((bpfs(switch.region(), path, options)?, Some(switch)))
+    }
+}
+
+fn bpfs<P: Pmem + 'static>(
+    pm: P,
+    path: &Path,
+    options: &Options,
+) -> Result<Arc<dyn FileSystem>, Failure> {
+    let atime = match options.atime {
+        Atime::Never => bpfs::Atime::Never,
+        Atime::Relative => bpfs::Atime::Relative,
+        Atime::Strict => bpfs::Atime::Strict,
+    };
+    let mount = bpfs::MountOptions {
+        read_only: options.read_only,
+        mode: options.mode,
+        atime,
+        ..bpfs::MountOptions::default()
+    };
+    let fs = Bpfs::open(pm, mount).map_err(|e| image::about(path, e))?;
+    Ok(Arc::new(fs))
 }
 
 fn model(options: &Options) -> Opened {
@@ -84,7 +188,22 @@ fn model(options: &Options) -> Opened {
         fs: Arc::new(fs),
         source: "none".into(),
         notes: vec!["durability: none: everything is in memory, and gone at the unmount".into()],
+        switch: None,
     }
+}
+
+/// `NS[,MB]`
+fn latency(text: &str) -> Result<LatencyModel, String> {
+    let wrong = |_| format!("'{text}' is not NS or NS,MB");
+    let (ns, mb) = text.split_once(',').unwrap_or((text, "0"));
+    let ns = ns.parse().map_err(wrong)?;
+    let mb: u32 = mb.parse().map_err(wrong)?;
+    Ok(LatencyModel {
+        flush_line_ns: ns,
+        fence_ns: ns,
+        stream_bytes_per_s: u64::from(mb) * 1_000_000,
+        ..LatencyModel::default()
+    })
 }
 
 /// Changes the flags of a mount that is there; its server goes on as it was opened.
@@ -94,10 +213,12 @@ fn remount(dir: &Path, options: &Options) -> Outcome {
     flags.set(MountFlags::NOSUID, options.nosuid);
     flags.set(MountFlags::NODEV, options.nodev);
     flags.set(MountFlags::NOEXEC, options.noexec);
-    flags.set(MountFlags::NOATIME, options.atime == vfs::Atime::Never);
+    flags.set(MountFlags::NOATIME, options.atime == Atime::Never);
     match mount_remount(dir, flags, "") {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(e) => Err(Failure::new(format_args!("{}: cannot remount: {e}", dir.display()))
-            .with_code(code::MOUNT_FAILED)),
+        Err(e) => Err(
+            Failure::new(format_args!("{}: cannot remount: {e}", dir.display()))
+                .with_code(code::MOUNT_FAILED),
+        ),
     }
 }

@@ -53,7 +53,10 @@ impl Args {
     }
 
     fn failed(&self, why: impl std::fmt::Display) -> Failure {
-        Failure::new(format_args!("{}: cannot unmount: {why}", self.dir.display()))
+        Failure::new(format_args!(
+            "{}: cannot unmount: {why}",
+            self.dir.display()
+        ))
     }
 }
 

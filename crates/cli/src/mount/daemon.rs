@@ -30,9 +30,7 @@ pub fn is_second() -> bool {
 /// If it cannot be started. Its own failure is an exit code, since it has said why.
 pub fn start() -> Result<ExitCode, Failure> {
     let failed = |what: &'static str| {
-        move |e: io::Error| {
-            Failure::new(format_args!("{what}: {e}")).with_code(code::MOUNT_FAILED)
-        }
+        move |e: io::Error| Failure::new(format_args!("{what}: {e}")).with_code(code::MOUNT_FAILED)
     };
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_else(|| OsString::from("selvedge"));
@@ -57,9 +55,13 @@ pub fn start() -> Result<ExitCode, Failure> {
     }
     let status = child.wait().map_err(failed("lost the server"))?;
     match status.code() {
-        Some(code) => Ok(ExitCode::from(u8::try_from(code).unwrap_or(code::MOUNT_FAILED))),
-        None => Err(Failure::new(format_args!("the server died: {status}"))
-            .with_code(code::MOUNT_FAILED)),
+        Some(code) => Ok(ExitCode::from(
+            u8::try_from(code).unwrap_or(code::MOUNT_FAILED),
+        )),
+        None => {
+            Err(Failure::new(format_args!("the server died: {status}"))
+                .with_code(code::MOUNT_FAILED))
+        }
     }
 }
 
@@ -80,7 +82,10 @@ pub fn serves(told: &str) -> io::Result<()> {
     out.write_all(told.as_bytes())?;
     out.write_all(&[READY])?;
     out.flush()?;
-    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let null = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     std::env::set_current_dir("/")

@@ -2,5 +2,6 @@
 
 pub mod daemon;
 pub mod options;
+pub mod power_cut;
 pub mod serve;
 pub mod table;

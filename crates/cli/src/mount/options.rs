@@ -1,5 +1,6 @@
 //! The `-o` options of mount(8) and ours.
 
+use bpfs::Mode;
 use medium::Durability;
 use vfs::Atime;
 
@@ -20,6 +21,8 @@ pub struct Options {
     pub noexec: bool,
     /// `noatime`, `relatime`, `strictatime`.
     pub atime: Atime,
+    /// `mode=`: the commit mode of BPFS.
+    pub mode: Option<Mode>,
     /// `durability=`.
     pub durability: Option<Durability>,
     /// `fsname=`: what the mount table shows as the source.
@@ -76,6 +79,7 @@ impl Options {
         };
         let wrong = |why: &dyn std::fmt::Display| format!("mount option '{option}': {why}");
         match name {
+            "mode" => self.mode = Some(value.parse().map_err(|e| wrong(&e))?),
             "durability" => self.durability = Some(value.parse().map_err(|e| wrong(&e))?),
             "fsname" => self.fsname = Some(value.to_owned()),
             "threads" => match value.parse() {
@@ -120,7 +124,9 @@ fn ignored(option: &str) -> bool {
         // FUSE
         "default_permissions",
     ];
-    const PREFIXES: &[&str] = &["x-", "X-", "comment=", "subtype=", "user=", "uhelper=", "helper="];
+    const PREFIXES: &[&str] = &[
+        "x-", "X-", "comment=", "subtype=", "user=", "uhelper=", "helper=",
+    ];
     NAMES.contains(&option) || PREFIXES.iter().any(|p| option.starts_with(p))
 }
 
@@ -163,7 +169,11 @@ mod tests {
     fn what_is_wrong_is_named() {
         let unknown = parse("ro,nodelalloc").unwrap_err();
         assert_eq!(unknown, "mount option 'nodelalloc' is unknown");
-        assert!(parse("durability=soon").unwrap_err().contains("durability=soon"));
+        assert!(
+            parse("durability=soon")
+                .unwrap_err()
+                .contains("durability=soon")
+        );
         assert!(parse("threads=0").is_err());
         assert!(Options::parse(["nodelalloc,ro"], true).unwrap().read_only);
     }

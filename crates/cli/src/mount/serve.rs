@@ -3,9 +3,10 @@
 use crate::failure::{Failure, Outcome, code};
 use crate::mount::daemon;
 use crate::mount::options::Options;
+use crate::mount::power_cut::Switch;
 use fuse::{Mount, MountOptions, Unmounter};
 use rustix::process::geteuid;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,14 +22,23 @@ pub struct Opened {
     pub source: String,
     /// Said when it is mounted, one line each.
     pub notes: Vec<String>,
+    /// Cuts the power of the medium, if that is to be simulated.
+    pub switch: Option<Switch>,
 }
 
 /// Mounts `opened` on `dir` and serves it until it is unmounted or a signal ends it.
 pub fn serve(opened: Opened, dir: &Path, options: &Options) -> Outcome {
     let failed = |e: &dyn std::fmt::Display| Failure::new(e).with_code(code::MOUNT_FAILED);
     // Caught from before the mount on, so that no signal can leave a dead one behind.
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|e| failed(&e))?;
-    let Opened { fs, source, notes } = opened;
+    let mut signals = vec![SIGTERM, SIGINT, SIGHUP];
+    signals.extend(opened.switch.is_some().then_some(SIGUSR1));
+    let signals = Signals::new(signals).map_err(|e| failed(&e))?;
+    let Opened {
+        fs,
+        source,
+        notes,
+        switch,
+    } = opened;
     let kernel = kernel_options(source, options);
     let mount = Mount::new(Arc::clone(&fs), dir, &kernel).map_err(|e| failed(&e))?;
     let unmounter = mount.unmounter();
@@ -41,7 +51,10 @@ pub fn serve(opened: Opened, dir: &Path, options: &Options) -> Outcome {
         let _ = unmounter.detach();
         return Err(failed(&e));
     }
-    thread::spawn(move || end_on_signal(signals, &unmounter, &*fs));
+    if let Some(switch) = &switch {
+        switch.clone().watch(unmounter.clone());
+    }
+    thread::spawn(move || on_signals(signals, &unmounter, &*fs, switch.as_ref()));
     mount.serve().map_err(|e| failed(&e))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -69,11 +82,20 @@ fn kernel_options(source: String, options: &Options) -> MountOptions {
     }
 }
 
-/// On a signal: unmounts, which ends the server in good order. If the mount is in use it
-/// is taken out of the tree all the same, and the server ends under its users: nothing
-/// that has returned to them is lost by that.
-fn end_on_signal(mut signals: Signals, unmounter: &Unmounter, fs: &dyn FileSystem) {
+/// SIGUSR1 cuts the power. The other signals unmount, which ends the server in good
+/// order. If the mount is in use it is taken out of the tree all the same, and the server
+/// ends under its users: nothing that has returned to them is lost by that.
+fn on_signals(
+    mut signals: Signals,
+    unmounter: &Unmounter,
+    fs: &dyn FileSystem,
+    switch: Option<&Switch>,
+) {
     for signal in signals.forever() {
+        if let (SIGUSR1, Some(switch)) = (signal, switch) {
+            switch.cut();
+            continue;
+        }
         match unmounter.unmount() {
             Ok(()) => return,
             Err(fuse::Error::Busy { dir }) => {

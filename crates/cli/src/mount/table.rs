@@ -23,7 +23,7 @@ pub struct Entry {
 pub fn find(dir: &Path) -> io::Result<Option<Entry>> {
     let table = fs::read("/proc/self/mountinfo")?;
     let entries = table.split(|b| *b == b'\n').filter_map(parse);
-    Ok(entries.filter(|e| e.dir == dir).last())
+    Ok(entries.filter(|e| e.dir == dir).next_back())
 }
 
 /// `36 35 98:0 /root /dir options [tag...] - type source super-options`
@@ -62,7 +62,8 @@ mod tests {
 
     #[test]
     fn entries() {
-        let line = br"40 25 0:35 / /mnt/a\040b rw,relatime shared:1 - fuse.selvedge /x\134y rw,user_id=0";
+        let line =
+            br"40 25 0:35 / /mnt/a\040b rw,relatime shared:1 - fuse.selvedge /x\134y rw,user_id=0";
         let entry = parse(line).unwrap();
         assert_eq!(entry.dir, Path::new("/mnt/a b"));
         assert_eq!(entry.fs_type, "fuse.selvedge");
@@ -73,7 +74,11 @@ mod tests {
 
     #[test]
     fn the_root_is_mounted() {
-        assert!(find(Path::new("/proc")).unwrap().is_some_and(|e| e.fs_type == "proc"));
+        assert!(
+            find(Path::new("/proc"))
+                .unwrap()
+                .is_some_and(|e| e.fs_type == "proc")
+        );
         assert_eq!(find(Path::new("/no/such/place")).unwrap(), None);
     }
 }

@@ -1,0 +1,67 @@
+//! Image files and devices.
+
+use crate::failure::Failure;
+use bpfs::SuperInfo;
+use medium::{Durability, MapOptions, MappedPmem};
+use std::fmt::Display;
+use std::path::Path;
+
+/// Locks and maps an image for writing.
+///
+/// # Errors
+/// The medium's, which name the file and the way out.
+pub fn open(path: &Path, durability: Durability) -> Result<MappedPmem, Failure> {
+    map(path, durability, false)
+}
+
+/// Locks and maps an image for reading.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_read_only(path: &Path) -> Result<MappedPmem, Failure> {
+    map(path, Durability::Auto, true)
+}
+
+fn map(path: &Path, durability: Durability, read_only: bool) -> Result<MappedPmem, Failure> {
+    let options = MapOptions {
+        durability,
+        read_only,
+        ..MapOptions::default()
+    };
+    MappedPmem::open(path, &options).map_err(Failure::new)
+}
+
+/// Reads an image's super block.
+///
+/// # Errors
+/// If it holds no file system of ours.
+pub fn probe(path: &Path, pm: &MappedPmem) -> Result<SuperInfo, Failure> {
+    bpfs::probe(pm).map_err(|e| about(path, e))
+}
+
+/// An error about an image, with its name.
+pub fn about(path: &Path, e: impl Display) -> Failure {
+    Failure::new(format_args!("{}: {e}", path.display()))
+}
+
+/// A UUID as people write it.
+pub fn uuid(bytes: &[u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ]
+    .join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn uuids() {
+        let text = super::uuid(&std::array::from_fn(|i| i as u8 * 17));
+        assert_eq!(text, "00112233-4455-6677-8899-aabbccddeeff");
+    }
+}

@@ -1,0 +1,176 @@
+//! `--simulate-power-cut`: a mount that ends as if the power had failed.
+
+use crate::failure::Failure;
+use crate::random;
+use fuse::Unmounter;
+use medium::{CutAfter, CutReport, PersistModel, Pmem, PowerCut};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// When the power goes, and what may be left.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Spec {
+    /// `after=`: at this many-th fence; otherwise only on SIGUSR1.
+    after: Option<u64>,
+    /// `seed=`: chooses the state that is left.
+    seed: Option<u64>,
+    /// `model=`: words or lines.
+    model: PersistModel,
+    /// `report=`: where the report goes; otherwise beside the image.
+    report: Option<PathBuf>,
+}
+
+impl std::str::FromStr for Spec {
+    type Err = String;
+
+    /// `after=N,seed=S,model=words|lines,report=FILE`, all of them optional.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut spec = Self::default();
+        for word in text.split(',').filter(|w| !w.is_empty()) {
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            let number = || {
+                value
+                    .parse()
+                    .map_err(|_| format!("'{word}' needs a number"))
+            };
+            match name {
+                "after" => spec.after = Some(number()?),
+                "seed" => spec.seed = Some(number()?),
+                "model" => spec.model = value.parse().map_err(|e| format!("'{word}': {e}"))?,
+                "report" if !value.is_empty() => spec.report = Some(value.into()),
+                _ => {
+                    return Err(format!(
+                        "'{word}' is not one of after=, seed=, model=, report="
+                    ));
+                }
+            }
+        }
+        Ok(spec)
+    }
+}
+
+/// A region whose power can be cut, and how.
+#[derive(Clone)]
+pub struct Switch {
+    region: Arc<PowerCut<Box<dyn Pmem>>>,
+    seed: u64,
+    model: PersistModel,
+    report: PathBuf,
+}
+
+/// The report as it is written to its file.
+#[derive(Serialize)]
+struct Report {
+    seed: u64,
+    model: String,
+    lines_in_flight: u64,
+    stores_in_flight: u64,
+    stores_lost: u64,
+}
+
+impl Switch {
+    /// Puts a switch in front of `region`, which is mapped from `image`. `seed` is for
+    /// when `spec` has none.
+    ///
+    /// # Errors
+    /// If no random seed is to be had.
+    pub fn new(
+        region: Box<dyn Pmem>,
+        image: &Path,
+        spec: &Spec,
+        seed: Option<u64>,
+    ) -> Result<Self, Failure> {
+        let beside = || {
+            let mut name = image.as_os_str().to_owned();
+            name.push(".power-cut.json");
+            name.into()
+        };
+        let seed = spec.seed.or(seed).map_or_else(random::seed, Ok)?;
+        let region = Arc::new(PowerCut::new(region));
+        if let Some(fences) = spec.after {
+            region.cut_after(CutAfter::Fences(fences), seed, spec.model);
+        }
+        Ok(Self {
+            region,
+            seed,
+            model: spec.model,
+            report: spec.report.clone().unwrap_or_else(beside),
+        })
+    }
+
+    /// The region to use.
+    pub fn region(&self) -> Arc<PowerCut<Box<dyn Pmem>>> {
+        Arc::clone(&self.region)
+    }
+
+    /// Cuts the power now. [`watch`](Self::watch) does the rest.
+    pub fn cut(&self) {
+        // The outcome, failure included, is found by the watch.
+        let _ = self.region.cut(self.seed, self.model);
+    }
+
+    /// Waits in the background for the power to go, by whatever cause; then reports,
+    /// takes the mount away and ends the process.
+    pub fn watch(self, unmounter: Unmounter) {
+        thread::spawn(move || {
+            let outcome = loop {
+                match self.region.outcome() {
+                    Some(outcome) => break outcome,
+                    None => thread::sleep(Duration::from_millis(1)),
+                }
+            };
+            let ended = outcome
+                .map_err(|e| Failure::new(format_args!("the power cut failed: {e}")))
+                .and_then(|cut| self.tell(&cut));
+            if let Err(e) = unmounter.detach() {
+                tracing::error!("{e}");
+            }
+            match ended {
+                Ok(()) => std::process::exit(0),
+                Err(e) => {
+                    tracing::error!("{e}");
+                    std::process::exit(1)
+                }
+            }
+        });
+    }
+
+    fn tell(&self, cut: &CutReport) -> Result<(), Failure> {
+        let report = Report {
+            seed: cut.seed,
+            model: cut.model.to_string(),
+            lines_in_flight: cut.lines,
+            stores_in_flight: cut.stores,
+            stores_lost: cut.lost,
+        };
+        crate::output::print(format!("{cut}\n"))?;
+        let mut json = serde_json::to_vec_pretty(&report).map_err(Failure::new)?;
+        json.push(b'\n');
+        std::fs::write(&self.report, json)
+            .map_err(|e| Failure::new(format_args!("{}: {e}", self.report.display())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn specs() {
+        assert_eq!("".parse(), Ok(Spec::default()));
+        let full = "after=9,seed=18446744073709551615,model=lines,report=/tmp/x";
+        let spec = Spec {
+            after: Some(9),
+            seed: Some(u64::MAX),
+            model: PersistModel::Lines,
+            report: Some("/tmp/x".into()),
+        };
+        assert_eq!(full.parse(), Ok(spec));
+        for wrong in ["when=3", "after=soon", "model=pages", "report=", "seed"] {
+            assert!(wrong.parse::<Spec>().is_err(), "{wrong}");
+        }
+    }
+}
