@@ -42,8 +42,8 @@ pub struct Latency<P> {
 }
 
 impl<P: Pmem> Latency<P> {
-    /// Adds the delays of `model`. The first call in a process takes some 0.1 s to
-    /// measure the processor's time-stamp counter.
+    /// Adds the delays of `model`. The first call in a process takes 0.1 s, or
+    /// more on a busy machine, to measure the processor's time-stamp counter.
     pub fn new(inner: P, model: LatencyModel) -> Self {
         let spin = Spin::calibrated();
         Self { inner, model, spin }
@@ -115,19 +115,7 @@ impl Calibration {
     /// Measures delays of `asked_ns` with the system's clock, in batches, for some
     /// 8,000 delays.
     pub fn measure(asked_ns: u64) -> Self {
-        const BATCHES: usize = 251;
-        const DELAYS: u32 = 32;
-        let spin = Spin::calibrated();
-        let batch = || {
-            let start = Instant::now();
-            (0..DELAYS).for_each(|_| spin.wait(asked_ns));
-            start.elapsed().as_nanos() as f64 / f64::from(DELAYS)
-        };
-        let median_ns = median((0..BATCHES).map(|_| batch()).collect());
-        Self {
-            asked_ns,
-            median_ns,
-        }
+        Spin::calibrated().measure(asked_ns)
     }
 
     /// The deviation of the median as a part of what was asked: 0.01 is 1 % too long.
@@ -140,6 +128,9 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
+
+/// An error at which no further calibration is tried: half of what is promised.
+const GOOD_ENOUGH: f64 = 0.02;
 
 /// A spinning wait on the time-stamp counter. It does not sleep or use PAUSE: both
 /// take longer than the delays in question. Reading the counter is coarse, too (some
@@ -155,21 +146,64 @@ struct Spin {
 }
 
 impl Spin {
-    /// The process's own, measured once.
+    /// The process's own, calibrated once: the best of up to ten calibrations, as one
+    /// may be spoilt by whatever else the machine does meanwhile.
     fn calibrated() -> &'static Self {
         static SPIN: OnceLock<Spin> = OnceLock::new();
         SPIN.get_or_init(|| {
-            let mut spin = Spin {
-                ticks_per_ns: ticks_per_ns(),
-                reading: ticks_of(1000, || {
-                    ticks();
-                }),
-                rounds_per_tick: 10_000.0 / ticks_of(1, || empty_rounds(10_000)),
-                overhead: 0.0,
-            };
-            spin.overhead = spin.measure_overhead();
-            spin
+            let rate = ticks_per_ns();
+            let mut best = Spin::calibrate(rate);
+            let mut error = best.worst_error();
+            for _ in 1..10 {
+                if error <= GOOD_ENOUGH {
+                    break;
+                }
+                let next = Spin::calibrate(rate);
+                let next_error = next.worst_error();
+                if next_error < error {
+                    (best, error) = (next, next_error);
+                }
+            }
+            best
         })
+    }
+
+    fn calibrate(ticks_per_ns: f64) -> Self {
+        let mut spin = Spin {
+            ticks_per_ns,
+            reading: ticks_of(1000, || {
+                ticks();
+            }),
+            rounds_per_tick: 10_000.0 / ticks_of(1, || empty_rounds(10_000)),
+            overhead: 0.0,
+        };
+        spin.overhead = spin.measure_overhead();
+        spin
+    }
+
+    /// By which part delays are off, at the worst of some usual lengths.
+    fn worst_error(&self) -> f64 {
+        let error = |ns| self.measure(ns).error().abs();
+        [100, 150, 300, 1000]
+            .map(error)
+            .into_iter()
+            .fold(0.0, f64::max)
+    }
+
+    /// See [`Calibration::measure`].
+    fn measure(&self, asked_ns: u64) -> Calibration {
+        const BATCHES: usize = 251;
+        const DELAYS: u32 = 32;
+        let batch = || {
+            let start = Instant::now();
+            (0..DELAYS).for_each(|_| self.wait(asked_ns));
+            start.elapsed().as_nanos() as f64 / f64::from(DELAYS)
+        };
+        let median_ns = median((0..BATCHES).map(|_| batch()).collect());
+        Calibration {
+            asked_ns,
+            median_ns,
+        }
     }
 
     /// Waits for `ns` nanoseconds from now; not at all if 0.
@@ -179,7 +213,9 @@ impl Spin {
         }
     }
 
-    /// Waits until `ns` nanoseconds after `start`.
+    /// Waits until `ns` nanoseconds after `start`. Never inlined, so that the overhead
+    /// is the same for every caller.
+    #[inline(never)]
     fn wait_from(&self, start: u64, ns: u64) {
         let target = ns as f64 * self.ticks_per_ns - self.overhead;
         let mut left = target;
@@ -212,7 +248,7 @@ fn ticks_of(times: u64, call: impl Fn()) -> f64 {
         (0..times).for_each(|_| call());
         ticks().wrapping_sub(start) as f64 / times as f64
     };
-    median((0..101).map(|_| once()).collect())
+    median((0..31).map(|_| once()).collect())
 }
 
 /// The rate of [`ticks`], by the system's clock.
@@ -250,12 +286,12 @@ mod tests {
 
     const TOLERANCE: f64 = 0.04;
 
-    /// Delays are about time by nature, and the machine may be busy: the best of
-    /// several measurements counts, each already the median of many delays. A wrong
-    /// calibration is wrong every time.
+    /// Delays are about time by nature, and the machine may be busy with other things:
+    /// the best of many measurements counts, each already a median. What is wrong in
+    /// itself is wrong every time.
     fn best_error(mut measure: impl FnMut() -> f64) -> f64 {
         let mut best = f64::INFINITY;
-        for _ in 0..20 {
+        for _ in 0..50 {
             best = best.min(measure().abs());
             if best <= TOLERANCE {
                 break;
@@ -266,10 +302,13 @@ mod tests {
 
     #[test]
     fn delays_are_within_4_percent_in_the_median() {
-        for asked_ns in [100, 150, 500, 1000, 10_000] {
-            let error = best_error(|| Calibration::measure(asked_ns).error());
-            assert!(error <= TOLERANCE, "{asked_ns} ns: off by {error:.3}");
-        }
+        let rate = ticks_per_ns();
+        // Calibrated anew each time: the calibration may have met the busy moment.
+        let error = best_error(|| {
+            let spin = Spin::calibrate(rate);
+            spin.worst_error().max(spin.measure(10_000).error().abs())
+        });
+        assert!(error <= TOLERANCE, "off by {error:.3}");
     }
 
     /// Median nanoseconds of `call`, compared with `asked_ns`.

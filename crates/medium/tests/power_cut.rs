@@ -206,6 +206,12 @@ fn every_legal_state_is_reached_and_no_other() {
     assert_eq!(words, BTreeSet::from(expected));
     let lines = reached(&ops, PersistModel::Lines);
     assert_eq!(lines, BTreeSet::from([[0, 0], [1, 0], [1, 1], [2, 1]]));
+    // Two stores of one call to one word: one byte, then two.
+    let unaligned = [Op::Store(1, vec![1; 3])];
+    for model in PersistModel::ALL {
+        let expected = BTreeSet::from([[0], [0x100], [0x0101_0100]]);
+        assert_eq!(reached(&unaligned, model), expected);
+    }
 }
 
 #[test]
