@@ -83,10 +83,11 @@ struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     fn new(system: &'a dyn System, options: &'a Options, on_setup: bool) -> Result<Self, String> {
-        let start = match on_setup {
-            true => Start::after(system, &generate::setup())?,
-            false => Start::empty(system)?,
+        let setup = match on_setup {
+            true => generate::setup(),
+            false => Script::default(),
         };
+        let start = Start::new(system, options.model, &setup)?;
         Ok(Self {
             system,
             options,
@@ -117,7 +118,7 @@ impl<'a> Worker<'a> {
         for op in ops.clone() {
             self.looked += run.switches_once(op)?;
         }
-        run.crash(self.options.model, ops, limits, &mut self.tally)
+        run.crash(ops, limits, &mut self.tally)
     }
 
     fn report(&self, from: &ScriptRef, script: &Script, failure: &Failure) -> FailureReport {
@@ -313,7 +314,7 @@ pub fn replay(system: &dyn System, id: &FailureId) -> Result<Option<FailureRepor
     let script = id.script.script()?;
     let failure = match Run::record(system, &worker.start, &script) {
         Err(failure) => Some(failure),
-        Ok(run) => run.again(id.model, id.op, &id.spot)?.map(|what| Failure {
+        Ok(run) => run.again(id.op, &id.spot)?.map(|what| Failure {
             op: id.op,
             spot: id.spot.clone(),
             what,

@@ -190,7 +190,7 @@ impl FsJudge<'_> {
     fn evaluate(&self, pm: &Arc<StatePmem>, tail: Policy, seen: &mut Seen) -> Result<(), String> {
         pm.record();
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(RECOVERY_TIME, 1));
-        let opened = self.system.open(pm.clone(), clock, false);
+        let opened = self.system.open(pm.clone(), clock);
         let (decisions, trace) = (pm.decisions(), pm.recorded());
         if !trace.is_empty() {
             seen.recovery = Some(Recovery { decisions, trace });

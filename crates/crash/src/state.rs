@@ -65,9 +65,10 @@ impl std::str::FromStr for Model {
 }
 
 /// How cells are decided beyond the path that is being replayed.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) enum Policy {
     /// None of its pending stores: the depth-first walk starts there.
+    #[default]
     None,
     /// All of its pending stores.
     All,
@@ -121,6 +122,7 @@ enum Undo {
     Closed(u32),
 }
 
+#[derive(Default)]
 struct Inner {
     pending: HashMap<u32, Pending>,
     /// Cells with a non-zero `flushed`.
@@ -136,8 +138,6 @@ struct Inner {
     undo: Vec<Undo>,
     /// Where an evaluation's part of the undo log begins.
     floor: usize,
-    /// Crashes that [`StatePmem::enter`] made permanent.
-    depth: usize,
     /// Hash of durable content and choices, without what recovery stored.
     hash: u64,
     record: Option<Vec<Event>>,
@@ -209,21 +209,7 @@ impl StatePmem {
             open: zeroed((cells as usize).div_ceil(64)),
             seen: zeroed(image.len().div_ceil(64)),
             track: AtomicBool::new(false),
-            inner: Mutex::new(Inner {
-                pending: HashMap::new(),
-                in_flight: Vec::new(),
-                path: Vec::new(),
-                taken: 0,
-                policy: Policy::None,
-                tail: None,
-                tail_chose: false,
-                undo: Vec::new(),
-                floor: 0,
-                depth: 0,
-                hash: 0,
-                record: None,
-                failed: None,
-            }),
+            inner: Mutex::default(),
         }
     }
 
@@ -305,16 +291,23 @@ impl StatePmem {
     pub(crate) fn apply_now(&self, unit: &Unit) {
         let word = (unit.off / WORD_BYTES) as usize;
         let old = self.words[word].load(Relaxed);
-        self.words[word].store(unit.apply(old), Relaxed);
+        self.put(&mut self.inner.lock(), word, unit.apply(old), true);
     }
 
     /// Makes what the trace did so far the state that evaluations start from.
     pub(crate) fn keep(&self) {
         let mut inner = self.inner.lock();
-        if inner.depth == 0 {
-            inner.undo.clear();
-        }
         inner.floor = inner.undo.len();
+    }
+
+    /// Back to the image at the very start, with nothing pending.
+    pub(crate) fn reset(&self) {
+        let mut inner = self.inner.lock();
+        self.undo_to(&mut inner, 0);
+        *inner = Inner {
+            undo: std::mem::take(&mut inner.undo),
+            ..Inner::default()
+        };
     }
 
     /// Cells with pending stores, in ascending order.
@@ -470,7 +463,6 @@ impl StatePmem {
             p.frozen = true;
             p.flushed = 0;
         }
-        inner.depth += 1;
         inner.floor = inner.undo.len();
         level
     }
@@ -484,7 +476,6 @@ impl StatePmem {
         inner.path = level.path;
         inner.policy = level.policy;
         inner.floor = level.floor;
-        inner.depth -= 1;
         inner.taken = 0;
     }
 

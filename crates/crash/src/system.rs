@@ -24,16 +24,11 @@ pub trait System: Send + Sync {
     fn format(&self, pm: &dyn Pmem) -> Result<(), String>;
 
     /// Opens the file system, recovery included. Reads must not change access times.
-    /// With `read_only`, nothing is stored.
     ///
     /// # Errors
     /// What is wrong with the image, in one line.
-    fn open(
-        &self,
-        pm: Arc<dyn Pmem>,
-        clock: Arc<dyn Clock>,
-        read_only: bool,
-    ) -> Result<Box<dyn FileSystem>, String>;
+    fn open(&self, pm: Arc<dyn Pmem>, clock: Arc<dyn Clock>)
+    -> Result<Box<dyn FileSystem>, String>;
 
     /// Runs the format's checker.
     fn check(&self, pm: &dyn Pmem) -> Report;

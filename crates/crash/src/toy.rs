@@ -66,9 +66,8 @@ impl System for Toy {
         &self,
         pm: Arc<dyn Pmem>,
         clock: Arc<dyn Clock>,
-        read_only: bool,
     ) -> std::result::Result<Box<dyn FileSystem>, String> {
-        let fs = ToyFs::open(self.0, pm, clock, read_only)?;
+        let fs = ToyFs::open(self.0, pm, clock)?;
         Ok(Box::new(fs))
     }
 
@@ -102,7 +101,6 @@ struct ToyFs {
     pm: Arc<dyn Pmem>,
     clock: Arc<ToyClock>,
     model: ModelFs,
-    read_only: bool,
     recovered: bool,
     log: Mutex<()>,
 }
@@ -116,7 +114,6 @@ impl ToyFs {
         bug: ToyBug,
         pm: Arc<dyn Pmem>,
         outer: Arc<dyn Clock>,
-        read_only: bool,
     ) -> std::result::Result<Self, String> {
         let clock = Arc::new(ToyClock {
             outer,
@@ -134,7 +131,6 @@ impl ToyFs {
             pm,
             clock: clock.clone(),
             model: ModelFs::new(options),
-            read_only,
             recovered: false,
             log: Mutex::new(()),
         };
@@ -163,7 +159,7 @@ impl ToyFs {
         if self.bug == ToyBug::WideStore && word(COUNT)? != count {
             return Err("end and count differ".to_string());
         }
-        if self.bug == ToyBug::RecoveryUnordered && !self.read_only && word(COUNT)? != count {
+        if self.bug == ToyBug::RecoveryUnordered && word(COUNT)? != count {
             // "Repairs" the count by way of a broken end.
             self.pm.store_word(TAIL, LOG);
             self.pm.store_word(COUNT, count);
@@ -218,9 +214,6 @@ impl ToyFs {
     /// Carries out a call and makes it durable.
     fn change(&self, kind: u64, a: u64, b: u64, bytes: &[u8]) -> Result<Option<Attr>> {
         let _log = self.log.lock();
-        if self.read_only {
-            return Err(Errno::ROFS);
-        }
         // One reading of the clock for the model and the record.
         self.clock.then.store(self.clock.outer.now().0, Relaxed);
         let words = 5 + (bytes.len() as u64).div_ceil(8);

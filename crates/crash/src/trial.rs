@@ -24,55 +24,48 @@ pub(crate) struct Failure {
     pub what: String,
 }
 
-/// What scripts start from: an image, and the model in the same state. One thread's own,
-/// since the model's clock is part of it.
+/// What scripts start from: an image, and the model in the same state. One thread's own:
+/// its regions and its clock are used by one run at a time.
 pub(crate) struct Start {
-    words: Vec<u64>,
+    /// Where scripts run, and where their crash states are visited. Each run begins by
+    /// undoing what the one before it did.
+    live: Arc<StatePmem>,
+    crashed: Arc<StatePmem>,
     model: ModelFs,
     clock: Arc<ManualClock>,
 }
 
 impl Start {
-    /// A new file system.
-    pub(crate) fn empty(system: &dyn System) -> Result<Self, String> {
-        let pm = MemoryPmem::new(system.image_bytes());
-        system.format(&pm)?;
+    /// A file system on which `setup` was run.
+    pub(crate) fn new(
+        system: &dyn System,
+        persistence: Model,
+        setup: &Script,
+    ) -> Result<Self, String> {
+        let pm = Arc::new(MemoryPmem::new(system.image_bytes()));
+        system.format(&*pm)?;
         let clock = Arc::new(ManualClock::new(Timestamp(0), 0));
         let model = ModelFs::new(ModelOptions {
             clock: clock.clone(),
             atime: Atime::Never,
             ..ModelOptions::default()
         });
-        Ok(Self {
-            words: words_of(&pm)?,
-            model,
-            clock,
-        })
-    }
-
-    /// A file system on which `setup` was run.
-    pub(crate) fn after(system: &dyn System, setup: &Script) -> Result<Self, String> {
-        let mut start = Self::empty(system)?;
-        let pm = Arc::new(start.memory());
-        let fs = system.open(pm.clone(), start.clock.clone(), false)?;
+        let fs = system.open(pm.clone(), clock.clone())?;
         for op in &setup.ops {
             let ours = run_op(&*fs, &mut State::default(), op);
-            let theirs = run_op(&start.model, &mut State::default(), op);
+            let theirs = run_op(&model, &mut State::default(), op);
             if (ours, theirs) != (Ok(()), Ok(())) {
                 return Err(format!("setup: {op}: gives {ours:?}, the model {theirs:?}"));
             }
         }
         drop(fs);
-        start.words = words_of(&*pm)?;
-        Ok(start)
-    }
-
-    fn memory(&self) -> MemoryPmem {
-        let pm = MemoryPmem::new(self.words.len() as u64 * WORD_BYTES);
-        for (i, word) in (0..).zip(&self.words).filter(|(_, word)| **word != 0) {
-            pm.store_word(i * WORD_BYTES, *word);
-        }
-        pm
+        let words = words_of(&*pm)?;
+        Ok(Self {
+            live: Arc::new(StatePmem::new(persistence, &words)),
+            crashed: Arc::new(StatePmem::new(persistence, &words)),
+            model,
+            clock,
+        })
     }
 }
 
@@ -124,10 +117,11 @@ impl<'a> Run<'a> {
         script: &Script,
         done: &std::cell::Cell<usize>,
     ) -> Result<Self, String> {
-        let pm = Arc::new(Recording::new(start.memory()));
+        start.live.reset();
+        let pm = Arc::new(Recording::new(start.live.clone()));
         let clock = &start.clock;
         clock.set(Timestamp(0));
-        let fs = system.open(pm.clone(), clock.clone(), false)?;
+        let fs = system.open(pm.clone(), clock.clone())?;
         let model = start.model.fork();
         let (mut on_fs, mut on_model) = (State::default(), State::default());
         let mut run = Self {
@@ -164,7 +158,7 @@ impl<'a> Run<'a> {
         &mut self,
         fs: &dyn FileSystem,
         model: &ModelFs,
-        pm: &Recording<MemoryPmem>,
+        pm: &Recording<Arc<StatePmem>>,
     ) -> Result<(), String> {
         let expected = Expected::of(model)?;
         let seen = Snapshot::take(fs).map_err(|e| format!("cannot be read: {e}"))?;
@@ -184,8 +178,10 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn memory(&self, model: Model) -> Arc<StatePmem> {
-        Arc::new(StatePmem::new(model, &self.start.words))
+    /// The region for crash states, as it was before the script.
+    fn memory(&self) -> &Arc<StatePmem> {
+        self.start.crashed.reset();
+        &self.start.crashed
     }
 
     /// The events of an operation.
@@ -209,15 +205,14 @@ impl<'a> Run<'a> {
     /// Visits the crash states of the operations in `ops`.
     pub(crate) fn crash(
         &self,
-        model: Model,
         ops: Range<usize>,
         limits: Limits,
         tally: &mut Tally,
     ) -> Result<(), Failure> {
-        let pm = self.memory(model);
+        let pm = self.memory();
         for op in 0..ops.end {
             if ops.contains(&op) {
-                self.crash_in(op, &pm, limits, tally)?;
+                self.crash_in(op, pm, limits, tally)?;
             } else {
                 self.trace[self.events(op)].iter().for_each(|e| pm.apply(e));
             }
@@ -290,7 +285,7 @@ impl<'a> Run<'a> {
                 what: format!("in program order: {what}"),
             }
         };
-        let pm = self.memory(Model::Words);
+        let pm = self.memory();
         let events = self.events(op);
         self.stores(0..events.start)
             .for_each(|(_, unit)| pm.apply_now(&unit));
@@ -300,14 +295,14 @@ impl<'a> Run<'a> {
             done: false,
         };
         let mut looked = 1;
-        let first = self.look(&pm).and_then(|seen| switch.starts(&seen));
+        let first = self.look(pm).and_then(|seen| switch.starts(&seen));
         first.map_err(fail(events.start))?;
         for (i, unit) in self.stores(events.clone()) {
             let matters = pm.was_read(unit.off, unit.len.into());
             pm.apply_now(&unit);
             if matters {
                 looked += 1;
-                let step = self.look(&pm).and_then(|seen| switch.step(&seen));
+                let step = self.look(pm).and_then(|seen| switch.step(&seen));
                 step.map_err(fail(i))?;
             }
         }
@@ -323,34 +318,24 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// What a reader sees of the memory, noting what it reads.
+    /// What one sees who opens the memory as it is, noting what is read.
     fn look(&self, pm: &Arc<StatePmem>) -> Result<Snapshot, String> {
+        pm.keep();
         pm.track_reads(true);
-        pm.record();
         let read = || {
             let clock = Arc::new(ManualClock::new(Timestamp(0), 0));
-            let fs = self.system.open(pm.clone(), clock, true);
+            let fs = self.system.open(pm.clone(), clock);
             let fs = fs.map_err(|e| format!("does not open: {e}"))?;
             Snapshot::take(&*fs).map_err(|e| format!("cannot be read: {e}"))
         };
         let seen = catch_unwind(AssertUnwindSafe(read));
-        let seen = seen.unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic))));
         pm.track_reads(false);
-        let stored = pm.recorded();
         pm.rollback();
-        if let Some(event) = stored.first() {
-            return Err(format!("a read-only open changed the medium: {event:?}"));
-        }
-        seen
+        seen.unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic))))
     }
 
     /// Visits one failure again; returns what is wrong there now.
-    pub(crate) fn again(
-        &self,
-        model: Model,
-        op: usize,
-        spot: &Spot,
-    ) -> Result<Option<String>, String> {
+    pub(crate) fn again(&self, op: usize, spot: &Spot) -> Result<Option<String>, String> {
         if op >= self.ends.len() {
             return Err(format!("the script has no operation {op}"));
         }
@@ -361,8 +346,7 @@ impl<'a> Run<'a> {
             Spot::End(place) => (place, true),
         };
         let mut judge = self.judge(op, returned)?;
-        let pm = self.memory(model);
-        revisit(&pm, &self.trace, place, &mut judge).map(|verdict| verdict.wrong)
+        revisit(self.memory(), &self.trace, place, &mut judge).map(|verdict| verdict.wrong)
     }
 }
 
