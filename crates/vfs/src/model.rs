@@ -334,15 +334,19 @@ impl Table {
     }
 
     /// Whether `ino` is `below` or one of the directories above it.
-    fn is_above(&self, ino: Ino, below: Ino) -> Result<bool> {
+    fn is_above(&self, ino: Ino, below: Ino) -> bool {
         let mut at = below;
         while at != ino {
-            if at == Ino::ROOT {
-                return Ok(false);
+            // Above a removed directory there may be nothing any more.
+            let parent = self
+                .node(at)
+                .and_then(|node| node.with_dir(|dir| dir.parent));
+            match parent {
+                Ok(parent) if at != Ino::ROOT => at = parent,
+                _ => return false,
             }
-            at = self.node(at)?.with_dir(|dir| dir.parent)?;
         }
-        Ok(true)
+        true
     }
 
     /// Takes one link off an inode whose name was removed.
@@ -707,15 +711,15 @@ impl FileSystem for ModelFs {
                 Fallocate::ZeroRange { keep_size } => (keep_size, true, true),
                 Fallocate::PunchHole => (true, false, true),
             };
-            if !keep_size {
-                body.size = body.size.max(end);
-            }
             // All of the range must be had, though nothing beyond the end is kept.
             let had = match allocate {
                 true => pages.missing(covering(off, end)),
                 false => 0,
             };
             self.space.take(had)?;
+            if !keep_size {
+                body.size = body.size.max(end);
+            }
             let before = pages.count();
             if zero {
                 pages.punch(off, end);

@@ -173,4 +173,6 @@ impl Op {
 }
 
 #[cfg(test)]
+mod differential;
+#[cfg(test)]
 mod tests;
