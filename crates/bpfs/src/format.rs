@@ -203,7 +203,7 @@ pub const DIRENT_HEAD: usize = 12;
 pub const DIRENT_MIN: usize = 16;
 
 /// Bytes that an entry with a name of `name_len` bytes takes.
-pub fn rec_len(name_len: usize) -> usize {
+pub const fn rec_len(name_len: usize) -> usize {
     (DIRENT_HEAD + name_len).next_multiple_of(8)
 }
 

@@ -25,6 +25,7 @@
 mod alloc;
 mod attrs;
 mod audit;
+mod check;
 mod crawl;
 mod data;
 mod dir;
@@ -41,8 +42,10 @@ mod table;
 mod tx;
 mod volume;
 
+pub use check::check;
 pub use error::Error;
-pub use fs::{Atime, Bpfs, MountOptions};
+pub use fs::{Bpfs, MountOptions};
 pub use mkfs::{MkfsOptions, mkfs};
 pub use mode::Mode;
 pub use mount::{SuperInfo, probe};
+pub use vfs::Atime;

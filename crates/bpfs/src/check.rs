@@ -1,0 +1,142 @@
+//! The checker: examines an image without changing it and without mounting it.
+//!
+//! It sees what a mount would see after recovery: through committed records of the redo
+//! log and through a torn super block. It shares the format's numbers with the mount
+//! scan and no code, since the two check each other.
+//!
+//! # Guarantees
+//! - Read-only. Every finding names an invariant of `format.md`, B1 to B18, and the
+//!   structure that breaks it; the check goes on behind it wherever there is a way on.
+//! - Time is bounded by the blocks of the medium: no block is examined twice. Memory is
+//!   bounded by one bit for each block and inode, and the names of one directory.
+//! - No recursion but down one tree, at most [`MAX_HEIGHT`](crate::format::MAX_HEIGHT)
+//!   levels.
+
+mod directory;
+mod image;
+mod inode;
+mod supers;
+mod tree;
+
+use image::Image;
+use medium::{MediumError, Pmem};
+use std::fmt::{Arguments, Display};
+use vfs::Ino;
+use vfs::check::{Report, Severity};
+
+/// Checks a whole image against the invariants of `format.md`.
+///
+/// Reads only. The report is clean for every image that a mount could recover to a
+/// sound file system; what is merely unreachable is free space, not a finding.
+pub fn check<P: Pmem + ?Sized>(pm: &P) -> Report {
+    let mut report = Report::default();
+    if let Some(ground) = supers::check(pm, &mut report) {
+        let mut checker = Checker::new(ground, report);
+        checker.run();
+        report = checker.report;
+    }
+    report
+}
+
+/// A set of small numbers.
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn new(len: u64) -> Self {
+        Self(vec![0; len.div_ceil(64) as usize])
+    }
+
+    /// Adds `n`; false if it was there, or is out of range.
+    fn add(&mut self, n: u64) -> bool {
+        let Some(word) = self.0.get_mut((n / 64) as usize) else {
+            return false;
+        };
+        let bit = 1 << (n % 64);
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
+    }
+}
+
+/// What the super block and the log have established.
+struct Ground<'p, P: ?Sized> {
+    image: Image<'p, P>,
+    /// Blocks of the file system.
+    blocks: u64,
+    /// First block behind the log.
+    first: u64,
+    /// Block of the root record.
+    root: u64,
+}
+
+/// A name in the directory under examination: where its entry is, found again by hash.
+struct Name {
+    hash: u32,
+    /// Byte offset of the entry on the medium.
+    addr: u64,
+}
+
+/// The state of one check.
+struct Checker<'p, P: ?Sized> {
+    ground: Ground<'p, P>,
+    report: Report,
+    /// Blocks that something points to.
+    used: Bits,
+    /// The inode file's tree.
+    inodes: tree::Tree,
+    /// Inodes that an entry names.
+    named: Bits,
+    /// Directories still to be read.
+    dirs: Vec<Ino>,
+    names: Vec<Name>,
+}
+
+impl<'p, P: Pmem + ?Sized> Checker<'p, P> {
+    fn new(ground: Ground<'p, P>, report: Report) -> Self {
+        Self {
+            used: Bits::new(ground.blocks),
+            inodes: tree::Tree::EMPTY,
+            named: Bits::new(0),
+            dirs: Vec::new(),
+            names: Vec::new(),
+            ground,
+            report,
+        }
+    }
+
+    fn run(&mut self) {
+        if !self.inode_file() {
+            return;
+        }
+        self.root_inode();
+        while let Some(dir) = self.dirs.pop() {
+            self.directory(dir);
+        }
+    }
+
+    /// Reports a broken invariant. Nothing is formatted once the report is full.
+    fn bad(&mut self, invariant: &str, what: Arguments<'_>) {
+        bad(&mut self.report, invariant, what);
+    }
+
+    /// Reads, or reports that it cannot.
+    fn read(&mut self, addr: u64, buf: &mut [u8], what: impl Display) -> bool {
+        let read = self.ground.image.read(addr, buf);
+        readable(&mut self.report, read, what).is_some()
+    }
+}
+
+fn bad(report: &mut Report, invariant: &str, what: Arguments<'_>) {
+    let what = if report.truncated {
+        String::new()
+    } else {
+        what.to_string()
+    };
+    report.add(invariant, Severity::Corrupt, what);
+}
+
+/// The result of a read, or a finding (B1).
+fn readable<T>(report: &mut Report, read: Result<T, MediumError>, what: impl Display) -> Option<T> {
+    read.map_err(|e| bad(report, "B1", format_args!("{what}: {e}")))
+        .ok()
+}

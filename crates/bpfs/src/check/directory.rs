@@ -1,0 +1,131 @@
+//! Directory blocks and what their entries name: B10 to B15.
+
+use super::{Checker, Name};
+use crate::format::{BLOCK, BlockNo, DIRENT_HEAD, DIRENT_MIN, DirentHead, rec_len};
+use medium::Pmem;
+use vfs::{FileType, Ino, NAME_MAX, check_name};
+use zerocopy::FromBytes;
+
+/// Bytes of the longest entry.
+const DIRENT_MAX: usize = rec_len(NAME_MAX);
+
+impl<P: Pmem + ?Sized> Checker<'_, P> {
+    /// The block at byte `base` of a directory: the chain of its entries.
+    pub(super) fn directory_block(&mut self, dir: Ino, base: u64, block: BlockNo) {
+        let mut bytes = [0; BLOCK as usize];
+        if !self.read(block.addr(), &mut bytes, format_args!("directory {dir}")) {
+            return;
+        }
+        let mut off = 0;
+        while off + DIRENT_MIN <= bytes.len() {
+            let Ok((head, rest)) = DirentHead::read_from_prefix(&bytes[off..]) else {
+                return;
+            };
+            let (len, pos) = (usize::from(head.rec_len.get()), base + off as u64);
+            if len == 0 {
+                return;
+            }
+            let fits = len.is_multiple_of(8) && (DIRENT_MIN..=DIRENT_MAX).contains(&len);
+            if !fits || off + len > bytes.len() {
+                let what = format_args!("directory {dir}, entry at {pos}: length {len}");
+                return self.bad("B14", what);
+            }
+            if head.ino.get() != 0 {
+                let addr = block.addr() + off as u64;
+                self.entry(dir, pos, addr, &head, &rest[..len - DIRENT_HEAD]);
+            }
+            off += len;
+        }
+    }
+
+    /// A valid entry, with the room for its name.
+    fn entry(&mut self, dir: Ino, pos: u64, addr: u64, head: &DirentHead, room: &[u8]) {
+        let name_len = usize::from(head.name_len);
+        match room.get(..name_len) {
+            None => {
+                let what =
+                    format_args!("directory {dir}, entry at {pos}: name of {name_len} bytes");
+                self.bad("B14", what);
+            }
+            Some(name) if check_name(name).is_err() => {
+                let name = name.escape_ascii();
+                let what = format_args!("directory {dir}, entry at {pos}: the name '{name}'");
+                self.bad("B15", what);
+            }
+            Some(name) => {
+                let hash = crc32fast::hash(name);
+                self.names.push(Name { hash, addr });
+            }
+        }
+        self.named(dir, pos, Ino(head.ino.get()), head.kind);
+    }
+
+    /// An entry says that `ino` is a file of type `kind`. The first to say so has it
+    /// examined.
+    fn named(&mut self, dir: Ino, pos: u64, ino: Ino, kind: u8) {
+        let at = format_args!("directory {dir}, entry at {pos}");
+        if ino.0 > self.inodes.size / crate::format::INODE {
+            return self.bad("B10", format_args!("{at}: there is no inode {ino}"));
+        }
+        let first = self.named.add(ino.0);
+        let Some(inode) = self.inode(ino) else {
+            return self.bad("B10", format_args!("{at}: inode {ino} is missing"));
+        };
+        let mode = inode.mode.get();
+        let real = FileType::from_mode(mode);
+        if real.is_none() || real != FileType::from_code(kind) {
+            self.bad(
+                "B11",
+                format_args!("{at}: type {kind}, but inode {ino} has mode {mode:o}"),
+            );
+        }
+        let Some(real) = real else { return };
+        match (first, real) {
+            (false, FileType::Directory) => {
+                self.bad(
+                    "B12",
+                    format_args!("{at}: directory {ino} has another name"),
+                );
+            }
+            (false, _) => {}
+            (true, FileType::Directory) => {
+                self.fields(ino, &inode);
+                self.dirs.push(ino);
+            }
+            (true, _) => {
+                self.fields(ino, &inode);
+                self.contents(ino, real, &inode);
+            }
+        }
+    }
+
+    /// Names that the directory just read holds twice.
+    pub(super) fn duplicates(&mut self, dir: Ino) {
+        let mut names = std::mem::take(&mut self.names);
+        names.sort_unstable_by_key(|n| (n.hash, n.addr));
+        for pair in names.windows(2) {
+            if pair[0].hash != pair[1].hash {
+                continue;
+            }
+            let mut bytes = [[0; DIRENT_HEAD + NAME_MAX]; 2];
+            let mut len = [0; 2];
+            for (i, name) in pair.iter().enumerate() {
+                let room = (BLOCK - name.addr % BLOCK) as usize;
+                let buf = &mut bytes[i][..room.min(DIRENT_HEAD + NAME_MAX)];
+                if !self.read(name.addr, buf, format_args!("directory {dir}")) {
+                    return;
+                }
+                len[i] = DIRENT_HEAD + usize::from(buf[DIRENT_HEAD - 1]);
+            }
+            let [a, b] = [0, 1].map(|i| &bytes[i][DIRENT_HEAD..len[i]]);
+            if a == b {
+                let name = a.escape_ascii();
+                self.bad(
+                    "B15",
+                    format_args!("directory {dir}: the name '{name}' is there twice"),
+                );
+            }
+        }
+        self.names = names;
+    }
+}
