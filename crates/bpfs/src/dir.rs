@@ -6,7 +6,7 @@
 //! Entries never move while they live, so that their positions serve as cookies.
 
 use crate::error::{Fault, Res};
-use crate::format::{BLOCK, DIRENT_HEAD, DIRENT_MIN, DirentHead, at, rec_len};
+use crate::format::{BLOCK, DIRENT_HEAD, DIRENT_MAX, DIRENT_MIN, DirentHead, at, rec_len};
 use crate::seeded::{Bug, hit};
 use crate::tx::{Tx, What};
 use crate::volume::{Tree, Volume};
@@ -45,7 +45,8 @@ pub(crate) fn parse<'b>(
         if len == 0 {
             return Ok(off as u64);
         }
-        if !len.is_multiple_of(8) || len < DIRENT_MIN || off + len > block.len() {
+        let size_ok = (DIRENT_MIN..=DIRENT_MAX).contains(&len) && len.is_multiple_of(8);
+        if !size_ok || off + len > block.len() {
             return Err(bad("its length is wrong"));
         }
         let name_len = usize::from(head.name_len);
@@ -128,7 +129,7 @@ impl Place {
     }
 }
 
-const CLASSES: usize = (DIRENT_HEAD + vfs::NAME_MAX).next_multiple_of(8) / 8 + 1;
+const CLASSES: usize = DIRENT_MAX / 8 + 1;
 
 fn hash_of(name: &[u8]) -> u32 {
     let mut h = std::hash::DefaultHasher::new();
@@ -344,7 +345,8 @@ pub(crate) fn entry_len<P: Pmem>(vol: &Volume<P>, tree: &Tree, pos: u64) -> Res<
 }
 
 /// Calls `each` with the position and bytes of every block from the one that holds
-/// `from`; `each` returns false to stop. Holes count as unused blocks.
+/// `from`; `each` returns false to stop. Directories have no holes: nothing could be
+/// stored there, and their number would be without bound.
 pub(crate) fn for_blocks<P: Pmem>(
     vol: &Volume<P>,
     tree: &Tree,
@@ -355,10 +357,9 @@ pub(crate) fn for_blocks<P: Pmem>(
     for leaf in from / BLOCK..tree.valid_leaves() {
         let block = vol.leaf(tree, leaf)?;
         if block.is_null() {
-            bytes.fill(0);
-        } else {
-            vol.pm.read(block.addr(), &mut bytes)?;
+            return Err(Fault::Corrupt(format!("directory block {leaf} is missing")));
         }
+        vol.pm.read(block.addr(), &mut bytes)?;
         if !each(leaf * BLOCK, &bytes)? {
             break;
         }

@@ -201,6 +201,8 @@ pub mod at {
 pub const DIRENT_HEAD: usize = 12;
 /// Bytes of the smallest entry.
 pub const DIRENT_MIN: usize = 16;
+/// Bytes of the largest entry.
+pub const DIRENT_MAX: usize = rec_len(vfs::NAME_MAX);
 
 /// Bytes that an entry with a name of `name_len` bytes takes.
 pub const fn rec_len(name_len: usize) -> usize {

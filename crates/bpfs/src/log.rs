@@ -88,6 +88,7 @@ pub(crate) fn pending<P: Pmem + ?Sized>(
     end: u64,
 ) -> Result<Vec<(u64, Vec<Record>)>, Error> {
     let mut found = Vec::new();
+    let behind = (start + blocks) * BLOCK;
     let medium = |source| Error::Medium {
         while_doing: "reading the redo log",
         source,
@@ -109,13 +110,14 @@ pub(crate) fn pending<P: Pmem + ?Sized>(
         }
         found.push((
             slot,
-            decode(&bytes, end).ok_or_else(|| bad("a record is malformed"))?,
+            decode(&bytes, behind, end).ok_or_else(|| bad("a record is malformed"))?,
         ));
     }
     Ok(found)
 }
 
-fn decode(mut bytes: &[u8], end: u64) -> Option<Vec<Record>> {
+/// Records may lie anywhere from `behind` (the log) to `end`.
+fn decode(mut bytes: &[u8], behind: u64, end: u64) -> Option<Vec<Record>> {
     let mut records = Vec::new();
     while !bytes.is_empty() {
         let (addr, rest) = bytes.split_first_chunk::<8>()?;
@@ -123,7 +125,7 @@ fn decode(mut bytes: &[u8], end: u64) -> Option<Vec<Record>> {
         let (addr, len) = (u64::from_le_bytes(*addr), u64::from_le_bytes(*len));
         let padded = usize::try_from(len.checked_next_multiple_of(8)?).ok()?;
         let data = rest.get(..padded)?;
-        if addr < 2 * BLOCK || addr.checked_add(len)? > end {
+        if addr < behind || addr.checked_add(len)? > end {
             return None;
         }
         records.push((addr, data[..len as usize].to_vec()));

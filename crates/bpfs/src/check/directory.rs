@@ -1,13 +1,10 @@
 //! Directory blocks and what their entries name: B10 to B15.
 
 use super::{Checker, Name};
-use crate::format::{BLOCK, BlockNo, DIRENT_HEAD, DIRENT_MIN, DirentHead, rec_len};
+use crate::format::{BLOCK, BlockNo, DIRENT_HEAD, DIRENT_MAX, DIRENT_MIN, DirentHead};
 use medium::Pmem;
 use vfs::{FileType, Ino, NAME_MAX, check_name};
 use zerocopy::FromBytes;
-
-/// Bytes of the longest entry.
-const DIRENT_MAX: usize = rec_len(NAME_MAX);
 
 impl<P: Pmem + ?Sized> Checker<'_, P> {
     /// The block at byte `base` of a directory: the chain of its entries.
