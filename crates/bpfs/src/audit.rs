@@ -39,7 +39,11 @@ pub(crate) fn audit<P: Pmem>(fs: &Bpfs<P>, report: &mut Report) -> Res<()> {
     let file = fs.vol.inode_file()?;
     fs.vol
         .walk(&file, &mut |block, _| audit_mark(&mut audit.used, block))?;
-    audit.directory(Ino::ROOT)?;
+    // A list and not recursion: directories may be nested deeper than a stack.
+    let mut dirs = vec![Ino::ROOT];
+    while let Some(dir) = dirs.pop() {
+        audit.directory(dir, &mut dirs)?;
+    }
     audit.inodes.entry(Ino::ROOT.0).or_default().names += 1;
     audit.contents(Ino::ROOT)?;
     audit.orphans()?;
@@ -55,7 +59,7 @@ fn audit_mark(used: &mut [bool], block: BlockNo) -> Res<bool> {
 }
 
 impl<P: Pmem> Audit<'_, P> {
-    fn directory(&mut self, dir: Ino) -> Res<()> {
+    fn directory(&mut self, dir: Ino, dirs: &mut Vec<Ino>) -> Res<()> {
         let vol = &self.fs.vol;
         let tree = vol.tree(vol.inode_addr(dir)?)?;
         let mut found = Vec::new();
@@ -75,7 +79,7 @@ impl<P: Pmem> Audit<'_, P> {
                 self.contents(ino)?;
                 if kind == FileType::Directory as u8 {
                     self.inodes.entry(dir.0).or_default().subdirs += 1;
-                    self.directory(ino)?;
+                    dirs.push(ino);
                 }
             }
         }

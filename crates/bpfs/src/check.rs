@@ -18,9 +18,11 @@ mod inode;
 mod supers;
 mod tree;
 
-use image::Image;
+use crate::format::BlockNo;
+pub(crate) use image::Image;
 use medium::{MediumError, Pmem};
 use std::fmt::{Arguments, Display};
+pub(crate) use tree::Tree;
 use vfs::Ino;
 use vfs::check::{Report, Severity};
 
@@ -30,7 +32,7 @@ use vfs::check::{Report, Severity};
 /// sound file system; what is merely unreachable is free space, not a finding.
 pub fn check<P: Pmem + ?Sized>(pm: &P) -> Report {
     let mut report = Report::default();
-    if let Some(ground) = supers::check(pm, &mut report) {
+    if let Some(ground) = ground(pm, &mut report) {
         let mut checker = Checker::new(ground, report);
         checker.run();
         report = checker.report;
@@ -59,14 +61,29 @@ impl Bits {
 }
 
 /// What the super block and the log have established.
-struct Ground<'p, P: ?Sized> {
-    image: Image<'p, P>,
+pub(crate) struct Ground<'p, P: ?Sized> {
+    pub image: Image<'p, P>,
     /// Blocks of the file system.
-    blocks: u64,
+    pub blocks: u64,
     /// First block behind the log.
-    first: u64,
+    pub first: u64,
     /// Block of the root record.
-    root: u64,
+    pub root: BlockNo,
+}
+
+impl<P: Pmem + ?Sized> Ground<'_, P> {
+    /// Whether a pointer may name this block.
+    pub fn holds(&self, block: BlockNo) -> bool {
+        (self.first..self.blocks).contains(&block.0)
+    }
+}
+
+/// Finds out what the rest of an image stands on; `None` if nothing can.
+pub(crate) fn ground<'p, P: Pmem + ?Sized>(
+    pm: &'p P,
+    report: &mut Report,
+) -> Option<Ground<'p, P>> {
+    supers::check(pm, report)
 }
 
 /// A name in the directory under examination: where its entry is, found again by hash.
@@ -83,7 +100,7 @@ struct Checker<'p, P: ?Sized> {
     /// Blocks that something points to.
     used: Bits,
     /// The inode file's tree.
-    inodes: tree::Tree,
+    inodes: Tree,
     /// Inodes that an entry names.
     named: Bits,
     /// Directories still to be read.
@@ -95,7 +112,7 @@ impl<'p, P: Pmem + ?Sized> Checker<'p, P> {
     fn new(ground: Ground<'p, P>, report: Report) -> Self {
         Self {
             used: Bits::new(ground.blocks),
-            inodes: tree::Tree::EMPTY,
+            inodes: Tree::EMPTY,
             named: Bits::new(0),
             dirs: Vec::new(),
             names: Vec::new(),

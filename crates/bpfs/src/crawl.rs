@@ -110,6 +110,14 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
             let to = self.taller(root, height, need, edits, &mut neutral)?;
             (Outcome::Moved { to, neutral }, need)
         };
+        let outcome = match outcome {
+            // The tree of a file that was emptied is garbage: it must not come back.
+            Outcome::Same if empty && tree.ha.0 != 0 => Outcome::Moved {
+                to: BlockNo::NULL,
+                neutral: true,
+            },
+            outcome => outcome,
+        };
         Ok(match outcome {
             Outcome::Same => RootOutcome::Same,
             Outcome::Word { addr, value } => RootOutcome::Word { addr, value },
@@ -208,6 +216,8 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         let child_right = if shown_slots < 2 { right } else { Right::Copy };
 
         let (mut visible, mut hidden, mut word) = (Changes::new(), Changes::new(), None);
+        // Null already, but only here: a copy of the node must say so too.
+        let mut nulls = Changes::new();
         let valid_end = self.size;
         for slot in touched(edits, base, step) {
             let first = base + slot * step;
@@ -234,13 +244,14 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
                     let list = if is_shown { &mut visible } else { &mut hidden };
                     list.push((slot, BlockNo::NULL, true));
                 }
+                Outcome::Same if !is_valid => nulls.push((slot, BlockNo::NULL, true)),
                 Outcome::Same => {}
             }
         }
         if block.is_null() {
-            return self.new_node(height, base, visible, hidden);
+            return self.new_node(height, base, visible, hidden, nulls);
         }
-        let settled = self.settle(block, height, base, right, visible, hidden)?;
+        let settled = self.settle(block, height, base, right, visible, (hidden, nulls))?;
         Ok(word.unwrap_or(settled))
     }
 
@@ -285,6 +296,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         base: u64,
         visible: Changes,
         hidden: Changes,
+        nulls: Changes,
     ) -> Res<Outcome> {
         let mut all = visible;
         let neutral = all.iter().all(|(_, _, neutral)| *neutral);
@@ -292,6 +304,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         if all.iter().all(|(_, to, _)| to.is_null()) {
             return Ok(Outcome::Same);
         }
+        all.extend(nulls);
         all.sort_by_key(|(slot, ..)| *slot);
         let to = self.fresh_node(BlockNo::NULL, height, base, &all)?;
         Ok(Outcome::Moved { to, neutral })
@@ -305,7 +318,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         base: u64,
         right: Right,
         mut visible: Changes,
-        hidden: Changes,
+        (hidden, nulls): (Changes, Changes),
     ) -> Res<Outcome> {
         if self.neutral {
             visible.retain(|(slot, to, neutral)| {
@@ -329,6 +342,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         }
         self.tx.may_move(self.tree)?;
         visible.extend(hidden);
+        visible.extend(nulls);
         visible.sort_by_key(|(slot, ..)| *slot);
         let to = self.fresh_node(block, height, base, &visible)?;
         self.tx.free(block);

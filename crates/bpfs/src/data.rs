@@ -2,15 +2,13 @@
 
 use crate::error::{Fault, Res};
 use crate::format::{BLOCK, BlockNo, FANOUT, at, span};
-use crate::fs::{Atime, Bpfs, Found};
+use crate::fs::{Bpfs, Found};
 use crate::seeded::{Bug, hit};
 use crate::tx::{Tx, What};
 use crate::volume::{Tree, Volume};
 use medium::Pmem;
 use std::sync::atomic::Ordering::Relaxed;
-use vfs::{Attr, Ctx, Errno, Fallocate, FileType, Ino, SIZE_MAX, SeekKind, perm};
-
-const DAY_NS: i64 = 24 * 60 * 60 * 1_000_000_000;
+use vfs::{Atime, Attr, Ctx, Errno, Fallocate, FileType, Ino, SIZE_MAX, SeekKind, perm};
 
 /// Rounds down, and up, to whole blocks.
 fn floor(byte: u64) -> u64 {
@@ -79,15 +77,7 @@ impl<P: Pmem> Bpfs<P> {
     }
 
     fn atime_due(&self, attr: &Attr) -> bool {
-        match self.atime {
-            Atime::Never => false,
-            Atime::Strict => true,
-            Atime::Relative => {
-                attr.atime <= attr.mtime
-                    || attr.atime <= attr.ctime
-                    || self.clock.now().0.saturating_sub(attr.atime.0) >= DAY_NS
-            }
-        }
+        self.atime != Atime::Never && self.atime.is_due(attr, self.clock.now())
     }
 
     /// Updates the access time if it is due. Failing to is no reason to fail a read.

@@ -67,6 +67,9 @@ pub(crate) fn parse<'b>(
     Ok(BLOCK)
 }
 
+/// Largest directory: positions / 8 are kept in 32 bits.
+pub(crate) const MAX_BYTES: u64 = 8 << 32;
+
 /// Where a name is in the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Name {

@@ -20,21 +20,10 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use vfs::check::{Finding, Report};
 use vfs::{
-    Atomicity, Attr, Clock, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileSystem,
+    Atime, Atomicity, Attr, Clock, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileSystem,
     FileType, Guarantees, Ino, OpenFlags, Ordering, RenameFlags, Result, SeekKind, SetAttr, StatFs,
     SystemClock, Timestamp, XattrMode, perm,
 };
-
-/// When a read changes the access time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Atime {
-    /// Never.
-    Never,
-    /// When it is not after the last change, or a day old (Linux's default).
-    Relative,
-    /// Always.
-    Strict,
-}
 
 /// How to mount.
 #[derive(Clone)]
@@ -67,7 +56,6 @@ pub struct Bpfs<P: Pmem> {
     /// Inode numbers in use; 0 is never free.
     pub(crate) inodes: Bitmap,
     pub(crate) inode_capacity: u64,
-    pub(crate) mode: Mode,
     pub(crate) read_only: bool,
     pub(crate) atime: Atime,
     pub(crate) clock: Arc<dyn Clock>,
@@ -372,7 +360,7 @@ impl<P: Pmem> Bpfs<P> {
 
 impl<P: Pmem> FileSystem for Bpfs<P> {
     fn guarantees(&self) -> Guarantees {
-        Self::guarantees_of(self.mode)
+        Self::guarantees_of(self.info.mode)
     }
 
     fn audit(&self) -> Vec<Finding> {

@@ -199,7 +199,7 @@ impl<P: Pmem> Bpfs<P> {
     /// # Errors
     /// See [`Error`]; nothing was changed but by recovery.
     pub fn open(pm: P, o: MountOptions) -> Result<Self, Error> {
-        let info = probe(&pm)?;
+        let mut info = probe(&pm)?;
         let vol = Unrecovered {
             pm,
             info: info.clone(),
@@ -210,14 +210,14 @@ impl<P: Pmem> Bpfs<P> {
             .inode_file()
             .map_err(|f| f.at("reading the root record"))?;
         let numbers = file.size / INODE + 1;
-        if numbers > inode_capacity {
+        if numbers > inode_capacity || !file.size.is_multiple_of(BLOCK) {
             return Err(Error::Corrupt(format!(
                 "the inode file has {} bytes",
                 file.size
             )));
         }
+        info.mode = o.mode.unwrap_or(info.mode);
         let fs = Self {
-            mode: o.mode.unwrap_or(info.mode),
             vol,
             table: Table::new(inode_capacity),
             inodes: Bitmap::new(numbers, inode_capacity),
@@ -251,7 +251,14 @@ impl<P: Pmem> Scan<'_, P> {
         let vol = &self.fs.vol;
         self.mark(BlockNo(vol.root_record()? / BLOCK))?;
         let file = vol.inode_file()?;
-        vol.walk(&file, &mut |block, _| self.mark(block).map(|()| true))?;
+        let mut leaves = 0;
+        vol.walk(&file, &mut |block, height| {
+            leaves += u64::from(height == 0);
+            self.mark(block).map(|()| true)
+        })?;
+        if leaves != file.valid_leaves() {
+            return Err(Fault::Corrupt("the inode file has holes".into()));
+        }
         self.fs.inodes.mark(0); // there is no inode 0
         self.name(Ino::ROOT, FileType::Directory, Ino::ROOT)?;
         while let Some(dir) = self.dirs.pop() {
@@ -299,13 +306,6 @@ impl<P: Pmem> Scan<'_, P> {
         let first = fs.inodes.mark(ino.0);
         let node = fs.table.node(ino);
         node.names.fetch_add(1, Relaxed);
-        if !first {
-            return if kind == FileType::Directory {
-                bad(", a directory that has a name".into())
-            } else {
-                Ok(())
-            };
-        }
         let addr = fs.vol.inode_addr(ino)?;
         let inode = fs.vol.inode(addr)?;
         if FileType::from_mode(inode.mode.get()) != Some(kind) {
@@ -313,6 +313,13 @@ impl<P: Pmem> Scan<'_, P> {
                 ", whose mode is {:o}, as a {kind:?}",
                 inode.mode.get()
             ));
+        }
+        if !first {
+            return if kind == FileType::Directory {
+                bad(", a directory that has a name".into())
+            } else {
+                Ok(())
+            };
         }
         if kind == FileType::Directory {
             node.parent.store(parent.0, Relaxed);

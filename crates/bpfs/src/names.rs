@@ -90,6 +90,9 @@ impl<P: Pmem> Bpfs<P> {
         let node = self.node(dir)?;
         let held = node.lock.read();
         let parent = self.find(dir, node)?;
+        if !parent.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
         perm::may_search(cx, &parent.attr)?;
         let found = match held.as_deref() {
             Some(index) => index.find(&self.vol, &parent.tree(), name)?,
@@ -150,6 +153,9 @@ impl<P: Pmem> Bpfs<P> {
     /// A place for `name` in a directory, made ready.
     fn place(&self, index: &mut DirIndex, dir: Ino, name: &[u8], exclusive: bool) -> Res<Place> {
         let place = index.choose(rec_len(name.len()));
+        if place.pos() >= dir::MAX_BYTES {
+            return Err(Errno::NOSPC.into());
+        }
         let Place::Reset { pos } = place else {
             return Ok(place);
         };

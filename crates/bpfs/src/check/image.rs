@@ -3,12 +3,12 @@
 use medium::{MediumError, Pmem};
 
 /// Bytes that a committed record of the redo log puts at an offset.
-pub(super) struct Patch {
+pub(crate) struct Patch {
     pub addr: u64,
     pub bytes: Vec<u8>,
 }
 
-pub(super) struct Image<'p, P: ?Sized> {
+pub(crate) struct Image<'p, P: ?Sized> {
     pub pm: &'p P,
     pub patches: Vec<Patch>,
 }

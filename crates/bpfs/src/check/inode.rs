@@ -8,7 +8,8 @@ use vfs::{FileType, Ino, NAME_MAX, SYMLINK_MAX};
 use zerocopy::FromBytes;
 
 impl Inode {
-    fn tree_of(&self) -> Tree {
+    /// Its tree.
+    pub(crate) fn tree_of(&self) -> Tree {
         Tree {
             ha: HeightAddr(self.ha.get()),
             size: self.size.get(),
@@ -19,7 +20,7 @@ impl Inode {
 impl<P: Pmem + ?Sized> Checker<'_, P> {
     /// Root record and inode file. False if no inode can be found.
     pub(super) fn inode_file(&mut self) -> bool {
-        let root = BlockNo(self.ground.root);
+        let root = self.ground.root;
         let mut bytes = [0; size_of::<RootRecord>()];
         if !self.take(Owner::Super, root) || !self.read(root.addr(), &mut bytes, "root record") {
             return false;
@@ -67,7 +68,7 @@ impl<P: Pmem + ?Sized> Checker<'_, P> {
     /// Reads an inode; `None` if the way to it is not sound.
     pub(super) fn inode(&mut self, ino: Ino) -> Option<Inode> {
         let byte = (ino.0 - 1) * INODE;
-        let leaf = self.find_leaf(self.inodes, byte / BLOCK)?;
+        let leaf = self.ground.leaf(self.inodes, byte / BLOCK)?;
         let mut bytes = [0; INODE as usize];
         let sound = self.read(leaf.addr() + byte % BLOCK, &mut bytes, Owner::Inode(ino));
         sound.then(|| Inode::read_from_bytes(&bytes).ok())?

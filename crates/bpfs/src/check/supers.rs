@@ -2,7 +2,7 @@
 
 use super::image::{Image, Patch};
 use super::{Ground, bad, readable};
-use crate::format::{BLOCK, LOG_BLOCKS, LOG_SLOT, MAGIC, MIN_BLOCKS, Super, VERSION, at};
+use crate::format::{BLOCK, BlockNo, LOG_BLOCKS, LOG_SLOT, MAGIC, MIN_BLOCKS, Super, VERSION, at};
 use crate::mode::Mode;
 use medium::Pmem;
 use vfs::check::Report;
@@ -47,7 +47,7 @@ pub(super) fn check<'p, P: Pmem + ?Sized>(pm: &'p P, report: &mut Report) -> Opt
         image: Image { pm, patches },
         blocks,
         first,
-        root,
+        root: BlockNo(root),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Trees of blocks: B6 to B8.
 
-use super::Checker;
+use super::{Checker, Ground};
 use crate::format::{BLOCK, BlockNo, FANOUT, HeightAddr, MAX_HEIGHT, span};
 use medium::Pmem;
 use std::fmt::{self, Display};
@@ -8,7 +8,7 @@ use vfs::{Ino, SIZE_MAX};
 
 /// Height, root and size, as stored.
 #[derive(Clone, Copy)]
-pub(super) struct Tree {
+pub(crate) struct Tree {
     pub ha: HeightAddr,
     pub size: u64,
 }
@@ -19,7 +19,8 @@ impl Tree {
         size: 0,
     };
 
-    fn leaves(&self) -> u64 {
+    /// Leaves that hold valid bytes.
+    pub fn leaves(&self) -> u64 {
         self.size.div_ceil(BLOCK)
     }
 }
@@ -42,6 +43,23 @@ impl Display for Owner {
     }
 }
 
+impl<P: Pmem + ?Sized> Ground<'_, P> {
+    /// The block of a leaf, if there is one and the way to it is sound.
+    pub(crate) fn leaf(&self, tree: Tree, leaf: u64) -> Option<BlockNo> {
+        let mut height = tree.ha.height();
+        if leaf >= tree.leaves() || height > MAX_HEIGHT || leaf >= span(height) {
+            return None;
+        }
+        let mut block = tree.ha.block();
+        while height > 0 && self.holds(block) {
+            height -= 1;
+            let slot = leaf / span(height) % FANOUT;
+            block = BlockNo(self.image.word(block.addr() + slot * 8).ok()?);
+        }
+        self.holds(block).then_some(block)
+    }
+}
+
 /// What is done with each leaf: its number and block.
 pub(super) type Leaf<'l, C> = &'l mut dyn FnMut(&mut C, u64, BlockNo);
 
@@ -56,8 +74,7 @@ struct Walk {
 impl<P: Pmem + ?Sized> Checker<'_, P> {
     /// Takes a block that a pointer names. False, with a finding, if it cannot be had.
     pub(super) fn take(&mut self, owner: Owner, block: BlockNo) -> bool {
-        let range = self.ground.first..self.ground.blocks;
-        if !range.contains(&block.0) {
+        if !self.ground.holds(block) {
             self.bad("B7", format_args!("{owner}: points to block {}", block.0));
             return false;
         }
@@ -128,21 +145,5 @@ impl<P: Pmem + ?Sized> Checker<'_, P> {
             };
         }
         holes
-    }
-
-    /// The block of a leaf, if the way to it is sound; nothing is reported.
-    pub(super) fn find_leaf(&self, tree: Tree, leaf: u64) -> Option<BlockNo> {
-        let mut height = tree.ha.height();
-        if leaf >= tree.leaves() || height > MAX_HEIGHT || leaf >= span(height) {
-            return None;
-        }
-        let range = self.ground.first..self.ground.blocks;
-        let mut block = tree.ha.block();
-        while height > 0 && range.contains(&block.0) {
-            height -= 1;
-            let slot = leaf / span(height) % FANOUT;
-            block = BlockNo(self.ground.image.word(block.addr() + slot * 8).ok()?);
-        }
-        range.contains(&block.0).then_some(block)
     }
 }
