@@ -83,8 +83,8 @@ pub fn table(rows: &[Guarantees]) -> String {
             mark(row.metadata_atomic >= Atomicity::Call),
             mark(row.data_atomic >= Atomicity::Block),
             mark(row.data_atomic >= Atomicity::Call),
-            row.metadata_ordered.to_string(),
-            row.data_ordered.to_string(),
+            row.metadata_ordered,
+            row.data_ordered,
         );
         out.push_str(line.trim_end());
         out.push('\n');
@@ -109,7 +109,7 @@ impl std::fmt::Display for Durability {
 
 impl std::fmt::Display for Ordering {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
+        f.pad(match self {
             Self::None => "–",
             Self::PerThread => "thread",
             Self::Global => "yes",

@@ -320,7 +320,7 @@ fn hosts() -> Vec<tempfile::TempDir> {
     let candidates = [PathBuf::from("/dev/shm"), std::env::temp_dir()];
     let usable = candidates.into_iter().filter(|dir| {
         let stat = fs::statfs(dir);
-        stat.is_ok_and(|stat| [TMPFS, EXT4, XFS].contains(&(stat.f_type as i64)))
+        stat.is_ok_and(|stat| [TMPFS, EXT4, XFS].contains(&stat.f_type))
     });
     usable
         .filter_map(|dir| tempfile::tempdir_in(dir).ok())
@@ -407,9 +407,9 @@ fn the_model_moves_the_times_that_the_kernel_moves() {
                 atime: Atime::Never,
                 ..ModelOptions::default()
             });
-            let (result, expected) = moved(&host, &op);
-            if !is_beyond_host(&op, &result, &caller()) {
-                assert_eq!(moved(&model, &op), (result, expected), "{op}");
+            let (result, expected) = moved(&host, op);
+            if !is_beyond_host(op, &result, &caller()) {
+                assert_eq!(moved(&model, op), (result, expected), "{op}");
             }
         }
     }
@@ -430,12 +430,15 @@ fn moved(fs: &dyn FileSystem, op: &Op) -> (Result<()>, Vec<String>) {
     (result, moved.collect())
 }
 
-/// Files are stamped by the kernel's coarse clock: waits until it has moved.
+/// The kernel stamps files by its coarse clock: waits until that is past the present.
 fn wait_for_a_tick() {
     use rustix::time::{ClockId, clock_gettime};
-    let now = || clock_gettime(ClockId::RealtimeCoarse);
-    let start = now();
-    while now() == start {
+    let read = |clock| {
+        let now = clock_gettime(clock);
+        (now.tv_sec, now.tv_nsec)
+    };
+    let present = read(ClockId::Realtime);
+    while read(ClockId::RealtimeCoarse) <= present {
         std::thread::yield_now();
     }
 }

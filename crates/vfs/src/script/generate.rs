@@ -6,6 +6,7 @@
 use super::{Op, Script};
 use crate::{Fallocate, FileType, RenameFlags, SetTime, Timestamp, XattrMode};
 use fastrand::Rng;
+use std::sync::LazyLock;
 
 /// Makes directories `A` and `B`, `f` of 8300 bytes (two blocks and a part), `A/g` of
 /// 100 bytes with an extended attribute, and the symbolic link `s`.
@@ -108,9 +109,12 @@ pub fn setup() -> Script {
 }
 
 /// Every operation that sequences are made of.
-pub fn all_ops() -> Vec<Op> {
-    let seeded = parse(OPS).into_iter().zip(100..);
-    seeded.map(|(op, seed)| op.with_seed(seed)).collect()
+pub fn all_ops() -> &'static [Op] {
+    static ALL: LazyLock<Vec<Op>> = LazyLock::new(|| {
+        let seeded = parse(OPS).into_iter().zip(100..);
+        seeded.map(|(op, seed)| op.with_seed(seed)).collect()
+    });
+    &ALL
 }
 
 /// How many sequences of `len` operations there are.
@@ -118,19 +122,15 @@ pub fn count(len: u32) -> u64 {
     (all_ops().len() as u64).saturating_pow(len)
 }
 
-/// The sequence of `len` operations with number `index`, below [`count`]. Equal
-/// operations at different places write different data.
-pub fn sequence(len: u32, index: u64) -> Script {
-    nth(&all_ops(), len, index)
-}
-
 /// All sequences of `len` operations, in the order of their numbers.
 pub fn sequences(len: u32) -> impl Iterator<Item = Script> {
-    let ops = all_ops();
-    (0..count(len)).map(move |index| nth(&ops, len, index))
+    (0..count(len)).map(move |index| sequence(len, index))
 }
 
-fn nth(all: &[Op], len: u32, mut index: u64) -> Script {
+/// The sequence of `len` operations with number `index`, below [`count`]. Equal
+/// operations at different places write different data.
+pub fn sequence(len: u32, mut index: u64) -> Script {
+    let all = all_ops();
     let base = all.len() as u64;
     let mut ops = Vec::with_capacity(len as usize);
     for place in 0..len {

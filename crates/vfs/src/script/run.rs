@@ -60,13 +60,23 @@ impl State {
 /// is zero, and bytes of other offsets and other patterns differ nearly always, so that
 /// data that is torn, shifted or stale shows.
 pub fn fill(seed: u32, off: u64, buf: &mut [u8]) {
-    for (pos, byte) in (off..).zip(buf) {
-        // SplitMix64 of seed and word, then the byte of that word.
-        let mut z = ((u64::from(seed) << 40) ^ (pos / 8)).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        *byte = (z ^ (z >> 31)).to_le_bytes()[(pos % 8) as usize] | 1;
+    let (mut pos, mut rest) = (off, buf);
+    while !rest.is_empty() {
+        let skip = (pos % 8) as usize;
+        let (part, more) = rest.split_at_mut(rest.len().min(8 - skip));
+        let word = (pattern_word(seed, pos / 8) | 0x0101_0101_0101_0101).to_le_bytes();
+        part.copy_from_slice(&word[skip..skip + part.len()]);
+        pos = pos.wrapping_add(part.len() as u64);
+        rest = more;
     }
+}
+
+/// SplitMix64 of a pattern and a word's number.
+fn pattern_word(seed: u32, word: u64) -> u64 {
+    let mut z = ((u64::from(seed) << 40) ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 fn pattern(seed: u32, off: u64, len: u32) -> Vec<u8> {
