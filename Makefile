@@ -33,6 +33,7 @@ need-mount:
 	@tools/need mountpoint:util-linux fusermount3:fuse3 tar:tar cmp:diffutils
 	@[ -e /dev/fuse ] || modprobe fuse 2>/dev/null || { \
 	  echo "Missing: /dev/fuse. Load the kernel module fuse, or pass the device to this container." >&2; exit 1; }
+	@[ -w /dev/fuse ] || { echo "No access to /dev/fuse: run as root, or let root 'chmod 666 /dev/fuse'." >&2; exit 1; }
 
 build: need-build ## build target/release/selvedge
 	@$(CARGO) build --release --locked -p selvedge
