@@ -90,7 +90,7 @@ impl Found<'_> {
 }
 
 /// The later of the two stored times, unless the inode says otherwise.
-fn ctime_of(inode: &Inode) -> Timestamp {
+pub(crate) fn ctime_of(inode: &Inode) -> Timestamp {
     let (mtime, ctime) = (inode.mtime.get(), inode.ctime.get());
     let alone = ctime & CTIME_ALONE != 0;
     Timestamp(if alone {

@@ -29,6 +29,7 @@ mod check;
 mod crawl;
 mod data;
 mod dir;
+mod dump;
 mod error;
 pub mod format;
 mod fs;
@@ -43,6 +44,7 @@ mod tx;
 mod volume;
 
 pub use check::check;
+pub use dump::{Dump, DumpError, dump};
 pub use error::Error;
 pub use fs::{Bpfs, MountOptions};
 pub use mkfs::{MkfsOptions, mkfs};
