@@ -54,7 +54,7 @@ fn workloads(options: &Options) -> Vec<ScriptRef> {
         let count = generate::count(ops);
         let sampled = |i: u64| mix(options.seed, i) % count;
         match options.sample {
-            Some(sample) if ops == 3 => {
+            Some(sample) if ops == options.ops.min(3) => {
                 let index = (0..sample.min(count)).map(sampled);
                 all.extend(index.map(|index| ScriptRef::Enumerated { ops, index }));
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub struct Options {
     /// Longest enumerated scripts: 0 (none) to 3 operations.
     pub ops: u32,
-    /// How many of the scripts with three operations to take, at random; `None`: all.
+    /// How many of the longest enumerated scripts to take, at random; `None`: all.
     pub sample: Option<u64>,
     /// Number of long random scripts.
     pub random_scripts: u64,
@@ -35,12 +35,11 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Two operations, a sample of 1,000 with three if asked for, words, seed 1, two
-    /// threads, no time limit.
+    /// All scripts of one and two operations, words, seed 1, two threads, no time limit.
     fn default() -> Self {
         Self {
             ops: 2,
-            sample: Some(1000),
+            sample: None,
             random_scripts: 0,
             random_len: 200,
             seed: 1,

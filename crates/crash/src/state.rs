@@ -178,25 +178,21 @@ fn zeroed(len: usize) -> Box<[AtomicU64]> {
     (0..len).map(|_| AtomicU64::new(0)).collect()
 }
 
-/// The parts of `off..off + len` that lie in one word each: (word, first byte, bytes).
-fn split(off: u64, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-    let end = off + len as u64;
-    let mut at = off;
-    std::iter::from_fn(move || {
-        (at < end).then(|| {
-            let first = (at % WORD_BYTES) as usize;
-            let take = (end - at).min(WORD_BYTES - first as u64) as usize;
-            let part = ((at / WORD_BYTES) as usize, first, take);
-            at += take as u64;
-            part
-        })
+/// The bits `first..=last` of a bit set, as one mask for each of its words.
+fn masks(first: usize, last: usize) -> impl Iterator<Item = (usize, u64)> {
+    (first / 64..=last / 64).map(move |group| {
+        let low = first.max(group * 64) % 64;
+        let high = last.min(group * 64 + 63) % 64;
+        (group, (u64::MAX >> (63 - high)) & (u64::MAX << low))
     })
 }
 
-fn merge(old: u64, first: usize, bytes: &[u8]) -> u64 {
-    let mut word = old.to_le_bytes();
-    word[first..first + bytes.len()].copy_from_slice(bytes);
-    u64::from_le_bytes(word)
+/// The word once `unit` is stored over `old`.
+fn stored(unit: &Unit, old: u64) -> u64 {
+    match u64::from(unit.len) {
+        WORD_BYTES => u64::from_le_bytes(unit.bytes), // by far the most frequent
+        _ => unit.apply(old),
+    }
 }
 
 impl StatePmem {
@@ -234,7 +230,7 @@ impl StatePmem {
         let pending = inner.pending.entry(cell).or_default();
         let last = pending.stores.iter().rev().find(|(s, _)| *s == slot);
         let old = last.map_or_else(|| self.words[word].load(Relaxed), |(_, v)| *v);
-        let new = unit.apply(old);
+        let new = stored(unit, old);
         if new != old {
             pending.stores.push((slot, new));
             if self.set_open(cell, true) {
@@ -291,7 +287,7 @@ impl StatePmem {
     pub(crate) fn apply_now(&self, unit: &Unit) {
         let word = (unit.off / WORD_BYTES) as usize;
         let old = self.words[word].load(Relaxed);
-        self.put(&mut self.inner.lock(), word, unit.apply(old), true);
+        self.put(&mut self.inner.lock(), word, stored(unit, old), true);
     }
 
     /// Makes what the trace did so far the state that evaluations start from.
@@ -489,9 +485,10 @@ impl StatePmem {
         }
     }
 
-    /// Whether any byte of the range was read since [`track_reads`](Self::track_reads).
-    pub(crate) fn was_read(&self, off: u64, len: usize) -> bool {
-        split(off, len).any(|(word, ..)| self.seen[word / 64].load(Relaxed) >> (word % 64) & 1 == 1)
+    /// Whether the word at `off` was read since [`track_reads`](Self::track_reads).
+    pub(crate) fn was_read(&self, off: u64) -> bool {
+        let word = (off / WORD_BYTES) as usize;
+        self.seen[word / 64].load(Relaxed) >> (word % 64) & 1 == 1
     }
 
     // ---- cells ------------------------------------------------------------------
@@ -603,20 +600,17 @@ impl StatePmem {
     fn look_at(&self, first: usize, last: usize) {
         let (from, _) = self.cell_of(first);
         let (to, _) = self.cell_of(last);
-        for group in from / 64..=to / 64 {
-            let low = from.max(group * 64) % 64;
-            let high = to.min(group * 64 + 63) % 64;
-            let mask = (u64::MAX >> (63 - high)) & (u64::MAX << low);
-            let mut open = self.open[group as usize].load(Relaxed) & mask;
+        for (group, mask) in masks(from as usize, to as usize) {
+            let mut open = self.open[group].load(Relaxed) & mask;
             while open != 0 {
-                let cell = group * 64 + open.trailing_zeros();
+                let cell = group as u32 * 64 + open.trailing_zeros();
                 self.decide(&mut self.inner.lock(), cell);
                 open &= open - 1;
             }
         }
         if self.track.load(Relaxed) {
-            for word in first..=last {
-                self.seen[word / 64].fetch_or(1 << (word % 64), Relaxed);
+            for (group, mask) in masks(first, last) {
+                self.seen[group].fetch_or(mask, Relaxed);
             }
         }
     }
@@ -637,8 +631,8 @@ impl StatePmem {
             return;
         }
         let end = off + bytes.len() as u64;
-        let mut done = 0;
-        for (word, first, take) in split(off, bytes.len()) {
+        for unit in units(off, bytes) {
+            let word = (unit.off / WORD_BYTES) as usize;
             let (cell, _) = self.cell_of(word);
             if self.is_open(cell) {
                 let start = u64::from(cell) * self.model.cell_bytes();
@@ -650,13 +644,11 @@ impl StatePmem {
                 }
             }
             let old = self.words[word].load(Relaxed);
-            let new = merge(old, first, &bytes[done..done + take]);
-            self.put(&mut inner, word, new, false);
-            done += take;
-        }
-        if let Some(trace) = &mut inner.record {
-            let event = if nt { Event::StoreNt } else { Event::Store };
-            trace.extend(units(off, bytes).map(event));
+            self.put(&mut inner, word, stored(&unit, old), false);
+            if let Some(trace) = &mut inner.record {
+                let event = if nt { Event::StoreNt } else { Event::Store };
+                trace.push(event(unit));
+            }
         }
     }
 }
@@ -681,13 +673,29 @@ impl Pmem for StatePmem {
         if buf.is_empty() {
             return Ok(());
         }
+        let mut word = (off / WORD_BYTES) as usize;
         let last = (off + buf.len() as u64 - 1) / WORD_BYTES;
-        self.look_at((off / WORD_BYTES) as usize, last as usize);
-        let mut done = 0;
-        for (word, first, take) in split(off, buf.len()) {
+        self.look_at(word, last as usize);
+        let skip = (off % WORD_BYTES) as usize;
+        let head = if skip == 0 {
+            0
+        } else {
+            buf.len().min(8 - skip)
+        };
+        let (head, whole) = buf.split_at_mut(head);
+        if !head.is_empty() {
             let bytes = self.words[word].load(Relaxed).to_le_bytes();
-            buf[done..done + take].copy_from_slice(&bytes[first..first + take]);
-            done += take;
+            head.copy_from_slice(&bytes[skip..skip + head.len()]);
+            word += 1;
+        }
+        let mut chunks = whole.chunks_exact_mut(WORD_BYTES as usize);
+        for (chunk, value) in chunks.by_ref().zip(&self.words[word..]) {
+            chunk.copy_from_slice(&value.load(Relaxed).to_le_bytes());
+        }
+        let tail = chunks.into_remainder();
+        if !tail.is_empty() {
+            let bytes = self.words[last as usize].load(Relaxed).to_le_bytes();
+            tail.copy_from_slice(&bytes[..tail.len()]);
         }
         Ok(())
     }

@@ -298,7 +298,7 @@ impl<'a> Run<'a> {
         let first = self.look(pm).and_then(|seen| switch.starts(&seen));
         first.map_err(fail(events.start))?;
         for (i, unit) in self.stores(events.clone()) {
-            let matters = pm.was_read(unit.off, unit.len.into());
+            let matters = pm.was_read(unit.off);
             pm.apply_now(&unit);
             if matters {
                 looked += 1;

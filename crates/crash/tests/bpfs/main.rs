@@ -1,5 +1,7 @@
-//! BPFS under the explorer.
+//! BPFS under the explorer: every short script in every mode, long random ones, and the
+//! kinds of bugs that other crash tests found in the wild.
 
+mod bug_classes;
 mod system;
 
 use bpfs::Mode;
@@ -8,38 +10,63 @@ use system::BpfsSystem;
 
 fn run(mode: Mode, options: &Options) -> Outcome {
     let outcome = explore(&BpfsSystem(mode), options, &|_| {}).expect("BPFS can be set up");
-    let first = outcome.failures.first();
-    eprintln!(
-        "{}/{}: {} states ({} distinct) in {:.2} s, {:.0}/s, {} points, {} capped, {} audited, {} looked, {} full",
-        outcome.system,
-        outcome.model,
-        outcome.states_explored,
-        outcome.states_distinct,
-        outcome.seconds,
-        outcome.states_per_second,
-        outcome.points,
-        outcome.capped_points,
-        outcome.audited,
-        outcome.stores_checked,
-        outcome.no_space
-    );
-    for f in &outcome.failures {
-        eprintln!("{f}\nshrunk:\n{}", f.shrunk);
+    for failure in &outcome.failures {
+        eprintln!("{failure}\nshrunk:\n{}", failure.shrunk);
     }
-    let _ = first;
+    assert_eq!(outcome.violations, 0, "{}", outcome.system);
+    assert!(outcome.complete);
+    assert!(outcome.states_distinct > outcome.workloads);
     outcome
 }
 
 #[test]
-fn every_single_operation_in_every_mode() {
+fn single_operations_in_every_mode() {
+    for (mode, model) in Mode::ALL.iter().flat_map(|m| Model::ALL.map(|p| (*m, p))) {
+        let options = Options {
+            ops: 1,
+            model,
+            ..Options::default()
+        };
+        let outcome = run(mode, &options);
+        assert!(outcome.stores_checked > outcome.workloads);
+    }
+}
+
+#[test]
+fn pairs_of_operations() {
+    for (mode, model) in [(Mode::Other, Model::Words), (Mode::Log, Model::Lines)] {
+        let options = Options {
+            model,
+            ..Options::default()
+        };
+        let outcome = run(mode, &options);
+        assert!(outcome.audited > 0);
+    }
+}
+
+#[test]
+fn sampled_pairs_in_every_mode() {
     for mode in Mode::ALL {
-        for model in Model::ALL {
-            let options = Options {
-                ops: 1,
-                model,
-                ..Options::default()
-            };
-            run(mode, &options);
-        }
+        let options = Options {
+            sample: Some(100),
+            model: Model::Lines,
+            ..Options::default()
+        };
+        run(mode, &options);
+    }
+}
+
+#[test]
+fn long_random_scripts_in_every_mode() {
+    for mode in Mode::ALL {
+        let options = Options {
+            ops: 0,
+            random_scripts: 4,
+            random_len: 60,
+            samples: 8,
+            states_per_point: 256,
+            ..Options::default()
+        };
+        run(mode, &options);
     }
 }
