@@ -5,7 +5,7 @@ use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// Size of the ext4 file system.
 const EXT4_BYTES: u64 = 512 << 20;
@@ -29,15 +29,19 @@ pub(crate) fn ext4_on_loop() -> Result<OwnedFd> {
         .what(what)?;
     // No lazy initialisation: it would write in the background of the measurement.
     let lazy = "lazy_itable_init=0,lazy_journal_init=0";
-    run(Command::new("mkfs.ext4").args(["-q", "-F", "-E", lazy]).arg(&image))?;
-    run(Command::new("mount").args(["-o", "loop"]).args([&image, &root]))?;
+    run(Command::new("mkfs.ext4")
+        .args(["-q", "-F", "-E", lazy])
+        .arg(&image))?;
+    run(Command::new("mount")
+        .args(["-o", "loop"])
+        .args([&image, &root]))?;
     let opened = rustix::fs::open(&root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let detached = run(Command::new("umount").arg("--lazy").arg(&root));
     let root = opened.what(what)?;
     detached.map(|()| root)
 }
 
-/// Runs a program to its end; its error output becomes the error.
+/// Runs a program to its end; its first message becomes the error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let failed = |why: String| Error::Program {
@@ -48,11 +52,16 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     if output.status.success() {
         return Ok(());
     }
+    Err(failed(why(&output)))
+}
+
+/// The first line of a failed program's error output, or else its exit status.
+pub(crate) fn why(output: &Output) -> String {
     let message = String::from_utf8_lossy(&output.stderr);
-    Err(failed(match message.trim() {
-        "" => output.status.to_string(),
-        text => text.replace('\n', "; "),
-    }))
+    match message.trim().lines().next() {
+        None => output.status.to_string(),
+        Some(first) => first.to_owned(),
+    }
 }
 
 /// Whether a program is installed.

@@ -31,9 +31,7 @@ impl FromStr for Engine {
             Some(("bpfs", mode)) => Ok(Self::Bpfs(Some(mode.parse()?))),
             None if s == "bpfs" => Ok(Self::Bpfs(None)),
             None if s == "model" => Ok(Self::Model),
-            _ => Err(format!(
-                "unknown type '{s}': use bpfs, bpfs:MODE or model"
-            )),
+            _ => Err(format!("unknown type '{s}': use bpfs, bpfs:MODE or model")),
         }
     }
 }

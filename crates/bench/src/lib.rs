@@ -4,19 +4,33 @@
 //! `run(&Options) -> Result<Report>`, and a `Report` that prints as text (`Display`) and
 //! serialises (`serde`) as the JSON rows that the manual page names:
 //!
-//! - `bytes`: bytes written per call, Figure 3.8 of the dissertation, ours beside the
+//! - [`bytes`]: bytes written per call, Figure 3.8 of the dissertation, ours beside the
 //!   paper's. Rows `{"op", "mode", "bytes", "paper", ..}`.
-//! - `micro`: the same operations on engines in this process and on directories through
+//! - [`micro`]: the same operations on engines in this process and on directories through
 //!   system calls, interleaved. Rows
 //!   `{"target", "op", "ns_median", "ns_p99", "flushes", "fences", "bytes"}`.
-//! - `scan`: time to mount, and memory of, a file system full of small files.
-//! - `mounted`: workloads on FUSE mounts, as ratios to the in-memory model's mount.
-//! - `report`: all of them into a folder, as JSON, text, Markdown and SVG:
+//! - [`scan`]: time to mount, and memory of, a file system full of small files.
+//! - [`mounted`]: workloads on FUSE mounts, as ratios to the in-memory model's mount.
+//! - [`report`]: all of them into a folder, as JSON, text, Markdown and SVG:
 //!   `run_all(&Path, &Options, progress)`.
 //!
 //! Nothing here judges by time in a test: goals are printed as met or missed.
 #![forbid(unsafe_code)]
 
+pub mod bytes;
+mod chart;
+mod detached;
+mod engine;
+mod error;
+mod images;
 pub mod machine;
+pub mod micro;
+pub mod mounted;
 pub mod paper;
+pub mod report;
+pub mod scan;
 pub mod stats;
+mod table;
+
+pub use engine::Engine;
+pub use error::{Error, Result};

@@ -24,7 +24,11 @@ impl Machine {
     /// Describes this machine, now.
     pub fn here() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let field = |name: &str| cpuinfo_field(&cpuinfo, name).unwrap_or("unknown").to_owned();
+        let field = |name: &str| {
+            cpuinfo_field(&cpuinfo, name)
+                .unwrap_or("unknown")
+                .to_owned()
+        };
         let flags = field("flags");
         let uname = rustix::system::uname();
         Self {
@@ -80,7 +84,9 @@ fn day_of(time: SystemTime) -> String {
 /// The CPUs that this thread may use, ascending.
 pub(crate) fn cpus() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
-    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+    (0..CpuSet::MAX_CPU)
+        .filter(|cpu| set.is_set(*cpu))
+        .collect()
 }
 
 /// Keeps this thread, and the processes it starts, on some CPUs while it lives.

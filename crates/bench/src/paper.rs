@@ -162,7 +162,13 @@ mod tests {
         assert_eq!(names.len(), 32);
         let sum = |pick: fn(&Row) -> u64| FIGURE_3_8.iter().map(pick).sum::<u64>();
         assert_eq!(
-            [sum(|r| r.sp), sum(|r| r.sc), sum(|r| r.aort), sum(|r| r.aandt), sum(|r| r.other)],
+            [
+                sum(|r| r.sp),
+                sum(|r| r.sc),
+                sum(|r| r.aort),
+                sum(|r| r.aandt),
+                sum(|r| r.other)
+            ],
             SUMS
         );
     }

@@ -24,7 +24,10 @@ impl Grid {
 
     fn render(&self, style: TableStyle) -> String {
         let mut table = Table::new();
-        table.load_style(style).set_header(&self.heads).add_rows(&self.rows);
+        table
+            .load_style(style)
+            .set_header(&self.heads)
+            .add_rows(&self.rows);
         for column in table.column_iter_mut().skip(1) {
             column.set_cell_alignment(CellAlignment::Right);
         }

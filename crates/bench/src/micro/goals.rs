@@ -53,10 +53,17 @@ const AGAINST_FSYNC: f64 = 0.1;
 pub(super) fn judge(rows: &[Row], targets: &[(String, Kind)]) -> Vec<Goal> {
     let mut goals = Vec::new();
     let median = |target: &str, op: Op| {
-        let row = rows.iter().find(|r| r.target == target && r.op == op.name())?;
+        let row = rows
+            .iter()
+            .find(|r| r.target == target && r.op == op.name())?;
         (row.ns_median > 0.0).then_some(row.ns_median)
     };
-    let first = |kind| targets.iter().find(|(_, k)| *k == kind).map(|(name, _)| name);
+    let first = |kind| {
+        targets
+            .iter()
+            .find(|(_, k)| *k == kind)
+            .map(|(name, _)| name)
+    };
     for (ours, _) in targets.iter().filter(|(_, kind)| has_goals(*kind)) {
         if let Some(tmpfs) = first(Kind::Tmpfs) {
             goals.extend(AGAINST_TMPFS.iter().filter_map(|(op, limit)| {

@@ -20,7 +20,7 @@ use ops::{Meter, Op, Slice};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use surface::{Directory, Surface};
@@ -112,7 +112,9 @@ pub fn run(options: &Options) -> Result<Report> {
     let _pinned = Pinned::to_one_cpu();
     let mut targets = targets(options)?;
     if targets.is_empty() {
-        return Err(Error::Usage("nothing to measure: name a type or a directory".into()));
+        return Err(Error::Usage(
+            "nothing to measure: name a type or a directory".into(),
+        ));
     }
     let mut slice = Slice::new(SLICE);
     for round in 0..options.rounds + WARM_UP {
@@ -127,6 +129,23 @@ pub fn run(options: &Options) -> Result<Report> {
         }
     }
     report(targets, options, machine)
+}
+
+/// Medians in nanoseconds of all operations, by system calls on a directory.
+pub(crate) fn medians(dir: &Path, rounds: u32) -> Result<Vec<(&'static str, f64)>> {
+    let mut surface = Directory::below(dir)?;
+    let mut slice = Slice::new(SLICE);
+    let mut timer = Timer::new();
+    for round in 0..rounds + WARM_UP {
+        if round == WARM_UP {
+            timer.forget();
+        }
+        slice.run(&mut surface, &mut timer)?;
+    }
+    let samples = timer.samples.into_iter();
+    let median =
+        samples.filter_map(|(op, mut s)| Some((op.name(), stats::median(&mut s.batches)?)));
+    Ok(median.collect())
 }
 
 /// One thing that is measured.
@@ -161,10 +180,18 @@ fn targets(options: &Options) -> Result<Vec<Target>> {
     let mut targets = Vec::new();
     for engine in &options.types {
         let surface = surface::Engine::new(images::on_shared_memory(*engine)?)?;
-        targets.push(Target::new(engine.to_string(), Kind::Engine(*engine), surface));
+        targets.push(Target::new(
+            engine.to_string(),
+            Kind::Engine(*engine),
+            surface,
+        ));
     }
     let shm = PathBuf::from("/dev/shm");
-    for dir in options.dirs.iter().chain(options.with_tmpfs.then_some(&shm)) {
+    for dir in options
+        .dirs
+        .iter()
+        .chain(options.with_tmpfs.then_some(&shm))
+    {
         let kind = kind_of(dir)?;
         let surface = Directory::below(dir)?;
         targets.push(Target::new(dir.display().to_string(), kind, surface));
@@ -178,7 +205,7 @@ fn targets(options: &Options) -> Result<Vec<Target>> {
 }
 
 /// Which kernel file system a directory is on, by its magic number (statfs(2)).
-fn kind_of(dir: &std::path::Path) -> Result<Kind> {
+fn kind_of(dir: &Path) -> Result<Kind> {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     const EXT4_SUPER_MAGIC: u64 = 0xef53;
     let stat = rustix::fs::statfs(dir).what(|| format!("statfs {}", dir.display()))?;
@@ -304,14 +331,14 @@ struct Counter {
 
 impl Meter for Counter {
     fn run(&mut self, op: Op, n: usize, call: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
-        self.pm.reset();
+        let before = self.pm.snapshot();
         (0..n).try_for_each(call)?;
-        let counts = self.pm.counts();
+        let counts = self.pm.snapshot() - before;
         let per_op = |total: u64| (total as f64 / n as f64 * 100.0).round() / 100.0;
         let average = PerOp {
-            flushes: per_op(counts.flushes),
+            flushes: per_op(counts.flushed_lines),
             fences: per_op(counts.fences),
-            bytes: per_op(counts.bytes),
+            bytes: per_op(counts.bytes()),
         };
         self.seen.insert(op, average);
         Ok(())
@@ -378,13 +405,23 @@ impl Report {
         let targets = self.targets();
         let counted: Vec<_> = targets
             .iter()
-            .filter(|t| self.rows.iter().any(|r| r.target == **t && r.bytes.is_some()))
+            .filter(|t| {
+                self.rows
+                    .iter()
+                    .any(|r| r.target == **t && r.bytes.is_some())
+            })
             .collect();
         let mut heads = vec!["op".to_owned()];
-        heads.extend(targets.iter().flat_map(|t| [format!("{t} ns"), "p99".into()]));
-        heads.extend(counted.iter().flat_map(|t| {
-            [format!("{t} lines"), "fences".into(), "bytes".into()]
-        }));
+        heads.extend(
+            targets
+                .iter()
+                .flat_map(|t| [format!("{t} ns"), "p99".into()]),
+        );
+        heads.extend(
+            counted
+                .iter()
+                .flat_map(|t| [format!("{t} lines"), "fences".into(), "bytes".into()]),
+        );
         let rows = Op::ALL.map(|op| {
             let mut cells = vec![op.name().to_owned()];
             for row in targets.iter().filter_map(|t| self.find(t, op.name())) {
@@ -405,7 +442,9 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.machine)?;
-        self.notes.iter().try_for_each(|note| writeln!(f, "{note}"))?;
+        self.notes
+            .iter()
+            .try_for_each(|note| writeln!(f, "{note}"))?;
         writeln!(f, "\n{}", self.grid().text())?;
         if !self.goals.is_empty() {
             writeln!(f, "\nMedians of this run against the goals:")?;

@@ -87,7 +87,7 @@ pub(super) struct Slice {
     blocks: Vec<u64>,
     data: Vec<u8>,
     buf: Vec<u8>,
-    next: u64,
+    random: fastrand::Rng,
 }
 
 impl Slice {
@@ -102,7 +102,7 @@ impl Slice {
             blocks: Vec::new(),
             data: vec![0x5a; BLOCK],
             buf: vec![0; BLOCK],
-            next: 0,
+            random: fastrand::Rng::with_seed(1),
         }
     }
 
@@ -180,13 +180,9 @@ impl Slice {
 
     /// Takes other random blocks for each slice; the same ones in every run.
     fn choose_blocks(&mut self) {
-        let mut draw = || {
-            // SplitMix64: well mixed, and no state but a counter.
-            self.next = self.next.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let x = (self.next ^ (self.next >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (x ^ (x >> 31)) % FILE_BLOCKS
-        };
-        self.blocks = (0..self.names.len()).map(|_| draw()).collect();
+        let random = &mut self.random;
+        self.blocks = (0..self.names.len())
+            .map(|_| random.u64(..FILE_BLOCKS))
+            .collect();
     }
 }

@@ -252,7 +252,9 @@ impl Surface for Directory {
     }
 
     fn write(&mut self, off: u64, data: &[u8]) -> Result<()> {
-        pwrite(&self.file, data, off).map(drop).what(|| "write".into())
+        pwrite(&self.file, data, off)
+            .map(drop)
+            .what(|| "write".into())
     }
 
     fn write_fsync(&mut self, off: u64, data: &[u8]) -> Result<()> {
@@ -261,7 +263,9 @@ impl Surface for Directory {
     }
 
     fn append(&mut self, off: u64, data: &[u8]) -> Result<()> {
-        pwrite(&self.log, data, off).map(drop).what(|| "append".into())
+        pwrite(&self.log, data, off)
+            .map(drop)
+            .what(|| "append".into())
     }
 
     fn empty_log(&mut self) -> Result<()> {

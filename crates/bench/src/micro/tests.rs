@@ -32,15 +32,21 @@ fn counters_belong_to_engines() {
     let report = quick(vec!["bpfs".parse().unwrap()], Vec::new());
     for op in Op::ALL {
         let row = report.find("bpfs", op.name()).unwrap();
-        let (flushes, fences, bytes) =
-            (row.flushes.unwrap(), row.fences.unwrap(), row.bytes.unwrap());
+        let (flushes, fences, bytes) = (
+            row.flushes.unwrap(),
+            row.fences.unwrap(),
+            row.bytes.unwrap(),
+        );
         match op {
             Op::Open => assert_eq!((fences, bytes), (0.0, 0.0)),
             Op::ReadSeq | Op::ReadRand => assert!(bytes <= 8.0, "{bytes}"),
             // Durable at return: something is flushed (or streamed) and fenced.
             _ => assert!(fences >= 1.0 && flushes + bytes >= 1.0, "{}", op.name()),
         }
-        if matches!(op, Op::WriteSeq | Op::WriteRand | Op::Append | Op::WriteFsync) {
+        if matches!(
+            op,
+            Op::WriteSeq | Op::WriteRand | Op::Append | Op::WriteFsync
+        ) {
             assert!(bytes >= 4096.0, "{}: {bytes}", op.name());
         }
     }
@@ -54,8 +60,19 @@ fn json_is_rows() {
     let rows = json.as_array().unwrap();
     assert_eq!(rows.len(), Op::ALL.len());
     let keys: Vec<_> = rows[0].as_object().unwrap().keys().cloned().collect();
-    let expected = ["target", "op", "ns_median", "ns_p99", "flushes", "fences", "bytes"];
-    assert!(expected.iter().all(|k| keys.contains(&k.to_string())), "{keys:?}");
+    let expected = [
+        "target",
+        "op",
+        "ns_median",
+        "ns_p99",
+        "flushes",
+        "fences",
+        "bytes",
+    ];
+    assert!(
+        expected.iter().all(|k| keys.contains(&k.to_string())),
+        "{keys:?}"
+    );
     assert!(rows[0]["bytes"].is_null() && rows[0]["ns_median"].is_number());
 }
 

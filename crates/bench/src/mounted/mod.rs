@@ -1,0 +1,474 @@
+//! Workloads on mounts: BPFS beside the in-memory model behind the same front end, which
+//! is the floor of what FUSE costs, and beside libfuse's own passthrough over tmpfs.
+//!
+//! Each server is a process of its own. All are mounted at once and take turns, once with
+//! client and servers on one CPU (no wake-up of another CPU in a call) and once on any.
+
+mod postmark;
+mod server;
+mod tree;
+
+use crate::detached::{installed, run as run_program};
+use crate::error::{Context, Result};
+use crate::machine::{Machine, Pinned};
+use crate::table::{self, Grid};
+use crate::{Engine, micro, stats};
+use serde::Serialize;
+use server::{Served, Server};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+use tree::Archive;
+
+/// Slices of the single operations in each turn.
+const MICRO_ROUNDS: u32 = 2;
+
+/// The largest ratio to the model's time that meets the goal.
+const AGAINST_MODEL: f64 = 1.1;
+
+/// The largest ratio to passthrough's time that meets the goal.
+const AGAINST_PASSTHROUGH: f64 = 1.0;
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The `selvedge` program, which makes and mounts the file systems.
+    pub program: PathBuf,
+    /// Engines to mount; the model is always there, since ratios are to it.
+    pub types: Vec<Engine>,
+    /// Also libfuse's two passthrough examples over tmpfs, if they can be compiled.
+    pub with_passthrough: bool,
+    /// Files in the tree that is unpacked.
+    pub files: u32,
+    /// How often each workload runs; the median counts.
+    pub repeats: u32,
+}
+
+impl Default for Options {
+    /// BPFS and passthrough, 17,000 files, 5 times, by this program.
+    fn default() -> Self {
+        Self {
+            program: std::env::current_exe().unwrap_or_else(|_| "selvedge".into()),
+            types: vec![Engine::Bpfs(None)],
+            with_passthrough: true,
+            files: 17_000,
+            repeats: 5,
+        }
+    }
+}
+
+/// Where client and servers run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cpus {
+    /// All on the same one.
+    One,
+    /// Wherever the kernel puts them.
+    Any,
+}
+
+impl Cpus {
+    pub(crate) fn describe(self) -> &'static str {
+        match self {
+            Self::One => "on one CPU",
+            Self::Any => "on any CPU",
+        }
+    }
+}
+
+/// One workload on one mount.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// The engine, or libfuse's example.
+    pub target: String,
+    /// The workload.
+    pub workload: String,
+    /// Where it ran.
+    pub cpus: Cpus,
+    /// Seconds of one run, or of one operation: the median.
+    pub seconds: f64,
+    /// Of these, the server's in user mode; `None` for single operations.
+    pub server_user_seconds: Option<f64>,
+    /// Of these, the server's in the kernel; `None` for single operations.
+    pub server_system_seconds: Option<f64>,
+    /// Ratio to the model's time.
+    pub to_model: Option<f64>,
+}
+
+/// The figures of one run. As JSON, the rows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Report {
+    /// Every workload on every mount.
+    pub rows: Vec<Row>,
+    /// Where and when.
+    #[serde(skip)]
+    pub machine: Machine,
+    /// How it was measured, one sentence each.
+    #[serde(skip)]
+    pub notes: Vec<String>,
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// If a file system cannot be mounted or a workload fails on it. Everything is unmounted
+/// and removed in any case.
+pub fn run(options: &Options) -> Result<Report> {
+    let machine = Machine::here();
+    let scratch = tempfile::Builder::new()
+        .prefix("selvedge-mounted-")
+        .tempdir_in("/dev/shm")
+        .what(|| "making a directory in /dev/shm".into())?;
+    let archive = tree::archive(scratch.path(), options.files)?;
+    let (served, mut notes) = chosen(options);
+    notes.push(format!(
+        "untar: {} files, {} MB, by tar(1); postmark: its defaults.",
+        archive.files,
+        archive.bytes / 1_000_000
+    ));
+    let mut samples = Samples::default();
+    for cpus in [Cpus::One, Cpus::Any] {
+        let _pinned = (cpus == Cpus::One).then(Pinned::to_one_cpu);
+        let start = |served: &Served| {
+            let server = Server::start(*served, &options.program, scratch.path())?;
+            Ok((served.name(), server))
+        };
+        let servers = served.iter().map(start).collect::<Result<Vec<_>>>()?;
+        for turn in 0..options.repeats as usize {
+            for i in 0..servers.len() {
+                let (name, server) = &servers[(i + turn) % servers.len()];
+                samples.take(name, cpus, server, &archive)?;
+            }
+        }
+    }
+    Ok(Report {
+        rows: samples.rows(),
+        machine,
+        notes,
+    })
+}
+
+/// What to mount, and what is missing.
+fn chosen(options: &Options) -> (Vec<Served>, Vec<String>) {
+    let mut notes = Vec::new();
+    let mut served = vec![Served::Engine(Engine::Model)];
+    served.extend(options.types.iter().map(|engine| Served::Engine(*engine)));
+    served.dedup();
+    if options.with_passthrough && server::can_compile_examples() {
+        served.push(Served::Passthrough("passthrough"));
+        served.push(Served::Passthrough("passthrough_ll"));
+    } else if options.with_passthrough {
+        notes.push("No passthrough: install libfuse3-dev, pkg-config and a C compiler.".into());
+    }
+    if !installed("postmark") {
+        notes.push("No Debian postmark: install the package postmark.".into());
+    }
+    (served, notes)
+}
+
+/// One run of one workload.
+struct Sample {
+    seconds: f64,
+    /// The server's CPU time: user, system.
+    server: Option<(f64, f64)>,
+}
+
+/// All runs, in the order of their first turn.
+#[derive(Default)]
+struct Samples {
+    order: Vec<(String, String, Cpus)>,
+    runs: BTreeMap<(String, String, bool), Vec<Sample>>,
+}
+
+impl Samples {
+    /// Runs every workload once on one mount.
+    fn take(&mut self, name: &str, cpus: Cpus, server: &Server, archive: &Archive) -> Result<()> {
+        let dir = &server.dir;
+        let tree = dir.join("tree");
+        fs::create_dir(&tree).what(|| format!("mkdir on {name}"))?;
+        let mut timed = |workload: &str, work: &mut dyn FnMut() -> Result<()>| {
+            let before = server.cpu_seconds();
+            let start = Instant::now();
+            work()?;
+            let seconds = start.elapsed().as_secs_f64();
+            let after = server.cpu_seconds();
+            let server = Some((after.0 - before.0, after.1 - before.1));
+            self.add(name, workload, cpus, Sample { seconds, server });
+            Ok(())
+        };
+        timed("untar", &mut || {
+            run_program(
+                Command::new("tar")
+                    .arg("-xf")
+                    .arg(&archive.path)
+                    .arg("-C")
+                    .arg(&tree),
+            )
+        })?;
+        timed("rm -rf", &mut || {
+            run_program(Command::new("rm").arg("-rf").arg(&tree))
+        })?;
+        let mail = dir.join("mail");
+        fs::create_dir(&mail).what(|| format!("mkdir on {name}"))?;
+        timed("postmark (ours)", &mut || {
+            let done = postmark::run(&mail, &postmark::Config::default());
+            done.map(drop).what(|| format!("postmark on {name}"))
+        })?;
+        if installed("postmark") {
+            timed("postmark (Debian)", &mut || {
+                debian_postmark(&mail, &archive.path)
+            })?;
+        }
+        fs::remove_dir(&mail).what(|| format!("rmdir on {name}"))?;
+        for (op, ns) in micro::medians(dir, MICRO_ROUNDS)? {
+            let seconds = ns * 1e-9;
+            let server = None;
+            self.add(name, op, cpus, Sample { seconds, server });
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, target: &str, workload: &str, cpus: Cpus, sample: Sample) {
+        let key = (target.to_owned(), workload.to_owned(), cpus == Cpus::One);
+        let runs = self.runs.entry(key).or_default();
+        if runs.is_empty() {
+            self.order.push((target.into(), workload.into(), cpus));
+        }
+        runs.push(sample);
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let row = |(target, workload, cpus): &(String, String, Cpus)| Row {
+            target: target.clone(),
+            workload: workload.clone(),
+            cpus: *cpus,
+            seconds: self
+                .median(target, workload, *cpus, |s| Some(s.seconds))
+                .unwrap_or_default(),
+            server_user_seconds: self.median(target, workload, *cpus, |s| Some(s.server?.0)),
+            server_system_seconds: self.median(target, workload, *cpus, |s| Some(s.server?.1)),
+            to_model: None,
+        };
+        with_ratios(self.order.iter().map(row).collect())
+    }
+
+    fn median(
+        &self,
+        target: &str,
+        workload: &str,
+        cpus: Cpus,
+        pick: impl Fn(&Sample) -> Option<f64>,
+    ) -> Option<f64> {
+        let key = (target.to_owned(), workload.to_owned(), cpus == Cpus::One);
+        let mut picked: Vec<_> = self.runs.get(&key)?.iter().filter_map(pick).collect();
+        stats::median(&mut picked)
+    }
+}
+
+fn find<'a>(rows: &'a [Row], target: &str, like: &Row) -> Option<&'a Row> {
+    rows.iter()
+        .find(|r| r.target == target && r.workload == like.workload && r.cpus == like.cpus)
+}
+
+fn with_ratios(rows: Vec<Row>) -> Vec<Row> {
+    let ratio = |row: &Row| {
+        let model = find(&rows, "model", row)?.seconds;
+        (model > 0.0).then(|| row.seconds / model)
+    };
+    let ratios: Vec<_> = rows.iter().map(ratio).collect();
+    let pairs = rows.into_iter().zip(ratios);
+    pairs
+        .map(|(row, to_model)| Row { to_model, ..row })
+        .collect()
+}
+
+/// Runs the original with its defaults in `dir`.
+fn debian_postmark(dir: &Path, beside: &Path) -> Result<()> {
+    let script = beside.with_extension("postmark");
+    fs::write(&script, "run\nquit\n").what(|| "writing PostMark's commands".into())?;
+    // Not by its command `set location`, which overruns its buffer with a long path.
+    run_program(Command::new("postmark").arg(&script).current_dir(dir))
+}
+
+impl Report {
+    /// One line for each goal and placement of CPUs: how many workloads meet it, and the
+    /// worst.
+    pub fn goals(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (other, limit) in [
+            ("model", AGAINST_MODEL),
+            ("passthrough", AGAINST_PASSTHROUGH),
+            ("passthrough_ll", AGAINST_PASSTHROUGH),
+        ] {
+            for cpus in [Cpus::One, Cpus::Any] {
+                lines.extend(self.goal(other, limit, cpus));
+            }
+        }
+        lines
+    }
+
+    fn goal(&self, other: &str, limit: f64, cpus: Cpus) -> Option<String> {
+        let ours = self
+            .rows
+            .iter()
+            .filter(|r| r.target == "bpfs" && r.cpus == cpus);
+        let ratio = |row: &Row| {
+            let ratio = row.seconds / find(&self.rows, other, row)?.seconds;
+            Some((ratio, row.workload.clone()))
+        };
+        let ratios: Vec<_> = ours.filter_map(ratio).collect();
+        let met = ratios.iter().filter(|(ratio, _)| *ratio <= limit).count();
+        let (worst, workload) = ratios.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+        let verdict = if met == ratios.len() { "met" } else { "missed" };
+        Some(format!(
+            "{verdict:6}  bpfs / {other}, {}: at most {limit} in {met} of {} workloads; \
+             worst {worst:.2} ({workload})",
+            cpus.describe(),
+            ratios.len()
+        ))
+    }
+
+    /// A row for each workload, the times of each target and the ratio to the model's.
+    pub(crate) fn grid(&self, cpus: Cpus) -> Grid {
+        let rows: Vec<_> = self.rows.iter().filter(|r| r.cpus == cpus).collect();
+        let mut targets: Vec<&str> = Vec::new();
+        let mut workloads: Vec<&str> = Vec::new();
+        for row in &rows {
+            if !targets.contains(&row.target.as_str()) {
+                targets.push(&row.target);
+            }
+            if !workloads.contains(&row.workload.as_str()) {
+                workloads.push(&row.workload);
+            }
+        }
+        targets.sort_by_key(|t| *t != "model");
+        let mut heads = vec![cpus.describe().to_owned()];
+        heads.extend(targets.iter().flat_map(|target| match *target {
+            "model" => vec!["model".into()],
+            other => vec![other.into(), "ratio".into()],
+        }));
+        let line = |workload: &&str| {
+            let mut cells = vec![(*workload).to_owned()];
+            for target in &targets {
+                let row = rows
+                    .iter()
+                    .find(|r| r.target == *target && r.workload == *workload);
+                cells.push(row.map_or("-".into(), |r| time(r)));
+                if *target != "model" {
+                    let ratio = row.and_then(|r| r.to_model);
+                    cells.push(ratio.map_or("-".into(), |x| format!("{x:.2}")));
+                }
+            }
+            cells
+        };
+        Grid {
+            heads,
+            rows: workloads.iter().map(line).collect(),
+        }
+    }
+}
+
+/// Whole runs in seconds with the server's share, single operations in microseconds.
+fn time(row: &Row) -> String {
+    match (row.server_user_seconds, row.server_system_seconds) {
+        (Some(user), Some(system)) => format!("{:.3} s ({user:.2}+{system:.2})", row.seconds),
+        _ => format!("{} us", table::figure(Some(row.seconds * 1e6))),
+    }
+}
+
+/// Where the time goes, and how to read the tables.
+pub(crate) const NOTES: &str = "\
+Medians. In parentheses: CPU seconds of the server in user mode (the file system and
+the FUSE library) and in the kernel (copying and waking); the rest is the client and,
+on two CPUs, waiting for the other one to wake up.";
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.machine)?;
+        self.notes
+            .iter()
+            .try_for_each(|note| writeln!(f, "{note}"))?;
+        writeln!(f, "{NOTES}")?;
+        for cpus in [Cpus::One, Cpus::Any] {
+            writeln!(f, "\n{}", self.grid(cpus).text())?;
+        }
+        writeln!(f)?;
+        self.goals()
+            .iter()
+            .try_for_each(|line| writeln!(f, "{line}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let mut samples = Samples::default();
+        for (target, seconds) in [("bpfs", 2.1), ("model", 2.0), ("passthrough", 3.0)] {
+            for cpus in [Cpus::One, Cpus::Any] {
+                for noise in [0.0, 0.5, -0.1] {
+                    let seconds = seconds + noise;
+                    let server = Some((0.5, 0.25));
+                    samples.add(target, "untar", cpus, Sample { seconds, server });
+                    let server = None;
+                    let seconds = seconds * 1e-5;
+                    samples.add(target, "create", cpus, Sample { seconds, server });
+                }
+            }
+        }
+        Report {
+            rows: samples.rows(),
+            machine: Machine::here(),
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn medians_and_ratios() {
+        let report = report();
+        assert_eq!(report.rows.len(), 12);
+        let row = report.rows.iter().find(|r| r.target == "bpfs").unwrap();
+        assert_eq!(row.seconds, 2.1);
+        assert!((row.to_model.unwrap() - 1.05).abs() < 1e-9);
+        let goals = report.goals();
+        assert_eq!(goals.len(), 4, "{goals:?}");
+        assert!(
+            goals
+                .iter()
+                .all(|g| g.starts_with("met") && g.contains("2 of 2")),
+            "{goals:?}"
+        );
+    }
+
+    #[test]
+    fn tables_start_with_the_model() {
+        let grid = report().grid(Cpus::One);
+        let heads = [
+            "on one CPU",
+            "model",
+            "bpfs",
+            "ratio",
+            "passthrough",
+            "ratio",
+        ];
+        assert_eq!(grid.heads, heads);
+        let create = ["create", "20.0 us", "21.0 us", "1.05", "30.0 us", "1.50"];
+        assert_eq!(grid.rows[1], create);
+        assert_eq!(grid.rows[0][1], "2.000 s (0.50+0.25)");
+    }
+
+    #[test]
+    fn json_is_rows() {
+        let json = serde_json::to_value(report()).unwrap();
+        let row = &json.as_array().unwrap()[0];
+        assert_eq!(
+            (row["target"].as_str(), row["cpus"].as_str()),
+            (Some("bpfs"), Some("one"))
+        );
+    }
+}

@@ -1,0 +1,279 @@
+//! Everything in one folder: for each benchmark its JSON and its text, a bar chart, and
+//! all tables together as Markdown.
+
+use crate::chart::Chart;
+use crate::error::{Context, Result};
+use crate::machine::Machine;
+use crate::table::Grid;
+use crate::{bytes, micro, mounted, scan};
+use serde::Serialize;
+use std::fmt::{Display, Write};
+use std::fs;
+use std::path::Path;
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Bytes per call.
+    pub bytes: bytes::Options,
+    /// Single operations.
+    pub micro: micro::Options,
+    /// A mount of a full file system.
+    pub scan: scan::Options,
+    /// Workloads on mounts; `None` where FUSE is not to be had.
+    pub mounted: Option<mounted::Options>,
+}
+
+impl Default for Options {
+    /// Everything that this user may run: ext4 for root, mounts where `/dev/fuse` is.
+    fn default() -> Self {
+        let mounted = mounted::Options::default();
+        Self {
+            bytes: bytes::Options::default(),
+            micro: micro::Options {
+                with_ext4: rustix::process::geteuid().is_root(),
+                ..micro::Options::default()
+            },
+            scan: scan::Options {
+                program: Some(mounted.program.clone()),
+                ..scan::Options::default()
+            },
+            mounted: Path::new("/dev/fuse").exists().then_some(mounted),
+        }
+    }
+}
+
+/// Runs the benchmarks, tells `progress` which one is next, and writes to `out_dir`, which
+/// is made if need be: `NAME.json`, `NAME.txt` and `NAME.svg` for each, `machine.json`,
+/// and `tables.md`.
+///
+/// # Errors
+/// If a benchmark fails, or the folder cannot be written. What was measured before is in
+/// the folder.
+pub fn run_all(out_dir: &Path, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<()> {
+    fs::create_dir_all(out_dir).what(|| format!("making {}", out_dir.display()))?;
+    let machine = Machine::here();
+    let mut folder = Folder {
+        dir: out_dir,
+        markdown: format!("Measured on {machine}.\n"),
+    };
+    folder.json("machine", &machine)?;
+    progress("bytes written per call");
+    folder.bytes(&bytes::run(&options.bytes)?)?;
+    progress("single operations");
+    folder.micro(&micro::run(&options.micro)?)?;
+    progress("a mount of a full file system");
+    folder.scan(&scan::run(&options.scan)?)?;
+    if let Some(options) = &options.mounted {
+        progress("workloads on mounts");
+        folder.mounted(&mounted::run(options)?)?;
+    }
+    Ok(())
+}
+
+/// Where everything goes.
+struct Folder<'a> {
+    dir: &'a Path,
+    markdown: String,
+}
+
+impl Folder<'_> {
+    fn bytes(&mut self, report: &bytes::Report) -> Result<()> {
+        self.both("bytes", report)?;
+        self.write("bytes.svg", &bytes_chart(report).svg())?;
+        self.section("Bytes written per call", bytes::NOTES, &[report.grid()])
+    }
+
+    fn micro(&mut self, report: &micro::Report) -> Result<()> {
+        self.both("micro", report)?;
+        self.write("micro.svg", &micro_chart(report).svg())?;
+        let mut goals = report.notes.join(" ");
+        goals.push_str("\n\n");
+        for goal in &report.goals {
+            // Writing to a string cannot fail.
+            let _ = writeln!(goals, "- {goal}");
+        }
+        self.section("Single operations", &goals, &[report.grid()])
+    }
+
+    fn scan(&mut self, report: &scan::Report) -> Result<()> {
+        self.both("scan", report)?;
+        let note = "A sparse image in `/dev/shm`; file data is never touched.";
+        self.section("Mount time and memory", note, &[report.grid()])
+    }
+
+    fn mounted(&mut self, report: &mounted::Report) -> Result<()> {
+        self.both("mounted", report)?;
+        let mut notes = format!("{} {}\n\n", report.notes.join(" "), mounted::NOTES);
+        for goal in report.goals() {
+            let _ = writeln!(notes, "- {goal}");
+        }
+        let placements = [mounted::Cpus::One, mounted::Cpus::Any];
+        for cpus in placements {
+            let name = format!(
+                "mounted-{}.svg",
+                if cpus == placements[0] { "one" } else { "any" }
+            );
+            self.write(&name, &mounted_chart(report, cpus).svg())?;
+        }
+        self.section(
+            "Workloads on mounts",
+            &notes,
+            &placements.map(|cpus| report.grid(cpus)),
+        )
+    }
+
+    /// A report as JSON and as text.
+    fn both(&self, name: &str, report: &(impl Serialize + Display)) -> Result<()> {
+        self.json(name, report)?;
+        self.write(&format!("{name}.txt"), &report.to_string())
+    }
+
+    fn json(&self, name: &str, value: &impl Serialize) -> Result<()> {
+        let path = format!("{name}.json");
+        let mut text = serde_json::to_string_pretty(value)
+            .map_err(std::io::Error::from)
+            .what(|| path.clone())?;
+        text.push('\n');
+        self.write(&path, &text)
+    }
+
+    /// Adds a section to the Markdown, which is written anew each time, so that it is
+    /// there even if a later benchmark fails.
+    fn section(&mut self, title: &str, notes: &str, grids: &[Grid]) -> Result<()> {
+        let _ = write!(self.markdown, "\n## {title}\n\n{}\n", notes.trim_end());
+        for grid in grids {
+            let _ = write!(self.markdown, "\n{}\n", grid.markdown());
+        }
+        self.write("tables.md", &self.markdown)
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.dir.join(name);
+        fs::write(&path, text).what(|| format!("writing {}", path.display()))
+    }
+}
+
+fn bytes_chart(report: &bytes::Report) -> Chart {
+    use bytes::Column::{Log, Other, Sp};
+    let value = |op: &str, column| report.find(op, column);
+    let group = |op: &str| {
+        let ours = |column| value(op, column).map(|r| r.bytes as f64);
+        let paper = |column| value(op, column).and_then(|r| r.paper).map(|b| b as f64);
+        (
+            op.to_owned(),
+            vec![ours(Log), ours(Other), paper(Other), paper(Sp)],
+        )
+    };
+    let series = ["+Log", "+Other", "+Other, paper", "shadow paging, paper"];
+    Chart {
+        title: "Bytes written per call (less is better)".into(),
+        series: series.map(String::from).to_vec(),
+        groups: crate::paper::FIGURE_3_8
+            .iter()
+            .map(|row| group(row.op))
+            .collect(),
+    }
+}
+
+fn micro_chart(report: &micro::Report) -> Chart {
+    let targets = report.targets();
+    let mut ops: Vec<&str> = Vec::new();
+    for row in &report.rows {
+        if !ops.contains(&row.op) {
+            ops.push(row.op);
+        }
+    }
+    let group = |op: &&str| {
+        let medians = targets
+            .iter()
+            .map(|t| report.find(t, op).map(|r| r.ns_median));
+        ((*op).to_owned(), medians.collect())
+    };
+    Chart {
+        title: "Nanoseconds per operation, median (less is better)".into(),
+        series: targets.iter().map(|t| (*t).to_owned()).collect(),
+        groups: ops.iter().map(group).collect(),
+    }
+}
+
+fn mounted_chart(report: &mounted::Report, cpus: mounted::Cpus) -> Chart {
+    let rows: Vec<_> = report.rows.iter().filter(|r| r.cpus == cpus).collect();
+    let mut series: Vec<String> = Vec::new();
+    let mut workloads: Vec<String> = Vec::new();
+    for row in &rows {
+        if !series.contains(&row.target) {
+            series.push(row.target.clone());
+        }
+        if !workloads.contains(&row.workload) {
+            workloads.push(row.workload.clone());
+        }
+    }
+    let group = |workload: String| {
+        let seconds = |target: &String| {
+            let mut of = rows.iter().filter(|r| r.workload == workload);
+            of.find(|r| r.target == *target).map(|r| r.seconds * 1e6)
+        };
+        let values = series.iter().map(seconds).collect();
+        (workload, values)
+    };
+    let groups = workloads.into_iter().map(group).collect();
+    Chart {
+        title: format!(
+            "Microseconds on a FUSE mount, {} (less is better)",
+            cpus.describe()
+        ),
+        series,
+        groups,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Engine;
+
+    #[test]
+    fn the_folder_holds_every_table_and_plot() {
+        let out = tempfile::tempdir().unwrap();
+        let options = Options {
+            bytes: bytes::Options {
+                columns: vec![bytes::Column::Other],
+            },
+            micro: micro::Options {
+                types: vec![Engine::Bpfs(None), Engine::Model],
+                with_tmpfs: false,
+                rounds: 1,
+                ..micro::Options::default()
+            },
+            scan: scan::Options {
+                image_bytes: 64 << 20,
+                files: 100,
+                ..scan::Options::default()
+            },
+            mounted: None,
+        };
+        let mut steps = 0;
+        run_all(&out.path().join("new"), &options, &mut |_| steps += 1).unwrap();
+        assert_eq!(steps, 3);
+        let read = |name: &str| fs::read_to_string(out.path().join("new").join(name)).unwrap();
+        for name in ["machine", "bytes", "micro", "scan"] {
+            let json: serde_json::Value =
+                serde_json::from_str(&read(&format!("{name}.json"))).unwrap();
+            assert!(json.is_array() || json.is_object());
+        }
+        for name in ["bytes", "micro"] {
+            assert!(read(&format!("{name}.svg")).contains("<rect"));
+            assert!(!read(&format!("{name}.txt")).is_empty());
+        }
+        let tables = read("tables.md");
+        for title in [
+            "Bytes written per call",
+            "Single operations",
+            "Mount time and memory",
+        ] {
+            assert!(tables.contains(&format!("\n## {title}\n")), "{title}");
+        }
+        assert!(tables.contains("| create"));
+    }
+}
