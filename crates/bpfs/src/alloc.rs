@@ -95,30 +95,22 @@ impl Bitmap {
             if taken == count || self.free() == 0 {
                 break;
             }
-            taken += self.groups[g]
-                .lock()
-                .take(count - taken, g as u64 * GROUP, each);
+            let mut group = self.groups[g].lock();
+            let got = group.take(count - taken, g as u64 * GROUP, each);
+            self.free.fetch_sub(got, Relaxed);
+            taken += got;
         }
-        self.free.fetch_sub(taken, Relaxed);
         taken
     }
 
     /// Gives a number back. Returns false if it was not in use.
     pub fn release(&self, n: u64) -> bool {
-        let released = self.change(n, false);
-        if released {
-            self.free.fetch_add(1, Relaxed);
-        }
-        released
+        self.change(n, false)
     }
 
     /// Marks a number as in use. Returns false if it was already.
     pub fn mark(&self, n: u64) -> bool {
-        let marked = self.change(n, true);
-        if marked {
-            self.free.fetch_sub(1, Relaxed);
-        }
-        marked
+        self.change(n, true)
     }
 
     /// Whether a number is in use.
@@ -135,10 +127,13 @@ impl Bitmap {
             return false;
         }
         group.words[at] ^= bit;
+        // Counted while the group is locked: the sum never runs ahead of the bits.
         if used {
             group.free -= 1;
+            self.free.fetch_sub(1, Relaxed);
         } else {
             group.free += 1;
+            self.free.fetch_add(1, Relaxed);
             group.hint = group.hint.min(at);
         }
         true

@@ -83,9 +83,7 @@ impl<P: Pmem> Bpfs<P> {
         set: &SetAttr,
         exclusive: bool,
     ) -> Res<Attr> {
-        let node = self.node(ino)?;
-        let _guard = node.lock.write();
-        let found = self.find(ino, node)?;
+        let (_guard, found) = self.hold(ino)?;
         let set = perm::check_setattr(cx, &found.attr, set)?;
         if set == SetAttr::default() {
             return Ok(found.attr);
@@ -126,7 +124,7 @@ impl<P: Pmem> Bpfs<P> {
         let deltas = tx.commit()?;
         self.apply(&deltas);
         found.book_freed(freed);
-        Ok(self.find(ino, node)?.attr)
+        Ok(self.find(ino, found.node)?.attr)
     }
 
     /// A caller's own time must not show as the change time: from now on the change time
@@ -165,18 +163,14 @@ impl<P: Pmem> Bpfs<P> {
 
     pub(crate) fn do_getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Res<Vec<u8>> {
         check_xattr_name(name)?;
-        let node = self.node(ino)?;
-        let _guard = node.lock.read();
-        let found = self.find(ino, node)?;
+        let (_guard, found) = self.peek(ino)?;
         perm::may_get_xattr(cx, &found.attr, name)?;
         let wanted = self.xattrs(&found)?.into_iter().find(|(n, _)| n == name);
         Ok(wanted.ok_or(Errno::NODATA)?.1)
     }
 
     pub(crate) fn do_listxattr(&self, ino: Ino) -> Res<Vec<Vec<u8>>> {
-        let node = self.node(ino)?;
-        let _guard = node.lock.read();
-        let found = self.find(ino, node)?;
+        let (_guard, found) = self.peek(ino)?;
         Ok(self
             .xattrs(&found)?
             .into_iter()
@@ -236,9 +230,7 @@ impl<P: Pmem> Bpfs<P> {
         exclusive: bool,
         change: &dyn Fn(&mut Xattrs) -> Res<()>,
     ) -> Res<()> {
-        let node = self.node(ino)?;
-        let _guard = node.lock.write();
-        let found = self.find(ino, node)?;
+        let (_guard, found) = self.hold(ino)?;
         perm::may_set_xattr(cx, &found.attr, name)?;
         let mut xattrs = self.xattrs(&found)?;
         change(&mut xattrs)?;
@@ -259,8 +251,9 @@ impl<P: Pmem> Bpfs<P> {
         self.touch_inode(&mut tx, &found, self.clock.now());
         let deltas = tx.commit()?;
         self.apply(&deltas);
-        node.blocks.fetch_add(u64::from(!new.is_null()), Relaxed);
-        node.blocks.fetch_sub(u64::from(!old.is_null()), Relaxed);
+        let blocks = &found.node.blocks;
+        blocks.fetch_add(u64::from(!new.is_null()), Relaxed);
+        blocks.fetch_sub(u64::from(!old.is_null()), Relaxed);
         Ok(())
     }
 }

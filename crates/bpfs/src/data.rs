@@ -43,9 +43,7 @@ fn zero<P: Pmem>(tx: &mut Tx<'_, '_, P>, ino: Ino, start: u64, end: u64) {
 impl<P: Pmem> Bpfs<P> {
     /// Reads; also says whether the access time is due.
     pub(crate) fn do_read(&self, ino: Ino, off: u64, buf: &mut [u8]) -> Res<(usize, bool)> {
-        let node = self.node(ino)?;
-        let _guard = node.lock.read();
-        let found = self.find(ino, node)?;
+        let (_guard, found) = self.peek(ino)?;
         must_be_regular(&found.attr, Errno::INVAL)?;
         let tree = found.tree();
         let len = tree.size.saturating_sub(off).min(buf.len() as u64) as usize;
@@ -66,9 +64,7 @@ impl<P: Pmem> Bpfs<P> {
     }
 
     pub(crate) fn do_readlink(&self, ino: Ino) -> Res<Vec<u8>> {
-        let node = self.node(ino)?;
-        let _guard = node.lock.read();
-        let found = self.find(ino, node)?;
+        let (_guard, found) = self.peek(ino)?;
         if found.attr.kind != FileType::Symlink {
             return Err(Errno::INVAL.into());
         }
@@ -86,7 +82,7 @@ impl<P: Pmem> Bpfs<P> {
             return;
         }
         let updated = self.mutate(false, |exclusive| {
-            let found = self.find(ino, self.node(ino)?)?;
+            let (_guard, found) = self.hold(ino)?;
             if self.atime_due(&found.attr) {
                 let mut tx = Tx::new(&self.vol, exclusive)?;
                 tx.time(ino, at::ATIME, self.clock.now().0);
@@ -107,9 +103,7 @@ impl<P: Pmem> Bpfs<P> {
         data: &[u8],
         exclusive: bool,
     ) -> Res<usize> {
-        let node = self.node(ino)?;
-        let _guard = node.lock.write();
-        let found = self.find(ino, node)?;
+        let (_guard, found) = self.hold(ino)?;
         must_be_regular(&found.attr, Errno::INVAL)?;
         if data.is_empty() {
             return Ok(0);
@@ -167,9 +161,7 @@ impl<P: Pmem> Bpfs<P> {
         len: u64,
         exclusive: bool,
     ) -> Res<()> {
-        let node = self.node(ino)?;
-        let _guard = node.lock.write();
-        let found = self.find(ino, node)?;
+        let (_guard, found) = self.hold(ino)?;
         must_be_regular(&found.attr, Errno::NODEV)?;
         if len == 0 {
             return Err(Errno::INVAL.into());
@@ -238,9 +230,7 @@ impl<P: Pmem> Bpfs<P> {
     }
 
     pub(crate) fn do_seek(&self, ino: Ino, off: u64, kind: SeekKind) -> Res<u64> {
-        let node = self.node(ino)?;
-        let _guard = node.lock.read();
-        let found = self.find(ino, node)?;
+        let (_guard, found) = self.peek(ino)?;
         if found.attr.kind != FileType::Regular {
             return Err(Errno::INVAL.into());
         }

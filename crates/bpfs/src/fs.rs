@@ -14,7 +14,7 @@ use crate::tx::{Deltas, Tx};
 use crate::volume::{Tree, Volume};
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard};
 use medium::Pmem;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -70,6 +70,11 @@ pub struct Bpfs<P: Pmem> {
 /// modification time, so that a write need store one time, not two. Set, once a caller
 /// has chosen a modification time: the change time stands alone.
 pub(crate) const CTIME_ALONE: i64 = 1;
+
+/// An inode's lock, held to change it.
+pub(crate) type WriteLock<'f> = RwLockWriteGuard<'f, Option<Box<DirIndex>>>;
+/// An inode's lock, held to look at it.
+pub(crate) type ReadLock<'f> = RwLockReadGuard<'f, Option<Box<DirIndex>>>;
 
 /// An inode as an operation finds it.
 pub(crate) struct Found<'f> {
@@ -170,10 +175,26 @@ impl<P: Pmem> Bpfs<P> {
             return Err(Errno::STALE.into());
         }
         let node = self.table.node(ino);
-        if node.names.load(SeqCst) == 0 && node.refs.load(SeqCst) == 0 {
+        if !node.live.load(SeqCst) {
             return Err(Errno::STALE.into());
         }
         Ok(node)
+    }
+
+    /// Locks a live inode to change it, and reads it.
+    pub(crate) fn hold(&self, ino: Ino) -> Res<(WriteLock<'_>, Found<'_>)> {
+        let node = self.node(ino)?;
+        let held = node.lock.write();
+        self.node(ino)?; // it may have been freed while we waited
+        Ok((held, self.find(ino, node)?))
+    }
+
+    /// Locks a live inode to look at it, and reads it.
+    pub(crate) fn peek(&self, ino: Ino) -> Res<(ReadLock<'_>, Found<'_>)> {
+        let node = self.node(ino)?;
+        let held = node.lock.read();
+        self.node(ino)?; // it may have been freed while we waited
+        Ok((held, self.find(ino, node)?))
     }
 
     /// Reads an inode. The caller holds the tree lock, and the inode's lock if the
@@ -220,6 +241,7 @@ impl<P: Pmem> Bpfs<P> {
 
     /// States that the contents changed.
     pub(crate) fn touch_contents(&self, tx: &mut Tx<'_, '_, P>, of: &Found<'_>, now: Timestamp) {
+        tx.at(of.ino, of.addr);
         tx.time(of.ino, at::MTIME, now.0);
         if of.inode.ctime.get() & CTIME_ALONE != 0 {
             self.touch_inode(tx, of, now);
@@ -276,9 +298,9 @@ impl<P: Pmem> Bpfs<P> {
     /// so only the maps change. Whoever took the last of them calls this.
     pub(crate) fn reap(&self, ino: Ino, node: &Node) {
         let mut guard = node.lock.write();
-        if node.names.load(SeqCst) > 0 || node.refs.load(SeqCst) > 0 || !self.inodes.is_used(ino.0)
-        {
-            return;
+        let used = node.names.load(SeqCst) > 0 || node.refs.load(SeqCst) > 0;
+        if used || !node.live.swap(false, SeqCst) {
+            return; // in use again, or freed by the other who found it unused
         }
         *guard = None;
         if !self.read_only
@@ -313,9 +335,8 @@ impl<P: Pmem> Bpfs<P> {
         after: Cookie,
         sink: &mut dyn FnMut(&DirEntry<'_>, &Node) -> Res<bool>,
     ) -> Res<()> {
-        let node = self.node(dir)?;
-        let _guard = node.lock.read();
-        let found = self.find(dir, node)?;
+        let (_guard, found) = self.peek(dir)?;
+        let node = found.node;
         if found.attr.kind != FileType::Directory {
             return Err(Errno::NOTDIR.into());
         }
@@ -381,9 +402,8 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
 
     fn getattr(&self, _cx: &Ctx, ino: Ino) -> Result<Attr> {
         self.look(|| {
-            let node = self.node(ino)?;
-            let _guard = node.lock.read();
-            Ok(self.find(ino, node)?.attr)
+            let (_guard, found) = self.peek(ino)?;
+            Ok(found.attr)
         })
     }
 
@@ -415,6 +435,8 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
     ) -> Result<()> {
         let guard = self.shared();
         let listed = self.list(cx, dir, after, &mut |entry, node| {
+            // `.` is locked already, and `..` comes before it in the order of locks.
+            let _held = (entry.cookie.0 > 2).then(|| node.lock.read());
             let attr = self.find(entry.ino, node)?.attr;
             let accepted = sink(entry, &attr);
             if accepted && entry.cookie.0 > 2 {
@@ -508,9 +530,7 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
 
     fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
         let attr = self.look(|| {
-            let node = self.node(ino)?;
-            let _guard = node.lock.read();
-            let attr = self.find(ino, node)?.attr;
+            let (_guard, Found { node, attr, .. }) = self.peek(ino)?;
             perm::may_open(cx, &attr, flags)?;
             node.refs.fetch_add(1, SeqCst);
             Ok(attr)
@@ -565,7 +585,7 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
 
     fn fsyncdir(&self, _cx: &Ctx, ino: Ino, _data_only: bool) -> Result<()> {
         self.look(|| {
-            let found = self.find(ino, self.node(ino)?)?;
+            let (_guard, found) = self.peek(ino)?;
             if found.attr.kind != FileType::Directory {
                 return Err(Errno::NOTDIR.into());
             }

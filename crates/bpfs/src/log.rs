@@ -162,6 +162,11 @@ pub(crate) fn plan<'a, P: Pmem>(
     vol: &Volume<P>,
     edits: &[(Ino, Edit<'a>)],
 ) -> Res<Option<Plan<'a>>> {
+    if let [(_, only)] = edits
+        && only.start / 8 == (only.end - 1) / 8
+    {
+        return Ok(None); // one store does it
+    }
     let mut plan = Plan {
         records: Vec::new(),
         rest: SmallVec::new(),

@@ -9,15 +9,15 @@ use std::str::FromStr;
 pub enum Mode {
     /// Shadow paging: copy-on-write up to the super block, which is written twice.
     Sp,
-    /// + short-circuit commits (3.3.1).
+    /// Adds short-circuit commits (3.3.1).
     Sc,
-    /// + in-place append (3.3.3).
+    /// Adds in-place append (3.3.3).
     A,
-    /// Short-circuit commits + independent time updates (3.3.4).
+    /// Short-circuit commits and independent time updates (3.3.4).
     T,
     /// In-place append and independent time updates.
     At,
-    /// + in-place tree height switch, in-place creation, derived link counts: all of
+    /// Adds in-place tree height switch, in-place creation, derived link counts: all of
     /// the paper's.
     Other,
     /// All of the paper's, and a small redo log instead of copies for small overwrites

@@ -306,6 +306,7 @@ impl<P: Pmem> Scan<'_, P> {
         let first = fs.inodes.mark(ino.0);
         let node = fs.table.node(ino);
         node.names.fetch_add(1, Relaxed);
+        node.live.store(true, Relaxed);
         let addr = fs.vol.inode_addr(ino)?;
         let inode = fs.vol.inode(addr)?;
         if FileType::from_mode(inode.mode.get()) != Some(kind) {

@@ -3,11 +3,12 @@
 use crate::dir::{self, DirIndex, NewEntry, Place};
 use crate::error::{Fault, Res};
 use crate::format::{BLOCK, HeightAddr, INODE, Inode, at, rec_len};
-use crate::fs::{Bpfs, Found};
+use crate::fs::{Bpfs, Found, WriteLock};
 use crate::table::Node;
 use crate::tx::{INODE_FILE, Tx, What};
 use crate::volume::Volume;
 use medium::Pmem;
+use smallvec::SmallVec;
 use std::sync::atomic::Ordering::SeqCst;
 use vfs::{Attr, Ctx, Errno, FileType, Ino, RenameFlags, Result, Timestamp, check_name, perm};
 use zerocopy::{FromZeros, IntoBytes};
@@ -51,7 +52,7 @@ impl NewInode {
 
     /// Adds it to a transaction: in place where the mode allows, since no entry names it.
     fn put<'a, P: Pmem>(&'a mut self, tx: &mut Tx<'_, 'a, P>) -> Res<()> {
-        let addr = tx.vol.inode_addr(self.ino)?;
+        let addr = tx.home(self.ino)?;
         self.inode.generation = tx.vol.pm.load(addr)?.wrapping_add(1).into();
         let bytes = &self.inode.as_bytes()[..INODE_USED];
         if tx.vol.rules.other {
@@ -81,15 +82,14 @@ impl Node {
         self.blocks.store(blocks, SeqCst);
         self.parent.store(parent.0, SeqCst);
         self.nameable.store(names == 0, SeqCst);
+        self.live.store(true, SeqCst);
     }
 }
 
 impl<P: Pmem> Bpfs<P> {
     pub(crate) fn do_lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Res<Attr> {
         check_name(name)?;
-        let node = self.node(dir)?;
-        let held = node.lock.read();
-        let parent = self.find(dir, node)?;
+        let (held, parent) = self.peek(dir)?;
         if !parent.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
@@ -98,8 +98,7 @@ impl<P: Pmem> Bpfs<P> {
             Some(index) => index.find(&self.vol, &parent.tree(), name)?,
             None => {
                 drop(held);
-                let mut held = node.lock.write();
-                let parent = self.find(dir, node)?;
+                let (mut held, parent) = self.hold(dir)?;
                 let found =
                     self.index(&mut held, &parent)?
                         .find(&self.vol, &parent.tree(), name)?;
@@ -195,9 +194,8 @@ impl<P: Pmem> Bpfs<P> {
     ) -> Result<Attr> {
         check_name(name)?;
         self.mutate(false, |exclusive| {
-            let dir_node = self.node(dir)?;
-            let mut held = dir_node.lock.write();
-            let parent = self.find(dir, dir_node)?;
+            let (mut held, parent) = self.hold(dir)?;
+            let dir_node = parent.node;
             let index = self.index(&mut held, &parent)?;
             self.may_make(cx, &parent, index, name)?;
             let owner = perm::new_owner(cx, &parent.attr, kind, mode);
@@ -231,8 +229,8 @@ impl<P: Pmem> Bpfs<P> {
     }
 
     pub(crate) fn do_tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32, exclusive: bool) -> Res<Attr> {
-        let parent = self.find(dir, self.node(dir)?)?;
-        if parent.attr.kind != FileType::Directory {
+        let (_held, parent) = self.peek(dir)?;
+        if !parent.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
         perm::may_create(cx, &parent.attr)?;
@@ -258,47 +256,35 @@ impl<P: Pmem> Bpfs<P> {
         exclusive: bool,
     ) -> Res<Attr> {
         check_name(name)?;
-        let dir_node = self.node(dir)?;
-        let mut held = dir_node.lock.write();
-        let parent = self.find(dir, dir_node)?;
+        let (mut held, parent) = self.hold(dir)?;
         let index = self.index(&mut held, &parent)?;
         self.may_make(cx, &parent, index, name)?;
-        let node = self.node(ino)?;
-        let kind = self.find(ino, node)?.attr.kind;
-        perm::may_link(&self.find(ino, node)?.attr)?;
-        node.add_name()?;
-        let linked = self.link_entry(ino, kind, (dir, dir_node), index, name, exclusive);
-        if linked.is_err() && node.names.fetch_sub(1, SeqCst) == 1 {
-            // Another thread removed the last other name meanwhile.
-            self.reap(ino, node);
+        if ino == dir {
+            return Err(Errno::PERM.into()); // a directory, and locked already
         }
-        linked?;
-        node.nameable.store(false, SeqCst);
-        node.refs.fetch_add(1, SeqCst);
-        Ok(self.find(ino, node)?.attr)
-    }
-
-    fn link_entry(
-        &self,
-        ino: Ino,
-        kind: FileType,
-        (dir, dir_node): (Ino, &Node),
-        index: &mut DirIndex,
-        name: &[u8],
-        exclusive: bool,
-    ) -> Res<()> {
+        let (_file_held, file) = self.hold(ino)?;
+        perm::may_link(&file.attr)?;
+        if file.node.names.load(SeqCst) == 0 && !file.node.nameable.load(SeqCst) {
+            return Err(Errno::NOENT.into()); // removed, and still referenced
+        }
+        if file.node.names.load(SeqCst) == u32::MAX {
+            return Err(Errno::MLINK.into());
+        }
         let place = self.place(index, dir, name, exclusive)?;
-        let parent = self.find(dir, dir_node)?;
+        let parent = self.find(dir, parent.node)?; // that may have moved it
         let now = self.clock.now();
-        let entry = NewEntry::new(ino, kind, name, place);
+        let entry = NewEntry::new(ino, file.attr.kind, name, place);
         let mut tx = Tx::new(&self.vol, exclusive)?;
         entry.put(&mut tx, dir, &parent.tree(), place, self.vol.rules.other)?;
         self.touch_contents(&mut tx, &parent, now);
-        self.touch_inode(&mut tx, &self.find(ino, self.table.node(ino))?, now);
+        self.touch_inode(&mut tx, &file, now);
         let deltas = tx.commit()?;
         self.apply(&deltas);
         index.placed(place, name);
-        Ok(())
+        file.node.names.fetch_add(1, SeqCst);
+        file.node.nameable.store(false, SeqCst);
+        file.node.refs.fetch_add(1, SeqCst);
+        Ok(self.find(ino, file.node)?.attr)
     }
 
     /// Removes a name: of a directory, if it is empty, with `want_dir`; else of anything
@@ -312,22 +298,19 @@ impl<P: Pmem> Bpfs<P> {
         exclusive: bool,
     ) -> Res<()> {
         check_name(name)?;
-        let dir_node = self.node(dir)?;
-        let mut held = dir_node.lock.write();
-        let parent = self.find(dir, dir_node)?;
+        let (mut held, parent) = self.hold(dir)?;
         let index = self.index(&mut held, &parent)?;
         perm::may_search(cx, &parent.attr)?;
         let tree = parent.tree();
-        let (pos, ino, kind) = index.find(&self.vol, &tree, name)?.ok_or(Errno::NOENT)?;
-        let node = self.node(ino)?;
-        let mut victim_held = (kind == FileType::Directory).then(|| node.lock.write());
-        let victim = self.find(ino, node)?;
+        let (pos, ino, _) = index.find(&self.vol, &tree, name)?.ok_or(Errno::NOENT)?;
+        let (mut victim_held, victim) = self.hold(ino)?;
         perm::may_delete(cx, &parent.attr, &victim.attr)?;
-        match (want_dir, victim_held.as_deref_mut()) {
-            (true, None) => return Err(Errno::NOTDIR.into()),
-            (false, Some(_)) => return Err(Errno::ISDIR.into()),
-            (true, Some(held)) => self.must_be_empty(held, &victim)?,
-            (false, None) => {}
+        match (want_dir, victim.is_dir()) {
+            (true, false) => return Err(Errno::NOTDIR.into()),
+            (false, true) => return Err(Errno::ISDIR.into()),
+            // Held until the name is gone, it stays empty.
+            (true, true) => self.must_be_empty(&mut victim_held, &victim)?,
+            (false, false) => {}
         }
         let entry_len = dir::entry_len(&self.vol, &tree, pos)?;
         let now = self.clock.now();
@@ -339,12 +322,11 @@ impl<P: Pmem> Bpfs<P> {
         self.apply(&deltas);
         index.removed(pos, entry_len, name);
         if want_dir {
-            dir_node.subdirs.fetch_sub(1, SeqCst);
+            parent.node.subdirs.fetch_sub(1, SeqCst);
         }
-        node.names.fetch_sub(1, SeqCst);
-        drop(victim_held);
-        drop(held);
-        self.reap(ino, node);
+        victim.node.names.fetch_sub(1, SeqCst);
+        drop((victim_held, held));
+        self.reap(ino, victim.node);
         Ok(())
     }
 
@@ -376,21 +358,6 @@ impl<P: Pmem> Bpfs<P> {
                 return false;
             }
             at = parent;
-        }
-    }
-}
-
-impl Node {
-    /// One more name, if the inode has one or may get its first.
-    fn add_name(&self) -> Res<()> {
-        let add = |names: u32| match names {
-            0 if !self.nameable.load(SeqCst) => None,
-            _ => names.checked_add(1),
-        };
-        match self.names.fetch_update(SeqCst, SeqCst, add) {
-            Ok(_) => Ok(()),
-            Err(0) => Err(Errno::NOENT.into()),
-            Err(_) => Err(Errno::MLINK.into()),
         }
     }
 }
@@ -441,47 +408,63 @@ impl<P: Pmem> Bpfs<P> {
         }
         // Directories change parents only under the exclusive lock: ancestry holds still.
         self.mutate(dir != new_dir, |exclusive| {
+            let (mut from_held, from_dir) = self.hold(dir)?;
+            let mut other = (dir != new_dir).then(|| self.hold(new_dir)).transpose()?;
             let from = End {
                 dir,
-                node: self.node(dir)?,
+                node: from_dir.node,
                 name,
             };
             let to = End {
                 dir: new_dir,
-                node: self.node(new_dir)?,
+                node: other
+                    .as_ref()
+                    .map_or(from_dir.node, |(_, found)| found.node),
                 name: new_name,
             };
-            let mut from_held = from.node.lock.write();
-            let mut to_held = (dir != new_dir).then(|| to.node.lock.write());
-            let parent = self.find(dir, from.node)?;
-            let from_index = self.index(&mut from_held, &parent)?;
-            let to_index = match &mut to_held {
+            let from_index = self.index(&mut from_held, &from_dir)?;
+            let to_index = match &mut other {
                 None => None,
-                Some(held) => Some(self.index(held, &self.find(new_dir, to.node)?)?),
+                Some((held, found)) => Some(self.index(held, found)?),
             };
             let mut indexes = Indexes {
                 from: from_index,
                 to: to_index,
             };
-            let Some(plan) = self.plan_rename(cx, from, to, &mut indexes, flags)? else {
+            let Some(mut plan) = self.plan_rename(cx, from, to, &mut indexes, flags)? else {
                 return Ok(());
             };
-            // The target's lock keeps a directory empty until it is gone.
-            let lock_target = plan
-                .target
-                .as_ref()
-                .filter(|t| !plan.exchange && t.attr.kind == FileType::Directory);
-            let mut target_held = lock_target.map(|t| t.node.lock.write());
-            if let (Some(held), Some(target)) = (&mut target_held, &plan.target) {
-                self.must_be_empty(held, target)?;
+            let mut held = self.hold_moved(&mut plan)?;
+            if let (Some(target), false) = (&plan.target, plan.exchange)
+                && let Some((_, lock)) = held.iter_mut().find(|(ino, _)| *ino == target.ino)
+                && target.is_dir()
+            {
+                // Held until the name is gone, it stays empty.
+                self.must_be_empty(lock, target)?;
             }
             self.apply_rename(&plan, &mut indexes, exclusive)?;
-            drop((target_held, to_held, from_held));
+            drop((held, other, from_held));
             if let (Some(target), false) = (&plan.target, plan.exchange) {
                 self.reap(target.ino, target.node);
             }
             Ok(())
         })
+    }
+
+    /// Locks what a rename moves or replaces, in the order of the numbers, and reads it
+    /// again.
+    fn hold_moved<'f>(&'f self, plan: &mut Move<'f>) -> Res<SmallVec<[(Ino, WriteLock<'f>); 2]>> {
+        let mut found: SmallVec<[&mut Found<'f>; 2]> = SmallVec::new();
+        found.push(&mut plan.source);
+        found.extend(plan.target.as_mut());
+        found.sort_by_key(|f| f.ino);
+        let mut held = SmallVec::new();
+        for at in found {
+            let (lock, now) = self.hold(at.ino)?;
+            held.push((at.ino, lock));
+            *at = now;
+        }
+        Ok(held)
     }
 
     /// All checks but emptiness, in the order of Linux. `None`: nothing to do.

@@ -10,6 +10,9 @@ use vfs::Ino;
 /// What is known of an inode only while mounted.
 #[derive(Default)]
 pub(crate) struct Node {
+    /// Set last when the inode is made, cleared under the lock when it is freed: what a
+    /// dead inode number is told by.
+    pub live: AtomicBool,
     /// Names that refer to the inode (a directory: 0 or 1, its subdirectories apart).
     pub names: AtomicU32,
     /// References of callers (lookups and opens).

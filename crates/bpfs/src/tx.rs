@@ -84,6 +84,10 @@ pub(crate) struct Tx<'v, 'a, P: Pmem> {
     exclusive: bool,
     edits: SmallVec<[(Ino, Edit<'a>); 8]>,
     times: SmallVec<[(Ino, u64, u64); 6]>,
+    /// Where inodes lie, as far as known.
+    homes: SmallVec<[(Ino, u64); 4]>,
+    /// The commit will move inodes.
+    moves_inodes: bool,
     /// New size of the inode file.
     root_size: Option<u64>,
     taken: Vec<BlockNo>,
@@ -103,6 +107,8 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             exclusive,
             edits: SmallVec::new(),
             times: SmallVec::new(),
+            homes: SmallVec::new(),
+            moves_inodes: false,
             root_size: None,
             taken: Vec::new(),
             freed: Vec::new(),
@@ -168,12 +174,29 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     }
 
     /// Fails, for another try under the exclusive lock, if inodes must not move now.
-    pub fn may_move(&self, tree: Ino) -> Res<()> {
-        if tree == INODE_FILE && !self.exclusive {
-            Err(Fault::Exclusive)
-        } else {
-            Ok(())
+    pub fn may_move(&mut self, tree: Ino) -> Res<()> {
+        if tree == INODE_FILE {
+            if !self.exclusive {
+                return Err(Fault::Exclusive);
+            }
+            self.moves_inodes = true;
         }
+        Ok(())
+    }
+
+    /// Tells where an inode lies, which the caller knows.
+    pub fn at(&mut self, ino: Ino, addr: u64) {
+        self.homes.push((ino, addr));
+    }
+
+    /// Byte offset of an inode.
+    pub fn home(&mut self, ino: Ino) -> Res<u64> {
+        if let Some((_, addr)) = self.homes.iter().find(|(i, _)| *i == ino) {
+            return Ok(*addr);
+        }
+        let addr = self.vol.inode_addr(ino)?;
+        self.homes.push((ino, addr));
+        Ok(addr)
     }
 
     // --- stores ---
@@ -309,7 +332,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         right: Right,
         inodes: &mut SmallVec<[Edit<'a>; 8]>,
     ) -> Res<Option<(u64, u64)>> {
-        let addr = self.vol.inode_addr(ino)?;
+        let addr = self.home(ino)?;
         let tree = self.vol.tree(addr)?;
         match Crawl::new(self, ino, tree.size).tree(&tree, edits, right)? {
             RootOutcome::Same => {}
@@ -395,9 +418,11 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             Point::Log(records) => self.commit_log(&records)?,
             Point::Supers(root) => self.commit_supers(root)?,
         }
+        if self.moves_inodes {
+            self.homes.clear();
+        }
         for (ino, field, value) in std::mem::take(&mut self.times) {
-            // The commit may have moved the inode: look it up now.
-            let addr = self.vol.inode_addr(ino)? + field;
+            let addr = self.home(ino)? + field;
             self.put_word(addr, value)?;
         }
         self.barrier()
