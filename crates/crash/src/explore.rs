@@ -1,11 +1,11 @@
 //! Many scripts on one system, over several threads; failures shrunk and given ids.
 
-use crate::id::{FailureId, ScriptRef, Spot};
+use crate::id::{FailureId, ScriptRef};
 use crate::state::mix;
 use crate::system::System;
 use crate::trial::{Failure, Run, Start};
 use crate::walk::{Limits, Tally};
-use crate::{FailureReport, Model, Options, Outcome, Progress};
+use crate::{FailureReport, Options, Outcome, Progress};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -133,7 +133,7 @@ impl<'a> Worker<'a> {
         FailureReport {
             id: id.to_string(),
             op: op.unwrap_or_default(),
-            what: failure.what.clone(),
+            what: failure.what.replace('\n', "; "),
             on_setup: self.on_setup,
             script: script.to_string(),
             shrunk: self.shrunk(script, failure).to_string(),
@@ -321,16 +321,4 @@ pub fn replay(system: &dyn System, id: &FailureId) -> Result<Option<FailureRepor
         }),
     };
     Ok(failure.map(|f| worker.report(&id.script, &script, &f)))
-}
-
-impl FailureId {
-    /// Whether the failure shows without any crash.
-    pub fn is_live(&self) -> bool {
-        self.spot == Spot::Live
-    }
-
-    /// The persistence model that the failure was found under.
-    pub fn model(&self) -> Model {
-        self.model
-    }
 }

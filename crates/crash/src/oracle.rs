@@ -67,6 +67,8 @@ pub(crate) struct Demand<'a> {
     /// `states[0]` is what was there before the last operation that matters.
     pub states: &'a [Expected],
     pub times_atomic: bool,
+    /// When the operation ran.
+    pub now: Timestamp,
 }
 
 /// The oldest state that a crash in operation `op` (or, with `returned`, after it) may
@@ -113,10 +115,18 @@ impl Demand<'_> {
         if self.times_atomic {
             return false;
         }
-        let paths = seen.iter().zip(matched.snapshot.iter()).zip(&matched.inos);
-        paths.into_iter().all(|(((_, _, seen), (_, _, own)), ino)| {
-            let others = self.states.iter().filter_map(|e| e.times_of(*ino));
-            let all: Vec<&Times> = others.chain([own]).collect();
+        let paths = seen.iter().zip(matched.snapshot.iter());
+        paths.zip(&matched.inos).all(|(((_, _, seen), own), ino)| {
+            let mut all = vec![*own.2];
+            for state in self.states {
+                // An inode without a name may live on, unseen, with the time of the call.
+                let unseen = Times {
+                    mtime: self.now,
+                    ctime: self.now,
+                    ..*own.2
+                };
+                all.push(state.times_of(*ino).copied().unwrap_or(unseen));
+            }
             all.iter().any(|t| t.atime == seen.atime)
                 && all.iter().any(|t| t.mtime == seen.mtime)
                 && all.iter().any(|t| t.ctime == seen.ctime)

@@ -166,6 +166,7 @@ impl<'a> Run<'a> {
         let demand = Demand {
             states,
             times_atomic: true,
+            now: Timestamp(0),
         };
         if let Some(wrong) = demand.violated_by(&seen) {
             return Err(format!("without a crash: {wrong}"));
@@ -198,6 +199,7 @@ impl<'a> Run<'a> {
                 states: &self.expected[oldest..op + 2],
                 // What returned has its own times, however they got there.
                 times_atomic: self.guarantees.times_atomic || returned,
+                now: time_of(op),
             },
         })
     }
@@ -345,8 +347,19 @@ impl<'a> Run<'a> {
             Spot::In(place) => (place, false),
             Spot::End(place) => (place, true),
         };
+        let events = self.events(op);
+        let mut place = place.clone();
+        let first = place.crashes.first_mut().ok_or("the id names no crash")?;
+        if returned {
+            // The end of the operation, wherever changed code has moved it.
+            first.event = events.end;
+        }
+        if !(events.start..=events.end).contains(&first.event) {
+            let event = first.event;
+            return Err(format!("event {event} is not in operation {op} any more"));
+        }
         let mut judge = self.judge(op, returned)?;
-        revisit(self.memory(), &self.trace, place, &mut judge).map(|verdict| verdict.wrong)
+        revisit(self.memory(), &self.trace, &place, &mut judge).map(|verdict| verdict.wrong)
     }
 }
 

@@ -112,8 +112,6 @@ pub(crate) struct Tally {
     pub audited: u64,
     /// Points already visited, by state and demand.
     pub known_points: HashSet<u64>,
-    /// Hundredths of an audit that are due.
-    due: u64,
 }
 
 /// A failure and where it is.
@@ -143,10 +141,10 @@ impl Walk<'_> {
         self.tally.points += 1;
         self.pm.start(&[], Policy::None);
         let mut outcomes = HashSet::new();
-        for _ in 0..self.limits.leaves {
+        for visited in 1..=self.limits.leaves as u64 {
             outcomes.insert(self.leaf(event)?);
             if !self.pm.next_path() {
-                return self.audit(event, &outcomes);
+                return self.audit(event, visited, &outcomes);
             }
         }
         self.tally.capped_points += 1;
@@ -176,7 +174,6 @@ impl Walk<'_> {
         let verdict = self.judge.judge(self.pm, tail.policy());
         self.tally.states += 1;
         self.tally.distinct.insert(self.pm.hash());
-        self.tally.due += 1;
         let decisions = self.pm.decisions();
         let choices = decisions.into_iter().map(|(_, choice)| choice).collect();
         let tail_chose = self.pm.tail_chose();
@@ -242,12 +239,12 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Checks the lazy choice itself on one state in a hundred.
-    fn audit(&mut self, event: usize, outcomes: &HashSet<u64>) -> Result<(), Found> {
-        while self.tally.due >= 100 {
-            self.tally.due -= 100;
+    /// Checks the lazy choice itself on one in a hundred of the states `visited`.
+    fn audit(&mut self, event: usize, visited: u64, outcomes: &HashSet<u64>) -> Result<(), Found> {
+        let seed = mix(self.limits.seed, self.pm.point_key());
+        let audits = visited / 100 + u64::from(seed % 100 < visited % 100);
+        for seed in (0..audits).map(|i| mix(seed, i) >> 32) {
             self.tally.audited += 1;
-            let seed = mix(self.limits.seed, self.tally.states ^ self.tally.due) >> 32;
             self.pm.start(&[], Policy::None);
             self.pm.decide_all(Policy::Random(seed));
             let full = self.judge.judge(self.pm, Policy::None);

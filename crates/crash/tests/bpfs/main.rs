@@ -33,6 +33,36 @@ fn single_operations_in_every_mode() {
 }
 
 #[test]
+fn three_crashes_in_a_row_with_the_redo_log() {
+    let options = |recovery_depth| Options {
+        ops: 1,
+        recovery_depth,
+        ..Options::default()
+    };
+    let once = run(Mode::Log, &options(0));
+    let thrice = run(Mode::Log, &options(2));
+    // The states themselves need not be new: replay stores what the call stored.
+    assert!(thrice.states_explored > once.states_explored);
+}
+
+#[test]
+fn the_same_seed_explores_the_same() {
+    let options = |threads| Options {
+        ops: 1,
+        random_scripts: 2,
+        random_len: 20,
+        threads,
+        ..Options::default()
+    };
+    let counts = |threads| {
+        let o = run(Mode::Other, &options(threads));
+        let states = (o.states_explored, o.states_distinct, o.stores_checked);
+        (states, o.points, o.audited, o.workloads)
+    };
+    assert_eq!(counts(1), counts(2));
+}
+
+#[test]
 fn pairs_of_operations() {
     for (mode, model) in [(Mode::Other, Model::Words), (Mode::Log, Model::Lines)] {
         let options = Options {

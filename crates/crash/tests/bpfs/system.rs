@@ -43,7 +43,6 @@ impl System for BpfsSystem {
     }
 
     fn check(&self, pm: &dyn Pmem) -> Report {
-        let _ = pm;
-        Report::default()
+        bpfs::check(pm)
     }
 }
