@@ -90,7 +90,7 @@ impl<P: Pmem> Bpfs<P> {
         }
         let now = self.clock.now();
         let alone = self.detach_ctime(&found, &set, now, exclusive)?;
-        let mut tx = Tx::new(&self.vol, exclusive)?;
+        let mut tx = Tx::new(&self.vol, exclusive);
         if let Some(perm) = set.perm.filter(|perm| *perm != found.attr.perm) {
             tx.set(ino, at::MODE, found.mode_word(perm));
         }
@@ -143,7 +143,7 @@ impl<P: Pmem> Bpfs<P> {
             return Ok(old);
         }
         if self.vol.rules.times {
-            let mut tx = Tx::new(&self.vol, exclusive)?;
+            let mut tx = Tx::new(&self.vol, exclusive);
             tx.time(found.ino, at::CTIME, now.0 | CTIME_ALONE);
             tx.commit()?;
         }
@@ -235,7 +235,7 @@ impl<P: Pmem> Bpfs<P> {
         let mut xattrs = self.xattrs(&found)?;
         change(&mut xattrs)?;
         let bytes = encode(&xattrs)?;
-        let mut tx = Tx::new(&self.vol, exclusive)?;
+        let mut tx = Tx::new(&self.vol, exclusive);
         let old = BlockNo(found.inode.xattr.get());
         let new = if xattrs.is_empty() {
             BlockNo::NULL

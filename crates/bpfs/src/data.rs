@@ -84,7 +84,7 @@ impl<P: Pmem> Bpfs<P> {
         let updated = self.mutate(false, |exclusive| {
             let (_guard, found) = self.hold(ino)?;
             if self.atime_due(&found.attr) {
-                let mut tx = Tx::new(&self.vol, exclusive)?;
+                let mut tx = Tx::new(&self.vol, exclusive);
                 tx.time(ino, at::ATIME, self.clock.now().0);
                 tx.commit()?;
             }
@@ -110,7 +110,7 @@ impl<P: Pmem> Bpfs<P> {
         }
         let end = end_of(off, data.len() as u64)?;
         let size = found.attr.size;
-        let mut tx = Tx::new(&self.vol, exclusive)?;
+        let mut tx = Tx::new(&self.vol, exclusive);
         self.seeded_write_bugs(&mut tx, &found, off, end)?;
         if off > size {
             zero(&mut tx, ino, size, off);
@@ -179,7 +179,7 @@ impl<P: Pmem> Bpfs<P> {
             self.must_fit(&found.tree(), off, end)?;
         }
         let new_size = if keep { size } else { size.max(end) };
-        let mut tx = Tx::new(&self.vol, exclusive)?;
+        let mut tx = Tx::new(&self.vol, exclusive);
         if allocate {
             reserve(&mut tx, ino, off, end.min(new_size), size);
         } else if off < size {

@@ -149,6 +149,7 @@ impl<P: Pmem> Bpfs<P> {
         if self.read_only {
             return Err(Errno::ROFS);
         }
+        self.vol.usable().map_err(Fault::errno)?;
         if !exclusive && self.vol.rules.other {
             let guard = self.shared();
             match op(false) {

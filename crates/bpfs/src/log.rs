@@ -16,7 +16,7 @@
 
 use crate::error::{Error, Fault, Res};
 use crate::format::{BLOCK, LOG_SLOT};
-use crate::tx::{Edit, INODE_FILE, What};
+use crate::tx::{Edit, Edits, INODE_FILE, What};
 use crate::volume::Volume;
 use medium::Pmem;
 use parking_lot::{Mutex, MutexGuard};
@@ -153,33 +153,31 @@ pub(crate) fn replay<P: Pmem>(pm: &P, found: &[(u64, Vec<Record>)]) -> Res<()> {
 /// What of an operation goes through the log, and what does not.
 pub(crate) struct Plan<'a> {
     pub records: Vec<(u64, SmallVec<[u8; 32]>)>,
-    pub rest: SmallVec<[(Ino, Edit<'a>); 8]>,
+    pub rest: Edits<'a>,
 }
 
 /// Decides whether all visible edits fit in a record and whether that writes less than
 /// copies would. `None`: leave it to the crawler.
-pub(crate) fn plan<'a, P: Pmem>(
-    vol: &Volume<P>,
-    edits: &[(Ino, Edit<'a>)],
-) -> Res<Option<Plan<'a>>> {
-    if let [(_, only)] = edits
+pub(crate) fn plan<'a, P: Pmem>(vol: &Volume<P>, edits: &[Edit<'a>]) -> Res<Option<Plan<'a>>> {
+    if let [only] = edits
         && only.start / 8 == (only.end - 1) / 8
     {
         return Ok(None); // one store does it
     }
     let mut plan = Plan {
         records: Vec::new(),
-        rest: SmallVec::new(),
+        rest: Edits::new(),
     };
     let (mut cost, mut copied, mut words) = (16, 0, 0);
-    for (tree, edit) in edits {
-        let size = if *tree == INODE_FILE {
+    for edit in edits {
+        let tree = edit.tree;
+        let size = if tree == INODE_FILE {
             vol.inode_file()?.size
         } else {
-            vol.tree(vol.inode_addr(*tree)?)?.size
+            vol.tree(vol.inode_addr(tree)?)?.size
         };
         if edit.start >= size {
-            plan.rest.push((*tree, *edit)); // beyond the end: hidden
+            plan.rest.push(*edit); // beyond the end: hidden
             continue;
         }
         let bytes: SmallVec<[u8; 8]>;
@@ -197,16 +195,17 @@ pub(crate) fn plan<'a, P: Pmem>(
                 return Ok(None);
             };
             let tail = Edit {
+                tree,
                 start: size,
                 end: edit.end,
                 what: What::Bytes(&all[keep..]),
             };
-            plan.rest.push((*tree, tail));
+            plan.rest.push(tail);
         }
         if keep as u64 > PAYLOAD_MAX {
             return Ok(None);
         }
-        if !records_of(vol, *tree, edit.start, &shown[..keep], &mut plan.records)? {
+        if !records_of(vol, tree, edit.start, &shown[..keep], &mut plan.records)? {
             return Ok(None); // a hole: nothing to store into
         }
     }

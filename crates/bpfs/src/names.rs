@@ -141,7 +141,7 @@ impl<P: Pmem> Bpfs<P> {
         if numbers > self.inode_capacity {
             return Err(Errno::NOSPC.into());
         }
-        let mut tx = Tx::new(&self.vol, exclusive)?;
+        let mut tx = Tx::new(&self.vol, exclusive);
         tx.edit(INODE_FILE, size, size + BLOCK, What::Blank);
         tx.grow_inode_file(size + BLOCK);
         tx.commit()?;
@@ -160,7 +160,7 @@ impl<P: Pmem> Bpfs<P> {
         };
         // Only holes are left in this block: one store turns them into unused space. It
         // must be durable before their old heads are overwritten.
-        let mut tx = Tx::new(&self.vol, exclusive)?;
+        let mut tx = Tx::new(&self.vol, exclusive);
         tx.edit(dir, pos + 8, pos + 16, What::Word(0));
         let deltas = tx.commit()?;
         self.apply(&deltas);
@@ -205,7 +205,7 @@ impl<P: Pmem> Bpfs<P> {
             let now = self.clock.now();
             let entry = NewEntry::new(number.ino, kind, name, place);
             let mut new = NewInode::new(number.ino, kind, owner, rdev, now);
-            let mut tx = Tx::new(&self.vol, exclusive)?;
+            let mut tx = Tx::new(&self.vol, exclusive);
             entry.put(&mut tx, dir, &parent.tree(), place, self.vol.rules.other)?;
             if !target.is_empty() {
                 let block = tx.take()?;
@@ -238,7 +238,7 @@ impl<P: Pmem> Bpfs<P> {
         let mut number = self.take_number(exclusive)?;
         let now = self.clock.now();
         let mut new = NewInode::new(number.ino, FileType::Regular, owner, 0, now);
-        let mut tx = Tx::new(&self.vol, exclusive)?;
+        let mut tx = Tx::new(&self.vol, exclusive);
         new.put(&mut tx)?;
         tx.commit()?;
         let node = self.table.node(number.ino);
@@ -274,7 +274,7 @@ impl<P: Pmem> Bpfs<P> {
         let parent = self.find(dir, parent.node)?; // that may have moved it
         let now = self.clock.now();
         let entry = NewEntry::new(ino, file.attr.kind, name, place);
-        let mut tx = Tx::new(&self.vol, exclusive)?;
+        let mut tx = Tx::new(&self.vol, exclusive);
         entry.put(&mut tx, dir, &parent.tree(), place, self.vol.rules.other)?;
         self.touch_contents(&mut tx, &parent, now);
         self.touch_inode(&mut tx, &file, now);
@@ -314,7 +314,7 @@ impl<P: Pmem> Bpfs<P> {
         }
         let entry_len = dir::entry_len(&self.vol, &tree, pos)?;
         let now = self.clock.now();
-        let mut tx = Tx::new(&self.vol, exclusive)?;
+        let mut tx = Tx::new(&self.vol, exclusive);
         tx.edit(dir, pos, pos + 8, What::Word(0));
         self.touch_contents(&mut tx, &parent, now);
         self.touch_survivor(&mut tx, &victim, now);
@@ -565,7 +565,7 @@ impl<P: Pmem> Bpfs<P> {
             plan.target.as_ref().map_or(0, |t| t.attr.kind as u8),
         ];
 
-        let mut tx = Tx::new(&self.vol, exclusive)?;
+        let mut tx = Tx::new(&self.vol, exclusive);
         if let (Some(entry), Some(place)) = (&entry, place) {
             // Copies are made anyway unless the log takes the two words.
             entry.put(&mut tx, to.dir, &to_dir.tree(), place, self.vol.rules.log)?;

@@ -22,7 +22,7 @@
 
 use crate::crawl::{Crawl, Right, RootOutcome};
 use crate::error::{Fault, Res};
-use crate::format::{BLOCK, BlockNo, INODE, RootRecord, at};
+use crate::format::{BLOCK, BlockNo, HeightAddr, INODE, RootRecord, at};
 use crate::seeded::{Bug, hit};
 use crate::volume::Volume;
 use medium::{LINE_BYTES, Pmem};
@@ -54,13 +54,17 @@ pub(crate) enum What<'a> {
     Blank,
 }
 
-/// A change of the bytes `start..end` of a tree.
+/// A change of the bytes `start..end` of a tree: a file's, or [`INODE_FILE`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Edit<'a> {
+    pub tree: Ino,
     pub start: u64,
     pub end: u64,
     pub what: What<'a>,
 }
+
+/// Edits; sorted by tree and start once they are staged.
+pub(crate) type Edits<'a> = SmallVec<[Edit<'a>; 4]>;
 
 /// Where the whole operation turns from not done to done.
 enum Point {
@@ -82,10 +86,10 @@ pub(crate) struct Tx<'v, 'a, P: Pmem> {
     pub vol: &'v Volume<P>,
     /// The caller holds the tree lock exclusively: inodes may move.
     exclusive: bool,
-    edits: SmallVec<[(Ino, Edit<'a>); 8]>,
-    times: SmallVec<[(Ino, u64, u64); 6]>,
+    edits: Edits<'a>,
+    times: SmallVec<[(Ino, u64, u64); 4]>,
     /// Where inodes lie, as far as known.
-    homes: SmallVec<[(Ino, u64); 4]>,
+    homes: SmallVec<[(Ino, u64); 2]>,
     /// The commit will move inodes.
     moves_inodes: bool,
     /// New size of the inode file.
@@ -93,16 +97,15 @@ pub(crate) struct Tx<'v, 'a, P: Pmem> {
     taken: Vec<BlockNo>,
     freed: Vec<BlockNo>,
     /// Stored through the cache, not yet flushed.
-    dirty: SmallVec<[(u64, u64); 16]>,
+    dirty: SmallVec<[(u64, u64); 8]>,
     /// Something is on its way to the medium that a fence must wait for.
     unfenced: bool,
     pub(crate) neutral: SmallVec<[(u64, u64); 2]>,
 }
 
 impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
-    pub fn new(vol: &'v Volume<P>, exclusive: bool) -> Res<Self> {
-        vol.usable()?;
-        Ok(Self {
+    pub fn new(vol: &'v Volume<P>, exclusive: bool) -> Self {
+        Self {
             vol,
             exclusive,
             edits: SmallVec::new(),
@@ -115,7 +118,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             dirty: SmallVec::new(),
             unfenced: false,
             neutral: SmallVec::new(),
-        })
+        }
     }
 
     // --- what operations say ---
@@ -123,7 +126,12 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     /// A visible change of a tree's bytes.
     pub fn edit(&mut self, tree: Ino, start: u64, end: u64, what: What<'a>) {
         if start < end {
-            self.edits.push((tree, Edit { start, end, what }));
+            self.edits.push(Edit {
+                tree,
+                start,
+                end,
+                what,
+            });
         }
     }
 
@@ -279,34 +287,25 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     /// Steps 1 and 2: everything but the commit point.
     fn stage(&mut self, deltas: &mut Deltas) -> Res<Point> {
         let mut edits = std::mem::take(&mut self.edits);
-        edits.sort_by_key(|(tree, e)| (*tree, e.start));
+        edits.sort_by_key(|e| (e.tree, e.start));
         let logged = self.take_for_log(&mut edits)?;
-        let mut inodes: SmallVec<[Edit<'a>; 8]> = SmallVec::new();
-        let mut files: SmallVec<[(Ino, Edit<'a>); 8]> = SmallVec::new();
-        for (tree, edit) in edits {
-            if tree == INODE_FILE {
-                inodes.push(edit)
-            } else {
-                files.push((tree, edit))
-            }
-        }
-        let one_tree = files.iter().all(|(t, _)| *t == files[0].0);
+        let (inodes, files) = edits.split_at(edits.partition_point(|e| e.tree == INODE_FILE));
+        let one_tree = files.iter().all(|e| e.tree == files[0].tree);
         let alone = self.vol.rules.short_circuit
             && one_tree
             && inodes.is_empty()
             && logged.is_empty()
             && self.root_size.is_none();
+        let right = if alone { Right::Word } else { Right::Copy };
+        let mut inodes = Edits::from_slice(inodes);
         let mut point = Point::None;
-        for group in files.chunk_by(|a, b| a.0 == b.0) {
-            let ino = group[0].0;
-            let group: SmallVec<[Edit<'a>; 8]> = group.iter().map(|(_, e)| *e).collect();
+        for group in files.chunk_by(|a, b| a.tree == b.tree) {
             let before = self.taken.len() as i64 - self.freed.len() as i64;
-            let right = if alone { Right::Word } else { Right::Copy };
-            if let Some((addr, value)) = self.stage_file(ino, &group, right, &mut inodes)? {
+            if let Some((addr, value)) = self.stage_file(group, right, &mut inodes)? {
                 point = Point::Word { addr, value };
             }
             let after = self.taken.len() as i64 - self.freed.len() as i64;
-            deltas.push((ino, after - before));
+            deltas.push((group[0].tree, after - before));
         }
         if !inodes.is_empty() || self.root_size.is_some() {
             inodes.sort_by_key(|e| e.start);
@@ -327,21 +326,28 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     /// commits everything is returned.
     fn stage_file(
         &mut self,
-        ino: Ino,
         edits: &[Edit<'a>],
         right: Right,
-        inodes: &mut SmallVec<[Edit<'a>; 8]>,
+        inodes: &mut Edits<'a>,
     ) -> Res<Option<(u64, u64)>> {
+        let ino = edits[0].tree;
         let addr = self.home(ino)?;
         let tree = self.vol.tree(addr)?;
         match Crawl::new(self, ino, tree.size).tree(&tree, edits, right)? {
             RootOutcome::Same => {}
             RootOutcome::Word { addr, value } => return Ok(Some((addr, value))),
             RootOutcome::Hidden(ha) => self.put_word(addr + at::HA, ha.0)?,
-            RootOutcome::Neutral(ha) => self.neutral.push((addr + at::HA, ha.0)),
+            RootOutcome::Neutral(ha) => {
+                if hit(Bug::HeightAndRootApart) {
+                    let half = HeightAddr::new(ha.height(), tree.ha.block());
+                    self.put_word(addr + at::HA, half.0)?;
+                }
+                self.neutral.push((addr + at::HA, ha.0));
+            }
             RootOutcome::Visible(ha) => {
                 let start = (ino.0 - 1) * INODE + at::HA;
                 inodes.push(Edit {
+                    tree: INODE_FILE,
                     start,
                     end: start + 8,
                     what: What::Word(ha.0),
@@ -480,10 +486,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
 
     /// In mode `log`: takes out of `edits` what a log record will do, if that is cheaper
     /// than copies. Returns physical addresses and bytes; empty for none.
-    fn take_for_log(
-        &mut self,
-        edits: &mut SmallVec<[(Ino, Edit<'a>); 8]>,
-    ) -> Res<Vec<(u64, SmallVec<[u8; 32]>)>> {
+    fn take_for_log(&mut self, edits: &mut Edits<'a>) -> Res<Vec<(u64, SmallVec<[u8; 32]>)>> {
         if !self.vol.rules.log || edits.is_empty() || self.root_size.is_some() {
             return Ok(Vec::new());
         }
