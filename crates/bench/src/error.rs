@@ -33,11 +33,19 @@ pub enum Error {
     },
     /// The mapped file that stands in for persistent memory could not be made.
     #[error("{what}: {source}")]
-    Medium {
+    Open {
         /// What was being done.
         what: String,
         /// Why it failed.
         source: medium::OpenError,
+    },
+    /// The medium failed.
+    #[error("{what}: {source}")]
+    Medium {
+        /// What was being done.
+        what: String,
+        /// Why it failed.
+        source: medium::MediumError,
     },
     /// A program that the benchmark needs is missing or failed.
     #[error("{program}: {why}")]
@@ -76,4 +84,5 @@ macro_rules! context {
 context!(Errno, Call, errno);
 context!(io::Error, Io, source);
 context!(bpfs::Error, Engine, source);
-context!(medium::OpenError, Medium, source);
+context!(medium::OpenError, Open, source);
+context!(medium::MediumError, Medium, source);

@@ -4,7 +4,6 @@ use crate::Engine;
 use crate::error::{Context, Result};
 use bpfs::{Bpfs, MkfsOptions, MountOptions};
 use medium::{Counting, MapOptions, MappedPmem, MemoryPmem, Pmem, Reserve};
-use std::path::Path;
 use std::sync::Arc;
 use vfs::{FileSystem, ManualClock, ModelFs, ModelOptions, Timestamp};
 
@@ -14,46 +13,55 @@ const IMAGE_BYTES: u64 = 256 << 20;
 /// Pages that are touched beforehand.
 const PAGE_BYTES: u64 = 4096;
 
-/// A new engine over a mapped file in `/dev/shm`, with real flushes and fences. The file
-/// is already unlinked: it goes away with the value.
+/// A new engine, over [`flushing_memory`] where it needs a medium.
 pub(crate) fn on_shared_memory(engine: Engine) -> Result<Arc<dyn FileSystem>> {
     let mode = match engine {
         Engine::Model => return Ok(Arc::new(ModelFs::new(ModelOptions::default()))),
         Engine::Bpfs(mode) => mode,
     };
-    let dir = tempfile::Builder::new()
-        .prefix("selvedge-bench-")
-        .tempdir_in("/dev/shm")
-        .what(|| "making a directory in /dev/shm".into())?;
-    let pm = map_flushing(&dir.path().join("image"), IMAGE_BYTES, Reserve::Whole)?;
-    touch(&pm);
+    let pm = flushing_memory(IMAGE_BYTES)?;
     let options = MountOptions::default();
     Ok(Arc::new(fresh(pm, mode, options)?))
 }
 
-/// A new BPFS in memory, and the counters of what it does there. Its clock moves a
-/// microsecond at each reading, so that counts repeat exactly.
-pub(crate) fn counted(
-    mode: Option<bpfs::Mode>,
-) -> Result<(Arc<dyn FileSystem>, Arc<Counting<MemoryPmem>>)> {
+/// A medium that counts, and a new BPFS on it.
+pub(crate) struct Counted {
+    /// What the file system does to the medium.
+    pub pm: Arc<Counting<MemoryPmem>>,
+    /// The file system.
+    pub fs: Arc<dyn FileSystem>,
+}
+
+/// A new BPFS in counting memory. Its clock moves a microsecond at each reading, so that
+/// counts repeat exactly.
+pub(crate) fn counted(mode: Option<bpfs::Mode>) -> Result<Counted> {
     let pm = Arc::new(Counting::new(MemoryPmem::new(IMAGE_BYTES)));
     let options = MountOptions {
         clock: Arc::new(ManualClock::new(Timestamp(1 << 60), 1000)),
         ..MountOptions::default()
     };
-    let fs = fresh(pm.clone(), mode, options)?;
-    Ok((Arc::new(fs), pm))
+    let fs = Arc::new(fresh(pm.clone(), mode, options)?);
+    Ok(Counted { pm, fs })
 }
 
-/// Makes a file and maps it as if it were persistent memory.
-pub(crate) fn map_flushing(path: &Path, len_bytes: u64, reserve: Reserve) -> Result<MappedPmem> {
-    let what = || "making an image".to_owned();
-    medium::create_file(path, len_bytes, reserve).what(what)?;
+/// A mapped file in `/dev/shm` that is treated as persistent memory, with real flushes and
+/// fences. All its pages are there and mapped. The file is already unlinked: it goes away
+/// with the value.
+pub(crate) fn flushing_memory(len_bytes: u64) -> Result<MappedPmem> {
+    let what = || "making an image in /dev/shm".to_owned();
+    let dir = tempfile::Builder::new()
+        .prefix("selvedge-bench-")
+        .tempdir_in("/dev/shm")
+        .what(what)?;
+    let path = dir.path().join("image");
+    medium::create_file(&path, len_bytes, Reserve::Whole).what(what)?;
     let options = MapOptions {
         force_flush: true,
         ..MapOptions::default()
     };
-    MappedPmem::open(path, &options).what(what)
+    let pm = MappedPmem::open(&path, &options).what(what)?;
+    touch(&pm);
+    Ok(pm)
 }
 
 /// Makes a file system in `mode` and mounts it.

@@ -6,6 +6,7 @@
 //! half one by one, less the clock's cost, which gives the tail. The medium's counters
 //! come from a pass of their own, so that counting does not slow the timed one.
 
+mod floor;
 mod goals;
 mod ops;
 mod surface;
@@ -128,7 +129,9 @@ pub fn run(options: &Options) -> Result<Report> {
             slice.run(surface.as_mut(), timer)?;
         }
     }
-    report(targets, options, machine)
+    let mut report = report(targets, options, machine)?;
+    report.notes.push(floor::measure()?);
+    Ok(report)
 }
 
 /// Medians in nanoseconds of all operations, by system calls on a directory.
@@ -350,12 +353,12 @@ fn count(engine: Engine) -> Result<BTreeMap<Op, PerOp>> {
     let Engine::Bpfs(mode) = engine else {
         return Ok(BTreeMap::new());
     };
-    let (fs, pm) = images::counted(mode)?;
+    let counted = images::counted(mode)?;
     let mut counter = Counter {
-        pm,
+        pm: counted.pm,
         seen: BTreeMap::new(),
     };
-    let mut surface = surface::Engine::new(fs)?;
+    let mut surface = surface::Engine::new(counted.fs)?;
     Slice::new(COUNTED).run(&mut surface, &mut counter)?;
     Ok(counter.seen)
 }

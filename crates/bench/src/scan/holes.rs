@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const PAGE_BYTES: u64 = 4096;
 
+/// To compare with: faster than looking at each byte.
+static ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
+
 /// A region of zeros at first; pages come into being when something is stored.
 pub(super) struct Holes<P> {
     inner: P,
@@ -42,7 +45,7 @@ impl<P: Pmem> Holes<P> {
     fn store_by(&self, off: u64, bytes: &[u8], store: impl Fn(&P, u64, &[u8])) {
         for (page, off, part) in parts(off, bytes.len() as u64) {
             let bytes = &bytes[part];
-            if self.exists(page) || bytes.iter().any(|byte| *byte != 0) {
+            if self.exists(page) || *bytes != ZEROS[..bytes.len()] {
                 self.bring_into_being(page);
                 store(&self.inner, off, bytes);
             }
