@@ -11,10 +11,12 @@ mod output;
 mod random;
 mod signature;
 mod size;
+mod terminal;
 
 use clap::{Parser, Subcommand};
 use failure::{Outcome, code};
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing::level_filters::LevelFilter;
 
@@ -34,8 +36,12 @@ enum Command {
     Mkfs(commands::mkfs::Args),
     Mount(commands::mount::Args),
     Umount(commands::umount::Args),
+    Fsck(commands::fsck::Args),
     Info(commands::info::Args),
+    Dump(commands::dump::Args),
     Guarantees(commands::guarantees::Args),
+    Crash(commands::crash::Args),
+    Bench(commands::bench::Args),
     Completions(commands::completions::Args),
     Manpages(commands::manpages::Args),
 }
@@ -46,8 +52,12 @@ impl Command {
             Self::Mkfs(args) => args.run(),
             Self::Mount(args) => args.run(),
             Self::Umount(args) => args.run(),
+            Self::Fsck(args) => args.run(),
             Self::Info(args) => args.run(),
+            Self::Dump(args) => args.run(),
             Self::Guarantees(args) => args.run(),
+            Self::Crash(args) => args.run(),
+            Self::Bench(args) => args.run(),
             Self::Completions(args) => args.run(),
             Self::Manpages(args) => args.run(),
         }
@@ -95,6 +105,7 @@ fn log(verbose: u8) {
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .without_time()
         .init();
 }

@@ -76,7 +76,8 @@ impl Mount {
         self.unmounter.clone()
     }
 
-    /// Answers requests until the file system is unmounted, by whomever.
+    /// Answers requests until the file system is unmounted, by whomever. A last
+    /// [`sync`](FileSystem::sync) is left to the caller.
     ///
     /// # Errors
     /// [`Error::Connection`] if requests cannot be read any more.

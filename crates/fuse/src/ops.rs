@@ -248,10 +248,6 @@ impl Ops {
         self.fs.fsyncdir(cx, Ino(ino), data_only)
     }
 
-    pub(crate) fn sync(&self) -> Result<()> {
-        self.fs.sync()
-    }
-
     pub(crate) fn statfs(&self) -> Result<StatFs> {
         self.fs.statfs()
     }

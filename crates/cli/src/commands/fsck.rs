@@ -109,6 +109,10 @@ fn text(path: &Path, report: &Report) -> String {
         let _ = writeln!(text, "{name}: {kind}: {finding}");
     }
     let more = if report.truncated { " or more" } else { "" };
-    let _ = writeln!(text, "{name}: {}{more} violations of the format", report.findings.len());
+    let _ = writeln!(
+        text,
+        "{name}: {}{more} violations of the format",
+        report.findings.len()
+    );
     text
 }

@@ -1,6 +1,10 @@
 //! One module per command: its arguments and what it does.
 
+pub mod bench;
 pub mod completions;
+pub mod crash;
+pub mod dump;
+pub mod fsck;
 pub mod guarantees;
 pub mod info;
 pub mod manpages;

@@ -66,6 +66,9 @@ pub struct Args {
     /// memory (150,4000)
     #[arg(long, value_name = "NS[,MB]", num_args = 0..=1, require_equals = true, default_missing_value = "150,4000", value_parser = latency)]
     emulate_latency: Option<LatencyModel>,
+    /// Where the server in the background writes warnings and errors
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
     /// Check the arguments, but do not mount (for mount(8))
     #[arg(short = 'f', hide = true)]
     fake: bool,
@@ -97,7 +100,7 @@ impl Args {
         let opened = self
             .open(&options)
             .map_err(|e| e.with_code(code::MOUNT_FAILED))?;
-        serve(opened, &self.dir, &options)
+        serve(opened, &self.dir, &options, self.log.as_deref())
     }
 
     fn open(&self, options: &Options) -> Result<Opened, Failure> {

@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 /// Marks the environment of the process that serves.
@@ -73,20 +74,24 @@ pub fn leave_session() {
 }
 
 /// In the second process, when it serves: tells the user `told` and lets the first
-/// process go; from here on nobody reads what this one prints.
+/// process go. What this one prints from here on goes to `log`, or to nobody.
 ///
 /// # Errors
-/// If the first process is gone.
-pub fn serves(told: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(told.as_bytes())?;
-    out.write_all(&[READY])?;
-    out.flush()?;
+/// If the first process is gone, or the log cannot be written.
+pub fn serves(told: &str, log: Option<&Path>) -> io::Result<()> {
     let null = OpenOptions::new()
         .read(true)
         .write(true)
         .open("/dev/null")?;
+    let log = match log {
+        Some(path) => &OpenOptions::new().append(true).create(true).open(path)?,
+        None => &null,
+    };
+    let mut out = io::stdout().lock();
+    out.write_all(told.as_bytes())?;
+    out.write_all(&[READY])?;
+    out.flush()?;
     rustix::stdio::dup2_stdout(&null)?;
-    rustix::stdio::dup2_stderr(&null)?;
+    rustix::stdio::dup2_stderr(log)?;
     std::env::set_current_dir("/")
 }

@@ -112,6 +112,11 @@ impl Switch {
         let _ = self.region.cut(self.seed, self.model);
     }
 
+    /// Whether the power is gone.
+    pub fn is_cut(&self) -> bool {
+        self.region.outcome().is_some()
+    }
+
     /// Waits in the background for the power to go, by whatever cause; then reports,
     /// takes the mount away and ends the process.
     pub fn watch(self, unmounter: Unmounter) {

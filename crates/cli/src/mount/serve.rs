@@ -27,7 +27,9 @@ pub struct Opened {
 }
 
 /// Mounts `opened` on `dir` and serves it until it is unmounted or a signal ends it.
-pub fn serve(opened: Opened, dir: &Path, options: &Options) -> Outcome {
+///
+/// `log`: where a server in the background writes what it would have printed.
+pub fn serve(opened: Opened, dir: &Path, options: &Options, log: Option<&Path>) -> Outcome {
     let failed = |e: &dyn std::fmt::Display| Failure::new(e).with_code(code::MOUNT_FAILED);
     // Caught from before the mount on, so that no signal can leave a dead one behind.
     let mut signals = vec![SIGTERM, SIGINT, SIGHUP];
@@ -47,21 +49,35 @@ pub fn serve(opened: Opened, dir: &Path, options: &Options) -> Outcome {
         told.push_str(&note);
         told.push('\n');
     }
-    if let Err(e) = tell(&told) {
+    if let Err(e) = tell(&told, log) {
         let _ = unmounter.detach();
         return Err(failed(&e));
     }
     if let Some(switch) = &switch {
         switch.clone().watch(unmounter.clone());
     }
-    thread::spawn(move || on_signals(signals, &unmounter, &*fs, switch.as_ref()));
+    let (signalled_fs, signalled_switch) = (Arc::clone(&fs), switch.clone());
+    thread::spawn(move || on_signals(signals, &unmounter, &*signalled_fs, signalled_switch));
     mount.serve().map_err(|e| failed(&e))?;
+    if switch.is_some_and(|s| s.is_cut()) {
+        // The watch is about to end the process.
+        loop {
+            thread::park();
+        }
+    }
+    let synced = fs.sync();
+    synced.map_err(|e| {
+        failed(&format_args!(
+            "{}: the last sync failed: {e}",
+            dir.display()
+        ))
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(told: &str) -> Result<(), Failure> {
+fn tell(told: &str, log: Option<&Path>) -> Result<(), Failure> {
     if daemon::is_second() {
-        daemon::serves(told).map_err(Failure::new)
+        daemon::serves(told, log).map_err(Failure::new)
     } else {
         crate::output::print(told)
     }
@@ -89,10 +105,10 @@ fn on_signals(
     mut signals: Signals,
     unmounter: &Unmounter,
     fs: &dyn FileSystem,
-    switch: Option<&Switch>,
+    switch: Option<Switch>,
 ) {
     for signal in signals.forever() {
-        if let (SIGUSR1, Some(switch)) = (signal, switch) {
+        if let (SIGUSR1, Some(switch)) = (signal, &switch) {
             switch.cut();
             continue;
         }

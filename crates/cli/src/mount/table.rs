@@ -22,8 +22,8 @@ pub struct Entry {
 /// If the table cannot be read.
 pub fn find(dir: &Path) -> io::Result<Option<Entry>> {
     let table = fs::read("/proc/self/mountinfo")?;
-    let entries = table.split(|b| *b == b'\n').filter_map(parse);
-    Ok(entries.filter(|e| e.dir == dir).next_back())
+    let mut entries = table.split(|b| *b == b'\n').filter_map(parse);
+    Ok(entries.rfind(|e| e.dir == dir))
 }
 
 /// `36 35 98:0 /root /dir options [tag...] - type source super-options`

@@ -210,12 +210,6 @@ impl Filesystem for DevFuse {
         Ok(())
     }
 
-    fn destroy(&mut self) {
-        if let Err(e) = self.ops.sync() {
-            tracing::error!("the last sync failed: {e}");
-        }
-    }
-
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.ops.lookup(&ctx(req), parent.0, name.as_bytes()) {
             Ok(Some(attr)) => reply_entry(Ok(attr), reply),

@@ -1,0 +1,198 @@
+//! `selvedge bench`: bytes, nanoseconds, memory.
+
+use crate::failure::{Failure, Outcome};
+use crate::{output, terminal};
+use bench::{Engine, bytes, micro, mounted, report, scan};
+use clap::Subcommand;
+use serde::Serialize;
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Measure
+#[derive(Debug, clap::Args)]
+#[command(arg_required_else_help = true)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Bytes(Bytes),
+    Micro(Micro),
+    Scan(Scan),
+    Mounted(Mounted),
+    All(All),
+}
+
+/// Count the bytes that each call writes, in every mode, beside the published figures
+#[derive(Debug, clap::Args)]
+struct Bytes {
+    /// The type
+    #[arg(long = "type", short = 't', value_name = "TYPE", default_value = "bpfs", value_parser = ["bpfs"])]
+    fs_type: String,
+    /// Print JSON: rows of op, mode, bytes, paper
+    #[arg(long)]
+    json: bool,
+}
+
+/// Time single operations, on engines in this process and on directories
+#[derive(Debug, clap::Args)]
+struct Micro {
+    /// An engine: bpfs, bpfs:MODE or model; may be repeated
+    #[arg(long = "type", short = 't', value_name = "TYPE")]
+    types: Vec<Engine>,
+    /// A directory to compare with; may be repeated
+    #[arg(long = "dir", value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    /// Also ext4 on a loop device over tmpfs (root only)
+    #[arg(long)]
+    ext4: bool,
+    /// Slices for each target; more of them are steadier
+    #[arg(long, value_name = "N", default_value_t = micro::Options::default().rounds)]
+    rounds: u32,
+    /// Print JSON: rows of target, op, ns_median, ns_p99, flushes, fences, bytes
+    #[arg(long)]
+    json: bool,
+}
+
+/// Time a mount of a file system full of small files, and weigh its memory
+#[derive(Debug, clap::Args)]
+struct Scan {
+    /// Measure this image, in this process, instead of making one
+    #[arg(long, value_name = "PATH")]
+    image: Option<PathBuf>,
+    /// How many files to make
+    #[arg(long, value_name = "N", default_value_t = scan::Options::default().files)]
+    files: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Run workloads on mounts, and compare with the in-memory model's mount
+#[derive(Debug, clap::Args)]
+struct Mounted {
+    /// An engine: bpfs or bpfs:MODE; may be repeated
+    #[arg(long = "type", short = 't', value_name = "TYPE")]
+    types: Vec<Engine>,
+    /// Leave libfuse's passthrough examples out
+    #[arg(long)]
+    no_passthrough: bool,
+    /// Files in the tree that is unpacked
+    #[arg(long, value_name = "N", default_value_t = mounted::Options::default().files)]
+    files: u32,
+    /// How often each workload runs
+    #[arg(long, value_name = "N", default_value_t = mounted::Options::default().repeats)]
+    repeats: u32,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Run everything, and write tables and plots to a directory
+#[derive(Debug, clap::Args)]
+struct All {
+    /// The directory; made if it is not there
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(&self) -> Outcome {
+        match &self.command {
+            Command::Bytes(args) => {
+                let measured = waiting("counting", || bytes::run(&bytes::Options::default()));
+                show(measured, args.json)
+            }
+            Command::Micro(args) => show(
+                waiting("measuring", || micro::run(&args.options())),
+                args.json,
+            ),
+            Command::Scan(args) => show(
+                waiting("measuring", || scan::run(&args.options())),
+                args.json,
+            ),
+            Command::Mounted(args) => show(
+                waiting("measuring", || mounted::run(&args.options())),
+                args.json,
+            ),
+            Command::All(args) => args.run(),
+        }
+    }
+}
+
+fn waiting<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
+    let spinner = terminal::spinner(what);
+    let done = work();
+    spinner.finish_and_clear();
+    done
+}
+
+fn show<R: Serialize + Display>(report: bench::Result<R>, json: bool) -> Outcome {
+    let report = report.map_err(Failure::new)?;
+    if json {
+        output::print_json(&report)?;
+    } else {
+        output::print(format!("{report}\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Micro {
+    fn options(&self) -> micro::Options {
+        let mut options = micro::Options {
+            dirs: self.dirs.clone(),
+            with_ext4: self.ext4,
+            rounds: self.rounds,
+            ..micro::Options::default()
+        };
+        if !self.types.is_empty() {
+            options.types.clone_from(&self.types);
+        }
+        options
+    }
+}
+
+impl Scan {
+    fn options(&self) -> scan::Options {
+        scan::Options {
+            image: self.image.clone(),
+            files: self.files,
+            // The measured process must not be the one that built the image.
+            program: std::env::current_exe()
+                .ok()
+                .filter(|_| self.image.is_none()),
+            ..scan::Options::default()
+        }
+    }
+}
+
+impl Mounted {
+    fn options(&self) -> mounted::Options {
+        let mut options = mounted::Options {
+            with_passthrough: !self.no_passthrough,
+            files: self.files,
+            repeats: self.repeats,
+            ..mounted::Options::default()
+        };
+        if !self.types.is_empty() {
+            options.types.clone_from(&self.types);
+        }
+        options
+    }
+}
+
+impl All {
+    fn run(&self) -> Outcome {
+        let spinner = terminal::spinner("measuring");
+        let mut progress = |next: &str| spinner.set_message(next.to_owned());
+        let done = report::run_all(&self.dir, &report::Options::default(), &mut progress);
+        spinner.finish_and_clear();
+        done.map_err(Failure::new)?;
+        output::print(format!("tables and plots are in {}\n", self.dir.display()))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

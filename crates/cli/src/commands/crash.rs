@@ -1,0 +1,247 @@
+//! `selvedge crash`: what a power cut could leave, all of it.
+
+use crate::failure::{Failure, Outcome, code};
+use crate::{output, terminal};
+use bpfs::{Atime, Bpfs, MkfsOptions, Mode, MountOptions};
+use clap::Subcommand;
+use crash::{FailureId, FailureReport, Model, Options, Progress, System, explore, replay};
+use medium::Pmem;
+use std::fmt::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use vfs::check::Report;
+use vfs::{Clock, FileSystem};
+
+/// Explore crash states, or look at one again
+#[derive(Debug, clap::Args)]
+#[command(arg_required_else_help = true)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Test(Test),
+    Replay(Replay),
+}
+
+/// Run scripts of calls, and judge every state that a power cut could leave
+///
+/// Exits with 1 if a promise was broken. Each failure is one line that begins with an
+/// id, which `crash replay` takes.
+#[derive(Debug, clap::Args)]
+struct Test {
+    /// The type
+    #[arg(long = "type", short = 't', value_name = "TYPE", default_value = "bpfs", value_parser = ["bpfs"])]
+    fs_type: String,
+    /// Commit mode: sp, sc, a, t, at, other, log
+    #[arg(long, value_name = "MODE", default_value_t = MkfsOptions::default().mode)]
+    mode: Mode,
+    /// Longest scripts of the enumeration: 1, 2 or 3 calls
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=3))]
+    ops: u32,
+    /// How many scripts of three calls to draw; 0 takes all
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    sample: u64,
+    /// How many long random scripts to add
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    random: u64,
+    /// Calls in each of them
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    random_len: usize,
+    /// Seed of all that is random
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// What memory may do: words (any subset of the 8-byte words that are not durable)
+    /// or lines (each cache line keeps a prefix of its stores)
+    #[arg(long, value_name = "MODEL", default_value_t = Model::Words)]
+    model: Model,
+    /// Further crashes inside the recovery: 0, 1 or 2
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=2))]
+    recovery_depth: u8,
+    /// Stop after so many failures
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    max_failures: usize,
+    /// Start no further script after so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    time_limit: Option<u64>,
+    /// Threads; by default one per CPU
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Visit the state of one failure again, and say what is wrong there
+///
+/// Exits with 1 if it still fails, 0 if it does not.
+#[derive(Debug, clap::Args)]
+struct Replay {
+    /// The id that `crash test` printed
+    id: FailureId,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(&self) -> Outcome {
+        match &self.command {
+            Command::Test(test) => test.run(),
+            Command::Replay(replay) => replay.run(),
+        }
+    }
+}
+
+impl Test {
+    fn run(&self) -> Outcome {
+        let bar = terminal::bar(0);
+        let show = |p: &Progress| {
+            bar.set_length(p.workloads_total);
+            bar.set_position(p.workloads);
+            bar.set_message(format!("{} states, {} violations", p.states, p.violations));
+        };
+        let found = explore(&BpfsSystem(self.mode), &self.options(), &show);
+        bar.finish_and_clear();
+        let found = found.map_err(Failure::new)?;
+        if self.json {
+            output::print_json(&found)?;
+        } else {
+            output::print(text(&found))?;
+        }
+        Ok(verdict(found.violations == 0))
+    }
+
+    fn options(&self) -> Options {
+        let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
+        Options {
+            ops: self.ops,
+            sample: (self.sample != 0).then_some(self.sample),
+            random_scripts: self.random,
+            random_len: self.random_len,
+            seed: self.seed,
+            model: self.model,
+            recovery_depth: self.recovery_depth.into(),
+            time_limit: self.time_limit.map(Duration::from_secs),
+            max_failures: self.max_failures,
+            threads: self.threads.unwrap_or_else(cpus).max(1),
+            ..Options::default()
+        }
+    }
+}
+
+impl Replay {
+    fn run(&self) -> Outcome {
+        let mode = self.id.system.strip_prefix("bpfs-");
+        let mode = mode.and_then(|m| m.parse().ok()).ok_or_else(|| {
+            Failure::new(format_args!(
+                "{}: the system {} is unknown",
+                self.id, self.id.system
+            ))
+        })?;
+        let failure = replay(&BpfsSystem(mode), &self.id).map_err(Failure::new)?;
+        if self.json {
+            output::print_json(&failure)?;
+        } else {
+            output::print(match &failure {
+                Some(failure) => failure_text(failure),
+                None => format!("{}: nothing is wrong there any more\n", self.id),
+            })?;
+        }
+        Ok(verdict(failure.is_none()))
+    }
+}
+
+fn verdict(fine: bool) -> ExitCode {
+    if fine {
+        ExitCode::SUCCESS
+    } else {
+        code::FAILED.into()
+    }
+}
+
+fn text(found: &crash::Outcome) -> String {
+    let mut text = String::new();
+    for failure in &found.failures {
+        text.push_str(&failure_text(failure));
+    }
+    let part = if found.complete {
+        ""
+    } else {
+        " (not all that were asked for)"
+    };
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "{} under the model {}, seed {}: {} scripts{part}, {} crash states ({} distinct), \
+         {} violations, {:.1} s, {:.0} states per second",
+        found.system,
+        found.model,
+        found.seed,
+        found.workloads,
+        found.states_explored,
+        found.states_distinct,
+        found.violations,
+        found.seconds,
+        found.states_per_second
+    );
+    text
+}
+
+/// The failure's line, and the shortest script that is known to fail like it.
+fn failure_text(failure: &FailureReport) -> String {
+    let from = if failure.on_setup {
+        "a small tree"
+    } else {
+        "an empty file system"
+    };
+    let mut text = format!("{failure}\n  shrunk, on {from}:\n");
+    for line in failure.shrunk.lines() {
+        let _ = writeln!(text, "    {line}");
+    }
+    text
+}
+
+/// BPFS in one mode, as the explorer needs it.
+struct BpfsSystem(Mode);
+
+impl System for BpfsSystem {
+    fn id(&self) -> String {
+        format!("bpfs-{}", self.0)
+    }
+
+    fn image_bytes(&self) -> u64 {
+        bpfs::format::MIN_BLOCKS * bpfs::format::BLOCK
+    }
+
+    fn format(&self, pm: &dyn Pmem) -> Result<(), String> {
+        let options = MkfsOptions {
+            mode: self.0,
+            ..MkfsOptions::default()
+        };
+        bpfs::mkfs(pm, &options).map_err(|e| e.to_string())
+    }
+
+    fn open(
+        &self,
+        pm: Arc<dyn Pmem>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Box<dyn FileSystem>, String> {
+        let options = MountOptions {
+            read_only: false,
+            mode: None,
+            atime: Atime::Never,
+            clock,
+        };
+        let fs = Bpfs::open(pm, options).map_err(|e| e.to_string())?;
+        Ok(Box::new(fs))
+    }
+
+    fn check(&self, pm: &dyn Pmem) -> Report {
+        bpfs::check(pm)
+    }
+}

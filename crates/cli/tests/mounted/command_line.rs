@@ -1,0 +1,260 @@
+//! Names, arguments, exit codes.
+
+use crate::fixture::{Place, finish, run, selvedge, stderr, stdout};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::process::{Command, Stdio};
+
+/// The program under another name.
+fn called(place: &Place, name: &str) -> Command {
+    let link = place.path(name);
+    if !link.exists() {
+        symlink(env!("CARGO_BIN_EXE_selvedge"), &link).unwrap();
+    }
+    let mut command = Command::new(link);
+    command.stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn the_names_that_mount_and_fsck_and_mkfs_look_for() {
+    let place = Place::new();
+    let file = File::create(place.image()).unwrap();
+    file.set_len(4 << 20).unwrap();
+    for mkfs in ["mkfs.bpfs", "mkfs.selvedge"] {
+        finish(0, called(&place, mkfs).args(["-f", place.image_str()]));
+    }
+    for fsck in ["fsck.selvedge", "fsck.fuse.selvedge"] {
+        for flags in [&["-a"][..], &["-p"], &["-y"], &["-n", "-f"], &["-C0", "-r"]] {
+            finish(0, called(&place, fsck).args(flags).arg(place.image()));
+        }
+    }
+    // As mount(8) calls its helpers.
+    for mount in ["mount.selvedge", "mount.fuse.selvedge"] {
+        let options = "rw,noatime,_netdev,nofail,x-systemd.automount,user=root";
+        let mut helper = called(&place, mount);
+        helper.args([
+            place.image_str(),
+            place.dir_str(),
+            "-n",
+            "-v",
+            "-o",
+            options,
+        ]);
+        finish(0, helper.args(["-t", "fuse.selvedge"]));
+        fs::write(place.dir().join(mount), "").unwrap();
+        place.umount();
+        let mut fake = called(&place, mount);
+        finish(0, fake.args([place.image_str(), place.dir_str(), "-f"]));
+        assert!(!place.is_mounted());
+    }
+}
+
+#[test]
+fn mount_options_that_are_unknown_are_named() {
+    let place = Place::with_image();
+    let mount = |code, args: &[&str]| {
+        let first = ["mount", place.image_str(), place.dir_str()];
+        run(code, &[&first, args].concat())
+    };
+    let refused = mount(1, &["-o", "ro,data=journal"]);
+    assert!(
+        stderr(&refused).contains("'data=journal'"),
+        "{}",
+        stderr(&refused)
+    );
+    mount(0, &["-s", "-o", "ro,data=journal"]);
+    place.umount();
+    mount(1, &["--no-such-flag"]);
+    mount(1, &["-t", "ext4"]);
+    assert!(!place.is_mounted());
+}
+
+#[test]
+fn mounts_that_fail_exit_with_32_and_leave_no_server() {
+    let place = Place::with_image();
+    let missing = run(32, &["mount", "/no/such/image", place.dir_str()]);
+    assert!(
+        stderr(&missing).contains("/no/such/image"),
+        "{}",
+        stderr(&missing)
+    );
+    let no_dir = run(32, &["mount", place.image_str(), "/no/such/dir"]);
+    assert!(
+        stderr(&no_dir).contains("/no/such/dir"),
+        "{}",
+        stderr(&no_dir)
+    );
+    fs::write(place.path("zeros"), [0; 1 << 20]).unwrap();
+    let zeros = place.path("zeros");
+    let other = finish(32, selvedge().arg("mount").arg(&zeros).arg(place.dir()));
+    assert!(
+        stderr(&other).contains("not a BPFS file system"),
+        "{}",
+        stderr(&other)
+    );
+    assert_eq!(stderr(&other).lines().count(), 1);
+    // Nobody holds the image.
+    place.fsck();
+}
+
+#[test]
+fn mkfs_does_not_overwrite_what_it_knows() {
+    let place = Place::new();
+    let file = File::create(place.image()).unwrap();
+    file.set_len(4 << 20).unwrap();
+    file.write_all_at(&[0x53, 0xef], 0x438).unwrap();
+    let refused = run(1, &["mkfs", place.image_str()]);
+    assert!(stderr(&refused).contains("ext4"), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("--force"), "{}", stderr(&refused));
+    run(0, &["mkfs", "--force", place.image_str()]);
+    let refused = run(1, &["mkfs", "--size", "8M", place.image_str()]);
+    assert!(stderr(&refused).contains("BPFS"), "{}", stderr(&refused));
+    assert_eq!(file.metadata().unwrap().len(), 4 << 20);
+    run(0, &["mkfs", "--force", "--size", "8M", place.image_str()]);
+    assert_eq!(file.metadata().unwrap().len(), 8 << 20);
+    run(1, &["mkfs", "--force", "--size", "8191", place.image_str()]);
+    run(1, &["mkfs", "--force", "--size", "512K", place.image_str()]);
+    assert_eq!(file.metadata().unwrap().len(), 8 << 20);
+    let missing = finish(1, selvedge().arg("mkfs").arg(place.path("missing")));
+    assert!(stderr(&missing).contains("--size"), "{}", stderr(&missing));
+    run(2, &["mkfs", "--size", "many", place.image_str()]);
+}
+
+#[test]
+fn fsck_exits_as_its_manual_says() {
+    let place = Place::with_image();
+    run(16, &["fsck"]);
+    run(16, &["fsck", "--repair-everything", place.image_str()]);
+    run(8, &["fsck", "/no/such/image"]);
+    fs::write(place.path("zeros"), [0; 1 << 20]).unwrap();
+    finish(8, selvedge().arg("fsck").arg(place.path("zeros")));
+    let clean = run(0, &["fsck", "--json", place.image_str()]);
+    let clean: serde_json::Value = serde_json::from_str(&stdout(&clean)).unwrap();
+    assert_eq!(clean["clean"], true);
+
+    // The root record, made to point past the end.
+    let file = File::options().write(true).open(place.image()).unwrap();
+    file.write_all_at(&[0xff; 6], bpfs::format::at::SUPER_ROOT + 1)
+        .unwrap();
+    let bad = run(4, &["fsck", "--json", place.image_str()]);
+    let bad: serde_json::Value = serde_json::from_str(&stdout(&bad)).unwrap();
+    assert_eq!(bad["clean"], false);
+    assert!(bad["findings"].as_array().is_some_and(|f| !f.is_empty()));
+    run(4, &["fsck", "-n", place.image_str()]);
+}
+
+#[test]
+fn info_describes_the_image() {
+    let place = Place::with_image();
+    let json = run(0, &["info", "--json", place.image_str()]);
+    let json: serde_json::Value = serde_json::from_str(&stdout(&json)).unwrap();
+    assert_eq!(json["type"], "bpfs");
+    assert_eq!(json["size_bytes"], 64 << 20);
+    assert_eq!(json["durability"], "process");
+    assert_eq!(json["guarantees"]["durable"], "at-return");
+    assert!(json["blocks_free"].as_u64().is_some_and(|n| n > 16_000));
+    let text = stdout(&run(0, &["info", place.image_str()]));
+    assert!(
+        text.contains("64.00 MiB") && text.contains("not a crash of the machine"),
+        "{text}"
+    );
+    run(1, &["info", "/no/such/image"]);
+}
+
+#[test]
+fn dump_shows_an_inode_by_number_and_by_path() {
+    let place = Place::with_image();
+    place.mount(&[]);
+    fs::create_dir(place.dir().join("d")).unwrap();
+    fs::write(place.dir().join("d/file"), [1; 10_000]).unwrap();
+    let ino = fs::metadata(place.dir().join("d/file")).unwrap().ino();
+    place.umount();
+    let dump = |code, args: &[&str]| {
+        let first = ["dump", place.image_str()];
+        stdout(&run(code, &[&first, args].concat()))
+    };
+    let by_path = dump(0, &["--path", "/d/file"]);
+    assert!(by_path.contains("10000"), "{by_path}");
+    assert_eq!(dump(0, &["--inode", &ino.to_string()]), by_path);
+    assert!(!dump(0, &[]).is_empty());
+    dump(1, &["--path", "/none"]);
+    dump(1, &["--inode", "999999"]);
+    dump(2, &["--inode", "1", "--path", "/"]);
+}
+
+#[test]
+fn crash_test_reports_in_json() {
+    let json = run(
+        0,
+        &["crash", "test", "--ops", "1", "--json", "--model", "lines"],
+    );
+    let json: serde_json::Value = serde_json::from_str(&stdout(&json)).unwrap();
+    for key in ["workloads", "states_explored", "states_distinct"] {
+        assert!(json[key].as_u64().is_some_and(|n| n > 0), "{key}");
+    }
+    assert_eq!(json["violations"], 0);
+    assert!(json["seconds"].is_f64());
+    let unknown = run(1, &["crash", "replay", "other:words:e1.0:0:live"]);
+    assert!(
+        stderr(&unknown).contains("system other"),
+        "{}",
+        stderr(&unknown)
+    );
+    run(2, &["crash", "replay", "nonsense"]);
+}
+
+#[test]
+fn guarantees_are_listed_for_every_engine() {
+    let json = run(0, &["guarantees", "--json"]);
+    let json: Vec<serde_json::Value> = serde_json::from_str(&stdout(&json)).unwrap();
+    assert_eq!(json.len(), 8);
+    assert!(json.iter().all(|row| row["name"].is_string()));
+    let text = stdout(&run(0, &["guarantees"]));
+    assert!(text.contains("mode=sp") && text.contains("model"), "{text}");
+}
+
+#[test]
+fn completions_and_manual_pages() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = stdout(&run(0, &["completions", shell]));
+        assert!(script.contains("simulate-power-cut"), "{shell}");
+    }
+    let place = Place::new();
+    let man = place.path("man");
+    finish(0, selvedge().arg("manpages").arg(&man));
+    let pages = [
+        "",
+        "-mkfs",
+        "-mount",
+        "-umount",
+        "-fsck",
+        "-info",
+        "-guarantees",
+    ];
+    for page in pages {
+        let page = man.join(format!("selvedge{page}.8"));
+        let text = fs::read_to_string(&page).unwrap();
+        assert!(
+            text.contains(".TH") && text.contains("SYNOPSIS"),
+            "{}",
+            page.display()
+        );
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = selvedge()
+        .args(["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+}

@@ -1,0 +1,213 @@
+//! Images and mounts that clean up after themselves.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Every engine that can be mounted.
+pub const ENGINES: [&str; 2] = ["bpfs", "model"];
+
+/// Long enough for anything that is going to happen at all.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The program, ready for arguments.
+pub fn selvedge() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs the program and returns what it said; panics unless it exits with `code`.
+pub fn run(code: i32, args: &[&str]) -> Output {
+    finish(code, selvedge().args(args))
+}
+
+/// As [`run`], for a command that is set up already.
+pub fn finish(code: i32, command: &mut Command) -> Output {
+    let output = command.output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{command:?}: {said}");
+    output
+}
+
+/// What a command wrote to its standard output.
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What a command wrote to its standard error.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Waits for `done`; panics if it does not come.
+pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A directory with an image and a mount point in it.
+pub struct Place {
+    scratch: TempDir,
+}
+
+impl Place {
+    /// An empty one.
+    pub fn new() -> Self {
+        let place = Self {
+            scratch: tempfile::tempdir().expect("a temporary directory"),
+        };
+        std::fs::create_dir(place.dir()).expect("a mount point");
+        // Other users must get at the mount point.
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(place.scratch.path(), everybody).expect("chmod");
+        place
+    }
+
+    /// One with a BPFS image.
+    pub fn with_image() -> Self {
+        let place = Self::new();
+        run(0, &["mkfs", "--size", "64M", place.image_str()]);
+        place
+    }
+
+    /// A path in the directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    /// Where the image is, or will be.
+    pub fn image(&self) -> PathBuf {
+        self.path("image")
+    }
+
+    /// The same, as an argument. Leaks a few bytes, for shorter tests.
+    pub fn image_str(&self) -> &'static str {
+        self.image()
+            .to_str()
+            .expect("a plain path")
+            .to_owned()
+            .leak()
+    }
+
+    /// The mount point.
+    pub fn dir(&self) -> PathBuf {
+        self.path("mnt")
+    }
+
+    /// The same, as an argument.
+    pub fn dir_str(&self) -> &'static str {
+        self.dir().to_str().expect("a plain path").to_owned().leak()
+    }
+
+    /// Mounts the image, with further arguments.
+    pub fn mount(&self, args: &[&str]) {
+        let first = ["mount", self.image_str(), self.dir_str()];
+        run(0, &[&first, args].concat());
+    }
+
+    /// Starts a server in the foreground and waits until it serves.
+    pub fn serve(&self, args: &[&str]) -> Server {
+        let server = Server {
+            child: selvedge()
+                .args(["mount", "--foreground", self.image_str(), self.dir_str()])
+                .args(args)
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("the server starts"),
+        };
+        wait_for("the mount", || self.is_mounted());
+        server
+    }
+
+    /// Unmounts, and waits until the image is free. A process that another test starts
+    /// holds our files until it runs its program, so the mount may be busy for a moment.
+    pub fn umount(&self) {
+        wait_for("the unmount", || {
+            let output = selvedge().args(["umount", self.dir_str()]).output();
+            let output = output.expect("the program starts");
+            let busy = stderr(&output).contains("busy");
+            assert!(busy || output.status.success(), "{}", stderr(&output));
+            !busy
+        });
+    }
+
+    /// Whether something is mounted on the mount point.
+    pub fn is_mounted(&self) -> bool {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("the mount table");
+        let dir = self.dir_str();
+        table.lines().any(|l| l.split(' ').nth(4) == Some(dir))
+    }
+
+    /// The checker must find nothing.
+    pub fn fsck(&self) {
+        run(0, &["fsck", "-n", self.image_str()]);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        while self.is_mounted() {
+            let lazy = selvedge()
+                .args(["umount", "--lazy", self.dir_str()])
+                .status();
+            if !lazy.is_ok_and(|s| s.success()) {
+                break;
+            }
+        }
+    }
+}
+
+/// A server in the foreground; killed when dropped.
+pub struct Server {
+    child: Child,
+}
+
+impl Server {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill")
+            .args(["-s", name, &self.pid().to_string()])
+            .status();
+        assert!(status.expect("kill").success());
+    }
+
+    /// Waits for its end; returns its exit code, if it has one.
+    pub fn wait(&mut self) -> Option<i32> {
+        let mut status = None;
+        wait_for("the end of the server", || {
+            status = self.child.try_wait().expect("wait");
+            status.is_some()
+        });
+        status.and_then(|s| s.code())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a test on a fresh mount of every engine, for all users; then the checker.
+pub fn on_each_engine(test: impl Fn(&Path)) {
+    for engine in ENGINES {
+        let place = Place::with_image();
+        place.mount(&["--type", engine, "-o", "allow_other"]);
+        test(&place.dir());
+        place.umount();
+        place.fsck();
+    }
+}

@@ -1,0 +1,10 @@
+//! The program as its users meet it: images, mounts, servers that die, and everything
+//! through real system calls. Needs `/dev/fuse` and, since it mounts directly and acts
+//! as other users, root.
+
+mod command_line;
+mod data;
+mod fixture;
+mod names;
+mod power_cut;
+mod server;

@@ -1,0 +1,79 @@
+//! Mounts that end as if the power had failed.
+
+use crate::fixture::{Place, run, wait_for};
+use std::fs;
+
+/// Writes numbered files until the file system is gone; returns how many calls that made
+/// one had returned.
+fn write_until_the_end(place: &Place) -> usize {
+    let write = |i: usize| fs::write(place.dir().join(i.to_string()), contents(i));
+    (0..).take_while(|i| write(*i).is_ok()).count()
+}
+
+fn contents(i: usize) -> String {
+    format!("{i} ").repeat(i * 37 % 5_000)
+}
+
+fn check(place: &Place, returned: usize) {
+    place.fsck();
+    place.mount(&[]);
+    for i in 0..returned {
+        let there = fs::read_to_string(place.dir().join(i.to_string())).unwrap();
+        assert!(there == contents(i), "file {i} of {returned}");
+    }
+    let others = fs::read_dir(place.dir()).unwrap().count() - returned;
+    assert!(others <= 1, "only the file in flight may be there too");
+    // It takes changes.
+    fs::write(place.dir().join("new"), "new").unwrap();
+    for i in 0..returned {
+        fs::remove_file(place.dir().join(i.to_string())).unwrap();
+    }
+    place.umount();
+    place.fsck();
+}
+
+#[test]
+fn what_had_returned_survives_a_cut_at_any_fence() {
+    for (after, model) in [(1, "words"), (100, "words"), (101, "lines"), (777, "lines")] {
+        let place = Place::with_image();
+        let report = place.path("report");
+        let spec = format!(
+            "--simulate-power-cut=after={after},seed=7,model={model},report={}",
+            report.display()
+        );
+        let mut server = place.serve(&[&spec]);
+        let returned = write_until_the_end(&place);
+        assert_eq!(server.wait(), Some(0));
+        assert!(!place.is_mounted());
+        let report: serde_json::Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+        assert_eq!(report["seed"], 7);
+        assert_eq!(report["model"], model);
+        check(&place, returned);
+    }
+}
+
+#[test]
+fn a_signal_cuts_the_power_of_a_mount_in_the_background() {
+    let place = Place::with_image();
+    place.mount(&["--simulate-power-cut", "--seed", "3"]);
+    fs::write(place.dir().join("0"), contents(0)).unwrap();
+    let busy = run(8, &["fsck", place.image_str()]);
+    let said = crate::fixture::stderr(&busy);
+    let pid = said
+        .split("process ")
+        .nth(1)
+        .and_then(|s| s.split(' ').next());
+    let pid: u32 = pid.unwrap().parse().unwrap();
+    let status = std::process::Command::new("kill")
+        .args(["-s", "USR1", &pid.to_string()])
+        .status();
+    assert!(status.unwrap().success());
+    wait_for("the cut", || !place.is_mounted());
+    wait_for("the server's end", || {
+        !std::path::Path::new(&format!("/proc/{pid}")).exists()
+    });
+    let report = fs::read(place.path("image.power-cut.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+    assert_eq!(report["seed"], 3);
+    check(&place, 1);
+}

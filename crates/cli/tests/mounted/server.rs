@@ -1,0 +1,168 @@
+//! The server's life and death.
+
+use crate::fixture::{Place, finish, run, selvedge, stderr, stdout};
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io::Write;
+
+#[test]
+fn a_killed_server_loses_nothing_that_had_returned() {
+    let place = Place::with_image();
+    let mut server = place.serve(&[]);
+    for i in 0..200 {
+        let dir = place.dir().join(format!("d{}", i % 7));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(
+            dir.join(format!("f{i}")),
+            format!("contents {i}\n").repeat(i),
+        )
+        .unwrap();
+    }
+    // Open and unlinked: gone after the crash, and not leaked.
+    let mut open = File::create(place.dir().join("open")).unwrap();
+    open.write_all(&[1; 100_000]).unwrap();
+    fs::remove_file(place.dir().join("open")).unwrap();
+    server.signal("KILL");
+    assert_eq!(server.wait(), None);
+    drop(open);
+
+    // The dead mount is named, and can be removed.
+    let refused = run(32, &["mount", place.image_str(), place.dir_str()]);
+    assert!(
+        stderr(&refused).contains("dead FUSE mount"),
+        "{}",
+        stderr(&refused)
+    );
+    run(0, &["umount", "--lazy", place.dir_str()]);
+
+    place.fsck();
+    place.mount(&[]);
+    for i in 0..200 {
+        let path = place.dir().join(format!("d{}/f{i}", i % 7));
+        let expected = format!("contents {i}\n").repeat(i);
+        assert_eq!(fs::read_to_string(path).unwrap(), expected);
+    }
+    assert!(!place.dir().join("open").exists());
+}
+
+#[test]
+fn a_second_writer_is_told_who_has_the_image() {
+    let place = Place::with_image();
+    let server = place.serve(&[]);
+    let other = place.path("other");
+    fs::create_dir(&other).unwrap();
+    let refused = finish(32, selvedge().arg("mount").arg(place.image()).arg(&other));
+    let holder = format!("in use by process {}", server.pid());
+    assert!(stderr(&refused).contains(&holder), "{}", stderr(&refused));
+    let refused = run(1, &["mkfs", "--force", "--size", "8M", place.image_str()]);
+    assert!(stderr(&refused).contains(&holder), "{}", stderr(&refused));
+    let refused = run(8, &["fsck", place.image_str()]);
+    assert!(stderr(&refused).contains(&holder), "{}", stderr(&refused));
+}
+
+#[test]
+fn a_read_only_mount_changes_no_byte() {
+    let place = Place::with_image();
+    place.mount(&[]);
+    fs::write(place.dir().join("file"), "text").unwrap();
+    place.umount();
+    let before = fs::read(place.image()).unwrap();
+    place.mount(&["-o", "ro"]);
+    assert_eq!(
+        fs::read_to_string(place.dir().join("file")).unwrap(),
+        "text"
+    );
+    let refused = fs::write(place.dir().join("new"), "").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(Errno::ROFS.raw_os_error()));
+    assert!(fs::remove_file(place.dir().join("file")).is_err());
+    place.umount();
+    assert!(fs::read(place.image()).unwrap() == before);
+}
+
+#[test]
+fn a_mount_can_become_read_only() {
+    let place = Place::with_image();
+    place.mount(&[]);
+    let remount = |options| run(0, &["mount", "none", place.dir_str(), "-o", options]);
+    remount("remount,ro");
+    assert!(fs::write(place.dir().join("new"), "").is_err());
+    remount("remount,rw");
+    fs::write(place.dir().join("new"), "").unwrap();
+}
+
+#[test]
+fn sigterm_unmounts() {
+    let place = Place::with_image();
+    let mut server = place.serve(&[]);
+    fs::write(place.dir().join("file"), "text").unwrap();
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+    assert!(!place.is_mounted());
+
+    // In use: it ends all the same, and what was written stays.
+    let mut server = place.serve(&[]);
+    let mut open = File::create(place.dir().join("open")).unwrap();
+    open.write_all(b"written").unwrap();
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+    assert!(!place.is_mounted());
+    assert!(open.write_all(b"more").is_err());
+    place.fsck();
+    place.mount(&[]);
+    assert_eq!(
+        fs::read_to_string(place.dir().join("open")).unwrap(),
+        "written"
+    );
+}
+
+#[test]
+fn a_mount_in_use_is_not_unmounted() {
+    let place = Place::with_image();
+    place.mount(&[]);
+    let open = File::create(place.dir().join("file")).unwrap();
+    let refused = run(1, &["umount", place.dir_str()]);
+    assert!(stderr(&refused).contains("busy"), "{}", stderr(&refused));
+    assert!(place.is_mounted());
+    drop(open);
+    place.umount();
+    // The image is free the moment umount returns.
+    place.fsck();
+    let nothing = run(1, &["umount", place.dir_str()]);
+    assert!(
+        stderr(&nothing).contains("nothing is mounted"),
+        "{}",
+        stderr(&nothing)
+    );
+}
+
+#[test]
+fn a_mount_says_which_crashes_the_data_survives() {
+    let place = Place::with_image();
+    let first = ["mount", place.image_str(), place.dir_str()];
+    let said = run(0, &[&first[..], &["--durability", "process"]].concat());
+    assert!(
+        stdout(&said).contains("durability: process: "),
+        "{}",
+        stdout(&said)
+    );
+    assert!(
+        stdout(&said).contains("not a crash of the machine"),
+        "{}",
+        stdout(&said)
+    );
+    place.umount();
+    let said = run(0, &[&first[..], &["-o", "durability=msync"]].concat());
+    assert!(
+        stdout(&said).contains("survives a power failure"),
+        "{}",
+        stdout(&said)
+    );
+    fs::write(place.dir().join("file"), "text").unwrap();
+    place.umount();
+    let refused = run(32, &[&first[..], &["--durability", "dax"]].concat());
+    assert!(
+        stderr(&refused).contains("cannot give durability 'dax'"),
+        "{}",
+        stderr(&refused)
+    );
+}
