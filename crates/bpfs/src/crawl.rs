@@ -179,7 +179,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
             }
             let base = slot * step;
             if let Outcome::Moved { to, neutral: n } =
-                self.any(BlockNo::NULL, level - 1, base, edits, Right::Copy)?
+                self.any_or_drop(BlockNo::NULL, level - 1, base, step, edits, Right::Copy)?
             {
                 *neutral &= n || base * BLOCK >= self.size;
                 changes.push((slot, to, false));

@@ -38,7 +38,7 @@ impl<P: Pmem + ?Sized> Checker<'_, P> {
     /// A valid entry, with the room for its name.
     fn entry(&mut self, dir: Ino, pos: u64, addr: u64, head: &DirentHead, room: &[u8]) {
         let name_len = usize::from(head.name_len);
-        match room.get(..name_len) {
+        match room.get(..name_len).filter(|n| !n.is_empty()) {
             None => {
                 let what =
                     format_args!("directory {dir}, entry at {pos}: name of {name_len} bytes");
