@@ -336,6 +336,9 @@ fn matches<P: Pmem>(
     }
     let head = DirentHead::read_from_bytes(&buf[..DIRENT_HEAD])
         .map_err(|_| Fault::Corrupt("directory entry is cut off".into()))?;
+    if head.ino.get() == 0 {
+        return Ok(None); // removed by a commit that failed
+    }
     let kind = FileType::from_code(head.kind)
         .ok_or_else(|| Fault::Corrupt(format!("directory entry at {pos}: type {}", head.kind)))?;
     Ok(Some((pos, Ino(head.ino.get()), kind)))

@@ -299,10 +299,13 @@ impl<P: Pmem> Bpfs<P> {
     /// so only the maps change. Whoever took the last of them calls this.
     pub(crate) fn reap(&self, ino: Ino, node: &Node) {
         let mut guard = node.lock.write();
-        let used = node.names.load(SeqCst) > 0 || node.refs.load(SeqCst) > 0;
-        if used || !node.live.swap(false, SeqCst) {
-            return; // in use again, or freed by the other who found it unused
+        // First whether it lives: a number that the other of two freed may be on its way to
+        // a new life, with no counts as yet; a new life has its counts before it is live.
+        let live = node.live.load(SeqCst);
+        if !live || node.names.load(SeqCst) > 0 || node.refs.load(SeqCst) > 0 {
+            return;
         }
+        node.live.store(false, SeqCst);
         *guard = None;
         if !self.read_only
             && let Err(e) = self.free_contents(ino)
@@ -371,7 +374,10 @@ impl<P: Pmem> Bpfs<P> {
                         name: e.name,
                         cookie,
                     };
-                    more = sink(&entry, self.node(Ino(e.ino))?)?;
+                    // Dead: of a commit that failed, which lookups do not see either.
+                    if let Ok(node) = self.node(Ino(e.ino)) {
+                        more = sink(&entry, node)?;
+                    }
                 }
                 Ok(())
             })?;

@@ -259,11 +259,10 @@ impl<P: Pmem> Bpfs<P> {
         let (mut held, parent) = self.hold(dir)?;
         let index = self.index(&mut held, &parent)?;
         self.may_make(cx, &parent, index, name)?;
-        if ino == dir {
-            return Err(Errno::PERM.into()); // a directory, and locked already
-        }
+        // Before it is locked: a directory may come before `dir` in the order of locks.
+        perm::may_link(&self.find(ino, self.node(ino)?)?.attr)?;
         let (_file_held, file) = self.hold(ino)?;
-        perm::may_link(&file.attr)?;
+        perm::may_link(&file.attr)?; // another inode may have got the number
         if file.node.names.load(SeqCst) == 0 && !file.node.nameable.load(SeqCst) {
             return Err(Errno::NOENT.into()); // removed, and still referenced
         }
