@@ -17,7 +17,7 @@
 use crate::error::Res;
 use crate::format::{BLOCK, BlockNo, FANOUT, HeightAddr, height_for, span};
 use crate::tx::{Edit, Tx, What};
-use crate::volume::Tree;
+use crate::volume::{Tree, Volume};
 use medium::Pmem;
 use smallvec::SmallVec;
 use vfs::Ino;
@@ -425,13 +425,9 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
             return Ok(Outcome::Same);
         }
         if right == Right::Word && changes.next().is_none() && first.lo / 8 == (first.hi - 1) / 8 {
-            let addr = block.addr() + first.lo as u64 / 8 * 8;
-            let mut word = self.tx.vol.pm.load(addr)?.to_le_bytes();
-            word[first.lo % 8..(first.hi - 1) % 8 + 1].copy_from_slice(&first.bytes());
-            return Ok(Outcome::Word {
-                addr,
-                value: u64::from_le_bytes(word),
-            });
+            let at = block.addr() + first.lo as u64;
+            let (addr, value) = merge(&self.tx.vol.pm, at, &first.bytes())?;
+            return Ok(Outcome::Word { addr, value });
         }
         self.tx.may_move(self.tree)?;
         let to = self.tx.take()?;
@@ -494,6 +490,33 @@ impl<'a> Clip<'a> {
             _ => SmallVec::from_elem(0, self.hi - self.lo),
         }
     }
+}
+
+/// The word at `at` with `bytes`, which do not leave it, on top.
+fn merge<P: Pmem>(pm: &P, at: u64, bytes: &[u8]) -> Res<(u64, u64)> {
+    let (addr, skip) = (at / 8 * 8, (at % 8) as usize);
+    let mut word = pm.load(addr)?.to_le_bytes();
+    word[skip..skip + bytes.len()].copy_from_slice(bytes);
+    Ok((addr, u64::from_le_bytes(word)))
+}
+
+/// The short way for the smallest write: the one word that a crawl would offer for
+/// `bytes` at `start`, if they lie in one valid word of one leaf.
+pub(crate) fn lone_word<P: Pmem>(
+    vol: &Volume<P>,
+    tree: &Tree,
+    start: u64,
+    bytes: &[u8],
+) -> Res<Option<(u64, u64)>> {
+    let end = start + bytes.len() as u64;
+    if start / 8 != (end - 1) / 8 || end > tree.size {
+        return Ok(None);
+    }
+    let leaf = vol.leaf(tree, start / BLOCK)?;
+    if leaf.is_null() {
+        return Ok(None);
+    }
+    merge(&vol.pm, leaf.addr() + start % BLOCK, bytes).map(Some)
 }
 
 /// The slots, of nodes that span `step` leaves each from leaf `base`, that edits touch.

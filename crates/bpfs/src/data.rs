@@ -1,5 +1,6 @@
 //! Operations on contents: read, write, truncate, fallocate, seek.
 
+use crate::crawl::lone_word;
 use crate::error::{Fault, Res};
 use crate::format::{BLOCK, BlockNo, FANOUT, at, span};
 use crate::fs::{Bpfs, Found};
@@ -115,7 +116,12 @@ impl<P: Pmem> Bpfs<P> {
         if off > size {
             zero(&mut tx, ino, size, off);
         }
-        tx.edit(ino, off, end, What::Bytes(data));
+        let only = perm::perm_after_write(cx, &found.attr) == found.attr.perm;
+        let rules = self.vol.rules;
+        match lone_word(&self.vol, &found.tree(), off, data)? {
+            Some(word) if only && rules.short_circuit && rules.times => tx.lone(word),
+            _ => tx.edit(ino, off, end, What::Bytes(data)),
+        }
         if end > size {
             tx.set(ino, at::SIZE, end);
         }

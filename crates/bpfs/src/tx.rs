@@ -87,6 +87,8 @@ pub(crate) struct Tx<'v, 'a, P: Pmem> {
     /// The caller holds the tree lock exclusively: inodes may move.
     exclusive: bool,
     edits: Edits<'a>,
+    /// All that is visible, if the caller has found it to be one word.
+    lone: Option<(u64, u64)>,
     times: SmallVec<[(Ino, u64, u64); 4]>,
     /// Where inodes lie, as far as known.
     homes: SmallVec<[(Ino, u64); 2]>,
@@ -109,6 +111,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             vol,
             exclusive,
             edits: SmallVec::new(),
+            lone: None,
             times: SmallVec::new(),
             homes: SmallVec::new(),
             moves_inodes: false,
@@ -133,6 +136,11 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
                 what,
             });
         }
+    }
+
+    /// The only visible change: storing `value` at `addr`.
+    pub fn lone(&mut self, (addr, value): (u64, u64)) {
+        self.lone = Some((addr, value));
     }
 
     /// A visible change of one word of an inode.
@@ -286,6 +294,9 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
 
     /// Steps 1 and 2: everything but the commit point.
     fn stage(&mut self, deltas: &mut Deltas) -> Res<Point> {
+        if let Some((addr, value)) = self.lone {
+            return Ok(Point::Word { addr, value });
+        }
         let mut edits = std::mem::take(&mut self.edits);
         edits.sort_by_key(|e| (e.tree, e.start));
         let logged = self.take_for_log(&mut edits)?;
