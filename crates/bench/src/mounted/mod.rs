@@ -130,6 +130,12 @@ pub fn run(options: &Options) -> Result<Report> {
         archive.files,
         archive.bytes / 1_000_000
     ));
+    notes.push(
+        "BPFS is on a preallocated file in /dev/shm, where no flush instructions are needed \
+         (durability: process); single operations are by system calls, reads mostly from the \
+         kernel's cache."
+            .into(),
+    );
     let mut samples = Samples::default();
     for cpus in [Cpus::One, Cpus::Any] {
         let _pinned = (cpus == Cpus::One).then(Pinned::to_one_cpu);
