@@ -358,7 +358,7 @@ impl<P: Pmem> Bpfs<P> {
             }
         }
         // The cookie of an entry is 3 + its position / 8: unique, in order, and stable.
-        let from = after.0.saturating_sub(2) * 8;
+        let from = after.0.saturating_sub(2).saturating_mul(8);
         if from >= found.attr.size {
             return Ok(());
         }
