@@ -185,11 +185,7 @@ fn mount_directly(
     dir: &Path,
     o: &MountOptions,
 ) -> Result<Session<DevFuse>, Error> {
-    let device = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/fuse")
-        .map_err(Error::Device)?;
+    let device = open_device().map_err(Error::Device)?;
     let refused = |source| Error::Mount {
         dir: dir.to_owned(),
         source,
@@ -208,6 +204,10 @@ fn mount_directly(
         let _ = Unmounter::of(dir.to_owned()).detach();
         refused(source)
     })
+}
+
+fn open_device() -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open("/dev/fuse")
 }
 
 /// The options that FUSE itself reads.
@@ -239,6 +239,8 @@ fn mount_by_helper(
     dir: &Path,
     o: &MountOptions,
 ) -> Result<Session<DevFuse>, Error> {
+    // Each serving thread opens it again, so the helper's rights alone do not do.
+    open_device().map_err(Error::Device)?;
     let mut config = config(o);
     config.mount_options = vec![
         MountOption::FSName(o.source.clone()),

@@ -1,9 +1,11 @@
 //! `selvedge manpages`: the manual, from the same definitions as the command line.
 
 use crate::Cli;
+use crate::commands::guarantees;
 use crate::failure::{Failure, Outcome};
 use clap::CommandFactory;
 use clap_mangen::Man;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -28,12 +30,23 @@ impl Args {
 }
 
 /// One page for the command and one for each of its subcommands, in section 8.
-fn write_pages(command: clap::Command, dir: &Path) -> std::io::Result<()> {
+fn write_pages(command: clap::Command, dir: &Path) -> io::Result<()> {
     for sub in command.get_subcommands().filter(|s| !s.is_hide_set()) {
         write_pages(sub.clone(), dir)?;
     }
+    let command = match command.get_name() {
+        "selvedge-guarantees" | "guarantees" => command.after_long_help(promises()?),
+        _ => command,
+    };
     let page = Man::new(command)
         .section("8")
         .manual("System Administration");
     page.generate_to(dir).map(drop)
+}
+
+/// The table of promises, indented: roff fills lines that begin at the margin.
+fn promises() -> io::Result<String> {
+    let rows = guarantees::rows().map_err(|e| io::Error::other(e.to_string()))?;
+    let text = guarantees::text(&rows);
+    Ok(text.lines().map(|line| format!("  {line}\n")).collect())
 }

@@ -125,7 +125,18 @@ fn ignored(option: &str) -> bool {
         "default_permissions",
     ];
     const PREFIXES: &[&str] = &[
-        "x-", "X-", "comment=", "subtype=", "user=", "uhelper=", "helper=",
+        "x-",
+        "X-",
+        "comment=",
+        "subtype=",
+        "user=",
+        "uhelper=",
+        "helper=",
+        // What the mount table shows of a FUSE mount, and a remount hands back.
+        "user_id=",
+        "group_id=",
+        "rootmode=",
+        "max_read=",
     ];
     NAMES.contains(&option) || PREFIXES.iter().any(|p| option.starts_with(p))
 }

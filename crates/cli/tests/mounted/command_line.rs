@@ -223,6 +223,11 @@ fn completions_and_manual_pages() {
     let place = Place::new();
     let man = place.path("man");
     finish(0, selvedge().arg("manpages").arg(&man));
+    let promises = fs::read_to_string(man.join("selvedge-guarantees.8")).unwrap();
+    assert!(
+        promises.contains("mode=sp") || promises.contains("mode\\=sp"),
+        "{promises}"
+    );
     let pages = [
         "",
         "-mkfs",

@@ -84,7 +84,8 @@ fn a_mount_can_become_read_only() {
     let place = Place::with_image();
     place.mount(&[]);
     let remount = |options| run(0, &["mount", "none", place.dir_str(), "-o", options]);
-    remount("remount,ro");
+    // As mount(8) asks for it.
+    remount("remount,ro,relatime,user_id=0,group_id=0");
     assert!(fs::write(place.dir().join("new"), "").is_err());
     remount("remount,rw");
     fs::write(place.dir().join("new"), "").unwrap();
