@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::format::{
     BLOCK, BlockNo, HeightAddr, Inode, LOG_BLOCKS, MAGIC, MIN_BLOCKS, RootRecord, Super, VERSION,
 };
+use crate::fs::CTIME_ALONE;
 use crate::mode::Mode;
 use medium::{MediumError, Pmem};
 use vfs::{FileType, Timestamp};
@@ -81,7 +82,8 @@ fn write<P: Pmem + ?Sized>(pm: &P, blocks: u64, o: &MkfsOptions) -> Result<(), M
     root.uid = o.uid.into();
     root.gid = o.gid.into();
     root.mode = (FileType::Directory.mode_bits() | (o.root_mode & vfs::perm::PERM_MASK)).into();
-    (root.mtime, root.ctime, root.atime) = (o.now.0.into(), o.now.0.into(), o.now.0.into());
+    (root.mtime, root.atime) = (o.now.0.into(), o.now.0.into());
+    root.ctime = (o.now.0 & !CTIME_ALONE).into();
     pm.store_nt(inodes.addr(), root.as_bytes());
     pm.fence()?;
     let sup = super_block(blocks, log, record, o);

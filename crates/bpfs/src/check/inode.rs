@@ -152,7 +152,7 @@ fn xattr_block(block: &[u8]) -> Result<(), &'static str> {
         let name_len = usize::from(u16::from_le_bytes([head[0], head[1]]));
         let value_len = usize::from(u16::from_le_bytes([head[2], head[3]]));
         let name = tail.get(..name_len).ok_or("a name is cut off")?;
-        if !(1..=NAME_MAX).contains(&name_len) || name.contains(&0) {
+        if !(1..=NAME_MAX).contains(&name_len) {
             return Err("a name is not legal");
         }
         if names.contains(&name) {
