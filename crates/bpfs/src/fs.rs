@@ -319,15 +319,17 @@ impl<P: Pmem> Bpfs<P> {
     }
 
     fn free_contents(&self, ino: Ino) -> Res<()> {
-        let inode = self.vol.inode(self.vol.inode_addr(ino)?)?;
-        let tree = self.vol.tree(self.vol.inode_addr(ino)?)?;
-        self.vol.walk(&tree, &mut |block, _| {
-            self.vol.map.release(block.0);
+        let addr = self.vol.inode_addr(ino)?;
+        let mut blocks = Vec::new();
+        self.vol.walk(&self.vol.tree(addr)?, &mut |block, _| {
+            blocks.push(block);
             Ok(true)
         })?;
-        let xattr = self.vol.pointer(inode.xattr.get())?;
-        if !xattr.is_null() {
-            self.vol.map.release(xattr.0);
+        let xattr = self.vol.pointer(self.vol.inode(addr)?.xattr.get())?;
+        blocks.extend((!xattr.is_null()).then_some(xattr));
+        // Only now: a pointer block that is free may be somebody else's already.
+        for block in blocks {
+            self.vol.map.release(block.0);
         }
         Ok(())
     }
