@@ -1,0 +1,305 @@
+//! A medium that fails: lines that cannot be read, fences that fail, power that goes.
+
+use crate::fixture::*;
+use bpfs::{Atime, Bpfs, Mode, MountOptions, check};
+use medium::{CutAfter, Faulty, MediumError, MemoryPmem, PersistModel, Pmem, PowerCut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+use vfs::script::{Script, State, generate, run, run_op};
+use vfs::snapshot::Snapshot;
+use vfs::{Cookie, Errno, FileSystem, FileType, Ino, ModelFs, ModelOptions};
+
+type FaultyFs = Bpfs<Arc<Faulty<Memory>>>;
+
+/// The tree of the scripts, and a file tall enough to have indirect blocks.
+fn setup() -> Script {
+    let more: Script = "
+        create tall 644
+        write tall 0 10000 5
+        write tall 4194304 100 6
+        setxattr f user.a 100 7 set
+    "
+    .parse()
+    .unwrap();
+    generate::setup().then(&more)
+}
+
+/// An image with [`setup`] in it.
+fn image(mode: Mode) -> Memory {
+    let fs = fresh(mode, MIB);
+    let done = run(&fs, &mut State::default(), &setup());
+    assert!(done.iter().all(Result::is_ok), "{done:?}");
+    fs.pmem().clone()
+}
+
+/// Access times on, so that reading may fail in one more way.
+fn strict(mode: Mode) -> MountOptions {
+    MountOptions {
+        atime: Atime::Strict,
+        ..options(mode)
+    }
+}
+
+fn mounted(pm: Memory, mode: Mode) -> FaultyFs {
+    Bpfs::open(Arc::new(Faulty::new(pm)), strict(mode)).unwrap()
+}
+
+/// Blocks in use, super blocks and log included.
+fn used_blocks(pm: &Memory) -> u64 {
+    // Free blocks of this image are all behind the used ones, but for a few.
+    let fs = Bpfs::open(pm.clone(), options(Mode::Log)).unwrap();
+    let stat = fs.statfs().unwrap();
+    stat.blocks - stat.blocks_free + 16
+}
+
+/// Runs everything there is against a medium with a fault; nothing may panic, and only
+/// the model's errors and `EIO` may come out. Returns how many calls met `EIO`.
+fn exercise(fs: &FaultyFs, what: &str) -> usize {
+    let mut failed = usize::from(Snapshot::take(fs).is_err());
+    for op in generate::all_ops() {
+        match run_op(fs, &mut State::default(), op) {
+            Err(Errno::IO) => failed += 1,
+            Err(Errno::STALE) => panic!("{what}: ESTALE from {op}"),
+            _ => {}
+        }
+    }
+    failed + usize::from(Snapshot::take(fs).is_err())
+}
+
+#[test]
+fn unreadable_lines_of_a_mounted_file_system_give_eio() {
+    for mode in [Mode::Sp, Mode::At, Mode::Other, Mode::Log] {
+        let clean = image(mode);
+        let mut failed = 0;
+        for block in 0..used_blocks(&clean) {
+            let fs = mounted(copy_of(&clean), mode);
+            fs.pmem().fail_lines(block * BLOCK, BLOCK);
+            let what = format!("mode {mode}, block {block}");
+            failed += exercise(&fs, &what);
+            fs.pmem().heal();
+            must_still_be_whole(fs.pmem().inner(), &what);
+        }
+        assert!(failed > 100, "mode {mode}: only {failed} calls failed");
+    }
+}
+
+/// Whatever failed, what is stored is a file system.
+fn must_still_be_whole(pm: &Memory, what: &str) {
+    assert_eq!(check(&**pm).findings, [], "{what}");
+    let again = Bpfs::open(pm.clone(), options(Mode::Log)).unwrap();
+    assert_eq!(again.audit(), [], "{what}");
+    snapshot(&again);
+}
+
+/// As above, one line at a time, in the blocks that hold most: inodes and directories.
+#[test]
+fn single_unreadable_lines_give_eio_where_they_are() {
+    let clean = image(Mode::Log);
+    for line in 0..used_blocks(&clean) * BLOCK / 64 {
+        let fs = mounted(copy_of(&clean), Mode::Log);
+        fs.pmem().fail_lines(line * 64, 1);
+        let what = format!("line {line}");
+        if Snapshot::take(&fs).is_err() {
+            exercise(&fs, &what);
+        }
+        fs.pmem().heal();
+        must_still_be_whole(fs.pmem().inner(), &what);
+    }
+}
+
+#[test]
+fn unreadable_lines_fail_a_mount_and_a_check_in_words() {
+    for mode in [Mode::Sp, Mode::Log] {
+        let clean = image(mode);
+        let mut refused = 0;
+        for block in 0..used_blocks(&clean) {
+            let faulty = Arc::new(Faulty::new(copy_of(&clean)));
+            faulty.fail_lines(block * BLOCK, BLOCK);
+            let report = check(&*faulty);
+            match Bpfs::open(faulty, strict(mode)) {
+                Ok(fs) => {
+                    exercise(&fs, &format!("mode {mode}, block {block}"));
+                }
+                Err(e) => {
+                    refused += 1;
+                    assert!(!e.to_string().contains('\n') && !e.to_string().is_empty());
+                    assert!(!report.is_clean(), "block {block}: {e}, and a clean report");
+                }
+            }
+        }
+        assert!(
+            refused > 5,
+            "mode {mode}: only {refused} mounts were refused"
+        );
+    }
+}
+
+#[test]
+fn data_that_cannot_be_read_gives_eio_and_the_rest_does_not() {
+    let fs = mounted(image(Mode::Other), Mode::Other);
+    let f = ino(&fs, "tall");
+    let whole = read(&fs, f, 0, 12_000);
+    // Find the line of the file's second block by its contents.
+    let (pm, mut block) = (fs.pmem(), vec![0; BLOCK as usize]);
+    let second = (0..256).find(|n| {
+        pm.read(n * BLOCK, &mut block).unwrap();
+        block == whole[4096..8192]
+    });
+    pm.fail_lines(second.unwrap() * BLOCK + 640, 1);
+    let mut buf = vec![0; 12_000];
+    assert_eq!(fs.read(&root(), f, 0, &mut buf), Err(Errno::IO));
+    assert_eq!(read(&fs, f, 0, 4096), whole[..4096]);
+    assert_eq!(read(&fs, f, 4096, 640), whole[4096..4736]);
+    assert_eq!(fs.read(&root(), f, 4736, &mut buf[..1]), Err(Errno::IO));
+    assert_eq!(read(&fs, f, 4800, 5200), whole[4800..10_000]);
+    // A change of part of the block needs the rest of it; a new block does not.
+    assert_eq!(fs.write(&root(), f, 4097, &[1; 100]), Err(Errno::IO));
+    assert_eq!(fs.write(&root(), f, 4096, &[1; 4096]), Ok(4096));
+    assert_eq!(read(&fs, f, 4096, 4096), [1; 4096]);
+    assert_eq!(fs.audit(), []);
+}
+
+/// Fences fail from the `n`-th on, until healed.
+struct FenceFails {
+    inner: Memory,
+    left: AtomicI64,
+}
+
+impl FenceFails {
+    fn fail_from(&self, n: i64) {
+        self.left.store(n, SeqCst);
+    }
+}
+
+impl Pmem for FenceFails {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn load(&self, off: u64) -> Result<u64, MediumError> {
+        self.inner.load(off)
+    }
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.inner.read(off, buf)
+    }
+    fn store(&self, off: u64, bytes: &[u8]) {
+        self.inner.store(off, bytes);
+    }
+    fn store_nt(&self, off: u64, bytes: &[u8]) {
+        self.inner.store_nt(off, bytes);
+    }
+    fn flush(&self, off: u64, len: u64) {
+        self.inner.flush(off, len);
+    }
+    fn fence(&self) -> Result<(), MediumError> {
+        if self.left.fetch_sub(1, SeqCst) <= 1 {
+            Err(MediumError::NotDurable { errno: 28 })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[test]
+fn after_a_fence_that_failed_nothing_changes_and_reads_go_on() {
+    for mode in Mode::ALL {
+        let clean = image(mode);
+        for (op, nth) in generate::all_ops()
+            .iter()
+            .flat_map(|op| [(op, 1), (op, 2), (op, 3)])
+        {
+            let pm = FenceFails {
+                inner: copy_of(&clean),
+                left: AtomicI64::new(i64::MAX),
+            };
+            let fs = Bpfs::open(pm, options(mode)).unwrap();
+            let tall = ino(&fs, "tall");
+            let data = read(&fs, tall, 0, 12_000);
+            fs.pmem().fail_from(nth);
+            let got = run_op(&fs, &mut State::default(), op);
+            fs.pmem().fail_from(i64::MAX);
+            let what = format!("mode {mode}, fence {nth} of {op}");
+            if got != Err(Errno::IO) {
+                // It had no use for so many fences.
+                assert_eq!(file_error(&fs), None, "{what}: {got:?}");
+                continue;
+            }
+            // Healed or not: what was lost may not be built upon.
+            for next in generate::all_ops().iter().step_by(5) {
+                let again = run_op(&fs, &mut State::default(), next);
+                assert!(again.is_err(), "{next} after {what}");
+            }
+            assert_eq!(file_error(&fs), Some(Errno::IO), "{what}");
+            assert_eq!(fs.fsync(&root(), tall, false), Err(Errno::IO), "{what}");
+            assert_eq!(fs.sync(), Err(Errno::IO));
+            assert_eq!(read(&fs, tall, 0, 12_000), data, "{what}");
+            assert_eq!(stat(&fs, "tall").map(|a| a.ino), Ok(tall), "{what}");
+            assert!(fs.statfs().is_ok());
+            let mut sink = |_: &vfs::DirEntry<'_>| true;
+            for dir in ["", "A", "B"] {
+                let found = stat(&fs, dir).ok();
+                let Some(dir) = found.filter(|a| a.kind == FileType::Directory) else {
+                    continue;
+                };
+                let listed = fs.readdir(&root(), dir.ino, Cookie(0), &mut sink);
+                assert_eq!(listed, Ok(()), "listing {} after {what}", dir.ino);
+            }
+            must_still_be_whole(&fs.pmem().inner, &what);
+        }
+    }
+}
+
+fn file_error(fs: &dyn FileSystem) -> Option<Errno> {
+    fs.create(&root(), Ino::ROOT, b"another", 0o644).err()
+}
+
+/// Cuts the power at a random place of a random script; what is found then is the state
+/// before or after the call that was running.
+fn cut(mode: Mode, model: PersistModel, seed: u64) -> bool {
+    let script = generate::setup().then(&generate::random(seed, 60));
+    let when = match seed % 2 {
+        0 => CutAfter::Fences(1 + seed * 7 % 150),
+        _ => CutAfter::Stores(1 + seed * 37 % 900),
+    };
+    let pm = Arc::new(PowerCut::new(MemoryPmem::new(4 * MIB)));
+    let o = bpfs::MkfsOptions {
+        mode,
+        ..Default::default()
+    };
+    bpfs::mkfs(&*pm, &o).unwrap();
+    let fs = Bpfs::open(pm.clone(), options(mode)).unwrap();
+    let oracle = ModelFs::new(ModelOptions::default());
+    let (mut here, mut there) = (State::default(), State::default());
+    pm.cut_after(when, seed, model);
+    for op in &script.ops {
+        let before = snapshot(&oracle);
+        let got = run_op(&fs, &mut here, op);
+        let want = run_op(&oracle, &mut there, op);
+        if pm.outcome().is_none() {
+            assert_eq!(got, want, "mode {mode}, seed {seed}: {op}");
+            continue;
+        }
+        let what = format!("mode {mode}, model {model}, seed {seed}, {when:?}: {op}");
+        assert_eq!(check(pm.inner()).findings, [], "{what}");
+        let again = Bpfs::open(pm.inner(), options(mode)).unwrap();
+        assert_eq!(again.audit(), [], "{what}");
+        let (after, found) = (snapshot(&oracle), snapshot(&again));
+        assert!(
+            found.same_except_times(&before) || found.same_except_times(&after),
+            "{what}: unlike before: {:#?}\nunlike after: {:#?}",
+            found.diff(&before),
+            found.diff(&after)
+        );
+        return true;
+    }
+    false
+}
+
+#[test]
+fn a_power_cut_leaves_the_state_before_or_after_the_call() {
+    for mode in Mode::ALL {
+        for model in PersistModel::ALL {
+            let cuts = (0..60).filter(|seed| cut(mode, model, *seed)).count();
+            assert!(cuts > 30, "mode {mode}: only {cuts} cuts");
+        }
+    }
+}
