@@ -1,4 +1,5 @@
-//! Persistent memory that gives out: a hang becomes a failure, without a clock.
+//! Persistent memory that gives out: a loop over the medium that does not end becomes a
+//! failure, without a clock. (One that never touches the medium hangs the test.)
 
 use medium::{MediumError, MemoryPmem, Pmem};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
