@@ -30,7 +30,7 @@ need-build:
 
 # Root mounts without fusermount3; fuse3 serves everyone else.
 need-mount:
-	@tools/need mountpoint:util-linux fusermount3:fuse3 tar:tar cmp:diffutils
+	@tools/need mountpoint:util-linux fusermount3:fuse3 kill:procps tar:tar cmp:diffutils
 	@[ -e /dev/fuse ] || modprobe fuse 2>/dev/null || { \
 	  echo "Missing: /dev/fuse. Load the kernel module fuse, or pass the device to this container." >&2; exit 1; }
 	@[ -w /dev/fuse ] || { echo "No access to /dev/fuse: run as root, or let root 'chmod 666 /dev/fuse'." >&2; exit 1; }
@@ -51,7 +51,7 @@ unit: need-build need-mount
 	$(CARGO) test --locked --workspace
 
 suites: need-build need-mount
-	@$(CARGO) build --profile test --locked -p selvedge
+	@$(CARGO) test --quiet --locked --workspace --no-run # already done by unit, as a rule
 	@SELVEDGE=$(abspath $(CHECKED)) tools/suites bpfs
 
 test: ## formatting, lints, unit tests, crash states, published suites on a mount
