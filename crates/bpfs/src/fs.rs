@@ -287,8 +287,7 @@ impl<P: Pmem> Bpfs<P> {
     pub(crate) fn unref(&self, ino: Ino, count: u64) {
         let _guard = self.shared();
         let Ok(node) = self.node(ino) else { return };
-        let count = u32::try_from(count).unwrap_or(u32::MAX);
-        let take = |refs: u32| Some(refs.saturating_sub(count));
+        let take = |refs: u64| Some(refs.saturating_sub(count));
         let before = node.refs.fetch_update(SeqCst, SeqCst, take).unwrap_or(0);
         if before > 0 && before <= count {
             self.reap(ino, node);

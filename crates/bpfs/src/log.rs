@@ -150,9 +150,12 @@ pub(crate) fn replay<P: Pmem>(pm: &P, found: &[(u64, Vec<Record>)]) -> Res<()> {
     Ok(())
 }
 
+/// Stores that one record stands for: where, and what.
+pub(crate) type Records = Vec<(u64, SmallVec<[u8; 16]>)>;
+
 /// What of an operation goes through the log, and what does not.
 pub(crate) struct Plan<'a> {
-    pub records: Vec<(u64, SmallVec<[u8; 32]>)>,
+    pub records: Records,
     pub rest: Edits<'a>,
 }
 
@@ -165,7 +168,7 @@ pub(crate) fn plan<'a, P: Pmem>(vol: &Volume<P>, edits: &[Edit<'a>]) -> Res<Opti
         return Ok(None); // one store does it
     }
     let mut plan = Plan {
-        records: Vec::new(),
+        records: Records::new(),
         rest: Edits::new(),
     };
     let (mut cost, mut copied, mut words) = (16, 0, 0);
@@ -226,7 +229,7 @@ fn records_of<P: Pmem>(
     tree: Ino,
     start: u64,
     bytes: &[u8],
-    records: &mut Vec<(u64, SmallVec<[u8; 32]>)>,
+    records: &mut Records,
 ) -> Res<bool> {
     let whole = match tree {
         INODE_FILE => vol.inode_file()?,

@@ -16,7 +16,7 @@ pub(crate) struct Node {
     /// Names that refer to the inode (a directory: 0 or 1, its subdirectories apart).
     pub names: AtomicU32,
     /// References of callers (lookups and opens).
-    pub refs: AtomicU32,
+    pub refs: AtomicU64,
     /// A directory's subdirectories.
     pub subdirs: AtomicU32,
     /// Blocks in the inode's tree and its attribute block.

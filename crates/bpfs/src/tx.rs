@@ -23,6 +23,7 @@
 use crate::crawl::{Crawl, Right, RootOutcome};
 use crate::error::{Fault, Res};
 use crate::format::{BLOCK, BlockNo, HeightAddr, INODE, RootRecord, at};
+use crate::log::{Records, Slot};
 use crate::seeded::{Bug, hit};
 use crate::volume::Volume;
 use medium::{LINE_BYTES, Pmem};
@@ -67,13 +68,18 @@ pub(crate) struct Edit<'a> {
 pub(crate) type Edits<'a> = SmallVec<[Edit<'a>; 4]>;
 
 /// Where the whole operation turns from not done to done.
-enum Point {
+enum Point<'v> {
     /// Nothing visible.
     None,
     /// One aligned word.
     Word { addr: u64, value: u64 },
-    /// A committed record of the redo log.
-    Log(Vec<(u64, SmallVec<[u8; 32]>)>),
+    /// A committed record of the redo log: its slot, the header that commits what the
+    /// slot holds already, and the stores that it stands for.
+    Log {
+        slot: Slot<'v>,
+        header: u64,
+        records: Records,
+    },
     /// Both super blocks, with this root record.
     Supers(BlockNo),
 }
@@ -293,7 +299,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     }
 
     /// Steps 1 and 2: everything but the commit point.
-    fn stage(&mut self, deltas: &mut Deltas) -> Res<Point> {
+    fn stage(&mut self, deltas: &mut Deltas) -> Res<Point<'v>> {
         if let Some((addr, value)) = self.lone {
             return Ok(Point::Word { addr, value });
         }
@@ -328,7 +334,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
                     "a logged change met a second commit point".into(),
                 ));
             }
-            point = Point::Log(logged);
+            point = self.stage_log(logged);
         }
         Ok(point)
     }
@@ -369,7 +375,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     }
 
     /// Crawls the inode file, up to the root record and the super block if need be.
-    fn stage_inode_file(&mut self, edits: &[Edit<'a>]) -> Res<Point> {
+    fn stage_inode_file(&mut self, edits: &[Edit<'a>]) -> Res<Point<'v>> {
         let rules = self.vol.rules;
         let record = self.vol.root_record()?;
         let tree = self.vol.inode_file()?;
@@ -419,7 +425,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     }
 
     /// Steps 2 and 3.
-    fn finish(&mut self, point: Point) -> Res<()> {
+    fn finish(&mut self, point: Point<'v>) -> Res<()> {
         if !hit(Bug::NoFenceBeforeCommit) {
             self.barrier()?;
         }
@@ -432,9 +438,19 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         match point {
             Point::None => {}
             Point::Word { addr, value } => self.commit_word(addr, value)?,
-            Point::Log(records) => self.commit_log(&records)?,
+            Point::Log {
+                slot,
+                header,
+                records,
+            } => self.commit_log(&slot, header, &records)?,
             Point::Supers(root) => self.commit_supers(root)?,
         }
+        self.put_times()?;
+        self.barrier()
+    }
+
+    /// Stores the times that go one by one.
+    fn put_times(&mut self) -> Res<()> {
         if self.moves_inodes {
             self.homes.clear();
         }
@@ -442,7 +458,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             let addr = self.home(ino)? + field;
             self.put_word(addr, value)?;
         }
-        self.barrier()
+        Ok(())
     }
 
     /// The one store that commits.
@@ -475,34 +491,43 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         Ok(())
     }
 
-    /// The redo log's commit: records, header, in place, header cleared.
-    fn commit_log(&mut self, records: &[(u64, SmallVec<[u8; 32]>)]) -> Res<()> {
-        let vol = self.vol;
-        let slot = vol.log.slot();
+    /// Puts records into a slot of the redo log, whose header still says that it is empty.
+    fn stage_log(&mut self, records: Records) -> Point<'v> {
+        let slot = self.vol.log.slot();
         let payload = crate::log::payload(records.iter().map(|(a, b)| (*a, &b[..])));
         self.store(slot.addr() + 8, &payload);
-        self.barrier()?; // rule: log before data; the header must not outrun its records
-        self.store(slot.addr(), &crate::log::header(&payload).to_le_bytes());
+        let header = crate::log::header(&payload);
+        Point::Log {
+            slot,
+            header,
+            records,
+        }
+    }
+
+    /// The redo log's commit: header, in place, header cleared. The records are durable.
+    fn commit_log(&mut self, slot: &Slot<'v>, header: u64, records: &Records) -> Res<()> {
+        self.store(slot.addr(), &header.to_le_bytes());
         if !hit(Bug::ApplyBeforeLog) {
-            self.barrier()?; // the commit point
+            self.barrier()?; // the commit point; rule: log before data
         }
         for (addr, bytes) in records {
             self.store(*addr, bytes);
         }
         self.barrier()?; // rule: nothing may be forgotten by the log before it is in place
         self.store(slot.addr(), &0u64.to_le_bytes());
+        self.put_times()?; // their order does not matter; here they cost no fence
         // Replaying later would undo what others then wrote: gone before the lock is.
         self.barrier()
     }
 
     /// In mode `log`: takes out of `edits` what a log record will do, if that is cheaper
     /// than copies. Returns physical addresses and bytes; empty for none.
-    fn take_for_log(&mut self, edits: &mut Edits<'a>) -> Res<Vec<(u64, SmallVec<[u8; 32]>)>> {
+    fn take_for_log(&mut self, edits: &mut Edits<'a>) -> Res<Records> {
         if !self.vol.rules.log || edits.is_empty() || self.root_size.is_some() {
-            return Ok(Vec::new());
+            return Ok(Records::new());
         }
         let Some(plan) = crate::log::plan(self.vol, edits)? else {
-            return Ok(Vec::new());
+            return Ok(Records::new());
         };
         *edits = plan.rest;
         Ok(plan.records)
