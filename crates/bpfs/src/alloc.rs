@@ -7,8 +7,10 @@
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Numbers in one group. Small enough that a 1 MiB image has several.
-const GROUP: u64 = 8192;
+/// Fewest numbers in one group.
+const GROUP_MIN: u64 = 8192;
+/// Most groups: a terabyte image must not pay for numbers that nobody uses yet.
+const GROUPS_MAX: u64 = 4096;
 
 struct Group {
     /// Bit set: in use.
@@ -21,6 +23,8 @@ struct Group {
 
 /// A set of numbers `0..len`, some in use.
 pub(crate) struct Bitmap {
+    /// Numbers in one group.
+    group: u64,
     groups: Vec<Mutex<Group>>,
     len: AtomicU64,
     free: AtomicU64,
@@ -35,7 +39,8 @@ thread_local! {
 impl Bitmap {
     /// All of `0..len` free; `capacity` bounds how far [`grow`](Self::grow) may go.
     pub fn new(len: u64, capacity: u64) -> Self {
-        let groups = (0..capacity.div_ceil(GROUP))
+        let group = (capacity / GROUPS_MAX).next_power_of_two().max(GROUP_MIN);
+        let groups = (0..capacity.div_ceil(group))
             .map(|_| {
                 Mutex::new(Group {
                     words: Vec::new(),
@@ -45,6 +50,7 @@ impl Bitmap {
             })
             .collect();
         let map = Self {
+            group,
             groups,
             len: AtomicU64::new(0),
             free: AtomicU64::new(0),
@@ -66,13 +72,17 @@ impl Bitmap {
     /// Extends the set to `0..len`, the new numbers free. One caller at a time.
     pub fn grow(&self, len: u64) {
         let old = self.len.swap(len, Relaxed);
-        for g in old / GROUP..len.div_ceil(GROUP) {
+        for g in old / self.group..len.div_ceil(self.group) {
             let mut group = self.groups[g as usize].lock();
-            let had = old.saturating_sub(g * GROUP).min(GROUP);
-            let now = (len - g * GROUP).min(GROUP);
-            group.words.resize(now.div_ceil(64) as usize, u64::MAX);
-            for bit in had..now {
-                group.words[(bit / 64) as usize] &= !(1 << (bit % 64));
+            let had = old.saturating_sub(g * self.group).min(self.group);
+            let now = (len - g * self.group).min(self.group);
+            // Bits past the end count as used; whole words of new bits come at once.
+            if had % 64 != 0 {
+                group.words[(had / 64) as usize] &= !(u64::MAX << (had % 64));
+            }
+            group.words.resize(now.div_ceil(64) as usize, 0);
+            if now % 64 != 0 {
+                group.words[(now / 64) as usize] |= u64::MAX << (now % 64);
             }
             group.free += now - had;
             self.free.fetch_add(now - had, Relaxed);
@@ -88,7 +98,7 @@ impl Bitmap {
 
     /// Takes up to `count` numbers, giving each to `each`; returns how many.
     pub fn take_many(&self, count: u64, each: &mut dyn FnMut(u64)) -> u64 {
-        let groups = (self.len().div_ceil(GROUP) as usize).max(1);
+        let groups = (self.len().div_ceil(self.group) as usize).max(1);
         let home = HOME.with(|h| *h) * 7 % groups;
         let mut taken = 0;
         for g in (home..groups).chain(0..home) {
@@ -96,7 +106,7 @@ impl Bitmap {
                 break;
             }
             let mut group = self.groups[g].lock();
-            let got = group.take(count - taken, g as u64 * GROUP, each);
+            let got = group.take(count - taken, g as u64 * self.group, each);
             self.free.fetch_sub(got, Relaxed);
             taken += got;
         }
@@ -115,13 +125,13 @@ impl Bitmap {
 
     /// Whether a number is in use.
     pub fn is_used(&self, n: u64) -> bool {
-        let group = self.groups[(n / GROUP) as usize].lock();
-        group.words[(n % GROUP / 64) as usize] >> (n % 64) & 1 == 1
+        let group = self.groups[(n / self.group) as usize].lock();
+        group.words[(n % self.group / 64) as usize] >> (n % 64) & 1 == 1
     }
 
     fn change(&self, n: u64, used: bool) -> bool {
-        let mut group = self.groups[(n / GROUP) as usize].lock();
-        let at = (n % GROUP / 64) as usize;
+        let mut group = self.groups[(n / self.group) as usize].lock();
+        let at = (n % self.group / 64) as usize;
         let bit = 1 << (n % 64);
         if (group.words[at] & bit != 0) == used {
             return false;
@@ -177,6 +187,22 @@ mod tests {
         assert_eq!((map.take(), map.take()), (Some(9_999), None));
         map.grow(10_001);
         assert_eq!((map.take(), map.len()), (Some(10_000), 10_001));
+    }
+
+    #[test]
+    fn grows_by_any_step() {
+        let map = Bitmap::new(0, 20_000);
+        let (mut len, mut taken) = (0, 0);
+        for step in [1, 62, 1, 1, 63, 64, 65, 8_000, 200, 9_000] {
+            len += step;
+            map.grow(len);
+            assert_eq!(map.free(), len - taken);
+            while let Some(n) = map.take() {
+                assert!(n < len);
+                taken += 1;
+            }
+            assert_eq!(taken, len);
+        }
     }
 
     #[test]

@@ -30,20 +30,28 @@ pub(crate) struct Node {
 }
 
 const CHUNK: u64 = 64;
-const FAN: u64 = 256;
+/// Fewest chunks below an entry of the top, and most entries of the top.
+const FAN_MIN: u64 = 256;
+const TOP_MAX: u64 = 4096;
 
 type Chunk = OnceLock<Box<[Node]>>;
 
 /// All nodes, by inode number.
 pub(crate) struct Table {
+    /// Chunks below an entry of the top.
+    fan: u64,
     top: Box<[OnceLock<Box<[Chunk]>>]>,
 }
 
 impl Table {
     /// Room for inode numbers up to `capacity`.
     pub fn new(capacity: u64) -> Self {
-        let top = (capacity / CHUNK / FAN) + 1;
+        let fan = (capacity / CHUNK / TOP_MAX)
+            .next_power_of_two()
+            .max(FAN_MIN);
+        let top = (capacity / CHUNK / fan) + 1;
         Self {
+            fan,
             top: (0..top).map(|_| OnceLock::new()).collect(),
         }
     }
@@ -51,9 +59,9 @@ impl Table {
     /// The node of an inode number within capacity.
     pub fn node(&self, ino: Ino) -> &Node {
         let (chunk, at) = (ino.0 / CHUNK, (ino.0 % CHUNK) as usize);
-        let chunks = self.top[(chunk / FAN) as usize]
-            .get_or_init(|| (0..FAN).map(|_| OnceLock::new()).collect());
-        &chunks[(chunk % FAN) as usize]
+        let chunks = self.top[(chunk / self.fan) as usize]
+            .get_or_init(|| (0..self.fan).map(|_| OnceLock::new()).collect());
+        &chunks[(chunk % self.fan) as usize]
             .get_or_init(|| (0..CHUNK).map(|_| Node::default()).collect())[at]
     }
 }

@@ -8,3 +8,4 @@ mod known_bugs;
 mod no_space;
 mod semantics;
 mod stress;
+mod terabytes;
