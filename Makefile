@@ -48,7 +48,7 @@ lint: need-build
 	shellcheck .ci/run $(shell grep -lE '^#!.*\<(ba)?sh\>' tools/*)
 
 unit: need-build need-mount
-	$(CARGO) test --locked --workspace
+	$(CARGO) test --locked --workspace --no-fail-fast
 
 suites: need-build need-mount
 	@$(CARGO) test --quiet --locked --workspace --no-run # already done by unit, as a rule
