@@ -13,6 +13,7 @@
 //!    until the kernel forgets it, open or not, named or not.
 
 use std::sync::Arc;
+use vfs::perm::perm_after_write;
 use vfs::{
     Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Ino, RenameFlags, Result,
     SeekKind, SetAttr, StatFs, XattrMode,
@@ -27,11 +28,11 @@ pub(crate) struct Ops {
     fs: Arc<dyn FileSystem>,
 }
 
-/// What a write did.
+/// What a change of data did.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Written {
-    /// Bytes written.
-    pub len: usize,
+pub(crate) struct Changed<T> {
+    /// What the call returns.
+    pub result: T,
     /// The set-id bits were dropped, which the kernel does not know: it must be told
     /// that the attributes it holds are stale.
     pub mode_changed: bool,
@@ -156,8 +157,8 @@ impl Ops {
         self.fs.read(cx, Ino(ino), off, buf)
     }
 
-    /// `drop_set_id`: the kernel's request to drop the set-id bits with the write. They
-    /// go first: a crash between the two must not leave new bytes in a set-id file.
+    /// `drop_set_id`: the kernel's request to drop the set-id bits with the write. The
+    /// file system does both in one step.
     pub(crate) fn write(
         &self,
         cx: &Ctx,
@@ -165,26 +166,44 @@ impl Ops {
         off: u64,
         data: &[u8],
         drop_set_id: bool,
-    ) -> Result<Written> {
-        let perm = if drop_set_id {
-            self.without_set_id(cx, Ino(ino))?
-        } else {
-            None
-        };
-        if perm.is_some() {
-            let set = SetAttr {
-                perm,
-                ..SetAttr::default()
-            };
-            self.fs.setattr(cx, Ino(ino), &set)?;
-        }
-        Ok(Written {
-            len: self.fs.write(cx, Ino(ino), off, data)?,
-            mode_changed: perm.is_some(),
+    ) -> Result<Changed<usize>> {
+        self.change_data(cx, Ino(ino), drop_set_id, |cx| {
+            self.fs.write(cx, Ino(ino), off, data)
         })
     }
 
-    /// `mode`: the flags of `fallocate(2)`; those that we lack are `EOPNOTSUPP`.
+    /// Runs `change` for a caller whose changes of data drop the set-id bits, or do not.
+    fn change_data<T>(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        drop_set_id: bool,
+        change: impl FnOnce(&Ctx) -> Result<T>,
+    ) -> Result<Changed<T>> {
+        if !drop_set_id {
+            return Ok(Changed {
+                result: change(cx)?,
+                mode_changed: false,
+            });
+        }
+        let attr = self.fs.getattr(cx, ino)?;
+        // Somebody unprivileged in the file's group: as in `without_set_id`, set-gid
+        // goes only where it means a program. Changes of data check no permissions.
+        let unprivileged = Ctx {
+            uid: u32::MAX,
+            gid: attr.gid,
+            checked: false,
+            ..cx.clone()
+        };
+        Ok(Changed {
+            result: change(&unprivileged)?,
+            mode_changed: perm_after_write(&unprivileged, &attr) != attr.perm,
+        })
+    }
+
+    /// `mode`: the flags of `fallocate(2)`; those that we lack are `EOPNOTSUPP`. Drops
+    /// the set-id bits as a truncation does: the kernel leaves it to us, and asks for
+    /// nothing.
     pub(crate) fn fallocate(
         &self,
         cx: &Ctx,
@@ -192,7 +211,7 @@ impl Ops {
         mode: u32,
         off: u64,
         len: u64,
-    ) -> Result<()> {
+    ) -> Result<Changed<()>> {
         const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
         const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
         const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
@@ -203,7 +222,9 @@ impl Ops {
             ZERO_RANGE => Fallocate::ZeroRange { keep_size },
             _ => return Err(Errno::OPNOTSUPP),
         };
-        self.fs.fallocate(cx, Ino(ino), kind, off, len)
+        self.change_data(cx, Ino(ino), cx.uid != 0, |cx| {
+            self.fs.fallocate(cx, Ino(ino), kind, off, len)
+        })
     }
 
     /// Only `SEEK_DATA` and `SEEK_HOLE` arrive; the kernel does the others itself.

@@ -236,6 +236,14 @@ fn set_id_bits_are_dropped() {
         as_nobody(": >program");
         assert_eq!(mode(), 0o777);
         arm();
+        as_nobody("fallocate --length 100 program");
+        assert_eq!(mode(), 0o777);
+        // Set-gid without group execution is no program's.
+        arm();
+        fs::set_permissions(path, Permissions::from_mode(0o6767)).unwrap();
+        as_nobody("echo more >>program");
+        assert_eq!(mode(), 0o2767);
+        arm();
         chown(path, Some(NOBODY), None).unwrap();
         assert_eq!(mode(), 0o777);
         // Root's own writes keep them, as on any Linux file system.

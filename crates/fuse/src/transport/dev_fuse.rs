@@ -416,7 +416,7 @@ impl Filesystem for DevFuse {
                 if done.mode_changed {
                     self.invalidate_attr(ino);
                 }
-                reply.written(done.len as u32);
+                reply.written(done.result as u32);
             }
             Err(e) => reply.error(errno(e)),
         }
@@ -601,7 +601,10 @@ impl Filesystem for DevFuse {
         let done = self
             .ops
             .fallocate(&ctx(req), ino.0, mode as u32, offset, length);
-        reply_empty(done, reply);
+        if done.as_ref().is_ok_and(|done| done.mode_changed) {
+            self.invalidate_attr(ino);
+        }
+        reply_empty(done.map(|done| done.result), reply);
     }
 
     fn lseek(
