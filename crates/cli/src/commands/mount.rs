@@ -50,12 +50,13 @@ pub struct Args {
     /// of this program only), msync (survives power failures on any disk, slowly)
     #[arg(long, value_name = "D")]
     durability: Option<Durability>,
-    /// End as if the power had failed: at SIGUSR1, or at the N-th fence
+    /// End as if the power had failed: at SIGUSR1, at a fence or behind a store
     ///
     /// The image is left in a state that a power failure at that moment could have left,
-    /// chosen by the seed, and the server ends. SPEC is after=N, seed=S,
-    /// model=words|lines, report=FILE, separated by commas; all of them are optional.
-    /// The report goes to PATH.power-cut.json unless report= says otherwise.
+    /// chosen by the seed, and the server ends. SPEC is after=N (at the N-th fence) or
+    /// after-stores=N (behind the N-th store of a word), seed=S, model=words|lines,
+    /// report=FILE, separated by commas; all of them are optional. The report goes to
+    /// PATH.power-cut.json unless report= says otherwise.
     #[arg(long, value_name = "SPEC", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     simulate_power_cut: Option<Spec>,
     /// Seed of the simulated power cut

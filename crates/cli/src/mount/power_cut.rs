@@ -13,8 +13,9 @@ use std::time::Duration;
 /// When the power goes, and what may be left.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Spec {
-    /// `after=`: at this many-th fence; otherwise only on SIGUSR1.
-    after: Option<u64>,
+    /// `after=` this many fences, `after-stores=` this many stores; otherwise only on
+    /// SIGUSR1.
+    after: Option<CutAfter>,
     /// `seed=`: chooses the state that is left.
     seed: Option<u64>,
     /// `model=`: words or lines.
@@ -26,7 +27,8 @@ pub struct Spec {
 impl std::str::FromStr for Spec {
     type Err = String;
 
-    /// `after=N,seed=S,model=words|lines,report=FILE`, all of them optional.
+    /// `after=N,seed=S,model=words|lines,report=FILE`, all of them optional;
+    /// `after-stores=N` in the place of `after=N`.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut spec = Self::default();
         for word in text.split(',').filter(|w| !w.is_empty()) {
@@ -37,13 +39,14 @@ impl std::str::FromStr for Spec {
                     .map_err(|_| format!("'{word}' needs a number"))
             };
             match name {
-                "after" => spec.after = Some(number()?),
+                "after" => spec.after = Some(CutAfter::Fences(number()?)),
+                "after-stores" => spec.after = Some(CutAfter::Stores(number()?)),
                 "seed" => spec.seed = Some(number()?),
                 "model" => spec.model = value.parse().map_err(|e| format!("'{word}': {e}"))?,
                 "report" if !value.is_empty() => spec.report = Some(value.into()),
                 _ => {
                     return Err(format!(
-                        "'{word}' is not one of after=, seed=, model=, report="
+                        "'{word}' is not one of after=, after-stores=, seed=, model=, report="
                     ));
                 }
             }
@@ -90,8 +93,8 @@ impl Switch {
         };
         let seed = spec.seed.or(seed).map_or_else(random::seed, Ok)?;
         let region = Arc::new(PowerCut::new(region));
-        if let Some(fences) = spec.after {
-            region.cut_after(CutAfter::Fences(fences), seed, spec.model);
+        if let Some(when) = spec.after {
+            region.cut_after(when, seed, spec.model);
         }
         Ok(Self {
             region,
@@ -168,13 +171,22 @@ mod tests {
         assert_eq!("".parse(), Ok(Spec::default()));
         let full = "after=9,seed=18446744073709551615,model=lines,report=/tmp/x";
         let spec = Spec {
-            after: Some(9),
+            after: Some(CutAfter::Fences(9)),
             seed: Some(u64::MAX),
             model: PersistModel::Lines,
             report: Some("/tmp/x".into()),
         };
         assert_eq!(full.parse(), Ok(spec));
-        for wrong in ["when=3", "after=soon", "model=pages", "report=", "seed"] {
+        let spec = "after-stores=9".parse::<Spec>().unwrap();
+        assert_eq!(spec.after, Some(CutAfter::Stores(9)));
+        for wrong in [
+            "when=3",
+            "after=soon",
+            "after-stores",
+            "model=pages",
+            "report=",
+            "seed",
+        ] {
             assert!(wrong.parse::<Spec>().is_err(), "{wrong}");
         }
     }

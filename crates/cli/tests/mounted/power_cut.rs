@@ -2,6 +2,9 @@
 
 use crate::fixture::{Place, run, wait_for};
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Writes numbered files until the file system is gone; returns how many calls that made
 /// one had returned.
@@ -33,12 +36,20 @@ fn check(place: &Place, returned: usize) {
 }
 
 #[test]
-fn what_had_returned_survives_a_cut_at_any_fence() {
-    for (after, model) in [(1, "words"), (100, "words"), (101, "lines"), (777, "lines")] {
+fn what_had_returned_survives_a_cut_at_any_fence_or_store() {
+    let cuts = [
+        ("after=1", "words"),
+        ("after=100", "words"),
+        ("after=101", "lines"),
+        ("after=777", "lines"),
+        ("after-stores=1", "lines"),
+        ("after-stores=20001", "words"),
+    ];
+    for (after, model) in cuts {
         let place = Place::with_image();
         let report = place.path("report");
         let spec = format!(
-            "--simulate-power-cut=after={after},seed=7,model={model},report={}",
+            "--simulate-power-cut={after},seed=7,model={model},report={}",
             report.display()
         );
         let mut server = place.serve(&[&spec]);
@@ -50,6 +61,47 @@ fn what_had_returned_survives_a_cut_at_any_fence() {
         assert_eq!(report["model"], model);
         check(&place, returned);
     }
+}
+
+/// New bytes in a set-user-id file would give them its owner's rights; an old file
+/// without the bits would be a program that the cut broke.
+#[test]
+fn a_write_drops_the_set_id_bits_in_the_same_step() {
+    let (mut old, mut new) = (0, 0);
+    for after in 1..12 {
+        let place = Place::with_image();
+        place.mount(&[]);
+        let path = place.dir().join("program");
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o4777)).unwrap();
+        place.umount();
+        let spec = format!("--simulate-power-cut=after={after},seed={after}");
+        let mut server = place.serve(&[&spec, "-o", "allow_other,noatime"]);
+        let mut shell = Command::new("sh");
+        // Whether it returns is not the question.
+        let script = "printf new 1<>program";
+        let _ = shell
+            .args(["-c", script])
+            .current_dir(place.dir())
+            .uid(65534)
+            .gid(65534)
+            .output()
+            .unwrap();
+        if place.is_mounted() {
+            server.signal("USR1");
+        }
+        assert_eq!(server.wait(), Some(0));
+        place.mount(&[]);
+        let mode = fs::metadata(&path).unwrap().mode() & 0o7777;
+        match (fs::read_to_string(&path).unwrap().as_str(), mode) {
+            ("old", 0o4777) => old += 1,
+            ("new", 0o777) => new += 1,
+            other => panic!("cut after {after} fences: {other:?}"),
+        }
+        place.umount();
+        place.fsck();
+    }
+    assert!(old > 0 && new > 0, "{old} old, {new} new");
 }
 
 #[test]
@@ -64,7 +116,7 @@ fn a_signal_cuts_the_power_of_a_mount_in_the_background() {
         .nth(1)
         .and_then(|s| s.split(' ').next());
     let pid: u32 = pid.unwrap().parse().unwrap();
-    let status = std::process::Command::new("kill")
+    let status = Command::new("kill")
         .args(["-s", "USR1", &pid.to_string()])
         .status();
     assert!(status.unwrap().success());
