@@ -1,5 +1,6 @@
 use super::*;
 use crate::{Ctx, Ino, ModelFs, XattrMode};
+use crate::{SetAttr, SetTime, Timestamp};
 
 fn sample() -> ModelFs {
     let (fs, cx) = (ModelFs::default(), Ctx::root());
