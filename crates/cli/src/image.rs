@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use bpfs::SuperInfo;
-use medium::{Durability, MapOptions, MappedPmem};
+use medium::{Durability, MapOptions, MappedPmem, OpenError};
 use std::fmt::Display;
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use std::path::Path;
 /// # Errors
 /// The medium's, which name the file and the way out.
 pub fn open(path: &Path, durability: Durability) -> Result<MappedPmem, Failure> {
-    map(path, durability, false)
+    map(path, durability, false).map_err(Failure::new)
 }
 
 /// Locks and maps an image for reading.
@@ -19,16 +19,24 @@ pub fn open(path: &Path, durability: Durability) -> Result<MappedPmem, Failure> 
 /// # Errors
 /// As [`open`].
 pub fn open_read_only(path: &Path) -> Result<MappedPmem, Failure> {
+    try_open_read_only(path).map_err(Failure::new)
+}
+
+/// As [`open_read_only`], for those who can do something about the error.
+///
+/// # Errors
+/// As [`open`].
+pub fn try_open_read_only(path: &Path) -> Result<MappedPmem, OpenError> {
     map(path, Durability::Auto, true)
 }
 
-fn map(path: &Path, durability: Durability, read_only: bool) -> Result<MappedPmem, Failure> {
+fn map(path: &Path, durability: Durability, read_only: bool) -> Result<MappedPmem, OpenError> {
     let options = MapOptions {
         durability,
         read_only,
         ..MapOptions::default()
     };
-    MappedPmem::open(path, &options).map_err(Failure::new)
+    MappedPmem::open(path, &options)
 }
 
 /// Reads an image's super block.

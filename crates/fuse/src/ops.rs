@@ -23,9 +23,14 @@ const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
 const S_IXGRP: u32 = 0o0010;
 
+/// The extended attribute by which the root of a mount tells which durability is in
+/// force. It is in no list, so that nothing copies it.
+pub const DURABILITY_XATTR: &str = "selvedge.durability";
+
 /// A file system as the kernel addresses it.
 pub(crate) struct Ops {
     fs: Arc<dyn FileSystem>,
+    durability: Option<String>,
 }
 
 /// What a change of data did.
@@ -50,8 +55,9 @@ pub(crate) fn caller(uid: u32, gid: u32, pid: u32) -> Ctx {
 }
 
 impl Ops {
-    pub(crate) fn new(fs: Arc<dyn FileSystem>) -> Self {
-        Self { fs }
+    /// `durability`: the value of [`DURABILITY_XATTR`].
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, durability: Option<String>) -> Self {
+        Self { fs, durability }
     }
 
     /// The entry, or `None` for a name that the kernel may remember as absent.
@@ -274,7 +280,11 @@ impl Ops {
     }
 
     pub(crate) fn getxattr(&self, cx: &Ctx, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
-        refuse_system(name)?;
+        if Ino(ino) == Ino::ROOT && name == DURABILITY_XATTR.as_bytes() {
+            let durability = self.durability.as_ref().ok_or(Errno::NODATA)?;
+            return Ok(durability.clone().into_bytes());
+        }
+        refuse_reserved(name)?;
         self.fs.getxattr(cx, Ino(ino), name)
     }
 
@@ -287,7 +297,7 @@ impl Ops {
         value: &[u8],
         flags: i32,
     ) -> Result<()> {
-        refuse_system(name)?;
+        refuse_reserved(name)?;
         let mode = match flags {
             0 => XattrMode::Set,
             libc::XATTR_CREATE => XattrMode::Create,
@@ -308,15 +318,15 @@ impl Ops {
     }
 
     pub(crate) fn removexattr(&self, cx: &Ctx, ino: u64, name: &[u8]) -> Result<()> {
-        refuse_system(name)?;
+        refuse_reserved(name)?;
         self.fs.removexattr(cx, Ino(ino), name)
     }
 }
 
 /// `system.` holds access control lists, which nobody would enforce: say so instead of
-/// storing them.
-fn refuse_system(name: &[u8]) -> Result<()> {
-    if name.starts_with(b"system.") {
+/// storing them. `selvedge.` is what mounts tell about themselves.
+fn refuse_reserved(name: &[u8]) -> Result<()> {
+    if name.starts_with(b"system.") || name.starts_with(b"selvedge.") {
         Err(Errno::OPNOTSUPP)
     } else {
         Ok(())

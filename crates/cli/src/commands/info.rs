@@ -1,16 +1,21 @@
-//! `selvedge info`: what an image holds.
+//! `selvedge info`: what an image holds, or who has it.
 
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
+use crate::mount::table;
 use crate::{image, output, size};
 use bpfs::format::BLOCK;
 use bpfs::{Bpfs, MountOptions, SuperInfo};
-use medium::{EffectiveDurability, MappedPmem};
-use serde::Serialize;
+use medium::{EffectiveDurability, Holder, MappedPmem, OpenError};
+use rustix::fs::getxattr;
+use serde::{Serialize, Serializer};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use vfs::{FileSystem, Guarantees, StatFs};
 
 /// Show what an image holds and what a mount of it would promise
+///
+/// Of an image that is mounted, shows where, by which process, and which durability is
+/// in force there.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The image
@@ -35,7 +40,7 @@ struct Info<'a> {
     /// Missing if the image cannot be mounted as it is.
     blocks_free: Option<u64>,
     inodes_free: Option<u64>,
-    /// What `--durability auto` would give.
+    /// What a mount for writing would use, unless told otherwise.
     durability: String,
     durability_means: &'static str,
     guarantees: Option<Guarantees>,
@@ -43,10 +48,30 @@ struct Info<'a> {
     trouble: Option<String>,
 }
 
+/// What is shown of an image that is mounted for writing.
+#[derive(Serialize)]
+struct Mounted<'a> {
+    path: &'a Path,
+    mounted_on: PathBuf,
+    /// The server, if the system tells.
+    process: Option<u32>,
+    /// What is in force, if the mount tells.
+    #[serde(serialize_with = "by_name")]
+    durability: Option<EffectiveDurability>,
+    durability_means: Option<&'static str>,
+}
+
+fn by_name<S: Serializer>(d: &Option<EffectiveDurability>, s: S) -> Result<S::Ok, S::Error> {
+    d.map(|d| d.to_string()).serialize(s)
+}
+
 impl Args {
     /// Runs the command.
     pub fn run(&self) -> Outcome {
-        let pm = image::open_read_only(&self.path)?;
+        let pm = match image::try_open_read_only(&self.path) {
+            Ok(pm) => pm,
+            Err(e) => return self.in_use(e),
+        };
         let durability = pm.durability();
         let header = image::probe(&self.path, &pm)?;
         let info = match inside(pm) {
@@ -57,6 +82,33 @@ impl Args {
             output::print_json(&info)?;
         } else {
             output::print(text(&info))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// What can be told of an image that cannot be opened: what its mount tells.
+    fn in_use(&self, e: OpenError) -> Outcome {
+        let OpenError::InUse { holder, .. } = &e else {
+            return Err(Failure::new(e));
+        };
+        let path = self.path.canonicalize();
+        let path = path.map_err(|e| image::about(&self.path, e))?;
+        let mount = table::find_image(&path).map_err(|e| image::about(&path, e))?;
+        let Some(mount) = mount else {
+            return Err(Failure::new(e));
+        };
+        let durability = durability_of(&mount.dir);
+        let info = Mounted {
+            path: &self.path,
+            process: holder.as_ref().map(|h| h.pid),
+            durability,
+            durability_means: durability.map(EffectiveDurability::describe),
+            mounted_on: mount.dir,
+        };
+        if self.json {
+            output::print_json(&info)?;
+        } else {
+            output::print(mounted_text(&info, holder.as_ref()))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -86,6 +138,16 @@ impl Args {
             trouble,
         }
     }
+}
+
+/// The durability in force in a mount of ours, if it tells.
+fn durability_of(dir: &Path) -> Option<EffectiveDurability> {
+    use EffectiveDurability::{Dax, Msync, Process};
+    let mut value = [0; 16];
+    let len = getxattr(dir, fuse::DURABILITY_XATTR, &mut value).ok()?;
+    let known = [Dax, Process, Msync].into_iter();
+    let mut same = known.filter(|d| d.to_string().as_bytes() == &value[..len]);
+    same.next()
 }
 
 /// What only a mount knows.
@@ -124,11 +186,32 @@ fn text(info: &Info<'_>) -> String {
     }
     lines.push((
         "durability",
-        format!("{}: {}", info.durability, info.durability_means),
+        format!(
+            "a mount would use {}: {}",
+            info.durability, info.durability_means
+        ),
     ));
     if let Some(trouble) = &info.trouble {
         lines.push(("trouble", trouble.clone()));
     }
+    table_of(lines)
+}
+
+fn mounted_text(info: &Mounted<'_>, holder: Option<&Holder>) -> String {
+    let by = holder.map_or_else(|| "a process that is not visible".into(), Holder::to_string);
+    let durability = match info.durability {
+        Some(durability) => format!("in force is {durability}: {}", durability.describe()),
+        None => "the mount does not tell which is in force".into(),
+    };
+    table_of(vec![
+        ("path", info.path.display().to_string()),
+        ("mounted on", info.mounted_on.display().to_string()),
+        ("served by", by),
+        ("durability", durability),
+    ])
+}
+
+fn table_of(lines: Vec<(&str, String)>) -> String {
     let line = |(name, value): (&str, String)| format!("{name:<11} {value}\n");
     lines.into_iter().map(line).collect()
 }

@@ -139,6 +139,7 @@ impl Args {
         Ok(Opened {
             fs,
             source: path.display().to_string(),
+            durability: Some(effective),
             notes,
             switch,
         })
@@ -191,6 +192,7 @@ fn model(options: &Options) -> Opened {
     Opened {
         fs: Arc::new(fs),
         source: "none".into(),
+        durability: None,
         notes: vec!["durability: none: everything is in memory, and gone at the unmount".into()],
         switch: None,
     }

@@ -34,7 +34,7 @@ impl Args {
         let Some(entry) = entry else {
             return Err(self.failed("nothing is mounted here"));
         };
-        if entry.fs_type != "fuse.selvedge" {
+        if entry.fs_type != table::OURS {
             return Err(self.failed(format_args!(
                 "a {} file system is mounted here, not one of ours; use umount(8)",
                 entry.fs_type

@@ -5,6 +5,7 @@ use crate::mount::daemon;
 use crate::mount::options::Options;
 use crate::mount::power_cut::Switch;
 use fuse::{Mount, MountOptions, Unmounter};
+use medium::EffectiveDurability;
 use rustix::process::geteuid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -20,6 +21,8 @@ pub struct Opened {
     pub fs: Arc<dyn FileSystem>,
     /// What the mount table shows as its source.
     pub source: String,
+    /// The durability in force, if anything is durable.
+    pub durability: Option<EffectiveDurability>,
     /// Said when it is mounted, one line each.
     pub notes: Vec<String>,
     /// Cuts the power of the medium, if that is to be simulated.
@@ -38,10 +41,11 @@ pub fn serve(opened: Opened, dir: &Path, options: &Options, log: Option<&Path>) 
     let Opened {
         fs,
         source,
+        durability,
         notes,
         switch,
     } = opened;
-    let kernel = kernel_options(source, options);
+    let kernel = kernel_options(source, durability, options);
     let mount = Mount::new(Arc::clone(&fs), dir, &kernel).map_err(|e| failed(&e))?;
     let unmounter = mount.unmounter();
     let mut told = format!("{} is mounted on {}\n", kernel.source, dir.display());
@@ -83,7 +87,11 @@ fn tell(told: &str, log: Option<&Path>) -> Result<(), Failure> {
     }
 }
 
-fn kernel_options(source: String, options: &Options) -> MountOptions {
+fn kernel_options(
+    source: String,
+    durability: Option<EffectiveDurability>,
+    options: &Options,
+) -> MountOptions {
     // Others than root get these from the kernel in any case.
     let unprivileged = !geteuid().is_root();
     MountOptions {
@@ -94,6 +102,7 @@ fn kernel_options(source: String, options: &Options) -> MountOptions {
         nodev: options.nodev || unprivileged,
         noexec: options.noexec,
         noatime: options.atime == vfs::Atime::Never,
+        durability: durability.map(|d| d.to_string()),
         threads: options.threads,
     }
 }

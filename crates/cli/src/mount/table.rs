@@ -5,6 +5,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+/// The type that our mounts have.
+pub const OURS: &str = "fuse.selvedge";
+
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -24,6 +27,16 @@ pub fn find(dir: &Path) -> io::Result<Option<Entry>> {
     let table = fs::read("/proc/self/mountinfo")?;
     let mut entries = table.split(|b| *b == b'\n').filter_map(parse);
     Ok(entries.rfind(|e| e.dir == dir))
+}
+
+/// The mount of ours whose source is `image`, an absolute path.
+///
+/// # Errors
+/// If the table cannot be read.
+pub fn find_image(image: &Path) -> io::Result<Option<Entry>> {
+    let table = fs::read("/proc/self/mountinfo")?;
+    let mut entries = table.split(|b| *b == b'\n').filter_map(parse);
+    Ok(entries.rfind(|e| e.fs_type == OURS && e.source == image))
 }
 
 /// `36 35 98:0 /root /dir options [tag...] - type source super-options`

@@ -163,6 +163,35 @@ fn info_describes_the_image() {
 }
 
 #[test]
+fn info_tells_what_is_in_force_while_an_image_is_mounted() {
+    let place = Place::with_image();
+    let unmounted = stdout(&run(0, &["info", place.image_str()]));
+    assert!(
+        unmounted.contains("a mount would use process"),
+        "{unmounted}"
+    );
+    for durability in ["process", "msync"] {
+        place.mount(&["--durability", durability]);
+        let text = stdout(&run(0, &["info", place.image_str()]));
+        let in_force = format!("in force is {durability}:");
+        assert!(
+            text.contains(&in_force) && text.contains(" (selvedge)"),
+            "{text}"
+        );
+        let json = run(0, &["info", "--json", place.image_str()]);
+        let json: serde_json::Value = serde_json::from_str(&stdout(&json)).unwrap();
+        assert_eq!(json["mounted_on"], place.dir_str());
+        assert_eq!(json["durability"], durability);
+        assert!(json["process"].is_u64());
+        place.umount();
+    }
+    // Who keeps a file open without mounting it has nothing to tell.
+    let file = File::open(place.image()).unwrap();
+    file.lock().unwrap();
+    run(1, &["info", place.image_str()]);
+}
+
+#[test]
 fn dump_shows_an_inode_by_number_and_by_path() {
     let place = Place::with_image();
     place.mount(&[]);
@@ -194,6 +223,8 @@ fn crash_test_reports_in_json() {
         assert!(json[key].as_u64().is_some_and(|n| n > 0), "{key}");
     }
     assert_eq!(json["violations"], 0);
+    assert_eq!(json["workloads"], vfs::script::generate::count(1));
+    assert_eq!(json["complete"], true);
     assert!(json["seconds"].is_f64());
     let unknown = run(1, &["crash", "replay", "other:words:e1.0:0:live"]);
     assert!(
