@@ -63,7 +63,7 @@ test-full: test ## as test, and what takes longer
 	@SELVEDGE=$(abspath $(CHECKED)) tools/test-full
 
 bench: build need-mount ## measure; tables and plots land in target/bench
-	@tools/need mkfs.ext4:e2fsprogs pkg-config:pkg-config /usr/include/fuse3/fuse.h:libfuse3-dev
+	@tools/need postmark:postmark cc:gcc losetup:mount mkfs.ext4:e2fsprogs pkg-config:pkg-config /usr/include/fuse3/fuse.h:libfuse3-dev
 	$(RELEASE) bench all $(TARGET)/bench
 
 # Builds only what is missing, so that `make build && sudo make install` needs no cargo
