@@ -9,17 +9,17 @@
 
 use crate::{LINE_BYTES, raw::store_units};
 
-/// The instruction that writes a line back.
+/// The instruction that writes a line back; there is none on unknown processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LineFlush {
     /// Writes back and keeps the line; weakly ordered.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    #[cfg(target_arch = "x86_64")]
     Clwb,
     /// Writes back and drops the line; weakly ordered.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    #[cfg(target_arch = "x86_64")]
     ClflushOpt,
     /// Writes back and drops the line, one after the other.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    #[cfg(target_arch = "x86_64")]
     Clflush,
 }
 
@@ -27,8 +27,11 @@ impl LineFlush {
     /// The mnemonic, for reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
+            #[cfg(target_arch = "x86_64")]
             LineFlush::Clwb => "clwb",
+            #[cfg(target_arch = "x86_64")]
             LineFlush::ClflushOpt => "clflushopt",
+            #[cfg(target_arch = "x86_64")]
             LineFlush::Clflush => "clflush",
         }
     }
