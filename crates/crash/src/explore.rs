@@ -5,7 +5,7 @@ use crate::state::mix;
 use crate::system::System;
 use crate::trial::{Failure, Run, Start};
 use crate::walk::{Limits, Tally};
-use crate::{FailureReport, Options, Outcome, Progress};
+use crate::{Enumerated, FailureReport, Options, Outcome, Progress};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -47,26 +47,37 @@ impl ScriptRef {
 /// Longest random script.
 const MAX_LEN: usize = 100_000;
 
-/// The scripts that `options` ask for, in order.
-fn workloads(options: &Options) -> Vec<ScriptRef> {
-    let mut all = Vec::new();
-    for ops in 1..=options.ops.min(3) {
-        let count = generate::count(ops);
-        let sampled = |i: u64| mix(options.seed, i) % count;
-        match options.sample {
-            Some(sample) if ops == options.ops.min(3) => {
-                let index = (0..sample.min(count)).map(sampled);
-                all.extend(index.map(|index| ScriptRef::Enumerated { ops, index }));
-            }
-            _ => all.extend((0..count).map(|index| ScriptRef::Enumerated { ops, index })),
-        }
+/// The scripts that `options` ask for, in order, and what part of each length they are.
+fn workloads(options: &Options) -> (Vec<ScriptRef>, Vec<Enumerated>) {
+    let (mut all, mut parts) = (Vec::new(), Vec::new());
+    let longest = options.ops.min(3);
+    for ops in 1..=longest {
+        let of = generate::count(ops);
+        let sample = options
+            .sample
+            .filter(|sample| ops == longest && *sample < of);
+        let indices = match sample {
+            Some(sample) => draw(options.seed, of, sample),
+            None => (0..of).collect(),
+        };
+        let taken = indices.len() as u64;
+        parts.push(Enumerated { ops, taken, of });
+        let scripts = indices.into_iter();
+        all.extend(scripts.map(|index| ScriptRef::Enumerated { ops, index }));
     }
     all.extend((0..options.random_scripts).map(|index| ScriptRef::Random {
         seed: options.seed,
         index,
         len: options.random_len,
     }));
-    all
+    (all, parts)
+}
+
+/// `sample` different numbers below `of`, ascending.
+fn draw(seed: u64, of: u64, sample: u64) -> Vec<u64> {
+    let mut drawn = fastrand::Rng::with_seed(seed).choose_multiple(0..of, sample as usize);
+    drawn.sort_unstable();
+    drawn
 }
 
 /// One thread's part.
@@ -180,7 +191,7 @@ pub fn explore(
     progress: &(dyn Fn(&Progress) + Sync),
 ) -> Result<Outcome, String> {
     let begin = Instant::now();
-    let work = workloads(options);
+    let (work, enumerated) = workloads(options);
     let shared = Shared {
         next: AtomicUsize::new(0),
         done: AtomicU64::new(0),
@@ -198,7 +209,11 @@ pub fn explore(
             .map(|worker| worker.unwrap_or_else(|_| Err("a thread of the explorer died".into())))
             .collect::<Result<Vec<Worker<'_>>, String>>()
     })?;
-    Ok(outcome(system, options, shared, workers, work.len(), begin))
+    let seconds = begin.elapsed().as_secs_f64();
+    let mut outcome = outcome(system, options, shared, workers, seconds);
+    outcome.complete = outcome.workloads == work.len() as u64;
+    outcome.enumerated = enumerated;
+    Ok(outcome)
 }
 
 fn drain<'a>(
@@ -240,11 +255,9 @@ fn outcome(
     options: &Options,
     shared: Shared,
     workers: Vec<Worker<'_>>,
-    total: usize,
-    begin: Instant,
+    seconds: f64,
 ) -> Outcome {
     let sum = |of: fn(&Worker<'_>) -> u64| workers.iter().map(of).sum::<u64>();
-    let seconds = begin.elapsed().as_secs_f64();
     let states_explored = sum(|w| w.tally.states);
     let (points, capped_points) = (sum(|w| w.tally.points), sum(|w| w.tally.capped_points));
     let (audited, stores_checked) = (sum(|w| w.tally.audited), sum(|w| w.looked));
@@ -256,14 +269,14 @@ fn outcome(
     });
     let mut failures = shared.failures.into_inner();
     failures.sort_by_key(|(at, _)| *at);
-    let workloads = shared.done.into_inner();
     Outcome {
         system: system.id(),
         model: options.model,
         ops: options.ops,
         seed: options.seed,
-        workloads,
-        complete: workloads == total as u64,
+        workloads: shared.done.into_inner(),
+        complete: false,
+        enumerated: Vec::new(),
         points,
         capped_points,
         states_explored,
@@ -321,4 +334,55 @@ pub fn replay(system: &dyn System, id: &FailureId) -> Result<Option<FailureRepor
         }),
     };
     Ok(failure.map(|f| worker.report(&id.script, &script, &f)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn distinct(options: &Options) -> (HashSet<ScriptRef>, Vec<Enumerated>) {
+        let (all, parts) = workloads(options);
+        let len = all.len();
+        let all: HashSet<_> = all.into_iter().collect();
+        assert_eq!(all.len(), len, "no script twice");
+        (all, parts)
+    }
+
+    #[test]
+    fn scripts_of_one_and_two_operations_are_all_taken() {
+        let mut enumerated = 0;
+        for ops in 1..=2 {
+            enumerated += generate::count(ops);
+            let (all, parts) = distinct(&Options {
+                ops,
+                random_scripts: 7,
+                ..Options::default()
+            });
+            assert_eq!(all.len() as u64, enumerated + 7);
+            assert!(parts.iter().all(|part| part.taken == part.of));
+        }
+    }
+
+    #[test]
+    fn a_sample_limits_the_longest_only_and_depends_on_the_seed() {
+        let sample = |seed| {
+            distinct(&Options {
+                ops: 2,
+                sample: Some(500),
+                seed,
+                ..Options::default()
+            })
+        };
+        let (all, parts) = sample(1);
+        assert_eq!(all.len() as u64, generate::count(1) + 500);
+        let part = |taken, ops| Enumerated {
+            ops,
+            taken,
+            of: generate::count(ops),
+        };
+        assert_eq!(parts, [part(generate::count(1), 1), part(500, 2)]);
+        assert_eq!(all, sample(1).0);
+        assert_ne!(all, sample(2).0);
+    }
 }

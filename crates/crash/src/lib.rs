@@ -29,6 +29,6 @@ mod walk;
 
 pub use explore::{explore, explore_script, replay};
 pub use id::FailureId;
-pub use report::{FailureReport, Options, Outcome, Progress};
+pub use report::{Enumerated, FailureReport, Options, Outcome, Progress};
 pub use state::Model;
 pub use system::System;

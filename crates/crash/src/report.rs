@@ -10,7 +10,7 @@ use std::time::Duration;
 pub struct Options {
     /// Longest enumerated scripts: 0 (none) to 3 operations.
     pub ops: u32,
-    /// How many of the longest enumerated scripts to take, at random; `None`: all.
+    /// How many of the longest enumerated scripts to draw, each at most once; `None`: all.
     pub sample: Option<u64>,
     /// Number of long random scripts.
     pub random_scripts: u64,
@@ -83,6 +83,8 @@ pub struct Outcome {
     pub workloads: u64,
     /// Whether that was all of them.
     pub complete: bool,
+    /// What part of the scripts of each length was asked for.
+    pub enumerated: Vec<Enumerated>,
     /// Points in time at which crashes were explored.
     pub points: u64,
     /// Those with too many states to visit all.
@@ -105,6 +107,17 @@ pub struct Outcome {
     pub states_per_second: f64,
     /// The failures, in order of scripts; the first of each script.
     pub failures: Vec<FailureReport>,
+}
+
+/// What part of the scripts of one length was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Enumerated {
+    /// Operations in each script.
+    pub ops: u32,
+    /// Scripts taken; if less than `of`, a sample.
+    pub taken: u64,
+    /// Scripts there are.
+    pub of: u64,
 }
 
 /// A failure. Its text is one line that begins with the id.

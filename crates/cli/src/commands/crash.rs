@@ -42,9 +42,12 @@ struct Test {
     /// Longest scripts of the enumeration: 1, 2 or 3 calls
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=3))]
     ops: u32,
-    /// How many scripts of three calls to draw; 0 takes all
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    sample: u64,
+    /// How many of the longest scripts to draw; 0 takes all
+    ///
+    /// By default 1000 of the scripts of three calls are drawn; those of one and two
+    /// calls are all taken.
+    #[arg(long, value_name = "N")]
+    sample: Option<u64>,
     /// How many long random scripts to add
     #[arg(long, value_name = "N", default_value_t = 0)]
     random: u64,
@@ -120,7 +123,7 @@ impl Test {
         let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
         Options {
             ops: self.ops,
-            sample: (self.sample != 0).then_some(self.sample),
+            sample: self.sample(),
             random_scripts: self.random,
             random_len: self.random_len,
             seed: self.seed,
@@ -132,7 +135,18 @@ impl Test {
             ..Options::default()
         }
     }
+
+    /// How many of the longest scripts to draw, if not all.
+    fn sample(&self) -> Option<u64> {
+        match self.sample {
+            None => (self.ops == 3).then_some(SAMPLE),
+            Some(sample) => Some(sample).filter(|n| *n > 0),
+        }
+    }
 }
+
+/// Scripts of three calls that are drawn by default.
+const SAMPLE: u64 = 1000;
 
 impl Replay {
     fn run(&self) -> Outcome {
@@ -175,6 +189,10 @@ fn text(found: &crash::Outcome) -> String {
         " (not all that were asked for)"
     };
     // Writing to a string cannot fail.
+    for part in found.enumerated.iter().filter(|part| part.taken < part.of) {
+        let (taken, of, ops) = (part.taken, part.of, part.ops);
+        let _ = writeln!(text, "drew {taken} of the {of} scripts of {ops} calls");
+    }
     let _ = writeln!(
         text,
         "{} under the model {}, seed {}: {} scripts{part}, {} crash states ({} distinct), \
