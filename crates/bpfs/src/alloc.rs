@@ -77,11 +77,11 @@ impl Bitmap {
             let had = old.saturating_sub(g * self.group).min(self.group);
             let now = (len - g * self.group).min(self.group);
             // Bits past the end count as used; whole words of new bits come at once.
-            if had % 64 != 0 {
+            if !had.is_multiple_of(64) {
                 group.words[(had / 64) as usize] &= !(u64::MAX << (had % 64));
             }
             group.words.resize(now.div_ceil(64) as usize, 0);
-            if now % 64 != 0 {
+            if !now.is_multiple_of(64) {
                 group.words[(now / 64) as usize] |= u64::MAX << (now % 64);
             }
             group.free += now - had;
