@@ -1,7 +1,7 @@
 //! Many scripts on one system, over several threads; failures shrunk and given ids.
 
 use crate::id::{FailureId, ScriptRef};
-use crate::state::mix;
+use crate::state::{Model, mix};
 use crate::system::System;
 use crate::trial::{Failure, Run, Start};
 use crate::walk::{Limits, Tally};
@@ -10,16 +10,17 @@ use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use vfs::script::{Script, generate, shrink};
+use vfs::script::generate::{self, Tree};
+use vfs::script::{Script, shrink};
 
 impl ScriptRef {
     fn script(&self) -> Result<Script, String> {
         match self {
-            ScriptRef::Enumerated { ops, index } => {
-                if *ops == 0 || *ops > 3 || *index >= generate::count(*ops) {
+            ScriptRef::Enumerated { tree, ops, index } => {
+                if *ops == 0 || *ops > 3 || *index >= tree.count(*ops) {
                     return Err(format!("there is no script {self}"));
                 }
-                Ok(generate::sequence(*ops, *index))
+                Ok(tree.sequence(*ops, *index))
             }
             ScriptRef::Random { seed, index, len } => {
                 Ok(generate::random(mix(*seed, *index), (*len).min(MAX_LEN)))
@@ -28,9 +29,13 @@ impl ScriptRef {
         }
     }
 
-    /// Whether the script starts from the small tree of [`generate::setup`].
-    fn on_setup(&self) -> bool {
-        !matches!(self, ScriptRef::Text(_))
+    /// What the script starts from.
+    fn tree(&self) -> Tree {
+        match self {
+            ScriptRef::Enumerated { tree, .. } => *tree,
+            ScriptRef::Random { .. } => Tree::Small,
+            ScriptRef::Text(_) => Tree::Empty,
+        }
     }
 
     /// Which operations to crash. Shorter sequences are scripts of their own, so only
@@ -51,19 +56,22 @@ const MAX_LEN: usize = 100_000;
 fn workloads(options: &Options) -> (Vec<ScriptRef>, Vec<Enumerated>) {
     let (mut all, mut parts) = (Vec::new(), Vec::new());
     let longest = options.ops.min(3);
-    for ops in 1..=longest {
-        let of = generate::count(ops);
-        let sample = options
-            .sample
-            .filter(|sample| ops == longest && *sample < of);
+    let lengths = |tree: &Tree| (1..=longest).map(|ops| (*tree, ops)).collect::<Vec<_>>();
+    for (tree, ops) in options.trees.iter().flat_map(lengths) {
+        let of = tree.count(ops);
+        let sample = options.sample.filter(|n| ops == longest && *n < of);
         let indices = match sample {
             Some(sample) => draw(options.seed, of, sample),
             None => (0..of).collect(),
         };
-        let taken = indices.len() as u64;
-        parts.push(Enumerated { ops, taken, of });
+        parts.push(Enumerated {
+            tree,
+            ops,
+            taken: indices.len() as u64,
+            of,
+        });
         let scripts = indices.into_iter();
-        all.extend(scripts.map(|index| ScriptRef::Enumerated { ops, index }));
+        all.extend(scripts.map(|index| ScriptRef::Enumerated { tree, ops, index }));
     }
     all.extend((0..options.random_scripts).map(|index| ScriptRef::Random {
         seed: options.seed,
@@ -84,30 +92,48 @@ fn draw(seed: u64, of: u64, sample: u64) -> Vec<u64> {
 struct Worker<'a> {
     system: &'a dyn System,
     options: &'a Options,
-    /// From the small tree of [`generate::setup`], else from a new file system.
-    on_setup: bool,
-    start: Start,
+    starts: Starts<'a>,
     tally: Tally,
     looked: u64,
     full: u64,
 }
 
-impl<'a> Worker<'a> {
-    fn new(system: &'a dyn System, options: &'a Options, on_setup: bool) -> Result<Self, String> {
-        let setup = match on_setup {
-            true => generate::setup(),
-            false => Script::default(),
+/// The trees that one thread needed so far.
+struct Starts<'a> {
+    system: &'a dyn System,
+    model: Model,
+    made: Vec<(Tree, Start)>,
+}
+
+impl Starts<'_> {
+    /// What scripts on `tree` start from.
+    fn on(&mut self, tree: Tree) -> Result<&Start, String> {
+        let at = match self.made.iter().position(|(t, _)| *t == tree) {
+            Some(at) => at,
+            None => {
+                let start = Start::new(self.system, self.model, &tree.setup())?;
+                self.made.push((tree, start));
+                self.made.len() - 1
+            }
         };
-        let start = Start::new(system, options.model, &setup)?;
-        Ok(Self {
+        Ok(&self.made[at].1)
+    }
+}
+
+impl<'a> Worker<'a> {
+    fn new(system: &'a dyn System, options: &'a Options) -> Self {
+        Self {
             system,
             options,
-            on_setup,
-            start,
+            starts: Starts {
+                system,
+                model: options.model,
+                made: Vec::new(),
+            },
             tally: Tally::default(),
             looked: 0,
             full: 0,
-        })
+        }
     }
 
     fn limits(&self) -> Limits {
@@ -121,15 +147,27 @@ impl<'a> Worker<'a> {
     }
 
     /// Runs and crashes one script.
-    fn trial(&mut self, script: &Script, ops: Range<usize>) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// The tree cannot be made.
+    fn trial(
+        &mut self,
+        tree: Tree,
+        script: &Script,
+        ops: Range<usize>,
+    ) -> Result<Option<Failure>, String> {
         let limits = self.limits();
-        let run = Run::record(self.system, &self.start, script)?;
-        self.full += run.full;
-        self.tally.known_points.clear();
-        for op in ops.clone() {
-            self.looked += run.switches_once(op)?;
-        }
-        run.crash(ops, limits, &mut self.tally)
+        let start = self.starts.on(tree)?;
+        let trial = || {
+            let run = Run::record(self.system, start, script)?;
+            self.full += run.full;
+            self.tally.known_points.clear();
+            for op in ops.clone() {
+                self.looked += run.switches_once(op)?;
+            }
+            run.crash(ops, limits, &mut self.tally)
+        };
+        Ok(trial().err())
     }
 
     fn report(&self, from: &ScriptRef, script: &Script, failure: &Failure) -> FailureReport {
@@ -145,25 +183,23 @@ impl<'a> Worker<'a> {
             id: id.to_string(),
             op: op.unwrap_or_default(),
             what: failure.what.replace('\n', "; "),
-            on_setup: self.on_setup,
+            tree: from.tree(),
             script: script.to_string(),
-            shrunk: self.shrunk(script, failure).to_string(),
+            shrunk: self.shrunk(from.tree(), script, failure).to_string(),
         }
     }
 
     /// A shorter script that fails in the same way.
-    fn shrunk(&self, script: &Script, failure: &Failure) -> Script {
+    fn shrunk(&self, tree: Tree, script: &Script, failure: &Failure) -> Script {
         let deadline = Instant::now() + SHRINK_TIME;
         let same = std::mem::discriminant(&failure.spot);
-        let Ok(mut worker) = Worker::new(self.system, self.options, self.on_setup) else {
-            return script.clone();
-        };
+        let mut worker = Worker::new(self.system, self.options);
         shrink(script, &mut |candidate| {
             let ops = 0..candidate.ops.len();
             Instant::now() < deadline
                 && worker
-                    .trial(candidate, ops)
-                    .is_err_and(|f| std::mem::discriminant(&f.spot) == same)
+                    .trial(tree, candidate, ops)
+                    .is_ok_and(|f| f.is_some_and(|f| std::mem::discriminant(&f.spot) == same))
         })
     }
 }
@@ -224,7 +260,7 @@ fn drain<'a>(
     begin: Instant,
     progress: &(dyn Fn(&Progress) + Sync),
 ) -> Result<Worker<'a>, String> {
-    let mut worker = Worker::new(system, options, true)?;
+    let mut worker = Worker::new(system, options);
     loop {
         let late = options.time_limit.is_some_and(|t| begin.elapsed() > t);
         let enough = shared.violations.load(Relaxed) >= options.max_failures as u64;
@@ -235,7 +271,7 @@ fn drain<'a>(
         let script = from.script()?;
         let before = worker.tally.states;
         let ops = from.crashed(&script);
-        if let Err(failure) = worker.trial(&script, ops) {
+        if let Some(failure) = worker.trial(from.tree(), &script, ops)? {
             shared.violations.fetch_add(1, Relaxed);
             let report = worker.report(from, &script, &failure);
             shared.failures.lock().push((at, report));
@@ -302,8 +338,8 @@ pub fn explore_script(
 ) -> Result<Option<FailureReport>, String> {
     let script: Script = script.parse().map_err(|e| format!("script: {e}"))?;
     let from = ScriptRef::Text(script.to_string());
-    let mut worker = Worker::new(system, options, from.on_setup())?;
-    let failure = worker.trial(&script, 0..script.ops.len()).err();
+    let mut worker = Worker::new(system, options);
+    let failure = worker.trial(from.tree(), &script, 0..script.ops.len())?;
     Ok(failure.map(|f| worker.report(&from, &script, &f)))
 }
 
@@ -323,9 +359,10 @@ pub fn replay(system: &dyn System, id: &FailureId) -> Result<Option<FailureRepor
         model: id.model,
         ..Options::default()
     };
-    let worker = Worker::new(system, &options, id.script.on_setup())?;
+    let mut worker = Worker::new(system, &options);
     let script = id.script.script()?;
-    let failure = match Run::record(system, &worker.start, &script) {
+    let start = worker.starts.on(id.script.tree())?;
+    let failure = match Run::record(system, start, &script) {
         Err(failure) => Some(failure),
         Ok(run) => run.again(id.op, &id.spot)?.map(|what| Failure {
             op: id.op,
@@ -349,13 +386,20 @@ mod tests {
         (all, parts)
     }
 
+    const BOTH: [Tree; 2] = [Tree::Small, Tree::Crowded];
+
+    fn all_of(ops: u32) -> u64 {
+        BOTH.iter().map(|tree| tree.count(ops)).sum()
+    }
+
     #[test]
     fn scripts_of_one_and_two_operations_are_all_taken() {
         let mut enumerated = 0;
         for ops in 1..=2 {
-            enumerated += generate::count(ops);
+            enumerated += all_of(ops);
             let (all, parts) = distinct(&Options {
                 ops,
+                trees: BOTH.to_vec(),
                 random_scripts: 7,
                 ..Options::default()
             });
@@ -369,19 +413,22 @@ mod tests {
         let sample = |seed| {
             distinct(&Options {
                 ops: 2,
+                trees: BOTH.to_vec(),
                 sample: Some(500),
                 seed,
                 ..Options::default()
             })
         };
         let (all, parts) = sample(1);
-        assert_eq!(all.len() as u64, generate::count(1) + 500);
-        let part = |taken, ops| Enumerated {
+        assert_eq!(all.len() as u64, all_of(1) + 1000);
+        let part = |tree: Tree, ops, taken| Enumerated {
+            tree,
             ops,
             taken,
-            of: generate::count(ops),
+            of: tree.count(ops),
         };
-        assert_eq!(parts, [part(generate::count(1), 1), part(500, 2)]);
+        let expected = BOTH.map(|tree| [part(tree, 1, tree.count(1)), part(tree, 2, 500)]);
+        assert_eq!(parts, expected.concat());
         assert_eq!(all, sample(1).0);
         assert_ne!(all, sample(2).0);
     }

@@ -3,8 +3,9 @@
 //! Fields, separated by `:`
 //! 1. the system's id,
 //! 2. the persistence model,
-//! 3. the script: `e3.17` (the 17th of those with three operations), `r42.5.200`
-//!    (random, seed 42, the 5th, of 200 operations) or `=TEXT`, percent-encoded,
+//! 3. the script: `e3.17` (the 17th of those with three operations; `c3.17`: on the
+//!    crowded tree), `r42.5.200` (random, seed 42, the 5th, of 200 operations) or
+//!    `=TEXT`, percent-encoded,
 //! 4. the operation, counted from 0,
 //! 5. how it failed: `live`, `store.N` (after store N of the trace) or `in` / `end`
 //!    (a crash in the operation / after its return), followed by
@@ -16,6 +17,7 @@ use crate::Model;
 use crate::walk::{CrashAt, Place, Tail};
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
+use vfs::script::generate::Tree;
 
 /// The id of a failure. Text both ways; see the module for the form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +34,7 @@ pub struct FailureId {
 /// Where a script comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum ScriptRef {
-    Enumerated { ops: u32, index: u64 },
+    Enumerated { tree: Tree, ops: u32, index: u64 },
     Random { seed: u64, index: u64, len: usize },
     Text(String),
 }
@@ -72,7 +74,13 @@ impl Display for FailureId {
 impl Display for ScriptRef {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            ScriptRef::Enumerated { ops, index } => write!(f, "e{ops}.{index}"),
+            ScriptRef::Enumerated { tree, ops, index } => {
+                let kind = match tree {
+                    Tree::Crowded => 'c',
+                    Tree::Small | Tree::Empty => 'e',
+                };
+                write!(f, "{kind}{ops}.{index}")
+            }
             ScriptRef::Random { seed, index, len } => write!(f, "r{seed}.{index}.{len}"),
             ScriptRef::Text(text) => {
                 f.write_str("=")?;
@@ -172,7 +180,11 @@ impl FromStr for ScriptRef {
         let kind = s.get(..1).ok_or_else(bad)?;
         let numbers = s.get(1..).and_then(numbers).ok_or_else(bad)?;
         match (kind, numbers.as_slice()) {
-            ("e", &[ops, index]) => Ok(ScriptRef::Enumerated {
+            ("e" | "c", &[ops, index]) => Ok(ScriptRef::Enumerated {
+                tree: match kind {
+                    "c" => Tree::Crowded,
+                    _ => Tree::Small,
+                },
                 ops: ops.try_into().map_err(|_| bad())?,
                 index,
             }),
@@ -265,7 +277,10 @@ mod tests {
 
     fn any_script() -> impl Strategy<Value = ScriptRef> {
         prop_oneof![
-            (1u32..4, any::<u64>()).prop_map(|(ops, index)| ScriptRef::Enumerated { ops, index }),
+            (any::<bool>(), 1u32..4, any::<u64>()).prop_map(|(crowded, ops, index)| {
+                let tree = if crowded { Tree::Crowded } else { Tree::Small };
+                ScriptRef::Enumerated { tree, ops, index }
+            }),
             (any::<u64>(), any::<u64>(), 0usize..999)
                 .prop_map(|(seed, index, len)| ScriptRef::Random { seed, index, len }),
             ".*".prop_map(ScriptRef::Text),

@@ -4,14 +4,18 @@ use crate::Model;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
+use vfs::script::generate::Tree;
 
 /// What to explore.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Longest enumerated scripts: 0 (none) to 3 operations.
     pub ops: u32,
-    /// How many of the longest enumerated scripts to draw, each at most once; `None`: all.
+    /// How many of the longest enumerated scripts on each tree to draw, each at most once;
+    /// `None`: all.
     pub sample: Option<u64>,
+    /// What the enumerated scripts start from.
+    pub trees: Vec<Tree>,
     /// Number of long random scripts.
     pub random_scripts: u64,
     /// Operations in each of them.
@@ -35,10 +39,11 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// All scripts of one and two operations, words, seed 1, two threads, no time limit.
+    /// All scripts of one and two operations on the small tree, words, seed 1, two threads, no time limit.
     fn default() -> Self {
         Self {
             ops: 2,
+            trees: vec![Tree::Small],
             sample: None,
             random_scripts: 0,
             random_len: 200,
@@ -109,9 +114,11 @@ pub struct Outcome {
     pub failures: Vec<FailureReport>,
 }
 
-/// What part of the scripts of one length was asked for.
+/// What part of the scripts of one length on one tree was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Enumerated {
+    /// What they start from.
+    pub tree: Tree,
     /// Operations in each script.
     pub ops: u32,
     /// Scripts taken; if less than `of`, a sample.
@@ -129,9 +136,8 @@ pub struct FailureReport {
     pub op: String,
     /// What is wrong.
     pub what: String,
-    /// Whether the scripts start from the small tree of `vfs::script::generate::setup`
-    /// (else from a new file system).
-    pub on_setup: bool,
+    /// What the scripts start from.
+    pub tree: Tree,
     /// The script, one operation per line.
     pub script: String,
     /// A shorter one that fails in the same way.

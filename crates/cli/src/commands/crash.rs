@@ -190,8 +190,11 @@ fn text(found: &crash::Outcome) -> String {
     };
     // Writing to a string cannot fail.
     for part in found.enumerated.iter().filter(|part| part.taken < part.of) {
-        let (taken, of, ops) = (part.taken, part.of, part.ops);
-        let _ = writeln!(text, "drew {taken} of the {of} scripts of {ops} calls");
+        let (taken, of, ops, tree) = (part.taken, part.of, part.ops, part.tree);
+        let _ = writeln!(
+            text,
+            "drew {taken} of the {of} scripts of {ops} calls on the {tree} tree"
+        );
     }
     let _ = writeln!(
         text,
@@ -212,12 +215,7 @@ fn text(found: &crash::Outcome) -> String {
 
 /// The failure's line, and the shortest script that is known to fail like it.
 fn failure_text(failure: &FailureReport) -> String {
-    let from = if failure.on_setup {
-        "a small tree"
-    } else {
-        "an empty file system"
-    };
-    let mut text = format!("{failure}\n  shrunk, on {from}:\n");
+    let mut text = format!("{failure}\n  shrunk, on the {} tree:\n", failure.tree);
     for line in failure.shrunk.lines() {
         let _ = writeln!(text, "    {line}");
     }

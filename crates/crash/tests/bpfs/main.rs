@@ -2,6 +2,7 @@
 //! kinds of bugs that other crash tests found in the wild.
 
 mod bug_classes;
+mod crowded;
 mod system;
 
 use bpfs::Mode;
@@ -84,6 +85,17 @@ fn sampled_pairs_in_every_mode() {
         };
         run(mode, &options);
     }
+}
+
+#[test]
+fn sampled_triples_with_the_redo_log() {
+    let options = Options {
+        ops: 3,
+        sample: Some(300),
+        model: Model::Words,
+        ..Options::default()
+    };
+    run(Mode::Log, &options);
 }
 
 #[test]

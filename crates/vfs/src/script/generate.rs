@@ -2,11 +2,30 @@
 //!
 //! [`setup`] makes them; [`all_ops`] is every operation on them that crash tests try in
 //! all sequences; [`random`] makes long scripts of everything that scripts can do.
+//! [`Tree::Crowded`] has the same names among so many others that blocks are full.
 
 use super::{Op, Script};
 use crate::{Fallocate, FileType, RenameFlags, SetTime, Timestamp, XattrMode};
 use fastrand::Rng;
+use serde::Serialize;
+use std::fmt::{self, Display, Formatter, Write};
 use std::sync::LazyLock;
+
+/// What scripts start from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tree {
+    /// A new file system. No sequences are made of operations on it.
+    Empty,
+    /// The tree of [`setup`].
+    Small,
+    /// The same names among many others. On a file system with 32 inodes in a block and
+    /// directory entries of 12 bytes and the name, in steps of 8, two blocks of inodes
+    /// are full; so are the blocks of the root and of `A`. `A` and `f` have inodes in
+    /// one block, `B`, `A/g` and `s` in the other. `B` is empty and has one block, of
+    /// nothing but holes that are too short for long names.
+    Crowded,
+}
 
 /// Makes directories `A` and `B`, `f` of 8300 bytes (two blocks and a part), `A/g` of
 /// 100 bytes with an extended attribute, and the symbolic link `s`.
@@ -97,50 +116,149 @@ const OPS: &str = "
     fsyncdir A
 ";
 
+/// Bytes of the longer of the names that fill directories, 272 with their entry's head.
+const LONG: usize = 255;
+/// Bytes of the shorter, 72 with the head.
+const SHORT: usize = 60;
+
+/// Makes [`Tree::Crowded`]. The order of the calls is the order of the inodes.
+fn crowded() -> Script {
+    let mut text = String::new();
+    let mut files = |range: std::ops::Range<usize>| {
+        for i in range {
+            let _ = writeln!(text, "mknod {i:0>SHORT$} fifo 600 0");
+        }
+        std::mem::take(&mut text)
+    };
+    let first = files(0..29);
+    let second = files(29..56);
+    for i in 0..15 {
+        let _ = match i {
+            0 | 1 => writeln!(text, "mknod A/{i:0>LONG$} fifo 600 0"),
+            _ => writeln!(text, "link A/{:0>LONG$} A/{i:0>LONG$}", 0),
+        };
+    }
+    for op in ["link f B", "unlink B"] {
+        for i in 0..56 {
+            let _ = writeln!(text, "{op}/{i:0>SHORT$}");
+        }
+    }
+    parse(&format!(
+        "mkdir A 755
+        create f 644
+        write f 0 8300 1
+        {first}
+        mkdir B 755
+        create A/g 644
+        write A/g 0 100 2
+        setxattr A/g user.x 10 3 set
+        symlink f s
+        {second}
+        {text}"
+    ))
+    .into()
+}
+
+/// Operations with a name too long for the holes in `B` of [`Tree::Crowded`].
+fn long_name_ops() -> Vec<Op> {
+    let long = "n".repeat(200);
+    parse(&format!(
+        "create B/{long} 644
+        mkdir B/{long} 755
+        symlink f B/{long}
+        link A/g B/{long}
+        rename f B/{long} replace
+        rename A B/{long} noreplace
+        rename A/g B/{long} replace"
+    ))
+}
+
+impl Tree {
+    /// The script that makes the tree.
+    pub fn setup(self) -> Script {
+        match self {
+            Tree::Empty => Script::default(),
+            Tree::Small => parse(SETUP).into(),
+            Tree::Crowded => crowded(),
+        }
+    }
+
+    /// Every operation that sequences are made of.
+    pub fn ops(self) -> &'static [Op] {
+        static SMALL: LazyLock<Vec<Op>> = LazyLock::new(|| {
+            let seeded = parse(OPS).into_iter().zip(100..);
+            seeded.map(|(op, seed)| op.with_seed(seed)).collect()
+        });
+        static CROWDED: LazyLock<Vec<Op>> =
+            LazyLock::new(|| SMALL.iter().cloned().chain(long_name_ops()).collect());
+        match self {
+            Tree::Empty => &[],
+            Tree::Small => &SMALL,
+            Tree::Crowded => &CROWDED,
+        }
+    }
+
+    /// How many sequences of `len` operations there are.
+    pub fn count(self, len: u32) -> u64 {
+        (self.ops().len() as u64).saturating_pow(len)
+    }
+
+    /// The sequence of `len` operations with number `index`, below
+    /// [`count`](Self::count). Equal operations at different places write different data.
+    pub fn sequence(self, len: u32, mut index: u64) -> Script {
+        let all = self.ops();
+        let base = all.len() as u64;
+        let mut ops = Vec::with_capacity(len as usize);
+        for place in 0..len {
+            let digit = (index % base) as usize;
+            index /= base;
+            let seed = 100 + 1000 * place + digit as u32;
+            ops.push(all[digit].clone().with_seed(seed));
+        }
+        ops.reverse(); // the last operation changes fastest
+        ops.into()
+    }
+}
+
+impl Display for Tree {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Tree::Empty => "empty",
+            Tree::Small => "small",
+            Tree::Crowded => "crowded",
+        })
+    }
+}
+
 fn parse(text: &str) -> Vec<Op> {
     text.parse::<Script>()
         .map(|script| script.ops)
         .unwrap_or_default()
 }
 
-/// Makes the small tree that all scripts of this module start from.
+/// Makes the small tree that most scripts of this module start from.
 pub fn setup() -> Script {
-    parse(SETUP).into()
+    Tree::Small.setup()
 }
 
-/// Every operation that sequences are made of.
+/// Every operation on [`Tree::Small`] that sequences are made of.
 pub fn all_ops() -> &'static [Op] {
-    static ALL: LazyLock<Vec<Op>> = LazyLock::new(|| {
-        let seeded = parse(OPS).into_iter().zip(100..);
-        seeded.map(|(op, seed)| op.with_seed(seed)).collect()
-    });
-    &ALL
+    Tree::Small.ops()
 }
 
-/// How many sequences of `len` operations there are.
+/// How many sequences of `len` operations on [`Tree::Small`] there are.
 pub fn count(len: u32) -> u64 {
-    (all_ops().len() as u64).saturating_pow(len)
+    Tree::Small.count(len)
 }
 
-/// All sequences of `len` operations, in the order of their numbers.
+/// All sequences of `len` operations on [`Tree::Small`], in the order of their numbers.
 pub fn sequences(len: u32) -> impl Iterator<Item = Script> {
     (0..count(len)).map(move |index| sequence(len, index))
 }
 
-/// The sequence of `len` operations with number `index`, below [`count`]. Equal
-/// operations at different places write different data.
-pub fn sequence(len: u32, mut index: u64) -> Script {
-    let all = all_ops();
-    let base = all.len() as u64;
-    let mut ops = Vec::with_capacity(len as usize);
-    for place in 0..len {
-        let digit = (index % base) as usize;
-        index /= base;
-        let seed = 100 + 1000 * place + digit as u32;
-        ops.push(all[digit].clone().with_seed(seed));
-    }
-    ops.reverse(); // the last operation changes fastest
-    ops.into()
+/// [`Tree::sequence`] of [`Tree::Small`].
+pub fn sequence(len: u32, index: u64) -> Script {
+    Tree::Small.sequence(len, index)
 }
 
 /// A script of `len` operations, the same for the same `seed`; most of them succeed

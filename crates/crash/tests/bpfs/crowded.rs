@@ -1,0 +1,67 @@
+//! BPFS where blocks are full: what the small tree cannot show, since all of it fits
+//! into one block of inodes and each directory into one block of entries.
+
+use crate::system::BpfsSystem;
+use bpfs::Mode;
+use crash::System;
+use medium::{MemoryPmem, Pmem};
+use std::sync::Arc;
+use vfs::script::generate::Tree;
+use vfs::script::{Op, State, run_op};
+use vfs::{Ctx, FileSystem, Ino, ManualClock, Timestamp};
+
+/// A file system with the crowded tree, opened again.
+fn crowded() -> Box<dyn FileSystem> {
+    let system = BpfsSystem(Mode::Log);
+    let pm: Arc<dyn Pmem> = Arc::new(MemoryPmem::new(system.image_bytes()));
+    let open = || system.open(pm.clone(), Arc::new(ManualClock::new(Timestamp(0), 0)));
+    system.format(&*pm).unwrap();
+    let fs = open().unwrap();
+    for op in Tree::Crowded.setup().ops {
+        assert_eq!(run_op(&*fs, &mut State::default(), &op), Ok(()), "{op}");
+    }
+    drop(fs);
+    open().unwrap()
+}
+
+fn attr(fs: &dyn FileSystem, path: &str) -> vfs::Attr {
+    path.split('/')
+        .fold(fs.getattr(&Ctx::root(), Ino::ROOT).unwrap(), |dir, name| {
+            fs.lookup(&Ctx::root(), dir.ino, name.as_bytes()).unwrap()
+        })
+}
+
+/// Blocks of the root, of `A` and of `B`.
+fn blocks(fs: &dyn FileSystem) -> [u64; 3] {
+    let root = fs.getattr(&Ctx::root(), Ino::ROOT).unwrap();
+    [root, attr(fs, "A"), attr(fs, "B")].map(|dir| dir.size / 4096)
+}
+
+fn create(path: &str) -> Op {
+    let path = path.into();
+    Op::Create { path, mode: 0o644 }
+}
+
+#[test]
+fn the_tree_is_as_crowded_as_it_says() {
+    let inode_block = |fs: &dyn FileSystem, path: &str| (attr(fs, path).ino.0 - 1) / 32;
+    let after = |path: &str| {
+        let fs = crowded();
+        assert_eq!(blocks(&*fs), [1, 1, 1]);
+        assert_eq!(
+            ["A", "f", "B", "A/g", "s"].map(|p| inode_block(&*fs, p)),
+            [0, 0, 1, 1, 1]
+        );
+        assert_eq!(run_op(&*fs, &mut State::default(), &create(path)), Ok(()));
+        assert_eq!(inode_block(&*fs, path), 2, "the inode file grew");
+        blocks(&*fs)
+    };
+    assert_eq!(after("n"), [2, 1, 1]);
+    assert_eq!(after("A/n"), [1, 2, 1]);
+    assert_eq!(after("B/n"), [1, 1, 1], "in a hole");
+    assert_eq!(
+        after(&format!("B/{}", "n".repeat(200))),
+        [1, 1, 1],
+        "the block starts anew"
+    );
+}
