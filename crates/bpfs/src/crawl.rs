@@ -320,15 +320,17 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         mut visible: Changes,
         (hidden, nulls): (Changes, Changes),
     ) -> Res<Outcome> {
-        if self.neutral {
+        let firm = |(_, _, neutral): &&(u64, BlockNo, bool)| !(self.neutral && *neutral);
+        let firm = visible.iter().filter(firm).count();
+        if firm == 0 || (firm == 1 && right == Right::Word) {
+            // The node stays, so that neutral stores to it count.
             visible.retain(|(slot, to, neutral)| {
-                if *neutral {
+                let queued = self.neutral && *neutral;
+                if queued {
                     self.tx.neutral.push((block.addr() + *slot * 8, to.0));
                 }
-                !*neutral
+                !queued
             });
-        }
-        if visible.len() < 2 && (visible.is_empty() || right == Right::Word) {
             for (slot, to, _) in &hidden {
                 self.tx.put_word(block.addr() + slot * 8, to.0)?;
             }

@@ -12,7 +12,7 @@ use crate::tx::{Tx, What};
 use crate::volume::{Tree, Volume};
 use hashbrown::HashTable;
 use medium::Pmem;
-use std::hash::Hasher;
+use std::hash::{BuildHasher, RandomState};
 use vfs::{FileType, Ino};
 use zerocopy::FromBytes;
 
@@ -99,6 +99,8 @@ struct Block {
 /// The volatile index of one directory: 8 bytes a name, and the free places by size.
 pub(crate) struct DirIndex {
     names: HashTable<Name>,
+    /// Keyed anew for each index: names that collide cannot be worked out beforehand.
+    hasher: RandomState,
     blocks: Vec<Block>,
     /// By entry length / 8.
     holes: Vec<Vec<Hole>>,
@@ -134,17 +136,12 @@ impl Place {
 
 const CLASSES: usize = DIRENT_MAX / 8 + 1;
 
-fn hash_of(name: &[u8]) -> u32 {
-    let mut h = std::hash::DefaultHasher::new();
-    h.write(name);
-    h.finish() as u32
-}
-
 impl DirIndex {
     /// Reads a directory.
     pub fn build<P: Pmem>(vol: &Volume<P>, tree: &Tree) -> Res<Self> {
         let mut index = Self {
             names: HashTable::new(),
+            hasher: RandomState::new(),
             blocks: Vec::new(),
             holes: Vec::new(),
             tails: Vec::new(),
@@ -156,7 +153,8 @@ impl DirIndex {
                 if e.ino == 0 {
                     index.add_hole(e.pos, e.rec_len);
                 } else {
-                    index.add_name(hash_of(e.name), e.pos);
+                    let hash = index.hash_of(e.name);
+                    index.add_name(hash, e.pos);
                 }
                 Ok(())
             })?;
@@ -176,6 +174,10 @@ impl DirIndex {
 
     fn block(&mut self, pos: u64) -> &mut Block {
         &mut self.blocks[(pos / BLOCK) as usize]
+    }
+
+    fn hash_of(&self, name: &[u8]) -> u32 {
+        self.hasher.hash_one(name) as u32
     }
 
     fn add_name(&mut self, hash: u32, pos: u64) {
@@ -214,7 +216,7 @@ impl DirIndex {
         tree: &Tree,
         name: &[u8],
     ) -> Res<Option<(u64, Ino, FileType)>> {
-        let hash = hash_of(name);
+        let hash = self.hash_of(name);
         let mut found = Ok(None);
         self.names.find(key(hash), |n| {
             n.hash == hash
@@ -289,7 +291,7 @@ impl DirIndex {
             Place::NewBlock { .. } => self.blocks.push(Block::default()),
             Place::Tail { .. } | Place::Reset { .. } => {}
         }
-        self.add_name(hash_of(name), pos);
+        self.add_name(self.hash_of(name), pos);
         if !matches!(place, Place::Hole { .. }) {
             let tail = pos % BLOCK + rec_len(name.len()) as u64;
             self.set_tail(pos, tail);
@@ -298,7 +300,7 @@ impl DirIndex {
 
     /// The entry at `pos` is gone.
     pub fn removed(&mut self, pos: u64, entry_len: u16, name: &[u8]) {
-        let hash = hash_of(name);
+        let hash = self.hash_of(name);
         let at = (pos / 8) as u32;
         let key = key(hash);
         if let Ok(found) = self.names.find_entry(key, |n| n.at == at) {

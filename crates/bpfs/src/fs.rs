@@ -608,8 +608,9 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
     fn statfs(&self) -> Result<StatFs> {
         let free = self.vol.map.free();
         let per_block = BLOCK / INODE;
-        let used = self.inodes.len() - self.inodes.free() - 1;
-        let inodes_free = self.inodes.free() + free * per_block;
+        let numbers_free = self.inodes.free();
+        let used = self.inodes.len().saturating_sub(numbers_free + 1);
+        let inodes_free = numbers_free + free * per_block;
         Ok(StatFs {
             block_bytes: BLOCK as u32,
             blocks: self.vol.blocks,

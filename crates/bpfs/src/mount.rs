@@ -249,11 +249,18 @@ struct Scan<'f, P: Pmem> {
 impl<P: Pmem> Scan<'_, P> {
     fn run(mut self) -> Res<()> {
         let vol = &self.fs.vol;
-        self.mark(BlockNo(vol.root_record()? / BLOCK))?;
+        self.settle(
+            0,
+            (self.fs.info.log_start + self.fs.info.log_blocks) * BLOCK,
+        );
+        let record = BlockNo(vol.root_record()? / BLOCK);
+        self.mark(record)?;
+        self.settle(record.addr(), BLOCK);
         let file = vol.inode_file()?;
         let mut leaves = 0;
         vol.walk(&file, &mut |block, height| {
             leaves += u64::from(height == 0);
+            self.settle(block.addr(), BLOCK);
             self.mark(block).map(|()| true)
         })?;
         if leaves != file.valid_leaves() {
@@ -264,7 +271,19 @@ impl<P: Pmem> Scan<'_, P> {
         while let Some(dir) = self.dirs.pop() {
             self.directory(dir)?;
         }
+        if !self.fs.read_only {
+            vol.pm.fence()?;
+        }
         Ok(())
+    }
+
+    /// Starts writing back what the scan reads and will be trusted. A server that was
+    /// killed may have left a commit in the caches: seen now, it must not be lost by a
+    /// power failure after others have built on it. *Rule: data before commit.*
+    fn settle(&self, addr: u64, len: u64) {
+        if !self.fs.read_only {
+            self.fs.vol.pm.flush(addr, len);
+        }
     }
 
     fn mark(&self, block: BlockNo) -> Res<()> {
@@ -334,8 +353,12 @@ impl<P: Pmem> Scan<'_, P> {
         if kind == FileType::Directory && !tree.size.is_multiple_of(BLOCK) {
             return bad(format!(", a directory of {} bytes", tree.size));
         }
-        fs.vol.walk(&tree, &mut |block, _| {
+        let is_dir = kind == FileType::Directory;
+        fs.vol.walk(&tree, &mut |block, height| {
             blocks += 1;
+            if height > 0 || is_dir {
+                self.settle(block.addr(), BLOCK);
+            }
             self.mark(block).map(|()| true)
         })?;
         let xattr = fs.vol.pointer(inode.xattr.get())?;

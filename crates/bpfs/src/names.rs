@@ -120,11 +120,14 @@ impl<P: Pmem> Bpfs<P> {
     fn take_number(&self, exclusive: bool) -> Res<Number<'_, P>> {
         loop {
             if let Some(n) = self.inodes.take() {
-                return Ok(Number {
+                let number = Number {
                     fs: self,
                     ino: Ino(n),
                     kept: false,
-                });
+                };
+                // A commit that failed may have left the number in use on the medium.
+                self.vol.usable()?;
+                return Ok(number);
             }
             self.grow_inodes(exclusive)?;
         }
@@ -151,6 +154,7 @@ impl<P: Pmem> Bpfs<P> {
 
     /// A place for `name` in a directory, made ready.
     fn place(&self, index: &mut DirIndex, dir: Ino, name: &[u8], exclusive: bool) -> Res<Place> {
+        self.vol.usable()?; // a commit that failed may have left an entry there
         let place = index.choose(rec_len(name.len()));
         if place.pos() >= dir::MAX_BYTES {
             return Err(Errno::NOSPC.into());
@@ -456,7 +460,7 @@ impl<P: Pmem> Bpfs<P> {
         let mut found: SmallVec<[&mut Found<'f>; 2]> = SmallVec::new();
         found.push(&mut plan.source);
         found.extend(plan.target.as_mut());
-        found.sort_by_key(|f| f.ino);
+        found.sort_by_key(|f| (!f.is_dir(), f.ino)); // directories before what they may name
         let mut held = SmallVec::new();
         for at in found {
             let (lock, now) = self.hold(at.ino)?;

@@ -28,7 +28,7 @@ use crate::seeded::{Bug, hit};
 use crate::volume::Volume;
 use medium::{LINE_BYTES, Pmem};
 use smallvec::SmallVec;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::SeqCst;
 use vfs::{Errno, Ino};
 use zerocopy::IntoBytes;
 
@@ -82,6 +82,20 @@ enum Point<'v> {
     },
     /// Both super blocks, with this root record.
     Supers(BlockNo),
+}
+
+/// Inodes that get a new root over the same contents: number, address, old, new.
+type Roots = SmallVec<[(Ino, u64, HeightAddr, HeightAddr); 2]>;
+
+/// The change of an inode that gets a new root.
+fn new_root<'a>(ino: Ino, ha: HeightAddr) -> Edit<'a> {
+    let start = (ino.0 - 1) * INODE + at::HA;
+    Edit {
+        tree: INODE_FILE,
+        start,
+        end: start + 8,
+        what: What::Word(ha.0),
+    }
 }
 
 /// How a commit changed the number of blocks of each tree.
@@ -285,10 +299,12 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     pub fn commit(mut self) -> Res<Deltas> {
         let mut deltas = Deltas::new();
         let point = self.stage(&mut deltas)?;
-        if let Err(e) = self.finish(point) {
-            // It may have happened or not: neither set of blocks may be reused.
-            self.vol.failed.store(true, Relaxed);
+        if let Err(e) = self.finish(&point) {
+            // It may have happened or not: nothing of it may be reused, neither blocks nor
+            // the log slot that `point` still holds.
+            self.vol.failed.store(true, SeqCst);
             self.taken.clear();
+            self.dirty.clear();
             return Err(e);
         }
         self.taken.clear();
@@ -316,14 +332,16 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         let right = if alone { Right::Word } else { Right::Copy };
         let mut inodes = Edits::from_slice(inodes);
         let mut point = Point::None;
+        let mut roots = Roots::new();
         for group in files.chunk_by(|a, b| a.tree == b.tree) {
             let before = self.taken.len() as i64 - self.freed.len() as i64;
-            if let Some((addr, value)) = self.stage_file(group, right, &mut inodes)? {
+            if let Some((addr, value)) = self.stage_file(group, right, &mut inodes, &mut roots)? {
                 point = Point::Word { addr, value };
             }
             let after = self.taken.len() as i64 - self.freed.len() as i64;
             deltas.push((group[0].tree, after - before));
         }
+        self.stage_roots(roots, &mut inodes)?;
         if !inodes.is_empty() || self.root_size.is_some() {
             inodes.sort_by_key(|e| e.start);
             point = self.stage_inode_file(&inodes)?;
@@ -334,7 +352,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
                     "a logged change met a second commit point".into(),
                 ));
             }
-            point = self.stage_log(logged);
+            point = self.stage_log(logged)?;
         }
         Ok(point)
     }
@@ -346,6 +364,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         edits: &[Edit<'a>],
         right: Right,
         inodes: &mut Edits<'a>,
+        roots: &mut Roots,
     ) -> Res<Option<(u64, u64)>> {
         let ino = edits[0].tree;
         let addr = self.home(ino)?;
@@ -354,24 +373,33 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             RootOutcome::Same => {}
             RootOutcome::Word { addr, value } => return Ok(Some((addr, value))),
             RootOutcome::Hidden(ha) => self.put_word(addr + at::HA, ha.0)?,
-            RootOutcome::Neutral(ha) => {
-                if hit(Bug::HeightAndRootApart) {
-                    let half = HeightAddr::new(ha.height(), tree.ha.block());
-                    self.put_word(addr + at::HA, half.0)?;
-                }
-                self.neutral.push((addr + at::HA, ha.0));
-            }
-            RootOutcome::Visible(ha) => {
-                let start = (ino.0 - 1) * INODE + at::HA;
-                inodes.push(Edit {
-                    tree: INODE_FILE,
-                    start,
-                    end: start + 8,
-                    what: What::Word(ha.0),
-                });
-            }
+            RootOutcome::Neutral(ha) => roots.push((ino, addr, tree.ha, ha)),
+            RootOutcome::Visible(ha) => inodes.push(new_root(ino, ha)),
         }
         Ok(None)
+    }
+
+    /// New roots over the same contents may be stored on their own, before the commit, if
+    /// their inodes stay where they are: if at most one word of the inode file changes.
+    /// Else they are part of what moves.
+    fn stage_roots(&mut self, roots: Roots, inodes: &mut Edits<'a>) -> Res<()> {
+        let stay = match inodes.as_slice() {
+            [] => true,
+            [one] => matches!(one.what, What::Word(_)) && self.vol.rules.short_circuit,
+            _ => false,
+        };
+        for (ino, addr, old, new) in roots {
+            if !stay {
+                inodes.push(new_root(ino, new));
+                continue;
+            }
+            if hit(Bug::HeightAndRootApart) {
+                let half = HeightAddr::new(new.height(), old.block());
+                self.put_word(addr + at::HA, half.0)?;
+            }
+            self.neutral.push((addr + at::HA, new.0));
+        }
+        Ok(())
     }
 
     /// Crawls the inode file, up to the root record and the super block if need be.
@@ -425,7 +453,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     }
 
     /// Steps 2 and 3.
-    fn finish(&mut self, point: Point<'v>) -> Res<()> {
+    fn finish(&mut self, point: &Point<'v>) -> Res<()> {
         if !hit(Bug::NoFenceBeforeCommit) {
             self.barrier()?;
         }
@@ -437,13 +465,13 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         }
         match point {
             Point::None => {}
-            Point::Word { addr, value } => self.commit_word(addr, value)?,
+            Point::Word { addr, value } => self.commit_word(*addr, *value)?,
             Point::Log {
                 slot,
                 header,
                 records,
-            } => self.commit_log(&slot, header, &records)?,
-            Point::Supers(root) => self.commit_supers(root)?,
+            } => self.commit_log(slot, *header, records)?,
+            Point::Supers(root) => self.commit_supers(*root)?,
         }
         self.put_times()?;
         self.barrier()
@@ -492,16 +520,17 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     }
 
     /// Puts records into a slot of the redo log, whose header still says that it is empty.
-    fn stage_log(&mut self, records: Records) -> Point<'v> {
+    fn stage_log(&mut self, records: Records) -> Res<Point<'v>> {
         let slot = self.vol.log.slot();
+        self.vol.usable()?; // the slot of a commit that failed must stay as it is
         let payload = crate::log::payload(records.iter().map(|(a, b)| (*a, &b[..])));
         self.store(slot.addr() + 8, &payload);
         let header = crate::log::header(&payload);
-        Point::Log {
+        Ok(Point::Log {
             slot,
             header,
             records,
-        }
+        })
     }
 
     /// The redo log's commit: header, in place, header cleared. The records are durable.
@@ -536,6 +565,11 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
 
 impl<P: Pmem> Drop for Tx<'_, '_, P> {
     fn drop(&mut self) {
+        // What this operation has stored in place stays, unseen. It must be durable before
+        // others find it there: they do not store again what is equal already.
+        if self.barrier().is_err() {
+            self.vol.failed.store(true, SeqCst);
+        }
         for block in self.taken.drain(..) {
             self.vol.map.release(block.0);
         }

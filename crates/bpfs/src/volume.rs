@@ -7,7 +7,7 @@ use crate::format::{BLOCK, BlockNo, FANOUT, HeightAddr, INODE, Inode, MAX_HEIGHT
 use crate::log::Log;
 use crate::mode::Rules;
 use medium::Pmem;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use vfs::{Errno, Ino};
 use zerocopy::FromBytes;
 
@@ -173,7 +173,7 @@ impl<P: Pmem> Volume<P> {
 
     /// Whether changes are still accepted.
     pub fn usable(&self) -> Res<()> {
-        if self.failed.load(Relaxed) {
+        if self.failed.load(SeqCst) {
             Err(Errno::IO.into())
         } else {
             Ok(())

@@ -13,6 +13,7 @@ use crate::state::{Policy, StatePmem, mix};
 use crate::system::System;
 use crate::walk::{Judge, Recovery, Verdict};
 use medium::Pmem;
+use medium::recording::Event;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use vfs::snapshot::{Node, Snapshot, Times};
@@ -202,7 +203,9 @@ impl FsJudge<'_> {
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(RECOVERY_TIME, 1));
         let opened = self.system.open(pm.clone(), clock);
         let (decisions, trace) = (pm.decisions(), pm.recorded());
-        if !trace.is_empty() {
+        // Flushes and fences alone make no state that a crash could not leave before.
+        let stores = |e: &Event| matches!(e, Event::Store(_) | Event::StoreNt(_));
+        if trace.iter().any(stores) {
             seen.recovery = Some(Recovery { decisions, trace });
         }
         let fs = opened.map_err(|e| format!("does not open: {e}"))?;

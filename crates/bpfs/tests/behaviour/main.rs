@@ -6,6 +6,7 @@ mod faults;
 mod fixture;
 mod known_bugs;
 mod no_space;
+mod review;
 mod semantics;
 mod stress;
 mod terabytes;
