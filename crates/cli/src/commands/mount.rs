@@ -160,7 +160,9 @@ impl Args {
             return Ok((bpfs(region, path, options)?, None));
         };
         let switch = Switch::new(region, path, spec, self.seed)?;
-        Ok((bpfs(switch.region(), path, options)?, Some(switch)))
+        let fs = bpfs(switch.region(), path, options)?;
+        switch.arm(spec);
+        Ok((fs, Some(switch)))
     }
 }
 

@@ -93,15 +93,20 @@ impl Switch {
         };
         let seed = spec.seed.or(seed).map_or_else(random::seed, Ok)?;
         let region = Arc::new(PowerCut::new(region));
-        if let Some(when) = spec.after {
-            region.cut_after(when, seed, spec.model);
-        }
         Ok(Self {
             region,
             seed,
             model: spec.model,
             report: spec.report.clone().unwrap_or_else(beside),
         })
+    }
+
+    /// Starts to count towards the cut that `spec` asks for. Called once the file system
+    /// is open: the count is of what the mount does, not of how it came to be.
+    pub fn arm(&self, spec: &Spec) {
+        if let Some(when) = spec.after {
+            self.region.cut_after(when, self.seed, self.model);
+        }
     }
 
     /// The region to use.
