@@ -1,9 +1,10 @@
 //! BPFS where blocks are full: what the small tree cannot show, since all of it fits
 //! into one block of inodes and each directory into one block of entries.
 
+use crate::run;
 use crate::system::BpfsSystem;
 use bpfs::Mode;
-use crash::System;
+use crash::{Model, Options, System};
 use medium::{MemoryPmem, Pmem};
 use std::sync::Arc;
 use vfs::script::generate::Tree;
@@ -64,4 +65,23 @@ fn the_tree_is_as_crowded_as_it_says() {
         [1, 1, 1],
         "the block starts anew"
     );
+}
+
+fn on_crowded(ops: u32, sample: Option<u64>, model: Model) -> Options {
+    Options {
+        ops,
+        sample,
+        model,
+        trees: vec![Tree::Crowded],
+        ..Options::default()
+    }
+}
+
+/// All modes take minutes; these two differ most from each other.
+#[test]
+fn single_operations() {
+    for (mode, model) in [(Mode::Log, Model::Words), (Mode::Other, Model::Lines)] {
+        let outcome = run(mode, &on_crowded(1, None, model));
+        assert_eq!(outcome.no_space, 0);
+    }
 }
