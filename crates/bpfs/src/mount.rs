@@ -3,7 +3,8 @@
 //! Recovery writes only in two cases: a committed record in the redo log is brought into
 //! place, and a super block that a shadow-paging commit left torn is mended from its
 //! copy. Both may be interrupted and repeated. What was unlinked while open, and what an
-//! interrupted operation had taken, is free simply because nothing refers to it.
+//! interrupted operation had taken, is free simply because nothing refers to it. What
+//! the scan has read is written back before anything builds on it.
 
 use crate::alloc::Bitmap;
 use crate::dir;

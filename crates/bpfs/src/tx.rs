@@ -18,7 +18,8 @@
 //!    Then the times, then a fence. *Rule: data before commit.*
 //! 4. Only now are replaced blocks free. *Rule: nullify before reuse.*
 //!
-//! A transaction that is dropped before 3 has changed nothing and frees what it took.
+//! A transaction that is dropped before 3 has changed nothing and frees what it took,
+//! once the unseen stores it made are durable: others skip what is equal already.
 
 use crate::crawl::{Crawl, Right, RootOutcome};
 use crate::error::{Fault, Res};
