@@ -1,6 +1,6 @@
 //! The mounted file system: what operations share, and the `FileSystem` trait.
 //!
-//! The operations themselves are in `names` (what changes directories), `data` (what
+//! The operations themselves are in `names` and `rename` (what changes directories), `data` (what
 //! changes contents) and `attrs` (what changes inodes).
 
 use crate::alloc::Bitmap;
@@ -213,7 +213,8 @@ impl<P: Pmem> Bpfs<P> {
         })
     }
 
-    fn attr(&self, ino: Ino, node: &Node, inode: &Inode) -> Res<Attr> {
+    /// An inode's attributes, as its contents and the counts say.
+    pub(crate) fn attr(&self, ino: Ino, node: &Node, inode: &Inode) -> Res<Attr> {
         let mode = inode.mode.get();
         let kind = FileType::from_mode(mode)
             .ok_or_else(|| Fault::Corrupt(format!("inode {ino} has mode {mode:o}")))?;
@@ -249,10 +250,17 @@ impl<P: Pmem> Bpfs<P> {
         }
     }
 
-    /// States that the inode changed.
-    pub(crate) fn touch_inode(&self, tx: &mut Tx<'_, '_, P>, of: &Found<'_>, now: Timestamp) {
+    /// States that the inode changed. Returns the change time as it is stored.
+    pub(crate) fn touch_inode(
+        &self,
+        tx: &mut Tx<'_, '_, P>,
+        of: &Found<'_>,
+        now: Timestamp,
+    ) -> i64 {
         let alone = of.inode.ctime.get() & CTIME_ALONE;
-        tx.time(of.ino, at::CTIME, (now.0 & !CTIME_ALONE) | alone);
+        let ctime = (now.0 & !CTIME_ALONE) | alone;
+        tx.time(of.ino, at::CTIME, ctime);
+        ctime
     }
 
     /// Books what a commit took and freed.

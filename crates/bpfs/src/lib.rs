@@ -38,6 +38,7 @@ mod mkfs;
 mod mode;
 mod mount;
 mod names;
+mod rename;
 pub mod seeded;
 mod table;
 mod tx;

@@ -23,7 +23,7 @@ pub(crate) struct Node {
     pub blocks: AtomicU64,
     /// Made without a name, and may still get one (`O_TMPFILE`).
     pub nameable: AtomicBool,
-    /// A directory's parent.
+    /// A directory's parent; 0 for all else.
     pub parent: AtomicU64,
     /// Guards the inode's contents and, in a directory, holds the index.
     pub lock: RwLock<Option<Box<DirIndex>>>,

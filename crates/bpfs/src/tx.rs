@@ -6,7 +6,7 @@
 //! - **hidden**: [`Tx::hide`]. Bytes that no committed structure leads to (an inode or
 //!   an entry in the making). Stored in place where the mode allows, else visible.
 //! - **times**: [`Tx::time`]. Each is old or new by itself where the mode allows
-//!   (3.3.4), else visible.
+//!   (3.3.4), else visible. [`Tx::time_first`] is durable before the others.
 //!
 //! # Order
 //! 1. Hidden bytes and copies are stored while the trees are crawled; a fence makes
@@ -111,6 +111,8 @@ pub(crate) struct Tx<'v, 'a, P: Pmem> {
     /// All that is visible, if the caller has found it to be one word.
     lone: Option<(u64, u64)>,
     times: SmallVec<[(Ino, u64, u64); 4]>,
+    /// The time that must be durable before the others are stored.
+    first_time: Option<(Ino, u64, u64)>,
     /// Where inodes lie, as far as known.
     homes: SmallVec<[(Ino, u64); 2]>,
     /// The commit will move inodes.
@@ -134,6 +136,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             edits: SmallVec::new(),
             lone: None,
             times: SmallVec::new(),
+            first_time: None,
             homes: SmallVec::new(),
             moves_inodes: false,
             root_size: None,
@@ -174,6 +177,15 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     pub fn time(&mut self, ino: Ino, field: u64, value: i64) {
         if self.vol.rules.times {
             self.times.push((ino, field, value as u64));
+        } else {
+            self.set(ino, field, value as u64);
+        }
+    }
+
+    /// A change of a time without which no crash may show the others.
+    pub fn time_first(&mut self, ino: Ino, field: u64, value: i64) {
+        if self.vol.rules.times {
+            self.first_time = Some((ino, field, value as u64));
         } else {
             self.set(ino, field, value as u64);
         }
@@ -483,6 +495,13 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         if self.moves_inodes {
             self.homes.clear();
         }
+        if let Some((ino, field, value)) = self.first_time.take() {
+            let addr = self.home(ino)? + field;
+            self.put_word(addr, value)?;
+            if !hit(Bug::TimesAtOnce) {
+                self.barrier()?; // rule: a chosen time after the change time that tells of it
+            }
+        }
         for (ino, field, value) in std::mem::take(&mut self.times) {
             let addr = self.home(ino)? + field;
             self.put_word(addr, value)?;
@@ -568,6 +587,9 @@ impl<P: Pmem> Drop for Tx<'_, '_, P> {
     fn drop(&mut self) {
         // What this operation has stored in place stays, unseen. It must be durable before
         // others find it there: they do not store again what is equal already.
+        if !self.dirty.is_empty() && hit(Bug::AbortUnflushed) {
+            self.dirty.clear();
+        }
         if self.barrier().is_err() {
             self.vol.failed.store(true, SeqCst);
         }
