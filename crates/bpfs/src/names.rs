@@ -176,7 +176,8 @@ impl<P: Pmem> Bpfs<P> {
         // Only holes are left in this block: one store turns them into unused space. It
         // must be durable before their old heads are overwritten.
         let mut tx = Tx::new(&self.vol, exclusive);
-        tx.edit(dir, pos + 8, pos + 16, What::Word(0));
+        let len = pos + at::DIRENT_LEN;
+        tx.edit(dir, len, len + 8, What::Word(0));
         let deltas = tx.commit()?;
         self.apply(&deltas);
         index.was_reset(pos);
