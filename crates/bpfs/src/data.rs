@@ -174,37 +174,20 @@ impl<P: Pmem> Bpfs<P> {
         }
         let end = end_of(off, len)?;
         let size = found.attr.size;
-        let keep = matches!(
-            kind,
-            Fallocate::PunchHole
-                | Fallocate::Allocate { keep_size: true }
-                | Fallocate::ZeroRange { keep_size: true }
-        );
-        let allocate = matches!(kind, Fallocate::Allocate { .. });
         if !matches!(kind, Fallocate::PunchHole) {
             self.must_fit(&found.tree(), off, end)?;
         }
-        let new_size = if keep { size } else { size.max(end) };
+        let new_size = if keeps_size(kind) {
+            size
+        } else {
+            size.max(end)
+        };
         let mut tx = Tx::new(&self.vol, exclusive);
-        if allocate {
-            reserve(&mut tx, ino, off, end.min(new_size), size);
-        } else if off < size {
-            // Beyond the end all is garbage: a hole may reach to the end of the block.
-            zero(
-                &mut tx,
-                ino,
-                off,
-                if end >= size && keep {
-                    ceil(size)
-                } else {
-                    end.min(size)
-                },
-            );
+        match kind {
+            Fallocate::Allocate { .. } => reserve(&mut tx, ino, off, end.min(new_size), size),
+            _ => clear(&mut tx, ino, (off, end), (size, new_size)),
         }
         if new_size > size {
-            if !allocate {
-                zero(&mut tx, ino, size, new_size);
-            }
             tx.set(ino, at::SIZE, new_size);
         }
         self.contents_changed(&mut tx, cx, &found);
@@ -275,6 +258,33 @@ impl<P: Pmem> Bpfs<P> {
         }
         Ok(())
     }
+}
+
+/// Whether the call leaves the size alone.
+fn keeps_size(kind: Fallocate) -> bool {
+    match kind {
+        Fallocate::PunchHole => true,
+        Fallocate::Allocate { keep_size } | Fallocate::ZeroRange { keep_size } => keep_size,
+    }
+}
+
+/// Edits that make `off..end` of a file read as zeros, and what its growth adds.
+fn clear<P: Pmem>(
+    tx: &mut Tx<'_, '_, P>,
+    ino: Ino,
+    (off, end): (u64, u64),
+    (size, new_size): (u64, u64),
+) {
+    if off < size {
+        // Beyond the end all is garbage: a hole may reach to the end of the block.
+        let last = if end >= size && new_size == size {
+            ceil(size)
+        } else {
+            end.min(size)
+        };
+        zero(tx, ino, off, last);
+    }
+    zero(tx, ino, size, new_size);
 }
 
 /// Edits that put a leaf under every block of `off..end`, where a file of `size` bytes

@@ -189,5 +189,9 @@ fn killed_in(image: &MemoryPmem, call: &Op, kill: u64) -> Option<bool> {
         assert_eq!(made, Ok(()));
         lost_in_a_power_failure(second, seed)
     });
-    if lost { Some(true) } else { (!done).then_some(false) }
+    if lost {
+        Some(true)
+    } else {
+        (!done).then_some(false)
+    }
 }
