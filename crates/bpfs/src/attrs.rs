@@ -129,17 +129,15 @@ impl<P: Pmem> Bpfs<P> {
         for field in [at::OWNER, at::MODE].into_iter().filter(differs) {
             tx.set(ino, field, new.word(field));
         }
-        for field in [at::MTIME, at::CTIME, at::ATIME]
-            .into_iter()
-            .filter(differs)
-        {
-            let value = new.word(field) as i64;
-            // A caller's own time must not show as the change time, so that one is first.
-            if field == at::CTIME && detached {
-                tx.time_first(ino, field, value);
-            } else {
-                tx.time(ino, field, value);
-            }
+        for field in [at::MTIME, at::ATIME].into_iter().filter(differs) {
+            tx.time(ino, field, new.word(field) as i64);
+        }
+        let ctime = new.ctime.get();
+        if detached {
+            // A caller's own time must not show as the change time.
+            tx.time_first(ino, at::CTIME, ctime);
+        } else {
+            tx.time(ino, at::CTIME, ctime);
         }
         let deltas = tx.commit()?;
         self.apply(&deltas);
