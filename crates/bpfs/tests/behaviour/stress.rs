@@ -497,11 +497,13 @@ fn a_directory_is_locked_before_the_file_it_is_exchanged_with() {
     must_be_healthy_after_threads(&fs);
 }
 
+type Look = Box<dyn Fn(u64) + Send>;
+
 /// Calls `look` within every fence while there is one, with the number of fences before.
 struct LooksInFence {
     inner: Memory,
     fenced: AtomicU64,
-    look: Mutex<Option<Box<dyn Fn(u64) + Send>>>,
+    look: Mutex<Option<Look>>,
 }
 
 impl Pmem for LooksInFence {
