@@ -1,39 +1,61 @@
-//! Bugs put back into BPFS: each takes effect, each is found within a minute, and the
-//! same exploration finds nothing without it. One test, since a bug is put back for the
-//! whole process.
+//! Bugs put back into BPFS: each takes effect, each is found within a minute under each
+//! model of memory, and the same exploration finds nothing without it. One test, since a
+//! bug is put back for the whole process.
 
 mod remnants;
-#[path = "../bpfs/system.rs"]
-mod system;
 
-use bpfs::Mode;
 use bpfs::seeded::{Bug, arm, disarm, fired};
+use bpfs::{BpfsSystem, Mode};
 use crash::{FailureReport, Model, Options, explore, replay};
-use std::time::Duration;
-use system::BpfsSystem;
+use std::time::{Duration, Instant};
+use vfs::script::generate::Tree;
 
-fn options() -> Options {
+/// Between them they run all code that a bug can be in.
+const MODES: [Mode; 3] = [Mode::Other, Mode::Log, Mode::Sc];
+
+/// Time in which a bug must be found under one model.
+const BUDGET: Duration = Duration::from_secs(60);
+
+fn options(model: Model, time_limit: Option<Duration>) -> Options {
     Options {
         ops: 1,
-        model: Model::Words,
+        singles: vec![Tree::Crowded],
+        model,
         max_failures: 1,
-        time_limit: Some(Duration::from_secs(60)),
+        time_limit,
         ..Options::default()
     }
 }
 
-/// The first failure in any mode that the bug concerns.
-fn find(bug: Bug) -> Option<(Mode, FailureReport)> {
+/// The first failure in any mode.
+fn find(bug: Bug, model: Model) -> Option<(Mode, FailureReport)> {
+    let begin = Instant::now();
     arm(bug);
-    let found = [Mode::Other, Mode::Log, Mode::Sc]
-        .into_iter()
-        .find_map(|mode| {
-            let outcome = explore(&BpfsSystem(mode), &options(), &|_| {});
-            let failure = outcome.expect("BPFS can be set up").failures.pop();
-            failure.map(|failure| (mode, failure))
-        });
+    let found = MODES.into_iter().find_map(|mode| {
+        let left = BUDGET.saturating_sub(begin.elapsed());
+        let outcome = explore(&BpfsSystem(mode), &options(model, Some(left)), &|_| {});
+        let failure = outcome.expect("BPFS can be set up").failures.pop();
+        failure.map(|failure| (mode, failure))
+    });
     assert!(fired() > 0, "{bug:?} never took effect");
     found
+}
+
+fn found_and_replayed(bug: Bug, model: Model) {
+    let (mode, failure) =
+        find(bug, model).unwrap_or_else(|| panic!("{bug:?} was not found under {model}"));
+    println!("{bug:?} under {model}: {failure}");
+    let system = BpfsSystem(mode);
+    let id = failure.id.parse();
+    let id = id.expect("ids are read as they are written");
+    let again = replay(&system, &id).expect("the id is of this system");
+    assert!(again.is_some(), "{bug:?}: {id} does not replay");
+    disarm();
+    let without = replay(&system, &id);
+    assert!(
+        !matches!(without, Ok(Some(_))),
+        "{bug:?}: {id} without the bug"
+    );
 }
 
 /// What the explorer does not come to.
@@ -51,27 +73,15 @@ fn every_seeded_bug_is_found() {
         disarm();
         assert!(!is_lost(), "{bug:?} was found without the bug");
     }
-    let explored = |bug: &Bug| REMNANTS.iter().all(|(other, _)| other != bug);
-    for bug in Bug::ALL.into_iter().filter(explored) {
-        let (mode, failure) = find(bug).unwrap_or_else(|| panic!("{bug:?} was not found"));
-        println!("{bug:?}: {failure}");
-        let id = failure
-            .id
-            .parse()
-            .expect("ids are read as they are written");
-        let system = BpfsSystem(mode);
-        let again = replay(&system, &id).expect("the id is of this system");
-        assert!(again.is_some(), "{bug:?}: {id} does not replay");
-        disarm();
-        let without = replay(&system, &id);
-        assert!(
-            !matches!(without, Ok(Some(_))),
-            "{bug:?}: {id} without the bug"
-        );
+    let explored = |bug: &&Bug| REMNANTS.iter().all(|(other, _)| other != *bug);
+    let bugs = Bug::ALL.iter().filter(explored);
+    for (bug, model) in bugs.flat_map(|b| Model::ALL.map(|m| (*b, m))) {
+        found_and_replayed(bug, model);
     }
-    for mode in [Mode::Other, Mode::Log, Mode::Sc] {
-        let outcome = explore(&BpfsSystem(mode), &options(), &|_| {});
+    for (mode, model) in MODES.iter().flat_map(|m| Model::ALL.map(|p| (*m, p))) {
+        let outcome = explore(&BpfsSystem(mode), &options(model, None), &|_| {});
         let outcome = outcome.expect("BPFS can be set up");
         assert_eq!(outcome.failures, [], "{mode} without any seeded bug");
+        assert!(outcome.complete);
     }
 }
