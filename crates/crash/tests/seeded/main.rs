@@ -1,5 +1,5 @@
 //! Bugs put back into BPFS: each takes effect, each is found within a minute under each
-//! model of memory, and the same exploration finds nothing without it. One test, since a
+//! model of memory in which it matters, and the same exploration finds nothing without it. One test, since a
 //! bug is put back for the whole process.
 
 mod remnants;
@@ -64,6 +64,9 @@ const REMNANTS: [(Bug, fn() -> bool); 2] = [
     (Bug::MountUnsettled, remnants::what_a_mount_saw_is_lost),
 ];
 
+/// The times of an inode lie in one line, which keeps the order of its stores.
+const HARMLESS: (Bug, Model) = (Bug::TimesAtOnce, Model::Lines);
+
 #[test]
 fn every_seeded_bug_is_found() {
     for (bug, is_lost) in REMNANTS {
@@ -75,7 +78,8 @@ fn every_seeded_bug_is_found() {
     }
     let explored = |bug: &&Bug| REMNANTS.iter().all(|(other, _)| other != *bug);
     let bugs = Bug::ALL.iter().filter(explored);
-    for (bug, model) in bugs.flat_map(|b| Model::ALL.map(|m| (*b, m))) {
+    let in_both = bugs.flat_map(|bug| Model::ALL.map(|model| (*bug, model)));
+    for (bug, model) in in_both.filter(|pair| *pair != HARMLESS) {
         found_and_replayed(bug, model);
     }
     for (mode, model) in MODES.iter().flat_map(|m| Model::ALL.map(|p| (*m, p))) {
