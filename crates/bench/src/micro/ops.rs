@@ -7,11 +7,11 @@ use crate::Result;
 use std::ffi::CString;
 
 /// Bytes of a block: the size of most reads and writes here.
-pub(super) const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 
 /// Blocks of the file that is read and overwritten: 4 MiB, more than a core's own caches
 /// and less than its TLB reaches.
-pub(super) const FILE_BLOCKS: u64 = 1024;
+pub(crate) const FILE_BLOCKS: u64 = 1024;
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
