@@ -10,7 +10,8 @@
 //! # The walk of a change
 //! `fs` (one operation) states edits to `tx` (one transaction), which lets `crawl` apply
 //! them tree by tree, fences, and stores the commit. `volume` reads; `dir` knows
-//! entries; `log` is the sixth mode's redo log; `mount` recovers, `scan` rebuilds what is only in memory.
+//! entries; `log` is the sixth mode's redo log; `mount` recovers, `scan` rebuilds what is
+//! only in memory.
 //!
 //! # Locks, in this order
 //! 1. the tree lock: shared by operations that leave inodes where they are, exclusive

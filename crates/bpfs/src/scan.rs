@@ -28,7 +28,8 @@ use vfs::{FileType, Ino};
 const SHARE: u64 = 1024;
 
 /// Threads for an inode file with `numbers` numbers: one for each CPU that has something
-/// to do. Small images are not worth a thread.
+/// to do. Small images are not worth a thread, and with one thread the order of reads
+/// repeats exactly, which the crash explorer relies on.
 pub(crate) fn workers(numbers: u64) -> u64 {
     match numbers / SHARE {
         0 | 1 => 1,
