@@ -70,7 +70,7 @@ struct Scaling {
     /// The largest number of threads, instead of one for each CPU
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Slices of each kind; more of them are steadier
+    /// Slices of each kind, of which the best counts
     #[arg(long, value_name = "N", default_value_t = scaling::Options::default().rounds)]
     rounds: u32,
     /// Print JSON: rows of target, op, threads, ops_per_second, speedup
