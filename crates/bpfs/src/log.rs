@@ -62,7 +62,7 @@ pub(crate) fn slots(start: u64, blocks: u64) -> impl Iterator<Item = u64> {
 
 /// Encodes records.
 pub(crate) fn payload<'r>(records: impl Iterator<Item = (u64, &'r [u8])>) -> Vec<u8> {
-    let mut out = Vec::new();
+    let mut out = Vec::with_capacity(256); // most records are of a few words
     for (addr, bytes) in records {
         out.extend(addr.to_le_bytes());
         out.extend((bytes.len() as u64).to_le_bytes());
