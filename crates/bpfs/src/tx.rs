@@ -21,6 +21,7 @@
 //! # The commit point
 //! There is one, and what an operation says decides which:
 //!
+//! - one edit inside a valid word: that word.
 //! - *logged*: some edits go through the redo log, and those left over are hidden (past
 //!   the end of their tree): no crawl may offer a word or move an inode.
 //! - *alone*, never with *logged*: the edits are of one file and leave the inode file as it is. Its crawl has
@@ -32,12 +33,12 @@
 //! A transaction that is dropped before 3 has changed nothing and frees what it took,
 //! once the unseen stores it made are durable: others skip what is equal already.
 
-use crate::crawl::{Crawl, Right, RootOutcome};
+use crate::crawl::{Crawl, Right, RootOutcome, merge};
 use crate::error::{Fault, Res};
 use crate::format::{BLOCK, BlockNo, HeightAddr, INODE, RootRecord, at};
 use crate::log::{Records, Slot};
 use crate::seeded::{Bug, hit};
-use crate::volume::Volume;
+use crate::volume::{Tree, Volume};
 use medium::{LINE_BYTES, Pmem};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering::SeqCst;
@@ -119,7 +120,7 @@ pub(crate) type Deltas = SmallVec<[(Ino, i64); 2]>;
 /// Stores on their way to the medium.
 pub(crate) struct Stores<'v, P: Pmem> {
     pm: &'v P,
-    /// Stored through the cache, not yet flushed.
+    /// Lines stored to through the cache and not yet flushed: first and last of each run.
     dirty: SmallVec<[(u64, u64); 8]>,
     /// Something is on its way to the medium that a fence must wait for.
     unfenced: bool,
@@ -138,8 +139,17 @@ impl<'v, P: Pmem> Stores<'v, P> {
     /// Stores bytes in place.
     #[inline]
     pub fn store(&mut self, addr: u64, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
         self.pm.store(addr, bytes);
-        self.dirty.push((addr, bytes.len() as u64));
+        let end = addr + bytes.len() as u64;
+        let (first, last) = (addr / LINE_BYTES, (end - 1) / LINE_BYTES);
+        match self.dirty.last_mut() {
+            // Neighbouring fields share a line: flush it once.
+            Some(run) if run.0 <= first && first <= run.1 => run.1 = run.1.max(last),
+            _ => self.dirty.push((first, last)),
+        }
     }
 
     /// Stores bytes that will not be read soon, or many.
@@ -191,14 +201,9 @@ impl<'v, P: Pmem> Stores<'v, P> {
 
     /// Makes all stores so far durable.
     pub fn barrier(&mut self) -> Res<()> {
-        let mut last = u64::MAX;
-        for (addr, len) in &self.dirty {
-            // Neighbouring fields share a line: flush it once.
-            let line = addr / LINE_BYTES;
-            if line != last || *len > LINE_BYTES - addr % LINE_BYTES {
-                self.pm.flush(*addr, *len);
-                last = (addr + len - 1) / LINE_BYTES;
-            }
+        for (first, last) in &self.dirty {
+            let lines = last - first + 1;
+            self.pm.flush(first * LINE_BYTES, lines * LINE_BYTES);
             self.unfenced = true;
         }
         self.dirty.clear();
@@ -403,6 +408,11 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     fn stage(&mut self, deltas: &mut Deltas) -> Res<Point<'v>> {
         let mut edits = std::mem::take(&mut self.edits);
         edits.sort_by_key(|e| (e.tree, e.start));
+        if let [only] = edits.as_slice()
+            && let Some((addr, value)) = self.word_of(only)?
+        {
+            return Ok(Point::Word { addr, value });
+        }
         let logged = self.take_for_log(&mut edits)?;
         let (inodes, files) = edits.split_at(edits.partition_point(|e| e.tree == INODE_FILE));
         let one_tree = files.iter().all(|e| e.tree == files[0].tree);
@@ -437,6 +447,38 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             point = self.stage_log(logged)?;
         }
         Ok(point)
+    }
+
+    /// The word that a crawl would offer for the only edit, if it is easily found: inside
+    /// one valid word of one leaf.
+    fn word_of(&mut self, edit: &Edit<'a>) -> Res<Option<(u64, u64)>> {
+        let in_word = edit.start / 8 == (edit.end - 1) / 8;
+        if !in_word || !self.vol.rules.short_circuit || self.root_size.is_some() {
+            return Ok(None);
+        }
+        let word;
+        let bytes = match edit.what {
+            What::Bytes(bytes) => bytes,
+            What::Word(value) => {
+                word = value.to_le_bytes();
+                &word
+            }
+            _ => return Ok(None),
+        };
+        let tree = self.tree(edit.tree)?;
+        let leaf = self.vol.leaf(&tree, edit.start / BLOCK)?;
+        if leaf.is_null() || edit.end > tree.size {
+            return Ok(None);
+        }
+        merge(&self.vol.pm, leaf.addr() + edit.start % BLOCK, bytes).map(Some)
+    }
+
+    /// A tree as it is before the operation.
+    pub fn tree(&mut self, tree: Ino) -> Res<Tree> {
+        match tree {
+            INODE_FILE => self.vol.inode_file(),
+            ino => self.home(ino).and_then(|addr| self.vol.tree(addr)),
+        }
     }
 
     /// Crawls one file. What must change in its inode joins `inodes`; a lone word that
@@ -629,7 +671,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         if !self.vol.rules.log || edits.is_empty() || self.root_size.is_some() {
             return Ok(Records::new());
         }
-        let Some(plan) = crate::log::plan(self.vol, edits)? else {
+        let Some(plan) = crate::log::plan(self, edits)? else {
             return Ok(Records::new());
         };
         *edits = plan.rest;
