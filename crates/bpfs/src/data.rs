@@ -181,14 +181,18 @@ impl<P: Pmem> Bpfs<P> {
         let pm = &self.vol.pm;
         let mut stores = Stores::new(&self.vol);
         let mut commit = || {
-            if let Some((block, bytes)) = fresh {
-                stores.fill(block.addr(), bytes);
+            match fresh {
+                Some((block, bytes)) => stores.fill(block.addr(), bytes),
+                None => stores.commit_word(addr, value)?,
+            }
+            stores.flush(); // under way while the times are looked at
+            let (now, ctime) = (self.clock.now().0, pm.load(inode + at::CTIME)? as i64);
+            if fresh.is_some() {
                 if !hit(Bug::NoFenceBeforeCommit) {
                     stores.barrier()?; // rule: initialise before point
                 }
+                stores.commit_word(addr, value)?;
             }
-            stores.commit_word(addr, value)?;
-            let (now, ctime) = (self.clock.now().0, pm.load(inode + at::CTIME)? as i64);
             stores.put_word(inode + at::MTIME, now as u64)?;
             if ctime & CTIME_ALONE != 0 {
                 stores.put_word(inode + at::CTIME, (now | CTIME_ALONE) as u64)?;
