@@ -21,14 +21,15 @@
 //! # The commit point
 //! There is one, and what an operation says decides which:
 //!
-//! - one edit inside a valid word: that word.
+//! - *one edit* inside a valid word: that word, with no crawl.
 //! - *logged*: some edits go through the redo log, and those left over are hidden (past
 //!   the end of their tree): no crawl may offer a word or move an inode.
-//! - *alone*, never with *logged*: the edits are of one file and leave the inode file as it is. Its crawl has
-//!   [`Right::Word`], and any word that it offers is the point.
+//! - *alone*, which excludes *logged*: the edits are of one file and leave the inode file
+//!   as it is. Its crawl has [`Right::Word`], and a word that it offers is the point.
 //! - else the crawl of the inode file ends in the point, and files only in copies.
 //!
-//! *Neutral* stores go with any of them: they are no part of the point, and come before.
+//! *Neutral* stores may go with the last three: they are no part of the point, and come
+//! before it.
 //!
 //! A transaction that is dropped before 3 has changed nothing and frees what it took,
 //! once the unseen stores it made are durable: others skip what is equal already.
