@@ -620,7 +620,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
                 self.barrier()?; // rule: a chosen time after the change time that tells of it
             }
         }
-        while let Some((ino, field, value)) = self.times.pop() {
+        for (ino, field, value) in std::mem::take(&mut self.times) {
             let addr = self.home(ino)? + field;
             self.put_word(addr, value)?;
         }
