@@ -391,9 +391,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
 
     /// Makes the operation happen. On an error before the commit point nothing has
     /// changed; on one after it the volume accepts no more changes.
-    ///
-    /// The transaction is spent. It is not consumed, which would copy it.
-    pub fn commit(&mut self) -> Res<Deltas> {
+    pub fn commit(mut self) -> Res<Deltas> {
         let mut deltas = Deltas::new();
         let point = self.stage(&mut deltas)?;
         if let Err(e) = self.finish(&point) {
@@ -690,8 +688,8 @@ impl<P: Pmem> Drop for Tx<'_, '_, P> {
     fn drop(&mut self) {
         // What this operation has stored in place stays, unseen. It must be durable before
         // others find it there: they do not store again what is equal already.
-        if !self.dirty.is_empty() && hit(Bug::AbortUnflushed) {
-            self.dirty.clear();
+        if !self.stores.dirty.is_empty() && hit(Bug::AbortUnflushed) {
+            self.stores.forget();
         }
         if self.barrier().is_err() {
             self.vol.failed.store(true, SeqCst);
