@@ -67,6 +67,7 @@ impl HeightAddr {
 }
 
 /// Leaves that a tree of this height can hold.
+#[inline]
 pub fn span(height: u32) -> u64 {
     1 << (9 * height.min(7))
 }

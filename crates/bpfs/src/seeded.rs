@@ -49,6 +49,9 @@ impl Bug {
     ];
 }
 
+/// Whether bugs can be put back: what only they need is left out otherwise.
+pub(crate) const BUILT: bool = cfg!(feature = "seeded-bugs");
+
 #[cfg(feature = "seeded-bugs")]
 mod armed {
     use super::Bug;
