@@ -196,6 +196,7 @@ impl<P: Pmem> Bpfs<P> {
         if !node.live.load(SeqCst) {
             return Err(Errno::STALE.into()); // freed while we waited
         }
+        self.vol.usable()?; // what we would build on may never be durable
         Ok((held, node))
     }
 

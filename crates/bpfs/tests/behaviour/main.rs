@@ -4,6 +4,7 @@
 
 mod faults;
 mod fixture;
+mod killed;
 mod known_bugs;
 mod no_space;
 mod review;
