@@ -151,7 +151,7 @@ pub(crate) fn replay<P: Pmem>(pm: &P, found: &[(u64, Vec<Record>)]) -> Res<()> {
         pm.fence()?; // rule: log before data, the other way round: forget only what is in place
         pm.store_word(*slot, 0);
         pm.flush(*slot, 8);
-        pm.fence()?;
+        pm.fence()?; // rule: nullify before reuse: a later crash must not replay this again
     }
     Ok(())
 }
