@@ -1,4 +1,7 @@
 //! `selvedge bench`: bytes, nanoseconds, memory.
+//!
+//! A goal that is missed is printed and is no failure: the exit code says only whether all
+//! could be measured.
 
 use crate::failure::{Failure, Outcome};
 use crate::{output, terminal};
@@ -104,7 +107,7 @@ struct Mounted {
     /// Files in the tree that is unpacked
     #[arg(long, value_name = "N", default_value_t = mounted::Options::default().files)]
     files: u32,
-    /// How often each workload runs
+    /// How often each workload runs, each time on a server of its own
     #[arg(long, value_name = "N", default_value_t = mounted::Options::default().repeats)]
     repeats: u32,
     /// Print JSON
