@@ -249,7 +249,8 @@ pub fn explore(
     })?;
     let seconds = begin.elapsed().as_secs_f64();
     let mut outcome = outcome(system, options, shared, workers, seconds);
-    outcome.complete = outcome.workloads == work.len() as u64;
+    outcome.workloads_total = work.len() as u64;
+    outcome.complete = outcome.workloads == outcome.workloads_total;
     outcome.enumerated = enumerated;
     Ok(outcome)
 }
@@ -313,6 +314,7 @@ fn outcome(
         ops: options.ops,
         seed: options.seed,
         workloads: shared.done.into_inner(),
+        workloads_total: 0,
         complete: false,
         enumerated: Vec::new(),
         points,

@@ -89,6 +89,8 @@ pub struct Outcome {
     pub seed: u64,
     /// Scripts run.
     pub workloads: u64,
+    /// Scripts asked for.
+    pub workloads_total: u64,
     /// Whether that was all of them.
     pub complete: bool,
     /// What part of the scripts of each length was asked for.
