@@ -79,7 +79,11 @@ impl Args {
 /// server that is dead, or serves others only, is not asked.
 fn sync(dir: &Path) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    open(dir, flags, Mode::empty()).map_or(Ok(()), fsync)
+    match open(dir, flags, Mode::empty()) {
+        Ok(root) => fsync(root),
+        Err(Errno::IO) => Err(Errno::IO),
+        Err(_) => Ok(()),
+    }
 }
 
 /// Waits until the server's lock on the image is gone: its last act.

@@ -114,7 +114,7 @@ fn a_remount_refuses_what_it_cannot_change() {
     }
     place.umount();
     place.mount(&["-o", "allow_other"]);
-    remount(0, "allow_other,durability=auto,mode=log");
+    remount(0, "allow_other,durability=auto,mode=at");
 }
 
 #[test]
