@@ -25,7 +25,8 @@ pub enum Bug {
     ReuseBeforeCommit,
     /// A time that a caller chose is stored along with the change time, not after it.
     TimesAtOnce,
-    /// What an aborted operation has stored is not written back.
+    /// What an aborted operation has stored is not written back: neither at its end, nor by
+    /// who finds it there.
     AbortUnflushed,
     /// A mount does not write back what it reads and trusts.
     MountUnsettled,
