@@ -54,6 +54,7 @@ pub mod recording;
 mod sigbus;
 mod touched;
 mod units;
+pub mod block;
 
 pub use counting::{Counting, Counts};
 pub use durability::{Durability, EffectiveDurability, UnknownDurability};

@@ -1,0 +1,21 @@
+//! Block storage whose changes carry their order.
+//!
+//! A *patch* is a change of one block together with the patches that must be durable
+//! before it (sections 2.1 and 2.2 of the Featherstitch chapter). File systems say what
+//! must come first; the [`Cache`] writes blocks in any order that obeys.
+//!
+//! - [`Store`]: what a file system changes blocks through.
+#![forbid(unsafe_code)]
+
+mod graph;
+mod id;
+mod optimise;
+mod rule;
+mod stats;
+mod store;
+
+pub use id::PatchId;
+pub use optimise::Optimise;
+pub use rule::Rule;
+pub use stats::Stats;
+pub use store::{Before, Change, Content, Op, Patched, Store, StoreError};
