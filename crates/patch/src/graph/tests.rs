@@ -390,7 +390,9 @@ fn four_appends(optimise: Optimise) -> Stats {
     };
     let [bitmap, inode, group, superblock] = [1, 2, 3, 4].map(&mut block);
     let data = [10, 11, 12, 13].map(&mut block);
-    let bytes = |at, bytes| Change::Bytes { at, bytes };
+    fn bytes(at: u32, bytes: &[u8]) -> Change<'_> {
+        Change::Bytes { at, bytes }
+    }
     graph.change(superblock, bytes(12, &[1; 4]), &[]);
     graph.change(group, bytes(12, &[1; 2]), &[]);
     for (k, &data) in data.iter().enumerate() {
