@@ -38,6 +38,7 @@
 //! | [`PowerCut`] | a power cut at any moment, into a legal crash state |
 //! | [`Recording`] | a trace of every store, flush and fence |
 
+pub mod block;
 mod counting;
 mod cpu;
 mod durability;
@@ -54,7 +55,6 @@ pub mod recording;
 mod sigbus;
 mod touched;
 mod units;
-pub mod block;
 
 pub use counting::{Counting, Counts};
 pub use durability::{Durability, EffectiveDurability, UnknownDurability};

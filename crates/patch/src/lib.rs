@@ -7,6 +7,7 @@
 //! - [`Store`]: what a file system changes blocks through.
 #![forbid(unsafe_code)]
 
+mod cache;
 mod graph;
 mod id;
 mod optimise;
@@ -14,6 +15,7 @@ mod rule;
 mod stats;
 mod store;
 
+pub use cache::{Cache, CacheOptions, CacheStats, Durable, Volume};
 pub use id::PatchId;
 pub use optimise::Optimise;
 pub use rule::Rule;

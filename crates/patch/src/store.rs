@@ -75,6 +75,12 @@ pub enum StoreError {
     /// An earlier write failed: nothing is written any more.
     #[error("read-only since a write failed: {0}")]
     Failed(Arc<BlockError>),
+    /// What was to be made durable waits for something that is being held back.
+    #[error("{patches} changes wait for a transaction that is still open")]
+    Held {
+        /// How many.
+        patches: usize,
+    },
     /// The operation is larger than the log, or than the cache, can ever hold.
     #[error("an operation of {blocks} blocks does not fit the {what} of {limit}")]
     TooLarge {
@@ -127,8 +133,13 @@ pub trait Store: Send + Sync {
     /// on the medium once `befores` are durable. Journals revoke it; pending data
     /// changes of it need not be written if `unreachable`, that is, if no state of the
     /// medium can hold a pointer to it.
-    fn freed(&self, op: &Op, lba: Lba, befores: &[Before], unreachable: bool)
-    -> Result<(), StoreError>;
+    fn freed(
+        &self,
+        op: &Op,
+        lba: Lba,
+        befores: &[Before],
+        unreachable: bool,
+    ) -> Result<(), StoreError>;
 
     /// Whether the patch is still on its way (false: it is durable).
     fn is_pending(&self, patch: PatchId) -> bool;
@@ -139,4 +150,28 @@ pub trait Store: Send + Sync {
     fn sync_all(&self) -> Result<(), StoreError>;
     /// The error that made the store read-only, if one did.
     fn failure(&self) -> Option<Arc<BlockError>>;
+}
+
+/// Whether a change covers the whole block.
+///
+/// # Panics
+/// If it is empty or reaches beyond the block: a mistake of the file system.
+pub(crate) fn check_change(change: Change<'_>, block_bytes: u32) -> bool {
+    match change {
+        Change::Bytes { at, bytes } => {
+            let end = at as usize + bytes.len();
+            assert!(
+                !bytes.is_empty() && end <= block_bytes as usize,
+                "within the block"
+            );
+            bytes.len() == block_bytes as usize
+        }
+        Change::Flip { at, mask } => {
+            assert!(
+                at % 4 == 0 && at < block_bytes && mask != 0,
+                "a word of the block"
+            );
+            false
+        }
+    }
 }

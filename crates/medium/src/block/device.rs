@@ -131,3 +131,56 @@ pub trait BlockDevice: Send + Sync {
     /// is undefined. A hint: doing nothing is right.
     fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError>;
 }
+
+/// The bytes that `len` bytes from block `lba` on take, checked against the device.
+pub(super) fn byte_range(
+    device: &str,
+    geometry: Geometry,
+    lba: Lba,
+    len: usize,
+) -> Result<std::ops::Range<u64>, BlockError> {
+    let block_bytes = geometry.block_bytes;
+    if len == 0 || !len.is_multiple_of(block_bytes as usize) {
+        let device = device.into();
+        return Err(BlockError::Length {
+            device,
+            len,
+            block_bytes,
+        });
+    }
+    let count = (len / block_bytes as usize) as u64;
+    let past_end = lba
+        .0
+        .checked_add(count)
+        .is_none_or(|end| end > geometry.blocks);
+    if past_end {
+        let (device, blocks) = (device.into(), geometry.blocks);
+        return Err(BlockError::OutOfRange {
+            device,
+            lba,
+            blocks,
+        });
+    }
+    let start = lba.0 * u64::from(block_bytes);
+    Ok(start..start + len as u64)
+}
+
+macro_rules! forward_device {
+    ($($ty:ty),*) => {$(
+        impl<D: BlockDevice + ?Sized> BlockDevice for $ty {
+            fn name(&self) -> &str { (**self).name() }
+            fn geometry(&self) -> Geometry { (**self).geometry() }
+            fn persistence(&self) -> Persistence { (**self).persistence() }
+            fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
+                (**self).read(lba, buf)
+            }
+            fn submit(&self, writes: Vec<Write>) { (**self).submit(writes) }
+            fn reap(&self, min: usize) -> Vec<Completion> { (**self).reap(min) }
+            fn flush(&self) -> Result<(), BlockError> { (**self).flush() }
+            fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError> {
+                (**self).discard(lba, blocks)
+            }
+        }
+    )*};
+}
+forward_device!(&D, Box<D>, Arc<D>);

@@ -37,6 +37,8 @@
 
 mod buffer;
 mod device;
+mod memory;
 
 pub use buffer::Buffer;
 pub use device::{BlockDevice, BlockError, Completion, Geometry, Lba, Persistence, Write};
+pub use memory::MemoryDevice;

@@ -84,7 +84,10 @@ impl Graph {
     /// from now on.
     fn move_into(&mut self, slot: u32, target: u32) {
         while let edge @ 0..NONE = self.patches[slot as usize].befores {
-            let (before, rule) = (self.edges[edge as usize].before, self.edges[edge as usize].rule);
+            let (before, rule) = (
+                self.edges[edge as usize].before,
+                self.edges[edge as usize].rule,
+            );
             self.drop_edge(edge);
             let same = self.patches[before as usize].block == self.patches[target as usize].block;
             if !same && !self.depends_directly(target, before) {
@@ -92,7 +95,10 @@ impl Graph {
             }
         }
         while let edge @ 0..NONE = self.patches[slot as usize].afters {
-            let (after, rule) = (self.edges[edge as usize].after, self.edges[edge as usize].rule);
+            let (after, rule) = (
+                self.edges[edge as usize].after,
+                self.edges[edge as usize].rule,
+            );
             self.drop_edge(edge);
             if after != target && !self.depends_directly(after, target) {
                 self.link(after, target, rule);
@@ -235,9 +241,7 @@ impl Graph {
             (Change::Flip { .. }, Undo::Small(_) | Undo::Heap(_)) => {
                 patch.at <= at && at + len <= patch.end()
             }
-            (Change::Bytes { .. }, Undo::Bits { .. }) => {
-                at <= patch.at && patch.end() <= at + len
-            }
+            (Change::Bytes { .. }, Undo::Bits { .. }) => at <= patch.at && patch.end() <= at + len,
             _ => true,
         }
     }
@@ -246,9 +250,8 @@ impl Graph {
     /// that ends at `target`, and adds no cycle within the block (2.2.3). Conservative.
     fn may_join(&mut self, target: u32, overlaps: &[u32], befores: &Slots) -> bool {
         let block = self.patches[target as usize].block;
-        let direct = |graph: &Self, before: u32| {
-            before == target || graph.depends_directly(target, before)
-        };
+        let direct =
+            |graph: &Self, before: u32| before == target || graph.depends_directly(target, before);
         if !overlaps.iter().all(|&older| direct(self, older)) {
             return false;
         }
@@ -292,7 +295,10 @@ impl Graph {
                 self.patches[target as usize].undo = undo;
                 return;
             }
-            _ if from == patch.at && to == patch.end() && !matches!(patch.undo, Undo::Bits { .. }) => {
+            _ if from == patch.at
+                && to == patch.end()
+                && !matches!(patch.undo, Undo::Bits { .. }) =>
+            {
                 return;
             }
             _ => self.bytes_before(b, target, from, to),

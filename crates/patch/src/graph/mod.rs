@@ -50,14 +50,6 @@ enum Reach {
     Held,
 }
 
-/// A block's contents as they may be written now.
-#[derive(Debug)]
-pub(crate) struct Image {
-    pub data: Arc<Buffer>,
-    /// Nothing had to be left out.
-    pub whole: bool,
-}
-
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
@@ -83,6 +75,10 @@ impl Graph {
 
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    pub fn optimise(&self) -> Optimise {
+        self.optimise
     }
 
     // --- blocks -------------------------------------------------------------------
@@ -236,9 +232,9 @@ impl Graph {
     fn can_be_hard(&mut self, b: BlockSlot, befores: &Slots) -> bool {
         self.optimise.hard
             && self.block(b).external == 0
-            && !befores.iter().any(|&(before, _)| {
-                self.reach(before, b) == Reach::Held
-            })
+            && !befores
+                .iter()
+                .any(|&(before, _)| self.reach(before, b) == Reach::Held)
     }
 
     /// What it takes to undo a change that is about to be made.
@@ -366,7 +362,10 @@ impl Graph {
     /// Makes `after` wait for `before`.
     fn link(&mut self, after: u32, before: u32, rule: Rule) {
         debug_assert_ne!(after, before, "P1");
-        let (a, b) = (&self.patches[after as usize], &self.patches[before as usize]);
+        let (a, b) = (
+            &self.patches[after as usize],
+            &self.patches[before as usize],
+        );
         let same = same_block(a, b);
         if same && b.state == State::Issued {
             return; // the block is written again only after that write has ended
@@ -435,8 +434,14 @@ impl Graph {
 
     /// Takes away an edge although its before is not durable.
     fn drop_edge(&mut self, index: u32) {
-        let (after, before) = (self.edges[index as usize].after, self.edges[index as usize].before);
-        if same_block(&self.patches[after as usize], &self.patches[before as usize]) {
+        let (after, before) = (
+            self.edges[index as usize].after,
+            self.edges[index as usize].before,
+        );
+        if same_block(
+            &self.patches[after as usize],
+            &self.patches[before as usize],
+        ) {
             self.patches[after as usize].unmet_same -= 1;
         } else {
             self.sub_unmet_foreign(after);
@@ -471,7 +476,10 @@ impl Graph {
 
     /// Whether this edge is one of its before's block's `external` ones.
     fn counts_external(&self, after: u32, before: u32) -> bool {
-        let (a, b) = (&self.patches[after as usize], &self.patches[before as usize]);
+        let (a, b) = (
+            &self.patches[after as usize],
+            &self.patches[before as usize],
+        );
         b.state == State::Pending && !b.is_empty() && (a.live || !a.is_empty()) && !same_block(a, b)
     }
 
@@ -582,9 +590,12 @@ impl Graph {
     }
 
     /// Sends out all patches of a block that can go (P2), with those that only waited for
-    /// them. The block must be ready.
-    pub fn issue(&mut self, b: BlockSlot) -> Image {
-        assert!(self.block(b).is_ready(), "P2: block {b:?} has nothing to send");
+    /// them, and returns the contents to be written. The block must be ready.
+    pub fn issue(&mut self, b: BlockSlot) -> Arc<Buffer> {
+        assert!(
+            self.block(b).is_ready(),
+            "P2: block {b:?} has nothing to send"
+        );
         while let Some(slot) = self.block_mut(b).ready.pop() {
             self.set_issued(b, slot);
         }
@@ -597,7 +608,7 @@ impl Graph {
         };
         self.stats.issued(whole);
         self.woken.push(b);
-        Image { data, whole }
+        data
     }
 
     fn set_issued(&mut self, b: BlockSlot, slot: u32) {
@@ -713,6 +724,13 @@ impl Graph {
         blocks.sort_unstable();
         blocks.dedup();
         (blocks, held)
+    }
+
+    /// Every patch that is not durable.
+    pub fn all(&self) -> Vec<PatchId> {
+        let open = |p: &&Patch| matches!(p.state, State::Pending | State::Issued);
+        let slots = self.patches.iter().enumerate().filter(|(_, p)| open(p));
+        slots.map(|(slot, p)| PatchId::of(slot as u32, p)).collect()
     }
 
     /// Starts a search: no patch has its number yet.

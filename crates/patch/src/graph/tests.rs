@@ -128,13 +128,20 @@ impl Pair {
     /// `befores` are indices into what was made so far, modulo its number.
     fn befores(&self, picks: &[usize]) -> BTreeSet<usize> {
         let n = self.kept.len();
-        picks.iter().filter(|_| n > 0).map(|pick| pick % n).collect()
+        picks
+            .iter()
+            .filter(|_| n > 0)
+            .map(|pick| pick % n)
+            .collect()
     }
 
     fn change(&mut self, block: usize, change: Owned, picks: &[usize]) {
         let mut befores = self.befores(picks);
         let asked: Vec<Before> = befores.iter().map(|&i| after(self.kept[i].id)).collect();
-        let id = self.graph.change(self.blocks[block], change.borrow(), &asked).id;
+        let id = self
+            .graph
+            .change(self.blocks[block], change.borrow(), &asked)
+            .id;
         for (i, older) in self.kept.iter().enumerate() {
             if older.block == Some(block) && older.change.overlaps(&change) {
                 befores.insert(i);
@@ -219,7 +226,11 @@ impl Pair {
     fn issue(&mut self, block: usize) -> bool {
         let b = self.blocks[block];
         let ready = self.graph.block(b).is_ready();
-        assert_eq!(ready, self.graph.is_ready_by_search(b), "two ways to be ready");
+        assert_eq!(
+            ready,
+            self.graph.is_ready_by_search(b),
+            "two ways to be ready"
+        );
         let legal = self.legal(block);
         if self.exact {
             assert_eq!(ready, !legal.is_empty(), "the same blocks are ready");
@@ -235,7 +246,10 @@ impl Pair {
                 self.graph.patches[slot as usize].state == State::Issued
             })
             .collect();
-        assert!(sent.is_subset(&legal), "P2: sent {sent:?}, may send {legal:?}");
+        assert!(
+            sent.is_subset(&legal),
+            "P2: sent {sent:?}, may send {legal:?}"
+        );
         for &i in &sent {
             let open = |j: &usize| self.kept[*j].state != Durable::Yes && !sent.contains(j);
             assert!(!self.true_befores(i).iter().any(open), "P2: {i}");
@@ -252,7 +266,7 @@ impl Pair {
                 kept.change.apply(&mut expected);
             }
         }
-        assert_eq!(&image.data[..], &expected[..], "the same image");
+        assert_eq!(&image[..], &expected[..], "the same image");
         self.flying.insert(block, expected);
         true
     }
@@ -305,10 +319,16 @@ impl Pair {
             (0..BLOCKS).for_each(|block| self.commit(block));
         }
         for (i, kept) in self.kept.iter().enumerate() {
-            assert!(!self.graph.is_pending(kept.id), "P3: {i} can never be written");
+            assert!(
+                !self.graph.is_pending(kept.id),
+                "P3: {i} can never be written"
+            );
         }
         let stats = self.graph.stats();
-        assert_eq!((stats.patches_now, stats.edges_now, stats.undo_now), (0, 0, 0));
+        assert_eq!(
+            (stats.patches_now, stats.edges_now, stats.undo_now),
+            (0, 0, 0)
+        );
     }
 }
 

@@ -24,7 +24,10 @@ impl Graph {
 
     fn live_slots(&self) -> impl Iterator<Item = u32> {
         (0..self.patches.len() as u32).filter(|&slot| {
-            matches!(self.patches[slot as usize].state, State::Pending | State::Issued)
+            matches!(
+                self.patches[slot as usize].state,
+                State::Pending | State::Issued
+            )
         })
     }
 
@@ -135,7 +138,10 @@ impl Graph {
                         ready.push(at);
                     }
                     if patch.ready != (patch.unmet_foreign + patch.unmet_same == 0) {
-                        return Err(format!("P4: {:?} is wrong about being ready", self.id_of(at)));
+                        return Err(format!(
+                            "P4: {:?} is wrong about being ready",
+                            self.id_of(at)
+                        ));
                     }
                     if matches!(patch.undo, Undo::Hard) {
                         if hard != NONE {
@@ -147,7 +153,10 @@ impl Graph {
                     }
                 }
                 State::Free | State::Moved => {
-                    return Err(format!("P4: the list of {:?} holds a dead patch", block.addr));
+                    return Err(format!(
+                        "P4: the list of {:?} holds a dead patch",
+                        block.addr
+                    ));
                 }
             }
             older = at;
@@ -157,9 +166,19 @@ impl Graph {
         listed.sort_unstable();
         ready.sort_unstable();
         let found = (pending, issued, held_back, external, hard, ready);
-        let kept = (block.pending, block.issued, block.held_back, block.external, block.hard, listed);
+        let kept = (
+            block.pending,
+            block.issued,
+            block.held_back,
+            block.external,
+            block.hard,
+            listed,
+        );
         if older != block.newest || found != kept {
-            return Err(format!("P4: {:?} keeps {kept:?}, has {found:?}", block.addr));
+            return Err(format!(
+                "P4: {:?} keeps {kept:?}, has {found:?}",
+                block.addr
+            ));
         }
         Ok(())
     }
