@@ -83,7 +83,7 @@ impl Graph {
     /// Moves the edges of one patch to another of the same block; its id means that one
     /// from now on.
     fn move_into(&mut self, slot: u32, target: u32) {
-        while let edge @ 0..NONE = self.patches[slot as usize].befores {
+        while let Some(edge) = self.first_before(slot) {
             let (before, rule) = (
                 self.edges[edge as usize].before,
                 self.edges[edge as usize].rule,
@@ -94,7 +94,7 @@ impl Graph {
                 self.link(target, before, rule);
             }
         }
-        while let edge @ 0..NONE = self.patches[slot as usize].afters {
+        while let Some(edge) = self.first_after(slot) {
             let (after, rule) = (
                 self.edges[edge as usize].after,
                 self.edges[edge as usize].rule,
@@ -327,15 +327,15 @@ impl Graph {
     }
 
     /// Makes a pending patch of a block an empty one.
-    pub(super) fn to_empty(&mut self, slot: u32) {
+    pub(super) fn make_empty(&mut self, slot: u32) {
         let befores: SmallVec<[(u32, Rule); 4]> =
             self.befores(slot).map(|e| (e.before, e.rule)).collect();
         let afters: SmallVec<[(u32, Rule); 4]> =
             self.afters(slot).map(|e| (e.after, e.rule)).collect();
-        while let edge @ 0..NONE = self.patches[slot as usize].befores {
+        while let Some(edge) = self.first_before(slot) {
             self.drop_edge(edge);
         }
-        while let edge @ 0..NONE = self.patches[slot as usize].afters {
+        while let Some(edge) = self.first_after(slot) {
             self.drop_edge(edge);
         }
         self.detach(slot);

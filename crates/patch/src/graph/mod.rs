@@ -167,7 +167,7 @@ impl Graph {
             self.patches[slot as usize].is_empty() && self.patches[slot as usize].held,
             "only held empty patches gain befores"
         );
-        while let edge @ 0..NONE = self.patches[slot as usize].befores {
+        while let Some(edge) = self.first_before(slot) {
             self.drop_edge(edge);
         }
         for (before, rule) in self.resolve_all(befores) {
@@ -193,7 +193,7 @@ impl Graph {
         while at != NONE {
             let next = self.patches[at as usize].newer;
             if self.patches[at as usize].state == State::Pending {
-                self.to_empty(at);
+                self.make_empty(at);
                 done.push(at);
             }
             at = next;
@@ -519,6 +519,14 @@ impl Graph {
         })
     }
 
+    fn first_before(&self, slot: u32) -> Option<u32> {
+        Some(self.patches[slot as usize].befores).filter(|&edge| edge != NONE)
+    }
+
+    fn first_after(&self, slot: u32) -> Option<u32> {
+        Some(self.patches[slot as usize].afters).filter(|&edge| edge != NONE)
+    }
+
     fn depends_directly(&self, after: u32, before: u32) -> bool {
         self.befores(after).any(|e| e.before == before)
     }
@@ -680,7 +688,7 @@ impl Graph {
     /// Ends a patch that is durable; adds empty patches that may be so now.
     fn forget(&mut self, slot: u32, empties: &mut SmallVec<[u32; 8]>) {
         debug_assert_eq!(self.patches[slot as usize].befores, NONE, "P2");
-        while let edge @ 0..NONE = self.patches[slot as usize].afters {
+        while let Some(edge) = self.first_after(slot) {
             let after = self.edges[edge as usize].after;
             self.unlink(edge);
             self.sub_unmet_foreign(after);
