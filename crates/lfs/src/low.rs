@@ -130,6 +130,8 @@ pub struct Detached {
 /// A format. Callers hold the locks: changes of one inode, one directory and the
 /// allocators do not run at once (see `Universal`).
 ///
+/// A step that fails with [`LowError::NoSpace`] or [`LowError::Limit`] has changed nothing.
+///
 /// Steps take the patches that must come before them and return those that stand for
 /// them. *Inside* a step the format sees to its own order (an indirect block is
 /// initialised before it is pointed to); *between* steps the caller does.
@@ -168,7 +170,8 @@ pub trait LowLevel: Send + Sync {
         change: &InodeChange,
         befores: &[Before],
     ) -> Result<PatchId>;
-    /// Clears an inode without names and blocks, then gives it back, in this order.
+    /// Clears an inode without names and blocks, then gives it back, in this order. What
+    /// hangs off it besides blocks of data (attributes) goes with it.
     fn free_inode(&self, op: &Op, ino: Ino, befores: &[Before], never_stored: bool) -> Result<()>;
 
     // --- names ------------------------------------------------------------------
@@ -221,9 +224,13 @@ pub trait LowLevel: Send + Sync {
     fn block_of(&self, ino: Ino, index: u64) -> Result<Option<Lba>>;
     /// The first index at or after `index`, and below `end`, that has a block.
     fn next_block(&self, ino: Ino, index: u64, end: u64) -> Result<Option<u64>>;
-    /// Most blocks that attaching one block can change or take besides it (indirect
-    /// blocks, bitmaps, descriptors): for [`Store::begin`].
-    fn attach_cost(&self) -> u32;
+    /// Most distinct blocks that attaching or detaching `blocks` neighbouring blocks of one
+    /// file changes, these blocks themselves, its inode and the bitmaps included: for
+    /// [`Store::begin`].
+    fn cost(&self, blocks: u64) -> u32;
+    /// How many free blocks it takes to fill the holes among blocks `from..to` of a file,
+    /// indirect blocks included.
+    fn room_for(&self, ino: Ino, from: u64, to: u64) -> Result<u64>;
     /// Takes a free block for block `index` of a file.
     fn allocate_block(&self, op: &Op, ino: Ino, index: u64, purpose: Purpose) -> Result<Allocated>;
     /// Points a file at a block. `befores` must hold its initialisation; the bit is the
@@ -237,7 +244,8 @@ pub trait LowLevel: Send + Sync {
         befores: &[Before],
     ) -> Result<PatchId>;
     /// Removes the pointers to blocks `from..to` of a file, and to indirect blocks that
-    /// have none left, at most `budget` blocks changed. Also takes them off the inode's count.
+    /// have none left, from the end backwards, at most `budget` of them. Also takes them off
+    /// the inode's count.
     fn detach_blocks(
         &self,
         op: &Op,

@@ -438,6 +438,10 @@ impl Store for Volume {
         }
     }
 
+    fn max_op_blocks(&self) -> u32 {
+        u32::try_from(self.cache.shared.options.dirty_limit).unwrap_or(u32::MAX)
+    }
+
     fn begin(&self, blocks: u32) -> Result<Op, StoreError> {
         let shared = &self.cache.shared;
         let limit = shared.options.dirty_limit;

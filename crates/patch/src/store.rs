@@ -112,6 +112,13 @@ pub trait Store: Send + Sync {
     /// Hints that these blocks will be read soon.
     fn prefetch(&self, lba: Lba, blocks: u64);
 
+    /// Most blocks that one operation can change.
+    fn max_op_blocks(&self) -> u32;
+    /// Whether an operation is there wholly or not at all after a crash, whatever befores
+    /// its changes name.
+    fn is_atomic(&self) -> bool {
+        false
+    }
     /// Starts an operation that changes at most `blocks` distinct blocks. Waits for room
     /// (dirty limit, log space), so the caller must hold no lock that a write-back or
     /// another operation's end could need.
