@@ -277,9 +277,13 @@ pub trait LowLevel: Send + Sync {
     fn add_orphan(&self, op: &Op, ino: Ino, befores: &[Before]) -> Result<Heads>;
     /// Takes the note back.
     fn remove_orphan(&self, op: &Op, ino: Ino, befores: &[Before]) -> Result<Heads>;
+    /// Whether an inode is so noted.
+    fn is_orphan(&self, ino: Ino) -> Result<bool>;
     /// All inodes so noted: at mount, what a crash left.
     fn orphans(&self) -> Result<Vec<Ino>>;
 
+    /// Compares what is kept in memory with what is stored. Empty: they agree.
+    fn audit(&self) -> Vec<vfs::check::Finding>;
     /// Writes what is kept in memory only (free counts, state flags), so that the image
     /// is right when all is durable. Called before `sync_all` and at unmount.
     fn settle(&self, op: &Op) -> Result<()>;

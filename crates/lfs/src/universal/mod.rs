@@ -57,7 +57,7 @@ impl UniversalOptions {
         Self {
             read_only: false,
             atime: Atime::Relative,
-            clock: Arc::new(SystemClock::default()),
+            clock: Arc::new(SystemClock),
             guarantees,
         }
     }
@@ -143,12 +143,20 @@ impl<L: LowLevel> Universal<L> {
 
     /// The format's number of an inode.
     fn down(&self, ino: Ino) -> Ino {
-        if ino == Ino::ROOT { self.low.root() } else { ino }
+        if ino == Ino::ROOT {
+            self.low.root()
+        } else {
+            ino
+        }
     }
 
     /// The number that callers see.
     fn up(&self, ino: Ino) -> Ino {
-        if ino == self.low.root() { Ino::ROOT } else { ino }
+        if ino == self.low.root() {
+            Ino::ROOT
+        } else {
+            ino
+        }
     }
 
     /// Attributes of an inode in use, by the format's number.
@@ -168,7 +176,10 @@ impl<L: LowLevel> Universal<L> {
     }
 
     fn is_referenced(&self, ino: Ino) -> bool {
-        self.known.lock().get(&ino).is_some_and(|known| known.refs > 0)
+        self.known
+            .lock()
+            .get(&ino)
+            .is_some_and(|known| known.refs > 0)
     }
 
     /// Notes what fsync of this inode must wait for.
@@ -197,7 +208,9 @@ impl<L: LowLevel> Universal<L> {
             entry.refs = entry.refs.saturating_sub(count);
             let unused = entry.refs == 0;
             if unused {
-                entry.recent.retain(|patch| self.low.store().is_pending(*patch));
+                entry
+                    .recent
+                    .retain(|patch| self.low.store().is_pending(*patch));
                 if entry.recent.is_empty() {
                     known.remove(&ino);
                 }
@@ -368,7 +381,12 @@ impl<L: LowLevel> FileSystem for Universal<L> {
     }
 
     fn create(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
-        self.make(cx, dir, name, &names::Made::node(FileType::Regular, mode, 0))
+        self.make(
+            cx,
+            dir,
+            name,
+            &names::Made::node(FileType::Regular, mode, 0),
+        )
     }
 
     fn mknod(
@@ -387,7 +405,12 @@ impl<L: LowLevel> FileSystem for Universal<L> {
     }
 
     fn mkdir(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
-        self.make(cx, dir, name, &names::Made::node(FileType::Directory, mode, 0))
+        self.make(
+            cx,
+            dir,
+            name,
+            &names::Made::node(FileType::Directory, mode, 0),
+        )
     }
 
     fn symlink(&self, cx: &Ctx, dir: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
