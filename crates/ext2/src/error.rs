@@ -1,0 +1,33 @@
+//! What making, opening and examining a file system can fail with.
+
+use medium::block::BlockError;
+
+/// Why an image could not be made, opened or read.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] BlockError),
+    /// There is no ext2 here.
+    #[error("not an ext2 file system (no ext2 signature in the superblock)")]
+    NotExt2,
+    /// Who does not know these must not touch the image. Names, separated by commas.
+    #[error("features that this program does not know: {0}")]
+    Features(String),
+    /// A structure breaks the format.
+    #[error("{0}; run fsck for a full report")]
+    Corrupt(String),
+    /// The device is too small, or too large for the block size.
+    #[error("{what} needs {need} bytes; the device has {have}")]
+    Size {
+        /// What needs the space.
+        what: &'static str,
+        /// Bytes needed.
+        need: u64,
+        /// Bytes there.
+        have: u64,
+    },
+    /// An option, or a combination of them, that the format does not take.
+    #[error("{0}")]
+    Option(String),
+}
