@@ -44,11 +44,12 @@ demo: build need-mount ## unpack, build, cut the power, look: about a minute
 lint: need-build
 	@tools/need shellcheck:shellcheck
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	shellcheck .ci/run $(shell grep -lE '^#!.*\<(ba)?sh\>' tools/*)
 
 unit: need-build need-mount
 	$(CARGO) test --locked --workspace --no-fail-fast
+	$(CARGO) test --locked --workspace --features selvedge-crash/seeded-bugs --test seeded
 
 suites: need-build need-mount
 	@$(CARGO) test --quiet --locked --workspace --no-run # already done by unit, as a rule

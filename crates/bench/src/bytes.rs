@@ -6,7 +6,8 @@
 //! counts, unchanged ones and time stamps too. The clock is scripted, so that figures
 //! repeat exactly.
 
-use crate::error::{Context, Result};
+use crate::Engine;
+use crate::error::{Context, Error, Result};
 use crate::paper::{Call, FIGURE_3_8, RenameTo, Row as Published};
 use crate::table::{self, Grid};
 use bpfs::{Atime, Bpfs, MkfsOptions, Mode, MountOptions};
@@ -101,6 +102,24 @@ impl Column {
 pub struct Options {
     /// The columns to fill.
     pub columns: Vec<Column>,
+}
+
+impl Options {
+    /// All columns of an engine, or the one of the mode that was chosen.
+    ///
+    /// # Errors
+    /// For an engine that has no published figures to stand beside.
+    pub fn of(engine: Engine) -> Result<Self> {
+        if engine.name() != Engine::BPFS.name() {
+            let known = Engine::BPFS;
+            let why = format!("bytes are counted for: {known}, {known}:MODE; not for {engine}");
+            return Err(Error::Usage(why));
+        }
+        let chosen = |c: &Column| engine.mode().is_none_or(|mode| c.modes().contains(&mode));
+        Ok(Self {
+            columns: Column::ALL.into_iter().filter(chosen).collect(),
+        })
+    }
 }
 
 impl Default for Options {
@@ -457,6 +476,16 @@ mod tests {
     }
 
     /// The goal, row by row. Counts repeat exactly, so this holds or it does not.
+    #[test]
+    fn the_type_chooses_the_columns() {
+        let of = |name: &str| Options::of(name.parse().unwrap()).map(|o| o.columns);
+        assert_eq!(of("bpfs").unwrap(), Column::ALL);
+        assert_eq!(of("bpfs:t").unwrap(), [Column::AOrT]);
+        assert_eq!(of("bpfs:log").unwrap(), [Column::Log]);
+        let error = of("model").unwrap_err().to_string();
+        assert!(error.contains("bpfs, bpfs:MODE"), "{error}");
+    }
+
     #[test]
     fn all_optimisations_write_no_more_than_the_paper() {
         let report = only(Column::Other);

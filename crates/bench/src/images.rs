@@ -1,6 +1,5 @@
 //! Fresh file systems to measure.
 
-use crate::Engine;
 use crate::error::{Context, Result};
 use bpfs::{Bpfs, MkfsOptions, MountOptions};
 use medium::{Counting, MapOptions, MappedPmem, MemoryPmem, Pmem, Reserve};
@@ -13,15 +12,15 @@ const IMAGE_BYTES: u64 = 256 << 20;
 /// Pages that are touched beforehand.
 const PAGE_BYTES: u64 = 4096;
 
-/// A new engine, over [`flushing_memory`] where it needs a medium.
-pub(crate) fn on_shared_memory(engine: Engine) -> Result<Arc<dyn FileSystem>> {
-    let mode = match engine {
-        Engine::Model => return Ok(Arc::new(ModelFs::new(ModelOptions::default()))),
-        Engine::Bpfs(mode) => mode,
-    };
+/// A new BPFS over [`flushing_memory`].
+pub(crate) fn on_shared_memory(mode: Option<bpfs::Mode>) -> Result<Arc<dyn FileSystem>> {
     let pm = flushing_memory(IMAGE_BYTES)?;
-    let options = MountOptions::default();
-    Ok(Arc::new(fresh(pm, mode, options)?))
+    Ok(Arc::new(fresh(pm, mode, MountOptions::default())?))
+}
+
+/// A new in-memory model.
+pub(crate) fn model() -> Arc<dyn FileSystem> {
+    Arc::new(ModelFs::new(ModelOptions::default()))
 }
 
 /// A medium that counts, and a new BPFS on it.

@@ -9,6 +9,8 @@
 //! - [`micro`]: the same operations on engines in this process and on directories through
 //!   system calls, interleaved. Rows
 //!   `{"target", "op", "ns_median", "ns_p99", "flushes", "fences", "bytes"}`.
+//! - [`scaling`]: operations per second of several threads, each on files of its own. Rows
+//!   `{"target", "op", "threads", "ops_per_second", "speedup"}`.
 //! - [`scan`]: time to mount, and memory of, a file system full of small files.
 //! - [`mounted`]: workloads on FUSE mounts, as ratios to the in-memory model's mount.
 //! - [`report`]: all of them into a folder, as JSON, text, Markdown and SVG:
@@ -24,10 +26,12 @@ mod engine;
 mod error;
 mod images;
 pub mod machine;
+mod matrix;
 pub mod micro;
 pub mod mounted;
 pub mod paper;
 pub mod report;
+pub mod scaling;
 pub mod scan;
 pub mod stats;
 mod table;

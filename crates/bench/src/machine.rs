@@ -98,11 +98,14 @@ impl Pinned {
     /// To one CPU: the last, since interrupts tend to go to the first. Without the
     /// right to do so, nothing happens.
     pub(crate) fn to_one_cpu() -> Self {
+        Self::to(cpus().last().copied().unwrap_or_default())
+    }
+
+    /// To this CPU. Without the right to do so, nothing happens.
+    pub(crate) fn to(cpu: usize) -> Self {
         let before = sched_getaffinity(None).ok();
         let mut one = CpuSet::new();
-        if let Some(last) = cpus().last() {
-            one.set(*last);
-        }
+        one.set(cpu);
         let done = sched_setaffinity(None, &one).is_ok();
         Self {
             before: before.filter(|_| done),

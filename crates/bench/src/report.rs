@@ -4,8 +4,9 @@
 use crate::chart::Chart;
 use crate::error::{Context, Result};
 use crate::machine::Machine;
+use crate::matrix::Matrix;
 use crate::table::Grid;
-use crate::{bytes, micro, mounted, scan};
+use crate::{bytes, micro, mounted, scaling, scan};
 use serde::Serialize;
 use std::fmt::{Display, Write};
 use std::fs;
@@ -18,6 +19,8 @@ pub struct Options {
     pub bytes: bytes::Options,
     /// Single operations.
     pub micro: micro::Options,
+    /// Several threads at once.
+    pub scaling: scaling::Options,
     /// A mount of a full file system.
     pub scan: scan::Options,
     /// Workloads on mounts; `None` where FUSE is not to be had.
@@ -34,6 +37,7 @@ impl Default for Options {
                 with_ext4: rustix::process::geteuid().is_root(),
                 ..micro::Options::default()
             },
+            scaling: scaling::Options::default(),
             scan: scan::Options {
                 program: Some(mounted.program.clone()),
                 ..scan::Options::default()
@@ -62,6 +66,8 @@ pub fn run_all(out_dir: &Path, options: &Options, progress: &mut dyn FnMut(&str)
     folder.bytes(&bytes::run(&options.bytes)?)?;
     progress("single operations");
     folder.micro(&micro::run(&options.micro)?)?;
+    progress("several threads at once");
+    folder.scaling(&scaling::run(&options.scaling)?)?;
     progress("a mount of a full file system");
     folder.scan(&scan::run(&options.scan)?)?;
     if let Some(options) = &options.mounted {
@@ -96,8 +102,19 @@ impl Folder<'_> {
         self.section("Single operations", &goals, &[report.grid()])
     }
 
+    fn scaling(&mut self, report: &scaling::Report) -> Result<()> {
+        self.both("scaling", report)?;
+        self.write("scaling.svg", &scaling_chart(report).svg())?;
+        let mut notes = format!("{}\n\n", scaling::NOTES);
+        for goal in report.goals() {
+            let _ = writeln!(notes, "- {goal}");
+        }
+        self.section("Several threads", &notes, &[report.grid()])
+    }
+
     fn scan(&mut self, report: &scan::Report) -> Result<()> {
         self.both("scan", report)?;
+        self.write("scan.svg", &scan_chart(report).svg())?;
         let note = "A sparse image in `/dev/shm`; file data is never touched.";
         self.section("Mount time and memory", note, &[report.grid()])
     }
@@ -177,55 +194,35 @@ fn bytes_chart(report: &bytes::Report) -> Chart {
 }
 
 fn micro_chart(report: &micro::Report) -> Chart {
-    let targets = report.targets();
-    let mut ops: Vec<&str> = Vec::new();
-    for row in &report.rows {
-        if !ops.contains(&row.op) {
-            ops.push(row.op);
-        }
-    }
-    let group = |op: &&str| {
-        let medians = targets
-            .iter()
-            .map(|t| report.find(t, op).map(|r| r.ns_median));
-        ((*op).to_owned(), medians.collect())
-    };
+    let title = "Nanoseconds per operation, median (less is better)".into();
+    report.matrix().chart(title, |row| row.ns_median)
+}
+
+fn scaling_chart(report: &scaling::Report) -> Chart {
+    let title = "Operations per second of all threads (more is better)".into();
+    Matrix::of(&report.rows).chart(title, |row| row.ops_per_second)
+}
+
+fn scan_chart(report: &scan::Report) -> Chart {
+    let mounts = [
+        ("first", report.mount_ms),
+        ("again, pages mapped", report.remount_ms),
+        ("first, with flushes", report.flushed_mount_ms),
+    ];
+    let group = |(name, ms): (&str, f64)| (name.into(), vec![Some(ms), Some(scan::MOUNT_GOAL_MS)]);
     Chart {
-        title: "Nanoseconds per operation, median (less is better)".into(),
-        series: targets.iter().map(|t| (*t).to_owned()).collect(),
-        groups: ops.iter().map(group).collect(),
+        title: "Milliseconds to mount a full file system (less is better)".into(),
+        series: vec!["measured".into(), "goal".into()],
+        groups: mounts.map(group).to_vec(),
     }
 }
 
 fn mounted_chart(report: &mounted::Report, cpus: mounted::Cpus) -> Chart {
-    let rows: Vec<_> = report.rows.iter().filter(|r| r.cpus == cpus).collect();
-    let mut series: Vec<String> = Vec::new();
-    let mut workloads: Vec<String> = Vec::new();
-    for row in &rows {
-        if !series.contains(&row.target) {
-            series.push(row.target.clone());
-        }
-        if !workloads.contains(&row.workload) {
-            workloads.push(row.workload.clone());
-        }
-    }
-    let group = |workload: String| {
-        let seconds = |target: &String| {
-            let mut of = rows.iter().filter(|r| r.workload == workload);
-            of.find(|r| r.target == *target).map(|r| r.seconds * 1e6)
-        };
-        let values = series.iter().map(seconds).collect();
-        (workload, values)
-    };
-    let groups = workloads.into_iter().map(group).collect();
-    Chart {
-        title: format!(
-            "Microseconds on a FUSE mount, {} (less is better)",
-            cpus.describe()
-        ),
-        series,
-        groups,
-    }
+    let title = format!(
+        "Microseconds on a FUSE mount, {} (less is better)",
+        cpus.describe()
+    );
+    report.matrix(cpus).chart(title, |row| row.seconds * 1e6)
 }
 
 #[cfg(test)]
@@ -241,10 +238,15 @@ mod tests {
                 columns: vec![bytes::Column::Other],
             },
             micro: micro::Options {
-                types: vec![Engine::Bpfs(None), Engine::Model],
+                types: vec![Engine::BPFS, Engine::MODEL],
                 with_tmpfs: false,
                 rounds: 1,
                 ..micro::Options::default()
+            },
+            scaling: scaling::Options {
+                dirs: Vec::new(),
+                rounds: 1,
+                ..scaling::Options::default()
             },
             scan: scan::Options {
                 image_bytes: 64 << 20,
@@ -255,14 +257,14 @@ mod tests {
         };
         let mut steps = 0;
         run_all(&out.path().join("new"), &options, &mut |_| steps += 1).unwrap();
-        assert_eq!(steps, 3);
+        assert_eq!(steps, 4);
         let read = |name: &str| fs::read_to_string(out.path().join("new").join(name)).unwrap();
-        for name in ["machine", "bytes", "micro", "scan"] {
+        for name in ["machine", "bytes", "micro", "scaling", "scan"] {
             let json: serde_json::Value =
                 serde_json::from_str(&read(&format!("{name}.json"))).unwrap();
             assert!(json.is_array() || json.is_object());
         }
-        for name in ["bytes", "micro"] {
+        for name in ["bytes", "micro", "scaling", "scan"] {
             assert!(read(&format!("{name}.svg")).contains("<rect"));
             assert!(!read(&format!("{name}.txt")).is_empty());
         }
@@ -270,6 +272,7 @@ mod tests {
         for title in [
             "Bytes written per call",
             "Single operations",
+            "Several threads",
             "Mount time and memory",
         ] {
             assert!(tables.contains(&format!("\n## {title}\n")), "{title}");

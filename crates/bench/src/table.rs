@@ -12,6 +12,15 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
+    /// With the columns of another table of the same lines at the right.
+    pub(crate) fn beside(mut self, other: Grid) -> Self {
+        self.heads.extend(other.heads.into_iter().skip(1));
+        for (row, more) in self.rows.iter_mut().zip(other.rows) {
+            row.extend(more.into_iter().skip(1));
+        }
+        self
+    }
+
     /// For a terminal.
     pub(crate) fn text(&self) -> String {
         self.render(presets::NOTHING)

@@ -5,6 +5,7 @@
 //! only when every group is empty.
 
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Fewest numbers in one group.
@@ -123,6 +124,38 @@ impl Bitmap {
         self.change(n, true)
     }
 
+    /// Marks numbers as in use, a word of bits at a time. Stops at the first that was
+    /// already, and returns it.
+    pub fn mark_run(&self, run: Range<u64>) -> Result<(), u64> {
+        let mut at = run.start;
+        while at < run.end {
+            let mut group = self.groups[(at / self.group) as usize].lock();
+            let group_end = run.end.min((at / self.group + 1) * self.group);
+            while at < group_end {
+                let end = group_end.min((at / 64 + 1) * 64);
+                let bits = (u64::MAX >> (64 - (end - at))) << (at % 64);
+                let word = &mut group.words[(at % self.group / 64) as usize];
+                let twice = *word & bits;
+                if twice != 0 {
+                    return Err(at / 64 * 64 + u64::from(twice.trailing_zeros()));
+                }
+                *word |= bits;
+                group.free -= end - at;
+                self.free.fetch_sub(end - at, Relaxed);
+                at = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// The 64 numbers from `first` (a multiple of 64, below the capacity), one bit each,
+    /// set if the number is in use. Bits past the end mean nothing.
+    pub fn used_64(&self, first: u64) -> u64 {
+        let group = self.groups[(first / self.group) as usize].lock();
+        let word = group.words.get((first % self.group / 64) as usize);
+        word.copied().unwrap_or_default()
+    }
+
     /// Whether a number is in use.
     pub fn is_used(&self, n: u64) -> bool {
         let group = self.groups[(n / self.group) as usize].lock();
@@ -203,6 +236,32 @@ mod tests {
             }
             assert_eq!(taken, len);
         }
+    }
+
+    #[test]
+    fn runs_are_marked_as_one_by_one_would() {
+        for run in [
+            0..0,
+            0..1,
+            3..64,
+            63..65,
+            64..128,
+            5..200,
+            8_190..16_390,
+            0..20_000,
+        ] {
+            let (runs, ones) = (Bitmap::new(20_000, 20_000), Bitmap::new(20_000, 20_000));
+            assert_eq!(runs.mark_run(run.clone()), Ok(()));
+            assert!(run.clone().all(|n| ones.mark(n)));
+            assert_eq!(runs.free(), ones.free());
+            for first in (0..20_000).step_by(64) {
+                assert_eq!(runs.used_64(first), ones.used_64(first), "{run:?} {first}");
+            }
+        }
+        let map = Bitmap::new(20_000, 20_000);
+        assert!(map.mark(100) && map.mark(110));
+        assert_eq!(map.mark_run(10..300), Err(100));
+        assert_eq!(map.mark_run(101..110), Ok(()));
     }
 
     #[test]

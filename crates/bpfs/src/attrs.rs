@@ -10,7 +10,7 @@
 //! ```
 
 use crate::error::{Fault, Res};
-use crate::format::{BLOCK, BlockNo, at};
+use crate::format::{BLOCK, BlockNo, Inode, at};
 use crate::fs::{Bpfs, CTIME_ALONE, Found};
 use crate::tx::Tx;
 use medium::Pmem;
@@ -75,6 +75,36 @@ pub(crate) fn decode(block: &[u8]) -> Option<Xattrs> {
     Some(xattrs)
 }
 
+/// The inode as `set` leaves it, its tree apart. From the first time that a caller
+/// chooses, the change time stands alone.
+fn changed(found: &Found<'_>, set: &SetAttr, now: Timestamp) -> Inode {
+    let time = |t| match t {
+        SetTime::Now => now.0,
+        SetTime::At(at) => at.0,
+    };
+    let mut new = found.inode.clone();
+    if let Some(perm) = set.perm {
+        new.mode = (found.attr.kind.mode_bits() | perm).into();
+    }
+    new.uid = set.uid.unwrap_or(found.attr.uid).into();
+    new.gid = set.gid.unwrap_or(found.attr.gid).into();
+    new.size = set.size.unwrap_or(found.attr.size).into();
+    if let Some(atime) = set.atime {
+        new.atime = time(atime).into();
+    }
+    if let Some(mtime) = set.mtime.or(set.size.map(|_| SetTime::Now)) {
+        new.mtime = time(mtime).into();
+    }
+    let chosen = matches!(set.mtime, Some(SetTime::At(_))) || set.ctime.is_some();
+    let alone = if chosen {
+        CTIME_ALONE
+    } else {
+        found.inode.ctime.get() & CTIME_ALONE
+    };
+    new.ctime = (set.ctime.unwrap_or(now).0 & !CTIME_ALONE | alone).into();
+    new
+}
+
 impl<P: Pmem> Bpfs<P> {
     pub(crate) fn do_setattr(
         &self,
@@ -88,66 +118,31 @@ impl<P: Pmem> Bpfs<P> {
         if set == SetAttr::default() {
             return Ok(found.attr);
         }
-        let now = self.clock.now();
-        let alone = self.detach_ctime(&found, &set, now, exclusive)?;
+        let new = changed(&found, &set, self.clock.now());
+        let detached = (new.ctime.get() & !found.inode.ctime.get()) & CTIME_ALONE != 0;
         let mut tx = Tx::new(&self.vol, exclusive);
-        if let Some(perm) = set.perm.filter(|perm| *perm != found.attr.perm) {
-            tx.set(ino, at::MODE, found.mode_word(perm));
-        }
-        let owner = (
-            set.uid.unwrap_or(found.attr.uid),
-            set.gid.unwrap_or(found.attr.gid),
-        );
-        if owner != (found.attr.uid, found.attr.gid) {
-            tx.set(
-                ino,
-                at::OWNER,
-                u64::from(owner.1) << 32 | u64::from(owner.0),
-            );
-        }
         let freed = match set.size {
             Some(size) if size != found.attr.size => self.resize(&mut tx, &found, size)?,
             _ => 0,
         };
-        let time = |t| match t {
-            SetTime::Now => now,
-            SetTime::At(at) => at,
-        };
-        if let Some(atime) = set.atime {
-            tx.time(ino, at::ATIME, time(atime).0);
+        let differs = |field: &u64| new.word(*field) != found.inode.word(*field);
+        for field in [at::OWNER, at::MODE].into_iter().filter(differs) {
+            tx.set(ino, field, new.word(field));
         }
-        if let Some(mtime) = set.mtime.or(set.size.map(|_| SetTime::Now)) {
-            tx.time(ino, at::MTIME, time(mtime).0);
+        for field in [at::MTIME, at::ATIME].into_iter().filter(differs) {
+            tx.time(ino, field, new.word(field) as i64);
         }
-        let ctime = set.ctime.unwrap_or(now).0 & !CTIME_ALONE;
-        tx.time(ino, at::CTIME, ctime | alone);
+        let ctime = new.ctime.get();
+        if detached {
+            // A caller's own time must not show as the change time.
+            tx.time_first(ino, at::CTIME, ctime);
+        } else {
+            tx.time(ino, at::CTIME, ctime);
+        }
         let deltas = tx.commit()?;
         self.apply(&deltas);
         found.book_freed(freed);
-        Ok(self.find(ino, found.node)?.attr)
-    }
-
-    /// A caller's own time must not show as the change time: from now on the change time
-    /// stands alone. Where times are stored one by one, that must be durable before the
-    /// caller's time is, or a crash would show a change time that never was.
-    fn detach_ctime(
-        &self,
-        found: &Found<'_>,
-        set: &SetAttr,
-        now: Timestamp,
-        exclusive: bool,
-    ) -> Res<i64> {
-        let old = found.inode.ctime.get() & CTIME_ALONE;
-        let chosen = matches!(set.mtime, Some(SetTime::At(_))) || set.ctime.is_some();
-        if old != 0 || !chosen {
-            return Ok(old);
-        }
-        if self.vol.rules.times {
-            let mut tx = Tx::new(&self.vol, exclusive);
-            tx.time(found.ino, at::CTIME, now.0 | CTIME_ALONE);
-            tx.commit()?;
-        }
-        Ok(CTIME_ALONE)
+        self.attr(ino, found.node, &new)
     }
 
     fn xattrs(&self, found: &Found<'_>) -> Res<Xattrs> {

@@ -17,7 +17,7 @@
 use crate::error::Res;
 use crate::format::{BLOCK, BlockNo, FANOUT, HeightAddr, height_for, span};
 use crate::tx::{Edit, Tx, What};
-use crate::volume::{Tree, Volume};
+use crate::volume::Tree;
 use medium::Pmem;
 use smallvec::SmallVec;
 use vfs::Ino;
@@ -74,7 +74,35 @@ struct Clip<'a> {
     what: What<'a>,
 }
 
-type Changes = SmallVec<[(u64, BlockNo, bool); 8]>;
+/// A slot of a node that gets another child.
+#[derive(Debug, Clone, Copy)]
+struct Change {
+    slot: u64,
+    to: BlockNo,
+    /// It changes no contents.
+    neutral: bool,
+}
+
+impl Change {
+    /// A slot that shows nothing, before as after.
+    fn unseen(slot: u64, to: BlockNo) -> Self {
+        let neutral = true;
+        Self { slot, to, neutral }
+    }
+}
+
+type Changes = SmallVec<[Change; 8]>;
+
+/// What becomes of the slots of a node, by who can see it.
+#[derive(Default)]
+struct NodeChanges {
+    /// Slots that others see.
+    visible: Changes,
+    /// Slots beyond the end: stored in place, or part of a copy.
+    hidden: Changes,
+    /// Null already, but only here: a copy of the node must say so too.
+    nulls: Changes,
+}
 
 impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
     pub fn new(tx: &'t mut Tx<'v, 'a, P>, tree: Ino, size: u64) -> Self {
@@ -123,10 +151,12 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
             Outcome::Word { addr, value } => RootOutcome::Word { addr, value },
             Outcome::Moved { to, neutral } => {
                 let ha = HeightAddr::new(need, to);
-                match () {
-                    () if empty && self.append => RootOutcome::Hidden(ha),
-                    () if neutral && self.neutral && !empty => RootOutcome::Neutral(ha),
-                    () => RootOutcome::Visible(ha),
+                if empty && self.append {
+                    RootOutcome::Hidden(ha)
+                } else if neutral && self.neutral && !empty {
+                    RootOutcome::Neutral(ha)
+                } else {
+                    RootOutcome::Visible(ha)
                 }
             }
         })
@@ -167,11 +197,8 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
             });
         }
         let mut changes = Changes::new();
-        changes.push((
-            0,
-            self.taller(root, height, level - 1, edits, neutral)?,
-            false,
-        ));
+        let below = self.taller(root, height, level - 1, edits, neutral)?;
+        changes.push(Change::unseen(0, below));
         let step = span(level - 1);
         for slot in touched(edits, 0, step) {
             if slot == 0 {
@@ -182,9 +209,9 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
                 self.any_or_drop(BlockNo::NULL, level - 1, base, step, edits, Right::Copy)?
             {
                 *neutral &= n || base * BLOCK >= self.size;
-                changes.push((slot, to, false));
+                changes.push(Change::unseen(slot, to));
             } else {
-                changes.push((slot, BlockNo::NULL, false));
+                changes.push(Change::unseen(slot, BlockNo::NULL));
             }
         }
         self.fresh_node(BlockNo::NULL, level, 0, &changes)
@@ -215,9 +242,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
             .count();
         let child_right = if shown_slots < 2 { right } else { Right::Copy };
 
-        let (mut visible, mut hidden, mut word) = (Changes::new(), Changes::new(), None);
-        // Null already, but only here: a copy of the node must say so too.
-        let mut nulls = Changes::new();
+        let (mut changes, mut word) = (NodeChanges::default(), None);
         let valid_end = self.size;
         for slot in touched(edits, base, step) {
             let first = base + slot * step;
@@ -237,21 +262,26 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
             let outcome = self.any_or_drop(child, height - 1, first, step, edits, right)?;
             match outcome {
                 Outcome::Word { .. } => word = Some(outcome),
-                Outcome::Moved { to, neutral } if is_shown => visible.push((slot, to, neutral)),
-                Outcome::Moved { to, .. } => hidden.push((slot, to, true)),
-                // A garbage slot that becomes valid must become null.
-                Outcome::Same if !is_valid && raw != 0 => {
-                    let list = if is_shown { &mut visible } else { &mut hidden };
-                    list.push((slot, BlockNo::NULL, true));
+                Outcome::Moved { to, neutral } if is_shown => {
+                    changes.visible.push(Change { slot, to, neutral });
                 }
-                Outcome::Same if !is_valid => nulls.push((slot, BlockNo::NULL, true)),
+                Outcome::Moved { to, .. } => changes.hidden.push(Change::unseen(slot, to)),
+                Outcome::Same if !is_valid => {
+                    let list = match raw {
+                        0 => &mut changes.nulls,
+                        // A garbage slot that becomes valid must become null.
+                        _ if is_shown => &mut changes.visible,
+                        _ => &mut changes.hidden,
+                    };
+                    list.push(Change::unseen(slot, BlockNo::NULL));
+                }
                 Outcome::Same => {}
             }
         }
         if block.is_null() {
-            return self.new_node(height, base, visible, hidden, nulls);
+            return self.new_node(height, base, changes);
         }
-        let settled = self.settle(block, height, base, right, visible, (hidden, nulls))?;
+        let settled = self.settle(block, height, base, right, changes)?;
         Ok(word.unwrap_or(settled))
     }
 
@@ -290,23 +320,13 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
     }
 
     /// There was no node: makes one if it would point to anything.
-    fn new_node(
-        &mut self,
-        height: u32,
-        base: u64,
-        visible: Changes,
-        hidden: Changes,
-        nulls: Changes,
-    ) -> Res<Outcome> {
-        let mut all = visible;
-        let neutral = all.iter().all(|(_, _, neutral)| *neutral);
-        all.extend(hidden);
-        if all.iter().all(|(_, to, _)| to.is_null()) {
+    fn new_node(&mut self, height: u32, base: u64, changes: NodeChanges) -> Res<Outcome> {
+        let neutral = changes.visible.iter().all(|c| c.neutral);
+        let (visible, hidden) = (&changes.visible, &changes.hidden);
+        if visible.iter().chain(hidden).all(|c| c.to.is_null()) {
             return Ok(Outcome::Same);
         }
-        all.extend(nulls);
-        all.sort_by_key(|(slot, ..)| *slot);
-        let to = self.fresh_node(BlockNo::NULL, height, base, &all)?;
+        let to = self.fresh_node(BlockNo::NULL, height, base, &changes.all())?;
         Ok(Outcome::Moved { to, neutral })
     }
 
@@ -317,36 +337,28 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         height: u32,
         base: u64,
         right: Right,
-        mut visible: Changes,
-        (hidden, nulls): (Changes, Changes),
+        changes: NodeChanges,
     ) -> Res<Outcome> {
-        let firm = |(_, _, neutral): &&(u64, BlockNo, bool)| !(self.neutral && *neutral);
-        let firm = visible.iter().filter(firm).count();
+        let apart = |c: &Change| self.neutral && c.neutral;
+        let firm = changes.visible.iter().filter(|c| !apart(c)).count();
         if firm == 0 || (firm == 1 && right == Right::Word) {
             // The node stays, so that neutral stores to it count.
-            visible.retain(|(slot, to, neutral)| {
-                let queued = self.neutral && *neutral;
-                if queued {
-                    self.tx.neutral.push((block.addr() + *slot * 8, to.0));
+            let mut word = None;
+            for c in changes.visible {
+                let (addr, value) = (block.addr() + c.slot * 8, c.to.0);
+                if self.neutral && c.neutral {
+                    self.tx.neutral.push((addr, value));
+                } else {
+                    word = Some(Outcome::Word { addr, value });
                 }
-                !queued
-            });
-            for (slot, to, _) in &hidden {
-                self.tx.put_word(block.addr() + slot * 8, to.0)?;
             }
-            return Ok(match visible.first() {
-                None => Outcome::Same,
-                Some((slot, to, _)) => Outcome::Word {
-                    addr: block.addr() + slot * 8,
-                    value: to.0,
-                },
-            });
+            for c in changes.hidden {
+                self.tx.put_word(block.addr() + c.slot * 8, c.to.0)?;
+            }
+            return Ok(word.unwrap_or(Outcome::Same));
         }
         self.tx.may_move(self.tree)?;
-        visible.extend(hidden);
-        visible.extend(nulls);
-        visible.sort_by_key(|(slot, ..)| *slot);
-        let to = self.fresh_node(block, height, base, &visible)?;
+        let to = self.fresh_node(block, height, base, &changes.all())?;
         self.tx.free(block);
         Ok(Outcome::Moved { to, neutral: false })
     }
@@ -358,7 +370,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         old: BlockNo,
         height: u32,
         base: u64,
-        changes: &[(u64, BlockNo, bool)],
+        changes: &[Change],
     ) -> Res<BlockNo> {
         let to = self.tx.take()?;
         let step = span(height - 1);
@@ -375,16 +387,16 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
                 .pm
                 .read(old.addr(), &mut bytes[..valid as usize * 8])?;
         }
-        for (slot, block, _) in changes {
-            let at = *slot as usize * 8;
-            bytes[at..at + 8].copy_from_slice(&block.0.to_le_bytes());
+        for c in changes {
+            let at = c.slot as usize * 8;
+            bytes[at..at + 8].copy_from_slice(&c.to.0.to_le_bytes());
         }
         let first = if valid > 0 {
             0
         } else {
-            changes.first().map_or(0, |c| c.0)
+            changes.first().map_or(0, |c| c.slot)
         };
-        let end = changes.last().map_or(0, |c| c.0 + 1).max(valid);
+        let end = changes.last().map_or(0, |c| c.slot + 1).max(valid);
         let range = first as usize * 8..end as usize * 8;
         self.tx.fill(to.addr() + range.start as u64, &bytes[range]);
         Ok(to)
@@ -484,6 +496,16 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
     }
 }
 
+impl NodeChanges {
+    /// What a copy of the node says otherwise, by slot.
+    fn all(self) -> Changes {
+        let mut all = self.visible;
+        all.extend(self.hidden.into_iter().chain(self.nulls));
+        all.sort_by_key(|c| c.slot);
+        all
+    }
+}
+
 impl<'a> Clip<'a> {
     fn bytes(&self) -> SmallVec<[u8; 64]> {
         match self.what {
@@ -495,30 +517,11 @@ impl<'a> Clip<'a> {
 }
 
 /// The word at `at` with `bytes`, which do not leave it, on top.
-fn merge<P: Pmem>(pm: &P, at: u64, bytes: &[u8]) -> Res<(u64, u64)> {
+pub(crate) fn merge<P: Pmem>(pm: &P, at: u64, bytes: &[u8]) -> Res<(u64, u64)> {
     let (addr, skip) = (at / 8 * 8, (at % 8) as usize);
     let mut word = pm.load(addr)?.to_le_bytes();
     word[skip..skip + bytes.len()].copy_from_slice(bytes);
     Ok((addr, u64::from_le_bytes(word)))
-}
-
-/// The short way for the smallest write: the one word that a crawl would offer for
-/// `bytes` at `start`, if they lie in one valid word of one leaf.
-pub(crate) fn lone_word<P: Pmem>(
-    vol: &Volume<P>,
-    tree: &Tree,
-    start: u64,
-    bytes: &[u8],
-) -> Res<Option<(u64, u64)>> {
-    let end = start + bytes.len() as u64;
-    if start / 8 != (end - 1) / 8 || end > tree.size {
-        return Ok(None);
-    }
-    let leaf = vol.leaf(tree, start / BLOCK)?;
-    if leaf.is_null() {
-        return Ok(None);
-    }
-    merge(&vol.pm, leaf.addr() + start % BLOCK, bytes).map(Some)
 }
 
 /// The slots, of nodes that span `step` leaves each from leaf `base`, that edits touch.

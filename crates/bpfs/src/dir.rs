@@ -333,7 +333,9 @@ fn matches<P: Pmem>(
     }
     let addr = vol.leaf(tree, pos / BLOCK)?.addr() + pos % BLOCK;
     vol.pm.read(addr, &mut buf[..len])?;
-    if usize::from(buf[11]) != name.len() || buf[DIRENT_HEAD..len] != *name {
+    if usize::from(buf[at::DIRENT_NAME_LEN as usize]) != name.len()
+        || buf[DIRENT_HEAD..len] != *name
+    {
         return Ok(None);
     }
     let head = DirentHead::read_from_bytes(&buf[..DIRENT_HEAD])
@@ -349,7 +351,7 @@ fn matches<P: Pmem>(
 /// Length of the entry at `pos`.
 pub(crate) fn entry_len<P: Pmem>(vol: &Volume<P>, tree: &Tree, pos: u64) -> Res<u16> {
     let addr = vol.leaf(tree, pos / BLOCK)?.addr() + pos % BLOCK;
-    Ok((vol.pm.load(addr + 8)? & 0xffff) as u16)
+    Ok(vol.pm.load(addr + at::DIRENT_LEN)? as u16)
 }
 
 /// Calls `each` with the position and bytes of every block from the one that holds
@@ -375,10 +377,17 @@ pub(crate) fn for_blocks<P: Pmem>(
     Ok(())
 }
 
+/// Where the word with an entry's length, type and the start of its name lies in it.
+const LEN_WORD: usize = at::DIRENT_LEN as usize;
+/// What follows that word: the rest of the name.
+const NAME_REST: usize = LEN_WORD + 8;
+/// Bytes of the next entry's head up to its length, which is 0 if there is none.
+const CHAIN_END: usize = LEN_WORD + 2;
+
 /// The bytes of a new entry, as each place needs them. Lives as long as the transaction
 /// that stores it.
 pub(crate) struct NewEntry {
-    /// Head, name, padding; then 16 zeros, of which what fits in the block ends the chain.
+    /// Head, name, padding; then zeros, which end the chain where the block goes on.
     bytes: Vec<u8>,
     len: usize,
 }
@@ -390,12 +399,12 @@ impl NewEntry {
             Place::Hole { rec_len, .. } => rec_len,
             _ => need as u16,
         };
-        let mut bytes = Vec::with_capacity(need + 16);
+        let mut bytes = Vec::with_capacity(need + CHAIN_END);
         bytes.extend(ino.0.to_le_bytes());
         bytes.extend(stored_len.to_le_bytes());
         bytes.extend([kind as u8, name.len() as u8]);
         bytes.extend(name);
-        bytes.resize(need + 16, 0);
+        bytes.resize(need + CHAIN_END, 0);
         Self { bytes, len: need }
     }
 
@@ -410,51 +419,55 @@ impl NewEntry {
         hidden: bool,
     ) -> Res<()> {
         let pos = place.pos();
-        let end = self.len as u64 + pos % BLOCK;
-        let chain_goes_on = end + DIRENT_MIN as u64 <= BLOCK;
-        let addr = match place {
-            Place::NewBlock { .. } => None,
-            _ => Some(tx.vol.leaf(tree, pos / BLOCK)?.addr() + pos % BLOCK),
+        let is_new = matches!(place, Place::NewBlock { .. });
+        if hidden && !is_new {
+            let addr = tx.vol.leaf(tree, pos / BLOCK)?.addr() + pos % BLOCK;
+            let commit = self.hide(tx, addr, place);
+            let at = pos + commit as u64;
+            tx.edit(dir, at, at + 8, What::Word(self.word(commit)));
+            return Ok(());
+        }
+        let len = match place {
+            Place::Hole { .. } => self.name_end(),
+            _ if self.chain_goes_on(pos) => self.len + CHAIN_END,
+            _ => self.len,
         };
-        match (place, addr) {
-            (Place::Hole { .. }, Some(addr)) if hidden => {
-                tx.hide(addr + 8, &self.bytes[8..self.len.min(self.name_end())]);
-                tx.edit(dir, pos, pos + 8, What::Word(self.word(0)));
-            }
-            (Place::Tail { .. } | Place::Reset { .. }, Some(addr)) if hidden => {
-                if hit(Bug::ReclenBeforeIno) {
-                    tx.hide(addr + 8, &self.bytes[8..16]);
-                }
-                tx.hide(addr, &self.bytes[..8]);
-                if self.name_end() > 16 {
-                    tx.hide(addr + 16, &self.bytes[16..self.name_end()]);
-                }
-                if chain_goes_on {
-                    tx.hide(addr + self.len as u64 + 8, &[0; 2]);
-                }
-                tx.edit(dir, pos + 8, pos + 16, What::Word(self.word(8)));
-            }
-            (Place::Hole { .. }, _) => {
-                let len = self.name_end();
-                tx.edit(dir, pos, pos + len as u64, What::Bytes(&self.bytes[..len]));
-            }
-            _ => {
-                let len = if chain_goes_on {
-                    self.len + 10
-                } else {
-                    self.len
-                };
-                tx.edit(dir, pos, pos + len as u64, What::Bytes(&self.bytes[..len]));
-                if matches!(place, Place::NewBlock { .. }) {
-                    tx.set(dir, at::SIZE, pos + BLOCK);
-                }
-            }
+        tx.edit(dir, pos, pos + len as u64, What::Bytes(&self.bytes[..len]));
+        if is_new {
+            tx.set(dir, at::SIZE, pos + BLOCK);
         }
         Ok(())
     }
 
+    /// Stores all of the entry but one word, where a block has a place for it. Returns
+    /// where in the entry that word is, which makes it valid.
+    fn hide<P: Pmem>(&self, tx: &mut Tx<'_, '_, P>, addr: u64, place: Place) -> usize {
+        let name_end = self.name_end();
+        if matches!(place, Place::Hole { .. }) {
+            let rest = &self.bytes[LEN_WORD..name_end];
+            tx.hide(addr + LEN_WORD as u64, rest);
+            return 0;
+        }
+        if hit(Bug::ReclenBeforeIno) {
+            tx.hide(addr + LEN_WORD as u64, &self.bytes[LEN_WORD..NAME_REST]);
+        }
+        tx.hide(addr, &self.bytes[..LEN_WORD]);
+        if name_end > NAME_REST {
+            tx.hide(addr + NAME_REST as u64, &self.bytes[NAME_REST..name_end]);
+        }
+        if self.chain_goes_on(place.pos()) {
+            tx.hide(addr + (self.len + LEN_WORD) as u64, &[0; 2]);
+        }
+        LEN_WORD
+    }
+
+    /// Whether another entry fits behind this one in its block.
+    fn chain_goes_on(&self, pos: u64) -> bool {
+        pos % BLOCK + (self.len + DIRENT_MIN) as u64 <= BLOCK
+    }
+
     fn name_end(&self) -> usize {
-        DIRENT_HEAD + usize::from(self.bytes[11])
+        DIRENT_HEAD + usize::from(self.bytes[at::DIRENT_NAME_LEN as usize])
     }
 
     fn word(&self, at: usize) -> u64 {

@@ -67,6 +67,7 @@ impl HeightAddr {
 }
 
 /// Leaves that a tree of this height can hold.
+#[inline]
 pub fn span(height: u32) -> u64 {
     1 << (9 * height.min(7))
 }
@@ -152,6 +153,14 @@ pub struct Inode {
     pub unused: [u8; 48],
 }
 
+impl Inode {
+    /// The word at byte `field`, one of [`at`]'s.
+    pub(crate) fn word(&self, field: u64) -> u64 {
+        let bytes = &self.as_bytes()[field as usize..];
+        bytes.first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
+    }
+}
+
 /// The head of a directory entry; the name follows at once. Entries start at multiples
 /// of 8 and never cross a block.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Debug)]
@@ -195,6 +204,12 @@ pub mod at {
     pub const RDEV: u64 = 64;
     /// [`super::Inode::xattr`].
     pub const XATTR: u64 = 72;
+    /// [`super::DirentHead::rec_len`]: the word whose store appends an entry to a block.
+    pub const DIRENT_LEN: u64 = 8;
+    /// [`super::DirentHead::kind`].
+    pub const DIRENT_KIND: u64 = 10;
+    /// [`super::DirentHead::name_len`].
+    pub const DIRENT_NAME_LEN: u64 = 11;
 }
 
 /// Bytes of [`DirentHead`].
@@ -230,4 +245,8 @@ const _: () = {
     assert!(offset_of!(Inode, rdev) == at::RDEV as usize);
     assert!(offset_of!(Inode, xattr) == at::XATTR as usize);
     assert!(size_of::<DirentHead>() == DIRENT_HEAD);
+    assert!(offset_of!(DirentHead, ino) == 0);
+    assert!(offset_of!(DirentHead, rec_len) == at::DIRENT_LEN as usize);
+    assert!(offset_of!(DirentHead, kind) == at::DIRENT_KIND as usize);
+    assert!(offset_of!(DirentHead, name_len) == at::DIRENT_NAME_LEN as usize);
 };

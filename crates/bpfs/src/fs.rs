@@ -1,6 +1,6 @@
 //! The mounted file system: what operations share, and the `FileSystem` trait.
 //!
-//! The operations themselves are in `names` (what changes directories), `data` (what
+//! The operations themselves are in `names` and `rename` (what changes directories), `data` (what
 //! changes contents) and `attrs` (what changes inodes).
 
 use crate::alloc::Bitmap;
@@ -105,6 +105,11 @@ pub(crate) fn ctime_of(inode: &Inode) -> Timestamp {
     })
 }
 
+#[cold]
+fn bad_mode(ino: Ino, mode: u32) -> Fault {
+    Fault::Corrupt(format!("inode {ino} has mode {mode:o}"))
+}
+
 impl<P: Pmem> Bpfs<P> {
     /// The medium.
     pub fn pmem(&self) -> &P {
@@ -171,6 +176,7 @@ impl<P: Pmem> Bpfs<P> {
     }
 
     /// The volatile state of a live inode.
+    #[inline]
     pub(crate) fn node(&self, ino: Ino) -> Res<&Node> {
         if ino.0 == 0 || ino.0 >= self.inodes.len() {
             return Err(Errno::STALE.into());
@@ -182,15 +188,26 @@ impl<P: Pmem> Bpfs<P> {
         Ok(node)
     }
 
-    /// Locks a live inode to change it, and reads it.
-    pub(crate) fn hold(&self, ino: Ino) -> Res<(WriteLock<'_>, Found<'_>)> {
+    /// Locks a live inode to change it.
+    #[inline]
+    pub(crate) fn locked(&self, ino: Ino) -> Res<(WriteLock<'_>, &Node)> {
         let node = self.node(ino)?;
         let held = node.lock.write();
-        self.node(ino)?; // it may have been freed while we waited
+        if !node.live.load(SeqCst) {
+            return Err(Errno::STALE.into()); // freed while we waited
+        }
+        Ok((held, node))
+    }
+
+    /// Locks a live inode to change it, and reads it.
+    #[inline]
+    pub(crate) fn hold(&self, ino: Ino) -> Res<(WriteLock<'_>, Found<'_>)> {
+        let (held, node) = self.locked(ino)?;
         Ok((held, self.find(ino, node)?))
     }
 
     /// Locks a live inode to look at it, and reads it.
+    #[inline]
     pub(crate) fn peek(&self, ino: Ino) -> Res<(ReadLock<'_>, Found<'_>)> {
         let node = self.node(ino)?;
         let held = node.lock.read();
@@ -200,6 +217,7 @@ impl<P: Pmem> Bpfs<P> {
 
     /// Reads an inode. The caller holds the tree lock, and the inode's lock if the
     /// fields must belong together.
+    #[inline]
     pub(crate) fn find<'f>(&'f self, ino: Ino, node: &'f Node) -> Res<Found<'f>> {
         let addr = self.vol.inode_addr(ino)?;
         let inode = self.vol.inode(addr)?;
@@ -213,10 +231,11 @@ impl<P: Pmem> Bpfs<P> {
         })
     }
 
-    fn attr(&self, ino: Ino, node: &Node, inode: &Inode) -> Res<Attr> {
+    /// An inode's attributes, as its contents and the counts say.
+    #[inline]
+    pub(crate) fn attr(&self, ino: Ino, node: &Node, inode: &Inode) -> Res<Attr> {
         let mode = inode.mode.get();
-        let kind = FileType::from_mode(mode)
-            .ok_or_else(|| Fault::Corrupt(format!("inode {ino} has mode {mode:o}")))?;
+        let kind = FileType::from_mode(mode).ok_or_else(|| bad_mode(ino, mode))?;
         let names = node.names.load(SeqCst);
         let nlink = match kind {
             FileType::Directory if names > 0 => 2 + node.subdirs.load(SeqCst),
@@ -249,10 +268,17 @@ impl<P: Pmem> Bpfs<P> {
         }
     }
 
-    /// States that the inode changed.
-    pub(crate) fn touch_inode(&self, tx: &mut Tx<'_, '_, P>, of: &Found<'_>, now: Timestamp) {
+    /// States that the inode changed. Returns the change time as it is stored.
+    pub(crate) fn touch_inode(
+        &self,
+        tx: &mut Tx<'_, '_, P>,
+        of: &Found<'_>,
+        now: Timestamp,
+    ) -> i64 {
         let alone = of.inode.ctime.get() & CTIME_ALONE;
-        tx.time(of.ino, at::CTIME, (now.0 & !CTIME_ALONE) | alone);
+        let ctime = (now.0 & !CTIME_ALONE) | alone;
+        tx.time(of.ino, at::CTIME, ctime);
+        ctime
     }
 
     /// Books what a commit took and freed.

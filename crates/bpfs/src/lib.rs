@@ -10,7 +10,8 @@
 //! # The walk of a change
 //! `fs` (one operation) states edits to `tx` (one transaction), which lets `crawl` apply
 //! them tree by tree, fences, and stores the commit. `volume` reads; `dir` knows
-//! entries; `log` is the sixth mode's redo log; `mount` recovers and scans.
+//! entries; `log` is the sixth mode's redo log; `mount` recovers, `scan` rebuilds what is
+//! only in memory.
 //!
 //! # Locks, in this order
 //! 1. the tree lock: shared by operations that leave inodes where they are, exclusive
@@ -38,7 +39,10 @@ mod mkfs;
 mod mode;
 mod mount;
 mod names;
+mod rename;
+mod scan;
 pub mod seeded;
+mod system;
 mod table;
 mod tx;
 mod volume;
@@ -50,4 +54,5 @@ pub use fs::{Bpfs, MountOptions};
 pub use mkfs::{MkfsOptions, mkfs};
 pub use mode::Mode;
 pub use mount::{SuperInfo, probe};
+pub use system::BpfsSystem;
 pub use vfs::Atime;

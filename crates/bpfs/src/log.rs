@@ -16,12 +16,11 @@
 
 use crate::error::{Error, Fault, Res};
 use crate::format::{BLOCK, LOG_SLOT};
-use crate::tx::{Edit, Edits, INODE_FILE, What};
-use crate::volume::Volume;
+use crate::tx::{Edit, Edits, Tx, What};
+use crate::volume::{Tree, Volume};
 use medium::Pmem;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
-use vfs::Ino;
 
 /// Most payload bytes in a slot.
 const PAYLOAD_MAX: u64 = LOG_SLOT - 8;
@@ -62,7 +61,7 @@ pub(crate) fn slots(start: u64, blocks: u64) -> impl Iterator<Item = u64> {
 
 /// Encodes records.
 pub(crate) fn payload<'r>(records: impl Iterator<Item = (u64, &'r [u8])>) -> Vec<u8> {
-    let mut out = Vec::new();
+    let mut out = Vec::with_capacity(256); // most records are of a few words
     for (addr, bytes) in records {
         out.extend(addr.to_le_bytes());
         out.extend((bytes.len() as u64).to_le_bytes());
@@ -161,24 +160,23 @@ pub(crate) struct Plan<'a> {
 
 /// Decides whether all visible edits fit in a record and whether that writes less than
 /// copies would. `None`: leave it to the crawler.
-pub(crate) fn plan<'a, P: Pmem>(vol: &Volume<P>, edits: &[Edit<'a>]) -> Res<Option<Plan<'a>>> {
+pub(crate) fn plan<'a, P: Pmem>(
+    tx: &mut Tx<'_, 'a, P>,
+    edits: &[Edit<'a>],
+) -> Res<Option<Plan<'a>>> {
     if let [only] = edits
         && only.start / 8 == (only.end - 1) / 8
     {
         return Ok(None); // one store does it
     }
     let mut plan = Plan {
-        records: Records::new(),
+        records: Records::with_capacity(edits.len()),
         rest: Edits::new(),
     };
     let (mut cost, mut copied, mut words) = (16, 0, 0);
     for edit in edits {
-        let tree = edit.tree;
-        let size = if tree == INODE_FILE {
-            vol.inode_file()?.size
-        } else {
-            vol.tree(vol.inode_addr(tree)?)?.size
-        };
+        let tree = tx.tree(edit.tree)?;
+        let size = tree.size;
         if edit.start >= size {
             plan.rest.push(*edit); // beyond the end: hidden
             continue;
@@ -198,7 +196,7 @@ pub(crate) fn plan<'a, P: Pmem>(vol: &Volume<P>, edits: &[Edit<'a>]) -> Res<Opti
                 return Ok(None);
             };
             let tail = Edit {
-                tree,
+                tree: edit.tree,
                 start: size,
                 end: edit.end,
                 what: What::Bytes(&all[keep..]),
@@ -208,7 +206,7 @@ pub(crate) fn plan<'a, P: Pmem>(vol: &Volume<P>, edits: &[Edit<'a>]) -> Res<Opti
         if keep as u64 > PAYLOAD_MAX {
             return Ok(None);
         }
-        if !records_of(vol, tree, edit.start, &shown[..keep], &mut plan.records)? {
+        if !records_of(tx.vol, &tree, edit.start, &shown[..keep], &mut plan.records)? {
             return Ok(None); // a hole: nothing to store into
         }
     }
@@ -226,19 +224,15 @@ pub(crate) fn plan<'a, P: Pmem>(vol: &Volume<P>, edits: &[Edit<'a>]) -> Res<Opti
 /// lies in a hole.
 fn records_of<P: Pmem>(
     vol: &Volume<P>,
-    tree: Ino,
+    tree: &Tree,
     start: u64,
     bytes: &[u8],
     records: &mut Records,
 ) -> Res<bool> {
-    let whole = match tree {
-        INODE_FILE => vol.inode_file()?,
-        ino => vol.tree(vol.inode_addr(ino)?)?,
-    };
     let mut at = start;
     let mut rest = bytes;
     while !rest.is_empty() {
-        let leaf = vol.leaf(&whole, at / BLOCK)?;
+        let leaf = vol.leaf(tree, at / BLOCK)?;
         if leaf.is_null() {
             return Ok(false);
         }

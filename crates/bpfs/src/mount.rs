@@ -1,26 +1,24 @@
-//! Opening: super block, recovery, and the scan that rebuilds the volatile maps.
+//! Opening: super block and recovery; then `scan` rebuilds the volatile maps.
 //!
 //! Recovery writes only in two cases: a committed record in the redo log is brought into
 //! place, and a super block that a shadow-paging commit left torn is mended from its
 //! copy. Both may be interrupted and repeated. What was unlinked while open, and what an
-//! interrupted operation had taken, is free simply because nothing refers to it. What
-//! the scan has read is written back before anything builds on it.
+//! interrupted operation had taken, is free simply because nothing refers to it.
 
 use crate::alloc::Bitmap;
-use crate::dir;
-use crate::error::{Error, Fault, Res};
-use crate::format::{BLOCK, BlockNo, INODE, LOG_BLOCKS, MAGIC, MIN_BLOCKS, Super, VERSION, at};
+use crate::error::Error;
+use crate::format::{BLOCK, INODE, LOG_BLOCKS, MAGIC, MIN_BLOCKS, Super, VERSION, at};
 use crate::fs::{Bpfs, MountOptions};
 use crate::log::{self, Log};
 use crate::mkfs::static_crc;
 use crate::mode::Mode;
+use crate::scan;
 use crate::table::Table;
 use crate::volume::Volume;
 use crossbeam_utils::sync::ShardedLock;
 use medium::{MediumError, Pmem};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use vfs::{FileType, Ino};
+use std::sync::atomic::AtomicBool;
 use zerocopy::FromBytes;
 
 /// What the super block says.
@@ -200,6 +198,14 @@ impl<P: Pmem> Bpfs<P> {
     /// # Errors
     /// See [`Error`]; nothing was changed but by recovery.
     pub fn open(pm: P, o: MountOptions) -> Result<Self, Error> {
+        let fs = Self::unscanned(pm, o)?;
+        let workers = scan::workers(fs.inodes.len());
+        scan::run(&fs, workers).map_err(|f| f.at("scanning the file system"))?;
+        Ok(fs)
+    }
+
+    /// Recovers a file system. Its maps are still empty: nothing but the scan may use it.
+    pub(crate) fn unscanned(pm: P, o: MountOptions) -> Result<Self, Error> {
         let mut info = probe(&pm)?;
         let vol = Unrecovered {
             pm,
@@ -218,7 +224,7 @@ impl<P: Pmem> Bpfs<P> {
             )));
         }
         info.mode = o.mode.unwrap_or(info.mode);
-        let fs = Self {
+        Ok(Self {
             vol,
             table: Table::new(inode_capacity),
             inodes: Bitmap::new(numbers, inode_capacity),
@@ -229,145 +235,6 @@ impl<P: Pmem> Bpfs<P> {
             tree_lock: ShardedLock::new(()),
             grow_lock: Mutex::new(()),
             info,
-        };
-        Scan {
-            fs: &fs,
-            dirs: Vec::new(),
-        }
-        .run()
-        .map_err(|f| f.at("scanning the file system"))?;
-        Ok(fs)
-    }
-}
-
-/// The mount scan (3.3.2): marks blocks and inodes in use and counts links.
-struct Scan<'f, P: Pmem> {
-    fs: &'f Bpfs<P>,
-    /// Directories still to be read.
-    dirs: Vec<Ino>,
-}
-
-impl<P: Pmem> Scan<'_, P> {
-    fn run(mut self) -> Res<()> {
-        let vol = &self.fs.vol;
-        self.settle(
-            0,
-            (self.fs.info.log_start + self.fs.info.log_blocks) * BLOCK,
-        );
-        let record = BlockNo(vol.root_record()? / BLOCK);
-        self.mark(record)?;
-        self.settle(record.addr(), BLOCK);
-        let file = vol.inode_file()?;
-        let mut leaves = 0;
-        vol.walk(&file, &mut |block, height| {
-            leaves += u64::from(height == 0);
-            self.settle(block.addr(), BLOCK);
-            self.mark(block).map(|()| true)
-        })?;
-        if leaves != file.valid_leaves() {
-            return Err(Fault::Corrupt("the inode file has holes".into()));
-        }
-        self.fs.inodes.mark(0); // there is no inode 0
-        self.name(Ino::ROOT, FileType::Directory, Ino::ROOT)?;
-        while let Some(dir) = self.dirs.pop() {
-            self.directory(dir)?;
-        }
-        if !self.fs.read_only {
-            vol.pm.fence()?;
-        }
-        Ok(())
-    }
-
-    /// Starts writing back what the scan reads and will be trusted. A server that was
-    /// killed may have left a commit in the caches: seen now, it must not be lost by a
-    /// power failure after others have built on it. *Rule: data before commit.*
-    fn settle(&self, addr: u64, len: u64) {
-        if !self.fs.read_only {
-            self.fs.vol.pm.flush(addr, len);
-        }
-    }
-
-    fn mark(&self, block: BlockNo) -> Res<()> {
-        if self.fs.vol.map.mark(block.0) {
-            Ok(())
-        } else {
-            Err(Fault::Corrupt(format!("block {} is used twice", block.0)))
-        }
-    }
-
-    fn directory(&mut self, dir: Ino) -> Res<()> {
-        let fs = self.fs;
-        let tree = fs.vol.tree(fs.vol.inode_addr(dir)?)?;
-        dir::for_blocks(&fs.vol, &tree, 0, &mut |base, bytes| {
-            dir::parse(bytes, base, &mut |entry| {
-                if entry.ino == 0 {
-                    return Ok(());
-                }
-                let kind = FileType::from_code(entry.kind).ok_or_else(|| {
-                    Fault::Corrupt(format!("directory {dir}, entry at {}: type", entry.pos))
-                })?;
-                self.name(Ino(entry.ino), kind, dir)
-            })?;
-            Ok(true)
         })
-    }
-
-    /// An entry names `ino`: counts it and, the first time, takes what the inode has.
-    fn name(&mut self, ino: Ino, kind: FileType, parent: Ino) -> Res<()> {
-        let fs = self.fs;
-        let bad = |why: String| {
-            Err(Fault::Corrupt(format!(
-                "directory {parent} names inode {ino}{why}"
-            )))
-        };
-        if ino.0 >= fs.inodes.len() || ino.0 == 0 {
-            return bad(", which is outside the inode file".into());
-        }
-        let first = fs.inodes.mark(ino.0);
-        let node = fs.table.node(ino);
-        node.names.fetch_add(1, Relaxed);
-        node.live.store(true, Relaxed);
-        let addr = fs.vol.inode_addr(ino)?;
-        let inode = fs.vol.inode(addr)?;
-        if FileType::from_mode(inode.mode.get()) != Some(kind) {
-            return bad(format!(
-                ", whose mode is {:o}, as a {kind:?}",
-                inode.mode.get()
-            ));
-        }
-        if !first {
-            return if kind == FileType::Directory {
-                bad(", a directory that has a name".into())
-            } else {
-                Ok(())
-            };
-        }
-        if kind == FileType::Directory {
-            node.parent.store(parent.0, Relaxed);
-            if ino != Ino::ROOT {
-                fs.table.node(parent).subdirs.fetch_add(1, Relaxed);
-            }
-            self.dirs.push(ino);
-        }
-        let mut blocks = 0;
-        let tree = fs.vol.tree(addr)?;
-        if kind == FileType::Directory && !tree.size.is_multiple_of(BLOCK) {
-            return bad(format!(", a directory of {} bytes", tree.size));
-        }
-        let is_dir = kind == FileType::Directory;
-        fs.vol.walk(&tree, &mut |block, height| {
-            blocks += 1;
-            if height > 0 || is_dir {
-                self.settle(block.addr(), BLOCK);
-            }
-            self.mark(block).map(|()| true)
-        })?;
-        let xattr = fs.vol.pointer(inode.xattr.get())?;
-        if !xattr.is_null() {
-            blocks += 1;
-            self.mark(xattr)?;
-        }
-        node.blocks.store(blocks, Relaxed);
-        Ok(())
     }
 }

@@ -1,16 +1,15 @@
-//! Operations that change directories: make, link, remove, rename.
+//! Operations that change one directory: make, link, remove; and look-ups.
 
 use crate::dir::{self, DirIndex, NewEntry, Place};
 use crate::error::{Fault, Res};
 use crate::format::{BLOCK, HeightAddr, INODE, Inode, at, rec_len};
-use crate::fs::{Bpfs, Found, WriteLock};
+use crate::fs::{Bpfs, Found};
 use crate::table::Node;
 use crate::tx::{INODE_FILE, Tx, What};
 use crate::volume::Volume;
 use medium::Pmem;
-use smallvec::SmallVec;
 use std::sync::atomic::Ordering::SeqCst;
-use vfs::{Attr, Ctx, Errno, FileType, Ino, RenameFlags, Result, Timestamp, check_name, perm};
+use vfs::{Attr, Ctx, Errno, FileType, Ino, Result, Timestamp, check_name, perm};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Bytes of an inode that mean something.
@@ -74,15 +73,20 @@ impl NewInode {
 }
 
 impl Node {
-    /// A new inode's volatile state.
-    fn start(&self, names: u32, blocks: u64, parent: Ino) {
+    /// A new inode's volatile state. Only a directory has a `parent`.
+    fn start(&self, names: u32, blocks: u64, parent: Option<Ino>) {
         self.names.store(names, SeqCst);
         self.refs.store(1, SeqCst);
         self.subdirs.store(0, SeqCst);
         self.blocks.store(blocks, SeqCst);
-        self.parent.store(parent.0, SeqCst);
+        self.parent.store(parent.map_or(0, |dir| dir.0), SeqCst);
         self.nameable.store(names == 0, SeqCst);
         self.live.store(true, SeqCst);
+    }
+
+    /// Whether a live inode is a directory, which can be asked without its lock.
+    fn is_dir(&self) -> bool {
+        self.parent.load(SeqCst) != 0
     }
 }
 
@@ -109,12 +113,13 @@ impl<P: Pmem> Bpfs<P> {
         self.refer(found)
     }
 
-    fn refer(&self, found: Option<(u64, Ino, FileType)>) -> Res<Attr> {
-        let (_, ino, _) = found.ok_or(Errno::NOENT)?;
-        let node = self.node(ino)?;
-        let attr = self.find(ino, node)?.attr;
-        node.refs.fetch_add(1, SeqCst);
-        Ok(attr)
+    /// Takes a reference to what an entry names, whose directory is locked. Under its own
+    /// lock: what a change in progress has stored need not be durable yet.
+    fn refer(&self, entry: Option<(u64, Ino, FileType)>) -> Res<Attr> {
+        let (_, ino, _) = entry.ok_or(Errno::NOENT)?;
+        let (_held, found) = self.peek(ino)?;
+        found.node.refs.fetch_add(1, SeqCst);
+        Ok(found.attr)
     }
 
     fn take_number(&self, exclusive: bool) -> Res<Number<'_, P>> {
@@ -153,7 +158,13 @@ impl<P: Pmem> Bpfs<P> {
     }
 
     /// A place for `name` in a directory, made ready.
-    fn place(&self, index: &mut DirIndex, dir: Ino, name: &[u8], exclusive: bool) -> Res<Place> {
+    pub(crate) fn place(
+        &self,
+        index: &mut DirIndex,
+        dir: Ino,
+        name: &[u8],
+        exclusive: bool,
+    ) -> Res<Place> {
         self.vol.usable()?; // a commit that failed may have left an entry there
         let place = index.choose(rec_len(name.len()));
         if place.pos() >= dir::MAX_BYTES {
@@ -165,7 +176,8 @@ impl<P: Pmem> Bpfs<P> {
         // Only holes are left in this block: one store turns them into unused space. It
         // must be durable before their old heads are overwritten.
         let mut tx = Tx::new(&self.vol, exclusive);
-        tx.edit(dir, pos + 8, pos + 16, What::Word(0));
+        let len = pos + at::DIRENT_LEN;
+        tx.edit(dir, len, len + 8, What::Word(0));
         let deltas = tx.commit()?;
         self.apply(&deltas);
         index.was_reset(pos);
@@ -223,12 +235,11 @@ impl<P: Pmem> Bpfs<P> {
             self.apply(&deltas);
             index.placed(place, name);
             let node = self.table.node(number.ino);
-            node.start(1, u64::from(!target.is_empty()), dir);
+            let is_dir = kind == FileType::Directory;
+            node.start(1, u64::from(!target.is_empty()), is_dir.then_some(dir));
             number.kept = true;
-            if kind == FileType::Directory {
-                dir_node.subdirs.fetch_add(1, SeqCst);
-            }
-            Ok(self.find(number.ino, node)?.attr)
+            dir_node.subdirs.fetch_add(u32::from(is_dir), SeqCst);
+            self.attr(number.ino, node, &new.inode)
         })
     }
 
@@ -246,9 +257,9 @@ impl<P: Pmem> Bpfs<P> {
         new.put(&mut tx)?;
         tx.commit()?;
         let node = self.table.node(number.ino);
-        node.start(0, 0, dir);
+        node.start(0, 0, None);
         number.kept = true;
-        Ok(self.find(number.ino, node)?.attr)
+        self.attr(number.ino, node, &new.inode)
     }
 
     pub(crate) fn do_link(
@@ -263,9 +274,13 @@ impl<P: Pmem> Bpfs<P> {
         let (mut held, parent) = self.hold(dir)?;
         let index = self.index(&mut held, &parent)?;
         self.may_make(cx, &parent, index, name)?;
-        // Before it is locked: a directory may come before `dir` in the order of locks.
-        perm::may_link(&self.find(ino, self.node(ino)?)?.attr)?;
-        let (_file_held, file) = self.hold(ino)?;
+        // A directory may come before `dir` in the order of locks. One that gets the number
+        // after this does not: `dir` is held, and can come to lie below it only under the
+        // exclusive tree lock.
+        if self.node(ino)?.is_dir() {
+            return Err(Errno::PERM.into());
+        }
+        let (_file_held, mut file) = self.hold(ino)?;
         perm::may_link(&file.attr)?; // another inode may have got the number
         if file.node.names.load(SeqCst) == 0 && !file.node.nameable.load(SeqCst) {
             return Err(Errno::NOENT.into()); // removed, and still referenced
@@ -280,14 +295,14 @@ impl<P: Pmem> Bpfs<P> {
         let mut tx = Tx::new(&self.vol, exclusive);
         entry.put(&mut tx, dir, &parent.tree(), place, self.vol.rules.other)?;
         self.touch_contents(&mut tx, &parent, now);
-        self.touch_inode(&mut tx, &file, now);
+        file.inode.ctime = self.touch_inode(&mut tx, &file, now).into();
         let deltas = tx.commit()?;
         self.apply(&deltas);
         index.placed(place, name);
         file.node.names.fetch_add(1, SeqCst);
         file.node.nameable.store(false, SeqCst);
         file.node.refs.fetch_add(1, SeqCst);
-        Ok(self.find(ino, file.node)?.attr)
+        self.attr(ino, file.node, &file.inode)
     }
 
     /// Removes a name: of a directory, if it is empty, with `want_dir`; else of anything
@@ -333,7 +348,11 @@ impl<P: Pmem> Bpfs<P> {
         Ok(())
     }
 
-    fn must_be_empty(&self, held: &mut Option<Box<DirIndex>>, dir: &Found<'_>) -> Res<()> {
+    pub(crate) fn must_be_empty(
+        &self,
+        held: &mut Option<Box<DirIndex>>,
+        dir: &Found<'_>,
+    ) -> Res<()> {
         if self.index(held, dir)?.len() > 0 {
             Err(Errno::NOTEMPTY.into())
         } else {
@@ -342,7 +361,12 @@ impl<P: Pmem> Bpfs<P> {
     }
 
     /// An inode that loses a name and can still be seen has changed.
-    fn touch_survivor(&self, tx: &mut Tx<'_, '_, P>, victim: &Found<'_>, now: Timestamp) {
+    pub(crate) fn touch_survivor(
+        &self,
+        tx: &mut Tx<'_, '_, P>,
+        victim: &Found<'_>,
+        now: Timestamp,
+    ) {
         let node = victim.node;
         if node.refs.load(SeqCst) > 0 || node.names.load(SeqCst) > 1 {
             self.touch_inode(tx, victim, now);
@@ -350,7 +374,7 @@ impl<P: Pmem> Bpfs<P> {
     }
 
     /// Whether `ino` is `below` or a directory above it. The exclusive tree lock is held.
-    fn is_above(&self, ino: Ino, below: Ino) -> bool {
+    pub(crate) fn is_above(&self, ino: Ino, below: Ino) -> bool {
         let mut at = below;
         loop {
             if at == ino {
@@ -365,288 +389,8 @@ impl<P: Pmem> Bpfs<P> {
     }
 }
 
-/// One end of a rename.
-#[derive(Clone, Copy)]
-struct End<'e> {
-    dir: Ino,
-    node: &'e Node,
-    name: &'e [u8],
-}
-
-/// What a rename has found in place.
-struct Move<'e> {
-    from: End<'e>,
-    to: End<'e>,
-    source: Found<'e>,
-    source_pos: u64,
-    target: Option<Found<'e>>,
-    target_pos: u64,
-    exchange: bool,
-}
-
-/// The locked indexes of a rename: one if both ends are in one directory.
-struct Indexes<'i> {
-    from: &'i mut DirIndex,
-    to: Option<&'i mut DirIndex>,
-}
-
-impl Indexes<'_> {
-    fn to(&mut self) -> &mut DirIndex {
-        self.to.as_deref_mut().unwrap_or(self.from)
-    }
-}
-
-impl<P: Pmem> Bpfs<P> {
-    pub(crate) fn do_rename(
-        &self,
-        cx: &Ctx,
-        (dir, name): (Ino, &[u8]),
-        (new_dir, new_name): (Ino, &[u8]),
-        flags: RenameFlags,
-    ) -> Result<()> {
-        check_name(name)?;
-        check_name(new_name)?;
-        if flags.contains(RenameFlags::NO_REPLACE | RenameFlags::EXCHANGE) {
-            return Err(Errno::INVAL);
-        }
-        // Directories change parents only under the exclusive lock: ancestry holds still.
-        self.mutate(dir != new_dir, |exclusive| {
-            let (mut from_held, from_dir) = self.hold(dir)?;
-            let mut other = (dir != new_dir).then(|| self.hold(new_dir)).transpose()?;
-            let from = End {
-                dir,
-                node: from_dir.node,
-                name,
-            };
-            let to = End {
-                dir: new_dir,
-                node: other
-                    .as_ref()
-                    .map_or(from_dir.node, |(_, found)| found.node),
-                name: new_name,
-            };
-            let from_index = self.index(&mut from_held, &from_dir)?;
-            let to_index = match &mut other {
-                None => None,
-                Some((held, found)) => Some(self.index(held, found)?),
-            };
-            let mut indexes = Indexes {
-                from: from_index,
-                to: to_index,
-            };
-            let Some(mut plan) = self.plan_rename(cx, from, to, &mut indexes, flags)? else {
-                return Ok(());
-            };
-            let mut held = self.hold_moved(&mut plan)?;
-            if let (Some(target), false) = (&plan.target, plan.exchange)
-                && let Some((_, lock)) = held.iter_mut().find(|(ino, _)| *ino == target.ino)
-                && target.is_dir()
-            {
-                // Held until the name is gone, it stays empty.
-                self.must_be_empty(lock, target)?;
-            }
-            self.apply_rename(&plan, &mut indexes, exclusive)?;
-            drop((held, other, from_held));
-            if let (Some(target), false) = (&plan.target, plan.exchange) {
-                self.reap(target.ino, target.node);
-            }
-            Ok(())
-        })
-    }
-
-    /// Locks what a rename moves or replaces, in the order of the numbers, and reads it
-    /// again.
-    fn hold_moved<'f>(&'f self, plan: &mut Move<'f>) -> Res<SmallVec<[(Ino, WriteLock<'f>); 2]>> {
-        let mut found: SmallVec<[&mut Found<'f>; 2]> = SmallVec::new();
-        found.push(&mut plan.source);
-        found.extend(plan.target.as_mut());
-        found.sort_by_key(|f| (!f.is_dir(), f.ino)); // directories before what they may name
-        let mut held = SmallVec::new();
-        for at in found {
-            let (lock, now) = self.hold(at.ino)?;
-            held.push((at.ino, lock));
-            *at = now;
-        }
-        Ok(held)
-    }
-
-    /// All checks but emptiness, in the order of Linux. `None`: nothing to do.
-    fn plan_rename<'e>(
-        &'e self,
-        cx: &Ctx,
-        from: End<'e>,
-        to: End<'e>,
-        indexes: &mut Indexes<'_>,
-        flags: RenameFlags,
-    ) -> Res<Option<Move<'e>>> {
-        let from_dir = self.find(from.dir, from.node)?;
-        let to_dir = self.find(to.dir, to.node)?;
-        perm::may_search(cx, &from_dir.attr)?;
-        perm::may_search(cx, &to_dir.attr)?;
-        let old = indexes.from.find(&self.vol, &from_dir.tree(), from.name)?;
-        let new = indexes.to().find(&self.vol, &to_dir.tree(), to.name)?;
-        let (source_pos, source, _) = old.ok_or(Errno::NOENT)?;
-        let exchange = flags.contains(RenameFlags::EXCHANGE);
-        match new {
-            Some(_) if flags.contains(RenameFlags::NO_REPLACE) => return Err(Errno::EXIST.into()),
-            None if exchange => return Err(Errno::NOENT.into()),
-            _ => {}
-        }
-        let source = self.find(source, self.node(source)?)?;
-        let target_pos = new.map_or(0, |n| n.0);
-        let target = new
-            .map(|(_, ino, _)| self.find(ino, self.node(ino)?))
-            .transpose()?;
-        let plan = Move {
-            from,
-            to,
-            source,
-            source_pos,
-            target,
-            target_pos,
-            exchange,
-        };
-        self.check_ancestry(&plan)?;
-        if plan
-            .target
-            .as_ref()
-            .is_some_and(|t| t.ino == plan.source.ino)
-        {
-            return Ok(None);
-        }
-        if to_dir.attr.nlink == 0 {
-            return Err(Errno::NOENT.into()); // removed, and still referenced
-        }
-        let target_attr = plan.target.as_ref().map(|t| &t.attr);
-        let (a, b) = (&from_dir.attr, &to_dir.attr);
-        perm::may_rename(cx, a, &plan.source.attr, b, target_attr, exchange)?;
-        if let (Some(target), false) = (target_attr, exchange) {
-            match (plan.source.is_dir(), target.kind == FileType::Directory) {
-                (true, false) => return Err(Errno::NOTDIR.into()),
-                (false, true) => return Err(Errno::ISDIR.into()),
-                _ => {}
-            }
-        }
-        Ok(Some(plan))
-    }
-
-    /// No directory may come to lie below itself.
-    fn check_ancestry(&self, plan: &Move<'_>) -> Res<()> {
-        if plan.from.dir == plan.to.dir {
-            return Ok(());
-        }
-        if plan.source.is_dir() && self.is_above(plan.source.ino, plan.to.dir) {
-            return Err(Errno::INVAL.into());
-        }
-        let target = plan.target.as_ref().filter(|t| t.is_dir());
-        if target.is_some_and(|t| self.is_above(t.ino, plan.from.dir)) {
-            let errno = if plan.exchange {
-                Errno::INVAL
-            } else {
-                Errno::NOTEMPTY
-            };
-            return Err(errno.into());
-        }
-        Ok(())
-    }
-
-    /// One commit for both directories; then what is kept in memory.
-    fn apply_rename(&self, plan: &Move<'_>, indexes: &mut Indexes<'_>, exclusive: bool) -> Res<()> {
-        let (from, to) = (plan.from, plan.to);
-        let place = match plan.target {
-            Some(_) => None,
-            None => Some(self.place(indexes.to(), to.dir, to.name, exclusive)?),
-        };
-        let from_dir = self.find(from.dir, from.node)?;
-        let to_dir = self.find(to.dir, to.node)?;
-        let entry_len = dir::entry_len(&self.vol, &from_dir.tree(), plan.source_pos)?;
-        let now = self.clock.now();
-        let (source, kind) = (&plan.source, plan.source.attr.kind);
-        let entry = place.map(|p| NewEntry::new(source.ino, kind, to.name, p));
-        let kinds = [
-            kind as u8,
-            plan.target.as_ref().map_or(0, |t| t.attr.kind as u8),
-        ];
-
-        let mut tx = Tx::new(&self.vol, exclusive);
-        if let (Some(entry), Some(place)) = (&entry, place) {
-            // Copies are made anyway unless the log takes the two words.
-            entry.put(&mut tx, to.dir, &to_dir.tree(), place, self.vol.rules.log)?;
-        }
-        let left = plan.target.as_ref().filter(|_| plan.exchange);
-        let word = left.map_or(0, |t| t.ino.0);
-        tx.edit(
-            from.dir,
-            plan.source_pos,
-            plan.source_pos + 8,
-            What::Word(word),
-        );
-        if let Some(target) = &plan.target {
-            tx.edit(
-                to.dir,
-                plan.target_pos,
-                plan.target_pos + 8,
-                What::Word(source.ino.0),
-            );
-            if target.attr.kind != kind {
-                set_kind(&mut tx, to.dir, plan.target_pos, &kinds[..1]);
-                if plan.exchange {
-                    set_kind(&mut tx, from.dir, plan.source_pos, &kinds[1..]);
-                }
-            }
-        }
-        self.touch_contents(&mut tx, &from_dir, now);
-        if from.dir != to.dir {
-            self.touch_contents(&mut tx, &to_dir, now);
-        }
-        self.touch_inode(&mut tx, source, now);
-        match &plan.target {
-            Some(target) if plan.exchange => self.touch_inode(&mut tx, target, now),
-            Some(target) => self.touch_survivor(&mut tx, target, now),
-            None => {}
-        }
-        let deltas = tx.commit()?;
-        self.apply(&deltas);
-        if let Some(place) = place {
-            indexes.to().placed(place, to.name);
-        }
-        if !plan.exchange {
-            indexes.from.removed(plan.source_pos, entry_len, from.name);
-        }
-        self.book_rename(plan);
-        Ok(())
-    }
-
-    /// Parents, subdirectory counts and names after a rename.
-    fn book_rename(&self, plan: &Move<'_>) {
-        let (from, to) = (plan.from.node, plan.to.node);
-        if plan.source.is_dir() {
-            plan.source.node.parent.store(plan.to.dir.0, SeqCst);
-            from.subdirs.fetch_sub(1, SeqCst);
-            to.subdirs.fetch_add(1, SeqCst);
-        }
-        let Some(target) = &plan.target else { return };
-        if target.is_dir() {
-            to.subdirs.fetch_sub(1, SeqCst);
-        }
-        if plan.exchange {
-            if target.is_dir() {
-                target.node.parent.store(plan.from.dir.0, SeqCst);
-                from.subdirs.fetch_add(1, SeqCst);
-            }
-        } else {
-            target.node.names.fetch_sub(1, SeqCst);
-        }
-    }
-}
-
-/// Changes the type in the entry at `pos`.
-fn set_kind<'a, P: Pmem>(tx: &mut Tx<'_, 'a, P>, dir: Ino, pos: u64, kind: &'a [u8]) {
-    tx.edit(dir, pos + 10, pos + 11, What::Bytes(kind));
-}
-
 impl Found<'_> {
-    fn is_dir(&self) -> bool {
+    pub(crate) fn is_dir(&self) -> bool {
         self.attr.kind == FileType::Directory
     }
 }

@@ -1,7 +1,7 @@
 //! Bugs that can be put back, to test the tests. Built only with the feature
 //! `seeded-bugs`; without it every question is answered no at compile time.
 
-/// A bug that the crash explorer must find (3.6.5, and bugs seen in the wild).
+/// A bug that tests with crashes must find (3.6.5, and bugs seen in the wild).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Bug {
@@ -23,11 +23,17 @@ pub enum Bug {
     ApplyBeforeLog,
     /// Freed blocks are used again before the commit.
     ReuseBeforeCommit,
+    /// A time that a caller chose is stored along with the change time, not after it.
+    TimesAtOnce,
+    /// What an aborted operation has stored is not written back.
+    AbortUnflushed,
+    /// A mount does not write back what it reads and trusts.
+    MountUnsettled,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Bug; 9] = [
+    pub const ALL: [Bug; 12] = [
         Bug::SizeSetEarly,
         Bug::FirstByte,
         Bug::CommitByMemcpy,
@@ -37,8 +43,14 @@ impl Bug {
         Bug::NoFlushOfCommit,
         Bug::ApplyBeforeLog,
         Bug::ReuseBeforeCommit,
+        Bug::TimesAtOnce,
+        Bug::AbortUnflushed,
+        Bug::MountUnsettled,
     ];
 }
+
+/// Whether bugs can be put back: what only they need is left out otherwise.
+pub(crate) const BUILT: bool = cfg!(feature = "seeded-bugs");
 
 #[cfg(feature = "seeded-bugs")]
 mod armed {

@@ -23,7 +23,7 @@ pub(crate) struct Node {
     pub blocks: AtomicU64,
     /// Made without a name, and may still get one (`O_TMPFILE`).
     pub nameable: AtomicBool,
-    /// A directory's parent.
+    /// A directory's parent; 0 for all else.
     pub parent: AtomicU64,
     /// Guards the inode's contents and, in a directory, holds the index.
     pub lock: RwLock<Option<Box<DirIndex>>>,
@@ -38,30 +38,33 @@ type Chunk = OnceLock<Box<[Node]>>;
 
 /// All nodes, by inode number.
 pub(crate) struct Table {
-    /// Chunks below an entry of the top.
-    fan: u64,
+    /// Chunks below an entry of the top: 2 to this power.
+    fan_bits: u32,
     top: Box<[OnceLock<Box<[Chunk]>>]>,
 }
 
 impl Table {
     /// Room for inode numbers up to `capacity`.
     pub fn new(capacity: u64) -> Self {
-        let fan = (capacity / CHUNK / TOP_MAX)
+        let fan_bits = (capacity / CHUNK / TOP_MAX)
             .next_power_of_two()
-            .max(FAN_MIN);
-        let top = (capacity / CHUNK / fan) + 1;
+            .max(FAN_MIN)
+            .ilog2();
+        let top = ((capacity / CHUNK) >> fan_bits) + 1;
         Self {
-            fan,
+            fan_bits,
             top: (0..top).map(|_| OnceLock::new()).collect(),
         }
     }
 
     /// The node of an inode number within capacity.
+    #[inline]
     pub fn node(&self, ino: Ino) -> &Node {
         let (chunk, at) = (ino.0 / CHUNK, (ino.0 % CHUNK) as usize);
-        let chunks = self.top[(chunk / self.fan) as usize]
-            .get_or_init(|| (0..self.fan).map(|_| OnceLock::new()).collect());
-        &chunks[(chunk % self.fan) as usize]
+        let fan = 1 << self.fan_bits;
+        let chunks = self.top[(chunk >> self.fan_bits) as usize]
+            .get_or_init(|| (0..fan).map(|_| OnceLock::new()).collect());
+        &chunks[(chunk & (fan - 1)) as usize]
             .get_or_init(|| (0..CHUNK).map(|_| Node::default()).collect())[at]
     }
 }

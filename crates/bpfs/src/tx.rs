@@ -6,7 +6,7 @@
 //! - **hidden**: [`Tx::hide`]. Bytes that no committed structure leads to (an inode or
 //!   an entry in the making). Stored in place where the mode allows, else visible.
 //! - **times**: [`Tx::time`]. Each is old or new by itself where the mode allows
-//!   (3.3.4), else visible.
+//!   (3.3.4), else visible. [`Tx::time_first`] is durable before the others.
 //!
 //! # Order
 //! 1. Hidden bytes and copies are stored while the trees are crawled; a fence makes
@@ -18,15 +18,28 @@
 //!    Then the times, then a fence. *Rule: data before commit.*
 //! 4. Only now are replaced blocks free. *Rule: nullify before reuse.*
 //!
+//! # The commit point
+//! There is one, and what an operation says decides which:
+//!
+//! - *one edit* inside a valid word: that word, with no crawl.
+//! - *logged*: some edits go through the redo log, and those left over are hidden (past
+//!   the end of their tree): no crawl may offer a word or move an inode.
+//! - *alone*, which excludes *logged*: the edits are of one file and leave the inode file
+//!   as it is. Its crawl has [`Right::Word`], and a word that it offers is the point.
+//! - else the crawl of the inode file ends in the point, and files only in copies.
+//!
+//! *Neutral* stores may go with the last three: they are no part of the point, and come
+//! before it.
+//!
 //! A transaction that is dropped before 3 has changed nothing and frees what it took,
 //! once the unseen stores it made are durable: others skip what is equal already.
 
-use crate::crawl::{Crawl, Right, RootOutcome};
+use crate::crawl::{Crawl, Right, RootOutcome, merge};
 use crate::error::{Fault, Res};
 use crate::format::{BLOCK, BlockNo, HeightAddr, INODE, RootRecord, at};
 use crate::log::{Records, Slot};
 use crate::seeded::{Bug, hit};
-use crate::volume::Volume;
+use crate::volume::{Tree, Volume};
 use medium::{LINE_BYTES, Pmem};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering::SeqCst;
@@ -99,8 +112,119 @@ fn new_root<'a>(ino: Ino, ha: HeightAddr) -> Edit<'a> {
     }
 }
 
+/// Blocks that an operation takes or frees.
+type Blocks = SmallVec<[BlockNo; 4]>;
+
 /// How a commit changed the number of blocks of each tree.
 pub(crate) type Deltas = SmallVec<[(Ino, i64); 2]>;
+
+/// Stores on their way to the medium.
+pub(crate) struct Stores<'v, P: Pmem> {
+    pm: &'v P,
+    /// Lines stored to through the cache and not yet flushed: first and last of each run.
+    dirty: SmallVec<[(u64, u64); 8]>,
+    /// Something is on its way to the medium that a fence must wait for.
+    unfenced: bool,
+}
+
+impl<'v, P: Pmem> Stores<'v, P> {
+    #[inline]
+    pub fn new(vol: &'v Volume<P>) -> Self {
+        Self {
+            pm: &vol.pm,
+            dirty: SmallVec::new(),
+            unfenced: false,
+        }
+    }
+
+    /// Stores bytes in place.
+    #[inline(always)] // with a constant length it is a few instructions
+    pub fn store(&mut self, addr: u64, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.pm.store(addr, bytes);
+        let end = addr + bytes.len() as u64;
+        let (first, last) = (addr / LINE_BYTES, (end - 1) / LINE_BYTES);
+        match self.dirty.last_mut() {
+            // Neighbouring fields share a line: flush it once.
+            Some(run) if run.0 <= first && first <= run.1 => run.1 = run.1.max(last),
+            _ => self.dirty.push((first, last)),
+        }
+    }
+
+    /// Stores bytes that will not be read soon, or many.
+    pub fn fill(&mut self, addr: u64, bytes: &[u8]) {
+        if bytes.len() < STREAM_FROM {
+            self.store(addr, bytes);
+        } else {
+            self.pm.store_nt(addr, bytes);
+            self.unfenced = true;
+        }
+    }
+
+    /// Stores a word, as the narrowest aligned store that covers what changes.
+    #[inline]
+    pub fn put_word(&mut self, addr: u64, value: u64) -> Res<()> {
+        let changed = self.pm.load(addr)? ^ value;
+        if changed == 0 {
+            return Ok(());
+        }
+        let value = value.to_le_bytes();
+        let (first, last) = (
+            changed.trailing_zeros() as usize / 8,
+            7 - changed.leading_zeros() as usize / 8,
+        );
+        match first ^ last {
+            0 => self.store(addr + first as u64, &value[first..=first]),
+            1 => self.store(addr + (first & 6) as u64, &value[first & 6..][..2]),
+            2..4 => self.store(addr + (first & 4) as u64, &value[first & 4..][..4]),
+            _ => self.store(addr, &value),
+        }
+        Ok(())
+    }
+
+    /// The one store that commits.
+    #[inline]
+    pub fn commit_word(&mut self, addr: u64, value: u64) -> Res<()> {
+        if hit(Bug::CommitByMemcpy) {
+            for (i, byte) in value.to_le_bytes().iter().enumerate() {
+                self.store(addr + i as u64, &[*byte]);
+            }
+            return Ok(());
+        }
+        self.put_word(addr, value)?;
+        if hit(Bug::NoFlushOfCommit) {
+            self.dirty.pop();
+        }
+        Ok(())
+    }
+
+    /// Starts to write back all stores so far.
+    #[inline]
+    pub fn flush(&mut self) {
+        for (first, last) in &self.dirty {
+            let lines = last - first + 1;
+            self.pm.flush(first * LINE_BYTES, lines * LINE_BYTES);
+            self.unfenced = true;
+        }
+        self.dirty.clear();
+    }
+
+    /// Makes all stores so far durable.
+    pub fn barrier(&mut self) -> Res<()> {
+        self.flush();
+        if std::mem::take(&mut self.unfenced) {
+            self.pm.fence()?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the stores to chance: after an error nothing can be promised.
+    fn forget(&mut self) {
+        self.dirty.clear();
+    }
+}
 
 /// An operation under way.
 pub(crate) struct Tx<'v, 'a, P: Pmem> {
@@ -108,39 +232,36 @@ pub(crate) struct Tx<'v, 'a, P: Pmem> {
     /// The caller holds the tree lock exclusively: inodes may move.
     exclusive: bool,
     edits: Edits<'a>,
-    /// All that is visible, if the caller has found it to be one word.
-    lone: Option<(u64, u64)>,
     times: SmallVec<[(Ino, u64, u64); 4]>,
+    /// The time that must be durable before the others are stored.
+    first_time: Option<(Ino, u64, u64)>,
     /// Where inodes lie, as far as known.
     homes: SmallVec<[(Ino, u64); 2]>,
     /// The commit will move inodes.
     moves_inodes: bool,
     /// New size of the inode file.
     root_size: Option<u64>,
-    taken: Vec<BlockNo>,
-    freed: Vec<BlockNo>,
-    /// Stored through the cache, not yet flushed.
-    dirty: SmallVec<[(u64, u64); 8]>,
-    /// Something is on its way to the medium that a fence must wait for.
-    unfenced: bool,
+    taken: Blocks,
+    freed: Blocks,
+    stores: Stores<'v, P>,
     pub(crate) neutral: SmallVec<[(u64, u64); 2]>,
 }
 
 impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
+    #[inline]
     pub fn new(vol: &'v Volume<P>, exclusive: bool) -> Self {
         Self {
             vol,
             exclusive,
             edits: SmallVec::new(),
-            lone: None,
             times: SmallVec::new(),
+            first_time: None,
             homes: SmallVec::new(),
             moves_inodes: false,
             root_size: None,
-            taken: Vec::new(),
-            freed: Vec::new(),
-            dirty: SmallVec::new(),
-            unfenced: false,
+            taken: Blocks::new(),
+            freed: Blocks::new(),
+            stores: Stores::new(vol),
             neutral: SmallVec::new(),
         }
     }
@@ -148,6 +269,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     // --- what operations say ---
 
     /// A visible change of a tree's bytes.
+    #[inline]
     pub fn edit(&mut self, tree: Ino, start: u64, end: u64, what: What<'a>) {
         if start < end {
             self.edits.push(Edit {
@@ -159,11 +281,6 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         }
     }
 
-    /// The only visible change: storing `value` at `addr`.
-    pub fn lone(&mut self, (addr, value): (u64, u64)) {
-        self.lone = Some((addr, value));
-    }
-
     /// A visible change of one word of an inode.
     pub fn set(&mut self, ino: Ino, field: u64, value: u64) {
         let at = (ino.0 - 1) * INODE + field;
@@ -171,9 +288,19 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     }
 
     /// A change of a time.
+    #[inline]
     pub fn time(&mut self, ino: Ino, field: u64, value: i64) {
         if self.vol.rules.times {
             self.times.push((ino, field, value as u64));
+        } else {
+            self.set(ino, field, value as u64);
+        }
+    }
+
+    /// A change of a time without which no crash may show the others.
+    pub fn time_first(&mut self, ino: Ino, field: u64, value: i64) {
+        if self.vol.rules.times {
+            self.first_time = Some((ino, field, value as u64));
         } else {
             self.set(ino, field, value as u64);
         }
@@ -222,11 +349,13 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     }
 
     /// Tells where an inode lies, which the caller knows.
+    #[inline]
     pub fn at(&mut self, ino: Ino, addr: u64) {
         self.homes.push((ino, addr));
     }
 
     /// Byte offset of an inode.
+    #[inline]
     pub fn home(&mut self, ino: Ino) -> Res<u64> {
         if let Some((_, addr)) = self.homes.iter().find(|(i, _)| *i == ino) {
             return Ok(*addr);
@@ -240,57 +369,22 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
 
     /// Stores bytes in place.
     pub fn store(&mut self, addr: u64, bytes: &[u8]) {
-        self.vol.pm.store(addr, bytes);
-        self.dirty.push((addr, bytes.len() as u64));
+        self.stores.store(addr, bytes);
     }
 
     /// Stores bytes that will not be read soon, or many.
     pub fn fill(&mut self, addr: u64, bytes: &[u8]) {
-        if bytes.len() < STREAM_FROM {
-            self.store(addr, bytes);
-        } else {
-            self.vol.pm.store_nt(addr, bytes);
-            self.unfenced = true;
-        }
+        self.stores.fill(addr, bytes);
     }
 
     /// Stores a word, as the narrowest aligned store that covers what changes.
     pub fn put_word(&mut self, addr: u64, value: u64) -> Res<()> {
-        let old = self.vol.pm.load(addr)?;
-        let changed = old ^ value;
-        if changed == 0 {
-            return Ok(());
-        }
-        let (first, last) = (
-            changed.trailing_zeros() / 8,
-            7 - changed.leading_zeros() / 8,
-        );
-        let width = [1, 2, 4, 8]
-            .into_iter()
-            .find(|w| first / w == last / w)
-            .unwrap_or(8);
-        let from = (first / width * width) as usize;
-        let bytes = &value.to_le_bytes()[from..from + width as usize];
-        self.store(addr + from as u64, bytes);
-        Ok(())
+        self.stores.put_word(addr, value)
     }
 
     /// Makes all stores so far durable.
     fn barrier(&mut self) -> Res<()> {
-        let mut last = u64::MAX;
-        for (addr, len) in self.dirty.drain(..) {
-            // Neighbouring fields share a line: flush it once.
-            let line = addr / LINE_BYTES;
-            if line != last || len > LINE_BYTES - addr % LINE_BYTES {
-                self.vol.pm.flush(addr, len);
-                last = (addr + len - 1) / LINE_BYTES;
-            }
-            self.unfenced = true;
-        }
-        if std::mem::take(&mut self.unfenced) {
-            self.vol.pm.fence()?;
-        }
-        Ok(())
+        self.stores.barrier()
     }
 
     // --- commit ---
@@ -305,7 +399,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             // the log slot that `point` still holds.
             self.vol.failed.store(true, SeqCst);
             self.taken.clear();
-            self.dirty.clear();
+            self.stores.forget();
             return Err(e);
         }
         self.taken.clear();
@@ -317,11 +411,13 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
 
     /// Steps 1 and 2: everything but the commit point.
     fn stage(&mut self, deltas: &mut Deltas) -> Res<Point<'v>> {
-        if let Some((addr, value)) = self.lone {
-            return Ok(Point::Word { addr, value });
-        }
         let mut edits = std::mem::take(&mut self.edits);
         edits.sort_by_key(|e| (e.tree, e.start));
+        if let [only] = edits.as_slice()
+            && let Some((addr, value)) = self.word_of(only)?
+        {
+            return Ok(Point::Word { addr, value });
+        }
         let logged = self.take_for_log(&mut edits)?;
         let (inodes, files) = edits.split_at(edits.partition_point(|e| e.tree == INODE_FILE));
         let one_tree = files.iter().all(|e| e.tree == files[0].tree);
@@ -356,6 +452,38 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             point = self.stage_log(logged)?;
         }
         Ok(point)
+    }
+
+    /// The word that a crawl would offer for the only edit, if it is easily found: inside
+    /// one valid word of one leaf.
+    fn word_of(&mut self, edit: &Edit<'a>) -> Res<Option<(u64, u64)>> {
+        let in_word = edit.start / 8 == (edit.end - 1) / 8;
+        if !in_word || !self.vol.rules.short_circuit || self.root_size.is_some() {
+            return Ok(None);
+        }
+        let word;
+        let bytes = match edit.what {
+            What::Bytes(bytes) => bytes,
+            What::Word(value) => {
+                word = value.to_le_bytes();
+                &word
+            }
+            _ => return Ok(None),
+        };
+        let tree = self.tree(edit.tree)?;
+        let leaf = self.vol.leaf(&tree, edit.start / BLOCK)?;
+        if leaf.is_null() || edit.end > tree.size {
+            return Ok(None);
+        }
+        merge(&self.vol.pm, leaf.addr() + edit.start % BLOCK, bytes).map(Some)
+    }
+
+    /// A tree as it is before the operation.
+    pub fn tree(&mut self, tree: Ino) -> Res<Tree> {
+        match tree {
+            INODE_FILE => self.vol.inode_file(),
+            ino => self.home(ino).and_then(|addr| self.vol.tree(addr)),
+        }
     }
 
     /// Crawls one file. What must change in its inode joins `inodes`; a lone word that
@@ -460,13 +588,13 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         }
         if !self.neutral.is_empty() {
             for (addr, value) in std::mem::take(&mut self.neutral) {
-                self.commit_word(addr, value)?;
+                self.stores.commit_word(addr, value)?;
             }
             self.barrier()?;
         }
         match point {
             Point::None => {}
-            Point::Word { addr, value } => self.commit_word(*addr, *value)?,
+            Point::Word { addr, value } => self.stores.commit_word(*addr, *value)?,
             Point::Log {
                 slot,
                 header,
@@ -483,24 +611,16 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         if self.moves_inodes {
             self.homes.clear();
         }
+        if let Some((ino, field, value)) = self.first_time.take() {
+            let addr = self.home(ino)? + field;
+            self.put_word(addr, value)?;
+            if !hit(Bug::TimesAtOnce) {
+                self.barrier()?; // rule: a chosen time after the change time that tells of it
+            }
+        }
         for (ino, field, value) in std::mem::take(&mut self.times) {
             let addr = self.home(ino)? + field;
             self.put_word(addr, value)?;
-        }
-        Ok(())
-    }
-
-    /// The one store that commits.
-    fn commit_word(&mut self, addr: u64, value: u64) -> Res<()> {
-        if hit(Bug::CommitByMemcpy) {
-            for (i, byte) in value.to_le_bytes().iter().enumerate() {
-                self.store(addr + i as u64, &[*byte]);
-            }
-            return Ok(());
-        }
-        self.put_word(addr, value)?;
-        if hit(Bug::NoFlushOfCommit) {
-            self.dirty.pop();
         }
         Ok(())
     }
@@ -556,7 +676,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         if !self.vol.rules.log || edits.is_empty() || self.root_size.is_some() {
             return Ok(Records::new());
         }
-        let Some(plan) = crate::log::plan(self.vol, edits)? else {
+        let Some(plan) = crate::log::plan(self, edits)? else {
             return Ok(Records::new());
         };
         *edits = plan.rest;
@@ -568,6 +688,9 @@ impl<P: Pmem> Drop for Tx<'_, '_, P> {
     fn drop(&mut self) {
         // What this operation has stored in place stays, unseen. It must be durable before
         // others find it there: they do not store again what is equal already.
+        if !self.stores.dirty.is_empty() && hit(Bug::AbortUnflushed) {
+            self.stores.forget();
+        }
         if self.barrier().is_err() {
             self.vol.failed.store(true, SeqCst);
         }

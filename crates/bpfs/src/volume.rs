@@ -25,6 +25,13 @@ impl Tree {
     }
 }
 
+/// What was read cannot be true. Apart, so that the reads themselves are inlined: there is
+/// no call that does not walk at least two trees.
+#[cold]
+fn corrupt(what: std::fmt::Arguments<'_>) -> Fault {
+    Fault::Corrupt(what.to_string())
+}
+
 /// The stored file system and the map of its blocks.
 pub(crate) struct Volume<P> {
     pub pm: P,
@@ -40,32 +47,36 @@ pub(crate) struct Volume<P> {
 impl<P: Pmem> Volume<P> {
     /// Checks a pointer that was read: null or inside the file system, past the super
     /// blocks.
+    #[inline]
     pub fn pointer(&self, raw: u64) -> Res<BlockNo> {
         if raw == 0 || (2..self.blocks).contains(&raw) {
             Ok(BlockNo(raw))
         } else {
-            Err(Fault::Corrupt(format!(
+            Err(corrupt(format_args!(
                 "block pointer {raw} is outside the file system"
             )))
         }
     }
 
     /// Reads slot `slot` of an indirect block.
+    #[inline]
     pub fn slot(&self, block: BlockNo, slot: u64) -> Res<BlockNo> {
         self.pointer(self.pm.load(block.addr() + slot * 8)?)
     }
 
     /// Byte offset of the root record.
+    #[inline]
     pub fn root_record(&self) -> Res<u64> {
         let root = self.pointer(self.pm.load(at::SUPER_ROOT)?)?;
         if root.is_null() {
-            return Err(Fault::Corrupt("the super block has no root record".into()));
+            return Err(corrupt(format_args!("the super block has no root record")));
         }
         Ok(root.addr())
     }
 
     /// The tree that is stored at `addr` (a height-and-root word, then the size at
     /// `size_at`).
+    #[inline]
     fn tree_at(&self, ha_at: u64, size_at: u64) -> Res<Tree> {
         let tree = Tree {
             ha: HeightAddr(self.pm.load(ha_at)?),
@@ -74,27 +85,30 @@ impl<P: Pmem> Volume<P> {
         if tree.size > 0 {
             self.pointer(tree.ha.block().0)?;
             if tree.ha.height() > MAX_HEIGHT {
-                return Err(Fault::Corrupt(format!("tree height {}", tree.ha.height())));
+                return Err(corrupt(format_args!("tree height {}", tree.ha.height())));
             }
         }
         if tree.size > vfs::SIZE_MAX {
-            return Err(Fault::Corrupt(format!("file size {}", tree.size)));
+            return Err(corrupt(format_args!("file size {}", tree.size)));
         }
         Ok(tree)
     }
 
     /// The inode file's tree.
+    #[inline]
     pub fn inode_file(&self) -> Res<Tree> {
         let at = self.root_record()?;
         self.tree_at(at, at + at::ROOT_SIZE)
     }
 
     /// The tree of the inode at `addr`.
+    #[inline]
     pub fn tree(&self, addr: u64) -> Res<Tree> {
         self.tree_at(addr + at::HA, addr + at::SIZE)
     }
 
     /// Leaf number `leaf` of a tree; null for a hole or past the end.
+    #[inline]
     pub fn leaf(&self, tree: &Tree, leaf: u64) -> Res<BlockNo> {
         let mut height = tree.ha.height();
         if leaf >= tree.valid_leaves() || leaf >= span(height) {
@@ -108,7 +122,19 @@ impl<P: Pmem> Volume<P> {
         Ok(block)
     }
 
+    /// Byte offset of the slot that points to leaf number `leaf`, which is not null.
+    /// `None`: the leaf is the root.
+    pub fn slot_of(&self, tree: &Tree, leaf: u64) -> Res<Option<u64>> {
+        let (mut height, mut block) = (tree.ha.height(), tree.ha.block());
+        while height > 1 {
+            height -= 1;
+            block = self.slot(block, leaf / span(height) % FANOUT)?;
+        }
+        Ok((height > 0).then(|| block.addr() + leaf % FANOUT * 8))
+    }
+
     /// Byte offset of an inode on the medium.
+    #[inline]
     pub fn inode_addr(&self, ino: Ino) -> Res<u64> {
         let byte = (ino.0.wrapping_sub(1))
             .checked_mul(INODE)
@@ -119,7 +145,7 @@ impl<P: Pmem> Volume<P> {
         }
         let leaf = self.leaf(&file, byte / BLOCK)?;
         if leaf.is_null() {
-            return Err(Fault::Corrupt(format!(
+            return Err(corrupt(format_args!(
                 "inode {ino} lies in a hole of the inode file"
             )));
         }
@@ -127,6 +153,7 @@ impl<P: Pmem> Volume<P> {
     }
 
     /// Reads a whole inode.
+    #[inline]
     pub fn inode(&self, addr: u64) -> Res<Inode> {
         let mut bytes = [0; INODE as usize];
         self.pm.read(addr, &mut bytes)?;

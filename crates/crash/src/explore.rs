@@ -2,7 +2,7 @@
 
 use crate::id::{FailureId, ScriptRef};
 use crate::state::{Model, mix};
-use crate::system::System;
+use crate::system::PmemSystem;
 use crate::trial::{Failure, Run, Start};
 use crate::walk::{Limits, Tally};
 use crate::{Enumerated, FailureReport, Options, Outcome, Progress};
@@ -56,8 +56,10 @@ const MAX_LEN: usize = 100_000;
 fn workloads(options: &Options) -> (Vec<ScriptRef>, Vec<Enumerated>) {
     let (mut all, mut parts) = (Vec::new(), Vec::new());
     let longest = options.ops.min(3);
-    let lengths = |tree: &Tree| (1..=longest).map(|ops| (*tree, ops)).collect::<Vec<_>>();
-    for (tree, ops) in options.trees.iter().flat_map(lengths) {
+    let trees = options.trees.iter().map(|tree| (*tree, longest));
+    let singles = options.singles.iter().map(|tree| (*tree, longest.min(1)));
+    let lengths = |(tree, longest)| (1..=longest).map(move |ops| (tree, ops));
+    for (tree, ops) in trees.chain(singles).flat_map(lengths) {
         let of = tree.count(ops);
         let sample = options.sample.filter(|n| ops == longest && *n < of);
         let indices = match sample {
@@ -90,7 +92,7 @@ fn draw(seed: u64, of: u64, sample: u64) -> Vec<u64> {
 
 /// One thread's part.
 struct Worker<'a> {
-    system: &'a dyn System,
+    system: &'a PmemSystem,
     options: &'a Options,
     starts: Starts<'a>,
     tally: Tally,
@@ -100,7 +102,7 @@ struct Worker<'a> {
 
 /// The trees that one thread needed so far.
 struct Starts<'a> {
-    system: &'a dyn System,
+    system: &'a PmemSystem,
     model: Model,
     made: Vec<(Tree, Start)>,
 }
@@ -121,7 +123,7 @@ impl Starts<'_> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(system: &'a dyn System, options: &'a Options) -> Self {
+    fn new(system: &'a PmemSystem, options: &'a Options) -> Self {
         Self {
             system,
             options,
@@ -222,7 +224,7 @@ struct Shared {
 /// # Errors
 /// The system cannot even be formatted, opened, or set up.
 pub fn explore(
-    system: &dyn System,
+    system: &PmemSystem,
     options: &Options,
     progress: &(dyn Fn(&Progress) + Sync),
 ) -> Result<Outcome, String> {
@@ -253,7 +255,7 @@ pub fn explore(
 }
 
 fn drain<'a>(
-    system: &'a dyn System,
+    system: &'a PmemSystem,
     options: &'a Options,
     work: &[ScriptRef],
     shared: &Shared,
@@ -287,7 +289,7 @@ fn drain<'a>(
 }
 
 fn outcome(
-    system: &dyn System,
+    system: &PmemSystem,
     options: &Options,
     shared: Shared,
     workers: Vec<Worker<'_>>,
@@ -332,7 +334,7 @@ fn outcome(
 /// # Errors
 /// As [`explore`], and if `script` is no script.
 pub fn explore_script(
-    system: &dyn System,
+    system: &PmemSystem,
     script: &str,
     options: &Options,
 ) -> Result<Option<FailureReport>, String> {
@@ -347,7 +349,7 @@ pub fn explore_script(
 ///
 /// # Errors
 /// `id` is of another system, or names nothing that exists.
-pub fn replay(system: &dyn System, id: &FailureId) -> Result<Option<FailureReport>, String> {
+pub fn replay(system: &PmemSystem, id: &FailureId) -> Result<Option<FailureReport>, String> {
     if system.id() != id.system {
         return Err(format!(
             "{id} is of the system {}, not {}",
@@ -405,6 +407,20 @@ mod tests {
             });
             assert_eq!(all.len() as u64, enumerated + 7);
             assert!(parts.iter().all(|part| part.taken == part.of));
+        }
+    }
+
+    #[test]
+    fn trees_for_singles_give_scripts_of_one_operation() {
+        for ops in 0..=2 {
+            let options = Options {
+                ops,
+                singles: vec![Tree::Crowded],
+                ..Options::default()
+            };
+            let small = (1..=ops).map(|ops| Tree::Small.count(ops)).sum::<u64>();
+            let crowded = if ops == 0 { 0 } else { Tree::Crowded.count(1) };
+            assert_eq!(distinct(&options).0.len() as u64, small + crowded);
         }
     }
 

@@ -22,7 +22,7 @@ use vfs::script::generate::Tree;
 /// The id of a failure. Text both ways; see the module for the form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailureId {
-    /// [`System::id`](crate::System::id).
+    /// [`System::id`](vfs::System::id).
     pub system: String,
     /// Persistence model.
     pub model: Model,

@@ -4,7 +4,7 @@
 //! states that a power cut could leave at any moment, lets the file system recover from
 //! each, and demands what its declared guarantees promise.
 //!
-//! - [`System`]: what takes part (format, open, check).
+//! - [`PmemSystem`]: what takes part (format, open, check); engines implement it.
 //! - [`explore`]: all short scripts, sampled and random longer ones; [`explore_script`]:
 //!   one script; [`replay`]: one failure, by its [`FailureId`].
 //!
@@ -31,4 +31,4 @@ pub use explore::{explore, explore_script, replay};
 pub use id::FailureId;
 pub use report::{Enumerated, FailureReport, Options, Outcome, Progress};
 pub use state::Model;
-pub use system::System;
+pub use system::PmemSystem;

@@ -10,7 +10,7 @@
 
 use crate::sabotage::{Sabotage, hit};
 use crate::state::{Policy, StatePmem, mix};
-use crate::system::System;
+use crate::system::PmemSystem;
 use crate::walk::{Judge, Recovery, Verdict};
 use medium::Pmem;
 use medium::recording::Event;
@@ -162,7 +162,7 @@ pub(crate) fn same_content(a: &Snapshot, b: &Snapshot) -> bool {
 
 /// Judges crash states of one system against one demand.
 pub(crate) struct FsJudge<'a> {
-    pub system: &'a dyn System,
+    pub system: &'a PmemSystem,
     pub demand: Demand<'a>,
 }
 
@@ -223,9 +223,9 @@ impl FsJudge<'_> {
 
 /// O3.
 pub(crate) fn sound(
-    system: &dyn System,
+    system: &PmemSystem,
     fs: &dyn FileSystem,
-    pm: &dyn Pmem,
+    pm: &(dyn Pmem + 'static),
     when: &str,
 ) -> Result<(), String> {
     let findings = fs.audit();

@@ -16,6 +16,8 @@ pub struct Options {
     pub sample: Option<u64>,
     /// What the enumerated scripts start from.
     pub trees: Vec<Tree>,
+    /// Further trees, on which enumerated scripts have one operation at most.
+    pub singles: Vec<Tree>,
     /// Number of long random scripts.
     pub random_scripts: u64,
     /// Operations in each of them.
@@ -44,6 +46,7 @@ impl Default for Options {
         Self {
             ops: 2,
             trees: vec![Tree::Small],
+            singles: Vec::new(),
             sample: None,
             random_scripts: 0,
             random_len: 200,
@@ -76,7 +79,7 @@ pub struct Progress {
 /// limits of time or failures struck.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
-    /// [`System::id`](crate::System::id).
+    /// [`System::id`](vfs::System::id).
     pub system: String,
     /// Persistence model.
     pub model: Model,

@@ -101,16 +101,39 @@ struct Decision {
     choices: u32,
 }
 
-/// Stores of one cell that are not durable.
+/// What a cell may hold: the words that differ from its durable content, in order.
+type Content = Vec<(usize, u64)>;
+
+/// What is not known of one cell, or not durable.
 #[derive(Debug, Clone, Default)]
 struct Pending {
+    /// A crash left one of these in the cell, unknown which, the durable content first.
+    /// Empty: the durable content.
+    left: Vec<Content>,
     /// Word within the cell, and the whole word after the store.
     stores: Vec<(u32, u64)>,
     /// How many of them the next fence makes durable.
     flushed: usize,
-    /// A crash froze the cell: it holds one of its values, unknown which; flushing and
-    /// fencing no longer changes that.
-    frozen: bool,
+}
+
+impl Pending {
+    fn is_settled(&self) -> bool {
+        self.stores.is_empty() && self.left.len() <= 1
+    }
+
+    /// `word` was made durable: whatever a crash left in it is gone.
+    fn overwrite(&mut self, word: usize) {
+        for content in std::mem::take(&mut self.left) {
+            let without = content.into_iter().filter(|(w, _)| *w != word).collect();
+            push_new(&mut self.left, without);
+        }
+    }
+}
+
+fn push_new(all: &mut Vec<Content>, content: Content) {
+    if !all.contains(&content) {
+        all.push(content);
+    }
 }
 
 enum Undo {
@@ -231,7 +254,8 @@ impl StatePmem {
         let last = pending.stores.iter().rev().find(|(s, _)| *s == slot);
         let old = last.map_or_else(|| self.words[word].load(Relaxed), |(_, v)| *v);
         let new = stored(unit, old);
-        if new != old {
+        // Where a crash left the word undecided, `old` may not be what it holds.
+        if new != old || !pending.left.is_empty() {
             pending.stores.push((slot, new));
             if self.set_open(cell, true) {
                 inner.undo.push(Undo::Closed(cell));
@@ -240,13 +264,13 @@ impl StatePmem {
         if nt {
             Self::in_flight(&mut inner.in_flight, cell, pending);
         }
-        if pending.stores.is_empty() {
+        if pending.is_settled() {
             inner.pending.remove(&cell);
         }
     }
 
     fn in_flight(list: &mut Vec<u32>, cell: u32, pending: &mut Pending) {
-        if pending.frozen || pending.stores.is_empty() {
+        if pending.stores.is_empty() {
             return;
         }
         if pending.flushed == 0 {
@@ -271,11 +295,13 @@ impl StatePmem {
             let Some(mut p) = inner.pending.remove(&cell) else {
                 continue;
             };
-            for (slot, value) in p.stores.drain(..p.flushed) {
-                self.put(inner, self.word_of(cell, slot), value, true);
+            let flushed = std::mem::take(&mut p.flushed);
+            for (slot, value) in p.stores.drain(..flushed).collect::<Vec<_>>() {
+                let word = self.word_of(cell, slot);
+                self.put(inner, word, value, true);
+                p.overwrite(word);
             }
-            p.flushed = 0;
-            if !p.stores.is_empty() {
+            if !p.is_settled() {
                 inner.pending.insert(cell, p);
             } else if self.set_open(cell, false) {
                 inner.undo.push(Undo::Open(cell));
@@ -320,8 +346,13 @@ impl StatePmem {
         let inner = self.inner.lock();
         let of_cell = |(cell, p): (&u32, &Pending)| {
             let seed = mix(u64::from(*cell), p.flushed as u64);
+            let of_word = |h, word: u64, value: u64| mix(h, mix(word, value));
+            let left = p.left.iter().fold(seed, |h, content| {
+                let words = content.iter();
+                words.fold(mix(h, 0), |h, (w, v)| of_word(h, *w as u64, *v))
+            });
             let stores = p.stores.iter();
-            stores.fold(seed, |h, (slot, v)| mix(h, mix(u64::from(*slot), *v)))
+            stores.fold(left, |h, (slot, v)| of_word(h, u64::from(*slot), *v))
         };
         let pending = inner.pending.iter().map(of_cell);
         mix(
@@ -413,9 +444,7 @@ impl StatePmem {
         self.inner.lock().hash
     }
 
-    /// Starts recording what is stored through [`Pmem`]. While it is on, a store to an
-    /// undecided cell decides it first, so that the trace makes sense after a second
-    /// crash.
+    /// Starts recording what is stored through [`Pmem`].
     pub(crate) fn record(&self) {
         self.inner.lock().record = Some(Vec::new());
     }
@@ -431,14 +460,15 @@ impl StatePmem {
         let cells = self.pending_cells();
         let mut inner = self.inner.lock();
         for cell in cells {
-            let choices = self.contents(&inner, cell);
+            let choices = self.contents_now(&inner, cell);
             let pick = policy.pick(cell, choices.len() as u32) as usize;
             self.settle(&mut inner, cell, &choices[pick]);
         }
     }
 
     /// Makes a crash permanent up to [`leave`](Self::leave): the cells of `decisions`
-    /// hold their choice durably; the others stay undecided, but frozen.
+    /// hold their choice durably; the others hold what that crash left, still undecided
+    /// whatever is stored over a part of it later.
     pub(crate) fn enter(&self, decisions: &[(u32, u32)]) -> Level {
         let mut inner = self.inner.lock();
         let level = Level {
@@ -449,15 +479,19 @@ impl StatePmem {
             floor: inner.floor,
         };
         for (cell, choice) in decisions {
-            let mut contents = self.contents(&inner, *cell);
+            let mut contents = self.contents_now(&inner, *cell);
             let pick = (*choice as usize).min(contents.len() - 1);
             let content = contents.swap_remove(pick);
             self.settle(&mut inner, *cell, &content);
             inner.pending.remove(cell);
         }
-        for p in inner.pending.values_mut() {
-            p.frozen = true;
-            p.flushed = 0;
+        for (cell, p) in std::mem::take(&mut inner.pending) {
+            let left = self.contents(&p, cell);
+            let undecided = Pending {
+                left,
+                ..Pending::default()
+            };
+            inner.pending.insert(cell, undecided);
         }
         inner.floor = inner.undo.len();
         level
@@ -538,23 +572,33 @@ impl StatePmem {
 
     /// The distinct contents that a crash may leave in `cell`: for each, the words that
     /// differ from the durable content. The first is the durable content itself.
-    fn contents(&self, inner: &Inner, cell: u32) -> Vec<Vec<(usize, u64)>> {
-        let mut all = vec![Vec::new()];
-        let mut now: Vec<(usize, u64)> = Vec::new();
-        let stores = inner.pending.get(&cell).map_or(&[][..], |p| &p.stores);
-        for (slot, value) in stores {
-            let word = self.word_of(cell, *slot);
-            let base = self.words[word].load(Relaxed);
-            now.retain(|(w, _)| *w != word);
-            if *value != base {
-                now.push((word, *value));
-                now.sort_unstable();
-            }
-            if !all.contains(&now) {
-                all.push(now.clone());
+    fn contents(&self, pending: &Pending, cell: u32) -> Vec<Content> {
+        let mut all = Vec::new();
+        let durable = [Content::new()];
+        let left = match &pending.left[..] {
+            [] => &durable,
+            left => left,
+        };
+        for content in left {
+            let mut now = content.clone();
+            push_new(&mut all, now.clone());
+            for (slot, value) in &pending.stores {
+                let word = self.word_of(cell, *slot);
+                now.retain(|(w, _)| *w != word);
+                if *value != self.words[word].load(Relaxed) {
+                    now.push((word, *value));
+                    now.sort_unstable();
+                }
+                push_new(&mut all, now.clone());
             }
         }
         all
+    }
+
+    /// [`contents`](Self::contents) of a cell that may have nothing to decide.
+    fn contents_now(&self, inner: &Inner, cell: u32) -> Vec<Content> {
+        let pending = inner.pending.get(&cell);
+        pending.map_or_else(|| vec![Content::new()], |p| self.contents(p, cell))
     }
 
     fn settle(&self, inner: &mut Inner, cell: u32, content: &[(usize, u64)]) {
@@ -570,7 +614,7 @@ impl StatePmem {
         if !self.is_open(cell) {
             return;
         }
-        let contents = self.contents(inner, cell);
+        let contents = self.contents_now(inner, cell);
         let choices = contents.len() as u32;
         let mut choice = 0;
         if let (Some(policy), true) = (inner.tail, choices > 1) {
@@ -622,8 +666,10 @@ impl StatePmem {
         }
     }
 
-    /// A store by recovery or by what runs after it. It overrides an undecided cell that
-    /// it covers wholly, unless the stores are recorded.
+    /// A store by recovery or by what runs after it. An undecided cell that it covers
+    /// wholly needs no choice: what a crash left there is not seen any more. (A second
+    /// crash before the store is durable may still bring it back: [`Pending::left`].)
+    /// Of one that it covers in part the rest is chosen here, so such stores branch.
     fn store_now(&self, off: u64, bytes: &[u8], nt: bool) {
         let mut inner = self.inner.lock();
         if let Err(e) = self.in_range(off, bytes.len() as u64) {
@@ -637,7 +683,7 @@ impl StatePmem {
             if self.is_open(cell) {
                 let start = u64::from(cell) * self.model.cell_bytes();
                 let covered = off <= start && start + self.model.cell_bytes() <= end;
-                if covered && inner.record.is_none() {
+                if covered {
                     self.settle(&mut inner, cell, &[]);
                 } else {
                     self.decide(&mut inner, cell);

@@ -5,7 +5,6 @@
 //! commit). A record is one call: its length in words, its time, its kind, two numbers,
 //! and a string, padded.
 
-use crate::System;
 use medium::{MediumError, Pmem};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -46,7 +45,7 @@ pub(crate) enum ToyBug {
 /// The toy as the explorer sees it.
 pub(crate) struct Toy(pub ToyBug);
 
-impl System for Toy {
+impl System<dyn Pmem> for Toy {
     fn id(&self) -> String {
         format!("toy-{:?}", self.0)
     }

@@ -4,7 +4,7 @@ use crate::id::Spot;
 use crate::oracle::{Demand, Expected, FsJudge, oldest_allowed, panic_text, same_content, sound};
 use crate::sabotage::{Sabotage, hit};
 use crate::state::{Model, StatePmem};
-use crate::system::System;
+use crate::system::PmemSystem;
 use crate::walk::{Found, Limits, Tally, Walk, revisit};
 use medium::recording::Event;
 use medium::{MemoryPmem, Pmem, Recording, Unit, WORD_BYTES};
@@ -38,7 +38,7 @@ pub(crate) struct Start {
 impl Start {
     /// A file system on which `setup` was run.
     pub(crate) fn new(
-        system: &dyn System,
+        system: &PmemSystem,
         persistence: Model,
         setup: &Script,
     ) -> Result<Self, String> {
@@ -76,7 +76,7 @@ fn words_of(pm: &dyn Pmem) -> Result<Vec<u64>, String> {
 
 /// A script as it ran.
 pub(crate) struct Run<'a> {
-    system: &'a dyn System,
+    system: &'a PmemSystem,
     start: &'a Start,
     guarantees: Guarantees,
     trace: Vec<Event>,
@@ -96,7 +96,7 @@ fn time_of(op: usize) -> Timestamp {
 impl<'a> Run<'a> {
     /// Runs `script` on the system and on the model, side by side.
     pub(crate) fn record(
-        system: &'a dyn System,
+        system: &'a PmemSystem,
         start: &'a Start,
         script: &Script,
     ) -> Result<Self, Failure> {
@@ -112,7 +112,7 @@ impl<'a> Run<'a> {
     }
 
     fn side_by_side(
-        system: &'a dyn System,
+        system: &'a PmemSystem,
         start: &'a Start,
         script: &Script,
         done: &std::cell::Cell<usize>,

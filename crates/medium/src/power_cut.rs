@@ -210,6 +210,12 @@ impl<P: Pmem> PowerCut<P> {
         self.fences_left.store(fences, SeqCst);
     }
 
+    /// Forgets an armed cut.
+    pub fn disarm(&self) {
+        self.stores_left.store(NEVER, SeqCst);
+        self.fences_left.store(NEVER, SeqCst);
+    }
+
     /// What the cut did, if there was one.
     pub fn outcome(&self) -> Option<Result<CutReport, MediumError>> {
         match *self.power.read().unwrap_or_else(PoisonError::into_inner) {

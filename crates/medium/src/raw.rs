@@ -94,6 +94,10 @@ pub(crate) unsafe fn store_units(dst: *mut u8, bytes: &[u8]) {
         // SAFETY: eight aligned bytes, valid by the caller's promise.
         return unsafe { store_word(dst, word) };
     }
+    if bytes.len() < 8 && (dst as usize) % 8 + bytes.len() <= 8 {
+        // SAFETY: inside one word, valid by the caller's promise.
+        return unsafe { store_narrow(dst, bytes) };
+    }
     let head = ((dst as usize).wrapping_neg() % 8).min(bytes.len());
     let (head, rest) = bytes.split_at(head);
     let (words, tail) = rest.as_chunks::<8>();
@@ -122,6 +126,7 @@ unsafe fn store_word(dst: *mut u8, word: [u8; 8]) {
 ///
 /// # Safety
 /// As [`store_units`].
+#[inline]
 unsafe fn store_narrow(mut dst: *mut u8, mut bytes: &[u8]) {
     while let Some(most) = bytes.len().checked_ilog2() {
         let len = 1 << most.min(2).min((dst as usize).trailing_zeros());

@@ -2,7 +2,6 @@
 
 use super::ops::Op;
 use super::{Kind, Row};
-use crate::Engine;
 use bpfs::Mode;
 
 /// One goal: an engine's median beside another target's.
@@ -92,15 +91,16 @@ pub(super) fn judge(rows: &[Row], targets: &[(String, Kind)]) -> Vec<Goal> {
 
 /// The ablation modes exist to be slower.
 fn has_goals(kind: Kind) -> bool {
-    matches!(
-        kind,
-        Kind::Engine(Engine::Bpfs(None | Some(Mode::Other | Mode::Log)))
-    )
+    let Kind::Engine(engine) = kind else {
+        return false;
+    };
+    engine.has_medium() && matches!(engine.mode(), None | Some(Mode::Other | Mode::Log))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Engine;
 
     fn row(target: &str, op: Op, ns_median: f64) -> Row {
         Row {
@@ -117,8 +117,8 @@ mod tests {
     #[test]
     fn goals_compare_medians_of_one_run() {
         let targets = [
-            ("bpfs".to_owned(), Kind::Engine(Engine::Bpfs(None))),
-            ("model".to_owned(), Kind::Engine(Engine::Model)),
+            ("bpfs".to_owned(), Kind::Engine(Engine::BPFS)),
+            ("model".to_owned(), Kind::Engine(Engine::MODEL)),
             ("/dev/shm".to_owned(), Kind::Tmpfs),
             ("ext4".to_owned(), Kind::Ext4),
         ];
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn no_goals_without_a_target_to_compare_with() {
-        let targets = [("bpfs".to_owned(), Kind::Engine(Engine::Bpfs(None)))];
+        let targets = [("bpfs".to_owned(), Kind::Engine(Engine::BPFS))];
         assert_eq!(judge(&[row("bpfs", Op::Create, 9.0)], &targets), []);
     }
 }

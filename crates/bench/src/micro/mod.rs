@@ -6,25 +6,26 @@
 //! half one by one, less the clock's cost, which gives the tail. The medium's counters
 //! come from a pass of their own, so that counting does not slow the timed one.
 
+mod counted;
 mod floor;
 mod goals;
-mod ops;
-mod surface;
+pub(crate) mod ops;
+pub(crate) mod surface;
+mod timer;
 
 use crate::error::{Context, Error, Result};
 use crate::machine::{Machine, Pinned};
+use crate::matrix::{Cell, Matrix};
 use crate::table::{self, Grid};
-use crate::{Engine, detached, images, stats};
+use crate::{Engine, detached, stats};
 pub use goals::Goal;
-use medium::{Counting, MemoryPmem};
-use ops::{Meter, Op, Slice};
+use ops::{Op, Slice};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Instant;
 use surface::{Directory, Surface};
+use timer::Timer;
 
 /// Operations timed together for the median.
 pub const BATCH: usize = 16;
@@ -34,9 +35,6 @@ const SLICE: usize = 128;
 
 /// Slices that warm the targets up and are not counted.
 const WARM_UP: u32 = 2;
-
-/// Operations of each kind in the counted pass.
-const COUNTED: usize = 64;
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -58,7 +56,7 @@ impl Default for Options {
     /// BPFS beside tmpfs, 100 rounds.
     fn default() -> Self {
         Self {
-            types: vec![Engine::Bpfs(None)],
+            types: vec![Engine::BPFS],
             dirs: Vec::new(),
             with_tmpfs: true,
             with_ext4: false,
@@ -84,6 +82,16 @@ pub struct Row {
     pub fences: Option<f64>,
     /// Bytes stored per operation; `None` for a directory.
     pub bytes: Option<f64>,
+}
+
+impl Cell for Row {
+    fn column(&self) -> &str {
+        &self.target
+    }
+
+    fn line(&self) -> &str {
+        self.op
+    }
 }
 
 /// The figures of one run. As JSON, the rows.
@@ -182,7 +190,7 @@ impl Target {
 fn targets(options: &Options) -> Result<Vec<Target>> {
     let mut targets = Vec::new();
     for engine in &options.types {
-        let surface = surface::Engine::new(images::on_shared_memory(*engine)?)?;
+        let surface = surface::Engine::new(engine.fresh()?)?;
         targets.push(Target::new(
             engine.to_string(),
             Kind::Engine(*engine),
@@ -219,76 +227,12 @@ fn kind_of(dir: &Path) -> Result<Kind> {
     })
 }
 
-/// Samples of one operation, in nanoseconds per operation.
-#[derive(Default)]
-struct Samples {
-    batches: Vec<f64>,
-    singles: Vec<f64>,
-}
-
-/// Times operations.
-struct Timer {
-    samples: BTreeMap<Op, Samples>,
-    clock_ns: f64,
-    singles_first: bool,
-}
-
-impl Timer {
-    fn new() -> Self {
-        Self {
-            samples: BTreeMap::new(),
-            clock_ns: clock_cost(),
-            singles_first: false,
-        }
-    }
-
-    fn forget(&mut self) {
-        self.samples.clear();
-    }
-}
-
-/// What two readings of the clock cost when nothing lies between them.
-fn clock_cost() -> f64 {
-    let mut samples: Vec<f64> = (0..1000)
-        .map(|_| Instant::now().elapsed().as_nanos() as f64)
-        .collect();
-    stats::median(&mut samples).unwrap_or_default()
-}
-
-impl Meter for Timer {
-    fn run(&mut self, op: Op, n: usize, call: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
-        let samples = self.samples.entry(op).or_default();
-        let half = n / 2;
-        for (part, range) in [0..half, half..n].into_iter().enumerate() {
-            if (part == 0) == self.singles_first {
-                for i in range {
-                    let start = Instant::now();
-                    call(i)?;
-                    let ns = start.elapsed().as_nanos() as f64 - self.clock_ns;
-                    samples.singles.push(ns.max(0.0));
-                }
-            } else {
-                for first in range.clone().step_by(BATCH) {
-                    let last = (first + BATCH).min(range.end);
-                    let start = Instant::now();
-                    for i in first..last {
-                        call(i)?;
-                    }
-                    let ns = start.elapsed().as_nanos() as f64;
-                    samples.batches.push(ns / (last - first) as f64);
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
 fn report(targets: Vec<Target>, options: &Options, machine: Machine) -> Result<Report> {
     let mut rows = Vec::new();
     let mut kinds = Vec::new();
     for mut target in targets {
         let counts = match target.kind {
-            Kind::Engine(engine) => count(engine)?,
+            Kind::Engine(engine) => counted::count(engine)?,
             _ => BTreeMap::new(),
         };
         for op in Op::ALL {
@@ -319,50 +263,6 @@ fn tenths(x: f64) -> f64 {
     (x * 10.0).round() / 10.0
 }
 
-/// Averages of the counted pass.
-struct PerOp {
-    flushes: f64,
-    fences: f64,
-    bytes: f64,
-}
-
-/// Reads the medium's counters around each operation.
-struct Counter {
-    pm: Arc<Counting<MemoryPmem>>,
-    seen: BTreeMap<Op, PerOp>,
-}
-
-impl Meter for Counter {
-    fn run(&mut self, op: Op, n: usize, call: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
-        let before = self.pm.snapshot();
-        (0..n).try_for_each(call)?;
-        let counts = self.pm.snapshot() - before;
-        let per_op = |total: u64| (total as f64 / n as f64 * 100.0).round() / 100.0;
-        let average = PerOp {
-            flushes: per_op(counts.flushed_lines),
-            fences: per_op(counts.fences),
-            bytes: per_op(counts.bytes()),
-        };
-        self.seen.insert(op, average);
-        Ok(())
-    }
-}
-
-/// Counts what each operation does to the medium; nothing where there is none.
-fn count(engine: Engine) -> Result<BTreeMap<Op, PerOp>> {
-    let Engine::Bpfs(mode) = engine else {
-        return Ok(BTreeMap::new());
-    };
-    let counted = images::counted(mode)?;
-    let mut counter = Counter {
-        pm: counted.pm,
-        seen: BTreeMap::new(),
-    };
-    let mut surface = surface::Engine::new(counted.fs)?;
-    Slice::new(COUNTED).run(&mut surface, &mut counter)?;
-    Ok(counter.seen)
-}
-
 fn notes(options: &Options) -> Vec<String> {
     let mut notes = vec![
         format!(
@@ -390,55 +290,33 @@ fn notes(options: &Options) -> Vec<String> {
 }
 
 impl Report {
-    /// One operation on one target.
-    pub(crate) fn find(&self, target: &str, op: &str) -> Option<&Row> {
-        self.rows.iter().find(|r| r.target == target && r.op == op)
-    }
-
-    /// The targets, in the order of the options.
-    pub(crate) fn targets(&self) -> Vec<&str> {
-        let mut targets: Vec<_> = self.rows.iter().map(|r| r.target.as_str()).collect();
-        targets.dedup();
-        targets
+    /// The rows by operation and target.
+    pub(crate) fn matrix(&self) -> Matrix<'_, Row> {
+        Matrix::of(&self.rows)
     }
 
     /// Medians and tails, a row for each operation, a pair of columns for each target;
     /// then the counters of the engines.
     pub(crate) fn grid(&self) -> Grid {
-        let targets = self.targets();
-        let counted: Vec<_> = targets
-            .iter()
-            .filter(|t| {
-                self.rows
-                    .iter()
-                    .any(|r| r.target == **t && r.bytes.is_some())
-            })
-            .collect();
-        let mut heads = vec!["op".to_owned()];
-        heads.extend(
-            targets
-                .iter()
-                .flat_map(|t| [format!("{t} ns"), "p99".into()]),
+        let times = self.matrix().grid(
+            "op",
+            |target| vec![format!("{target} ns"), "p99".into()],
+            |_, row| {
+                [row.map(|r| r.ns_median), row.map(|r| r.ns_p99)]
+                    .map(table::figure)
+                    .to_vec()
+            },
         );
-        heads.extend(
-            counted
-                .iter()
-                .flat_map(|t| [format!("{t} lines"), "fences".into(), "bytes".into()]),
+        let counted = self.rows.iter().filter(|r| r.bytes.is_some());
+        let counters = Matrix::of(counted).grid(
+            "op",
+            |target| vec![format!("{target} lines"), "fences".into(), "bytes".into()],
+            |_, row| {
+                let counters = row.map_or([None; 3], |r| [r.flushes, r.fences, r.bytes]);
+                counters.map(table::figure).to_vec()
+            },
         );
-        let rows = Op::ALL.map(|op| {
-            let mut cells = vec![op.name().to_owned()];
-            for row in targets.iter().filter_map(|t| self.find(t, op.name())) {
-                cells.extend([row.ns_median, row.ns_p99].map(|x| table::figure(Some(x))));
-            }
-            for row in counted.iter().filter_map(|t| self.find(t, op.name())) {
-                cells.extend([row.flushes, row.fences, row.bytes].map(table::figure));
-            }
-            cells
-        });
-        Grid {
-            heads,
-            rows: rows.to_vec(),
-        }
+        times.beside(counters)
     }
 }
 

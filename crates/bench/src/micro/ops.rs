@@ -7,11 +7,11 @@ use crate::Result;
 use std::ffi::CString;
 
 /// Bytes of a block: the size of most reads and writes here.
-pub(super) const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 
 /// Blocks of the file that is read and overwritten: 4 MiB, more than a core's own caches
 /// and less than its TLB reaches.
-pub(super) const FILE_BLOCKS: u64 = 1024;
+pub(crate) const FILE_BLOCKS: u64 = 1024;
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -153,6 +153,7 @@ impl Slice {
         let n = self.names.len();
         let (blocks, data) = (&self.blocks, &self.data);
         let first = blocks[0];
+        let mut stamp = self.random.u64(..);
         meter.run(Op::WriteSeq, n, &mut |i| {
             target.write((first + i as u64) % FILE_BLOCKS * BLOCK as u64, data)
         })?;
@@ -162,7 +163,9 @@ impl Slice {
         meter.run(Op::Overwrite8, n, &mut |i| {
             // Another word in each block, so that all cache sets take part.
             let word = (blocks[i] * 8) % BLOCK as u64;
-            target.write(blocks[i] * BLOCK as u64 + word, &data[..8])
+            // And other bytes each time: an engine need not store what is there already.
+            stamp = stamp.wrapping_add(0x0101_0101_0101_0101);
+            target.write(blocks[i] * BLOCK as u64 + word, &stamp.to_le_bytes())
         })?;
         meter.run(Op::Overwrite4k, n, &mut |_| target.write(0, data))?;
         meter.run(Op::WriteFsync, n, &mut |i| {

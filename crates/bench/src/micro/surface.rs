@@ -17,13 +17,13 @@ use vfs::{Ctx, FileSystem, Ino, OpenFlags, RenameFlags};
 
 /// Which of the two directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(crate) enum Place {
     A,
     B,
 }
 
 /// One target: two directories, a file of [`FILE_BLOCKS`] blocks, a log that is empty.
-pub(super) trait Surface {
+pub(crate) trait Surface {
     fn create(&mut self, dir: Place, name: &CStr) -> Result<()>;
     fn open(&mut self, dir: Place, name: &CStr) -> Result<()>;
     fn unlink(&mut self, dir: Place, name: &CStr) -> Result<()>;
@@ -40,7 +40,7 @@ pub(super) trait Surface {
 }
 
 /// A file system called in this process.
-pub(super) struct Engine {
+pub(crate) struct Engine {
     fs: Arc<dyn FileSystem>,
     cx: Ctx,
     dirs: [Ino; 2],
@@ -51,12 +51,24 @@ pub(super) struct Engine {
 impl Engine {
     /// Prepares a fresh file system. The references to what is prepared are never
     /// given back: the file system goes away with the value.
-    pub(super) fn new(fs: Arc<dyn FileSystem>) -> Result<Self> {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>) -> Result<Self> {
+        Self::in_dir(fs, Ino::ROOT)
+    }
+
+    /// As [`new`](Self::new), in a new directory `home` of a file system that has other
+    /// users.
+    pub(crate) fn below(fs: Arc<dyn FileSystem>, home: &str) -> Result<Self> {
+        let made = fs.mkdir(&Ctx::root(), Ino::ROOT, home.as_bytes(), 0o755);
+        let home = made.what(|| "preparing an engine".to_owned())?.ino;
+        Self::in_dir(fs, home)
+    }
+
+    fn in_dir(fs: Arc<dyn FileSystem>, home: Ino) -> Result<Self> {
         let cx = Ctx::root();
         let what = || "preparing an engine".to_owned();
-        let dir = |name: &[u8]| fs.mkdir(&cx, Ino::ROOT, name, 0o755).what(what);
+        let dir = |name: &[u8]| fs.mkdir(&cx, home, name, 0o755).what(what);
         let dirs = [dir(b"a")?.ino, dir(b"b")?.ino];
-        let make = |name: &[u8]| fs.create(&cx, Ino::ROOT, name, 0o644).what(what);
+        let make = |name: &[u8]| fs.create(&cx, home, name, 0o644).what(what);
         let (file, log) = (make(b"file")?.ino, make(b"log")?.ino);
         for block in 0..FILE_BLOCKS {
             fs.write(&cx, file, block * BLOCK as u64, &[1; BLOCK])
@@ -162,7 +174,7 @@ impl Surface for Engine {
 
 /// A directory of a kernel file system, reached by descriptor only: the file system may
 /// already be detached from the tree.
-pub(super) struct Directory {
+pub(crate) struct Directory {
     dirs: [OwnedFd; 2],
     file: OwnedFd,
     log: OwnedFd,
@@ -172,7 +184,7 @@ pub(super) struct Directory {
 
 impl Directory {
     /// Works in a directory of its own below `parent`, removed at the end.
-    pub(super) fn below(parent: &Path) -> Result<Self> {
+    pub(crate) fn below(parent: &Path) -> Result<Self> {
         let what = || format!("preparing {}", parent.display());
         let home = tempfile::Builder::new()
             .prefix("selvedge-bench-")
@@ -184,7 +196,7 @@ impl Directory {
     }
 
     /// Works in the root of a file system that is nobody else's.
-    pub(super) fn owned(root: &OwnedFd) -> Result<Self> {
+    pub(crate) fn owned(root: &OwnedFd) -> Result<Self> {
         Self::prepare(root, None).what(|| "preparing a file system".into())
     }
 

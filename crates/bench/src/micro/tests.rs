@@ -14,11 +14,11 @@ fn quick(types: Vec<Engine>, dirs: Vec<PathBuf>) -> Report {
 #[test]
 fn every_target_has_every_operation() {
     let dir = tempfile::tempdir().unwrap();
-    let report = quick(vec![Engine::Model], vec![dir.path().into()]);
-    assert_eq!(report.targets().len(), 2);
-    for target in report.targets() {
+    let report = quick(vec![Engine::MODEL], vec![dir.path().into()]);
+    assert_eq!(report.matrix().targets.len(), 2);
+    for target in report.matrix().targets {
         for op in Op::ALL {
-            let row = report.find(target, op.name()).unwrap();
+            let row = report.matrix().at(target, op.name()).unwrap();
             assert!(row.ns_median > 0.0, "{target} {}", op.name());
             assert_eq!(row.bytes, None);
         }
@@ -31,7 +31,7 @@ fn every_target_has_every_operation() {
 fn counters_belong_to_engines() {
     let report = quick(vec!["bpfs".parse().unwrap()], Vec::new());
     for op in Op::ALL {
-        let row = report.find("bpfs", op.name()).unwrap();
+        let row = report.matrix().at("bpfs", op.name()).unwrap();
         let (flushes, fences, bytes) = (
             row.flushes.unwrap(),
             row.fences.unwrap(),
@@ -50,12 +50,20 @@ fn counters_belong_to_engines() {
             assert!(bytes >= 4096.0, "{}: {bytes}", op.name());
         }
     }
-    assert!(report.find("bpfs", "overwrite-8b").unwrap().bytes.unwrap() < 64.0);
+    assert!(
+        report
+            .matrix()
+            .at("bpfs", "overwrite-8b")
+            .unwrap()
+            .bytes
+            .unwrap()
+            < 64.0
+    );
 }
 
 #[test]
 fn json_is_rows() {
-    let report = quick(vec![Engine::Model], Vec::new());
+    let report = quick(vec![Engine::MODEL], Vec::new());
     let json = serde_json::to_value(&report).unwrap();
     let rows = json.as_array().unwrap();
     assert_eq!(rows.len(), Op::ALL.len());

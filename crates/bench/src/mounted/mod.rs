@@ -11,6 +11,7 @@ mod tree;
 use crate::detached::{installed, run as run_program};
 use crate::error::{Context, Result};
 use crate::machine::{Machine, Pinned};
+use crate::matrix::{Cell, Matrix};
 use crate::table::{self, Grid};
 use crate::{Engine, micro, stats};
 use serde::Serialize;
@@ -52,7 +53,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             program: std::env::current_exe().unwrap_or_else(|_| "selvedge".into()),
-            types: vec![Engine::Bpfs(None)],
+            types: vec![Engine::BPFS],
             with_passthrough: true,
             files: 17_000,
             repeats: 5,
@@ -96,6 +97,16 @@ pub struct Row {
     pub server_system_seconds: Option<f64>,
     /// Ratio to the model's time.
     pub to_model: Option<f64>,
+}
+
+impl Cell for Row {
+    fn column(&self) -> &str {
+        &self.target
+    }
+
+    fn line(&self) -> &str {
+        &self.workload
+    }
 }
 
 /// The figures of one run. As JSON, the rows.
@@ -161,7 +172,7 @@ pub fn run(options: &Options) -> Result<Report> {
 /// What to mount, and what is missing.
 fn chosen(options: &Options) -> (Vec<Served>, Vec<String>) {
     let mut notes = Vec::new();
-    let mut served = vec![Served::Engine(Engine::Model)];
+    let mut served = vec![Served::Engine(Engine::MODEL)];
     served.extend(options.types.iter().map(|engine| Served::Engine(*engine)));
     served.dedup();
     if options.with_passthrough && server::can_compile_examples() {
@@ -338,43 +349,31 @@ impl Report {
         ))
     }
 
+    /// The rows of one placement of CPUs by workload and target, the model first.
+    pub(crate) fn matrix(&self, cpus: Cpus) -> Matrix<'_, Row> {
+        let mut matrix = Matrix::of(self.rows.iter().filter(|r| r.cpus == cpus));
+        matrix.targets.sort_by_key(|t| *t != "model");
+        matrix
+    }
+
     /// A row for each workload, the times of each target and the ratio to the model's.
     pub(crate) fn grid(&self, cpus: Cpus) -> Grid {
-        let rows: Vec<_> = self.rows.iter().filter(|r| r.cpus == cpus).collect();
-        let mut targets: Vec<&str> = Vec::new();
-        let mut workloads: Vec<&str> = Vec::new();
-        for row in &rows {
-            if !targets.contains(&row.target.as_str()) {
-                targets.push(&row.target);
-            }
-            if !workloads.contains(&row.workload.as_str()) {
-                workloads.push(&row.workload);
-            }
-        }
-        targets.sort_by_key(|t| *t != "model");
-        let mut heads = vec![cpus.describe().to_owned()];
-        heads.extend(targets.iter().flat_map(|target| match *target {
-            "model" => vec!["model".into()],
-            other => vec![other.into(), "ratio".into()],
-        }));
-        let line = |workload: &&str| {
-            let mut cells = vec![(*workload).to_owned()];
-            for target in &targets {
-                let row = rows
-                    .iter()
-                    .find(|r| r.target == *target && r.workload == *workload);
-                cells.push(row.map_or("-".into(), |r| time(r)));
-                if *target != "model" {
+        let is_model = |target: &str| target == "model";
+        self.matrix(cpus).grid(
+            cpus.describe(),
+            |target| match is_model(target) {
+                true => vec![target.into()],
+                false => vec![target.into(), "ratio".into()],
+            },
+            |target, row| {
+                let mut cells = vec![row.map_or("-".into(), time)];
+                if !is_model(target) {
                     let ratio = row.and_then(|r| r.to_model);
                     cells.push(ratio.map_or("-".into(), |x| format!("{x:.2}")));
                 }
-            }
-            cells
-        };
-        Grid {
-            heads,
-            rows: workloads.iter().map(line).collect(),
-        }
+                cells
+            },
+        )
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Size of the BPFS images: room for the source tree, several times over.
+/// Size of the images: room for the source tree, several times over.
 const IMAGE_BYTES: u64 = 1 << 30;
 
 /// How long a server may take to mount, or to end.
@@ -65,20 +65,19 @@ impl Server {
         fs::create_dir_all(&mount_point).what(|| "making a mount point".into())?;
         let mut dir = mount_point.clone();
         let mut command = match served {
-            Served::Engine(Engine::Model) => {
+            Served::Engine(engine) => {
                 let mut command = Command::new(program);
-                command.args(["mount", "--foreground", "--type", "model", "none"]);
-                command
-            }
-            Served::Engine(Engine::Bpfs(mode)) => {
-                let image = scratch.join(format!("{name}.image"));
-                format(program, &image)?;
-                let mut command = Command::new(program);
-                command.args(["mount", "--foreground"]);
-                if let Some(mode) = mode {
+                command.args(["mount", "--foreground", "--type", engine.name()]);
+                if let Some(mode) = engine.mode() {
                     command.arg("-o").arg(format!("mode={mode}"));
                 }
-                command.arg(image);
+                if engine.has_medium() {
+                    let image = scratch.join(format!("{name}.image"));
+                    format(program, engine, &image)?;
+                    command.arg(image);
+                } else {
+                    command.arg("none");
+                }
                 command
             }
             Served::Passthrough(example) => {
@@ -176,11 +175,11 @@ impl Drop for Server {
     }
 }
 
-/// Makes a fresh BPFS, its file preallocated: a device's pages are there, too.
-fn format(program: &Path, image: &Path) -> Result<()> {
+/// Makes a fresh file system, its file preallocated: a device's pages are there, too.
+fn format(program: &Path, engine: Engine, image: &Path) -> Result<()> {
     medium::create_file(image, IMAGE_BYTES, Reserve::Whole).what(|| "making an image".into())?;
     run(Command::new(program)
-        .args(["mkfs", "--type", "bpfs", "--force"])
+        .args(["mkfs", "--type", engine.name(), "--force"])
         .arg(image))
 }
 
@@ -227,7 +226,7 @@ mod tests {
     #[test]
     fn a_server_that_ends_says_why() {
         let scratch = tempfile::tempdir().unwrap();
-        let model = Served::Engine(Engine::Model);
+        let model = Served::Engine(Engine::MODEL);
         let error = Server::start(model, Path::new("/bin/false"), scratch.path())
             .err()
             .unwrap();

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use vfs::script::{Script, State, generate, run, run_op};
 use vfs::snapshot::Snapshot;
-use vfs::{Cookie, Errno, FileSystem, FileType, Ino, ModelFs, ModelOptions};
+use vfs::{
+    Attr, Cookie, Errno, FileSystem, FileType, Ino, ModelFs, ModelOptions, SetAttr, SetTime,
+    Timestamp,
+};
 
 type FaultyFs = Bpfs<Arc<Faulty<Memory>>>;
 
@@ -250,6 +253,116 @@ fn after_a_fence_that_failed_nothing_changes_and_reads_go_on() {
 
 fn file_error(fs: &dyn FileSystem) -> Option<Errno> {
     fs.create(&root(), Ino::ROOT, b"another", 0o644).err()
+}
+
+/// Nothing can be read any more once a number of fences have been passed.
+struct GoesBlind {
+    inner: Faulty<Memory>,
+    fences: AtomicI64,
+    blind_after: AtomicI64,
+}
+
+impl GoesBlind {
+    fn fences(&self) -> i64 {
+        self.fences.load(SeqCst)
+    }
+}
+
+impl Pmem for GoesBlind {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn load(&self, off: u64) -> Result<u64, MediumError> {
+        self.inner.load(off)
+    }
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.inner.read(off, buf)
+    }
+    fn store(&self, off: u64, bytes: &[u8]) {
+        self.inner.store(off, bytes);
+    }
+    fn store_nt(&self, off: u64, bytes: &[u8]) {
+        self.inner.store_nt(off, bytes);
+    }
+    fn flush(&self, off: u64, len: u64) {
+        self.inner.flush(off, len);
+    }
+    fn fence(&self) -> Result<(), MediumError> {
+        if self.fences.fetch_add(1, SeqCst) + 1 == self.blind_after.load(SeqCst) {
+            self.inner.fail_lines(0, self.len());
+        }
+        self.inner.fence()
+    }
+}
+
+type Call = fn(&dyn FileSystem) -> Result<Attr, Errno>;
+
+/// The calls that give out a reference or tell what they have done.
+const ANSWERING: [(&str, Call); 7] = [
+    ("create", |fs| fs.create(&root(), Ino::ROOT, b"n", 0o644)),
+    ("mknod", |fs| {
+        fs.mknod(&root(), Ino::ROOT, b"n", FileType::CharDevice, 0o600, 9)
+    }),
+    ("mkdir", |fs| fs.mkdir(&root(), Ino::ROOT, b"n", 0o755)),
+    ("symlink", |fs| {
+        fs.symlink(&root(), Ino::ROOT, b"n", b"target")
+    }),
+    ("link", |fs| {
+        fs.link(&root(), ino(fs, "tall"), Ino::ROOT, b"n")
+    }),
+    ("tmpfile", |fs| fs.tmpfile(&root(), Ino::ROOT, 0o600)),
+    ("setattr", |fs| {
+        let set = SetAttr {
+            size: Some(5000),
+            perm: Some(0o640),
+            uid: Some(3),
+            mtime: Some(SetTime::At(Timestamp(77))),
+            ..SetAttr::default()
+        };
+        fs.setattr(&root(), ino(fs, "tall"), &set)
+    }),
+];
+
+/// A call that has committed does not fail for what it cannot read back: it would leave a
+/// reference that nobody knows of.
+#[test]
+fn what_has_committed_is_answered_without_reading() {
+    let open = |clean: &Memory, mode| {
+        let pm = GoesBlind {
+            inner: Faulty::new(copy_of(clean)),
+            fences: AtomicI64::new(0),
+            blind_after: AtomicI64::new(0),
+        };
+        Bpfs::open(pm, options(mode)).unwrap()
+    };
+    for mode in Mode::ALL {
+        let clean = image(mode);
+        for (name, call) in ANSWERING {
+            let fs = open(&clean, mode);
+            let mounted = fs.pmem().fences();
+            call(&fs).unwrap();
+            let fences = fs.pmem().fences() - mounted;
+            let fs = open(&clean, mode);
+            let before = free(&fs);
+            fs.pmem().blind_after.store(mounted + fences, SeqCst);
+            let attr = call(&fs);
+            let blind = fs.getattr(&root(), Ino::ROOT);
+            assert_eq!(blind, Err(Errno::IO), "mode {mode}: {name} goes blind");
+            fs.pmem().inner.heal();
+            let attr = attr.unwrap_or_else(|e| panic!("mode {mode}: {name}: {e:?}"));
+            assert_eq!(
+                fs.getattr(&root(), attr.ino),
+                Ok(attr),
+                "mode {mode}: {name}"
+            );
+            if matches!(name, "create" | "mknod" | "symlink") {
+                fs.unlink(&root(), Ino::ROOT, b"n").unwrap();
+                fs.forget(attr.ino, 1);
+                assert!(before - free(&fs) <= 1, "mode {mode}: {name}");
+                assert_eq!(fs.getattr(&root(), attr.ino), Err(Errno::STALE));
+            }
+        }
+    }
 }
 
 /// Cuts the power at a random place of a random script; what is found then is the state

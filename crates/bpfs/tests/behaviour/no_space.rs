@@ -3,7 +3,9 @@
 use crate::fixture::*;
 use bpfs::{Bpfs, Mode, check};
 use vfs::script::{Op, Script, State, generate, run, run_op};
-use vfs::{Errno, FileSystem, Ino, ModelFs, ModelOptions, RenameFlags};
+use vfs::{
+    Errno, FileSystem, Ino, ModelFs, ModelOptions, RenameFlags, SetAttr, SetTime, Timestamp,
+};
 
 /// An image with no free block. `filler`, in blocks of its own, takes what was left.
 struct Full {
@@ -181,6 +183,38 @@ fn every_operation_where_directories_and_inodes_are_full_too() {
         &Full::new(tight()),
         &[Mode::Sp, Mode::At, Mode::Other, Mode::Log],
     );
+}
+
+/// A call that sets a time, too, changes none if it fails: not even the change time, which
+/// no longer follows the modification time once a caller has chosen one.
+#[test]
+fn a_failed_setattr_leaves_the_times_alone() {
+    let full = Full::new(generate::setup());
+    let set = SetAttr {
+        size: Some(1 << 40),
+        perm: Some(0o600),
+        mtime: Some(SetTime::At(Timestamp(7_000_000_000_000_000))),
+        ..SetAttr::default()
+    };
+    for mode in Mode::ALL {
+        let needed = (0..full.filler).find(|spare| {
+            let fs = full.with(*spare, mode);
+            let (f, before) = (ino(&fs, "f"), snapshot(&fs));
+            let got = fs.setattr(&root(), f, &set);
+            must_be_healthy(&fs);
+            if let Ok(attr) = got {
+                assert_eq!(fs.getattr(&root(), f), Ok(attr), "{mode}");
+                return true;
+            }
+            assert_eq!(got, Err(Errno::NOSPC), "{mode}");
+            let after = snapshot(&fs);
+            assert!(after.same_except_times(&before), "{mode}");
+            assert!(after.same_times(&before), "{mode}: a time has changed");
+            false
+        });
+        // The log needs no block for two words of an inode.
+        assert_eq!(needed == Some(0), mode == Mode::Log, "{mode}: {needed:?}");
+    }
 }
 
 /// `A` and `B` have no room for another name, and all inodes are taken once `filler` is.

@@ -4,9 +4,11 @@
 use crate::fixture::*;
 use bpfs::{Atime, Bpfs, Mode, MountOptions};
 use fastrand::Rng;
+use medium::{MediumError, Pmem};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 use vfs::script::fill;
@@ -379,7 +381,7 @@ fn the_last_name_and_the_last_reference_go_at_once() {
     let fs = mounted(Mode::Other, 4 * MIB);
     let before = free(&*fs);
     let meet = Arc::new(Barrier::new(2));
-    let turn = Arc::new(std::sync::Mutex::new(Ino::ROOT));
+    let turn = Arc::new(Mutex::new(Ino::ROOT));
     together(&fs, 4, move |fs, n| match n {
         0 => {
             for _ in 0..20_000 {
@@ -470,4 +472,100 @@ fn refused_links_to_directories_do_not_deadlock() {
         }
     });
     must_be_healthy_after_threads(&fs);
+}
+
+/// A file that is exchanged with a directory has another name in there, and the lower
+/// number: the directory must be locked first all the same.
+#[test]
+fn a_directory_is_locked_before_the_file_it_is_exchanged_with() {
+    let fs = mounted(Mode::Log, MIB);
+    let file = file(&*fs, "a");
+    let dir = dir_in(&*fs, Ino::ROOT, "b");
+    assert!(file < dir);
+    fs.link(&root(), file, dir, b"inside").unwrap();
+    together(&fs, 2, move |fs, n| {
+        for _ in 0..20_000 {
+            if n == 0 {
+                let swap = RenameFlags::EXCHANGE;
+                rename(fs, (Ino::ROOT, "a"), (Ino::ROOT, "b"), swap).unwrap();
+            } else {
+                fs.unlink(&root(), dir, b"inside").unwrap();
+                fs.link(&root(), file, dir, b"inside").unwrap();
+            }
+        }
+    });
+    must_be_healthy_after_threads(&fs);
+}
+
+type Look = Box<dyn Fn(u64) + Send>;
+
+/// Calls `look` within every fence while there is one, with the number of fences before.
+struct LooksInFence {
+    inner: Memory,
+    fenced: AtomicU64,
+    look: Mutex<Option<Look>>,
+}
+
+impl Pmem for LooksInFence {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn load(&self, off: u64) -> Result<u64, MediumError> {
+        self.inner.load(off)
+    }
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.inner.read(off, buf)
+    }
+    fn store(&self, off: u64, bytes: &[u8]) {
+        self.inner.store(off, bytes);
+    }
+    fn store_nt(&self, off: u64, bytes: &[u8]) {
+        self.inner.store_nt(off, bytes);
+    }
+    fn flush(&self, off: u64, len: u64) {
+        self.inner.flush(off, len);
+    }
+    fn fence(&self) -> Result<(), MediumError> {
+        if let Some(look) = &*self.look.lock().unwrap() {
+            look(self.fenced.load(SeqCst));
+        }
+        self.inner.fence()?;
+        self.fenced.fetch_add(1, SeqCst);
+        Ok(())
+    }
+}
+
+/// What a lookup tells is durable. It waits for a change in progress, so each fence gives
+/// it a moment to be wrong in; being right does not depend on how long that is.
+#[test]
+fn lookups_tell_only_what_is_durable() {
+    let pm = LooksInFence {
+        inner: formatted(Mode::Log, MIB),
+        fenced: AtomicU64::new(0),
+        look: Mutex::default(),
+    };
+    let fs = Arc::new(Bpfs::open(Arc::new(pm), options(Mode::Log)).unwrap());
+    let f = file(&*fs, "f");
+    let (tell, told) = mpsc::channel();
+    let looker = fs.clone();
+    *fs.pmem().look.lock().unwrap() = Some(Box::new(move |fence| {
+        let (fs, tell) = (looker.clone(), tell.clone());
+        let (done, moment) = mpsc::channel::<()>();
+        thread::spawn(move || {
+            let attr = fs.lookup(&root(), Ino::ROOT, b"f").unwrap();
+            let within = fs.pmem().fenced.load(SeqCst) == fence;
+            drop(done);
+            fs.forget(attr.ino, 1);
+            tell.send((attr.size, within)).unwrap();
+        });
+        let _ = moment.recv_timeout(Duration::from_millis(100));
+    }));
+    let before = fs.pmem().fenced.load(SeqCst);
+    fs.truncate(&root(), f, 5000).unwrap();
+    *fs.pmem().look.lock().unwrap() = None;
+    let all: Vec<_> = told.iter().collect();
+    assert_eq!(all.len() as u64, fs.pmem().fenced.load(SeqCst) - before);
+    for seen in all {
+        assert!([(5000, false), (0, false), (0, true)].contains(&seen));
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::{output, terminal};
-use bench::{Engine, bytes, micro, mounted, report, scan};
+use bench::{Engine, bytes, micro, mounted, report, scaling, scan};
 use clap::Subcommand;
 use serde::Serialize;
 use std::fmt::Display;
@@ -21,6 +21,7 @@ pub struct Args {
 enum Command {
     Bytes(Bytes),
     Micro(Micro),
+    Scaling(Scaling),
     Scan(Scan),
     Mounted(Mounted),
     All(All),
@@ -29,9 +30,9 @@ enum Command {
 /// Count the bytes that each call writes, in every mode, beside the published figures
 #[derive(Debug, clap::Args)]
 struct Bytes {
-    /// The type
-    #[arg(long = "type", short = 't', value_name = "TYPE", default_value = "bpfs", value_parser = ["bpfs"])]
-    fs_type: String,
+    /// The type: bpfs (all modes) or bpfs:MODE
+    #[arg(long = "type", short = 't', value_name = "TYPE", default_value_t = Engine::BPFS)]
+    engine: Engine,
     /// Print JSON: rows of op, mode, bytes, paper
     #[arg(long)]
     json: bool,
@@ -53,6 +54,26 @@ struct Micro {
     #[arg(long, value_name = "N", default_value_t = micro::Options::default().rounds)]
     rounds: u32,
     /// Print JSON: rows of target, op, ns_median, ns_p99, flushes, fences, bytes
+    #[arg(long)]
+    json: bool,
+}
+
+/// Count operations per second of several threads, each on files of its own
+#[derive(Debug, clap::Args)]
+struct Scaling {
+    /// An engine: bpfs, bpfs:MODE or model; may be repeated
+    #[arg(long = "type", short = 't', value_name = "TYPE")]
+    types: Vec<Engine>,
+    /// A directory to compare with, instead of /dev/shm; may be repeated
+    #[arg(long = "dir", value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    /// The largest number of threads, instead of one for each CPU
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Slices of each kind, of which the best counts
+    #[arg(long, value_name = "N", default_value_t = scaling::Options::default().rounds)]
+    rounds: u32,
+    /// Print JSON: rows of target, op, threads, ops_per_second, speedup
     #[arg(long)]
     json: bool,
 }
@@ -104,11 +125,15 @@ impl Args {
     pub fn run(&self) -> Outcome {
         match &self.command {
             Command::Bytes(args) => {
-                let measured = waiting("counting", || bytes::run(&bytes::Options::default()));
-                show(measured, args.json)
+                let options = bytes::Options::of(args.engine).map_err(Failure::new)?;
+                show(waiting("counting", || bytes::run(&options)), args.json)
             }
             Command::Micro(args) => show(
                 waiting("measuring", || micro::run(&args.options())),
+                args.json,
+            ),
+            Command::Scaling(args) => show(
+                waiting("measuring", || scaling::run(&args.options())),
                 args.json,
             ),
             Command::Scan(args) => show(
@@ -151,6 +176,23 @@ impl Micro {
         };
         if !self.types.is_empty() {
             options.types.clone_from(&self.types);
+        }
+        options
+    }
+}
+
+impl Scaling {
+    fn options(&self) -> scaling::Options {
+        let mut options = scaling::Options {
+            threads: self.threads.map(usize::from),
+            rounds: self.rounds,
+            ..scaling::Options::default()
+        };
+        if !self.types.is_empty() {
+            options.types.clone_from(&self.types);
+        }
+        if !self.dirs.is_empty() {
+            options.dirs.clone_from(&self.dirs);
         }
         options
     }

@@ -2,16 +2,13 @@
 
 use crate::failure::{Failure, Outcome, code};
 use crate::{output, terminal};
-use bpfs::{Atime, Bpfs, MkfsOptions, Mode, MountOptions};
-use clap::Subcommand;
-use crash::{FailureId, FailureReport, Model, Options, Progress, System, explore, replay};
-use medium::Pmem;
+use bpfs::{BpfsSystem, MkfsOptions, Mode};
+use clap::{Subcommand, ValueEnum};
+use crash::{FailureId, FailureReport, Model, Options, PmemSystem, Progress, explore, replay};
 use std::fmt::Write;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
-use vfs::check::Report;
-use vfs::{Clock, FileSystem};
+use vfs::script::generate::Tree;
 
 /// Explore crash states, or look at one again
 #[derive(Debug, clap::Args)]
@@ -34,12 +31,20 @@ enum Command {
 #[derive(Debug, clap::Args)]
 struct Test {
     /// The type
-    #[arg(long = "type", short = 't', value_name = "TYPE", default_value = "bpfs", value_parser = ["bpfs"])]
-    fs_type: String,
-    /// Commit mode: sp, sc, a, t, at, other, log
+    #[arg(
+        long = "type",
+        short = 't',
+        value_name = "TYPE",
+        default_value = "bpfs"
+    )]
+    engine: Engine,
+    /// Commit mode of bpfs: sp, sc, a, t, at, other, log
     #[arg(long, value_name = "MODE", default_value_t = MkfsOptions::default().mode)]
     mode: Mode,
     /// Longest scripts of the enumeration: 1, 2 or 3 calls
+    ///
+    /// They start from a small tree. Scripts of one call also start from a crowded one,
+    /// where tables and directories must grow.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=3))]
     ops: u32,
     /// How many of the longest scripts to draw; 0 takes all
@@ -78,6 +83,28 @@ struct Test {
     json: bool,
 }
 
+/// The engines whose crash states can be explored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    /// BPFS, on persistent memory
+    Bpfs,
+}
+
+impl Engine {
+    fn system(self, mode: Mode) -> Box<PmemSystem> {
+        match self {
+            Self::Bpfs => Box::new(BpfsSystem(mode)),
+        }
+    }
+}
+
+/// The system with this id.
+fn by_id(id: &str) -> Option<Box<PmemSystem>> {
+    let all = Engine::value_variants().iter();
+    let systems = all.flat_map(|engine| Mode::ALL.map(|mode| engine.system(mode)));
+    systems.into_iter().find(|system| system.id() == id)
+}
+
 /// Visit the state of one failure again, and say what is wrong there
 ///
 /// Exits with 1 if it still fails, 0 if it does not.
@@ -108,7 +135,8 @@ impl Test {
             bar.set_position(p.workloads);
             bar.set_message(format!("{} states, {} violations", p.states, p.violations));
         };
-        let found = explore(&BpfsSystem(self.mode), &self.options(), &show);
+        let system = self.engine.system(self.mode);
+        let found = explore(&*system, &self.options(), &show);
         bar.finish_and_clear();
         let found = found.map_err(Failure::new)?;
         if self.json {
@@ -124,6 +152,7 @@ impl Test {
         Options {
             ops: self.ops,
             sample: self.sample(),
+            singles: vec![Tree::Crowded],
             random_scripts: self.random,
             random_len: self.random_len,
             seed: self.seed,
@@ -150,14 +179,13 @@ const SAMPLE: u64 = 1000;
 
 impl Replay {
     fn run(&self) -> Outcome {
-        let mode = self.id.system.strip_prefix("bpfs-");
-        let mode = mode.and_then(|m| m.parse().ok()).ok_or_else(|| {
+        let system = by_id(&self.id.system).ok_or_else(|| {
             Failure::new(format_args!(
                 "{}: the system {} is unknown",
                 self.id, self.id.system
             ))
         })?;
-        let failure = replay(&BpfsSystem(mode), &self.id).map_err(Failure::new)?;
+        let failure = replay(&*system, &self.id).map_err(Failure::new)?;
         if self.json {
             output::print_json(&failure)?;
         } else {
@@ -220,44 +248,4 @@ fn failure_text(failure: &FailureReport) -> String {
         let _ = writeln!(text, "    {line}");
     }
     text
-}
-
-/// BPFS in one mode, as the explorer needs it.
-struct BpfsSystem(Mode);
-
-impl System for BpfsSystem {
-    fn id(&self) -> String {
-        format!("bpfs-{}", self.0)
-    }
-
-    fn image_bytes(&self) -> u64 {
-        bpfs::format::MIN_BLOCKS * bpfs::format::BLOCK
-    }
-
-    fn format(&self, pm: &dyn Pmem) -> Result<(), String> {
-        let options = MkfsOptions {
-            mode: self.0,
-            ..MkfsOptions::default()
-        };
-        bpfs::mkfs(pm, &options).map_err(|e| e.to_string())
-    }
-
-    fn open(
-        &self,
-        pm: Arc<dyn Pmem>,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Box<dyn FileSystem>, String> {
-        let options = MountOptions {
-            read_only: false,
-            mode: None,
-            atime: Atime::Never,
-            clock,
-        };
-        let fs = Bpfs::open(pm, options).map_err(|e| e.to_string())?;
-        Ok(Box::new(fs))
-    }
-
-    fn check(&self, pm: &dyn Pmem) -> Report {
-        bpfs::check(pm)
-    }
 }

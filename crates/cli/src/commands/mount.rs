@@ -50,13 +50,14 @@ pub struct Args {
     /// of this program only), msync (survives power failures on any disk, slowly)
     #[arg(long, value_name = "D")]
     durability: Option<Durability>,
-    /// End as if the power had failed: at SIGUSR1, at a fence or behind a store
+    /// End as if the power had failed: at SIGUSR1, at a fence, behind a store or in a call
     ///
     /// The image is left in a state that a power failure at that moment could have left,
-    /// chosen by the seed, and the server ends. SPEC is after=N (at the N-th fence) or
-    /// after-stores=N (behind the N-th store of a word), seed=S, model=words|lines,
-    /// report=FILE, separated by commas; all of them are optional. The report goes to
-    /// PATH.power-cut.json unless report= says otherwise.
+    /// chosen by the seed, and the server ends. SPEC is after=N (at the N-th fence),
+    /// after-stores=N (behind the N-th store of a word) or after-calls=N (within the N-th
+    /// call that changes the file system, or at its end, as the seed has it), seed=S,
+    /// model=words|lines, report=FILE, separated by commas; all of them are optional. The
+    /// report goes to PATH.power-cut.json unless report= says otherwise.
     #[arg(long, value_name = "SPEC", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     simulate_power_cut: Option<Spec>,
     /// Seed of the simulated power cut
@@ -161,8 +162,7 @@ impl Args {
         };
         let switch = Switch::new(region, path, spec, self.seed)?;
         let fs = bpfs(switch.region(), path, options)?;
-        switch.arm(spec);
-        Ok((fs, Some(switch)))
+        Ok((switch.arm(spec, fs), Some(switch)))
     }
 }
 

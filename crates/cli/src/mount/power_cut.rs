@@ -1,6 +1,7 @@
 //! `--simulate-power-cut`: a mount that ends as if the power had failed.
 
 use crate::failure::Failure;
+use crate::mount::nth_call::NthCall;
 use crate::random;
 use fuse::Unmounter;
 use medium::{CutAfter, CutReport, PersistModel, Pmem, PowerCut};
@@ -9,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
+use vfs::FileSystem;
 
 /// When the power goes, and what may be left.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Spec {
-    /// `after=` this many fences, `after-stores=` this many stores; otherwise only on
-    /// SIGUSR1.
-    after: Option<CutAfter>,
+    /// Otherwise only on SIGUSR1.
+    after: Option<After>,
     /// `seed=`: chooses the state that is left.
     seed: Option<u64>,
     /// `model=`: words or lines.
@@ -24,11 +25,20 @@ pub struct Spec {
     report: Option<PathBuf>,
 }
 
+/// What is counted towards the cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// `after=` this many fences, `after-stores=` this many stores.
+    Medium(CutAfter),
+    /// `after-calls=` this many calls that change something.
+    Calls(u64),
+}
+
 impl std::str::FromStr for Spec {
     type Err = String;
 
     /// `after=N,seed=S,model=words|lines,report=FILE`, all of them optional;
-    /// `after-stores=N` in the place of `after=N`.
+    /// `after-stores=N` or `after-calls=N` in the place of `after=N`.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut spec = Self::default();
         for word in text.split(',').filter(|w| !w.is_empty()) {
@@ -39,14 +49,16 @@ impl std::str::FromStr for Spec {
                     .map_err(|_| format!("'{word}' needs a number"))
             };
             match name {
-                "after" => spec.after = Some(CutAfter::Fences(number()?)),
-                "after-stores" => spec.after = Some(CutAfter::Stores(number()?)),
+                "after" => spec.after = Some(After::Medium(CutAfter::Fences(number()?))),
+                "after-stores" => spec.after = Some(After::Medium(CutAfter::Stores(number()?))),
+                "after-calls" => spec.after = Some(After::Calls(number()?)),
                 "seed" => spec.seed = Some(number()?),
                 "model" => spec.model = value.parse().map_err(|e| format!("'{word}': {e}"))?,
                 "report" if !value.is_empty() => spec.report = Some(value.into()),
                 _ => {
                     return Err(format!(
-                        "'{word}' is not one of after=, after-stores=, seed=, model=, report="
+                        "'{word}' is not one of after=, after-stores=, after-calls=, seed=, \
+                         model=, report="
                     ));
                 }
             }
@@ -101,12 +113,32 @@ impl Switch {
         })
     }
 
-    /// Starts to count towards the cut that `spec` asks for. Called once the file system
-    /// is open: the count is of what the mount does, not of how it came to be.
-    pub fn arm(&self, spec: &Spec) {
-        if let Some(when) = spec.after {
-            self.region.cut_after(when, self.seed, self.model);
+    /// Starts to count towards the cut that `spec` asks for, and returns the file system
+    /// to serve. `fs` is open: the count is of what the mount does, not of how it came to
+    /// be.
+    pub fn arm(&self, spec: &Spec, fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
+        match spec.after {
+            None => fs,
+            Some(After::Medium(when)) => {
+                self.region.cut_after(when, self.seed, self.model);
+                fs
+            }
+            Some(After::Calls(nth)) => Arc::new(NthCall::new(fs, self.clone(), nth)),
         }
+    }
+
+    /// Has the power go behind one of the next stores, which one the seed decides: short
+    /// calls make a few, long ones hundreds, and each should be cut early and late.
+    pub fn arm_call(&self) {
+        let mut rng = fastrand::Rng::with_seed(self.seed);
+        let most = 1 << rng.u32(..10);
+        let stores = CutAfter::Stores(rng.u64(1..=most));
+        self.region.cut_after(stores, self.seed, self.model);
+    }
+
+    /// Takes back [`arm_call`](Self::arm_call).
+    pub fn disarm(&self) {
+        self.region.disarm();
     }
 
     /// The region to use.
@@ -176,14 +208,15 @@ mod tests {
         assert_eq!("".parse(), Ok(Spec::default()));
         let full = "after=9,seed=18446744073709551615,model=lines,report=/tmp/x";
         let spec = Spec {
-            after: Some(CutAfter::Fences(9)),
+            after: Some(After::Medium(CutAfter::Fences(9))),
             seed: Some(u64::MAX),
             model: PersistModel::Lines,
             report: Some("/tmp/x".into()),
         };
         assert_eq!(full.parse(), Ok(spec));
-        let spec = "after-stores=9".parse::<Spec>().unwrap();
-        assert_eq!(spec.after, Some(CutAfter::Stores(9)));
+        let after = |text: &str| text.parse::<Spec>().unwrap().after.unwrap();
+        assert_eq!(after("after-stores=9"), After::Medium(CutAfter::Stores(9)));
+        assert_eq!(after("after-calls=9"), After::Calls(9));
         for wrong in [
             "when=3",
             "after=soon",

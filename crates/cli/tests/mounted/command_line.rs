@@ -4,6 +4,7 @@ use crate::fixture::{Place, finish, run, selvedge, stderr, stdout};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::process::{Command, Stdio};
+use vfs::script::generate::Tree;
 
 /// The program under another name.
 fn called(place: &Place, name: &str) -> Command {
@@ -223,7 +224,8 @@ fn crash_test_reports_in_json() {
         assert!(json[key].as_u64().is_some_and(|n| n > 0), "{key}");
     }
     assert_eq!(json["violations"], 0);
-    assert_eq!(json["workloads"], vfs::script::generate::count(1));
+    let singles = [Tree::Small, Tree::Crowded].map(|tree| tree.count(1));
+    assert_eq!(json["workloads"], singles.iter().sum::<u64>());
     assert_eq!(json["complete"], true);
     assert!(json["seconds"].is_f64());
     let unknown = run(1, &["crash", "replay", "other:words:e1.0:0:live"]);
@@ -233,6 +235,11 @@ fn crash_test_reports_in_json() {
         stderr(&unknown)
     );
     run(2, &["crash", "replay", "nonsense"]);
+    let unknown = stderr(&run(2, &["crash", "test", "--type", "ext2"]));
+    assert!(
+        unknown.contains("'ext2'") && unknown.contains("[possible values: bpfs]"),
+        "{unknown}"
+    );
 }
 
 #[test]

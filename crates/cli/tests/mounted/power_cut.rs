@@ -36,7 +36,7 @@ fn check(place: &Place, returned: usize) {
 }
 
 #[test]
-fn what_had_returned_survives_a_cut_at_any_fence_or_store() {
+fn what_had_returned_survives_a_cut_at_any_fence_store_or_call() {
     let cuts = [
         ("after=1", "words"),
         ("after=100", "words"),
@@ -44,6 +44,8 @@ fn what_had_returned_survives_a_cut_at_any_fence_or_store() {
         ("after=777", "lines"),
         ("after-stores=1", "lines"),
         ("after-stores=20001", "words"),
+        ("after-calls=1", "words"),
+        ("after-calls=150", "lines"),
     ];
     for (after, model) in cuts {
         let place = Place::with_image();
@@ -61,6 +63,32 @@ fn what_had_returned_survives_a_cut_at_any_fence_or_store() {
         assert_eq!(report["model"], model);
         check(&place, returned);
     }
+}
+
+/// The first file takes one call, each further one two, its creation and its write: the
+/// ninth call writes file 4.
+#[test]
+fn the_nth_call_is_cut_within_or_at_its_end() {
+    let (mut old, mut new) = (0, 0);
+    for seed in 0..10 {
+        let place = Place::with_image();
+        let spec = format!("--simulate-power-cut=after-calls=9,seed={seed}");
+        let mut server = place.serve(&[&spec]);
+        let returned = write_until_the_end(&place);
+        assert_eq!(server.wait(), Some(0));
+        assert!((4..=5).contains(&returned), "{returned}");
+        place.fsck();
+        place.mount(&[]);
+        let last = fs::read_to_string(place.dir().join("4")).unwrap();
+        match last {
+            last if last == contents(4) => new += 1,
+            last if last.is_empty() && returned == 4 => old += 1,
+            last => panic!("{returned} returned, file 4 has {last}"),
+        }
+        assert_eq!(fs::read_dir(place.dir()).unwrap().count(), 5);
+        place.umount();
+    }
+    assert!(old > 0 && new > 0, "{old} old, {new} new");
 }
 
 /// New bytes in a set-user-id file would give them its owner's rights; an old file

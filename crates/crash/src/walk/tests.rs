@@ -235,6 +235,63 @@ fn crash_inside_recovery_is_explored() {
     }
 }
 
+/// Recovery overwrites a line without looking, then notes in word 0 that it did, with a
+/// fence between or none. The outcome is what two words of the line hold, as two digits.
+fn overwriting_recovery(fenced: bool) -> impl Fn(&StatePmem) -> Result<u64, String> {
+    move |pm| {
+        if word(pm, 0) == 0 {
+            let sevens = [7, 0, 0, 0, 0, 0, 0, 0].repeat(8);
+            pm.store(128, &sevens);
+            pm.flush(128, 64);
+            if fenced {
+                pm.fence().unwrap();
+            }
+            persist(pm, 0, 1);
+            pm.fence().unwrap();
+        }
+        Ok(word(pm, 128) * 10 + word(pm, 136))
+    }
+}
+
+#[test]
+fn what_recovery_overwrites_comes_back_until_it_is_fenced() {
+    let program = |pm: &dyn Pmem| {
+        persist(pm, 128, 1);
+        persist(pm, 136, 1);
+        pm.fence().unwrap();
+    };
+    let outcomes = |model, fenced| {
+        let explored = explore(model, program, overwriting_recovery(fenced));
+        assert!(explored.found.is_none(), "{model}");
+        explored.outcomes.into_iter().collect::<Vec<_>>()
+    };
+    for model in Model::ALL {
+        assert_eq!(outcomes(model, true), [77], "{model}");
+    }
+    let words = [0, 1, 7, 10, 11, 17, 70, 71, 77];
+    assert_eq!(outcomes(Model::Words, false), words);
+    assert_eq!(outcomes(Model::Lines, false), [0, 10, 11, 70, 71, 77]);
+}
+
+#[test]
+fn overwriting_what_is_undecided_takes_no_choice() {
+    let program = |pm: &dyn Pmem| {
+        (0..128).for_each(|i| persist(pm, 1024 + i * 8, i + 1));
+        pm.fence().unwrap();
+    };
+    let replay = |pm: &StatePmem| {
+        pm.store(1024, &[9; 1024]);
+        pm.flush(1024, 1024);
+        pm.fence().unwrap();
+        Ok(word(pm, 1024))
+    };
+    for model in Model::ALL {
+        let tally = explore(model, program, replay).tally;
+        assert_eq!(tally.capped_points, 0, "{model}");
+        assert!(tally.states < 10, "{model}: {} states", tally.states);
+    }
+}
+
 #[test]
 fn a_failure_can_be_visited_again() {
     let program = |pm: &dyn Pmem| {

@@ -2,8 +2,7 @@
 //! explorer's demands (old or new, times, checker, audit, everything can be written and
 //! deleted) are what each was found by.
 
-use crate::system::BpfsSystem;
-use bpfs::Mode;
+use bpfs::{BpfsSystem, Mode};
 use crash::{Model, Options, explore_script};
 use std::fmt::Write as _;
 

@@ -3,11 +3,9 @@
 
 mod bug_classes;
 mod crowded;
-mod system;
 
-use bpfs::Mode;
+use bpfs::{BpfsSystem, Mode};
 use crash::{Model, Options, Outcome, explore};
-use system::BpfsSystem;
 
 fn run(mode: Mode, options: &Options) -> Outcome {
     let outcome = explore(&BpfsSystem(mode), options, &|_| {}).expect("BPFS can be set up");

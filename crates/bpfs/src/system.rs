@@ -1,22 +1,23 @@
-//! BPFS as the explorer sees it.
+//! BPFS as harnesses meet it.
 
-use bpfs::{Atime, Bpfs, MkfsOptions, Mode, MountOptions};
-use crash::System;
+use crate::format::{BLOCK, MIN_BLOCKS};
+use crate::{Atime, Bpfs, MkfsOptions, Mode, MountOptions, check, mkfs};
 use medium::Pmem;
 use std::sync::Arc;
 use vfs::check::Report;
-use vfs::{Clock, FileSystem};
+use vfs::{Clock, FileSystem, System};
 
 /// BPFS in one mode, on the smallest image.
+#[derive(Debug, Clone, Copy)]
 pub struct BpfsSystem(pub Mode);
 
-impl System for BpfsSystem {
+impl System<dyn Pmem> for BpfsSystem {
     fn id(&self) -> String {
         format!("bpfs-{}", self.0)
     }
 
     fn image_bytes(&self) -> u64 {
-        1 << 20
+        MIN_BLOCKS * BLOCK
     }
 
     fn format(&self, pm: &dyn Pmem) -> Result<(), String> {
@@ -24,7 +25,7 @@ impl System for BpfsSystem {
             mode: self.0,
             ..MkfsOptions::default()
         };
-        bpfs::mkfs(pm, &options).map_err(|e| e.to_string())
+        mkfs(pm, &options).map_err(|e| e.to_string())
     }
 
     fn open(
@@ -43,6 +44,6 @@ impl System for BpfsSystem {
     }
 
     fn check(&self, pm: &dyn Pmem) -> Report {
-        bpfs::check(pm)
+        check(pm)
     }
 }

@@ -1,0 +1,131 @@
+//! A file system that loses its power in, or right behind, its N-th change.
+
+use crate::mount::power_cut::Switch;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use vfs::check::Finding;
+use vfs::{
+    Attr, Cookie, Ctx, DirEntry, Fallocate, FileSystem, FileType, Guarantees, Ino, OpenFlags,
+    RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
+};
+
+/// Passes every call on. Calls that change something are counted when they succeed; the
+/// power goes in the last one, or at its end if it is over before.
+pub struct NthCall {
+    fs: Arc<dyn FileSystem>,
+    switch: Switch,
+    left: AtomicU64,
+}
+
+impl NthCall {
+    /// `nth` counts from 1.
+    pub fn new(fs: Arc<dyn FileSystem>, switch: Switch, nth: u64) -> Self {
+        let left = AtomicU64::new(nth.max(1));
+        Self { fs, switch, left }
+    }
+
+    /// Runs a call that changes something. With several under way at the end any of them
+    /// may be cut.
+    fn change<T>(&self, call: impl FnOnce(&dyn FileSystem) -> Result<T>) -> Result<T> {
+        let last = self.left.load(SeqCst) <= 1;
+        if last {
+            self.switch.arm_call();
+        }
+        let result = call(&*self.fs);
+        if result.is_err() {
+            if last {
+                self.switch.disarm();
+            }
+            return result;
+        }
+        let count = |left: u64| Some(left.saturating_sub(1));
+        if self.left.fetch_update(SeqCst, SeqCst, count) <= Ok(1) {
+            self.switch.cut();
+        }
+        result
+    }
+}
+
+/// Methods that are passed on as they are.
+macro_rules! pass {
+    ($($name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(
+        fn $name(&self, $($arg: $type),*) $(-> $result)? {
+            self.fs.$name($($arg),*)
+        }
+    )*};
+}
+
+/// Methods that change something.
+macro_rules! change {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        fn $name(&self, $($arg: $type),*) -> $result {
+            self.change(|fs| fs.$name($($arg),*))
+        }
+    )*};
+}
+
+impl FileSystem for NthCall {
+    pass! {
+        guarantees() -> Guarantees;
+        audit() -> Vec<Finding>;
+        lookup(cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr>;
+        forget(ino: Ino, count: u64);
+        getattr(cx: &Ctx, ino: Ino) -> Result<Attr>;
+        readdir(cx: &Ctx, dir: Ino, after: Cookie, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
+        readdirplus(cx: &Ctx, dir: Ino, after: Cookie, sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool) -> Result<()>;
+        readlink(cx: &Ctx, ino: Ino) -> Result<Vec<u8>>;
+        open(cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()>;
+        release(ino: Ino);
+        read(cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize>;
+        seek(cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64>;
+        fsync(cx: &Ctx, ino: Ino, data_only: bool) -> Result<()>;
+        fsyncdir(cx: &Ctx, ino: Ino, data_only: bool) -> Result<()>;
+        sync() -> Result<()>;
+        statfs() -> Result<StatFs>;
+        getxattr(cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
+        listxattr(cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>>;
+    }
+    change! {
+        setattr(cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr>;
+        create(cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr>;
+        mknod(cx: &Ctx, dir: Ino, name: &[u8], kind: FileType, mode: u32, rdev: u32) -> Result<Attr>;
+        mkdir(cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr>;
+        symlink(cx: &Ctx, dir: Ino, name: &[u8], target: &[u8]) -> Result<Attr>;
+        link(cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr>;
+        unlink(cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()>;
+        rmdir(cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()>;
+        rename(cx: &Ctx, dir: Ino, name: &[u8], new_dir: Ino, new_name: &[u8], flags: RenameFlags) -> Result<()>;
+        tmpfile(cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr>;
+        write(cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize>;
+        truncate(cx: &Ctx, ino: Ino, size: u64) -> Result<()>;
+        fallocate(cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()>;
+        setxattr(cx: &Ctx, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
+        removexattr(cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()>;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mount::power_cut::Spec;
+    use medium::{MemoryPmem, Pmem};
+    use std::path::Path;
+    use vfs::{Errno, ModelFs, ModelOptions};
+
+    #[test]
+    fn only_calls_that_change_something_count() {
+        let region = Box::new(MemoryPmem::new(8192));
+        let switch = Switch::new(region, Path::new("none"), &Spec::default(), Some(1)).unwrap();
+        let model = Arc::new(ModelFs::new(ModelOptions::default()));
+        let fs = NthCall::new(model, switch.clone(), 2);
+        let mkdir = |name: &[u8]| fs.mkdir(&Ctx::root(), Ino::ROOT, name, 0o755).map(drop);
+        assert_eq!(mkdir(b"a"), Ok(()));
+        assert_eq!(mkdir(b"a"), Err(Errno::EXIST));
+        assert!(fs.getattr(&Ctx::root(), Ino::ROOT).is_ok());
+        // What is stored meanwhile is no call's.
+        switch.region().store(0, &[1; 8192]);
+        assert!(!switch.is_cut());
+        assert_eq!(mkdir(b"b"), Ok(()));
+        assert!(switch.is_cut());
+    }
+}

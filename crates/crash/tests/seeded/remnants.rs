@@ -1,0 +1,197 @@
+//! What a crash finds of work that was given up: by a call that failed, or by a server that
+//! was killed. The explorer does not come there, since it neither fills the medium nor goes
+//! on with memory whose stores are still in flight.
+
+use bpfs::{Atime, Bpfs, MkfsOptions, Mode, MountOptions, mkfs};
+use medium::{MediumError, MemoryPmem, PersistModel, Pmem, PowerCut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use vfs::script::{Op, Script, State, run, run_op};
+use vfs::snapshot::Snapshot;
+use vfs::{Ctx, Errno, FileSystem, Ino, ManualClock, SetAttr, Timestamp};
+
+type Cut = Arc<PowerCut<MemoryPmem>>;
+
+const BYTES: u64 = 1 << 20;
+const SEEDS: u64 = 8;
+
+fn open<P: Pmem>(pm: P) -> Bpfs<P> {
+    let options = MountOptions {
+        read_only: false,
+        mode: None,
+        atime: Atime::Never,
+        clock: Arc::new(ManualClock::new(Timestamp(1_000_000), 1_000)),
+    };
+    Bpfs::open(pm, options).expect("the image is one")
+}
+
+/// A file system in which `script` has run, on memory that holds nothing else in flight.
+fn image(mode: Mode, script: &str) -> MemoryPmem {
+    let pm = MemoryPmem::new(BYTES);
+    let options = MkfsOptions {
+        mode,
+        ..MkfsOptions::default()
+    };
+    mkfs(&pm, &options).expect("the memory is large enough");
+    let fs = open(pm);
+    let script: Script = script.parse().expect("the script is one");
+    let done = run(&fs, &mut State::default(), &script);
+    assert!(done.iter().all(Result::is_ok), "{done:?}");
+    copy_of(fs.pmem())
+}
+
+fn copy_of(pm: &MemoryPmem) -> MemoryPmem {
+    let mut bytes = vec![0; BYTES as usize];
+    pm.read(0, &mut bytes).expect("memory can be read");
+    let copy = MemoryPmem::new(BYTES);
+    copy.store_nt(0, &bytes);
+    copy
+}
+
+fn powered(image: &MemoryPmem) -> Cut {
+    Arc::new(PowerCut::new(copy_of(image)))
+}
+
+fn op(text: &str) -> Op {
+    let script: Script = text.parse().expect("the operation is one");
+    script.ops[0].clone()
+}
+
+/// A call fails half-way, and another stores the same. Returns whether a power failure
+/// after that one takes some of it.
+pub fn a_repeated_call_is_lost() -> bool {
+    // `d` has no room for another name, and nothing has: the inode is made, the entry fails.
+    let long = "n".repeat(250);
+    let links: String = (10..25).map(|n| format!("link f d/{n}{long}\n")).collect();
+    let device = op(&format!("mknod d/{long} char 600 777"));
+    let setup = format!("create f 644\nmkdir d 755\ncreate filler 644\n{links}");
+    let lost = |mode, seed| {
+        let fs = open(powered(&image(mode, &setup)));
+        let cx = Ctx::root();
+        let filler = fs.lookup(&cx, Ino::ROOT, b"filler").unwrap().ino;
+        let mut size = 0;
+        while fs.write(&cx, filler, size, &[1; 4096]).is_ok() {
+            size += 4096;
+        }
+        let state = &mut State::default();
+        assert_eq!(run_op(&fs, state, &device), Err(Errno::NOSPC));
+        let cut = SetAttr {
+            size: Some(size / 2),
+            ..SetAttr::default()
+        };
+        fs.setattr(&cx, filler, &cut).expect("a cut takes nothing");
+        assert_eq!(run_op(&fs, state, &device), Ok(()));
+        lost_in_a_power_failure(fs, seed)
+    };
+    let modes = [Mode::Other, Mode::Log];
+    (0..SEEDS).any(|seed| modes.iter().any(|mode| lost(*mode, seed)))
+}
+
+/// Whether what callers see is not there any more when the power comes back.
+fn lost_in_a_power_failure(fs: Bpfs<Cut>, seed: u64) -> bool {
+    let before = Snapshot::take(&fs).expect("all can be read");
+    let pm = fs.pmem().clone();
+    let model = PersistModel::ALL[seed as usize % 2];
+    pm.cut(seed, model).expect("memory takes any state");
+    if !bpfs::check(pm.inner()).is_clean() {
+        return true;
+    }
+    let after = Snapshot::take(&open(copy_of(pm.inner()))).expect("all can be read");
+    !after.same_except_times(&before) || !after.same_times(&before)
+}
+
+/// Memory of a server that is killed: after so many more calls nothing comes through.
+struct Killed {
+    inner: Cut,
+    left: AtomicU64,
+}
+
+impl Killed {
+    fn lives(&self) -> bool {
+        let take = |left: u64| left.checked_sub(1);
+        self.left.fetch_update(Relaxed, Relaxed, take).is_ok()
+    }
+}
+
+impl Pmem for Killed {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn load(&self, off: u64) -> Result<u64, MediumError> {
+        self.inner.load(off)
+    }
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.inner.read(off, buf)
+    }
+    fn store(&self, off: u64, bytes: &[u8]) {
+        if self.lives() {
+            self.inner.store(off, bytes);
+        }
+    }
+    fn store_nt(&self, off: u64, bytes: &[u8]) {
+        if self.lives() {
+            self.inner.store_nt(off, bytes);
+        }
+    }
+    fn flush(&self, off: u64, len: u64) {
+        if self.lives() {
+            self.inner.flush(off, len);
+        }
+    }
+    fn fence(&self) -> Result<(), MediumError> {
+        if self.lives() {
+            self.inner.fence()
+        } else {
+            Err(MediumError::PowerCut)
+        }
+    }
+}
+
+/// A server is killed in the middle of a call, and another goes on with what it finds in
+/// memory. Returns whether a power failure after that takes what the second has seen.
+pub fn what_a_mount_saw_is_lost() -> bool {
+    let setup = "mkdir A 755\ncreate f 644\nwrite f 0 9000 1\ncreate A/g 644\nlink f A/h";
+    let calls = [
+        "create n 644",
+        "mkdir A/n 755",
+        "symlink f n",
+        "link f n",
+        "unlink A/g",
+        "rename f A/g replace",
+        "truncate f 100",
+        "chmod f 600",
+        "write f 8000 9000 2",
+    ];
+    let cases = [Mode::Sc, Mode::Other, Mode::Log]
+        .into_iter()
+        .flat_map(|mode| calls.map(|call| (mode, call)));
+    cases.into_iter().any(|(mode, call)| {
+        let (image, call) = (image(mode, setup), op(call));
+        (0..)
+            .map_while(|kill| killed_in(&image, &call, kill))
+            .any(|lost| lost)
+    })
+}
+
+/// Kills the server at call number `kill` to its memory. `None`: it is done by then.
+fn killed_in(image: &MemoryPmem, call: &Op, kill: u64) -> Option<bool> {
+    let mut done = true;
+    let lost = (0..SEEDS).any(|seed| {
+        let pm = powered(image);
+        let first = open(Killed {
+            inner: pm.clone(),
+            left: AtomicU64::new(u64::MAX),
+        });
+        first.pmem().left.store(kill, Relaxed);
+        done &= run_op(&first, &mut State::default(), call).is_ok();
+        let second = open(pm);
+        let made = run_op(&second, &mut State::default(), &op("mkdir z 755"));
+        assert_eq!(made, Ok(()));
+        lost_in_a_power_failure(second, seed)
+    });
+    if lost {
+        Some(true)
+    } else {
+        (!done).then_some(false)
+    }
+}

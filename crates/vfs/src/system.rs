@@ -1,0 +1,34 @@
+//! An engine as harnesses meet it: made, opened and checked by one trait.
+
+use crate::check::Report;
+use crate::{Clock, FileSystem};
+use std::sync::Arc;
+
+/// A kind of file system, in one configuration, on a medium that is reached through `M`
+/// (such as `dyn Pmem`).
+///
+/// All of it must be deterministic: the same bytes and the same clock give the same
+/// reads and stores in the same order.
+pub trait System<M: ?Sized>: Send + Sync {
+    /// A short name for ids: letters, digits and `-` only, such as `bpfs-other`.
+    fn id(&self) -> String;
+
+    /// Size of a test image in bytes; small, so that images are quick to walk.
+    fn image_bytes(&self) -> u64;
+
+    /// Makes an empty file system whose root directory belongs to the super-user, mode
+    /// 0755, made at time 0. The medium is zeroed.
+    ///
+    /// # Errors
+    /// What went wrong, in one line.
+    fn format(&self, medium: &M) -> Result<(), String>;
+
+    /// Opens the file system, recovery included. Reads must not change access times.
+    ///
+    /// # Errors
+    /// What is wrong with the image, in one line.
+    fn open(&self, medium: Arc<M>, clock: Arc<dyn Clock>) -> Result<Box<dyn FileSystem>, String>;
+
+    /// Runs the format's checker.
+    fn check(&self, medium: &M) -> Report;
+}
