@@ -96,8 +96,8 @@ pub enum BlockError {
         /// How many there are.
         blocks: u64,
     },
-    /// Data that is not a whole number of blocks.
-    #[error("{device}: {len} bytes are not whole blocks of {block_bytes}")]
+    /// Data that is not a whole number of blocks; or, to be written, not one block.
+    #[error("{device}: {len} bytes where blocks of {block_bytes} are needed")]
     Length {
         /// The device.
         device: Arc<str>,
@@ -148,21 +148,44 @@ pub(super) fn byte_range(
             block_bytes,
         });
     }
-    let count = (len / block_bytes as usize) as u64;
-    let past_end = lba
-        .0
-        .checked_add(count)
-        .is_none_or(|end| end > geometry.blocks);
-    if past_end {
-        let (device, blocks) = (device.into(), geometry.blocks);
-        return Err(BlockError::OutOfRange {
-            device,
-            lba,
-            blocks,
-        });
+    block_range(device, geometry, lba, (len / block_bytes as usize) as u64)
+}
+
+/// The bytes that a write takes, checked to be one block of the device.
+pub(super) fn write_range(
+    device: &str,
+    geometry: Geometry,
+    write: &Write,
+) -> Result<std::ops::Range<u64>, BlockError> {
+    let (len, block_bytes) = (write.data.len(), geometry.block_bytes);
+    if len == block_bytes as usize {
+        return block_range(device, geometry, write.lba, 1);
     }
-    let start = lba.0 * u64::from(block_bytes);
-    Ok(start..start + len as u64)
+    Err(BlockError::Length {
+        device: device.into(),
+        len,
+        block_bytes,
+    })
+}
+
+/// The bytes that `blocks` blocks from `lba` on take, checked against the device.
+pub(super) fn block_range(
+    device: &str,
+    geometry: Geometry,
+    lba: Lba,
+    blocks: u64,
+) -> Result<std::ops::Range<u64>, BlockError> {
+    match lba.0.checked_add(blocks) {
+        Some(end) if end <= geometry.blocks => {
+            let block_bytes = u64::from(geometry.block_bytes);
+            Ok(lba.0 * block_bytes..end * block_bytes)
+        }
+        _ => Err(BlockError::OutOfRange {
+            device: device.into(),
+            lba,
+            blocks: geometry.blocks,
+        }),
+    }
 }
 
 macro_rules! forward_device {

@@ -1,5 +1,6 @@
 //! A block device in plain memory.
 
+use super::device::{block_range, byte_range, write_range};
 use super::{BlockDevice, BlockError, Completion, Geometry, Lba, Persistence, Write};
 use parking_lot::Mutex;
 
@@ -40,12 +41,6 @@ impl MemoryDevice {
     pub fn bytes(&self) -> Vec<u8> {
         self.state.lock().bytes.clone()
     }
-
-    /// Where `len` bytes from block `lba` on are.
-    fn range(&self, lba: Lba, len: usize) -> Result<std::ops::Range<usize>, BlockError> {
-        super::device::byte_range(self.name(), self.geometry, lba, len)
-            .map(|range| range.start as usize..range.end as usize)
-    }
 }
 
 impl BlockDevice for MemoryDevice {
@@ -66,7 +61,8 @@ impl BlockDevice for MemoryDevice {
     }
 
     fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
-        let range = self.range(lba, buf.len())?;
+        let range = byte_range(self.name(), self.geometry, lba, buf.len())?;
+        let range = range.start as usize..range.end as usize;
         buf.copy_from_slice(&self.state.lock().bytes[range]);
         Ok(())
     }
@@ -74,8 +70,11 @@ impl BlockDevice for MemoryDevice {
     fn submit(&self, writes: Vec<Write>) {
         let mut state = self.state.lock();
         for write in writes {
-            let result = self.range(write.lba, write.data.len());
-            let result = result.map(|range| state.bytes[range].copy_from_slice(&write.data));
+            let range = write_range(self.name(), self.geometry, &write);
+            let result = range.map(|range| {
+                let range = range.start as usize..range.end as usize;
+                state.bytes[range].copy_from_slice(&write.data);
+            });
             state.done.push(Completion {
                 tag: write.tag,
                 result,
@@ -91,7 +90,7 @@ impl BlockDevice for MemoryDevice {
         Ok(())
     }
 
-    fn discard(&self, _lba: Lba, _blocks: u64) -> Result<(), BlockError> {
-        Ok(())
+    fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError> {
+        block_range(self.name(), self.geometry, lba, blocks).map(drop)
     }
 }

@@ -37,8 +37,10 @@
 
 mod buffer;
 mod device;
+mod file;
 mod memory;
 
 pub use buffer::Buffer;
 pub use device::{BlockDevice, BlockError, Completion, Geometry, Lba, Persistence, Write};
+pub use file::{DeviceFacts, DeviceOptions, Direct, FileDevice, Io};
 pub use memory::MemoryDevice;
