@@ -83,7 +83,7 @@ impl State {
 fn first_clear(map: &[u8], from: u32, to: u32) -> Option<u32> {
     let mut at = from;
     while at < to {
-        if at % 64 == 0 {
+        if at.is_multiple_of(64) {
             let start = at as usize / 8;
             let word = map[start..].first_chunk().map(|b| u64::from_le_bytes(*b));
             if word == Some(u64::MAX) {

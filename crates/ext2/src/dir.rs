@@ -106,7 +106,7 @@ impl Ext2 {
     fn dir_blocks(&self, dir: &Node) -> Result<u64> {
         let size = dir.size();
         let bytes = u64::from(self.layout.block_bytes);
-        if size % bytes != 0 || size / bytes > self.layout.blocks.into() {
+        if !size.is_multiple_of(bytes) || size / bytes > self.layout.blocks.into() {
             let what = format!("directory {}: its size is {size}", dir.ino);
             return Err(LowError::Corrupt(what));
         }

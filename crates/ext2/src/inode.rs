@@ -241,14 +241,10 @@ impl Ext2 {
         let (secs, nanos) = of_time(new.now, has_extra);
         inode.mode.set((new.kind.mode_bits() | new.perm) as u16);
         inode.links.set(new.nlink as u16);
-        (
-            inode.uid_low.set(new.uid as u16),
-            inode.uid_high.set((new.uid >> 16) as u16),
-        );
-        (
-            inode.gid_low.set(new.gid as u16),
-            inode.gid_high.set((new.gid >> 16) as u16),
-        );
+        inode.uid_low.set(new.uid as u16);
+        inode.uid_high.set((new.uid >> 16) as u16);
+        inode.gid_low.set(new.gid as u16);
+        inode.gid_high.set((new.gid >> 16) as u16);
         inode.atime.set(secs);
         inode.ctime.set(secs);
         inode.mtime.set(secs);
