@@ -283,7 +283,9 @@ impl Layout {
             let blocks = layout.blocks;
             return bad(&format!("{blocks} blocks on a device of {store_blocks}"));
         }
-        if !(8..=bits).contains(&layout.blocks_per_group) || !layout.blocks_per_group.is_multiple_of(8) {
+        if !(8..=bits).contains(&layout.blocks_per_group)
+            || !layout.blocks_per_group.is_multiple_of(8)
+        {
             return bad("wrong number of blocks in a group");
         }
         let size = layout.inode_bytes;

@@ -70,7 +70,9 @@ pub fn mount_with(device: Arc<MemoryDevice>, dirty_limit: usize) -> Mounted {
 }
 
 pub fn device(image: Vec<u8>) -> Arc<MemoryDevice> {
-    let block_bytes = ext2::probe(&MemoryDevice::from_bytes(1024, image.clone())).unwrap().block_bytes;
+    let block_bytes = ext2::probe(&MemoryDevice::from_bytes(1024, image.clone()))
+        .unwrap()
+        .block_bytes;
     Arc::new(MemoryDevice::from_bytes(block_bytes, image))
 }
 
