@@ -1,5 +1,6 @@
 //! Features by name, as e2fsprogs calls them; those that this program knows.
 
+use crate::Error;
 use crate::format::{Incompat, RoCompat, Super};
 
 /// Incompatible features that this program reads and writes.
@@ -84,4 +85,31 @@ pub(crate) fn incompat(bits: u32) -> Vec<String> {
 /// Names of read-only compatible features.
 pub(crate) fn ro_compat(bits: u32) -> Vec<String> {
     names("ro_compat", &RO_COMPAT_NAMES, bits)
+}
+
+/// A feature that something being done needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    LargeFile,
+    Attributes,
+}
+
+/// Refuses to mount what is not understood.
+pub(crate) fn check(sup: &Super, read_only: bool) -> Result<(), Error> {
+    if sup.revision.get() == 0 {
+        return Ok(());
+    }
+    let bits = sup.incompat.get();
+    if bits & Incompat::RECOVER.bits() != 0 {
+        return Err(Error::NeedsReplay);
+    }
+    let unknown = bits & !INCOMPAT.bits();
+    if unknown != 0 {
+        return Err(Error::Features(incompat(unknown).join(", ")));
+    }
+    let unknown = sup.ro_compat.get() & !RO_COMPAT.bits();
+    if unknown != 0 && !read_only {
+        return Err(Error::OnlyReadable(ro_compat(unknown).join(", ")));
+    }
+    Ok(())
 }

@@ -103,6 +103,21 @@ impl<L: LowLevel> Universal<L> {
         Ok(fs)
     }
 
+    /// Unmounts: frees what has no name, though it may still be open, makes everything
+    /// durable and marks the image as clean. No call may follow.
+    ///
+    /// # Errors
+    /// If something could not be stored: the image is not marked then.
+    pub fn close(&self) -> std::result::Result<(), LowError> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.known.lock().clear();
+        self.finish_orphans()?;
+        self.sync().map_err(LowError::Limit)?;
+        self.low.close()
+    }
+
     /// The format beneath.
     pub fn low(&self) -> &L {
         &self.low

@@ -1,0 +1,5 @@
+//! What the mounted file system does, on images that mke2fs makes, judged by the model, by
+//! e2fsck and by debugfs.
+
+mod differential;
+mod fixture;
