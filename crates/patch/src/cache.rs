@@ -181,6 +181,19 @@ impl Cache {
         self.shared.core.lock().graph.set_befores(empty, befores);
     }
 
+    /// Gives a held empty patch one more before, under the same condition.
+    pub fn add_before(&self, empty: PatchId, before: Before) {
+        let mut core = self.shared.core.lock();
+        core.graph.add_before(empty, before);
+        core.settle();
+    }
+
+    /// Whether any of these patches must wait for `before`, or is it. A search: its time
+    /// grows with what they wait for.
+    pub fn waits_for(&self, patches: &[PatchId], before: PatchId) -> bool {
+        self.shared.core.lock().graph.waits_for(patches, before)
+    }
+
     /// Lets a held empty patch commit.
     pub fn release(&self, empty: PatchId) {
         let mut core = self.shared.core.lock();

@@ -5,19 +5,28 @@
 //! must come first; the [`Cache`] writes blocks in any order that obeys.
 //!
 //! - [`Store`]: what a file system changes blocks through.
+//! - [`Volume`]: a device of a cache. Stores that stand on other stores: [`Journal`],
+//!   [`Async`], [`Trace`].
 #![forbid(unsafe_code)]
 
+mod asynchronous;
 mod cache;
 mod graph;
 mod id;
+pub mod journal;
 mod optimise;
 mod rule;
+pub mod seeded;
 mod stats;
 mod store;
+mod trace;
 
+pub use asynchronous::Async;
 pub use cache::{Cache, CacheOptions, CacheStats, Durable, Volume};
 pub use id::PatchId;
+pub use journal::{Journal, JournalOptions, Mode};
 pub use optimise::Optimise;
 pub use rule::Rule;
 pub use stats::Stats;
 pub use store::{Before, Change, Content, Op, Patched, Store, StoreError};
+pub use trace::Trace;

@@ -202,6 +202,32 @@ fn held_patches_are_an_error_and_not_a_hang() {
 }
 
 #[test]
+fn a_held_patch_gains_befores() {
+    let (device, volume) = setup(quiet());
+    let cache = volume.cache();
+    let hold = cache.empty(&[], true);
+    let data = put(&volume, 1, 0, &[1; BLOCK], &[]).id;
+    cache.add_before(
+        hold,
+        Before {
+            patch: data,
+            rule: Rule::DataBeforeCommit,
+        },
+    );
+    let after = put(&volume, 2, 0, &[2], &[hold]).id;
+    // On the block that `hold` waits for: must not join what is there.
+    let back = put(&volume, 1, 0, &[3], &[hold]).id;
+    cache.verify().unwrap();
+    assert!(cache.waits_for(&[after], data) && cache.waits_for(&[back], hold));
+    assert!(!cache.waits_for(&[data], hold) && !cache.waits_for(&[data], after));
+    volume.sync(&[data]).unwrap();
+    assert_eq!([1, 2].map(|lba| stored(&device, lba)), [1, 0]);
+    cache.release(hold);
+    volume.sync_all().unwrap();
+    assert_eq!([1, 2].map(|lba| stored(&device, lba)), [3, 2]);
+}
+
+#[test]
 fn threads_leave_a_sound_cache() {
     let (device, volume) = setup(CacheOptions {
         blocks: 64,

@@ -175,6 +175,37 @@ impl Graph {
         }
     }
 
+    /// Gives a held empty patch one more before. As for `set_befores`, the caller answers
+    /// for it that no cycle arises ([`Graph::waits_for`] tells).
+    pub fn add_before(&mut self, empty: PatchId, before: Before) {
+        if let (Some(slot), Some(first)) = (self.resolve(empty), self.resolve(before.patch)) {
+            let patch = &self.patches[slot as usize];
+            assert!(
+                patch.is_empty() && patch.held,
+                "only held empty patches gain befores"
+            );
+            self.link(slot, first, before.rule);
+        }
+    }
+
+    /// Whether any of these patches must wait for `before`, or is it.
+    pub fn waits_for(&mut self, ids: &[PatchId], before: PatchId) -> bool {
+        let Some(before) = self.resolve(before) else {
+            return false;
+        };
+        let mut todo: Vec<u32> = ids.iter().filter_map(|id| self.resolve(*id)).collect();
+        let search = self.next_search();
+        while let Some(slot) = todo.pop() {
+            if slot == before {
+                return true;
+            }
+            if std::mem::replace(&mut self.patches[slot as usize].seen, search) != search {
+                todo.extend(self.befores(slot).map(|e| e.before));
+            }
+        }
+        false
+    }
+
     /// Lets a held empty patch commit once its befores have.
     pub fn release(&mut self, empty: PatchId) {
         let Some(slot) = self.resolve(empty) else {
