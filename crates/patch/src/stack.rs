@@ -9,6 +9,7 @@
 //! |---|---|---|
 //! | `uhfs` | system calls as steps of a format, in soft-updates order | |
 //! | a format, such as `ext2` | steps as changes of blocks, with their order | |
+//! | `trace` | logs every change (`-vvv` shows it) | |
 //! | `async` | drops the order | |
 //! | `journal` | makes it an order of transactions | `metadata`, `ordered` or `full`; `internal` or `external=PATH`; `commit=TIME` |
 //! | `cache` | obeys the order when it writes | `SIZE`; `dirty=SIZE`; `wave=BLOCKS`; `interval=TIME` or `interval=never`; `durable=auto`, `flush`, `fua` or `unsafe`; `optimise=none`, `hard`, `overlap` or `both` |
@@ -20,7 +21,7 @@
 mod text;
 
 use crate::optimise::Optimised;
-use crate::{CacheOptions, Durable, Optimise};
+use crate::{CacheOptions, Durable, Optimise, journal};
 use medium::block::{DeviceOptions, Direct, Io};
 use std::fmt;
 use std::path::PathBuf;
@@ -102,7 +103,9 @@ impl FromStr for Mode {
 pub struct Stack {
     /// The format's name.
     pub format: String,
-    /// What stands between the format and the cache.
+    /// Whether there is `trace` beneath it.
+    pub trace: bool,
+    /// What stands between the format and the cache, `trace` apart.
     pub module: Module,
     /// The cache.
     pub cache: CacheModule,
@@ -125,22 +128,11 @@ pub enum Module {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalModule {
     /// What goes through the log.
-    pub what: Journaled,
+    pub what: journal::Mode,
     /// Where the log is.
     pub log: Log,
     /// A transaction commits at this age at the latest.
     pub commit: Duration,
-}
-
-/// What goes through the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Journaled {
-    /// Metadata; data at any time.
-    Metadata,
-    /// Metadata; data before the transaction that points to it commits.
-    Ordered,
-    /// Everything.
-    Full,
 }
 
 /// Where the log is.
@@ -209,7 +201,7 @@ impl CacheModule {
 impl Default for JournalModule {
     fn default() -> Self {
         Self {
-            what: Journaled::Ordered,
+            what: journal::Mode::Ordered,
             log: Log::Internal,
             commit: Duration::from_secs(5),
         }
@@ -227,12 +219,13 @@ impl Stack {
         };
         Self {
             format: format.into(),
+            trace: false,
             module: match mode {
                 Mode::Async => Module::Async,
                 Mode::SoftUpdates => Module::None,
-                Mode::JournalMetadata => journal(Journaled::Metadata),
-                Mode::JournalOrdered => journal(Journaled::Ordered),
-                Mode::Journal => journal(Journaled::Full),
+                Mode::JournalMetadata => journal(journal::Mode::Metadata),
+                Mode::JournalOrdered => journal(journal::Mode::Ordered),
+                Mode::Journal => journal(journal::Mode::Full),
             },
             cache: CacheModule::default(),
             disk: DeviceOptions::default(),
@@ -245,9 +238,9 @@ impl Stack {
             Module::None => Mode::SoftUpdates,
             Module::Async => Mode::Async,
             Module::Journal(journal) => match journal.what {
-                Journaled::Metadata => Mode::JournalMetadata,
-                Journaled::Ordered => Mode::JournalOrdered,
-                Journaled::Full => Mode::Journal,
+                journal::Mode::Metadata => Mode::JournalMetadata,
+                journal::Mode::Ordered => Mode::JournalOrdered,
+                journal::Mode::Full => Mode::Journal,
             },
         }
     }
@@ -255,10 +248,10 @@ impl Stack {
 
 // --- reading ------------------------------------------------------------------------
 
-const JOURNALED: &[(&str, Journaled)] = &[
-    ("metadata", Journaled::Metadata),
-    ("ordered", Journaled::Ordered),
-    ("full", Journaled::Full),
+const JOURNALED: &[(&str, journal::Mode)] = &[
+    ("metadata", journal::Mode::Metadata),
+    ("ordered", journal::Mode::Ordered),
+    ("full", journal::Mode::Full),
 ];
 const DURABLE: &[(&str, Durable)] = &[
     ("auto", Durable::Auto),
@@ -303,31 +296,23 @@ impl FromStr for Stack {
 
     fn from_str(text: &str) -> Result<Self, StackError> {
         let terms = text::terms(text)?;
-        let (module, format, cache, disk) = match terms.as_slice() {
-            [uhfs, format, cache, disk] => (None, plain(uhfs, format)?, cache, disk),
-            [uhfs, format, module, cache, disk] => {
-                (Some(module), plain(uhfs, format)?, cache, disk)
-            }
-            _ => return Err(shape()),
+        let [uhfs, format, modules @ .., cache, disk] = terms.as_slice() else {
+            return Err(shape());
         };
+        let format = plain(uhfs, format)?;
         if cache.name != "cache" || disk.name != "disk" {
             return Err(shape());
         }
-        let module = match module {
-            None => Module::None,
-            Some(term) => match (term.name.as_str(), term.args.first()) {
-                ("async", None) => Module::Async,
-                ("async", Some(arg)) => return Err(unknown_option("async", arg, "none")),
-                ("journal", _) => Module::Journal(journal(&term.args)?),
-                (other, _) => {
-                    return Err(StackError::new(format_args!(
-                        "the module '{other}' is not one of async, journal"
-                    )));
-                }
-            },
+        let traced = |term: &&Term| term.name == "trace" && term.args.is_empty();
+        let trace = modules.first().is_some_and(|term| traced(&term));
+        let module = match &modules[usize::from(trace)..] {
+            [] => Module::None,
+            [term] => module(term)?,
+            _ => return Err(shape()),
         };
         Ok(Self {
             format,
+            trace,
             module,
             cache: cache_module(&cache.args)?,
             disk: disk_module(&disk.args)?,
@@ -337,9 +322,20 @@ impl FromStr for Stack {
 
 fn shape() -> StackError {
     StackError::new(
-        "a stack reads 'uhfs > FORMAT > cache(...) > disk(...)', with async or journal(...) \
-         before the cache or nothing, which means soft updates",
+        "a stack reads 'uhfs > FORMAT > cache(...) > disk(...)'; before the cache there may \
+         be trace, then async or journal(...); with neither of these it is soft updates",
     )
+}
+
+fn module(term: &Term) -> Result<Module, StackError> {
+    match (term.name.as_str(), term.args.first()) {
+        ("async", None) => Ok(Module::Async),
+        ("async" | "trace", Some(arg)) => Err(unknown_option(&term.name, arg, "none")),
+        ("journal", _) => Ok(Module::Journal(journal_module(&term.args)?)),
+        (other, _) => Err(StackError::new(format_args!(
+            "the module '{other}' is not one of trace, async, journal"
+        ))),
+    }
 }
 
 /// The format, beneath `uhfs`; neither has options.
@@ -365,7 +361,7 @@ fn about(module: &str) -> impl Fn(StackError) -> StackError {
     move |e| StackError::new(format_args!("{module}: {e}"))
 }
 
-fn journal(args: &[Arg]) -> Result<JournalModule, StackError> {
+fn journal_module(args: &[Arg]) -> Result<JournalModule, StackError> {
     let mut module = JournalModule::default();
     for arg in args {
         match (arg.key.as_deref(), arg.value.as_str()) {
@@ -453,6 +449,9 @@ fn disk_module(args: &[Arg]) -> Result<DeviceOptions, StackError> {
 impl fmt::Display for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "uhfs > {} > ", Quoted(&self.format))?;
+        if self.trace {
+            f.write_str("trace > ")?;
+        }
         match &self.module {
             Module::None => {}
             Module::Async => f.write_str("async > ")?,

@@ -50,7 +50,7 @@ fn errors_say_what_is_known() {
         ("", "the name of a module is missing"),
         ("ext2 > cache > disk", "uhfs > FORMAT"),
         ("uhfs > ext2 > disk > cache", "uhfs > FORMAT"),
-        ("uhfs > ext2 > log > cache > disk", "async, journal"),
+        ("uhfs > ext2 > log > cache > disk", "trace, async, journal"),
         (
             "uhfs > ext2 > journal(half) > cache > disk",
             "metadata, ordered, full",
@@ -128,9 +128,10 @@ proptest! {
         module in modules(),
         cache in caches(),
         (io, direct, unsafe_no_flush) in (some(IO), some(DIRECT), any::<bool>()),
+        trace in any::<bool>(),
     ) {
         let disk = DeviceOptions { io, direct, unsafe_no_flush, ..DeviceOptions::default() };
-        let stack = Stack { format: "ext2".into(), module, cache, disk };
+        let stack = Stack { format: "ext2".into(), trace, module, cache, disk };
         prop_assert_eq!(stack.to_string().parse(), Ok(stack));
     }
 
