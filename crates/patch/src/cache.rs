@@ -20,6 +20,7 @@ mod core;
 mod tests;
 
 use self::core::{Core, Sent};
+use crate::draw::Drawing;
 use crate::graph::Addr;
 use crate::store::check_change;
 use crate::{Before, Change, Content, Op, Optimise, PatchId, Patched, Stats, Store, StoreError};
@@ -207,6 +208,11 @@ impl Cache {
     /// The failure of a device, now or earlier.
     pub fn write_some(&self) -> Result<usize, StoreError> {
         self.shared.wave(None)
+    }
+
+    /// The graph as it is now, as a picture.
+    pub fn draw(&self) -> Drawing {
+        self.shared.core.lock().graph.draw()
     }
 
     /// Checks every invariant of the graph. For tests: slow.

@@ -37,3 +37,30 @@ impl Default for Optimise {
         Self::ALL
     }
 }
+
+/// The combinations that Table 2.10 compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Optimised {
+    /// None of them.
+    None,
+    /// Hard patches, and changes that join them.
+    Hard,
+    /// Changes that join the patch that they overlap.
+    Overlap,
+    /// All of them.
+    #[default]
+    Both,
+}
+
+impl From<Optimised> for Optimise {
+    fn from(which: Optimised) -> Self {
+        let hard = matches!(which, Optimised::Hard | Optimised::Both);
+        Self {
+            hard,
+            hard_merge: hard,
+            overlap_merge: matches!(which, Optimised::Overlap | Optimised::Both),
+            ..Self::ALL
+        }
+    }
+}

@@ -18,6 +18,7 @@
 //!
 //! Sections 2.1 and 2.2 of the Featherstitch chapter; names as there.
 
+mod draw;
 mod merge;
 mod parts;
 #[cfg(test)]
