@@ -25,6 +25,7 @@
 //! |---|---|
 //! | [`FileDevice`] | a file or block device, by io_uring or by pread/pwrite |
 //! | [`MemoryDevice`] | plain memory |
+//! | [`ImageDevice`] | memory that starts with an [`Image`] and shares what it leaves alone |
 //!
 //! and, around any of them,
 //!
@@ -34,13 +35,27 @@
 //! | [`DelayDevice`] | the timing of a disk or an SSD |
 //! | [`FaultyDevice`] | errors, torn and misdirected writes, lost flushes |
 //! | [`RecordingDevice`] | a trace of every write, completion and flush |
+//!
+//! [`Replay`] turns such a trace into the images that a crash may leave.
 
 mod buffer;
+mod counting;
+mod delay;
 mod device;
+mod faulty;
 mod file;
+mod image;
 mod memory;
+mod recording;
+mod replay;
 
 pub use buffer::Buffer;
+pub use counting::{BlockCounts, CountingDevice};
+pub use delay::{DelayDevice, DelayModel, DiskModel, SsdModel};
 pub use device::{BlockDevice, BlockError, Completion, Geometry, Lba, Persistence, Write};
+pub use faulty::FaultyDevice;
 pub use file::{DeviceFacts, DeviceOptions, Direct, FileDevice, Io};
+pub use image::{Image, ImageDevice};
 pub use memory::MemoryDevice;
+pub use recording::{BlockEvent, EventId, RecordingDevice};
+pub use replay::{Left, OpenWrite, Replay};

@@ -102,7 +102,7 @@ pub struct FileDevice {
 }
 
 enum Engine {
-    Uring(Uring),
+    Uring(Box<Uring>),
     Blocking {
         flags: ReadWriteFlags,
         done: Mutex<Vec<Completion>>,
@@ -353,7 +353,7 @@ impl Engine {
             return Ok(blocking());
         }
         match Uring::new(name.clone(), file.clone(), flags.bits() as i32) {
-            Ok(uring) => Ok(Engine::Uring(uring)),
+            Ok(uring) => Ok(Engine::Uring(Box::new(uring))),
             Err(_) if wanted == Io::Auto => Ok(blocking()),
             Err(source) => Err(OpenError::System {
                 doing: "use io_uring on",
