@@ -181,11 +181,17 @@ impl Pair {
         self.cancelled.insert(block);
         // What is in flight to a block that nobody needs is nobody's before any more.
         let flying = |k: &Kept| k.block == Some(block) && k.state == Durable::Issued;
-        let flying: Vec<usize> = (0..self.kept.len()).filter(|&i| flying(&self.kept[i])).collect();
+        let flying: Vec<usize> = (0..self.kept.len())
+            .filter(|&i| flying(&self.kept[i]))
+            .collect();
         for kept in &mut self.kept {
             if kept.block == Some(block) && kept.state == Durable::No {
                 kept.block = None;
                 kept.change = Owned::Nothing;
+                kept.befores.retain(|i| !flying.contains(i));
+            }
+            // A change that merged past an empty patch relied on its block being in flight.
+            if kept.block.is_none() && !self.exact {
                 kept.befores.retain(|i| !flying.contains(i));
             }
         }
