@@ -91,13 +91,21 @@ fn entries(area: &[u8], base: usize) -> Option<&'static str> {
         if entry.value_inode.get() != 0 {
             return Some("has a value elsewhere");
         }
-        if size > 0 {
+        let value = if size > 0 {
             let value = usize::from(entry.value_offset.get()).checked_sub(base);
             let inside = value.filter(|v| v.checked_add(size).is_some_and(|end| end <= area.len()));
             let Some(value) = inside else {
                 return Some("has a value outside");
             };
             lowest = lowest.min(value);
+            // The hash takes whole words.
+            value..(value + size).next_multiple_of(4).min(area.len())
+        } else {
+            0..0
+        };
+        let hash = entry.hash.get();
+        if hash != attribute_hash(&behind[..name], &area[value]) && (hash != 0 || base > 0) {
+            return Some("has a wrong hash");
         }
         at = (at + size_of::<AttrEntry>() + name).next_multiple_of(4);
         if at > area.len() {
@@ -105,4 +113,16 @@ fn entries(area: &[u8], base: usize) -> Option<&'static str> {
         }
     }
     (lowest < at + 4).then_some("overlaps a value")
+}
+
+/// What the hash of an entry must be: of its name, then of its value in words.
+fn attribute_hash(name: &[u8], value: &[u8]) -> u32 {
+    let name = name
+        .iter()
+        .fold(0u32, |hash, byte| hash.rotate_left(5) ^ u32::from(*byte));
+    value.chunks(4).fold(name, |hash, chunk| {
+        let mut word = [0; 4];
+        word[..chunk.len()].copy_from_slice(chunk);
+        hash.rotate_left(16) ^ u32::from_le_bytes(word)
+    })
 }

@@ -1,6 +1,6 @@
 //! Directories: their entries, and the tree that these make.
 
-use super::{Checker, Directory, own_names};
+use super::{Checker, Directory};
 use crate::format::{DIRENT_HEADER, DirentHeader, ROOT_INO, type_code};
 use medium::block::BlockDevice;
 use std::ops::Range;
@@ -116,7 +116,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
             return;
         }
         match nth {
-            0 => self.seen_mut(ino).names += 1,
+            0 => self.seen_mut(ino).dot = true,
             _ => self.directories[dir].dotdot = target,
         }
     }
@@ -142,7 +142,8 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         } else {
             0
         };
-        if header.file_type != code {
+        // With types, 0 is "not known".
+        if header.file_type != code && !(self.has_types() && header.file_type == 0) {
             let kind = header.file_type;
             let what = format_args!("inode {ino}: '{name}' has type {kind}, not {code}");
             self.corrupt("E14", what);
@@ -217,8 +218,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         if dotdot == 0 {
             return;
         }
-        let seen = self.seen(ino);
-        let nameless = ino != ROOT_INO && seen.names <= own_names(seen);
+        let nameless = ino != ROOT_INO && self.seen(ino).names == 0;
         let above = self.seen_mut(dotdot);
         let count = match nameless {
             true => &mut above.nameless_dotdots,

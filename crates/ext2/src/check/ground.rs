@@ -73,6 +73,10 @@ impl Ground {
             1 => true,
             other => return Err(("E3", format!("revision {other}"))),
         };
+        let features = [sup.compat, sup.incompat, sup.ro_compat];
+        if !modern && features.iter().any(|f| f.get() != 0) {
+            return Err(("E3", "features in revision 0".into()));
+        }
         let only_modern = |value| if modern { value } else { 0 };
         let compat = only_modern(sup.compat.get());
         let incompat = only_modern(sup.incompat.get());

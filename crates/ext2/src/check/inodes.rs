@@ -238,7 +238,9 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
     fn inline_target(&mut self, ino: u32, inode: &Inode) {
         let target = inode.block.as_bytes();
         let len = target.iter().position(|b| *b == 0).unwrap_or(target.len());
-        if len == 0 || len as u64 != size_of_file(inode) {
+        // Sectors besides an attribute block's would make pointers of it.
+        let sectors = inode.file_acl.get() == 0 && inode.sectors.get() != 0;
+        if len == 0 || len as u64 != size_of_file(inode) || sectors {
             self.content(
                 ino,
                 "E10",

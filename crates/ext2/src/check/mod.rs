@@ -76,8 +76,10 @@ struct Seen {
     in_use: bool,
     /// Its link count.
     links: u16,
-    /// Names found, `.` included.
+    /// Names found, besides `.` and `..`.
     names: u32,
+    /// A directory with a `.`.
+    dot: bool,
     /// `..` entries of directories that have names themselves.
     dotdots: u16,
     /// `..` entries of nameless directories.
@@ -167,7 +169,7 @@ impl<'d, D: BlockDevice + ?Sized> Checker<'d, D> {
 
     fn contents_of_inodes(&mut self) {
         for (ino, invariant, what) in std::mem::take(&mut self.contents) {
-            if self.seen(ino).names > own_names(self.seen(ino)) || ino < self.ground.first_ino {
+            if self.seen(ino).names > 0 || ino < self.ground.first_ino {
                 self.corrupt(invariant, format_args!("{what}"));
             } else {
                 self.leak("E22", format_args!("{what}; it has no name"));
@@ -187,14 +189,6 @@ impl<'d, D: BlockDevice + ?Sized> Checker<'d, D> {
     fn read_block(&mut self, block: u32, buf: &mut [u8]) -> bool {
         let at = u64::from(block) * u64::from(self.ground.block);
         readable(&mut self.report, bytes::read(self.device, at, buf))
-    }
-}
-
-/// Names that a directory gives itself: `.`, if it has got that far.
-fn own_names(seen: Seen) -> u32 {
-    match seen.kind {
-        Some(FileType::Directory) => seen.names.min(1),
-        _ => 0,
     }
 }
 

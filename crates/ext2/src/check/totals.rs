@@ -1,6 +1,6 @@
 //! What all that was found must add up to: link counts, bitmaps, free counts.
 
-use super::{Checker, own_names};
+use super::Checker;
 use crate::format::{GroupDescriptor, ROOT_INO};
 use medium::block::BlockDevice;
 
@@ -24,13 +24,13 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
                 continue;
             }
             let links = u32::from(seen.links);
-            if ino != ROOT_INO && seen.names <= own_names(seen) {
+            if ino != ROOT_INO && seen.names == 0 {
                 if links > 0 {
                     self.leak("E22", format_args!("inode {ino} has no name"));
                 }
                 continue;
             }
-            let least = seen.names + u32::from(seen.dotdots);
+            let least = seen.names + u32::from(seen.dot) + u32::from(seen.dotdots);
             let most = least + u32::from(seen.nameless_dotdots);
             if links < least {
                 self.corrupt(
