@@ -177,7 +177,7 @@ impl Ground {
         let table = 1 + self.descriptor_blocks + self.reserved_descriptor_blocks;
         let needed = self.table_blocks + 3;
         let room = if groups == 1 { last } else { self.per_group };
-        if table + needed > room || needed > last.max(needed - 1) {
+        if table + needed > room || needed > last {
             return wrong("number of blocks, too few for the tables,", self.blocks);
         }
         self.groups = vec![GroupDescriptor::new_zeroed(); groups as usize];
