@@ -8,10 +8,12 @@
 mod alloc;
 mod attrs;
 mod bytes;
+mod check;
 mod dir;
 mod error;
 mod features;
 pub mod format;
+pub mod fsck;
 mod inode;
 mod low;
 mod mkfs;
@@ -21,6 +23,7 @@ mod probe;
 mod tree;
 mod volume;
 
+pub use check::check;
 pub use error::Error;
 pub use mkfs::{Inodes, MkfsOptions, mkfs};
 pub use probe::{SuperInfo, probe};

@@ -45,6 +45,7 @@ fn accepted(bytes: u64, device_block: u32, o: &MkfsOptions) -> String {
         b"a label".as_slice()[..if o.revision == 0 { 0 } else { 7 }]
     );
     assert_eq!((info.block_bytes, info.clean), (o.block_bytes, true));
+    assert_eq!(ext2::check(&device).findings, []);
     run("dumpe2fs", &[], &image)
 }
 
@@ -246,6 +247,7 @@ fn the_kernel_mounts_it_and_leaves_it_clean() {
         run("e2fsck", &["-fn"], &image);
         let device = SparseDevice::import(512, &image);
         assert!(probe(&device).unwrap().clean);
+        assert_eq!(ext2::check(&device).findings, []);
     }
 }
 
