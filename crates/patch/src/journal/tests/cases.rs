@@ -268,6 +268,65 @@ fn a_later_revoke_keeps_a_block_from_being_replayed() {
     assert_eq!((home(&bytes, 1), home(&bytes, 2)), (2, 9));
 }
 
+/// Writes everything that can be written.
+fn write_all(bench: &Bench) {
+    while bench.cache.write_some().unwrap() > 0 {}
+}
+
+#[test]
+fn a_copy_counts_until_the_tail_beyond_it_is_durable() {
+    let bench = open(formatted(LOG), LOG, Mode::Ordered);
+    let put = |byte| {
+        let op = bench.journal.begin(2).unwrap();
+        if byte == 1 {
+            // Freed and taken again at once: goes through the log.
+            bench.journal.freed(&op, Lba(5), &[], false).unwrap();
+        }
+        let bytes = [byte; BLOCK];
+        let change = Change::Bytes {
+            at: 0,
+            bytes: &bytes,
+        };
+        let patched = bench
+            .journal
+            .change(&op, Lba(5), Content::Data, change, &[]);
+        bench.journal.end(op);
+        patched.unwrap().id
+    };
+    put(1);
+    bench.journal.commit().unwrap();
+    write_all(&bench);
+    bench.reclaim();
+    bench.reclaim();
+    assert_eq!(bench.journal.stats().used, 0);
+    let patch = put(2);
+    bench.journal.sync(&[patch]).unwrap();
+    assert_eq!(home(&after_crash(&bench), 5), 2);
+    assert_eq!(bench.journal.stats().logged, 2);
+    write_all(&bench);
+    bench.reclaim();
+    write_all(&bench);
+    bench.reclaim();
+    put(3);
+    bench.journal.sync_all().unwrap();
+    assert_eq!(bench.journal.stats().logged, 2, "directly, by now");
+}
+
+#[test]
+fn what_an_older_transaction_needs_is_not_taken_back() {
+    let bench = open(formatted(LOG), LOG, Mode::Full);
+    transaction(&bench, [(5, 1)]);
+    bench.journal.sync_all().unwrap();
+    let op = bench.journal.begin(1).unwrap();
+    bench.journal.freed(&op, Lba(5), &[], false).unwrap();
+    // A second life that nobody has written to, and that nothing ever pointed to.
+    bench.journal.freed(&op, Lba(5), &[], true).unwrap();
+    bench.journal.end(op);
+    bench.reclaim();
+    write_all(&bench);
+    assert_eq!(home(&after_crash(&bench), 5), 1);
+}
+
 #[test]
 fn the_magic_number_in_data_survives() {
     let bench = open(formatted(LOG), LOG, Mode::Full);
@@ -288,6 +347,45 @@ fn the_magic_number_in_data_survives() {
     bench.journal.end(op);
     bench.journal.sync_all().unwrap();
     assert_eq!(&after_crash(&bench)[3 * BLOCK..4 * BLOCK], &bytes);
+}
+
+#[test]
+fn data_that_look_like_a_transaction_are_not_replayed() {
+    let bench = open(formatted(LOG), LOG, Mode::Full);
+    // The features are those of the log once it has been written to.
+    let mut log = superblock(&bench.device.bytes());
+    log.use_our_features(false);
+    let codec = log.codec();
+    let forged = [0x66; BLOCK];
+    let tag = Tag {
+        home: 40,
+        escaped: false,
+        crc: codec.data_crc(8, &forged),
+    };
+    // In the log at 2, 3 and 4; the seventh transaction ends at 1, in the second lap.
+    let blocks = [
+        codec.descriptor(8, &[tag]),
+        forged.to_vec(),
+        codec.commit(8, 0),
+    ];
+    let op = bench.journal.begin(3).unwrap();
+    for (lba, bytes) in (1..).zip(&blocks) {
+        let change = Change::Bytes { at: 0, bytes };
+        let done = bench
+            .journal
+            .change(&op, Lba(lba), Content::Data, change, &[]);
+        done.unwrap();
+    }
+    bench.journal.end(op);
+    bench.journal.commit().unwrap();
+    for round in 2..=6 {
+        transaction(&bench, [(10, round)]);
+    }
+    let patches = transaction(&bench, [(10, 7), (11, 7)]);
+    bench.journal.sync(&patches).unwrap();
+    assert_eq!(bench.device.bytes()[at(1) + 7], 2, "a commit block");
+    let bytes = after_crash(&bench);
+    assert_eq!((home(&bytes, 10), home(&bytes, 40)), (7, 0));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Modes `Ordered` and `Metadata`: blocks that are freed and used again, as data that go
 //! home directly and as metadata that are logged, never show what belongs to another life.
 
-use super::device::Event;
+use super::device::{Crash, Event};
 use super::*;
 use crate::seeded::{self, Bug};
 use crate::{Before, Change, Content, Op, PatchId, Rule, Store};
@@ -31,8 +31,9 @@ struct World {
     next_life: u64,
     now: usize,
     last: Vec<PatchId>,
-    /// The last operation has changed metadata.
+    /// The last operation has changed metadata, or else only this life.
     logged: bool,
+    touched: u64,
 }
 
 fn slot_place(slot: usize) -> (u64, u32) {
@@ -51,6 +52,7 @@ impl World {
             now: 0,
             last: Vec::new(),
             logged: false,
+            touched: 0,
         }
     }
 
@@ -92,6 +94,7 @@ impl World {
         let value = self.rng.u8(1..);
         self.last.clear();
         self.logged = false;
+        self.touched = 0;
         match self.slots[slot] {
             0 => self.make(&op, slot, value),
             life if self.rng.bool() => self.remove(&op, slot, life),
@@ -145,6 +148,7 @@ impl World {
         };
         let patch = self.fill(op, lba, kind, value, &befores);
         self.last.push(patch);
+        self.touched = life;
         let now = self.now;
         self.lives.get_mut(&life).unwrap().values.push((now, value));
     }
@@ -165,16 +169,18 @@ impl World {
     fn now_and_then(&mut self) {
         match self.rng.u8(..24) {
             0 => self.bench.journal.sync_all().unwrap(),
-            1 => {
+            1..=2 => {
                 self.bench.journal.sync(&self.last).unwrap();
+                self.bench.device.note(Event::Kept(self.touched, self.now));
                 // Promises nothing of others, unless its commit does.
                 if self.bench.journal.mode() == Mode::Metadata || !self.logged {
                     return;
                 }
             }
-            2 => self.bench.journal.empty().unwrap(),
-            3..8 => return self.bench.journal.commit().unwrap(),
-            8..16 => {
+            3 => self.bench.journal.empty().unwrap(),
+            4 => return self.bench.reclaim(),
+            5..9 => return self.bench.journal.commit().unwrap(),
+            9..16 => {
                 self.bench.cache.write_some().unwrap();
                 return;
             }
@@ -186,12 +192,8 @@ impl World {
 
     /// Whether a replayed image is what some prefix of the operations made, contents
     /// included as far as the mode promises.
-    fn check(
-        &self,
-        bytes: &[u8],
-        tables: &[[u64; SLOTS]],
-        (synced, began): (usize, usize),
-    ) -> Result<(), String> {
+    fn check(&self, bytes: &[u8], tables: &[[u64; SLOTS]], crash: &Crash) -> Result<(), String> {
+        let (synced, began) = (crash.synced, crash.began);
         let mut found = [0; SLOTS];
         for (slot, life) in found.iter_mut().enumerate() {
             let (block, at) = slot_place(slot);
@@ -203,8 +205,7 @@ impl World {
             let wrong = found.iter().filter(|life| **life != 0).find_map(|life| {
                 let start = self.lives[life].lba as usize * BLOCK;
                 let content = &bytes[start..start + BLOCK];
-                self.content(&self.lives[life], content, (now, synced, began))
-                    .err()
+                self.content(*life, content, now, crash).err()
             });
             match wrong {
                 None => return Ok(()),
@@ -216,15 +217,18 @@ impl World {
 
     fn content(
         &self,
-        life: &Life,
+        number: u64,
         content: &[u8],
-        (now, synced, began): (usize, usize, usize),
+        now: usize,
+        crash: &Crash,
     ) -> Result<(), String> {
+        let (life, synced, began) = (&self.lives[&number], crash.synced, crash.began);
+        let kept = crash.kept.get(&number).copied().unwrap_or(0).max(synced);
         let last = |until: usize| life.values.iter().rposition(|(at, _)| *at <= until);
         let (from, to) = match life.kind {
             Content::Metadata => (last(now), last(now)),
-            Content::Data if self.bench.journal.mode() == Mode::Ordered || life.born <= synced => {
-                (last(synced).or(Some(0)), last(began))
+            Content::Data if self.bench.journal.mode() == Mode::Ordered || life.born <= kept => {
+                (last(kept).or(Some(0)), last(began))
             }
             Content::Data => return Ok(()),
         };
@@ -252,10 +256,11 @@ fn run(seed: u64, log_blocks: u64, mode: Mode) -> Result<(), String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     for _ in 0..100 {
         let until = rng.usize(..=events);
-        let (bytes, began, synced) = world.bench.device.crash(until, &mut rng, |lba| lba >= HOME);
+        let mut crash = world.bench.device.crash(until, &mut rng, |lba| lba >= HOME);
+        let bytes = std::mem::take(&mut crash.bytes);
         let bytes = replayed(bytes, log_blocks).map_err(|e| e.to_string())?;
         world
-            .check(&bytes, &tables, (synced, began))
+            .check(&bytes, &tables, &crash)
             .map_err(|e| format!("{mode:?}, seed {seed}, event {until}: {e}"))?;
     }
     Ok(())
