@@ -4,7 +4,7 @@ use medium::block::{
     BlockDevice, BlockError, Completion, Geometry, Lba, MemoryDevice, Persistence, Write,
 };
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 pub const BLOCK: usize = 1024;
 
@@ -18,6 +18,18 @@ pub enum Event {
     Began(usize),
     /// So many operations are promised to be durable.
     Synced(usize),
+    /// What this operation has done to this thing is promised to be durable.
+    Kept(u64, usize),
+}
+
+/// A state after a crash.
+pub struct Crash {
+    pub bytes: Vec<u8>,
+    /// Operations begun, and promised.
+    pub began: usize,
+    pub synced: usize,
+    /// The newest promise for single things.
+    pub kept: HashMap<u64, usize>,
 }
 
 pub struct Recorder {
@@ -44,15 +56,15 @@ impl Recorder {
     }
 
     /// A state that a crash after the first `until` events may leave; blocks of which
-    /// `tears` holds may be torn at a sector. With it: operations begun, and synced.
+    /// `tears` holds may be torn at a sector.
     pub fn crash(
         &self,
         until: usize,
         rng: &mut fastrand::Rng,
         tears: impl Fn(u64) -> bool,
-    ) -> (Vec<u8>, usize, usize) {
+    ) -> Crash {
         let mut bytes = self.start.clone();
-        let (mut began, mut synced) = (0, 0);
+        let (mut began, mut synced, mut kept) = (0, 0, HashMap::new());
         // Of each block, what has not been made durable, oldest first.
         let mut open: BTreeMap<u64, Vec<Write>> = BTreeMap::new();
         let put = |bytes: &mut Vec<u8>, write: &Write, range: std::ops::Range<usize>| {
@@ -81,6 +93,9 @@ impl Recorder {
                 }
                 Event::Began(n) => began = *n,
                 Event::Synced(n) => synced = *n,
+                Event::Kept(thing, n) => {
+                    kept.insert(*thing, *n);
+                }
             }
         }
         // Few left out, few there, or anything.
@@ -98,7 +113,12 @@ impl Recorder {
                 put(&mut bytes, torn, sector..sector + 512);
             }
         }
-        (bytes, began, synced)
+        Crash {
+            bytes,
+            began,
+            synced,
+            kept,
+        }
     }
 }
 

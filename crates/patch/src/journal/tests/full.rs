@@ -82,7 +82,11 @@ fn run(seed: u64, log_blocks: u64) -> Result<(), String> {
                 bench.journal.commit().unwrap();
                 continue;
             }
-            6..16 => {
+            6 => {
+                bench.reclaim();
+                continue;
+            }
+            7..16 => {
                 bench.cache.write_some().unwrap();
                 continue;
             }
@@ -97,8 +101,9 @@ fn run(seed: u64, log_blocks: u64) -> Result<(), String> {
     for _ in 0..60 {
         let until = rng.usize(..=events);
         let in_log = |lba| lba >= HOME;
-        let (bytes, began, synced) = bench.device.crash(until, &mut rng, in_log);
-        check(bytes, &prefixes[synced..=began], log_blocks, &mut rng)
+        let crash = bench.device.crash(until, &mut rng, in_log);
+        let prefixes = &prefixes[crash.synced..=crash.began];
+        check(crash.bytes, prefixes, log_blocks, &mut rng)
             .map_err(|e| format!("seed {seed}, event {until}: {e}"))?;
     }
     Ok(())
@@ -119,8 +124,8 @@ fn check(
         return Err("not what any prefix of the operations made".into());
     }
     let events = device.events.lock().len();
-    let (bytes, _, _) = device.crash(rng.usize(..=events), rng, |lba| lba >= HOME);
-    let again = replayed(bytes, log_blocks).map_err(|e| e.to_string())?;
+    let crash = device.crash(rng.usize(..=events), rng, |lba| lba >= HOME);
+    let again = replayed(crash.bytes, log_blocks).map_err(|e| e.to_string())?;
     if again[..HOME_BYTES] != home {
         return Err("a crash within the replay changed the outcome".into());
     }

@@ -3,6 +3,7 @@
 mod cases;
 mod device;
 mod full;
+mod interop;
 mod reuse;
 
 use super::{Journal, JournalOptions, Mode, Place, format};
@@ -54,6 +55,14 @@ fn open(bytes: Vec<u8>, log_blocks: u64, mode: Mode) -> Bench {
         device,
         cache,
         journal,
+    }
+}
+
+impl Bench {
+    /// What the journal's thread does now and then.
+    fn reclaim(&self) {
+        let shared = &self.journal.shared;
+        shared.reclaim(&mut shared.state.lock()).unwrap();
     }
 }
 
