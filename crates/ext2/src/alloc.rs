@@ -280,9 +280,10 @@ impl Ext2 {
     pub(crate) fn take_inode(&self, op: &Op, dir: u32, directory: bool) -> Result<(u32, PatchId)> {
         let layout = &self.layout;
         let mut state = self.state.lock();
-        let order = match directory {
-            true => directory_groups(&state, layout.group_of_inode(dir), dir),
-            false => file_groups(layout.group_of_inode(dir), layout.groups, dir),
+        let parent = layout.group_of_inode(dir);
+        let order: Box<dyn Iterator<Item = u32>> = match directory {
+            true => Box::new(directory_groups(&state, parent, dir).into_iter()),
+            false => Box::new(file_groups(parent, layout.groups, dir)),
         };
         for group in order {
             let known = state.groups[group as usize];
@@ -402,17 +403,13 @@ fn directory_groups(state: &State, parent: u32, dir: u32) -> Vec<u32> {
 
 /// Where other inodes go: the directory's group, then groups that differ by directory, then
 /// all.
-fn file_groups(parent: u32, groups: u32, dir: u32) -> Vec<u32> {
-    let mut order = vec![parent];
-    let mut step = 1;
-    let mut at = parent.wrapping_add(dir);
-    while step < groups {
-        at = at.wrapping_add(step);
-        order.push(at % groups);
-        step <<= 1;
-    }
-    order.extend((1..groups).map(|step| (parent + step) % groups));
-    order
+fn file_groups(parent: u32, groups: u32, dir: u32) -> impl Iterator<Item = u32> {
+    let steps = std::iter::successors(Some(1_u32), |step| step.checked_mul(2));
+    let hashed = steps
+        .take_while(move |step| *step < groups)
+        .map(move |step| parent.wrapping_add(dir).wrapping_add(2 * step - 1) % groups);
+    let all = (1..groups).map(move |step| (parent + step) % groups);
+    std::iter::once(parent).chain(hashed).chain(all)
 }
 
 /// What must wait until something is gone: nothing, if it was never there.

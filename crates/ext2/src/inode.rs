@@ -228,10 +228,15 @@ impl Ext2 {
         let size = self.layout.inode_bytes as usize;
         let old: Box<[u8]> = self.store.read(lba)?[at as usize..at as usize + size].into();
         let bytes = self.new_bytes(new, &old);
-        let made = self.change(op, lba, at, &bytes, &[])?;
+        // Else a crash may leave an inode that looks used and is marked free.
+        let marked = Before {
+            patch: bit,
+            rule: Rule::InitialiseBeforePoint,
+        };
+        let made = self.change(op, lba, at, &bytes, &[marked])?;
         let fresh = Fresh { patch: made, old };
         self.state.lock().fresh.insert(&*self.store, ino, fresh);
-        Ok((Ino(ino.into()), Heads::from_slice(&[made, bit])))
+        Ok((Ino(ino.into()), Heads::from_slice(&[made])))
     }
 
     fn new_bytes(&self, new: &NewInode, old: &[u8]) -> Vec<u8> {
@@ -369,7 +374,9 @@ impl Ext2 {
         let mut inode = Inode::new_zeroed();
         inode.generation = node.inode.generation;
         // Checkers take low numbers for links of the list of orphans.
-        inode.dtime.set(self.now_secs().max(self.layout.inodes + 1));
+        inode
+            .dtime
+            .set(self.now_secs().max(self.layout.inodes.saturating_add(1)));
         let mut bytes = inode.as_bytes().to_vec();
         bytes.resize(self.layout.inode_bytes as usize, 0);
         bytes

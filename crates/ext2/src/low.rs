@@ -180,7 +180,9 @@ impl LowLevel for Ext2 {
 
     fn free_block(&self, op: &Op, lba: Lba, removed: Removed) -> Result<()> {
         match u32::try_from(lba.0) {
-            Ok(block) if block < self.layout.blocks => self.give_block(op, block, removed),
+            Ok(block) if (self.layout.first_block..self.layout.blocks).contains(&block) => {
+                self.give_block(op, block, removed)
+            }
             _ => Err(LowError::Corrupt(format!("block {lba} does not exist"))),
         }
     }

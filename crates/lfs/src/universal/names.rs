@@ -377,7 +377,9 @@ impl<L: LowLevel> Universal<L> {
         if links > 0 {
             return Ok(None);
         }
-        self.low.add_orphan(op, victim.ino, &gone)?;
+        let mut noted = gone;
+        noted.extend(after(Rule::LinkBeforeUnlink, [lowered]));
+        self.low.add_orphan(op, victim.ino, &noted)?;
         Ok((!referenced).then_some(victim.ino))
     }
 
