@@ -228,6 +228,12 @@ fn image(dir: &Path, bytes: u64) -> Result<(tempfile::TempDir, PathBuf)> {
 
 fn measure(target: &Target, options: &Options) -> Result<Vec<Row>> {
     let mut random = fastrand::Rng::with_seed(1);
+    // Whatever the first waves pay for (what the system still writes of a new file).
+    for fua in [true, false] {
+        wave(&*target.device, &mut random, 1, fua)
+            .map_err(std::io::Error::other)
+            .what(|| "measuring".into())?;
+    }
     let row = |blocks: &usize| {
         let (mut fua, mut flush) = (Vec::new(), Vec::new());
         for _ in 0..target.rounds {
