@@ -13,6 +13,8 @@
 //!   `{"target", "op", "threads", "ops_per_second", "speedup"}`.
 //! - [`scan`]: time to mount, and memory of, a file system full of small files.
 //! - [`mounted`]: workloads on FUSE mounts, as ratios to the in-memory model's mount.
+//! - [`devices`]: FUA against flush, for waves of scattered blocks. Rows
+//!   `{"target", "blocks", "fua_us", "flush_us", "fua_us_p90", "flush_us_p90"}`.
 //! - [`report`]: all of them into a folder, as JSON, text, Markdown and SVG:
 //!   `run_all(&Path, &Options, progress)`.
 //!
@@ -22,6 +24,7 @@
 pub mod bytes;
 mod chart;
 mod detached;
+pub mod devices;
 mod engine;
 mod error;
 mod images;

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::{output, terminal};
-use bench::{Engine, bytes, micro, mounted, report, scaling, scan};
+use bench::{Engine, bytes, devices, micro, mounted, report, scaling, scan};
 use clap::Subcommand;
 use serde::Serialize;
 use std::fmt::Display;
@@ -24,6 +24,7 @@ enum Command {
     Scaling(Scaling),
     Scan(Scan),
     Mounted(Mounted),
+    Devices(Devices),
     All(All),
 }
 
@@ -112,6 +113,23 @@ struct Mounted {
     json: bool,
 }
 
+/// Time waves of scattered blocks until they are durable, by FUA and by one flush
+#[derive(Debug, clap::Args)]
+struct Devices {
+    /// A directory, for a file that is the device; may be repeated
+    #[arg(long = "dir", value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    /// Also a loop device over a file on tmpfs (root only)
+    #[arg(long = "loop")]
+    with_loop: bool,
+    /// Waves of each size and kind; more of them are steadier
+    #[arg(long, value_name = "N", default_value_t = devices::Options::default().rounds)]
+    rounds: u32,
+    /// Print JSON: rows of target, blocks, fua_us, flush_us, fua_us_p90, flush_us_p90
+    #[arg(long)]
+    json: bool,
+}
+
 /// Run everything, and write tables and plots to a directory
 #[derive(Debug, clap::Args)]
 struct All {
@@ -144,6 +162,10 @@ impl Args {
                 waiting("measuring", || mounted::run(&args.options())),
                 args.json,
             ),
+            Command::Devices(args) => show(
+                waiting("measuring", || devices::run(&args.options())),
+                args.json,
+            ),
             Command::All(args) => args.run(),
         }
     }
@@ -164,6 +186,20 @@ fn show<R: Serialize + Display>(report: bench::Result<R>, json: bool) -> Outcome
         output::print(format!("{report}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+impl Devices {
+    fn options(&self) -> devices::Options {
+        let mut options = devices::Options {
+            with_loop: self.with_loop,
+            rounds: self.rounds,
+            ..devices::Options::default()
+        };
+        if !self.dirs.is_empty() {
+            options.dirs.clone_from(&self.dirs);
+        }
+        options
+    }
 }
 
 impl Micro {
