@@ -11,7 +11,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release/selvedge
 # Built with the tests: optimised, and with every assertion on.
 CHECKED := $(TARGET)/debug/selvedge
-HELPERS := mkfs.selvedge fsck.selvedge fsck.fuse.selvedge mount.selvedge mount.fuse.selvedge
+HELPERS := mkfs.selvedge fsck.selvedge fsck.fuse.selvedge mount.selvedge mount.fuse.selvedge umount.fuse.selvedge
 
 CARGO ?= cargo
 # rustup puts cargo here and tells only login shells about it.

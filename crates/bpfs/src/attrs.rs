@@ -1,5 +1,8 @@
 //! Operations on inodes: attributes and extended attributes.
 //!
+//! Each commits once: however many attributes a call sets, a crash finds all or none (times
+//! apart, in the modes that store them on their own).
+//!
 //! Extended attributes lie in one block, which each change replaces:
 //!
 //! ```text

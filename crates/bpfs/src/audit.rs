@@ -108,7 +108,7 @@ impl<P: Pmem> Audit<'_, P> {
     fn orphans(&mut self) -> Res<()> {
         for n in 1..self.fs.inodes.len() {
             let node = self.fs.table.node(Ino(n));
-            if node.names.load(Relaxed) == 0 && node.refs.load(Relaxed) > 0 {
+            if node.life.names.load(Relaxed) == 0 && node.life.refs.load(Relaxed) > 0 {
                 self.contents(Ino(n))?;
             }
         }
@@ -130,8 +130,8 @@ impl<P: Pmem> Audit<'_, P> {
             let none = Seen::default();
             let seen = self.inodes.get(&n).unwrap_or(&none);
             let node = fs.table.node(Ino(n));
-            let refs = node.refs.load(Relaxed);
-            let have = (node.names.load(Relaxed), node.subdirs.load(Relaxed));
+            let refs = node.life.refs.load(Relaxed);
+            let have = (node.life.names.load(Relaxed), node.subdirs.load(Relaxed));
             if have != (seen.names, seen.subdirs) {
                 let want = (seen.names, seen.subdirs);
                 say(format!(

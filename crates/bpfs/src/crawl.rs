@@ -355,6 +355,9 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
             for c in changes.hidden {
                 self.tx.put_word(block.addr() + c.slot * 8, c.to.0)?;
             }
+            for c in changes.nulls {
+                self.tx.rely_on(block.addr() + c.slot * 8, 8);
+            }
             return Ok(word.unwrap_or(Outcome::Same));
         }
         self.tx.may_move(self.tree)?;

@@ -1,7 +1,7 @@
 //! The mounted file system: what operations share, and the `FileSystem` trait.
 //!
-//! The operations themselves are in `names` and `rename` (what changes directories), `data` (what
-//! changes contents) and `attrs` (what changes inodes).
+//! The operations themselves are in `names` and `rename` (what changes directories), `data`
+//! (what changes contents) and `attrs` (what changes inodes).
 
 use crate::alloc::Bitmap;
 use crate::dir::{self, DirIndex};
@@ -182,7 +182,7 @@ impl<P: Pmem> Bpfs<P> {
             return Err(Errno::STALE.into());
         }
         let node = self.table.node(ino);
-        if !node.live.load(SeqCst) {
+        if !node.life.live.load(SeqCst) {
             return Err(Errno::STALE.into());
         }
         Ok(node)
@@ -193,9 +193,10 @@ impl<P: Pmem> Bpfs<P> {
     pub(crate) fn locked(&self, ino: Ino) -> Res<(WriteLock<'_>, &Node)> {
         let node = self.node(ino)?;
         let held = node.lock.write();
-        if !node.live.load(SeqCst) {
+        if !node.life.live.load(SeqCst) {
             return Err(Errno::STALE.into()); // freed while we waited
         }
+        self.vol.usable()?; // what we would build on may never be durable
         Ok((held, node))
     }
 
@@ -236,7 +237,7 @@ impl<P: Pmem> Bpfs<P> {
     pub(crate) fn attr(&self, ino: Ino, node: &Node, inode: &Inode) -> Res<Attr> {
         let mode = inode.mode.get();
         let kind = FileType::from_mode(mode).ok_or_else(|| bad_mode(ino, mode))?;
-        let names = node.names.load(SeqCst);
+        let names = node.life.names.load(SeqCst);
         let nlink = match kind {
             FileType::Directory if names > 0 => 2 + node.subdirs.load(SeqCst),
             _ => names,
@@ -313,9 +314,7 @@ impl<P: Pmem> Bpfs<P> {
     pub(crate) fn unref(&self, ino: Ino, count: u64) {
         let _guard = self.shared();
         let Ok(node) = self.node(ino) else { return };
-        let take = |refs: u64| Some(refs.saturating_sub(count));
-        let before = node.refs.fetch_update(SeqCst, SeqCst, take).unwrap_or(0);
-        if before > 0 && before <= count {
+        if node.life.unref(count) {
             self.reap(ino, node);
         }
     }
@@ -324,13 +323,9 @@ impl<P: Pmem> Bpfs<P> {
     /// so only the maps change. Whoever took the last of them calls this.
     pub(crate) fn reap(&self, ino: Ino, node: &Node) {
         let mut guard = node.lock.write();
-        // First whether it lives: a number that the other of two freed may be on its way to
-        // a new life, with no counts as yet; a new life has its counts before it is live.
-        let live = node.live.load(SeqCst);
-        if !live || node.names.load(SeqCst) > 0 || node.refs.load(SeqCst) > 0 {
+        if !node.life.end() {
             return;
         }
-        node.live.store(false, SeqCst);
         *guard = None;
         if !self.read_only
             && let Err(e) = self.free_contents(ino)
@@ -474,7 +469,7 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
             let attr = self.find(entry.ino, node)?.attr;
             let accepted = sink(entry, &attr);
             if accepted && entry.cookie.0 > 2 {
-                node.refs.fetch_add(1, SeqCst);
+                node.life.refs.fetch_add(1, SeqCst);
             }
             Ok(accepted)
         });
@@ -566,7 +561,7 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
         let attr = self.look(|| {
             let (_guard, Found { node, attr, .. }) = self.peek(ino)?;
             perm::may_open(cx, &attr, flags)?;
-            node.refs.fetch_add(1, SeqCst);
+            node.life.refs.fetch_add(1, SeqCst);
             Ok(attr)
         })?;
         if flags.contains(OpenFlags::TRUNCATE) && attr.kind == FileType::Regular {

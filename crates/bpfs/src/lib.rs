@@ -10,8 +10,8 @@
 //! # The walk of a change
 //! `fs` (one operation) states edits to `tx` (one transaction), which lets `crawl` apply
 //! them tree by tree, fences, and stores the commit. `volume` reads; `dir` knows
-//! entries; `log` is the sixth mode's redo log; `mount` recovers, `scan` rebuilds what is
-//! only in memory.
+//! entries; `log` is the redo log of the mode of that name; `mount` recovers, `scan`
+//! rebuilds what is only in memory; `life` says when an inode number is free again.
 //!
 //! # Locks, in this order
 //! 1. the tree lock: shared by operations that leave inodes where they are, exclusive
@@ -34,6 +34,7 @@ mod dump;
 mod error;
 pub mod format;
 mod fs;
+mod life;
 mod log;
 mod mkfs;
 mod mode;
@@ -46,6 +47,8 @@ mod system;
 mod table;
 mod tx;
 mod volume;
+
+use std::sync::atomic; // `life` takes its atomics from its parent
 
 pub use check::check;
 pub use dump::{Dump, DumpError, dump};

@@ -136,6 +136,13 @@ fn decode(mut bytes: &[u8], behind: u64, end: u64) -> Option<Vec<Record>> {
 /// Brings what the log holds into place. Idempotent: a crash at any point is mended by
 /// the next replay.
 pub(crate) fn replay<P: Pmem>(pm: &P, found: &[(u64, Vec<Record>)]) -> Res<()> {
+    if !found.is_empty() {
+        // A server that was killed may have left them in the caches only.
+        for (slot, _) in found {
+            pm.flush(*slot, LOG_SLOT);
+        }
+        pm.fence()?; // rule: log before data
+    }
     for (slot, records) in found {
         for (addr, bytes) in records {
             pm.store(*addr, bytes);
@@ -144,7 +151,7 @@ pub(crate) fn replay<P: Pmem>(pm: &P, found: &[(u64, Vec<Record>)]) -> Res<()> {
         pm.fence()?; // rule: log before data, the other way round: forget only what is in place
         pm.store_word(*slot, 0);
         pm.flush(*slot, 8);
-        pm.fence()?;
+        pm.fence()?; // rule: nullify before reuse: a later crash must not replay this again
     }
     Ok(())
 }

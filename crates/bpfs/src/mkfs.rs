@@ -85,17 +85,19 @@ fn write<P: Pmem + ?Sized>(pm: &P, blocks: u64, o: &MkfsOptions) -> Result<(), M
     (root.mtime, root.atime) = (o.now.0.into(), o.now.0.into());
     root.ctime = (o.now.0 & !CTIME_ALONE).into();
     pm.store_nt(inodes.addr(), root.as_bytes());
+    // Rule: initialise before point, and nullify before reuse: no old signature is left
+    // when the copy of the super block begins to lead to these blocks.
     pm.fence()?;
     let sup = super_block(blocks, log, record, o);
     pm.store_nt(BLOCK, sup.as_bytes());
-    pm.fence()?;
+    pm.fence()?; // rule: copy before super block, of which one is whole at any time
     // Torn, it must not pass for one: the signature is the last word.
     let (magic, rest) = sup.as_bytes().split_at(MAGIC.len());
     pm.store_nt(MAGIC.len() as u64, rest);
-    pm.fence()?;
+    pm.fence()?; // rule: data before commit, which the signature is
     pm.store(0, magic);
     pm.flush(0, magic.len() as u64);
-    pm.fence()
+    pm.fence() // rule: durable at return
 }
 
 fn super_block(blocks: u64, log: BlockNo, record: BlockNo, o: &MkfsOptions) -> Super {

@@ -167,6 +167,9 @@ impl<P: Pmem> Unrecovered<P> {
     }
 }
 
+/// Stores a word of a super block and waits until it is durable. *Rule: initialise before
+/// point.* The copies of the root are right before the mode that trusts them is stored, and
+/// one super block is whole while the other is mended.
 fn store<P: Pmem>(pm: &P, off: u64, value: u64) -> Result<(), Error> {
     pm.store_word(off, value);
     pm.flush(off, 8);

@@ -1,4 +1,7 @@
 //! Operations that change one directory: make, link, remove; and look-ups.
+//!
+//! Each commits once, entry and inode together; a call that fails leaves the tree, the maps
+//! and the counts as they were.
 
 use crate::dir::{self, DirIndex, NewEntry, Place};
 use crate::error::{Fault, Res};
@@ -75,13 +78,11 @@ impl NewInode {
 impl Node {
     /// A new inode's volatile state. Only a directory has a `parent`.
     fn start(&self, names: u32, blocks: u64, parent: Option<Ino>) {
-        self.names.store(names, SeqCst);
-        self.refs.store(1, SeqCst);
         self.subdirs.store(0, SeqCst);
         self.blocks.store(blocks, SeqCst);
         self.parent.store(parent.map_or(0, |dir| dir.0), SeqCst);
         self.nameable.store(names == 0, SeqCst);
-        self.live.store(true, SeqCst);
+        self.life.begin(names);
     }
 
     /// Whether a live inode is a directory, which can be asked without its lock.
@@ -118,7 +119,7 @@ impl<P: Pmem> Bpfs<P> {
     fn refer(&self, entry: Option<(u64, Ino, FileType)>) -> Res<Attr> {
         let (_, ino, _) = entry.ok_or(Errno::NOENT)?;
         let (_held, found) = self.peek(ino)?;
-        found.node.refs.fetch_add(1, SeqCst);
+        found.node.life.refs.fetch_add(1, SeqCst);
         Ok(found.attr)
     }
 
@@ -282,10 +283,10 @@ impl<P: Pmem> Bpfs<P> {
         }
         let (_file_held, mut file) = self.hold(ino)?;
         perm::may_link(&file.attr)?; // another inode may have got the number
-        if file.node.names.load(SeqCst) == 0 && !file.node.nameable.load(SeqCst) {
+        if file.node.life.names.load(SeqCst) == 0 && !file.node.nameable.load(SeqCst) {
             return Err(Errno::NOENT.into()); // removed, and still referenced
         }
-        if file.node.names.load(SeqCst) == u32::MAX {
+        if file.node.life.names.load(SeqCst) == u32::MAX {
             return Err(Errno::MLINK.into());
         }
         let place = self.place(index, dir, name, exclusive)?;
@@ -299,9 +300,9 @@ impl<P: Pmem> Bpfs<P> {
         let deltas = tx.commit()?;
         self.apply(&deltas);
         index.placed(place, name);
-        file.node.names.fetch_add(1, SeqCst);
+        file.node.life.names.fetch_add(1, SeqCst);
         file.node.nameable.store(false, SeqCst);
-        file.node.refs.fetch_add(1, SeqCst);
+        file.node.life.refs.fetch_add(1, SeqCst);
         self.attr(ino, file.node, &file.inode)
     }
 
@@ -342,7 +343,7 @@ impl<P: Pmem> Bpfs<P> {
         if want_dir {
             parent.node.subdirs.fetch_sub(1, SeqCst);
         }
-        victim.node.names.fetch_sub(1, SeqCst);
+        victim.node.life.names.fetch_sub(1, SeqCst);
         drop((victim_held, held));
         self.reap(ino, victim.node);
         Ok(())
@@ -368,7 +369,7 @@ impl<P: Pmem> Bpfs<P> {
         now: Timestamp,
     ) {
         let node = victim.node;
-        if node.refs.load(SeqCst) > 0 || node.names.load(SeqCst) > 1 {
+        if node.life.refs.load(SeqCst) > 0 || node.life.names.load(SeqCst) > 1 {
             self.touch_inode(tx, victim, now);
         }
     }

@@ -1,4 +1,7 @@
 //! Renames: within a directory, between two, over another name, and exchanges.
+//!
+//! Each commits once: a crash finds what is moved under the old name or under the new one,
+//! never under both or neither. No directory comes to lie below itself.
 
 use crate::dir::{self, DirIndex, NewEntry};
 use crate::error::Res;
@@ -84,7 +87,7 @@ impl Plan<'_> {
             to.subdirs.fetch_sub(1, SeqCst);
         }
         if !self.exchange {
-            target.node.names.fetch_sub(1, SeqCst);
+            target.node.life.names.fetch_sub(1, SeqCst);
         } else if target.is_dir() {
             target.node.parent.store(self.from.dir.0, SeqCst);
             from.subdirs.fetch_add(1, SeqCst);

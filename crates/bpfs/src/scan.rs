@@ -102,7 +102,7 @@ fn settle<P: Pmem>(fs: &Bpfs<P>, addr: u64, len: u64) {
     }
 }
 
-/// Waits for what this thread has started.
+/// Waits for what this thread has started. *Rule: durable before it is built on.*
 fn settled<P: Pmem>(fs: &Bpfs<P>) -> Res<()> {
     if !fs.read_only {
         fs.vol.pm.fence()?;
@@ -211,8 +211,8 @@ impl<P: Pmem> Names<'_, P> {
         }
         let first = fs.inodes.mark(ino.0);
         let node = fs.table.node(ino);
-        node.names.fetch_add(1, Relaxed);
-        node.live.store(true, Relaxed);
+        node.life.names.fetch_add(1, Relaxed);
+        node.life.live.store(true, Relaxed);
         let addr = fs.vol.inode_addr(ino)?;
         let inode = fs.vol.inode(addr)?;
         let mode = inode.mode.get();
@@ -332,8 +332,8 @@ mod tests {
         };
         let node = |n| {
             let node = fs.table.node(Ino(n));
-            let counts = (&node.names, &node.subdirs, &node.blocks, &node.parent);
-            format!("{n}: {:?} {counts:?}", node.live)
+            let counts = (&node.life.names, &node.subdirs, &node.blocks, &node.parent);
+            format!("{n}: {:?} {counts:?}", node.life.live)
         };
         let maps = [words(&fs.vol.map), words(&fs.inodes)];
         maps.into_iter()
@@ -367,7 +367,7 @@ mod tests {
         // The last file of two blocks or more claims the root record, too.
         let last = (1..fs.inodes.len()).rev().find(|n| {
             let node = fs.table.node(Ino(*n));
-            node.names.load(Relaxed) == 1
+            node.life.names.load(Relaxed) == 1
                 && node.blocks.load(Relaxed) > 1
                 && node.parent.load(Relaxed) == 0
         });

@@ -2,6 +2,7 @@
 //! without a lock; grows and never shrinks.
 
 use crate::dir::DirIndex;
+use crate::life::Life;
 use parking_lot::RwLock;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -10,13 +11,8 @@ use vfs::Ino;
 /// What is known of an inode only while mounted.
 #[derive(Default)]
 pub(crate) struct Node {
-    /// Set last when the inode is made, cleared under the lock when it is freed: what a
-    /// dead inode number is told by.
-    pub live: AtomicBool,
-    /// Names that refer to the inode (a directory: 0 or 1, its subdirectories apart).
-    pub names: AtomicU32,
-    /// References of callers (lookups and opens).
-    pub refs: AtomicU64,
+    /// Whether it lives, and what keeps it.
+    pub life: Life,
     /// A directory's subdirectories.
     pub subdirs: AtomicU32,
     /// Blocks in the inode's tree and its attribute block.

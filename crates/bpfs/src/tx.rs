@@ -144,8 +144,14 @@ impl<'v, P: Pmem> Stores<'v, P> {
             return;
         }
         self.pm.store(addr, bytes);
-        let end = addr + bytes.len() as u64;
-        let (first, last) = (addr / LINE_BYTES, (end - 1) / LINE_BYTES);
+        self.rely_on(addr, bytes.len() as u64);
+    }
+
+    /// Has these bytes flushed, whoever stored them. A server that was killed may have left
+    /// what we read in the caches only: to rely on it is to flush it.
+    #[inline(always)]
+    pub fn rely_on(&mut self, addr: u64, len: u64) {
+        let (first, last) = (addr / LINE_BYTES, (addr + len - 1) / LINE_BYTES);
         match self.dirty.last_mut() {
             // Neighbouring fields share a line: flush it once.
             Some(run) if run.0 <= first && first <= run.1 => run.1 = run.1.max(last),
@@ -168,6 +174,7 @@ impl<'v, P: Pmem> Stores<'v, P> {
     pub fn put_word(&mut self, addr: u64, value: u64) -> Res<()> {
         let changed = self.pm.load(addr)? ^ value;
         if changed == 0 {
+            self.rely_on(addr, 8);
             return Ok(());
         }
         let value = value.to_le_bytes();
@@ -370,6 +377,11 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     /// Stores bytes in place.
     pub fn store(&mut self, addr: u64, bytes: &[u8]) {
         self.stores.store(addr, bytes);
+    }
+
+    /// Has bytes flushed that are there already.
+    pub fn rely_on(&mut self, addr: u64, len: u64) {
+        self.stores.rely_on(addr, len);
     }
 
     /// Stores bytes that will not be read soon, or many.

@@ -1,19 +1,24 @@
 //! The life of an inode number, checked under every kind of schedule.
 //!
-//! The engine's own types cannot be put on a model checker's scheduler (they hold
-//! `parking_lot` locks), so this is a small model of the protocol in `fs.rs` and
-//! `names.rs`: counts of names and references, the `live` flag, the inode's lock, and
-//! who calls `reap`. What the model must show: a number is freed exactly once in each of
-//! its lives, never while it has a name or a reference, and always after the last.
+//! [`Life`] is the engine's own (`src/life.rs`), compiled here over atomics of the model
+//! checker. Around it stands a model of what the engine does with it in `fs.rs` and
+//! `names.rs`, whose types hold `parking_lot` locks and cannot be scheduled: the inode's
+//! lock, the map of numbers in use, and who asks for the end of a life. What must hold: a
+//! number is freed exactly once in each of its lives, never while it has a name or a
+//! reference, and always after the last.
 
-use shuttle::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+#[path = "../src/life.rs"]
+mod life;
+
+use life::Life;
+use shuttle::sync::atomic::{self, AtomicBool, AtomicU32, Ordering::SeqCst};
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
 
 /// What the real reaper does, and two ways that look as good.
 #[derive(Clone, Copy, PartialEq)]
 enum Reaper {
-    /// As in `Bpfs::reap`: lives, then counts.
+    /// [`Life::end`]: whether it lives, then the counts.
     LiveFirst,
     /// Counts, then a swap of `live`.
     CountsFirst,
@@ -23,40 +28,38 @@ enum Reaper {
 
 /// One inode number and its node.
 struct Number {
-    names: AtomicU32,
-    refs: AtomicU32,
-    live: AtomicBool,
+    life: Life,
     lock: Mutex<()>,
     /// The bit in the map of inode numbers.
     used: AtomicBool,
-    /// Which life this is; odd while the contents are somebody's.
-    life: AtomicU32,
+    /// How many lives began and ended; odd while the contents are somebody's.
+    turns: AtomicU32,
     reaper: Reaper,
 }
 
 impl Number {
     /// In its first life: one name, one reference.
     fn born(reaper: Reaper) -> Arc<Self> {
+        let life = Life::default();
+        life.begin(1);
         Arc::new(Self {
-            names: AtomicU32::new(1),
-            refs: AtomicU32::new(1),
-            live: AtomicBool::new(true),
+            life,
             lock: Mutex::new(()),
             used: AtomicBool::new(true),
-            life: AtomicU32::new(1),
+            turns: AtomicU32::new(1),
             reaper,
         })
     }
 
     /// `remove`: under the directory's lock, then the reaping.
     fn unlink(&self) {
-        self.names.fetch_sub(1, SeqCst);
+        self.life.names.fetch_sub(1, SeqCst);
         self.reap();
     }
 
     /// `unref`.
     fn forget(&self) {
-        if self.live.load(SeqCst) && self.refs.fetch_sub(1, SeqCst) == 1 {
+        if self.life.live.load(SeqCst) && self.life.unref(1) {
             self.reap();
         }
     }
@@ -64,31 +67,28 @@ impl Number {
     /// `do_link` of an inode that the caller has a reference to.
     fn link(&self) -> bool {
         let _held = self.lock.lock().unwrap();
-        if !self.live.load(SeqCst) || self.names.load(SeqCst) == 0 {
+        if !self.life.live.load(SeqCst) || self.life.names.load(SeqCst) == 0 {
             return false;
         }
-        self.names.fetch_add(1, SeqCst);
+        self.life.names.fetch_add(1, SeqCst);
         true
+    }
+
+    fn unused(&self) -> bool {
+        self.life.names.load(SeqCst) == 0 && self.life.refs.load(SeqCst) == 0
     }
 
     fn reap(&self) {
         let _held = self.lock.lock().unwrap();
-        let unused = || self.names.load(SeqCst) == 0 && self.refs.load(SeqCst) == 0;
         let mine = match self.reaper {
-            Reaper::LiveFirst => {
-                let mine = self.live.load(SeqCst) && unused();
-                if mine {
-                    self.live.store(false, SeqCst);
-                }
-                mine
-            }
-            Reaper::CountsFirst => unused() && self.live.swap(false, SeqCst),
-            Reaper::ByMap => unused() && self.used.load(SeqCst),
+            Reaper::LiveFirst => self.life.end(),
+            Reaper::CountsFirst => self.unused() && self.life.live.swap(false, SeqCst),
+            Reaper::ByMap => self.unused() && self.used.load(SeqCst),
         };
         if mine {
-            let life = self.life.fetch_add(1, SeqCst);
-            assert!(!life.is_multiple_of(2), "contents freed twice");
-            assert!(unused(), "freed while in use");
+            let turns = self.turns.fetch_add(1, SeqCst);
+            assert!(!turns.is_multiple_of(2), "contents freed twice");
+            assert!(self.unused(), "freed while in use");
             assert!(self.used.swap(false, SeqCst), "number freed twice");
         }
     }
@@ -98,11 +98,9 @@ impl Number {
         if self.used.swap(true, SeqCst) {
             return false;
         }
-        let life = self.life.fetch_add(1, SeqCst);
-        assert!(life.is_multiple_of(2), "given out while in use");
-        self.names.store(1, SeqCst);
-        self.refs.store(1, SeqCst);
-        self.live.store(true, SeqCst);
+        let turns = self.turns.fetch_add(1, SeqCst);
+        assert!(turns.is_multiple_of(2), "given out while in use");
+        self.life.begin(1);
         true
     }
 }
@@ -125,7 +123,7 @@ fn last_name_and_last_reference(reaper: Reaper) {
     unlinker.join().unwrap();
     forgetter.join().unwrap();
     if maker.join().unwrap() {
-        assert!(number.live.load(SeqCst), "a new life was ended");
+        assert!(number.life.live.load(SeqCst), "a new life was ended");
         number.forget();
         number.unlink();
     }
@@ -149,7 +147,7 @@ fn a_name_comes_while_the_last_one_goes() {
     });
     unlinker.join().unwrap();
     if linker.join().unwrap() {
-        assert!(number.live.load(SeqCst), "freed with a name");
+        assert!(number.life.live.load(SeqCst), "freed with a name");
         number.unlink();
     }
     assert!(!number.used.load(SeqCst), "never freed");

@@ -15,8 +15,14 @@ pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
         return vec!["selvedge".into()];
     };
     let mut expanded = vec!["selvedge".into()];
-    expanded.extend(subcommand(&program));
-    expanded.extend(args);
+    let subcommand = subcommand(&program);
+    let is_mount_helper = subcommand.first().is_some_and(|word| word == "mount");
+    expanded.extend(subcommand);
+    expanded.extend(args.map(|arg| match arg.to_str() {
+        // Who calls `selvedge mount -f` means the foreground, as with all FUSE servers.
+        Some("-f") if is_mount_helper => "--fake".into(),
+        _ => arg,
+    }));
     expanded
 }
 
@@ -56,6 +62,14 @@ mod tests {
         check(
             &["/sbin/mount.fuse.selvedge", "a", "b", "-o", "ro"],
             &["selvedge", "mount", "a", "b", "-o", "ro"],
+        );
+        check(
+            &["mount.selvedge", "a", "b", "-f"],
+            &["selvedge", "mount", "a", "b", "--fake"],
+        );
+        check(
+            &["selvedge", "mount", "a", "b", "-f"],
+            &["selvedge", "mount", "a", "b", "-f"],
         );
         check(
             &["fsck.fuse.selvedge", "-a", "x"],

@@ -1,10 +1,17 @@
 //! Image files and devices.
 
 use crate::failure::Failure;
+use crate::mount::table;
 use bpfs::SuperInfo;
 use medium::{Durability, MapOptions, MappedPmem, OpenError};
 use std::fmt::Display;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long to wait for an image that is in use although nothing shows it as mounted: its
+/// server is about to end.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Locks and maps an image for writing.
 ///
@@ -36,7 +43,21 @@ fn map(path: &Path, durability: Durability, read_only: bool) -> Result<MappedPme
         read_only,
         ..MapOptions::default()
     };
-    MappedPmem::open(path, &options)
+    let start = Instant::now();
+    loop {
+        match MappedPmem::open(path, &options) {
+            Err(OpenError::InUse { .. }) if start.elapsed() < PATIENCE && !is_mounted(path) => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Whether the image is mounted, as far as the table of mounts tells.
+fn is_mounted(path: &Path) -> bool {
+    let found = path.canonicalize().and_then(|p| table::find_image(&p));
+    found.is_ok_and(|mount| mount.is_some())
 }
 
 /// Reads an image's super block.

@@ -16,9 +16,11 @@ mod terminal;
 use clap::{Parser, Subcommand};
 use failure::{Outcome, code};
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
+use syslog_tracing::{Facility, Options, Syslog};
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt};
 
 /// Storage in which every write states what must be durable before it
 #[derive(Debug, Parser)]
@@ -78,9 +80,13 @@ fn main() -> ExitCode {
             };
         }
     };
-    log(cli.verbose);
+    log(&cli);
     cli.command.run().unwrap_or_else(|failure| {
-        eprintln!("selvedge: {failure}");
+        if mount::daemon::is_detached() {
+            tracing::error!("{failure}");
+        } else {
+            eprintln!("selvedge: {failure}");
+        }
         failure.code()
     })
 }
@@ -94,9 +100,17 @@ fn usage_code(args: &[OsString]) -> u8 {
     }
 }
 
-/// Sends what the libraries have to say to standard error.
-fn log(verbose: u8) {
-    let level = match verbose {
+/// Sends what the libraries have to say to standard error, and that of a server in the
+/// background, whose standard error nobody reads, also to the system log.
+fn log(cli: &Cli) {
+    let to_file = matches!(&cli.command, Command::Mount(args) if args.log.is_some());
+    let to_system = mount::daemon::is_second() && !to_file;
+    let system = to_system.then(|| Syslog::new(c"selvedge", Options::LOG_PID, Facility::Daemon));
+    let writer = match system.flatten() {
+        Some(system) => BoxMakeWriter::new(io::stderr.and(system)),
+        None => BoxMakeWriter::new(io::stderr),
+    };
+    let level = match cli.verbose {
         0 => LevelFilter::WARN,
         1 => LevelFilter::INFO,
         2 => LevelFilter::DEBUG,
@@ -104,8 +118,8 @@ fn log(verbose: u8) {
     };
     tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(writer)
+        .with_ansi(io::stderr().is_terminal() && !to_system)
         .without_time()
         .init();
 }

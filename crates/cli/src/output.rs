@@ -17,6 +17,12 @@ pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
     }
 }
 
+/// A number of things: `1 state`, `2 states`.
+pub fn count(n: u64, thing: &str) -> String {
+    let plural = if n == 1 { "" } else { "s" };
+    format!("{n} {thing}{plural}")
+}
+
 /// Writes `value` as indented JSON and a newline.
 ///
 /// # Errors

@@ -216,6 +216,18 @@ struct Shared {
     states: AtomicU64,
     violations: AtomicU64,
     failures: Mutex<Vec<(usize, FailureReport)>>,
+    enumerated: Mutex<Vec<Enumerated>>,
+}
+
+impl Shared {
+    /// Counts a script that was run.
+    fn took(&self, script: &ScriptRef) {
+        if let ScriptRef::Enumerated { tree, ops, .. } = script {
+            let mut parts = self.enumerated.lock();
+            let part = parts.iter_mut().find(|p| (p.tree, p.ops) == (*tree, *ops));
+            part.into_iter().for_each(|part| part.taken += 1);
+        }
+    }
 }
 
 /// Explores the crash states of every script that `options` ask for. `progress` is told
@@ -229,13 +241,15 @@ pub fn explore(
     progress: &(dyn Fn(&Progress) + Sync),
 ) -> Result<Outcome, String> {
     let begin = Instant::now();
-    let (work, enumerated) = workloads(options);
+    let (work, planned) = workloads(options);
+    let nothing_yet = planned.iter().map(|part| Enumerated { taken: 0, ..*part });
     let shared = Shared {
         next: AtomicUsize::new(0),
         done: AtomicU64::new(0),
         states: AtomicU64::new(0),
         violations: AtomicU64::new(0),
         failures: Mutex::default(),
+        enumerated: Mutex::new(nothing_yet.collect()),
     };
     let run = || drain(system, options, &work, &shared, begin, progress);
     let workers = std::thread::scope(|scope| {
@@ -249,8 +263,8 @@ pub fn explore(
     })?;
     let seconds = begin.elapsed().as_secs_f64();
     let mut outcome = outcome(system, options, shared, workers, seconds);
-    outcome.complete = outcome.workloads == work.len() as u64;
-    outcome.enumerated = enumerated;
+    outcome.workloads_total = work.len() as u64;
+    outcome.complete = outcome.workloads == outcome.workloads_total;
     Ok(outcome)
 }
 
@@ -278,6 +292,7 @@ fn drain<'a>(
             let report = worker.report(from, &script, &failure);
             shared.failures.lock().push((at, report));
         }
+        shared.took(from);
         let states = worker.tally.states - before;
         progress(&Progress {
             workloads: shared.done.fetch_add(1, Relaxed) + 1,
@@ -313,8 +328,9 @@ fn outcome(
         ops: options.ops,
         seed: options.seed,
         workloads: shared.done.into_inner(),
+        workloads_total: 0,
         complete: false,
-        enumerated: Vec::new(),
+        enumerated: shared.enumerated.into_inner(),
         points,
         capped_points,
         states_explored,

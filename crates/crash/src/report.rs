@@ -89,9 +89,11 @@ pub struct Outcome {
     pub seed: u64,
     /// Scripts run.
     pub workloads: u64,
+    /// Scripts asked for.
+    pub workloads_total: u64,
     /// Whether that was all of them.
     pub complete: bool,
-    /// What part of the scripts of each length was asked for.
+    /// What part of the scripts of each length was run.
     pub enumerated: Vec<Enumerated>,
     /// Points in time at which crashes were explored.
     pub points: u64,
@@ -117,14 +119,14 @@ pub struct Outcome {
     pub failures: Vec<FailureReport>,
 }
 
-/// What part of the scripts of one length on one tree was asked for.
+/// What part of the scripts of one length on one tree was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Enumerated {
     /// What they start from.
     pub tree: Tree,
     /// Operations in each script.
     pub ops: u32,
-    /// Scripts taken; if less than `of`, a sample.
+    /// Scripts run; if less than `of`, a sample, or what a limit let through.
     pub taken: u64,
     /// Scripts there are.
     pub of: u64,

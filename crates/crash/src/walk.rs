@@ -134,7 +134,9 @@ impl Walk<'_> {
     /// Visits the states that a crash before `event` can leave.
     pub(crate) fn point(&mut self, event: usize) -> Result<(), Found> {
         self.pm.keep();
-        let key = mix(self.pm.point_key(), self.judge.demands());
+        // How deep we are decides whether crashes of the recovery are visited as well.
+        let depth = self.crashes.len() as u64;
+        let key = mix(mix(self.pm.point_key(), self.judge.demands()), depth);
         if !self.tally.known_points.insert(key) {
             return Ok(());
         }

@@ -19,4 +19,3 @@ mod transport;
 
 pub use error::Error;
 pub use mount::{Mount, MountOptions, Unmounter};
-pub use ops::DURABILITY_XATTR;

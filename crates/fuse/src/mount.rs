@@ -34,8 +34,9 @@ pub struct MountOptions {
     pub noexec: bool,
     /// Never update access times.
     pub noatime: bool,
-    /// What the root tells about durability, as [`DURABILITY_XATTR`](crate::DURABILITY_XATTR).
-    pub durability: Option<String>,
+    /// What the root tells about the mount: names and values of extended attributes. They
+    /// are in no list, so that nothing copies them.
+    pub facts: Vec<(&'static str, String)>,
     /// Threads that serve requests; `None` for one per CPU, at most 8.
     pub threads: Option<usize>,
 }
@@ -59,7 +60,7 @@ impl Mount {
     pub fn new(fs: Arc<dyn FileSystem>, dir: &Path, o: &MountOptions) -> Result<Self, Error> {
         let dir = mount_point(dir)?;
         let notifier = Arc::new(OnceLock::new());
-        let server = DevFuse::new(Ops::new(fs, o.durability.clone()), Arc::clone(&notifier));
+        let server = DevFuse::new(Ops::new(fs, o.facts.clone()), Arc::clone(&notifier));
         let session = if rustix::process::geteuid().is_root() {
             mount_directly(server, &dir, o)?
         } else {

@@ -23,14 +23,10 @@ const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
 const S_IXGRP: u32 = 0o0010;
 
-/// The extended attribute by which the root of a mount tells which durability is in
-/// force. It is in no list, so that nothing copies it.
-pub const DURABILITY_XATTR: &str = "selvedge.durability";
-
 /// A file system as the kernel addresses it.
 pub(crate) struct Ops {
     fs: Arc<dyn FileSystem>,
-    durability: Option<String>,
+    facts: Vec<(&'static str, String)>,
 }
 
 /// What a change of data did.
@@ -55,9 +51,9 @@ pub(crate) fn caller(uid: u32, gid: u32, pid: u32) -> Ctx {
 }
 
 impl Ops {
-    /// `durability`: the value of [`DURABILITY_XATTR`].
-    pub(crate) fn new(fs: Arc<dyn FileSystem>, durability: Option<String>) -> Self {
-        Self { fs, durability }
+    /// `facts`: extended attributes that the root has besides its own.
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, facts: Vec<(&'static str, String)>) -> Self {
+        Self { fs, facts }
     }
 
     /// The entry, or `None` for a name that the kernel may remember as absent.
@@ -280,9 +276,9 @@ impl Ops {
     }
 
     pub(crate) fn getxattr(&self, cx: &Ctx, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
-        if Ino(ino) == Ino::ROOT && name == DURABILITY_XATTR.as_bytes() {
-            let durability = self.durability.as_ref().ok_or(Errno::NODATA)?;
-            return Ok(durability.clone().into_bytes());
+        let mut facts = self.facts.iter().filter(|_| Ino(ino) == Ino::ROOT);
+        if let Some((_, value)) = facts.find(|(fact, _)| fact.as_bytes() == name) {
+            return Ok(value.clone().into_bytes());
         }
         refuse_reserved(name)?;
         self.fs.getxattr(cx, Ino(ino), name)

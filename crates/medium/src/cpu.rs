@@ -131,10 +131,12 @@ pub(crate) fn fence() {
 const STREAM_LINES: usize = 8;
 
 /// Copies `bytes` to `dst` so that only a fence is missing: whole lines around the
-/// cache (4 KiB take 500 ns with their fence, and 1200 to 1500 ns when stored and then
-/// flushed with CLWB, even to a block that was written just before; 32- and 64-byte
-/// streaming stores gain nothing: Xeon with AVX-512, shared memory), with 16-byte streaming stores (the four of a line leave the write-combining
+/// cache, with 16-byte streaming stores (the four of a line leave the write-combining
 /// buffer as one); the edges, and short runs, through the cache, flushed with `how`.
+///
+/// Measured (Xeon with AVX-512, shared memory): 4 KiB take 500 ns with their fence, and
+/// 1200 to 1500 ns when stored and then flushed with CLWB, even to a block that was
+/// written just before; 32- and 64-byte streaming stores gain nothing.
 ///
 /// # Safety
 /// `dst` must be mapped writable for `bytes.len()` bytes for the whole call.

@@ -478,8 +478,10 @@ pub fn create_file(
     let file = File::from(file.map_err(|e| system("create", path, e))?);
     locked(path, &file, true)?;
     let resize = |len| rustix::fs::ftruncate(&file, len).map_err(|e| system("resize", path, e));
-    resize(0)?;
-    resize(len_bytes)?;
+    // The first one shows whether the size is possible, before anything is lost.
+    for len in [len_bytes, 0, len_bytes] {
+        resize(len)?;
+    }
     if reserve == Reserve::Whole {
         let flags = rustix::fs::FallocateFlags::empty();
         let reserved = rustix::fs::fallocate(&file, flags, 0, len_bytes);

@@ -71,13 +71,13 @@ pub fn table(rows: &[Guarantees]) -> String {
     let name_width = rows.iter().map(|row| row.name.chars().count()).max();
     let width = name_width.unwrap_or(0).max("File system".len());
     let mut out = format!(
-        "{:width$}  Durable    Atomic                               Ordered\n\
-         {:width$}             Metadata  Data (block)  Data (call)  Metadata  Data\n",
+        "{:width$}  Durable   Atomic                             Ordered\n\
+         {:width$}            Metadata  Data, block  Data, call  Metadata  Data\n",
         "File system", ""
     );
     for row in rows {
         let line = format!(
-            "{:width$}  {:9}  {:8}  {:12}  {:11}  {:8}  {}",
+            "{:width$}  {:8}  {:8}  {:11}  {:10}  {:8}  {}",
             row.name,
             row.durable.to_string(),
             mark(row.metadata_atomic >= Atomicity::Call),
@@ -143,10 +143,10 @@ mod tests {
             ..row("a longer name")
         };
         let expected = "\
-File system    Durable    Atomic                               Ordered
-                          Metadata  Data (block)  Data (call)  Metadata  Data
-bpfs           yes        yes       yes           yes          yes       yes
-a longer name  in 5 s     yes       yes           –            yes       –
+File system    Durable   Atomic                             Ordered
+                         Metadata  Data, block  Data, call  Metadata  Data
+bpfs           yes       yes       yes          yes         yes       yes
+a longer name  in 5 s    yes       yes          –           yes       –
 ";
         assert_eq!(table(&[row("bpfs"), weak]), expected);
     }

@@ -1,3 +1,5 @@
+//! Rows, counters and JSON of short runs.
+
 use super::*;
 
 fn quick(types: Vec<Engine>, dirs: Vec<PathBuf>) -> Report {

@@ -1,8 +1,9 @@
 //! Workloads on mounts: BPFS beside the in-memory model behind the same front end, which
 //! is the floor of what FUSE costs, and beside libfuse's own passthrough over tmpfs.
 //!
-//! Each server is a process of its own. All are mounted at once and take turns, once with
-//! client and servers on one CPU (no wake-up of another CPU in a call) and once on any.
+//! Each server is a process of its own, started anew for each repeat, in an order that
+//! turns round. Best is compared with best. Once client and server run on one CPU (no
+//! wake-up of another CPU in a call), which is where the goals are judged; and once on any.
 
 mod postmark;
 mod server;
@@ -44,7 +45,7 @@ pub struct Options {
     pub with_passthrough: bool,
     /// Files in the tree that is unpacked.
     pub files: u32,
-    /// How often each workload runs; the median counts.
+    /// How often each workload runs, each time on a server of its own.
     pub repeats: u32,
 }
 
@@ -89,13 +90,15 @@ pub struct Row {
     pub workload: String,
     /// Where it ran.
     pub cpus: Cpus,
-    /// Seconds of one run, or of one operation: the median.
+    /// Seconds of one run, or of one operation: the median of the repeats.
     pub seconds: f64,
+    /// The least of the repeats.
+    pub best_seconds: f64,
     /// Of these, the server's in user mode; `None` for single operations.
     pub server_user_seconds: Option<f64>,
     /// Of these, the server's in the kernel; `None` for single operations.
     pub server_system_seconds: Option<f64>,
-    /// Ratio to the model's time.
+    /// Ratio of the best to the model's best.
     pub to_model: Option<f64>,
 }
 
@@ -135,7 +138,7 @@ pub fn run(options: &Options) -> Result<Report> {
         .tempdir_in("/dev/shm")
         .what(|| "making a directory in /dev/shm".into())?;
     let archive = tree::archive(scratch.path(), options.files)?;
-    let (served, mut notes) = chosen(options);
+    let (mut served, mut notes) = chosen(options);
     notes.push(format!(
         "untar: {} files, {} MB, by tar(1); postmark: its defaults.",
         archive.files,
@@ -150,16 +153,12 @@ pub fn run(options: &Options) -> Result<Report> {
     let mut samples = Samples::default();
     for cpus in [Cpus::One, Cpus::Any] {
         let _pinned = (cpus == Cpus::One).then(Pinned::to_one_cpu);
-        let start = |served: &Served| {
-            let server = Server::start(*served, &options.program, scratch.path())?;
-            Ok((served.name(), server))
-        };
-        let servers = served.iter().map(start).collect::<Result<Vec<_>>>()?;
-        for turn in 0..options.repeats as usize {
-            for i in 0..servers.len() {
-                let (name, server) = &servers[(i + turn) % servers.len()];
-                samples.take(name, cpus, server, &archive)?;
+        for _ in 0..options.repeats {
+            for served in &served {
+                let server = Server::start(*served, &options.program, scratch.path())?;
+                samples.take(&served.name(), cpus, &server, &archive)?;
             }
+            served.reverse();
         }
     }
     Ok(Report {
@@ -266,11 +265,21 @@ impl Samples {
             seconds: self
                 .median(target, workload, *cpus, |s| Some(s.seconds))
                 .unwrap_or_default(),
+            best_seconds: self
+                .runs_of(target, workload, *cpus)
+                .map(|s| s.seconds)
+                .min_by(f64::total_cmp)
+                .unwrap_or_default(),
             server_user_seconds: self.median(target, workload, *cpus, |s| Some(s.server?.0)),
             server_system_seconds: self.median(target, workload, *cpus, |s| Some(s.server?.1)),
             to_model: None,
         };
         with_ratios(self.order.iter().map(row).collect())
+    }
+
+    fn runs_of(&self, target: &str, workload: &str, cpus: Cpus) -> impl Iterator<Item = &Sample> {
+        let key = (target.to_owned(), workload.to_owned(), cpus == Cpus::One);
+        self.runs.get(&key).into_iter().flatten()
     }
 
     fn median(
@@ -280,8 +289,8 @@ impl Samples {
         cpus: Cpus,
         pick: impl Fn(&Sample) -> Option<f64>,
     ) -> Option<f64> {
-        let key = (target.to_owned(), workload.to_owned(), cpus == Cpus::One);
-        let mut picked: Vec<_> = self.runs.get(&key)?.iter().filter_map(pick).collect();
+        let runs = self.runs_of(target, workload, cpus);
+        let mut picked: Vec<_> = runs.filter_map(pick).collect();
         stats::median(&mut picked)
     }
 }
@@ -293,8 +302,8 @@ fn find<'a>(rows: &'a [Row], target: &str, like: &Row) -> Option<&'a Row> {
 
 fn with_ratios(rows: Vec<Row>) -> Vec<Row> {
     let ratio = |row: &Row| {
-        let model = find(&rows, "model", row)?.seconds;
-        (model > 0.0).then(|| row.seconds / model)
+        let model = find(&rows, "model", row)?.best_seconds;
+        (model > 0.0).then(|| row.best_seconds / model)
     };
     let ratios: Vec<_> = rows.iter().map(ratio).collect();
     let pairs = rows.into_iter().zip(ratios);
@@ -312,29 +321,26 @@ fn debian_postmark(dir: &Path, beside: &Path) -> Result<()> {
 }
 
 impl Report {
-    /// One line for each goal and placement of CPUs: how many workloads meet it, and the
-    /// worst.
+    /// One line for each goal, judged on one CPU: how many workloads meet it, and the worst.
     pub fn goals(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        for (other, limit) in [
+        let goals = [
             ("model", AGAINST_MODEL),
             ("passthrough", AGAINST_PASSTHROUGH),
             ("passthrough_ll", AGAINST_PASSTHROUGH),
-        ] {
-            for cpus in [Cpus::One, Cpus::Any] {
-                lines.extend(self.goal(other, limit, cpus));
-            }
-        }
-        lines
+        ];
+        let judged = goals.iter();
+        judged
+            .filter_map(|(other, limit)| self.goal(other, *limit))
+            .collect()
     }
 
-    fn goal(&self, other: &str, limit: f64, cpus: Cpus) -> Option<String> {
+    fn goal(&self, other: &str, limit: f64) -> Option<String> {
         let ours = self
             .rows
             .iter()
-            .filter(|r| r.target == "bpfs" && r.cpus == cpus);
+            .filter(|r| r.target == "bpfs" && r.cpus == Cpus::One);
         let ratio = |row: &Row| {
-            let ratio = row.seconds / find(&self.rows, other, row)?.seconds;
+            let ratio = row.best_seconds / find(&self.rows, other, row)?.best_seconds;
             Some((ratio, row.workload.clone()))
         };
         let ratios: Vec<_> = ours.filter_map(ratio).collect();
@@ -344,7 +350,7 @@ impl Report {
         Some(format!(
             "{verdict:6}  bpfs / {other}, {}: at most {limit} in {met} of {} workloads; \
              worst {worst:.2} ({workload})",
-            cpus.describe(),
+            Cpus::One.describe(),
             ratios.len()
         ))
     }
@@ -356,17 +362,18 @@ impl Report {
         matrix
     }
 
-    /// A row for each workload, the times of each target and the ratio to the model's.
+    /// A row for each workload: the median and the best of each target, and the ratio of
+    /// its best to the model's.
     pub(crate) fn grid(&self, cpus: Cpus) -> Grid {
         let is_model = |target: &str| target == "model";
         self.matrix(cpus).grid(
             cpus.describe(),
             |target| match is_model(target) {
-                true => vec![target.into()],
-                false => vec![target.into(), "ratio".into()],
+                true => vec![target.into(), "best".into()],
+                false => vec![target.into(), "best".into(), "ratio".into()],
             },
             |target, row| {
-                let mut cells = vec![row.map_or("-".into(), time)];
+                let mut cells = vec![row.map_or("-".into(), time), row.map_or("-".into(), best)];
                 if !is_model(target) {
                     let ratio = row.and_then(|r| r.to_model);
                     cells.push(ratio.map_or("-".into(), |x| format!("{x:.2}")));
@@ -385,11 +392,22 @@ fn time(row: &Row) -> String {
     }
 }
 
+fn best(row: &Row) -> String {
+    match row.server_user_seconds {
+        Some(_) => format!("{:.3} s", row.best_seconds),
+        None => format!("{} us", table::figure(Some(row.best_seconds * 1e6))),
+    }
+}
+
 /// Where the time goes, and how to read the tables.
 pub(crate) const NOTES: &str = "\
-Medians. In parentheses: CPU seconds of the server in user mode (the file system and
-the FUSE library) and in the kernel (copying and waking); the rest is the client and,
-on two CPUs, waiting for the other one to wake up.";
+Each repeat has a server of its own. First the median of the repeats, then the best;
+ratios are of best to the model's best. In parentheses: CPU seconds of the server in
+user mode (the file system and the FUSE library) and in the kernel (copying and waking);
+the rest is the client and, on several CPUs, waiting for another one to wake up. There a
+server tends to stay, as long as it runs, on its client's CPU or on another one, and a
+call takes several times as long in the one case as in the other: a ratio may compare
+unlike cases even at the best of a few repeats. So the goals are judged on one CPU only.";
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -434,14 +452,14 @@ mod tests {
     }
 
     #[test]
-    fn medians_and_ratios() {
+    fn medians_and_ratios_of_the_best() {
         let report = report();
         assert_eq!(report.rows.len(), 12);
         let row = report.rows.iter().find(|r| r.target == "bpfs").unwrap();
-        assert_eq!(row.seconds, 2.1);
-        assert!((row.to_model.unwrap() - 1.05).abs() < 1e-9);
+        assert_eq!((row.seconds, row.best_seconds), (2.1, 2.0));
+        assert!((row.to_model.unwrap() - 2.0 / 1.9).abs() < 1e-9);
         let goals = report.goals();
-        assert_eq!(goals.len(), 4, "{goals:?}");
+        assert_eq!(goals.len(), 2, "on one CPU, by target: {goals:?}");
         assert!(
             goals
                 .iter()
@@ -456,15 +474,21 @@ mod tests {
         let heads = [
             "on one CPU",
             "model",
+            "best",
             "bpfs",
+            "best",
             "ratio",
             "passthrough",
+            "best",
             "ratio",
         ];
         assert_eq!(grid.heads, heads);
-        let create = ["create", "20.0 us", "21.0 us", "1.05", "30.0 us", "1.50"];
+        let create = [
+            "create", "20.0 us", "19.0 us", "21.0 us", "20.0 us", "1.05", "30.0 us", "29.0 us",
+            "1.53",
+        ];
         assert_eq!(grid.rows[1], create);
-        assert_eq!(grid.rows[0][1], "2.000 s (0.50+0.25)");
+        assert_eq!(grid.rows[0][1..3], ["2.000 s (0.50+0.25)", "1.900 s"]);
     }
 
     #[test]

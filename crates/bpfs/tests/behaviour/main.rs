@@ -4,9 +4,10 @@
 
 mod faults;
 mod fixture;
+mod killed;
 mod known_bugs;
 mod no_space;
-mod review;
 mod semantics;
 mod stress;
+mod taller;
 mod terabytes;

@@ -1,4 +1,7 @@
 //! `selvedge bench`: bytes, nanoseconds, memory.
+//!
+//! A goal that is missed is printed and is no failure: the exit code says only whether all
+//! could be measured.
 
 use crate::failure::{Failure, Outcome};
 use crate::{output, terminal};
@@ -52,7 +55,7 @@ struct Micro {
     #[arg(long)]
     ext4: bool,
     /// Slices for each target; more of them are steadier
-    #[arg(long, value_name = "N", default_value_t = micro::Options::default().rounds)]
+    #[arg(long, value_name = "N", default_value_t = micro::Options::default().rounds, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Print JSON: rows of target, op, ns_median, ns_p99, flushes, fences, bytes
     #[arg(long)]
@@ -72,7 +75,7 @@ struct Scaling {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Slices of each kind, of which the best counts
-    #[arg(long, value_name = "N", default_value_t = scaling::Options::default().rounds)]
+    #[arg(long, value_name = "N", default_value_t = scaling::Options::default().rounds, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Print JSON: rows of target, op, threads, ops_per_second, speedup
     #[arg(long)]
@@ -86,7 +89,7 @@ struct Scan {
     #[arg(long, value_name = "PATH")]
     image: Option<PathBuf>,
     /// How many files to make
-    #[arg(long, value_name = "N", default_value_t = scan::Options::default().files)]
+    #[arg(long, value_name = "N", default_value_t = scan::Options::default().files, value_parser = clap::value_parser!(u64).range(1..))]
     files: u64,
     /// Print JSON
     #[arg(long)]
@@ -103,10 +106,10 @@ struct Mounted {
     #[arg(long)]
     no_passthrough: bool,
     /// Files in the tree that is unpacked
-    #[arg(long, value_name = "N", default_value_t = mounted::Options::default().files)]
+    #[arg(long, value_name = "N", default_value_t = mounted::Options::default().files, value_parser = clap::value_parser!(u32).range(1..))]
     files: u32,
-    /// How often each workload runs
-    #[arg(long, value_name = "N", default_value_t = mounted::Options::default().repeats)]
+    /// How often each workload runs, each time on a server of its own
+    #[arg(long, value_name = "N", default_value_t = mounted::Options::default().repeats, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
     /// Print JSON
     #[arg(long)]

@@ -1,4 +1,5 @@
-//! `selvedge completions`: completion scripts for shells.
+//! `selvedge completions`: completion scripts for shells, made from the command line's own
+//! definition, so that they cannot differ from it.
 
 use crate::Cli;
 use crate::failure::Outcome;

@@ -1,8 +1,10 @@
 //! `selvedge crash`: what a power cut could leave, all of it.
 
 use crate::failure::{Failure, Outcome, code};
-use crate::{output, terminal};
+use crate::output::{self, count};
+use crate::terminal;
 use bpfs::{BpfsSystem, MkfsOptions, Mode};
+use clap::builder::RangedU64ValueParser;
 use clap::{Subcommand, ValueEnum};
 use crash::{FailureId, FailureReport, Model, Options, PmemSystem, Progress, explore, replay};
 use std::fmt::Write;
@@ -41,7 +43,7 @@ struct Test {
     /// Commit mode of bpfs: sp, sc, a, t, at, other, log
     #[arg(long, value_name = "MODE", default_value_t = MkfsOptions::default().mode)]
     mode: Mode,
-    /// Longest scripts of the enumeration: 1, 2 or 3 calls
+    /// Longest scripts of the enumeration: 1, 2 or 3 calls; 0 enumerates none
     ///
     /// They start from a small tree. Scripts of one call also start from a crowded one,
     /// where tables and directories must grow.
@@ -70,17 +72,21 @@ struct Test {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=2))]
     recovery_depth: u8,
     /// Stop after so many failures
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one())]
     max_failures: usize,
     /// Start no further script after so many seconds
     #[arg(long, value_name = "SECONDS")]
     time_limit: Option<u64>,
     /// Threads; by default one per CPU
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
     threads: Option<usize>,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+fn at_least_one() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
 }
 
 /// The engines whose crash states can be explored.
@@ -133,7 +139,11 @@ impl Test {
         let show = |p: &Progress| {
             bar.set_length(p.workloads_total);
             bar.set_position(p.workloads);
-            bar.set_message(format!("{} states, {} violations", p.states, p.violations));
+            bar.set_message(format!(
+                "{}, {}",
+                count(p.states, "state"),
+                count(p.violations, "violation")
+            ));
         };
         let system = self.engine.system(self.mode);
         let found = explore(&*system, &self.options(), &show);
@@ -160,7 +170,7 @@ impl Test {
             recovery_depth: self.recovery_depth.into(),
             time_limit: self.time_limit.map(Duration::from_secs),
             max_failures: self.max_failures,
-            threads: self.threads.unwrap_or_else(cpus).max(1),
+            threads: self.threads.unwrap_or_else(cpus),
             ..Options::default()
         }
     }
@@ -214,27 +224,28 @@ fn text(found: &crash::Outcome) -> String {
     let part = if found.complete {
         ""
     } else {
-        " (not all that were asked for)"
+        " (a limit of time or failures ended it before all that were asked for)"
     };
     // Writing to a string cannot fail.
     for part in found.enumerated.iter().filter(|part| part.taken < part.of) {
         let (taken, of, ops, tree) = (part.taken, part.of, part.ops, part.tree);
         let _ = writeln!(
             text,
-            "drew {taken} of the {of} scripts of {ops} calls on the {tree} tree"
+            "took {taken} of the {of} scripts of {} on the {tree} tree",
+            count(ops.into(), "call")
         );
     }
     let _ = writeln!(
         text,
-        "{} under the model {}, seed {}: {} scripts{part}, {} crash states ({} distinct), \
-         {} violations, {:.1} s, {:.0} states per second",
+        "{} under the model {}, seed {}: {}{part}, {} ({} distinct), {}, {:.1} s, \
+         {:.0} states per second",
         found.system,
         found.model,
         found.seed,
-        found.workloads,
-        found.states_explored,
+        count(found.workloads, "script"),
+        count(found.states_explored, "crash state"),
         found.states_distinct,
-        found.violations,
+        count(found.violations, "violation"),
         found.seconds,
         found.states_per_second
     );

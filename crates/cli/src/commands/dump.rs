@@ -1,4 +1,5 @@
-//! `selvedge dump`: the structures of an image, for people.
+//! `selvedge dump`: the structures of an image, for people. It only reads, and damage makes
+//! it stop with a message, never run on.
 
 use crate::failure::Outcome;
 use crate::{image, output};

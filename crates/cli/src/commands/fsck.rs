@@ -64,16 +64,17 @@ impl Args {
             .check()
             .map_err(|e| e.with_code(code::FSCK_OPERATIONAL))?;
         let clean = report.is_clean();
-        if self.json {
+        let printed = if self.json {
             output::print_json(&Json {
                 path: &self.path,
                 r#type: "bpfs",
                 clean,
                 report: &report,
-            })?;
+            })
         } else {
-            output::print(text(&self.path, &report))?;
-        }
+            output::print(text(&self.path, &report))
+        };
+        printed.map_err(|e| e.with_code(code::FSCK_OPERATIONAL))?;
         Ok(if clean {
             ExitCode::SUCCESS
         } else {
@@ -108,11 +109,8 @@ fn text(path: &Path, report: &Report) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{name}: {kind}: {finding}");
     }
+    let found = output::count(report.findings.len() as u64, "violation");
     let more = if report.truncated { " or more" } else { "" };
-    let _ = writeln!(
-        text,
-        "{name}: {}{more} violations of the format",
-        report.findings.len()
-    );
+    let _ = writeln!(text, "{name}: {found} of the format{more}");
     text
 }

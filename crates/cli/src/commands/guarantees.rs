@@ -1,4 +1,5 @@
-//! `selvedge guarantees`: what each file system here promises about crashes.
+//! `selvedge guarantees`: what each file system here promises about crashes, by the values
+//! that the explorer tests; nothing is written down twice.
 
 use crate::failure::{Failure, Outcome};
 use crate::output;

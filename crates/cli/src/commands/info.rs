@@ -1,13 +1,14 @@
 //! `selvedge info`: what an image holds, or who has it.
 
 use crate::failure::{Failure, Outcome};
-use crate::mount::table;
+use crate::mount::{facts, table};
 use crate::{image, output, size};
 use bpfs::format::BLOCK;
 use bpfs::{Bpfs, MountOptions, SuperInfo};
 use medium::{EffectiveDurability, Holder, MappedPmem, OpenError};
-use rustix::fs::getxattr;
+use rustix::fs::statvfs;
 use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use vfs::{FileSystem, Guarantees, StatFs};
@@ -53,6 +54,9 @@ struct Info<'a> {
 struct Mounted<'a> {
     path: &'a Path,
     mounted_on: PathBuf,
+    /// What the mount tells of type, mode, size and promises.
+    #[serde(flatten)]
+    told: Map<String, Value>,
     /// The server, if the system tells.
     process: Option<u32>,
     /// What is in force, if the mount tells.
@@ -97,12 +101,13 @@ impl Args {
         let Some(mount) = mount else {
             return Err(Failure::new(e));
         };
-        let durability = durability_of(&mount.dir);
+        let durability = facts::durability(&mount.dir);
         let info = Mounted {
             path: &self.path,
             process: holder.as_ref().map(|h| h.pid),
             durability,
             durability_means: durability.map(EffectiveDurability::describe),
+            told: told_by(&mount.dir),
             mounted_on: mount.dir,
         };
         if self.json {
@@ -140,14 +145,14 @@ impl Args {
     }
 }
 
-/// The durability in force in a mount of ours, if it tells.
-fn durability_of(dir: &Path) -> Option<EffectiveDurability> {
-    use EffectiveDurability::{Dax, Msync, Process};
-    let mut value = [0; 16];
-    let len = getxattr(dir, fuse::DURABILITY_XATTR, &mut value).ok()?;
-    let known = [Dax, Process, Msync].into_iter();
-    let mut same = known.filter(|d| d.to_string().as_bytes() == &value[..len]);
-    same.next()
+/// What a mount of ours tells, and how much room it has now.
+fn told_by(dir: &Path) -> Map<String, Value> {
+    let mut told = facts::info(dir);
+    if let Ok(space) = statvfs(dir) {
+        told.insert("blocks_free".into(), space.f_bfree.into());
+        told.insert("inodes_free".into(), space.f_ffree.into());
+    }
+    told
 }
 
 /// What only a mount knows.
@@ -203,12 +208,19 @@ fn mounted_text(info: &Mounted<'_>, holder: Option<&Holder>) -> String {
         Some(durability) => format!("in force is {durability}: {}", durability.describe()),
         None => "the mount does not tell which is in force".into(),
     };
-    table_of(vec![
-        ("path", info.path.display().to_string()),
+    let mut lines = vec![("path", info.path.display().to_string())];
+    for name in ["type", "mode"] {
+        let told = info.told.get(name).and_then(Value::as_str);
+        lines.extend(told.map(|value| (name, value.to_owned())));
+    }
+    let bytes = info.told.get("size_bytes").and_then(Value::as_u64);
+    lines.extend(bytes.map(|bytes| ("size", size::display(bytes))));
+    lines.extend([
         ("mounted on", info.mounted_on.display().to_string()),
         ("served by", by),
         ("durability", durability),
-    ])
+    ]);
+    table_of(lines)
 }
 
 fn table_of(lines: Vec<(&str, String)>) -> String {

@@ -5,9 +5,10 @@ use crate::commands::guarantees;
 use crate::failure::{Failure, Outcome};
 use clap::CommandFactory;
 use clap_mangen::Man;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::{fs, io};
+use vfs::guarantees::table;
 
 /// Write the manual pages to a directory
 #[derive(Debug, clap::Args)]
@@ -21,7 +22,7 @@ impl Args {
     /// Runs the command.
     pub fn run(&self) -> Outcome {
         let failed = |e| Failure::new(format_args!("{}: {e}", self.dir.display()));
-        std::fs::create_dir_all(&self.dir).map_err(failed)?;
+        fs::create_dir_all(&self.dir).map_err(failed)?;
         let mut command = Cli::command().disable_help_subcommand(true);
         command.build();
         write_pages(command, &self.dir).map_err(failed)?;
@@ -34,19 +35,88 @@ fn write_pages(command: clap::Command, dir: &Path) -> io::Result<()> {
     for sub in command.get_subcommands().filter(|s| !s.is_hide_set()) {
         write_pages(sub.clone(), dir)?;
     }
-    let command = match command.get_name() {
-        "selvedge-guarantees" | "guarantees" => command.after_long_help(promises()?),
-        _ => command,
-    };
+    let name = command.get_display_name().unwrap_or("selvedge").to_owned();
     let page = Man::new(command)
         .section("8")
         .manual("System Administration");
-    page.generate_to(dir).map(drop)
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    if name == "selvedge-guarantees" {
+        text.extend(promises()?.into_bytes());
+    }
+    text.extend(ending(&name).into_bytes());
+    fs::write(dir.join(page.get_filename()), text)
 }
 
-/// The table of promises, indented: roff fills lines that begin at the margin.
+/// The table of promises, its lines left as they are and at the margin, for it is wide;
+/// then what does not fit into it.
 fn promises() -> io::Result<String> {
     let rows = guarantees::rows().map_err(|e| io::Error::other(e.to_string()))?;
-    let text = guarantees::text(&rows);
-    Ok(text.lines().map(|line| format!("  {line}\n")).collect())
+    let table = roff(&table(&rows));
+    let mut text = format!(".SH PROMISES\n.in 0\n.nf\n{table}.fi\n.in\n");
+    for row in rows.iter().filter(|row| !row.notes.is_empty()) {
+        text.push_str(&format!(
+            ".TP\n{}{}",
+            roff(&row.name),
+            roff(&row.notes.join("\n"))
+        ));
+    }
+    Ok(text)
+}
+
+/// Exit codes, and the pages to read next.
+fn ending(name: &str) -> String {
+    let (codes, see) = match name {
+        "selvedge-mount" => (
+            "0 mounted, 1 wrong usage, 32 the mount failed; a server in the foreground ends \
+             with 32 if it failed later",
+            "mount(8), fstab(5), selvedge-umount(8), selvedge-guarantees(8)",
+        ),
+        "selvedge-umount" => (
+            "0 unmounted, 1 not unmounted, or the file system failed while it was mounted, \
+             2 wrong usage",
+            "umount(8), selvedge-mount(8), selvedge-fsck(8)",
+        ),
+        "selvedge-fsck" => (
+            "0 clean, 4 errors found, 8 the check could not be made, 16 wrong usage",
+            "fsck(8), selvedge-info(8), selvedge-dump(8)",
+        ),
+        "selvedge-mkfs" => (ORDINARY, "mkfs(8), selvedge-mount(8)"),
+        "selvedge-crash-test" => (
+            "0 every promise was kept, 1 one was broken, or a failure, 2 wrong usage",
+            "selvedge-crash-replay(8), selvedge-guarantees(8)",
+        ),
+        "selvedge-crash-replay" => (
+            "0 nothing is wrong any more, 1 it still fails, 2 wrong usage",
+            "selvedge-crash-test(8)",
+        ),
+        _ => (ORDINARY, "selvedge(8)"),
+    };
+    let (codes, see) = (roff(codes), roff(see));
+    format!(".SH \"EXIT STATUS\"\n{codes}.SH \"SEE ALSO\"\n{see}")
+}
+
+/// The exit codes of most commands.
+const ORDINARY: &str = "0 done, 1 failed, 2 wrong usage";
+
+/// Text as roff takes it for text.
+fn roff(text: &str) -> String {
+    let text = text.replace('\\', "\\e").replace('-', "\\-");
+    // Nothing that begins a line is a request then.
+    text.lines().map(|line| format!("\\&{line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_the_promises_is_kept_and_fits() {
+        let rows = guarantees::rows().unwrap();
+        for line in table(&rows).lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+        assert!(promises().unwrap().contains("\n.nf\n\\&File system"));
+        assert_eq!(roff(".x\n'y-\\"), "\\&.x\n\\&'y\\-\\e\n");
+    }
 }

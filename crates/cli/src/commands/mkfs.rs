@@ -31,6 +31,10 @@ pub struct Args {
     /// Size of the file, such as 64M or 1G; needed if it is not there yet
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
+    /// Take all of the file's space now, so that a disk that fills up later cannot fail
+    /// the mount
+    #[arg(long, requires = "size")]
+    preallocate: bool,
     /// Commit mode until a mount chooses another: sp, sc, a, t, at, other, log
     #[arg(long, value_name = "MODE")]
     mode: Option<Mode>,
@@ -51,21 +55,42 @@ impl Args {
         let there = path.try_exists().map_err(|e| image::about(path, e))?;
         if there && !self.force {
             refuse_known(path)?;
+            self.refuse_to_resize()?;
         }
-        match self.size {
-            Some(bytes) if bytes < MIN_BLOCKS * BLOCK => {
-                let least = size::display(MIN_BLOCKS * BLOCK);
-                return Err(image::about(
-                    path,
-                    format_args!("a file system needs at least {least}"),
-                ));
-            }
-            Some(bytes) => {
-                create_file(path, bytes, Reserve::Sparse).map_err(Failure::new)?;
-            }
-            None if !there => return Err(image::about(path, "not there; --size makes it")),
-            None => {}
+        let made = match self.size {
+            Some(bytes) => self.make(bytes),
+            None if there => Ok(()),
+            None => Err(image::about(path, "not there; --size makes it")),
+        };
+        let made = made.and_then(|()| self.format());
+        if made.is_err() && !there {
+            // What is left is of no use. It may never have been made.
+            let _ = std::fs::remove_file(path);
         }
+        made
+    }
+
+    /// Makes the file, or makes it empty and of the right size.
+    fn make(&self, bytes: u64) -> Result<(), Failure> {
+        if bytes < MIN_BLOCKS * BLOCK {
+            let least = size::display(MIN_BLOCKS * BLOCK);
+            let why = format_args!("a file system needs at least {least}");
+            return Err(image::about(&self.path, why));
+        }
+        if !bytes.is_multiple_of(BLOCK) {
+            let why = format_args!("--size {bytes} is not a multiple of {BLOCK} bytes");
+            return Err(image::about(&self.path, why));
+        }
+        let reserve = if self.preallocate {
+            Reserve::Whole
+        } else {
+            Reserve::Sparse
+        };
+        create_file(&self.path, bytes, reserve).map_err(Failure::new)
+    }
+
+    fn format(&self) -> Outcome {
+        let path = &self.path;
         let pm = image::open(path, Durability::Auto)?;
         let options = self.options()?;
         bpfs::mkfs(&pm, &options).map_err(|e| image::about(path, e))?;
@@ -78,6 +103,23 @@ impl Args {
             image::uuid(&info.uuid)
         ))?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Refuses to throw away what a file of another size holds, known or not.
+    fn refuse_to_resize(&self) -> Result<(), Failure> {
+        let meta = self.path.metadata();
+        let meta = meta.map_err(|e| image::about(&self.path, e))?;
+        match self.size {
+            Some(bytes) if meta.is_file() && meta.len() != 0 && meta.len() != bytes => {
+                let why = format_args!(
+                    "is a file of {} bytes already; --force overwrites it, leaving out --size \
+                     keeps its size",
+                    meta.len()
+                );
+                Err(image::about(&self.path, why))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn options(&self) -> Result<MkfsOptions, Failure> {

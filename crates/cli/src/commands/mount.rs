@@ -3,13 +3,15 @@
 use crate::engine::{Engine, Type};
 use crate::failure::{Failure, Outcome, code};
 use crate::image;
-use crate::mount::daemon;
 use crate::mount::options::Options;
 use crate::mount::power_cut::{Spec, Switch};
 use crate::mount::serve::{Opened, serve};
-use bpfs::Bpfs;
-use medium::{Durability, Latency, LatencyModel, MappedPmem, Pmem};
+use crate::mount::{daemon, facts, table};
+use bpfs::format::BLOCK;
+use bpfs::{Bpfs, Mode, SuperInfo};
+use medium::{Durability, EffectiveDurability, Latency, LatencyModel, MappedPmem, Pmem};
 use rustix::mount::{MountFlags, mount_remount};
+use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -31,7 +33,8 @@ pub struct Args {
     ///
     /// ro, rw, allow_other, nosuid, nodev, noexec, noatime, relatime, strictatime,
     /// mode=M, durability=D, fsname=NAME, threads=N, remount. Options that concern only
-    /// mount(8) and fstab(5), such as nofail, _netdev and x-*, are ignored.
+    /// mount(8) and fstab(5), such as nofail, _netdev and x-*, are ignored. A remount
+    /// changes ro, nosuid, nodev, noexec and noatime; the others need an unmount.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// The type: bpfs or model; by default what the image holds
@@ -44,7 +47,7 @@ pub struct Args {
     )]
     fs_type: Type,
     /// Serve in the foreground; do not put a server in the background
-    #[arg(long)]
+    #[arg(long, short = 'f')]
     foreground: bool,
     /// What a commit is worth: auto, dax (persistent memory), process (survives crashes
     /// of this program only), msync (survives power failures on any disk, slowly)
@@ -68,11 +71,12 @@ pub struct Args {
     /// memory (150,4000)
     #[arg(long, value_name = "NS[,MB]", num_args = 0..=1, require_equals = true, default_missing_value = "150,4000", value_parser = latency)]
     emulate_latency: Option<LatencyModel>,
-    /// Where the server in the background writes warnings and errors
+    /// Where the server in the background writes warnings and errors, instead of the
+    /// system log
     #[arg(long, value_name = "FILE")]
-    log: Option<PathBuf>,
-    /// Check the arguments, but do not mount (for mount(8))
-    #[arg(short = 'f', hide = true)]
+    pub log: Option<PathBuf>,
+    /// Check the arguments, but do not mount (what `-f` is to mount(8)'s helpers)
+    #[arg(long, hide = true)]
     fake: bool,
     /// Ignore unknown options (for mount(8))
     #[arg(short = 's', hide = true)]
@@ -91,7 +95,15 @@ impl Args {
             return Ok(ExitCode::SUCCESS);
         }
         if options.remount {
-            return remount(&self.dir, &options);
+            let refused = self.cannot_change(&options);
+            return refused
+                .and_then(|()| remount(&self.dir, &options))
+                .map_err(|e| e.with_code(code::MOUNT_FAILED));
+        }
+        let simulates = self.simulate_power_cut.is_some() || self.emulate_latency.is_some();
+        if simulates && self.fs_type == Type::One(Engine::Model) {
+            let why = "the model has no medium whose power or speed could be simulated";
+            return Err(Failure::new(why).with_code(code::MOUNT_USAGE));
         }
         if !self.foreground && !daemon::is_second() {
             return daemon::start();
@@ -103,6 +115,55 @@ impl Args {
             .open(&options)
             .map_err(|e| e.with_code(code::MOUNT_FAILED))?;
         serve(opened, &self.dir, &options, self.log.as_deref())
+    }
+
+    /// Refuses a remount that asks for what its server was started with, unless that is
+    /// what is in force.
+    fn cannot_change(&self, options: &Options) -> Result<(), Failure> {
+        let dir = self.dir.canonicalize();
+        let dir = dir.map_err(|e| image::about(&self.dir, e))?;
+        let entry = table::find(&dir).map_err(|e| image::about(&dir, e))?;
+        let Some(entry) = entry.filter(|e| e.fs_type == table::OURS) else {
+            return Err(image::about(&dir, "no file system of ours is mounted here"));
+        };
+        let told = facts::info(&dir);
+        let is = |name: &str, value: Value| told.get(name) == Some(&value);
+        let wrong_durability = |asked| !is_in_force(asked, facts::durability(&dir));
+        let changes = [
+            (
+                "durability",
+                self.durability.is_some_and(wrong_durability)
+                    || options.durability.is_some_and(wrong_durability),
+            ),
+            (
+                "mode",
+                options
+                    .mode
+                    .is_some_and(|m| !is("mode", m.to_string().into())),
+            ),
+            (
+                "threads",
+                options.threads.is_some_and(|n| !is("threads", n.into())),
+            ),
+            ("allow_other", options.allow_other && !entry.allow_other),
+            (
+                "fsname",
+                options
+                    .fsname
+                    .as_ref()
+                    .is_some_and(|n| entry.source != Path::new(n)),
+            ),
+            ("--simulate-power-cut", self.simulate_power_cut.is_some()),
+            ("--emulate-latency", self.emulate_latency.is_some()),
+            ("--log", self.log.is_some()),
+        ];
+        match changes.into_iter().find(|(_, changes)| *changes) {
+            Some((name, _)) => {
+                let why = format_args!("{name} cannot change while mounted: unmount first");
+                Err(image::about(&dir, why))
+            }
+            None => Ok(()),
+        }
     }
 
     fn open(&self, options: &Options) -> Result<Opened, Failure> {
@@ -123,17 +184,19 @@ impl Args {
         } else {
             image::open(&path, durability)?
         };
-        let mode = options
-            .mode
-            .map_or_else(|| Ok(image::probe(&path, &pm)?.mode), Ok)?;
+        let header = image::probe(&path, &pm)?;
+        let mode = options.mode.unwrap_or(header.mode);
         let effective = pm.durability();
         let mut notes = vec![
             format!("type: bpfs, mode {mode}"),
             format!("durability: {effective}: {}", effective.describe()),
         ];
         let (fs, switch) = if self.simulate_power_cut.is_some() || self.emulate_latency.is_some() {
-            notes.push("simulation: slower than a real mount".into());
-            self.simulated(pm, &path, options)?
+            let (fs, switch) = self.simulated(pm, &path, options)?;
+            let seed = switch.as_ref().map(|s| format!("; seed {}", s.seed()));
+            let seed = seed.unwrap_or_default();
+            notes.push(format!("simulation: slower than a real mount{seed}"));
+            (fs, switch)
         } else {
             (bpfs(pm, &path, options)?, None)
         };
@@ -141,6 +204,7 @@ impl Args {
             fs,
             source: path.display().to_string(),
             durability: Some(effective),
+            about: about(&header, mode),
             notes,
             switch,
         })
@@ -186,6 +250,34 @@ fn bpfs<P: Pmem + 'static>(
     Ok(Arc::new(fs))
 }
 
+/// What a mount tells of its image, under the names that `info` shows.
+fn about(header: &SuperInfo, mode: Mode) -> Map<String, Value> {
+    let about = [
+        ("type", json!("bpfs")),
+        ("version", json!(header.version)),
+        ("uuid", json!(image::uuid(&header.uuid))),
+        ("mode", json!(mode.to_string())),
+        ("size_bytes", json!(header.blocks * BLOCK)),
+        ("block_bytes", json!(BLOCK)),
+        ("blocks", json!(header.blocks)),
+    ];
+    about
+        .map(|(name, value)| (name.into(), value))
+        .into_iter()
+        .collect()
+}
+
+/// Whether asking for this level would give the one in force.
+fn is_in_force(asked: Durability, in_force: Option<EffectiveDurability>) -> bool {
+    use EffectiveDurability as Is;
+    match asked {
+        Durability::Auto => matches!(in_force, Some(Is::Dax | Is::Process)),
+        Durability::Dax => in_force == Some(Is::Dax),
+        Durability::Process => in_force == Some(Is::Process),
+        Durability::Msync => in_force == Some(Is::Msync),
+    }
+}
+
 fn model(options: &Options) -> Opened {
     let fs = ModelFs::new(ModelOptions {
         atime: options.atime,
@@ -195,6 +287,7 @@ fn model(options: &Options) -> Opened {
         fs: Arc::new(fs),
         source: "none".into(),
         durability: None,
+        about: Map::from_iter([("type".into(), "model".into())]),
         notes: vec!["durability: none: everything is in memory, and gone at the unmount".into()],
         switch: None,
     }
@@ -224,9 +317,6 @@ fn remount(dir: &Path, options: &Options) -> Outcome {
     flags.set(MountFlags::NOATIME, options.atime == Atime::Never);
     match mount_remount(dir, flags, "") {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(e) => Err(
-            Failure::new(format_args!("{}: cannot remount: {e}", dir.display()))
-                .with_code(code::MOUNT_FAILED),
-        ),
+        Err(e) => Err(image::about(dir, format_args!("cannot remount: {e}"))),
     }
 }

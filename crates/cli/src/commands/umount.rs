@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::mount::table;
 use fuse::Unmounter;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fsync, open};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,6 +22,15 @@ pub struct Args {
     /// Take it out of the tree now, even if it is in use; do not wait
     #[arg(long, short = 'l')]
     lazy: bool,
+    /// For umount(8): -f, -n and -r, which change nothing here
+    #[arg(short = 'f', short_aliases = ['n', 'r'], hide = true, action = clap::ArgAction::Count)]
+    ignored: u8,
+    /// For umount(8): the type
+    #[arg(short = 't', hide = true, value_name = "TYPE")]
+    fs_type: Option<String>,
+    /// For umount(8), which is in that namespace already
+    #[arg(short = 'N', hide = true, value_name = "NAMESPACE")]
+    namespace: Option<String>,
 }
 
 impl Args {
@@ -45,10 +54,16 @@ impl Args {
             unmounter.detach().map_err(Failure::new)?;
             return Ok(ExitCode::SUCCESS);
         }
+        let synced = sync(unmounter.dir());
         unmounter.unmount().map_err(Failure::new)?;
         if table::is_file(&entry.source) {
             wait_until_free(&entry.source)?;
         }
+        synced.map_err(|e| {
+            let source = entry.source.display();
+            let why = format_args!("{source} is unmounted, but failed while it was mounted: {e}");
+            Failure::new(format_args!("{why}; check it with fsck"))
+        })?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -58,6 +73,13 @@ impl Args {
             self.dir.display()
         ))
     }
+}
+
+/// Asks the server whether all is well: nobody else hears what it finds at its end. A
+/// server that is dead, or serves others only, is not asked.
+fn sync(dir: &Path) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    open(dir, flags, Mode::empty()).map_or(Ok(()), fsync)
 }
 
 /// Waits until the server's lock on the image is gone: its last act.

@@ -8,17 +8,26 @@
 
 use crate::failure::{Failure, code};
 use std::ffi::OsString;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Marks the environment of the process that serves.
 const MARK: &str = "SELVEDGE_SERVES";
 
 /// The last byte through the pipe: ASCII "acknowledge".
 const READY: u8 = 6;
+
+/// Whether this process has let the first one go.
+static LET_GO: AtomicBool = AtomicBool::new(false);
+
+/// Whether standard error has no reader any more: it is a log file, or nothing.
+pub fn is_detached() -> bool {
+    LET_GO.load(Relaxed)
+}
 
 /// Whether this process is the second one.
 pub fn is_second() -> bool {
@@ -74,24 +83,31 @@ pub fn leave_session() {
 }
 
 /// In the second process, when it serves: tells the user `told` and lets the first
-/// process go. What this one prints from here on goes to `log`, or to nobody.
+/// process go. What this one prints from here on goes to `log`, or to nobody but the
+/// system log.
 ///
 /// # Errors
 /// If the first process is gone, or the log cannot be written.
-pub fn serves(told: &str, log: Option<&Path>) -> io::Result<()> {
-    let null = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/null")?;
+pub fn serves(told: &str, log: Option<&Path>) -> Result<(), Failure> {
+    let open = |options: &mut OpenOptions, path: &Path| {
+        let opened = options.open(path);
+        opened.map_err(|e| crate::image::about(path, e))
+    };
+    let null = open(OpenOptions::new().write(true), Path::new("/dev/null"))?;
     let log = match log {
-        Some(path) => &OpenOptions::new().append(true).create(true).open(path)?,
+        Some(path) => &open(OpenOptions::new().append(true).create(true), path)?,
         None => &null,
     };
+    let_go(told, &null, log).map_err(Failure::new)
+}
+
+fn let_go(told: &str, null: &File, log: &File) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(told.as_bytes())?;
     out.write_all(&[READY])?;
     out.flush()?;
-    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stdout(null)?;
     rustix::stdio::dup2_stderr(log)?;
+    LET_GO.store(true, Relaxed);
     std::env::set_current_dir("/")
 }

@@ -1,6 +1,7 @@
 //! Mounting: the options of mount(8), the daemon, and the server.
 
 pub mod daemon;
+pub mod facts;
 pub mod nth_call;
 pub mod options;
 pub mod power_cut;

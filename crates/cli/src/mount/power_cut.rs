@@ -1,11 +1,14 @@
 //! `--simulate-power-cut`: a mount that ends as if the power had failed.
 
 use crate::failure::Failure;
+use crate::image;
 use crate::mount::nth_call::NthCall;
 use crate::random;
 use fuse::Unmounter;
 use medium::{CutAfter, CutReport, PersistModel, Pmem, PowerCut};
 use serde::Serialize;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -48,10 +51,17 @@ impl std::str::FromStr for Spec {
                     .parse()
                     .map_err(|_| format!("'{word}' needs a number"))
             };
+            let nth = || match number()? {
+                0 => Err(format!("'{word}': counting begins with 1")),
+                n => Ok(n),
+            };
+            if name.starts_with("after") && spec.after.is_some() {
+                return Err(format!("'{word}': the cut has its moment already"));
+            }
             match name {
-                "after" => spec.after = Some(After::Medium(CutAfter::Fences(number()?))),
-                "after-stores" => spec.after = Some(After::Medium(CutAfter::Stores(number()?))),
-                "after-calls" => spec.after = Some(After::Calls(number()?)),
+                "after" => spec.after = Some(After::Medium(CutAfter::Fences(nth()?))),
+                "after-stores" => spec.after = Some(After::Medium(CutAfter::Stores(nth()?))),
+                "after-calls" => spec.after = Some(After::Calls(nth()?)),
                 "seed" => spec.seed = Some(number()?),
                 "model" => spec.model = value.parse().map_err(|e| format!("'{word}': {e}"))?,
                 "report" if !value.is_empty() => spec.report = Some(value.into()),
@@ -91,7 +101,7 @@ impl Switch {
     /// when `spec` has none.
     ///
     /// # Errors
-    /// If no random seed is to be had.
+    /// If no random seed is to be had, or the report could not be written.
     pub fn new(
         region: Box<dyn Pmem>,
         image: &Path,
@@ -104,13 +114,20 @@ impl Switch {
             name.into()
         };
         let seed = spec.seed.or(seed).map_or_else(random::seed, Ok)?;
+        let report = spec.report.clone().unwrap_or_else(beside);
+        let report = writable(&report).map_err(|e| image::about(&report, e))?;
         let region = Arc::new(PowerCut::new(region));
         Ok(Self {
             region,
             seed,
             model: spec.model,
-            report: spec.report.clone().unwrap_or_else(beside),
+            report,
         })
+    }
+
+    /// The seed that chooses the state that is left.
+    pub fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// Starts to count towards the cut that `spec` asks for, and returns the file system
@@ -199,6 +216,19 @@ impl Switch {
     }
 }
 
+/// The absolute name of a file that can be written; one that is not there is not left
+/// there. (The server leaves its working directory, and a report that cannot be written
+/// would be missed only when there is something to report.)
+fn writable(path: &Path) -> io::Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    let there = path.try_exists()?;
+    File::options().append(true).create(true).open(&path)?;
+    if !there {
+        std::fs::remove_file(&path)?;
+    }
+    Ok(path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -224,6 +254,9 @@ mod tests {
             "model=pages",
             "report=",
             "seed",
+            "after=0",
+            "after-calls=0",
+            "after=1,after-calls=1",
         ] {
             assert!(wrong.parse::<Spec>().is_err(), "{wrong}");
         }

@@ -1,12 +1,13 @@
 //! The server of one mount, from opening the image to the unmount.
 
 use crate::failure::{Failure, Outcome, code};
-use crate::mount::daemon;
 use crate::mount::options::Options;
 use crate::mount::power_cut::Switch;
+use crate::mount::{daemon, facts};
 use fuse::{Mount, MountOptions, Unmounter};
 use medium::EffectiveDurability;
 use rustix::process::geteuid;
+use serde_json::{Map, Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::path::Path;
@@ -23,6 +24,8 @@ pub struct Opened {
     pub source: String,
     /// The durability in force, if anything is durable.
     pub durability: Option<EffectiveDurability>,
+    /// What the mount tells `info` about the image.
+    pub about: Map<String, Value>,
     /// Said when it is mounted, one line each.
     pub notes: Vec<String>,
     /// Cuts the power of the medium, if that is to be simulated.
@@ -35,17 +38,21 @@ pub struct Opened {
 pub fn serve(opened: Opened, dir: &Path, options: &Options, log: Option<&Path>) -> Outcome {
     let failed = |e: &dyn std::fmt::Display| Failure::new(e).with_code(code::MOUNT_FAILED);
     // Caught from before the mount on, so that no signal can leave a dead one behind.
-    let mut signals = vec![SIGTERM, SIGINT, SIGHUP];
-    signals.extend(opened.switch.is_some().then_some(SIGUSR1));
-    let signals = Signals::new(signals).map_err(|e| failed(&e))?;
+    // SIGUSR1 too, which would end a server that simulates nothing.
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1]).map_err(|e| failed(&e))?;
     let Opened {
         fs,
         source,
         durability,
+        mut about,
         notes,
         switch,
     } = opened;
-    let kernel = kernel_options(source, durability, options);
+    about.insert("guarantees".into(), json!(fs.guarantees()));
+    about.extend(options.threads.map(|n| ("threads".into(), n.into())));
+    let mut facts = vec![(facts::INFO, Value::Object(about).to_string())];
+    facts.extend(durability.map(|d| (facts::DURABILITY, d.to_string())));
+    let kernel = kernel_options(source, facts, options);
     let mount = Mount::new(Arc::clone(&fs), dir, &kernel).map_err(|e| failed(&e))?;
     let unmounter = mount.unmounter();
     let mut told = format!("{} is mounted on {}\n", kernel.source, dir.display());
@@ -81,7 +88,7 @@ pub fn serve(opened: Opened, dir: &Path, options: &Options, log: Option<&Path>) 
 
 fn tell(told: &str, log: Option<&Path>) -> Result<(), Failure> {
     if daemon::is_second() {
-        daemon::serves(told, log).map_err(Failure::new)
+        daemon::serves(told, log)
     } else {
         crate::output::print(told)
     }
@@ -89,7 +96,7 @@ fn tell(told: &str, log: Option<&Path>) -> Result<(), Failure> {
 
 fn kernel_options(
     source: String,
-    durability: Option<EffectiveDurability>,
+    facts: Vec<(&'static str, String)>,
     options: &Options,
 ) -> MountOptions {
     // Others than root get these from the kernel in any case.
@@ -102,12 +109,12 @@ fn kernel_options(
         nodev: options.nodev || unprivileged,
         noexec: options.noexec,
         noatime: options.atime == vfs::Atime::Never,
-        durability: durability.map(|d| d.to_string()),
+        facts,
         threads: options.threads,
     }
 }
 
-/// SIGUSR1 cuts the power. The other signals unmount, which ends the server in good
+/// SIGUSR1 cuts the power, if that is to be simulated. The other signals unmount, which ends the server in good
 /// order. If the mount is in use it is taken out of the tree all the same, and the server
 /// ends under its users: nothing that has returned to them is lost by that.
 fn on_signals(
@@ -117,8 +124,10 @@ fn on_signals(
     switch: Option<Switch>,
 ) {
     for signal in signals.forever() {
-        if let (SIGUSR1, Some(switch)) = (signal, &switch) {
-            switch.cut();
+        if signal == SIGUSR1 {
+            if let Some(switch) = &switch {
+                switch.cut();
+            }
             continue;
         }
         match unmounter.unmount() {

@@ -17,6 +17,8 @@ pub struct Entry {
     pub fs_type: String,
     /// What is mounted.
     pub source: PathBuf,
+    /// Whether users other than the one who mounted it may use it.
+    pub allow_other: bool,
 }
 
 /// The mount that a path names, if it is a mount point: the topmost one there.
@@ -48,6 +50,10 @@ fn parse(line: &[u8]) -> Option<Entry> {
         dir: dir.into(),
         fs_type: String::from_utf8_lossy(after.next()?).into_owned(),
         source: unescape(after.next()?).into(),
+        allow_other: after
+            .next()?
+            .split(|b| *b == b',')
+            .any(|o| o == b"allow_other"),
     })
 }
 

@@ -45,6 +45,12 @@ fn the_names_that_mount_and_fsck_and_mkfs_look_for() {
         finish(0, helper.args(["-t", "fuse.selvedge"]));
         fs::write(place.dir().join(mount), "").unwrap();
         place.umount();
+        // As umount(8) calls its helper.
+        place.mount(&[]);
+        let mut umount = called(&place, "umount.fuse.selvedge");
+        let flags = ["-f", "-n", "-r", "-v", "-t", "fuse.selvedge"];
+        finish(0, umount.arg(place.dir()).args(flags));
+        assert!(!place.is_mounted());
         let mut fake = called(&place, mount);
         finish(0, fake.args([place.image_str(), place.dir_str(), "-f"]));
         assert!(!place.is_mounted());
@@ -123,6 +129,65 @@ fn mkfs_does_not_overwrite_what_it_knows() {
 }
 
 #[test]
+fn mkfs_loses_nothing_and_leaves_nothing_when_it_fails() {
+    let place = Place::new();
+    let file = File::create(place.image()).unwrap();
+    file.write_all_at(b"a letter", 0).unwrap();
+    file.set_len(4 << 20).unwrap();
+    let refused = run(1, &["mkfs", "--size", "8M", place.image_str()]);
+    assert!(stderr(&refused).contains("--force"), "{}", stderr(&refused));
+    // More than any file can have.
+    let size = (i64::MAX as u64 / 4096 * 4096).to_string();
+    run(1, &["mkfs", "--force", "--size", &size, place.image_str()]);
+    let mut letter = [0; 8];
+    file.read_exact_at(&mut letter, 0).unwrap();
+    assert_eq!(&letter, b"a letter");
+    let new = place.path("new");
+    finish(1, selvedge().args(["mkfs", "--size", &size]).arg(&new));
+    assert!(!new.exists());
+    let odd = finish(1, selvedge().args(["mkfs", "--size", "8388609"]).arg(&new));
+    assert!(stderr(&odd).contains("--size"), "{}", stderr(&odd));
+    assert!(!new.exists());
+    run(0, &["mkfs", "--size", "4M", place.image_str()]);
+}
+
+#[test]
+fn a_preallocated_image_takes_its_space_at_once() {
+    let place = Place::new();
+    let mkfs = ["mkfs", "--size", "8M", place.image_str()];
+    run(0, &[&mkfs[..], &["--preallocate"]].concat());
+    let taken = || fs::metadata(place.image()).unwrap().blocks() * 512;
+    assert!(taken() >= 8 << 20, "{}", taken());
+    run(0, &[&mkfs[..], &["--force"]].concat());
+    assert!(taken() < 8 << 20, "{}", taken());
+}
+
+#[test]
+fn numbers_that_would_do_nothing_are_refused() {
+    for args in [
+        &["crash", "test", "--threads", "0"][..],
+        &["crash", "test", "--max-failures", "0"],
+        &["crash", "test", "--ops", "4"],
+        &["bench", "micro", "--rounds", "0"],
+        &["bench", "scaling", "--rounds", "0"],
+        &["bench", "scan", "--files", "0"],
+        &["bench", "mounted", "--files", "0"],
+    ] {
+        run(2, args);
+    }
+}
+
+#[test]
+fn a_crash_test_that_was_stopped_tells_what_it_did() {
+    let args = ["crash", "test", "--ops", "2", "--time-limit", "0", "--json"];
+    let json: serde_json::Value = serde_json::from_str(&stdout(&run(0, &args))).unwrap();
+    assert_eq!(json["complete"], false);
+    let parts = json["enumerated"].as_array().unwrap();
+    let taken: Option<u64> = parts.iter().map(|part| part["taken"].as_u64()).sum();
+    assert_eq!(taken, json["workloads"].as_u64());
+}
+
+#[test]
 fn fsck_exits_as_its_manual_says() {
     let place = Place::with_image();
     run(16, &["fsck"]);
@@ -143,6 +208,22 @@ fn fsck_exits_as_its_manual_says() {
     assert_eq!(bad["clean"], false);
     assert!(bad["findings"].as_array().is_some_and(|f| !f.is_empty()));
     run(4, &["fsck", "-n", place.image_str()]);
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    finish(8, selvedge().args(["fsck", place.image_str()]).stdout(full));
+}
+
+#[test]
+fn fsck_waits_for_an_image_that_is_being_released() {
+    let place = Place::with_image();
+    let server = File::open(place.image()).unwrap();
+    server.lock().unwrap();
+    let mut fsck = selvedge()
+        .args(["fsck", place.image_str()])
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    drop(server);
+    assert_eq!(fsck.wait().unwrap().code(), Some(0));
 }
 
 #[test]
@@ -171,6 +252,8 @@ fn info_tells_what_is_in_force_while_an_image_is_mounted() {
         unmounted.contains("a mount would use process"),
         "{unmounted}"
     );
+    let before = stdout(&run(0, &["info", "--json", place.image_str()]));
+    let before: serde_json::Value = serde_json::from_str(&before).unwrap();
     for durability in ["process", "msync"] {
         place.mount(&["--durability", durability]);
         let text = stdout(&run(0, &["info", place.image_str()]));
@@ -184,6 +267,20 @@ fn info_tells_what_is_in_force_while_an_image_is_mounted() {
         assert_eq!(json["mounted_on"], place.dir_str());
         assert_eq!(json["durability"], durability);
         assert!(json["process"].is_u64());
+        assert_eq!(json["guarantees"]["durable"], "at-return");
+        let keys = [
+            "type",
+            "version",
+            "uuid",
+            "mode",
+            "size_bytes",
+            "block_bytes",
+            "blocks",
+        ];
+        for key in keys {
+            assert_eq!(json[key], before[key], "{key}");
+        }
+        assert!(json["blocks_free"].as_u64() <= before["blocks_free"].as_u64());
         place.umount();
     }
     // Who keeps a file open without mounting it has nothing to tell.

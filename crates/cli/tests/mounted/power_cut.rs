@@ -1,6 +1,6 @@
 //! Mounts that end as if the power had failed.
 
-use crate::fixture::{Place, run, wait_for};
+use crate::fixture::{Place, finish, run, selvedge, stderr, stdout, wait_for};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -130,6 +130,35 @@ fn a_write_drops_the_set_id_bits_in_the_same_step() {
         place.fsck();
     }
     assert!(old > 0 && new > 0, "{old} old, {new} new");
+}
+
+#[test]
+fn a_report_of_a_server_in_the_background_lies_where_it_was_asked_for() {
+    let place = Place::with_image();
+    let mount = |code, spec: &str| {
+        let spec = format!("--simulate-power-cut={spec}");
+        let args = ["mount", place.image_str(), place.dir_str(), &spec];
+        let mut command = selvedge();
+        finish(code, command.args(args).current_dir(place.path("")))
+    };
+    let refused = mount(32, "report=none/report");
+    assert!(stderr(&refused).contains("none/report"), "{refused:?}");
+    for wrong in ["after=0", "after=1,after-calls=1"] {
+        mount(1, wrong);
+    }
+    let mut model = selvedge();
+    model.args(["mount", "-t", "model", "none", place.dir_str()]);
+    finish(1, model.arg("--simulate-power-cut"));
+    assert!(!place.is_mounted());
+
+    let said = mount(0, "after=1,seed=77,report=report");
+    assert!(stdout(&said).contains("seed 77"), "{said:?}");
+    assert!(!place.path("report").exists());
+    write_until_the_end(&place);
+    wait_for("the cut", || !place.is_mounted());
+    wait_for("the report", || {
+        fs::read_to_string(place.path("report")).is_ok_and(|text| text.contains("77"))
+    });
 }
 
 #[test]

@@ -92,6 +92,66 @@ fn a_mount_can_become_read_only() {
 }
 
 #[test]
+fn a_remount_refuses_what_it_cannot_change() {
+    let place = Place::with_image();
+    place.mount(&["-o", "mode=at,threads=2,durability=msync"]);
+    let remount = |code, options: &str| {
+        let options = format!("remount,{options}");
+        run(code, &["mount", "none", place.dir_str(), "-o", &options])
+    };
+    remount(0, "ro,mode=at,threads=2,durability=msync");
+    for options in [
+        "mode=log",
+        "threads=3",
+        "durability=auto",
+        "durability=process",
+        "allow_other",
+        "fsname=other",
+    ] {
+        let refused = remount(32, options);
+        let said = stderr(&refused);
+        assert!(said.contains("cannot change while mounted"), "{said}");
+    }
+    place.umount();
+    place.mount(&["-o", "allow_other"]);
+    remount(0, "allow_other,durability=auto,mode=log");
+}
+
+#[test]
+fn umount_tells_that_the_file_system_failed() {
+    let place = Place::with_image();
+    place.mount(&["--durability", "msync"]);
+    fs::write(place.dir().join("file"), "text").unwrap();
+    let image = File::options().write(true).open(place.image()).unwrap();
+    image.set_len(0).unwrap();
+    assert!(fs::write(place.dir().join("file"), "more").is_err());
+    let failed = run(1, &["umount", place.dir_str()]);
+    let said = stderr(&failed);
+    assert!(said.contains("failed while it was mounted"), "{said}");
+    assert!(!place.is_mounted());
+}
+
+#[test]
+fn sigusr1_does_not_end_a_server_that_simulates_nothing() {
+    let place = Place::with_image();
+    let server = place.serve(&[]);
+    server.signal("USR1");
+    fs::write(place.dir().join("file"), "text").unwrap();
+    place.umount();
+    place.fsck();
+}
+
+#[test]
+fn a_log_that_cannot_be_written_is_named() {
+    let place = Place::with_image();
+    let mount = ["mount", place.image_str(), place.dir_str()];
+    let refused = run(32, &[&mount[..], &["--log", "/no/such/dir/log"]].concat());
+    let said = stderr(&refused);
+    assert!(said.contains("/no/such/dir/log"), "{said}");
+    assert!(!place.is_mounted());
+}
+
+#[test]
 fn sigterm_unmounts() {
     let place = Place::with_image();
     let mut server = place.serve(&[]);

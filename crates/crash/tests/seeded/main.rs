@@ -1,6 +1,7 @@
 //! Bugs put back into BPFS: each takes effect, each is found within a minute under each
 //! model of memory in which it matters, and the same exploration finds nothing without
-//! it. One test, since a bug is put back for the whole process.
+//! it. Two that the explorer does not come to are found by tests of their own, in
+//! `remnants`. One test, since a bug is put back for the whole process.
 
 mod remnants;
 

@@ -1,3 +1,5 @@
+//! The model against what Linux documents of each call.
+
 use super::*;
 use crate::ManualClock;
 

@@ -1,3 +1,5 @@
+//! The permission rules, case by case.
+
 use super::*;
 use crate::{Ino, Timestamp};
 

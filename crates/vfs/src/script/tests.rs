@@ -1,3 +1,5 @@
+//! Scripts: as text, generated, run and shrunk.
+
 use super::*;
 use crate::{Atime, Errno, FileSystem, Ino, ModelFs, ModelOptions, Snapshot, Timestamp};
 use proptest::prelude::*;

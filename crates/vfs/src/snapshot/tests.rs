@@ -1,3 +1,5 @@
+//! Snapshots: what they hold, and which differences they show.
+
 use super::*;
 use crate::{Ctx, Ino, ModelFs, XattrMode};
 use crate::{SetAttr, SetTime, Timestamp};

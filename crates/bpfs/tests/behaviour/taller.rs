@@ -1,19 +1,8 @@
-//! Defects that a review found, each with the sequence that showed it.
+//! Calls that make a tree taller and change something else besides: one commit covers both.
 
-use bpfs::{Bpfs, MkfsOptions, Mode, MountOptions, mkfs};
-use medium::MemoryPmem;
-use std::sync::Arc;
+use crate::fixture::*;
+use bpfs::Mode;
 use vfs::{Ctx, FileSystem, Ino, RenameFlags, SetAttr};
-
-fn fresh(mode: Mode, bytes: u64) -> Bpfs<Arc<MemoryPmem>> {
-    let pm = Arc::new(MemoryPmem::new(bytes));
-    let options = MkfsOptions {
-        mode,
-        ..MkfsOptions::default()
-    };
-    mkfs(&*pm, &options).unwrap();
-    Bpfs::open(pm, MountOptions::default()).unwrap()
-}
 
 /// A rename into a directory whose tree must grow copies the inode that gets the taller
 /// tree: the new root must go into the copy.
@@ -21,7 +10,7 @@ fn fresh(mode: Mode, bytes: u64) -> Bpfs<Arc<MemoryPmem>> {
 fn a_rename_that_makes_the_target_directory_taller() {
     let cx = Ctx::root();
     for mode in Mode::ALL {
-        let fs = fresh(mode, 4 << 20);
+        let fs = fresh(mode, 4 * MIB);
         let [from, to] = [b"from", b"to.."].map(|name| {
             let dir = fs.mkdir(&cx, Ino::ROOT, name, 0o755).unwrap();
             dir.ino
@@ -32,14 +21,13 @@ fn a_rename_that_makes_the_target_directory_taller() {
             fs.create(&cx, to, format!("{n:04}").as_bytes(), 0o644)
                 .unwrap();
         }
-        fs.rename(&cx, from, b"moved", to, b"here", RenameFlags::empty())
-            .unwrap();
+        rename(&fs, (from, "moved"), (to, "here"), RenameFlags::empty()).unwrap();
         fs.lookup(&cx, to, b"here").unwrap();
         fs.lookup(&cx, to, b"0000").unwrap();
-        let again = Bpfs::open(fs.pmem().clone(), MountOptions::default()).unwrap();
+        let again = remounted(&fs);
         again.lookup(&cx, to, b"here").unwrap();
         again.lookup(&cx, to, b"0255").unwrap();
-        assert_eq!(bpfs::check(&**again.pmem()).findings, []);
+        must_be_healthy(&again);
     }
 }
 
@@ -49,7 +37,7 @@ fn a_rename_that_makes_the_target_directory_taller() {
 fn an_append_that_clears_set_id_bits_and_makes_the_file_taller() {
     let (root, user) = (Ctx::root(), Ctx::user(1000, 1000));
     for mode in Mode::ALL {
-        let fs = fresh(mode, 4 << 20);
+        let fs = fresh(mode, 4 * MIB);
         let file = fs.create(&root, Ino::ROOT, b"f", 0o666).unwrap().ino;
         fs.write(&root, file, 0, &[1; 4096]).unwrap();
         let set = SetAttr {
@@ -58,7 +46,7 @@ fn an_append_that_clears_set_id_bits_and_makes_the_file_taller() {
         };
         fs.setattr(&root, file, &set).unwrap();
         fs.write(&user, file, 4096, &[2; 4096]).unwrap();
-        let again = Bpfs::open(fs.pmem().clone(), MountOptions::default()).unwrap();
+        let again = remounted(&fs);
         for fs in [&fs, &again] {
             let mut buf = [0; 8192];
             assert_eq!(fs.read(&root, file, 0, &mut buf), Ok(8192));
