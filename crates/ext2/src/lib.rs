@@ -13,8 +13,10 @@ mod error;
 mod features;
 pub mod format;
 mod inode;
+mod log;
 mod low;
 mod mkfs;
+pub mod mount;
 mod orphan;
 mod pending;
 mod probe;
@@ -23,5 +25,6 @@ mod volume;
 
 pub use error::Error;
 pub use mkfs::{Inodes, MkfsOptions, mkfs};
+pub use mount::{Devices, MountError, MountOptions, Mounted, mount};
 pub use probe::{SuperInfo, probe};
 pub use volume::{Ext2, Options};
