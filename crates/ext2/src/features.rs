@@ -95,12 +95,14 @@ pub(crate) enum Need {
 }
 
 /// Refuses to mount what is not understood.
-pub(crate) fn check(sup: &Super, read_only: bool) -> Result<(), Error> {
+pub(crate) fn check(sup: &Super, options: &crate::Options) -> Result<(), Error> {
     if sup.revision.get() == 0 {
         return Ok(());
     }
-    let bits = sup.incompat.get();
-    if bits & Incompat::RECOVER.bits() != 0 {
+    let mut bits = sup.incompat.get();
+    if options.replayed {
+        bits &= !Incompat::RECOVER.bits();
+    } else if bits & Incompat::RECOVER.bits() != 0 {
         return Err(Error::NeedsReplay);
     }
     let unknown = bits & !INCOMPAT.bits();
@@ -108,7 +110,7 @@ pub(crate) fn check(sup: &Super, read_only: bool) -> Result<(), Error> {
         return Err(Error::Features(incompat(unknown).join(", ")));
     }
     let unknown = sup.ro_compat.get() & !RO_COMPAT.bits();
-    if unknown != 0 && !read_only {
+    if unknown != 0 && !options.read_only {
         return Err(Error::OnlyReadable(ro_compat(unknown).join(", ")));
     }
     Ok(())

@@ -10,6 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const SUPER_OFFSET: u64 = 1024;
 /// [`Super::magic`].
 pub const MAGIC: u16 = 0xef53;
+/// The inode of the internal journal.
+pub const JOURNAL_INO: u32 = 8;
 /// The root directory's inode number.
 pub const ROOT_INO: u32 = 2;
 /// The first inode number that files may have, in revision 0.

@@ -3,7 +3,9 @@
 use crate::bytes;
 use crate::error::Error;
 use crate::features;
-use crate::format::{INODE_BYTES_REV0, MAGIC, STATE_ERRORS, STATE_VALID, SUPER_OFFSET, Super};
+use crate::format::{
+    INODE_BYTES_REV0, Incompat, MAGIC, STATE_ERRORS, STATE_VALID, SUPER_OFFSET, Super,
+};
 use medium::block::BlockDevice;
 use std::mem::size_of;
 use zerocopy::FromBytes;
@@ -77,7 +79,9 @@ pub fn probe<D: BlockDevice + ?Sized>(device: &D) -> Result<SuperInfo, Error> {
     if revision > 1 {
         return Err(Error::Features(format!("revision {revision}")));
     }
-    let unknown = sup.incompat.get() & !features::INCOMPAT.bits();
+    // Mounting replays a journal first.
+    let known = features::INCOMPAT | Incompat::RECOVER;
+    let unknown = sup.incompat.get() & !known.bits();
     if modern && unknown != 0 {
         return Err(Error::Features(features::incompat(unknown).join(", ")));
     }

@@ -22,6 +22,8 @@ pub struct Options {
     pub read_only: bool,
     /// Where times of mounting and deleting come from.
     pub clock: Arc<dyn Clock>,
+    /// The image may say that its journal has to be replayed: that has been done.
+    pub replayed: bool,
 }
 
 impl Default for Options {
@@ -29,6 +31,7 @@ impl Default for Options {
         Self {
             read_only: false,
             clock: Arc::new(SystemClock),
+            replayed: false,
         }
     }
 }
@@ -83,7 +86,7 @@ impl Ext2 {
     /// What is wrong with the image or its store, or what it has that is not supported.
     pub fn open(store: Arc<dyn Store>, options: Options) -> std::result::Result<Self, Error> {
         let found = read_super(&*store)?;
-        features::check(&found, options.read_only)?;
+        features::check(&found, &options)?;
         let mut layout = Layout::of(&found, store.blocks())?;
         let groups = read_groups(&*store, &layout)?;
         layout.overhead = layout.count_overhead();

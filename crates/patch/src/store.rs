@@ -159,6 +159,64 @@ pub trait Store: Send + Sync {
     fn failure(&self) -> Option<Arc<BlockError>>;
 }
 
+impl<S: Store + ?Sized> Store for Arc<S> {
+    fn block_bytes(&self) -> u32 {
+        (**self).block_bytes()
+    }
+    fn blocks(&self) -> u64 {
+        (**self).blocks()
+    }
+    fn read(&self, lba: Lba) -> Result<Arc<Buffer>, StoreError> {
+        (**self).read(lba)
+    }
+    fn prefetch(&self, lba: Lba, blocks: u64) {
+        (**self).prefetch(lba, blocks);
+    }
+    fn max_op_blocks(&self) -> u32 {
+        (**self).max_op_blocks()
+    }
+    fn is_atomic(&self) -> bool {
+        (**self).is_atomic()
+    }
+    fn begin(&self, blocks: u32) -> Result<Op, StoreError> {
+        (**self).begin(blocks)
+    }
+    fn end(&self, op: Op) {
+        (**self).end(op);
+    }
+    fn change(
+        &self,
+        op: &Op,
+        lba: Lba,
+        content: Content,
+        change: Change<'_>,
+        befores: &[Before],
+    ) -> Result<Patched, StoreError> {
+        (**self).change(op, lba, content, change, befores)
+    }
+    fn freed(
+        &self,
+        op: &Op,
+        lba: Lba,
+        befores: &[Before],
+        unreachable: bool,
+    ) -> Result<(), StoreError> {
+        (**self).freed(op, lba, befores, unreachable)
+    }
+    fn is_pending(&self, patch: PatchId) -> bool {
+        (**self).is_pending(patch)
+    }
+    fn sync(&self, patches: &[PatchId]) -> Result<(), StoreError> {
+        (**self).sync(patches)
+    }
+    fn sync_all(&self) -> Result<(), StoreError> {
+        (**self).sync_all()
+    }
+    fn failure(&self) -> Option<Arc<BlockError>> {
+        (**self).failure()
+    }
+}
+
 /// Whether a change covers the whole block.
 ///
 /// # Panics

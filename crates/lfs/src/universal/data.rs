@@ -245,6 +245,8 @@ impl<L: LowLevel> Universal<L> {
         let change = Change::Bytes { at: 0, bytes };
         let store = self.low.store();
         let filled = store.change(op, block.lba, content, change, &reused)?;
+        // The pointer comes after it, but not in every store.
+        self.note(ino, &[filled.id]);
         let befores = after(Rule::InitialiseBeforePoint, [filled.id]);
         self.low.attach_block(op, ino, index, &block, &befores)
     }
