@@ -14,7 +14,14 @@ fn open(image: &[u8], read_only: bool) -> Result<Ext2, Error> {
     let cache = patch::Cache::new(vec![Box::new(device(image.to_vec()))], options(64));
     let clock = clock();
     let store = Arc::new(Arc::new(cache).volume(0));
-    Ext2::open(store, Options { read_only, clock })
+    Ext2::open(
+        store,
+        Options {
+            read_only,
+            clock,
+            replayed: false,
+        },
+    )
 }
 
 #[test]
