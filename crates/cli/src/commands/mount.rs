@@ -37,7 +37,8 @@ pub struct Args {
     /// or journal, and there are also cache=SIZE (memory for blocks), dirty=SIZE (memory for
     /// changed blocks), commit=SECONDS (the age at which changes are written back),
     /// stack=STACK and unsafe-no-flush. Options that concern only mount(8) and fstab(5),
-    /// such as nofail, _netdev and x-*, are ignored.
+    /// such as nofail, _netdev and x-*, are ignored. A remount changes ro, nosuid, nodev,
+    /// noexec and noatime; the others need an unmount.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// The type: bpfs, ext2 or model; by default what the image holds
