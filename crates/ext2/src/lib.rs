@@ -9,6 +9,7 @@ mod alloc;
 mod attrs;
 mod bytes;
 mod check;
+mod describe;
 mod dir;
 mod error;
 mod features;
