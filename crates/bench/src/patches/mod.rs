@@ -232,7 +232,9 @@ fn rows(best: &[(Workload, Optimisations, Taken)]) -> Vec<Row> {
             async_cpu_seconds: without_order.filter(|_| which == Optimised::Both),
         })
     };
-    let all = Workload::ALL.iter().flat_map(|w| COLUMNS.map(|c| (*w, c)));
+    let all = Workload::ALL
+        .into_iter()
+        .flat_map(|w| COLUMNS.map(|c| (w, c)));
     all.filter_map(row).collect()
 }
 
@@ -355,7 +357,7 @@ impl Report {
 fn judge(none: &Row, both: &Row) -> Vec<String> {
     let name = both.workload.name();
     let verdict = |met| if met { "met" } else { "missed" };
-    let saved = |what, none: u64, both: u64, goal: f64| {
+    let saved = |what: &str, none: u64, both: u64, goal: f64| {
         let saved = 1.0 - both as f64 / none.max(1) as f64;
         let (met, per_cent) = (verdict(saved >= goal), 100.0 * saved);
         let goal = 100.0 * goal;

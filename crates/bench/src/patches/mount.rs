@@ -71,15 +71,20 @@ impl Mounted {
             Optimisations::Soft(_) => Arc::new(cache.volume(0)),
             Optimisations::Async => Arc::new(Async(cache.volume(0))),
         };
-        let low = Ext2::open(store, ext2::Options::default());
+        // Every call at another time, and all runs at the same times.
+        let clock = Arc::new(ManualClock::new(
+            Timestamp(1_000_000_000_000_000_000),
+            1_000,
+        ));
+        let options = ext2::Options {
+            clock: clock.clone(),
+            ..ext2::Options::default()
+        };
+        let low = Ext2::open(store, options);
         let low = low.map_err(failure).what(|| "mounting".into())?;
         let universal = UniversalOptions {
             atime: Atime::Never,
-            // Every call at another time, and all runs at the same times.
-            clock: Arc::new(ManualClock::new(
-                Timestamp(1_000_000_000_000_000_000),
-                1_000,
-            )),
+            clock,
             ..UniversalOptions::new(ModelFs::default().guarantees())
         };
         let fs = Universal::open(low, universal);

@@ -262,7 +262,8 @@ impl<'a> Worker<'a> {
             format!("leaf{leaf}"),
         ];
         let same = dirs.iter().zip(&path).take_while(|((at, _), to)| at == *to);
-        for (_, left) in dirs.split_off(same.count()) {
+        let same = same.count();
+        for (_, left) in dirs.split_off(same) {
             self.fs.forget(left, 1);
         }
         for name in &path[dirs.len()..] {
