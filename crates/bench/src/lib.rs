@@ -13,6 +13,13 @@
 //!   `{"target", "op", "threads", "ops_per_second", "speedup"}`.
 //! - [`scan`]: time to mount, and memory of, a file system full of small files.
 //! - [`mounted`]: workloads on FUSE mounts, as ratios to the in-memory model's mount.
+//! - [`devices`]: FUA against flush, for waves of scattered blocks. Rows
+//!   `{"target", "blocks", "fua_us", "flush_us", "fua_us_p90", "flush_us_p90"}`.
+//! - [`patches`]: what the patch optimisations are worth, Figure 2.10, ours beside the
+//!   paper's. Rows `{"workload", "optimisations", "patches", "undo_bytes", "cpu_seconds",
+//!   "patch_memory_bytes", "data_bytes", ..}`; and [`patches::scale`], time per operation
+//!   with ever more dirty blocks. Rows
+//!   `{"dirty_blocks", "create_ns", "merge_ns", "write_ns"}`.
 //! - [`report`]: all of them into a folder, as JSON, text, Markdown and SVG:
 //!   `run_all(&Path, &Options, progress)`.
 //!
@@ -22,6 +29,7 @@
 pub mod bytes;
 mod chart;
 mod detached;
+pub mod devices;
 mod engine;
 mod error;
 mod images;
@@ -30,6 +38,7 @@ mod matrix;
 pub mod micro;
 pub mod mounted;
 pub mod paper;
+pub mod patches;
 pub mod report;
 pub mod scaling;
 pub mod scan;

@@ -6,7 +6,7 @@ use crate::error::{Context, Result};
 use crate::machine::Machine;
 use crate::matrix::Matrix;
 use crate::table::Grid;
-use crate::{bytes, micro, mounted, scaling, scan};
+use crate::{bytes, micro, mounted, patches, scaling, scan};
 use serde::Serialize;
 use std::fmt::{Display, Write};
 use std::fs;
@@ -23,6 +23,10 @@ pub struct Options {
     pub scaling: scaling::Options,
     /// A mount of a full file system.
     pub scan: scan::Options,
+    /// What the patch optimisations are worth.
+    pub patches: patches::Options,
+    /// The patch graph with ever more dirty blocks.
+    pub patches_scale: patches::scale::Options,
     /// Workloads on mounts; `None` where FUSE is not to be had.
     pub mounted: Option<mounted::Options>,
 }
@@ -42,6 +46,8 @@ impl Default for Options {
                 program: Some(mounted.program.clone()),
                 ..scan::Options::default()
             },
+            patches: patches::Options::default(),
+            patches_scale: patches::scale::Options::default(),
             mounted: Path::new("/dev/fuse").exists().then_some(mounted),
         }
     }
@@ -70,6 +76,10 @@ pub fn run_all(out_dir: &Path, options: &Options, progress: &mut dyn FnMut(&str)
     folder.scaling(&scaling::run(&options.scaling)?)?;
     progress("a mount of a full file system");
     folder.scan(&scan::run(&options.scan)?)?;
+    progress("what the patch optimisations are worth");
+    folder.patches(&patches::run(&options.patches)?)?;
+    progress("patches in a full cache");
+    folder.patches_scale(&patches::scale::run(&options.patches_scale)?)?;
     if let Some(options) = &options.mounted {
         progress("workloads on mounts");
         folder.mounted(&mounted::run(options)?)?;
@@ -105,10 +115,7 @@ impl Folder<'_> {
     fn scaling(&mut self, report: &scaling::Report) -> Result<()> {
         self.both("scaling", report)?;
         self.write("scaling.svg", &scaling_chart(report).svg())?;
-        let mut notes = format!("{}\n\n", scaling::NOTES);
-        for goal in report.goals() {
-            let _ = writeln!(notes, "- {goal}");
-        }
+        let notes = with_goals(scaling::NOTES.into(), &report.goals());
         self.section("Several threads", &notes, &[report.grid()])
     }
 
@@ -117,6 +124,21 @@ impl Folder<'_> {
         self.write("scan.svg", &scan_chart(report).svg())?;
         let note = "A sparse image in `/dev/shm`; file data is never touched.";
         self.section("Mount time and memory", note, &[report.grid()])
+    }
+
+    fn patches(&mut self, report: &patches::Report) -> Result<()> {
+        self.both("patches", report)?;
+        self.write("patches.svg", &report.chart().svg())?;
+        let notes = format!("{} {}", report.notes.join(" "), patches::NOTES);
+        let notes = with_goals(notes, &report.goals());
+        self.section("Patch optimisations", &notes, &[report.grid()])
+    }
+
+    fn patches_scale(&mut self, report: &patches::scale::Report) -> Result<()> {
+        self.both("patches-scale", report)?;
+        self.write("patches-scale.svg", &report.svg())?;
+        let notes = with_goals(report.notes.join(" "), &report.goals());
+        self.section("Patches in a full cache", &notes, &[report.grid()])
     }
 
     fn mounted(&mut self, report: &mounted::Report) -> Result<()> {
@@ -169,6 +191,16 @@ impl Folder<'_> {
         let path = self.dir.join(name);
         fs::write(&path, text).what(|| format!("writing {}", path.display()))
     }
+}
+
+/// A list of goals under notes.
+fn with_goals(mut notes: String, goals: &[String]) -> String {
+    notes.push_str("\n\n");
+    for goal in goals {
+        // Writing to a string cannot fail.
+        let _ = writeln!(notes, "- {goal}");
+    }
+    notes
 }
 
 fn bytes_chart(report: &bytes::Report) -> Chart {
@@ -255,18 +287,37 @@ mod tests {
                 files: 100,
                 ..scan::Options::default()
             },
+            patches: patches::Options {
+                files: 60,
+                andrew_files: 20,
+                mails: 10,
+                max_bytes: 20_000,
+                repeats: 1,
+            },
+            patches_scale: patches::scale::Options {
+                sizes: vec![10, 100],
+                patches: 100,
+            },
             mounted: None,
         };
         let mut steps = 0;
         run_all(&out.path().join("new"), &options, &mut |_| steps += 1).unwrap();
-        assert_eq!(steps, 4);
+        assert_eq!(steps, 6);
         let read = |name: &str| fs::read_to_string(out.path().join("new").join(name)).unwrap();
-        for name in ["machine", "bytes", "micro", "scaling", "scan"] {
+        let names = [
+            "bytes",
+            "micro",
+            "scaling",
+            "scan",
+            "patches",
+            "patches-scale",
+        ];
+        for name in names.into_iter().chain(["machine"]) {
             let json: serde_json::Value =
                 serde_json::from_str(&read(&format!("{name}.json"))).unwrap();
             assert!(json.is_array() || json.is_object());
         }
-        for name in ["bytes", "micro", "scaling", "scan"] {
+        for name in names {
             assert!(read(&format!("{name}.svg")).contains("<rect"));
             assert!(!read(&format!("{name}.txt")).is_empty());
         }
@@ -276,6 +327,8 @@ mod tests {
             "Single operations",
             "Several threads",
             "Mount time and memory",
+            "Patch optimisations",
+            "Patches in a full cache",
         ] {
             assert!(tables.contains(&format!("\n## {title}\n")), "{title}");
         }

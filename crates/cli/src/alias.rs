@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// File-system types that name an engine; the others leave the choice to the image.
-const ENGINES: [&str; 1] = ["bpfs"];
+const ENGINES: [&str; 2] = ["bpfs", "ext2"];
 
 /// The arguments with the subcommand that the program's name stands for put in.
 pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {

@@ -4,6 +4,7 @@
 mod alias;
 mod commands;
 mod engine;
+mod ext2fs;
 mod failure;
 mod image;
 mod mount;
@@ -43,6 +44,7 @@ enum Command {
     Dump(commands::dump::Args),
     Guarantees(commands::guarantees::Args),
     Crash(commands::crash::Args),
+    Graph(commands::graph::Args),
     Bench(commands::bench::Args),
     Completions(commands::completions::Args),
     Manpages(commands::manpages::Args),
@@ -59,6 +61,7 @@ impl Command {
             Self::Dump(args) => args.run(),
             Self::Guarantees(args) => args.run(),
             Self::Crash(args) => args.run(),
+            Self::Graph(args) => args.run(),
             Self::Bench(args) => args.run(),
             Self::Completions(args) => args.run(),
             Self::Manpages(args) => args.run(),

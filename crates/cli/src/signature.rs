@@ -22,11 +22,14 @@ const fn magic(offset: u64, bytes: &'static [u8], name: &'static str) -> Magic {
     }
 }
 
+/// What ext2, ext3 and ext4 look like.
+pub const EXT2: &str = "an ext2, ext3 or ext4 file system";
+
 /// In the order in which they are tried: file systems before the partition table whose
 /// mark some of them also carry.
 const KNOWN: &[Magic] = &[
     magic(0, &bpfs::format::MAGIC, "a BPFS file system"),
-    magic(0x438, &[0x53, 0xef], "an ext2, ext3 or ext4 file system"),
+    magic(0x438, &[0x53, 0xef], EXT2),
     magic(0, b"XFSB", "an XFS file system"),
     magic(0x10040, b"_BHRfS_M", "a btrfs file system"),
     magic(0x400, &[0x10, 0x20, 0xf5, 0xf2], "an F2FS file system"),

@@ -1,9 +1,8 @@
 //! Many scripts on one system, over several threads; failures shrunk and given ids.
 
+use crate::choice::mix;
 use crate::id::{FailureId, ScriptRef};
-use crate::state::{Model, mix};
-use crate::system::PmemSystem;
-use crate::trial::{Failure, Run, Start};
+use crate::system::{Failure, PmemSystem, Subject};
 use crate::walk::{Limits, Tally};
 use crate::{Enumerated, FailureReport, Options, Outcome, Progress};
 use parking_lot::Mutex;
@@ -91,50 +90,45 @@ fn draw(seed: u64, of: u64, sample: u64) -> Vec<u64> {
 }
 
 /// One thread's part.
-struct Worker<'a> {
-    system: &'a PmemSystem,
+struct Worker<'a, S: Subject + ?Sized> {
+    system: &'a S,
     options: &'a Options,
-    starts: Starts<'a>,
+    starts: Starts<'a, S>,
     tally: Tally,
-    looked: u64,
-    full: u64,
 }
 
 /// The trees that one thread needed so far.
-struct Starts<'a> {
-    system: &'a PmemSystem,
-    model: Model,
-    made: Vec<(Tree, Start)>,
+struct Starts<'a, S: Subject + ?Sized> {
+    system: &'a S,
+    made: Vec<(Tree, S::Setting, S::Start)>,
 }
 
-impl Starts<'_> {
+impl<S: Subject + ?Sized> Starts<'_, S> {
     /// What scripts on `tree` start from.
-    fn on(&mut self, tree: Tree) -> Result<&Start, String> {
-        let at = match self.made.iter().position(|(t, _)| *t == tree) {
+    fn on(&mut self, tree: Tree, setting: S::Setting) -> Result<&S::Start, String> {
+        let same = |(t, s, _): &(Tree, S::Setting, S::Start)| (*t, *s) == (tree, setting);
+        let at = match self.made.iter().position(same) {
             Some(at) => at,
             None => {
-                let start = Start::new(self.system, self.model, &tree.setup())?;
-                self.made.push((tree, start));
+                let start = self.system.start(setting, &tree.setup())?;
+                self.made.push((tree, setting, start));
                 self.made.len() - 1
             }
         };
-        Ok(&self.made[at].1)
+        Ok(&self.made[at].2)
     }
 }
 
-impl<'a> Worker<'a> {
-    fn new(system: &'a PmemSystem, options: &'a Options) -> Self {
+impl<'a, S: Subject + ?Sized> Worker<'a, S> {
+    fn new(system: &'a S, options: &'a Options) -> Self {
         Self {
             system,
             options,
             starts: Starts {
                 system,
-                model: options.model,
                 made: Vec::new(),
             },
             tally: Tally::default(),
-            looked: 0,
-            full: 0,
         }
     }
 
@@ -155,44 +149,53 @@ impl<'a> Worker<'a> {
     fn trial(
         &mut self,
         tree: Tree,
+        setting: S::Setting,
         script: &Script,
         ops: Range<usize>,
     ) -> Result<Option<Failure>, String> {
         let limits = self.limits();
-        let start = self.starts.on(tree)?;
-        let trial = || {
-            let run = Run::record(self.system, start, script)?;
-            self.full += run.full;
-            self.tally.known_points.clear();
-            for op in ops.clone() {
-                self.looked += run.switches_once(op)?;
-            }
-            run.crash(ops, limits, &mut self.tally)
-        };
-        Ok(trial().err())
+        let start = self.starts.on(tree, setting)?;
+        self.tally.known_points.clear();
+        self.tally.known_states.clear();
+        let system = self.system;
+        let crashed = system.trial(start, setting, script, ops, limits, &mut self.tally);
+        Ok(crashed.err())
     }
 
-    fn report(&self, from: &ScriptRef, script: &Script, failure: &Failure) -> FailureReport {
+    fn report(
+        &self,
+        from: &ScriptRef,
+        setting: S::Setting,
+        script: &Script,
+        failure: &Failure,
+    ) -> FailureReport {
         let id = FailureId {
-            system: self.system.id(),
-            model: self.options.model,
+            system: self.system.name(),
+            setting: setting.to_string(),
             script: from.clone(),
             op: failure.op,
             spot: failure.spot.clone(),
         };
         let op = script.ops.get(failure.op).map(ToString::to_string);
+        let shrunk = self.shrunk(from.tree(), setting, script, failure);
         FailureReport {
             id: id.to_string(),
-            op: op.unwrap_or_default(),
+            op: op.unwrap_or_else(|| "after the last".to_string()),
             what: failure.what.replace('\n', "; "),
             tree: from.tree(),
             script: script.to_string(),
-            shrunk: self.shrunk(from.tree(), script, failure).to_string(),
+            shrunk: shrunk.to_string(),
         }
     }
 
     /// A shorter script that fails in the same way.
-    fn shrunk(&self, tree: Tree, script: &Script, failure: &Failure) -> Script {
+    fn shrunk(
+        &self,
+        tree: Tree,
+        setting: S::Setting,
+        script: &Script,
+        failure: &Failure,
+    ) -> Script {
         let deadline = Instant::now() + SHRINK_TIME;
         let same = std::mem::discriminant(&failure.spot);
         let mut worker = Worker::new(self.system, self.options);
@@ -200,7 +203,7 @@ impl<'a> Worker<'a> {
             let ops = 0..candidate.ops.len();
             Instant::now() < deadline
                 && worker
-                    .trial(tree, candidate, ops)
+                    .trial(tree, setting, candidate, ops)
                     .is_ok_and(|f| f.is_some_and(|f| std::mem::discriminant(&f.spot) == same))
         })
     }
@@ -240,9 +243,22 @@ pub fn explore(
     options: &Options,
     progress: &(dyn Fn(&Progress) + Sync),
 ) -> Result<Outcome, String> {
+    explore_all(system, options, progress)
+}
+
+/// [`explore`] on any medium.
+pub(crate) fn explore_all<S: Subject + ?Sized>(
+    system: &S,
+    options: &Options,
+    progress: &(dyn Fn(&Progress) + Sync),
+) -> Result<Outcome, String> {
     let begin = Instant::now();
-    let (work, planned) = workloads(options);
+    let (scripts, planned) = workloads(options);
     let nothing_yet = planned.iter().map(|part| Enumerated { taken: 0, ..*part });
+    let settings = S::settings(options);
+    let in_all =
+        |script: &ScriptRef| -> Vec<_> { settings.iter().map(|s| (script.clone(), *s)).collect() };
+    let work: Vec<(ScriptRef, S::Setting)> = scripts.iter().flat_map(in_all).collect();
     let shared = Shared {
         next: AtomicUsize::new(0),
         done: AtomicU64::new(0),
@@ -259,7 +275,7 @@ pub fn explore(
         let joined = threads.into_iter().map(|thread| thread.join());
         joined
             .map(|worker| worker.unwrap_or_else(|_| Err("a thread of the explorer died".into())))
-            .collect::<Result<Vec<Worker<'_>>, String>>()
+            .collect::<Result<Vec<Worker<'_, S>>, String>>()
     })?;
     let seconds = begin.elapsed().as_secs_f64();
     let mut outcome = outcome(system, options, shared, workers, seconds);
@@ -268,28 +284,28 @@ pub fn explore(
     Ok(outcome)
 }
 
-fn drain<'a>(
-    system: &'a PmemSystem,
+fn drain<'a, S: Subject + ?Sized>(
+    system: &'a S,
     options: &'a Options,
-    work: &[ScriptRef],
+    work: &[(ScriptRef, S::Setting)],
     shared: &Shared,
     begin: Instant,
     progress: &(dyn Fn(&Progress) + Sync),
-) -> Result<Worker<'a>, String> {
+) -> Result<Worker<'a, S>, String> {
     let mut worker = Worker::new(system, options);
     loop {
         let late = options.time_limit.is_some_and(|t| begin.elapsed() > t);
         let enough = shared.violations.load(Relaxed) >= options.max_failures as u64;
         let at = shared.next.fetch_add(1, Relaxed);
-        let (Some(from), false) = (work.get(at), late || enough) else {
+        let (Some((from, setting)), false) = (work.get(at), late || enough) else {
             return Ok(worker);
         };
         let script = from.script()?;
         let before = worker.tally.states;
         let ops = from.crashed(&script);
-        if let Some(failure) = worker.trial(from.tree(), &script, ops)? {
+        if let Some(failure) = worker.trial(from.tree(), *setting, &script, ops)? {
             shared.violations.fetch_add(1, Relaxed);
-            let report = worker.report(from, &script, &failure);
+            let report = worker.report(from, *setting, &script, &failure);
             shared.failures.lock().push((at, report));
         }
         shared.took(from);
@@ -303,28 +319,30 @@ fn drain<'a>(
     }
 }
 
-fn outcome(
-    system: &PmemSystem,
+fn outcome<S: Subject + ?Sized>(
+    system: &S,
     options: &Options,
     shared: Shared,
-    workers: Vec<Worker<'_>>,
+    workers: Vec<Worker<'_, S>>,
     seconds: f64,
 ) -> Outcome {
-    let sum = |of: fn(&Worker<'_>) -> u64| workers.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&Worker<'_, S>) -> u64| workers.iter().map(of).sum::<u64>();
     let states_explored = sum(|w| w.tally.states);
     let (points, capped_points) = (sum(|w| w.tally.points), sum(|w| w.tally.capped_points));
-    let (audited, stores_checked) = (sum(|w| w.tally.audited), sum(|w| w.looked));
-    let no_space = sum(|w| w.full);
+    let (audited, stores_checked) = (sum(|w| w.tally.audited), sum(|w| w.tally.looked));
+    let no_space = sum(|w| w.tally.full);
     let distinct = workers.into_iter().map(|w| w.tally.distinct);
     let distinct = distinct.reduce(|mut all, more| {
         all.extend(more);
         all
     });
+    let settings = S::settings(options);
+    let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
     let mut failures = shared.failures.into_inner();
     failures.sort_by_key(|(at, _)| *at);
     Outcome {
-        system: system.id(),
-        model: options.model,
+        system: system.name(),
+        model: settings.join("+"),
         ops: options.ops,
         seed: options.seed,
         workloads: shared.done.into_inner(),
@@ -354,11 +372,25 @@ pub fn explore_script(
     script: &str,
     options: &Options,
 ) -> Result<Option<FailureReport>, String> {
+    explore_text(system, script, options)
+}
+
+/// [`explore_script`] on any medium.
+pub(crate) fn explore_text<S: Subject + ?Sized>(
+    system: &S,
+    script: &str,
+    options: &Options,
+) -> Result<Option<FailureReport>, String> {
     let script: Script = script.parse().map_err(|e| format!("script: {e}"))?;
     let from = ScriptRef::Text(script.to_string());
     let mut worker = Worker::new(system, options);
-    let failure = worker.trial(from.tree(), &script, 0..script.ops.len())?;
-    Ok(failure.map(|f| worker.report(&from, &script, &f)))
+    for setting in S::settings(options) {
+        let failure = worker.trial(from.tree(), setting, &script, 0..script.ops.len())?;
+        if let Some(failure) = failure {
+            return Ok(Some(worker.report(&from, setting, &script, &failure)));
+        }
+    }
+    Ok(None)
 }
 
 /// Visits again what `id` names. Returns what is wrong there, if it still is.
@@ -366,29 +398,25 @@ pub fn explore_script(
 /// # Errors
 /// `id` is of another system, or names nothing that exists.
 pub fn replay(system: &PmemSystem, id: &FailureId) -> Result<Option<FailureReport>, String> {
-    if system.id() != id.system {
-        return Err(format!(
-            "{id} is of the system {}, not {}",
-            id.system,
-            system.id()
-        ));
+    replay_on(system, id)
+}
+
+/// [`replay`] on any medium.
+pub(crate) fn replay_on<S: Subject + ?Sized>(
+    system: &S,
+    id: &FailureId,
+) -> Result<Option<FailureReport>, String> {
+    let name = system.name();
+    if name != id.system {
+        return Err(format!("{id} is of the system {}, not {name}", id.system));
     }
-    let options = Options {
-        model: id.model,
-        ..Options::default()
-    };
+    let setting = id.setting.parse()?;
+    let options = Options::default();
     let mut worker = Worker::new(system, &options);
     let script = id.script.script()?;
-    let start = worker.starts.on(id.script.tree())?;
-    let failure = match Run::record(system, start, &script) {
-        Err(failure) => Some(failure),
-        Ok(run) => run.again(id.op, &id.spot)?.map(|what| Failure {
-            op: id.op,
-            spot: id.spot.clone(),
-            what,
-        }),
-    };
-    Ok(failure.map(|f| worker.report(&id.script, &script, &f)))
+    let start = worker.starts.on(id.script.tree(), setting)?;
+    let failure = system.again(start, setting, &script, id.op, &id.spot)?;
+    Ok(failure.map(|f| worker.report(&id.script, setting, &script, &f)))
 }
 
 #[cfg(test)]

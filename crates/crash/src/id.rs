@@ -2,7 +2,7 @@
 //!
 //! Fields, separated by `:`
 //! 1. the system's id,
-//! 2. the persistence model,
+//! 2. the persistence model of memory (`words`), or the schedule of write-back (`each`),
 //! 3. the script: `e3.17` (the 17th of those with three operations; `c3.17`: on the
 //!    crowded tree), `r42.5.200` (random, seed 42, the 5th, of 200 operations) or
 //!    `=TEXT`, percent-encoded,
@@ -13,7 +13,6 @@
 //!    times 1), the later ones inside recovery; then optionally `all` or `tSEED`: how
 //!    what remained was chosen when the recovered system was used.
 
-use crate::Model;
 use crate::walk::{CrashAt, Place, Tail};
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -24,8 +23,7 @@ use vfs::script::generate::Tree;
 pub struct FailureId {
     /// [`System::id`](vfs::System::id).
     pub system: String,
-    /// Persistence model.
-    pub model: Model,
+    pub(crate) setting: String,
     pub(crate) script: ScriptRef,
     pub(crate) op: usize,
     pub(crate) spot: Spot,
@@ -56,12 +54,12 @@ impl Display for FailureId {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self {
             system,
-            model,
+            setting,
             script,
             op,
             spot,
         } = self;
-        write!(f, "{system}:{model}:{script}:{op}:")?;
+        write!(f, "{system}:{setting}:{script}:{op}:")?;
         match spot {
             Spot::Live => f.write_str("live"),
             Spot::Store(event) => write!(f, "store.{event}"),
@@ -142,7 +140,7 @@ impl FromStr for FailureId {
         let mut fields = s.split(':');
         let mut next = |what| fields.next().ok_or_else(|| bad(what));
         let system = next("no system")?.to_string();
-        let model = next("no model")?.parse()?;
+        let setting = next("no model or schedule")?.to_string();
         let script = next("no script")?.parse().map_err(|e: String| bad(&e))?;
         let op = next("no operation")?;
         let op = op.parse().map_err(|_| bad("the operation is no number"))?;
@@ -159,7 +157,7 @@ impl FromStr for FailureId {
         };
         Ok(Self {
             system,
-            model,
+            setting,
             script,
             op,
             spot,
@@ -290,7 +288,7 @@ mod tests {
     proptest! {
         #[test]
         fn an_id_survives_its_text(script in any_script(), op in 0usize..99, spot in any_spot()) {
-            let id = FailureId { system: "toy-a".into(), model: Model::Lines, script, op, spot };
+            let id = FailureId { system: "toy-a".into(), setting: "lines".into(), script, op, spot };
             let text = id.to_string();
             prop_assert!(!text.contains(char::is_whitespace));
             prop_assert_eq!(text.parse::<FailureId>().unwrap(), id);

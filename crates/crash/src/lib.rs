@@ -13,6 +13,8 @@
 //! go from old to new in one step at one store of each operation.
 #![forbid(unsafe_code)]
 
+pub mod block;
+mod choice;
 mod explore;
 mod id;
 mod oracle;
@@ -27,8 +29,9 @@ mod toy;
 mod trial;
 mod walk;
 
+pub use block::Schedule;
 pub use explore::{explore, explore_script, replay};
 pub use id::FailureId;
 pub use report::{Enumerated, FailureReport, Options, Outcome, Progress};
 pub use state::Model;
-pub use system::PmemSystem;
+pub use system::{BlockSystem, PmemSystem};

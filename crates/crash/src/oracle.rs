@@ -8,8 +8,9 @@
 //! - O4. it takes a write to every file and a new file, the deletion of everything gives
 //!   back the space that the files were said to take, and O3 holds again.
 
+use crate::choice::{Policy, mix};
 use crate::sabotage::{Sabotage, hit};
-use crate::state::{Policy, StatePmem, mix};
+use crate::state::StatePmem;
 use crate::system::PmemSystem;
 use crate::walk::{Judge, Recovery, Verdict};
 use medium::Pmem;
@@ -24,14 +25,14 @@ use vfs::{
 
 /// When recoveries happen: later than anything that a script does, so that a time that
 /// recovery stamps is noticed.
-const RECOVERY_TIME: Timestamp = Timestamp(4_000_000_000_000_000_000);
+pub(crate) const RECOVERY_TIME: Timestamp = Timestamp(4_000_000_000_000_000_000);
 
 /// What the model shows after an operation.
 pub(crate) struct Expected {
     pub snapshot: Snapshot,
     pub hash: u64,
     /// The inode of each path, in order.
-    inos: Vec<Ino>,
+    pub inos: Vec<Ino>,
 }
 
 impl Expected {
@@ -53,7 +54,7 @@ impl Expected {
     }
 }
 
-fn resolve(fs: &dyn FileSystem, path: &[u8]) -> Result<Ino, Errno> {
+pub(crate) fn resolve(fs: &dyn FileSystem, path: &[u8]) -> Result<Ino, Errno> {
     let cx = Ctx::root();
     let names = path.split(|b| *b == b'/').filter(|name| !name.is_empty());
     names.into_iter().try_fold(Ino::ROOT, |dir, name| {
@@ -170,11 +171,11 @@ pub(crate) struct FsJudge<'a> {
 #[derive(Default)]
 struct Seen {
     outcome: u64,
-    recovery: Option<Recovery>,
+    recovery: Option<Recovery<Event>>,
 }
 
-impl Judge for FsJudge<'_> {
-    fn judge(&mut self, pm: &Arc<StatePmem>, tail: Policy) -> Verdict {
+impl Judge<StatePmem> for FsJudge<'_> {
+    fn judge(&mut self, pm: &Arc<StatePmem>, tail: Policy) -> Verdict<Event> {
         let mut seen = Seen::default();
         let result = catch_unwind(AssertUnwindSafe(|| self.evaluate(pm, tail, &mut seen)));
         let wrong = result.unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic))));
@@ -240,7 +241,7 @@ pub(crate) fn sound(
 }
 
 /// O4: writes to every file, makes one, and deletes everything.
-fn use_up(fs: &dyn FileSystem, snapshot: &Snapshot) -> Result<(), String> {
+pub(crate) fn use_up(fs: &dyn FileSystem, snapshot: &Snapshot) -> Result<(), String> {
     let cx = Ctx::root();
     let stat = |what: &str| fs.statfs().map_err(|e| format!("statfs {what}: {e}"));
     let free = stat("after recovery")?.blocks_free;

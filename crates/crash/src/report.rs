@@ -1,6 +1,6 @@
 //! What to explore, and what came out.
 
-use crate::Model;
+use crate::{Model, Schedule};
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -24,8 +24,10 @@ pub struct Options {
     pub random_len: usize,
     /// Seed of everything random.
     pub seed: u64,
-    /// Persistence model.
+    /// Persistence model, of memory.
     pub model: Model,
+    /// When blocks are written back, on block devices: each script is run with each.
+    pub schedules: Vec<Schedule>,
     /// States up to which a point in time is explored exhaustively.
     pub states_per_point: usize,
     /// Random subsets, and single cells, tried at a point with more states.
@@ -52,6 +54,7 @@ impl Default for Options {
             random_len: 200,
             seed: 1,
             model: Model::Words,
+            schedules: Schedule::ALL.to_vec(),
             states_per_point: 4096,
             samples: 64,
             recovery_depth: 1,
@@ -81,8 +84,8 @@ pub struct Progress {
 pub struct Outcome {
     /// [`System::id`](vfs::System::id).
     pub system: String,
-    /// Persistence model.
-    pub model: Model,
+    /// Persistence model of memory, or the schedules of write-back.
+    pub model: String,
     /// Longest enumerated scripts.
     pub ops: u32,
     /// Seed.

@@ -10,6 +10,12 @@ pub(crate) enum Sabotage {
     LinkCountIgnored,
     /// The state after the return of an operation is not visited.
     FinalStateSkipped,
+    /// The last write of a script to a block device is left out of the trace.
+    LastWriteDropped,
+    /// A flush makes durable what was issued, completed or not.
+    FlushCoversIssued,
+    /// Of the writes that are not durable only prefixes are tried.
+    PrefixesOnly,
 }
 
 #[cfg(test)]

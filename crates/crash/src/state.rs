@@ -14,6 +14,8 @@
 //! Every change that an evaluation makes goes to an undo log; a state costs what it
 //! touches, never a copy of the image.
 
+use crate::choice::{Choices, Policy, mix};
+use crate::walk::CrashState;
 use hashbrown::HashMap;
 use medium::recording::Event;
 use medium::{LINE_BYTES, MediumError, Pmem, Unit, WORD_BYTES, units};
@@ -62,43 +64,6 @@ impl std::str::FromStr for Model {
         let found = Model::ALL.into_iter().find(|m| m.to_string() == s);
         found.ok_or_else(|| format!("`{s}` is not a persistence model (words, lines)"))
     }
-}
-
-/// How cells are decided beyond the path that is being replayed.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) enum Policy {
-    /// None of its pending stores: the depth-first walk starts there.
-    #[default]
-    None,
-    /// All of its pending stores.
-    All,
-    /// All for this cell, none for others.
-    Only(u32),
-    /// None for this cell, all for others.
-    AllBut(u32),
-    /// Seeded, by cell, so the order of reads does not matter.
-    Random(u64),
-}
-
-impl Policy {
-    fn pick(self, cell: u32, choices: u32) -> u32 {
-        let all = choices - 1;
-        match self {
-            Policy::None => 0,
-            Policy::All => all,
-            Policy::Only(u) => all * u32::from(u == cell),
-            Policy::AllBut(u) => all * u32::from(u != cell),
-            Policy::Random(seed) => (mix(seed, u64::from(cell)) % u64::from(choices)) as u32,
-        }
-    }
-}
-
-/// A cell on the current path; which one is known once it was taken.
-#[derive(Debug, Clone, Copy)]
-struct Decision {
-    cell: u32,
-    choice: u32,
-    choices: u32,
 }
 
 /// What a cell may hold: the words that differ from its durable content, in order.
@@ -150,10 +115,7 @@ struct Inner {
     pending: HashMap<u32, Pending>,
     /// Cells with a non-zero `flushed`.
     in_flight: Vec<u32>,
-    path: Vec<Decision>,
-    /// Decisions taken in this evaluation.
-    taken: usize,
-    policy: Policy,
+    choices: Choices,
     /// Decides from here on, outside the path.
     tail: Option<Policy>,
     /// Whether `tail` decided anything.
@@ -183,18 +145,13 @@ pub(crate) struct StatePmem {
 pub(crate) struct Level {
     pending: HashMap<u32, Pending>,
     in_flight: Vec<u32>,
-    path: Vec<Decision>,
-    policy: Policy,
+    choices: Choices,
     floor: usize,
 }
 
-/// A 64-bit hash of two words (the finaliser of MurmurHash3).
-pub(crate) fn mix(a: u64, b: u64) -> u64 {
-    let mut h = (a.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ b).wrapping_add(0x2545_f491_4f6c_dd1d);
-    for k in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
-        h = (h ^ (h >> 33)).wrapping_mul(k);
-    }
-    h ^ (h >> 33)
+/// The last choice is that of all stores.
+fn pick(policy: Policy, cell: u32, choices: u32) -> u32 {
+    policy.pick(cell, choices - 1, choices, &[])
 }
 
 fn zeroed(len: usize) -> Box<[AtomicU64]> {
@@ -366,28 +323,13 @@ impl StatePmem {
     /// Starts a new walk over the choices: the next evaluation takes `path`, and
     /// `policy` beyond it. Choices out of range are clamped.
     pub(crate) fn start(&self, path: &[u32], policy: Policy) {
-        let mut inner = self.inner.lock();
-        let decision = |choice: &u32| Decision {
-            cell: 0,
-            choice: *choice,
-            choices: u32::MAX,
-        };
-        inner.path = path.iter().map(decision).collect();
-        inner.policy = policy;
-        inner.taken = 0;
+        self.inner.lock().choices.start(path, policy);
     }
 
     /// Whether the path has further alternatives; if so the next evaluation takes the
     /// next one. Call after [`rollback`](Self::rollback).
     pub(crate) fn next_path(&self) -> bool {
-        let mut inner = self.inner.lock();
-        while inner.path.last().is_some_and(|d| d.choice + 1 >= d.choices) {
-            inner.path.pop();
-        }
-        if let Some(last) = inner.path.last_mut() {
-            last.choice += 1;
-        }
-        !inner.path.is_empty()
+        self.inner.lock().choices.next_path()
     }
 
     /// Ends an evaluation: takes back everything since [`keep`](Self::keep). The path
@@ -396,9 +338,7 @@ impl StatePmem {
         let mut inner = self.inner.lock();
         let floor = inner.floor;
         self.undo_to(&mut inner, floor);
-        let taken = inner.taken;
-        inner.path.truncate(taken);
-        inner.taken = 0;
+        inner.choices.end();
         inner.tail = None;
         inner.tail_chose = false;
         inner.failed = None;
@@ -423,9 +363,7 @@ impl StatePmem {
 
     /// The decisions taken since the evaluation began: cell and choice.
     pub(crate) fn decisions(&self) -> Vec<(u32, u32)> {
-        let inner = self.inner.lock();
-        let taken = &inner.path[..inner.taken];
-        taken.iter().map(|d| (d.cell, d.choice)).collect()
+        self.inner.lock().choices.decisions()
     }
 
     /// From here to the end of the evaluation, `policy` decides, and what it decides is
@@ -461,7 +399,7 @@ impl StatePmem {
         let mut inner = self.inner.lock();
         for cell in cells {
             let choices = self.contents_now(&inner, cell);
-            let pick = policy.pick(cell, choices.len() as u32) as usize;
+            let pick = pick(policy, cell, choices.len() as u32) as usize;
             self.settle(&mut inner, cell, &choices[pick]);
         }
     }
@@ -474,8 +412,7 @@ impl StatePmem {
         let level = Level {
             pending: inner.pending.clone(),
             in_flight: std::mem::take(&mut inner.in_flight),
-            path: std::mem::take(&mut inner.path),
-            policy: inner.policy,
+            choices: std::mem::take(&mut inner.choices),
             floor: inner.floor,
         };
         for (cell, choice) in decisions {
@@ -503,10 +440,8 @@ impl StatePmem {
         self.undo_to(&mut inner, level.floor);
         inner.pending = level.pending;
         inner.in_flight = level.in_flight;
-        inner.path = level.path;
-        inner.policy = level.policy;
+        inner.choices = level.choices;
         inner.floor = level.floor;
-        inner.taken = 0;
     }
 
     // ---- reads that are remembered --------------------------------------------
@@ -618,24 +553,11 @@ impl StatePmem {
         let choices = contents.len() as u32;
         let mut choice = 0;
         if let (Some(policy), true) = (inner.tail, choices > 1) {
-            choice = policy.pick(cell, choices) as usize;
+            choice = pick(policy, cell, choices) as usize;
             inner.tail_chose = true;
         } else if choices > 1 {
-            if inner.taken == inner.path.len() {
-                let choice = inner.policy.pick(cell, choices);
-                inner.path.push(Decision {
-                    cell,
-                    choice,
-                    choices,
-                });
-            }
-            let taken = inner.taken;
-            let decision = &mut inner.path[taken];
-            decision.cell = cell;
-            decision.choices = choices;
-            decision.choice = decision.choice.min(choices - 1);
-            choice = decision.choice as usize;
-            inner.taken += 1;
+            let by = |policy| pick(policy, cell, choices);
+            choice = inner.choices.take(cell, choices, by);
         }
         self.settle(inner, cell, &contents[choice]);
     }
@@ -696,6 +618,68 @@ impl StatePmem {
                 trace.push(event(unit));
             }
         }
+    }
+}
+
+impl CrashState for StatePmem {
+    type Event = Event;
+    type Level = Level;
+
+    fn narrows(&self, event: &Event) -> bool {
+        *event == Event::Fence
+    }
+    fn apply(&self, event: &Event) {
+        self.apply(event);
+    }
+    fn keep(&self) {
+        self.keep();
+    }
+    fn point_key(&self) -> u64 {
+        self.point_key()
+    }
+    fn start(&self, path: &[u32], policy: Policy) {
+        self.start(path, policy);
+    }
+    fn next_path(&self) -> bool {
+        self.next_path()
+    }
+    fn rollback(&self) {
+        self.rollback();
+    }
+    fn decisions(&self) -> Vec<(u32, u32)> {
+        self.decisions()
+    }
+    fn tail_chose(&self) -> bool {
+        self.tail_chose()
+    }
+    fn decide_all(&self, policy: Policy) {
+        self.decide_all(policy);
+    }
+    fn hash(&self) -> u64 {
+        self.hash()
+    }
+    fn enter(&self, decisions: &[(u32, u32)]) -> Level {
+        self.enter(decisions)
+    }
+    fn leave(&self, level: Level) {
+        self.leave(level);
+    }
+
+    /// All cells applied, every single one, every single one dropped, random ones.
+    fn samples(&self, most: usize, seed: u64) -> Vec<Policy> {
+        let mut cells = self.pending_cells();
+        // Keep a seeded choice of the cells, spread over all of them.
+        cells.sort_by_key(|cell| mix(seed, u64::from(*cell)));
+        cells.truncate(most);
+        let single = cells
+            .iter()
+            .flat_map(|cell| [Policy::Only(*cell, *cell), Policy::AllBut(*cell, *cell)]);
+        let random = (0..most as u64).map(|i| Policy::Random(mix(seed, i)));
+        [Policy::All]
+            .into_iter()
+            .chain(single)
+            .chain(random)
+            .collect()
     }
 }
 

@@ -1,9 +1,9 @@
 //! A small file system with a log, for the explorer's own tests: `ModelFs` in memory,
-//! and on the medium a log of the calls that changed it.
+//! and on the medium a log of the calls that changed it. A record is one call: its length
+//! in words, its time, its kind, two numbers, and a string, padded.
 //!
-//! Word 0 is magic, word 1 the number of records, word 2 the end of the log (the
-//! commit). A record is one call: its length in words, its time, its kind, two numbers,
-//! and a string, padded.
+//! In memory, word 0 is magic, word 1 the number of records, word 2 the end of the log (the
+//! commit). For blocks see `block::toy`.
 
 use medium::{MediumError, Pmem};
 use parking_lot::Mutex;
@@ -66,7 +66,9 @@ impl System<dyn Pmem> for Toy {
         pm: Arc<dyn Pmem>,
         clock: Arc<dyn Clock>,
     ) -> std::result::Result<Box<dyn FileSystem>, String> {
-        let fs = ToyFs::open(self.0, pm, clock)?;
+        let bug = self.0;
+        let log = MemoryLog { bug, pm };
+        let fs = ToyFs::open(bug, Box::new(log), clock)?;
         Ok(Box::new(fs))
     }
 
@@ -95,13 +97,143 @@ impl Clock for ToyClock {
     }
 }
 
-struct ToyFs {
+/// One logged call.
+pub(crate) struct Record {
+    time: i64,
+    kind: u64,
+    a: u64,
+    b: u64,
+    bytes: Vec<u8>,
+}
+
+impl Record {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let words = 5 + (self.bytes.len() as u64).div_ceil(8);
+        let kind = self.kind | (self.bytes.len() as u64) << 8;
+        let head = [words, self.time as u64, kind, self.a, self.b];
+        let mut all: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).collect();
+        all.extend_from_slice(&self.bytes);
+        all.resize(words as usize * 8, 0);
+        all
+    }
+
+    /// All records of a log.
+    pub(crate) fn decode(log: &[u8]) -> std::result::Result<Vec<Self>, String> {
+        let (mut records, mut at) = (Vec::new(), 0);
+        while at < log.len() {
+            let damaged = || format!("the record at {at} is damaged");
+            let word = |i: usize| {
+                let bytes = log.get(at + i * 8..at + i * 8 + 8).ok_or_else(damaged)?;
+                let bytes = bytes.try_into().map_err(|_| damaged())?;
+                Ok::<u64, String>(u64::from_le_bytes(bytes))
+            };
+            let words = Some(word(0)? as usize).filter(|n| (5..512).contains(n));
+            let words = words.ok_or_else(damaged)?;
+            let len = (word(2)? >> 8) as usize;
+            let bytes = log.get(at + 40..at + words * 8).ok_or_else(damaged)?;
+            records.push(Self {
+                time: word(1)? as i64,
+                kind: word(2)? & 0xff,
+                a: word(3)?,
+                b: word(4)?,
+                bytes: bytes.get(..len).ok_or_else(damaged)?.to_vec(),
+            });
+            at += words * 8;
+        }
+        Ok(records)
+    }
+}
+
+/// Where a toy keeps its records.
+pub(crate) trait Log: Send + Sync {
+    /// When a record is durable.
+    fn durable(&self) -> Durability;
+    /// What is there, repairs included.
+    fn records(&self) -> std::result::Result<Vec<Record>, String>;
+    /// Whether so many bytes fit.
+    fn has_room(&self, bytes: u64) -> bool;
+    /// Adds a record.
+    fn append(&self, record: &Record) -> Result<()>;
+    /// Makes all records durable.
+    fn sync(&self) -> Result<()>;
+}
+
+struct MemoryLog {
     bug: ToyBug,
     pm: Arc<dyn Pmem>,
+}
+
+impl Log for MemoryLog {
+    fn durable(&self) -> Durability {
+        Durability::AtReturn
+    }
+
+    fn records(&self) -> std::result::Result<Vec<Record>, String> {
+        let word = |off| self.pm.load(off).map_err(|e| e.to_string());
+        if word(0)? != MAGIC {
+            return Err("no magic".to_string());
+        }
+        let tail = word(TAIL)?;
+        let len = tail.checked_sub(LOG).filter(|_| tail <= self.pm.len());
+        let mut log = vec![0; len.ok_or("the end is damaged")? as usize];
+        self.pm.read(LOG, &mut log).map_err(|e| e.to_string())?;
+        let records = Record::decode(&log)?;
+        let count = records.len() as u64;
+        if self.bug == ToyBug::WideStore && word(COUNT)? != count {
+            return Err("end and count differ".to_string());
+        }
+        if self.bug == ToyBug::RecoveryUnordered && word(COUNT)? != count {
+            // "Repairs" the count by way of a broken end.
+            self.pm.store_word(TAIL, LOG);
+            self.pm.store_word(COUNT, count);
+            self.pm.flush(0, 64);
+            self.pm.fence().map_err(|e| e.to_string())?;
+            self.pm.store_word(TAIL, tail);
+            self.pm.flush(0, 64);
+            self.pm.fence().map_err(|e| e.to_string())?;
+        }
+        Ok(records)
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        let tail = self.pm.load(TAIL).unwrap_or(u64::MAX);
+        tail.saturating_add(bytes) <= self.pm.len()
+    }
+
+    fn append(&self, record: &Record) -> Result<()> {
+        let at = self.pm.load(TAIL).map_err(io)?;
+        let bytes = record.encode();
+        self.pm.store(at, &bytes);
+        if self.bug != ToyBug::MissingFlush {
+            self.pm.flush(at, bytes.len() as u64);
+        }
+        if self.bug != ToyBug::MissingFence {
+            self.pm.fence().map_err(io)?;
+        }
+        let count = self.pm.load(COUNT).map_err(io)? + 1;
+        let mut header = [0; 16];
+        header[..8].copy_from_slice(&count.to_le_bytes());
+        header[8..].copy_from_slice(&(at + bytes.len() as u64).to_le_bytes());
+        self.pm.store(COUNT, &header);
+        self.pm.flush(COUNT, 16);
+        match self.bug {
+            ToyBug::NotDurable => Ok(()),
+            _ => self.pm.fence().map_err(io),
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+pub(crate) struct ToyFs {
+    bug: ToyBug,
+    log: Box<dyn Log>,
     clock: Arc<ToyClock>,
     model: ModelFs,
     recovered: bool,
-    log: Mutex<()>,
+    lock: Mutex<()>,
 }
 
 fn io(_: MediumError) -> Errno {
@@ -109,9 +241,9 @@ fn io(_: MediumError) -> Errno {
 }
 
 impl ToyFs {
-    fn open(
+    pub(crate) fn open(
         bug: ToyBug,
-        pm: Arc<dyn Pmem>,
+        log: Box<dyn Log>,
         outer: Arc<dyn Clock>,
     ) -> std::result::Result<Self, String> {
         let clock = Arc::new(ToyClock {
@@ -127,64 +259,31 @@ impl ToyFs {
         };
         let mut fs = Self {
             bug,
-            pm,
+            log,
             clock: clock.clone(),
             model: ModelFs::new(options),
             recovered: false,
-            log: Mutex::new(()),
+            lock: Mutex::new(()),
         };
-        fs.recover().map_err(|e| format!("recovery: {e}"))?;
+        let records = fs.log.records().map_err(|e| format!("recovery: {e}"))?;
+        fs.recovered = !records.is_empty();
+        for record in records {
+            fs.replay(&record).map_err(|e| format!("recovery: {e}"))?;
+        }
         clock.replaying.store(false, Relaxed);
         Ok(fs)
     }
 
-    fn recover(&mut self) -> std::result::Result<(), String> {
-        let word = |off| self.pm.load(off).map_err(|e| e.to_string());
-        if word(0)? != MAGIC {
-            return Err("no magic".to_string());
-        }
-        let tail = word(TAIL)?;
-        let (mut at, mut count) = (LOG, 0);
-        while at < tail {
-            let words = word(at)?;
-            if !(5..512).contains(&words) || at + words * 8 > tail {
-                return Err(format!("the record at {at} is damaged"));
-            }
-            self.replay(at, words)
-                .map_err(|e| format!("record at {at}: {e}"))?;
-            at += words * 8;
-            count += 1;
-        }
-        if self.bug == ToyBug::WideStore && word(COUNT)? != count {
-            return Err("end and count differ".to_string());
-        }
-        if self.bug == ToyBug::RecoveryUnordered && word(COUNT)? != count {
-            // "Repairs" the count by way of a broken end.
-            self.pm.store_word(TAIL, LOG);
-            self.pm.store_word(COUNT, count);
-            self.pm.flush(0, 64);
-            self.pm.fence().map_err(|e| e.to_string())?;
-            self.pm.store_word(TAIL, tail);
-            self.pm.flush(0, 64);
-            self.pm.fence().map_err(|e| e.to_string())?;
-        }
-        self.recovered = count > 0;
-        Ok(())
-    }
-
-    fn replay(&self, at: u64, words: u64) -> Result<()> {
-        let word = |i: u64| self.pm.load(at + i * 8).map_err(io);
-        let mut bytes = vec![0; (words as usize - 5) * 8];
-        self.pm.read(at + 40, &mut bytes).map_err(io)?;
-        if self.bug != ToyBug::ReplayDrift {
-            self.clock.then.store(word(1)? as i64, Relaxed);
-        } else {
-            self.clock.then.store(self.clock.outer.now().0, Relaxed);
-        }
-        let kind_len = word(2)?;
-        let (kind, len) = (kind_len & 0xff, (kind_len >> 8) as usize);
-        bytes.truncate(len);
-        self.call(kind, word(3)?, word(4)?, &bytes).map(drop)
+    fn replay(&self, record: &Record) -> Result<()> {
+        let then = match self.bug {
+            ToyBug::ReplayDrift => self.clock.outer.now().0,
+            _ => record.time,
+        };
+        self.clock.then.store(then, Relaxed);
+        let Record {
+            kind, a, b, bytes, ..
+        } = record;
+        self.call(*kind, *a, *b, bytes).map(drop)
     }
 
     /// Applies a call to the model.
@@ -210,52 +309,30 @@ impl ToyFs {
         Ok(Some(made))
     }
 
-    /// Carries out a call and makes it durable.
+    /// Carries out a call and logs it.
     fn change(&self, kind: u64, a: u64, b: u64, bytes: &[u8]) -> Result<Option<Attr>> {
-        let _log = self.log.lock();
+        let _log = self.lock.lock();
         // One reading of the clock for the model and the record.
         self.clock.then.store(self.clock.outer.now().0, Relaxed);
-        let words = 5 + (bytes.len() as u64).div_ceil(8);
-        let tail = self.pm.load(TAIL).map_err(io)?;
-        if tail + words * 8 > self.pm.len() {
+        let record = |b, bytes: &[u8]| Record {
+            time: self.clock.then.load(Relaxed),
+            kind,
+            a,
+            b,
+            bytes: bytes.to_vec(),
+        };
+        if !self.log.has_room(record(b, bytes).encode().len() as u64) {
             return Err(Errno::NOSPC);
         }
         let made = self.call(kind, a, b, bytes)?;
         if self.bug == ToyBug::TornWrite && kind == 6 && bytes.len() > 1 {
             let (first, second) = bytes.split_at(bytes.len() / 2);
-            self.append(kind, a, b, first)?;
-            self.append(kind, a, b + first.len() as u64, second)?;
+            self.log.append(&record(b, first))?;
+            self.log.append(&record(b + first.len() as u64, second))?;
         } else {
-            self.append(kind, a, b, bytes)?;
+            self.log.append(&record(b, bytes))?;
         }
         Ok(made)
-    }
-
-    fn append(&self, kind: u64, a: u64, b: u64, bytes: &[u8]) -> Result<()> {
-        let at = self.pm.load(TAIL).map_err(io)?;
-        let words = 5 + (bytes.len() as u64).div_ceil(8);
-        let time = self.clock.then.load(Relaxed) as u64;
-        let kind = kind | (bytes.len() as u64) << 8;
-        for (i, word) in (0..).zip([words, time, kind, a, b]) {
-            self.pm.store_word(at + i * 8, word);
-        }
-        self.pm.store(at + 40, bytes);
-        if self.bug != ToyBug::MissingFlush {
-            self.pm.flush(at, words * 8);
-        }
-        if self.bug != ToyBug::MissingFence {
-            self.pm.fence().map_err(io)?;
-        }
-        let count = self.pm.load(COUNT).map_err(io)? + 1;
-        let mut header = [0; 16];
-        header[..8].copy_from_slice(&count.to_le_bytes());
-        header[8..].copy_from_slice(&(at + words * 8).to_le_bytes());
-        self.pm.store(COUNT, &header);
-        self.pm.flush(COUNT, 16);
-        match self.bug {
-            ToyBug::NotDurable => Ok(()),
-            _ => self.pm.fence().map_err(io),
-        }
     }
 
     fn seen(&self, attr: Attr) -> Attr {
@@ -274,7 +351,7 @@ impl FileSystem for ToyFs {
     fn guarantees(&self) -> Guarantees {
         Guarantees {
             name: "toy".into(),
-            durable: Durability::AtReturn,
+            durable: self.log.durable(),
             metadata_atomic: Atomicity::Call,
             data_atomic: Atomicity::Call,
             metadata_ordered: Ordering::Global,
@@ -384,13 +461,13 @@ impl FileSystem for ToyFs {
         self.model.seek(cx, ino, off, kind)
     }
     fn fsync(&self, _: &Ctx, _: Ino, _: bool) -> Result<()> {
-        Ok(())
+        self.log.sync()
     }
     fn fsyncdir(&self, _: &Ctx, _: Ino, _: bool) -> Result<()> {
-        Ok(())
+        self.log.sync()
     }
     fn sync(&self) -> Result<()> {
-        Ok(())
+        self.log.sync()
     }
     fn statfs(&self) -> Result<StatFs> {
         self.model.statfs()

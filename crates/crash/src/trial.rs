@@ -2,9 +2,10 @@
 
 use crate::id::Spot;
 use crate::oracle::{Demand, Expected, FsJudge, oldest_allowed, panic_text, same_content, sound};
+use crate::report::Options;
 use crate::sabotage::{Sabotage, hit};
 use crate::state::{Model, StatePmem};
-use crate::system::PmemSystem;
+use crate::system::{Failure, PmemSystem, Subject};
 use crate::walk::{Found, Limits, Tally, Walk, revisit};
 use medium::recording::Event;
 use medium::{MemoryPmem, Pmem, Recording, Unit, WORD_BYTES};
@@ -15,14 +16,6 @@ use vfs::script::{Script, State, run_op};
 use vfs::{
     Atime, Errno, FileSystem, Guarantees, ManualClock, ModelFs, ModelOptions, Snapshot, Timestamp,
 };
-
-/// A failure within a script.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub op: usize,
-    pub spot: Spot,
-    pub what: String,
-}
 
 /// What scripts start from: an image, and the model in the same state. One thread's own:
 /// its regions and its clock are used by one run at a time.
@@ -69,6 +62,57 @@ impl Start {
     }
 }
 
+impl Subject for PmemSystem {
+    type Setting = Model;
+    type Start = Start;
+
+    fn name(&self) -> String {
+        self.id()
+    }
+
+    fn settings(options: &Options) -> Vec<Model> {
+        vec![options.model]
+    }
+
+    fn start(&self, model: Model, setup: &Script) -> Result<Start, String> {
+        Start::new(self, model, setup)
+    }
+
+    fn trial(
+        &self,
+        start: &Start,
+        _: Model,
+        script: &Script,
+        ops: Range<usize>,
+        limits: Limits,
+        tally: &mut Tally,
+    ) -> Result<(), Failure> {
+        let run = Run::record(self, start, script)?;
+        tally.full += run.full;
+        for op in ops.clone() {
+            tally.looked += run.switches_once(op)?;
+        }
+        run.crash(ops, limits, tally)
+    }
+
+    fn again(
+        &self,
+        start: &Start,
+        _: Model,
+        script: &Script,
+        op: usize,
+        spot: &Spot,
+    ) -> Result<Option<Failure>, String> {
+        let run = match Run::record(self, start, script) {
+            Err(failure) => return Ok(Some(failure)),
+            Ok(run) => run,
+        };
+        let what = run.again(op, spot)?;
+        let spot = spot.clone();
+        Ok(what.map(|what| Failure { op, spot, what }))
+    }
+}
+
 fn words_of(pm: &dyn Pmem) -> Result<Vec<u64>, String> {
     let words = (0..pm.len() / WORD_BYTES).map(|i| pm.load(i * WORD_BYTES));
     words.collect::<Result<_, _>>().map_err(|e| e.to_string())
@@ -89,7 +133,7 @@ pub(crate) struct Run<'a> {
 }
 
 /// The clock stands still during an operation.
-fn time_of(op: usize) -> Timestamp {
+pub(crate) fn time_of(op: usize) -> Timestamp {
     Timestamp(1_000_000_000_000 + op as i64 * 1_000_000_000)
 }
 
@@ -235,7 +279,7 @@ impl<'a> Run<'a> {
             what,
         };
         let mut walk = Walk {
-            pm,
+            medium: pm,
             judge: &mut self.judge(op, false).map_err(cannot)?,
             limits,
             tally,
@@ -260,7 +304,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn walk_through(&self, op: usize, walk: &mut Walk<'_>) -> Result<(), Found> {
+    fn walk_through(&self, op: usize, walk: &mut Walk<'_, StatePmem>) -> Result<(), Found> {
         let is_store = |i: &usize| matches!(self.trace[*i], Event::Store(_) | Event::StoreNt(_));
         let last_store = self.events(op).rev().find(is_store);
         for i in self.events(op) {
@@ -269,7 +313,7 @@ impl<'a> Run<'a> {
             }
             let dropped = last_store == Some(i) && hit(Sabotage::LastStoreDropped);
             if !dropped {
-                walk.pm.apply(&self.trace[i]);
+                walk.medium.apply(&self.trace[i]);
             }
         }
         Ok(())

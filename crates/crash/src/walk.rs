@@ -23,10 +23,57 @@
 //! once, at random. What comes out must be among the outcomes seen; else the explorer
 //! itself is wrong.
 
-use crate::state::{Policy, StatePmem, mix};
+use crate::choice::{Policy, mix};
 use hashbrown::HashSet;
-use medium::recording::Event;
 use std::sync::Arc;
+
+/// A medium with writes that may be lost: the states that a crash can leave of it, one at
+/// a time.
+pub(crate) trait CrashState {
+    /// A step of a trace.
+    type Event;
+    /// What [`enter`](Self::enter) saves.
+    type Level;
+
+    /// Whether `event` makes states impossible that were possible before it.
+    fn narrows(&self, event: &Self::Event) -> bool;
+    /// Does one step of the trace.
+    fn apply(&self, event: &Self::Event);
+    /// Makes what the trace did so far the state that evaluations start from.
+    fn keep(&self);
+    /// Two points in time with the same key have the same crash states.
+    fn point_key(&self) -> u64;
+    /// Whether there are too many states to visit up to so many.
+    fn is_crowded(&self, _leaves: usize) -> bool {
+        false
+    }
+    /// Starts a new walk: the next evaluation takes `path`, and `policy` beyond it.
+    fn start(&self, path: &[u32], policy: Policy);
+    /// Moves on to the next path, if there is one.
+    fn next_path(&self) -> bool;
+    /// The hash of the state, if all of it is decided at the start of an evaluation.
+    fn settle(&self) -> Option<u64> {
+        None
+    }
+    /// Ends an evaluation: takes back everything since [`keep`](Self::keep).
+    fn rollback(&self);
+    /// The decisions taken since the evaluation began: cell and choice.
+    fn decisions(&self) -> Vec<(u32, u32)>;
+    /// Whether the tail of this evaluation met undecided cells.
+    fn tail_chose(&self) -> bool {
+        false
+    }
+    /// Decides every cell at once. For media that decide lazily.
+    fn decide_all(&self, _policy: Policy) {}
+    /// Hash of the crash state as far as it is decided.
+    fn hash(&self) -> u64;
+    /// Makes a crash permanent up to [`leave`](Self::leave).
+    fn enter(&self, decisions: &[(u32, u32)]) -> Self::Level;
+    /// Undoes [`enter`](Self::enter) and everything since.
+    fn leave(&self, level: Self::Level);
+    /// How to choose at a point with too many states, beside none of what is pending.
+    fn samples(&self, most: usize, seed: u64) -> Vec<Policy>;
+}
 
 /// Bounds of the walk.
 #[derive(Debug, Clone, Copy)]
@@ -78,26 +125,37 @@ impl Tail {
 }
 
 /// What the judge says about one crash state.
-pub(crate) struct Verdict {
+pub(crate) struct Verdict<E> {
     /// What is wrong, if anything.
     pub wrong: Option<String>,
     /// Hash of all that the judge saw of the recovered system.
     pub outcome: u64,
     /// What recovery read to decide, and what it stored.
-    pub recovery: Option<Recovery>,
+    pub recovery: Option<Recovery<E>>,
+}
+
+impl<E> Verdict<E> {
+    /// On a state that was judged already, and found right.
+    fn known() -> Self {
+        Self {
+            wrong: None,
+            outcome: 0,
+            recovery: None,
+        }
+    }
 }
 
 /// A recovery that stored something.
-pub(crate) struct Recovery {
+pub(crate) struct Recovery<E> {
     pub decisions: Vec<(u32, u32)>,
-    pub trace: Vec<Event>,
+    pub trace: Vec<E>,
 }
 
 /// Recovers from a crash state and judges the result. Must be deterministic, and must
-/// reach the state only through `pm`.
-pub(crate) trait Judge {
+/// reach the state only through `medium`.
+pub(crate) trait Judge<S: CrashState> {
     /// Judges; `tail` decides what is read after the recovered system was examined.
-    fn judge(&mut self, pm: &Arc<StatePmem>, tail: Policy) -> Verdict;
+    fn judge(&mut self, medium: &Arc<S>, tail: Policy) -> Verdict<S::Event>;
     /// Hash of what is demanded at this point.
     fn demands(&self) -> u64;
 }
@@ -112,6 +170,12 @@ pub(crate) struct Tally {
     pub audited: u64,
     /// Points already visited, by state and demand.
     pub known_points: HashSet<u64>,
+    /// States already judged, of media that decide all of a state at once.
+    pub known_states: HashSet<u64>,
+    /// Stores after which the logical state was read, in program order.
+    pub looked: u64,
+    /// Operations that found no space.
+    pub full: u64,
 }
 
 /// A failure and where it is.
@@ -121,31 +185,36 @@ pub(crate) struct Found {
 }
 
 /// One walk; ends at the first failure.
-pub(crate) struct Walk<'a> {
-    pub pm: &'a Arc<StatePmem>,
-    pub judge: &'a mut dyn Judge,
+pub(crate) struct Walk<'a, S: CrashState> {
+    pub medium: &'a Arc<S>,
+    pub judge: &'a mut dyn Judge<S>,
     pub limits: Limits,
     pub tally: &'a mut Tally,
     /// Crashes that led here, when inside a recovery.
     pub crashes: Vec<CrashAt>,
 }
 
-impl Walk<'_> {
+impl<S: CrashState> Walk<'_, S> {
     /// Visits the states that a crash before `event` can leave.
     pub(crate) fn point(&mut self, event: usize) -> Result<(), Found> {
-        self.pm.keep();
+        self.medium.keep();
         // How deep we are decides whether crashes of the recovery are visited as well.
         let depth = self.crashes.len() as u64;
-        let key = mix(mix(self.pm.point_key(), self.judge.demands()), depth);
+        let key = mix(mix(self.medium.point_key(), self.judge.demands()), depth);
         if !self.tally.known_points.insert(key) {
             return Ok(());
         }
         self.tally.points += 1;
-        self.pm.start(&[], Policy::None);
+        self.medium.start(&[], Policy::None);
         let mut outcomes = HashSet::new();
+        if self.medium.is_crowded(self.limits.leaves) {
+            self.leaf(event)?;
+            self.tally.capped_points += 1;
+            return self.sample(event);
+        }
         for visited in 1..=self.limits.leaves as u64 {
             outcomes.insert(self.leaf(event)?);
-            if !self.pm.next_path() {
+            if !self.medium.next_path() {
                 return self.audit(event, visited, &outcomes);
             }
         }
@@ -172,20 +241,27 @@ impl Walk<'_> {
         Ok(verdict.outcome)
     }
 
-    fn visit(&mut self, tail: Tail) -> (Verdict, Vec<u32>, bool) {
-        let verdict = self.judge.judge(self.pm, tail.policy());
+    fn visit(&mut self, tail: Tail) -> (Verdict<S::Event>, Vec<u32>, bool) {
+        if let Some(state) = self.medium.settle() {
+            let key = mix(mix(state, self.judge.demands()), self.crashes.len() as u64);
+            if !self.tally.known_states.insert(key) {
+                self.medium.rollback();
+                return (Verdict::known(), Vec::new(), false);
+            }
+        }
+        let verdict = self.judge.judge(self.medium, tail.policy());
         self.tally.states += 1;
-        self.tally.distinct.insert(self.pm.hash());
-        let decisions = self.pm.decisions();
+        self.tally.distinct.insert(self.medium.hash());
+        let decisions = self.medium.decisions();
         let choices = decisions.into_iter().map(|(_, choice)| choice).collect();
-        let tail_chose = self.pm.tail_chose();
-        self.pm.rollback();
+        let tail_chose = self.medium.tail_chose();
+        self.medium.rollback();
         (verdict, choices, tail_chose)
     }
 
     fn fail(
         &self,
-        verdict: &Verdict,
+        verdict: &Verdict<S::Event>,
         event: usize,
         choices: &[u32],
         tail: Tail,
@@ -200,42 +276,34 @@ impl Walk<'_> {
         Err(Found { place, what })
     }
 
-    fn second_crash(&mut self, event: usize, recovery: &Recovery) -> Result<(), Found> {
+    fn second_crash(&mut self, event: usize, recovery: &Recovery<S::Event>) -> Result<(), Found> {
         if self.crashes.len() >= self.limits.recovery_depth {
             return Ok(());
         }
         let choices = recovery.decisions.iter().map(|(_, c)| *c).collect();
         self.crashes.push(CrashAt { event, choices });
-        let level = self.pm.enter(&recovery.decisions);
+        let level = self.medium.enter(&recovery.decisions);
         let result = self.events(&recovery.trace);
-        self.pm.leave(level);
+        self.medium.leave(level);
         self.crashes.pop();
         result
     }
 
-    fn events(&mut self, trace: &[Event]) -> Result<(), Found> {
+    fn events(&mut self, trace: &[S::Event]) -> Result<(), Found> {
         for (i, event) in trace.iter().enumerate() {
-            if *event == Event::Fence {
+            if self.medium.narrows(event) {
                 self.point(i)?;
             }
-            self.pm.apply(event);
+            self.medium.apply(event);
         }
         self.point(trace.len())
     }
 
     /// A point with too many states.
     fn sample(&mut self, event: usize) -> Result<(), Found> {
-        let seed = mix(self.limits.seed, mix(event as u64, self.pm.point_key()));
-        let mut cells = self.pm.pending_cells();
-        // Keep a seeded choice of the cells, spread over all of them.
-        cells.sort_by_key(|cell| mix(seed, u64::from(*cell)));
-        cells.truncate(self.limits.samples);
-        let single = cells
-            .iter()
-            .flat_map(|cell| [Policy::Only(*cell), Policy::AllBut(*cell)]);
-        let random = (0..self.limits.samples as u64).map(|i| Policy::Random(mix(seed, i)));
-        for policy in [Policy::All].into_iter().chain(single).chain(random) {
-            self.pm.start(&[], policy);
+        let seed = mix(self.limits.seed, mix(event as u64, self.medium.point_key()));
+        for policy in self.medium.samples(self.limits.samples, seed) {
+            self.medium.start(&[], policy);
             self.leaf(event)?;
         }
         Ok(())
@@ -243,19 +311,23 @@ impl Walk<'_> {
 
     /// Checks the lazy choice itself on one in a hundred of the states `visited`.
     fn audit(&mut self, event: usize, visited: u64, outcomes: &HashSet<u64>) -> Result<(), Found> {
-        let seed = mix(self.limits.seed, self.pm.point_key());
+        if self.medium.settle().is_some() {
+            self.medium.rollback();
+            return Ok(()); // nothing is chosen lazily
+        }
+        let seed = mix(self.limits.seed, self.medium.point_key());
         let audits = visited / 100 + u64::from(seed % 100 < visited % 100);
         for seed in (0..audits).map(|i| mix(seed, i) >> 32) {
             self.tally.audited += 1;
-            self.pm.start(&[], Policy::None);
-            self.pm.decide_all(Policy::Random(seed));
-            let full = self.judge.judge(self.pm, Policy::None);
-            self.pm.rollback();
+            self.medium.start(&[], Policy::None);
+            self.medium.decide_all(Policy::Random(seed));
+            let full = self.judge.judge(self.medium, Policy::None);
+            self.medium.rollback();
             if full.wrong.is_none() && outcomes.contains(&full.outcome) {
                 continue;
             }
             // The same state by lazy choice, for its place.
-            self.pm.start(&[], Policy::Random(seed));
+            self.medium.start(&[], Policy::Random(seed));
             let (_, choices, _) = self.visit(Tail::Random(seed));
             let missed = "audit: the explorer missed this state".to_string();
             let wrong = Some(full.wrong.unwrap_or(missed));
@@ -270,30 +342,31 @@ impl Walk<'_> {
     }
 }
 
-/// Brings `pm`, which holds the state before `trace`, to `place`, and judges it.
-pub(crate) fn revisit(
-    pm: &Arc<StatePmem>,
-    trace: &[Event],
+/// Brings `medium`, which holds the state before `trace`, to `place`, and judges it.
+pub(crate) fn revisit<S: CrashState<Event: Clone>>(
+    medium: &Arc<S>,
+    trace: &[S::Event],
     place: &Place,
-    judge: &mut dyn Judge,
-) -> Result<Verdict, String> {
+    judge: &mut dyn Judge<S>,
+) -> Result<Verdict<S::Event>, String> {
     let mut trace = trace.to_vec();
     for (i, crash) in place.crashes.iter().enumerate() {
         let before = trace.get(..crash.event);
         let before = before.ok_or_else(|| format!("the trace has no event {}", crash.event))?;
-        before.iter().for_each(|event| pm.apply(event));
-        pm.keep();
+        before.iter().for_each(|event| medium.apply(event));
+        medium.keep();
         let last = i + 1 == place.crashes.len();
         let tail = if last { place.tail } else { Tail::None };
-        pm.start(&crash.choices, Policy::None);
-        let verdict = judge.judge(pm, tail.policy());
-        pm.rollback();
+        medium.start(&crash.choices, Policy::None);
+        let _ = medium.settle();
+        let verdict = judge.judge(medium, tail.policy());
+        medium.rollback();
         if last {
             return Ok(verdict);
         }
         let recovery = verdict.recovery;
         let recovery = recovery.ok_or("recovery stored nothing, so it cannot crash")?;
-        pm.enter(&recovery.decisions);
+        medium.enter(&recovery.decisions);
         trace = recovery.trace;
     }
     Err("the id names no crash".to_string())

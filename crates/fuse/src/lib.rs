@@ -19,3 +19,4 @@ mod transport;
 
 pub use error::Error;
 pub use mount::{Mount, MountOptions, Unmounter};
+pub use ops::SYNC_XATTR;

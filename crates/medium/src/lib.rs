@@ -38,6 +38,7 @@
 //! | [`PowerCut`] | a power cut at any moment, into a legal crash state |
 //! | [`Recording`] | a trace of every store, flush and fence |
 
+pub mod block;
 mod counting;
 mod cpu;
 mod durability;

@@ -34,6 +34,36 @@ pub enum OpenError {
         /// Its size.
         len_bytes: u64,
     },
+    /// Blocks of a size that is not to be had.
+    #[error("{} cannot have blocks of {block_bytes} bytes: a power of two from {sector_bytes} \
+             to 65536 is needed", path.display())]
+    BlockSize {
+        /// The file or device.
+        path: PathBuf,
+        /// The size asked for.
+        block_bytes: u32,
+        /// The smallest that there can be: a sector of the disk.
+        sector_bytes: u32,
+    },
+    /// It is shorter than one block.
+    #[error("{} has {len_bytes} bytes: not one block of {block_bytes}", path.display())]
+    NoBlock {
+        /// The file or device.
+        path: PathBuf,
+        /// Its size.
+        len_bytes: u64,
+        /// Bytes in a block.
+        block_bytes: u32,
+    },
+    /// Nothing on it can be made durable.
+    #[error("{} cannot flush ({source}): a crash could leave anything on it; only \
+             --unsafe-no-flush uses it all the same", path.display())]
+    NoFlush {
+        /// The file or device.
+        path: PathBuf,
+        /// What the system says to a flush.
+        source: io::Error,
+    },
     /// Another process (or another open of this one) has it locked.
     #[error("{} is in use by {}", path.display(), name(holder))]
     InUse {

@@ -32,3 +32,34 @@ pub trait System<M: ?Sized>: Send + Sync {
     /// Runs the format's checker.
     fn check(&self, medium: &M) -> Report;
 }
+
+/// A [`System`] on a medium of blocks, which keeps changes in memory until somebody syncs.
+pub trait CachedSystem<M: ?Sized>: System<M> {
+    /// Bytes in a block of a test medium.
+    fn block_bytes(&self) -> u32;
+
+    /// The largest aligned unit, in bytes, that it needs a medium not to tear: a power of
+    /// two from 512 to a block.
+    fn atomic_bytes(&self) -> u32;
+
+    /// Opens as [`System::open`] does. Nothing leaves memory but by a sync or by
+    /// [`Still::write_some`], and at most `wave` blocks at a time.
+    ///
+    /// # Errors
+    /// As [`System::open`].
+    fn open_still(
+        &self,
+        medium: Arc<M>,
+        clock: Arc<dyn Clock>,
+        wave: usize,
+    ) -> Result<Still, String>;
+}
+
+/// An open file system that writes back only when told.
+pub struct Still {
+    /// It.
+    pub fs: Box<dyn FileSystem>,
+    /// Writes back some of what can be, and returns how many blocks left: 0 if all that is
+    /// left waits for something. The error is what went wrong, in one line.
+    pub write_some: Box<dyn Fn() -> Result<usize, String> + Send + Sync>,
+}

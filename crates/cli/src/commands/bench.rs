@@ -5,7 +5,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::{output, terminal};
-use bench::{Engine, bytes, micro, mounted, report, scaling, scan};
+use bench::{Engine, bytes, devices, micro, mounted, patches, report, scaling, scan};
 use clap::Subcommand;
 use serde::Serialize;
 use std::fmt::Display;
@@ -27,6 +27,8 @@ enum Command {
     Scaling(Scaling),
     Scan(Scan),
     Mounted(Mounted),
+    Devices(Devices),
+    Patches(Patches),
     All(All),
 }
 
@@ -115,6 +117,48 @@ struct Mounted {
     json: bool,
 }
 
+/// Time waves of scattered blocks until they are durable, by FUA and by one flush
+#[derive(Debug, clap::Args)]
+struct Devices {
+    /// A directory, for a file that is the device; may be repeated
+    #[arg(long = "dir", value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    /// Also a loop device over a file on tmpfs (root only)
+    #[arg(long = "loop")]
+    with_loop: bool,
+    /// Waves of each size and kind; more of them are steadier
+    #[arg(long, value_name = "N", default_value_t = devices::Options::default().rounds)]
+    rounds: u32,
+    /// Print JSON: rows of target, blocks, fua_us, flush_us, fua_us_p90, flush_us_p90
+    #[arg(long)]
+    json: bool,
+}
+
+/// Count patches, undo data and CPU time of ext2 with soft updates, by optimisation
+#[derive(Debug, clap::Args)]
+struct Patches {
+    /// Files in the tree that is unpacked and deleted
+    #[arg(long, value_name = "N", default_value_t = patches::Options::default().files, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    files: u32,
+    /// Bytes of PostMark's largest file
+    #[arg(long, value_name = "N", default_value_t = patches::Options::default().max_bytes, value_parser = clap::value_parser!(u32).range(500..=16_000_000))]
+    max_bytes: u32,
+    /// How often each workload runs; the least CPU time counts
+    #[arg(long, value_name = "N", default_value_t = patches::Options::default().repeats, value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
+    /// Instead, time single operations with 1,000 to 1,000,000 dirty blocks
+    #[arg(long, conflicts_with_all = ["files", "max_bytes", "repeats"])]
+    scale: bool,
+    /// With --scale, also write the chart to this file
+    #[arg(long, value_name = "PATH", requires = "scale")]
+    svg: Option<PathBuf>,
+    /// Print JSON: rows of workload, optimisations, patches, undo_bytes, cpu_seconds,
+    /// patch_memory_bytes, data_bytes; with --scale, of dirty_blocks, create_ns, merge_ns,
+    /// write_ns
+    #[arg(long)]
+    json: bool,
+}
+
 /// Run everything, and write tables and plots to a directory
 #[derive(Debug, clap::Args)]
 struct All {
@@ -147,6 +191,11 @@ impl Args {
                 waiting("measuring", || mounted::run(&args.options())),
                 args.json,
             ),
+            Command::Devices(args) => show(
+                waiting("measuring", || devices::run(&args.options())),
+                args.json,
+            ),
+            Command::Patches(args) => args.run(),
             Command::All(args) => args.run(),
         }
     }
@@ -167,6 +216,41 @@ fn show<R: Serialize + Display>(report: bench::Result<R>, json: bool) -> Outcome
         output::print(format!("{report}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+impl Devices {
+    fn options(&self) -> devices::Options {
+        let mut options = devices::Options {
+            with_loop: self.with_loop,
+            rounds: self.rounds,
+            ..devices::Options::default()
+        };
+        if !self.dirs.is_empty() {
+            options.dirs.clone_from(&self.dirs);
+        }
+        options
+    }
+}
+
+impl Patches {
+    fn run(&self) -> Outcome {
+        if !self.scale {
+            let options = patches::Options {
+                files: self.files,
+                max_bytes: self.max_bytes,
+                repeats: self.repeats,
+                ..patches::Options::default()
+            };
+            return show(waiting("measuring", || patches::run(&options)), self.json);
+        }
+        let options = patches::scale::Options::default();
+        let report = waiting("measuring", || patches::scale::run(&options));
+        if let (Some(path), Ok(report)) = (&self.svg, &report) {
+            let written = std::fs::write(path, report.svg());
+            written.map_err(|e| Failure::new(format!("writing {}: {e}", path.display())))?;
+        }
+        show(report, self.json)
+    }
 }
 
 impl Micro {

@@ -1,6 +1,7 @@
 //! `selvedge dump`: the structures of an image, for people. It only reads, and damage makes
 //! it stop with a message, never run on.
 
+use crate::engine::Engine;
 use crate::failure::Outcome;
 use crate::{image, output};
 use bpfs::{Dump, dump};
@@ -27,6 +28,10 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(&self) -> Outcome {
+        if Engine::of_image(&self.image)? == Engine::Ext2 {
+            let why = "dump knows bpfs only; debugfs(8) shows structures of ext2";
+            return Err(image::about(&self.image, why));
+        }
         let pm = image::open_read_only(&self.image)?;
         let what = match (self.inode, &self.path) {
             (Some(ino), _) => Dump::Inode(ino),

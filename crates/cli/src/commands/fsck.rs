@@ -1,7 +1,9 @@
 //! `selvedge fsck`: checks a file system.
 
+use crate::engine::Engine;
 use crate::failure::{Failure, Outcome, code};
 use crate::{image, output, terminal};
+use medium::block::{DeviceOptions, FileDevice};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -60,26 +62,50 @@ struct Json<'a> {
 impl Args {
     /// Runs the command.
     pub fn run(&self) -> Outcome {
-        let report = self
-            .check()
-            .map_err(|e| e.with_code(code::FSCK_OPERATIONAL))?;
+        let operational = |e: Failure| e.with_code(code::FSCK_OPERATIONAL);
+        let ext2 = Engine::of_image(&self.path).map_err(operational)? == Engine::Ext2;
+        let report = if ext2 {
+            self.check_ext2()
+        } else {
+            self.check()
+        };
+        let report = report.map_err(operational)?;
         let clean = report.is_clean();
         let printed = if self.json {
             output::print_json(&Json {
                 path: &self.path,
-                r#type: "bpfs",
+                r#type: if ext2 { "ext2" } else { "bpfs" },
                 clean,
                 report: &report,
             })
         } else {
             output::print(text(&self.path, &report))
         };
-        printed.map_err(|e| e.with_code(code::FSCK_OPERATIONAL))?;
+        printed.map_err(operational)?;
         Ok(if clean {
             ExitCode::SUCCESS
         } else {
             code::FSCK_ERRORS_LEFT.into()
         })
+    }
+
+    fn check_ext2(&self) -> Result<Report, Failure> {
+        let options = DeviceOptions {
+            read_only: true,
+            ..DeviceOptions::default()
+        };
+        let open = |bytes| FileDevice::open(&self.path, bytes, &options).map_err(Failure::new);
+        // The superblock tells the size of the blocks.
+        let sup = ext2::probe(&open(4096)?).map_err(|e| image::about(&self.path, e))?;
+        if sup.features.iter().any(|name| name == "needs_recovery") {
+            let why = "its journal must be replayed first: mount it";
+            return Err(image::about(&self.path, why));
+        }
+        let device = open(sup.block_bytes)?;
+        let spinner = terminal::spinner("checking");
+        let report = ext2::check(&device);
+        spinner.finish_and_clear();
+        Ok(report)
     }
 
     fn check(&self) -> Result<Report, Failure> {

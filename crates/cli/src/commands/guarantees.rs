@@ -6,6 +6,7 @@ use crate::output;
 use bpfs::format::{BLOCK, MIN_BLOCKS};
 use bpfs::{Bpfs, MkfsOptions, Mode, MountOptions};
 use medium::MemoryPmem;
+use patch::stack::{self, Stack};
 use std::process::ExitCode;
 use vfs::{FileSystem, Guarantees, ModelFs};
 
@@ -48,7 +49,9 @@ pub fn rows() -> Result<Vec<Guarantees>, Failure> {
         let fs = Bpfs::open(pm, MountOptions::default()).map_err(Failure::new)?;
         Ok(fs.guarantees())
     });
-    bpfs.chain([Ok(ModelFs::default().guarantees())]).collect()
+    let ext2 = stack::Mode::ALL.map(|mode| Ok(ext2::mount::guarantees(&Stack::new("ext2", mode))));
+    let model = [Ok(ModelFs::default().guarantees())];
+    bpfs.chain(ext2).chain(model).collect()
 }
 
 /// The table, and below it what does not fit into a table.

@@ -1,11 +1,14 @@
 //! `selvedge info`: what an image holds, or who has it.
 
+use crate::engine::Engine;
 use crate::failure::{Failure, Outcome};
 use crate::mount::{facts, table};
 use crate::{image, output, size};
 use bpfs::format::BLOCK;
 use bpfs::{Bpfs, MountOptions, SuperInfo};
+use medium::block::{DeviceOptions, FileDevice};
 use medium::{EffectiveDurability, Holder, MappedPmem, OpenError};
+use patch::stack::{Mode, Stack};
 use rustix::fs::statvfs;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -72,6 +75,9 @@ fn by_name<S: Serializer>(d: &Option<EffectiveDurability>, s: S) -> Result<S::Ok
 impl Args {
     /// Runs the command.
     pub fn run(&self) -> Outcome {
+        if Engine::of_image(&self.path)? == Engine::Ext2 {
+            return self.ext2();
+        }
         let pm = match image::try_open_read_only(&self.path) {
             Ok(pm) => pm,
             Err(e) => return self.in_use(e),
@@ -86,6 +92,26 @@ impl Args {
             output::print_json(&info)?;
         } else {
             output::print(text(&info))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn ext2(&self) -> Outcome {
+        let options = DeviceOptions {
+            read_only: true,
+            ..DeviceOptions::default()
+        };
+        // Blocks of any size will do for the superblock; disks have none that are larger.
+        let device = match FileDevice::open(&self.path, 4096, &options) {
+            Ok(device) => device,
+            Err(e) => return self.in_use(e),
+        };
+        let sup = ext2::probe(&device).map_err(|e| image::about(&self.path, e))?;
+        let info = Ext2Info::new(&self.path, sup);
+        if self.json {
+            output::print_json(&info)?;
+        } else {
+            output::print(table_of(info.lines()))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -209,7 +235,7 @@ fn mounted_text(info: &Mounted<'_>, holder: Option<&Holder>) -> String {
         None => "the mount does not tell which is in force".into(),
     };
     let mut lines = vec![("path", info.path.display().to_string())];
-    for name in ["type", "mode"] {
+    for name in ["type", "mode", "stack", "graph"] {
         let told = info.told.get(name).and_then(Value::as_str);
         lines.extend(told.map(|value| (name, value.to_owned())));
     }
@@ -221,6 +247,105 @@ fn mounted_text(info: &Mounted<'_>, holder: Option<&Holder>) -> String {
         ("durability", durability),
     ]);
     table_of(lines)
+}
+
+/// What is shown of an ext2 image.
+#[derive(Serialize)]
+struct Ext2Info<'a> {
+    path: &'a Path,
+    r#type: &'static str,
+    revision: u32,
+    uuid: String,
+    label: String,
+    features: Vec<String>,
+    /// Features that keep it from being mounted for writing.
+    read_only_because: Vec<String>,
+    state: &'static str,
+    size_bytes: u64,
+    block_bytes: u32,
+    blocks: u32,
+    blocks_free: u32,
+    blocks_reserved: u32,
+    groups: u32,
+    inode_bytes: u16,
+    inodes: u32,
+    inodes_free: u32,
+    /// What a mount would be put together from, unless told otherwise.
+    stack: String,
+    guarantees: Guarantees,
+}
+
+impl<'a> Ext2Info<'a> {
+    fn new(path: &'a Path, sup: ext2::SuperInfo) -> Self {
+        let stack = Stack::new("ext2", Mode::default());
+        let replay = sup.features.iter().any(|name| name == "needs_recovery");
+        Self {
+            path,
+            r#type: "ext2",
+            revision: sup.revision,
+            uuid: image::uuid(&sup.uuid),
+            label: String::from_utf8_lossy(&sup.label).into_owned(),
+            state: match (sup.errors, sup.clean) {
+                (true, _) => "errors were found in it",
+                (false, _) if replay => "its journal must be replayed: a mount does it",
+                (false, true) => "clean",
+                (false, false) => "not unmounted cleanly",
+            },
+            features: sup.features,
+            read_only_because: sup.read_only,
+            size_bytes: u64::from(sup.blocks) * u64::from(sup.block_bytes),
+            block_bytes: sup.block_bytes,
+            blocks: sup.blocks,
+            blocks_free: sup.free_blocks,
+            blocks_reserved: sup.reserved_blocks,
+            groups: sup.groups,
+            inode_bytes: sup.inode_bytes,
+            inodes: sup.inodes,
+            inodes_free: sup.free_inodes,
+            guarantees: ext2::mount::guarantees(&stack),
+            stack: stack.to_string(),
+        }
+    }
+
+    fn lines(&self) -> Vec<(&'static str, String)> {
+        let size = size::display(self.size_bytes);
+        let free = size::display(u64::from(self.blocks_free) * u64::from(self.block_bytes));
+        let mut lines = vec![
+            ("path", self.path.display().to_string()),
+            (
+                "type",
+                format!("{}, revision {}", self.r#type, self.revision),
+            ),
+            ("UUID", self.uuid.clone()),
+            ("label", self.label.clone()),
+            ("features", self.features.join(" ")),
+            ("state", self.state.to_string()),
+            (
+                "size",
+                format!("{size}, {} blocks of {}", self.blocks, self.block_bytes),
+            ),
+            (
+                "free",
+                format!(
+                    "{free}, {} blocks, {} for the super-user only",
+                    self.blocks_free, self.blocks_reserved
+                ),
+            ),
+            (
+                "inodes",
+                format!(
+                    "{} of {} bytes, {} free",
+                    self.inodes, self.inode_bytes, self.inodes_free
+                ),
+            ),
+            ("stack", format!("a mount would use {}", self.stack)),
+        ];
+        if !self.read_only_because.is_empty() {
+            let why = self.read_only_because.join(" ");
+            lines.push(("read-only", format!("because of {why}")));
+        }
+        lines
+    }
 }
 
 fn table_of(lines: Vec<(&str, String)>) -> String {

@@ -2,13 +2,15 @@
 
 use crate::engine::{Engine, Type};
 use crate::failure::{Failure, Outcome};
-use crate::{image, output, random, signature, size};
+use crate::{ext2fs, image, output, random, signature, size};
 use bpfs::format::{BLOCK, MIN_BLOCKS};
 use bpfs::{MkfsOptions, Mode};
+use medium::block::{BlockDevice, DeviceOptions, FileDevice};
 use medium::{Durability, Reserve, create_file};
 use rustix::process::{getgid, getuid};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use vfs::{Clock, SystemClock};
 
 /// Make a file system
@@ -38,6 +40,24 @@ pub struct Args {
     /// Commit mode until a mount chooses another: sp, sc, a, t, at, other, log
     #[arg(long, value_name = "MODE")]
     mode: Option<Mode>,
+    /// ext2: bytes in a block, 1024, 2048 or 4096; by default as mke2fs
+    #[arg(long, short = 'b', value_name = "BYTES")]
+    block_size: Option<u32>,
+    /// ext2: bytes of an inode, 128 or, for times in nanoseconds, 256
+    #[arg(long, short = 'I', value_name = "BYTES")]
+    inode_size: Option<u16>,
+    /// ext2: one inode for so many bytes of the file system
+    #[arg(long, short = 'i', value_name = "BYTES")]
+    bytes_per_inode: Option<u32>,
+    /// ext2: a name, of at most 16 bytes
+    #[arg(long, short = 'L', value_name = "NAME")]
+    label: Option<String>,
+    /// ext2: revision 0, without any features
+    #[arg(long)]
+    revision_0: bool,
+    /// ext2: make an internal journal; without it the first mount that wants one does
+    #[arg(long, short = 'j')]
+    journal: bool,
     /// Overwrite what PATH holds
     #[arg(long, short)]
     force: bool,
@@ -52,6 +72,8 @@ impl Args {
                 "the model lives in memory only; mount it with --type model",
             ));
         }
+        let ext2 = self.fs_type == Type::One(Engine::Ext2);
+        self.check_options(ext2)?;
         let there = path.try_exists().map_err(|e| image::about(path, e))?;
         if there && !self.force {
             refuse_known(path)?;
@@ -62,7 +84,7 @@ impl Args {
             None if there => Ok(()),
             None => Err(image::about(path, "not there; --size makes it")),
         };
-        let made = made.and_then(|()| self.format());
+        let made = made.and_then(|()| if ext2 { self.run_ext2() } else { self.format() });
         if made.is_err() && !there {
             // What is left is of no use. It may never have been made.
             let _ = std::fs::remove_file(path);
@@ -122,14 +144,69 @@ impl Args {
         }
     }
 
+    /// Options of the other type are mistakes.
+    fn check_options(&self, ext2: bool) -> Result<(), Failure> {
+        let of_ext2 = self.block_size.is_some()
+            || self.inode_size.is_some()
+            || self.bytes_per_inode.is_some()
+            || self.label.is_some()
+            || self.revision_0
+            || self.journal;
+        match ext2 {
+            true if self.mode.is_some() => Err(Failure::new(
+                "--mode is for bpfs; of ext2, each mount chooses (-o mode=)",
+            )),
+            false if of_ext2 => Err(Failure::new(
+                "blocks, inodes, label, revision and journal are for --type ext2",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn run_ext2(&self) -> Outcome {
+        let path = &self.path;
+        let failed = |e: ext2::Error| image::about(path, e);
+        let device = |block_bytes| {
+            FileDevice::open(path, block_bytes, &DeviceOptions::default()).map_err(Failure::new)
+        };
+        let mut options = ext2::MkfsOptions::for_size(device(1024)?.geometry().bytes());
+        if self.revision_0 {
+            options = options.revision_0();
+        }
+        options.block_bytes = self.block_size.unwrap_or(options.block_bytes);
+        options.inode_bytes = self.inode_size.unwrap_or(options.inode_bytes);
+        if let Some(bytes) = self.bytes_per_inode {
+            options.inodes = ext2::Inodes::BytesPer(bytes);
+        }
+        let label = self.label.as_deref().unwrap_or("").as_bytes();
+        let room = options.label.get_mut(..label.len());
+        room.ok_or_else(|| Failure::new("the label has more than 16 bytes"))?
+            .copy_from_slice(label);
+        (options.uid, options.gid) = (getuid().as_raw(), getgid().as_raw());
+        (options.uuid, options.now) = (new_uuid()?, SystemClock.now());
+        let disk: Arc<dyn BlockDevice> = Arc::new(device(options.block_bytes)?);
+        ext2::mkfs(&*disk, &options).map_err(failed)?;
+        if self.journal {
+            let added = ext2::mount::add_journal(&disk, None, Arc::new(SystemClock));
+            added.map_err(|e| ext2fs::named(path, &e))?;
+        }
+        let info = ext2::probe(&*disk).map_err(failed)?;
+        output::print(format!(
+            "{}: ext2, {}, blocks of {}, {} inodes of {}, UUID {}\n",
+            path.display(),
+            size::display(u64::from(info.blocks) * u64::from(info.block_bytes)),
+            info.block_bytes,
+            info.inodes,
+            info.inode_bytes,
+            image::uuid(&info.uuid)
+        ))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
     fn options(&self) -> Result<MkfsOptions, Failure> {
         let defaults = MkfsOptions::default();
-        let mut uuid = random::bytes::<16>()?;
-        // Version 4 (random), variant 1, as RFC 9562 marks them.
-        uuid[6] = uuid[6] & 0x0f | 0x40;
-        uuid[8] = uuid[8] & 0x3f | 0x80;
         Ok(MkfsOptions {
-            uuid,
+            uuid: new_uuid()?,
             mode: self.mode.unwrap_or(defaults.mode),
             uid: getuid().as_raw(),
             gid: getgid().as_raw(),
@@ -137,6 +214,14 @@ impl Args {
             ..defaults
         })
     }
+}
+
+/// A random identity: version 4, variant 1, as RFC 9562 marks them.
+fn new_uuid() -> Result<[u8; 16], Failure> {
+    let mut uuid = random::bytes::<16>()?;
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    Ok(uuid)
 }
 
 /// Refuses to overwrite what is known.

@@ -5,6 +5,7 @@ pub mod completions;
 pub mod crash;
 pub mod dump;
 pub mod fsck;
+pub mod graph;
 pub mod guarantees;
 pub mod info;
 pub mod manpages;

@@ -2,11 +2,11 @@
 
 use crate::engine::{Engine, Type};
 use crate::failure::{Failure, Outcome, code};
-use crate::image;
 use crate::mount::options::Options;
 use crate::mount::power_cut::{Spec, Switch};
-use crate::mount::serve::{Opened, serve};
+use crate::mount::serve::{Close, Opened, serve};
 use crate::mount::{daemon, facts, table};
+use crate::{ext2fs, image};
 use bpfs::format::BLOCK;
 use bpfs::{Bpfs, Mode, SuperInfo};
 use medium::{Durability, EffectiveDurability, Latency, LatencyModel, MappedPmem, Pmem};
@@ -32,12 +32,16 @@ pub struct Args {
     /// Mount options, separated by commas
     ///
     /// ro, rw, allow_other, nosuid, nodev, noexec, noatime, relatime, strictatime,
-    /// mode=M, durability=D, fsname=NAME, threads=N, remount. Options that concern only
-    /// mount(8) and fstab(5), such as nofail, _netdev and x-*, are ignored. A remount
-    /// changes ro, nosuid, nodev, noexec and noatime; the others need an unmount.
+    /// mode=M, durability=D, fsname=NAME, threads=N, remount. Of bpfs, M is a commit mode.
+    /// Of ext2, M is async, softupdates (the usual one), journal-metadata, journal-ordered
+    /// or journal, and there are also cache=SIZE (memory for blocks), dirty=SIZE (memory for
+    /// changed blocks), commit=SECONDS (the age at which changes are written back),
+    /// stack=STACK and unsafe-no-flush. Options that concern only mount(8) and fstab(5),
+    /// such as nofail, _netdev and x-*, are ignored. A remount changes ro, nosuid, nodev,
+    /// noexec and noatime; the others need an unmount.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
-    /// The type: bpfs or model; by default what the image holds
+    /// The type: bpfs, ext2 or model; by default what the image holds
     #[arg(
         long = "type",
         short = 't',
@@ -53,6 +57,20 @@ pub struct Args {
     /// of this program only), msync (survives power failures on any disk, slowly)
     #[arg(long, value_name = "D")]
     durability: Option<Durability>,
+    /// What ext2 is put together from, such as 'uhfs > ext2 > journal(full, internal) >
+    /// cache(256M, wave=1024) > disk'
+    ///
+    /// Reads from the front end down to the device. Before the cache there may be trace
+    /// (logs every change), then async (drops the order of changes) or journal(metadata,
+    /// ordered or full; internal or external=PATH; commit=TIME); with neither it is soft
+    /// updates. cache has SIZE, dirty=SIZE, wave=BLOCKS, interval=TIME or never,
+    /// durable=auto, flush, fua or unsafe, optimise=none, hard, overlap or both. disk has
+    /// io=auto, uring or pwrite, direct=auto, on or off, and unsafe-no-flush.
+    #[arg(long, value_name = "STACK")]
+    stack: Option<String>,
+    /// Use an ext2 image also where flushing does not work: a crash can leave anything
+    #[arg(long)]
+    unsafe_no_flush: bool,
     /// End as if the power had failed: at SIGUSR1, at a fence, behind a store or in a call
     ///
     /// The image is left in a state that a power failure at that moment could have left,
@@ -139,7 +157,8 @@ impl Args {
                 "mode",
                 options
                     .mode
-                    .is_some_and(|m| !is("mode", m.to_string().into())),
+                    .as_ref()
+                    .is_some_and(|m| !is("mode", m.as_str().into())),
             ),
             (
                 "threads",
@@ -156,6 +175,7 @@ impl Args {
             ("--simulate-power-cut", self.simulate_power_cut.is_some()),
             ("--emulate-latency", self.emulate_latency.is_some()),
             ("--log", self.log.is_some()),
+            ("the stack", self.stack.is_some() || options.changes_stack()),
         ];
         match changes.into_iter().find(|(_, changes)| *changes) {
             Some((name, _)) => {
@@ -167,11 +187,25 @@ impl Args {
     }
 
     fn open(&self, options: &Options) -> Result<Opened, Failure> {
-        match self.fs_type {
-            Type::One(Engine::Model) => Ok(model(options)),
-            // The only type that is stored anywhere, so far.
-            Type::One(Engine::Bpfs) | Type::Any => self.open_bpfs(options),
+        match self.fs_type.engine(&self.image)? {
+            Engine::Model => Ok(model(options)),
+            Engine::Bpfs => self.open_bpfs(options),
+            Engine::Ext2 => self.open_ext2(options),
         }
+    }
+
+    fn open_ext2(&self, options: &Options) -> Result<Opened, Failure> {
+        let simulated = self.simulate_power_cut.is_some() || self.emulate_latency.is_some();
+        if simulated || self.durability.or(options.durability).is_some() {
+            return Err(Failure::new(
+                "ext2 has no durability=, --simulate-power-cut and --emulate-latency: these are \
+                 for persistent memory",
+            ));
+        }
+        let path = self.image.canonicalize();
+        let path = path.map_err(|e| image::about(&self.image, e))?;
+        let stack = ext2fs::stack(options, self.stack.as_deref(), self.unsafe_no_flush)?;
+        ext2fs::open(&path, &stack, options)
     }
 
     fn open_bpfs(&self, options: &Options) -> Result<Opened, Failure> {
@@ -185,7 +219,7 @@ impl Args {
             image::open(&path, durability)?
         };
         let header = image::probe(&path, &pm)?;
-        let mode = options.mode.unwrap_or(header.mode);
+        let mode = bpfs_mode(options)?.unwrap_or(header.mode);
         let effective = pm.durability();
         let mut notes = vec![
             format!("type: bpfs, mode {mode}"),
@@ -201,6 +235,8 @@ impl Args {
             (bpfs(pm, &path, options)?, None)
         };
         Ok(Opened {
+            close: synced(&fs),
+            draw: None,
             fs,
             source: path.display().to_string(),
             durability: Some(effective),
@@ -242,7 +278,7 @@ fn bpfs<P: Pmem + 'static>(
     };
     let mount = bpfs::MountOptions {
         read_only: options.read_only,
-        mode: options.mode,
+        mode: bpfs_mode(options)?,
         atime,
         ..bpfs::MountOptions::default()
     };
@@ -278,13 +314,28 @@ fn is_in_force(asked: Durability, in_force: Option<EffectiveDurability>) -> bool
     }
 }
 
+/// The commit mode that `mode=` names.
+fn bpfs_mode(options: &Options) -> Result<Option<bpfs::Mode>, Failure> {
+    let parsed = options.mode.as_deref().map(str::parse).transpose();
+    parsed.map_err(|e| Failure::new(format_args!("mount option 'mode': {e}")))
+}
+
+/// Closes a file system that needs no more than a sync.
+fn synced(fs: &Arc<dyn FileSystem>) -> Close {
+    let fs = Arc::clone(fs);
+    Box::new(move || fs.sync().map_err(|e| e.to_string()))
+}
+
 fn model(options: &Options) -> Opened {
     let fs = ModelFs::new(ModelOptions {
         atime: options.atime,
         ..ModelOptions::default()
     });
+    let fs: Arc<dyn FileSystem> = Arc::new(fs);
     Opened {
-        fs: Arc::new(fs),
+        close: synced(&fs),
+        draw: None,
+        fs,
         source: "none".into(),
         durability: None,
         about: Map::from_iter([("type".into(), "model".into())]),

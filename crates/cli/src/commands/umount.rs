@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::mount::table;
 use fuse::Unmounter;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, fsync, open};
+use rustix::fs::{FlockOperation, Mode, OFlags, XattrFlags, flock, open, setxattr};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -75,14 +75,12 @@ impl Args {
     }
 }
 
-/// Asks the server whether all is well: nobody else hears what it finds at its end. A
-/// server that is dead, or serves others only, is not asked.
+/// Has the server make everything durable, and asks whether all is well: nobody else hears
+/// what it finds at its end. A server that serves others only is not asked, nor is a dead one.
 fn sync(dir: &Path) -> Result<(), Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    match open(dir, flags, Mode::empty()) {
-        Ok(root) => fsync(root),
-        Err(Errno::IO) => Err(Errno::IO),
-        Err(_) => Ok(()),
+    match setxattr(dir, fuse::SYNC_XATTR, b"", XattrFlags::empty()) {
+        Err(e @ (Errno::IO | Errno::NOSPC | Errno::ROFS)) => Err(e),
+        _ => Ok(()),
     }
 }
 

@@ -1,7 +1,8 @@
 //! The `-o` options of mount(8) and ours.
 
-use bpfs::Mode;
+use crate::size;
 use medium::Durability;
+use std::time::Duration;
 use vfs::Atime;
 
 /// What the options ask for.
@@ -21,8 +22,20 @@ pub struct Options {
     pub noexec: bool,
     /// `noatime`, `relatime`, `strictatime`.
     pub atime: Atime,
-    /// `mode=`: the commit mode of BPFS.
-    pub mode: Option<Mode>,
+    /// `mode=`: the commit mode of BPFS, or how ext2 keeps order.
+    pub mode: Option<String>,
+    /// `stack=`: what ext2 is put together from.
+    pub stack: Option<String>,
+    /// `cache=`: memory for blocks, in bytes.
+    pub cache: Option<u64>,
+    /// `dirty=`: memory for changed blocks, in bytes.
+    pub dirty: Option<u64>,
+    /// `commit=`: the age in seconds at which changes are written back.
+    pub commit: Option<Duration>,
+    /// `unsafe-no-flush`.
+    pub unsafe_no_flush: bool,
+    /// `sync` or `dirsync`.
+    pub sync: bool,
     /// `durability=`.
     pub durability: Option<Durability>,
     /// `fsname=`: what the mount table shows as the source.
@@ -42,13 +55,22 @@ impl Options {
         sloppy: bool,
     ) -> Result<Self, String> {
         let mut options = Self::default();
-        for option in lists.into_iter().flat_map(|list| list.split(',')) {
+        for option in lists.into_iter().flat_map(split) {
             let known = options.set_flag(option) || options.set_value(option)? || ignored(option);
             if !known && !sloppy {
                 return Err(format!("mount option '{option}' is unknown"));
             }
         }
         Ok(options)
+    }
+
+    /// Whether anything is set that a server is started with, the mode apart.
+    pub fn changes_stack(&self) -> bool {
+        self.stack.is_some()
+            || self.cache.is_some()
+            || self.dirty.is_some()
+            || self.commit.is_some()
+            || self.unsafe_no_flush
     }
 
     fn set_flag(&mut self, option: &str) -> bool {
@@ -65,6 +87,9 @@ impl Options {
             "exec" => self.noexec = false,
             "user" | "users" => (self.nosuid, self.nodev, self.noexec) = (true, true, true),
             "owner" | "group" => (self.nosuid, self.nodev) = (true, true),
+            "unsafe-no-flush" => self.unsafe_no_flush = true,
+            "sync" | "dirsync" => self.sync = true,
+            "async" => self.sync = false,
             "noatime" => self.atime = Atime::Never,
             "atime" | "relatime" | "nostrictatime" => self.atime = Atime::Relative,
             "strictatime" | "norelatime" => self.atime = Atime::Strict,
@@ -79,7 +104,14 @@ impl Options {
         };
         let wrong = |why: &dyn std::fmt::Display| format!("mount option '{option}': {why}");
         match name {
-            "mode" => self.mode = Some(value.parse().map_err(|e| wrong(&e))?),
+            "mode" => self.mode = Some(value.to_owned()),
+            "stack" => self.stack = Some(value.trim_matches('"').to_owned()),
+            "cache" => self.cache = Some(size::parse(value).map_err(|e| wrong(&e))?),
+            "dirty" => self.dirty = Some(size::parse(value).map_err(|e| wrong(&e))?),
+            "commit" => match value.parse() {
+                Ok(seconds @ 1..=86_400) => self.commit = Some(Duration::from_secs(seconds)),
+                _ => return Err(wrong(&"a number of seconds from 1 to 86400 is needed")),
+            },
             "durability" => self.durability = Some(value.parse().map_err(|e| wrong(&e))?),
             "fsname" => self.fsname = Some(value.to_owned()),
             "threads" => match value.parse() {
@@ -90,6 +122,20 @@ impl Options {
         }
         Ok(true)
     }
+}
+
+/// Splits at the commas that are neither in quotes nor in parentheses.
+fn split(list: &str) -> impl Iterator<Item = &str> {
+    let (mut quoted, mut depth) = (false, 0_u32);
+    list.split(move |c| {
+        match c {
+            '"' => quoted = !quoted,
+            '(' if !quoted => depth += 1,
+            ')' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && !quoted && depth == 0
+    })
 }
 
 /// Options that others act on, that are always in force, or that mean nothing here.
@@ -109,10 +155,6 @@ fn ignored(option: &str) -> bool {
         "_netdev",
         "silent",
         "loud",
-        // Every call is as synchronous as it can be.
-        "sync",
-        "async",
-        "dirsync",
         "lazytime",
         "nolazytime",
         "diratime",
@@ -174,6 +216,19 @@ mod tests {
         assert_eq!(options.durability, Some(Durability::Msync));
         assert_eq!(options.fsname.as_deref(), Some("a=b"));
         assert_eq!(options.threads, Some(3));
+    }
+
+    #[test]
+    fn a_stack_may_have_commas() {
+        let stack = "uhfs > ext2 > journal(full, internal) > cache(8M, wave=8) > disk";
+        let options = parse(&format!("ro,stack={stack},noatime")).unwrap();
+        assert_eq!(options.stack.as_deref(), Some(stack));
+        assert!(options.read_only && options.atime == Atime::Never);
+        let options = parse("stack=\"a,b\",commit=7,cache=1M").unwrap();
+        assert_eq!(options.stack.as_deref(), Some("a,b"));
+        assert_eq!(options.commit, Some(Duration::from_secs(7)));
+        assert_eq!(options.cache, Some(1 << 20));
+        assert!(parse("commit=0").is_err());
     }
 
     #[test]

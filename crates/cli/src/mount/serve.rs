@@ -8,7 +8,7 @@ use fuse::{Mount, MountOptions, Unmounter};
 use medium::EffectiveDurability;
 use rustix::process::geteuid;
 use serde_json::{Map, Value, json};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::path::Path;
 use std::process::ExitCode;
@@ -30,7 +30,17 @@ pub struct Opened {
     pub notes: Vec<String>,
     /// Cuts the power of the medium, if that is to be simulated.
     pub switch: Option<Switch>,
+    /// Unmounts in good order, when nobody uses it any more.
+    pub close: Close,
+    /// Draws what is not durable yet, at SIGUSR2.
+    pub draw: Option<Draw>,
 }
+
+/// See [`Opened::close`]. The error is one line.
+pub type Close = Box<dyn FnOnce() -> Result<(), String>>;
+
+/// See [`Opened::draw`]. The error is one line.
+pub type Draw = Box<dyn Fn() -> Result<(), String> + Send>;
 
 /// Mounts `opened` on `dir` and serves it until it is unmounted or a signal ends it.
 ///
@@ -38,8 +48,9 @@ pub struct Opened {
 pub fn serve(opened: Opened, dir: &Path, options: &Options, log: Option<&Path>) -> Outcome {
     let failed = |e: &dyn std::fmt::Display| Failure::new(e).with_code(code::MOUNT_FAILED);
     // Caught from before the mount on, so that no signal can leave a dead one behind.
-    // SIGUSR1 too, which would end a server that simulates nothing.
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1]).map_err(|e| failed(&e))?;
+    // SIGUSR1 and SIGUSR2 too, which would end a server that has no use for them.
+    let signals = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2];
+    let signals = Signals::new(signals).map_err(|e| failed(&e))?;
     let Opened {
         fs,
         source,
@@ -47,6 +58,8 @@ pub fn serve(opened: Opened, dir: &Path, options: &Options, log: Option<&Path>) 
         mut about,
         notes,
         switch,
+        close,
+        draw,
     } = opened;
     about.insert("guarantees".into(), json!(fs.guarantees()));
     about.extend(options.threads.map(|n| ("threads".into(), n.into())));
@@ -67,8 +80,13 @@ pub fn serve(opened: Opened, dir: &Path, options: &Options, log: Option<&Path>) 
     if let Some(switch) = &switch {
         switch.clone().watch(unmounter.clone());
     }
-    let (signalled_fs, signalled_switch) = (Arc::clone(&fs), switch.clone());
-    thread::spawn(move || on_signals(signals, &unmounter, &*signalled_fs, signalled_switch));
+    let on_signal = OnSignal {
+        unmounter,
+        fs,
+        switch: switch.clone(),
+        draw,
+    };
+    thread::spawn(move || on_signal.serve(signals));
     mount.serve().map_err(|e| failed(&e))?;
     if switch.is_some_and(|s| s.is_cut()) {
         // The watch is about to end the process.
@@ -76,12 +94,9 @@ pub fn serve(opened: Opened, dir: &Path, options: &Options, log: Option<&Path>) 
             thread::park();
         }
     }
-    let synced = fs.sync();
-    synced.map_err(|e| {
-        failed(&format_args!(
-            "{}: the last sync failed: {e}",
-            dir.display()
-        ))
+    close().map_err(|e| {
+        let e = format_args!("{}: not everything could be stored: {e}", dir.display());
+        failed(&e)
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -114,37 +129,52 @@ fn kernel_options(
     }
 }
 
-/// SIGUSR1 cuts the power, if that is to be simulated. The other signals unmount, which ends the server in good
-/// order. If the mount is in use it is taken out of the tree all the same, and the server
-/// ends under its users: nothing that has returned to them is lost by that.
-fn on_signals(
-    mut signals: Signals,
-    unmounter: &Unmounter,
-    fs: &dyn FileSystem,
+/// SIGUSR1 cuts the power and SIGUSR2 draws, where there is such a thing. The other signals unmount, which ends the server
+/// in good order. If the mount is in use it is taken out of the tree all the same, and the
+/// server ends under its users, after a last sync.
+struct OnSignal {
+    unmounter: Unmounter,
+    fs: Arc<dyn FileSystem>,
     switch: Option<Switch>,
-) {
-    for signal in signals.forever() {
-        if signal == SIGUSR1 {
-            if let Some(switch) = &switch {
-                switch.cut();
-            }
-            continue;
-        }
-        match unmounter.unmount() {
-            Ok(()) => return,
-            Err(fuse::Error::Busy { dir }) => {
-                tracing::warn!("signal {signal}: {} is in use, and ends now", dir.display());
-                let detached = unmounter.detach();
-                let synced = fs.sync();
-                if let Err(e) = detached {
-                    tracing::error!("{e}");
+    draw: Option<Draw>,
+}
+
+impl OnSignal {
+    fn serve(self, mut signals: Signals) {
+        for signal in signals.forever() {
+            match (signal, &self.switch, &self.draw) {
+                (SIGUSR1, Some(switch), _) => switch.cut(),
+                (SIGUSR1, None, _) | (SIGUSR2, _, None) => {}
+                (SIGUSR2, _, Some(draw)) => {
+                    if let Err(e) = draw() {
+                        tracing::error!("{e}");
+                    }
                 }
-                if let Err(e) = synced {
-                    tracing::error!("{}: the last sync failed: {e}", dir.display());
-                }
-                std::process::exit(0);
+                _ => match self.unmounter.unmount() {
+                    Ok(()) => return,
+                    Err(fuse::Error::Busy { dir }) => {
+                        tracing::warn!(
+                            "signal {signal}: {} is in use, and ends now",
+                            dir.display()
+                        );
+                        self.end(&dir);
+                    }
+                    Err(e) => tracing::error!("signal {signal}: {e}"),
+                },
             }
-            Err(e) => tracing::error!("signal {signal}: {e}"),
         }
+    }
+
+    /// Ends the server of a mount that is in use.
+    fn end(&self, dir: &Path) -> ! {
+        let detached = self.unmounter.detach();
+        let synced = self.fs.sync();
+        if let Err(e) = detached {
+            tracing::error!("{e}");
+        }
+        if let Err(e) = &synced {
+            tracing::error!("{}: the last sync failed: {e}", dir.display());
+        }
+        std::process::exit(i32::from(synced.is_err()))
     }
 }

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::Model;
+use crate::state::StatePmem;
+use medium::recording::Event;
 use medium::{MemoryPmem, Pmem, Recording};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -12,8 +14,8 @@ struct Protocol<F> {
     outcomes: BTreeSet<u64>,
 }
 
-impl<F: FnMut(&StatePmem) -> Result<u64, String>> Judge for Protocol<F> {
-    fn judge(&mut self, pm: &Arc<StatePmem>, _tail: Policy) -> Verdict {
+impl<F: FnMut(&StatePmem) -> Result<u64, String>> Judge<StatePmem> for Protocol<F> {
+    fn judge(&mut self, pm: &Arc<StatePmem>, _tail: Policy) -> Verdict<Event> {
         pm.record();
         let result = (self.recover)(pm);
         let (decisions, trace) = (pm.decisions(), pm.recorded());
@@ -63,7 +65,7 @@ fn explore_with(
     let mut judge = Protocol { recover, outcomes };
     let mut tally = Tally::default();
     let mut walk = Walk {
-        pm: &pm,
+        medium: &pm,
         judge: &mut judge,
         limits,
         tally: &mut tally,

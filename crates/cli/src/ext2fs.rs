@@ -1,0 +1,155 @@
+//! ext2 behind the commands: which stack, opened how, told about how.
+
+use crate::failure::Failure;
+use crate::image::about;
+use crate::mount::options::Options;
+use crate::mount::serve::Opened;
+use ext2::{Devices, MountOptions, Mounted};
+use medium::block::BlockDevice;
+use patch::draw::Drawing;
+use patch::stack::{Mode, Module, Stack};
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The stack that the options ask for.
+///
+/// # Errors
+/// What is wrong with it, or which options contradict each other.
+pub fn stack(
+    options: &Options,
+    stack: Option<&str>,
+    unsafe_no_flush: bool,
+) -> Result<Stack, Failure> {
+    if options.sync {
+        return Err(Failure::new(
+            "mount option 'sync': ext2 here is durable at fsync only; leave it out",
+        ));
+    }
+    let named = stack.or(options.stack.as_deref());
+    let mut stack = match (named, options.mode.as_deref()) {
+        (Some(_), Some(_)) => {
+            return Err(Failure::new("mode= and a stack exclude each other"));
+        }
+        (Some(stack), None) => stack
+            .parse()
+            .map_err(|e| Failure::new(format_args!("stack: {e}")))?,
+        (None, mode) => {
+            let mode = mode.map_or(Ok(Mode::default()), str::parse);
+            let mode = mode.map_err(|e| Failure::new(format_args!("mount option 'mode': {e}")))?;
+            Stack::new("ext2", mode)
+        }
+    };
+    stack.disk.unsafe_no_flush |= unsafe_no_flush || options.unsafe_no_flush;
+    if let Some(bytes) = options.cache {
+        stack.cache.bytes = bytes;
+    }
+    stack.cache.dirty_bytes = options.dirty.or(stack.cache.dirty_bytes);
+    if let Some(commit) = options.commit {
+        stack.cache.interval = Some(commit);
+        if let Module::Journal(journal) = &mut stack.module {
+            journal.commit = commit;
+        }
+    }
+    // What was set apart is checked with the rest.
+    let checked: Result<Stack, _> = stack.to_string().parse();
+    checked.map_err(|e| Failure::new(format_args!("stack: {e}")))
+}
+
+/// Opens the image, an absolute path, for a mount.
+///
+/// # Errors
+/// [`ext2::MountError`], with the path.
+pub fn open(path: &Path, stack: &Stack, options: &Options) -> Result<Opened, Failure> {
+    let devices = Devices::open(path, stack, options.read_only).map_err(|e| named(path, &e))?;
+    let mut notes = vec![
+        format!("type: ext2, mode {}", stack.mode()),
+        format!("stack: {stack}"),
+    ];
+    notes.extend(tearing(stack, &*devices.disk));
+    let picture = beside(path);
+    notes.push(format!(
+        "graph: kill -USR2 {} draws what is not durable yet as {}",
+        std::process::id(),
+        picture.display()
+    ));
+    let mount = MountOptions {
+        read_only: options.read_only,
+        atime: options.atime,
+        ..MountOptions::default()
+    };
+    let mounted = ext2::mount(stack, devices, &mount).map_err(|e| named(path, &e))?;
+    let mounted = Arc::new(mounted);
+    let drawn = Arc::clone(&mounted);
+    let log_path = path.to_owned();
+    Ok(Opened {
+        fs: mounted.file_system().clone(),
+        source: path.display().to_string(),
+        durability: None,
+        about: told(stack, &mounted, &picture),
+        notes,
+        switch: None,
+        close: Box::new(move || {
+            let closed = mounted.close();
+            closed.map_err(|e| format!("{}: {e}", log_path.display()))
+        }),
+        draw: Some(Box::new(move || {
+            let svg = drawing(&drawn).svg();
+            std::fs::write(&picture, svg).map_err(|e| format!("{}: {e}", picture.display()))
+        })),
+    })
+}
+
+/// What the mount tells of itself, under the names that `info` shows.
+fn told(stack: &Stack, mounted: &Mounted, picture: &Path) -> Map<String, Value> {
+    let geometry = mounted.disk().geometry();
+    let told = [
+        ("type", json!("ext2")),
+        ("mode", json!(stack.mode().to_string())),
+        ("stack", json!(stack.to_string())),
+        ("size_bytes", json!(geometry.bytes())),
+        ("block_bytes", json!(geometry.block_bytes)),
+        ("blocks", json!(geometry.blocks)),
+        ("graph", json!(picture)),
+    ];
+    told.map(|(name, value)| (name.into(), value))
+        .into_iter()
+        .collect()
+}
+
+/// The graph of what is mounted, its blocks named.
+pub fn drawing(mounted: &Mounted) -> Drawing {
+    let mut drawing = mounted.cache().draw();
+    let fs = mounted.file_system();
+    drawing.name_blocks(|device, lba| match device {
+        0 => fs.low().describe(medium::block::Lba(lba)),
+        _ => Some("log".into()),
+    });
+    drawing
+}
+
+/// Where the picture of a mounted image goes.
+pub fn beside(image: &Path) -> PathBuf {
+    let mut name = image.as_os_str().to_owned();
+    name.push(".graph.svg");
+    name.into()
+}
+
+/// Errors that do not name the file get its name.
+pub fn named(path: &Path, e: &ext2::MountError) -> Failure {
+    match e {
+        ext2::MountError::Open(e) => Failure::new(e),
+        e => about(path, e),
+    }
+}
+
+/// What soft updates need of a device, and this one does not promise.
+fn tearing(stack: &Stack, disk: &dyn BlockDevice) -> Option<String> {
+    let (atomic, block) = (disk.persistence().atomic_bytes, disk.geometry().block_bytes);
+    (stack.mode() == Mode::SoftUpdates && atomic < block).then(|| {
+        format!(
+            "note: a power failure may tear blocks of {block} bytes: the device promises \
+             {atomic}; journal modes repair that"
+        )
+    })
+}

@@ -1,0 +1,481 @@
+//! A block device in a crash state.
+//!
+//! # What is guaranteed
+//!
+//! A [`StateDevice`] holds the durable blocks of a device and, for each block, the writes
+//! that were issued and are not durable. A crash leaves each block as it is durably or as
+//! one of those writes left it, blocks independent of each other: so the crash states at a
+//! moment are all prefixes of completions, all subsets of what is under way, and never a
+//! later write to a block on top of a lost earlier one. Where the device may tear a block,
+//! each write may also be there in part, in units of [`Persistence::atomic_bytes`].
+//!
+//! A write is durable once a flush that began after its completion has ended, or once it
+//! completed with force unit access, which says nothing about other writes.
+//!
+//! Blocks are shared, so a state costs some pointers, and each change goes to an undo log.
+
+use crate::choice::{Choices, Policy, mix};
+use crate::sabotage::{Sabotage, hit};
+use crate::walk::CrashState;
+use hashbrown::HashMap;
+use medium::block::{
+    BlockDevice, BlockError, BlockEvent, Buffer, Completion, EventId, Geometry, Lba, Persistence,
+    Write,
+};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What a block holds, with its hash; 0 for what is written after a crash.
+#[derive(Debug, Clone)]
+struct Content {
+    data: Arc<Buffer>,
+    hash: u64,
+}
+
+impl Content {
+    fn new(data: Arc<Buffer>) -> Self {
+        let hash = xxh3_64(&data);
+        Self { data, hash }
+    }
+}
+
+/// A write that is not durable.
+#[derive(Debug, Clone)]
+struct Version {
+    id: EventId,
+    completed: bool,
+    durable: bool,
+    content: Content,
+}
+
+struct Undo {
+    cell: u32,
+    old: Content,
+    hashed: bool,
+}
+
+#[derive(Default)]
+struct Inner {
+    blocks: Vec<Content>,
+    pending: BTreeMap<u32, Vec<Version>>,
+    /// What the flushes under way cover.
+    covered: HashMap<EventId, Vec<EventId>>,
+    choices: Choices,
+    undo: Vec<Undo>,
+    /// Where an evaluation's part of the undo log begins.
+    floor: usize,
+    /// Hash of the blocks, without what was written after the crash.
+    hash: u64,
+    /// Completions that nobody has taken.
+    done: VecDeque<Completion>,
+}
+
+/// What [`StateDevice::enter`] saved.
+pub(crate) struct Level {
+    pending: BTreeMap<u32, Vec<Version>>,
+    covered: HashMap<EventId, Vec<EventId>>,
+    choices: Choices,
+    floor: usize,
+}
+
+/// See the module.
+pub(crate) struct StateDevice {
+    geometry: Geometry,
+    atomic_bytes: usize,
+    inner: Mutex<Inner>,
+}
+
+/// Most blocks of which pairs are tried where there are too many states.
+const PAIRED: usize = 24;
+/// Random subsets tried there.
+const RANDOM: u64 = 256;
+
+impl StateDevice {
+    /// A device that holds `image` durably.
+    pub(crate) fn new(image: &[u8], block_bytes: u32, atomic_bytes: u32) -> Self {
+        let blocks = image.chunks_exact(block_bytes as usize);
+        let blocks: Vec<Content> = blocks
+            .map(|bytes| Content::new(Arc::new(Buffer::from_slice(bytes))))
+            .collect();
+        Self {
+            geometry: Geometry {
+                block_bytes,
+                blocks: blocks.len() as u64,
+            },
+            atomic_bytes: atomic_bytes as usize,
+            inner: Mutex::new(Inner {
+                blocks,
+                ..Inner::default()
+            }),
+        }
+    }
+
+    /// Back to the image at the very start, with nothing pending.
+    pub(crate) fn reset(&self) {
+        let mut inner = self.inner.lock();
+        inner.undo_to(0);
+        *inner = Inner {
+            blocks: std::mem::take(&mut inner.blocks),
+            ..Inner::default()
+        };
+    }
+
+    /// Parts into which a block can be torn.
+    fn parts(&self) -> usize {
+        self.geometry.block_bytes as usize / self.atomic_bytes
+    }
+
+    /// How many ways there are to tear a write: a part at the front, at the back, or all
+    /// but one part in the middle.
+    fn tears(&self) -> usize {
+        let parts = self.parts();
+        2 * (parts - 1) + parts.saturating_sub(2)
+    }
+
+    fn choices(&self, versions: usize) -> usize {
+        1 + versions * (1 + self.tears())
+    }
+
+    /// What choice number `choice` leaves in a block: first the whole versions, the durable
+    /// one before them, then the torn ones.
+    fn content(&self, durable: &Content, versions: &[Version], choice: usize) -> Content {
+        let whole = |n: usize| match n.checked_sub(1) {
+            None => durable.clone(),
+            Some(at) => versions[at].content.clone(),
+        };
+        let Some(torn) = choice.checked_sub(versions.len() + 1) else {
+            return whole(choice);
+        };
+        let (at, tear) = (torn / self.tears(), torn % self.tears());
+        let (old, new) = (whole(at), whole(at + 1));
+        let (parts, unit) = (self.parts(), self.atomic_bytes);
+        let is_new = |part: usize| match tear.checked_sub(parts - 1) {
+            None => part <= tear,
+            Some(back) if back < parts - 1 => part > back,
+            Some(hole) => part != hole - (parts - 1) + 1,
+        };
+        let mut data = Buffer::clone(&old.data);
+        for part in (0..parts).filter(|part| is_new(*part)) {
+            let range = part * unit..(part + 1) * unit;
+            data[range.clone()].copy_from_slice(&new.data[range]);
+        }
+        Content::new(Arc::new(data))
+    }
+}
+
+impl Inner {
+    fn put(&mut self, cell: u32, new: Content, hashed: bool) {
+        let new_hash = new.hash;
+        let old = std::mem::replace(&mut self.blocks[cell as usize], new);
+        if hashed {
+            self.hash ^= mix(u64::from(cell), old.hash) ^ mix(u64::from(cell), new_hash);
+        }
+        self.undo.push(Undo { cell, old, hashed });
+    }
+
+    fn undo_to(&mut self, to: usize) {
+        while self.undo.len() > to {
+            let Some(Undo { cell, old, hashed }) = self.undo.pop() else {
+                return;
+            };
+            let old_hash = old.hash;
+            let new = std::mem::replace(&mut self.blocks[cell as usize], old);
+            if hashed {
+                self.hash ^= mix(u64::from(cell), old_hash) ^ mix(u64::from(cell), new.hash);
+            }
+        }
+    }
+
+    /// Makes a write durable, and with it those to the same block before it.
+    fn make_durable(&mut self, id: EventId) {
+        let Some((&cell, at)) = self.pending.iter().find_map(|(cell, versions)| {
+            let at = versions.iter().position(|v| v.id == id)?;
+            Some((cell, at))
+        }) else {
+            return;
+        };
+        let mut versions = self.pending.remove(&cell).unwrap_or_default();
+        let later = versions.split_off(at + 1);
+        if let Some(last) = versions.pop() {
+            self.put(cell, last.content, true);
+        }
+        if !later.is_empty() {
+            self.pending.insert(cell, later);
+        }
+    }
+
+    fn version(&mut self, id: EventId) -> Option<&mut Version> {
+        self.pending.values_mut().flatten().find(|v| v.id == id)
+    }
+
+    /// What a flush that begins now covers.
+    fn coverable(&self) -> Vec<EventId> {
+        let issued = hit(Sabotage::FlushCoversIssued);
+        let versions = self.pending.values().flatten();
+        let covered = versions.filter(|v| v.completed || issued);
+        covered.map(|v| v.id).collect()
+    }
+}
+
+impl CrashState for StateDevice {
+    type Event = BlockEvent;
+    type Level = Level;
+
+    fn narrows(&self, event: &BlockEvent) -> bool {
+        match event {
+            BlockEvent::FlushEnded { ok, .. } => *ok,
+            BlockEvent::Completed { id, ok } => {
+                *ok && self.inner.lock().version(*id).is_some_and(|v| v.durable)
+            }
+            _ => false,
+        }
+    }
+
+    fn apply(&self, event: &BlockEvent) {
+        let mut inner = self.inner.lock();
+        match event {
+            BlockEvent::Issued {
+                id,
+                lba,
+                data,
+                durable,
+            } => {
+                let version = Version {
+                    id: *id,
+                    completed: false,
+                    durable: *durable,
+                    content: Content::new(data.clone()),
+                };
+                inner.pending.entry(lba.0 as u32).or_default().push(version);
+            }
+            BlockEvent::Completed { id, ok: true } => {
+                let Some(version) = inner.version(*id) else {
+                    return;
+                };
+                version.completed = true;
+                if version.durable {
+                    inner.make_durable(*id);
+                }
+            }
+            BlockEvent::FlushBegun { id } => {
+                let covered = inner.coverable();
+                inner.covered.insert(*id, covered);
+            }
+            BlockEvent::FlushEnded { id, ok } => {
+                let covered = inner.covered.remove(id).unwrap_or_default();
+                for id in covered.into_iter().filter(|_| *ok) {
+                    inner.make_durable(id);
+                }
+            }
+            // A write that failed stays in doubt; what is discarded is not looked at.
+            BlockEvent::Completed { ok: false, .. }
+            | BlockEvent::Discarded { .. }
+            | BlockEvent::Mark(_) => {}
+        }
+    }
+
+    fn keep(&self) {
+        let mut inner = self.inner.lock();
+        inner.floor = inner.undo.len();
+    }
+
+    fn point_key(&self) -> u64 {
+        let inner = self.inner.lock();
+        inner
+            .pending
+            .iter()
+            .fold(inner.hash, |h, (cell, versions)| {
+                let versions = versions.iter();
+                let of_cell = versions.fold(u64::from(*cell), |h, v| mix(h, v.content.hash));
+                mix(h, of_cell)
+            })
+    }
+
+    fn is_crowded(&self, leaves: usize) -> bool {
+        let inner = self.inner.lock();
+        let choices = inner.pending.values().map(|v| self.choices(v.len()));
+        let states = choices.fold(1usize, usize::saturating_mul);
+        states > leaves || hit(Sabotage::PrefixesOnly)
+    }
+
+    fn start(&self, path: &[u32], policy: Policy) {
+        self.inner.lock().choices.start(path, policy);
+    }
+
+    fn next_path(&self) -> bool {
+        self.inner.lock().choices.next_path()
+    }
+
+    fn settle(&self) -> Option<u64> {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let pending = std::mem::take(&mut inner.pending);
+        for (cell, versions) in &pending {
+            let all = versions.len() as u32;
+            let choices = self.choices(versions.len()) as u32;
+            let numbers: Vec<u64> = versions.iter().map(|v| v.id).collect();
+            let by = |policy: Policy| policy.pick(*cell, all, choices, &numbers);
+            let choice = inner.choices.take(*cell, choices, by);
+            if choice > 0 {
+                let durable = &inner.blocks[*cell as usize];
+                let content = self.content(durable, versions, choice);
+                inner.put(*cell, content, true);
+            }
+        }
+        inner.pending = pending;
+        Some(inner.hash)
+    }
+
+    fn rollback(&self) {
+        let mut inner = self.inner.lock();
+        let floor = inner.floor;
+        inner.undo_to(floor);
+        inner.choices.end();
+        inner.done.clear();
+    }
+
+    fn decisions(&self) -> Vec<(u32, u32)> {
+        self.inner.lock().choices.decisions()
+    }
+
+    fn hash(&self) -> u64 {
+        self.inner.lock().hash
+    }
+
+    fn enter(&self, decisions: &[(u32, u32)]) -> Level {
+        let mut inner = self.inner.lock();
+        let choices = std::mem::take(&mut inner.choices);
+        let floor = inner.floor;
+        drop(inner);
+        let path: Vec<u32> = decisions.iter().map(|(_, choice)| *choice).collect();
+        self.start(&path, Policy::None);
+        let _ = self.settle();
+        let mut inner = self.inner.lock();
+        inner.choices = Choices::default();
+        inner.floor = inner.undo.len();
+        Level {
+            pending: std::mem::take(&mut inner.pending),
+            covered: std::mem::take(&mut inner.covered),
+            choices,
+            floor,
+        }
+    }
+
+    fn leave(&self, level: Level) {
+        let mut inner = self.inner.lock();
+        inner.undo_to(level.floor);
+        inner.pending = level.pending;
+        inner.covered = level.covered;
+        inner.choices = level.choices;
+        inner.floor = level.floor;
+    }
+
+    /// At most two blocks written, at most two lost, the first and the last writes, and
+    /// random subsets.
+    fn samples(&self, _most: usize, seed: u64) -> Vec<Policy> {
+        let inner = self.inner.lock();
+        let mut numbers: Vec<u64> = inner.pending.values().flatten().map(|v| v.id).collect();
+        numbers.sort_unstable();
+        let first = numbers.iter().map(|n| Policy::Before(*n));
+        if hit(Sabotage::PrefixesOnly) {
+            return [Policy::All].into_iter().chain(first).collect();
+        }
+        let last = numbers.iter().map(|n| Policy::Since(*n));
+        let mut cells: Vec<u32> = inner.pending.keys().copied().collect();
+        // Keep a seeded choice of the blocks, spread over all of them.
+        cells.sort_by_key(|cell| mix(seed, u64::from(*cell)));
+        let paired = &cells[..cells.len().min(PAIRED)];
+        let pairs = paired
+            .iter()
+            .enumerate()
+            .flat_map(|(i, a)| paired[..i].iter().map(move |b| (*a, *b)));
+        let singles = cells.iter().map(|a| (*a, *a));
+        let few = singles
+            .chain(pairs)
+            .flat_map(|(a, b)| [Policy::Only(a, b), Policy::AllBut(a, b)]);
+        let random = (0..RANDOM).map(|i| Policy::Random(mix(seed, i)));
+        let all = [Policy::All].into_iter();
+        all.chain(first)
+            .chain(last)
+            .chain(few)
+            .chain(random)
+            .collect()
+    }
+}
+
+/// What runs on the state: writes are there at once, completions come one by one.
+impl BlockDevice for StateDevice {
+    fn name(&self) -> &str {
+        "crash state"
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn persistence(&self) -> Persistence {
+        Persistence {
+            atomic_bytes: self.atomic_bytes as u32,
+            volatile_cache: true,
+            durable_writes: true,
+        }
+    }
+
+    fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
+        let block_bytes = self.geometry.block_bytes as usize;
+        let device = || Arc::from(self.name());
+        if !buf.len().is_multiple_of(block_bytes) {
+            return Err(BlockError::Length {
+                device: device(),
+                len: buf.len(),
+                block_bytes: self.geometry.block_bytes,
+            });
+        }
+        let inner = self.inner.lock();
+        for (lba, bytes) in (lba.0..).zip(buf.chunks_exact_mut(block_bytes)) {
+            let block = inner.blocks.get(lba as usize);
+            let block = block.ok_or_else(|| self.beyond(Lba(lba)))?;
+            bytes.copy_from_slice(&block.data);
+        }
+        Ok(())
+    }
+
+    fn submit(&self, writes: Vec<Write>) {
+        let mut inner = self.inner.lock();
+        for Write { tag, lba, data, .. } in writes {
+            let result = if lba.0 < self.geometry.blocks {
+                inner.put(lba.0 as u32, Content { data, hash: 0 }, false);
+                Ok(())
+            } else {
+                Err(self.beyond(lba))
+            };
+            inner.done.push_back(Completion { tag, result });
+        }
+    }
+
+    fn reap(&self, min: usize) -> Vec<Completion> {
+        let mut inner = self.inner.lock();
+        let count = min.max(1).min(inner.done.len());
+        inner.done.drain(..count).collect()
+    }
+
+    fn flush(&self) -> Result<(), BlockError> {
+        Ok(())
+    }
+
+    fn discard(&self, _lba: Lba, _blocks: u64) -> Result<(), BlockError> {
+        Ok(())
+    }
+}
+
+impl StateDevice {
+    fn beyond(&self, lba: Lba) -> BlockError {
+        BlockError::OutOfRange {
+            device: Arc::from(self.name()),
+            lba,
+            blocks: self.geometry.blocks,
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! What a crash may leave on a block device, and whether it is fit for use.
+//!
+//! - B1. The checker finds no more than leaks, before recovery under soft updates; after
+//!   it, nothing at all in a journaled file system.
+//! - B2. It opens.
+//! - B3. What callers see is allowed: under soft updates by the rules of [`super::soft`];
+//!   in a journaled file system it equals the state after some operation since the last
+//!   sync. Of that, metadata journals promise the metadata; ordered ones also that data
+//!   is no older than the metadata and no one else's.
+//! - B4. It takes a write to every file, a new file, and the deletion of everything; synced,
+//!   B1 holds again.
+
+use super::device::StateDevice;
+use super::soft::{Allowed, Floors, Known, bytes_fit};
+use super::world::{Pieces, World};
+use crate::BlockSystem;
+use crate::choice::{Policy, mix};
+use crate::oracle::{Expected, RECOVERY_TIME, panic_text, same_content, use_up};
+use crate::walk::{Judge, Recovery, Verdict};
+use medium::block::{BlockDevice, BlockEvent, RecordingDevice};
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use vfs::check::Severity;
+use vfs::{
+    Atomicity, Cookie, Ctx, Errno, FileSystem, FileType, Guarantees, Ino, ManualClock, Ordering,
+    Snapshot,
+};
+
+/// What a file system promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Promise {
+    Soft,
+    Journal(Data),
+}
+
+/// What a journaled file system promises of data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Data {
+    Nothing,
+    /// Written before the metadata that points to it.
+    Ordered,
+    /// As metadata.
+    Whole,
+}
+
+impl Promise {
+    pub fn of(g: &Guarantees) -> Self {
+        let ordered = |o: Ordering| o >= Ordering::PerThread;
+        if g.metadata_atomic < Atomicity::Call || !ordered(g.metadata_ordered) {
+            return Self::Soft;
+        }
+        Self::Journal(match ordered(g.data_ordered) {
+            true if g.data_atomic >= Atomicity::Call => Data::Whole,
+            true => Data::Ordered,
+            false => Data::Nothing,
+        })
+    }
+
+    /// The worst that the checker may find.
+    fn worst(self) -> Option<Severity> {
+        (self == Self::Soft).then_some(Severity::Leak)
+    }
+}
+
+/// A state after an operation: as callers see it, and inode by inode.
+pub(super) struct Past {
+    pub expected: Expected,
+    pub known: Known,
+}
+
+/// Judges crash states against the states from `floors` to `newest`.
+pub(super) struct BlockJudge<'a> {
+    pub system: &'a BlockSystem,
+    pub promise: Promise,
+    pub past: &'a [Past],
+    pub floors: &'a Floors,
+    pub newest: usize,
+}
+
+#[derive(Default)]
+struct Seen {
+    outcome: u64,
+    recovery: Option<Recovery<BlockEvent>>,
+}
+
+impl Judge<StateDevice> for BlockJudge<'_> {
+    fn judge(&mut self, device: &Arc<StateDevice>, _tail: Policy) -> Verdict<BlockEvent> {
+        let mut seen = Seen::default();
+        let result = catch_unwind(AssertUnwindSafe(|| self.evaluate(device, &mut seen)));
+        let wrong = result.unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic))));
+        Verdict {
+            wrong: wrong.err(),
+            outcome: seen.outcome,
+            recovery: seen.recovery,
+        }
+    }
+
+    fn demands(&self) -> u64 {
+        let files = self.floors.files.iter();
+        let files = files.fold(0, |h, (file, floor)| mix(h, mix(file.0, *floor as u64)));
+        mix(mix(self.floors.all as u64, self.newest as u64), files)
+    }
+}
+
+impl BlockJudge<'_> {
+    fn evaluate(&self, device: &Arc<StateDevice>, seen: &mut Seen) -> Result<(), String> {
+        if self.promise == Promise::Soft {
+            self.sound(&**device, "before recovery")?;
+        }
+        let decisions = crate::walk::CrashState::decisions(&**device);
+        let recorded = Arc::new(RecordingDevice::new(device.clone()));
+        let clock = Arc::new(ManualClock::new(RECOVERY_TIME, 1));
+        let opened = self.system.open_still(recorded.clone(), clock, WAVE);
+        let trace = recorded.take();
+        let is_write = |e: &BlockEvent| matches!(e, BlockEvent::Issued { .. });
+        if trace.iter().any(is_write) {
+            seen.recovery = Some(Recovery { decisions, trace });
+        }
+        let fs = opened.map_err(|e| format!("does not open: {e}"))?.fs;
+        match self.promise {
+            Promise::Soft => self.soft(&*fs)?,
+            Promise::Journal(data) => self.journaled(&*fs, data, seen)?,
+        }
+        audit(&*fs, "after recovery")?;
+        fs.sync().map_err(|e| format!("sync after recovery: {e}"))?;
+        self.sound(&*recorded, "after recovery")?;
+        match self.promise {
+            Promise::Soft => use_world(&*fs)?,
+            Promise::Journal(_) => {
+                let snapshot = Snapshot::take(&*fs).map_err(|e| e.to_string())?;
+                use_up(&*fs, &snapshot)?;
+            }
+        }
+        let gone = "after deleting everything";
+        audit(&*fs, gone)?;
+        fs.sync().map_err(|e| format!("sync {gone}: {e}"))?;
+        self.sound(&*recorded, gone)
+    }
+
+    /// B1.
+    fn sound(&self, device: &(dyn BlockDevice + 'static), when: &str) -> Result<(), String> {
+        let report = self.system.check(device);
+        let bad = |f: &&vfs::check::Finding| Some(f.severity) > self.promise.worst();
+        match report.findings.iter().find(bad) {
+            Some(finding) => Err(format!("checker {when}: {finding}")),
+            None => Ok(()),
+        }
+    }
+
+    fn soft(&self, fs: &dyn FileSystem) -> Result<(), String> {
+        let seen = World::read(fs)?;
+        let states: Vec<&Known> = self.past.iter().map(|past| &past.known).collect();
+        let allowed = Allowed {
+            states: &states,
+            floors: self.floors,
+            newest: self.newest,
+        };
+        allowed.violated_by(&seen).map_or(Ok(()), Err)
+    }
+
+    /// B3 for a journal.
+    fn journaled(&self, fs: &dyn FileSystem, data: Data, seen: &mut Seen) -> Result<(), String> {
+        let snapshot = Snapshot::take(fs).map_err(|e| format!("cannot be read: {e}"))?;
+        seen.outcome = snapshot.hash() as u64;
+        let window = self.floors.all..=self.newest;
+        if data == Data::Whole {
+            let same = |past: &Past| {
+                let then = &past.expected.snapshot;
+                same_content(&snapshot, then) && snapshot.same_times(then)
+            };
+            return match self.past[window].iter().any(same) {
+                true => Ok(()),
+                false => Err(self.differs(&snapshot)),
+            };
+        }
+        let world = World::read(fs)?;
+        let mut wrong = None;
+        for state in window.rev() {
+            if !same_metadata(&snapshot, &self.past[state].expected.snapshot) {
+                continue;
+            }
+            match self.data_fits(&world, state, data) {
+                Ok(()) => return Ok(()),
+                Err(e) => wrong = Some(e),
+            }
+        }
+        Err(wrong.unwrap_or_else(|| self.differs(&snapshot)))
+    }
+
+    /// Data with the metadata of `state` may be newer, and nothing else.
+    fn data_fits(&self, world: &World, state: usize, data: Data) -> Result<(), String> {
+        if data == Data::Nothing {
+            return Ok(());
+        }
+        for (ino, inode) in &world.nodes {
+            let file = self.past[state].known.files.get(ino);
+            let since = self.past[state..=self.newest]
+                .iter()
+                .map(|past| &past.known);
+            let same = since.filter(|known| known.files.get(ino) == file);
+            let then: Vec<&Pieces> = same.map(|known| &known.world.nodes[ino].data).collect();
+            bytes_fit(&inode.data, &then, false).map_err(|e| format!("inode {ino}: {e}"))?;
+        }
+        Ok(())
+    }
+
+    fn differs(&self, seen: &Snapshot) -> String {
+        let oldest = &self.past[self.floors.all].expected.snapshot;
+        let newest = &self.past[self.newest].expected.snapshot;
+        let (mut from_old, mut from_new) = (oldest.diff(seen), newest.diff(seen));
+        if from_old.is_empty() {
+            from_old = oldest.diff_times(seen);
+        }
+        if from_new.is_empty() {
+            from_new = newest.diff_times(seen);
+        }
+        format!(
+            "the state after no operation since the last sync: from that: {}; from the newest: {}",
+            from_old.join("; "),
+            from_new.join("; ")
+        )
+    }
+}
+
+/// Most blocks on their way at a time after a recovery.
+const WAVE: usize = 1024;
+
+fn same_metadata(a: &Snapshot, b: &Snapshot) -> bool {
+    a.len() == b.len()
+        && a.iter()
+            .zip(b.iter())
+            .all(|((path, node, times), (p, n, t))| {
+                let of = |node: &vfs::snapshot::Node| vfs::snapshot::Node {
+                    content: match node.kind {
+                        FileType::Regular => vfs::snapshot::Content::None,
+                        _ => node.content.clone(),
+                    },
+                    ..node.clone()
+                };
+                path == p && times == t && of(node) == of(n)
+            })
+}
+
+pub(super) fn audit(fs: &dyn FileSystem, when: &str) -> Result<(), String> {
+    match fs.audit().first() {
+        Some(first) => Err(format!("audit {when}: {first}")),
+        None => Ok(()),
+    }
+}
+
+/// B4 where a directory may have two names.
+fn use_world(fs: &dyn FileSystem) -> Result<(), String> {
+    let cx = Ctx::root();
+    let world = World::read(fs)?;
+    let full = |e: Errno| matches!(e, Errno::NOSPC | Errno::FBIG);
+    for (ino, inode) in &world.nodes {
+        if inode.attr.kind == FileType::Regular {
+            let written = fs.write(&cx, *ino, inode.attr.size, b"written after the crash");
+            if let Err(e) = written
+                && !full(e)
+            {
+                return Err(format!("write to inode {ino}: {e}"));
+            }
+        }
+    }
+    match fs.create(&cx, Ino::ROOT, b"made-after-the-crash", 0o600) {
+        Ok(attr) => fs.forget(attr.ino, 1),
+        Err(e) if full(e) => {}
+        Err(e) => return Err(format!("create: {e}")),
+    }
+    delete(fs, Ino::ROOT, &mut HashSet::new())
+}
+
+fn delete(fs: &dyn FileSystem, dir: Ino, done: &mut HashSet<Ino>) -> Result<(), String> {
+    let cx = Ctx::root();
+    let mut names = Vec::new();
+    let listed = fs.readdir(&cx, dir, Cookie(0), &mut |entry| {
+        if !matches!(entry.name, b"." | b"..") {
+            names.push((entry.name.to_vec(), entry.ino, entry.kind));
+        }
+        true
+    });
+    listed.map_err(|e| format!("list before deleting: {e}"))?;
+    for (name, ino, kind) in names {
+        let gone = if kind != FileType::Directory {
+            fs.unlink(&cx, dir, &name)
+        } else if done.insert(ino) {
+            delete(fs, ino, done)?;
+            fs.rmdir(&cx, dir, &name)
+        } else {
+            continue;
+        };
+        gone.map_err(|e| format!("delete {}: {e}", name.escape_ascii()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! When blocks leave the cache.
+
+use serde::Serialize;
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+
+/// When a script's changes are written back. All end with a sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Schedule {
+    /// By that sync.
+    Sync,
+    /// One wave after each operation.
+    Each,
+    /// After the last operation, block by block.
+    Ones,
+    /// After the last operation, two blocks at a time.
+    Twos,
+    /// After the last operation, in waves as large as they come.
+    Waves,
+}
+
+impl Schedule {
+    /// Every schedule.
+    pub const ALL: [Schedule; 5] = [
+        Schedule::Sync,
+        Schedule::Each,
+        Schedule::Ones,
+        Schedule::Twos,
+        Schedule::Waves,
+    ];
+
+    /// Most blocks in one wave.
+    pub(crate) fn wave(self) -> usize {
+        match self {
+            Schedule::Ones => 1,
+            Schedule::Twos => 2,
+            Schedule::Sync | Schedule::Each | Schedule::Waves => 1024,
+        }
+    }
+}
+
+impl Display for Schedule {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Schedule::Sync => "sync",
+            Schedule::Each => "each",
+            Schedule::Ones => "ones",
+            Schedule::Twos => "twos",
+            Schedule::Waves => "waves",
+        })
+    }
+}
+
+impl FromStr for Schedule {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let found = Schedule::ALL.into_iter().find(|x| x.to_string() == s);
+        found.ok_or_else(|| {
+            format!("`{s}` is not a schedule of write-back (sync, each, ones, twos, waves)")
+        })
+    }
+}

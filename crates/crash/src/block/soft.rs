@@ -1,0 +1,234 @@
+//! What soft updates promise of a recovered file system (the rules U1 to U4 of
+//! `lfs::universal`), against the states that were there after each operation.
+//!
+//! *Allowed states* are those from the last sync to the newest; for an inode that was
+//! synced by itself, those since then. An inode of what was recovered must be one and the
+//! same file in its attributes, its names and its data:
+//!
+//! - S1. A name means what it meant in an allowed state. It may be missing only if it was
+//!   in one of them (U1, U4).
+//! - S2. Kind, owner, mode, times, attributes, target are each those of an allowed state;
+//!   the size lies between the least and the greatest.
+//! - S3. Each byte of data is that of an allowed state, zero where there was none (U2).
+//! - S4. The link count is at least the number of names (U3).
+//! - S5. What had a name in all allowed states has one (U4).
+
+use super::world::{Inode, Pieces, World};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use vfs::{Attr, FileType, Ino, Timestamp};
+
+/// The state after an operation, and which file each inode number meant then.
+pub(super) struct Known {
+    pub world: World,
+    /// By inode number: a number that no other file ever has.
+    pub files: HashMap<Ino, Ino>,
+    /// When the operation ran.
+    pub at: Timestamp,
+}
+
+/// Since which state something was durable.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Floors {
+    /// Everything.
+    pub all: usize,
+    /// Single files.
+    pub files: BTreeMap<Ino, usize>,
+}
+
+/// The allowed states.
+pub(super) struct Allowed<'a> {
+    /// All states, from before the first operation on.
+    pub states: &'a [&'a Known],
+    pub floors: &'a Floors,
+    pub newest: usize,
+}
+
+/// One file in the states in which it may be found.
+struct Candidate<'a> {
+    file: Ino,
+    /// State and inode.
+    forms: Vec<(&'a Known, &'a Inode)>,
+    /// It did not exist in some allowed state.
+    born: bool,
+}
+
+impl Allowed<'_> {
+    fn oldest(&self, file: Ino) -> usize {
+        let own = self.floors.files.get(&file).copied().unwrap_or(0);
+        own.max(self.floors.all)
+    }
+
+    /// What is wrong with what was recovered, if anything.
+    pub fn violated_by(&self, seen: &World) -> Option<String> {
+        self.check(seen).err()
+    }
+
+    fn check(&self, seen: &World) -> Result<(), String> {
+        let links = seen.links();
+        let mut found = BTreeSet::new();
+        for (ino, inode) in &seen.nodes {
+            let mut wrong = format!("inode {ino} has a name, and never had one");
+            let mut fits = |candidate: &Candidate<'_>| {
+                let fit = candidate
+                    .fits(inode)
+                    .and_then(|()| self.names_fit(candidate, *ino, seen));
+                match fit {
+                    Ok(()) => true,
+                    Err(e) => {
+                        wrong = format!("inode {ino}: {e}");
+                        false
+                    }
+                }
+            };
+            let Some(candidate) = self.candidates(*ino).into_iter().find(|c| fits(c)) else {
+                return Err(wrong);
+            };
+            found.insert(candidate.file);
+            let (nlink, names) = (inode.attr.nlink, links[ino]);
+            if nlink < names {
+                return Err(format!("inode {ino} has {nlink} links and {names} names"));
+            }
+        }
+        self.nothing_lost(&found)
+    }
+
+    /// The files that an inode number may mean, with their states.
+    fn candidates(&self, ino: Ino) -> Vec<Candidate<'_>> {
+        let window = &self.states[self.floors.all..=self.newest];
+        let files: BTreeSet<Ino> = window
+            .iter()
+            .filter_map(|s| s.files.get(&ino))
+            .copied()
+            .collect();
+        let candidate = |file: Ino| {
+            let window = &self.states[self.oldest(file)..=self.newest];
+            let is_it = |s: &&&Known| s.files.get(&ino) == Some(&file);
+            let forms: Vec<_> = window
+                .iter()
+                .filter(is_it)
+                .map(|s| (*s, &s.world.nodes[&ino]))
+                .collect();
+            let born = forms.len() < window.len();
+            Candidate { file, forms, born }
+        };
+        let all = files.into_iter().map(candidate);
+        all.filter(|c| !c.forms.is_empty()).collect()
+    }
+
+    /// S1.
+    fn names_fit(&self, dir: &Candidate<'_>, ino: Ino, seen: &World) -> Result<(), String> {
+        let Some(names) = seen.names.get(&ino) else {
+            return Ok(());
+        };
+        let none = BTreeMap::new();
+        let then: Vec<&BTreeMap<Vec<u8>, Ino>> = (dir.forms.iter())
+            .map(|(state, _)| state.world.names.get(&ino).unwrap_or(&none))
+            .collect();
+        for (name, target) in names {
+            if !then.iter().any(|names| names.get(name) == Some(target)) {
+                let name = name.escape_ascii();
+                return Err(format!("the name {name} never meant inode {target}"));
+            }
+        }
+        let (first, rest) = then.split_first().ok_or("no state")?;
+        for name in first.keys().filter(|name| !names.contains_key(*name)) {
+            if !dir.born && rest.iter().all(|names| names.contains_key(name)) {
+                return Err(format!("the name {} is gone", name.escape_ascii()));
+            }
+        }
+        Ok(())
+    }
+
+    /// S5.
+    fn nothing_lost(&self, found: &BTreeSet<Ino>) -> Result<(), String> {
+        let window = &self.states[self.floors.all..=self.newest];
+        let named = |state: &&Known| state.files.values().copied().collect::<BTreeSet<Ino>>();
+        let mut always = window.iter().map(named);
+        let Some(first) = always.next() else {
+            return Ok(());
+        };
+        let always = always.fold(first, |all, now| &all & &now);
+        match always.difference(found).next() {
+            None => Ok(()),
+            Some(file) => Err(format!("file {file} has lost its last name")),
+        }
+    }
+}
+
+impl Candidate<'_> {
+    /// S2 and S3.
+    fn fits(&self, seen: &Inode) -> Result<(), String> {
+        let inodes = || self.forms.iter().map(|(_, inode)| *inode);
+        let one_of = |what: &str, of: fn(&Attr) -> u32| match inodes()
+            .any(|i| of(&i.attr) == of(&seen.attr))
+        {
+            true => Ok(()),
+            false => Err(format!("its {what} is {:o}", of(&seen.attr))),
+        };
+        one_of("kind", |a| a.kind.mode_bits())?;
+        one_of("mode", |a| a.perm)?;
+        one_of("owner", |a| a.uid)?;
+        one_of("group", |a| a.gid)?;
+        one_of("device number", |a| a.rdev)?;
+        self.times_fit(&seen.attr)?;
+        if seen.attr.kind == FileType::Regular {
+            let sizes = || inodes().map(|i| i.attr.size);
+            let least = sizes().min().filter(|_| !self.born).unwrap_or(0);
+            let size = seen.attr.size;
+            if size < least || Some(size) > sizes().max() {
+                return Err(format!("its size is {size}"));
+            }
+        }
+        if !inodes().any(|i| i.target == seen.target) {
+            return Err("its target is another".to_string());
+        }
+        let bare = self.born && seen.xattrs.is_empty();
+        if !bare && !inodes().any(|i| i.xattrs == seen.xattrs) {
+            return Err("its attributes are neither old nor new".to_string());
+        }
+        let data: Vec<&Pieces> = inodes().map(|i| &i.data).collect();
+        bytes_fit(&seen.data, &data, self.born)
+    }
+
+    fn times_fit(&self, seen: &Attr) -> Result<(), String> {
+        let is = |what: &str, of: fn(&Attr) -> Timestamp| {
+            let mut forms = self.forms.iter();
+            match forms.any(|(s, i)| of(&i.attr) == of(seen) || s.at == of(seen)) {
+                true => Ok(()),
+                false => Err(format!("its {what} is {}", of(seen).0)),
+            }
+        };
+        is("atime", |a| a.atime)?;
+        is("mtime", |a| a.mtime)?;
+        is("ctime", |a| a.ctime)
+    }
+}
+
+/// Whether each byte is as in one of `then`, or zero if `born`.
+pub(super) fn bytes_fit(seen: &Pieces, then: &[&Pieces], born: bool) -> Result<(), String> {
+    let numbers = seen
+        .keys()
+        .chain(then.iter().flat_map(|pieces| pieces.keys()));
+    let numbers: BTreeSet<u64> = numbers.copied().collect();
+    let zeros = vec![0; super::world::PIECE as usize];
+    for number in numbers {
+        let of = |pieces: &'_ &Pieces| pieces.get(&number).cloned();
+        let now = seen.get(&number).unwrap_or(&zeros);
+        let mut then: Vec<Vec<u8>> = then
+            .iter()
+            .map(|pieces| of(pieces).unwrap_or_else(|| zeros.clone()))
+            .collect();
+        if then.iter().any(|bytes| bytes == now) {
+            continue;
+        }
+        if born {
+            then.push(zeros.clone());
+        }
+        let strange = |at: &usize| !then.iter().any(|bytes| bytes[*at] == now[*at]);
+        if let Some(at) = (0..now.len()).find(strange) {
+            let off = number * super::world::PIECE + at as u64;
+            return Err(format!("byte {off} of its data was never {:#04x}", now[at]));
+        }
+    }
+    Ok(())
+}

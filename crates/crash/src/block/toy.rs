@@ -1,0 +1,242 @@
+//! The toy with its log on blocks: block 0 says where the log ends, twice, and the log
+//! fills the blocks from 1 on. Records gather in memory; a write-back stores the blocks that
+//! they changed, flushes, and then commits by the write of block 0.
+
+use crate::toy::{Log, Record, ToyBug, ToyFs};
+use medium::block::{BlockDevice, Buffer, Lba, Write};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use vfs::check::Report;
+use vfs::{CachedSystem, Clock, Durability, Errno, FileSystem, Still, System};
+
+const BLOCK: usize = 1024;
+const BLOCKS: u64 = 32;
+/// Where block 0 has the end of the log for the second time: in its last sector.
+const AGAIN: usize = BLOCK - 8;
+
+/// What is wrong with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BlockBug {
+    Nothing,
+    /// The commit is on its way together with the log.
+    CommitWithLog,
+    /// The flush between log and commit begins before the log's writes have completed.
+    FlushTooEarly,
+    /// The commit has force unit access, and the log is not flushed.
+    FuaForAll,
+    /// The commit is never made durable.
+    NotDurable,
+    /// A torn commit is trusted.
+    TornCommit,
+    /// Recovery stores the commit anew by way of an empty log.
+    RecoveryUnordered,
+}
+
+/// The toy as the explorer sees it.
+pub(super) struct BlockToy(pub BlockBug);
+
+impl System<dyn BlockDevice> for BlockToy {
+    fn id(&self) -> String {
+        format!("block-toy-{:?}", self.0)
+    }
+
+    fn image_bytes(&self) -> u64 {
+        BLOCKS * BLOCK as u64
+    }
+
+    fn format(&self, _: &dyn BlockDevice) -> Result<(), String> {
+        Ok(()) // zeros are an empty log
+    }
+
+    fn open(
+        &self,
+        device: Arc<dyn BlockDevice>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Box<dyn FileSystem>, String> {
+        self.open_still(device, clock, usize::MAX).map(|s| s.fs)
+    }
+
+    fn check(&self, _: &dyn BlockDevice) -> Report {
+        Report::default()
+    }
+}
+
+impl CachedSystem<dyn BlockDevice> for BlockToy {
+    fn block_bytes(&self) -> u32 {
+        BLOCK as u32
+    }
+
+    fn atomic_bytes(&self) -> u32 {
+        512
+    }
+
+    fn open_still(
+        &self,
+        device: Arc<dyn BlockDevice>,
+        clock: Arc<dyn Clock>,
+        _wave: usize,
+    ) -> Result<Still, String> {
+        let log = Arc::new(BlockLog {
+            bug: self.0,
+            device,
+            tail: Mutex::default(),
+        });
+        let fs = ToyFs::open(ToyBug::Nothing, Box::new(Shared(log.clone())), clock)?;
+        Ok(Still {
+            fs: Box::new(fs),
+            write_some: Box::new(move || log.write_back()),
+        })
+    }
+}
+
+#[derive(Default)]
+struct Tail {
+    log: Vec<u8>,
+    /// How much of it is stored.
+    stored: usize,
+}
+
+struct BlockLog {
+    bug: BlockBug,
+    device: Arc<dyn BlockDevice>,
+    tail: Mutex<Tail>,
+}
+
+impl BlockLog {
+    fn read(&self) -> Result<Vec<Record>, String> {
+        let mut all = vec![0; BLOCKS as usize * BLOCK];
+        let read = self.device.read(Lba(0), &mut all);
+        read.map_err(|e| e.to_string())?;
+        let end = |at: usize| {
+            all[at..at + 8]
+                .iter()
+                .rev()
+                .fold(0, |n, b| n << 8 | u64::from(*b))
+        };
+        let (end, again) = (end(0), end(AGAIN));
+        if end != again && self.bug == BlockBug::TornCommit {
+            return Err("the ends differ".to_string());
+        }
+        // Where a commit was torn, the smaller one is of the commit before.
+        let end = end.min(again) as usize;
+        if self.bug == BlockBug::RecoveryUnordered && end > 0 {
+            self.commit(0)?;
+            self.commit(end)?;
+        }
+        let log = all.get(BLOCK..BLOCK + end).ok_or("the end is damaged")?;
+        *self.tail.lock() = Tail {
+            log: log.to_vec(),
+            stored: end,
+        };
+        Record::decode(log)
+    }
+
+    /// The writes of the blocks that hold what is not stored.
+    fn body(&self, tail: &Tail) -> Vec<Write> {
+        let first = tail.stored / BLOCK;
+        let blocks = tail.log.chunks(BLOCK).enumerate().skip(first);
+        let write = |(n, bytes): (usize, &[u8])| {
+            let mut data = Buffer::zeroed(BLOCK);
+            data[..bytes.len()].copy_from_slice(bytes);
+            self.write(n as u64 + 1, data, false)
+        };
+        blocks.map(write).collect()
+    }
+
+    fn write(&self, lba: u64, data: Buffer, durable: bool) -> Write {
+        Write {
+            tag: lba,
+            lba: Lba(lba),
+            data: Arc::new(data),
+            durable,
+        }
+    }
+
+    fn header(&self, end: usize, durable: bool) -> Write {
+        let mut data = Buffer::zeroed(BLOCK);
+        data[..8].copy_from_slice(&(end as u64).to_le_bytes());
+        data[AGAIN..].copy_from_slice(&(end as u64).to_le_bytes());
+        self.write(0, data, durable)
+    }
+
+    fn finish(&self, mut count: usize) -> Result<(), String> {
+        while count > 0 {
+            for done in self.device.reap(count) {
+                done.result.map_err(|e| e.to_string())?;
+                count -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), String> {
+        self.device.flush().map_err(|e| e.to_string())
+    }
+
+    fn commit(&self, end: usize) -> Result<(), String> {
+        let durable = self.bug != BlockBug::NotDurable;
+        self.device.submit(vec![self.header(end, durable)]);
+        self.finish(1)
+    }
+
+    fn write_back(&self) -> Result<usize, String> {
+        let mut tail = self.tail.lock();
+        let end = tail.log.len();
+        if tail.stored == end {
+            return Ok(0);
+        }
+        let mut writes = self.body(&tail);
+        let count = writes.len();
+        tail.stored = end;
+        match self.bug {
+            BlockBug::CommitWithLog => {
+                writes.push(self.header(end, false));
+                self.device.submit(writes);
+                self.finish(count + 1)?;
+                self.flush()?;
+                return Ok(count + 1);
+            }
+            BlockBug::FlushTooEarly => {
+                self.device.submit(writes);
+                self.flush()?;
+                self.finish(count)?;
+            }
+            BlockBug::FuaForAll => {
+                self.device.submit(writes);
+                self.finish(count)?;
+            }
+            _ => {
+                self.device.submit(writes);
+                self.finish(count)?;
+                self.flush()?;
+            }
+        }
+        self.commit(end)?;
+        Ok(count + 1)
+    }
+}
+
+struct Shared(Arc<BlockLog>);
+
+impl Log for Shared {
+    fn durable(&self) -> Durability {
+        Durability::AtFsync
+    }
+
+    fn records(&self) -> Result<Vec<Record>, String> {
+        self.0.read()
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        self.0.tail.lock().log.len() as u64 + bytes <= (BLOCKS - 1) * BLOCK as u64
+    }
+
+    fn append(&self, record: &Record) -> vfs::Result<()> {
+        self.0.tail.lock().log.extend(record.encode());
+        Ok(())
+    }
+
+    fn sync(&self) -> vfs::Result<()> {
+        self.0.write_back().map(drop).map_err(|_| Errno::IO)
+    }
+}

@@ -1,0 +1,420 @@
+//! One script on one system and schedule: run, recorded, compared with the model, crashed.
+
+use super::Schedule;
+use super::device::StateDevice;
+use super::judge::{BlockJudge, Past, Promise, audit};
+use super::soft::{Floors, Known};
+use super::world::World;
+use crate::id::Spot;
+use crate::oracle::{Demand, Expected, panic_text, resolve};
+use crate::report::Options;
+use crate::sabotage::{Sabotage, hit};
+use crate::system::{BlockSystem, Failure, Subject};
+use crate::trial::time_of;
+use crate::walk::{CrashState, Limits, Tally, Walk, revisit};
+use medium::block::{BlockEvent, Geometry, MemoryDevice, RecordingDevice};
+use std::cell::Cell;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use vfs::script::{Op, Script, State, run_op};
+use vfs::{
+    Atime, Errno, FileSystem, ManualClock, ModelFs, ModelOptions, RenameFlags, Snapshot, Still,
+    Timestamp,
+};
+
+/// What scripts start from: an image, and the model in the same state.
+pub(crate) struct Start {
+    live: Arc<StateDevice>,
+    crashed: Arc<StateDevice>,
+    model: ModelFs,
+    clock: Arc<ManualClock>,
+}
+
+impl Start {
+    fn new(system: &BlockSystem, setup: &Script) -> Result<Self, String> {
+        let block_bytes = system.block_bytes();
+        let device = Arc::new(MemoryDevice::new(Geometry {
+            block_bytes,
+            blocks: system.image_bytes() / u64::from(block_bytes),
+        }));
+        system.format(&*device)?;
+        let clock = Arc::new(ManualClock::new(Timestamp(0), 0));
+        let model = ModelFs::new(ModelOptions {
+            clock: clock.clone(),
+            atime: Atime::Never,
+            ..ModelOptions::default()
+        });
+        let still = system.open_still(device.clone(), clock.clone(), 1024)?;
+        for op in &setup.ops {
+            let ours = run_op(&*still.fs, &mut State::default(), op);
+            let theirs = run_op(&model, &mut State::default(), op);
+            if (ours, theirs) != (Ok(()), Ok(())) {
+                return Err(format!("setup: {op}: gives {ours:?}, the model {theirs:?}"));
+            }
+        }
+        still.fs.sync().map_err(|e| format!("setup: sync: {e}"))?;
+        drop(still);
+        let state = || {
+            let atomic = system.atomic_bytes();
+            Arc::new(StateDevice::new(&device.bytes(), block_bytes, atomic))
+        };
+        Ok(Self {
+            live: state(),
+            crashed: state(),
+            model,
+            clock,
+        })
+    }
+}
+
+/// An operation with the write-back that followed it; the last is the sync at the end.
+struct Phase {
+    /// Where in the trace it ends.
+    end: usize,
+    /// The newest state that it can have brought about.
+    newest: usize,
+    /// What was durable before it, and after its return.
+    before: Floors,
+    after: Floors,
+}
+
+/// A script as it ran.
+struct Run<'a> {
+    system: &'a BlockSystem,
+    start: &'a Start,
+    promise: Promise,
+    trace: Vec<BlockEvent>,
+    phases: Vec<Phase>,
+    /// `past[i]` is the state before operation `i`.
+    past: Vec<Past>,
+    full: u64,
+}
+
+type Recorded = Arc<RecordingDevice<Arc<StateDevice>>>;
+
+impl<'a> Run<'a> {
+    fn record(
+        system: &'a BlockSystem,
+        start: &'a Start,
+        schedule: Schedule,
+        script: &Script,
+    ) -> Result<Self, Failure> {
+        let done = Cell::new(0);
+        let run = || Self::side_by_side(system, start, schedule, script, &done);
+        let result = catch_unwind(AssertUnwindSafe(run));
+        let result = result.unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic))));
+        result.map_err(|what| Failure {
+            op: done.get(),
+            spot: Spot::Live,
+            what,
+        })
+    }
+
+    fn side_by_side(
+        system: &'a BlockSystem,
+        start: &'a Start,
+        schedule: Schedule,
+        script: &Script,
+        done: &Cell<usize>,
+    ) -> Result<Self, String> {
+        start.live.reset();
+        let device = Arc::new(RecordingDevice::new(start.live.clone()));
+        start.clock.set(Timestamp(0));
+        let still = system.open_still(device.clone(), start.clock.clone(), schedule.wave())?;
+        let model = start.model.fork();
+        let (mut on_fs, mut on_model) = (State::default(), State::default());
+        let mut run = Self {
+            system,
+            start,
+            promise: Promise::of(&still.fs.guarantees()),
+            trace: Vec::new(),
+            phases: Vec::new(),
+            past: Vec::new(),
+            full: 0,
+        };
+        run.remember(&*still.fs, &model, Timestamp(0))?;
+        let mut floors = Floors::default();
+        for (i, op) in script.ops.iter().enumerate() {
+            done.set(i);
+            start.clock.set(time_of(i));
+            let ours = run_op(&*still.fs, &mut on_fs, op);
+            if refused(op, ours) {
+                run.full += u64::from(ours == Err(Errno::NOSPC));
+            } else {
+                let theirs = run_op(&model, &mut on_model, op);
+                if ours != theirs {
+                    return Err(format!("{op}: gives {ours:?}, the model {theirs:?}"));
+                }
+            }
+            if schedule == Schedule::Each {
+                (still.write_some)()?;
+            }
+            run.remember(&*still.fs, &model, time_of(i))?;
+            let mut after = floors.clone();
+            if ours.is_ok() {
+                run.raise(&mut after, op, i + 1);
+            }
+            run.close(
+                &device,
+                i + 1,
+                std::mem::replace(&mut floors, after.clone()),
+                after,
+            );
+        }
+        done.set(script.ops.len());
+        run.finish(&still, schedule, &device, floors)?;
+        Ok(run)
+    }
+
+    /// Writes everything back.
+    fn finish(
+        &mut self,
+        still: &Still,
+        schedule: Schedule,
+        device: &Recorded,
+        floors: Floors,
+    ) -> Result<(), String> {
+        if matches!(schedule, Schedule::Ones | Schedule::Twos | Schedule::Waves) {
+            while (still.write_some)()? > 0 {}
+        }
+        still.fs.sync().map_err(|e| format!("sync: {e}"))?;
+        let newest = self.past.len() - 1;
+        let after = Floors {
+            all: newest,
+            ..floors.clone()
+        };
+        self.close(device, newest, floors, after);
+        let report = self.system.check(&**device);
+        match report.findings.first() {
+            Some(first) => Err(format!("checker after a sync, without a crash: {first}")),
+            None => Ok(()),
+        }
+    }
+
+    fn close(&mut self, device: &Recorded, newest: usize, before: Floors, after: Floors) {
+        self.trace.append(&mut device.take());
+        self.phases.push(Phase {
+            end: self.trace.len(),
+            newest,
+            before,
+            after,
+        });
+    }
+
+    /// Notes the present state, after comparing it with the model's.
+    fn remember(
+        &mut self,
+        fs: &dyn FileSystem,
+        model: &ModelFs,
+        at: Timestamp,
+    ) -> Result<(), String> {
+        let expected = Expected::of(model)?;
+        let seen = Snapshot::take(fs).map_err(|e| format!("cannot be read: {e}"))?;
+        let demand = Demand {
+            states: std::slice::from_ref(&expected),
+            times_atomic: true,
+            now: Timestamp(0),
+        };
+        if let Some(wrong) = demand.violated_by(&seen) {
+            return Err(format!("without a crash: {wrong}"));
+        }
+        audit(fs, "without a crash")?;
+        let paths = expected.snapshot.iter().zip(&expected.inos);
+        let files = paths.map(|((path, ..), file)| Ok((resolve(fs, path)?, *file)));
+        let files: Result<_, Errno> = files.collect();
+        let known = Known {
+            world: World::read(fs)?,
+            files: files.map_err(|e| format!("without a crash: {e}"))?,
+            at,
+        };
+        self.past.push(Past { expected, known });
+        Ok(())
+    }
+
+    /// What a sync of one kind or the other has made durable.
+    fn raise(&self, floors: &mut Floors, op: &Op, state: usize) {
+        let path = match op {
+            Op::Sync => {
+                floors.all = state;
+                return;
+            }
+            Op::Fsync { path, .. } | Op::Fsyncdir { path } => path,
+            _ => return,
+        };
+        if self.promise != Promise::Soft {
+            // Ordered: all that came before is there as well.
+            floors.all = state;
+            return;
+        }
+        let past = &self.past[state].expected;
+        let path = format!("/{}", path.trim_matches('/'));
+        let at = past
+            .snapshot
+            .iter()
+            .position(|(p, ..)| p == path.as_bytes());
+        if let Some(at) = at {
+            floors.files.insert(past.inos[at], state);
+        }
+    }
+
+    fn device(&self) -> &Arc<StateDevice> {
+        self.start.crashed.reset();
+        &self.start.crashed
+    }
+
+    fn events(&self, phase: usize) -> Range<usize> {
+        let start = if phase == 0 {
+            0
+        } else {
+            self.phases[phase - 1].end
+        };
+        start..self.phases[phase].end
+    }
+
+    fn judge(&self, phase: usize, returned: bool) -> BlockJudge<'_> {
+        let Phase {
+            newest,
+            before,
+            after,
+            ..
+        } = &self.phases[phase];
+        BlockJudge {
+            system: self.system,
+            promise: self.promise,
+            past: &self.past,
+            floors: if returned { after } else { before },
+            newest: *newest,
+        }
+    }
+
+    fn crash(&self, limits: Limits, tally: &mut Tally) -> Result<(), Failure> {
+        let device = self.device();
+        (0..self.phases.len()).try_for_each(|phase| self.crash_in(phase, device, limits, tally))
+    }
+
+    fn crash_in(
+        &self,
+        phase: usize,
+        device: &Arc<StateDevice>,
+        limits: Limits,
+        tally: &mut Tally,
+    ) -> Result<(), Failure> {
+        let is_write = |e: &BlockEvent| matches!(e, BlockEvent::Issued { .. });
+        let last_write = self.trace.iter().rposition(is_write);
+        let mut walk = Walk {
+            medium: device,
+            judge: &mut self.judge(phase, false),
+            limits,
+            tally,
+            crashes: Vec::new(),
+        };
+        for i in self.events(phase) {
+            let event = &self.trace[i];
+            if device.narrows(event) {
+                walk.point(i).map_err(|found| Failure {
+                    op: phase,
+                    spot: Spot::In(found.place),
+                    what: found.what,
+                })?;
+            }
+            if last_write != Some(i) || !hit(Sabotage::LastWriteDropped) {
+                device.apply(event);
+            }
+        }
+        let Phase { before, after, .. } = &self.phases[phase];
+        if before == after || hit(Sabotage::FinalStateSkipped) {
+            return Ok(()); // nothing more is demanded than before the next event
+        }
+        let mut judge = self.judge(phase, true);
+        walk.judge = &mut judge;
+        walk.point(self.events(phase).end).map_err(|found| Failure {
+            op: phase,
+            spot: Spot::End(found.place),
+            what: found.what,
+        })
+    }
+
+    /// Visits one failure again; returns what is wrong there now.
+    fn again(&self, phase: usize, spot: &Spot) -> Result<Option<String>, String> {
+        if phase >= self.phases.len() {
+            return Err(format!("the script has no operation {phase}"));
+        }
+        let (place, returned) = match spot {
+            Spot::Live | Spot::Store(_) => return Ok(None),
+            Spot::In(place) => (place, false),
+            Spot::End(place) => (place, true),
+        };
+        let events = self.events(phase);
+        let mut place = place.clone();
+        let first = place.crashes.first_mut().ok_or("the id names no crash")?;
+        if returned {
+            // The end of the operation, wherever changed code has moved it.
+            first.event = events.end;
+        }
+        if !(events.start..=events.end).contains(&first.event) {
+            let event = first.event;
+            return Err(format!(
+                "event {event} is not in operation {phase} any more"
+            ));
+        }
+        let mut judge = self.judge(phase, returned);
+        revisit(self.device(), &self.trace, &place, &mut judge).map(|verdict| verdict.wrong)
+    }
+}
+
+/// Whether an operation was refused as the model would not: the test image is small, and
+/// names are exchanged only where operations are atomic.
+fn refused(op: &Op, result: vfs::Result<()>) -> bool {
+    let exchange = matches!(op, Op::Rename { flags, .. } if *flags == RenameFlags::EXCHANGE);
+    result == Err(Errno::NOSPC) || (exchange && result == Err(Errno::INVAL))
+}
+
+impl Subject for BlockSystem {
+    type Setting = Schedule;
+    type Start = Start;
+
+    fn name(&self) -> String {
+        self.id()
+    }
+
+    fn settings(options: &Options) -> Vec<Schedule> {
+        options.schedules.clone()
+    }
+
+    fn start(&self, _: Schedule, setup: &Script) -> Result<Start, String> {
+        Start::new(self, setup)
+    }
+
+    /// Visits the crash states of the whole script: what an operation does comes at the end.
+    fn trial(
+        &self,
+        start: &Start,
+        schedule: Schedule,
+        script: &Script,
+        _: Range<usize>,
+        limits: Limits,
+        tally: &mut Tally,
+    ) -> Result<(), Failure> {
+        let run = Run::record(self, start, schedule, script)?;
+        tally.full += run.full;
+        run.crash(limits, tally)
+    }
+
+    fn again(
+        &self,
+        start: &Start,
+        schedule: Schedule,
+        script: &Script,
+        op: usize,
+        spot: &Spot,
+    ) -> Result<Option<Failure>, String> {
+        let run = match Run::record(self, start, schedule, script) {
+            Err(failure) => return Ok(Some(failure)),
+            Ok(run) => run,
+        };
+        let what = run.again(op, spot)?;
+        let spot = spot.clone();
+        Ok(what.map(|what| Failure { op, spot, what }))
+    }
+}

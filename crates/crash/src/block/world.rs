@@ -1,0 +1,162 @@
+//! A file system as a graph of inodes: names, attributes and data, by inode number. It
+//! bears what a [`Snapshot`](vfs::Snapshot) refuses: a directory with two names.
+
+use std::collections::{BTreeMap, HashMap};
+use vfs::{Attr, Cookie, Ctx, Errno, FileSystem, FileType, Ino, SeekKind};
+
+/// Bytes of data that are kept together.
+pub(super) const PIECE: u64 = 1024;
+
+/// Pieces of a file that are not all zeros, by number.
+pub(super) type Pieces = BTreeMap<u64, Vec<u8>>;
+
+/// An inode.
+pub(super) struct Inode {
+    pub attr: Attr,
+    pub data: Pieces,
+    pub target: Vec<u8>,
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// All that can be reached from the root.
+#[derive(Default)]
+pub(super) struct World {
+    pub nodes: HashMap<Ino, Inode>,
+    /// The names in each directory, without `.` and `..`.
+    pub names: HashMap<Ino, BTreeMap<Vec<u8>, Ino>>,
+}
+
+impl World {
+    /// Reads all of a file system.
+    ///
+    /// # Errors
+    /// What cannot be read, or contradicts itself.
+    pub fn read(fs: &dyn FileSystem) -> Result<Self, String> {
+        let mut world = Self::default();
+        let root = fs.getattr(&Ctx::root(), Ino::ROOT);
+        let root = root.map_err(|e| format!("the root directory: {e}"))?;
+        world.nodes.insert(Ino::ROOT, inode(fs, root)?);
+        let mut left = vec![Ino::ROOT];
+        while let Some(dir) = left.pop() {
+            let names = world.directory(fs, dir, &mut left);
+            let names = names.map_err(|e| format!("directory {dir}: {e}"))?;
+            world.names.insert(dir, names);
+        }
+        Ok(world)
+    }
+
+    fn directory(
+        &mut self,
+        fs: &dyn FileSystem,
+        dir: Ino,
+        left: &mut Vec<Ino>,
+    ) -> Result<BTreeMap<Vec<u8>, Ino>, String> {
+        let cx = Ctx::root();
+        let mut names = BTreeMap::new();
+        let mut twice = false;
+        let listed = fs.readdir(&cx, dir, Cookie(0), &mut |entry| {
+            if !matches!(entry.name, b"." | b"..") {
+                let before = names.insert(entry.name.to_vec(), (entry.ino, entry.kind));
+                twice |= before.is_some();
+            }
+            true
+        });
+        listed.map_err(|e| format!("readdir: {e}"))?;
+        if twice {
+            return Err("a name is listed twice".to_string());
+        }
+        for (name, (ino, kind)) in &names {
+            let at = name.escape_ascii();
+            let attr = fs.lookup(&cx, dir, name);
+            let attr = attr.map_err(|e| format!("lookup of {at}: {e}"))?;
+            let node = (!self.nodes.contains_key(ino)).then(|| inode(fs, attr));
+            fs.forget(attr.ino, 1);
+            if attr.ino != *ino || attr.kind != *kind {
+                return Err(format!("{at} is listed as another inode than it is"));
+            }
+            if attr.nlink == 0 {
+                return Err(format!("{at} is a name of inode {ino}, which has no links"));
+            }
+            if let Some(node) = node {
+                if node
+                    .as_ref()
+                    .is_ok_and(|n| n.attr.kind == FileType::Directory)
+                {
+                    left.push(*ino);
+                }
+                self.nodes
+                    .insert(*ino, node.map_err(|e| format!("{at}: {e}"))?);
+            }
+        }
+        let names = names.into_iter().map(|(name, (ino, _))| (name, ino));
+        Ok(names.collect())
+    }
+
+    /// How many names each inode has, those that a directory's own entries make included.
+    pub fn links(&self) -> HashMap<Ino, u32> {
+        let mut links = HashMap::new();
+        *links.entry(Ino::ROOT).or_default() += 2;
+        for (dir, ino) in self.edges() {
+            let is_dir = self.nodes[&ino].attr.kind == FileType::Directory;
+            *links.entry(ino).or_default() += if is_dir { 2 } else { 1 };
+            *links.entry(dir).or_default() += u32::from(is_dir);
+        }
+        links
+    }
+
+    fn edges(&self) -> impl Iterator<Item = (Ino, Ino)> {
+        let names = self.names.iter();
+        names.flat_map(|(dir, names)| names.values().map(|ino| (*dir, *ino)))
+    }
+}
+
+fn inode(fs: &dyn FileSystem, attr: Attr) -> Result<Inode, String> {
+    let cx = Ctx::root();
+    let of = |what| move |e: Errno| format!("{what}: {e}");
+    let mut xattrs = Vec::new();
+    for name in fs.listxattr(&cx, attr.ino).map_err(of("listxattr"))? {
+        let value = fs.getxattr(&cx, attr.ino, &name).map_err(of("getxattr"))?;
+        xattrs.push((name, value));
+    }
+    xattrs.sort_unstable();
+    let (mut data, mut target) = (Pieces::new(), Vec::new());
+    match attr.kind {
+        FileType::Regular => data = pieces(fs, &attr).map_err(of("read"))?,
+        FileType::Symlink => target = fs.readlink(&cx, attr.ino).map_err(of("readlink"))?,
+        _ => {}
+    }
+    Ok(Inode {
+        attr,
+        data,
+        target,
+        xattrs,
+    })
+}
+
+fn pieces(fs: &dyn FileSystem, attr: &Attr) -> Result<Pieces, Errno> {
+    let cx = Ctx::root();
+    let mut pieces = Pieces::new();
+    let mut at = 0;
+    while at < attr.size {
+        let data = match fs.seek(&cx, attr.ino, at, SeekKind::Data) {
+            Err(Errno::NXIO) => break,
+            found => found?,
+        };
+        let end = fs.seek(&cx, attr.ino, data, SeekKind::Hole)?;
+        if data < at || end <= data {
+            return Err(Errno::IO); // seeking does not move on
+        }
+        for piece in data / PIECE..end.div_ceil(PIECE) {
+            let mut bytes = vec![0; PIECE as usize];
+            let len = fs.read(&cx, attr.ino, piece * PIECE, &mut bytes)?;
+            if len as u64 != (attr.size - piece * PIECE).min(PIECE) {
+                return Err(Errno::IO); // short
+            }
+            if bytes.iter().any(|b| *b != 0) {
+                pieces.insert(piece, bytes);
+            }
+        }
+        at = end;
+    }
+    Ok(pieces)
+}

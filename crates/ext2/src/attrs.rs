@@ -1,0 +1,339 @@
+//! Extended attributes: one block, which inodes may share, and what ext4 keeps behind an
+//! inode's fields (read; moved to the block when it changes).
+
+use crate::features::Need;
+use crate::format::{ATTR_MAGIC, ATTR_PREFIXES, AttrEntry, AttrHeader, Inode, InodeExtra};
+use crate::inode::Node;
+use crate::volume::Ext2;
+use lfs::{Heads, LowError, Purpose, Removed, Result};
+use medium::block::{Buffer, Lba};
+use patch::{Before, Op, PatchId, Rule};
+use std::mem::{offset_of, size_of};
+use vfs::{Errno, Ino};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// An attribute as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stored {
+    index: u8,
+    name: Vec<u8>,
+    value: Vec<u8>,
+}
+
+type Named = (Vec<u8>, Vec<u8>);
+
+const ENTRY: usize = size_of::<AttrEntry>();
+const HEADER: usize = size_of::<AttrHeader>();
+/// Indexes whose values callers see as they are stored. Others (access control lists have
+/// another form outside) are kept, and not shown.
+const SHOWN: [u8; 3] = [1, 4, 6];
+
+fn prefix(index: u8) -> Option<&'static [u8]> {
+    let known = ATTR_PREFIXES.iter().find(|(other, _)| *other == index);
+    known.map(|(_, prefix)| *prefix)
+}
+
+impl Stored {
+    fn of((name, value): &Named) -> Result<Self> {
+        let found = ATTR_PREFIXES
+            .iter()
+            .find(|(index, prefix)| SHOWN.contains(index) && name.starts_with(prefix));
+        let (index, prefix) = found.ok_or(LowError::Limit(Errno::OPNOTSUPP))?;
+        Ok(Self {
+            index: *index,
+            name: name[prefix.len()..].to_vec(),
+            value: value.clone(),
+        })
+    }
+
+    fn shown(&self) -> Option<Named> {
+        let mut name = prefix(self.index)?.to_vec();
+        name.extend_from_slice(&self.name);
+        SHOWN
+            .contains(&self.index)
+            .then(|| (name, self.value.clone()))
+    }
+
+    fn entry_len(&self) -> usize {
+        (ENTRY + self.name.len()).next_multiple_of(4)
+    }
+
+    fn value_len(&self) -> usize {
+        self.value.len().next_multiple_of(4)
+    }
+
+    /// As e2fsck checks it.
+    fn hash(&self) -> u32 {
+        let name = self.name.iter();
+        let hash = name.fold(0_u32, |hash, byte| hash.rotate_left(5) ^ u32::from(*byte));
+        self.value.chunks(4).fold(hash, |hash, chunk| {
+            let mut word = [0; 4];
+            word[..chunk.len()].copy_from_slice(chunk);
+            hash.rotate_left(16) ^ u32::from_le_bytes(word)
+        })
+    }
+}
+
+/// Reads entries from `first` on; offsets of values count from `base`.
+fn parse(bytes: &[u8], first: usize, base: usize) -> Option<Vec<Stored>> {
+    let (mut all, mut at) = (Vec::new(), first);
+    loop {
+        let word: [u8; 4] = *bytes.get(at..)?.first_chunk()?;
+        if word == [0; 4] {
+            return Some(all);
+        }
+        let (entry, _) = AttrEntry::read_from_prefix(bytes.get(at..)?).ok()?;
+        let name = bytes.get(at + ENTRY..at + ENTRY + usize::from(entry.name_len))?;
+        let value = match entry.value_size.get() as usize {
+            0 => &[][..],
+            len => {
+                let start = base + usize::from(entry.value_offset.get());
+                bytes.get(start..start.checked_add(len)?)?
+            }
+        };
+        if entry.value_inode.get() != 0 {
+            return None;
+        }
+        let stored = Stored {
+            index: entry.name_index,
+            name: name.to_vec(),
+            value: value.to_vec(),
+        };
+        at += stored.entry_len();
+        all.push(stored);
+    }
+}
+
+/// A block with these attributes; `None` if they do not fit.
+fn encode(mut all: Vec<Stored>, block_bytes: usize) -> Option<Buffer> {
+    all.sort_by(|a, b| (a.index, a.name.len(), &a.name).cmp(&(b.index, b.name.len(), &b.name)));
+    let entries: usize = all.iter().map(Stored::entry_len).sum();
+    let values: usize = all.iter().map(Stored::value_len).sum();
+    if HEADER + entries + 4 + values > block_bytes {
+        return None;
+    }
+    let mut block = Buffer::zeroed(block_bytes);
+    let (mut at, mut end, mut hash) = (HEADER, block_bytes, 0_u32);
+    for stored in &all {
+        end -= stored.value_len();
+        let own = stored.hash();
+        hash = hash.rotate_left(16) ^ own;
+        let empty = stored.value.is_empty();
+        let entry = AttrEntry {
+            name_len: stored.name.len() as u8,
+            name_index: stored.index,
+            value_offset: if empty { 0 } else { end as u16 }.into(),
+            value_inode: 0.into(),
+            value_size: (stored.value.len() as u32).into(),
+            hash: own.into(),
+        };
+        block[at..at + ENTRY].copy_from_slice(entry.as_bytes());
+        block[at + ENTRY..at + ENTRY + stored.name.len()].copy_from_slice(&stored.name);
+        block[end..end + stored.value.len()].copy_from_slice(&stored.value);
+        at += stored.entry_len();
+    }
+    let header = AttrHeader {
+        magic: ATTR_MAGIC.into(),
+        references: 1.into(),
+        blocks: 1.into(),
+        hash: hash.into(),
+        checksum: 0.into(),
+        reserved: [0.into(); 3],
+    };
+    block[..HEADER].copy_from_slice(header.as_bytes());
+    Some(block)
+}
+
+impl Ext2 {
+    /// The attribute block and how many inodes share it.
+    fn attr_block(&self, node: &Node) -> Result<Option<(u32, u32)>> {
+        let Some(block) = self.pointee(node.inode.file_acl.get(), node.ino)? else {
+            return Ok(None);
+        };
+        let contents = self.store.read(Lba(block.into()))?;
+        match AttrHeader::read_from_prefix(&contents) {
+            Ok((header, _)) if header.magic.get() == ATTR_MAGIC && header.blocks.get() == 1 => {
+                Ok(Some((block, header.references.get())))
+            }
+            _ => Err(bad_block(node, block)),
+        }
+    }
+
+    /// Where attributes within the inode are: their magic number, from the inode's start.
+    fn within(&self, node: &Node, bytes: &[u8]) -> Option<usize> {
+        let used = node.extra?.extra_isize.get();
+        let at = size_of::<Inode>() + usize::from(used);
+        let magic = bytes.get(at..)?.first_chunk().copied();
+        (magic.map(u32::from_le_bytes) == Some(ATTR_MAGIC)).then_some(at)
+    }
+
+    fn inode_bytes(&self, node: &Node) -> Result<Vec<u8>> {
+        let block = self.store.read(node.lba)?;
+        let at = node.at as usize;
+        Ok(block[at..at + self.layout.inode_bytes as usize].to_vec())
+    }
+
+    fn stored(&self, node: &Node) -> Result<Vec<Stored>> {
+        let bytes = self.inode_bytes(node)?;
+        let mut all = Vec::new();
+        if let Some(at) = self.within(node, &bytes) {
+            let found = parse(&bytes, at + 4, at + 4);
+            let ino = node.ino;
+            all = found.ok_or_else(|| {
+                LowError::Corrupt(format!("inode {ino}: its attributes make no sense"))
+            })?;
+        }
+        if let Some((block, _)) = self.attr_block(node)? {
+            let contents = self.store.read(Lba(block.into()))?;
+            let found = parse(&contents, HEADER, 0).ok_or_else(|| bad_block(node, block))?;
+            all.extend(found);
+        }
+        Ok(all)
+    }
+
+    pub(crate) fn all_attributes(&self, ino: Ino) -> Result<Vec<Named>> {
+        let stored = self.stored(&self.load_ino(ino)?)?;
+        Ok(stored.iter().filter_map(Stored::shown).collect())
+    }
+
+    pub(crate) fn replace_attributes(&self, op: &Op, ino: Ino, all: &[Named]) -> Result<Heads> {
+        if self.layout.revision == 0 {
+            return Err(LowError::Limit(Errno::OPNOTSUPP));
+        }
+        let node = self.load_ino(ino)?;
+        let before = self.stored(&node)?;
+        let hidden = before.into_iter().filter(|stored| stored.shown().is_none());
+        let new: Result<Vec<Stored>> = all.iter().map(Stored::of).collect();
+        let new: Vec<Stored> = new?.into_iter().chain(hidden).collect();
+        let block = match new.is_empty() {
+            true => None,
+            false => {
+                let encoded = encode(new, self.layout.block_bytes as usize);
+                Some(encoded.ok_or(LowError::Limit(Errno::NOSPC))?)
+            }
+        };
+        let old = self.attr_block(&node)?;
+        let mut heads = Heads::new();
+        match (old, block) {
+            (None, None) => {}
+            (Some((at, 0 | 1)), Some(block)) => {
+                heads.push(self.change(op, Lba(at.into()), 0, &block, &[])?);
+            }
+            (old, Some(block)) => heads.push(self.attach_attributes(op, &node, old, &block)?),
+            (Some(old), None) => heads.push(self.detach_attributes(op, &node, old)?),
+        }
+        heads.extend(self.clear_within(op, &node, &heads)?);
+        Ok(heads)
+    }
+
+    /// Points an inode at a new attribute block, and gives up the old one.
+    fn attach_attributes(
+        &self,
+        op: &Op,
+        node: &Node,
+        old: Option<(u32, u32)>,
+        block: &[u8],
+    ) -> Result<PatchId> {
+        let mut node = node.clone();
+        let new = self.take_block(op, node.ino, 0, Purpose::Attributes)?;
+        let reused = new.reused_after.map(|patch| Before {
+            patch,
+            rule: Rule::NullifyBeforeReuse,
+        });
+        let filled = self.change(op, new.lba, 0, block, reused.as_slice())?;
+        let feature = self.need(op, Need::Attributes)?;
+        let befores = [filled, new.bit, feature].map(|patch| Before {
+            patch,
+            rule: Rule::InitialiseBeforePoint,
+        });
+        if old.is_none() {
+            let sectors = &mut node.inode.sectors;
+            sectors.set(sectors.get().saturating_add(self.layout.block_bytes / 512));
+        }
+        node.inode.file_acl.set(new.lba.0 as u32);
+        let pointed = self.write_node(op, &node, ACL_SPAN, &befores)?;
+        self.first_pointed(new.lba.0 as u32, pointed.id);
+        if let Some(old) = old {
+            // It is shared: the change cannot be of one that was never stored.
+            let removed = Removed {
+                patch: pointed.id,
+                never_stored: false,
+            };
+            self.drop_reference(op, old, removed)?;
+        }
+        Ok(pointed.id)
+    }
+
+    fn detach_attributes(&self, op: &Op, node: &Node, old: (u32, u32)) -> Result<PatchId> {
+        let mut node = node.clone();
+        node.inode.file_acl.set(0);
+        let sectors = &mut node.inode.sectors;
+        sectors.set(sectors.get().saturating_sub(self.layout.block_bytes / 512));
+        let older = self.state.lock().removed.get(&*self.store, &old.0).copied();
+        let befores = older.map(|patch| Before {
+            patch,
+            rule: Rule::NullifyBeforeReuse,
+        });
+        let patched = self.write_node(op, &node, ACL_SPAN, befores.as_slice())?;
+        let attached = {
+            let state = self.state.lock();
+            state.attached.get(&*self.store, &old.0).copied()
+        };
+        let removed = Removed {
+            patch: patched.id,
+            never_stored: patched.merged && attached == Some(patched.id),
+        };
+        self.drop_reference(op, old, removed)?;
+        Ok(patched.id)
+    }
+
+    /// One inode less shares the block; the last one frees it.
+    fn drop_reference(
+        &self,
+        op: &Op,
+        (block, references): (u32, u32),
+        removed: Removed,
+    ) -> Result<()> {
+        if references <= 1 {
+            return self.give_block(op, block, removed);
+        }
+        let at = offset_of!(AttrHeader, references) as u32;
+        let fewer = (references - 1).to_le_bytes();
+        let befores = crate::alloc::once_gone(removed);
+        self.change(op, Lba(block.into()), at, &fewer, &befores)?;
+        Ok(())
+    }
+
+    /// Attributes within the inode are gone, or in the block by now.
+    fn clear_within(&self, op: &Op, node: &Node, moved: &[PatchId]) -> Result<Option<PatchId>> {
+        let bytes = self.inode_bytes(node)?;
+        let Some(at) = self.within(node, &bytes) else {
+            return Ok(None);
+        };
+        let rule = Rule::LinkBeforeUnlink;
+        let befores: Vec<Before> = moved.iter().map(|&patch| Before { patch, rule }).collect();
+        let at = node.at + at as u32;
+        Ok(Some(self.change(op, node.lba, at, &[0; 4], &befores)?))
+    }
+
+    /// Gives up what an inode that has been cleared pointed to.
+    pub(crate) fn release_attributes(&self, op: &Op, node: &Node, removed: Removed) -> Result<()> {
+        match self.attr_block(node)? {
+            Some(old) => self.drop_reference(op, old, removed),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The bytes of an inode from its count of sectors to its attribute pointer.
+const ACL_SPAN: std::ops::Range<usize> =
+    offset_of!(Inode, sectors)..offset_of!(Inode, file_acl) + 4;
+
+const _: () = assert!(offset_of!(InodeExtra, extra_isize) == 0);
+
+fn bad_block(node: &Node, block: u32) -> LowError {
+    let ino = node.ino;
+    LowError::Corrupt(format!(
+        "inode {ino}: attribute block {block} makes no sense"
+    ))
+}

@@ -1,0 +1,229 @@
+//! Directories: their entries, and the tree that these make.
+
+use super::{Checker, Directory};
+use crate::format::{DIRENT_HEADER, DirentHeader, ROOT_INO, type_code};
+use medium::block::BlockDevice;
+use std::ops::Range;
+use vfs::FileType;
+use zerocopy::FromBytes;
+
+/// Smallest entry.
+const ENTRY_MIN: usize = 12;
+
+/// The names of one directory, to find those that come twice.
+#[derive(Default)]
+struct Names {
+    bytes: Vec<u8>,
+    each: Vec<Range<usize>>,
+}
+
+impl Names {
+    fn add(&mut self, name: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(name);
+        self.each.push(start..self.bytes.len());
+    }
+
+    /// Empties it; one name that came twice, if any.
+    fn finish(&mut self) -> Option<Vec<u8>> {
+        let bytes = &self.bytes;
+        self.each
+            .sort_unstable_by_key(|range| &bytes[range.clone()]);
+        let twice = |pair: &&[Range<usize>]| bytes[pair[0].clone()] == bytes[pair[1].clone()];
+        let found = self.each.windows(2).find(twice);
+        let found = found.map(|pair| bytes[pair[0].clone()].to_vec());
+        self.each.clear();
+        self.bytes.clear();
+        found
+    }
+}
+
+impl<D: BlockDevice + ?Sized> Checker<'_, D> {
+    pub(super) fn all_directories(&mut self) {
+        if self.seen(ROOT_INO).kind != Some(FileType::Directory) {
+            self.corrupt(
+                "E18",
+                format_args!("inode {ROOT_INO}, the root, is no directory"),
+            );
+        }
+        let mut names = Names::default();
+        let mut buf = vec![0; self.ground.block as usize];
+        for n in 0..self.directories.len() {
+            let blocks = std::mem::take(&mut self.directories[n].blocks);
+            for (index, block) in blocks.iter().enumerate() {
+                if self.read_block(*block, &mut buf) {
+                    self.entries(n, index, &buf, &mut names);
+                }
+            }
+            self.directories[n].blocks = blocks;
+            if let Some(name) = names.finish() {
+                let (ino, name) = (self.directories[n].ino, name.escape_ascii());
+                self.corrupt("E14", format_args!("inode {ino}: '{name}' comes twice"));
+            }
+        }
+        self.tree();
+    }
+
+    /// One block of a directory.
+    fn entries(&mut self, dir: usize, index: usize, block: &[u8], names: &mut Names) {
+        let ino = self.directories[dir].ino;
+        let mut at = 0;
+        let mut nth = if index == 0 { 0 } else { 2 };
+        while at < block.len() {
+            let header = DirentHeader::read_from_prefix(&block[at..]);
+            let Ok((header, _)) = header else {
+                return self.broken(ino, index, at);
+            };
+            let (len, name_len) = (
+                usize::from(header.rec_len.get()),
+                usize::from(header.name_len),
+            );
+            let fits = len >= ENTRY_MIN && len.is_multiple_of(4) && at + len <= block.len();
+            if !fits || DIRENT_HEADER + name_len > len {
+                return self.broken(ino, index, at);
+            }
+            let name = &block[at + DIRENT_HEADER..at + DIRENT_HEADER + name_len];
+            match nth {
+                0 | 1 => self.dot(dir, nth, &header, name),
+                _ if header.inode.get() != 0 => self.entry(dir, &header, name, names),
+                _ => {}
+            }
+            at += len;
+            nth += 1;
+        }
+        if nth < 2 {
+            self.corrupt("E13", format_args!("inode {ino}: no '.' and '..'"));
+        }
+    }
+
+    fn broken(&mut self, ino: u32, index: usize, at: usize) {
+        let what = format_args!("inode {ino}: block {index}, offset {at}: not an entry");
+        self.corrupt("E12", what);
+    }
+
+    /// The first two entries.
+    fn dot(&mut self, dir: usize, nth: usize, header: &DirentHeader, name: &[u8]) {
+        let (ino, target) = (self.directories[dir].ino, header.inode.get());
+        let right = match nth {
+            0 => name == b"." && target == ino,
+            _ => name == b".." && target >= ROOT_INO && target <= self.ground.inodes,
+        };
+        if !right {
+            let expected = [".", ".."][nth];
+            return self.corrupt("E13", format_args!("inode {ino}: no '{expected}'"));
+        }
+        if !self.named(dir, header, name) {
+            return;
+        }
+        match nth {
+            0 => self.seen_mut(ino).dot = true,
+            _ => self.directories[dir].dotdot = target,
+        }
+    }
+
+    /// Whether an entry, which is in use, leads to what it says.
+    fn named(&mut self, dir: usize, header: &DirentHeader, name: &[u8]) -> bool {
+        let (ino, target) = (self.directories[dir].ino, header.inode.get());
+        let name = name.escape_ascii();
+        let reserved = target < self.ground.first_ino && target != ROOT_INO;
+        if reserved || target > self.ground.inodes {
+            let what = format_args!("inode {ino}: '{name}' leads to inode {target}, not a file");
+            self.corrupt("E15", what);
+            return false;
+        }
+        let seen = self.seen(target);
+        if !seen.in_use {
+            let what = format_args!("inode {ino}: '{name}' leads to inode {target}, which is free");
+            self.corrupt("E15", what);
+            return false;
+        }
+        let code = if self.has_types() {
+            seen.kind.map_or(0, type_code)
+        } else {
+            0
+        };
+        // With types, 0 is "not known".
+        if header.file_type != code && !(self.has_types() && header.file_type == 0) {
+            let kind = header.file_type;
+            let what = format_args!("inode {ino}: '{name}' has type {kind}, not {code}");
+            self.corrupt("E14", what);
+        }
+        true
+    }
+
+    fn entry(&mut self, dir: usize, header: &DirentHeader, name: &[u8], names: &mut Names) {
+        let (ino, target) = (self.directories[dir].ino, header.inode.get());
+        let illegal = name.is_empty() || name == b"." || name == b"..";
+        if illegal || name.iter().any(|b| matches!(b, 0 | b'/')) {
+            let name = name.escape_ascii();
+            self.corrupt("E14", format_args!("inode {ino}: '{name}' is not a name"));
+        }
+        names.add(name);
+        if !self.named(dir, header, name) {
+            return;
+        }
+        let seen = self.seen_mut(target);
+        seen.names += 1;
+        if seen.kind != Some(FileType::Directory) {
+            return;
+        }
+        let found = (self.directories).binary_search_by_key(&target, |d| d.ino);
+        let first = found.is_ok_and(|n| self.directories[n].parent == 0);
+        match found {
+            Ok(n) if first && target != ROOT_INO => self.directories[n].parent = ino,
+            _ => {
+                let name = name.escape_ascii();
+                let what =
+                    format_args!("inode {ino}: '{name}' is another name of directory {target}");
+                self.corrupt("E16", what);
+            }
+        }
+    }
+
+    /// Every directory but the root has its parent as `..`, and no one is above itself.
+    fn tree(&mut self) {
+        // How far each directory has been followed upwards: by whose walk.
+        let mut walked = vec![usize::MAX; self.directories.len()];
+        for n in 0..self.directories.len() {
+            let Directory {
+                ino,
+                dotdot,
+                parent,
+                ..
+            } = self.directories[n];
+            self.count_dotdot(n);
+            let parent = if ino == ROOT_INO { ROOT_INO } else { parent };
+            if dotdot != parent && parent != 0 && dotdot != 0 {
+                let what = format_args!("inode {ino}: '..' is {dotdot}, not {parent}");
+                self.corrupt("E16", what);
+            }
+            let mut at = n;
+            while walked[at] == usize::MAX {
+                walked[at] = n;
+                let above = self.directories[at].parent;
+                match self.directories.binary_search_by_key(&above, |d| d.ino) {
+                    Ok(above) if walked[above] == n => {
+                        let what = format_args!("inode {ino}: a directory above itself");
+                        self.corrupt("E16", what);
+                    }
+                    Ok(above) => at = above,
+                    Err(_) => break,
+                }
+            }
+        }
+    }
+
+    fn count_dotdot(&mut self, n: usize) {
+        let Directory { ino, dotdot, .. } = self.directories[n];
+        if dotdot == 0 {
+            return;
+        }
+        let nameless = ino != ROOT_INO && self.seen(ino).names == 0;
+        let above = self.seen_mut(dotdot);
+        let count = match nameless {
+            true => &mut above.nameless_dotdots,
+            false => &mut above.dotdots,
+        };
+        *count = count.saturating_add(1);
+    }
+}

@@ -1,0 +1,34 @@
+//! What a block holds, in words.
+
+use crate::format::SUPER_OFFSET;
+use crate::volume::Ext2;
+use medium::block::Lba;
+
+impl Ext2 {
+    /// What the format keeps in a block, such as `block bitmap of group 0`; `None` for
+    /// blocks of files and free ones.
+    pub fn describe(&self, lba: Lba) -> Option<String> {
+        let layout = &self.layout;
+        let block = u32::try_from(lba.0).ok()?;
+        if lba.0 == SUPER_OFFSET / u64::from(layout.block_bytes) {
+            return Some("superblock".into());
+        }
+        if (1..=layout.descriptor_blocks).contains(&block.checked_sub(layout.first_block)?) {
+            return Some("group descriptors".into());
+        }
+        let group = layout.group_of(block);
+        // Nothing says that a group's structures lie in it, but they do as a rule.
+        let found = *self.state.lock().groups.get(group as usize)?;
+        let table = found.inode_table..found.inode_table + layout.table_blocks();
+        match block {
+            b if b == found.block_bitmap => Some(format!("block bitmap of group {group}")),
+            b if b == found.inode_bitmap => Some(format!("inode bitmap of group {group}")),
+            b if table.contains(&b) => {
+                let per_block = layout.block_bytes / layout.inode_bytes;
+                let first = (b - table.start) * per_block + 1 + group * layout.inodes_per_group;
+                Some(format!("inodes {first} to {}", first + per_block - 1))
+            }
+            _ => None,
+        }
+    }
+}

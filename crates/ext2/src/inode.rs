@@ -1,0 +1,464 @@
+//! Inodes: where they are, what their fields mean, changing them.
+
+use crate::alloc::Fresh;
+use crate::features::Need;
+use crate::format::{DIRECT, INLINE_TARGET_MAX, Inode, InodeExtra, ROOT_INO};
+use crate::volume::Ext2;
+use lfs::{Heads, InodeChange, LowError, NewInode, Result};
+use medium::block::Lba;
+use patch::{Before, Op, PatchId, Rule};
+use smallvec::SmallVec;
+use std::mem::{offset_of, size_of};
+use std::ops::Range;
+use vfs::{Attr, Errno, FileType, Ino, Timestamp};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// Sizes beyond this need the feature `large_file`.
+const SMALL_FILE_MAX: u64 = 0x7fff_ffff;
+const INODE: usize = size_of::<Inode>();
+/// `extra_isize` of inodes that have the fields of [`InodeExtra`] up to `atime_extra`.
+const EXTRA_WITH_TIMES: u16 = 16;
+
+/// An inode as it is now, and where it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub ino: u32,
+    pub lba: Lba,
+    pub at: u32,
+    pub inode: Inode,
+    /// If it has nanoseconds.
+    pub extra: Option<InodeExtra>,
+}
+
+impl Node {
+    pub fn kind(&self) -> Option<FileType> {
+        FileType::from_mode(self.inode.mode.get().into())
+    }
+
+    /// The size; only regular files have a high half.
+    pub fn size(&self) -> u64 {
+        let low = u64::from(self.inode.size_low.get());
+        match self.kind() {
+            Some(FileType::Regular) => u64::from(self.inode.size_high.get()) << 32 | low,
+            _ => low,
+        }
+    }
+
+    /// Whether it has block pointers, rather than a target or a device number.
+    pub fn has_blocks(&self, block_bytes: u32) -> bool {
+        match self.kind() {
+            Some(FileType::Regular | FileType::Directory) => true,
+            Some(FileType::Symlink) => !self.is_inline(block_bytes),
+            _ => false,
+        }
+    }
+
+    /// Of a symbolic link: whether its target is in the inode.
+    pub fn is_inline(&self, block_bytes: u32) -> bool {
+        let own = match self.inode.file_acl.get() {
+            0 => 0,
+            _ => block_bytes / 512,
+        };
+        self.inode.sectors.get() <= own && self.size() <= INLINE_TARGET_MAX as u64
+    }
+
+    /// The device number of a device node.
+    fn rdev(&self) -> u32 {
+        match (self.kind(), self.inode.block[0].get()) {
+            (Some(FileType::CharDevice | FileType::BlockDevice), 0) => self.inode.block[1].get(),
+            // The old form: major and minor of 8 bits each; the same in the new form.
+            (Some(FileType::CharDevice | FileType::BlockDevice), old) => old & 0xffff,
+            _ => 0,
+        }
+    }
+}
+
+/// Seconds and, where there are, nanoseconds and two more bits of seconds.
+fn time_of(secs: u32, extra: Option<u32>) -> Timestamp {
+    let low = i64::from(secs as i32);
+    match extra {
+        None => Timestamp::from_parts(low, 0),
+        Some(extra) => {
+            let nanos = (extra >> 2).min(999_999_999);
+            Timestamp::from_parts(low + (i64::from(extra & 3) << 32), nanos)
+        }
+    }
+}
+
+/// The inverse; times that do not fit are clamped.
+fn of_time(time: Timestamp, has_extra: bool) -> (u32, u32) {
+    let (secs, nanos) = time.parts();
+    let low = i64::from(i32::MIN);
+    if has_extra {
+        let secs = secs.clamp(low, low + (4 << 32) - 1);
+        let epoch = (secs - i64::from(secs as i32)) >> 32;
+        (secs as u32, nanos << 2 | (epoch as u32 & 3))
+    } else {
+        (secs.clamp(low, i32::MAX.into()) as u32, 0)
+    }
+}
+
+fn device_pointers(rdev: u32) -> (u32, u32) {
+    // `dev_t` of 32 bits: minor 0..8 and 20..32, major 8..20.
+    if rdev <= 0xffff && rdev != 0 {
+        (rdev, 0)
+    } else {
+        (0, rdev)
+    }
+}
+
+/// The bytes that a change covers.
+#[derive(Debug, Default)]
+struct Span(Option<Range<usize>>);
+
+impl Span {
+    fn add(&mut self, at: usize, len: usize) {
+        let old = self.0.take().unwrap_or(at..at + len);
+        self.0 = Some(old.start.min(at)..old.end.max(at + len));
+    }
+}
+
+/// Adds a field, by its offset and its length.
+macro_rules! add_field {
+    ($span:expr, $ty:ty, $field:ident, $len:literal) => {
+        $span.add(offset_of!($ty, $field), $len)
+    };
+}
+
+impl Ext2 {
+    /// The number, if inodes of files can have it.
+    pub(crate) fn number(&self, ino: Ino) -> Option<u32> {
+        let number = u32::try_from(ino.0).ok()?;
+        let is_file =
+            number == ROOT_INO || (self.layout.first_ino..=self.layout.inodes).contains(&number);
+        is_file.then_some(number)
+    }
+
+    fn place(&self, ino: u32) -> (Lba, u32) {
+        let layout = &self.layout;
+        let index = (ino - 1) % layout.inodes_per_group;
+        let group = layout.group_of_inode(ino);
+        let table = self.state.lock().groups[group as usize].inode_table;
+        let per_block = layout.block_bytes / layout.inode_bytes;
+        let lba = Lba(u64::from(table + index / per_block));
+        (lba, index % per_block * layout.inode_bytes)
+    }
+
+    /// Reads an inode, in use or not.
+    pub(crate) fn load(&self, ino: u32) -> Result<Node> {
+        let (lba, at) = self.place(ino);
+        let block = self.store.read(lba)?;
+        let bytes = &block[at as usize..(at + self.layout.inode_bytes) as usize];
+        let inode = Inode::read_from_prefix(bytes);
+        let extra = InodeExtra::read_from_prefix(&bytes[INODE..]).ok();
+        let room = self.layout.inode_bytes as usize - INODE;
+        let has_times = |extra: &InodeExtra| {
+            let used = extra.extra_isize.get();
+            used >= EXTRA_WITH_TIMES && usize::from(used) <= room
+        };
+        match inode {
+            Ok((inode, _)) => Ok(Node {
+                ino,
+                lba,
+                at,
+                inode,
+                extra: extra.map(|(extra, _)| extra).filter(has_times),
+            }),
+            Err(_) => Err(LowError::Corrupt(format!("inode {ino}: it is cut off"))),
+        }
+    }
+
+    /// Reads an inode that has a name, by what its name says.
+    pub(crate) fn load_ino(&self, ino: Ino) -> Result<Node> {
+        match self.number(ino) {
+            Some(ino) => self.load(ino),
+            None => Err(LowError::Limit(Errno::STALE)),
+        }
+    }
+
+    pub(crate) fn attr(&self, ino: Ino) -> Result<Option<Attr>> {
+        let Some(number) = self.number(ino) else {
+            return Ok(None);
+        };
+        let node = self.load(number)?;
+        let inode = &node.inode;
+        if inode.links.get() == 0 && !self.state.lock().orphans.contains(number) {
+            return Ok(None);
+        }
+        let Some(kind) = node.kind() else {
+            let mode = inode.mode.get();
+            return Err(LowError::Corrupt(format!("inode {ino}: mode {mode:#o}")));
+        };
+        let extra = |f: fn(&InodeExtra) -> u32| node.extra.as_ref().map(f);
+        Ok(Some(Attr {
+            ino,
+            generation: inode.generation.get().into(),
+            kind,
+            perm: u32::from(inode.mode.get()) & 0o7777,
+            nlink: inode.links.get().into(),
+            uid: u32::from(inode.uid_high.get()) << 16 | u32::from(inode.uid_low.get()),
+            gid: u32::from(inode.gid_high.get()) << 16 | u32::from(inode.gid_low.get()),
+            rdev: node.rdev(),
+            size: node.size(),
+            blocks: inode.sectors.get().into(),
+            blksize: self.layout.block_bytes,
+            atime: time_of(inode.atime.get(), extra(|e| e.atime_extra.get())),
+            mtime: time_of(inode.mtime.get(), extra(|e| e.mtime_extra.get())),
+            ctime: time_of(inode.ctime.get(), extra(|e| e.ctime_extra.get())),
+        }))
+    }
+
+    /// Writes a range of an inode's first 128 bytes.
+    pub(crate) fn write_node(
+        &self,
+        op: &Op,
+        node: &Node,
+        range: Range<usize>,
+        befores: &[Before],
+    ) -> Result<patch::Patched> {
+        let bytes = &node.inode.as_bytes()[range.clone()];
+        self.patch(op, node.lba, node.at + range.start as u32, bytes, befores)
+    }
+
+    /// A new inode in one change.
+    pub(crate) fn make(&self, op: &Op, dir: Ino, new: &NewInode) -> Result<(Ino, Heads)> {
+        let dir = self.load_ino(dir)?.ino;
+        let (ino, bit) = self.take_inode(op, dir, new.kind == FileType::Directory)?;
+        let (lba, at) = self.place(ino);
+        let size = self.layout.inode_bytes as usize;
+        let old: Box<[u8]> = self.store.read(lba)?[at as usize..at as usize + size].into();
+        let bytes = self.new_bytes(new, &old);
+        // Else a crash may leave an inode that looks used and is marked free.
+        let marked = Before {
+            patch: bit,
+            rule: Rule::InitialiseBeforePoint,
+        };
+        let made = self.change(op, lba, at, &bytes, &[marked])?;
+        let fresh = Fresh { patch: made, old };
+        self.state.lock().fresh.insert(&*self.store, ino, fresh);
+        Ok((Ino(ino.into()), Heads::from_slice(&[made])))
+    }
+
+    fn new_bytes(&self, new: &NewInode, old: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; self.layout.inode_bytes as usize];
+        let mut inode = Inode::new_zeroed();
+        let has_extra = bytes.len() >= INODE + size_of::<InodeExtra>();
+        let (secs, nanos) = of_time(new.now, has_extra);
+        inode.mode.set((new.kind.mode_bits() | new.perm) as u16);
+        inode.links.set(new.nlink as u16);
+        inode.uid_low.set(new.uid as u16);
+        inode.uid_high.set((new.uid >> 16) as u16);
+        inode.gid_low.set(new.gid as u16);
+        inode.gid_high.set((new.gid >> 16) as u16);
+        inode.atime.set(secs);
+        inode.ctime.set(secs);
+        inode.mtime.set(secs);
+        inode.generation.set(self.next_generation(old));
+        if matches!(new.kind, FileType::CharDevice | FileType::BlockDevice) {
+            let (first, second) = device_pointers(new.rdev);
+            inode.block[0].set(first);
+            inode.block[1].set(second);
+        }
+        bytes[..INODE].copy_from_slice(inode.as_bytes());
+        if has_extra {
+            let mut extra = InodeExtra::new_zeroed();
+            extra.extra_isize.set(size_of::<InodeExtra>() as u16);
+            extra.atime_extra.set(nanos);
+            extra.ctime_extra.set(nanos);
+            extra.mtime_extra.set(nanos);
+            extra.crtime.set(secs);
+            extra.crtime_extra.set(nanos);
+            bytes[INODE..INODE + size_of::<InodeExtra>()].copy_from_slice(extra.as_bytes());
+        }
+        bytes
+    }
+
+    /// One that the inode has not had, and no inode since we mounted.
+    fn next_generation(&self, old: &[u8]) -> u32 {
+        let at = offset_of!(Inode, generation);
+        let old = old[at..]
+            .first_chunk()
+            .map_or(0, |b| u32::from_le_bytes(*b));
+        let mut state = self.state.lock();
+        state.generation = state.generation.max(old).wrapping_add(1);
+        state.generation
+    }
+
+    /// Changes fields: those that lie in the first 128 bytes in one change.
+    pub(crate) fn change_fields(
+        &self,
+        op: &Op,
+        ino: Ino,
+        change: &InodeChange,
+        befores: &[Before],
+    ) -> Result<PatchId> {
+        let mut node = self.load_ino(ino)?;
+        let mut befores: SmallVec<[Before; 4]> = SmallVec::from_slice(befores);
+        if let Some(size) = change.size {
+            befores.extend(self.allow_size(op, &node, size)?);
+        }
+        let (main, extra) = apply(&mut node, change);
+        let mut last = PatchId::DURABLE;
+        if let (Some(range), Some(value)) = (extra.0, &node.extra) {
+            let bytes = &value.as_bytes()[range.clone()];
+            let at = node.at + (INODE + range.start) as u32;
+            last = self.change(op, node.lba, at, bytes, &[])?;
+            befores.push(Before {
+                patch: last,
+                rule: Rule::InitialiseBeforePoint,
+            });
+        }
+        match main.0 {
+            Some(range) => Ok(self.write_node(op, &node, range, &befores)?.id),
+            None => Ok(last),
+        }
+    }
+
+    /// Checks a new size; large ones need a feature bit first.
+    fn allow_size(&self, op: &Op, node: &Node, size: u64) -> Result<Option<Before>> {
+        let regular = node.kind() == Some(FileType::Regular);
+        if size > self.largest() || (!regular && size > u32::MAX.into()) {
+            return Err(LowError::Limit(Errno::FBIG));
+        }
+        if !regular || size <= SMALL_FILE_MAX {
+            return Ok(None);
+        }
+        let patch = self.need(op, Need::LargeFile)?;
+        let rule = Rule::InitialiseBeforePoint;
+        Ok(Some(Before { patch, rule }))
+    }
+
+    /// The largest file: as far as pointers reach, and as 32 bits can count sectors.
+    pub(crate) fn largest(&self) -> u64 {
+        if self.layout.revision == 0 {
+            return SMALL_FILE_MAX;
+        }
+        let block = u64::from(self.layout.block_bytes);
+        let pointers = block / 4;
+        let reach = DIRECT as u64 + pointers + pointers.pow(2) + pointers.pow(3);
+        let countable = u64::from(u32::MAX) / (block / 512);
+        let meta = 1 + (1 + pointers) + (1 + pointers + countable.div_ceil(pointers));
+        reach.min(countable - meta) * block
+    }
+
+    /// Clears an inode, then gives it back, and its attributes.
+    pub(crate) fn unmake(
+        &self,
+        op: &Op,
+        ino: Ino,
+        befores: &[Before],
+        never_stored: bool,
+    ) -> Result<()> {
+        let node = self.load_ino(ino)?;
+        let fresh = self.state.lock().fresh.remove(&node.ino);
+        let fresh = fresh.filter(|fresh| never_stored && self.store.is_pending(fresh.patch));
+        let bytes = match &fresh {
+            Some(fresh) => fresh.old.to_vec(),
+            None => self.dead_bytes(&node),
+        };
+        let cleared = self.patch(op, node.lba, node.at, &bytes, befores)?;
+        let never_stored = fresh.is_some_and(|fresh| cleared.merged && fresh.patch == cleared.id);
+        let removed = lfs::Removed {
+            patch: cleared.id,
+            never_stored,
+        };
+        self.state.lock().unindexed.remove(&node.ino);
+        self.release_attributes(op, &node, removed)?;
+        let directory = node.kind() == Some(FileType::Directory);
+        let gone = crate::alloc::once_gone(removed);
+        self.give_inode(op, node.ino, directory, &gone)
+    }
+
+    /// A free inode: nothing but its generation and when it was freed.
+    fn dead_bytes(&self, node: &Node) -> Vec<u8> {
+        let mut inode = Inode::new_zeroed();
+        inode.generation = node.inode.generation;
+        // Checkers take low numbers for links of the list of orphans.
+        inode
+            .dtime
+            .set(self.now_secs().max(self.layout.inodes.saturating_add(1)));
+        let mut bytes = inode.as_bytes().to_vec();
+        bytes.resize(self.layout.inode_bytes as usize, 0);
+        bytes
+    }
+
+    // --- short symbolic links ---------------------------------------------------------
+
+    pub(crate) fn short_target(&self, ino: Ino) -> Result<Option<Vec<u8>>> {
+        let node = self.load_ino(ino)?;
+        if node.kind() != Some(FileType::Symlink) || !node.is_inline(self.layout.block_bytes) {
+            return Ok(None);
+        }
+        let target = &node.inode.block.as_bytes()[..node.size() as usize];
+        Ok(Some(target.to_vec()))
+    }
+
+    pub(crate) fn store_short_target(&self, op: &Op, ino: Ino, target: &[u8]) -> Result<PatchId> {
+        if target.len() > INLINE_TARGET_MAX {
+            return Err(LowError::Limit(Errno::NAMETOOLONG));
+        }
+        let mut node = self.load_ino(ino)?;
+        node.inode.size_low.set(target.len() as u32);
+        node.inode.block.as_mut_bytes()[..target.len()].copy_from_slice(target);
+        let range = offset_of!(Inode, size_low)..offset_of!(Inode, generation);
+        Ok(self.write_node(op, &node, range, &[])?.id)
+    }
+}
+
+/// Applies a change; returns which bytes of the first 128, and of what follows, differ.
+fn apply(node: &mut Node, change: &InodeChange) -> (Span, Span) {
+    let (mut main, mut extra) = (Span::default(), Span::default());
+    let kind = node.kind();
+    let inode = &mut node.inode;
+    if let Some(perm) = change.perm {
+        let kind = inode.mode.get() & 0xf000;
+        inode.mode.set(kind | (perm & 0o7777) as u16);
+        add_field!(main, Inode, mode, 2);
+    }
+    if let Some(uid) = change.uid {
+        inode.uid_low.set(uid as u16);
+        add_field!(main, Inode, uid_low, 2);
+        if u32::from(inode.uid_high.get()) != uid >> 16 {
+            inode.uid_high.set((uid >> 16) as u16);
+            add_field!(main, Inode, uid_high, 2);
+        }
+    }
+    if let Some(gid) = change.gid {
+        inode.gid_low.set(gid as u16);
+        add_field!(main, Inode, gid_low, 2);
+        if u32::from(inode.gid_high.get()) != gid >> 16 {
+            inode.gid_high.set((gid >> 16) as u16);
+            add_field!(main, Inode, gid_high, 2);
+        }
+    }
+    if let Some(nlink) = change.nlink {
+        inode.links.set(nlink.min(u16::MAX.into()) as u16);
+        add_field!(main, Inode, links, 2);
+    }
+    if let Some(size) = change.size {
+        inode.size_low.set(size as u32);
+        add_field!(main, Inode, size_low, 4);
+        let high = (size >> 32) as u32;
+        if kind == Some(FileType::Regular) && inode.size_high.get() != high {
+            inode.size_high.set(high);
+            add_field!(main, Inode, size_high, 4);
+        }
+    }
+    macro_rules! set_time {
+        ($field:ident, $more:ident) => {
+            if let Some(time) = change.$field {
+                let (secs, nanos) = of_time(time, node.extra.is_some());
+                inode.$field.set(secs);
+                add_field!(main, Inode, $field, 4);
+                if let Some(value) = node.extra.as_mut().filter(|e| e.$more.get() != nanos) {
+                    value.$more.set(nanos);
+                    add_field!(extra, InodeExtra, $more, 4);
+                }
+            }
+        };
+    }
+    set_time!(atime, atime_extra);
+    set_time!(mtime, mtime_extra);
+    set_time!(ctime, ctime_extra);
+    (main, extra)
+}

@@ -1,0 +1,34 @@
+//! ext2, as Linux has it.
+//!
+//! The bytes on the medium are described in `format.md`; [`format`] has them as types.
+//! [`Ext2`] is the format behind [`lfs::LowLevel`]; [`lfs::Universal`] makes a file system
+//! of it.
+#![forbid(unsafe_code)]
+
+mod alloc;
+mod attrs;
+mod bytes;
+mod check;
+mod describe;
+mod dir;
+mod error;
+mod features;
+pub mod format;
+pub mod fsck;
+mod inode;
+mod log;
+mod low;
+mod mkfs;
+pub mod mount;
+mod orphan;
+mod pending;
+mod probe;
+mod tree;
+mod volume;
+
+pub use check::check;
+pub use error::Error;
+pub use mkfs::{Inodes, MkfsOptions, mkfs};
+pub use mount::{Devices, MountError, MountOptions, Mounted, mount};
+pub use probe::{SuperInfo, probe};
+pub use volume::{Ext2, Options};

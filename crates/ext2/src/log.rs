@@ -1,0 +1,189 @@
+//! The internal journal: the blocks of inode 8.
+
+use crate::bytes::{self, Writer};
+use crate::format::{Compat, Incompat, JOURNAL_INO, SUPER_OFFSET, Super};
+use crate::volume::Ext2;
+use crate::{Error, probe};
+use lfs::{LowLevel, NewInode, Purpose, Result};
+use medium::block::{BlockDevice, Lba};
+use patch::journal::Place;
+use patch::{Before, Change, Content, Rule};
+use std::mem::size_of;
+use vfs::{Clock, FileType, Ino};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Blocks that are added in one operation.
+const PART: u64 = 64;
+
+impl Ext2 {
+    /// Where the blocks of the internal journal are.
+    pub(crate) fn log_place(&self) -> Result<Place> {
+        let node = self.load(JOURNAL_INO)?;
+        let blocks = node.size() / u64::from(self.layout.block_bytes);
+        let mut runs: Vec<(Lba, u64)> = Vec::new();
+        for index in 0..blocks {
+            let Some(block) = self.block_at(&node, index)? else {
+                let what = format!("inode {JOURNAL_INO}: the journal has a hole");
+                return Err(lfs::LowError::Corrupt(what));
+            };
+            let block = u64::from(block);
+            match runs.last_mut() {
+                Some((first, len)) if first.0 + *len == block => *len += 1,
+                _ => runs.push((Lba(block), 1)),
+            }
+        }
+        Ok(Place::new(runs))
+    }
+
+    /// Makes inode 8 a file of this many zeroed blocks, durably. It is made as an ordinary
+    /// file, whose inode then moves.
+    pub(crate) fn make_log(&self, blocks: u64) -> Result<()> {
+        if self.statfs()?.blocks_free < blocks + blocks / 128 + 16 {
+            return Err(lfs::LowError::NoSpace);
+        }
+        let new = NewInode {
+            kind: FileType::Regular,
+            perm: 0o600,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            now: self.options.clock.now(),
+        };
+        let op = self.store.begin(self.cost(0))?;
+        let made = self.allocate_inode(&op, self.root(), &new);
+        self.store.end(op);
+        let (ino, _) = made?;
+        for from in (0..blocks).step_by(PART as usize) {
+            let op = self.store.begin(self.cost(PART))?;
+            let to = blocks.min(from + PART);
+            let added = (from..to).try_for_each(|index| self.add_log_block(&op, ino, index));
+            self.store.end(op);
+            added?;
+        }
+        let op = self.store.begin(self.cost(1))?;
+        let size = Some(blocks * u64::from(self.layout.block_bytes));
+        let change = lfs::InodeChange {
+            size,
+            ..Default::default()
+        };
+        let sized = self.change_inode(&op, ino, &change, &[]);
+        let moved = sized.and_then(|sized| self.move_to_log(&op, ino, sized));
+        let settled = moved.and_then(|()| self.settle(&op));
+        self.store.end(op);
+        settled?;
+        self.store.sync_all()?;
+        Ok(())
+    }
+
+    fn add_log_block(&self, op: &patch::Op, ino: Ino, index: u64) -> Result<()> {
+        let block = self.allocate_block(op, ino, index, Purpose::Data)?;
+        let zeros = vec![0; self.layout.block_bytes as usize];
+        let change = Change::Bytes {
+            at: 0,
+            bytes: &zeros,
+        };
+        let rule = Rule::NullifyBeforeReuse;
+        let reused = block.reused_after.map(|patch| Before { patch, rule });
+        let zeroed =
+            self.store
+                .change(op, block.lba, Content::Metadata, change, reused.as_slice())?;
+        let rule = Rule::InitialiseBeforePoint;
+        let patch = zeroed.id;
+        self.attach_block(op, ino, index, &block, &[Before { patch, rule }])?;
+        Ok(())
+    }
+
+    /// Gives the contents of an inode to inode 8.
+    fn move_to_log(&self, op: &patch::Op, ino: Ino, sized: patch::PatchId) -> Result<()> {
+        let from = self.load_ino(ino)?;
+        let to = self.load(JOURNAL_INO)?;
+        let after = |patch, rule| [Before { patch, rule }];
+        let befores = after(sized, Rule::InitialiseBeforePoint);
+        let copied = self.change(op, to.lba, to.at, from.inode.as_bytes(), &befores)?;
+        let befores = after(copied, Rule::LinkBeforeUnlink);
+        self.free_inode(op, ino, &befores, false)
+    }
+}
+
+/// How many blocks a journal has, unless somebody chooses: as mke2fs does.
+pub(crate) fn usual_blocks(blocks: u32) -> u64 {
+    match blocks {
+        0..32_768 => 1024,
+        32_768..262_144 => 4096,
+        262_144..524_288 => 8192,
+        524_288..4_194_304 => 16_384,
+        4_194_304..8_388_608 => 32_768,
+        _ => 65_536,
+    }
+}
+
+/// The superblock as it lies on the device.
+pub(crate) fn superblock(device: &dyn BlockDevice) -> std::result::Result<Super, Error> {
+    probe::superblock(device)
+}
+
+/// Changes the superblock on the device, durably. Nobody may have it mounted, or changed
+/// and not written.
+pub(crate) fn change_superblock(
+    device: &dyn BlockDevice,
+    change: impl FnOnce(&mut Super),
+) -> std::result::Result<(), Error> {
+    let mut sup = superblock(device)?;
+    change(&mut sup);
+    let mut writer = Writer::new(device);
+    writer.put(SUPER_OFFSET, sup.as_bytes())?;
+    writer.finish()?;
+    Ok(device.flush()?)
+}
+
+/// Notes, durably, whether what is on the device is complete only with its journal.
+pub(crate) fn set_recover(device: &dyn BlockDevice, on: bool) -> std::result::Result<(), Error> {
+    let bit = Incompat::RECOVER.bits();
+    if (superblock(device)?.incompat.get() & bit != 0) == on {
+        return Ok(());
+    }
+    change_superblock(device, |sup| {
+        let others = sup.incompat.get() & !bit;
+        sup.incompat.set(if on { others | bit } else { others });
+    })
+}
+
+/// Notes that there is an internal journal, with the copy of its pointers that e2fsck
+/// wants.
+pub(crate) fn set_internal(
+    device: &dyn BlockDevice,
+    inode: &crate::format::Inode,
+) -> std::result::Result<(), Error> {
+    change_superblock(device, |sup| {
+        sup.compat
+            .set(sup.compat.get() | Compat::HAS_JOURNAL.bits());
+        sup.journal_ino.set(JOURNAL_INO);
+        sup.journal_backup_type = 1;
+        sup.journal_blocks[..15].copy_from_slice(&inode.block);
+        sup.journal_blocks[15] = inode.size_high;
+        sup.journal_blocks[16] = inode.size_low;
+    })
+}
+
+/// Whose log this is: the UUID in the superblock of JBD2 at its start; `None` if there is
+/// nothing at all.
+pub(crate) fn owner_of_log(
+    log: &dyn BlockDevice,
+) -> std::result::Result<Option<[u8; 16]>, &'static str> {
+    const MAGIC: [u8; 4] = 0xc03b_3998_u32.to_be_bytes();
+    const UUID: usize = 48;
+    let mut start = vec![0; SUPER_OFFSET as usize + size_of::<Super>()];
+    if log.geometry().bytes() < start.len() as u64 {
+        return Err("is too small for a log");
+    }
+    bytes::read(log, 0, &mut start).map_err(|_| "cannot be read")?;
+    if start.iter().all(|byte| *byte == 0) {
+        return Ok(None);
+    }
+    if start[..4] != MAGIC {
+        return Err("holds something that is not a log; to use it for one, clear its first blocks");
+    }
+    let uuid = <[u8; 16]>::read_from_prefix(&start[UUID..]).map(|(uuid, _)| uuid);
+    uuid.map(Some).map_err(|_| "cannot be read")
+}

@@ -1,0 +1,460 @@
+//! From an image and a [`Stack`] to a file system, and back.
+//!
+//! # Guarantees
+//! - Nothing is read but the superblock, and the journal's inode, before what a crash left
+//!   in the journal is in place.
+//! - While a journal may hold what the image lacks, the image says so (`needs_recovery`):
+//!   whoever cannot replay it refuses the image.
+//! - [`Mounted::close`] returns `Ok` only when everything is in place, durably.
+
+use crate::format::{Compat, Incompat, JOURNAL_INO};
+use crate::{Error, Ext2, Options, log};
+use lfs::{Universal, UniversalOptions};
+use medium::OpenError;
+use medium::block::{BlockDevice, BlockError, DeviceOptions, FileDevice, Geometry, Lba};
+use patch::journal::{self, JournalError, Place};
+use patch::stack::{JournalModule, Log, Module, Stack};
+use patch::{Async, Cache, Journal, JournalOptions, Store, Trace, Volume};
+use std::path::Path;
+use std::sync::Arc;
+use vfs::{Atime, Clock, Guarantees, SystemClock};
+
+/// Why an image could not be mounted or unmounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The image, or the log's file or device, cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// What is wrong with the image.
+    #[error(transparent)]
+    Ext2(#[from] Error),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The stack names another format.
+    #[error("the format '{0}' is not one of ext2")]
+    Format(String),
+    /// There is something to replay, which changes the image.
+    #[error("its journal must be replayed; mount it once for writing")]
+    ReplayReadOnly,
+    /// The image lacks what an external log has.
+    #[error("its log is on another device; mount it with journal(..., external=PATH)")]
+    LogElsewhere,
+    /// An image with a log inside, and a stack with one outside.
+    #[error("it has an internal journal; use journal(..., internal)")]
+    LogInside,
+    /// Journals are a feature, and revision 0 has none.
+    #[error("revision 0 of ext2 has no place for an internal journal")]
+    Revision0,
+    /// The external log cannot be used.
+    #[error("{device} {what}")]
+    ExternalLog {
+        /// Its file or device.
+        device: String,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+impl From<BlockError> for MountError {
+    fn from(error: BlockError) -> Self {
+        Self::Ext2(error.into())
+    }
+}
+
+impl From<lfs::LowError> for MountError {
+    fn from(error: lfs::LowError) -> Self {
+        Self::Ext2(error.into())
+    }
+}
+
+/// What a file system is stored on.
+#[derive(Clone)]
+pub struct Devices {
+    /// The image.
+    pub disk: Arc<dyn BlockDevice>,
+    /// The external log, if the stack has one; of the same block size.
+    pub log: Option<Arc<dyn BlockDevice>>,
+}
+
+impl Devices {
+    /// Opens the image at `path`, and the log that the stack names.
+    ///
+    /// # Errors
+    /// [`MountError::Open`]; [`MountError::Ext2`] if there is no ext2 in it.
+    pub fn open(path: &Path, stack: &Stack, read_only: bool) -> Result<Self, MountError> {
+        let options = DeviceOptions {
+            read_only,
+            ..stack.disk
+        };
+        let block_bytes = block_bytes(path, &options)?;
+        let disk = Arc::new(FileDevice::open(path, block_bytes, &options)?);
+        let log: Option<Arc<dyn BlockDevice>> = match &stack.module {
+            Module::Journal(JournalModule {
+                log: Log::External(path),
+                ..
+            }) => Some(Arc::new(FileDevice::open(path, block_bytes, &options)?)),
+            _ => None,
+        };
+        Ok(Self { disk, log })
+    }
+}
+
+/// The block size of the file system in a file or device.
+fn block_bytes(path: &Path, options: &DeviceOptions) -> Result<u32, MountError> {
+    let options = DeviceOptions {
+        read_only: true,
+        ..*options
+    };
+    // Read in the largest units there can be: any disk has sectors that small.
+    let device = FileDevice::open(path, 4096, &options)?;
+    Ok(crate::probe(&device)?.block_bytes)
+}
+
+/// How to mount, besides the stack.
+#[derive(Clone)]
+pub struct MountOptions {
+    /// Refuse changes, and make none.
+    pub read_only: bool,
+    /// When reads move access times.
+    pub atime: Atime,
+    /// Where times come from.
+    pub clock: Arc<dyn Clock>,
+    /// Blocks of an internal journal, if one must be made; `None`: as mke2fs.
+    pub journal_blocks: Option<u64>,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            atime: Atime::default(),
+            clock: Arc::new(SystemClock),
+            journal_blocks: None,
+        }
+    }
+}
+
+/// A mounted image. Dropping it without [`close`](Self::close) is a crash.
+pub struct Mounted {
+    fs: Arc<Universal<Ext2>>,
+    cache: Arc<Cache>,
+    journal: Option<Arc<Journal>>,
+    disk: Arc<dyn BlockDevice>,
+    stack: Stack,
+    read_only: bool,
+}
+
+/// Mounts: replays what a crash left in a journal, then puts the modules together. A
+/// journal that is to be inside the image and is not there yet is made.
+///
+/// # Errors
+/// [`MountError`].
+pub fn mount(
+    stack: &Stack,
+    devices: Devices,
+    options: &MountOptions,
+) -> Result<Mounted, MountError> {
+    if stack.format != "ext2" {
+        return Err(MountError::Format(stack.format.clone()));
+    }
+    let Devices { disk, log } = devices;
+    recover(&disk, log.as_ref(), options)?;
+    let journal = match &stack.module {
+        Module::Journal(module) if !options.read_only => {
+            let place = prepare_log(&disk, log.as_ref(), options)?;
+            log::set_recover(&*disk, true)?;
+            Some((module, place))
+        }
+        _ => None,
+    };
+    let mut all: Vec<Box<dyn BlockDevice>> = vec![Box::new(disk.clone())];
+    let log_number = u8::from(log.is_some());
+    all.extend(log.map(|log| Box::new(log) as Box<dyn BlockDevice>));
+    let cache_options = stack.cache.options(disk.geometry().block_bytes);
+    let cache = Arc::new(Cache::new(all, cache_options));
+    let home = cache.volume(0);
+    let journal = match journal {
+        None => None,
+        Some((module, place)) => {
+            let options = JournalOptions {
+                mode: module.what,
+                interval: stack.cache.interval.and(Some(module.commit)),
+            };
+            let log = cache.volume(log_number);
+            Some(Arc::new(Journal::open(home.clone(), log, place, options)?))
+        }
+    };
+    let low = Ext2::open(
+        modules(stack, home, journal.as_ref()),
+        Options {
+            read_only: options.read_only,
+            clock: options.clock.clone(),
+            replayed: journal.is_some(),
+        },
+    )?;
+    let universal = UniversalOptions {
+        read_only: options.read_only,
+        atime: options.atime,
+        clock: options.clock.clone(),
+        guarantees: guarantees(stack),
+    };
+    Ok(Mounted {
+        fs: Arc::new(Universal::open(low, universal)?),
+        cache,
+        journal,
+        disk,
+        stack: stack.clone(),
+        read_only: options.read_only,
+    })
+}
+
+/// What the format sees.
+fn modules(stack: &Stack, home: Volume, journal: Option<&Arc<Journal>>) -> Arc<dyn Store> {
+    let store: Arc<dyn Store> = match (&stack.module, journal) {
+        (_, Some(journal)) => journal.clone(),
+        (Module::Async, None) => Arc::new(Async(home)),
+        (Module::None | Module::Journal(_), None) => Arc::new(home),
+    };
+    if stack.trace {
+        Arc::new(Trace(store))
+    } else {
+        store
+    }
+}
+
+impl Mounted {
+    /// What to serve.
+    pub fn file_system(&self) -> &Arc<Universal<Ext2>> {
+        &self.fs
+    }
+
+    /// The cache that everything goes through.
+    pub fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
+    /// The journal, if there is one.
+    pub fn journal(&self) -> Option<&Arc<Journal>> {
+        self.journal.as_ref()
+    }
+
+    /// What it was put together from.
+    pub fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    /// The image.
+    pub fn disk(&self) -> &Arc<dyn BlockDevice> {
+        &self.disk
+    }
+
+    /// Unmounts: brings everything home, and marks the image as clean. No call may be
+    /// under way, and none may follow.
+    ///
+    /// # Errors
+    /// If something could not be stored: the image then says that it was not unmounted.
+    pub fn close(&self) -> Result<(), MountError> {
+        if self.read_only {
+            return Ok(());
+        }
+        self.fs.close()?;
+        if let Some(journal) = &self.journal {
+            journal.empty().map_err(lfs::LowError::from)?;
+            log::set_recover(&*self.disk, false)?;
+        }
+        Ok(())
+    }
+}
+
+// --- journals -----------------------------------------------------------------------
+
+/// Brings home what a crash left in a journal.
+fn recover(
+    disk: &Arc<dyn BlockDevice>,
+    external: Option<&Arc<dyn BlockDevice>>,
+    options: &MountOptions,
+) -> Result<(), MountError> {
+    let sup = log::superblock(&**disk)?;
+    let inside = sup.compat.get() & Compat::HAS_JOURNAL.bits() != 0;
+    if inside && external.is_some() {
+        return Err(MountError::LogInside);
+    }
+    if sup.incompat.get() & Incompat::RECOVER.bits() == 0 {
+        return Ok(());
+    }
+    let (log, place) = match external {
+        _ if inside => (disk, internal_place(disk, true, options)?),
+        Some(log) => {
+            own_log(log, sup.uuid)?;
+            (log, whole(log.geometry()))
+        }
+        None => return Err(MountError::LogElsewhere),
+    };
+    if journal::needs_recovery(&**log, &place)? {
+        if options.read_only {
+            return Err(MountError::ReplayReadOnly);
+        }
+        let done = journal::replay(&**disk, &**log, &place)?;
+        tracing::info!("journal: {} transactions replayed", done.transactions);
+    }
+    if !options.read_only {
+        log::set_recover(&**disk, false)?;
+    }
+    Ok(())
+}
+
+/// The place of an empty log.
+fn prepare_log(
+    disk: &Arc<dyn BlockDevice>,
+    external: Option<&Arc<dyn BlockDevice>>,
+    options: &MountOptions,
+) -> Result<Place, MountError> {
+    let sup = log::superblock(&**disk)?;
+    if let Some(log) = external {
+        let place = whole(log.geometry());
+        if !own_log(log, sup.uuid)? {
+            journal::format(&**log, &place, sup.uuid)?;
+            log.flush()?;
+        }
+        return Ok(place);
+    }
+    if sup.revision.get() == 0 {
+        return Err(MountError::Revision0);
+    }
+    if sup.compat.get() & Compat::HAS_JOURNAL.bits() == 0 {
+        add_journal(disk, options.journal_blocks, options.clock.clone())?;
+    }
+    internal_place(disk, false, options)
+}
+
+/// A log that has a device to itself.
+fn whole(geometry: Geometry) -> Place {
+    Place::new([(Lba(0), geometry.blocks)])
+}
+
+/// Whether there is a log, which then belongs to the file system with this UUID.
+fn own_log(log: &Arc<dyn BlockDevice>, uuid: [u8; 16]) -> Result<bool, MountError> {
+    let wrong = |what| MountError::ExternalLog {
+        device: log.name().into(),
+        what,
+    };
+    match log::owner_of_log(&**log).map_err(wrong)? {
+        None => Ok(false),
+        Some(owner) if owner == uuid => Ok(true),
+        Some(_) => Err(wrong("is the log of another file system")),
+    }
+}
+
+/// The blocks of inode 8, which do not change: they can be read before a replay.
+fn internal_place(
+    disk: &Arc<dyn BlockDevice>,
+    replayed: bool,
+    options: &MountOptions,
+) -> Result<Place, MountError> {
+    let options = Options {
+        read_only: true,
+        clock: options.clock.clone(),
+        replayed,
+    };
+    let low = Ext2::open(Arc::new(plain_cache(disk).volume(0)), options)?;
+    Ok(low.log_place()?)
+}
+
+/// A small cache that writes only when asked.
+fn plain_cache(disk: &Arc<dyn BlockDevice>) -> Arc<Cache> {
+    let options = patch::CacheOptions {
+        blocks: 4096,
+        dirty_limit: 2048,
+        interval: None,
+        ..patch::CacheOptions::default()
+    };
+    Arc::new(Cache::new(vec![Box::new(disk.clone())], options))
+}
+
+/// Makes an internal journal in an image that is not mounted, as `tune2fs -j` does.
+///
+/// # Errors
+/// [`MountError`]; a run that was interrupted may leave blocks marked as used.
+pub fn add_journal(
+    disk: &Arc<dyn BlockDevice>,
+    blocks: Option<u64>,
+    clock: Arc<dyn Clock>,
+) -> Result<(), MountError> {
+    let sup = log::superblock(&**disk)?;
+    let blocks = blocks.unwrap_or_else(|| log::usual_blocks(sup.blocks_count.get()));
+    let (place, inode) = {
+        let options = Options {
+            read_only: false,
+            clock,
+            replayed: false,
+        };
+        let low = Ext2::open(Arc::new(plain_cache(disk).volume(0)), options)?;
+        low.make_log(blocks)?;
+        lfs::LowLevel::close(&low)?;
+        (low.log_place()?, low.load(JOURNAL_INO)?.inode)
+    };
+    journal::format(&**disk, &place, sup.uuid)?;
+    disk.flush()?;
+    Ok(log::set_internal(&**disk, &inode)?)
+}
+
+// --- promises -----------------------------------------------------------------------
+
+/// What a mount with this stack promises.
+pub fn guarantees(stack: &Stack) -> Guarantees {
+    use patch::stack::Mode;
+    use vfs::{Atomicity, Durability, Ordering};
+    let mode = stack.mode();
+    let plain = Guarantees {
+        name: format!("{} (mode={mode})", stack.format),
+        durable: Durability::AtFsync,
+        metadata_atomic: Atomicity::None,
+        data_atomic: Atomicity::None,
+        metadata_ordered: Ordering::None,
+        data_ordered: Ordering::None,
+        times_atomic: false,
+        notes: Vec::new(),
+    };
+    let journal = Guarantees {
+        metadata_atomic: Atomicity::Call,
+        metadata_ordered: Ordering::Global,
+        times_atomic: true,
+        ..plain.clone()
+    };
+    let note = |text: &str| vec![text.to_string()];
+    match mode {
+        Mode::Async => Guarantees {
+            durable: Durability::None,
+            notes: note("After a crash it may be damaged beyond use: run fsck."),
+            ..plain
+        },
+        Mode::SoftUpdates => Guarantees {
+            data_atomic: Atomicity::Block,
+            notes: note(
+                "After a crash blocks and inodes may be marked as used that are not, link \
+                 counts too high and free counts wrong; nothing else, and fsck need not run.",
+            ),
+            ..plain
+        },
+        Mode::JournalMetadata => Guarantees {
+            notes: note(
+                "After a crash files written lately may hold what their blocks held before.",
+            ),
+            ..journal
+        },
+        Mode::JournalOrdered => Guarantees {
+            data_atomic: Atomicity::Block,
+            ..journal
+        },
+        Mode::Journal => Guarantees {
+            data_atomic: Atomicity::Block,
+            data_ordered: Ordering::Global,
+            notes: note("Calls that write more than fits a transaction are several."),
+            ..journal
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+use super::*;
+use crate::{MkfsOptions, mkfs};
+use medium::block::{Geometry, MemoryDevice};
+use patch::stack::Mode;
+use vfs::{Ctx, FileSystem, Ino};
+
+const BLOCK: u32 = 1024;
+const BLOCKS: u64 = 8192;
+
+fn image() -> Arc<MemoryDevice> {
+    let geometry = Geometry {
+        block_bytes: BLOCK,
+        blocks: BLOCKS,
+    };
+    let device = Arc::new(MemoryDevice::new(geometry));
+    let options = MkfsOptions {
+        uuid: [7; 16],
+        ..MkfsOptions::for_size(geometry.bytes())
+    };
+    mkfs(&*device, &options).unwrap();
+    device
+}
+
+fn stack(mode: Mode) -> Stack {
+    let mut stack = Stack::new("ext2", mode);
+    stack.cache.interval = None;
+    stack
+}
+
+fn open(
+    stack: &Stack,
+    disk: &Arc<MemoryDevice>,
+    log: Option<&Arc<MemoryDevice>>,
+    read_only: bool,
+) -> Result<Mounted, MountError> {
+    let devices = Devices {
+        disk: disk.clone(),
+        log: log.map(|log| log.clone() as Arc<dyn BlockDevice>),
+    };
+    let options = MountOptions {
+        read_only,
+        ..MountOptions::default()
+    };
+    mount(stack, devices, &options)
+}
+
+fn write(mounted: &Mounted, name: &[u8], data: &[u8]) {
+    let fs = mounted.file_system();
+    let cx = Ctx::root();
+    let file = fs.create(&cx, Ino::ROOT, name, 0o644).unwrap().ino;
+    assert_eq!(fs.write(&cx, file, 0, data), Ok(data.len()));
+    fs.fsync(&cx, file, false).unwrap();
+    fs.fsyncdir(&cx, Ino::ROOT, false).unwrap();
+    fs.forget(file, 1);
+}
+
+fn read(mounted: &Mounted, name: &[u8]) -> Vec<u8> {
+    let fs = mounted.file_system();
+    let cx = Ctx::root();
+    let file = fs.lookup(&cx, Ino::ROOT, name).unwrap();
+    let mut data = vec![0; file.size as usize];
+    assert_eq!(fs.read(&cx, file.ino, 0, &mut data), Ok(data.len()));
+    fs.forget(file.ino, 1);
+    data
+}
+
+fn assert_clean(disk: &MemoryDevice, mode: Mode) {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&image, disk.bytes()).unwrap();
+    let e2fsck = std::process::Command::new("e2fsck")
+        .arg("-fn")
+        .arg(image.path())
+        .output();
+    let e2fsck = e2fsck.unwrap();
+    let said = String::from_utf8_lossy(&e2fsck.stdout);
+    assert!(e2fsck.status.success(), "{mode}: {said}");
+}
+
+fn incompat(disk: &Arc<MemoryDevice>) -> u32 {
+    log::superblock(&**disk).unwrap().incompat.get()
+}
+
+#[test]
+fn every_mode_keeps_files_and_leaves_a_clean_image() {
+    for mode in Mode::ALL {
+        let disk = image();
+        let mounted = open(&stack(mode), &disk, None, false).unwrap();
+        let journaled = mounted.journal().is_some();
+        let recover = incompat(&disk) & Incompat::RECOVER.bits() != 0;
+        assert_eq!(recover, journaled, "{mode}");
+        write(&mounted, b"a", &[1; 50_000]);
+        mounted.close().unwrap();
+        drop(mounted);
+        assert_eq!(incompat(&disk) & Incompat::RECOVER.bits(), 0, "{mode}");
+        assert_clean(&disk, mode);
+        // Any mode reads what any other has written.
+        let mounted = open(&stack(Mode::SoftUpdates), &disk, None, true).unwrap();
+        assert!(read(&mounted, b"a") == [1; 50_000], "{mode}");
+    }
+}
+
+#[test]
+fn what_was_synced_is_there_after_a_crash() {
+    for mode in Mode::ALL.into_iter().filter(|mode| *mode != Mode::Async) {
+        let disk = image();
+        let mounted = open(&stack(mode), &disk, None, false).unwrap();
+        write(&mounted, b"a", &[1; 5000]);
+        drop(mounted);
+        let mounted = open(&stack(mode), &disk, None, false).unwrap();
+        assert!(read(&mounted, b"a") == [1; 5000], "{mode}");
+        mounted.close().unwrap();
+    }
+}
+
+#[test]
+fn a_journal_is_replayed_whatever_the_mode_of_the_next_mount() {
+    let disk = image();
+    let mounted = open(&stack(Mode::Journal), &disk, None, false).unwrap();
+    write(&mounted, b"a", b"hello");
+    drop(mounted);
+    let refused = open(&stack(Mode::SoftUpdates), &disk, None, true).err();
+    assert!(
+        matches!(refused, Some(MountError::ReplayReadOnly)),
+        "{refused:?}"
+    );
+    let mounted = open(&stack(Mode::SoftUpdates), &disk, None, false).unwrap();
+    assert_eq!(read(&mounted, b"a"), b"hello");
+    mounted.close().unwrap();
+    assert_eq!(incompat(&disk) & Incompat::RECOVER.bits(), 0);
+}
+
+#[test]
+fn external_logs_belong_to_one_image() {
+    let (disk, other) = (image(), image());
+    log::change_superblock(&*other, |sup| sup.uuid = [8; 16]).unwrap();
+    let log = Arc::new(MemoryDevice::new(Geometry {
+        block_bytes: BLOCK,
+        blocks: 1024,
+    }));
+    let external: Stack =
+        "uhfs > ext2 > journal(full, external=/log) > cache(interval=never) > disk"
+            .parse()
+            .unwrap();
+    let mounted = open(&external, &disk, Some(&log), false).unwrap();
+    write(&mounted, b"a", b"hello");
+    drop(mounted);
+    let refused = open(&stack(Mode::SoftUpdates), &disk, None, false).err();
+    assert!(
+        matches!(refused, Some(MountError::LogElsewhere)),
+        "{refused:?}"
+    );
+    let refused = open(&external, &other, Some(&log), false).err();
+    assert!(
+        matches!(refused, Some(MountError::ExternalLog { .. })),
+        "{refused:?}"
+    );
+    let mounted = open(&external, &disk, Some(&log), false).unwrap();
+    assert_eq!(read(&mounted, b"a"), b"hello");
+    mounted.close().unwrap();
+    drop(mounted);
+    open(&stack(Mode::SoftUpdates), &disk, None, false).unwrap();
+}
+
+#[test]
+fn a_device_that_holds_something_else_is_no_log() {
+    let (disk, other) = (image(), image());
+    let external: Stack = "uhfs > ext2 > journal(full, external=/x) > cache > disk"
+        .parse()
+        .unwrap();
+    let before = other.bytes();
+    let refused = open(&external, &disk, Some(&other), false).err();
+    assert!(
+        matches!(refused, Some(MountError::ExternalLog { .. })),
+        "{refused:?}"
+    );
+    assert!(before == other.bytes());
+}

@@ -1,0 +1,156 @@
+//! Inodes that have lost their last name but are still open, or that are being cut: a list
+//! from the superblock through the inodes' `dtime`, as ext3 has it and e2fsck processes it.
+//!
+//! # Order
+//! An inode points to the next one before anything points to it; and whoever comes off
+//! the list does so, and the superblock's pointer is as it was meant, before its own
+//! fields change. So the list on the medium never leads to an inode that is not meant: at
+//! worst an inode is left out, and leaks.
+
+use crate::format::{Inode, Super};
+use crate::inode::Node;
+use crate::volume::Ext2;
+use lfs::{Heads, LowError, Result};
+use patch::{Before, Op, PatchId, Rule};
+use std::collections::HashMap;
+use std::mem::offset_of;
+use vfs::Ino;
+
+/// The list in memory. 0 is its end.
+#[derive(Debug)]
+pub(crate) struct Orphans {
+    head: u32,
+    /// The inode before (0: the superblock) and after each.
+    known: HashMap<u32, (u32, u32)>,
+    /// The last change of the superblock's pointer.
+    head_set: PatchId,
+}
+
+impl Default for Orphans {
+    fn default() -> Self {
+        Self {
+            head: 0,
+            known: HashMap::new(),
+            head_set: PatchId::DURABLE,
+        }
+    }
+}
+
+impl Orphans {
+    pub fn contains(&self, ino: u32) -> bool {
+        self.known.contains_key(&ino)
+    }
+
+    fn push(&mut self, ino: u32) {
+        let next = std::mem::replace(&mut self.head, ino);
+        if let Some((before, _)) = self.known.get_mut(&next) {
+            *before = ino;
+        }
+        self.known.insert(ino, (0, next));
+    }
+
+    /// Takes one out; returns who was before and after it.
+    fn take(&mut self, ino: u32) -> Option<(u32, u32)> {
+        let (before, after) = self.known.remove(&ino)?;
+        match self.known.get_mut(&before) {
+            Some((_, next)) => *next = after,
+            None => self.head = after,
+        }
+        if let Some((previous, _)) = self.known.get_mut(&after) {
+            *previous = before;
+        }
+        Some((before, after))
+    }
+}
+
+fn first(patches: impl IntoIterator<Item = PatchId>, rule: Rule) -> Vec<Before> {
+    let before = |patch| Before { patch, rule };
+    patches.into_iter().map(before).collect()
+}
+
+impl Ext2 {
+    /// Reads the list that a crash left.
+    pub(crate) fn read_orphans(&self, head: u32) -> Result<()> {
+        let mut found = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        let mut at = head;
+        while at != 0 {
+            if self.number(Ino(at.into())).is_none() || !seen.insert(at) {
+                let what = format!("superblock: the list of orphans leads to inode {at}");
+                return Err(LowError::Corrupt(what));
+            }
+            found.push(at);
+            at = self.load(at)?.inode.dtime.get();
+        }
+        let mut state = self.state.lock();
+        found
+            .into_iter()
+            .rev()
+            .for_each(|ino| state.orphans.push(ino));
+        Ok(())
+    }
+
+    fn set_next(&self, op: &Op, node: &mut Node, next: u32, befores: &[Before]) -> Result<PatchId> {
+        node.inode.dtime.set(next);
+        let at = offset_of!(Inode, dtime);
+        Ok(self.write_node(op, node, at..at + 4, befores)?.id)
+    }
+
+    fn set_head(&self, op: &Op, ino: u32, befores: &[Before]) -> Result<PatchId> {
+        let at = offset_of!(Super, last_orphan);
+        let set = self.change_super(op, at, &ino.to_le_bytes(), befores)?;
+        self.state.lock().orphans.head_set = set;
+        Ok(set)
+    }
+
+    pub(crate) fn note_orphan(&self, op: &Op, ino: Ino, befores: &[Before]) -> Result<Heads> {
+        let mut node = self.load_ino(ino)?;
+        let next = {
+            let mut state = self.state.lock();
+            if state.orphans.contains(node.ino) {
+                return Ok(Heads::new());
+            }
+            let next = state.orphans.head;
+            state.orphans.push(node.ino);
+            next
+        };
+        let linked = self.set_next(op, &mut node, next, befores)?;
+        let mut befores = befores.to_vec();
+        befores.extend(first([linked], Rule::InitialiseBeforePoint));
+        let noted = self.set_head(op, node.ino, &befores)?;
+        Ok(Heads::from_slice(&[noted]))
+    }
+
+    pub(crate) fn unnote_orphan(&self, op: &Op, ino: Ino, befores: &[Before]) -> Result<Heads> {
+        let mut node = self.load_ino(ino)?;
+        let Some((before, next)) = self.state.lock().orphans.take(node.ino) else {
+            return Ok(befores.iter().map(|before| before.patch).collect());
+        };
+        let off = match before {
+            0 => self.set_head(op, next, befores)?,
+            _ => self.set_next(op, &mut self.load(before)?, next, befores)?,
+        };
+        // The superblock on the medium may still lead to it past a pointer that is younger.
+        let head_set = self.state.lock().orphans.head_set;
+        let mut heads = Heads::from_slice(&[off]);
+        if head_set != off {
+            heads.push(head_set);
+        }
+        if node.inode.links.get() > 0 {
+            let befores = first(heads.iter().copied(), Rule::NullifyBeforeReuse);
+            return Ok(Heads::from_slice(&[
+                self.set_next(op, &mut node, 0, &befores)?
+            ]));
+        }
+        Ok(heads)
+    }
+
+    /// The list in its order.
+    pub(crate) fn list_orphans(&self) -> Vec<Ino> {
+        let state = self.state.lock();
+        let next = |ino: &u32| state.orphans.known.get(ino).map(|(_, next)| *next);
+        let chain = std::iter::successors(Some(state.orphans.head), next);
+        let inodes = chain.filter(|ino| *ino != 0);
+        inodes.map(|ino| Ino(ino.into())).collect()
+    }
+}

@@ -1,0 +1,55 @@
+//! What is remembered of patches only until they are durable.
+
+use patch::{PatchId, Store};
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// A map from things to patches that forgets what has become durable, so that it is
+/// bounded by what the store holds back.
+#[derive(Debug)]
+pub(crate) struct Pending<K, V> {
+    known: HashMap<K, V>,
+    /// When to look for what has become durable.
+    limit: usize,
+}
+
+/// What stands for a patch.
+pub(crate) trait OfPatch {
+    fn patch(&self) -> PatchId;
+}
+
+impl OfPatch for PatchId {
+    fn patch(&self) -> PatchId {
+        *self
+    }
+}
+
+const MIN_LIMIT: usize = 1024;
+
+impl<K, V> Default for Pending<K, V> {
+    fn default() -> Self {
+        Self {
+            known: HashMap::new(),
+            limit: MIN_LIMIT,
+        }
+    }
+}
+
+impl<K: Hash + Eq, V: OfPatch> Pending<K, V> {
+    pub fn insert(&mut self, store: &dyn Store, key: K, value: V) {
+        if self.known.len() >= self.limit {
+            self.known.retain(|_, v| store.is_pending(v.patch()));
+            self.limit = (self.known.len() * 2).max(MIN_LIMIT);
+        }
+        self.known.insert(key, value);
+    }
+
+    pub fn get(&self, store: &dyn Store, key: &K) -> Option<&V> {
+        let found = self.known.get(key)?;
+        store.is_pending(found.patch()).then_some(found)
+    }
+
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        self.known.remove(key)
+    }
+}

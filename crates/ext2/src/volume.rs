@@ -1,0 +1,397 @@
+//! Mounting: what the superblock and the group descriptors say, checked once.
+
+use crate::alloc::State;
+use crate::format::{
+    Compat, FIRST_INO_REV0, GroupDescriptor, INODE_BYTES_REV0, Incompat, MAGIC, RoCompat,
+    STATE_VALID, SUPER_OFFSET, Super,
+};
+use crate::{Error, features};
+use lfs::{LowError, Result};
+use medium::block::Lba;
+use parking_lot::Mutex;
+use patch::{Before, Change, Content, Op, PatchId, Store};
+use std::mem::{offset_of, size_of};
+use std::sync::Arc;
+use vfs::{Clock, SystemClock};
+use zerocopy::FromBytes;
+
+/// How to mount.
+#[derive(Clone)]
+pub struct Options {
+    /// Change nothing, not even the superblock.
+    pub read_only: bool,
+    /// Where times of mounting and deleting come from.
+    pub clock: Arc<dyn Clock>,
+    /// The image may say that its journal has to be replayed: that has been done.
+    pub replayed: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            clock: Arc::new(SystemClock),
+            replayed: false,
+        }
+    }
+}
+
+/// A mounted ext2 image.
+pub struct Ext2 {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) layout: Layout,
+    pub(crate) options: Options,
+    pub(crate) state: Mutex<State>,
+    /// [`Super::state`] before we mounted.
+    found_state: u16,
+}
+
+/// What does not change while mounted.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    pub block_bytes: u32,
+    pub blocks: u32,
+    pub first_block: u32,
+    pub blocks_per_group: u32,
+    pub inodes: u32,
+    pub inodes_per_group: u32,
+    pub inode_bytes: u32,
+    pub first_ino: u32,
+    pub groups: u32,
+    pub revision: u32,
+    pub file_types: bool,
+    pub sparse: bool,
+    /// Blocks of the descriptor table.
+    pub descriptor_blocks: u32,
+    /// Blocks that hold structures of the format.
+    pub overhead: u64,
+}
+
+/// Where a group's structures are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Group {
+    pub block_bitmap: u32,
+    pub inode_bitmap: u32,
+    pub inode_table: u32,
+    pub free_blocks: u32,
+    pub free_inodes: u32,
+    pub directories: u32,
+}
+
+impl Ext2 {
+    /// Mounts. Read-write, the image is marked as being in use; [`close`](Self::close)
+    /// takes the mark back.
+    ///
+    /// # Errors
+    /// What is wrong with the image or its store, or what it has that is not supported.
+    pub fn open(store: Arc<dyn Store>, options: Options) -> std::result::Result<Self, Error> {
+        let found = read_super(&*store)?;
+        features::check(&found, &options)?;
+        let mut layout = Layout::of(&found, store.blocks())?;
+        let groups = read_groups(&*store, &layout)?;
+        layout.overhead = layout.count_overhead();
+        let fs = Self {
+            state: Mutex::new(State::new(&found, groups)),
+            store,
+            layout,
+            options,
+            found_state: found.state.get(),
+        };
+        if fs.options.read_only {
+            return Ok(fs);
+        }
+        fs.read_orphans(found.last_orphan.get())?;
+        if found.state.get() & STATE_VALID == 0 {
+            tracing::warn!("the image was not unmounted cleanly: counting what is free");
+            fs.recount()?;
+        }
+        fs.mark_mounted(&found)?;
+        Ok(fs)
+    }
+
+    /// Clears "valid", durably, before anything else changes: whoever finds the image after
+    /// a crash must know that it needs a check.
+    fn mark_mounted(&self, found: &Super) -> Result<()> {
+        let op = self.store.begin(1)?;
+        let state = found.state.get() & !STATE_VALID;
+        // Mount time, write time and mount count lie next to each other, the state behind.
+        let mut bytes = Vec::with_capacity(16);
+        bytes.extend(self.now_secs().to_le_bytes());
+        bytes.extend(self.now_secs().to_le_bytes());
+        bytes.extend(found.mount_count.get().saturating_add(1).to_le_bytes());
+        bytes.extend(found.max_mount_count.get().to_le_bytes());
+        bytes.extend(MAGIC.to_le_bytes());
+        bytes.extend(state.to_le_bytes());
+        let at = offset_of!(Super, mount_time);
+        let marked = self.change_super(&op, at, &bytes, &[]);
+        self.store.end(op);
+        self.store.sync(&[marked?])?;
+        Ok(())
+    }
+
+    /// Makes everything durable, then marks the image as it was before we mounted it
+    /// (valid, unless it was not). Nothing may be changed afterwards.
+    ///
+    /// # Errors
+    /// If it could not be stored: then the image stays marked.
+    pub fn close(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.store.sync_all()?;
+        let op = self.store.begin(1)?;
+        let at = offset_of!(Super, state);
+        let state = self.change_super(&op, at, &self.found_state.to_le_bytes(), &[]);
+        let at = offset_of!(Super, write_time);
+        let time = self.change_super(&op, at, &self.now_secs().to_le_bytes(), &[]);
+        self.store.end(op);
+        self.store.sync(&[state?, time?])?;
+        Ok(())
+    }
+
+    /// Changes bytes of the superblock.
+    pub(crate) fn change_super(
+        &self,
+        op: &Op,
+        at: usize,
+        bytes: &[u8],
+        befores: &[Before],
+    ) -> Result<PatchId> {
+        let at = SUPER_OFFSET + at as u64;
+        let size = u64::from(self.layout.block_bytes);
+        self.change(op, Lba(at / size), (at % size) as u32, bytes, befores)
+    }
+
+    /// Changes bytes of a block of metadata.
+    pub(crate) fn change(
+        &self,
+        op: &Op,
+        lba: Lba,
+        at: u32,
+        bytes: &[u8],
+        befores: &[Before],
+    ) -> Result<PatchId> {
+        Ok(self.patch(op, lba, at, bytes, befores)?.id)
+    }
+
+    /// As [`change`](Self::change), and says whether it merged.
+    pub(crate) fn patch(
+        &self,
+        op: &Op,
+        lba: Lba,
+        at: u32,
+        bytes: &[u8],
+        befores: &[Before],
+    ) -> Result<patch::Patched> {
+        let change = Change::Bytes { at, bytes };
+        let patched = self
+            .store
+            .change(op, lba, Content::Metadata, change, befores)?;
+        Ok(patched)
+    }
+
+    /// The time in seconds, as ext2 has it.
+    pub(crate) fn now_secs(&self) -> u32 {
+        let (secs, _) = self.options.clock.now().parts();
+        secs.clamp(0, u32::MAX.into()) as u32
+    }
+
+    /// Sets feature bits before something that needs them. Returned: what it must come
+    /// after.
+    pub(crate) fn need(&self, op: &Op, need: features::Need) -> Result<PatchId> {
+        let mut state = self.state.lock();
+        let (at, bits) = match need {
+            features::Need::LargeFile => {
+                let bits = state.ro_compat | RoCompat::LARGE_FILE.bits();
+                (offset_of!(Super, ro_compat), bits)
+            }
+            features::Need::Attributes => {
+                let bits = state.compat | Compat::EXT_ATTR.bits();
+                (offset_of!(Super, compat), bits)
+            }
+        };
+        let known = match need {
+            features::Need::LargeFile => &mut state.ro_compat,
+            features::Need::Attributes => &mut state.compat,
+        };
+        if *known != bits {
+            *known = bits;
+            state.feature_set = self.change_super(op, at, &bits.to_le_bytes(), &[])?;
+        }
+        Ok(state.feature_set)
+    }
+}
+
+fn read_super(store: &dyn Store) -> std::result::Result<Super, Error> {
+    let store_bytes = store.block_bytes();
+    let from = SUPER_OFFSET as usize;
+    let (lba, at) = (from / store_bytes as usize, from % store_bytes as usize);
+    if store.blocks() <= lba as u64 {
+        return Err(Error::NotExt2);
+    }
+    let block = store.read(Lba(lba as u64))?;
+    let found = Super::read_from_prefix(&block[at..]).ok();
+    let (found, _) = found.ok_or(Error::NotExt2)?;
+    if found.magic.get() != MAGIC {
+        return Err(Error::NotExt2);
+    }
+    match found.log_block_size.get() {
+        log @ 0..=2 if 1024 << log == store_bytes => Ok(found),
+        log @ 0..=2 => Err(Error::BlockSize {
+            image: 1024 << log,
+            store: store_bytes,
+        }),
+        log => Err(Error::Corrupt(format!("superblock: blocks of 2^{log} KiB"))),
+    }
+}
+
+impl Layout {
+    fn of(found: &Super, store_blocks: u64) -> std::result::Result<Self, Error> {
+        let revision = found.revision.get();
+        let block_bytes = 1024 << found.log_block_size.get();
+        let mut layout = Self {
+            block_bytes,
+            blocks: found.blocks_count.get(),
+            first_block: found.first_data_block.get(),
+            blocks_per_group: found.blocks_per_group.get(),
+            inodes: found.inodes_count.get(),
+            inodes_per_group: found.inodes_per_group.get(),
+            inode_bytes: INODE_BYTES_REV0.into(),
+            first_ino: FIRST_INO_REV0,
+            groups: 0,
+            revision,
+            file_types: false,
+            sparse: false,
+            descriptor_blocks: 0,
+            overhead: 0,
+        };
+        if revision > 0 {
+            layout.inode_bytes = found.inode_size.get().into();
+            layout.first_ino = found.first_ino.get();
+            layout.file_types = found.incompat.get() & Incompat::FILETYPE.bits() != 0;
+            layout.sparse = found.ro_compat.get() & RoCompat::SPARSE_SUPER.bits() != 0;
+        }
+        let bad = |what: &str| Err(Error::Corrupt(format!("superblock: {what}")));
+        let bits = block_bytes * 8;
+        if revision > 1 {
+            return bad(&format!("revision {revision}"));
+        }
+        if found.log_frag_size.get() != found.log_block_size.get() {
+            return bad("fragments are not blocks");
+        }
+        if layout.first_block != u32::from(block_bytes == 1024) {
+            return bad("wrong first block");
+        }
+        if layout.blocks <= layout.first_block || u64::from(layout.blocks) > store_blocks {
+            let blocks = layout.blocks;
+            return bad(&format!("{blocks} blocks on a device of {store_blocks}"));
+        }
+        if !(8..=bits).contains(&layout.blocks_per_group)
+            || !layout.blocks_per_group.is_multiple_of(8)
+        {
+            return bad("wrong number of blocks in a group");
+        }
+        let size = layout.inode_bytes;
+        if !size.is_power_of_two() || !(128..=block_bytes).contains(&size) {
+            return bad(&format!("inodes of {size} bytes"));
+        }
+        layout.groups = (layout.blocks - layout.first_block).div_ceil(layout.blocks_per_group);
+        let per_group = layout.inodes_per_group;
+        let all = u64::from(per_group) * u64::from(layout.groups);
+        if !(8..=bits).contains(&per_group) || all != u64::from(layout.inodes) {
+            return bad("wrong number of inodes");
+        }
+        if !(FIRST_INO_REV0..=layout.inodes).contains(&layout.first_ino) {
+            return bad("wrong first inode");
+        }
+        let bytes = u64::from(layout.groups) * size_of::<GroupDescriptor>() as u64;
+        layout.descriptor_blocks = bytes.div_ceil(block_bytes.into()) as u32;
+        Ok(layout)
+    }
+
+    /// The first block of a group.
+    pub fn group_start(&self, group: u32) -> u32 {
+        self.first_block + group * self.blocks_per_group
+    }
+
+    /// How many blocks a group has; the last one may have fewer.
+    pub fn blocks_in(&self, group: u32) -> u32 {
+        self.blocks_per_group
+            .min(self.blocks - self.group_start(group))
+    }
+
+    /// The group of a block.
+    pub fn group_of(&self, block: u32) -> u32 {
+        (block - self.first_block) / self.blocks_per_group
+    }
+
+    /// The group of an inode.
+    pub fn group_of_inode(&self, ino: u32) -> u32 {
+        (ino - 1) / self.inodes_per_group
+    }
+
+    /// Blocks of a group's inode table.
+    pub fn table_blocks(&self) -> u32 {
+        (self.inodes_per_group * self.inode_bytes).div_ceil(self.block_bytes)
+    }
+
+    /// Where a group's descriptor is.
+    pub fn descriptor(&self, group: u32) -> (Lba, u32) {
+        let per_block = self.block_bytes / size_of::<GroupDescriptor>() as u32;
+        let lba = self.first_block + 1 + group / per_block;
+        let at = group % per_block * size_of::<GroupDescriptor>() as u32;
+        (Lba(lba.into()), at)
+    }
+
+    /// Whether a group begins with a superblock and descriptors.
+    pub fn has_super(&self, group: u32) -> bool {
+        let power = |base: u32| {
+            let mut at = base;
+            while at < group {
+                at = at.saturating_mul(base);
+            }
+            at == group
+        };
+        !self.sparse || group <= 1 || power(3) || power(5) || power(7)
+    }
+
+    fn count_overhead(&self) -> u64 {
+        let each = u64::from(self.table_blocks()) + 2;
+        let supers = (0..self.groups).filter(|group| self.has_super(*group));
+        let copies = supers.count() as u64 * (1 + u64::from(self.descriptor_blocks));
+        u64::from(self.first_block) + copies + each * u64::from(self.groups)
+    }
+}
+
+fn read_groups(store: &dyn Store, layout: &Layout) -> std::result::Result<Vec<Group>, Error> {
+    let mut groups = Vec::new();
+    for group in 0..layout.groups {
+        let (lba, at) = layout.descriptor(group);
+        let block = store.read(lba)?;
+        let bytes = &block[at as usize..at as usize + size_of::<GroupDescriptor>()];
+        let found = GroupDescriptor::read_from_bytes(bytes).map_err(|_| Error::NotExt2)?;
+        let start = layout.group_start(group);
+        let end = start + layout.blocks_in(group);
+        let lies_within = |first: u32, len: u32| {
+            first > layout.first_block + layout.descriptor_blocks
+                && first >= start
+                && first.checked_add(len).is_some_and(|last| last <= end)
+        };
+        let good = lies_within(found.block_bitmap.get(), 1)
+            && lies_within(found.inode_bitmap.get(), 1)
+            && lies_within(found.inode_table.get(), layout.table_blocks());
+        if !good {
+            let what = format!("descriptor of group {group}: bitmaps or inodes lie elsewhere");
+            return Err(LowError::Corrupt(what).into());
+        }
+        groups.push(Group {
+            block_bitmap: found.block_bitmap.get(),
+            inode_bitmap: found.inode_bitmap.get(),
+            inode_table: found.inode_table.get(),
+            free_blocks: u32::from(found.free_blocks.get()).min(layout.blocks_in(group)),
+            free_inodes: u32::from(found.free_inodes.get()).min(layout.inodes_per_group),
+            directories: found.directories.get().into(),
+        });
+    }
+    Ok(groups)
+}

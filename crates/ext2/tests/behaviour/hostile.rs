@@ -1,0 +1,66 @@
+//! Damaged images: whatever is in them, calls end, with errors rather than panics.
+
+use super::fixture::{Mounted, mke2fs, mount, options};
+use medium::block::MemoryDevice;
+use std::sync::Arc;
+use vfs::FileSystem;
+use vfs::script::{State, generate, run, run_op};
+use vfs::snapshot::Snapshot;
+
+/// An image with all sorts of things in it.
+fn full_image() -> Vec<u8> {
+    let mounted = mount(mke2fs(&["-b", "1024", "-I", "256", "-N", "128"], "1M"));
+    let mut state = State::default();
+    run(&mounted.fs, &mut state, &generate::setup());
+    run(&mounted.fs, &mut state, &generate::random(7, 120));
+    mounted.close()
+}
+
+/// Blocks that hold anything but zeros, apart from most of the data.
+fn used_blocks(image: &[u8]) -> Vec<usize> {
+    let blocks = image.chunks(1024).enumerate();
+    let used = blocks.filter(|(_, block)| block.iter().any(|byte| *byte != 0));
+    used.map(|(number, _)| number).collect()
+}
+
+#[test]
+fn damage_is_reported_and_never_fatal() {
+    let image = full_image();
+    let used = used_blocks(&image);
+    let (mut mounted_images, mut errors) = (0, 0);
+    for seed in 0..400 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut bad = image.clone();
+        for _ in 0..rng.usize(1..12) {
+            let block = used[rng.usize(..used.len())];
+            let at = block * 1024 + rng.usize(..256) * 4;
+            let word = match rng.u8(..4) {
+                0 => u32::MAX,
+                1 => rng.u32(..2048),
+                2 => 0,
+                _ => rng.u32(..),
+            };
+            // The sizes that the tests themselves need stay.
+            if at != 1024 + 56 && at != 1024 + 24 {
+                bad[at..at + 4].copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        let device = Arc::new(MemoryDevice::from_bytes(1024, bad));
+        let Ok(mounted) = Mounted::try_open(device, options(4096)) else {
+            errors += 1;
+            continue;
+        };
+        mounted_images += 1;
+        let mut state = State::default();
+        errors += usize::from(Snapshot::take(&mounted.fs).is_err());
+        for op in &generate::random(seed, 40).ops {
+            let _ = run_op(&mounted.fs, &mut state, op);
+        }
+        let _ = mounted.fs.statfs();
+        let _ = mounted.fs.close();
+    }
+    assert!(
+        mounted_images > 50 && errors > 20,
+        "{mounted_images} {errors}"
+    );
+}

@@ -1,0 +1,127 @@
+//! Attributes: those of `stat`, and extended ones.
+
+use super::{Refusal, Universal};
+use crate::{InodeChange, LowLevel};
+use vfs::{Attr, Ctx, Errno, Ino, Result, SetAttr, SetTime, XattrMode, perm};
+
+/// Longest value of an extended attribute, as in the kernel.
+const VALUE_MAX: usize = 65536;
+
+impl<L: LowLevel> Universal<L> {
+    pub(super) fn set_attributes_of(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        let blocks = self.low.cost(super::names::DESTROY_BLOCKS) + 2;
+        let (attr, more) = self.change(blocks, |op| {
+            let attr = self.attr(ino)?;
+            let set = perm::check_setattr(cx, &attr, set)?;
+            if set == SetAttr::default() {
+                return Ok((attr, false));
+            }
+            let change = self.change_of(&set);
+            let more = match set.size {
+                Some(size) => self.resize(op, &attr, size, change)?,
+                None => {
+                    let changed = self.low.change_inode(op, ino, &change, &[])?;
+                    self.note(ino, &[changed]);
+                    false
+                }
+            };
+            Ok((self.attr(ino)?, more))
+        })?;
+        if more {
+            self.finish_cut(ino)?;
+            return self.look(|| self.attr(ino));
+        }
+        Ok(attr)
+    }
+
+    fn change_of(&self, set: &SetAttr) -> InodeChange {
+        let now = self.now();
+        let time = |set| match set {
+            SetTime::Now => now,
+            SetTime::At(at) => at,
+        };
+        InodeChange {
+            perm: set.perm,
+            uid: set.uid,
+            gid: set.gid,
+            nlink: None,
+            size: None,
+            atime: set.atime.map(time),
+            mtime: set.mtime.map(time).or(set.size.map(|_| now)),
+            ctime: Some(set.ctime.unwrap_or(now)),
+        }
+    }
+
+    pub(super) fn get_attribute(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        check_name(name)?;
+        self.look(|| {
+            perm::may_get_xattr(cx, &self.attr(ino)?, name)?;
+            let all = self.low.attributes(ino)?;
+            let found = all.into_iter().find(|(other, _)| other == name);
+            Ok(found.ok_or(Errno::NODATA)?.1)
+        })
+    }
+
+    pub(super) fn put_attribute(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        check_name(name)?;
+        if value.len() > VALUE_MAX {
+            return Err(Errno::TOOBIG);
+        }
+        self.change_attributes(cx, ino, name, |all, at| {
+            match (mode, at) {
+                (XattrMode::Create, Some(_)) => return Err(Errno::EXIST.into()),
+                (XattrMode::Replace, None) => return Err(Errno::NODATA.into()),
+                (_, Some(at)) => all[at].1 = value.to_vec(),
+                (_, None) => all.push((name.to_vec(), value.to_vec())),
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn remove_attribute(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        self.change_attributes(cx, ino, name, |all, at| {
+            all.remove(at.ok_or(Errno::NODATA)?);
+            Ok(())
+        })
+    }
+
+    /// Changes the list of attributes, in which `name` is at the given place.
+    fn change_attributes(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        name: &[u8],
+        f: impl FnOnce(&mut Vec<(Vec<u8>, Vec<u8>)>, Option<usize>) -> std::result::Result<(), Refusal>,
+    ) -> Result<()> {
+        self.change(self.low.cost(2), |op| {
+            perm::may_set_xattr(cx, &self.attr(ino)?, name)?;
+            let mut all = self.low.attributes(ino)?;
+            let at = all.iter().position(|(other, _)| other == name);
+            f(&mut all, at)?;
+            let heads = self.low.set_attributes(op, ino, &all)?;
+            let ctime = InodeChange {
+                ctime: Some(self.now()),
+                ..InodeChange::default()
+            };
+            let stamped = self.low.change_inode(op, ino, &ctime, &[])?;
+            self.note(ino, &heads);
+            self.note(ino, &[stamped]);
+            Ok(())
+        })
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > vfs::NAME_MAX {
+        return Err(Errno::RANGE);
+    }
+    Ok(())
+}

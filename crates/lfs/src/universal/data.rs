@@ -1,0 +1,546 @@
+//! File contents: reading, writing, cutting, allocating.
+
+use super::names::DESTROY_BLOCKS;
+use super::{Refusal, Universal, after};
+use crate::{Heads, InodeChange, LowError, LowLevel, Purpose};
+use medium::block::{Buffer, Lba};
+use patch::{Before, Change, Content, Op, PatchId, Rule};
+use vfs::{Attr, Ctx, Errno, Fallocate, FileType, Ino, Result, SeekKind, Timestamp, perm};
+
+type Refused<T> = std::result::Result<T, Refusal>;
+
+/// Blocks of data that one operation writes at most.
+const WRITE_BLOCKS: u64 = 1024;
+
+/// Data calls are for regular files: `EISDIR` for a directory, else `other`.
+fn must_be_regular(attr: &Attr, other: Errno) -> Refused<()> {
+    match attr.kind {
+        FileType::Regular => Ok(()),
+        FileType::Directory => Err(Errno::ISDIR.into()),
+        _ => Err(other.into()),
+    }
+}
+
+/// A part of a range that lies within one block.
+struct Part {
+    index: u64,
+    /// Where in the block.
+    at: usize,
+    /// Where in the range.
+    from: usize,
+    len: usize,
+}
+
+/// Cuts `off..off + len` at block boundaries.
+fn parts(block_bytes: u64, off: u64, len: usize) -> impl Iterator<Item = Part> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let here = off + from as u64;
+        let at = here % block_bytes;
+        let part = Part {
+            index: here / block_bytes,
+            at: at as usize,
+            from,
+            len: (len - from).min((block_bytes - at) as usize),
+        };
+        from += part.len;
+        (part.len > 0).then_some(part)
+    })
+}
+
+impl<L: LowLevel> Universal<L> {
+    fn block_size(&self) -> u64 {
+        u64::from(self.low.block_bytes())
+    }
+
+    // --- reading --------------------------------------------------------------------
+
+    pub(super) fn read_data(&self, ino: Ino, off: u64, buf: &mut [u8]) -> Refused<usize> {
+        let attr = self.attr(ino)?;
+        must_be_regular(&attr, Errno::INVAL)?;
+        let len = attr.size.saturating_sub(off).min(buf.len() as u64) as usize;
+        self.copy_out(ino, off, &mut buf[..len])?;
+        Ok(len)
+    }
+
+    /// Copies contents; holes are zeros.
+    pub(super) fn copy_out(&self, ino: Ino, off: u64, buf: &mut [u8]) -> crate::Result<()> {
+        let mut run: Option<(Lba, u64)> = None;
+        for part in parts(self.block_size(), off, buf.len()) {
+            let target = &mut buf[part.from..part.from + part.len];
+            let Some(lba) = self.low.block_of(ino, part.index)? else {
+                target.fill(0);
+                continue;
+            };
+            if run.is_none_or(|(first, blocks)| lba.0 < first.0 || lba.0 >= first.0 + blocks) {
+                run = Some(self.read_ahead(ino, part.index, lba)?);
+            }
+            let block = self.low.store().read(lba)?;
+            target.copy_from_slice(&block[part.at..part.at + part.len]);
+        }
+        Ok(())
+    }
+
+    /// Has neighbours of a block read with it, as long as they are the file's too.
+    fn read_ahead(&self, ino: Ino, index: u64, lba: Lba) -> crate::Result<(Lba, u64)> {
+        const AHEAD: u64 = 32;
+        let mut blocks = 1;
+        while blocks < AHEAD && self.low.block_of(ino, index + blocks)? == Some(Lba(lba.0 + blocks))
+        {
+            blocks += 1;
+        }
+        if blocks > 1 {
+            self.low.store().prefetch(lba, blocks);
+        }
+        Ok((lba, blocks))
+    }
+
+    pub(super) fn seek_data(&self, ino: Ino, off: u64, kind: SeekKind) -> Refused<u64> {
+        let attr = self.attr(ino)?;
+        if attr.kind != FileType::Regular {
+            return Err(Errno::INVAL.into());
+        }
+        if off >= attr.size {
+            return Err(Errno::NXIO.into());
+        }
+        let block = self.block_size();
+        let end = attr.size.div_ceil(block);
+        let first = off / block;
+        match kind {
+            SeekKind::Data => {
+                let next = self.low.next_block(ino, first, end)?.ok_or(Errno::NXIO)?;
+                Ok((next * block).max(off))
+            }
+            SeekKind::Hole => {
+                let mut index = first;
+                while index < end && self.low.block_of(ino, index)?.is_some() {
+                    index += 1;
+                }
+                Ok((index * block).clamp(off, attr.size))
+            }
+        }
+    }
+
+    // --- writing --------------------------------------------------------------------
+
+    /// Writes all or nothing, as far as room goes; a write that is larger than one
+    /// operation is several operations.
+    pub(super) fn write_data(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
+        let block = self.block_size();
+        let end = self.end_of(off, data.len() as u64)?;
+        self.look(|| {
+            must_be_regular(&self.attr(ino)?, Errno::INVAL)?;
+            self.check_room(ino, off / block, end.div_ceil(block))
+        })?;
+        let room = u64::from(self.low.store().max_op_blocks()) / 4;
+        let piece = (WRITE_BLOCKS.min(room).max(1) * block) as usize;
+        let mut done = 0;
+        while done < data.len() {
+            // Pieces end at block boundaries.
+            let at = off + done as u64;
+            let len = (piece - (at % block) as usize).min(data.len() - done);
+            self.write_piece(cx, ino, at, &data[done..done + len])?;
+            done += len;
+        }
+        Ok(done)
+    }
+
+    fn end_of(&self, off: u64, len: u64) -> Result<u64> {
+        off.checked_add(len)
+            .filter(|&end| end <= self.low.max_size().min(vfs::SIZE_MAX))
+            .ok_or(Errno::FBIG)
+    }
+
+    fn check_room(&self, ino: Ino, from: u64, to: u64) -> Refused<()> {
+        let needed = self.low.room_for(ino, from, to)?;
+        if needed > self.low.statfs()?.blocks_free {
+            return Err(Errno::NOSPC.into());
+        }
+        Ok(())
+    }
+
+    fn write_piece(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<()> {
+        let block = self.block_size();
+        let end = off + data.len() as u64;
+        let blocks = end.div_ceil(block) - off / block;
+        self.change(self.low.cost(blocks) + 2, |op| {
+            let attr = self.attr(ino)?;
+            must_be_regular(&attr, Errno::INVAL)?;
+            self.check_room(ino, off / block, end.div_ceil(block))?;
+            self.clear_tail(op, &attr, end)?;
+            let mut heads = Heads::new();
+            for part in parts(block, off, data.len()) {
+                let bytes = &data[part.from..part.from + part.len];
+                heads.push(self.put(op, ino, part.index, part.at, bytes)?);
+            }
+            let now = self.now();
+            let changed = InodeChange {
+                perm: Some(perm::perm_after_write(cx, &attr)).filter(|perm| *perm != attr.perm),
+                size: Some(end).filter(|end| *end > attr.size),
+                mtime: Some(now),
+                ctime: Some(now),
+                ..InodeChange::default()
+            };
+            heads.push(self.finish_write(op, ino, &changed, &heads)?);
+            self.note(ino, &heads);
+            Ok(())
+        })
+    }
+
+    /// Changes the inode after its data. U2: a size never covers what is not there.
+    fn finish_write(
+        &self,
+        op: &Op,
+        ino: Ino,
+        change: &InodeChange,
+        data: &[PatchId],
+    ) -> crate::Result<PatchId> {
+        let befores = match change.size {
+            Some(_) => after(Rule::InitialiseBeforePoint, data.iter().copied()),
+            None => super::Befores::new(),
+        };
+        self.low.change_inode(op, ino, change, &befores)
+    }
+
+    /// Stores bytes in one block of a file, which is allocated if it is a hole.
+    fn put(
+        &self,
+        op: &Op,
+        ino: Ino,
+        index: u64,
+        at: usize,
+        bytes: &[u8],
+    ) -> crate::Result<PatchId> {
+        let Some(lba) = self.low.block_of(ino, index)? else {
+            let mut block;
+            let whole = if bytes.len() == self.block_size() as usize {
+                bytes
+            } else {
+                block = Buffer::zeroed(self.block_size() as usize);
+                block[at..at + bytes.len()].copy_from_slice(bytes);
+                &block
+            };
+            return self.fill_hole(op, ino, index, whole, (Purpose::Data, Content::Data));
+        };
+        let at = at as u32;
+        let change = Change::Bytes { at, bytes };
+        let patched = self
+            .low
+            .store()
+            .change(op, lba, Content::Data, change, &[])?;
+        Ok(patched.id)
+    }
+
+    /// Gives a hole a block with these contents.
+    pub(super) fn fill_hole(
+        &self,
+        op: &Op,
+        ino: Ino,
+        index: u64,
+        bytes: &[u8],
+        (purpose, content): (Purpose, Content),
+    ) -> crate::Result<PatchId> {
+        let block = self.low.allocate_block(op, ino, index, purpose)?;
+        let reused = after(Rule::NullifyBeforeReuse, block.reused_after);
+        let change = Change::Bytes { at: 0, bytes };
+        let store = self.low.store();
+        let filled = store.change(op, block.lba, content, change, &reused)?;
+        // The pointer comes after it, but not in every store.
+        self.note(ino, &[filled.id]);
+        let befores = after(Rule::InitialiseBeforePoint, [filled.id]);
+        self.low.attach_block(op, ino, index, &block, &befores)
+    }
+
+    /// Zeroes what lies between the end of a file and the end of its last block, when the
+    /// file is about to grow to `end`. It is zeroed when a file is cut, too, but not in the
+    /// same step: a crash may have come in between.
+    fn clear_tail(&self, op: &Op, attr: &Attr, end: u64) -> crate::Result<()> {
+        let block = self.block_size();
+        let at = (attr.size % block) as usize;
+        if end <= attr.size || at == 0 {
+            return Ok(());
+        }
+        let Some(lba) = self.low.block_of(attr.ino, attr.size / block)? else {
+            return Ok(());
+        };
+        let store = self.low.store();
+        let old = store.read(lba)?;
+        if old[at..].iter().any(|byte| *byte != 0) {
+            drop(old);
+            let zeros = vec![0; block as usize - at];
+            let change = Change::Bytes {
+                at: at as u32,
+                bytes: &zeros,
+            };
+            store.change(op, lba, Content::Data, change, &[])?;
+        }
+        Ok(())
+    }
+
+    // --- sizes ----------------------------------------------------------------------
+
+    /// `O_TRUNC`.
+    pub(super) fn cut(&self, cx: &Ctx, ino: Ino) -> Result<()> {
+        let more = self.change(self.low.cost(DESTROY_BLOCKS) + 2, |op| {
+            let attr = self.attr(ino)?;
+            let now = self.now();
+            let change = InodeChange {
+                perm: Some(perm::perm_after_write(cx, &attr)).filter(|perm| *perm != attr.perm),
+                mtime: Some(now),
+                ctime: Some(now),
+                ..InodeChange::default()
+            };
+            self.resize(op, &attr, 0, change)
+        })?;
+        if more { self.finish_cut(ino) } else { Ok(()) }
+    }
+
+    /// Sets the size along with other fields. Returns whether blocks beyond it are left,
+    /// for [`finish_cut`](Self::finish_cut).
+    pub(super) fn resize(
+        &self,
+        op: &Op,
+        attr: &Attr,
+        size: u64,
+        mut change: InodeChange,
+    ) -> Refused<bool> {
+        if size > self.low.max_size() {
+            return Err(Errno::FBIG.into());
+        }
+        change.size = Some(size);
+        if size >= attr.size {
+            self.clear_tail(op, attr, size)?;
+            let grown = self.low.change_inode(op, attr.ino, &change, &[])?;
+            self.note(attr.ino, &[grown]);
+            return Ok(false);
+        }
+        let cut = self.low.change_inode(op, attr.ino, &change, &[])?;
+        self.note(attr.ino, &[cut]);
+        let shorter = after(Rule::NullifyBeforeReuse, [cut]);
+        self.zero_in_block(op, attr.ino, size, self.block_size(), &shorter)?;
+        self.detach_some(op, attr.ino, size, &shorter)
+    }
+
+    /// Takes off blocks beyond a size. If some are left, the inode is noted as an orphan, so
+    /// that a crash does not leave them.
+    fn detach_some(&self, op: &Op, ino: Ino, size: u64, befores: &[Before]) -> Refused<bool> {
+        let from = size.div_ceil(self.block_size());
+        let budget = DESTROY_BLOCKS as u32;
+        let detached = self
+            .low
+            .detach_blocks(op, ino, from, u64::MAX, budget, befores)?;
+        for (lba, removed) in detached.blocks {
+            self.note(ino, &[removed.patch]);
+            self.low.free_block(op, lba, removed)?;
+        }
+        let known = self.low.is_orphan(ino)?;
+        if detached.more && !known {
+            self.low.add_orphan(op, ino, &[])?;
+        } else if !detached.more && known && self.attr(ino)?.nlink > 0 {
+            self.low.remove_orphan(op, ino, &[])?;
+        }
+        Ok(detached.more)
+    }
+
+    /// Takes off all blocks beyond the size, in as many operations as it takes.
+    pub(super) fn finish_cut(&self, ino: Ino) -> Result<()> {
+        loop {
+            let more = self.change(self.low.cost(DESTROY_BLOCKS) + 2, |op| {
+                let size = self.attr(ino)?.size;
+                self.detach_some(op, ino, size, &[])
+            })?;
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Zeroes bytes from `from` on, up to `to` or to the end of their block.
+    fn zero_in_block(
+        &self,
+        op: &Op,
+        ino: Ino,
+        from: u64,
+        to: u64,
+        befores: &[Before],
+    ) -> crate::Result<Option<PatchId>> {
+        let block = self.block_size();
+        let at = from % block;
+        let end = match to / block == from / block {
+            true => to % block,
+            false => block,
+        };
+        if (at == 0 && end == block) || at >= end {
+            return Ok(None);
+        }
+        let Some(lba) = self.low.block_of(ino, from / block)? else {
+            return Ok(None);
+        };
+        let zeros = vec![0; (end - at) as usize];
+        let change = Change::Bytes {
+            at: at as u32,
+            bytes: &zeros,
+        };
+        let store = self.low.store();
+        let patched = store.change(op, lba, Content::Data, change, befores)?;
+        Ok(Some(patched.id))
+    }
+
+    // --- fallocate ------------------------------------------------------------------
+
+    pub(super) fn allocate_range(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        kind: Fallocate,
+        off: u64,
+        len: u64,
+    ) -> Result<()> {
+        let attr = self.look(|| {
+            let attr = self.attr(ino)?;
+            must_be_regular(&attr, Errno::NODEV)?;
+            Ok(attr)
+        })?;
+        if len == 0 {
+            return Err(Errno::INVAL);
+        }
+        let end = self.end_of(off, len)?;
+        let block = self.block_size();
+        match kind {
+            Fallocate::PunchHole => self.punch(ino, off, end.min(attr.size))?,
+            Fallocate::Allocate { keep_size } | Fallocate::ZeroRange { keep_size } => {
+                self.look(|| self.check_room(ino, off / block, end.div_ceil(block)))?;
+                // Space beyond the end of a file is checked for, and not kept.
+                let kept = if keep_size { end.min(attr.size) } else { end };
+                if matches!(kind, Fallocate::ZeroRange { .. }) {
+                    self.zero_blocks(ino, off, kept)?;
+                }
+                self.fill_holes(ino, off / block, kept.div_ceil(block))?;
+                if !keep_size && end > attr.size {
+                    return self.note_change(cx, ino, Some(end));
+                }
+            }
+        }
+        self.note_change(cx, ino, None)
+    }
+
+    /// Sets the times, and the size if it grows, after a change of contents.
+    fn note_change(&self, cx: &Ctx, ino: Ino, size: Option<u64>) -> Result<()> {
+        self.change(self.low.cost(1), |op| {
+            let attr = self.attr(ino)?;
+            if let Some(size) = size {
+                self.clear_tail(op, &attr, size)?;
+            }
+            let now: Timestamp = self.now();
+            let change = InodeChange {
+                perm: Some(perm::perm_after_write(cx, &attr)).filter(|perm| *perm != attr.perm),
+                size: size.filter(|size| *size > attr.size),
+                mtime: Some(now),
+                ctime: Some(now),
+                ..InodeChange::default()
+            };
+            let recent = self.low.change_inode(op, ino, &change, &[])?;
+            self.note(ino, &[recent]);
+            Ok(())
+        })
+    }
+
+    /// Gives every hole among blocks `from..to` a block of zeros.
+    fn fill_holes(&self, ino: Ino, from: u64, to: u64) -> Result<()> {
+        let zeros = vec![0; self.block_size() as usize];
+        let mut index = from;
+        while index < to {
+            let end = to.min(index + DESTROY_BLOCKS);
+            self.change(self.low.cost(end - index), |op| {
+                for index in index..end {
+                    if self.low.block_of(ino, index)?.is_none() {
+                        let purpose = (Purpose::Data, Content::Data);
+                        let filled = self.fill_hole(op, ino, index, &zeros, purpose)?;
+                        self.note(ino, &[filled]);
+                    }
+                }
+                Ok(())
+            })?;
+            index = end;
+        }
+        Ok(())
+    }
+
+    /// Zeroes the bytes `off..end` of blocks that are there.
+    fn zero_blocks(&self, ino: Ino, off: u64, end: u64) -> Result<()> {
+        let block = self.block_size();
+        let mut at = off;
+        while at < end {
+            let until = end.min((at / block + DESTROY_BLOCKS) * block);
+            self.change(self.low.cost(DESTROY_BLOCKS), |op| {
+                let zeros = vec![0; block as usize];
+                for part in parts(block, at, (until - at) as usize) {
+                    if self.low.block_of(ino, part.index)?.is_some() {
+                        let put = self.put(op, ino, part.index, part.at, &zeros[..part.len])?;
+                        self.note(ino, &[put]);
+                    }
+                }
+                Ok(())
+            })?;
+            at = until;
+        }
+        Ok(())
+    }
+
+    /// Makes `off..end` read as zeros, and gives whole blocks back.
+    fn punch(&self, ino: Ino, off: u64, end: u64) -> Result<()> {
+        let block = self.block_size();
+        if off >= end {
+            return Ok(());
+        }
+        let size = self.look(|| Ok(self.attr(ino)?.size))?;
+        let first = off.div_ceil(block);
+        // A block that the file ends in is given back if the range covers the rest of it.
+        let last = if end >= size {
+            end.div_ceil(block)
+        } else {
+            end / block
+        };
+        self.change(4, |op| {
+            let head = self.zero_in_block(op, ino, off, end, &[])?;
+            let tail = match last * block {
+                start if start < end && last >= first => {
+                    self.zero_in_block(op, ino, start, end, &[])?
+                }
+                _ => None,
+            };
+            for patch in head.into_iter().chain(tail) {
+                self.note(ino, &[patch]);
+            }
+            Ok(())
+        })?;
+        if first < last {
+            self.detach_range(ino, first, last)?;
+        }
+        Ok(())
+    }
+
+    /// Takes off and frees blocks `from..to`, in as many operations as it takes.
+    fn detach_range(&self, ino: Ino, from: u64, to: u64) -> Result<()> {
+        loop {
+            let more = self.change(self.low.cost(DESTROY_BLOCKS), |op| {
+                let budget = DESTROY_BLOCKS as u32;
+                let detached = self.low.detach_blocks(op, ino, from, to, budget, &[])?;
+                for (lba, removed) in detached.blocks {
+                    self.note(ino, &[removed.patch]);
+                    self.low.free_block(op, lba, removed)?;
+                }
+                Ok(detached.more)
+            })?;
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl From<patch::StoreError> for Refusal {
+    fn from(error: patch::StoreError) -> Self {
+        Self::Low(LowError::Store(error))
+    }
+}

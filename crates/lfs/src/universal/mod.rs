@@ -1,0 +1,585 @@
+//! [`Universal`]: every system call in terms of a format's steps (UHFS in section 2.4 of
+//! the Featherstitch chapter), in soft-updates order.
+//!
+//! # Guarantees
+//! Whatever the store beneath makes of the order (obeys it, turns it into transactions,
+//! drops it), the calls themselves keep the contract of [`FileSystem`]. Under a store that
+//! obeys, after any crash:
+//!
+//! - **U1** A name leads to an initialised inode of its type (`InitialiseBeforePoint`).
+//! - **U2** A pointer leads to a block with this file's contents, never another's and
+//!   never garbage (`InitialiseBeforePoint`, `NullifyBeforeReuse`).
+//! - **U3** A link count is at least the number of names: it is raised before a name is
+//!   made and lowered after one is gone.
+//! - **U4** What had a name and was renamed has one: the old or the new one or both
+//!   (`LinkBeforeUnlink`). A name that is replaced means the old inode or the new one.
+//!
+//! What may be left over: blocks and inodes that are marked as used and belong to no one,
+//! link counts that are too high, free counts that are wrong.
+//!
+//! Locks: `tree` is held for writing by a call that changes something, for reading by
+//! others; `known` is taken inside it and for moments. [`Store::begin`], which may wait for
+//! write-back, comes before both.
+
+mod attrs;
+mod data;
+mod names;
+mod rename;
+
+use crate::{Heads, LowError, LowLevel, Removed};
+use parking_lot::{Mutex, RwLock};
+use patch::{Before, Op, PatchId, Rule};
+use std::collections::HashMap;
+use std::sync::Arc;
+use vfs::check::Finding;
+use vfs::{
+    Atime, Attr, Clock, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Guarantees,
+    Ino, OpenFlags, RenameFlags, Result, SeekKind, SetAttr, StatFs, SystemClock, Timestamp,
+    XattrMode, perm,
+};
+
+/// How to mount.
+#[derive(Clone)]
+pub struct UniversalOptions {
+    /// Refuse all changes.
+    pub read_only: bool,
+    /// When reads move access times.
+    pub atime: Atime,
+    /// Where times come from.
+    pub clock: Arc<dyn Clock>,
+    /// What the stack promises.
+    pub guarantees: Guarantees,
+}
+
+impl UniversalOptions {
+    /// Read-write, relative access times, the system's clock.
+    pub fn new(guarantees: Guarantees) -> Self {
+        Self {
+            read_only: false,
+            atime: Atime::Relative,
+            clock: Arc::new(SystemClock),
+            guarantees,
+        }
+    }
+}
+
+/// A mounted file system of format `L`. See the module.
+pub struct Universal<L: LowLevel> {
+    low: L,
+    options: UniversalOptions,
+    tree: RwLock<()>,
+    known: Mutex<HashMap<Ino, Known>>,
+}
+
+/// What is kept of an inode that is referenced or has changes under way.
+#[derive(Debug, Default)]
+struct Known {
+    refs: u64,
+    /// Made by `tmpfile`, and may still be given a name.
+    nameable: bool,
+    /// Patches that fsync must wait for.
+    recent: Vec<PatchId>,
+}
+
+/// Patches kept for one inode before those that are durable are dropped.
+const RECENT: usize = 64;
+
+impl<L: LowLevel> Universal<L> {
+    /// Mounts: finishes what a crash left of unlinked and truncated files, unless
+    /// read-only.
+    ///
+    /// # Errors
+    /// What is wrong with the image or its medium.
+    pub fn open(low: L, options: UniversalOptions) -> std::result::Result<Self, LowError> {
+        let fs = Self {
+            low,
+            options,
+            tree: RwLock::new(()),
+            known: Mutex::new(HashMap::new()),
+        };
+        if !fs.options.read_only {
+            fs.finish_orphans()?;
+        }
+        Ok(fs)
+    }
+
+    /// Unmounts: frees what has no name, though it may still be open, makes everything
+    /// durable and marks the image as clean. No call may follow.
+    ///
+    /// # Errors
+    /// If something could not be stored: the image is not marked then.
+    pub fn close(&self) -> std::result::Result<(), LowError> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.known.lock().clear();
+        self.finish_orphans()?;
+        self.sync().map_err(LowError::Limit)?;
+        self.low.close()
+    }
+
+    /// The format beneath.
+    pub fn low(&self) -> &L {
+        &self.low
+    }
+
+    // --- operations -----------------------------------------------------------------
+
+    /// Runs a change of at most `blocks` distinct blocks.
+    fn change<T>(
+        &self,
+        blocks: u32,
+        f: impl FnOnce(&Op) -> std::result::Result<T, Refusal>,
+    ) -> Result<T> {
+        if self.options.read_only {
+            return Err(Errno::ROFS);
+        }
+        let op = self.low.store().begin(blocks).map_err(LowError::from);
+        let op = op.map_err(|e| report(&e))?;
+        let result = {
+            let _alone = self.tree.write();
+            f(&op)
+        };
+        self.low.store().end(op);
+        result.map_err(Refusal::errno)
+    }
+
+    /// Runs something that changes nothing.
+    fn look<T>(&self, f: impl FnOnce() -> std::result::Result<T, Refusal>) -> Result<T> {
+        let _shared = self.tree.read();
+        f().map_err(Refusal::errno)
+    }
+
+    fn now(&self) -> Timestamp {
+        self.options.clock.now()
+    }
+
+    // --- inodes ---------------------------------------------------------------------
+
+    /// The format's number of an inode.
+    fn down(&self, ino: Ino) -> Ino {
+        if ino == Ino::ROOT {
+            self.low.root()
+        } else {
+            ino
+        }
+    }
+
+    /// The number that callers see.
+    fn up(&self, ino: Ino) -> Ino {
+        if ino == self.low.root() {
+            Ino::ROOT
+        } else {
+            ino
+        }
+    }
+
+    /// Attributes of an inode in use, by the format's number.
+    fn attr(&self, ino: Ino) -> std::result::Result<Attr, Refusal> {
+        let attr = self.low.inode(ino)?.ok_or(Errno::STALE)?;
+        Ok(attr)
+    }
+
+    /// The attributes as callers see them.
+    fn shown(&self, mut attr: Attr) -> Attr {
+        attr.ino = self.up(attr.ino);
+        attr
+    }
+
+    fn refer(&self, ino: Ino) {
+        self.known.lock().entry(ino).or_default().refs += 1;
+    }
+
+    fn is_referenced(&self, ino: Ino) -> bool {
+        self.known
+            .lock()
+            .get(&ino)
+            .is_some_and(|known| known.refs > 0)
+    }
+
+    /// Notes what fsync of this inode must wait for.
+    fn note(&self, ino: Ino, patches: &[PatchId]) {
+        let mut known = self.known.lock();
+        let recent = &mut known.entry(ino).or_default().recent;
+        for patch in patches {
+            if recent.last() != Some(patch) && *patch != PatchId::DURABLE {
+                recent.push(*patch);
+            }
+        }
+        if recent.len() >= RECENT && recent.len().is_power_of_two() {
+            recent.sort_unstable();
+            recent.dedup();
+            recent.retain(|patch| self.low.store().is_pending(*patch));
+        }
+    }
+
+    /// Gives back references; the last one frees an inode that has no name.
+    fn give_back(&self, ino: Ino, count: u64) {
+        let unused = {
+            let mut known = self.known.lock();
+            let Some(entry) = known.get_mut(&ino) else {
+                return;
+            };
+            entry.refs = entry.refs.saturating_sub(count);
+            let unused = entry.refs == 0;
+            if unused {
+                entry
+                    .recent
+                    .retain(|patch| self.low.store().is_pending(*patch));
+                if entry.recent.is_empty() {
+                    known.remove(&ino);
+                }
+            }
+            unused
+        };
+        if unused
+            && !self.options.read_only
+            && let Ok(Some(attr)) = self.look(|| Ok(self.low.inode(ino)?))
+            && attr.nlink == 0
+            && let Err(errno) = self.destroy_orphan(ino)
+        {
+            tracing::warn!("inode {ino} has no name and could not be freed: {errno}");
+        }
+    }
+
+    fn sync_inode(&self, ino: Ino) -> Result<()> {
+        let ino = self.down(ino);
+        self.look(|| self.attr(ino))?;
+        let recent = match self.known.lock().get(&ino) {
+            Some(known) => known.recent.clone(),
+            None => Vec::new(),
+        };
+        let result = self.low.store().sync(&recent).map_err(LowError::from);
+        result.map_err(|e| match report(&e) {
+            Errno::ROFS => Errno::IO,
+            errno => errno,
+        })
+    }
+
+    /// Moves the access time of what was just read, if the policy says so.
+    fn accessed(&self, ino: Ino) {
+        if self.options.atime == Atime::Never || self.options.read_only {
+            return;
+        }
+        let now = self.now();
+        let due = |attr: &Attr| self.options.atime.is_due(attr, now);
+        let Ok(true) = self.look(|| Ok(due(&self.attr(ino)?))) else {
+            return;
+        };
+        let change = crate::InodeChange {
+            atime: Some(now),
+            ..Default::default()
+        };
+        // A read does not fail because its time could not be noted.
+        let _ = self.change(1, |op| Ok(self.low.change_inode(op, ino, &change, &[])?));
+    }
+}
+
+/// Why a call is refused: by us, or by the format.
+#[derive(Debug)]
+enum Refusal {
+    Errno(Errno),
+    Low(LowError),
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+impl From<LowError> for Refusal {
+    fn from(error: LowError) -> Self {
+        Self::Low(error)
+    }
+}
+
+impl Refusal {
+    fn errno(self) -> Errno {
+        match self {
+            Self::Errno(errno) => errno,
+            Self::Low(error) => report(&error),
+        }
+    }
+}
+
+/// The errno of an error, after the log has what it says.
+fn report(error: &LowError) -> Errno {
+    if matches!(error, LowError::Store(_) | LowError::Corrupt(_)) {
+        tracing::error!("{error}");
+    }
+    error.errno()
+}
+
+/// These patches first, for this reason.
+fn after(rule: Rule, patches: impl IntoIterator<Item = PatchId>) -> Befores {
+    let before = |patch| Before { patch, rule };
+    patches.into_iter().map(before).collect()
+}
+
+type Befores = smallvec::SmallVec<[Before; 4]>;
+
+/// What must wait until something is gone: nothing, if it was never there.
+fn once_gone(removed: Removed) -> Befores {
+    let patch = (!removed.never_stored).then_some(removed.patch);
+    after(Rule::NullifyBeforeReuse, patch)
+}
+
+impl<L: LowLevel> FileSystem for Universal<L> {
+    fn guarantees(&self) -> Guarantees {
+        self.options.guarantees.clone()
+    }
+
+    fn audit(&self) -> Vec<Finding> {
+        self.low.audit()
+    }
+
+    fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
+        vfs::check_name(name)?;
+        let dir = self.down(dir);
+        self.look(|| {
+            let (_, found) = self.search(cx, dir, name)?;
+            let attr = self.attr(found.ok_or(Errno::NOENT)?.ino)?;
+            self.refer(attr.ino);
+            Ok(self.shown(attr))
+        })
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        self.give_back(self.down(ino), count);
+    }
+
+    fn getattr(&self, _cx: &Ctx, ino: Ino) -> Result<Attr> {
+        let ino = self.down(ino);
+        self.look(|| Ok(self.shown(self.attr(ino)?)))
+    }
+
+    fn setattr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        let ino = self.down(ino);
+        let attr = self.set_attributes_of(cx, ino, set)?;
+        Ok(self.shown(attr))
+    }
+
+    fn readdir(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.list(cx, self.down(dir), after, sink)
+    }
+
+    fn readdirplus(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
+    ) -> Result<()> {
+        let mut failed = None;
+        self.list(cx, self.down(dir), after, &mut |entry| {
+            let attr = match self.attr(self.down(entry.ino)) {
+                Ok(attr) => self.shown(attr),
+                Err(refusal) => {
+                    failed = Some(refusal);
+                    return false;
+                }
+            };
+            let accepted = sink(entry, &attr);
+            if accepted && !matches!(entry.name, b"." | b"..") {
+                self.refer(self.down(entry.ino));
+            }
+            accepted
+        })?;
+        failed.map_or(Ok(()), |refusal| Err(refusal.errno()))
+    }
+
+    fn create(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
+        self.make(
+            cx,
+            dir,
+            name,
+            &names::Made::node(FileType::Regular, mode, 0),
+        )
+    }
+
+    fn mknod(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        name: &[u8],
+        kind: FileType,
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Attr> {
+        if matches!(kind, FileType::Directory | FileType::Symlink) {
+            return perm::may_mknod(cx, kind).and(Err(Errno::INVAL));
+        }
+        self.make(cx, dir, name, &names::Made::node(kind, mode, rdev))
+    }
+
+    fn mkdir(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
+        self.make(
+            cx,
+            dir,
+            name,
+            &names::Made::node(FileType::Directory, mode, 0),
+        )
+    }
+
+    fn symlink(&self, cx: &Ctx, dir: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
+        match target.len() {
+            0 => return Err(Errno::NOENT),
+            1..=vfs::SYMLINK_MAX => {}
+            _ => return Err(Errno::NAMETOOLONG),
+        }
+        self.make(cx, dir, name, &names::Made::symlink(target))
+    }
+
+    fn readlink(&self, _cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
+        let ino = self.down(ino);
+        let target = self.look(|| self.target_of(ino))?;
+        self.accessed(ino);
+        Ok(target)
+    }
+
+    fn link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
+        vfs::check_name(name)?;
+        let attr = self.add_link(cx, self.down(ino), self.down(dir), name)?;
+        Ok(self.shown(attr))
+    }
+
+    fn unlink(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
+        self.remove(cx, self.down(dir), name, false)
+    }
+
+    fn rmdir(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
+        self.remove(cx, self.down(dir), name, true)
+    }
+
+    fn rename(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        name: &[u8],
+        new_dir: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        vfs::check_name(name)?;
+        vfs::check_name(new_name)?;
+        let names = [(self.down(dir), name), (self.down(new_dir), new_name)];
+        self.move_name(cx, names, flags)
+    }
+
+    fn tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
+        let attr = self.make_nameless(cx, self.down(dir), mode)?;
+        Ok(self.shown(attr))
+    }
+
+    fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
+        let ino = self.down(ino);
+        let attr = self.look(|| {
+            let attr = self.attr(ino)?;
+            perm::may_open(cx, &attr, flags)?;
+            self.refer(ino);
+            Ok(attr)
+        })?;
+        if flags.contains(OpenFlags::TRUNCATE) && attr.kind == FileType::Regular {
+            let cut = self.cut(cx, ino);
+            if cut.is_err() {
+                self.give_back(ino, 1);
+            }
+            return cut;
+        }
+        Ok(())
+    }
+
+    fn release(&self, ino: Ino) {
+        self.give_back(self.down(ino), 1);
+    }
+
+    fn read(&self, _cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
+        let ino = self.down(ino);
+        let len = self.look(|| self.read_data(ino, off, buf))?;
+        if !buf.is_empty() {
+            self.accessed(ino);
+        }
+        Ok(len)
+    }
+
+    fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
+        self.write_data(cx, self.down(ino), off, data)
+    }
+
+    fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
+        self.allocate_range(cx, self.down(ino), kind, off, len)
+    }
+
+    fn seek(&self, _cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64> {
+        let ino = self.down(ino);
+        self.look(|| self.seek_data(ino, off, kind))
+    }
+
+    fn fsync(&self, _cx: &Ctx, ino: Ino, _data_only: bool) -> Result<()> {
+        self.sync_inode(ino)
+    }
+
+    fn fsyncdir(&self, _cx: &Ctx, ino: Ino, _data_only: bool) -> Result<()> {
+        let attr = self.look(|| self.attr(self.down(ino)))?;
+        if attr.kind != FileType::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        self.sync_inode(ino)
+    }
+
+    fn sync(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.change(self.low.cost(0), |op| Ok(self.low.settle(op)?))?;
+        let result = self.low.store().sync_all().map_err(LowError::from);
+        result.map_err(|e| match report(&e) {
+            Errno::ROFS => Errno::IO,
+            errno => errno,
+        })
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        self.look(|| Ok(self.low.statfs()?))
+    }
+
+    fn getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.get_attribute(cx, self.down(ino), name)
+    }
+
+    fn setxattr(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.put_attribute(cx, self.down(ino), name, value, mode)
+    }
+
+    fn listxattr(&self, _cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let ino = self.down(ino);
+        self.look(|| {
+            self.attr(ino)?;
+            let all = self.low.attributes(ino)?;
+            Ok(all.into_iter().map(|(name, _)| name).collect())
+        })
+    }
+
+    fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
+        self.remove_attribute(cx, self.down(ino), name)
+    }
+}
+
+/// All that stands for several steps.
+fn joined(heads: impl IntoIterator<Item = Heads>) -> Heads {
+    heads.into_iter().flatten().collect()
+}

@@ -1,0 +1,466 @@
+//! Making, linking and removing names.
+
+use super::{Befores, Refusal, Universal, after, joined, once_gone};
+use crate::{Found, Heads, InodeChange, LowLevel, NewInode, Purpose, Removed};
+use medium::block::Buffer;
+use patch::{Content, Op, Rule};
+use vfs::{Attr, Cookie, Ctx, DirEntry, Errno, FileType, Ino, Result, Timestamp, perm};
+
+/// What is to be made.
+pub(super) struct Made<'a> {
+    kind: FileType,
+    mode: u32,
+    rdev: u32,
+    /// Of a symbolic link.
+    target: &'a [u8],
+}
+
+impl<'a> Made<'a> {
+    pub fn node(kind: FileType, mode: u32, rdev: u32) -> Self {
+        let device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
+        Self {
+            kind,
+            mode,
+            rdev: if device { rdev } else { 0 },
+            target: b"",
+        }
+    }
+
+    pub fn symlink(target: &'a [u8]) -> Self {
+        Self {
+            target,
+            ..Self::node(FileType::Symlink, 0o777, 0)
+        }
+    }
+}
+
+impl<L: LowLevel> Universal<L> {
+    /// The directory `dir`, searched for `name`.
+    pub(super) fn search(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        name: &[u8],
+    ) -> std::result::Result<(Attr, Option<Found>), Refusal> {
+        let attr = self.attr(dir)?;
+        if attr.kind != FileType::Directory {
+            return Err(Errno::NOTDIR.into());
+        }
+        let found = match attr.nlink {
+            0 => None, // removed, and still referenced
+            _ => self.low.find(dir, name)?,
+        };
+        perm::may_search(cx, &attr)?;
+        Ok((attr, found))
+    }
+
+    /// The directory `dir`, to which `name` may be added.
+    fn parent_for_new(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        name: &[u8],
+    ) -> std::result::Result<Attr, Refusal> {
+        let (attr, found) = self.search(cx, dir, name)?;
+        if found.is_some() {
+            return Err(Errno::EXIST.into());
+        }
+        if attr.nlink == 0 {
+            return Err(Errno::NOENT.into());
+        }
+        perm::may_create(cx, &attr)?;
+        Ok(attr)
+    }
+
+    /// Lists a directory.
+    pub(super) fn list(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.look(|| {
+            let attr = self.attr(dir)?;
+            if attr.kind != FileType::Directory {
+                return Err(Errno::NOTDIR.into());
+            }
+            perm::access(cx, &attr, perm::Access::READ)?;
+            if attr.nlink == 0 {
+                return Err(Errno::NOENT.into());
+            }
+            self.low.list(dir, after, &mut |entry| {
+                let ino = self.up(entry.ino);
+                sink(&DirEntry { ino, ..*entry })
+            })?;
+            Ok(())
+        })?;
+        self.accessed(dir);
+        Ok(())
+    }
+
+    /// Makes an inode and its name. Takes a reference.
+    pub(super) fn make(&self, cx: &Ctx, dir: Ino, name: &[u8], made: &Made<'_>) -> Result<Attr> {
+        vfs::check_name(name)?;
+        let dir = self.down(dir);
+        let blocks = self.low.cost(1) * 2 + 4;
+        self.change(blocks, |op| {
+            let parent = self.parent_for_new(cx, dir, name)?;
+            let directory = made.kind == FileType::Directory;
+            if matches!(made.kind, FileType::CharDevice | FileType::BlockDevice) {
+                perm::may_mknod(cx, made.kind)?;
+            }
+            if directory && parent.nlink >= self.low.max_links(FileType::Directory) {
+                return Err(Errno::MLINK.into());
+            }
+            let (ino, ready) = self.make_inode(op, cx, &parent, made)?;
+            let mut befores = after(Rule::InitialiseBeforePoint, ready);
+            if directory {
+                let links = InodeChange::links(parent.nlink + 1);
+                let raised = self.low.change_inode(op, dir, &links, &[])?;
+                befores.extend(after(Rule::LinkBeforeUnlink, [raised]));
+            }
+            let entry = match self.low.add_name(op, dir, name, ino, made.kind, &befores) {
+                Ok(entry) => entry,
+                Err(error) => {
+                    if directory {
+                        let links = InodeChange::links(parent.nlink);
+                        self.low.change_inode(op, dir, &links, &[])?;
+                    }
+                    self.unmake(op, ino)?;
+                    return Err(error.into());
+                }
+            };
+            let stamped = self.touch(op, dir, self.now())?;
+            self.note(dir, &[entry, stamped]);
+            self.note(ino, &[entry]);
+            self.refer(ino);
+            Ok(self.shown(self.attr(ino)?))
+        })
+    }
+
+    /// Takes an inode and gives it its first contents. Returned: what a name for it must
+    /// come after.
+    fn make_inode(
+        &self,
+        op: &Op,
+        cx: &Ctx,
+        parent: &Attr,
+        made: &Made<'_>,
+    ) -> std::result::Result<(Ino, Heads), Refusal> {
+        let owner = perm::new_owner(cx, parent, made.kind, made.mode);
+        let new = NewInode {
+            kind: made.kind,
+            perm: owner.perm,
+            nlink: 1 + u32::from(made.kind == FileType::Directory),
+            uid: owner.uid,
+            gid: owner.gid,
+            rdev: made.rdev,
+            now: self.now(),
+        };
+        let (ino, ready) = self.low.allocate_inode(op, parent.ino, &new)?;
+        let filled = match made.kind {
+            FileType::Directory => self.low.init_directory(op, ino, parent.ino),
+            FileType::Symlink => self.store_target(op, ino, made.target),
+            _ => Ok(Heads::new()),
+        };
+        match filled {
+            Ok(filled) => Ok((ino, joined([ready, filled]))),
+            Err(error) => {
+                self.unmake(op, ino)?;
+                Err(error.into())
+            }
+        }
+    }
+
+    fn store_target(&self, op: &Op, ino: Ino, target: &[u8]) -> crate::Result<Heads> {
+        if target.len() <= self.low.max_inline_target() {
+            let stored = self.low.set_inline_target(op, ino, target)?;
+            return Ok(Heads::from_slice(&[stored]));
+        }
+        let size = InodeChange {
+            size: Some(target.len() as u64),
+            ..InodeChange::default()
+        };
+        let block_bytes = self.low.block_bytes() as usize;
+        let mut heads = Heads::new();
+        for (index, part) in target.chunks(block_bytes).enumerate() {
+            let mut block = Buffer::zeroed(block_bytes);
+            block[..part.len()].copy_from_slice(part);
+            let purpose = (Purpose::Data, Content::Metadata);
+            heads.push(self.fill_hole(op, ino, index as u64, &block, purpose)?);
+        }
+        heads.push(self.low.change_inode(op, ino, &size, &[])?);
+        Ok(heads)
+    }
+
+    /// The target of a symbolic link.
+    pub(super) fn target_of(&self, ino: Ino) -> std::result::Result<Vec<u8>, Refusal> {
+        let attr = self.attr(ino)?;
+        if attr.kind != FileType::Symlink {
+            return Err(Errno::INVAL.into());
+        }
+        if let Some(target) = self.low.inline_target(ino)? {
+            return Ok(target);
+        }
+        if attr.size > vfs::SYMLINK_MAX as u64 {
+            return Err(Errno::IO.into());
+        }
+        let mut target = vec![0; attr.size as usize];
+        self.copy_out(ino, 0, &mut target)?;
+        Ok(target)
+    }
+
+    /// Takes back an inode that has got no name.
+    fn unmake(&self, op: &Op, ino: Ino) -> crate::Result<()> {
+        loop {
+            let detached = self
+                .low
+                .detach_blocks(op, ino, 0, u64::MAX, u32::MAX, &[])?;
+            for (lba, removed) in detached.blocks {
+                self.low.free_block(op, lba, removed)?;
+            }
+            if !detached.more {
+                return self.low.free_inode(op, ino, &[], true);
+            }
+        }
+    }
+
+    /// Moves a directory's times after a change of its names.
+    pub(super) fn touch(&self, op: &Op, dir: Ino, now: Timestamp) -> crate::Result<patch::PatchId> {
+        let times = InodeChange {
+            mtime: Some(now),
+            ctime: Some(now),
+            ..InodeChange::default()
+        };
+        self.low.change_inode(op, dir, &times, &[])
+    }
+
+    /// Makes an inode without a name. Takes a reference.
+    pub(super) fn make_nameless(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
+        self.change(self.low.cost(1) + 4, |op| {
+            let parent = self.attr(dir)?;
+            if parent.kind != FileType::Directory {
+                return Err(Errno::NOTDIR.into());
+            }
+            perm::may_create(cx, &parent)?;
+            let made = Made::node(FileType::Regular, mode, 0);
+            let (ino, ready) = self.make_inode(op, cx, &parent, &made)?;
+            let none = InodeChange::links(0);
+            let befores = after(Rule::InitialiseBeforePoint, ready);
+            let unlinked = self.low.change_inode(op, ino, &none, &befores)?;
+            let befores = after(Rule::InitialiseBeforePoint, [unlinked]);
+            self.low.add_orphan(op, ino, &befores)?;
+            self.refer(ino);
+            self.known.lock().entry(ino).or_default().nameable = true;
+            self.attr(ino)
+        })
+    }
+
+    /// Gives an inode a further name. Takes a reference.
+    pub(super) fn add_link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
+        self.change(self.low.cost(1) + 4, |op| {
+            let attr = self.attr(ino)?;
+            self.parent_for_new(cx, dir, name)?;
+            perm::may_link(&attr)?;
+            let nameable = self
+                .known
+                .lock()
+                .get(&ino)
+                .is_some_and(|known| known.nameable);
+            if attr.nlink == 0 && !nameable {
+                return Err(Errno::NOENT.into());
+            }
+            if attr.nlink >= self.low.max_links(attr.kind) {
+                return Err(Errno::MLINK.into());
+            }
+            let raised = self.raise_links(op, &attr)?;
+            let befores = after(Rule::LinkBeforeUnlink, raised);
+            let entry = match self.low.add_name(op, dir, name, ino, attr.kind, &befores) {
+                Ok(entry) => entry,
+                Err(error) => {
+                    self.low
+                        .change_inode(op, ino, &InodeChange::links(attr.nlink), &[])?;
+                    if attr.nlink == 0 {
+                        self.low.add_orphan(op, ino, &[])?;
+                    }
+                    return Err(error.into());
+                }
+            };
+            let now = self.now();
+            let stamp = InodeChange {
+                ctime: Some(now),
+                ..InodeChange::default()
+            };
+            let stamped = self.low.change_inode(op, ino, &stamp, &[])?;
+            let touched = self.touch(op, dir, now)?;
+            self.note(dir, &[entry, touched]);
+            self.note(ino, &[entry, stamped]);
+            self.known.lock().entry(ino).or_default().nameable = false;
+            self.refer(ino);
+            self.attr(ino)
+        })
+    }
+
+    /// One link more; for an inode without any, it is no orphan any longer. U3: before the
+    /// name.
+    pub(super) fn raise_links(&self, op: &Op, attr: &Attr) -> crate::Result<Heads> {
+        let links = InodeChange::links(attr.nlink + 1);
+        let raised = self.low.change_inode(op, attr.ino, &links, &[])?;
+        if attr.nlink > 0 {
+            return Ok(Heads::from_slice(&[raised]));
+        }
+        let befores = after(Rule::LinkBeforeUnlink, [raised]);
+        self.low.remove_orphan(op, attr.ino, &befores)
+    }
+
+    /// Removes a name; `directory` says which type is expected.
+    pub(super) fn remove(&self, cx: &Ctx, dir: Ino, name: &[u8], directory: bool) -> Result<()> {
+        vfs::check_name(name)?;
+        let orphan = self.change(self.low.cost(DESTROY_BLOCKS) + 4, |op| {
+            let (parent, found) = self.search(cx, dir, name)?;
+            let found = found.ok_or(Errno::NOENT)?;
+            let victim = self.attr(found.ino)?;
+            perm::may_delete(cx, &parent, &victim)?;
+            match (victim.kind == FileType::Directory, directory) {
+                (true, false) => return Err(Errno::ISDIR.into()),
+                (false, true) => return Err(Errno::NOTDIR.into()),
+                (true, true) if !self.low.is_empty(victim.ino)? => {
+                    return Err(Errno::NOTEMPTY.into());
+                }
+                _ => {}
+            }
+            let now = self.now();
+            let removed = self.low.remove_name(op, dir, name, &[])?;
+            if directory {
+                let links = InodeChange::links(parent.nlink - 1);
+                let lowered = self
+                    .low
+                    .change_inode(op, dir, &links, &once_gone(removed))?;
+                self.note(dir, &[lowered]);
+            }
+            let touched = self.touch(op, dir, now)?;
+            self.note(dir, &[removed.patch, touched]);
+            self.drop_link(op, &victim, removed, now)
+        })?;
+        match orphan {
+            Some(ino) => self.destroy_orphan(ino),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes one link off an inode, one of whose names is gone. Returned: the inode, if it
+    /// is left to [`destroy_orphan`](Self::destroy_orphan), since it is large.
+    pub(super) fn drop_link(
+        &self,
+        op: &Op,
+        victim: &Attr,
+        removed: Removed,
+        now: Timestamp,
+    ) -> std::result::Result<Option<Ino>, Refusal> {
+        let links = match victim.kind {
+            FileType::Directory => 0,
+            _ => victim.nlink.saturating_sub(1),
+        };
+        let gone = once_gone(removed);
+        let referenced = self.is_referenced(victim.ino);
+        if links == 0 && !referenced && victim.blocks <= self.small() {
+            self.destroy(op, victim.ino, &gone, removed.never_stored)?;
+            return Ok(None);
+        }
+        let change = InodeChange {
+            ctime: Some(now),
+            ..InodeChange::links(links)
+        };
+        let lowered = self.low.change_inode(op, victim.ino, &change, &gone)?;
+        self.note(victim.ino, &[removed.patch, lowered]);
+        if links > 0 {
+            return Ok(None);
+        }
+        let mut noted = gone;
+        noted.extend(after(Rule::LinkBeforeUnlink, [lowered]));
+        self.low.add_orphan(op, victim.ino, &noted)?;
+        Ok((!referenced).then_some(victim.ino))
+    }
+
+    /// Largest `Attr::blocks` that one operation frees together with a name.
+    fn small(&self) -> u64 {
+        DESTROY_BLOCKS * u64::from(self.low.block_bytes()) / 512
+    }
+
+    /// Frees a small inode and its blocks.
+    fn destroy(&self, op: &Op, ino: Ino, gone: &Befores, never_stored: bool) -> crate::Result<()> {
+        loop {
+            let detached = self
+                .low
+                .detach_blocks(op, ino, 0, u64::MAX, u32::MAX, gone)?;
+            for (lba, removed) in detached.blocks {
+                self.low.free_block(op, lba, removed)?;
+            }
+            if !detached.more {
+                break;
+            }
+        }
+        self.low.free_inode(op, ino, gone, never_stored)?;
+        self.known.lock().remove(&ino);
+        Ok(())
+    }
+
+    /// Frees an orphan, in as many operations as it takes: a crash in between leaves an
+    /// orphan that is smaller.
+    pub(super) fn destroy_orphan(&self, ino: Ino) -> Result<()> {
+        loop {
+            let more = self.change(self.low.cost(DESTROY_BLOCKS), |op| {
+                if self.low.inode(ino)?.is_none_or(|attr| attr.nlink > 0) || self.is_referenced(ino)
+                {
+                    return Ok(false); // named, used or gone in between
+                }
+                let budget = DESTROY_BLOCKS as u32;
+                let detached = self.low.detach_blocks(op, ino, 0, u64::MAX, budget, &[])?;
+                for (lba, removed) in detached.blocks {
+                    self.low.free_block(op, lba, removed)?;
+                }
+                if !detached.more {
+                    let off = self.low.remove_orphan(op, ino, &[])?;
+                    let befores = after(Rule::NullifyBeforeReuse, off);
+                    self.low.free_inode(op, ino, &befores, false)?;
+                    self.known.lock().remove(&ino);
+                }
+                Ok(detached.more)
+            })?;
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// At mount: frees what had lost its last name, and finishes what was being cut.
+    pub(super) fn finish_orphans(&self) -> crate::Result<()> {
+        for ino in self.low.orphans()? {
+            let Some(attr) = self.low.inode(ino)? else {
+                continue;
+            };
+            let done = match attr.nlink {
+                0 => self.destroy_orphan(ino),
+                _ => self.finish_cut(ino),
+            };
+            if let Err(errno) = done {
+                tracing::warn!("inode {ino}, which a crash left half removed, stays: {errno}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Blocks of a file that one operation frees.
+pub(super) const DESTROY_BLOCKS: u64 = 256;
+
+impl InodeChange {
+    /// Only the link count.
+    fn links(nlink: u32) -> Self {
+        Self {
+            nlink: Some(nlink),
+            ..Self::default()
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Renaming: all checks first, in the order of Linux, then the steps.
+
+use super::{Befores, Refusal, Universal, after, once_gone};
+use crate::{Found, InodeChange, LowLevel};
+use patch::{Op, Rule};
+use vfs::{Attr, Ctx, Errno, FileType, Ino, RenameFlags, Result, Timestamp, perm};
+
+/// A rename that may be done.
+struct Move<'a> {
+    from: Attr,
+    name: &'a [u8],
+    to: Attr,
+    new_name: &'a [u8],
+    source: Attr,
+    /// What has the new name now.
+    target: Option<Attr>,
+    exchange: bool,
+}
+
+impl Move<'_> {
+    fn moves_directory(&self) -> bool {
+        self.source.kind == FileType::Directory
+    }
+
+    fn crosses(&self) -> bool {
+        self.from.ino != self.to.ino
+    }
+}
+
+impl<L: LowLevel> Universal<L> {
+    pub(super) fn move_name(
+        &self,
+        cx: &Ctx,
+        names: [(Ino, &[u8]); 2],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let blocks = self.low.cost(1) + self.low.cost(super::names::DESTROY_BLOCKS) + 8;
+        let orphan = self.change(blocks, |op| {
+            let Some(plan) = self.plan(cx, names, flags)? else {
+                return Ok(None);
+            };
+            if plan.exchange {
+                self.exchange(op, &plan)?;
+                return Ok(None);
+            }
+            self.move_to(op, &plan)
+        })?;
+        match orphan {
+            Some(ino) => self.destroy_orphan(ino),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks. `None`: there is nothing to do, since both are names of one inode.
+    fn plan<'a>(
+        &self,
+        cx: &Ctx,
+        [(dir, name), (new_dir, new_name)]: [(Ino, &'a [u8]); 2],
+        flags: RenameFlags,
+    ) -> std::result::Result<Option<Move<'a>>, Refusal> {
+        if flags.contains(RenameFlags::NO_REPLACE | RenameFlags::EXCHANGE) {
+            return Err(Errno::INVAL.into());
+        }
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        if exchange && !self.low.store().is_atomic() {
+            // Whichever name changed first, a crash could leave an inode without one.
+            return Err(Errno::INVAL.into());
+        }
+        let (from, old) = self.search(cx, dir, name)?;
+        let (to, new) = self.search(cx, new_dir, new_name)?;
+        let old: Found = old.ok_or(Errno::NOENT)?;
+        match new {
+            Some(_) if flags.contains(RenameFlags::NO_REPLACE) => return Err(Errno::EXIST.into()),
+            None if exchange => return Err(Errno::NOENT.into()),
+            _ => {}
+        }
+        let plan = Move {
+            from,
+            name,
+            to,
+            new_name,
+            source: self.attr(old.ino)?,
+            target: new.map(|new| self.attr(new.ino)).transpose()?,
+            exchange,
+        };
+        self.check_ancestry(&plan)?;
+        if new.is_some_and(|new| new.ino == old.ino) {
+            return Ok(None);
+        }
+        if plan.to.nlink == 0 {
+            return Err(Errno::NOENT.into()); // removed, and still referenced
+        }
+        let target = plan.target.as_ref();
+        perm::may_rename(cx, &plan.from, &plan.source, &plan.to, target, exchange)?;
+        self.check_types(&plan)?;
+        Ok(Some(plan))
+    }
+
+    /// No directory may come to lie below itself.
+    fn check_ancestry(&self, plan: &Move<'_>) -> std::result::Result<(), Refusal> {
+        if plan.moves_directory() && self.is_above(plan.source.ino, plan.to.ino)? {
+            return Err(Errno::INVAL.into());
+        }
+        if let Some(target) = &plan.target
+            && target.kind == FileType::Directory
+            && self.is_above(target.ino, plan.from.ino)?
+        {
+            let errno = if plan.exchange {
+                Errno::INVAL
+            } else {
+                Errno::NOTEMPTY
+            };
+            return Err(errno.into());
+        }
+        Ok(())
+    }
+
+    /// Whether `ino` is `below` or one of the directories above it.
+    fn is_above(&self, ino: Ino, below: Ino) -> std::result::Result<bool, Refusal> {
+        let mut at = below;
+        // No path is longer than there are inodes; a damaged image may have a ring.
+        for _ in 0..=self.low.statfs()?.inodes {
+            if at == ino {
+                return Ok(true);
+            }
+            if at == self.low.root() {
+                return Ok(false);
+            }
+            at = match self.low.inode(at)? {
+                Some(attr) if attr.nlink > 0 => self.low.parent(at)?,
+                _ => return Ok(false),
+            };
+        }
+        Err(Errno::IO.into())
+    }
+
+    /// What is replaced must be of the same sort, and empty; and there must be links left.
+    fn check_types(&self, plan: &Move<'_>) -> std::result::Result<(), Refusal> {
+        let directory = plan.moves_directory();
+        if let Some(target) = plan.target.as_ref().filter(|_| !plan.exchange) {
+            match (directory, target.kind == FileType::Directory) {
+                (true, false) => return Err(Errno::NOTDIR.into()),
+                (false, true) => return Err(Errno::ISDIR.into()),
+                (true, true) if !self.low.is_empty(target.ino)? => {
+                    return Err(Errno::NOTEMPTY.into());
+                }
+                _ => {}
+            }
+        }
+        let gains = directory && plan.crosses() && plan.target.is_none();
+        if gains && plan.to.nlink >= self.low.max_links(FileType::Directory) {
+            return Err(Errno::MLINK.into());
+        }
+        if plan.source.nlink >= self.low.max_links(plan.source.kind) {
+            return Err(Errno::MLINK.into()); // it has both names for a while
+        }
+        Ok(())
+    }
+
+    /// New name, then the old one goes (U4); links are raised before and lowered after
+    /// (U3). Returned: what was replaced, if it is left to be destroyed.
+    fn move_to(&self, op: &Op, plan: &Move<'_>) -> std::result::Result<Option<Ino>, Refusal> {
+        let (source, now) = (&plan.source, self.now());
+        let raised = self
+            .low
+            .change_inode(op, source.ino, &links(source.nlink + 1), &[])?;
+        let mut befores = after(Rule::LinkBeforeUnlink, [raised]);
+        let new_parent = plan.moves_directory() && plan.crosses();
+        if new_parent && plan.target.is_none() {
+            let change = links(plan.to.nlink + 1);
+            let raised = self.low.change_inode(op, plan.to.ino, &change, &[])?;
+            befores.extend(after(Rule::LinkBeforeUnlink, [raised]));
+        }
+        let (arrived, replaced) = match self.take_name(op, plan, &befores) {
+            Ok(done) => done,
+            Err(error) => {
+                self.low
+                    .change_inode(op, source.ino, &links(source.nlink), &[])?;
+                if new_parent && plan.target.is_none() {
+                    self.low
+                        .change_inode(op, plan.to.ino, &links(plan.to.nlink), &[])?;
+                }
+                return Err(error.into());
+            }
+        };
+        let there = after(Rule::LinkBeforeUnlink, [arrived]);
+        let mut settled = there.clone();
+        if new_parent {
+            let moved = self.low.set_parent(op, source.ino, plan.to.ino, &there)?;
+            settled = after(Rule::LinkBeforeUnlink, [moved, arrived]);
+        }
+        let removed = self
+            .low
+            .remove_name(op, plan.from.ino, plan.name, &settled)?;
+        let gone = once_gone(removed);
+        if plan.moves_directory() && (new_parent || plan.target.is_some()) {
+            self.leave_parent(op, plan, &gone)?;
+        }
+        let back = InodeChange {
+            ctime: Some(now),
+            ..links(source.nlink)
+        };
+        let lowered = self.low.change_inode(op, source.ino, &back, &gone)?;
+        self.stamp(op, plan, now)?;
+        self.note(plan.from.ino, &[removed.patch]);
+        self.note(plan.to.ino, &[arrived]);
+        self.note(source.ino, &[arrived, removed.patch, lowered]);
+        match (&plan.target, replaced) {
+            (Some(target), Some(replaced)) => self.drop_link(op, target, replaced, now),
+            _ => Ok(None),
+        }
+    }
+
+    /// Makes the new name mean the source, in one change.
+    fn take_name(
+        &self,
+        op: &Op,
+        plan: &Move<'_>,
+        befores: &Befores,
+    ) -> crate::Result<(patch::PatchId, Option<crate::Removed>)> {
+        let (dir, name) = (plan.to.ino, plan.new_name);
+        let (ino, kind) = (plan.source.ino, plan.source.kind);
+        if plan.target.is_some() {
+            let replaced = self.low.replace_name(op, dir, name, ino, kind, befores)?;
+            return Ok((replaced.patch, Some(replaced)));
+        }
+        let added = self.low.add_name(op, dir, name, ino, kind, befores)?;
+        Ok((added, None))
+    }
+
+    /// One directory less below the old parent. (A directory that replaces another one
+    /// takes over the link that this had in the new parent.)
+    fn leave_parent(&self, op: &Op, plan: &Move<'_>, gone: &Befores) -> crate::Result<()> {
+        let nlink = self
+            .low
+            .inode(plan.from.ino)?
+            .map_or(plan.from.nlink, |attr| attr.nlink);
+        let lowered = self
+            .low
+            .change_inode(op, plan.from.ino, &links(nlink - 1), gone)?;
+        self.note(plan.from.ino, &[lowered]);
+        Ok(())
+    }
+
+    /// Swaps two names; only where operations are atomic.
+    fn exchange(&self, op: &Op, plan: &Move<'_>) -> std::result::Result<(), Refusal> {
+        let target = plan.target.as_ref().ok_or(Errno::NOENT)?;
+        let (source, now) = (&plan.source, self.now());
+        let low = &self.low;
+        low.replace_name(op, plan.to.ino, plan.new_name, source.ino, source.kind, &[])?;
+        low.replace_name(op, plan.from.ino, plan.name, target.ino, target.kind, &[])?;
+        let directory = |attr: &Attr| u32::from(attr.kind == FileType::Directory);
+        if plan.crosses() {
+            for (moved, parent) in [(source, plan.to.ino), (target, plan.from.ino)] {
+                if moved.kind == FileType::Directory {
+                    low.set_parent(op, moved.ino, parent, &[])?;
+                }
+            }
+            let (arrives, leaves) = (directory(source), directory(target));
+            if arrives != leaves {
+                let to = links(plan.to.nlink + arrives - leaves);
+                let from = links(plan.from.nlink + leaves - arrives);
+                low.change_inode(op, plan.to.ino, &to, &[])?;
+                low.change_inode(op, plan.from.ino, &from, &[])?;
+            }
+        }
+        for moved in [source, target] {
+            let ctime = InodeChange {
+                ctime: Some(now),
+                ..InodeChange::default()
+            };
+            let stamped = low.change_inode(op, moved.ino, &ctime, &[])?;
+            self.note(moved.ino, &[stamped]);
+        }
+        self.stamp(op, plan, now)?;
+        Ok(())
+    }
+
+    /// The times of both directories.
+    fn stamp(&self, op: &Op, plan: &Move<'_>, now: Timestamp) -> crate::Result<()> {
+        for dir in [plan.from.ino, plan.to.ino] {
+            let touched = self.touch(op, dir, now)?;
+            self.note(dir, &[touched]);
+        }
+        Ok(())
+    }
+}
+
+/// Only the link count.
+fn links(nlink: u32) -> InodeChange {
+    InodeChange {
+        nlink: Some(nlink),
+        ..InodeChange::default()
+    }
+}

@@ -1,0 +1,494 @@
+//! A block device that takes as long as a disk or an SSD would.
+//!
+//! The model: a device has a *front*, which takes commands and moves their data into a
+//! write cache, and a *medium* behind it. A write has completed when the front has it,
+//! or, with force unit access, without a cache or with a full one, when the medium has
+//! it. A flush waits for the medium to have all. Reads go before writes that wait in the
+//! cache. What a caller waits is that time or longer, never less; the data goes to the
+//! device underneath at once.
+//!
+//! Not modelled: where the platter stands (a seek is followed by half a turn), zones,
+//! reads from a cache, garbage collection.
+
+use super::{BlockDevice, BlockError, Completion, Geometry, Lba, Persistence, Write};
+use parking_lot::Mutex;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// How long a device takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum DelayModel {
+    /// Heads that seek over turning platters.
+    Disk(DiskModel),
+    /// Flash.
+    Ssd(SsdModel),
+}
+
+/// A disk.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DiskModel {
+    /// Seek to the next track.
+    pub track_seek: Duration,
+    /// Seek over a third of the disk, which is the mean of random ones.
+    pub average_seek: Duration,
+    /// Seek from one end to the other.
+    pub full_seek: Duration,
+    /// Turns per minute.
+    pub rpm: u32,
+    /// Bytes per second under the head.
+    pub bytes_per_s: u64,
+    /// Bytes per second between host and cache.
+    pub interface_bytes_per_s: u64,
+    /// Bytes that the write cache holds; 0: none.
+    pub cache_bytes: u64,
+}
+
+/// An SSD.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SsdModel {
+    /// A read by itself.
+    pub read: Duration,
+    /// A write by itself, into the cache.
+    pub write: Duration,
+    /// Reads that it works on at once.
+    pub read_lanes: u32,
+    /// Writes that it works on at once.
+    pub write_lanes: u32,
+    /// Bytes per second that its flash takes.
+    pub bytes_per_s: u64,
+    /// Bytes that the write cache holds; 0: none.
+    pub cache_bytes: u64,
+    /// What a flush or a durable write takes beyond waiting for the flash.
+    pub flush: Duration,
+}
+
+impl DelayModel {
+    /// Hitachi Travelstar 7K320 (2.5 inch, SATA), write cache on. From its OEM
+    /// specification: typical seek times of writes, turns per minute. 80 MB/s under the
+    /// head and 16 MiB of cache are assumptions.
+    pub const TRAVELSTAR_7K320: Self = Self::Disk(DiskModel {
+        track_seek: Duration::from_micros(1_100),
+        average_seek: Duration::from_micros(12_000),
+        full_seek: Duration::from_micros(22_000),
+        rpm: 7_200,
+        bytes_per_s: 80_000_000,
+        interface_bytes_per_s: 300_000_000,
+        cache_bytes: 16 << 20,
+    });
+
+    /// Samsung SSD 970 EVO 500GB, from its data sheet: random 4 KiB at queue depth 1
+    /// (15,000 and 50,000 per second) and at 32 or more (370,000 and 450,000), writes to
+    /// flash without its SLC buffer (600 MB/s). The data sheet says nothing of flushes
+    /// and of how much data is volatile: 1 ms and 64 MiB are assumptions.
+    pub const SAMSUNG_970_EVO: Self = Self::Ssd(SsdModel {
+        read: Duration::from_nanos(66_667),
+        write: Duration::from_nanos(20_000),
+        read_lanes: 25,
+        write_lanes: 9,
+        bytes_per_s: 600_000_000,
+        cache_bytes: 64 << 20,
+        flush: Duration::from_millis(1),
+    });
+
+    fn cache_bytes(&self) -> u64 {
+        match self {
+            Self::Disk(disk) => disk.cache_bytes,
+            Self::Ssd(ssd) => ssd.cache_bytes,
+        }
+    }
+
+    fn flush(&self) -> Duration {
+        match self {
+            Self::Disk(_) => Duration::ZERO,
+            Self::Ssd(ssd) => ssd.flush,
+        }
+    }
+}
+
+impl DiskModel {
+    /// Time to reach a place from another; both are parts of the whole, from 0 to 1.
+    fn seek(&self, from: f64, to: f64) -> Duration {
+        // The curve a + b sqrt(x) + c x through the three times.
+        let [track, average, full] =
+            [self.track_seek, self.average_seek, self.full_seek].map(|t| t.as_secs_f64());
+        let third = 1.0 / 3.0_f64;
+        let b = ((average - track) - (full - track) * third) / (third.sqrt() - third);
+        let c = full - track - b;
+        let x = (to - from).abs();
+        let seek = track + b * x.sqrt() + c * x;
+        let half_turn = 30.0 / f64::from(self.rpm.max(1));
+        Duration::try_from_secs_f64(seek + half_turn).unwrap_or_default()
+    }
+}
+
+fn transfer(bytes: u64, bytes_per_s: u64) -> Duration {
+    Duration::from_secs_f64(bytes as f64 / bytes_per_s.max(1) as f64)
+}
+
+/// Passes everything on to `D` and takes longer.
+pub struct DelayDevice<D> {
+    inner: D,
+    model: DelayModel,
+    state: Mutex<State>,
+}
+
+struct State {
+    clock: Clock,
+    next: u64,
+    /// Of writes that `inner` has: the caller's tag, and when they may end.
+    under_way: BTreeMap<u64, (u64, Instant)>,
+    /// Of those that `inner` has finished: when they may end, and their numbers.
+    due: BinaryHeap<Reverse<(Instant, u64)>>,
+    finished: BTreeMap<u64, Completion>,
+}
+
+impl<D: BlockDevice> DelayDevice<D> {
+    /// Adds the delays of `model`.
+    pub fn new(inner: D, model: DelayModel) -> Self {
+        Self {
+            state: Mutex::new(State {
+                clock: Clock::new(model, inner.geometry()),
+                next: 0,
+                under_way: BTreeMap::new(),
+                due: BinaryHeap::new(),
+                finished: BTreeMap::new(),
+            }),
+            inner,
+            model,
+        }
+    }
+
+    /// The device underneath, without the delays.
+    pub fn inner(&self) -> &D {
+        &self.inner
+    }
+
+    /// The delays.
+    pub fn model(&self) -> DelayModel {
+        self.model
+    }
+}
+
+impl State {
+    fn finish(&mut self, mut completion: Completion) {
+        let number = completion.tag;
+        if let Some((tag, due)) = self.under_way.remove(&number) {
+            completion.tag = tag;
+            self.finished.insert(number, completion);
+            self.due.push(Reverse((due, number)));
+        }
+    }
+
+    /// The next to end, if it may end by `by`.
+    fn pop(&mut self, by: Option<Instant>) -> Option<(Instant, Completion)> {
+        let Reverse((due, number)) = *self.due.peek()?;
+        if by.is_some_and(|by| due > by) {
+            return None;
+        }
+        self.due.pop();
+        Some((due, self.finished.remove(&number)?))
+    }
+}
+
+/// What the device is busy with, and until when.
+struct Clock {
+    model: DelayModel,
+    geometry: Geometry,
+    /// The front, for reads and for writes.
+    reads: Vec<Instant>,
+    writes: Vec<Instant>,
+    medium: Instant,
+    /// The block behind the last one under the head.
+    head: u64,
+    /// What the cache holds: when the medium will have it, and how many bytes.
+    cached: VecDeque<(Instant, u64)>,
+    cached_bytes: u64,
+}
+
+impl Clock {
+    fn new(model: DelayModel, geometry: Geometry) -> Self {
+        let now = Instant::now();
+        let (reads, writes) = match model {
+            DelayModel::Disk(_) => (1, 1),
+            DelayModel::Ssd(ssd) => (ssd.read_lanes.max(1), ssd.write_lanes.max(1)),
+        };
+        Self {
+            model,
+            geometry,
+            reads: vec![now; reads as usize],
+            writes: vec![now; writes as usize],
+            medium: now,
+            head: 0,
+            cached: VecDeque::new(),
+            cached_bytes: 0,
+        }
+    }
+
+    /// When a read that comes now ends.
+    fn read(&mut self, now: Instant, lba: Lba, blocks: u64) -> Instant {
+        let time = match self.model {
+            DelayModel::Disk(_) => self.on_medium(lba, blocks),
+            DelayModel::Ssd(ssd) => ssd.read,
+        };
+        let end = occupy(&mut self.reads, now, time);
+        if let DelayModel::Disk(_) = self.model {
+            self.medium = self.medium.max(now) + time;
+        }
+        end
+    }
+
+    /// When a write that comes now ends.
+    fn write(&mut self, now: Instant, lba: Lba, durable: bool) -> Instant {
+        let bytes = u64::from(self.geometry.block_bytes);
+        let front = match self.model {
+            DelayModel::Disk(disk) => transfer(bytes, disk.interface_bytes_per_s),
+            DelayModel::Ssd(ssd) => ssd.write,
+        };
+        let front = occupy(&mut self.writes, now, front);
+        let time = self.on_medium(lba, 1);
+        self.medium = self.medium.max(front) + time;
+        let room = self.room(now, bytes);
+        if durable || self.model.cache_bytes() < bytes {
+            return self.medium + self.model.flush();
+        }
+        self.cached.push_back((self.medium, bytes));
+        self.cached_bytes += bytes;
+        front.max(room)
+    }
+
+    /// When a flush that comes now ends.
+    fn flush(&mut self, now: Instant) -> Instant {
+        self.medium.max(now) + self.model.flush()
+    }
+
+    /// When the cache has room for so many bytes.
+    fn room(&mut self, now: Instant, bytes: u64) -> Instant {
+        let mut room = now;
+        while let Some((at, len)) = self.cached.front() {
+            let full = self.cached_bytes + bytes > self.model.cache_bytes();
+            if !full && *at > now {
+                break;
+            }
+            room = room.max(*at);
+            self.cached_bytes -= len;
+            self.cached.pop_front();
+        }
+        room
+    }
+
+    /// How long the medium works on so many blocks.
+    fn on_medium(&mut self, lba: Lba, blocks: u64) -> Duration {
+        let bytes = blocks.saturating_mul(u64::from(self.geometry.block_bytes));
+        let (from, all) = (self.head, self.geometry.blocks.max(1) as f64);
+        self.head = lba.0.saturating_add(blocks);
+        match self.model {
+            DelayModel::Disk(disk) => {
+                let near = transfer(bytes, disk.bytes_per_s);
+                if from == lba.0 {
+                    return near;
+                }
+                near + disk.seek(from as f64 / all, lba.0 as f64 / all)
+            }
+            DelayModel::Ssd(ssd) => transfer(bytes, ssd.bytes_per_s),
+        }
+    }
+}
+
+/// Takes the lane that is free first. Returns when it is free again.
+fn occupy(lanes: &mut [Instant], now: Instant, time: Duration) -> Instant {
+    let Some(lane) = lanes.iter_mut().min() else {
+        return now + time;
+    };
+    *lane = now.max(*lane) + time;
+    *lane
+}
+
+/// Sleeps for most of the time, and spins for what a sleep would overrun.
+fn wait_until(due: Instant) {
+    const OVERRUN: Duration = Duration::from_micros(100);
+    let mut left = due.saturating_duration_since(Instant::now());
+    while !left.is_zero() {
+        match left.checked_sub(OVERRUN) {
+            Some(sleep) if !sleep.is_zero() => std::thread::sleep(sleep),
+            _ => std::hint::spin_loop(),
+        }
+        left = due.saturating_duration_since(Instant::now());
+    }
+}
+
+impl<D: BlockDevice> BlockDevice for DelayDevice<D> {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn persistence(&self) -> Persistence {
+        let inner = self.inner.persistence();
+        Persistence {
+            volatile_cache: inner.volatile_cache || self.model.cache_bytes() > 0,
+            ..inner
+        }
+    }
+
+    fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
+        let start = Instant::now();
+        self.inner.read(lba, buf)?;
+        let blocks = buf.len() as u64 / u64::from(self.geometry().block_bytes);
+        let due = self.state.lock().clock.read(start, lba, blocks);
+        wait_until(due);
+        Ok(())
+    }
+
+    fn submit(&self, mut writes: Vec<Write>) {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        // In one sweep of the heads.
+        writes.sort_by_key(|write| write.lba);
+        for write in &mut writes {
+            let number = state.next;
+            state.next += 1;
+            let due = state.clock.write(now, write.lba, write.durable);
+            state.under_way.insert(number, (write.tag, due));
+            write.tag = number;
+        }
+        drop(state);
+        self.inner.submit(writes);
+    }
+
+    fn reap(&self, min: usize) -> Vec<Completion> {
+        let mut done = Vec::new();
+        loop {
+            let missing = min.saturating_sub(done.len() + self.state.lock().due.len());
+            let finished = self.inner.reap(missing);
+            let mut state = self.state.lock();
+            finished.into_iter().for_each(|end| state.finish(end));
+            let now = Instant::now();
+            while let Some((_, end)) = state.pop(Some(now)) {
+                done.push(end);
+            }
+            if done.len() >= min {
+                return done;
+            }
+            let Some((due, end)) = state.pop(None) else {
+                return done;
+            };
+            drop(state);
+            wait_until(due);
+            done.push(end);
+        }
+    }
+
+    fn flush(&self) -> Result<(), BlockError> {
+        let due = self.state.lock().clock.flush(Instant::now());
+        let result = self.inner.flush();
+        wait_until(due);
+        result
+    }
+
+    fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError> {
+        self.inner.discard(lba, blocks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: u32 = 4096;
+    const BLOCKS: u64 = 1 << 20;
+
+    fn clock(model: DelayModel) -> (Clock, Instant) {
+        let geometry = Geometry {
+            block_bytes: BLOCK,
+            blocks: BLOCKS,
+        };
+        let clock = Clock::new(model, geometry);
+        let now = clock.medium;
+        (clock, now)
+    }
+
+    fn disk(cache_bytes: u64) -> DiskModel {
+        let DelayModel::Disk(disk) = DelayModel::TRAVELSTAR_7K320 else {
+            unreachable!("a disk");
+        };
+        DiskModel {
+            cache_bytes,
+            ..disk
+        }
+    }
+
+    fn micros(t: Duration) -> f64 {
+        t.as_secs_f64() * 1e6
+    }
+
+    #[test]
+    fn seeks_go_through_the_three_times_of_the_data_sheet() {
+        let disk = disk(0);
+        let half_turn = 30e6 / 7200.0;
+        for (distance, seek) in [
+            (0.0, disk.track_seek),
+            (1.0 / 3.0, disk.average_seek),
+            (1.0, disk.full_seek),
+        ] {
+            let t = micros(disk.seek(0.0, distance)) - half_turn;
+            assert!((t - micros(seek)).abs() < 1.0, "{distance}: {t}");
+            let back = micros(disk.seek(1.0, 1.0 - distance)) - half_turn;
+            assert!((t - back).abs() < 1.0);
+        }
+    }
+
+    #[test]
+    fn a_disk_streams_neighbours_and_seeks_for_others() {
+        let (mut clock, now) = clock(DelayModel::Disk(disk(0)));
+        let one = transfer(u64::from(BLOCK), disk(0).bytes_per_s);
+        let in_a_row = (1..=100).map(|lba| clock.write(now, Lba(lba - 1), false));
+        let last = in_a_row.last().unwrap() - now;
+        assert!(last < one * 101 + Duration::from_millis(1), "{last:?}");
+        let far = clock.write(now, Lba(BLOCKS / 2), false) - now;
+        assert!(far - last > disk(0).average_seek, "{far:?}");
+    }
+
+    #[test]
+    fn a_cache_hides_the_medium_until_a_flush_or_until_it_is_full() {
+        let (mut clock, now) = clock(DelayModel::Disk(disk(4 * u64::from(BLOCK))));
+        let ms = Duration::from_millis(1);
+        let cached = (1..=4).map(|i| clock.write(now, Lba(i * 1000), false));
+        assert!(cached.last().unwrap() - now < ms);
+        let full = clock.write(now, Lba(500_000), false);
+        assert!(full - now > ms);
+        let flushed = clock.flush(now);
+        assert!(flushed - now > 5 * disk(0).track_seek);
+        // All is on the medium: nothing to wait for any more.
+        assert_eq!(clock.flush(flushed), flushed);
+        let durable = clock.write(flushed, Lba(7), true);
+        assert!(durable - flushed > disk(0).average_seek);
+    }
+
+    #[test]
+    fn an_ssd_works_on_as_many_writes_as_it_has_lanes() {
+        let DelayModel::Ssd(ssd) = DelayModel::SAMSUNG_970_EVO else {
+            unreachable!("an SSD");
+        };
+        let (mut clock, now) = clock(DelayModel::SAMSUNG_970_EVO);
+        let lanes = u64::from(ssd.write_lanes);
+        let ends: Vec<_> = (0..=lanes)
+            .map(|i| clock.write(now, Lba(i * 9), false) - now)
+            .collect();
+        assert!(ends[..lanes as usize].iter().all(|end| *end == ssd.write));
+        assert_eq!(ends[lanes as usize], 2 * ssd.write);
+        let durable = clock.write(now, Lba(1), true) - now;
+        assert!(durable >= ssd.flush + ssd.write);
+        assert_eq!(clock.read(now, Lba(1), 1) - now, ssd.read);
+    }
+
+    #[test]
+    fn nobody_waits_less_than_the_model_says() {
+        let due = Instant::now() + Duration::from_micros(300);
+        wait_until(due);
+        assert!(Instant::now() >= due);
+    }
+}

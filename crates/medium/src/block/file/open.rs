@@ -1,0 +1,259 @@
+//! Opening a file or block device: what it is, whose it is, and what it can do.
+
+use super::{DeviceOptions, Direct};
+use crate::OpenError;
+use crate::block::{Buffer, Geometry};
+use crate::lock::{Refused, lock};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{fdatasync, fstat, major, minor, statx};
+use rustix::io::Errno;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// `STATX_WRITE_ATOMIC`, since Linux 6.11.
+const WRITE_ATOMIC: StatxFlags = StatxFlags::from_bits_retain(0x1_0000);
+
+/// An open, locked file of a usable kind and size.
+pub(super) struct Target {
+    pub(super) file: File,
+    /// A second open of the same file, for flushes: the system reports a failed
+    /// write-back once to each, so no other call can take the report away. It also
+    /// keeps the kernel's claim on a block device.
+    pub(super) flushed: File,
+    pub(super) kind: Kind,
+    pub(super) geometry: Geometry,
+    /// Where buffers of direct I/O must begin; 0 if it is not direct.
+    pub(super) buffer_align: usize,
+    /// Largest write that the system says is atomic, in bytes; 0 if it says nothing.
+    pub(super) atomic_bytes: u32,
+    /// Bytes of a sector of the disk underneath: as addressed, and as written inside.
+    pub(super) logical_bytes: u32,
+    pub(super) physical_bytes: u32,
+    /// Whether flushing works.
+    pub(super) flushes: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Regular,
+    Block,
+}
+
+impl Target {
+    pub(super) fn open(
+        path: &Path,
+        block_bytes: u32,
+        options: &DeviceOptions,
+    ) -> Result<Self, OpenError> {
+        // Look before opening: opening a pipe or a tape has effects.
+        let stat = rustix::fs::stat(path).map_err(|e| system("open", path, e))?;
+        let kind = kind(path, FileType::from_raw_mode(stat.st_mode))?;
+        let file = open_as(path, options.read_only, OFlags::empty())?;
+        locked(path, &file, !options.read_only)?;
+        // The kernel refuses a device that is mounted or part of another. After our own
+        // lock, whose error can name the holder.
+        let claims = kind == Kind::Block && !options.read_only;
+        let flags = if claims {
+            OFlags::EXCL
+        } else {
+            OFlags::empty()
+        };
+        let flushed = open_as(path, options.read_only, flags)?;
+        check_same(path, &file, &flushed)?;
+        let sectors = Sectors::of(&file, kind);
+        let geometry = geometry(path, &file, kind, block_bytes, &sectors)?;
+        let buffer_align = go_direct(path, &file, kind, geometry, options.direct)?;
+        Ok(Self {
+            atomic_bytes: atomic_bytes(&file, buffer_align > 0),
+            flushes: options.read_only || can_flush(path, &flushed, options)?,
+            file,
+            flushed,
+            kind,
+            geometry,
+            buffer_align,
+            logical_bytes: sectors.logical,
+            physical_bytes: sectors.physical,
+        })
+    }
+}
+
+fn open_as(path: &Path, read_only: bool, flags: OFlags) -> Result<File, OpenError> {
+    let access = if read_only {
+        OFlags::RDONLY
+    } else {
+        OFlags::RDWR
+    };
+    let flags = access | OFlags::CLOEXEC | flags;
+    let file = rustix::fs::open(path, flags, Mode::empty());
+    file.map(File::from).map_err(|e| system("open", path, e))
+}
+
+fn kind(path: &Path, found: FileType) -> Result<Kind, OpenError> {
+    let kind = match found {
+        FileType::RegularFile => return Ok(Kind::Regular),
+        FileType::BlockDevice => return Ok(Kind::Block),
+        FileType::Directory => "a directory",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice => "a character device",
+        _ => "neither",
+    };
+    let path = path.to_owned();
+    Err(OpenError::WrongKind { path, kind })
+}
+
+fn locked(path: &Path, file: &File, exclusive: bool) -> Result<(), OpenError> {
+    lock(file, exclusive).map_err(|refused| match refused {
+        Refused::Held(holder) => OpenError::InUse {
+            path: path.to_owned(),
+            holder,
+        },
+        Refused::Failed(e) => system("lock", path, e),
+    })
+}
+
+/// The name may have come to mean another file between two opens.
+fn check_same(path: &Path, one: &File, other: &File) -> Result<(), OpenError> {
+    let id = |file| fstat(file).map(|stat| (stat.st_dev, stat.st_ino));
+    match (id(one), id(other)) {
+        (Ok(one), Ok(other)) if one == other => Ok(()),
+        (Err(e), _) | (_, Err(e)) => Err(system("open", path, e)),
+        _ => Err(system("open", path, Errno::STALE)),
+    }
+}
+
+fn geometry(
+    path: &Path,
+    file: &File,
+    kind: Kind,
+    block_bytes: u32,
+    sectors: &Sectors,
+) -> Result<Geometry, OpenError> {
+    let path = || path.to_owned();
+    let possible = block_bytes.is_power_of_two() && (512..=65_536).contains(&block_bytes);
+    // A file's pages hide the sectors of the disk that it is on.
+    if !possible || kind == Kind::Block && block_bytes < sectors.logical {
+        return Err(OpenError::BlockSize {
+            path: path(),
+            block_bytes,
+            sector_bytes: sectors.logical,
+        });
+    }
+    let end = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0));
+    let len_bytes = end.map_err(|e| system("size", &path(), e))?;
+    let blocks = len_bytes / u64::from(block_bytes);
+    if blocks == 0 {
+        return Err(OpenError::NoBlock {
+            path: path(),
+            len_bytes,
+            block_bytes,
+        });
+    }
+    Ok(Geometry {
+        block_bytes,
+        blocks,
+    })
+}
+
+/// Switches the page cache off where that is wanted and possible. Returns what buffers
+/// must be aligned to, or 0 if the page cache is in use.
+fn go_direct(
+    path: &Path,
+    file: &File,
+    kind: Kind,
+    geometry: Geometry,
+    wanted: Direct,
+) -> Result<usize, OpenError> {
+    if wanted == Direct::Off {
+        return Ok(0);
+    }
+    match try_direct(file, kind, geometry) {
+        Ok(align) => Ok(align),
+        Err(e) if wanted == Direct::On => Err(system("use direct I/O on", path, e)),
+        Err(_) => {
+            let flags = fcntl_getfl(file).map_err(|e| system("open", path, e))?;
+            fcntl_setfl(file, flags - OFlags::DIRECT).map_err(|e| system("open", path, e))?;
+            Ok(0)
+        }
+    }
+}
+
+fn try_direct(file: &File, kind: Kind, geometry: Geometry) -> Result<usize, Errno> {
+    let flags = fcntl_getfl(file)?;
+    fcntl_setfl(file, flags | OFlags::DIRECT)?;
+    let told = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        .ok()
+        .filter(|x| StatxFlags::from_bits_retain(x.stx_mask).contains(StatxFlags::DIOALIGN));
+    // A file system that says nothing may still know direct I/O: the read below tells.
+    let (offset, memory) = match told {
+        Some(x) if kind == Kind::Regular => (x.stx_dio_offset_align, x.stx_dio_mem_align),
+        _ => (512, 4096),
+    };
+    let fits = offset > 0 && geometry.block_bytes.is_multiple_of(offset);
+    if !fits || memory > 4096 {
+        return Err(Errno::INVAL);
+    }
+    let mut first = Buffer::zeroed(geometry.block_bytes as usize);
+    rustix::io::pread(file, &mut *first, 0)?;
+    Ok(memory.max(1) as usize)
+}
+
+fn atomic_bytes(file: &File, direct: bool) -> u32 {
+    let told = statx(file, c"", AtFlags::EMPTY_PATH, WRITE_ATOMIC).ok();
+    told.filter(|x| direct && StatxFlags::from_bits_retain(x.stx_mask).contains(WRITE_ATOMIC))
+        .map_or(0, |x| x.stx_atomic_write_unit_max)
+}
+
+/// Finds out at open, rather than at the first commit, that flushing does not work.
+fn can_flush(path: &Path, file: &File, options: &DeviceOptions) -> Result<bool, OpenError> {
+    match fdatasync(file) {
+        Ok(()) => Ok(true),
+        Err(Errno::INVAL | Errno::NOTSUP | Errno::NOSYS) if options.unsafe_no_flush => Ok(false),
+        Err(error @ (Errno::INVAL | Errno::NOTSUP | Errno::NOSYS)) => Err(OpenError::NoFlush {
+            path: path.to_owned(),
+            source: error.into(),
+        }),
+        Err(e) => Err(system("flush", path, e)),
+    }
+}
+
+/// The sectors of the disk that a file is on, or that a block device is.
+struct Sectors {
+    logical: u32,
+    physical: u32,
+}
+
+impl Sectors {
+    /// As sysfs has them; 512 if there is no disk underneath, or none that it knows.
+    fn of(file: &File, kind: Kind) -> Self {
+        let number = fstat(file).map(|stat| match kind {
+            Kind::Regular => stat.st_dev,
+            Kind::Block => stat.st_rdev,
+        });
+        let dir =
+            number.map(|n| PathBuf::from(format!("/sys/dev/block/{}:{}", major(n), minor(n))));
+        let read = |name: &str| {
+            let dir = dir.as_ref().ok()?;
+            // A partition's queue is that of its disk, one directory up.
+            let queues = [dir.join("queue"), dir.join("../queue")];
+            let text = queues
+                .iter()
+                .find_map(|q| std::fs::read_to_string(q.join(name)).ok())?;
+            text.trim()
+                .parse::<u32>()
+                .ok()
+                .filter(|n| n.is_power_of_two() && *n >= 512)
+        };
+        let logical = read("logical_block_size").unwrap_or(512);
+        let physical = read("physical_block_size").unwrap_or(logical);
+        Self { logical, physical }
+    }
+}
+
+pub(super) fn system(doing: &'static str, path: &Path, e: Errno) -> OpenError {
+    OpenError::System {
+        doing,
+        path: path.to_owned(),
+        source: e.into(),
+    }
+}

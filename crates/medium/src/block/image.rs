@@ -1,0 +1,134 @@
+//! Images that share what they have in common, and a device that has one.
+
+use super::device::{block_range, byte_range, write_range};
+use super::{BlockDevice, BlockError, Buffer, Completion, Geometry, Lba, Persistence, Write};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What a device holds, as bytes that never change and blocks that replace some of them.
+/// A clone costs nothing; the first change after it copies the table of such blocks.
+#[derive(Debug, Clone)]
+pub struct Image {
+    geometry: Geometry,
+    bytes: Arc<Vec<u8>>,
+    replaced: Arc<HashMap<Lba, Arc<Buffer>>>,
+}
+
+impl Image {
+    /// An image of `bytes`; what does not fill a block at their end is not part of it.
+    pub fn new(block_bytes: u32, bytes: Arc<Vec<u8>>) -> Self {
+        let blocks = bytes.len() as u64 / u64::from(block_bytes);
+        Self {
+            geometry: Geometry {
+                block_bytes,
+                blocks,
+            },
+            bytes,
+            replaced: Arc::default(),
+        }
+    }
+
+    /// Size and number of blocks.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The bytes of a block; `None` behind the end.
+    pub fn block(&self, lba: Lba) -> Option<&[u8]> {
+        if let Some(block) = self.replaced.get(&lba) {
+            return Some(block);
+        }
+        let range = block_range("image", self.geometry, lba, 1).ok()?;
+        self.bytes.get(range.start as usize..range.end as usize)
+    }
+
+    /// Replaces a block. Nothing happens behind the end, or if it is not one block.
+    pub fn set(&mut self, lba: Lba, data: Arc<Buffer>) {
+        if lba.0 < self.geometry.blocks && data.len() == self.geometry.block_bytes as usize {
+            Arc::make_mut(&mut self.replaced).insert(lba, data);
+        }
+    }
+
+    /// A copy of all of it.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.bytes[..self.geometry.bytes() as usize].to_vec();
+        let len = self.geometry.block_bytes as usize;
+        for (lba, block) in &*self.replaced {
+            let start = lba.0 as usize * len;
+            bytes[start..start + len].copy_from_slice(block);
+        }
+        bytes
+    }
+}
+
+/// A device in memory that starts with an [`Image`] and can give one at any time.
+pub struct ImageDevice {
+    persistence: Persistence,
+    state: Mutex<(Image, Vec<Completion>)>,
+}
+
+impl ImageDevice {
+    /// A device that holds `image` and claims to be as `persistence` says (in truth, what
+    /// it holds lasts as long as the process).
+    pub fn new(image: Image, persistence: Persistence) -> Self {
+        Self {
+            persistence,
+            state: Mutex::new((image, Vec::new())),
+        }
+    }
+
+    /// What it holds.
+    pub fn image(&self) -> Image {
+        self.state.lock().0.clone()
+    }
+}
+
+impl BlockDevice for ImageDevice {
+    fn name(&self) -> &str {
+        "image"
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.state.lock().0.geometry
+    }
+
+    fn persistence(&self) -> Persistence {
+        self.persistence
+    }
+
+    fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
+        let image = &self.state.lock().0;
+        byte_range(self.name(), image.geometry, lba, buf.len())?;
+        let blocks = buf.chunks_mut(image.geometry.block_bytes as usize);
+        for (lba, to) in (lba.0..).zip(blocks) {
+            if let Some(block) = image.block(Lba(lba)) {
+                to.copy_from_slice(block);
+            }
+        }
+        Ok(())
+    }
+
+    fn submit(&self, writes: Vec<Write>) {
+        let mut state = self.state.lock();
+        let (image, done) = &mut *state;
+        for write in writes {
+            let range = write_range("image", image.geometry, &write);
+            let result = range.map(|_| image.set(write.lba, write.data));
+            let tag = write.tag;
+            done.push(Completion { tag, result });
+        }
+    }
+
+    fn reap(&self, _min: usize) -> Vec<Completion> {
+        std::mem::take(&mut self.state.lock().1)
+    }
+
+    fn flush(&self) -> Result<(), BlockError> {
+        Ok(())
+    }
+
+    fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError> {
+        block_range(self.name(), self.geometry(), lba, blocks).map(drop)
+    }
+}

@@ -1,0 +1,583 @@
+//! The cache: blocks in memory, and the order in which they leave it (2.4.3).
+//!
+//! # Guarantees
+//!
+//! - **C1** At any moment the device holds a closed set of changes: whatever it has, it has
+//!   the befores of. Blocks in one *wave* do not depend on each other, so the device may
+//!   write them in any order; a patch commits only when its wave is durable.
+//! - **C2** Blocks leave in the order in which they became dirty, those first of which
+//!   nothing must be left out; the neighbours `n + 1`, `n + 2`, … of a block go with it.
+//! - **C3** Dirt is bounded: [`Store::begin`] waits, by writing back itself, until the
+//!   operation fits under the dirty limit. Clean blocks go least recently used first.
+//! - **C4** A failed write or flush commits nothing, now or later: the cache keeps the
+//!   error, starts no further operation, and gives the error to whoever waits for what
+//!   was lost.
+//!
+//! One lock guards the graph and the tables; nobody holds it during I/O.
+
+mod core;
+#[cfg(test)]
+mod tests;
+
+use self::core::{Core, Sent};
+use crate::draw::Drawing;
+use crate::graph::Addr;
+use crate::store::check_change;
+use crate::{Before, Change, Content, Op, Optimise, PatchId, Patched, Stats, Store, StoreError};
+use medium::block::{BlockDevice, BlockError, Buffer, Lba, Write};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a wave is made durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durable {
+    /// FUA for waves of one or two blocks where the device has it, one flush for others.
+    #[default]
+    Auto,
+    /// All writes of a wave, then one flush.
+    Flush,
+    /// Each write by itself, with force unit access.
+    ForceUnitAccess,
+    /// Neither: a completed write counts as durable. Only for devices that say so, and
+    /// for users who accept it.
+    Unsafe,
+}
+
+/// What a cache may use.
+#[derive(Debug, Clone)]
+pub struct CacheOptions {
+    /// Most blocks that are kept (dirty ones may exceed it).
+    pub blocks: usize,
+    /// Most dirty blocks before operations wait.
+    pub dirty_limit: usize,
+    /// Most blocks in one wave.
+    pub wave: usize,
+    /// How waves become durable.
+    pub durable: Durable,
+    /// Dirt is written back at this age, by a thread of the cache; `None`: only when
+    /// somebody waits for it.
+    pub interval: Option<Duration>,
+    /// Which optimisations of the graph are in force.
+    pub optimise: Optimise,
+}
+
+impl Default for CacheOptions {
+    fn default() -> Self {
+        Self {
+            blocks: 65_536,
+            dirty_limit: 32_768,
+            wave: 1024,
+            durable: Durable::Auto,
+            interval: Some(Duration::from_secs(5)),
+            optimise: Optimise::ALL,
+        }
+    }
+}
+
+/// What a cache has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct CacheStats {
+    /// Blocks read from devices.
+    pub reads: u64,
+    /// Blocks written to devices.
+    pub writes: u64,
+    /// Flushes of devices.
+    pub flushes: u64,
+    /// Waves.
+    pub waves: u64,
+    /// Blocks that were dirty and not written, since they were again as on the device.
+    pub unchanged: u64,
+    /// Blocks now, and dirty ones among them.
+    pub blocks: u64,
+    /// See `blocks`.
+    pub dirty: u64,
+    /// What the graph has done.
+    pub graph: Stats,
+}
+
+/// See the module.
+pub struct Cache {
+    shared: Arc<Shared>,
+    flusher: Option<std::thread::JoinHandle<()>>,
+}
+
+struct Shared {
+    devices: Vec<Box<dyn BlockDevice>>,
+    options: CacheOptions,
+    core: Mutex<Core>,
+    /// A block has been read.
+    loaded: Condvar,
+    /// The cache is closing.
+    closing: Condvar,
+    /// Held during a wave: one at a time.
+    wave: Mutex<()>,
+}
+
+impl Cache {
+    /// A cache over devices with the same block size. Patches may order changes of one
+    /// device before those of another.
+    ///
+    /// # Panics
+    /// If there is no device, or if their block sizes differ.
+    pub fn new(devices: Vec<Box<dyn BlockDevice>>, options: CacheOptions) -> Self {
+        let size = |d: &dyn BlockDevice| d.geometry().block_bytes;
+        assert!(
+            devices.windows(2).all(|w| size(&*w[0]) == size(&*w[1])) && !devices.is_empty(),
+            "devices of one cache have one block size"
+        );
+        let shared = Arc::new(Shared {
+            devices,
+            core: Mutex::new(Core::new(options.optimise)),
+            options,
+            loaded: Condvar::new(),
+            closing: Condvar::new(),
+            wave: Mutex::new(()),
+        });
+        let flusher = shared.options.interval.map(|interval| {
+            let shared = shared.clone();
+            std::thread::spawn(move || shared.write_old(interval))
+        });
+        Self { shared, flusher }
+    }
+
+    /// A device of this cache, to store on.
+    ///
+    /// # Panics
+    /// If there is none of this number.
+    pub fn volume(self: &Arc<Self>, device: u8) -> Volume {
+        let _exists = &self.shared.devices[usize::from(device)];
+        Volume {
+            cache: self.clone(),
+            device,
+        }
+    }
+
+    /// Counts.
+    pub fn stats(&self) -> CacheStats {
+        self.shared.core.lock().stats()
+    }
+
+    /// Dirty blocks now.
+    pub fn dirty(&self) -> usize {
+        self.shared.core.lock().dirty()
+    }
+
+    /// What it was made with.
+    pub fn options(&self) -> &CacheOptions {
+        &self.shared.options
+    }
+
+    /// A patch without data that waits for `befores`. Held, it does not commit before it
+    /// is released; what waits for it waits too.
+    pub fn empty(&self, befores: &[Before], held: bool) -> PatchId {
+        self.shared.core.lock().graph.empty(befores, held)
+    }
+
+    /// Replaces the befores of a held empty patch. The caller answers for it that no
+    /// change of a block ever waits, by way of another block, for an older change of its
+    /// own block with which it must be written.
+    pub fn set_befores(&self, empty: PatchId, befores: &[Before]) {
+        self.shared.core.lock().graph.set_befores(empty, befores);
+    }
+
+    /// Gives a held empty patch one more before, under the same condition.
+    pub fn add_before(&self, empty: PatchId, before: Before) {
+        let mut core = self.shared.core.lock();
+        core.graph.add_before(empty, before);
+        core.settle();
+    }
+
+    /// Whether any of these patches must wait for `before`, or is it. A search: its time
+    /// grows with what they wait for.
+    pub fn waits_for(&self, patches: &[PatchId], before: PatchId) -> bool {
+        self.shared.core.lock().graph.waits_for(patches, before)
+    }
+
+    /// Lets a held empty patch commit.
+    pub fn release(&self, empty: PatchId) {
+        let mut core = self.shared.core.lock();
+        core.graph.release(empty);
+        core.settle();
+    }
+
+    /// Writes one wave of what can be written, oldest first. Returns how many blocks left.
+    ///
+    /// # Errors
+    /// The failure of a device, now or earlier.
+    pub fn write_some(&self) -> Result<usize, StoreError> {
+        self.shared.wave(None)
+    }
+
+    /// The graph as it is now, as a picture.
+    pub fn draw(&self) -> Drawing {
+        self.shared.core.lock().graph.draw()
+    }
+
+    /// Checks every invariant of the graph. For tests: slow.
+    ///
+    /// # Errors
+    /// The first that does not hold.
+    pub fn verify(&self) -> Result<(), String> {
+        self.shared.core.lock().graph.verify()
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.shared.core.lock().closing = true;
+        self.shared.closing.notify_all();
+        if let Some(flusher) = self.flusher.take() {
+            // A thread that panicked has said so.
+            let _ = flusher.join();
+        }
+    }
+}
+
+impl Shared {
+    /// The block, read from its device if need be.
+    fn load<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        addr: Addr,
+        read: bool,
+    ) -> Result<(MutexGuard<'a, Core>, crate::graph::BlockSlot), StoreError> {
+        loop {
+            if let Some(slot) = core.find(addr) {
+                return Ok((core, slot));
+            }
+            // Two readers at once could put back what a writer between them replaced.
+            if !core.reading.contains(&addr) {
+                break;
+            }
+            self.loaded.wait(&mut core);
+        }
+        let device = &self.devices[usize::from(addr.device)];
+        let geometry = device.geometry();
+        if addr.lba.0 >= geometry.blocks {
+            let (lba, blocks) = (addr.lba, geometry.blocks);
+            let device = device.name().into();
+            return Err(BlockError::OutOfRange {
+                device,
+                lba,
+                blocks,
+            }
+            .into());
+        }
+        let mut data = Buffer::zeroed(geometry.block_bytes as usize);
+        if read {
+            core.reading.insert(addr);
+            let result = MutexGuard::unlocked(&mut core, || device.read(addr.lba, &mut data));
+            core.reading.remove(&addr);
+            self.loaded.notify_all();
+            result?;
+            core.counts.reads += 1;
+        }
+        let slot = core.insert(addr, Arc::new(data), self.options.blocks);
+        Ok((core, slot))
+    }
+
+    /// Writes back what is ready: of these blocks, or anything.
+    fn wave(&self, only: Option<&[PatchId]>) -> Result<usize, StoreError> {
+        let _turn = self.wave.lock();
+        let (sent, unchanged) = {
+            let mut core = self.core.lock();
+            core.check()?;
+            let before = core.counts.unchanged;
+            let sent = match only {
+                Some(ids) => core.select_for(ids, self.options.wave),
+                None => core.select(self.options.wave),
+            };
+            (sent, (core.counts.unchanged - before) as usize)
+        };
+        if sent.is_empty() {
+            return Ok(unchanged);
+        }
+        let result = self.write(&sent);
+        let mut core = self.core.lock();
+        match result {
+            Ok(flushes) => {
+                core.counts.flushes += flushes;
+                core.commit(&sent);
+                Ok(sent.len() + unchanged)
+            }
+            Err(error) => {
+                tracing::error!("{error}; no more is written, and the file system is read-only");
+                core.failure = Some(Arc::new(error));
+                core.check().map(|()| 0)
+            }
+        }
+    }
+
+    /// Writes a wave and makes it durable. Returns the number of flushes.
+    fn write(&self, sent: &[Sent]) -> Result<u64, BlockError> {
+        let mut flushes = 0;
+        let mut first_error = None;
+        for (number, device) in self.devices.iter().enumerate() {
+            let mine = sent.iter().filter(|s| usize::from(s.addr.device) == number);
+            let count = mine.clone().count();
+            if count == 0 {
+                continue;
+            }
+            let (durable, flush) = self.how(&**device, count);
+            let writes = mine.enumerate().map(|(tag, s)| Write {
+                tag: tag as u64,
+                lba: s.addr.lba,
+                data: s.data.clone(),
+                durable,
+            });
+            device.submit(writes.collect());
+            let mut left = count;
+            while left > 0 {
+                for done in device.reap(1) {
+                    left -= 1;
+                    if let Err(error) = done.result {
+                        first_error.get_or_insert(error);
+                    }
+                }
+            }
+            if flush && first_error.is_none() {
+                flushes += 1;
+                first_error = device.flush().err();
+            }
+        }
+        first_error.map_or(Ok(flushes), Err)
+    }
+
+    /// Whether to write with FUA, and whether to flush, for so many blocks.
+    fn how(&self, device: &dyn BlockDevice, blocks: usize) -> (bool, bool) {
+        let persistence = device.persistence();
+        if !persistence.volatile_cache {
+            return (false, false);
+        }
+        match self.options.durable {
+            Durable::Unsafe => (false, false),
+            Durable::ForceUnitAccess if persistence.durable_writes => (true, false),
+            Durable::Auto if persistence.durable_writes && blocks <= 2 => (true, false),
+            Durable::Auto | Durable::Flush | Durable::ForceUnitAccess => (false, true),
+        }
+    }
+
+    fn sync(&self, ids: &[PatchId]) -> Result<(), StoreError> {
+        loop {
+            {
+                let core = self.core.lock();
+                if !ids.iter().any(|id| core.graph.is_pending(*id)) {
+                    return Ok(());
+                }
+                core.check()?;
+            }
+            if self.wave(Some(ids))? == 0 {
+                let core = self.core.lock();
+                let open = ids.iter().filter(|id| core.graph.is_pending(**id)).count();
+                if open > 0 {
+                    return Err(StoreError::Held { patches: open });
+                }
+            }
+        }
+    }
+
+    /// The thread that writes back what has been dirty for long.
+    fn write_old(&self, interval: Duration) {
+        let mut last_tick = 0;
+        loop {
+            let now = {
+                let mut core = self.core.lock();
+                if !core.closing {
+                    self.closing.wait_for(&mut core, interval);
+                }
+                if core.closing {
+                    return;
+                }
+                core.age()
+            };
+            while self.core.lock().has_older_than(last_tick) {
+                match self.wave(None) {
+                    Ok(0) | Err(_) => break,
+                    Ok(_) => {}
+                }
+            }
+            last_tick = now;
+        }
+    }
+}
+
+/// One device of a [`Cache`].
+#[derive(Clone)]
+pub struct Volume {
+    cache: Arc<Cache>,
+    device: u8,
+}
+
+impl Volume {
+    /// The cache that it belongs to.
+    pub fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
+    fn addr(&self, lba: Lba) -> Addr {
+        Addr {
+            device: self.device,
+            lba,
+        }
+    }
+
+    fn device(&self) -> &dyn BlockDevice {
+        &*self.cache.shared.devices[usize::from(self.device)]
+    }
+}
+
+impl Store for Volume {
+    fn block_bytes(&self) -> u32 {
+        self.device().geometry().block_bytes
+    }
+
+    fn blocks(&self) -> u64 {
+        self.device().geometry().blocks
+    }
+
+    fn read(&self, lba: Lba) -> Result<Arc<Buffer>, StoreError> {
+        let shared = &self.cache.shared;
+        let (mut core, slot) = shared.load(shared.core.lock(), self.addr(lba), true)?;
+        core.used(slot);
+        Ok(core.graph.block(slot).data.clone())
+    }
+
+    fn prefetch(&self, lba: Lba, blocks: u64) {
+        let shared = &self.cache.shared;
+        let end = lba.0.saturating_add(blocks).min(self.blocks());
+        let missing = {
+            let core = shared.core.lock();
+            let absent = |lba: &u64| core.find(self.addr(Lba(*lba))).is_none();
+            (lba.0..end).find(absent)
+        };
+        if let Some(first) = missing {
+            self.read_run(Lba(first), end - first);
+        }
+    }
+
+    fn max_op_blocks(&self) -> u32 {
+        u32::try_from(self.cache.shared.options.dirty_limit).unwrap_or(u32::MAX)
+    }
+
+    fn begin(&self, blocks: u32) -> Result<Op, StoreError> {
+        let shared = &self.cache.shared;
+        let limit = shared.options.dirty_limit;
+        if blocks as usize > limit {
+            let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+            return Err(StoreError::TooLarge {
+                blocks,
+                what: "cache",
+                limit,
+            });
+        }
+        loop {
+            {
+                let mut core = shared.core.lock();
+                core.check()?;
+                if core.dirty() + core.reserved + blocks as usize <= limit {
+                    core.reserved += blocks as usize;
+                    return Ok(Op {
+                        token: u64::from(blocks),
+                    });
+                }
+            }
+            if shared.wave(None)? == 0 {
+                // What is left waits for operations that are under way, or for a journal.
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn end(&self, op: Op) {
+        self.cache.shared.core.lock().reserved -= op.token as usize;
+    }
+
+    fn change(
+        &self,
+        _op: &Op,
+        lba: Lba,
+        content: Content,
+        change: Change<'_>,
+        befores: &[Before],
+    ) -> Result<Patched, StoreError> {
+        let shared = &self.cache.shared;
+        let block_bytes = self.block_bytes();
+        let whole = check_change(change, block_bytes);
+        // A hard patch is never undone, so what was there before does not matter.
+        let read = !(whole && shared.options.optimise.hard);
+        let (mut core, slot) = shared.load(shared.core.lock(), self.addr(lba), read)?;
+        core.before_change(slot, content, read);
+        let patched = core.graph.change(slot, change, befores);
+        core.settle();
+        Ok(patched)
+    }
+
+    fn freed(
+        &self,
+        _op: &Op,
+        lba: Lba,
+        _befores: &[Before],
+        unreachable: bool,
+    ) -> Result<(), StoreError> {
+        let mut core = self.cache.shared.core.lock();
+        if unreachable && let Some(slot) = core.find(self.addr(lba)) {
+            core.graph.cancel(slot);
+            core.settle();
+            core.drop_if_clean(slot);
+        }
+        Ok(())
+    }
+
+    fn is_pending(&self, patch: PatchId) -> bool {
+        self.cache.shared.core.lock().graph.is_pending(patch)
+    }
+
+    fn sync(&self, patches: &[PatchId]) -> Result<(), StoreError> {
+        self.cache.shared.sync(patches)
+    }
+
+    fn sync_all(&self) -> Result<(), StoreError> {
+        let all = self.cache.shared.core.lock().graph.all();
+        self.cache.shared.sync(&all)
+    }
+
+    fn failure(&self) -> Option<Arc<BlockError>> {
+        self.cache.shared.core.lock().failure.clone()
+    }
+}
+
+impl Volume {
+    /// Reads neighbouring blocks at once. Errors wait for whoever needs the block.
+    fn read_run(&self, lba: Lba, blocks: u64) {
+        let shared = &self.cache.shared;
+        let block_bytes = self.block_bytes() as usize;
+        let addrs: Vec<Addr> = {
+            let mut core = shared.core.lock();
+            let run = (lba.0..lba.0 + blocks).map(|n| self.addr(Lba(n)));
+            let absent = |a: &Addr| core.find(*a).is_none() && !core.reading.contains(a);
+            let addrs: Vec<Addr> = run.take_while(absent).collect();
+            core.reading.extend(&addrs);
+            addrs
+        };
+        let Some(first) = addrs.first() else {
+            return;
+        };
+        let mut data = Buffer::zeroed(addrs.len() * block_bytes);
+        let result = self.device().read(first.lba, &mut data);
+        let mut core = shared.core.lock();
+        for (addr, bytes) in addrs.iter().zip(data.chunks(block_bytes)) {
+            core.reading.remove(addr);
+            if result.is_ok() {
+                core.insert(
+                    *addr,
+                    Arc::new(Buffer::from_slice(bytes)),
+                    shared.options.blocks,
+                );
+                core.counts.reads += 1;
+            }
+        }
+        shared.loaded.notify_all();
+    }
+}

@@ -1,0 +1,295 @@
+//! What the cache's lock guards: the graph, the tables of blocks, and the queues.
+
+use crate::graph::{Addr, BlockSlot, Graph};
+use crate::{CacheStats, Content, Optimise, PatchId, StoreError};
+use lru::LruCache;
+use medium::block::{BlockError, Buffer};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// A block on its way to its device.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub slot: BlockSlot,
+    pub addr: Addr,
+    pub data: Arc<Buffer>,
+}
+
+/// What the cache knows of a block besides its patches.
+#[derive(Debug, Clone, Copy, Default)]
+struct Note {
+    /// When it became dirty, on the clock of [`Core::clock`]; 0: it is clean.
+    dirty_since: u64,
+    /// What the device holds, if that is known.
+    stored: Option<u128>,
+}
+
+pub(super) struct Core {
+    pub graph: Graph,
+    table: HashMap<Addr, BlockSlot>,
+    notes: Vec<Note>,
+    /// Clean blocks.
+    clean: LruCache<BlockSlot, ()>,
+    /// Ready blocks by the time they became dirty: those that can go whole, and those
+    /// where something would stay behind.
+    whole: BTreeMap<(u64, BlockSlot), ()>,
+    partial: BTreeMap<(u64, BlockSlot), ()>,
+    /// All dirty blocks by the time they became so.
+    dirty: BTreeMap<(u64, BlockSlot), ()>,
+    clock: u64,
+    /// Blocks that operations under way may still make dirty.
+    pub reserved: usize,
+    pub reading: HashSet<Addr>,
+    pub failure: Option<Arc<BlockError>>,
+    pub closing: bool,
+    pub counts: CacheStats,
+}
+
+impl Core {
+    pub fn new(optimise: Optimise) -> Self {
+        Self {
+            graph: Graph::new(optimise),
+            table: HashMap::new(),
+            notes: Vec::new(),
+            clean: LruCache::unbounded(),
+            whole: BTreeMap::new(),
+            partial: BTreeMap::new(),
+            dirty: BTreeMap::new(),
+            clock: 0,
+            reserved: 0,
+            reading: HashSet::new(),
+            failure: None,
+            closing: false,
+            counts: CacheStats::default(),
+        }
+    }
+
+    pub fn stats(&self) -> CacheStats {
+        CacheStats {
+            blocks: self.table.len() as u64,
+            dirty: self.dirty.len() as u64,
+            graph: *self.graph.stats(),
+            ..self.counts
+        }
+    }
+
+    pub fn dirty(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// The error that made the cache read-only, if one did.
+    pub fn check(&self) -> Result<(), StoreError> {
+        match &self.failure {
+            Some(error) => Err(StoreError::Failed(error.clone())),
+            None => Ok(()),
+        }
+    }
+
+    // --- blocks ---------------------------------------------------------------------
+
+    pub fn find(&self, addr: Addr) -> Option<BlockSlot> {
+        self.table.get(&addr).copied()
+    }
+
+    /// Adds a clean block, and drops the least recently used ones beyond `limit`.
+    pub fn insert(&mut self, addr: Addr, data: Arc<Buffer>, limit: usize) -> BlockSlot {
+        while self.table.len() >= limit
+            && let Some((oldest, ())) = self.clean.pop_lru()
+        {
+            self.table.remove(&self.graph.block(oldest).addr);
+            self.graph.remove_block(oldest);
+        }
+        let slot = self.graph.add_block(addr, data);
+        self.table.insert(addr, slot);
+        let index = slot.0 as usize;
+        if self.notes.len() <= index {
+            self.notes.resize(index + 1, Note::default());
+        }
+        self.notes[index] = Note::default();
+        self.clean.put(slot, ());
+        slot
+    }
+
+    /// Notes a use.
+    pub fn used(&mut self, slot: BlockSlot) {
+        self.clean.promote(&slot);
+    }
+
+    /// Forgets a block whose contents nobody needs.
+    pub fn drop_if_clean(&mut self, slot: BlockSlot) {
+        if self.clean.pop(&slot).is_some() {
+            self.table.remove(&self.graph.block(slot).addr);
+            self.graph.remove_block(slot);
+        }
+    }
+
+    /// Remembers what the device holds, when a block of metadata is about to become
+    /// dirty: a change that is taken back then costs no write.
+    pub fn before_change(&mut self, slot: BlockSlot, content: Content, was_read: bool) {
+        let note = &mut self.notes[slot.0 as usize];
+        if note.dirty_since == 0 && content == Content::Metadata {
+            note.stored = was_read.then(|| xxh3_128(&self.graph.block(slot).data));
+        }
+    }
+
+    /// Puts every block whose state may have changed into the right queues.
+    pub fn settle(&mut self) {
+        for slot in self.graph.take_woken() {
+            self.settle_block(slot);
+        }
+    }
+
+    fn settle_block(&mut self, slot: BlockSlot) {
+        let block = self.graph.block(slot);
+        let (dirty, ready, whole) = (block.is_dirty(), block.is_ready(), block.is_whole());
+        let note = &mut self.notes[slot.0 as usize];
+        let was = (note.dirty_since, slot);
+        self.whole.remove(&was);
+        self.partial.remove(&was);
+        match (note.dirty_since, dirty) {
+            (0, true) => {
+                self.clock += 1;
+                note.dirty_since = self.clock;
+                self.dirty.insert((self.clock, slot), ());
+                self.clean.pop(&slot);
+            }
+            (0, false) => return,
+            (_, false) => {
+                self.dirty.remove(&was);
+                *note = Note::default();
+                self.clean.put(slot, ());
+                return;
+            }
+            (_, true) => {}
+        }
+        let key = (note.dirty_since, slot);
+        if ready && whole {
+            self.whole.insert(key, ());
+        } else if ready {
+            self.partial.insert(key, ());
+        }
+    }
+
+    // --- write-back -----------------------------------------------------------------
+
+    /// The next wave: whole blocks, oldest first, with their neighbours. Only if there
+    /// is none, the oldest block that must leave something behind: each of those is
+    /// written twice.
+    pub fn select(&mut self, limit: usize) -> Vec<Sent> {
+        if !self.graph.optimise().ready_lists {
+            return self.select_by_search(limit);
+        }
+        let mut sent = Vec::new();
+        while sent.len() < limit {
+            let Some((&(_, first), ())) = self.whole.first_key_value() else {
+                break;
+            };
+            let mut next = Some(first);
+            while let Some(slot) = next
+                && sent.len() < limit
+            {
+                let addr = self.graph.block(slot).addr;
+                self.send(slot, &mut sent);
+                let neighbour = Addr {
+                    lba: medium::block::Lba(addr.lba.0 + 1),
+                    ..addr
+                };
+                next = self.find(neighbour).filter(|&slot| {
+                    let key = (self.notes[slot.0 as usize].dirty_since, slot);
+                    self.whole.contains_key(&key)
+                });
+            }
+        }
+        if sent.is_empty()
+            && let Some((&(_, slot), ())) = self.partial.first_key_value()
+        {
+            self.send(slot, &mut sent);
+        }
+        self.counts.waves += u64::from(!sent.is_empty());
+        sent
+    }
+
+    /// As [`select`](Self::select), with the switch `ready_lists` off: asks every dirty block
+    /// by searching the graph.
+    fn select_by_search(&mut self, limit: usize) -> Vec<Sent> {
+        let mut sent = Vec::new();
+        let dirty: Vec<BlockSlot> = self.dirty.keys().map(|(_, slot)| *slot).collect();
+        for slot in dirty {
+            if sent.len() < limit && self.graph.is_ready_by_search(slot) {
+                self.send(slot, &mut sent);
+            }
+        }
+        self.counts.waves += u64::from(!sent.is_empty());
+        sent
+    }
+
+    /// The next wave that brings these patches nearer to the medium.
+    pub fn select_for(&mut self, ids: &[PatchId], limit: usize) -> Vec<Sent> {
+        let (blocks, _) = self.graph.closure(ids);
+        let mut sent = Vec::new();
+        // Blocks that can go whole first: the others may be able to in the next wave.
+        for whole in [true, false] {
+            for &slot in &blocks {
+                let block = self.graph.block(slot);
+                if sent.len() < limit && block.is_ready() && block.is_whole() == whole {
+                    self.send(slot, &mut sent);
+                }
+            }
+            if !sent.is_empty() {
+                break;
+            }
+        }
+        self.counts.waves += u64::from(!sent.is_empty());
+        sent
+    }
+
+    /// Issues a block. If it is again as on the device, it commits at once.
+    fn send(&mut self, slot: BlockSlot, sent: &mut Vec<Sent>) {
+        let data = self.graph.issue(slot);
+        let stored = self.notes[slot.0 as usize].stored;
+        if stored.is_some_and(|stored| stored == xxh3_128(&data)) {
+            self.counts.unchanged += 1;
+            self.graph.commit(slot);
+        } else {
+            self.notes[slot.0 as usize].stored = None;
+            self.counts.writes += 1;
+            sent.push(Sent {
+                slot,
+                addr: self.graph.block(slot).addr,
+                data,
+            });
+        }
+        self.settle();
+    }
+
+    /// A wave is durable.
+    pub fn commit(&mut self, sent: &[Sent]) {
+        for sent in sent {
+            self.graph.commit(sent.slot);
+            // What stayed behind queues up again, behind what is older by now.
+            let note = &mut self.notes[sent.slot.0 as usize];
+            let was = (note.dirty_since, sent.slot);
+            if self.graph.block(sent.slot).is_dirty() {
+                self.dirty.remove(&was);
+                self.whole.remove(&was);
+                self.partial.remove(&was);
+                self.clock += 1;
+                note.dirty_since = self.clock;
+                self.dirty.insert((self.clock, sent.slot), ());
+            }
+        }
+        self.settle();
+    }
+
+    /// The present, for [`has_older_than`](Self::has_older_than).
+    pub fn age(&self) -> u64 {
+        self.clock
+    }
+
+    /// Whether anything has been dirty since before then.
+    pub fn has_older_than(&self, then: u64) -> bool {
+        let oldest = self.dirty.first_key_value();
+        oldest.is_some_and(|((since, _), ())| *since <= then)
+    }
+}

@@ -1,0 +1,260 @@
+//! The cache over memory, and over memory that fails.
+
+use super::*;
+use crate::Rule;
+use medium::block::{Completion, Geometry, MemoryDevice, Persistence};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+const BLOCK: usize = 1024;
+
+/// Memory with a volatile cache that it does not have, and errors on demand.
+struct Device {
+    memory: MemoryDevice,
+    failing: AtomicBool,
+}
+
+impl BlockDevice for Device {
+    fn name(&self) -> &str {
+        "test"
+    }
+    fn geometry(&self) -> Geometry {
+        self.memory.geometry()
+    }
+    fn persistence(&self) -> Persistence {
+        Persistence {
+            volatile_cache: true,
+            ..self.memory.persistence()
+        }
+    }
+    fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
+        self.memory.read(lba, buf)
+    }
+    fn submit(&self, writes: Vec<Write>) {
+        self.memory.submit(writes);
+    }
+    fn reap(&self, min: usize) -> Vec<Completion> {
+        let mut done = self.memory.reap(min);
+        if self.failing.load(SeqCst) {
+            for completion in &mut done {
+                completion.result = Err(BlockError::Flush {
+                    device: "test".into(),
+                    error: rustix::io::Errno::IO,
+                });
+            }
+        }
+        done
+    }
+    fn flush(&self) -> Result<(), BlockError> {
+        Ok(())
+    }
+    fn discard(&self, _lba: Lba, _blocks: u64) -> Result<(), BlockError> {
+        Ok(())
+    }
+}
+
+fn setup(options: CacheOptions) -> (Arc<Device>, Volume) {
+    let memory = MemoryDevice::new(Geometry {
+        block_bytes: BLOCK as u32,
+        blocks: 1000,
+    });
+    let failing = AtomicBool::new(false);
+    let device = Arc::new(Device { memory, failing });
+    let cache = Arc::new(Cache::new(vec![Box::new(device.clone())], options));
+    (device, cache.volume(0))
+}
+
+fn quiet() -> CacheOptions {
+    CacheOptions {
+        interval: None,
+        ..CacheOptions::default()
+    }
+}
+
+fn put(volume: &Volume, lba: u64, at: u32, bytes: &[u8], befores: &[PatchId]) -> Patched {
+    let befores: Vec<Before> = befores
+        .iter()
+        .map(|&patch| Before {
+            patch,
+            rule: Rule::InitialiseBeforePoint,
+        })
+        .collect();
+    let op = volume.begin(1).unwrap();
+    let change = Change::Bytes { at, bytes };
+    let patched = volume.change(&op, Lba(lba), Content::Metadata, change, &befores);
+    volume.end(op);
+    patched.unwrap()
+}
+
+/// Never 0.
+fn byte(n: u64) -> u8 {
+    (n % 250) as u8 + 1
+}
+
+fn stored(device: &Device, lba: u64) -> u8 {
+    device.memory.bytes()[lba as usize * BLOCK]
+}
+
+#[test]
+fn what_is_synced_is_on_the_device_and_no_more() {
+    let (device, volume) = setup(quiet());
+    let first = put(&volume, 1, 0, &[1], &[]).id;
+    let second = put(&volume, 2, 0, &[2], &[first]).id;
+    put(&volume, 3, 0, &[3], &[]);
+    volume.sync(&[second]).unwrap();
+    let now = [1, 2, 3].map(|lba| stored(&device, lba));
+    assert_eq!(now, [1, 2, 0], "the third block is nobody's before");
+    assert!(!volume.is_pending(first) && !volume.is_pending(second));
+    volume.sync_all().unwrap();
+    assert_eq!(stored(&device, 3), 3);
+    let stats = volume.cache().stats();
+    assert_eq!((stats.writes, stats.dirty), (3, 0));
+}
+
+#[test]
+fn a_wave_holds_nothing_that_waits_for_it() {
+    let (device, volume) = setup(quiet());
+    let first = put(&volume, 9, 0, &[1], &[]).id;
+    put(&volume, 2, 0, &[2], &[first]);
+    volume.cache().write_some().unwrap();
+    assert_eq!([9, 2].map(|lba| stored(&device, lba)), [1, 0]);
+    volume.cache().write_some().unwrap();
+    assert_eq!([9, 2].map(|lba| stored(&device, lba)), [1, 2]);
+}
+
+#[test]
+fn a_cycle_of_blocks_is_broken_by_leaving_something_out() {
+    let (device, volume) = setup(quiet());
+    let a = put(&volume, 1, 0, &[1], &[]).id;
+    let b = put(&volume, 2, 0, &[2], &[a]).id;
+    put(&volume, 1, 8, &[3], &[b]);
+    volume.cache().verify().unwrap();
+    volume.sync_all().unwrap();
+    let bytes = device.memory.bytes();
+    assert_eq!(
+        (bytes[BLOCK], bytes[BLOCK + 8], bytes[2 * BLOCK]),
+        (1, 3, 2)
+    );
+    let graph = volume.cache().stats().graph;
+    assert_eq!((graph.blocks_issued, graph.blocks_partial), (3, 1));
+}
+
+#[test]
+fn what_is_taken_back_is_not_written() {
+    let (_device, volume) = setup(quiet());
+    put(&volume, 1, 0, &[1], &[]);
+    put(&volume, 1, 0, &[0], &[]);
+    volume.sync_all().unwrap();
+    let stats = volume.cache().stats();
+    assert_eq!((stats.writes, stats.unchanged), (0, 1));
+}
+
+#[test]
+fn dirt_is_bounded_and_clean_blocks_go() {
+    let (device, volume) = setup(CacheOptions {
+        blocks: 20,
+        dirty_limit: 10,
+        ..quiet()
+    });
+    for lba in 0..500 {
+        put(&volume, lba, 0, &[byte(lba); BLOCK], &[]);
+        let stats = volume.cache().stats();
+        assert!(stats.dirty <= 10 && stats.blocks <= 20, "{stats:?}");
+    }
+    volume.sync_all().unwrap();
+    assert!((0..500).all(|lba| stored(&device, lba) == byte(lba)));
+    assert_eq!(
+        volume.read(Lba(3)).unwrap()[5],
+        4,
+        "read back after eviction"
+    );
+}
+
+#[test]
+fn a_failed_write_commits_nothing_and_is_reported() {
+    let (device, volume) = setup(quiet());
+    let first = put(&volume, 1, 0, &[1], &[]).id;
+    let second = put(&volume, 2, 0, &[2], &[first]).id;
+    device.failing.store(true, SeqCst);
+    assert!(matches!(volume.sync(&[second]), Err(StoreError::Failed(_))));
+    device.failing.store(false, SeqCst);
+    assert!(volume.is_pending(first) && volume.is_pending(second));
+    assert!(matches!(volume.begin(1), Err(StoreError::Failed(_))));
+    assert!(matches!(volume.sync_all(), Err(StoreError::Failed(_))));
+    assert_eq!(
+        stored(&device, 2),
+        0,
+        "what waits for the lost write never goes"
+    );
+    assert_eq!(volume.read(Lba(2)).unwrap()[0], 2, "and can still be read");
+}
+
+#[test]
+fn held_patches_are_an_error_and_not_a_hang() {
+    let (_device, volume) = setup(quiet());
+    let hold = volume.cache().empty(&[], true);
+    let patch = put(&volume, 1, 0, &[1], &[hold]).id;
+    assert!(matches!(
+        volume.sync(&[patch]),
+        Err(StoreError::Held { .. })
+    ));
+    volume.cache().release(hold);
+    volume.sync(&[patch]).unwrap();
+}
+
+#[test]
+fn a_held_patch_gains_befores() {
+    let (device, volume) = setup(quiet());
+    let cache = volume.cache();
+    let hold = cache.empty(&[], true);
+    let data = put(&volume, 1, 0, &[1; BLOCK], &[]).id;
+    cache.add_before(
+        hold,
+        Before {
+            patch: data,
+            rule: Rule::DataBeforeCommit,
+        },
+    );
+    let after = put(&volume, 2, 0, &[2], &[hold]).id;
+    // On the block that `hold` waits for: must not join what is there.
+    let back = put(&volume, 1, 0, &[3], &[hold]).id;
+    cache.verify().unwrap();
+    assert!(cache.waits_for(&[after], data) && cache.waits_for(&[back], hold));
+    assert!(!cache.waits_for(&[data], hold) && !cache.waits_for(&[data], after));
+    volume.sync(&[data]).unwrap();
+    assert_eq!([1, 2].map(|lba| stored(&device, lba)), [1, 0]);
+    cache.release(hold);
+    volume.sync_all().unwrap();
+    assert_eq!([1, 2].map(|lba| stored(&device, lba)), [3, 2]);
+}
+
+#[test]
+fn threads_leave_a_sound_cache() {
+    let (device, volume) = setup(CacheOptions {
+        blocks: 64,
+        dirty_limit: 32,
+        interval: Some(Duration::from_millis(1)),
+        ..CacheOptions::default()
+    });
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let volume = volume.clone();
+            scope.spawn(move || {
+                let mut last = Vec::new();
+                for round in 0..500u64 {
+                    let lba = thread * 100 + round % 90;
+                    last = vec![put(&volume, lba, 0, &[byte(round)], &last).id];
+                    if round % 50 == 0 {
+                        volume.sync(&last).unwrap();
+                        assert!(!volume.is_pending(last[0]));
+                    }
+                }
+            });
+        }
+    });
+    volume.sync_all().unwrap();
+    volume.cache().verify().unwrap();
+    for lba in 0..90 {
+        let last = (0..500u64).filter(|round| round % 90 == lba).max().unwrap();
+        assert_eq!(stored(&device, 100 + lba), byte(last));
+    }
+}

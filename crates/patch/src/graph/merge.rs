@@ -1,0 +1,359 @@
+//! Merging: when a new change can always be written with a patch that is there, it joins
+//! that patch (2.2.2 and 2.2.3).
+
+use super::parts::{NONE, State, Undo};
+use super::{BlockSlot, Graph, Reach, Slots, extent, undo_of};
+use crate::{Change, PatchId, Rule};
+use smallvec::SmallVec;
+
+/// Patches that a search for a cycle visits before it gives up.
+const SEARCH_BUDGET: usize = 64;
+
+impl Graph {
+    /// Merges a change into a pending patch of its block, if that is safe. Its data are
+    /// not applied yet. Returns the patch.
+    pub(super) fn join_existing(
+        &mut self,
+        b: BlockSlot,
+        change: Change<'_>,
+        befores: &Slots,
+        hard: bool,
+    ) -> Option<u32> {
+        if self.block(b).pending == 0 {
+            return None;
+        }
+        if hard {
+            let hard = self.harden(b);
+            self.absorb(hard, befores);
+            if self.optimise.hard_merge {
+                self.stats.merged_hard += 1;
+            } else {
+                self.keep_record(hard);
+            }
+            return Some(hard);
+        }
+        if !self.optimise.overlap_merge {
+            return None;
+        }
+        let target = self.overlap_target(b, change, befores)?;
+        self.widen(b, target, change);
+        for &(before, rule) in befores {
+            if before != target && !self.depends_directly(target, before) {
+                self.link(target, before, rule);
+            }
+        }
+        self.stats.merged_overlap += 1;
+        Some(target)
+    }
+
+    /// Makes all pending patches of a block one hard patch. Nothing elsewhere waits for
+    /// any of them, so none is the head of a block-level cycle (P3). There is one at least.
+    fn harden(&mut self, b: BlockSlot) -> u32 {
+        let target = self.oldest_pending(b);
+        if !self.patches[target as usize].is_hard() {
+            let undo_bytes = self.patches[target as usize].undo_bytes();
+            self.stats.undo_shrunk(undo_bytes);
+            self.stats.hardened += 1;
+            let whole = self.block(b).data.len() as u32;
+            let patch = &mut self.patches[target as usize];
+            patch.undo = Undo::Hard;
+            (patch.at, patch.len) = (0, whole);
+        }
+        let mut at = self.patches[target as usize].newer;
+        while at != NONE {
+            let next = self.patches[at as usize].newer;
+            if self.patches[at as usize].state == State::Pending {
+                self.move_into(at, target);
+            }
+            at = next;
+        }
+        self.block_mut(b).hard = target;
+        self.recheck(target);
+        target
+    }
+
+    fn oldest_pending(&self, b: BlockSlot) -> u32 {
+        let mut at = self.block(b).oldest;
+        while self.patches[at as usize].state != State::Pending {
+            at = self.patches[at as usize].newer;
+        }
+        at
+    }
+
+    /// Moves the edges of one patch to another of the same block; its id means that one
+    /// from now on.
+    fn move_into(&mut self, slot: u32, target: u32) {
+        while let Some(edge) = self.first_before(slot) {
+            let (before, rule) = (
+                self.edges[edge as usize].before,
+                self.edges[edge as usize].rule,
+            );
+            self.drop_edge(edge);
+            let same = self.patches[before as usize].block == self.patches[target as usize].block;
+            if !same && !self.depends_directly(target, before) {
+                self.link(target, before, rule);
+            }
+        }
+        while let Some(edge) = self.first_after(slot) {
+            let (after, rule) = (
+                self.edges[edge as usize].after,
+                self.edges[edge as usize].rule,
+            );
+            self.drop_edge(edge);
+            if after != target && !self.depends_directly(after, target) {
+                self.link(after, target, rule);
+            }
+        }
+        self.detach(slot);
+        let undo_bytes = self.patches[slot as usize].undo_bytes();
+        self.stats.undo_shrunk(undo_bytes);
+        self.patches[slot as usize].undo = Undo::Empty;
+        self.hang(slot, target);
+    }
+
+    /// Marks `slot` as merged into `target`.
+    fn hang(&mut self, slot: u32, target: u32) {
+        let first = std::mem::replace(&mut self.patches[target as usize].first_moved, slot);
+        let patch = &mut self.patches[slot as usize];
+        patch.state = State::Moved;
+        patch.target = target;
+        patch.next_moved = first;
+    }
+
+    /// With merging switched off: the change keeps a record of its own, and counts as a
+    /// patch, though it is always written with the block's hard patch.
+    fn keep_record(&mut self, hard: u32) {
+        let block = self.patches[hard as usize].block;
+        let len = self.patches[hard as usize].len;
+        let slot = self.new_patch(block, 0, len, Undo::Hard);
+        self.detach(slot);
+        self.hang(slot, hard);
+    }
+
+    /// Gives a block's only patch more befores. Befores that lead back to the block are
+    /// left out, for what waits elsewhere on their way (P1): they can only be empty.
+    fn absorb(&mut self, hard: u32, befores: &Slots) {
+        let b = self.patches[hard as usize].block;
+        let mut todo: SmallVec<[(u32, Rule); 8]> = befores.iter().copied().collect();
+        while let Some((before, rule)) = todo.pop() {
+            if self.patches[before as usize].block == b {
+                continue;
+            }
+            if self.reach(before, b) == Reach::Free {
+                todo.extend(self.befores(before).map(|e| (e.before, e.rule)));
+            } else if !self.depends_directly(hard, before) {
+                self.link(hard, before, rule);
+            }
+        }
+    }
+
+    /// How an empty patch waits for a pending patch of `b`. Data patches elsewhere are not
+    /// followed: the caller knows that they do not.
+    pub(super) fn reach(&mut self, empty: u32, b: BlockSlot) -> Reach {
+        let search = self.next_search();
+        let (mut reached, mut held) = (false, false);
+        let mut todo: SmallVec<[u32; 16]> = SmallVec::from_slice(&[empty]);
+        while let Some(slot) = todo.pop() {
+            if std::mem::replace(&mut self.patches[slot as usize].seen, search) == search {
+                continue;
+            }
+            let patch = &self.patches[slot as usize];
+            if patch.is_empty() {
+                held |= patch.held;
+                todo.extend(self.befores(slot).map(|e| e.before));
+            } else if slot != empty {
+                reached |= patch.block == b && patch.state == State::Pending;
+            }
+        }
+        match (reached, held) {
+            (false, _) => Reach::Not,
+            (true, false) => Reach::Free,
+            (true, true) => Reach::Held,
+        }
+    }
+
+    /// Pending patches of the block that a change overlaps, newest first, without those
+    /// that another of them waits for directly. A hard patch overlaps everything.
+    pub(super) fn overlaps(
+        &self,
+        b: BlockSlot,
+        change: Change<'_>,
+        hard: bool,
+    ) -> SmallVec<[u32; 4]> {
+        let (from, len) = extent(change);
+        let mut found: SmallVec<[u32; 4]> = SmallVec::new();
+        let mut at = self.block(b).newest;
+        while at != NONE {
+            let patch = &self.patches[at as usize];
+            let touches = patch.at < from + len && from < patch.end();
+            let overlaps = match (&patch.undo, change) {
+                _ if hard => true,
+                (Undo::Bits { touched, .. }, Change::Flip { mask, .. }) => {
+                    touches && touched & mask != 0
+                }
+                _ => touches,
+            };
+            if patch.state == State::Pending
+                && overlaps
+                && !found.iter().any(|newer| self.depends_directly(*newer, at))
+            {
+                found.push(at);
+            }
+            at = patch.older;
+        }
+        found
+    }
+
+    /// The patch that the change may join: the only one that it overlaps or, for a flip,
+    /// one of the same word.
+    fn overlap_target(&mut self, b: BlockSlot, change: Change<'_>, befores: &Slots) -> Option<u32> {
+        let overlaps = self.overlaps(b, change, false);
+        if let [only] = overlaps[..]
+            && self.fits(only, change)
+            && self.may_join(only, &overlaps, befores)
+        {
+            return Some(only);
+        }
+        let Change::Flip { at: word, .. } = change else {
+            return None;
+        };
+        let mut at = self.block(b).newest;
+        while at != NONE {
+            let patch = &self.patches[at as usize];
+            let next = patch.older;
+            let same_word = patch.state == State::Pending
+                && patch.at == word
+                && matches!(patch.undo, Undo::Bits { .. });
+            if same_word && self.may_join(at, &overlaps, befores) {
+                return Some(at);
+            }
+            at = next;
+        }
+        None
+    }
+
+    /// Bytes and flips join each other only where the bytes cover the flips' word: else the
+    /// wider undo data would take in what others did to the rest of the word since.
+    fn fits(&self, target: u32, change: Change<'_>) -> bool {
+        let patch = &self.patches[target as usize];
+        let (at, len) = extent(change);
+        match (change, &patch.undo) {
+            (Change::Flip { .. }, Undo::Small(_) | Undo::Heap(_)) => {
+                patch.at <= at && at + len <= patch.end()
+            }
+            (Change::Bytes { .. }, Undo::Bits { .. }) => at <= patch.at && patch.end() <= at + len,
+            _ => true,
+        }
+    }
+
+    /// Whether a change with these befores is never the head of a block-level cycle
+    /// that ends at `target`, and adds no cycle within the block (2.2.3). Conservative.
+    fn may_join(&mut self, target: u32, overlaps: &[u32], befores: &Slots) -> bool {
+        let block = self.patches[target as usize].block;
+        let direct =
+            |graph: &Self, before: u32| before == target || graph.depends_directly(target, before);
+        if !overlaps.iter().all(|&older| direct(self, older)) {
+            return false;
+        }
+        let mut todo: SmallVec<[u32; 16]> = SmallVec::new();
+        for &(before, _) in befores {
+            if direct(self, before) {
+                continue;
+            }
+            if self.patches[before as usize].block == block {
+                return false;
+            }
+            todo.push(before);
+        }
+        let search = self.next_search();
+        let mut budget = SEARCH_BUDGET;
+        while let Some(slot) = todo.pop() {
+            if slot == target || budget == 0 {
+                return false;
+            }
+            if std::mem::replace(&mut self.patches[slot as usize].seen, search) == search {
+                continue;
+            }
+            budget -= 1;
+            todo.extend(self.befores(slot).map(|e| e.before));
+        }
+        true
+    }
+
+    /// Makes `target` cover a change that is about to be applied.
+    fn widen(&mut self, b: BlockSlot, target: u32, change: Change<'_>) {
+        let (at, len) = extent(change);
+        let patch = &self.patches[target as usize];
+        let (from, to) = (patch.at.min(at), patch.end().max(at + len));
+        let old = match (&patch.undo, change) {
+            (Undo::Hard, _) => return,
+            (Undo::Bits { flip, touched }, Change::Flip { mask, .. }) => {
+                let undo = Undo::Bits {
+                    flip: flip ^ mask,
+                    touched: touched | mask,
+                };
+                self.patches[target as usize].undo = undo;
+                return;
+            }
+            _ if from == patch.at
+                && to == patch.end()
+                && !matches!(patch.undo, Undo::Bits { .. }) =>
+            {
+                return;
+            }
+            _ => self.bytes_before(b, target, from, to),
+        };
+        let shrunk = self.patches[target as usize].undo_bytes();
+        self.stats.undo_shrunk(shrunk);
+        self.stats.undo_grown(old.len());
+        let patch = &mut self.patches[target as usize];
+        (patch.at, patch.len) = (from, to - from);
+        patch.undo = undo_of(&old);
+    }
+
+    /// The bytes `from..to` of a block as they were before `target`, which lies within.
+    fn bytes_before(&self, b: BlockSlot, target: u32, from: u32, to: u32) -> Vec<u8> {
+        let patch = &self.patches[target as usize];
+        let mut old = self.block(b).data[from as usize..to as usize].to_vec();
+        let start = (patch.at - from) as usize;
+        let range = start..start + patch.len as usize;
+        match &patch.undo {
+            Undo::Small(bytes) => old[range].copy_from_slice(&bytes[..patch.len as usize]),
+            Undo::Heap(bytes) => old[range].copy_from_slice(bytes),
+            Undo::Bits { flip, .. } => super::flip(&mut old, patch.at - from, *flip),
+            Undo::Hard | Undo::Empty => unreachable!("nothing to save"),
+        }
+        old
+    }
+
+    /// Makes a pending patch of a block an empty one.
+    pub(super) fn make_empty(&mut self, slot: u32) {
+        let befores: SmallVec<[(u32, Rule); 4]> =
+            self.befores(slot).map(|e| (e.before, e.rule)).collect();
+        let afters: SmallVec<[(u32, Rule); 4]> =
+            self.afters(slot).map(|e| (e.after, e.rule)).collect();
+        while let Some(edge) = self.first_before(slot) {
+            self.drop_edge(edge);
+        }
+        while let Some(edge) = self.first_after(slot) {
+            self.drop_edge(edge);
+        }
+        self.detach(slot);
+        let undo_bytes = self.patches[slot as usize].undo_bytes();
+        self.stats.undo_shrunk(undo_bytes);
+        let patch = &mut self.patches[slot as usize];
+        patch.undo = Undo::Empty;
+        patch.block = BlockSlot(NONE);
+        for (before, rule) in befores {
+            self.link(slot, before, rule);
+        }
+        for (after, rule) in afters {
+            self.link(after, slot, rule);
+        }
+    }
+
+    /// What an id means now; for messages and drawings.
+    pub(super) fn id_of(&self, slot: u32) -> PatchId {
+        PatchId::of(slot, &self.patches[slot as usize])
+    }
+}

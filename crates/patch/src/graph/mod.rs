@@ -1,0 +1,840 @@
+//! The patch graph: every change that is not durable yet, and what must come first.
+//!
+//! # Guarantees
+//! Numbered; [`Graph::verify`] checks them all, and asserts cite them.
+//!
+//! - **P1** *Acyclic.* Edges never form a cycle: a patch gets its befores when it is made,
+//!   and merging adds none that leads back.
+//! - **P2** *Closed writes.* What [`Graph::issue`] sends out depends on nothing that is
+//!   neither durable nor in the same write (`dep[F_B]` within `C` and `F_B`).
+//! - **P3** *Hard patches can always go.* No hard patch is the head of a block-level cycle
+//!   (a chain that leaves its block and comes back), so leaving it out is never needed.
+//!   A block has at most one pending hard patch, and all its other pending patches
+//!   depend on it.
+//! - **P4** *Counts.* `unmet_*`, `external`, `held_back`, `pending`, `issued`, `live` and the
+//!   ready lists are what a recount gives (`live` may be true too long).
+//! - **P5** *Commits only.* A patch is forgotten when its write is durable, and never
+//!   otherwise; an empty patch when all its befores are and nobody holds it.
+//!
+//! Sections 2.1 and 2.2 of the Featherstitch chapter; names as there.
+
+mod draw;
+mod merge;
+mod parts;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+pub(crate) use parts::{Addr, Block, BlockSlot};
+
+/// Bytes of a patch and of an edge in memory, undo data apart.
+pub(crate) const PATCH_BYTES: u64 = size_of::<Patch>() as u64;
+pub(crate) const EDGE_BYTES: u64 = size_of::<Edge>() as u64;
+
+use parts::{Edge, NONE, Patch, State, Undo};
+
+use crate::stats::Stats;
+use crate::{Before, Change, Optimise, PatchId, Patched, Rule};
+use medium::block::Buffer;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Befores as slots.
+type Slots = SmallVec<[(u32, Rule); 4]>;
+
+/// How a patch's befores lead to a block's pending patches, through empty patches only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    Not,
+    Free,
+    /// By a way on which something is held.
+    Held,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Graph {
+    patches: Vec<Patch>,
+    free_patches: Vec<u32>,
+    edges: Vec<Edge>,
+    free_edges: Vec<u32>,
+    blocks: Vec<Option<Block>>,
+    free_blocks: Vec<u32>,
+    optimise: Optimise,
+    stats: Stats,
+    search: u32,
+    woken: Vec<BlockSlot>,
+}
+
+impl Graph {
+    pub fn new(optimise: Optimise) -> Self {
+        Self {
+            optimise,
+            ..Self::default()
+        }
+    }
+
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    pub fn optimise(&self) -> Optimise {
+        self.optimise
+    }
+
+    // --- blocks -------------------------------------------------------------------
+
+    pub fn add_block(&mut self, addr: Addr, data: Arc<Buffer>) -> BlockSlot {
+        let block = Some(Block {
+            addr,
+            data,
+            oldest: NONE,
+            newest: NONE,
+            pending: 0,
+            issued: 0,
+            ready: Vec::new(),
+            hard: NONE,
+            external: 0,
+            held_back: 0,
+        });
+        if let Some(slot) = self.free_blocks.pop() {
+            self.blocks[slot as usize] = block;
+            return BlockSlot(slot);
+        }
+        self.blocks.push(block);
+        BlockSlot((self.blocks.len() - 1) as u32)
+    }
+
+    /// Forgets a clean block.
+    pub fn remove_block(&mut self, b: BlockSlot) {
+        assert!(!self.block(b).is_dirty(), "only clean blocks are evicted");
+        self.blocks[b.0 as usize] = None;
+        self.free_blocks.push(b.0);
+    }
+
+    pub fn block(&self, b: BlockSlot) -> &Block {
+        self.blocks[b.0 as usize].as_ref().expect("a block in use")
+    }
+
+    fn block_mut(&mut self, b: BlockSlot) -> &mut Block {
+        self.blocks[b.0 as usize].as_mut().expect("a block in use")
+    }
+
+    /// Blocks whose readiness may have changed since the last call.
+    pub fn take_woken(&mut self) -> Vec<BlockSlot> {
+        std::mem::take(&mut self.woken)
+    }
+
+    // --- making patches -----------------------------------------------------------
+
+    /// Changes a block. The caller has seen to it that the change lies within it.
+    pub fn change(&mut self, b: BlockSlot, change: Change<'_>, befores: &[Before]) -> Patched {
+        let befores = self.resolve_befores(b, befores);
+        let hard = self.can_be_hard(b, &befores);
+        let (slot, merged) = match self.join_existing(b, change, &befores, hard) {
+            Some(slot) => (slot, true),
+            None => (self.make(b, change, &befores, hard), false),
+        };
+        self.apply(b, change);
+        self.stats.changes += 1;
+        self.woken.push(b);
+        Patched {
+            id: PatchId::of(slot, &self.patches[slot as usize]),
+            merged,
+        }
+    }
+
+    /// A patch without data. Held, it does not commit before [`Graph::release`].
+    pub fn empty(&mut self, befores: &[Before], held: bool) -> PatchId {
+        let befores: Slots = self.resolve_all(befores);
+        if befores.is_empty() && !held {
+            return PatchId::DURABLE;
+        }
+        let slot = self.new_patch(BlockSlot(NONE), 0, 0, Undo::Empty);
+        self.patches[slot as usize].held = held;
+        for (before, rule) in befores {
+            self.link(slot, before, rule);
+        }
+        PatchId::of(slot, &self.patches[slot as usize])
+    }
+
+    /// Replaces the befores of a held empty patch. The caller answers for it that no
+    /// block-level cycle arises; `verify` finds those that do.
+    pub fn set_befores(&mut self, empty: PatchId, befores: &[Before]) {
+        let Some(slot) = self.resolve(empty) else {
+            return;
+        };
+        assert!(
+            self.patches[slot as usize].is_empty() && self.patches[slot as usize].held,
+            "only held empty patches gain befores"
+        );
+        while let Some(edge) = self.first_before(slot) {
+            self.drop_edge(edge);
+        }
+        for (before, rule) in self.resolve_all(befores) {
+            self.link(slot, before, rule);
+        }
+    }
+
+    /// Gives a held empty patch one more before. As for `set_befores`, the caller answers
+    /// for it that no cycle arises ([`Graph::waits_for`] tells).
+    pub fn add_before(&mut self, empty: PatchId, before: Before) {
+        if let (Some(slot), Some(first)) = (self.resolve(empty), self.resolve(before.patch)) {
+            let patch = &self.patches[slot as usize];
+            assert!(
+                patch.is_empty() && patch.held,
+                "only held empty patches gain befores"
+            );
+            self.link(slot, first, before.rule);
+        }
+    }
+
+    /// Whether any of these patches must wait for `before`, or is it.
+    pub fn waits_for(&mut self, ids: &[PatchId], before: PatchId) -> bool {
+        let Some(before) = self.resolve(before) else {
+            return false;
+        };
+        let mut todo: Vec<u32> = ids.iter().filter_map(|id| self.resolve(*id)).collect();
+        let search = self.next_search();
+        while let Some(slot) = todo.pop() {
+            if slot == before {
+                return true;
+            }
+            if std::mem::replace(&mut self.patches[slot as usize].seen, search) != search {
+                todo.extend(self.befores(slot).map(|e| e.before));
+            }
+        }
+        false
+    }
+
+    /// Lets a held empty patch commit once its befores have.
+    pub fn release(&mut self, empty: PatchId) {
+        let Some(slot) = self.resolve(empty) else {
+            return;
+        };
+        self.patches[slot as usize].held = false;
+        self.commit_empties(SmallVec::from_slice(&[slot]));
+    }
+
+    /// Takes back all pending changes of a block whose contents no longer matter to
+    /// anyone. Who waits for them now waits for what they waited for. The cached bytes
+    /// stay as they are.
+    pub fn cancel(&mut self, b: BlockSlot) {
+        let mut done = SmallVec::new();
+        let mut at = self.block(b).oldest;
+        while at != NONE {
+            let next = self.patches[at as usize].newer;
+            if self.patches[at as usize].state == State::Pending {
+                self.make_empty(at);
+                done.push(at);
+            }
+            at = next;
+        }
+        self.commit_empties(done);
+        self.woken.push(b);
+    }
+
+    fn make(&mut self, b: BlockSlot, change: Change<'_>, befores: &Slots, hard: bool) -> u32 {
+        let (at, len) = extent(change);
+        let overlaps = self.overlaps(b, change, hard);
+        let slot = if hard {
+            let whole = self.block(b).data.len() as u32;
+            let slot = self.new_patch(b, 0, whole, Undo::Hard);
+            self.block_mut(b).hard = slot;
+            slot
+        } else {
+            let undo = self.save(b, change);
+            self.new_patch(b, at, len, undo)
+        };
+        for &(before, rule) in befores {
+            self.link(slot, before, rule);
+        }
+        for before in overlaps {
+            if !self.depends_directly(slot, before) {
+                self.link(slot, before, Rule::Overlap);
+            }
+        }
+        self.recheck(slot);
+        slot
+    }
+
+    /// No chain leads from elsewhere to a pending patch of this block, so a new patch
+    /// cannot be the head of a block-level cycle, now or later (2.2.1). A held empty patch
+    /// among its befores that waits for this block would close one.
+    fn can_be_hard(&mut self, b: BlockSlot, befores: &Slots) -> bool {
+        self.optimise.hard
+            && self.block(b).external == 0
+            && !befores
+                .iter()
+                .any(|&(before, _)| self.reach(before, b) == Reach::Held)
+    }
+
+    /// What it takes to undo a change that is about to be made.
+    fn save(&self, b: BlockSlot, change: Change<'_>) -> Undo {
+        match change {
+            Change::Flip { mask, .. } => Undo::Bits {
+                flip: mask,
+                touched: mask,
+            },
+            Change::Bytes { at, bytes } => {
+                let at = at as usize;
+                undo_of(&self.block(b).data[at..at + bytes.len()])
+            }
+        }
+    }
+
+    fn apply(&mut self, b: BlockSlot, change: Change<'_>) {
+        let data = &mut self.block_mut(b).data;
+        match change {
+            Change::Bytes { at: 0, bytes } if bytes.len() == data.len() => {
+                // Never copy what is about to be overwritten.
+                match Arc::get_mut(data) {
+                    Some(buffer) => buffer.copy_from_slice(bytes),
+                    None => *data = Arc::new(Buffer::from_slice(bytes)),
+                }
+            }
+            Change::Bytes { at, bytes } => {
+                let at = at as usize;
+                Arc::make_mut(data)[at..at + bytes.len()].copy_from_slice(bytes);
+            }
+            Change::Flip { at, mask } => flip(&mut Arc::make_mut(data)[..], at, mask),
+        }
+    }
+
+    fn new_patch(&mut self, block: BlockSlot, at: u32, len: u32, undo: Undo) -> u32 {
+        let slot = self.free_patches.pop().unwrap_or_else(|| {
+            self.patches.push(Patch::vacant());
+            (self.patches.len() - 1) as u32
+        });
+        let patch = &mut self.patches[slot as usize];
+        *patch = Patch {
+            state: State::Pending,
+            block,
+            at,
+            len,
+            undo,
+            generation: patch.generation,
+            ..Patch::vacant()
+        };
+        let undo_bytes = patch.undo_bytes();
+        let hard = patch.is_hard();
+        self.stats.made(undo_bytes, hard, block.0 == NONE);
+        if block.0 != NONE {
+            self.append(block, slot);
+        }
+        slot
+    }
+
+    /// Puts a new patch at the end of its block's list.
+    fn append(&mut self, b: BlockSlot, slot: u32) {
+        let newest = self.block(b).newest;
+        self.patches[slot as usize].older = newest;
+        let block = self.block_mut(b);
+        block.newest = slot;
+        block.pending += 1;
+        if newest == NONE {
+            block.oldest = slot;
+        } else {
+            self.patches[newest as usize].newer = slot;
+        }
+    }
+
+    /// Takes a patch off its block's lists. Its edges stay.
+    fn detach(&mut self, slot: u32) {
+        let patch = &mut self.patches[slot as usize];
+        let (b, older, newer, ready) = (patch.block, patch.older, patch.newer, patch.ready);
+        let (state, waits) = (patch.state, patch.unmet_foreign > 0);
+        patch.ready = false;
+        let block = self.blocks[b.0 as usize].as_mut().expect("a block in use");
+        match state {
+            State::Pending => block.pending -= 1,
+            State::Issued => block.issued -= 1,
+            State::Free | State::Moved => unreachable!("not on a block"),
+        }
+        if state == State::Pending && waits {
+            block.held_back -= 1;
+        }
+        if ready {
+            block.ready.retain(|&other| other != slot);
+        }
+        if block.hard == slot {
+            block.hard = NONE;
+        }
+        match older {
+            NONE => block.oldest = newer,
+            _ => self.patches[older as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.block_mut(b).newest = older,
+            _ => self.patches[newer as usize].older = older,
+        }
+    }
+
+    /// Frees a patch that has no edges, and those that were merged into it.
+    fn free(&mut self, slot: u32) {
+        let mut doomed: SmallVec<[u32; 8]> = SmallVec::from_slice(&[slot]);
+        while let Some(slot) = doomed.pop() {
+            let mut moved = self.patches[slot as usize].first_moved;
+            while moved != NONE {
+                doomed.push(moved);
+                moved = self.patches[moved as usize].next_moved;
+            }
+            let patch = &mut self.patches[slot as usize];
+            self.stats.freed(patch.undo_bytes());
+            *patch = Patch {
+                generation: patch.generation.wrapping_add(1).max(1),
+                ..Patch::vacant()
+            };
+            self.free_patches.push(slot);
+        }
+    }
+
+    // --- edges --------------------------------------------------------------------
+
+    /// Makes `after` wait for `before`.
+    fn link(&mut self, after: u32, before: u32, rule: Rule) {
+        debug_assert_ne!(after, before, "P1");
+        let (a, b) = (
+            &self.patches[after as usize],
+            &self.patches[before as usize],
+        );
+        let same = same_block(a, b);
+        if same && b.state == State::Issued {
+            return; // the block is written again only after that write has ended
+        }
+        let edge = Edge {
+            after,
+            before,
+            rule,
+            prev_before: NONE,
+            next_before: a.befores,
+            prev_after: NONE,
+            next_after: b.afters,
+        };
+        let (next_before, next_after) = (edge.next_before, edge.next_after);
+        let index = match self.free_edges.pop() {
+            Some(index) => {
+                self.edges[index as usize] = edge;
+                index
+            }
+            None => {
+                self.edges.push(edge);
+                (self.edges.len() - 1) as u32
+            }
+        };
+        if next_before != NONE {
+            self.edges[next_before as usize].prev_before = index;
+        }
+        if next_after != NONE {
+            self.edges[next_after as usize].prev_after = index;
+        }
+        self.patches[after as usize].befores = index;
+        self.patches[before as usize].afters = index;
+        self.stats.linked();
+        if same {
+            self.patches[after as usize].unmet_same += 1;
+        } else {
+            self.add_unmet_foreign(after);
+            self.count_external(after, before);
+        }
+        self.recheck(after);
+    }
+
+    /// Takes an edge off both lists; no counts change.
+    fn unlink(&mut self, index: u32) {
+        let e = &self.edges[index as usize];
+        let (after, before) = (e.after, e.before);
+        let (prev_before, next_before) = (e.prev_before, e.next_before);
+        let (prev_after, next_after) = (e.prev_after, e.next_after);
+        match prev_before {
+            NONE => self.patches[after as usize].befores = next_before,
+            _ => self.edges[prev_before as usize].next_before = next_before,
+        }
+        if next_before != NONE {
+            self.edges[next_before as usize].prev_before = prev_before;
+        }
+        match prev_after {
+            NONE => self.patches[before as usize].afters = next_after,
+            _ => self.edges[prev_after as usize].next_after = next_after,
+        }
+        if next_after != NONE {
+            self.edges[next_after as usize].prev_after = prev_after;
+        }
+        self.free_edges.push(index);
+        self.stats.unlinked();
+    }
+
+    /// Takes away an edge although its before is not durable.
+    fn drop_edge(&mut self, index: u32) {
+        let (after, before) = (
+            self.edges[index as usize].after,
+            self.edges[index as usize].before,
+        );
+        if same_block(
+            &self.patches[after as usize],
+            &self.patches[before as usize],
+        ) {
+            self.patches[after as usize].unmet_same -= 1;
+        } else {
+            self.sub_unmet_foreign(after);
+            if self.counts_external(after, before) {
+                let b = self.patches[before as usize].block;
+                self.block_mut(b).external -= 1;
+            }
+        }
+        self.unlink(index);
+        self.recheck(after);
+    }
+
+    fn add_unmet_foreign(&mut self, slot: u32) {
+        let patch = &mut self.patches[slot as usize];
+        patch.unmet_foreign += 1;
+        if patch.unmet_foreign == 1 && patch.state == State::Pending && !patch.is_empty() {
+            let b = patch.block;
+            self.block_mut(b).held_back += 1;
+            self.woken.push(b);
+        }
+    }
+
+    fn sub_unmet_foreign(&mut self, slot: u32) {
+        let patch = &mut self.patches[slot as usize];
+        patch.unmet_foreign -= 1;
+        if patch.unmet_foreign == 0 && patch.state == State::Pending && !patch.is_empty() {
+            let b = patch.block;
+            self.block_mut(b).held_back -= 1;
+            self.woken.push(b);
+        }
+    }
+
+    /// Whether this edge is one of its before's block's `external` ones.
+    fn counts_external(&self, after: u32, before: u32) -> bool {
+        let (a, b) = (
+            &self.patches[after as usize],
+            &self.patches[before as usize],
+        );
+        b.state == State::Pending && !b.is_empty() && (a.live || !a.is_empty()) && !same_block(a, b)
+    }
+
+    /// Accounts for a new edge in `external`, and for what an empty before now brings to
+    /// life.
+    fn count_external(&mut self, after: u32, before: u32) {
+        let mut edges: SmallVec<[(u32, u32); 8]> = SmallVec::from_slice(&[(after, before)]);
+        while let Some((after, before)) = edges.pop() {
+            if self.counts_external(after, before) {
+                let b = self.patches[before as usize].block;
+                self.block_mut(b).external += 1;
+                continue;
+            }
+            let live = {
+                let a = &self.patches[after as usize];
+                a.live || !a.is_empty()
+            };
+            let b = &mut self.patches[before as usize];
+            if live && b.is_empty() && !b.live {
+                b.live = true;
+                edges.extend(self.befores(before).map(|e| (before, e.before)));
+            }
+        }
+    }
+
+    fn befores(&self, slot: u32) -> impl Iterator<Item = &Edge> {
+        let first = self.patches[slot as usize].befores;
+        std::iter::successors(self.edges.get(first as usize), |e| {
+            self.edges.get(e.next_before as usize)
+        })
+    }
+
+    fn afters(&self, slot: u32) -> impl Iterator<Item = &Edge> {
+        let first = self.patches[slot as usize].afters;
+        std::iter::successors(self.edges.get(first as usize), |e| {
+            self.edges.get(e.next_after as usize)
+        })
+    }
+
+    fn first_before(&self, slot: u32) -> Option<u32> {
+        Some(self.patches[slot as usize].befores).filter(|&edge| edge != NONE)
+    }
+
+    fn first_after(&self, slot: u32) -> Option<u32> {
+        Some(self.patches[slot as usize].afters).filter(|&edge| edge != NONE)
+    }
+
+    fn depends_directly(&self, after: u32, before: u32) -> bool {
+        self.befores(after).any(|e| e.before == before)
+    }
+
+    // --- ids ----------------------------------------------------------------------
+
+    /// The patch that an id means, unless it is durable.
+    fn resolve(&self, id: PatchId) -> Option<u32> {
+        let mut slot = id.slot;
+        let mut patch = self.patches.get(slot as usize)?;
+        if patch.generation != id.generation || patch.state == State::Free {
+            return None;
+        }
+        while patch.state == State::Moved {
+            slot = patch.target;
+            patch = &self.patches[slot as usize];
+        }
+        Some(slot)
+    }
+
+    /// Whether the patch is not durable yet.
+    pub fn is_pending(&self, id: PatchId) -> bool {
+        self.resolve(id).is_some()
+    }
+
+    fn resolve_all(&self, befores: &[Before]) -> Slots {
+        let mut slots = Slots::new();
+        for before in befores {
+            if let Some(slot) = self.resolve(before.patch)
+                && !slots.iter().any(|(other, _)| *other == slot)
+            {
+                slots.push((slot, before.rule));
+            }
+        }
+        slots
+    }
+
+    /// As slots, without those that a new patch on `b` need not wait for.
+    fn resolve_befores(&self, b: BlockSlot, befores: &[Before]) -> Slots {
+        let mut slots = self.resolve_all(befores);
+        slots.retain(|(slot, _)| {
+            let patch = &self.patches[*slot as usize];
+            !(patch.block == b && patch.state == State::Issued)
+        });
+        slots
+    }
+
+    // --- writing ------------------------------------------------------------------
+
+    /// Puts a pending patch on its block's ready list, or takes it off.
+    fn recheck(&mut self, slot: u32) {
+        let patch = &mut self.patches[slot as usize];
+        if patch.is_empty() || patch.state != State::Pending {
+            return;
+        }
+        let ready = patch.unmet_foreign == 0 && patch.unmet_same == 0;
+        if ready == patch.ready {
+            return;
+        }
+        patch.ready = ready;
+        let b = patch.block;
+        let list = &mut self.block_mut(b).ready;
+        if ready {
+            list.push(slot);
+        } else {
+            list.retain(|&other| other != slot);
+        }
+        self.woken.push(b);
+    }
+
+    /// Sends out all patches of a block that can go (P2), with those that only waited for
+    /// them, and returns the contents to be written. The block must be ready.
+    pub fn issue(&mut self, b: BlockSlot) -> Arc<Buffer> {
+        assert!(
+            self.block(b).is_ready(),
+            "P2: block {b:?} has nothing to send"
+        );
+        while let Some(slot) = self.block_mut(b).ready.pop() {
+            self.set_issued(b, slot);
+        }
+        let block = self.block(b);
+        let whole = block.pending == 0;
+        let data = if whole {
+            block.data.clone()
+        } else {
+            Arc::new(self.without_pending(b))
+        };
+        self.stats.issued(whole);
+        self.woken.push(b);
+        data
+    }
+
+    fn set_issued(&mut self, b: BlockSlot, slot: u32) {
+        let patch = &mut self.patches[slot as usize];
+        patch.ready = false;
+        let mut edge = patch.afters;
+        let mut external = 0;
+        while edge != NONE {
+            let next = self.edges[edge as usize].next_after;
+            let after = self.edges[edge as usize].after;
+            if same_block(&self.patches[after as usize], &self.patches[slot as usize]) {
+                // It can go with this one.
+                self.patches[after as usize].unmet_same -= 1;
+                self.unlink(edge);
+                self.recheck(after);
+            } else if self.counts_external(after, slot) {
+                external += 1;
+            }
+            edge = next;
+        }
+        self.patches[slot as usize].state = State::Issued;
+        let block = self.block_mut(b);
+        block.external -= external;
+        block.pending -= 1;
+        block.issued += 1;
+        if block.hard == slot {
+            block.hard = NONE;
+        }
+    }
+
+    /// The contents without what cannot go yet: undone newest first. Whatever overlaps a
+    /// patch that stays behind and is newer stays behind too (it depends on it).
+    fn without_pending(&self, b: BlockSlot) -> Buffer {
+        let block = self.block(b);
+        let mut data = Buffer::clone(&block.data);
+        let mut at = block.newest;
+        while at != NONE {
+            let patch = &self.patches[at as usize];
+            if patch.state == State::Pending {
+                let range = patch.at as usize..patch.end() as usize;
+                match &patch.undo {
+                    Undo::Small(old) => data[range].copy_from_slice(&old[..patch.len as usize]),
+                    Undo::Heap(old) => data[range].copy_from_slice(old),
+                    Undo::Bits { flip: mask, .. } => flip(&mut data[..], patch.at, *mask),
+                    Undo::Hard | Undo::Empty => unreachable!("P3: a hard patch stays behind"),
+                }
+            }
+            at = patch.older;
+        }
+        data
+    }
+
+    /// The write of a block is durable.
+    pub fn commit(&mut self, b: BlockSlot) {
+        let mut empties = SmallVec::new();
+        let mut at = self.block(b).oldest;
+        while at != NONE {
+            let next = self.patches[at as usize].newer;
+            if self.patches[at as usize].state == State::Issued {
+                self.detach(at);
+                self.forget(at, &mut empties);
+            }
+            at = next;
+        }
+        self.commit_empties(empties);
+        self.woken.push(b);
+    }
+
+    /// Ends a patch that is durable; adds empty patches that may be so now.
+    fn forget(&mut self, slot: u32, empties: &mut SmallVec<[u32; 8]>) {
+        debug_assert_eq!(self.patches[slot as usize].befores, NONE, "P2");
+        while let Some(edge) = self.first_after(slot) {
+            let after = self.edges[edge as usize].after;
+            self.unlink(edge);
+            self.sub_unmet_foreign(after);
+            if self.patches[after as usize].is_empty() {
+                empties.push(after);
+            } else {
+                self.recheck(after);
+            }
+        }
+        self.free(slot);
+    }
+
+    fn commit_empties(&mut self, mut slots: SmallVec<[u32; 8]>) {
+        while let Some(slot) = slots.pop() {
+            let patch = &self.patches[slot as usize];
+            let done = patch.state == State::Pending && patch.is_empty() && !patch.held;
+            if done && patch.unmet_foreign == 0 {
+                self.forget(slot, &mut slots);
+            }
+        }
+    }
+
+    /// The blocks with patches that these patches wait for, their own included, and the
+    /// held empty patches in between.
+    pub fn closure(&mut self, ids: &[PatchId]) -> (Vec<BlockSlot>, Vec<PatchId>) {
+        let mut todo: Vec<u32> = ids.iter().filter_map(|id| self.resolve(*id)).collect();
+        let (mut blocks, mut held) = (Vec::new(), Vec::new());
+        let search = self.next_search();
+        while let Some(slot) = todo.pop() {
+            if std::mem::replace(&mut self.patches[slot as usize].seen, search) == search {
+                continue;
+            }
+            let patch = &self.patches[slot as usize];
+            if !patch.is_empty() {
+                blocks.push(patch.block);
+            } else if patch.held {
+                held.push(PatchId::of(slot, patch));
+            }
+            todo.extend(self.befores(slot).map(|e| e.before));
+        }
+        blocks.sort_unstable();
+        blocks.dedup();
+        (blocks, held)
+    }
+
+    /// Every patch that is not durable.
+    pub fn all(&self) -> Vec<PatchId> {
+        let open = |p: &&Patch| matches!(p.state, State::Pending | State::Issued);
+        let slots = self.patches.iter().enumerate().filter(|(_, p)| open(p));
+        slots.map(|(slot, p)| PatchId::of(slot as u32, p)).collect()
+    }
+
+    /// Starts a search: no patch has its number yet.
+    fn next_search(&mut self) -> u32 {
+        self.search = self.search.wrapping_add(1);
+        if self.search == 0 {
+            self.patches.iter_mut().for_each(|p| p.seen = 0);
+            self.search = 1;
+        }
+        self.search
+    }
+}
+
+impl Patch {
+    fn vacant() -> Self {
+        Self {
+            generation: 1,
+            state: State::Free,
+            held: false,
+            live: false,
+            ready: false,
+            block: BlockSlot(NONE),
+            at: 0,
+            len: 0,
+            undo: Undo::Empty,
+            befores: NONE,
+            afters: NONE,
+            unmet_foreign: 0,
+            unmet_same: 0,
+            older: NONE,
+            newer: NONE,
+            target: NONE,
+            first_moved: NONE,
+            next_moved: NONE,
+            seen: 0,
+        }
+    }
+}
+
+fn same_block(a: &Patch, b: &Patch) -> bool {
+    a.block == b.block && a.block.0 != NONE
+}
+
+/// The bytes that a change covers: offset and length.
+fn extent(change: Change<'_>) -> (u32, u32) {
+    match change {
+        Change::Bytes { at, bytes } => (at, bytes.len() as u32),
+        Change::Flip { at, .. } => (at, 4),
+    }
+}
+
+fn undo_of(bytes: &[u8]) -> Undo {
+    if bytes.len() <= 8 {
+        let mut small = [0; 8];
+        small[..bytes.len()].copy_from_slice(bytes);
+        Undo::Small(small)
+    } else {
+        Undo::Heap(bytes.into())
+    }
+}
+
+fn flip(data: &mut [u8], at: u32, mask: u32) {
+    let at = at as usize;
+    for (byte, mask) in data[at..at + 4].iter_mut().zip(mask.to_le_bytes()) {
+        *byte ^= mask;
+    }
+}

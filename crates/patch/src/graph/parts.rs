@@ -1,0 +1,164 @@
+//! What the graph is made of: slots for patches, edges and blocks.
+
+use crate::{PatchId, Rule};
+use medium::block::{Buffer, Lba};
+use std::sync::Arc;
+
+/// "No slot."
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// A block: which device of the configuration, and where on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Addr {
+    pub device: u8,
+    pub lba: Lba,
+}
+
+/// A slot of the block table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct BlockSlot(pub u32);
+
+/// Where a patch is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// The slot is free.
+    Free,
+    /// In memory only.
+    Pending,
+    /// On its way to the medium with its block.
+    Issued,
+    /// Merged into another patch, which its id now means.
+    Moved,
+}
+
+/// What the patch changes, and what it takes to leave it out of a write.
+#[derive(Debug)]
+pub(crate) enum Undo {
+    /// Nothing: the patch is empty.
+    Empty,
+    /// It cannot be left out: a hard patch.
+    Hard,
+    /// The old bytes, where there are at most 8.
+    Small([u8; 8]),
+    /// The old bytes.
+    Heap(Box<[u8]>),
+    /// Bits of one word: `flip` undoes it; `touched` are all that ever changed.
+    Bits { flip: u32, touched: u32 },
+}
+
+/// A slot of the patch table.
+#[derive(Debug)]
+pub(crate) struct Patch {
+    pub generation: u32,
+    pub state: State,
+    /// Of an empty patch: must not commit although its befores have.
+    pub held: bool,
+    /// Of an empty patch: a change waits for it, directly or through empty patches.
+    pub live: bool,
+    /// On its block's ready list.
+    pub ready: bool,
+    pub block: BlockSlot,
+    /// The bytes that it changes (a hard patch: the block).
+    pub at: u32,
+    pub len: u32,
+    pub undo: Undo,
+    /// First edge to a before; first edge from an after.
+    pub befores: u32,
+    pub afters: u32,
+    /// Edges whose before is not durable: on other blocks (or empty), on the same one
+    /// and not issued.
+    pub unmet_foreign: u32,
+    pub unmet_same: u32,
+    /// Neighbours on the block, by creation.
+    pub older: u32,
+    pub newer: u32,
+    /// Of `Moved`: the patch that it means now.
+    pub target: u32,
+    /// The first of those that were moved here, and the next one moved to `target`.
+    pub first_moved: u32,
+    pub next_moved: u32,
+    /// The last search that came by.
+    pub seen: u32,
+}
+
+impl Patch {
+    pub fn is_empty(&self) -> bool {
+        matches!(self.undo, Undo::Empty)
+    }
+
+    pub fn is_hard(&self) -> bool {
+        matches!(self.undo, Undo::Hard)
+    }
+
+    pub fn undo_bytes(&self) -> usize {
+        match &self.undo {
+            Undo::Empty | Undo::Hard => 0,
+            Undo::Small(_) => self.len as usize,
+            Undo::Heap(bytes) => bytes.len(),
+            Undo::Bits { .. } => 4,
+        }
+    }
+
+    pub fn end(&self) -> u32 {
+        self.at + self.len
+    }
+}
+
+/// `after` waits for `before`. On both patches' lists.
+#[derive(Debug)]
+pub(crate) struct Edge {
+    pub after: u32,
+    pub before: u32,
+    pub rule: Rule,
+    /// Neighbours among the befores of `after`.
+    pub prev_before: u32,
+    pub next_before: u32,
+    /// Neighbours among the afters of `before`.
+    pub prev_after: u32,
+    pub next_after: u32,
+}
+
+/// A slot of the block table: a cached block and the patches on it.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub addr: Addr,
+    pub data: Arc<Buffer>,
+    /// Patches by creation, pending and issued.
+    pub oldest: u32,
+    pub newest: u32,
+    pub pending: u32,
+    pub issued: u32,
+    /// Pending patches that could go out now.
+    pub ready: Vec<u32>,
+    /// The newest pending hard patch.
+    pub hard: u32,
+    /// Edges from elsewhere (other blocks, live empty patches) to pending patches here.
+    pub external: u32,
+    /// Pending patches that wait for something elsewhere.
+    pub held_back: u32,
+}
+
+impl Block {
+    pub fn is_dirty(&self) -> bool {
+        self.pending + self.issued > 0
+    }
+
+    /// Some pending patches can go out in one write.
+    pub fn is_ready(&self) -> bool {
+        self.issued == 0 && !self.ready.is_empty()
+    }
+
+    /// All of them can.
+    pub fn is_whole(&self) -> bool {
+        self.held_back == 0
+    }
+}
+
+impl PatchId {
+    pub(crate) fn of(slot: u32, patch: &Patch) -> Self {
+        Self {
+            slot,
+            generation: patch.generation,
+        }
+    }
+}

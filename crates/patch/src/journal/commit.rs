@@ -1,0 +1,309 @@
+//! The commit, and the way back of log space.
+
+use super::format::{SUPER_BYTES, Tag, escape};
+use super::transaction::{Committed, Log, Mark, Running};
+use super::{Guard, Shared, State, hold_for};
+use crate::seeded::{Bug, hit};
+use crate::{Before, Change, Content, Op, PatchId, Rule, Store, StoreError};
+use medium::block::Lba;
+use parking_lot::MutexGuard;
+
+impl Shared {
+    /// Ends the running transaction, if it has changed anything, and starts the next. If
+    /// another thread is about to, waits for that.
+    pub(super) fn commit(&self, state: &mut Guard<'_>) -> Result<(), StoreError> {
+        if state.closing {
+            while state.closing {
+                self.changed.wait(state);
+            }
+            return Ok(());
+        }
+        if state.running.is_empty() {
+            return Ok(());
+        }
+        state.closing = true;
+        while state.running.open > 0 {
+            self.changed.wait(state);
+        }
+        let result = self.write_transaction(state);
+        state.closing = false;
+        self.changed.notify_all();
+        result
+    }
+
+    /// J2, J3: the log's blocks, the commit block after them, and home after that. No
+    /// operation is under way.
+    fn write_transaction(&self, state: &mut State) -> Result<(), StoreError> {
+        let reserved = self.log_blocks(state.running.blocks.len()) as u32;
+        let op = self.log.begin(reserved)?;
+        let result = self.copy_to_log(state, &op);
+        self.log.end(op);
+        let transaction = result?;
+        let cache = self.home.cache();
+        let commit = Before {
+            patch: transaction.commit,
+            rule: Rule::LogBeforeHome,
+        };
+        cache.set_befores(state.running.hold, &[commit]);
+        cache.release(state.running.hold);
+        state.stats.commits += 1;
+        state.stats.logged += transaction.blocks.len() as u64;
+        let wait = cache.empty(
+            &[Before {
+                rule: Rule::DataBeforeCommit,
+                ..commit
+            }],
+            true,
+        );
+        let ordered = self.options.mode == super::Mode::Ordered;
+        state.running = Running::new(hold_for(&self.home, wait), wait, ordered);
+        state.log.push(transaction);
+        self.prune_direct(state);
+        Ok(())
+    }
+
+    /// Makes the log's blocks of the running transaction.
+    fn copy_to_log(&self, state: &mut State, op: &Op) -> Result<Committed, StoreError> {
+        let sequence = state.log.sequence;
+        if state.superblock.start() == 0 {
+            let head = state.log.head();
+            self.write_tail(state, head, sequence)?;
+        }
+        let start = state.log.head();
+        let used = state.log.used();
+        let running = &mut state.running;
+        let mut blocks: Vec<_> = std::mem::take(&mut running.blocks).into_iter().collect();
+        blocks.sort_unstable_by_key(|(lba, _)| *lba);
+        let freed: Vec<Lba> = std::mem::take(&mut running.freed).into_iter().collect();
+        let wait = running.wait;
+        let log = &mut state.log;
+        let mut revoked = freed.clone();
+        revoked.retain(|lba| log.marks.contains_key(lba));
+        if hit(Bug::NoRevoke) {
+            revoked.clear();
+        }
+        let homes: Vec<u64> = revoked.iter().map(|lba| lba.0).collect();
+        for homes in homes.chunks(self.codec.revokes_per_block()) {
+            let block = self.codec.revoke(sequence, homes);
+            self.append(log, op, wait, &block)?;
+        }
+        for described in blocks.chunks(self.codec.tags_per_descriptor()) {
+            let homes: Vec<Lba> = described.iter().map(|(lba, _)| *lba).collect();
+            self.append_described(log, op, wait, &homes)?;
+        }
+        let commit = self.append_commit(state, op)?;
+        state.stats.revoked += revoked.len() as u64;
+        Ok(Committed {
+            sequence,
+            start,
+            len: state.log.used() - used,
+            commit,
+            blocks,
+            freed,
+        })
+    }
+
+    /// A descriptor and the blocks that it speaks of.
+    fn append_described(
+        &self,
+        log: &mut Log,
+        op: &Op,
+        wait: PatchId,
+        homes: &[Lba],
+    ) -> Result<(), StoreError> {
+        let sequence = log.sequence;
+        let descriptor = log.take();
+        let mut tags = Vec::with_capacity(homes.len());
+        for &home in homes {
+            let current = self.home.read(home)?;
+            let mut copy = std::borrow::Cow::Borrowed(&current[..]);
+            let escaped = current.starts_with(&super::format::MAGIC.to_be_bytes());
+            if escaped {
+                escape(copy.to_mut());
+            }
+            tags.push(Tag {
+                home: home.0,
+                escaped,
+                crc: self.codec.data_crc(sequence, &copy),
+            });
+            self.append(log, op, wait, &copy)?;
+        }
+        let block = self.codec.descriptor(sequence, &tags);
+        self.write_at(log, op, (descriptor, wait), &block)
+    }
+
+    /// The commit block: after all that `wait` has collected.
+    fn append_commit(&self, state: &mut State, op: &Op) -> Result<PatchId, StoreError> {
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
+        // Readers take a commit older than the one before it for a leftover.
+        let seconds = now
+            .map_or(0, |t| t.as_secs())
+            .max(state.last_commit_seconds);
+        state.last_commit_seconds = seconds;
+        let block = self.codec.commit(state.log.sequence, seconds);
+        let wait = Before {
+            patch: state.running.wait,
+            rule: Rule::DataBeforeCommit,
+        };
+        let tail = Before {
+            patch: state.log.tail,
+            rule: Rule::NullifyBeforeReuse,
+        };
+        let befores = [wait, tail];
+        let befores: &[Before] = if hit(Bug::CommitWithoutBody) {
+            &[]
+        } else {
+            &befores
+        };
+        let position = state.log.take();
+        let commit = self.change_log(op, position, &block, befores)?;
+        self.home.cache().release(state.running.wait);
+        Ok(commit)
+    }
+
+    fn append(
+        &self,
+        log: &mut Log,
+        op: &Op,
+        wait: PatchId,
+        block: &[u8],
+    ) -> Result<(), StoreError> {
+        let position = log.take();
+        self.write_at(log, op, (position, wait), block)
+    }
+
+    /// Writes a block of the log that the commit must wait for. What was there before is
+    /// of no use once the tail has moved on (J4).
+    fn write_at(
+        &self,
+        log: &Log,
+        op: &Op,
+        (position, wait): (u32, PatchId),
+        block: &[u8],
+    ) -> Result<(), StoreError> {
+        let tail = Before {
+            patch: log.tail,
+            rule: Rule::NullifyBeforeReuse,
+        };
+        let patch = self.change_log(op, position, block, &[tail])?;
+        let before = Before {
+            patch,
+            rule: Rule::DataBeforeCommit,
+        };
+        self.home.cache().add_before(wait, before);
+        Ok(())
+    }
+
+    fn change_log(
+        &self,
+        op: &Op,
+        position: u32,
+        bytes: &[u8],
+        befores: &[Before],
+    ) -> Result<PatchId, StoreError> {
+        let lba = self.place.lba(position);
+        let change = Change::Bytes { at: 0, bytes };
+        let patched = self.log.change(op, lba, Content::Data, change, befores)?;
+        Ok(patched.id)
+    }
+
+    // --- space ----------------------------------------------------------------------
+
+    /// Gives back the log space of transactions that replay no longer needs.
+    pub(super) fn reclaim(&self, state: &mut State) -> Result<(), StoreError> {
+        if !self.home.is_pending(state.log.tail) {
+            state.log.forget_left();
+        }
+        let before = state.log.committed.len();
+        while let Some(oldest) = state.log.committed.front()
+            && !self.home.is_pending(oldest.commit)
+            && self.missing(&state.log, oldest).next().is_none()
+        {
+            state.log.pop();
+        }
+        if state.log.committed.len() < before {
+            let (start, sequence) = state.log.tail();
+            self.write_tail(state, start, sequence)?;
+        }
+        Ok(())
+    }
+
+    /// J4: changes of a transaction that are neither durable at home nor overtaken by a
+    /// later one whose commit is durable.
+    fn missing<'a>(
+        &'a self,
+        log: &'a Log,
+        transaction: &'a Committed,
+    ) -> impl Iterator<Item = PatchId> + 'a {
+        let needed = transaction.blocks.iter().filter(move |(lba, _)| {
+            let newest = log
+                .marks
+                .get(lba)
+                .map_or(transaction.sequence, |m: &Mark| m.sequence());
+            let overtaken = newest != transaction.sequence
+                && log
+                    .find(newest)
+                    .is_some_and(|later| !self.home.is_pending(later.commit));
+            !overtaken && !hit(Bug::TailBeforeHome)
+        });
+        let patches = needed.flat_map(|(_, patches)| patches.iter().copied());
+        patches.filter(|&patch| self.home.is_pending(patch))
+    }
+
+    /// Brings log space nearer: one step, after which the caller looks again.
+    pub(super) fn make_room(&self, state: &mut Guard<'_>) -> Result<(), StoreError> {
+        let used = state.log.used();
+        self.reclaim(state)?;
+        if state.log.used() < used {
+            return Ok(());
+        }
+        let Some(newest) = state.log.committed.back() else {
+            return self.commit(state);
+        };
+        let commit = newest.commit;
+        if self.home.is_pending(commit) {
+            return MutexGuard::unlocked(state, || self.home.sync(&[commit]));
+        }
+        let hold = state.running.hold;
+        let transactions = state.log.committed.iter();
+        let missing: Vec<PatchId> = transactions
+            .flat_map(|t| self.missing(&state.log, t))
+            .collect();
+        // What the running transaction has changed again goes home after its commit; by
+        // then, its copy is in the log and the older one is not needed.
+        let (waiting, free): (Vec<_>, Vec<_>) = missing
+            .into_iter()
+            .partition(|&patch| self.home.cache().waits_for(&[patch], hold));
+        if free.is_empty() && !waiting.is_empty() {
+            return self.commit(state);
+        }
+        let written = MutexGuard::unlocked(state, || self.home.sync(&free));
+        match written {
+            // It joined the running transaction meanwhile.
+            Err(StoreError::Held { .. }) => self.commit(state),
+            other => other,
+        }
+    }
+
+    /// Writes to the log's superblock where the log starts; 0: it is empty. The caller has
+    /// made sure that replay needs nothing older.
+    pub(super) fn write_tail(
+        &self,
+        state: &mut State,
+        start: u32,
+        sequence: u32,
+    ) -> Result<(), StoreError> {
+        state.superblock.set_tail(start, sequence);
+        let bytes = state.superblock.encode();
+        debug_assert_eq!(bytes.len(), SUPER_BYTES);
+        let change = Change::Bytes { at: 0, bytes };
+        let op = self.log.begin(0)?;
+        let patched = self
+            .log
+            .change(&op, self.place.lba(0), Content::Data, change, &[]);
+        self.log.end(op);
+        state.log.tail = patched?.id;
+        state.stats.tails += 1;
+        Ok(())
+    }
+}

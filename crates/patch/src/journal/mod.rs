@@ -1,0 +1,664 @@
+//! A write-ahead log as a [`Store`] (2.1.4, 2.4.2): what an operation changes is there
+//! wholly or not at all after a crash.
+//!
+//! # Guarantees
+//!
+//! J1 to J9, in `journal.md`. In one sentence: home blocks wait for `hold`, an empty patch
+//! that stands for the running transaction; the commit makes `hold` wait for the commit
+//! block, and that waits for the log. The format is that of JBD2, so that other readers
+//! of ext3 file systems can replay it.
+
+mod commit;
+mod format;
+mod place;
+mod recovery;
+#[cfg(test)]
+mod tests;
+mod transaction;
+
+pub use place::Place;
+pub use recovery::{Replayed, format, needs_recovery, replay};
+
+use crate::{Before, Change, Content, Op, PatchId, Patched, Rule, Store, StoreError, Volume};
+use format::{Codec, Super};
+use medium::block::{BlockError, Buffer, Lba};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+use transaction::{Log, Mark, Running};
+
+/// Which changes go through the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// All.
+    Full,
+    /// Metadata; data are home before the commit of the transaction that they belong to.
+    Ordered,
+    /// Metadata; data are written at any time.
+    Metadata,
+}
+
+/// How a journal behaves.
+#[derive(Debug, Clone)]
+pub struct JournalOptions {
+    /// Which changes are logged.
+    pub mode: Mode,
+    /// Age at which a transaction is committed, by a thread of the journal; `None`: only
+    /// when somebody waits for it, or for space.
+    pub interval: Option<Duration>,
+}
+
+impl Default for JournalOptions {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Ordered,
+            interval: Some(Duration::from_secs(5)),
+        }
+    }
+}
+
+/// What a journal has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct JournalStats {
+    /// Transactions committed.
+    pub commits: u64,
+    /// Blocks copied to the log.
+    pub logged: u64,
+    /// Blocks revoked.
+    pub revoked: u64,
+    /// Times that the log's tail has moved.
+    pub tails: u64,
+    /// Blocks of the log, and of these, in use now.
+    pub capacity: u32,
+    /// See `capacity`.
+    pub used: u32,
+}
+
+/// Why a log cannot be used.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum JournalError {
+    /// A device failed.
+    #[error(transparent)]
+    Device(#[from] BlockError),
+    /// The store below failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The log's superblock, or a record, is not what it should be.
+    #[error("journal: {what}")]
+    Superblock {
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The log uses features that are not known here.
+    #[error("journal: unknown features (incompat {incompat:#x}, compat {compat:#x})")]
+    Features {
+        /// `s_feature_incompat`.
+        incompat: u32,
+        /// `s_feature_compat`.
+        compat: u32,
+    },
+    /// The log is not empty: [`replay`] it first.
+    #[error("journal: needs recovery")]
+    NeedsRecovery,
+}
+
+/// See the module. Before it is dropped, [`Journal::empty`] spares the next mount the
+/// replay.
+pub struct Journal {
+    shared: Arc<Shared>,
+    committer: Option<std::thread::JoinHandle<()>>,
+}
+
+struct Shared {
+    home: Volume,
+    log: Volume,
+    place: Place,
+    codec: Codec,
+    options: JournalOptions,
+    /// Blocks that a transaction may need for its revoke blocks.
+    revoke_blocks: u32,
+    max_op_blocks: u32,
+    state: Mutex<State>,
+    /// An operation or a commit has ended, or the thread is wanted.
+    changed: Condvar,
+}
+
+struct State {
+    running: Running,
+    log: Log,
+    superblock: Super,
+    /// Changes written home directly that may not be durable.
+    direct: HashSet<PatchId>,
+    /// Its size when what is durable leaves it next.
+    direct_limit: usize,
+    /// A commit waits for the running operations to end.
+    closing: bool,
+    stopping: bool,
+    last_commit_seconds: u64,
+    stats: JournalStats,
+}
+
+type Guard<'a> = MutexGuard<'a, State>;
+
+impl Journal {
+    /// A journal over `home`, whose log is at `place` on `log`: the same volume, or
+    /// another one of the same cache.
+    ///
+    /// # Errors
+    /// The log's superblock cannot be read or understood; the log is not empty.
+    ///
+    /// # Panics
+    /// If the volumes belong to different caches.
+    pub fn open(
+        home: Volume,
+        log: Volume,
+        place: Place,
+        options: JournalOptions,
+    ) -> Result<Self, JournalError> {
+        Ok(Self::start(Shared::open(home, log, place, options)?))
+    }
+
+    fn start(shared: Shared) -> Self {
+        let shared = Arc::new(shared);
+        let committer = shared.options.interval.map(|interval| {
+            let shared = shared.clone();
+            std::thread::spawn(move || shared.commit_old(interval))
+        });
+        Self { shared, committer }
+    }
+
+    /// Which changes are logged.
+    pub fn mode(&self) -> Mode {
+        self.shared.options.mode
+    }
+
+    /// Counts.
+    pub fn stats(&self) -> JournalStats {
+        let state = self.shared.state.lock();
+        JournalStats {
+            capacity: state.log.capacity(),
+            used: state.log.used(),
+            ..state.stats
+        }
+    }
+
+    /// Ends the running transaction. Returns before it is durable.
+    ///
+    /// # Errors
+    /// An earlier write has failed.
+    pub fn commit(&self) -> Result<(), StoreError> {
+        self.shared.commit(&mut self.shared.state.lock())
+    }
+
+    /// Brings everything home and leaves an empty log, as at unmount. Waits for
+    /// operations; those that come in meanwhile prolong it.
+    ///
+    /// # Errors
+    /// A write has failed, now or earlier.
+    pub fn empty(&self) -> Result<(), StoreError> {
+        self.shared.empty()
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.shared.state.lock().stopping = true;
+        self.shared.changed.notify_all();
+        if let Some(committer) = self.committer.take() {
+            // A thread that panicked has said so.
+            let _ = committer.join();
+        }
+    }
+}
+
+impl Shared {
+    fn open(
+        home: Volume,
+        log: Volume,
+        place: Place,
+        options: JournalOptions,
+    ) -> Result<Self, JournalError> {
+        assert!(
+            Arc::ptr_eq(home.cache(), log.cache()),
+            "edges lead from home to the log: one cache holds both"
+        );
+        let mut superblock = {
+            let block = log.read(place.lba(0))?;
+            Super::parse(&block, place.blocks())?
+        };
+        if superblock.start() != 0 {
+            return Err(JournalError::NeedsRecovery);
+        }
+        superblock.use_our_features(home.blocks() > u64::from(u32::MAX));
+        let codec = superblock.codec();
+        let log_state = Log::new(superblock.first(), superblock.end(), superblock.sequence());
+        let capacity = log_state.capacity();
+        let per_block = codec.revokes_per_block() as u32;
+        // What has left the log is revoked too until the superblock says so.
+        let revoke_blocks = (2 * u64::from(capacity)).div_ceil(u64::from(per_block)) as u32;
+        let wait = home.cache().empty(&[], true);
+        let hold = hold_for(&home, wait);
+        let running = Running::new(hold, wait, options.mode == Mode::Ordered);
+        let mut shared = Self {
+            home,
+            log,
+            place,
+            codec,
+            options,
+            revoke_blocks,
+            max_op_blocks: 0,
+            state: Mutex::new(State {
+                running,
+                log: log_state,
+                superblock,
+                direct: HashSet::new(),
+                direct_limit: 1024,
+                closing: false,
+                stopping: false,
+                last_commit_seconds: 0,
+                stats: JournalStats::default(),
+            }),
+            changed: Condvar::new(),
+        };
+        let fits = |blocks: &u32| shared.fits(*blocks as usize, capacity);
+        shared.max_op_blocks = (0..=capacity).rev().find(fits).unwrap_or(0);
+        if shared.max_op_blocks == 0 {
+            return Err(JournalError::Superblock {
+                what: "no room for a transaction",
+            });
+        }
+        Ok(shared)
+    }
+
+    /// Blocks of the log that a transaction of so many blocks may take (J5).
+    fn log_blocks(&self, blocks: usize) -> u64 {
+        let descriptors = blocks.div_ceil(self.codec.tags_per_descriptor());
+        blocks as u64 + descriptors as u64 + u64::from(self.revoke_blocks) + 1
+    }
+
+    /// Whether a transaction of so many blocks fits `free` blocks of the log, and the
+    /// cache: its blocks, its operations' reservations and its copies.
+    fn fits(&self, blocks: usize, free: u32) -> bool {
+        let need = self.log_blocks(blocks);
+        need <= u64::from(free) && 3 * need <= self.home.cache().options().dirty_limit as u64
+    }
+
+    // --- operations -----------------------------------------------------------------
+
+    fn begin(&self, blocks: u32) -> Result<Op, StoreError> {
+        if blocks > self.max_op_blocks {
+            return Err(StoreError::TooLarge {
+                blocks,
+                what: "journal",
+                limit: self.max_op_blocks,
+            });
+        }
+        let mut state = self.state.lock();
+        loop {
+            if let Some(error) = self.home.failure() {
+                return Err(StoreError::Failed(error));
+            }
+            if state.closing {
+                self.changed.wait(&mut state);
+                continue;
+            }
+            let blocks = blocks as usize;
+            let running = &state.running;
+            let wanted = running.blocks.len() + running.reserved + blocks;
+            // One transaction does not fill the log, unless a single operation does.
+            let large = running.promised > 0
+                && !self.fits(wanted, (state.log.capacity() / 4).max(1))
+                && !running.is_empty();
+            if large {
+                self.commit(&mut state)?;
+            } else if self.fits(wanted, state.log.free()) {
+                break;
+            } else {
+                self.make_room(&mut state)?;
+            }
+        }
+        state.running.open += 1;
+        state.running.reserved += blocks as usize;
+        state.running.promised += blocks as usize;
+        drop(state);
+        // Waits for room in the cache. A commit cannot, so it waits for us: what the
+        // running transaction holds back is less than a third of the limit.
+        let begun = self.home.begin(blocks);
+        if begun.is_err() {
+            self.leave(blocks);
+        }
+        begun
+    }
+
+    fn end(&self, op: Op) {
+        let blocks = op.token as u32;
+        self.home.end(op);
+        self.leave(blocks);
+    }
+
+    fn leave(&self, blocks: u32) {
+        let mut state = self.state.lock();
+        state.running.open -= 1;
+        state.running.reserved -= blocks as usize;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Whether a change goes through the log.
+    fn must_log(&self, state: &State, lba: Lba, content: Content, befores: &[Before]) -> bool {
+        if self.options.mode == Mode::Full || content == Content::Metadata {
+            return true;
+        }
+        let running = &state.running;
+        // J6: replay would put back what the log holds of this block; and while its
+        // freeing is not committed, it may still be what it was.
+        if running.blocks.contains_key(&lba)
+            || running.freed.contains(&lba)
+            || matches!(state.log.marks.get(&lba), Some(Mark::Logged(_)))
+        {
+            return true;
+        }
+        // It must not wait for a commit that waits for it.
+        let befores: Vec<PatchId> = befores.iter().map(|b| b.patch).collect();
+        !befores.is_empty() && self.home.cache().waits_for(&befores, running.hold)
+    }
+
+    fn change_logged(
+        &self,
+        state: &mut State,
+        op: &Op,
+        (lba, content, change): (Lba, Content, Change<'_>),
+        befores: &[Before],
+    ) -> Result<Patched, StoreError> {
+        if befores.iter().any(|b| b.rule == Rule::GroupAfterGroup) {
+            self.order_data(state);
+        }
+        let running = &mut state.running;
+        let known = running.blocks.contains_key(&lba);
+        if !known && running.blocks.len() >= running.promised {
+            return Err(StoreError::TooLarge {
+                blocks: running.blocks.len() as u32 + 1,
+                what: "reservation",
+                limit: running.promised as u32,
+            });
+        }
+        let hold = Before {
+            patch: running.hold,
+            rule: Rule::LogBeforeHome,
+        };
+        let patched = self.home.change(op, lba, content, change, &[hold])?;
+        running.touched = true;
+        running.freed.remove(&lba);
+        let patches = running.blocks.entry(lba).or_default();
+        if !patches.contains(&patched.id) {
+            patches.push(patched.id);
+        }
+        Ok(Patched {
+            id: patched.id,
+            // An older transaction may be replayed without this one.
+            merged: patched.merged && known && !state.log.marks.contains_key(&lba),
+        })
+    }
+
+    fn change_direct(
+        &self,
+        state: &mut State,
+        op: &Op,
+        (lba, content, change): (Lba, Content, Change<'_>),
+        befores: &[Before],
+    ) -> Result<Patched, StoreError> {
+        let mut needed: Vec<Before> = Vec::new();
+        let commit_of = |patch, rule| Before { patch, rule };
+        for before in befores {
+            if state.direct.contains(&before.patch) || before.rule == Rule::GroupAfterGroup {
+                needed.push(*before);
+            } else if self.home.is_pending(before.patch)
+                && let Some(newest) = state.log.committed.back()
+            {
+                // Logged: there as soon as it is committed.
+                needed.push(commit_of(newest.commit, before.rule));
+            }
+        }
+        if let Some(Mark::Freed(sequence)) = state.log.marks.get(&lba)
+            && let Some(freed) = state.log.find(*sequence)
+        {
+            needed.push(commit_of(freed.commit, Rule::NullifyBeforeReuse));
+        }
+        let patched = self.home.change(op, lba, content, change, &needed)?;
+        if state.direct.insert(patched.id) {
+            if state.running.ordered {
+                self.precede_commit(&state.running, patched.id);
+            }
+            if state.direct.len() > state.direct_limit {
+                self.prune_direct(state);
+            }
+        } else if state.running.ordered {
+            self.precede_commit(&state.running, patched.id);
+        }
+        Ok(patched)
+    }
+
+    /// Makes the commit of the running transaction wait for a change of data.
+    fn precede_commit(&self, running: &Running, data: PatchId) {
+        let before = Before {
+            patch: data,
+            rule: Rule::DataBeforeCommit,
+        };
+        self.home.cache().add_before(running.wait, before);
+    }
+
+    /// From here on the running transaction is ordered, also in mode `Metadata`.
+    fn order_data(&self, state: &mut State) {
+        if state.running.ordered {
+            return;
+        }
+        state.running.ordered = true;
+        self.prune_direct(state);
+        for &data in &state.direct {
+            // What has become part of the transaction since is in the log.
+            if !self.home.cache().waits_for(&[data], state.running.hold) {
+                self.precede_commit(&state.running, data);
+            }
+        }
+    }
+
+    fn prune_direct(&self, state: &mut State) {
+        state.direct.retain(|&id| self.home.is_pending(id));
+        state.direct_limit = (2 * state.direct.len()).max(1024);
+    }
+
+    fn freed(&self, op: &Op, lba: Lba, unreachable: bool) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        let marked = state.log.marks.contains_key(&lba);
+        state.running.blocks.remove(&lba);
+        if marked || self.options.mode != Mode::Full {
+            state.running.freed.insert(lba);
+        }
+        // What an older transaction would put there again must not be taken back.
+        self.home.freed(op, lba, &[], unreachable && !marked)
+    }
+
+    // --- durability -----------------------------------------------------------------
+
+    fn sync(&self, patches: &[PatchId]) -> Result<(), StoreError> {
+        let cache = self.home.cache();
+        let mut state = self.state.lock();
+        while cache.waits_for(patches, state.running.hold) {
+            self.commit(&mut state)?;
+        }
+        // The newest commit that they wait for; it waits for the older ones.
+        let commits = state.log.committed.iter().rev().map(|c| c.commit);
+        let newest = commits
+            .take_while(|&commit| self.home.is_pending(commit))
+            .find(|&commit| cache.waits_for(patches, commit));
+        let direct = patches
+            .iter()
+            .copied()
+            .filter(|id| state.direct.contains(id));
+        let wanted: Vec<PatchId> = direct.chain(newest).collect();
+        drop(state);
+        self.home.sync(&wanted)
+    }
+
+    fn sync_all(&self) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        self.commit(&mut state)?;
+        self.prune_direct(&mut state);
+        let newest = state.log.committed.back().map(|c| c.commit);
+        let wanted: Vec<PatchId> = state.direct.iter().copied().chain(newest).collect();
+        drop(state);
+        self.home.sync(&wanted)
+    }
+
+    fn empty(&self) -> Result<(), StoreError> {
+        self.sync_all()?;
+        let mut state = self.state.lock();
+        loop {
+            while state.closing || state.running.open > 0 {
+                self.changed.wait(&mut state);
+            }
+            self.commit(&mut state)?;
+            self.reclaim(&mut state)?;
+            if !state.log.committed.is_empty() {
+                self.make_room(&mut state)?;
+            } else if state.running.open == 0 && state.running.is_empty() {
+                break;
+            }
+        }
+        if state.superblock.start() != 0 {
+            let sequence = state.log.sequence;
+            self.write_tail(&mut state, 0, sequence)?;
+        }
+        let tail = state.log.tail;
+        drop(state);
+        self.home.sync(&[tail])
+    }
+
+    /// The thread that commits what has been running for long, and empties a log that is
+    /// half full.
+    fn commit_old(&self, interval: Duration) {
+        let mut state = self.state.lock();
+        while !state.stopping {
+            let left = interval.saturating_sub(state.running.since.elapsed());
+            let nap = if state.running.is_empty() {
+                interval
+            } else {
+                left
+            };
+            if !nap.is_zero() {
+                self.changed.wait_for(&mut state, nap);
+            }
+            if state.stopping {
+                return;
+            }
+            let old = !state.running.is_empty() && state.running.since.elapsed() >= interval;
+            let half = state.log.used() > state.log.capacity() / 2;
+            let done = if old { self.commit(&mut state) } else { Ok(()) };
+            let done = done.and_then(|()| self.reclaim(&mut state));
+            let done = done.and_then(|()| {
+                if half && !state.log.committed.is_empty() {
+                    self.make_room(&mut state)
+                } else {
+                    Ok(())
+                }
+            });
+            if done.is_err() {
+                // Whoever waits for what was lost is told by the cache.
+                return;
+            }
+        }
+    }
+}
+
+/// The patch that home changes of a transaction wait for, when its commit waits for `wait`.
+fn hold_for(home: &Volume, wait: PatchId) -> PatchId {
+    let before = Before {
+        patch: wait,
+        rule: Rule::DataBeforeCommit,
+    };
+    home.cache().empty(&[before], true)
+}
+
+impl Store for Journal {
+    fn block_bytes(&self) -> u32 {
+        self.shared.home.block_bytes()
+    }
+
+    fn blocks(&self) -> u64 {
+        self.shared.home.blocks()
+    }
+
+    fn read(&self, lba: Lba) -> Result<Arc<Buffer>, StoreError> {
+        self.shared.home.read(lba)
+    }
+
+    fn prefetch(&self, lba: Lba, blocks: u64) {
+        self.shared.home.prefetch(lba, blocks);
+    }
+
+    fn max_op_blocks(&self) -> u32 {
+        self.shared.max_op_blocks
+    }
+
+    fn is_atomic(&self) -> bool {
+        true
+    }
+
+    fn begin(&self, blocks: u32) -> Result<Op, StoreError> {
+        self.shared.begin(blocks)
+    }
+
+    fn end(&self, op: Op) {
+        self.shared.end(op);
+    }
+
+    fn change(
+        &self,
+        op: &Op,
+        lba: Lba,
+        content: Content,
+        change: Change<'_>,
+        befores: &[Before],
+    ) -> Result<Patched, StoreError> {
+        let shared = &*self.shared;
+        if !crate::store::check_change(change, self.block_bytes()) {
+            // Read now rather than under the lock.
+            drop(shared.home.read(lba)?);
+        }
+        let mut state = shared.state.lock();
+        let what = (lba, content, change);
+        if shared.must_log(&state, lba, content, befores) {
+            shared.change_logged(&mut state, op, what, befores)
+        } else {
+            shared.change_direct(&mut state, op, what, befores)
+        }
+    }
+
+    fn freed(
+        &self,
+        op: &Op,
+        lba: Lba,
+        _befores: &[Before],
+        unreachable: bool,
+    ) -> Result<(), StoreError> {
+        self.shared.freed(op, lba, unreachable)
+    }
+
+    fn is_pending(&self, patch: PatchId) -> bool {
+        self.shared.home.is_pending(patch)
+    }
+
+    fn sync(&self, patches: &[PatchId]) -> Result<(), StoreError> {
+        self.shared.sync(patches)
+    }
+
+    fn sync_all(&self) -> Result<(), StoreError> {
+        self.shared.sync_all()
+    }
+
+    fn failure(&self) -> Option<Arc<BlockError>> {
+        self.shared.home.failure()
+    }
+}

@@ -1,0 +1,60 @@
+//! Where on a device the log is.
+
+use super::JournalError;
+use medium::block::{BlockDevice, Lba};
+
+/// The blocks of a log, in order: runs of a device's blocks, such as those of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// First block of the log in a run, where that is on the device, and length.
+    runs: Vec<(u64, Lba, u64)>,
+    blocks: u64,
+}
+
+impl Place {
+    /// A log made of these runs, each its first block and its length.
+    pub fn new(runs: impl IntoIterator<Item = (Lba, u64)>) -> Self {
+        let mut place = Self {
+            runs: Vec::new(),
+            blocks: 0,
+        };
+        for (lba, len) in runs {
+            if len > 0 {
+                place.runs.push((place.blocks, lba, len));
+                place.blocks += len;
+            }
+        }
+        place
+    }
+
+    /// Number of blocks.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Where block `n` of the log is.
+    ///
+    /// # Panics
+    /// If the log is shorter.
+    pub(super) fn lba(&self, n: u32) -> Lba {
+        let n = u64::from(n);
+        assert!(n < self.blocks, "block {n} of a log of {}", self.blocks);
+        let run = self.runs.partition_point(|(first, _, _)| *first <= n) - 1;
+        let (first, lba, _) = self.runs[run];
+        Lba(lba.0 + (n - first))
+    }
+
+    /// Whether the device has all of them.
+    pub(super) fn check(&self, device: &dyn BlockDevice) -> Result<(), JournalError> {
+        let blocks = device.geometry().blocks;
+        let inside = |(_, lba, len): &(u64, Lba, u64)| {
+            lba.0.checked_add(*len).is_some_and(|end| end <= blocks)
+        };
+        if self.blocks == 0 || !self.runs.iter().all(inside) {
+            return Err(JournalError::Superblock {
+                what: "a log that is not on its device",
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,515 @@
+//! Single cases: the log's circle, torn blocks, leftovers, numbers that wrap.
+
+use super::super::format::{Codec, MAGIC, Super, Tag};
+use super::*;
+use crate::{Change, Content, PatchId, Store, StoreError};
+
+const LOG: u64 = 24;
+
+/// Writes these home blocks, whole, as one operation and one transaction.
+fn transaction(bench: &Bench, blocks: impl IntoIterator<Item = (u64, u8)>) -> Vec<PatchId> {
+    let blocks: Vec<_> = blocks.into_iter().collect();
+    let op = bench.journal.begin(blocks.len() as u32).unwrap();
+    let mut patches = Vec::new();
+    for (lba, byte) in blocks {
+        let bytes = [byte; BLOCK];
+        let change = Change::Bytes {
+            at: 0,
+            bytes: &bytes,
+        };
+        let patched = bench
+            .journal
+            .change(&op, Lba(lba), Content::Metadata, change, &[]);
+        patches.push(patched.unwrap().id);
+    }
+    bench.journal.end(op);
+    bench.journal.commit().unwrap();
+    bench.cache.verify().unwrap();
+    patches
+}
+
+fn home(bytes: &[u8], lba: u64) -> u8 {
+    bytes[lba as usize * BLOCK]
+}
+
+/// After a crash now, with all that is durable and nothing else.
+fn after_crash(bench: &Bench) -> Vec<u8> {
+    replayed(bench.device.bytes(), LOG).unwrap()
+}
+
+/// Where block `n` of the log is, in bytes.
+fn at(n: u32) -> usize {
+    place(LOG).lba(n).0 as usize * BLOCK
+}
+
+fn superblock(bytes: &[u8]) -> Super {
+    Super::parse(&bytes[at(0)..at(0) + BLOCK], LOG).unwrap()
+}
+
+fn set_superblock(bytes: &mut [u8], mut superblock: Super) {
+    bytes[at(0)..at(0) + BLOCK].copy_from_slice(superblock.encode());
+}
+
+#[test]
+fn what_is_synced_is_in_the_log_and_nowhere_else() {
+    let bench = open(formatted(LOG), LOG, Mode::Full);
+    let patches = transaction(&bench, [(1, 11), (2, 12)]);
+    bench.journal.sync(&patches).unwrap();
+    let bytes = bench.device.bytes();
+    assert_eq!((home(&bytes, 1), home(&bytes, 2)), (0, 0));
+    let bytes = after_crash(&bench);
+    assert_eq!((home(&bytes, 1), home(&bytes, 2)), (11, 12));
+    assert_eq!(superblock(&bytes).start(), 0);
+    assert_eq!(superblock(&bytes).sequence(), 3, "1, and one is left out");
+}
+
+#[test]
+fn an_empty_log_needs_no_recovery_and_a_full_one_refuses_to_open() {
+    let bench = open(formatted(LOG), LOG, Mode::Full);
+    transaction(&bench, [(1, 1)]);
+    bench.journal.sync_all().unwrap();
+    let device = Recorder::new(bench.device.bytes());
+    assert!(super::super::needs_recovery(&device, &place(LOG)).unwrap());
+    let cache = Cache::new(vec![Box::new(device)], CacheOptions::default());
+    let volume = Arc::new(cache).volume(0);
+    let opened = Journal::open(
+        volume.clone(),
+        volume,
+        place(LOG),
+        JournalOptions::default(),
+    );
+    assert!(matches!(
+        opened,
+        Err(super::super::JournalError::NeedsRecovery)
+    ));
+    bench.journal.empty().unwrap();
+    let device = Recorder::new(bench.device.bytes());
+    assert!(!super::super::needs_recovery(&device, &place(LOG)).unwrap());
+    assert_eq!(home(&device.bytes(), 1), 1);
+}
+
+#[test]
+fn an_operation_may_fill_the_log_and_none_may_be_larger() {
+    let bench = open(formatted(LOG), LOG, Mode::Full);
+    let most = u64::from(bench.journal.max_op_blocks());
+    for round in 1..=9 {
+        let patches = transaction(&bench, (0..most).map(|lba| (lba, round)));
+        let stats = bench.journal.stats();
+        assert_eq!(stats.used + 1, stats.capacity, "no revoke block is needed");
+        bench.journal.sync(&patches).unwrap();
+        let bytes = after_crash(&bench);
+        assert!((0..most).all(|lba| home(&bytes, lba) == round));
+    }
+    assert!(matches!(
+        bench.journal.begin(most as u32 + 1),
+        Err(StoreError::TooLarge { .. })
+    ));
+}
+
+#[test]
+fn a_log_filled_to_its_last_block() {
+    let bench = open(formatted(LOG), LOG, Mode::Full);
+    for round in 1..=60u8 {
+        // The tail is somewhere else each time.
+        let size = u64::from(round % 5) + 1;
+        let patches = transaction(&bench, (40..40 + size).map(|lba| (lba, round)));
+        bench.journal.sync(&patches).unwrap();
+        let op = bench.journal.begin(0).unwrap();
+        bench.journal.freed(&op, Lba(40), &[], false).unwrap();
+        bench.journal.end(op);
+        let stats = bench.journal.stats();
+        // A revoke block, a descriptor and the commit.
+        let rest = u64::from(stats.capacity - stats.used) - 3;
+        let patches = transaction(&bench, (0..rest).map(|lba| (lba, round)));
+        let stats = bench.journal.stats();
+        assert_eq!(stats.used, stats.capacity);
+        bench.journal.sync(&patches).unwrap();
+        let bytes = after_crash(&bench);
+        assert!((0..rest).all(|lba| home(&bytes, lba) == round));
+        assert!((41..40 + size).all(|lba| home(&bytes, lba) == round));
+        assert!(home(&bytes, 40) < round, "revoked");
+    }
+}
+
+#[test]
+fn transactions_of_every_size_fit_any_place_in_the_circle() {
+    let bench = open(formatted(LOG), LOG, Mode::Full);
+    let most = u64::from(bench.journal.max_op_blocks());
+    for round in 0..400u64 {
+        let size = 1 + round * 7 % most;
+        let byte = (round % 250) as u8 + 1;
+        let patches = transaction(&bench, (0..size).map(|lba| (lba, byte)));
+        if round % 3 == 0 {
+            bench.journal.sync(&patches).unwrap();
+            assert_eq!(home(&after_crash(&bench), size - 1), byte);
+        }
+    }
+}
+
+#[test]
+fn an_operation_that_changes_more_than_it_said_is_refused() {
+    let bench = open(formatted(LOG), LOG, Mode::Full);
+    let op = bench.journal.begin(1).unwrap();
+    let change = Change::Bytes { at: 0, bytes: &[1] };
+    let put = |lba| {
+        bench
+            .journal
+            .change(&op, Lba(lba), Content::Data, change, &[])
+    };
+    put(1).unwrap();
+    assert!(matches!(put(2), Err(StoreError::TooLarge { .. })));
+    bench.journal.end(op);
+}
+
+/// Damages one block of the second of two transactions, and sees the first alone.
+fn torn(block_of_second: u32, damage: impl Fn(&mut [u8])) {
+    let bench = open(formatted(LOG), LOG, Mode::Full);
+    transaction(&bench, [(1, 1), (2, 1)]);
+    transaction(&bench, [(1, 2), (2, 2)]);
+    bench.journal.sync_all().unwrap();
+    let mut bytes = bench.device.bytes();
+    // The superblock, 4 blocks of the first transaction, then the second.
+    let block = at(1 + 4 + block_of_second);
+    damage(&mut bytes[block..block + BLOCK]);
+    let bytes = replayed(bytes, LOG).unwrap();
+    assert_eq!((home(&bytes, 1), home(&bytes, 2)), (1, 1));
+    assert_eq!(superblock(&bytes).sequence(), 3);
+}
+
+#[test]
+fn a_torn_transaction_is_not_replayed() {
+    let zero = |block: &mut [u8]| block[512..].fill(0xEE);
+    torn(0, zero); // descriptor
+    torn(1, zero); // data
+    torn(2, zero);
+    torn(3, zero); // commit
+    torn(3, |block| block.fill(0)); // never written
+    torn(3, |block| block[17] ^= 1);
+    torn(0, |block| block[11] ^= 1); // a descriptor of another transaction
+}
+
+#[test]
+fn leftovers_of_an_older_lap_are_not_taken() {
+    let bench = open(formatted(LOG), LOG, Mode::Full);
+    let mut stale = None;
+    for round in 1..=40u8 {
+        let patches = transaction(&bench, [(1, round), (2, round)]);
+        bench.journal.sync(&patches).unwrap();
+        let bytes = bench.device.bytes();
+        let now = after_crash(&bench);
+        assert_eq!((home(&now, 1), home(&now, 2)), (round, round));
+        // The same with the newest commit lost: what follows in the log is of the lap before.
+        let Some(before) = stale.replace(bytes) else {
+            continue;
+        };
+        let then = replayed(before, LOG).unwrap();
+        assert_eq!(home(&then, 1), round - 1);
+    }
+    assert!(bench.journal.stats().tails > 3);
+}
+
+#[test]
+fn a_log_from_before_the_replay_is_not_taken_up_again() {
+    let mut bytes = formatted(LOG);
+    for lap in 1..=5u8 {
+        let bench = open(bytes, LOG, Mode::Full);
+        transaction(&bench, [(1, lap)]);
+        transaction(&bench, [(2, lap)]);
+        let patches = transaction(&bench, [(3, 100 + lap)]);
+        bench.journal.sync(&patches).unwrap();
+        let mut crashed = bench.device.bytes();
+        // The commit block of the third is lost.
+        crashed[at(9)..at(9) + BLOCK].fill(0);
+        bytes = replayed(crashed, LOG).unwrap();
+        assert_eq!([1, 2, 3].map(|lba| home(&bytes, lba)), [lap, lap, 0]);
+    }
+}
+
+#[test]
+fn sequence_numbers_wrap() {
+    let mut bytes = formatted(LOG);
+    let mut log = superblock(&bytes);
+    log.set_tail(0, u32::MAX - 3);
+    set_superblock(&mut bytes, log);
+    let bench = open(bytes, LOG, Mode::Ordered);
+    for round in 1..=9u8 {
+        transaction(&bench, [(1, round)]);
+        let patches = transaction(&bench, [(2, round)]);
+        bench.journal.sync(&patches).unwrap();
+        let bytes = after_crash(&bench);
+        assert_eq!((home(&bytes, 1), home(&bytes, 2)), (round, round));
+    }
+}
+
+#[test]
+fn a_later_revoke_keeps_a_block_from_being_replayed() {
+    let bench = open(formatted(LOG), LOG, Mode::Ordered);
+    transaction(&bench, [(1, 1), (2, 1)]);
+    bench.journal.sync_all().unwrap();
+    let op = bench.journal.begin(1).unwrap();
+    bench.journal.freed(&op, Lba(2), &[], false).unwrap();
+    bench.journal.end(op);
+    transaction(&bench, [(1, 2)]);
+    bench.journal.sync_all().unwrap();
+    // Taken again for data, which go home directly.
+    let op = bench.journal.begin(1).unwrap();
+    let change = Change::Bytes {
+        at: 0,
+        bytes: &[9; BLOCK],
+    };
+    let patched = bench
+        .journal
+        .change(&op, Lba(2), Content::Data, change, &[])
+        .unwrap();
+    bench.journal.end(op);
+    bench.journal.sync(&[patched.id]).unwrap();
+    assert_eq!(bench.journal.stats().revoked, 1);
+    let bytes = after_crash(&bench);
+    assert_eq!((home(&bytes, 1), home(&bytes, 2)), (2, 9));
+}
+
+/// Writes everything that can be written.
+fn write_all(bench: &Bench) {
+    while bench.cache.write_some().unwrap() > 0 {}
+}
+
+#[test]
+fn a_copy_counts_until_the_tail_beyond_it_is_durable() {
+    let bench = open(formatted(LOG), LOG, Mode::Ordered);
+    let put = |byte| {
+        let op = bench.journal.begin(2).unwrap();
+        if byte == 1 {
+            // Freed and taken again at once: goes through the log.
+            bench.journal.freed(&op, Lba(5), &[], false).unwrap();
+        }
+        let bytes = [byte; BLOCK];
+        let change = Change::Bytes {
+            at: 0,
+            bytes: &bytes,
+        };
+        let patched = bench
+            .journal
+            .change(&op, Lba(5), Content::Data, change, &[]);
+        bench.journal.end(op);
+        patched.unwrap().id
+    };
+    put(1);
+    bench.journal.commit().unwrap();
+    write_all(&bench);
+    bench.reclaim();
+    bench.reclaim();
+    assert_eq!(bench.journal.stats().used, 0);
+    let patch = put(2);
+    bench.journal.sync(&[patch]).unwrap();
+    assert_eq!(home(&after_crash(&bench), 5), 2);
+    assert_eq!(bench.journal.stats().logged, 2);
+    write_all(&bench);
+    bench.reclaim();
+    write_all(&bench);
+    bench.reclaim();
+    put(3);
+    bench.journal.sync_all().unwrap();
+    assert_eq!(bench.journal.stats().logged, 2, "directly, by now");
+}
+
+#[test]
+fn what_an_older_transaction_needs_is_not_taken_back() {
+    let bench = open(formatted(LOG), LOG, Mode::Full);
+    transaction(&bench, [(5, 1)]);
+    bench.journal.sync_all().unwrap();
+    let op = bench.journal.begin(1).unwrap();
+    bench.journal.freed(&op, Lba(5), &[], false).unwrap();
+    // A second life that nobody has written to, and that nothing ever pointed to.
+    bench.journal.freed(&op, Lba(5), &[], true).unwrap();
+    bench.journal.end(op);
+    bench.reclaim();
+    write_all(&bench);
+    assert_eq!(home(&after_crash(&bench), 5), 1);
+}
+
+#[test]
+fn the_magic_number_in_data_survives() {
+    let bench = open(formatted(LOG), LOG, Mode::Full);
+    let mut bytes = [5; BLOCK];
+    bytes[..4].copy_from_slice(&MAGIC.to_be_bytes());
+    // A commit block of the running transaction, as a program might write it.
+    bytes[4..8].copy_from_slice(&2u32.to_be_bytes());
+    bytes[8..12].copy_from_slice(&1u32.to_be_bytes());
+    let op = bench.journal.begin(1).unwrap();
+    let change = Change::Bytes {
+        at: 0,
+        bytes: &bytes,
+    };
+    bench
+        .journal
+        .change(&op, Lba(3), Content::Data, change, &[])
+        .unwrap();
+    bench.journal.end(op);
+    bench.journal.sync_all().unwrap();
+    assert_eq!(&after_crash(&bench)[3 * BLOCK..4 * BLOCK], &bytes);
+}
+
+#[test]
+fn data_that_look_like_a_transaction_are_not_replayed() {
+    let bench = open(formatted(LOG), LOG, Mode::Full);
+    // The features are those of the log once it has been written to.
+    let mut log = superblock(&bench.device.bytes());
+    log.use_our_features(false);
+    let codec = log.codec();
+    let forged = [0x66; BLOCK];
+    let tag = Tag {
+        home: 40,
+        escaped: false,
+        crc: codec.data_crc(8, &forged),
+    };
+    // In the log at 2, 3 and 4; the seventh transaction ends at 1, in the second lap.
+    let blocks = [
+        codec.descriptor(8, &[tag]),
+        forged.to_vec(),
+        codec.commit(8, 0),
+    ];
+    let op = bench.journal.begin(3).unwrap();
+    for (lba, bytes) in (1..).zip(&blocks) {
+        let change = Change::Bytes { at: 0, bytes };
+        let done = bench
+            .journal
+            .change(&op, Lba(lba), Content::Data, change, &[]);
+        done.unwrap();
+    }
+    bench.journal.end(op);
+    bench.journal.commit().unwrap();
+    for round in 2..=6 {
+        transaction(&bench, [(10, round)]);
+    }
+    let patches = transaction(&bench, [(10, 7), (11, 7)]);
+    bench.journal.sync(&patches).unwrap();
+    assert_eq!(bench.device.bytes()[at(1) + 7], 2, "a commit block");
+    let bytes = after_crash(&bench);
+    assert_eq!((home(&bytes, 10), home(&bytes, 40)), (7, 0));
+}
+
+#[test]
+fn ordered_data_are_home_before_the_commit() {
+    let bench = open(formatted(LOG), LOG, Mode::Ordered);
+    let op = bench.journal.begin(2).unwrap();
+    let put = |lba, kind, byte: u8| {
+        let bytes = [byte; BLOCK];
+        let change = Change::Bytes {
+            at: 0,
+            bytes: &bytes,
+        };
+        bench.journal.change(&op, Lba(lba), kind, change, &[])
+    };
+    put(5, Content::Data, 1).unwrap();
+    let meta = put(6, Content::Metadata, 1).unwrap();
+    bench.journal.end(op);
+    bench.journal.sync(&[meta.id]).unwrap();
+    let bytes = bench.device.bytes();
+    assert_eq!((home(&bytes, 5), home(&bytes, 6)), (1, 0));
+    assert_eq!(bench.journal.stats().logged, 1);
+}
+
+#[test]
+fn a_log_on_another_device() {
+    let home_device = Arc::new(Recorder::new(vec![0; HOME as usize * BLOCK]));
+    let log_device = Arc::new(Recorder::new(vec![0; 40 * BLOCK]));
+    let place = Place::new([(Lba(2), 30)]);
+    format(&log_device, &place, [1; 16]).unwrap();
+    let devices: Vec<Box<dyn BlockDevice>> =
+        vec![Box::new(home_device.clone()), Box::new(log_device.clone())];
+    let cache = Arc::new(Cache::new(devices, CacheOptions::default()));
+    let options = JournalOptions {
+        interval: Some(std::time::Duration::from_millis(1)),
+        mode: Mode::Full,
+    };
+    let journal = Journal::open(cache.volume(0), cache.volume(1), place.clone(), options);
+    let bench = Bench {
+        device: home_device.clone(),
+        cache,
+        journal: journal.unwrap(),
+    };
+    for round in 1..=100 {
+        transaction(&bench, [(round % 40, round as u8), (41, round as u8)]);
+    }
+    bench.journal.sync_all().unwrap();
+    super::super::replay(&home_device, &log_device, &place).unwrap();
+    assert_eq!(home(&home_device.bytes(), 41), 100);
+    bench.journal.empty().unwrap();
+}
+
+#[test]
+fn operations_of_many_threads() {
+    let bench = open(formatted(LOG), LOG, Mode::Full);
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let bench = &bench;
+            scope.spawn(move || {
+                for round in 1..=100u8 {
+                    let op = bench.journal.begin(2).unwrap();
+                    let mut last = Vec::new();
+                    for lba in [thread, 8 + (thread + u64::from(round)) % 16] {
+                        let change = Change::Bytes {
+                            at: 0,
+                            bytes: &[round],
+                        };
+                        let patched =
+                            bench
+                                .journal
+                                .change(&op, Lba(lba), Content::Data, change, &[]);
+                        last.push(patched.unwrap().id);
+                    }
+                    bench.journal.end(op);
+                    if round % 25 == 0 {
+                        bench.journal.sync(&last).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    bench.cache.verify().unwrap();
+    let bytes = after_crash(&bench);
+    assert!((0..4).all(|lba| home(&bytes, lba) == 100));
+    bench.journal.empty().unwrap();
+    assert!((0..4).all(|lba| home(&bench.device.bytes(), lba) == 100));
+}
+
+#[test]
+fn logs_that_lie_are_refused() {
+    let good = formatted(LOG);
+    let parse = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = good.clone();
+        change(&mut bytes);
+        replayed(bytes, LOG)
+    };
+    assert!(parse(&|_| {}).is_ok());
+    assert!(parse(&|b| b[at(0)] = 0).is_err(), "no magic number");
+    assert!(parse(&|b| b[at(0) + 0x2B] |= 0x20).is_err(), "fast commits");
+    assert!(parse(&|b| b[at(0) + 0x1F] = 3).is_err(), "no checksum");
+    let tail = |start, blocks: u32| {
+        move |b: &mut Vec<u8>| {
+            let mut log = Super::new(BLOCK as u32, blocks, [7; 16]);
+            log.use_our_features(true);
+            log.set_tail(start, 1);
+            set_superblock(b, log);
+        }
+    };
+    assert!(parse(&tail(LOG as u32, LOG as u32)).is_err());
+    assert!(parse(&tail(0, LOG as u32 + 1)).is_err());
+    assert!(parse(&tail(1, LOG as u32)).is_ok(), "nothing in it");
+    // A whole transaction for a block that the device does not have.
+    let beyond = parse(&|b| {
+        tail(1, LOG as u32)(b);
+        let codec: Codec = superblock(b).codec();
+        let data = [0; BLOCK];
+        let crc = codec.data_crc(1, &data);
+        let tag = Tag {
+            home: 1 << 40,
+            escaped: false,
+            crc,
+        };
+        b[at(1)..at(1) + BLOCK].copy_from_slice(&codec.descriptor(1, &[tag]));
+        b[at(2)..at(2) + BLOCK].copy_from_slice(&data);
+        b[at(3)..at(3) + BLOCK].copy_from_slice(&codec.commit(1, 0));
+    });
+    assert!(beyond.is_err());
+}

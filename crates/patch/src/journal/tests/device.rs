@@ -1,0 +1,156 @@
+//! Memory that remembers what was done to it, and can be any legal state after a crash.
+
+use medium::block::{
+    BlockDevice, BlockError, Completion, Geometry, Lba, MemoryDevice, Persistence, Write,
+};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+
+pub const BLOCK: usize = 1024;
+
+/// What happened, in order.
+#[derive(Clone)]
+pub enum Event {
+    Issued(Vec<Write>),
+    Completed,
+    Flushed,
+    /// So many operations have begun.
+    Began(usize),
+    /// So many operations are promised to be durable.
+    Synced(usize),
+    /// What this operation has done to this thing is promised to be durable.
+    Kept(u64, usize),
+}
+
+/// A state after a crash.
+pub struct Crash {
+    pub bytes: Vec<u8>,
+    /// Operations begun, and promised.
+    pub began: usize,
+    pub synced: usize,
+    /// The newest promise for single things.
+    pub kept: HashMap<u64, usize>,
+}
+
+pub struct Recorder {
+    memory: MemoryDevice,
+    start: Vec<u8>,
+    pub events: Mutex<Vec<Event>>,
+}
+
+impl Recorder {
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self {
+            memory: MemoryDevice::from_bytes(BLOCK as u32, bytes.clone()),
+            start: bytes,
+            events: Mutex::new(Vec::new()),
+        }
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        self.memory.bytes()
+    }
+
+    pub fn note(&self, event: Event) {
+        self.events.lock().push(event);
+    }
+
+    /// A state that a crash after the first `until` events may leave; blocks of which
+    /// `tears` holds may be torn at a sector.
+    pub fn crash(
+        &self,
+        until: usize,
+        rng: &mut fastrand::Rng,
+        tears: impl Fn(u64) -> bool,
+    ) -> Crash {
+        let mut bytes = self.start.clone();
+        let (mut began, mut synced, mut kept) = (0, 0, HashMap::new());
+        // Of each block, what has not been made durable, oldest first.
+        let mut open: BTreeMap<u64, Vec<Write>> = BTreeMap::new();
+        let put = |bytes: &mut Vec<u8>, write: &Write, range: std::ops::Range<usize>| {
+            let at = write.lba.0 as usize * BLOCK;
+            bytes[at + range.start..at + range.end].copy_from_slice(&write.data[range]);
+        };
+        for event in &self.events.lock()[..until] {
+            match event {
+                Event::Issued(writes) => {
+                    for write in writes {
+                        open.entry(write.lba.0).or_default().push(write.clone());
+                    }
+                }
+                Event::Completed => {
+                    for writes in open.values_mut() {
+                        if let Some(last) = writes.iter().rposition(|w| w.durable) {
+                            put(&mut bytes, &writes[last], 0..BLOCK);
+                            writes.drain(..=last);
+                        }
+                    }
+                }
+                Event::Flushed => {
+                    for write in std::mem::take(&mut open).values().flatten() {
+                        put(&mut bytes, write, 0..BLOCK);
+                    }
+                }
+                Event::Began(n) => began = *n,
+                Event::Synced(n) => synced = *n,
+                Event::Kept(thing, n) => {
+                    kept.insert(*thing, *n);
+                }
+            }
+        }
+        // Few left out, few there, or anything.
+        let share = [0.1, 0.5, 0.9][rng.usize(..3)];
+        for (lba, writes) in open {
+            let there = writes.iter().filter(|_| rng.f64() < share).count();
+            for write in &writes[..there] {
+                put(&mut bytes, write, 0..BLOCK);
+            }
+            if tears(lba)
+                && let Some(torn) = writes.get(there)
+                && rng.bool()
+            {
+                let sector = rng.usize(..BLOCK / 512) * 512;
+                put(&mut bytes, torn, sector..sector + 512);
+            }
+        }
+        Crash {
+            bytes,
+            began,
+            synced,
+            kept,
+        }
+    }
+}
+
+impl BlockDevice for Recorder {
+    fn name(&self) -> &str {
+        "recorder"
+    }
+    fn geometry(&self) -> Geometry {
+        self.memory.geometry()
+    }
+    fn persistence(&self) -> Persistence {
+        Persistence {
+            volatile_cache: true,
+            ..self.memory.persistence()
+        }
+    }
+    fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
+        self.memory.read(lba, buf)
+    }
+    fn submit(&self, writes: Vec<Write>) {
+        self.note(Event::Issued(writes.clone()));
+        self.memory.submit(writes);
+    }
+    fn reap(&self, min: usize) -> Vec<Completion> {
+        self.note(Event::Completed);
+        self.memory.reap(min)
+    }
+    fn flush(&self) -> Result<(), BlockError> {
+        self.note(Event::Flushed);
+        Ok(())
+    }
+    fn discard(&self, _lba: Lba, _blocks: u64) -> Result<(), BlockError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,36 @@
+//! Block storage whose changes carry their order.
+//!
+//! A *patch* is a change of one block together with the patches that must be durable
+//! before it (sections 2.1 and 2.2 of the Featherstitch chapter). File systems say what
+//! must come first; the [`Cache`] writes blocks in any order that obeys.
+//!
+//! - [`Store`]: what a file system changes blocks through.
+//! - [`Volume`]: a device of a cache. Stores that stand on other stores: [`Journal`],
+//!   [`Async`], [`Trace`].
+//! - [`stack`]: what a file system is put together from, as text.
+//! - [`draw`]: the graph as a picture.
+#![forbid(unsafe_code)]
+
+mod asynchronous;
+mod cache;
+pub mod draw;
+mod graph;
+mod id;
+pub mod journal;
+mod optimise;
+mod rule;
+pub mod seeded;
+pub mod stack;
+mod stats;
+mod store;
+mod trace;
+
+pub use asynchronous::Async;
+pub use cache::{Cache, CacheOptions, CacheStats, Durable, Volume};
+pub use id::PatchId;
+pub use journal::{Journal, JournalOptions, Mode};
+pub use optimise::{Optimise, Optimised};
+pub use rule::Rule;
+pub use stats::Stats;
+pub use store::{Before, Change, Content, Op, Patched, Store, StoreError};
+pub use trace::Trace;
