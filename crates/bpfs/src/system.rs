@@ -32,7 +32,7 @@ impl System<dyn Pmem> for BpfsSystem {
         &self,
         pm: Arc<dyn Pmem>,
         clock: Arc<dyn Clock>,
-    ) -> Result<Box<dyn FileSystem>, String> {
+    ) -> Result<Arc<dyn FileSystem>, String> {
         let options = MountOptions {
             read_only: false,
             mode: None,
@@ -40,7 +40,7 @@ impl System<dyn Pmem> for BpfsSystem {
             clock,
         };
         let fs = Bpfs::open(pm, options).map_err(|e| e.to_string())?;
-        Ok(Box::new(fs))
+        Ok(Arc::new(fs))
     }
 
     fn check(&self, pm: &dyn Pmem) -> Report {

@@ -268,20 +268,28 @@ pub(crate) fn explore_all<S: Subject + ?Sized>(
         enumerated: Mutex::new(nothing_yet.collect()),
     };
     let run = || drain(system, options, &work, &shared, begin, progress);
-    let workers = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..options.threads.max(1))
-            .map(|_| scope.spawn(run))
-            .collect();
-        let joined = threads.into_iter().map(|thread| thread.join());
-        joined
-            .map(|worker| worker.unwrap_or_else(|_| Err("a thread of the explorer died".into())))
-            .collect::<Result<Vec<Worker<'_, S>>, String>>()
-    })?;
+    let workers = match options.threads {
+        0 | 1 => vec![run()?],
+        threads => in_threads(threads, run)?,
+    };
     let seconds = begin.elapsed().as_secs_f64();
     let mut outcome = outcome(system, options, shared, workers, seconds);
     outcome.workloads_total = work.len() as u64;
     outcome.complete = outcome.workloads == outcome.workloads_total;
     Ok(outcome)
+}
+
+fn in_threads<T: Send>(
+    threads: usize,
+    run: impl Fn() -> Result<T, String> + Sync,
+) -> Result<Vec<T>, String> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(&run)).collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined
+            .map(|done| done.unwrap_or_else(|_| Err("a thread of the explorer died".into())))
+            .collect()
+    })
 }
 
 fn drain<'a, S: Subject + ?Sized>(

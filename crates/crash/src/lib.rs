@@ -1,10 +1,11 @@
 //! The crash-state explorer.
 //!
-//! Runs operation scripts on a file system over recorded persistent memory, visits the
-//! states that a power cut could leave at any moment, lets the file system recover from
-//! each, and demands what its declared guarantees promise.
+//! Runs operation scripts on a file system over recorded persistent memory or a recorded
+//! block device, visits the states that a power cut could leave at any moment, lets the
+//! file system recover from each, and demands what its declared guarantees promise.
 //!
-//! - [`PmemSystem`]: what takes part (format, open, check); engines implement it.
+//! - [`PmemSystem`], [`BlockSystem`]: what takes part (format, open, check); engines
+//!   implement it. What follows is for memory; [`block`] has the same for block devices.
 //! - [`explore`]: all short scripts, sampled and random longer ones; [`explore_script`]:
 //!   one script; [`replay`]: one failure, by its [`FailureId`].
 //!

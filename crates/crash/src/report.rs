@@ -38,7 +38,7 @@ pub struct Options {
     pub time_limit: Option<Duration>,
     /// Starts no further script after so many failures.
     pub max_failures: usize,
-    /// Threads.
+    /// Threads; one is the caller's own.
     pub threads: usize,
 }
 

@@ -65,11 +65,11 @@ impl System<dyn Pmem> for Toy {
         &self,
         pm: Arc<dyn Pmem>,
         clock: Arc<dyn Clock>,
-    ) -> std::result::Result<Box<dyn FileSystem>, String> {
+    ) -> std::result::Result<Arc<dyn FileSystem>, String> {
         let bug = self.0;
         let log = MemoryLog { bug, pm };
         let fs = ToyFs::open(bug, Box::new(log), clock)?;
-        Ok(Box::new(fs))
+        Ok(Arc::new(fs))
     }
 
     fn check(&self, pm: &dyn Pmem) -> Report {

@@ -2,7 +2,8 @@
 //!
 //! # Which points in time are enough
 //!
-//! Between two fences the set of pending stores only grows, and a cell's legal contents
+//! Between two fences (of a block device: ends of flushes, and completions of writes with
+//! force unit access) the set of pending stores only grows, and a cell's legal contents
 //! are prefixes of its stores: whatever a crash can leave at a moment, a crash right
 //! before the next fence can leave too. So it suffices to look (W1) right before each
 //! fence and (W2) at the end of each operation, where what is demanded changes. Stores
@@ -243,8 +244,13 @@ impl<S: CrashState> Walk<'_, S> {
 
     fn visit(&mut self, tail: Tail) -> (Verdict<S::Event>, Vec<u32>, bool) {
         if let Some(state) = self.medium.settle() {
-            let key = mix(mix(state, self.judge.demands()), self.crashes.len() as u64);
-            if !self.tally.known_states.insert(key) {
+            // Fewer crashes before it mean that more after it were tried.
+            let key = mix(state, self.judge.demands());
+            let at_depth = |depth: usize| mix(key, depth as u64);
+            let depth = self.crashes.len();
+            let known = (0..=depth).any(|d| self.tally.known_states.contains(&at_depth(d)));
+            self.tally.known_states.insert(at_depth(depth));
+            if known {
                 self.medium.rollback();
                 return (Verdict::known(), Vec::new(), false);
             }

@@ -23,6 +23,7 @@ pub mod mount;
 mod orphan;
 mod pending;
 mod probe;
+mod system;
 mod tree;
 mod volume;
 
@@ -31,4 +32,5 @@ pub use error::Error;
 pub use mkfs::{Inodes, MkfsOptions, mkfs};
 pub use mount::{Devices, MountError, MountOptions, Mounted, mount};
 pub use probe::{SuperInfo, probe};
+pub use system::Ext2System;
 pub use volume::{Ext2, Options};

@@ -270,7 +270,7 @@ impl Mounted {
 // --- journals -----------------------------------------------------------------------
 
 /// Brings home what a crash left in a journal.
-fn recover(
+pub(crate) fn recover(
     disk: &Arc<dyn BlockDevice>,
     external: Option<&Arc<dyn BlockDevice>>,
     options: &MountOptions,

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod low;
+pub mod seeded;
 mod universal;
 
 pub use low::{

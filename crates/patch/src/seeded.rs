@@ -4,6 +4,8 @@
 /// A bug that a crash test must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bug {
+    /// A block goes as it is, with changes that must wait.
+    LoseRollback,
     /// The commit block is written without waiting for the log's other blocks.
     CommitWithoutBody,
     /// Replay takes a transaction without a commit block, and blocks whatever their
@@ -17,7 +19,8 @@ pub enum Bug {
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
+        Self::LoseRollback,
         Self::CommitWithoutBody,
         Self::ReplayUncommitted,
         Self::NoRevoke,

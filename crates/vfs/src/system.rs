@@ -27,7 +27,7 @@ pub trait System<M: ?Sized>: Send + Sync {
     ///
     /// # Errors
     /// What is wrong with the image, in one line.
-    fn open(&self, medium: Arc<M>, clock: Arc<dyn Clock>) -> Result<Box<dyn FileSystem>, String>;
+    fn open(&self, medium: Arc<M>, clock: Arc<dyn Clock>) -> Result<Arc<dyn FileSystem>, String>;
 
     /// Runs the format's checker.
     fn check(&self, medium: &M) -> Report;
@@ -58,7 +58,7 @@ pub trait CachedSystem<M: ?Sized>: System<M> {
 /// An open file system that writes back only when told.
 pub struct Still {
     /// It.
-    pub fs: Box<dyn FileSystem>,
+    pub fs: Arc<dyn FileSystem>,
     /// Writes back some of what can be, and returns how many blocks left: 0 if all that is
     /// left waits for something. The error is what went wrong, in one line.
     pub write_some: Box<dyn Fn() -> Result<usize, String> + Send + Sync>,

@@ -50,10 +50,10 @@ impl Promise {
         if g.metadata_atomic < Atomicity::Call || !ordered(g.metadata_ordered) {
             return Self::Soft;
         }
-        Self::Journal(match ordered(g.data_ordered) {
-            true if g.data_atomic >= Atomicity::Call => Data::Whole,
-            true => Data::Ordered,
-            false => Data::Nothing,
+        Self::Journal(match g.data_atomic {
+            _ if ordered(g.data_ordered) => Data::Whole,
+            Atomicity::None | Atomicity::Word => Data::Nothing,
+            Atomicity::Block | Atomicity::Call => Data::Ordered,
         })
     }
 

@@ -52,7 +52,7 @@ impl System<dyn BlockDevice> for BlockToy {
         &self,
         device: Arc<dyn BlockDevice>,
         clock: Arc<dyn Clock>,
-    ) -> Result<Box<dyn FileSystem>, String> {
+    ) -> Result<Arc<dyn FileSystem>, String> {
         self.open_still(device, clock, usize::MAX).map(|s| s.fs)
     }
 
@@ -83,7 +83,7 @@ impl CachedSystem<dyn BlockDevice> for BlockToy {
         });
         let fs = ToyFs::open(ToyBug::Nothing, Box::new(Shared(log.clone())), clock)?;
         Ok(Still {
-            fs: Box::new(fs),
+            fs: Arc::new(fs),
             write_some: Box::new(move || log.write_back()),
         })
     }

@@ -19,8 +19,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use vfs::script::{Op, Script, State, run_op};
 use vfs::{
-    Atime, Errno, FileSystem, ManualClock, ModelFs, ModelOptions, RenameFlags, Snapshot, Still,
-    Timestamp,
+    Atime, Cookie, Ctx, Errno, FileSystem, Ino, ManualClock, ModelFs, ModelOptions, RenameFlags,
+    Snapshot, Still, Timestamp,
 };
 
 /// What scripts start from: an image, and the model in the same state.
@@ -46,6 +46,7 @@ impl Start {
             ..ModelOptions::default()
         });
         let still = system.open_still(device.clone(), clock.clone(), 1024)?;
+        make_alike(&model, &*still.fs).map_err(|e| format!("the new file system: {e}"))?;
         for op in &setup.ops {
             let ours = run_op(&*still.fs, &mut State::default(), op);
             let theirs = run_op(&model, &mut State::default(), op);
@@ -361,6 +362,25 @@ impl<'a> Run<'a> {
         let mut judge = self.judge(phase, returned);
         revisit(self.device(), &self.trace, &place, &mut judge).map(|verdict| verdict.wrong)
     }
+}
+
+/// Gives the model the directories that a new file system has.
+fn make_alike(model: &ModelFs, fs: &dyn FileSystem) -> vfs::Result<()> {
+    let cx = Ctx::root();
+    let mut names = Vec::new();
+    fs.readdir(&cx, Ino::ROOT, Cookie(0), &mut |entry| {
+        if !matches!(entry.name, b"." | b"..") {
+            names.push(entry.name.to_vec());
+        }
+        true
+    })?;
+    for name in names {
+        let attr = fs.lookup(&cx, Ino::ROOT, &name)?;
+        fs.forget(attr.ino, 1);
+        let made = model.mkdir(&cx, Ino::ROOT, &name, attr.perm)?;
+        model.forget(made.ino, 1);
+    }
+    Ok(())
 }
 
 /// Whether an operation was refused as the model would not: the test image is small, and

@@ -11,7 +11,7 @@ use vfs::script::{Op, State, run_op};
 use vfs::{Ctx, FileSystem, Ino, ManualClock, System, Timestamp};
 
 /// A file system with the crowded tree, opened again.
-fn crowded() -> Box<dyn FileSystem> {
+fn crowded() -> Arc<dyn FileSystem> {
     let system = BpfsSystem(Mode::Log);
     let pm: Arc<dyn Pmem> = Arc::new(MemoryPmem::new(system.image_bytes()));
     let open = || system.open(pm.clone(), Arc::new(ManualClock::new(Timestamp(0), 0)));

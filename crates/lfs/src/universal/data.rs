@@ -2,6 +2,7 @@
 
 use super::names::DESTROY_BLOCKS;
 use super::{Refusal, Universal, after};
+use crate::seeded::{Bug, hit};
 use crate::{Heads, InodeChange, LowError, LowLevel, Purpose};
 use medium::block::{Buffer, Lba};
 use patch::{Before, Change, Content, Op, PatchId, Rule};
@@ -241,13 +242,15 @@ impl<L: LowLevel> Universal<L> {
         (purpose, content): (Purpose, Content),
     ) -> crate::Result<PatchId> {
         let block = self.low.allocate_block(op, ino, index, purpose)?;
-        let reused = after(Rule::NullifyBeforeReuse, block.reused_after);
+        let reused = block.reused_after.filter(|_| !hit(Bug::ReuseBeforeNullify));
+        let reused = after(Rule::NullifyBeforeReuse, reused);
         let change = Change::Bytes { at: 0, bytes };
         let store = self.low.store();
         let filled = store.change(op, block.lba, content, change, &reused)?;
         // The pointer comes after it, but not in every store.
         self.note(ino, &[filled.id]);
-        let befores = after(Rule::InitialiseBeforePoint, [filled.id]);
+        let filled = Some(filled.id).filter(|_| !hit(Bug::PointBeforeFill));
+        let befores = after(Rule::InitialiseBeforePoint, filled);
         self.low.attach_block(op, ino, index, &block, &befores)
     }
 

@@ -1,6 +1,7 @@
 //! Making, linking and removing names.
 
 use super::{Befores, Refusal, Universal, after, joined, once_gone};
+use crate::seeded::{Bug, hit};
 use crate::{Found, Heads, InodeChange, LowLevel, NewInode, Purpose, Removed};
 use medium::block::Buffer;
 use patch::{Content, Op, Rule};
@@ -115,6 +116,9 @@ impl<L: LowLevel> Universal<L> {
             }
             let (ino, ready) = self.make_inode(op, cx, &parent, made)?;
             let mut befores = after(Rule::InitialiseBeforePoint, ready);
+            if hit(Bug::NameBeforeInode) {
+                befores.clear();
+            }
             if directory {
                 let links = InodeChange::links(parent.nlink + 1);
                 let raised = self.low.change_inode(op, dir, &links, &[])?;

@@ -1,6 +1,7 @@
 //! Renaming: all checks first, in the order of Linux, then the steps.
 
 use super::{Befores, Refusal, Universal, after, once_gone};
+use crate::seeded::{Bug, hit};
 use crate::{Found, InodeChange, LowLevel};
 use patch::{Op, Rule};
 use vfs::{Attr, Ctx, Errno, FileType, Ino, RenameFlags, Result, Timestamp, perm};
@@ -188,6 +189,9 @@ impl<L: LowLevel> Universal<L> {
         if new_parent {
             let moved = self.low.set_parent(op, source.ino, plan.to.ino, &there)?;
             settled = after(Rule::LinkBeforeUnlink, [moved, arrived]);
+        }
+        if hit(Bug::OldNameFirst) {
+            settled.clear();
         }
         let removed = self
             .low

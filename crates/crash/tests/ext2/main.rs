@@ -1,0 +1,83 @@
+//! ext2 under the explorer, in every mode: all scripts of one call, some of two, with every
+//! schedule of write-back; and e2fsck as a second judge of a part of the states.
+
+mod second_judge;
+
+use crash::block::explore;
+use crash::{BlockSystem, Options, Outcome};
+use ext2::Ext2System;
+use patch::stack::Mode;
+
+fn run(system: &BlockSystem, options: &Options) -> Outcome {
+    let outcome = explore(system, options, &|_| {}).expect("ext2 can be set up");
+    for failure in &outcome.failures {
+        eprintln!("{failure}\nshrunk:\n{}", failure.shrunk);
+    }
+    println!(
+        "{}: {} scripts, {} states, {} distinct, {} points, {} capped, {:.1} s",
+        outcome.system,
+        outcome.workloads,
+        outcome.states_explored,
+        outcome.states_distinct,
+        outcome.points,
+        outcome.capped_points,
+        outcome.seconds
+    );
+    outcome
+}
+
+fn holds(mode: Mode, options: &Options) {
+    let outcome = run(&Ext2System { mode }, options);
+    assert_eq!(outcome.violations, 0, "{mode}");
+    assert!(outcome.complete);
+    assert!(outcome.states_distinct > 0);
+}
+
+fn singles() -> Options {
+    Options {
+        ops: 1,
+        ..Options::default()
+    }
+}
+
+fn pairs() -> Options {
+    Options {
+        ops: 2,
+        sample: Some(40),
+        ..Options::default()
+    }
+}
+
+macro_rules! modes {
+    ($($name:ident: $mode:expr;)*) => {$(
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn single_operations() {
+                holds($mode, &singles());
+            }
+
+            #[test]
+            fn sampled_pairs() {
+                holds($mode, &pairs());
+            }
+        }
+    )*};
+}
+
+modes! {
+    soft_updates: Mode::SoftUpdates;
+    journal_metadata: Mode::JournalMetadata;
+    journal_ordered: Mode::JournalOrdered;
+    journal: Mode::Journal;
+}
+
+/// The control: without any order, states are found that soft updates would never leave.
+#[test]
+fn without_order_the_checker_finds_damage() {
+    let outcome = run(&Ext2System { mode: Mode::Async }, &singles());
+    assert!(outcome.violations > 0);
+    let by_checker = |f: &crash::FailureReport| f.what.starts_with("checker before recovery");
+    assert!(outcome.failures.iter().any(by_checker));
+}

@@ -1,0 +1,179 @@
+//! ext2 as harnesses meet it.
+
+use crate::mount::{Devices, MountOptions, mount};
+use crate::{Inodes, MkfsOptions, check, mkfs};
+use medium::block::{BlockDevice, BlockError, Buffer, Lba, MemoryDevice, Write};
+use patch::stack::{CacheModule, Mode, Stack};
+use std::sync::Arc;
+use vfs::check::{Report, Severity};
+use vfs::{Atime, CachedSystem, Clock, FileSystem, ManualClock, Still, System, Timestamp};
+
+const BLOCK_BYTES: u32 = 1024;
+/// Blocks of a test image besides the journal.
+const BLOCKS: u64 = 384;
+/// The least that other readers of journals accept.
+const JOURNAL_BLOCKS: u64 = 1024;
+
+/// ext2 in one mode, on a small image.
+#[derive(Debug, Clone, Copy)]
+pub struct Ext2System {
+    /// How the order of changes is kept.
+    pub mode: Mode,
+}
+
+impl Ext2System {
+    fn is_journaled(self) -> bool {
+        !matches!(self.mode, Mode::Async | Mode::SoftUpdates)
+    }
+
+    fn blocks(self) -> u64 {
+        BLOCKS
+            + if self.is_journaled() {
+                JOURNAL_BLOCKS + 16
+            } else {
+                0
+            }
+    }
+
+    fn stack(self, wave: usize) -> Stack {
+        Stack {
+            cache: CacheModule {
+                bytes: 8 << 20,
+                wave,
+                interval: None,
+                ..CacheModule::default()
+            },
+            ..Stack::new("ext2", self.mode)
+        }
+    }
+
+    fn mounted(
+        self,
+        disk: Arc<dyn BlockDevice>,
+        clock: Arc<dyn Clock>,
+        wave: usize,
+    ) -> Result<crate::Mounted, String> {
+        let options = MountOptions {
+            atime: Atime::Never,
+            clock,
+            journal_blocks: Some(JOURNAL_BLOCKS),
+            ..MountOptions::default()
+        };
+        let devices = Devices { disk, log: None };
+        mount(&self.stack(wave), devices, &options).map_err(|e| e.to_string())
+    }
+}
+
+impl System<dyn BlockDevice> for Ext2System {
+    fn id(&self) -> String {
+        format!("ext2-{}", self.mode)
+    }
+
+    fn image_bytes(&self) -> u64 {
+        self.blocks() * u64::from(BLOCK_BYTES)
+    }
+
+    fn format(&self, device: &dyn BlockDevice) -> Result<(), String> {
+        let image = Arc::new(MemoryDevice::new(device.geometry()));
+        let options = MkfsOptions {
+            block_bytes: BLOCK_BYTES,
+            inodes: Inodes::Count(112),
+            now: Timestamp(0),
+            ..MkfsOptions::for_size(self.image_bytes())
+        };
+        mkfs(&*image, &options).map_err(|e| e.to_string())?;
+        // The first mount makes the journal.
+        let clock = Arc::new(ManualClock::new(Timestamp(0), 0));
+        let mounted = self.mounted(image.clone(), clock, 1024)?;
+        mounted.close().map_err(|e| e.to_string())?;
+        copy(&image.bytes(), device).map_err(|e| e.to_string())
+    }
+
+    fn open(
+        &self,
+        device: Arc<dyn BlockDevice>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<dyn FileSystem>, String> {
+        self.open_still(device, clock, 1024).map(|still| still.fs)
+    }
+
+    /// What a journal holds counts as if it were in place.
+    fn check(&self, device: &dyn BlockDevice) -> Report {
+        if !self.is_journaled() {
+            return check(device);
+        }
+        replayed(device).map_or_else(
+            |error| {
+                let mut report = Report::default();
+                report.add("journal", Severity::Corrupt, error);
+                report
+            },
+            |image| check(&*image),
+        )
+    }
+}
+
+impl CachedSystem<dyn BlockDevice> for Ext2System {
+    fn block_bytes(&self) -> u32 {
+        BLOCK_BYTES
+    }
+
+    /// Soft updates change single bytes of blocks in place.
+    fn atomic_bytes(&self) -> u32 {
+        BLOCK_BYTES
+    }
+
+    fn open_still(
+        &self,
+        device: Arc<dyn BlockDevice>,
+        clock: Arc<dyn Clock>,
+        wave: usize,
+    ) -> Result<Still, String> {
+        let mounted = self.mounted(device, clock, wave)?;
+        let fs = mounted.file_system().clone();
+        let write_some = move || {
+            if let Some(journal) = mounted.journal() {
+                journal.commit().map_err(|e| e.to_string())?;
+            }
+            mounted.cache().write_some().map_err(|e| e.to_string())
+        };
+        Ok(Still {
+            fs,
+            write_some: Box::new(write_some),
+        })
+    }
+}
+
+/// A copy on which the journal was replayed.
+fn replayed(device: &dyn BlockDevice) -> Result<Arc<dyn BlockDevice>, String> {
+    let mut bytes = vec![0; device.geometry().bytes() as usize];
+    device.read(Lba(0), &mut bytes).map_err(|e| e.to_string())?;
+    let image: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_bytes(BLOCK_BYTES, bytes));
+    let options = MountOptions {
+        clock: Arc::new(ManualClock::new(Timestamp(0), 0)),
+        ..MountOptions::default()
+    };
+    let done = crate::mount::recover(&image, None, &options);
+    done.map_err(|e| e.to_string()).map(|()| image)
+}
+
+/// Stores a whole image, durably.
+fn copy(image: &[u8], device: &dyn BlockDevice) -> Result<(), BlockError> {
+    let blocks = image.chunks_exact(BLOCK_BYTES as usize);
+    let write = |(n, bytes): (u64, &[u8])| Write {
+        tag: n,
+        lba: Lba(n),
+        data: Arc::new(Buffer::from_slice(bytes)),
+        durable: false,
+    };
+    let writes: Vec<Write> = (0..).zip(blocks).map(write).collect();
+    let mut left = writes.len();
+    device.submit(writes);
+    while left > 0 {
+        for done in device.reap(left) {
+            done.result?;
+            left -= 1;
+        }
+    }
+    device.flush()
+}
