@@ -95,6 +95,8 @@ struct Worker<'a, S: Subject + ?Sized> {
     options: &'a Options,
     starts: Starts<'a, S>,
     tally: Tally,
+    /// Whether the scripts of failures are made shorter.
+    shrinks: bool,
 }
 
 /// The trees that one thread needed so far.
@@ -129,6 +131,7 @@ impl<'a, S: Subject + ?Sized> Worker<'a, S> {
                 made: Vec::new(),
             },
             tally: Tally::default(),
+            shrinks: true,
         }
     }
 
@@ -196,6 +199,9 @@ impl<'a, S: Subject + ?Sized> Worker<'a, S> {
         script: &Script,
         failure: &Failure,
     ) -> Script {
+        if !self.shrinks {
+            return script.clone();
+        }
         let deadline = Instant::now() + SHRINK_TIME;
         let same = std::mem::discriminant(&failure.spot);
         let mut worker = Worker::new(self.system, self.options);
@@ -208,6 +214,9 @@ impl<'a, S: Subject + ?Sized> Worker<'a, S> {
         })
     }
 }
+
+/// So many failures have their scripts made shorter.
+const SHRUNK: u64 = 10;
 
 /// Longest time that is spent on making one failure's script shorter.
 const SHRINK_TIME: Duration = Duration::from_secs(10);
@@ -312,7 +321,8 @@ fn drain<'a, S: Subject + ?Sized>(
         let before = worker.tally.states;
         let ops = from.crashed(&script);
         if let Some(failure) = worker.trial(from.tree(), *setting, &script, ops)? {
-            shared.violations.fetch_add(1, Relaxed);
+            let earlier = shared.violations.fetch_add(1, Relaxed);
+            worker.shrinks = earlier < SHRUNK;
             let report = worker.report(from, *setting, &script, &failure);
             shared.failures.lock().push((at, report));
         }

@@ -36,6 +36,7 @@ fn holds(mode: Mode, options: &Options) {
 fn singles() -> Options {
     Options {
         ops: 1,
+        max_failures: 1000,
         ..Options::default()
     }
 }

@@ -78,7 +78,7 @@ impl System<dyn BlockDevice> for Judged {
     fn image_bytes(&self) -> u64 {
         self.system.image_bytes()
     }
-    fn format(&self, device: &dyn BlockDevice) -> Result<(), String> {
+    fn format(&self, device: &(dyn BlockDevice + 'static)) -> Result<(), String> {
         self.system.format(device)
     }
     fn open(
@@ -88,7 +88,7 @@ impl System<dyn BlockDevice> for Judged {
     ) -> Result<Arc<dyn FileSystem>, String> {
         self.system.open(device, clock)
     }
-    fn check(&self, device: &dyn BlockDevice) -> Report {
+    fn check(&self, device: &(dyn BlockDevice + 'static)) -> Report {
         let report = self.system.check(device);
         let turn = self.seen.fetch_add(1, Relaxed).is_multiple_of(self.every);
         if turn && self.judged.load(Relaxed) < self.most {
