@@ -326,7 +326,9 @@ fn drain<'a, S: Subject + ?Sized>(
             let report = worker.report(from, *setting, &script, &failure);
             shared.failures.lock().push((at, report));
         }
-        shared.took(from);
+        if S::settings(options).last() == Some(setting) {
+            shared.took(from); // in each setting, that is
+        }
         let states = worker.tally.states - before;
         progress(&Progress {
             workloads: shared.done.fetch_add(1, Relaxed) + 1,

@@ -666,7 +666,7 @@ impl CrashState for StatePmem {
     }
 
     /// All cells applied, every single one, every single one dropped, random ones.
-    fn samples(&self, most: usize, seed: u64) -> Vec<Policy> {
+    fn samples(&self, most: usize, _depth: usize, seed: u64) -> Vec<Policy> {
         let mut cells = self.pending_cells();
         // Keep a seeded choice of the cells, spread over all of them.
         cells.sort_by_key(|cell| mix(seed, u64::from(*cell)));

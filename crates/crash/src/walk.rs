@@ -44,8 +44,9 @@ pub(crate) trait CrashState {
     fn keep(&self);
     /// Two points in time with the same key have the same crash states.
     fn point_key(&self) -> u64;
-    /// Whether there are too many states to visit up to so many.
-    fn is_crowded(&self, _leaves: usize) -> bool {
+    /// Whether there are too many states to visit all, which may be done up to so many,
+    /// after so many crashes before.
+    fn is_crowded(&self, _leaves: usize, _depth: usize) -> bool {
         false
     }
     /// Starts a new walk: the next evaluation takes `path`, and `policy` beyond it.
@@ -73,7 +74,8 @@ pub(crate) trait CrashState {
     /// Undoes [`enter`](Self::enter) and everything since.
     fn leave(&self, level: Self::Level);
     /// How to choose at a point with too many states, beside none of what is pending.
-    fn samples(&self, most: usize, seed: u64) -> Vec<Policy>;
+    /// `depth`: how many crashes there were before.
+    fn samples(&self, most: usize, depth: usize, seed: u64) -> Vec<Policy>;
 }
 
 /// Bounds of the walk.
@@ -208,7 +210,10 @@ impl<S: CrashState> Walk<'_, S> {
         self.tally.points += 1;
         self.medium.start(&[], Policy::None);
         let mut outcomes = HashSet::new();
-        if self.medium.is_crowded(self.limits.leaves) {
+        if self
+            .medium
+            .is_crowded(self.limits.leaves, self.crashes.len())
+        {
             self.leaf(event)?;
             self.tally.capped_points += 1;
             return self.sample(event);
@@ -308,7 +313,10 @@ impl<S: CrashState> Walk<'_, S> {
     /// A point with too many states.
     fn sample(&mut self, event: usize) -> Result<(), Found> {
         let seed = mix(self.limits.seed, mix(event as u64, self.medium.point_key()));
-        for policy in self.medium.samples(self.limits.samples, seed) {
+        for policy in self
+            .medium
+            .samples(self.limits.samples, self.crashes.len(), seed)
+        {
             self.medium.start(&[], policy);
             self.leaf(event)?;
         }

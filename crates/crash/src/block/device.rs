@@ -91,6 +91,9 @@ pub(crate) struct StateDevice {
 const PAIRED: usize = 24;
 /// Random subsets tried there.
 const RANDOM: u64 = 256;
+/// States at a point within a recovery up to which all are visited. Every state has a
+/// recovery: with more than these, what they add to each other is not worth their number.
+const AGAIN: usize = 8;
 
 impl StateDevice {
     /// A device that holds `image` durably.
@@ -293,7 +296,8 @@ impl CrashState for StateDevice {
             })
     }
 
-    fn is_crowded(&self, leaves: usize) -> bool {
+    fn is_crowded(&self, leaves: usize, depth: usize) -> bool {
+        let leaves = if depth == 0 { leaves } else { AGAIN };
         let inner = self.inner.lock();
         let choices = inner.pending.values().map(|v| self.choices(v.len()));
         let states = choices.fold(1usize, usize::saturating_mul);
@@ -373,8 +377,8 @@ impl CrashState for StateDevice {
     }
 
     /// At most two blocks written, at most two lost, the first and the last writes, and
-    /// random subsets.
-    fn samples(&self, _most: usize, seed: u64) -> Vec<Policy> {
+    /// random subsets; within a recovery, the first writes and one random subset.
+    fn samples(&self, _most: usize, depth: usize, seed: u64) -> Vec<Policy> {
         let inner = self.inner.lock();
         let mut numbers: Vec<u64> = inner.pending.values().flatten().map(|v| v.id).collect();
         numbers.sort_unstable();
@@ -383,6 +387,10 @@ impl CrashState for StateDevice {
             return [Policy::All].into_iter().chain(first).collect();
         }
         let last = numbers.iter().map(|n| Policy::Since(*n));
+        if depth > 0 {
+            let all = [Policy::All, Policy::Random(seed)].into_iter();
+            return all.chain(first).collect();
+        }
         let mut cells: Vec<u32> = inner.pending.keys().copied().collect();
         // Keep a seeded choice of the blocks, spread over all of them.
         cells.sort_by_key(|cell| mix(seed, u64::from(*cell)));
