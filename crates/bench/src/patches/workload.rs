@@ -63,7 +63,7 @@ impl Tree {
         let worker = Worker::new(fs, &self.noise);
         let mut dirs = Vec::new();
         for i in 0..self.files.len() {
-            if i as u32 % PER_DIRECTORY == 0 {
+            if (i as u32).is_multiple_of(PER_DIRECTORY) {
                 let leaf = i as u32 / PER_DIRECTORY;
                 worker.enter(&mut dirs, leaf)?;
             }
