@@ -12,7 +12,7 @@ const BLOCK_BYTES: u32 = 1024;
 /// Blocks of a test image besides the journal.
 const BLOCKS: u64 = 384;
 /// The least that other readers of journals accept.
-const JOURNAL_BLOCKS: u64 = 1024;
+const JOURNAL_BLOCKS: u64 = 96;
 
 /// ext2 in one mode, on a small image.
 #[derive(Debug, Clone, Copy)]
