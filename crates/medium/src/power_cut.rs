@@ -139,9 +139,6 @@ type Claims = HashMap<ThreadId, Vec<Claim>>;
 
 /// Shards of each kind: enough that a few threads seldom meet.
 const SHARDS: usize = 64;
-/// No cut is armed.
-const NEVER: u64 = u64::MAX;
-
 /// Passes everything on to `P` until the power is cut.
 pub struct PowerCut<P> {
     inner: P,
@@ -150,8 +147,8 @@ pub struct PowerCut<P> {
     shards: Box<[Mutex<Shard>]>,
     claims: Box<[Mutex<Claims>]>,
     thread_hash: RandomState,
-    stores_left: AtomicU64,
-    fences_left: AtomicU64,
+    stores_left: Countdown,
+    fences_left: Countdown,
     /// Seed and model of the armed cut.
     armed: Mutex<(u64, PersistModel)>,
 }
@@ -165,8 +162,8 @@ impl<P: Pmem> PowerCut<P> {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             claims: (0..SHARDS).map(|_| Mutex::default()).collect(),
             thread_hash: RandomState::new(),
-            stores_left: AtomicU64::new(NEVER),
-            fences_left: AtomicU64::new(NEVER),
+            stores_left: Countdown::default(),
+            fences_left: Countdown::default(),
             armed: Mutex::default(),
         }
     }
@@ -203,17 +200,17 @@ impl<P: Pmem> PowerCut<P> {
     pub fn cut_after(&self, when: CutAfter, seed: u64, model: PersistModel) {
         *locked(&self.armed) = (seed, model);
         let (stores, fences) = match when {
-            CutAfter::Stores(n) => (n.max(1), NEVER),
-            CutAfter::Fences(n) => (NEVER, n.max(1)),
+            CutAfter::Stores(n) => (Some(n), None),
+            CutAfter::Fences(n) => (None, Some(n)),
         };
-        self.stores_left.store(stores, SeqCst);
-        self.fences_left.store(fences, SeqCst);
+        self.stores_left.set(stores);
+        self.fences_left.set(fences);
     }
 
     /// Forgets an armed cut.
     pub fn disarm(&self) {
-        self.stores_left.store(NEVER, SeqCst);
-        self.fences_left.store(NEVER, SeqCst);
+        self.stores_left.set(None);
+        self.fences_left.set(None);
     }
 
     /// What the cut did, if there was one.
@@ -307,7 +304,7 @@ impl<P: Pmem> PowerCut<P> {
             self.claim(streamed);
         }
         drop(power);
-        if count_down(&self.stores_left, unit_count(off, bytes.len() as u64)) {
+        if self.stores_left.count(unit_count(off, bytes.len() as u64)) {
             self.cut_as_armed();
         }
     }
@@ -416,20 +413,20 @@ fn settle_streamed(log: &mut Vec<Pending>, ids: &Range<u64>) {
 
 /// The seed's choices. One cut in eight loses all that it may and one keeps all:
 /// with many stores in flight, chance alone would never do either.
-struct Choice {
+pub(crate) struct Choice {
     rng: fastrand::Rng,
     bias: u8,
 }
 
 impl Choice {
-    fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let bias = rng.u8(..8);
         Self { rng, bias }
     }
 
     /// How many of `n` stores to keep, from none to all.
-    fn up_to(&mut self, n: usize) -> usize {
+    pub(crate) fn up_to(&mut self, n: usize) -> usize {
         match self.bias {
             0 => 0,
             1 => n,
@@ -438,11 +435,30 @@ impl Choice {
     }
 }
 
-/// Counts `n` off an armed counter; true for the call that brings it to zero.
-fn count_down(left: &AtomicU64, n: u64) -> bool {
-    let armed = |now| (now != NEVER).then(|| u64::saturating_sub(now, n));
-    let before = left.fetch_update(SeqCst, SeqCst, armed);
-    before.is_ok_and(|before| before > 0 && before <= n)
+/// Counts down to an armed moment.
+pub(crate) struct Countdown(AtomicU64);
+
+/// Nothing is armed.
+const NEVER: u64 = u64::MAX;
+
+impl Default for Countdown {
+    fn default() -> Self {
+        Self(AtomicU64::new(NEVER))
+    }
+}
+
+impl Countdown {
+    /// Begins at `left`, at least 1; `None`: never ends.
+    pub(crate) fn set(&self, left: Option<u64>) {
+        self.0.store(left.map_or(NEVER, |n| n.max(1)), SeqCst);
+    }
+
+    /// Counts `n` off; true for the call that brings it to zero.
+    pub(crate) fn count(&self, n: u64) -> bool {
+        let armed = |now| (now != NEVER).then(|| u64::saturating_sub(now, n));
+        let before = self.0.fetch_update(SeqCst, SeqCst, armed);
+        before.is_ok_and(|before| before > 0 && before <= n)
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -487,7 +503,7 @@ impl<P: Pmem> Pmem for PowerCut<P> {
     }
 
     fn fence(&self) -> Result<(), MediumError> {
-        if count_down(&self.fences_left, 1) {
+        if self.fences_left.count(1) {
             self.cut_as_armed();
         }
         let _power = self.powered()?;

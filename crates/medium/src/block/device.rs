@@ -86,6 +86,12 @@ pub enum BlockError {
         /// The operating system's error.
         error: rustix::io::Errno,
     },
+    /// A simulated power cut (see [`PowerSupply`](super::PowerSupply)).
+    #[error("{device}: the power was cut")]
+    PowerCut {
+        /// The device.
+        device: Arc<str>,
+    },
     /// A block that the device does not have.
     #[error("{device}: block {lba} is beyond the end ({blocks} blocks)")]
     OutOfRange {

@@ -34,6 +34,7 @@
 //! | [`CountingDevice`] | counts of reads, writes, blocks and flushes |
 //! | [`DelayDevice`] | the timing of a disk or an SSD |
 //! | [`FaultyDevice`] | errors, torn and misdirected writes, lost flushes |
+//! | [`PoweredDevice`] | a power cut at any moment |
 //! | [`RecordingDevice`] | a trace of every write, completion and flush |
 //!
 //! [`Replay`] turns such a trace into the images that a crash may leave.
@@ -46,6 +47,7 @@ mod faulty;
 mod file;
 mod image;
 mod memory;
+mod power;
 mod recording;
 mod replay;
 
@@ -57,5 +59,6 @@ pub use faulty::FaultyDevice;
 pub use file::{DeviceFacts, DeviceOptions, Direct, FileDevice, Io};
 pub use image::{Image, ImageDevice};
 pub use memory::MemoryDevice;
+pub use power::{BlockCutAfter, BlockCutReport, PowerSupply, PoweredDevice, TearModel};
 pub use recording::{BlockEvent, EventId, RecordingDevice};
 pub use replay::{Left, OpenWrite, Replay};
