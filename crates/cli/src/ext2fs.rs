@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::image::about;
 use crate::mount::options::Options;
+use crate::mount::power_cut::{Spec, Switch};
 use crate::mount::serve::Opened;
 use ext2::{Devices, MountOptions, Mounted};
 use medium::block::BlockDevice;
@@ -11,6 +12,7 @@ use patch::stack::{Mode, Module, Stack};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use vfs::FileSystem;
 
 /// The stack that the options ask for.
 ///
@@ -56,17 +58,29 @@ pub fn stack(
     checked.map_err(|e| Failure::new(format_args!("stack: {e}")))
 }
 
-/// Opens the image, an absolute path, for a mount.
+/// Opens the image, an absolute path, for a mount; `power` may put a switch before its
+/// devices.
 ///
 /// # Errors
-/// [`ext2::MountError`], with the path.
-pub fn open(path: &Path, stack: &Stack, options: &Options) -> Result<Opened, Failure> {
-    let devices = Devices::open(path, stack, options.read_only).map_err(|e| named(path, &e))?;
+/// [`ext2::MountError`], with the path; those of `power`.
+pub fn open<'a>(
+    path: &Path,
+    stack: &Stack,
+    options: &Options,
+    power: impl FnOnce(&mut Devices) -> Result<Option<(&'a Spec, Switch)>, Failure>,
+) -> Result<Opened, Failure> {
+    let devices = Devices::open(path, stack, options.read_only);
+    let mut devices = devices.map_err(|e| named(path, &e))?;
+    let power = power(&mut devices)?;
     let mut notes = vec![
         format!("type: ext2, mode {}", stack.mode()),
         format!("stack: {stack}"),
     ];
     notes.extend(tearing(stack, &*devices.disk));
+    if let Some((_, switch)) = &power {
+        let seed = switch.seed();
+        notes.push(format!("simulation: slower than a real mount; seed {seed}"));
+    }
     let picture = beside(path);
     notes.push(format!(
         "graph: kill -USR2 {} draws what is not durable yet as {}",
@@ -82,13 +96,17 @@ pub fn open(path: &Path, stack: &Stack, options: &Options) -> Result<Opened, Fai
     let mounted = Arc::new(mounted);
     let drawn = Arc::clone(&mounted);
     let log_path = path.to_owned();
+    let mut fs: Arc<dyn FileSystem> = mounted.file_system().clone();
+    if let Some((spec, switch)) = &power {
+        fs = switch.arm(spec, fs);
+    }
     Ok(Opened {
-        fs: mounted.file_system().clone(),
+        fs,
         source: path.display().to_string(),
         durability: None,
         about: told(stack, &mounted, &picture),
         notes,
-        switch: None,
+        switch: power.map(|(_, switch)| switch),
         close: Box::new(move || {
             let closed = mounted.close();
             closed.map_err(|e| format!("{}: {e}", log_path.display()))

@@ -9,6 +9,7 @@ use crate::mount::{daemon, facts, table};
 use crate::{ext2fs, image};
 use bpfs::format::BLOCK;
 use bpfs::{Bpfs, Mode, SuperInfo};
+use ext2::Devices;
 use medium::{Durability, EffectiveDurability, Latency, LatencyModel, MappedPmem, Pmem};
 use rustix::mount::{MountFlags, mount_remount};
 use serde_json::{Map, Value, json};
@@ -74,11 +75,12 @@ pub struct Args {
     /// End as if the power had failed: at SIGUSR1, at a fence, behind a store or in a call
     ///
     /// The image is left in a state that a power failure at that moment could have left,
-    /// chosen by the seed, and the server ends. SPEC is after=N (at the N-th fence),
-    /// after-stores=N (behind the N-th store of a word) or after-calls=N (within the N-th
-    /// call that changes the file system, or at its end, as the seed has it), seed=S,
-    /// model=words|lines, report=FILE, separated by commas; all of them are optional. The
-    /// report goes to PATH.power-cut.json unless report= says otherwise.
+    /// chosen by the seed, and the server ends. SPEC is after=N (at the N-th fence or, of
+    /// ext2, flush), after-stores=N (behind the N-th store of a word or, of ext2, block) or
+    /// after-calls=N (within the N-th call that changes the file system, or at its end, as
+    /// the seed has it), seed=S, model=M, report=FILE, separated by commas; all of them are
+    /// optional. M is words or lines (of memory), blocks or sectors (of disks: what is old
+    /// or new as one). The report goes to PATH.power-cut.json unless report= says otherwise.
     #[arg(long, value_name = "SPEC", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     simulate_power_cut: Option<Spec>,
     /// Seed of the simulated power cut
@@ -195,17 +197,23 @@ impl Args {
     }
 
     fn open_ext2(&self, options: &Options) -> Result<Opened, Failure> {
-        let simulated = self.simulate_power_cut.is_some() || self.emulate_latency.is_some();
-        if simulated || self.durability.or(options.durability).is_some() {
+        let durability = self.durability.or(options.durability);
+        if self.emulate_latency.is_some() || durability.is_some() {
             return Err(Failure::new(
-                "ext2 has no durability=, --simulate-power-cut and --emulate-latency: these are \
-                 for persistent memory",
+                "ext2 has no durability= and no --emulate-latency, which are for persistent \
+                 memory; a stack can end in 'delay(ssd) > disk'",
             ));
         }
         let path = self.image.canonicalize();
         let path = path.map_err(|e| image::about(&self.image, e))?;
         let stack = ext2fs::stack(options, self.stack.as_deref(), self.unsafe_no_flush)?;
-        ext2fs::open(&path, &stack, options)
+        let switch = |devices: &mut Devices| {
+            let spec = self.simulate_power_cut.as_ref();
+            let devices = [&mut devices.disk].into_iter().chain(&mut devices.log);
+            spec.map(|spec| Ok((spec, Switch::of_blocks(devices, &path, spec, self.seed)?)))
+                .transpose()
+        };
+        ext2fs::open(&path, &stack, options, switch)
     }
 
     fn open_bpfs(&self, options: &Options) -> Result<Opened, Failure> {
@@ -260,8 +268,8 @@ impl Args {
         let Some(spec) = &self.simulate_power_cut else {
             return Ok((bpfs(region, path, options)?, None));
         };
-        let switch = Switch::new(region, path, spec, self.seed)?;
-        let fs = bpfs(switch.region(), path, options)?;
+        let (switch, region) = Switch::of_memory(region, path, spec, self.seed)?;
+        let fs = bpfs(region, path, options)?;
         Ok((switch.arm(spec, fs), Some(switch)))
     }
 }

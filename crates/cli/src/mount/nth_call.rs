@@ -115,7 +115,8 @@ mod tests {
     #[test]
     fn only_calls_that_change_something_count() {
         let region = Box::new(MemoryPmem::new(8192));
-        let switch = Switch::new(region, Path::new("none"), &Spec::default(), Some(1)).unwrap();
+        let switch = Switch::of_memory(region, Path::new("none"), &Spec::default(), Some(1));
+        let (switch, region) = switch.unwrap();
         let model = Arc::new(ModelFs::new(ModelOptions::default()));
         let fs = NthCall::new(model, switch.clone(), 2);
         let mkdir = |name: &[u8]| fs.mkdir(&Ctx::root(), Ino::ROOT, name, 0o755).map(drop);
@@ -123,7 +124,7 @@ mod tests {
         assert_eq!(mkdir(b"a"), Err(Errno::EXIST));
         assert!(fs.getattr(&Ctx::root(), Ino::ROOT).is_ok());
         // What is stored meanwhile is no call's.
-        switch.region().store(0, &[1; 8192]);
+        region.store(0, &[1; 8192]);
         assert!(!switch.is_cut());
         assert_eq!(mkdir(b"b"), Ok(()));
         assert!(switch.is_cut());

@@ -5,8 +5,9 @@ use crate::image;
 use crate::mount::nth_call::NthCall;
 use crate::random;
 use fuse::Unmounter;
-use medium::{CutAfter, CutReport, PersistModel, Pmem, PowerCut};
-use serde::Serialize;
+use medium::block::{BlockCutAfter, BlockDevice, PowerSupply, TearModel};
+use medium::{CutAfter, PersistModel, Pmem, PowerCut};
+use serde_json::{Value, json};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,8 +23,8 @@ pub struct Spec {
     after: Option<After>,
     /// `seed=`: chooses the state that is left.
     seed: Option<u64>,
-    /// `model=`: words or lines.
-    model: PersistModel,
+    /// `model=`: what may be left of what was being stored.
+    model: Option<Model>,
     /// `report=`: where the report goes; otherwise beside the image.
     report: Option<PathBuf>,
 }
@@ -31,16 +32,40 @@ pub struct Spec {
 /// What is counted towards the cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
-    /// `after=` this many fences, `after-stores=` this many stores.
-    Medium(CutAfter),
+    /// `after=` this many fences, or flushes of a block device.
+    Barriers(u64),
+    /// `after-stores=` this many stores of a word, or of a block.
+    Stores(u64),
     /// `after-calls=` this many calls that change something.
     Calls(u64),
+}
+
+/// The models of both kinds of media.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Model {
+    Memory(PersistModel),
+    Blocks(TearModel),
+}
+
+impl std::str::FromStr for Model {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "blocks" => Ok(Self::Blocks(TearModel::Blocks)),
+            "sectors" => Ok(Self::Blocks(TearModel::Sectors)),
+            _ => text
+                .parse()
+                .map(Self::Memory)
+                .map_err(|_| format!("'{text}' is not one of words, lines, blocks, sectors")),
+        }
+    }
 }
 
 impl std::str::FromStr for Spec {
     type Err = String;
 
-    /// `after=N,seed=S,model=words|lines,report=FILE`, all of them optional;
+    /// `after=N,seed=S,model=MODEL,report=FILE`, all of them optional;
     /// `after-stores=N` or `after-calls=N` in the place of `after=N`.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut spec = Self::default();
@@ -59,11 +84,11 @@ impl std::str::FromStr for Spec {
                 return Err(format!("'{word}': the cut has its moment already"));
             }
             match name {
-                "after" => spec.after = Some(After::Medium(CutAfter::Fences(nth()?))),
-                "after-stores" => spec.after = Some(After::Medium(CutAfter::Stores(nth()?))),
+                "after" => spec.after = Some(After::Barriers(nth()?)),
+                "after-stores" => spec.after = Some(After::Stores(nth()?)),
                 "after-calls" => spec.after = Some(After::Calls(nth()?)),
                 "seed" => spec.seed = Some(number()?),
-                "model" => spec.model = value.parse().map_err(|e| format!("'{word}': {e}"))?,
+                "model" => spec.model = Some(value.parse().map_err(|e| format!("'{word}': {e}"))?),
                 "report" if !value.is_empty() => spec.report = Some(value.into()),
                 _ => {
                     return Err(format!(
@@ -77,37 +102,122 @@ impl std::str::FromStr for Spec {
     }
 }
 
-/// A region whose power can be cut, and how.
+/// A medium whose power can be cut, and how.
 #[derive(Clone)]
 pub struct Switch {
-    region: Arc<PowerCut<Box<dyn Pmem>>>,
+    medium: Medium,
     seed: u64,
-    model: PersistModel,
     report: PathBuf,
 }
 
-/// The report as it is written to its file.
-#[derive(Serialize)]
-struct Report {
-    seed: u64,
-    model: String,
-    lines_in_flight: u64,
-    stores_in_flight: u64,
-    stores_lost: u64,
+/// What hangs on the switch, with the model of what a cut leaves.
+#[derive(Clone)]
+enum Medium {
+    Memory(Arc<PowerCut<Box<dyn Pmem>>>, PersistModel),
+    Blocks(Arc<PowerSupply>, TearModel),
+}
+
+/// A cut as it is told, and as it is written to the report.
+type Told = (String, Value);
+
+impl Medium {
+    fn arm(&self, after: After, seed: u64) {
+        match self {
+            Self::Memory(region, model) => {
+                let when = match after {
+                    After::Barriers(n) => CutAfter::Fences(n),
+                    After::Stores(n) | After::Calls(n) => CutAfter::Stores(n),
+                };
+                region.cut_after(when, seed, *model);
+            }
+            Self::Blocks(supply, model) => {
+                let when = match after {
+                    After::Barriers(n) => BlockCutAfter::Flushes(n),
+                    After::Stores(n) | After::Calls(n) => BlockCutAfter::Writes(n),
+                };
+                supply.cut_after(when, seed, *model);
+            }
+        }
+    }
+
+    /// What the cut did, if there was one.
+    fn outcome(&self) -> Option<Result<Told, Failure>> {
+        let failed =
+            |e: &dyn std::fmt::Display| Failure::new(format_args!("the power cut failed: {e}"));
+        match self {
+            Self::Memory(region, _) => region.outcome().map(|cut| {
+                let cut = cut.map_err(|e| failed(&e))?;
+                let report = json!({
+                    "seed": cut.seed,
+                    "model": cut.model.to_string(),
+                    "lines_in_flight": cut.lines,
+                    "stores_in_flight": cut.stores,
+                    "stores_lost": cut.lost,
+                });
+                Ok((cut.to_string(), report))
+            }),
+            Self::Blocks(supply, _) => supply.outcome().map(|cut| {
+                let cut = cut.map_err(|e| failed(&e))?;
+                let report = json!({
+                    "seed": cut.seed,
+                    "model": cut.model.to_string(),
+                    "blocks_in_flight": cut.blocks,
+                    "writes_in_flight": cut.writes,
+                    "writes_lost": cut.lost,
+                });
+                Ok((cut.to_string(), report))
+            }),
+        }
+    }
 }
 
 impl Switch {
-    /// Puts a switch in front of `region`, which is mapped from `image`. `seed` is for
-    /// when `spec` has none.
+    /// Puts a switch in front of `region`, which is mapped from `image`, and returns what
+    /// to use in its place. `seed` is for when `spec` has none.
     ///
     /// # Errors
-    /// If no random seed is to be had, or the report could not be written.
-    pub fn new(
+    /// If the model is none of memory, no random seed is to be had, or the report could
+    /// not be written.
+    pub fn of_memory(
         region: Box<dyn Pmem>,
         image: &Path,
         spec: &Spec,
         seed: Option<u64>,
+    ) -> Result<(Self, Arc<PowerCut<Box<dyn Pmem>>>), Failure> {
+        let model = match spec.model {
+            None => PersistModel::default(),
+            Some(Model::Memory(model)) => model,
+            Some(Model::Blocks(model)) => return Err(wrong_model(model, "words and lines")),
+        };
+        let region = Arc::new(PowerCut::new(region));
+        let medium = Medium::Memory(region.clone(), model);
+        Ok((Self::new(medium, image, spec, seed)?, region))
+    }
+
+    /// Puts a switch in front of `devices`, of which the first is `image`, and has each
+    /// replaced by what to use in its place. Otherwise as [`of_memory`](Self::of_memory).
+    ///
+    /// # Errors
+    /// As of `of_memory`, with the models of block devices.
+    pub fn of_blocks<'a>(
+        devices: impl IntoIterator<Item = &'a mut Arc<dyn BlockDevice>>,
+        image: &Path,
+        spec: &Spec,
+        seed: Option<u64>,
     ) -> Result<Self, Failure> {
+        let model = match spec.model {
+            None => TearModel::default(),
+            Some(Model::Blocks(model)) => model,
+            Some(Model::Memory(model)) => return Err(wrong_model(model, "blocks and sectors")),
+        };
+        let supply = Arc::new(PowerSupply::default());
+        for device in devices {
+            *device = Arc::new(supply.plug(device.clone()));
+        }
+        Self::new(Medium::Blocks(supply, model), image, spec, seed)
+    }
+
+    fn new(medium: Medium, image: &Path, spec: &Spec, seed: Option<u64>) -> Result<Self, Failure> {
         let beside = || {
             let mut name = image.as_os_str().to_owned();
             name.push(".power-cut.json");
@@ -116,11 +226,9 @@ impl Switch {
         let seed = spec.seed.or(seed).map_or_else(random::seed, Ok)?;
         let report = spec.report.clone().unwrap_or_else(beside);
         let report = writable(&report).map_err(|e| image::about(&report, e))?;
-        let region = Arc::new(PowerCut::new(region));
         Ok(Self {
-            region,
+            medium,
             seed,
-            model: spec.model,
             report,
         })
     }
@@ -136,11 +244,11 @@ impl Switch {
     pub fn arm(&self, spec: &Spec, fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
         match spec.after {
             None => fs,
-            Some(After::Medium(when)) => {
-                self.region.cut_after(when, self.seed, self.model);
+            Some(After::Calls(nth)) => Arc::new(NthCall::new(fs, self.clone(), nth)),
+            Some(after) => {
+                self.medium.arm(after, self.seed);
                 fs
             }
-            Some(After::Calls(nth)) => Arc::new(NthCall::new(fs, self.clone(), nth)),
         }
     }
 
@@ -149,29 +257,30 @@ impl Switch {
     pub fn arm_call(&self) {
         let mut rng = fastrand::Rng::with_seed(self.seed);
         let most = 1 << rng.u32(..10);
-        let stores = CutAfter::Stores(rng.u64(1..=most));
-        self.region.cut_after(stores, self.seed, self.model);
+        let stores = After::Stores(rng.u64(1..=most));
+        self.medium.arm(stores, self.seed);
     }
 
     /// Takes back [`arm_call`](Self::arm_call).
     pub fn disarm(&self) {
-        self.region.disarm();
-    }
-
-    /// The region to use.
-    pub fn region(&self) -> Arc<PowerCut<Box<dyn Pmem>>> {
-        Arc::clone(&self.region)
+        match &self.medium {
+            Medium::Memory(region, _) => region.disarm(),
+            Medium::Blocks(supply, _) => supply.disarm(),
+        }
     }
 
     /// Cuts the power now. [`watch`](Self::watch) does the rest.
     pub fn cut(&self) {
         // The outcome, failure included, is found by the watch.
-        let _ = self.region.cut(self.seed, self.model);
+        match &self.medium {
+            Medium::Memory(region, model) => drop(region.cut(self.seed, *model)),
+            Medium::Blocks(supply, model) => drop(supply.cut(self.seed, *model)),
+        }
     }
 
     /// Whether the power is gone.
     pub fn is_cut(&self) -> bool {
-        self.region.outcome().is_some()
+        self.medium.outcome().is_some()
     }
 
     /// Waits in the background for the power to go, by whatever cause; then reports,
@@ -179,14 +288,12 @@ impl Switch {
     pub fn watch(self, unmounter: Unmounter) {
         thread::spawn(move || {
             let outcome = loop {
-                match self.region.outcome() {
+                match self.medium.outcome() {
                     Some(outcome) => break outcome,
                     None => thread::sleep(Duration::from_millis(1)),
                 }
             };
-            let ended = outcome
-                .map_err(|e| Failure::new(format_args!("the power cut failed: {e}")))
-                .and_then(|cut| self.tell(&cut));
+            let ended = outcome.and_then(|(line, report)| self.tell(&line, &report));
             if let Err(e) = unmounter.detach() {
                 tracing::error!("{e}");
             }
@@ -200,20 +307,19 @@ impl Switch {
         });
     }
 
-    fn tell(&self, cut: &CutReport) -> Result<(), Failure> {
-        let report = Report {
-            seed: cut.seed,
-            model: cut.model.to_string(),
-            lines_in_flight: cut.lines,
-            stores_in_flight: cut.stores,
-            stores_lost: cut.lost,
-        };
-        crate::output::print(format!("{cut}\n"))?;
-        let mut json = serde_json::to_vec_pretty(&report).map_err(Failure::new)?;
+    fn tell(&self, line: &str, report: &Value) -> Result<(), Failure> {
+        crate::output::print(format!("{line}\n"))?;
+        let mut json = serde_json::to_vec_pretty(report).map_err(Failure::new)?;
         json.push(b'\n');
         std::fs::write(&self.report, json)
             .map_err(|e| Failure::new(format_args!("{}: {e}", self.report.display())))
     }
+}
+
+fn wrong_model(model: impl std::fmt::Display, known: &str) -> Failure {
+    Failure::new(format_args!(
+        "--simulate-power-cut: the models of this medium are {known}, not {model}"
+    ))
 }
 
 /// The absolute name of a file that can be written; one that is not there is not left
@@ -238,14 +344,14 @@ mod tests {
         assert_eq!("".parse(), Ok(Spec::default()));
         let full = "after=9,seed=18446744073709551615,model=lines,report=/tmp/x";
         let spec = Spec {
-            after: Some(After::Medium(CutAfter::Fences(9))),
+            after: Some(After::Barriers(9)),
             seed: Some(u64::MAX),
-            model: PersistModel::Lines,
+            model: Some(Model::Memory(PersistModel::Lines)),
             report: Some("/tmp/x".into()),
         };
         assert_eq!(full.parse(), Ok(spec));
         let after = |text: &str| text.parse::<Spec>().unwrap().after.unwrap();
-        assert_eq!(after("after-stores=9"), After::Medium(CutAfter::Stores(9)));
+        assert_eq!(after("after-stores=9"), After::Stores(9));
         assert_eq!(after("after-calls=9"), After::Calls(9));
         for wrong in [
             "when=3",
