@@ -4,6 +4,7 @@
 
 mod command_line;
 mod data;
+mod ext2_power_cut;
 mod fixture;
 mod names;
 mod power_cut;
