@@ -11,7 +11,9 @@ use crate::format::{Compat, Incompat, JOURNAL_INO};
 use crate::{Error, Ext2, Options, log};
 use lfs::{Universal, UniversalOptions};
 use medium::OpenError;
-use medium::block::{BlockDevice, BlockError, DeviceOptions, FileDevice, Geometry, Lba};
+use medium::block::{
+    BlockDevice, BlockError, DelayDevice, DeviceOptions, FileDevice, Geometry, Lba,
+};
 use patch::journal::{self, JournalError, Place};
 use patch::stack::{JournalModule, Log, Module, Stack};
 use patch::{Async, Cache, Journal, JournalOptions, Store, Trace, Volume};
@@ -88,12 +90,19 @@ impl Devices {
             ..stack.disk
         };
         let block_bytes = block_bytes(path, &options)?;
-        let disk = Arc::new(FileDevice::open(path, block_bytes, &options)?);
+        let open = |path: &Path| -> Result<Arc<dyn BlockDevice>, MountError> {
+            let device = FileDevice::open(path, block_bytes, &options)?;
+            Ok(match stack.delay {
+                None => Arc::new(device),
+                Some(delay) => Arc::new(DelayDevice::new(device, delay.model())),
+            })
+        };
+        let disk = open(path)?;
         let log: Option<Arc<dyn BlockDevice>> = match &stack.module {
             Module::Journal(JournalModule {
                 log: Log::External(path),
                 ..
-            }) => Some(Arc::new(FileDevice::open(path, block_bytes, &options)?)),
+            }) => Some(open(path)?),
             _ => None,
         };
         Ok(Self { disk, log })

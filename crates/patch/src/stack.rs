@@ -13,6 +13,7 @@
 //! | `async` | drops the order | |
 //! | `journal` | makes it an order of transactions | `metadata`, `ordered` or `full`; `internal` or `external=PATH`; `commit=TIME` |
 //! | `cache` | obeys the order when it writes | `SIZE`; `dirty=SIZE`; `wave=BLOCKS`; `interval=TIME` or `interval=never`; `durable=auto`, `flush`, `fua` or `unsafe`; `optimise=none`, `hard`, `overlap` or `both` |
+//! | `delay` | makes the device as slow as another | `disk` or `ssd` |
 //! | `disk` | the file or device that is mounted | `io=auto`, `uring` or `pwrite`; `direct=auto`, `on` or `off`; `unsafe-no-flush` |
 //!
 //! With neither `async` nor `journal` the format's own order is what reaches the device:
@@ -22,7 +23,7 @@ mod text;
 
 use crate::optimise::Optimised;
 use crate::{CacheOptions, Durable, Optimise, journal};
-use medium::block::{DeviceOptions, Direct, Io};
+use medium::block::{DelayModel, DeviceOptions, Direct, Io};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -109,8 +110,29 @@ pub struct Stack {
     pub module: Module,
     /// The cache.
     pub cache: CacheModule,
+    /// What the device is slowed down to.
+    pub delay: Option<Delay>,
     /// The device.
     pub disk: DeviceOptions,
+}
+
+/// `delay(...)`: the device that the one beneath is made as slow as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delay {
+    /// A disk of a notebook: [`DelayModel::TRAVELSTAR_7K320`].
+    Disk,
+    /// An SSD for consumers: [`DelayModel::SAMSUNG_970_EVO`].
+    Ssd,
+}
+
+impl Delay {
+    /// The times.
+    pub fn model(self) -> DelayModel {
+        match self {
+            Self::Disk => DelayModel::TRAVELSTAR_7K320,
+            Self::Ssd => DelayModel::SAMSUNG_970_EVO,
+        }
+    }
 }
 
 /// What stands between a format and the cache.
@@ -228,6 +250,7 @@ impl Stack {
                 Mode::Journal => journal(journal::Mode::Full),
             },
             cache: CacheModule::default(),
+            delay: None,
             disk: DeviceOptions::default(),
         }
     }
@@ -265,6 +288,7 @@ const OPTIMISE: &[(&str, Optimised)] = &[
     ("overlap", Optimised::Overlap),
     ("both", Optimised::Both),
 ];
+const DELAY: &[(&str, Delay)] = &[("disk", Delay::Disk), ("ssd", Delay::Ssd)];
 const IO: &[(&str, Io)] = &[
     ("auto", Io::Auto),
     ("uring", Io::Uring),
@@ -296,6 +320,13 @@ impl FromStr for Stack {
 
     fn from_str(text: &str) -> Result<Self, StackError> {
         let terms = text::terms(text)?;
+        let (delay, terms) = match terms.as_slice() {
+            [above @ .., delay, disk] if delay.name == "delay" => (
+                Some(delay_module(delay)?),
+                [above, std::slice::from_ref(disk)].concat(),
+            ),
+            terms => (None, terms.to_vec()),
+        };
         let [uhfs, format, modules @ .., cache, disk] = terms.as_slice() else {
             return Err(shape());
         };
@@ -315,6 +346,7 @@ impl FromStr for Stack {
             trace,
             module,
             cache: cache_module(&cache.args)?,
+            delay,
             disk: disk_module(&disk.args)?,
         })
     }
@@ -323,7 +355,8 @@ impl FromStr for Stack {
 fn shape() -> StackError {
     StackError::new(
         "a stack reads 'uhfs > FORMAT > cache(...) > disk(...)'; before the cache there may \
-         be trace, then async or journal(...); with neither of these it is soft updates",
+         be trace, then async or journal(...); with neither of these it is soft updates; \
+         before the disk there may be delay(disk) or delay(ssd)",
     )
 }
 
@@ -426,6 +459,13 @@ fn cache_module(args: &[Arg]) -> Result<CacheModule, StackError> {
     Ok(module)
 }
 
+fn delay_module(term: &Term) -> Result<Delay, StackError> {
+    match term.args.as_slice() {
+        [arg] if arg.key.is_none() => choose(&arg.value, DELAY).map_err(about("delay")),
+        _ => Err(StackError::new("delay: needs one of disk, ssd")),
+    }
+}
+
 fn disk_module(args: &[Arg]) -> Result<DeviceOptions, StackError> {
     let mut options = DeviceOptions::default();
     for arg in args {
@@ -458,6 +498,10 @@ impl fmt::Display for Stack {
             Module::Journal(journal) => write!(f, "{journal} > ")?,
         }
         write!(f, "{} > ", self.cache)?;
+        if let Some(delay) = &self.delay {
+            show(f, "delay", &[name_of(delay, DELAY).into()])?;
+            f.write_str(" > ")?;
+        }
         show(f, "disk", &disk_args(&self.disk))
     }
 }

@@ -65,8 +65,9 @@ pub struct Args {
     /// (logs every change), then async (drops the order of changes) or journal(metadata,
     /// ordered or full; internal or external=PATH; commit=TIME); with neither it is soft
     /// updates. cache has SIZE, dirty=SIZE, wave=BLOCKS, interval=TIME or never,
-    /// durable=auto, flush, fua or unsafe, optimise=none, hard, overlap or both. disk has
-    /// io=auto, uring or pwrite, direct=auto, on or off, and unsafe-no-flush.
+    /// durable=auto, flush, fua or unsafe, optimise=none, hard, overlap or both.
+    /// delay(disk) or delay(ssd) before the disk makes it as slow as one. disk has io=auto,
+    /// uring or pwrite, direct=auto, on or off, and unsafe-no-flush.
     #[arg(long, value_name = "STACK")]
     stack: Option<String>,
     /// Use an ext2 image also where flushing does not work: a crash can leave anything

@@ -77,10 +77,10 @@ impl DelayModel {
         cache_bytes: 16 << 20,
     });
 
-    /// Samsung SSD 970 EVO 500GB, from its data sheet: random 4 KiB at queue depth 1
+    /// Samsung SSD 970 EVO 500GB, from figures that its maker gave to reviewers: random 4 KiB at queue depth 1
     /// (15,000 and 50,000 per second) and at 32 or more (370,000 and 450,000), writes to
-    /// flash without its SLC buffer (600 MB/s). The data sheet says nothing of flushes
-    /// and of how much data is volatile: 1 ms and 64 MiB are assumptions.
+    /// flash without its SLC buffer (600 MB/s). They say nothing of flushes and
+    /// of how much data is volatile: 1 ms and 64 MiB are assumptions.
     pub const SAMSUNG_970_EVO: Self = Self::Ssd(SsdModel {
         read: Duration::from_nanos(66_667),
         write: Duration::from_nanos(20_000),

@@ -24,7 +24,7 @@ fn the_usual_stacks() {
 fn options_have_units() {
     let stack: Stack = "uhfs>ext2>journal(full,external=\"/log \\\"1\\\"\",commit=100ms) > \
          cache(64M, dirty=16M, wave=8, interval=never, durable=flush, optimise=hard) > \
-         disk(io=pwrite, direct=off, unsafe-no-flush)"
+         delay(ssd) > disk(io=pwrite, direct=off, unsafe-no-flush)"
         .parse()
         .unwrap();
     let Module::Journal(journal) = &stack.module else {
@@ -37,6 +37,7 @@ fn options_have_units() {
     assert_eq!((options.wave, options.interval), (8, None));
     assert_eq!(options.durable, Durable::Flush);
     assert!(options.optimise.hard && !options.optimise.overlap_merge);
+    assert_eq!(stack.delay, Some(Delay::Ssd));
     assert_eq!(stack.disk.io, Io::Pwrite);
     assert!(stack.disk.unsafe_no_flush);
     let again: Stack = stack.to_string().parse().unwrap();
@@ -50,6 +51,8 @@ fn errors_say_what_is_known() {
         ("", "the name of a module is missing"),
         ("ext2 > cache > disk", "uhfs > FORMAT"),
         ("uhfs > ext2 > disk > cache", "uhfs > FORMAT"),
+        ("uhfs > ext2 > cache > delay > disk", "one of disk, ssd"),
+        ("uhfs > ext2 > cache > delay(tape) > disk", "disk, ssd"),
         ("uhfs > ext2 > log > cache > disk", "trace, async, journal"),
         (
             "uhfs > ext2 > journal(half) > cache > disk",
@@ -129,9 +132,10 @@ proptest! {
         cache in caches(),
         (io, direct, unsafe_no_flush) in (some(IO), some(DIRECT), any::<bool>()),
         trace in any::<bool>(),
+        delay in proptest::option::of(some(DELAY)),
     ) {
         let disk = DeviceOptions { io, direct, unsafe_no_flush, ..DeviceOptions::default() };
-        let stack = Stack { format: "ext2".into(), trace, module, cache, disk };
+        let stack = Stack { format: "ext2".into(), trace, module, cache, delay, disk };
         prop_assert_eq!(stack.to_string().parse(), Ok(stack));
     }
 
