@@ -110,10 +110,13 @@ pub struct Switch {
     report: PathBuf,
 }
 
+/// Memory that hangs on a switch.
+pub type Region = Arc<PowerCut<Box<dyn Pmem>>>;
+
 /// What hangs on the switch, with the model of what a cut leaves.
 #[derive(Clone)]
 enum Medium {
-    Memory(Arc<PowerCut<Box<dyn Pmem>>>, PersistModel),
+    Memory(Region, PersistModel),
     Blocks(Arc<PowerSupply>, TearModel),
 }
 
@@ -183,7 +186,7 @@ impl Switch {
         image: &Path,
         spec: &Spec,
         seed: Option<u64>,
-    ) -> Result<(Self, Arc<PowerCut<Box<dyn Pmem>>>), Failure> {
+    ) -> Result<(Self, Region), Failure> {
         let model = match spec.model {
             None => PersistModel::default(),
             Some(Model::Memory(model)) => model,
