@@ -19,7 +19,9 @@ pub enum Error {
     #[error("{0}; run fsck for a full report")]
     Corrupt(String),
     /// Who does not know these must not write to the image. Names, separated by commas.
-    #[error("the image can only be read, because of features that this program does not know: {0}")]
+    #[error(
+        "the image can only be read, because of features that this program does not know: {0}; mount it with -o ro"
+    )]
     OnlyReadable(String),
     /// There is a journal with changes that are not in place yet.
     #[error("the image's journal must be replayed first: run e2fsck on it")]

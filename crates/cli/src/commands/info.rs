@@ -230,10 +230,6 @@ fn text(info: &Info<'_>) -> String {
 
 fn mounted_text(info: &Mounted<'_>, holder: Option<&Holder>) -> String {
     let by = holder.map_or_else(|| "a process that is not visible".into(), Holder::to_string);
-    let durability = match info.durability {
-        Some(durability) => format!("in force is {durability}: {}", durability.describe()),
-        None => "the mount does not tell which is in force".into(),
-    };
     let mut lines = vec![("path", info.path.display().to_string())];
     for name in ["type", "mode", "stack", "graph"] {
         let told = info.told.get(name).and_then(Value::as_str);
@@ -244,8 +240,15 @@ fn mounted_text(info: &Mounted<'_>, holder: Option<&Holder>) -> String {
     lines.extend([
         ("mounted on", info.mounted_on.display().to_string()),
         ("served by", by),
-        ("durability", durability),
     ]);
+    // There are such levels for persistent memory only.
+    if info.told.get("type").is_none_or(|t| t == "bpfs") {
+        let told = match info.durability {
+            Some(durability) => format!("in force is {durability}: {}", durability.describe()),
+            None => "the mount does not tell which is in force".into(),
+        };
+        lines.push(("durability", told));
+    }
     table_of(lines)
 }
 

@@ -80,7 +80,7 @@ impl Args {
             self.refuse_to_resize()?;
         }
         let made = match self.size {
-            Some(bytes) => self.make(bytes),
+            Some(bytes) => self.make(bytes, ext2),
             None if there => Ok(()),
             None => Err(image::about(path, "not there; --size makes it")),
         };
@@ -93,8 +93,9 @@ impl Args {
     }
 
     /// Makes the file, or makes it empty and of the right size.
-    fn make(&self, bytes: u64) -> Result<(), Failure> {
-        if bytes < MIN_BLOCKS * BLOCK {
+    fn make(&self, bytes: u64, ext2: bool) -> Result<(), Failure> {
+        // The least of ext2 depends on its other options.
+        if !ext2 && bytes < MIN_BLOCKS * BLOCK {
             let least = size::display(MIN_BLOCKS * BLOCK);
             let why = format_args!("a file system needs at least {least}");
             return Err(image::about(&self.path, why));

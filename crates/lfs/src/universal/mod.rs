@@ -250,10 +250,7 @@ impl<L: LowLevel> Universal<L> {
             None => Vec::new(),
         };
         let result = self.low.store().sync(&recent).map_err(LowError::from);
-        result.map_err(|e| match report(&e) {
-            Errno::ROFS => Errno::IO,
-            errno => errno,
-        })
+        result.map_err(|e| not_stored(report(&e)))
     }
 
     /// Moves the access time of what was just read, if the policy says so.
@@ -309,6 +306,15 @@ fn report(error: &LowError) -> Errno {
         tracing::error!("{error}");
     }
     error.errno()
+}
+
+/// What whoever asked for durability hears of a file system that has become read-only: that
+/// something is not stored.
+fn not_stored(errno: Errno) -> Errno {
+    match errno {
+        Errno::ROFS => Errno::IO,
+        errno => errno,
+    }
 }
 
 /// These patches first, for this reason.
@@ -538,12 +544,12 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         if self.options.read_only {
             return Ok(());
         }
-        self.change(self.low.cost(0), |op| Ok(self.low.settle(op)?))?;
-        let result = self.low.store().sync_all().map_err(LowError::from);
-        result.map_err(|e| match report(&e) {
-            Errno::ROFS => Errno::IO,
-            errno => errno,
-        })
+        self.change(self.low.cost(0), |op| Ok(self.low.settle(op)?))
+            .and_then(|()| {
+                let synced = self.low.store().sync_all().map_err(LowError::from);
+                synced.map_err(|e| report(&e))
+            })
+            .map_err(not_stored)
     }
 
     fn statfs(&self) -> Result<StatFs> {
