@@ -5,6 +5,7 @@ use crate::image::about;
 use crate::mount::options::Options;
 use crate::mount::serve::Opened;
 use ext2::{Devices, MountOptions, Mounted};
+use fuse::Fact;
 use medium::block::BlockDevice;
 use patch::draw::Drawing;
 use patch::stack::{Mode, Module, Stack};
@@ -80,13 +81,16 @@ pub fn open(path: &Path, stack: &Stack, options: &Options) -> Result<Opened, Fai
     };
     let mounted = ext2::mount(stack, devices, &mount).map_err(|e| named(path, &e))?;
     let mounted = Arc::new(mounted);
-    let drawn = Arc::clone(&mounted);
+    let (drawn, counted) = (Arc::clone(&mounted), Arc::clone(&mounted));
     let log_path = path.to_owned();
     Ok(Opened {
         fs: mounted.file_system().clone(),
         source: path.display().to_string(),
         durability: None,
         about: told(stack, &mounted, &picture),
+        stats: Some(Fact::new(move || {
+            json!(counted.cache().stats()).to_string()
+        })),
         notes,
         switch: None,
         close: Box::new(move || {

@@ -237,6 +237,7 @@ impl Args {
         Ok(Opened {
             close: synced(&fs),
             draw: None,
+            stats: None,
             fs,
             source: path.display().to_string(),
             durability: Some(effective),
@@ -335,6 +336,7 @@ fn model(options: &Options) -> Opened {
     Opened {
         close: synced(&fs),
         draw: None,
+        stats: None,
         fs,
         source: "none".into(),
         durability: None,
