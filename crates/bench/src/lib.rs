@@ -20,6 +20,9 @@
 //!   "patch_memory_bytes", "data_bytes", ..}`; and [`patches::scale`], time per operation
 //!   with ever more dirty blocks. Rows
 //!   `{"dirty_blocks", "create_ns", "merge_ns", "write_ns"}`.
+//! - [`fs`]: ext2 in every mode beside the kernel's file systems on the same devices,
+//!   Figure 2.11. Rows
+//!   `{"target", "backing", "workload", "seconds", "cpu_seconds", "writes", "flushes", ..}`.
 //! - [`report`]: all of them into a folder, as JSON, text, Markdown and SVG:
 //!   `run_all(&Path, &Options, progress)`.
 //!
@@ -32,6 +35,7 @@ mod detached;
 pub mod devices;
 mod engine;
 mod error;
+pub mod fs;
 mod images;
 pub mod machine;
 mod matrix;

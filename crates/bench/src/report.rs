@@ -29,16 +29,20 @@ pub struct Options {
     pub patches_scale: patches::scale::Options,
     /// Workloads on mounts; `None` where FUSE is not to be had.
     pub mounted: Option<mounted::Options>,
+    /// Ext2 beside the kernel's file systems; `None` for all but root, or without FUSE.
+    pub fs: Option<crate::fs::Options>,
 }
 
 impl Default for Options {
     /// Everything that this user may run: ext4 for root, mounts where `/dev/fuse` is.
     fn default() -> Self {
         let mounted = mounted::Options::default();
+        let root = rustix::process::geteuid().is_root();
+        let with_fuse = Path::new("/dev/fuse").exists();
         Self {
             bytes: bytes::Options::default(),
             micro: micro::Options {
-                with_ext4: rustix::process::geteuid().is_root(),
+                with_ext4: root,
                 ..micro::Options::default()
             },
             scaling: scaling::Options::default(),
@@ -48,7 +52,8 @@ impl Default for Options {
             },
             patches: patches::Options::default(),
             patches_scale: patches::scale::Options::default(),
-            mounted: Path::new("/dev/fuse").exists().then_some(mounted),
+            mounted: with_fuse.then_some(mounted),
+            fs: (root && with_fuse).then(crate::fs::Options::default),
         }
     }
 }
@@ -83,6 +88,10 @@ pub fn run_all(out_dir: &Path, options: &Options, progress: &mut dyn FnMut(&str)
     if let Some(options) = &options.mounted {
         progress("workloads on mounts");
         folder.mounted(&mounted::run(options)?)?;
+    }
+    if let Some(options) = &options.fs {
+        let tell = &mut |next: &str| progress(&format!("ext2 and the kernel's: {next}"));
+        folder.ext2(&crate::fs::run(options, tell)?)?;
     }
     Ok(())
 }
@@ -159,6 +168,18 @@ impl Folder<'_> {
             "Workloads on mounts",
             &notes,
             &placements.map(|cpus| report.grid(cpus)),
+        )
+    }
+
+    fn ext2(&mut self, report: &crate::fs::Report) -> Result<()> {
+        self.both("fs", report)?;
+        self.write("fs.svg", &report.chart().svg())?;
+        let notes = format!("{} {}", report.notes.join(" "), crate::fs::NOTES);
+        let notes = with_goals(notes, &report.goals());
+        self.section(
+            "Ext2 beside the kernel's file systems",
+            &notes,
+            &report.grids(),
         )
     }
 
@@ -299,6 +320,7 @@ mod tests {
                 patches: 100,
             },
             mounted: None,
+            fs: None,
         };
         let mut steps = 0;
         run_all(&out.path().join("new"), &options, &mut |_| steps += 1).unwrap();

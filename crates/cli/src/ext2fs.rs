@@ -6,6 +6,7 @@ use crate::mount::options::Options;
 use crate::mount::power_cut::{Spec, Switch};
 use crate::mount::serve::Opened;
 use ext2::{Devices, MountOptions, Mounted};
+use fuse::Fact;
 use medium::block::BlockDevice;
 use patch::draw::Drawing;
 use patch::stack::{Mode, Module, Stack};
@@ -94,7 +95,7 @@ pub fn open<'a>(
     };
     let mounted = ext2::mount(stack, devices, &mount).map_err(|e| named(path, &e))?;
     let mounted = Arc::new(mounted);
-    let drawn = Arc::clone(&mounted);
+    let (drawn, counted) = (Arc::clone(&mounted), Arc::clone(&mounted));
     let log_path = path.to_owned();
     let mut fs: Arc<dyn FileSystem> = mounted.file_system().clone();
     if let Some((spec, switch)) = &power {
@@ -105,6 +106,9 @@ pub fn open<'a>(
         source: path.display().to_string(),
         durability: None,
         about: told(stack, &mounted, &picture),
+        stats: Some(Fact::new(move || {
+            json!(counted.cache().stats()).to_string()
+        })),
         notes,
         switch: power.map(|(_, switch)| switch),
         close: Box::new(move || {

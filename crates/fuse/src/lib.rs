@@ -18,5 +18,5 @@ mod ops;
 mod transport;
 
 pub use error::Error;
-pub use mount::{Mount, MountOptions, Unmounter};
-pub use ops::SYNC_XATTR;
+pub use mount::{Fact, Mount, MountOptions, Unmounter};
+pub use ops::{STATS_XATTR, SYNC_XATTR};

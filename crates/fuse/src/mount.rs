@@ -11,11 +11,39 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
-use std::{fs, io, thread};
+use std::{fmt, fs, io, thread};
 use vfs::FileSystem;
 
 /// The type that mounts have in `/proc/mounts`, after `fuse.`.
 const SUBTYPE: &str = "selvedge";
+
+/// What a mount tells about itself, computed whenever somebody asks.
+#[derive(Clone)]
+pub struct Fact(Arc<dyn Fn() -> String + Send + Sync>);
+
+impl Fact {
+    /// What `tell` says at that moment. Called from the threads that serve requests.
+    pub fn new(tell: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+
+    pub(crate) fn tell(&self) -> String {
+        (self.0)()
+    }
+}
+
+impl From<String> for Fact {
+    /// What does not change.
+    fn from(text: String) -> Self {
+        Self::new(move || text.clone())
+    }
+}
+
+impl fmt::Debug for Fact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fact")
+    }
+}
 
 /// How to mount.
 #[derive(Debug, Clone, Default)]
@@ -36,7 +64,7 @@ pub struct MountOptions {
     pub noatime: bool,
     /// What the root tells about the mount: names and values of extended attributes. They
     /// are in no list, so that nothing copies them.
-    pub facts: Vec<(&'static str, String)>,
+    pub facts: Vec<(&'static str, Fact)>,
     /// Threads that serve requests; `None` for one per CPU, at most 8.
     pub threads: Option<usize>,
 }

@@ -12,6 +12,7 @@
 //! 3. It keeps no open-file state with us: an inode lives from the reply that showed it
 //!    until the kernel forgets it, open or not, named or not.
 
+use crate::mount::Fact;
 use std::sync::Arc;
 use vfs::perm::perm_after_write;
 use vfs::{
@@ -27,10 +28,14 @@ const S_IXGRP: u32 = 0o0010;
 /// kernel does not pass `sync` and `syncfs` on. Nothing is stored under this name.
 pub const SYNC_XATTR: &str = "selvedge.sync";
 
+/// The root's extended attribute that tells what the mount has done so far, as JSON,
+/// where it counts that.
+pub const STATS_XATTR: &str = "selvedge.stats";
+
 /// A file system as the kernel addresses it.
 pub(crate) struct Ops {
     fs: Arc<dyn FileSystem>,
-    facts: Vec<(&'static str, String)>,
+    facts: Vec<(&'static str, Fact)>,
 }
 
 /// What a change of data did.
@@ -56,7 +61,7 @@ pub(crate) fn caller(uid: u32, gid: u32, pid: u32) -> Ctx {
 
 impl Ops {
     /// `facts`: extended attributes that the root has besides its own.
-    pub(crate) fn new(fs: Arc<dyn FileSystem>, facts: Vec<(&'static str, String)>) -> Self {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, facts: Vec<(&'static str, Fact)>) -> Self {
         Self { fs, facts }
     }
 
@@ -281,8 +286,8 @@ impl Ops {
 
     pub(crate) fn getxattr(&self, cx: &Ctx, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
         let mut facts = self.facts.iter().filter(|_| Ino(ino) == Ino::ROOT);
-        if let Some((_, value)) = facts.find(|(fact, _)| fact.as_bytes() == name) {
-            return Ok(value.clone().into_bytes());
+        if let Some((_, fact)) = facts.find(|(n, _)| n.as_bytes() == name) {
+            return Ok(fact.tell().into_bytes());
         }
         refuse_reserved(name)?;
         self.fs.getxattr(cx, Ino(ino), name)

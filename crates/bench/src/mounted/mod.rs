@@ -5,9 +5,9 @@
 //! turns round. Best is compared with best. Once client and server run on one CPU (no
 //! wake-up of another CPU in a call), which is where the goals are judged; and once on any.
 
-mod postmark;
-mod server;
-mod tree;
+pub(crate) mod postmark;
+pub(crate) mod server;
+pub(crate) mod tree;
 
 use crate::detached::{installed, run as run_program};
 use crate::error::{Context, Result};

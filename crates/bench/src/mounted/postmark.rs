@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// The parameters.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Config {
+pub(crate) struct Config {
     pub files: u32,
     pub transactions: u32,
     pub min_bytes: usize,
@@ -35,7 +35,7 @@ impl Default for Config {
 
 /// What was done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     pub created: u32,
     pub deleted: u32,
     pub read: u32,
@@ -43,7 +43,7 @@ pub(super) struct Tally {
 }
 
 /// Runs the benchmark in `dir` and leaves it empty.
-pub(super) fn run(dir: &Path, config: &Config) -> io::Result<Tally> {
+pub(crate) fn run(dir: &Path, config: &Config) -> io::Result<Tally> {
     let mut mail = Mail {
         dir,
         config,

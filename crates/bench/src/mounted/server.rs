@@ -32,7 +32,7 @@ const FEATURES: [&str; 6] = [
 
 /// What is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Served {
+pub(crate) enum Served {
     /// One of our engines.
     Engine(Engine),
     /// libfuse's example, over a directory on tmpfs: `passthrough` or `passthrough_ll`.
@@ -40,7 +40,7 @@ pub(super) enum Served {
 }
 
 impl Served {
-    pub(super) fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         match self {
             Self::Engine(engine) => engine.to_string(),
             Self::Passthrough(example) => example.into(),
@@ -49,7 +49,7 @@ impl Served {
 }
 
 /// A mounted file system. Dropping it unmounts and ends the server.
-pub(super) struct Server {
+pub(crate) struct Server {
     child: Child,
     mount_point: PathBuf,
     /// Where to work: below the mount point.
@@ -59,7 +59,7 @@ pub(super) struct Server {
 impl Server {
     /// Mounts below `scratch`, a directory on tmpfs. The server inherits the CPUs of this
     /// thread.
-    pub(super) fn start(served: Served, program: &Path, scratch: &Path) -> Result<Self> {
+    pub(crate) fn start(served: Served, program: &Path, scratch: &Path) -> Result<Self> {
         let name = served.name().replace(':', "-");
         let mount_point = scratch.join(format!("{name}.mount"));
         fs::create_dir_all(&mount_point).what(|| "making a mount point".into())?;
@@ -94,7 +94,13 @@ impl Server {
                 command
             }
         };
-        command.arg(&mount_point);
+        let mut server = Self::of(command.arg(&mount_point), &name, &mount_point)?;
+        server.dir = dir;
+        Ok(server)
+    }
+
+    /// Runs a server that mounts on `dir` and stays in the foreground.
+    pub(crate) fn of(command: &mut Command, name: &str, dir: &Path) -> Result<Self> {
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -102,10 +108,10 @@ impl Server {
         let child = command.spawn().what(|| format!("starting {name}"))?;
         let mut server = Self {
             child,
-            mount_point,
-            dir,
+            mount_point: dir.to_owned(),
+            dir: dir.to_owned(),
         };
-        server.wait_until_mounted(&name)?;
+        server.wait_until_mounted(name)?;
         Ok(server)
     }
 
@@ -137,7 +143,7 @@ impl Server {
     }
 
     /// CPU time that the server has used, in user mode and in the kernel, in seconds.
-    pub(super) fn cpu_seconds(&self) -> (f64, f64) {
+    pub(crate) fn cpu_seconds(&self) -> (f64, f64) {
         let path = format!("/proc/{}/stat", self.child.id());
         let stat = fs::read_to_string(path).unwrap_or_default();
         let ticks = rustix::param::clock_ticks_per_second() as f64;
@@ -184,7 +190,7 @@ fn format(program: &Path, engine: Engine, image: &Path) -> Result<()> {
 }
 
 /// Whether libfuse's examples can be compiled here.
-pub(super) fn can_compile_examples() -> bool {
+pub(crate) fn can_compile_examples() -> bool {
     Path::new(EXAMPLES).join("passthrough_ll.c").is_file()
         && installed("cc")
         && installed("pkg-config")

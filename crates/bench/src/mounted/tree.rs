@@ -16,7 +16,7 @@ const MEAN_BYTES: f64 = 10_500.0;
 const MAX_BYTES: usize = 1 << 20;
 
 /// An archive, and how much is in it.
-pub(super) struct Archive {
+pub(crate) struct Archive {
     /// The tar file.
     pub path: PathBuf,
     /// Files in it.
@@ -26,7 +26,7 @@ pub(super) struct Archive {
 }
 
 /// Makes an archive of about `files` files below `scratch`.
-pub(super) fn archive(scratch: &Path, files: u32) -> Result<Archive> {
+pub(crate) fn archive(scratch: &Path, files: u32) -> Result<Archive> {
     let tree = scratch.join("tree");
     let path = scratch.join("tree.tar");
     let bytes = grow(&tree, files).what(|| "making a source tree".into())?;

@@ -5,7 +5,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::{output, terminal};
-use bench::{Engine, bytes, devices, micro, mounted, patches, report, scaling, scan};
+use bench::{Engine, bytes, devices, fs, micro, mounted, patches, report, scaling, scan};
 use clap::Subcommand;
 use serde::Serialize;
 use std::fmt::Display;
@@ -29,6 +29,7 @@ enum Command {
     Mounted(Mounted),
     Devices(Devices),
     Patches(Patches),
+    Fs(Fs),
     All(All),
 }
 
@@ -159,6 +160,33 @@ struct Patches {
     json: bool,
 }
 
+/// Run workloads on ext2 in every mode and on the kernel's ext2, ext3 and ext4
+///
+/// All of them on the same loop devices, over a file on a disk and over one in memory,
+/// which count writes and flushes. Needs root.
+#[derive(Debug, clap::Args)]
+struct Fs {
+    /// A directory on a disk, instead of that for temporary files
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Files in the tree that is unpacked and deleted
+    #[arg(long, value_name = "N", default_value_t = fs::Options::default().files, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    files: u32,
+    /// Sources in the program that is built
+    #[arg(long, value_name = "N", default_value_t = fs::Options::default().sources, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    sources: u32,
+    /// Bytes of PostMark's largest file
+    #[arg(long, value_name = "N", default_value_t = fs::Options::default().max_bytes, value_parser = clap::value_parser!(u32).range(500..=4_000_000))]
+    max_bytes: u32,
+    /// How often each workload runs, each time on a new file system
+    #[arg(long, value_name = "N", default_value_t = fs::Options::default().repeats, value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
+    /// Print JSON: rows of target, backing, workload, seconds, cpu_seconds, writes, flushes
+    /// and more
+    #[arg(long)]
+    json: bool,
+}
+
 /// Run everything, and write tables and plots to a directory
 #[derive(Debug, clap::Args)]
 struct All {
@@ -196,6 +224,7 @@ impl Args {
                 args.json,
             ),
             Command::Patches(args) => args.run(),
+            Command::Fs(args) => args.run(),
             Command::All(args) => args.run(),
         }
     }
@@ -249,6 +278,24 @@ impl Patches {
             let written = std::fs::write(path, report.svg());
             written.map_err(|e| Failure::new(format!("writing {}: {e}", path.display())))?;
         }
+        show(report, self.json)
+    }
+}
+
+impl Fs {
+    fn run(&self) -> Outcome {
+        let defaults = fs::Options::default();
+        let options = fs::Options {
+            dir: self.dir.clone().unwrap_or(defaults.dir),
+            files: self.files,
+            sources: self.sources,
+            max_bytes: self.max_bytes,
+            repeats: self.repeats,
+            ..defaults
+        };
+        let spinner = terminal::spinner("measuring");
+        let report = fs::run(&options, &mut |next| spinner.set_message(next.to_owned()));
+        spinner.finish_and_clear();
         show(report, self.json)
     }
 }

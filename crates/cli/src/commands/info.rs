@@ -178,7 +178,19 @@ fn told_by(dir: &Path) -> Map<String, Value> {
         told.insert("blocks_free".into(), space.f_bfree.into());
         told.insert("inodes_free".into(), space.f_ffree.into());
     }
+    told.extend(facts::stats(dir).map(|stats| ("stats".into(), stats)));
     told
+}
+
+/// What a mount has written, on one line.
+fn written(stats: &Value) -> Option<String> {
+    let graph = &stats["graph"];
+    Some(format!(
+        "{} blocks, {} of them before all their changes were ready; {} flushes",
+        stats["writes"].as_u64()?,
+        graph["blocks_partial"].as_u64()?,
+        stats["flushes"].as_u64()?
+    ))
 }
 
 /// What only a mount knows.
@@ -237,6 +249,8 @@ fn mounted_text(info: &Mounted<'_>, holder: Option<&Holder>) -> String {
     }
     let bytes = info.told.get("size_bytes").and_then(Value::as_u64);
     lines.extend(bytes.map(|bytes| ("size", size::display(bytes))));
+    let written = info.told.get("stats").and_then(written);
+    lines.extend(written.map(|written| ("written", written)));
     lines.extend([
         ("mounted on", info.mounted_on.display().to_string()),
         ("served by", by),

@@ -246,6 +246,7 @@ impl Args {
         Ok(Opened {
             close: synced(&fs),
             draw: None,
+            stats: None,
             fs,
             source: path.display().to_string(),
             durability: Some(effective),
@@ -344,6 +345,7 @@ fn model(options: &Options) -> Opened {
     Opened {
         close: synced(&fs),
         draw: None,
+        stats: None,
         fs,
         source: "none".into(),
         durability: None,

@@ -1,6 +1,7 @@
 //! What the root of a mount tells about it, as extended attributes that are in no list, so
 //! that nothing copies them.
 
+use fuse::STATS_XATTR;
 use medium::EffectiveDurability;
 use rustix::fs::getxattr;
 use serde_json::{Map, Value};
@@ -24,6 +25,11 @@ pub fn durability(dir: &Path) -> Option<EffectiveDurability> {
 pub fn info(dir: &Path) -> Map<String, Value> {
     let value = read(dir, INFO).unwrap_or_default();
     serde_json::from_slice(&value).unwrap_or_default()
+}
+
+/// What a mount of ours has done so far, if it counts that.
+pub fn stats(dir: &Path) -> Option<Value> {
+    serde_json::from_slice(&read(dir, STATS_XATTR)?).ok()
 }
 
 fn read(dir: &Path, name: &str) -> Option<Vec<u8>> {

@@ -4,7 +4,7 @@ use crate::failure::{Failure, Outcome, code};
 use crate::mount::options::Options;
 use crate::mount::power_cut::Switch;
 use crate::mount::{daemon, facts};
-use fuse::{Mount, MountOptions, Unmounter};
+use fuse::{Fact, Mount, MountOptions, STATS_XATTR, Unmounter};
 use medium::EffectiveDurability;
 use rustix::process::geteuid;
 use serde_json::{Map, Value, json};
@@ -26,6 +26,8 @@ pub struct Opened {
     pub durability: Option<EffectiveDurability>,
     /// What the mount tells `info` about the image.
     pub about: Map<String, Value>,
+    /// What the mount has done so far, as JSON, if it counts that.
+    pub stats: Option<Fact>,
     /// Said when it is mounted, one line each.
     pub notes: Vec<String>,
     /// Cuts the power of the medium, if that is to be simulated.
@@ -56,6 +58,7 @@ pub fn serve(opened: Opened, dir: &Path, options: &Options, log: Option<&Path>) 
         source,
         durability,
         mut about,
+        stats,
         notes,
         switch,
         close,
@@ -63,8 +66,9 @@ pub fn serve(opened: Opened, dir: &Path, options: &Options, log: Option<&Path>) 
     } = opened;
     about.insert("guarantees".into(), json!(fs.guarantees()));
     about.extend(options.threads.map(|n| ("threads".into(), n.into())));
-    let mut facts = vec![(facts::INFO, Value::Object(about).to_string())];
-    facts.extend(durability.map(|d| (facts::DURABILITY, d.to_string())));
+    let mut facts = vec![(facts::INFO, Value::Object(about).to_string().into())];
+    facts.extend(durability.map(|d| (facts::DURABILITY, d.to_string().into())));
+    facts.extend(stats.map(|stats| (STATS_XATTR, stats)));
     let kernel = kernel_options(source, facts, options);
     let mount = Mount::new(Arc::clone(&fs), dir, &kernel).map_err(|e| failed(&e))?;
     let unmounter = mount.unmounter();
@@ -111,7 +115,7 @@ fn tell(told: &str, log: Option<&Path>) -> Result<(), Failure> {
 
 fn kernel_options(
     source: String,
-    facts: Vec<(&'static str, String)>,
+    facts: Vec<(&'static str, Fact)>,
     options: &Options,
 ) -> MountOptions {
     // Others than root get these from the kernel in any case.

@@ -1,0 +1,124 @@
+//! What soft updates are meant to reach, judged by the medians of one run.
+
+use super::target::Target;
+use super::{Backing, Report, Workload};
+
+/// The most time on the disk, in that of the kernel's ext4, and where that is judged.
+const AGAINST_EXT4: f64 = 1.0;
+const FLUSH_BOUND: [Workload; 2] = [Workload::Untar, Workload::Delete];
+
+/// The most time in memory, in that of the FUSE floor.
+const AGAINST_FLOOR: f64 = 1.1;
+
+/// The largest part of blocks that may be written twice.
+const DOUBLE_WRITES: f64 = 0.02;
+
+pub(super) fn judge(report: &Report) -> Vec<String> {
+    let against_ext4 = FLUSH_BOUND.iter().filter_map(|w| against_ext4(report, *w));
+    let against_floor = Workload::ALL
+        .iter()
+        .filter_map(|w| against_floor(report, *w));
+    let all = against_ext4.chain(against_floor);
+    all.chain(double_writes(report)).collect()
+}
+
+fn verdict(figure: f64, limit: f64) -> &'static str {
+    if figure <= limit { "met" } else { "missed" }
+}
+
+/// Also says how much of ext4's time the flushes of the device take: the goal is meant for
+/// where that is most of it.
+fn against_ext4(report: &Report, workload: Workload) -> Option<String> {
+    let row = |target| report.row(target, Backing::Disk, workload);
+    let (ours, ext4) = (row(Target::SOFT_UPDATES)?, row(Target::EXT4)?);
+    let ratio = ours.seconds / ext4.seconds;
+    let flushing = ext4.flushes? as f64 * report.disk_flush / ext4.seconds;
+    Some(format!(
+        "{:6}  {} on the disk, soft updates / kernel ext4 ordered: {ratio:.2} (goal: at most \
+         {AGAINST_EXT4}; flushes are about {:.0} % of ext4's time)",
+        verdict(ratio, AGAINST_EXT4),
+        workload.name(),
+        flushing * 100.0
+    ))
+}
+
+fn against_floor(report: &Report, workload: Workload) -> Option<String> {
+    let ours = report.row(Target::SOFT_UPDATES, Backing::Memory, workload)?;
+    let floor = report.row(Target::Floor, Backing::None, workload)?;
+    let ratio = ours.seconds / floor.seconds;
+    Some(format!(
+        "{:6}  {} in memory, soft updates / FUSE floor: {ratio:.2} (goal: at most {AGAINST_FLOOR})",
+        verdict(ratio, AGAINST_FLOOR),
+        workload.name()
+    ))
+}
+
+/// The worst workload.
+fn double_writes(report: &Report) -> Option<String> {
+    let name = Target::SOFT_UPDATES.to_string();
+    let ours = report.rows.iter().filter(|row| row.target == name);
+    let parts = ours.filter_map(|row| Some((row.double_writes?, row)));
+    let (part, row) = parts.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some(format!(
+        "{:6}  blocks written twice by soft updates: at most {:.2} % ({} {}; goal: at most {} %)",
+        verdict(part, DOUBLE_WRITES),
+        part * 100.0,
+        row.workload.name(),
+        row.backing.describe(),
+        DOUBLE_WRITES * 100.0
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::Row;
+
+    fn row(target: Target, backing: Backing, workload: Workload, seconds: f64) -> Row {
+        Row {
+            target: target.to_string(),
+            backing,
+            workload,
+            seconds,
+            cpu_seconds: seconds,
+            server_cpu_seconds: 0.0,
+            kernel_cpu_seconds: 0.0,
+            writes: Some(1000),
+            requests: Some(10),
+            flushes: Some(50),
+            double_writes: Some(seconds / 100.0),
+        }
+    }
+
+    #[test]
+    fn goals_are_judged_where_they_are_meant() {
+        use Backing::{Disk, Memory, None};
+        use Workload::{Andrew, Delete, Untar};
+        let (ours, ext4) = (Target::SOFT_UPDATES, Target::EXT4);
+        let report = Report {
+            rows: vec![
+                row(ours, Disk, Untar, 1.0),
+                row(ext4, Disk, Untar, 1.25),
+                row(ours, Disk, Delete, 2.1),
+                row(ext4, Disk, Delete, 2.0),
+                row(ours, Memory, Andrew, 1.1),
+                row(ext4, Memory, Andrew, 0.1),
+                row(Target::Floor, None, Andrew, 1.0),
+            ],
+            notes: vec![],
+            disk_flush: 0.02,
+        };
+        let goals = judge(&report);
+        let starts = [
+            "met     untar on the disk, soft updates / kernel ext4 ordered: 0.80",
+            "missed  delete on the disk, soft updates / kernel ext4 ordered: 1.05",
+            "met     Andrew in memory, soft updates / FUSE floor: 1.10",
+            "missed  blocks written twice by soft updates: at most 2.10 % (delete on the disk",
+        ];
+        assert_eq!(goals.len(), starts.len(), "{goals:?}");
+        for (goal, start) in goals.iter().zip(starts) {
+            assert!(goal.starts_with(start), "{goal}");
+        }
+        assert!(goals[0].contains("about 80 %"), "{}", goals[0]);
+    }
+}

@@ -1,0 +1,190 @@
+//! What is measured, and how it is made and mounted.
+
+use super::device::Loop;
+use crate::detached::run;
+use crate::error::{Context, Result};
+use crate::mounted::server::Server;
+use patch::stack::Mode;
+use rustix::fs::{Mode as Bits, OFlags, XattrFlags, getxattr, setxattr, syncfs};
+use serde_json::Value;
+use std::fmt;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A file system to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Target {
+    /// The model in memory behind our server: what FUSE itself takes.
+    Floor,
+    /// Our ext2.
+    Ours(Mode),
+    /// The kernel's, with `data=` if it has a journal.
+    Kernel(&'static str, Option<&'static str>),
+}
+
+impl Target {
+    pub(super) const SOFT_UPDATES: Self = Self::Ours(Mode::SoftUpdates);
+    pub(super) const EXT4: Self = Self::Kernel("ext4", Some("ordered"));
+
+    /// Those on a device: ours, then the kernel's.
+    pub(super) fn on_devices() -> Vec<Self> {
+        let kernel = [
+            Self::Kernel("ext2", None),
+            Self::Kernel("ext3", Some("writeback")),
+            Self::Kernel("ext3", Some("ordered")),
+            Self::Kernel("ext3", Some("journal")),
+            Self::EXT4,
+        ];
+        Mode::ALL
+            .map(Self::Ours)
+            .into_iter()
+            .chain(kernel)
+            .collect()
+    }
+
+    /// Makes an empty file system. Ours gets the very image that the kernel's ext2 gets.
+    ///
+    /// # Errors
+    /// Of mke2fs(8).
+    pub(super) fn format(self, device: &Loop) -> Result<()> {
+        let kind = match self {
+            Self::Kernel(kind, _) => kind,
+            Self::Floor | Self::Ours(_) => "ext2",
+        };
+        // No lazy initialisation: it would write in the background of the measurement.
+        let options = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
+        let mut mke2fs = Command::new(format!("mkfs.{kind}"));
+        mke2fs.args(["-q", "-F", "-b", "4096", "-E", options]);
+        run(mke2fs.arg(&device.node))
+    }
+
+    /// Mounts; nothing of it is cached.
+    ///
+    /// # Errors
+    /// Of the mount.
+    pub(super) fn mount(self, program: &Path, device: &Loop, scratch: &Path) -> Result<Mounted> {
+        let dir = scratch.join("mount");
+        std::fs::create_dir_all(&dir).what(|| "making a mount point".into())?;
+        let (root, server) = match self {
+            Self::Kernel(kind, data) => {
+                device.forget()?;
+                (kernel_mount(kind, data, &device.node, &dir)?, None)
+            }
+            Self::Ours(mode) => {
+                device.forget()?;
+                let mode = format!("mode={mode}");
+                let mut command = server(program);
+                command
+                    .args(["--type", "ext2", "-o", &mode])
+                    .arg(&device.node);
+                let server = Server::of(command.arg(&dir), &self.to_string(), &dir)?;
+                (open(&dir)?, Some(server))
+            }
+            Self::Floor => {
+                let mut command = server(program);
+                command.args(["--type", "model", "none"]);
+                let server = Server::of(command.arg(&dir), &self.to_string(), &dir)?;
+                (open(&dir)?, Some(server))
+            }
+        };
+        Ok(Mounted { root, server })
+    }
+
+    /// Makes durable what was done on a mount of it.
+    ///
+    /// # Errors
+    /// Of the file system or the device.
+    pub(super) fn sync(self, mounted: &Mounted, device: &Loop) -> Result<()> {
+        let what = || format!("syncing {self}");
+        syncfs(&mounted.root)
+            .map_err(std::io::Error::from)
+            .what(what)?;
+        match self {
+            // FUSE does not pass it on.
+            Self::Floor | Self::Ours(_) => {
+                let set = setxattr(mounted.dir(), fuse::SYNC_XATTR, b"", XattrFlags::empty());
+                set.map_err(std::io::Error::from).what(what)
+            }
+            // It has no idea of caches in devices.
+            Self::Kernel("ext2", _) => device.flush(),
+            Self::Kernel(..) => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Floor => f.write_str("FUSE floor"),
+            Self::Ours(mode) => write!(f, "selvedge {mode}"),
+            Self::Kernel(kind, None) => write!(f, "kernel {kind}"),
+            Self::Kernel(kind, Some(data)) => write!(f, "kernel {kind} {data}"),
+        }
+    }
+}
+
+/// A mount that nobody sees, or one of a server; it ends when it is dropped.
+pub(super) struct Mounted {
+    root: OwnedFd,
+    pub server: Option<Server>,
+}
+
+impl Mounted {
+    /// Its root, as a path for this process and, while they start, those that it starts.
+    pub(super) fn dir(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.root.as_raw_fd()).into()
+    }
+
+    /// Blocks that the server has written, and those of them without some of their
+    /// changes, which it writes again.
+    pub(super) fn double_writes(&self) -> Option<(u64, u64)> {
+        let mut text = vec![0; 1 << 14];
+        let len = getxattr(self.dir(), fuse::STATS_XATTR, &mut text[..]).ok()?;
+        let stats: Value = serde_json::from_slice(&text[..len]).ok()?;
+        let of_graph = |name: &str| stats["graph"][name].as_u64();
+        Some((of_graph("blocks_issued")?, of_graph("blocks_partial")?))
+    }
+}
+
+/// Our server, to be ended if this process ends first.
+fn server(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM"]).arg(program);
+    command.args(["mount", "--foreground"]);
+    command
+}
+
+/// Mounts, and takes the mount out of the tree at once: it goes away with its descriptor.
+fn kernel_mount(kind: &str, data: Option<&str>, node: &Path, dir: &Path) -> Result<OwnedFd> {
+    let mut command = Command::new("mount");
+    command.args(["-t", kind]);
+    if let Some(data) = data {
+        command.arg("-o").arg(format!("data={data}"));
+    }
+    run(command.arg(node).arg(dir))?;
+    let root = open(dir);
+    run(Command::new("umount").arg("--lazy").arg(dir))?;
+    root
+}
+
+fn open(dir: &Path) -> Result<OwnedFd> {
+    rustix::fs::open(dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Bits::empty())
+        .map_err(std::io::Error::from)
+        .what(|| format!("opening {}", dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_whose_it_is_and_how_it_orders() {
+        let names: Vec<_> = Target::on_devices().iter().map(Target::to_string).collect();
+        assert_eq!(names.len(), 10);
+        assert!(names.contains(&Target::SOFT_UPDATES.to_string()));
+        assert_eq!(Target::SOFT_UPDATES.to_string(), "selvedge softupdates");
+        assert_eq!(names[5..7], ["kernel ext2", "kernel ext3 writeback"]);
+        assert_eq!(names[9], Target::EXT4.to_string());
+    }
+}

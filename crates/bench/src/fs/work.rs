@@ -1,0 +1,223 @@
+//! The workloads of Figure 2.11, by the programs that people use.
+
+use crate::detached::{installed, run};
+use crate::error::{Context, Result};
+use crate::mounted::postmark;
+use crate::mounted::tree::{Archive, archive};
+use serde::Serialize;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// PostMark's files, and its transactions.
+pub(super) const MAILS: u32 = 500;
+
+/// Files in a directory of sources, functions in a source, and bytes of its comment.
+const PER_DIRECTORY: u32 = 20;
+const FUNCTIONS: u32 = 20;
+const COMMENT: usize = 8_000;
+
+/// Directories, copy, status, read, build: the phases of the Andrew benchmark. `$1` is the
+/// source, `$2` compiles `$c`, `$3` links what it reads the names of.
+const ANDREW: &str = r#"
+set -e
+(cd "$1" && find . -type d) | xargs mkdir -p
+cp -r "$1/." .
+find . -type f -exec ls -l {} + >/dev/null
+find . -type f -exec cat {} + >/dev/null
+find . -name '*.c' | while read -r c; do eval "$2"; done
+find . -name '*.o' -print0 | eval "$3"
+"#;
+
+/// Compile and link, without files in between.
+const WITH_CC: [&str; 2] = [
+    r#"cc -pipe -O1 -c -o "${c%.c}.o" "$c""#,
+    "xargs -0 cc -pipe -o program",
+];
+
+/// What takes as long as compiling where nothing compiles.
+const WITHOUT_CC: [&str; 2] = [r#"gzip -9 -c "$c" >"${c%.c}.o""#, "xargs -0 cat >program"];
+
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Workload {
+    /// Unpack a source tree.
+    Untar,
+    /// Delete it.
+    Delete,
+    /// The life of a mail server.
+    PostMark,
+    /// Directories, copy, status, read, build.
+    Andrew,
+}
+
+impl Workload {
+    /// All, in the order in which they run.
+    pub const ALL: [Self; 4] = [Self::Untar, Self::Delete, Self::PostMark, Self::Andrew];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Untar => "untar",
+            Self::Delete => "delete",
+            Self::PostMark => "PostMark",
+            Self::Andrew => "Andrew",
+        }
+    }
+}
+
+/// What the workloads work on.
+pub(super) struct Materials {
+    archive: Archive,
+    sources: PathBuf,
+    /// Bytes of PostMark's largest file.
+    max_bytes: u32,
+    scratch: PathBuf,
+}
+
+impl Materials {
+    /// Makes them in `scratch`, a directory in memory, and builds once, so that the
+    /// programs are in memory, too.
+    ///
+    /// # Errors
+    /// If a program fails.
+    pub(super) fn new(scratch: &Path, files: u32, sources: u32, max_bytes: u32) -> Result<Self> {
+        let made = Self {
+            archive: archive(scratch, files)?,
+            sources: scratch.join("sources"),
+            max_bytes,
+            scratch: scratch.to_owned(),
+        };
+        write_sources(&made.sources, sources).what(|| "making sources".into())?;
+        let once = scratch.join("once");
+        fs::create_dir(&once).what(|| "making a directory".into())?;
+        Workload::ALL.iter().try_for_each(|w| made.run(*w, &once))?;
+        fs::remove_dir_all(&once).what(|| "removing a directory".into())?;
+        Ok(made)
+    }
+
+    /// What they are, one sentence each.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let archive = &self.archive;
+        let by = |there, program, otherwise| if there { program } else { otherwise };
+        vec![
+            format!(
+                "untar: {} files, {} MB, by tar(1); delete: all of them, by rm(1).",
+                archive.files,
+                archive.bytes / 1_000_000
+            ),
+            format!(
+                "PostMark: {MAILS} files of 500 to {} bytes, {MAILS} transactions, by {}.",
+                self.max_bytes,
+                by(
+                    installed("postmark"),
+                    "Debian's postmark",
+                    "our own code (no postmark is installed)"
+                )
+            ),
+            format!(
+                "Andrew: mkdir, cp, ls, cat and {}, one source after the other.",
+                by(
+                    installed("cc"),
+                    "cc -O1",
+                    "gzip in the place of a compiler (no cc is installed)"
+                )
+            ),
+        ]
+    }
+
+    /// Runs a workload in a directory, without a sync.
+    ///
+    /// # Errors
+    /// If a program fails.
+    pub(super) fn run(&self, workload: Workload, dir: &Path) -> Result<()> {
+        let make = |name: &str| {
+            let path = dir.join(name);
+            fs::create_dir(&path).what(|| format!("mkdir {name}"))?;
+            Ok(path)
+        };
+        match workload {
+            Workload::Untar => {
+                let tree = make("tree")?;
+                let mut tar = Command::new("tar");
+                run(tar.arg("-xf").arg(&self.archive.path).current_dir(tree))
+            }
+            Workload::Delete => run(Command::new("rm").args(["-rf", "tree"]).current_dir(dir)),
+            Workload::PostMark => self.postmark(&make("mail")?),
+            Workload::Andrew => {
+                let [compile, link] = if installed("cc") { WITH_CC } else { WITHOUT_CC };
+                let mut sh = Command::new("sh");
+                sh.args(["-c", ANDREW, "andrew"]).arg(&self.sources);
+                sh.args([compile, link]).env("TMPDIR", &self.scratch);
+                run(sh.current_dir(make("andrew")?))
+            }
+        }
+    }
+
+    fn postmark(&self, dir: &Path) -> Result<()> {
+        if !installed("postmark") {
+            let config = postmark::Config {
+                files: MAILS,
+                transactions: MAILS,
+                max_bytes: self.max_bytes as usize,
+                ..postmark::Config::default()
+            };
+            let done = postmark::run(dir, &config);
+            return done.map(drop).what(|| "PostMark".into());
+        }
+        let script = self.scratch.join("postmark");
+        let text = format!(
+            "set number {MAILS}\nset transactions {MAILS}\nset size 500 {}\nrun\nquit\n",
+            self.max_bytes
+        );
+        fs::write(&script, text).what(|| "writing PostMark's commands".into())?;
+        // Not by its command `set location`, which overruns its buffer with a long path.
+        run(Command::new("postmark").arg(&script).current_dir(dir))
+    }
+}
+
+/// Sources of one program, in directories.
+fn write_sources(root: &Path, files: u32) -> std::io::Result<()> {
+    let comment = "Some words that explain what follows, at some length. ".repeat(COMMENT / 54);
+    for file in 0..files {
+        let dir = root.join(format!("part{}", file / PER_DIRECTORY));
+        fs::create_dir_all(&dir)?;
+        let mut text = format!("/* {comment} */\n");
+        for n in 0..FUNCTIONS {
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "int f{file}_{n}(int x) {{ for (int i = 0; i < x; i++) x ^= x << i | {n}; return x; }}"
+            );
+        }
+        if file == 0 {
+            text.push_str("int main(void) { return f0_0(0); }\n");
+        }
+        fs::write(dir.join(format!("source{file}.c")), text)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_workload_runs_and_does_what_it_says() {
+        let scratch = tempfile::tempdir().unwrap();
+        let materials = Materials::new(scratch.path(), 30, 3, 600).unwrap();
+        let dir = scratch.path().join("work");
+        fs::create_dir(&dir).unwrap();
+        materials.run(Workload::Untar, &dir).unwrap();
+        assert!(dir.join("tree/top0/mid0/leaf1/source29.c").is_file());
+        materials.run(Workload::Delete, &dir).unwrap();
+        assert!(!dir.join("tree").exists());
+        materials.run(Workload::PostMark, &dir).unwrap();
+        assert_eq!(fs::read_dir(dir.join("mail")).unwrap().count(), 0);
+        materials.run(Workload::Andrew, &dir).unwrap();
+        let built = fs::metadata(dir.join("andrew/program")).unwrap();
+        assert!(built.len() > 1000);
+        assert!(dir.join("andrew/part0/source2.o").is_file());
+    }
+}
