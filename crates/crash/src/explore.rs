@@ -160,6 +160,7 @@ impl<'a, S: Subject + ?Sized> Worker<'a, S> {
         let start = self.starts.on(tree, setting)?;
         self.tally.known_points.clear();
         self.tally.known_states.clear();
+        self.tally.known_recoveries.clear();
         let system = self.system;
         let crashed = system.trial(start, setting, script, ops, limits, &mut self.tally);
         Ok(crashed.err())

@@ -207,7 +207,11 @@ impl FsJudge<'_> {
         // Flushes and fences alone make no state that a crash could not leave before.
         let stores = |e: &Event| matches!(e, Event::Store(_) | Event::StoreNt(_));
         if trace.iter().any(stores) {
-            seen.recovery = Some(Recovery { decisions, trace });
+            seen.recovery = Some(Recovery {
+                decisions,
+                trace,
+                key: None,
+            });
         }
         let fs = opened.map_err(|e| format!("does not open: {e}"))?;
         let snapshot = Snapshot::take(&*fs).map_err(|e| format!("cannot be read: {e}"))?;

@@ -152,6 +152,8 @@ impl<E> Verdict<E> {
 pub(crate) struct Recovery<E> {
     pub decisions: Vec<(u32, u32)>,
     pub trace: Vec<E>,
+    /// Crashes of recoveries with the same key leave the same, as far as it matters.
+    pub key: Option<u64>,
 }
 
 /// Recovers from a crash state and judges the result. Must be deterministic, and must
@@ -175,6 +177,8 @@ pub(crate) struct Tally {
     pub known_points: HashSet<u64>,
     /// States already judged, of media that decide all of a state at once.
     pub known_states: HashSet<u64>,
+    /// Recoveries of which crashes were visited, by key and demand.
+    pub known_recoveries: HashSet<u64>,
     /// Stores after which the logical state was read, in program order.
     pub looked: u64,
     /// Operations that found no space.
@@ -290,6 +294,12 @@ impl<S: CrashState> Walk<'_, S> {
     fn second_crash(&mut self, event: usize, recovery: &Recovery<S::Event>) -> Result<(), Found> {
         if self.crashes.len() >= self.limits.recovery_depth {
             return Ok(());
+        }
+        if let Some(key) = recovery.key {
+            let key = mix(key, mix(self.judge.demands(), self.crashes.len() as u64));
+            if !self.tally.known_recoveries.insert(key) {
+                return Ok(());
+            }
         }
         let choices = recovery.decisions.iter().map(|(_, c)| *c).collect();
         self.crashes.push(CrashAt { event, choices });

@@ -356,7 +356,7 @@ fn own_log(log: &Arc<dyn BlockDevice>, uuid: [u8; 16]) -> Result<bool, MountErro
 }
 
 /// The blocks of inode 8, which do not change: they can be read before a replay.
-fn internal_place(
+pub(crate) fn internal_place(
     disk: &Arc<dyn BlockDevice>,
     replayed: bool,
     options: &MountOptions,

@@ -42,6 +42,13 @@ pub trait CachedSystem<M: ?Sized>: System<M> {
     /// two from 512 to a block.
     fn atomic_bytes(&self) -> u32;
 
+    /// Blocks of a new file system that mean nothing while it is open, whatever is in
+    /// them: those of a log behind its superblock.
+    ///
+    /// # Errors
+    /// What is wrong with the image, in one line.
+    fn scratch(&self, medium: Arc<M>) -> Result<Vec<u64>, String>;
+
     /// Opens as [`System::open`] does. Nothing leaves memory but by a sync or by
     /// [`Still::write_some`], and at most `wave` blocks at a time.
     ///

@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What a block holds, with its hash; 0 for what is written after a crash.
+/// What a block holds, with its hash.
 #[derive(Debug, Clone)]
 struct Content {
     data: Arc<Buffer>,
@@ -68,6 +68,10 @@ struct Inner {
     floor: usize,
     /// Hash of the blocks, without what was written after the crash.
     hash: u64,
+    /// Hash of the blocks as they are, without those that mean nothing.
+    essence: u64,
+    /// By block: whether what it holds means nothing to an open file system.
+    scratch: Vec<bool>,
     /// Completions that nobody has taken.
     done: VecDeque<Completion>,
 }
@@ -96,8 +100,9 @@ const RANDOM: u64 = 256;
 const AGAIN: usize = 8;
 
 impl StateDevice {
-    /// A device that holds `image` durably.
-    pub(crate) fn new(image: &[u8], block_bytes: u32, atomic_bytes: u32) -> Self {
+    /// A device that holds `image` durably. `scratch`: blocks that mean nothing once the
+    /// file system is open.
+    pub(crate) fn new(image: &[u8], block_bytes: u32, atomic_bytes: u32, scratch: &[u64]) -> Self {
         let blocks = image.chunks_exact(block_bytes as usize);
         let blocks: Vec<Content> = blocks
             .map(|bytes| Content::new(Arc::new(Buffer::from_slice(bytes))))
@@ -109,10 +114,18 @@ impl StateDevice {
             },
             atomic_bytes: atomic_bytes as usize,
             inner: Mutex::new(Inner {
+                scratch: (0..blocks.len() as u64)
+                    .map(|n| scratch.contains(&n))
+                    .collect(),
                 blocks,
                 ..Inner::default()
             }),
         }
+    }
+
+    /// Hash of all that can matter to whoever has opened the file system on it.
+    pub(crate) fn essence(&self) -> u64 {
+        self.inner.lock().essence
     }
 
     /// Back to the image at the very start, with nothing pending.
@@ -121,6 +134,7 @@ impl StateDevice {
         inner.undo_to(0);
         *inner = Inner {
             blocks: std::mem::take(&mut inner.blocks),
+            scratch: std::mem::take(&mut inner.scratch),
             ..Inner::default()
         };
     }
@@ -172,9 +186,7 @@ impl Inner {
     fn put(&mut self, cell: u32, new: Content, hashed: bool) {
         let new_hash = new.hash;
         let old = std::mem::replace(&mut self.blocks[cell as usize], new);
-        if hashed {
-            self.hash ^= mix(u64::from(cell), old.hash) ^ mix(u64::from(cell), new_hash);
-        }
+        self.rehash(cell, old.hash, new_hash, hashed);
         self.undo.push(Undo { cell, old, hashed });
     }
 
@@ -185,9 +197,17 @@ impl Inner {
             };
             let old_hash = old.hash;
             let new = std::mem::replace(&mut self.blocks[cell as usize], old);
-            if hashed {
-                self.hash ^= mix(u64::from(cell), old_hash) ^ mix(u64::from(cell), new.hash);
-            }
+            self.rehash(cell, new.hash, old_hash, hashed);
+        }
+    }
+
+    fn rehash(&mut self, cell: u32, from: u64, to: u64, hashed: bool) {
+        let change = mix(u64::from(cell), from) ^ mix(u64::from(cell), to);
+        if hashed {
+            self.hash ^= change;
+        }
+        if !self.scratch[cell as usize] {
+            self.essence ^= change;
         }
     }
 
@@ -454,7 +474,7 @@ impl BlockDevice for StateDevice {
         let mut inner = self.inner.lock();
         for Write { tag, lba, data, .. } in writes {
             let result = if lba.0 < self.geometry.blocks {
-                inner.put(lba.0 as u32, Content { data, hash: 0 }, false);
+                inner.put(lba.0 as u32, Content::new(data), false);
                 Ok(())
             } else {
                 Err(self.beyond(lba))

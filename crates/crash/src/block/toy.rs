@@ -70,6 +70,10 @@ impl CachedSystem<dyn BlockDevice> for BlockToy {
         512
     }
 
+    fn scratch(&self, _: Arc<dyn BlockDevice>) -> Result<Vec<u64>, String> {
+        Ok(Vec::new())
+    }
+
     fn open_still(
         &self,
         device: Arc<dyn BlockDevice>,

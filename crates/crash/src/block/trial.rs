@@ -13,6 +13,7 @@ use crate::system::{BlockSystem, Failure, Subject};
 use crate::trial::time_of;
 use crate::walk::{CrashState, Limits, Tally, Walk, revisit};
 use medium::block::{BlockEvent, Geometry, MemoryDevice, RecordingDevice};
+use hashbrown::HashMap;
 use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -56,9 +57,11 @@ impl Start {
         }
         still.fs.sync().map_err(|e| format!("setup: sync: {e}"))?;
         drop(still);
+        let scratch = system.scratch(device.clone())?;
         let state = || {
             let atomic = system.atomic_bytes();
-            Arc::new(StateDevice::new(&device.bytes(), block_bytes, atomic))
+            let image = device.bytes();
+            Arc::new(StateDevice::new(&image, block_bytes, atomic, &scratch))
         };
         Ok(Self {
             live: state(),
@@ -286,6 +289,7 @@ impl<'a> Run<'a> {
             past: &self.past,
             floors: if returned { after } else { before },
             newest: *newest,
+            judged: HashMap::new(),
         }
     }
 

@@ -21,7 +21,11 @@ impl<F: FnMut(&StatePmem) -> Result<u64, String>> Judge<StatePmem> for Protocol<
         let (decisions, trace) = (pm.decisions(), pm.recorded());
         let outcome = *result.as_ref().unwrap_or(&0);
         self.outcomes.insert(outcome);
-        let recovery = (!trace.is_empty()).then_some(Recovery { decisions, trace });
+        let recovery = (!trace.is_empty()).then_some(Recovery {
+            decisions,
+            trace,
+            key: None,
+        });
         Verdict {
             wrong: result.err(),
             outcome,

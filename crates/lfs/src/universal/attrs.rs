@@ -9,7 +9,7 @@ const VALUE_MAX: usize = 65536;
 
 impl<L: LowLevel> Universal<L> {
     pub(super) fn set_attributes_of(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        let blocks = self.low.cost(super::names::DESTROY_BLOCKS) + 2;
+        let blocks = self.low.cost(self.destroyed_at_once()) + 2;
         let (attr, more) = self.change(blocks, |op| {
             let attr = self.attr(ino)?;
             let set = perm::check_setattr(cx, &attr, set)?;

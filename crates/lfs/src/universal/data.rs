@@ -1,6 +1,5 @@
 //! File contents: reading, writing, cutting, allocating.
 
-use super::names::DESTROY_BLOCKS;
 use super::{Refusal, Universal, after};
 use crate::seeded::{Bug, hit};
 use crate::{Heads, InodeChange, LowError, LowLevel, Purpose};
@@ -133,8 +132,7 @@ impl<L: LowLevel> Universal<L> {
             must_be_regular(&self.attr(ino)?, Errno::INVAL)?;
             self.check_room(ino, off / block, end.div_ceil(block))
         })?;
-        let room = u64::from(self.low.store().max_op_blocks()) / 4;
-        let piece = (WRITE_BLOCKS.min(room).max(1) * block) as usize;
+        let piece = (self.portion(WRITE_BLOCKS) * block) as usize;
         let mut done = 0;
         while done < data.len() {
             // Pieces end at block boundaries.
@@ -284,7 +282,7 @@ impl<L: LowLevel> Universal<L> {
 
     /// `O_TRUNC`.
     pub(super) fn cut(&self, cx: &Ctx, ino: Ino) -> Result<()> {
-        let more = self.change(self.low.cost(DESTROY_BLOCKS) + 2, |op| {
+        let more = self.change(self.low.cost(self.destroyed_at_once()) + 2, |op| {
             let attr = self.attr(ino)?;
             let now = self.now();
             let change = InodeChange {
@@ -328,7 +326,7 @@ impl<L: LowLevel> Universal<L> {
     /// that a crash does not leave them.
     fn detach_some(&self, op: &Op, ino: Ino, size: u64, befores: &[Before]) -> Refused<bool> {
         let from = size.div_ceil(self.block_size());
-        let budget = DESTROY_BLOCKS as u32;
+        let budget = self.destroyed_at_once() as u32;
         let detached = self
             .low
             .detach_blocks(op, ino, from, u64::MAX, budget, befores)?;
@@ -348,7 +346,7 @@ impl<L: LowLevel> Universal<L> {
     /// Takes off all blocks beyond the size, in as many operations as it takes.
     pub(super) fn finish_cut(&self, ino: Ino) -> Result<()> {
         loop {
-            let more = self.change(self.low.cost(DESTROY_BLOCKS) + 2, |op| {
+            let more = self.change(self.low.cost(self.destroyed_at_once()) + 2, |op| {
                 let size = self.attr(ino)?.size;
                 self.detach_some(op, ino, size, &[])
             })?;
@@ -453,7 +451,7 @@ impl<L: LowLevel> Universal<L> {
         let zeros = vec![0; self.block_size() as usize];
         let mut index = from;
         while index < to {
-            let end = to.min(index + DESTROY_BLOCKS);
+            let end = to.min(index + self.destroyed_at_once());
             self.change(self.low.cost(end - index), |op| {
                 for index in index..end {
                     if self.low.block_of(ino, index)?.is_none() {
@@ -474,8 +472,8 @@ impl<L: LowLevel> Universal<L> {
         let block = self.block_size();
         let mut at = off;
         while at < end {
-            let until = end.min((at / block + DESTROY_BLOCKS) * block);
-            self.change(self.low.cost(DESTROY_BLOCKS), |op| {
+            let until = end.min((at / block + self.destroyed_at_once()) * block);
+            self.change(self.low.cost(self.destroyed_at_once()), |op| {
                 let zeros = vec![0; block as usize];
                 for part in parts(block, at, (until - at) as usize) {
                     if self.low.block_of(ino, part.index)?.is_some() {
@@ -526,8 +524,8 @@ impl<L: LowLevel> Universal<L> {
     /// Takes off and frees blocks `from..to`, in as many operations as it takes.
     fn detach_range(&self, ino: Ino, from: u64, to: u64) -> Result<()> {
         loop {
-            let more = self.change(self.low.cost(DESTROY_BLOCKS), |op| {
-                let budget = DESTROY_BLOCKS as u32;
+            let more = self.change(self.low.cost(self.destroyed_at_once()), |op| {
+                let budget = self.destroyed_at_once() as u32;
                 let detached = self.low.detach_blocks(op, ino, from, to, budget, &[])?;
                 for (lba, removed) in detached.blocks {
                     self.note(ino, &[removed.patch]);

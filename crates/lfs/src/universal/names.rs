@@ -321,7 +321,7 @@ impl<L: LowLevel> Universal<L> {
     /// Removes a name; `directory` says which type is expected.
     pub(super) fn remove(&self, cx: &Ctx, dir: Ino, name: &[u8], directory: bool) -> Result<()> {
         vfs::check_name(name)?;
-        let orphan = self.change(self.low.cost(DESTROY_BLOCKS) + 4, |op| {
+        let orphan = self.change(self.low.cost(self.destroyed_at_once()) + 4, |op| {
             let (parent, found) = self.search(cx, dir, name)?;
             let found = found.ok_or(Errno::NOENT)?;
             let victim = self.attr(found.ino)?;
@@ -389,7 +389,7 @@ impl<L: LowLevel> Universal<L> {
 
     /// Largest `Attr::blocks` that one operation frees together with a name.
     fn small(&self) -> u64 {
-        DESTROY_BLOCKS * u64::from(self.low.block_bytes()) / 512
+        self.destroyed_at_once() * u64::from(self.low.block_bytes()) / 512
     }
 
     /// Frees a small inode and its blocks.
@@ -410,16 +410,28 @@ impl<L: LowLevel> Universal<L> {
         Ok(())
     }
 
+    /// Blocks of a file that one operation frees.
+    pub(super) fn destroyed_at_once(&self) -> u64 {
+        self.portion(DESTROY_BLOCKS)
+    }
+
+    /// At most so many blocks, and so few that an operation on them fits the store: a
+    /// small journal takes small operations only.
+    pub(super) fn portion(&self, most: u64) -> u64 {
+        let room = u64::from(self.low.store().max_op_blocks()) / 4;
+        most.min(room).max(1)
+    }
+
     /// Frees an orphan, in as many operations as it takes: a crash in between leaves an
     /// orphan that is smaller.
     pub(super) fn destroy_orphan(&self, ino: Ino) -> Result<()> {
         loop {
-            let more = self.change(self.low.cost(DESTROY_BLOCKS), |op| {
+            let more = self.change(self.low.cost(self.destroyed_at_once()), |op| {
                 if self.low.inode(ino)?.is_none_or(|attr| attr.nlink > 0) || self.is_referenced(ino)
                 {
                     return Ok(false); // named, used or gone in between
                 }
-                let budget = DESTROY_BLOCKS as u32;
+                let budget = self.destroyed_at_once() as u32;
                 let detached = self.low.detach_blocks(op, ino, 0, u64::MAX, budget, &[])?;
                 for (lba, removed) in detached.blocks {
                     self.low.free_block(op, lba, removed)?;
@@ -456,8 +468,8 @@ impl<L: LowLevel> Universal<L> {
     }
 }
 
-/// Blocks of a file that one operation frees.
-pub(super) const DESTROY_BLOCKS: u64 = 256;
+/// Most blocks of a file that one operation frees.
+const DESTROY_BLOCKS: u64 = 256;
 
 impl InodeChange {
     /// Only the link count.

@@ -35,7 +35,7 @@ impl<L: LowLevel> Universal<L> {
         names: [(Ino, &[u8]); 2],
         flags: RenameFlags,
     ) -> Result<()> {
-        let blocks = self.low.cost(1) + self.low.cost(super::names::DESTROY_BLOCKS) + 8;
+        let blocks = self.low.cost(1) + self.low.cost(self.destroyed_at_once()) + 8;
         let orphan = self.change(blocks, |op| {
             let Some(plan) = self.plan(cx, names, flags)? else {
                 return Ok(None);

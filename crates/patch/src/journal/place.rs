@@ -27,6 +27,12 @@ impl Place {
         place
     }
 
+    /// Its blocks, in order.
+    pub fn lbas(&self) -> impl Iterator<Item = Lba> {
+        let runs = self.runs.iter();
+        runs.flat_map(|(_, lba, len)| (lba.0..lba.0 + len).map(Lba))
+    }
+
     /// Number of blocks.
     pub fn blocks(&self) -> u64 {
         self.blocks
