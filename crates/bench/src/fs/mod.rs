@@ -151,7 +151,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     let interrupt = Interrupt::catch()?;
     progress("preparing");
     let scratch = tempfile::Builder::new()
-        .prefix("selvedge-fs-")
+        .prefix(&format!("selvedge-fs-{}-", std::process::id()))
         .tempdir_in(MEMORY)
         .what(|| format!("making a directory in {MEMORY}"))?;
     let bench = Bench {

@@ -193,6 +193,12 @@ impl Server {
     }
 }
 
+impl From<Child> for Server {
+    fn from(child: Child) -> Self {
+        Self { child }
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         // It may be gone already.
