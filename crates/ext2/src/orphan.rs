@@ -10,9 +10,9 @@
 use crate::format::{Inode, Super};
 use crate::inode::Node;
 use crate::volume::Ext2;
+use hashbrown::HashMap;
 use lfs::{Heads, LowError, Result};
 use patch::{Before, Op, PatchId, Rule};
-use std::collections::HashMap;
 use std::mem::offset_of;
 use vfs::Ino;
 

@@ -1,7 +1,7 @@
 //! What is remembered of patches only until they are durable.
 
+use hashbrown::HashMap;
 use patch::{PatchId, Store};
-use std::collections::HashMap;
 use std::hash::Hash;
 
 /// A map from things to patches that forgets what has become durable, so that it is

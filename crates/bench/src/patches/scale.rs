@@ -8,6 +8,7 @@
 //! written, in waves. Blocks are small, so that the graph and not the memory's bandwidth
 //! is measured.
 
+use super::mount::cpu_seconds;
 use crate::chart::Chart;
 use crate::error::{Context, Result};
 use crate::machine::Machine;
@@ -20,7 +21,6 @@ use patch::{
 use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
 
 const BLOCK_BYTES: u32 = 512;
 
@@ -55,7 +55,7 @@ impl Default for Options {
 pub struct Row {
     /// Dirty blocks.
     pub dirty_blocks: u32,
-    /// Nanoseconds to make a patch with one before; the median run.
+    /// Nanoseconds of CPU time to make a patch with one before; the median run.
     pub create_ns: f64,
     /// To merge a change into a patch.
     pub merge_ns: f64,
@@ -109,7 +109,7 @@ pub fn run(options: &Options) -> Result<Report> {
         rows: options.sizes.iter().zip(&mut times).map(row).collect(),
         notes: vec![
             format!("{}.", Machine::here()),
-            format!("Blocks of {BLOCK_BYTES} bytes, waves of {WAVE}, medians."),
+            format!("Blocks of {BLOCK_BYTES} bytes, waves of {WAVE}, CPU time, medians."),
         ],
     })
 }
@@ -133,7 +133,7 @@ fn measure(blocks: u32) -> std::result::Result<[f64; 3], StoreError> {
         (0..blocks).try_for_each(|_| bed.change(random.u32(..blocks), 64, &[]).map(drop))
     })?;
     let to_write = (blocks / 10).max(1) as usize;
-    let start = Instant::now();
+    let start = cpu_seconds();
     let mut written = 0;
     while written < to_write {
         match bed.cache.write_some()? {
@@ -146,8 +146,8 @@ fn measure(blocks: u32) -> std::result::Result<[f64; 3], StoreError> {
     Ok([create, merge, write])
 }
 
-fn per_operation(start: Instant, count: usize) -> f64 {
-    start.elapsed().as_secs_f64() * 1e9 / count.max(1) as f64
+fn per_operation(start: f64, count: usize) -> f64 {
+    (cpu_seconds() - start) * 1e9 / count.max(1) as f64
 }
 
 impl Bed {
@@ -182,7 +182,7 @@ impl Bed {
         count: u32,
         work: impl FnOnce(&mut Self) -> std::result::Result<(), StoreError>,
     ) -> std::result::Result<f64, StoreError> {
-        let start = Instant::now();
+        let start = cpu_seconds();
         work(self)?;
         Ok(per_operation(start, count as usize))
     }

@@ -27,9 +27,9 @@ mod names;
 mod rename;
 
 use crate::{Heads, LowError, LowLevel, Removed};
+use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
 use patch::{Before, Op, PatchId, Rule};
-use std::collections::HashMap;
 use std::sync::Arc;
 use vfs::check::Finding;
 use vfs::{

@@ -2,9 +2,10 @@
 
 use crate::graph::{Addr, BlockSlot, Graph};
 use crate::{CacheStats, Content, Optimise, PatchId, StoreError};
+use hashbrown::{HashMap, HashSet};
 use lru::LruCache;
 use medium::block::{BlockError, Buffer};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -23,6 +24,17 @@ struct Note {
     dirty_since: u64,
     /// What the device holds, if that is known.
     stored: Option<u128>,
+    /// Where it waits to be written.
+    queue: Queue,
+}
+
+/// The queue of ready blocks that a block is in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Queue {
+    #[default]
+    None,
+    Whole,
+    Partial,
 }
 
 pub(super) struct Core {
@@ -135,18 +147,20 @@ impl Core {
 
     /// Puts every block whose state may have changed into the right queues.
     pub fn settle(&mut self) {
-        for slot in self.graph.take_woken() {
+        while let Some(slot) = self.graph.next_woken() {
             self.settle_block(slot);
         }
     }
 
     fn settle_block(&mut self, slot: BlockSlot) {
         let block = self.graph.block(slot);
-        let (dirty, ready, whole) = (block.is_dirty(), block.is_ready(), block.is_whole());
+        let queue = match (block.is_ready(), block.is_whole()) {
+            (false, _) => Queue::None,
+            (true, true) => Queue::Whole,
+            (true, false) => Queue::Partial,
+        };
+        let dirty = block.is_dirty();
         let note = &mut self.notes[slot.0 as usize];
-        let was = (note.dirty_since, slot);
-        self.whole.remove(&was);
-        self.partial.remove(&was);
         match (note.dirty_since, dirty) {
             (0, true) => {
                 self.clock += 1;
@@ -155,19 +169,35 @@ impl Core {
                 self.clean.pop(&slot);
             }
             (0, false) => return,
-            (_, false) => {
-                self.dirty.remove(&was);
-                *note = Note::default();
+            (since, false) => {
+                self.enqueue(slot, Queue::None);
+                self.dirty.remove(&(since, slot));
+                self.notes[slot.0 as usize] = Note::default();
                 self.clean.put(slot, ());
                 return;
             }
             (_, true) => {}
         }
+        self.enqueue(slot, queue);
+    }
+
+    /// Puts a dirty block into the queue where it belongs.
+    fn enqueue(&mut self, slot: BlockSlot, queue: Queue) {
+        let note = &mut self.notes[slot.0 as usize];
         let key = (note.dirty_since, slot);
-        if ready && whole {
-            self.whole.insert(key, ());
-        } else if ready {
-            self.partial.insert(key, ());
+        let was = std::mem::replace(&mut note.queue, queue);
+        if was == queue {
+            return;
+        }
+        match was {
+            Queue::None => {}
+            Queue::Whole => drop(self.whole.remove(&key)),
+            Queue::Partial => drop(self.partial.remove(&key)),
+        }
+        match queue {
+            Queue::None => {}
+            Queue::Whole => drop(self.whole.insert(key, ())),
+            Queue::Partial => drop(self.partial.insert(key, ())),
         }
     }
 
@@ -195,10 +225,8 @@ impl Core {
                     lba: medium::block::Lba(addr.lba.0 + 1),
                     ..addr
                 };
-                next = self.find(neighbour).filter(|&slot| {
-                    let key = (self.notes[slot.0 as usize].dirty_since, slot);
-                    self.whole.contains_key(&key)
-                });
+                let neighbour = self.find(neighbour);
+                next = neighbour.filter(|n| self.notes[n.0 as usize].queue == Queue::Whole);
             }
         }
         if sent.is_empty()
@@ -268,14 +296,12 @@ impl Core {
         for sent in sent {
             self.graph.commit(sent.slot);
             // What stayed behind queues up again, behind what is older by now.
-            let note = &mut self.notes[sent.slot.0 as usize];
-            let was = (note.dirty_since, sent.slot);
             if self.graph.block(sent.slot).is_dirty() {
-                self.dirty.remove(&was);
-                self.whole.remove(&was);
-                self.partial.remove(&was);
+                self.enqueue(sent.slot, Queue::None);
                 self.clock += 1;
-                note.dirty_since = self.clock;
+                let note = &mut self.notes[sent.slot.0 as usize];
+                let was = std::mem::replace(&mut note.dirty_since, self.clock);
+                self.dirty.remove(&(was, sent.slot));
                 self.dirty.insert((self.clock, sent.slot), ());
             }
         }

@@ -1,13 +1,40 @@
 //! Merging: when a new change can always be written with a patch that is there, it joins
 //! that patch (2.2.2 and 2.2.3).
 
-use super::parts::{NONE, State, Undo};
+use super::parts::{Edge, NONE, Patch, State, Undo};
 use super::{BlockSlot, Graph, Reach, Slots, extent, undo_of};
 use crate::{Change, PatchId, Rule};
 use smallvec::SmallVec;
 
 /// Patches that a search for a cycle visits before it gives up.
 const SEARCH_BUDGET: usize = 64;
+
+/// How much of a change a patch overlaps.
+#[derive(PartialEq, Eq)]
+enum Cover {
+    Not,
+    Part,
+    Whole,
+}
+
+fn cover(patch: &Patch, change: Change<'_>) -> Cover {
+    let (from, len) = extent(change);
+    if patch.at >= from + len || from >= patch.end() {
+        return Cover::Not;
+    }
+    let whole = match (&patch.undo, change) {
+        (Undo::Bits { touched, .. }, Change::Flip { mask, .. }) => {
+            if touched & mask == 0 {
+                return Cover::Not;
+            }
+            touched & mask == mask
+        }
+        // Flips of other bits of these bytes may be older, and do not wait for each other.
+        (Undo::Bits { .. }, Change::Bytes { .. }) => false,
+        _ => patch.at <= from && from + len <= patch.end(),
+    };
+    if whole { Cover::Whole } else { Cover::Part }
+}
 
 impl Graph {
     /// Merges a change into a pending patch of its block, if that is safe. Its data are
@@ -173,41 +200,52 @@ impl Graph {
     }
 
     /// Pending patches of the block that a change overlaps, newest first, without those
-    /// that another of them waits for directly. A hard patch overlaps everything.
-    pub(super) fn overlaps(
-        &self,
-        b: BlockSlot,
-        change: Change<'_>,
-        hard: bool,
-    ) -> SmallVec<[u32; 4]> {
-        let (from, len) = extent(change);
-        let mut found: SmallVec<[u32; 4]> = SmallVec::new();
+    /// that another of them waits for by way of the block. Of two that overlap each other
+    /// the newer waits for the older, so nothing beyond one that covers the change counts.
+    /// A hard patch overlaps everything.
+    pub(super) fn overlaps(&mut self, b: BlockSlot, change: Change<'_>) -> SmallVec<[u32; 4]> {
+        let search = self.next_search();
+        let mut found = SmallVec::new();
         let mut at = self.block(b).newest;
         while at != NONE {
             let patch = &self.patches[at as usize];
-            let touches = patch.at < from + len && from < patch.end();
-            let overlaps = match (&patch.undo, change) {
-                _ if hard => true,
-                (Undo::Bits { touched, .. }, Change::Flip { mask, .. }) => {
-                    touches && touched & mask != 0
-                }
-                _ => touches,
+            let (older, waited_for) = (patch.older, patch.seen == search);
+            let cover = match patch.state {
+                State::Pending => cover(patch, change),
+                _ => Cover::Not,
             };
-            if patch.state == State::Pending
-                && overlaps
-                && !found.iter().any(|newer| self.depends_directly(*newer, at))
-            {
-                found.push(at);
+            if waited_for || cover != Cover::Not {
+                if !waited_for {
+                    found.push(at);
+                }
+                self.mark_befores(at, search);
             }
-            at = patch.older;
+            if cover == Cover::Whole {
+                break;
+            }
+            at = older;
         }
         found
+    }
+
+    /// Notes that a search came by all that a patch waits for directly.
+    fn mark_befores(&mut self, slot: u32, search: u32) {
+        let mut edge = self.patches[slot as usize].befores;
+        while edge != NONE {
+            let Edge {
+                before,
+                next_before,
+                ..
+            } = self.edges[edge as usize];
+            self.patches[before as usize].seen = search;
+            edge = next_before;
+        }
     }
 
     /// The patch that the change may join: the only one that it overlaps or, for a flip,
     /// one of the same word.
     fn overlap_target(&mut self, b: BlockSlot, change: Change<'_>, befores: &Slots) -> Option<u32> {
-        let overlaps = self.overlaps(b, change, false);
+        let overlaps = self.overlaps(b, change);
         if let [only] = overlaps[..]
             && self.fits(only, change)
             && self.may_join(only, &overlaps, befores)

@@ -121,9 +121,9 @@ impl Graph {
         self.blocks[b.0 as usize].as_mut().expect("a block in use")
     }
 
-    /// Blocks whose readiness may have changed since the last call.
-    pub fn take_woken(&mut self) -> Vec<BlockSlot> {
-        std::mem::take(&mut self.woken)
+    /// A block whose readiness may have changed since it was last returned.
+    pub fn next_woken(&mut self) -> Option<BlockSlot> {
+        self.woken.pop()
     }
 
     // --- making patches -----------------------------------------------------------
@@ -237,7 +237,7 @@ impl Graph {
 
     fn make(&mut self, b: BlockSlot, change: Change<'_>, befores: &Slots, hard: bool) -> u32 {
         let (at, len) = extent(change);
-        let overlaps = self.overlaps(b, change, hard);
+        let overlaps = self.overlaps(b, change);
         let slot = if hard {
             let whole = self.block(b).data.len() as u32;
             let slot = self.new_patch(b, 0, whole, Undo::Hard);
@@ -561,7 +561,9 @@ impl Graph {
     }
 
     fn depends_directly(&self, after: u32, before: u32) -> bool {
-        self.befores(after).any(|e| e.before == before)
+        // Both lists have the edge if there is one: the shorter decides.
+        let mut lists = self.befores(after).zip(self.afters(before));
+        lists.any(|(e, f)| e.before == before || f.after == after)
     }
 
     // --- ids ----------------------------------------------------------------------
