@@ -124,5 +124,7 @@ fn log(cli: &Cli) {
         .with_writer(writer)
         .with_ansi(io::stderr().is_terminal() && !to_system)
         .without_time()
+        // Said on standard error, which may be what failed: that would end the thread.
+        .log_internal_errors(false)
         .init();
 }

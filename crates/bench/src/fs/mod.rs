@@ -28,7 +28,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use target::{Mounted, Target};
-use work::{MAILS, Materials};
+use work::Materials;
 
 pub use work::Workload;
 
@@ -46,6 +46,8 @@ pub struct Options {
     pub files: u32,
     /// Sources in the program that is built.
     pub sources: u32,
+    /// PostMark's files, and its transactions.
+    pub mails: u32,
     /// Bytes of PostMark's largest file.
     pub max_bytes: u32,
     /// How often each workload runs, each time on a file system of its own.
@@ -53,7 +55,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// 4,000 files (42 MB), 60 sources, mails of up to 100,000 bytes, 3 times, by this
+    /// 4,000 files (42 MB), 60 sources, 500 mails of up to 100,000 bytes, 3 times, by this
     /// program, in the directory for temporary files.
     fn default() -> Self {
         Self {
@@ -61,6 +63,7 @@ impl Default for Options {
             dir: std::env::temp_dir(),
             files: 4_000,
             sources: 60,
+            mails: 500,
             max_bytes: 100_000,
             repeats: 3,
         }
@@ -156,12 +159,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         .what(|| format!("making a directory in {MEMORY}"))?;
     let bench = Bench {
         program: &options.program,
-        materials: Materials::new(
-            scratch.path(),
-            options.files,
-            options.sources,
-            options.max_bytes,
-        )?,
+        materials: Materials::new(scratch.path(), options)?,
         scratch: scratch.path(),
         interrupt,
     };
@@ -227,7 +225,7 @@ impl Options {
     /// Twice what the workloads need, as a power of two, so that blocks are easily found.
     fn device_bytes(&self) -> u64 {
         let tree = u64::from(self.files) * (24 << 10);
-        let mail = u64::from(2 * MAILS) * (u64::from(self.max_bytes) + 8192);
+        let mail = u64::from(2 * self.mails) * (u64::from(self.max_bytes) + 8192);
         let program = u64::from(self.sources) * (64 << 10);
         (2 * (tree + mail.max(program)) + (16 << 20)).next_power_of_two()
     }

@@ -1,5 +1,6 @@
 //! The workloads of Figure 2.11, by the programs that people use.
 
+use super::Options;
 use crate::detached::{installed, run};
 use crate::error::{Context, Result};
 use crate::mounted::postmark;
@@ -9,9 +10,6 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// PostMark's files, and its transactions.
-pub(super) const MAILS: u32 = 500;
 
 /// Files in a directory of sources, functions in a source, and bytes of its comment.
 const PER_DIRECTORY: u32 = 20;
@@ -71,6 +69,8 @@ impl Workload {
 pub(super) struct Materials {
     archive: Archive,
     sources: PathBuf,
+    /// PostMark's files, and its transactions.
+    mails: u32,
     /// Bytes of PostMark's largest file.
     max_bytes: u32,
     scratch: PathBuf,
@@ -82,14 +82,15 @@ impl Materials {
     ///
     /// # Errors
     /// If a program fails.
-    pub(super) fn new(scratch: &Path, files: u32, sources: u32, max_bytes: u32) -> Result<Self> {
+    pub(super) fn new(scratch: &Path, options: &Options) -> Result<Self> {
         let made = Self {
-            archive: archive(scratch, files)?,
+            archive: archive(scratch, options.files)?,
             sources: scratch.join("sources"),
-            max_bytes,
+            mails: options.mails,
+            max_bytes: options.max_bytes,
             scratch: scratch.to_owned(),
         };
-        write_sources(&made.sources, sources).what(|| "making sources".into())?;
+        write_sources(&made.sources, options.sources).what(|| "making sources".into())?;
         let once = scratch.join("once");
         fs::create_dir(&once).what(|| "making a directory".into())?;
         Workload::ALL.iter().try_for_each(|w| made.run(*w, &once))?;
@@ -108,7 +109,8 @@ impl Materials {
                 archive.bytes / 1_000_000
             ),
             format!(
-                "PostMark: {MAILS} files of 500 to {} bytes, {MAILS} transactions, by {}.",
+                "PostMark: {0} files of 500 to {1} bytes, {0} transactions, by {2}.",
+                self.mails,
                 self.max_bytes,
                 by(
                     installed("postmark"),
@@ -158,8 +160,8 @@ impl Materials {
     fn postmark(&self, dir: &Path) -> Result<()> {
         if !installed("postmark") {
             let config = postmark::Config {
-                files: MAILS,
-                transactions: MAILS,
+                files: self.mails,
+                transactions: self.mails,
                 max_bytes: self.max_bytes as usize,
                 ..postmark::Config::default()
             };
@@ -168,8 +170,8 @@ impl Materials {
         }
         let script = self.scratch.join("postmark");
         let text = format!(
-            "set number {MAILS}\nset transactions {MAILS}\nset size 500 {}\nrun\nquit\n",
-            self.max_bytes
+            "set number {0}\nset transactions {0}\nset size 500 {1}\nrun\nquit\n",
+            self.mails, self.max_bytes
         );
         fs::write(&script, text).what(|| "writing PostMark's commands".into())?;
         // Not by its command `set location`, which overruns its buffer with a long path.
@@ -206,7 +208,14 @@ mod tests {
     #[test]
     fn every_workload_runs_and_does_what_it_says() {
         let scratch = tempfile::tempdir().unwrap();
-        let materials = Materials::new(scratch.path(), 30, 3, 600).unwrap();
+        let options = Options {
+            files: 30,
+            sources: 3,
+            mails: 20,
+            max_bytes: 600,
+            ..Options::default()
+        };
+        let materials = Materials::new(scratch.path(), &options).unwrap();
         let dir = scratch.path().join("work");
         fs::create_dir(&dir).unwrap();
         materials.run(Workload::Untar, &dir).unwrap();

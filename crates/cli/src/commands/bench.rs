@@ -175,6 +175,9 @@ struct Fs {
     /// Sources in the program that is built
     #[arg(long, value_name = "N", default_value_t = fs::Options::default().sources, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     sources: u32,
+    /// PostMark's files, and its transactions
+    #[arg(long, value_name = "N", default_value_t = fs::Options::default().mails, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    mails: u32,
     /// Bytes of PostMark's largest file
     #[arg(long, value_name = "N", default_value_t = fs::Options::default().max_bytes, value_parser = clap::value_parser!(u32).range(500..=4_000_000))]
     max_bytes: u32,
@@ -289,6 +292,7 @@ impl Fs {
             dir: self.dir.clone().unwrap_or(defaults.dir),
             files: self.files,
             sources: self.sources,
+            mails: self.mails,
             max_bytes: self.max_bytes,
             repeats: self.repeats,
             ..defaults

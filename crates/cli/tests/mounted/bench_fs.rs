@@ -25,7 +25,15 @@ fn can_run() -> bool {
 fn tiny(dir: &TempDir, repeats: &str) -> Command {
     let mut command = selvedge();
     command.args(["bench", "fs", "--json", "--files", "45", "--sources", "1"]);
-    command.args(["--max-bytes", "600", "--repeats", repeats, "--dir"]);
+    command.args([
+        "--mails",
+        "20",
+        "--max-bytes",
+        "600",
+        "--repeats",
+        repeats,
+        "--dir",
+    ]);
     command.arg(dir.path());
     command
 }
