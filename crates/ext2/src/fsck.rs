@@ -108,6 +108,12 @@ enum Rule {
     TooLow,
     /// If the inode has no name: it is half made, or half removed.
     Nameless,
+    /// The same of an inode whose `..` leads nowhere.
+    NamelessDotDot,
+    /// A name of a directory that has another one: if it is the only such line.
+    SecondName,
+    /// `..` is not where the first name is: if it is where the second one is.
+    DotDot,
     /// If nothing is in use that is marked as free: no `+` in the list.
     OnlyMinus,
     /// A link count; `..` of directories without a name need not be in it.
@@ -126,6 +132,19 @@ const MESSAGES: &[(&[&str], Rule)] = &[
     (&["Unattached zero-length inode "], Rule::Leak),
     (&["Unconnected directory inode "], Rule::Leak),
     (&["'..' in ", "should be <The NULL inode> (0)"], Rule::Leak),
+    (&["'..' in ", ") is ", ", should be "], Rule::DotDot),
+    (
+        &["Entry '", "' in ", " is a link to directory "],
+        Rule::SecondName,
+    ),
+    (
+        &["Entry '..' in ", "has deleted/unused inode "],
+        Rule::NamelessDotDot,
+    ),
+    (
+        &["Entry '..' in ", "has an incorrect filetype"],
+        Rule::NamelessDotDot,
+    ),
     (&["Deleted inode ", " has zero dtime"], Rule::Leak),
     (&["was part of the orphaned inode list"], Rule::Leak),
     (
@@ -194,9 +213,30 @@ fn nameless(output: &str) -> (Vec<u64>, BTreeMap<u64, u64>) {
     (inodes, parents)
 }
 
+/// The last number before a phrase: the inode of the path that ends there.
+fn inode_before(line: &str, phrase: &str) -> Option<u64> {
+    let (path, _) = line.rsplit_once(phrase)?;
+    numbers(path).last().copied()
+}
+
+/// Of directories with more than one name: where those are that e2fsck would remove.
+fn second_names(output: &str) -> BTreeMap<u64, Vec<u64>> {
+    let mut all: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    for line in output.lines() {
+        if let Some(Rule::SecondName) = rule(line)
+            && let Some(parent) = inode_before(line, " is a link to directory ")
+            && let Some(directory) = numbers(line).last()
+        {
+            all.entry(*directory).or_default().push(parent);
+        }
+    }
+    all
+}
+
 /// Verdict and first bad line of an output.
 fn read(output: &str) -> (Verdict, Option<String>) {
     let (nameless, dotdots) = nameless(output);
+    let seconds = second_names(output);
     let mut verdict = Verdict::Clean;
     for line in output.lines() {
         // The answer to a question that a line before has put.
@@ -210,6 +250,19 @@ fn read(output: &str) -> (Verdict, Option<String>) {
             Some(Rule::Leak) => true,
             Some(Rule::OnlyMinus) => !line.contains('+'),
             Some(Rule::Nameless) => n.first().is_some_and(|ino| nameless.contains(ino)),
+            Some(Rule::NamelessDotDot) => {
+                inode_before(line, " has ").is_some_and(|ino| nameless.contains(&ino))
+            }
+            Some(Rule::SecondName) => {
+                let names = n.last().and_then(|ino| seconds.get(ino));
+                names.is_some_and(|parents| parents.len() == 1)
+            }
+            Some(Rule::DotDot) => {
+                let directory = inode_before(line, " is ");
+                let names = directory.and_then(|ino| seconds.get(&ino));
+                let above = inode_before(line, ", should be ");
+                names.is_some_and(|parents| parents[..] == above.as_slice()[..])
+            }
             Some(Rule::TooHigh) => n.len() >= 3 && n[1] > n[2],
             Some(Rule::TooLow) => n.len() >= 3 && (n[1] < n[2] || nameless.contains(&n[0])),
             Some(Rule::Links) => {
@@ -259,6 +312,19 @@ mod tests {
             of("Entry 'a' in / (2) has deleted/unused inode 13.\n"),
             Verdict::Corrupt
         );
+    }
+
+    #[test]
+    fn a_directory_may_have_two_names() {
+        let second = "Entry 'D' in /B (13) is a link to directory /A/D (14).\nClear? no\n";
+        assert_eq!(of(second), Verdict::Leaks);
+        let there = "'..' in /A/D (14) is /B (13), should be /A (12).\n";
+        assert_eq!(of(&format!("{second}{there}")), Verdict::Leaks);
+        assert_eq!(of(there), Verdict::Corrupt);
+        let elsewhere = "'..' in /A/D (14) is / (2), should be /A (12).\n";
+        assert_eq!(of(&format!("{second}{elsewhere}")), Verdict::Corrupt);
+        let third = "Entry 'E' in /B (13) is a link to directory /A/D (14).\nClear? no\n";
+        assert_eq!(of(&format!("{second}{third}")), Verdict::Corrupt);
     }
 
     #[test]

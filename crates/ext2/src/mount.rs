@@ -442,7 +442,8 @@ pub fn guarantees(stack: &Stack) -> Guarantees {
             data_atomic: Atomicity::Block,
             notes: note(
                 "After a crash blocks and inodes may be marked as used that are not, link \
-                 counts too high and free counts wrong; nothing else, and fsck need not run.",
+                 counts too high and free counts wrong, and a directory that was being renamed \
+                 may have both names; nothing else, and fsck need not run.",
             ),
             ..plain
         },

@@ -148,7 +148,7 @@ impl CachedSystem<dyn BlockDevice> for Ext2System {
         if !self.is_journaled() {
             return Ok(Vec::new());
         }
-        let place = crate::mount::internal_place(&device, false, &MountOptions::default());
+        let place = crate::mount::internal_place(&device, true, &MountOptions::default());
         let place = place.map_err(|e| e.to_string())?;
         Ok(place.lbas().skip(1).map(|lba| lba.0).collect())
     }

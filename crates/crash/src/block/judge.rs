@@ -17,17 +17,17 @@ use crate::BlockSystem;
 use crate::choice::{Policy, mix};
 use crate::oracle::{Expected, RECOVERY_TIME, panic_text, same_content, use_up};
 use crate::walk::{Judge, Recovery, Verdict};
-use medium::block::{BlockDevice, BlockEvent, RecordingDevice};
 use hashbrown::HashMap;
+use medium::block::{BlockDevice, BlockEvent, RecordingDevice};
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use xxhash_rust::xxh3::xxh3_64;
 use vfs::check::Severity;
 use vfs::{
     Atomicity, Cookie, Ctx, Errno, FileSystem, FileType, Guarantees, Ino, ManualClock, Ordering,
     Snapshot,
 };
+use xxhash_rust::xxh3::xxh3_64;
 
 /// What a file system promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +126,11 @@ impl BlockJudge<'_> {
         let trace = recorded.take();
         let is_write = |e: &BlockEvent| matches!(e, BlockEvent::Issued { .. });
         if trace.iter().any(is_write) {
-            let key = Some(trace.iter().fold(crashed, |key, event| mix(key, hash_of(event))));
+            let key = Some(
+                trace
+                    .iter()
+                    .fold(crashed, |key, event| mix(key, hash_of(event))),
+            );
             seen.recovery = Some(Recovery {
                 decisions,
                 trace,
@@ -316,11 +320,11 @@ fn delete(fs: &dyn FileSystem, dir: Ino, done: &mut HashSet<Ino>) -> Result<(), 
     for (name, ino, kind) in names {
         let gone = if kind != FileType::Directory {
             fs.unlink(&cx, dir, &name)
-        } else if done.insert(ino) {
-            delete(fs, ino, done)?;
-            fs.rmdir(&cx, dir, &name)
         } else {
-            continue;
+            if done.insert(ino) {
+                delete(fs, ino, done)?;
+            }
+            fs.rmdir(&cx, dir, &name)
         };
         gone.map_err(|e| format!("delete {}: {e}", name.escape_ascii()))?;
     }

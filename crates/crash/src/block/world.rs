@@ -24,6 +24,8 @@ pub(super) struct World {
     pub nodes: HashMap<Ino, Inode>,
     /// The names in each directory, without `.` and `..`.
     pub names: HashMap<Ino, BTreeMap<Vec<u8>, Ino>>,
+    /// What `..` is in each directory.
+    pub above: HashMap<Ino, Ino>,
 }
 
 impl World {
@@ -53,15 +55,18 @@ impl World {
     ) -> Result<BTreeMap<Vec<u8>, Ino>, String> {
         let cx = Ctx::root();
         let mut names = BTreeMap::new();
-        let mut twice = false;
+        let (mut twice, mut above) = (false, None);
         let listed = fs.readdir(&cx, dir, Cookie(0), &mut |entry| {
-            if !matches!(entry.name, b"." | b"..") {
+            if entry.name == b".." {
+                above = Some(entry.ino);
+            } else if entry.name != b"." {
                 let before = names.insert(entry.name.to_vec(), (entry.ino, entry.kind));
                 twice |= before.is_some();
             }
             true
         });
         listed.map_err(|e| format!("readdir: {e}"))?;
+        self.above.insert(dir, above.ok_or("`..` is not listed")?);
         if twice {
             return Err("a name is listed twice".to_string());
         }
@@ -95,18 +100,14 @@ impl World {
     /// How many names each inode has, those that a directory's own entries make included.
     pub fn links(&self) -> HashMap<Ino, u32> {
         let mut links = HashMap::new();
-        *links.entry(Ino::ROOT).or_default() += 2;
-        for (dir, ino) in self.edges() {
-            let is_dir = self.nodes[&ino].attr.kind == FileType::Directory;
-            *links.entry(ino).or_default() += if is_dir { 2 } else { 1 };
-            *links.entry(dir).or_default() += u32::from(is_dir);
+        for (dir, above) in &self.above {
+            *links.entry(*dir).or_default() += 1; // `.`
+            *links.entry(*above).or_default() += 1;
+        }
+        for ino in self.names.values().flat_map(BTreeMap::values) {
+            *links.entry(*ino).or_default() += 1;
         }
         links
-    }
-
-    fn edges(&self) -> impl Iterator<Item = (Ino, Ino)> {
-        let names = self.names.iter();
-        names.flat_map(|(dir, names)| names.values().map(|ino| (*dir, *ino)))
     }
 }
 

@@ -26,24 +26,21 @@ fn run(system: &BlockSystem, options: &Options) -> Outcome {
     outcome
 }
 
-/// What a soft-updates crash leaves and the checker, like e2fsck, calls corrupt: both names
-/// of a directory that was being renamed (U4), and the `..` of one that has no name.
-const UNSETTLED: [&str; 2] = ["is another name of directory", "'..' leads to inode"];
-
 fn holds(mode: Mode, options: &Options) {
     let outcome = run(&Ext2System { mode }, options);
-    let unexpected = |f: &&crash::FailureReport| {
-        mode != Mode::SoftUpdates || !UNSETTLED.iter().any(|what| f.what.contains(what))
-    };
-    assert_eq!(outcome.failures.iter().find(unexpected), None, "{mode}");
+    assert_eq!(outcome.failures.first(), None, "{mode}");
     assert!(outcome.complete);
     assert!(outcome.states_distinct > 0);
 }
+
+/// States of a point up to which all are visited. A transaction of ten blocks has more.
+const STATES: usize = 512;
 
 fn singles() -> Options {
     Options {
         ops: 1,
         max_failures: 1000,
+        states_per_point: STATES,
         ..Options::default()
     }
 }
@@ -52,7 +49,8 @@ fn pairs() -> Options {
     Options {
         ops: 2,
         sample: Some(40),
-        max_failures: 1000,
+        max_failures: 20,
+        states_per_point: STATES,
         ..Options::default()
     }
 }

@@ -61,6 +61,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
                 self.corrupt("E14", format_args!("inode {ino}: '{name}' comes twice"));
             }
         }
+        self.two_names();
         self.tree();
     }
 
@@ -112,30 +113,39 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
             let expected = [".", ".."][nth];
             return self.corrupt("E13", format_args!("inode {ino}: no '{expected}'"));
         }
-        if !self.named(dir, header, name) {
-            return;
-        }
-        match nth {
-            0 => self.seen_mut(ino).dot = true,
-            _ => self.directories[dir].dotdot = target,
+        match self.misled(header) {
+            // Who has lost his name may have outlived his parent.
+            Some((invariant, wrong)) if nth == 1 => {
+                self.content(ino, invariant, format_args!("inode {ino}: '..' {wrong}"));
+            }
+            Some((invariant, wrong)) => {
+                self.corrupt(invariant, format_args!("inode {ino}: '.' {wrong}"));
+            }
+            None if nth == 0 => self.seen_mut(ino).dot = true,
+            None => self.directories[dir].dotdot = target,
         }
     }
 
-    /// Whether an entry, which is in use, leads to what it says.
+    /// Whether an entry, which is in use, leads to something.
     fn named(&mut self, dir: usize, header: &DirentHeader, name: &[u8]) -> bool {
-        let (ino, target) = (self.directories[dir].ino, header.inode.get());
-        let name = name.escape_ascii();
+        let Some((invariant, wrong)) = self.misled(header) else {
+            return true;
+        };
+        let (ino, name) = (self.directories[dir].ino, name.escape_ascii());
+        self.corrupt(invariant, format_args!("inode {ino}: '{name}' {wrong}"));
+        invariant == "E14"
+    }
+
+    /// What is wrong with where an entry leads, and the invariant that this breaks.
+    fn misled(&self, header: &DirentHeader) -> Option<(&'static str, String)> {
+        let target = header.inode.get();
         let reserved = target < self.ground.first_ino && target != ROOT_INO;
         if reserved || target > self.ground.inodes {
-            let what = format_args!("inode {ino}: '{name}' leads to inode {target}, not a file");
-            self.corrupt("E15", what);
-            return false;
+            return Some(("E15", format!("leads to inode {target}, not a file")));
         }
         let seen = self.seen(target);
         if !seen.in_use {
-            let what = format_args!("inode {ino}: '{name}' leads to inode {target}, which is free");
-            self.corrupt("E15", what);
-            return false;
+            return Some(("E15", format!("leads to inode {target}, which is free")));
         }
         let code = if self.has_types() {
             seen.kind.map_or(0, type_code)
@@ -143,12 +153,9 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
             0
         };
         // With types, 0 is "not known".
-        if header.file_type != code && !(self.has_types() && header.file_type == 0) {
-            let kind = header.file_type;
-            let what = format_args!("inode {ino}: '{name}' has type {kind}, not {code}");
-            self.corrupt("E14", what);
-        }
-        true
+        let kind = header.file_type;
+        let right = kind == code || (self.has_types() && kind == 0);
+        (!right).then(|| ("E14", format!("has type {kind}, not {code}")))
     }
 
     fn entry(&mut self, dir: usize, header: &DirentHeader, name: &[u8], names: &mut Names) {
@@ -168,13 +175,43 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
             return;
         }
         let found = (self.directories).binary_search_by_key(&target, |d| d.ino);
-        let first = found.is_ok_and(|n| self.directories[n].parent == 0);
-        match found {
-            Ok(n) if first && target != ROOT_INO => self.directories[n].parent = ino,
+        let known = found.ok().filter(|_| target != ROOT_INO);
+        match known.map(|n| &mut self.directories[n]) {
+            Some(named) if named.parent == 0 => named.parent = ino,
+            Some(named) if named.second == 0 => named.second = ino,
             _ => {
                 let name = name.escape_ascii();
                 let what =
                     format_args!("inode {ino}: '{name}' is another name of directory {target}");
+                self.corrupt("E16", what);
+            }
+        }
+    }
+
+    /// A directory with two names is on its way from one to the other: its `..` says which
+    /// of them counts.
+    fn two_names(&mut self) {
+        for n in 0..self.directories.len() {
+            let Directory {
+                ino,
+                dotdot,
+                parent,
+                second,
+                ..
+            } = self.directories[n];
+            if second == 0 {
+                continue;
+            }
+            if dotdot == second {
+                self.directories[n].parent = second;
+            }
+            if dotdot == parent || dotdot == second {
+                self.leak(
+                    "E29",
+                    format_args!("inode {ino}: a directory with two names"),
+                );
+            } else {
+                let what = format_args!("inode {ino}: two names, and '..' is {dotdot}");
                 self.corrupt("E16", what);
             }
         }

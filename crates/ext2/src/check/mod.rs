@@ -1,7 +1,7 @@
 //! The checker: examines an image without changing it and without mounting it.
 //!
 //! # Guarantees
-//! - Read-only. Every finding names an invariant of `format.md`, E1 to E28, and the
+//! - Read-only. Every finding names an invariant of `format.md`, E1 to E29, and the
 //!   structure that breaks it; the check goes on behind it wherever there is a way on.
 //! - What soft updates may leave after a crash is a [`Severity::Leak`]; all else is
 //!   [`Severity::Corrupt`].
@@ -95,6 +95,8 @@ struct Directory {
     dotdot: u32,
     /// Who has the name of it; 0: nobody.
     parent: u32,
+    /// Who has another name of it, as a rename may leave it; 0: nobody.
+    second: u32,
 }
 
 /// The state of one check.

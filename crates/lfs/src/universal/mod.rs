@@ -12,7 +12,9 @@
 //! - **U3** A link count is at least the number of names: it is raised before a name is
 //!   made and lowered after one is gone.
 //! - **U4** What had a name and was renamed has one: the old or the new one or both
-//!   (`LinkBeforeUnlink`). A name that is replaced means the old inode or the new one.
+//!   (`LinkBeforeUnlink`). A name that is replaced means the old inode or the new one. Of a
+//!   directory with both names, `..` leads to where one of them is; it can be used, and
+//!   either name be removed or renamed.
 //!
 //! What may be left over: blocks and inodes that are marked as used and belong to no one,
 //! link counts that are too high, free counts that are wrong.

@@ -5,6 +5,7 @@ use crate::seeded::{Bug, hit};
 use crate::{Found, Heads, InodeChange, LowLevel, NewInode, Purpose, Removed};
 use medium::block::Buffer;
 use patch::{Content, Op, Rule};
+use std::collections::HashSet;
 use vfs::{Attr, Cookie, Ctx, DirEntry, Errno, FileType, Ino, Result, Timestamp, perm};
 
 /// What is to be made.
@@ -33,6 +34,14 @@ impl<'a> Made<'a> {
             ..Self::node(FileType::Symlink, 0o777, 0)
         }
     }
+}
+
+/// A name of a directory besides the one that is to go.
+pub(super) struct OtherName {
+    /// `..` was where the name that goes is, and moves.
+    moved: bool,
+    /// What the removal must come after.
+    pub there: Befores,
 }
 
 impl<L: LowLevel> Universal<L> {
@@ -335,8 +344,10 @@ impl<L: LowLevel> Universal<L> {
                 _ => {}
             }
             let now = self.now();
-            let removed = self.low.remove_name(op, dir, name, &[])?;
-            if directory {
+            let stays = self.lean_on_other(op, &victim, dir, name)?;
+            let befores = stays.as_ref().map_or(&[][..], |other| &other.there);
+            let removed = self.low.remove_name(op, dir, name, befores)?;
+            if directory && stays.as_ref().is_none_or(|other| other.moved) {
                 let links = InodeChange::links(parent.nlink - 1);
                 let lowered = self
                     .low
@@ -345,7 +356,7 @@ impl<L: LowLevel> Universal<L> {
             }
             let touched = self.touch(op, dir, now)?;
             self.note(dir, &[removed.patch, touched]);
-            self.drop_link(op, &victim, removed, now)
+            self.drop_link(op, &victim, removed, now, stays.is_some())
         })?;
         match orphan {
             Some(ino) => self.destroy_orphan(ino),
@@ -354,16 +365,18 @@ impl<L: LowLevel> Universal<L> {
     }
 
     /// Takes one link off an inode, one of whose names is gone. Returned: the inode, if it
-    /// is left to [`destroy_orphan`](Self::destroy_orphan), since it is large.
+    /// is left to [`destroy_orphan`](Self::destroy_orphan), since it is large. `stays`: it
+    /// is a directory with another name.
     pub(super) fn drop_link(
         &self,
         op: &Op,
         victim: &Attr,
         removed: Removed,
         now: Timestamp,
+        stays: bool,
     ) -> std::result::Result<Option<Ino>, Refusal> {
         let links = match victim.kind {
-            FileType::Directory => 0,
+            FileType::Directory if !stays => 0,
             _ => victim.nlink.saturating_sub(1),
         };
         let gone = once_gone(removed);
@@ -385,6 +398,67 @@ impl<L: LowLevel> Universal<L> {
         noted.extend(after(Rule::LinkBeforeUnlink, [lowered]));
         self.low.add_orphan(op, victim.ino, &noted)?;
         Ok((!referenced).then_some(victim.ino))
+    }
+
+    /// Prepares the removal of one name of an empty directory that may have two, since a
+    /// crash came into its rename: `..` must be where the other one is before this one
+    /// goes. `None`: this is its only name.
+    pub(super) fn lean_on_other(
+        &self,
+        op: &Op,
+        victim: &Attr,
+        dir: Ino,
+        name: &[u8],
+    ) -> std::result::Result<Option<OtherName>, Refusal> {
+        // An empty directory has a name and `.`; who has two names has three links (U3).
+        if victim.kind != FileType::Directory || victim.nlink <= 2 {
+            return Ok(None);
+        }
+        let Some(other) = self.other_name(victim.ino, dir, name)? else {
+            return Ok(None); // its count is too high
+        };
+        let mut there = Befores::new();
+        let moved = other != dir && self.low.parent(victim.ino)? == dir;
+        if moved {
+            // Whether a link for it is counted there is not known.
+            let nlink = self.attr(other)?.nlink;
+            let raised = self
+                .low
+                .change_inode(op, other, &InodeChange::links(nlink + 1), &[])?;
+            let befores = after(Rule::LinkBeforeUnlink, [raised]);
+            let patch = self.low.set_parent(op, victim.ino, other, &befores)?;
+            there = after(Rule::LinkBeforeUnlink, [patch]);
+        }
+        Ok(Some(OtherName { moved, there }))
+    }
+
+    /// Searches the whole tree for a name of a directory besides this one; returns whose
+    /// it is. Only a crash makes this necessary, so it may take its time.
+    fn other_name(
+        &self,
+        wanted: Ino,
+        dir: Ino,
+        name: &[u8],
+    ) -> std::result::Result<Option<Ino>, Refusal> {
+        let (mut left, mut seen) = (vec![self.low.root()], HashSet::new());
+        while let Some(at) = left.pop() {
+            if !seen.insert(at) {
+                continue; // itself one of two names, or a ring in a damaged image
+            }
+            let mut found = false;
+            self.low.list(at, Cookie(0), &mut |entry| {
+                let listed = !matches!(entry.name, b"." | b"..");
+                found |= listed && entry.ino == wanted && (at, entry.name) != (dir, name);
+                if listed && entry.kind == FileType::Directory {
+                    left.push(entry.ino);
+                }
+                true
+            })?;
+            if found {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
     }
 
     /// Largest `Attr::blocks` that one operation frees together with a name.

@@ -167,7 +167,16 @@ impl<L: LowLevel> Universal<L> {
             .change_inode(op, source.ino, &links(source.nlink + 1), &[])?;
         let mut befores = after(Rule::LinkBeforeUnlink, [raised]);
         let new_parent = plan.moves_directory() && plan.crosses();
-        if new_parent && plan.target.is_none() {
+        let stays = match &plan.target {
+            Some(target) => self.lean_on_other(op, target, plan.to.ino, plan.new_name)?,
+            None => None,
+        };
+        // A directory that is replaced leaves its link to the one that replaces it.
+        let inherits = plan.target.is_some() && stays.is_none();
+        if let Some(other) = &stays {
+            befores.extend(other.there.iter().copied());
+        }
+        if new_parent && !inherits {
             let change = links(plan.to.nlink + 1);
             let raised = self.low.change_inode(op, plan.to.ino, &change, &[])?;
             befores.extend(after(Rule::LinkBeforeUnlink, [raised]));
@@ -177,7 +186,7 @@ impl<L: LowLevel> Universal<L> {
             Err(error) => {
                 self.low
                     .change_inode(op, source.ino, &links(source.nlink), &[])?;
-                if new_parent && plan.target.is_none() {
+                if new_parent && !inherits {
                     self.low
                         .change_inode(op, plan.to.ino, &links(plan.to.nlink), &[])?;
                 }
@@ -186,6 +195,8 @@ impl<L: LowLevel> Universal<L> {
         };
         let there = after(Rule::LinkBeforeUnlink, [arrived]);
         let mut settled = there.clone();
+        // With two names after a crash, it may be the other one that counts.
+        let counted = new_parent && self.low.parent(source.ino)? == plan.from.ino;
         if new_parent {
             let moved = self.low.set_parent(op, source.ino, plan.to.ino, &there)?;
             settled = after(Rule::LinkBeforeUnlink, [moved, arrived]);
@@ -197,7 +208,7 @@ impl<L: LowLevel> Universal<L> {
             .low
             .remove_name(op, plan.from.ino, plan.name, &settled)?;
         let gone = once_gone(removed);
-        if plan.moves_directory() && (new_parent || plan.target.is_some()) {
+        if counted || (plan.moves_directory() && !plan.crosses() && inherits) {
             self.leave_parent(op, plan, &gone)?;
         }
         let back = InodeChange {
@@ -210,7 +221,9 @@ impl<L: LowLevel> Universal<L> {
         self.note(plan.to.ino, &[arrived]);
         self.note(source.ino, &[arrived, removed.patch, lowered]);
         match (&plan.target, replaced) {
-            (Some(target), Some(replaced)) => self.drop_link(op, target, replaced, now),
+            (Some(target), Some(replaced)) => {
+                self.drop_link(op, target, replaced, now, stays.is_some())
+            }
             _ => Ok(None),
         }
     }
