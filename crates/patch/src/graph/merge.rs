@@ -1,13 +1,61 @@
 //! Merging: when a new change can always be written with a patch that is there, it joins
 //! that patch (2.2.2 and 2.2.3).
 
-use super::parts::{NONE, State, Undo};
+use super::parts::{NONE, Patch, State, Undo};
 use super::{BlockSlot, Graph, Reach, Slots, extent, undo_of};
 use crate::{Change, PatchId, Rule};
 use smallvec::SmallVec;
 
 /// Patches that a search for a cycle visits before it gives up.
 const SEARCH_BUDGET: usize = 64;
+
+/// Where a change lies and no patch looked at so far does.
+struct Open {
+    /// Ranges of bytes, disjoint.
+    bytes: SmallVec<[(u32, u32); 4]>,
+    /// Of a flip: the bits of its word. Only bytes can be covered otherwise.
+    mask: Option<u32>,
+}
+
+impl Open {
+    fn of(change: Change<'_>) -> Self {
+        let (from, len) = extent(change);
+        Self {
+            bytes: SmallVec::from_slice(&[(from, from + len)]),
+            mask: match change {
+                Change::Flip { mask, .. } => Some(mask),
+                Change::Bytes { .. } => None,
+            },
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bytes.is_empty() || self.mask == Some(0)
+    }
+
+    fn touches(&self, patch: &Patch) -> bool {
+        let within = |&(from, to): &(u32, u32)| patch.at < to && from < patch.end();
+        self.bytes.iter().any(within)
+            && match (&patch.undo, self.mask) {
+                (Undo::Bits { touched, .. }, Some(mask)) => touched & mask != 0,
+                _ => true,
+            }
+    }
+
+    /// Takes away what a patch lies on. Flips wait for older flips of the same bits only,
+    /// so they cover no bytes.
+    fn cover(&mut self, patch: &Patch) {
+        if let Undo::Bits { touched, .. } = patch.undo {
+            self.mask = self.mask.map(|mask| mask & !touched);
+            return;
+        }
+        let pieces = |&(from, to): &(u32, u32)| {
+            let ends = [(from, to.min(patch.at)), (from.max(patch.end()), to)];
+            ends.into_iter().filter(|(from, to)| from < to)
+        };
+        self.bytes = self.bytes.iter().flat_map(pieces).collect();
+    }
+}
 
 impl Graph {
     /// Merges a change into a pending patch of its block, if that is safe. Its data are
@@ -172,32 +220,27 @@ impl Graph {
         }
     }
 
-    /// Pending patches of the block that a change overlaps, newest first, without those
-    /// that another of them waits for directly. A hard patch overlaps everything.
+    /// Pending patches of the block that a change overlaps, newest first. Of those that
+    /// overlap it only where a newer one does, none: the newer one waits for them already
+    /// (so many changes of the same bytes make a chain, and are not compared each with
+    /// all). Nor those that another of them waits for directly. A hard patch overlaps
+    /// everything.
     pub(super) fn overlaps(
         &self,
         b: BlockSlot,
         change: Change<'_>,
         hard: bool,
     ) -> SmallVec<[u32; 4]> {
-        let (from, len) = extent(change);
+        let mut open = Open::of(change);
         let mut found: SmallVec<[u32; 4]> = SmallVec::new();
         let mut at = self.block(b).newest;
-        while at != NONE {
+        while at != NONE && (hard || !open.is_empty()) {
             let patch = &self.patches[at as usize];
-            let touches = patch.at < from + len && from < patch.end();
-            let overlaps = match (&patch.undo, change) {
-                _ if hard => true,
-                (Undo::Bits { touched, .. }, Change::Flip { mask, .. }) => {
-                    touches && touched & mask != 0
+            if patch.state == State::Pending && (hard || open.touches(patch)) {
+                open.cover(patch);
+                if !found.iter().any(|newer| self.depends_directly(*newer, at)) {
+                    found.push(at);
                 }
-                _ => touches,
-            };
-            if patch.state == State::Pending
-                && overlaps
-                && !found.iter().any(|newer| self.depends_directly(*newer, at))
-            {
-                found.push(at);
             }
             at = patch.older;
         }
