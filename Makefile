@@ -54,6 +54,8 @@ unit: need-build need-mount
 suites: need-build need-mount
 	@$(CARGO) test --quiet --locked --workspace --no-run # already done by unit, as a rule
 	@SELVEDGE=$(abspath $(CHECKED)) tools/suites bpfs
+	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=10000 tools/suites ext2 fsx pjdfstest kernel
+	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=10000 tools/suites ext2:journal fsx pjdfstest
 
 test: ## formatting, lints, unit tests, crash states, published suites on a mount
 	@$(MAKE) --no-print-directory lint

@@ -1,5 +1,6 @@
 //! Images and mounts that clean up after themselves.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Every engine that can be mounted.
-pub const ENGINES: [&str; 2] = ["bpfs", "model"];
+pub const ENGINES: [&str; 3] = ["bpfs", "ext2", "model"];
 
 /// Long enough for anything that is going to happen at all.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -209,9 +210,22 @@ impl Drop for Server {
 
 /// Runs a test on a fresh mount of every engine, for all users; then the checker.
 pub fn on_each_engine(test: impl Fn(&Path)) {
-    for engine in ENGINES {
+    on_engines(&ENGINES, test);
+}
+
+/// As [`on_each_engine`], on some of them.
+pub fn on_engines(engines: &[&str], test: impl Fn(&Path)) {
+    for &engine in engines {
         let place = Place::with_image();
+        if engine == "ext2" {
+            // Of these blocks the largest files are as large as the tests want.
+            let ext2 = ["--force", "--type", "ext2", "--block-size", "4096"];
+            run(0, &[&["mkfs"], &ext2[..], &[place.image_str()]].concat());
+        }
         place.mount(&["--type", engine, "-o", "allow_other"]);
+        if engine == "ext2" {
+            fs::remove_dir(place.dir().join("lost+found")).expect("it is empty");
+        }
         test(&place.dir());
         place.umount();
         place.fsck();

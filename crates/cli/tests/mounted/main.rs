@@ -5,6 +5,7 @@
 mod bench_fs;
 mod command_line;
 mod data;
+mod ext2;
 mod ext2_power_cut;
 mod fixture;
 mod names;

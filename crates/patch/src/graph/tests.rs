@@ -483,3 +483,24 @@ fn four_appends_need_23_patches_or_8() {
     // d) and what overlaps does.
     assert_eq!(step(true, true, true), (8, 8, 0));
 }
+
+#[test]
+fn changes_of_the_same_place_make_a_chain() {
+    fn bytes(at: u32, bytes: &[u8]) -> Change<'_> {
+        Change::Bytes { at, bytes }
+    }
+    let (mut graph, blocks) = graph(Optimise::NONE);
+    let overlapping = |graph: &mut Graph, i: u8| {
+        // None alone lies where the next one does.
+        graph.change(blocks[0], bytes(8, &[i; 4]), &[]);
+        graph.change(blocks[0], bytes(12, &[i; 4]), &[]);
+        graph.change(blocks[0], bytes(6, &[i; 12]), &[]);
+        let (at, mask) = (12, 1 << 5);
+        graph.change(blocks[0], Change::Flip { at, mask }, &[]);
+    };
+    (0..50).for_each(|i| overlapping(&mut graph, i));
+    graph.verify().unwrap();
+    assert_eq!(graph.stats().patches, 200);
+    let edges = graph.edges.len();
+    assert!(edges < 2 * 200, "{edges} edges");
+}

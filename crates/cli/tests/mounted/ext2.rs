@@ -1,0 +1,269 @@
+//! ext2: its modes and stacks, what fsync keeps, foreign images, wrong requests.
+
+use crate::fixture::{Place, finish, run, selvedge, stderr, stdout, wait_for};
+use ext2::fsck::{Verdict, verdict};
+use rustix::io::Errno;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+
+const MODES: [&str; 5] = [
+    "async",
+    "softupdates",
+    "journal-metadata",
+    "journal-ordered",
+    "journal",
+];
+
+fn image(options: &[&str]) -> Place {
+    let place = Place::new();
+    let mkfs = ["mkfs", "--type", "ext2", "--size", "16M", place.image_str()];
+    run(0, &[&mkfs, options].concat());
+    place
+}
+
+fn info(place: &Place) -> Value {
+    let json = run(0, &["info", "--json", place.image_str()]);
+    serde_json::from_str(&stdout(&json)).unwrap()
+}
+
+/// What `mount` says when it refuses.
+fn refusal(place: &Place, args: &[&str]) -> String {
+    let mount = ["mount", place.image_str(), place.dir_str()];
+    let refused = run(32, &[&mount, args].concat());
+    assert!(!place.is_mounted());
+    stderr(&refused)
+}
+
+fn sync(path: &Path) -> std::io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+fn errno(result: std::io::Result<()>) -> Option<i32> {
+    result.err().and_then(|e| e.raw_os_error())
+}
+
+#[test]
+fn an_image_goes_through_all_modes() {
+    let place = image(&[]);
+    for (i, mode) in MODES.into_iter().enumerate() {
+        place.mount(&["-o", &format!("mode={mode}")]);
+        let told = info(&place);
+        assert_eq!(told["mode"], mode);
+        let stack = told["stack"].as_str().unwrap();
+        assert!(stack.starts_with("uhfs > ext2 > "), "{stack}");
+        assert_eq!(stack.contains("journal("), mode.contains("journal"));
+        assert_eq!(told["guarantees"]["name"], format!("ext2 (mode={mode})"));
+        for (j, earlier) in MODES[..i].iter().enumerate() {
+            let text = fs::read(place.dir().join(earlier).join("file")).unwrap();
+            assert_eq!(text, vec![j as u8; 300_000]);
+        }
+        fs::create_dir(place.dir().join(mode)).unwrap();
+        fs::write(place.dir().join(mode).join("file"), [i as u8; 300_000]).unwrap();
+        place.umount();
+        assert_eq!(verdict(&place.image()).unwrap(), Verdict::Clean, "{mode}");
+        place.fsck();
+    }
+}
+
+#[test]
+fn what_was_fsynced_survives_a_killed_server() {
+    for mode in &MODES[1..] {
+        let place = image(&["--journal"]);
+        let mut server = place.serve(&["-o", &format!("mode={mode}")]);
+        let dir = place.dir().join("dir");
+        fs::create_dir(&dir).unwrap();
+        for i in 0..50 {
+            fs::write(dir.join(i.to_string()), vec![i; 9_000]).unwrap();
+        }
+        for path in [&dir.join("7"), &dir, &place.dir()] {
+            sync(path).unwrap();
+        }
+        fs::rename(dir.join("8"), dir.join("9")).unwrap();
+        server.signal("KILL");
+        assert_eq!(server.wait(), None);
+        run(0, &["umount", "--lazy", place.dir_str()]);
+
+        let journaled = mode.contains("journal");
+        if journaled {
+            let refused = run(8, &["fsck", "-n", place.image_str()]);
+            assert!(stderr(&refused).contains("mount it"));
+            let refused = refusal(&place, &["-o", "ro"]);
+            assert!(refused.contains("mount it once for writing"), "{refused}");
+        }
+        place.mount(&["-o", &format!("mode={mode}")]);
+        assert_eq!(fs::read(dir.join("7")).unwrap(), [7; 9_000]);
+        fs::write(dir.join("new"), "new").unwrap();
+        place.umount();
+        let worst = if journaled {
+            Verdict::Clean
+        } else {
+            Verdict::Leaks
+        };
+        assert!(verdict(&place.image()).unwrap() <= worst, "{mode}");
+    }
+}
+
+#[test]
+fn a_device_that_fails_makes_it_read_only() {
+    for mode in &MODES[1..] {
+        let place = image(&[]);
+        place.mount(&["-o", &format!("mode={mode}")]);
+        let file = place.dir().join("file");
+        fs::write(&file, "text").unwrap();
+        sync(&file).unwrap();
+        // Writes and flushes of a file that was cut short fail.
+        let open = File::options().write(true).open(place.image()).unwrap();
+        open.set_len(8192).unwrap();
+        fs::write(&file, "more").unwrap();
+        assert_eq!(errno(sync(&file)), Some(Errno::IO.raw_os_error()), "{mode}");
+        let new = fs::write(place.dir().join("new"), "");
+        assert_eq!(errno(new), Some(Errno::ROFS.raw_os_error()), "{mode}");
+        let failed = run(1, &["umount", place.dir_str()]);
+        let said = stderr(&failed);
+        assert!(said.contains("failed while it was mounted"), "{said}");
+    }
+}
+
+#[test]
+fn a_read_only_mount_is_unmounted_without_complaint() {
+    let place = image(&[]);
+    place.mount(&[]);
+    fs::write(place.dir().join("file"), "text").unwrap();
+    place.umount();
+    let before = fs::read(place.image()).unwrap();
+    place.mount(&["-o", "ro"]);
+    assert_eq!(fs::read(place.dir().join("file")).unwrap(), b"text");
+    let refused = fs::write(place.dir().join("new"), "");
+    assert_eq!(errno(refused), Some(Errno::ROFS.raw_os_error()));
+    place.umount();
+    assert!(fs::read(place.image()).unwrap() == before);
+}
+
+#[test]
+fn a_log_of_its_own() {
+    let place = image(&[]);
+    let log = place.path("log");
+    let stack = |log: &Path| {
+        let log = log.display();
+        format!("uhfs > ext2 > journal(full, external={log}) > cache > disk")
+    };
+    let empty = |path: &Path| File::create(path).unwrap().set_len(8 << 20).unwrap();
+    empty(&log);
+    let mut server = place.serve(&["--stack", &stack(&log)]);
+    let file = place.dir().join("file");
+    fs::write(&file, "text").unwrap();
+    sync(&file).unwrap();
+    sync(&place.dir()).unwrap();
+    server.signal("KILL");
+    assert_eq!(server.wait(), None);
+    run(0, &["umount", "--lazy", place.dir_str()]);
+
+    // It is lost without its log, so it is not mounted without.
+    let other = place.path("other");
+    empty(&other);
+    for args in [
+        &[][..],
+        &["-o", "mode=journal"],
+        &["--stack", &stack(&other)],
+    ] {
+        refusal(&place, args);
+    }
+    place.mount(&["--stack", &stack(&log)]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "text");
+    place.umount();
+    assert_eq!(verdict(&place.image()).unwrap(), Verdict::Clean);
+    let alien = image(&[]);
+    let refused = refusal(&alien, &["--stack", &stack(&log)]);
+    assert!(
+        refused.contains("the log of another file system"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn images_of_mke2fs() {
+    let images: [&[&str]; 5] = [
+        &["-b", "1024", "-r", "0"],
+        &["-b", "2048", "-I", "128"],
+        &["-b", "4096", "-O", "^filetype,^resize_inode"],
+        &["-b", "1024", "-j"],
+        &["-b", "4096", "-j", "-J", "size=4"],
+    ];
+    for options in images {
+        let place = Place::new();
+        let mke2fs = |options: &[&str]| {
+            let mut mke2fs = Command::new("mke2fs");
+            mke2fs.args(["-q", "-F", "-t", "ext2"]).args(options);
+            finish(0, mke2fs.arg(place.image()).arg("20001k"));
+        };
+        mke2fs(options);
+        for mode in ["softupdates", "journal"] {
+            if options.contains(&"-r") && mode == "journal" {
+                let refused = refusal(&place, &["-o", "mode=journal"]);
+                assert!(refused.contains("revision 0"), "{refused}");
+                continue;
+            }
+            place.mount(&["-o", &format!("mode={mode}")]);
+            fs::write(place.dir().join(mode), [1; 100_000]).unwrap();
+            place.umount();
+            let found = verdict(&place.image()).unwrap();
+            assert_eq!(found, Verdict::Clean, "{options:?} {mode}");
+            place.fsck();
+        }
+        mke2fs(&["-O", "quota"]);
+        let refused = refusal(&place, &[]);
+        assert!(refused.contains("quota; mount it with -o ro"), "{refused}");
+        mke2fs(&["-O", "extent"]);
+        let refused = refusal(&place, &["-o", "ro"]);
+        assert!(refused.contains("not know: extent"), "{refused}");
+    }
+}
+
+#[test]
+fn wrong_requests_are_named() {
+    let place = image(&[]);
+    for (args, expected) in [
+        (["-o", "mode=sp"], "softupdates"),
+        (["-o", "sync"], "durable at fsync only"),
+        (["-o", "durability=msync"], "persistent memory"),
+        (["-o", "cache=1K"], "at least 4M"),
+        (["--stack", "ext2"], "a stack reads"),
+        (["--stack", "uhfs > ext3 > cache > disk"], "'ext3'"),
+        (
+            ["--stack", "uhfs > ext2 > journal(half) > cache > disk"],
+            "'half'",
+        ),
+    ] {
+        let said = refusal(&place, &args);
+        assert!(said.contains(expected), "{args:?}: {said}");
+    }
+    let dump = run(1, &["dump", place.image_str()]);
+    assert!(stderr(&dump).contains("debugfs"));
+    let small = place.path("small");
+    let mkfs = |size| {
+        let mut mkfs = selvedge();
+        mkfs.args(["mkfs", "--type", "ext2", "--size", size])
+            .arg(&small);
+        mkfs
+    };
+    let refused = finish(1, &mut mkfs("8K"));
+    assert!(stderr(&refused).contains("an ext2 file system needs"));
+    assert!(!small.exists());
+    finish(0, &mut mkfs("64K"));
+}
+
+#[test]
+fn a_signal_draws_what_is_not_durable() {
+    let place = image(&[]);
+    let server = place.serve(&["--stack", "uhfs > ext2 > cache(8M, interval=never) > disk"]);
+    fs::write(place.dir().join("file"), "text").unwrap();
+    server.signal("USR2");
+    let picture = place.path("image.graph.svg");
+    wait_for("the picture", || {
+        fs::read_to_string(&picture).is_ok_and(|svg| svg.contains("</svg>"))
+    });
+    assert!(fs::read_to_string(&picture).unwrap().contains("bitmap"));
+    place.umount();
+}
