@@ -66,18 +66,19 @@ pub struct Guarantees {
     pub notes: Vec<String>,
 }
 
-/// The table of Figures 3.5 and 3.11: one row for each file system, in plain text.
+/// The table of Figures 3.5 and 3.11: one row for each file system, in plain text. `Block`
+/// and `Call` are of data: whether a block, and whether a whole call is atomic.
 pub fn table(rows: &[Guarantees]) -> String {
     let name_width = rows.iter().map(|row| row.name.chars().count()).max();
     let width = name_width.unwrap_or(0).max("File system".len());
     let mut out = format!(
-        "{:width$}  Durable   Atomic                             Ordered\n\
-         {:width$}            Metadata  Data, block  Data, call  Metadata  Data\n",
+        "{:width$}  Durable   Atomic                 Ordered\n\
+         {:width$}            Metadata  Block  Call  Metadata  Data\n",
         "File system", ""
     );
     for row in rows {
         let line = format!(
-            "{:width$}  {:8}  {:8}  {:11}  {:10}  {:8}  {}",
+            "{:width$}  {:8}  {:8}  {:5}  {:4}  {:8}  {}",
             row.name,
             row.durable.to_string(),
             mark(row.metadata_atomic >= Atomicity::Call),
@@ -143,10 +144,10 @@ mod tests {
             ..row("a longer name")
         };
         let expected = "\
-File system    Durable   Atomic                             Ordered
-                         Metadata  Data, block  Data, call  Metadata  Data
-bpfs           yes       yes       yes          yes         yes       yes
-a longer name  in 5 s    yes       yes          –           yes       –
+File system    Durable   Atomic                 Ordered
+                         Metadata  Block  Call  Metadata  Data
+bpfs           yes       yes       yes    yes   yes       yes
+a longer name  in 5 s    yes       yes    –     yes       –
 ";
         assert_eq!(table(&[row("bpfs"), weak]), expected);
     }

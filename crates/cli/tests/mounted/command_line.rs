@@ -341,10 +341,12 @@ fn crash_test_reports_in_json() {
 fn guarantees_are_listed_for_every_engine() {
     let json = run(0, &["guarantees", "--json"]);
     let json: Vec<serde_json::Value> = serde_json::from_str(&stdout(&json)).unwrap();
-    assert_eq!(json.len(), 8);
+    assert_eq!(json.len(), 13);
     assert!(json.iter().all(|row| row["name"].is_string()));
     let text = stdout(&run(0, &["guarantees"]));
-    assert!(text.contains("mode=sp") && text.contains("model"), "{text}");
+    for mode in ["mode=sp", "mode=softupdates", "model"] {
+        assert!(text.contains(mode), "{text}");
+    }
 }
 
 #[test]
