@@ -54,6 +54,8 @@ const OUTPUT_MAX: u64 = 256 << 10;
 pub fn judge(image: &Path) -> io::Result<Judgement> {
     let mut command = Command::new("e2fsck");
     command.env("LC_ALL", "C").arg("-fn").arg(image);
+    // At the end of time, so that no mount lies in the future of a test's clock.
+    command.env("E2FSCK_TIME", u32::MAX.to_string());
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -6,7 +6,12 @@ use crate::terminal;
 use bpfs::{BpfsSystem, MkfsOptions, Mode};
 use clap::builder::RangedU64ValueParser;
 use clap::{Subcommand, ValueEnum};
-use crash::{FailureId, FailureReport, Model, Options, PmemSystem, Progress, explore, replay};
+use crash::{
+    BlockSystem, FailureId, FailureReport, Model, Options, PmemSystem, Progress, block, explore,
+    replay,
+};
+use ext2::Ext2System;
+use patch::stack::Mode as StackMode;
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,13 +45,17 @@ struct Test {
         default_value = "bpfs"
     )]
     engine: Engine,
-    /// Commit mode of bpfs: sp, sc, a, t, at, other, log
-    #[arg(long, value_name = "MODE", default_value_t = MkfsOptions::default().mode)]
-    mode: Mode,
+    /// Commit mode of bpfs (sp, sc, a, t, at, other, log), or mode of ext2 (async,
+    /// softupdates, journal-metadata, journal-ordered, journal)
+    ///
+    /// The mode async of ext2 is the control: it keeps no order and promises nothing, is
+    /// judged by the rules of soft updates, and must be found to break them.
+    #[arg(long, value_name = "MODE")]
+    mode: Option<String>,
     /// Longest scripts of the enumeration: 1, 2 or 3 calls; 0 enumerates none
     ///
-    /// They start from a small tree. Scripts of one call also start from a crowded one,
-    /// where tables and directories must grow.
+    /// They start from a small tree. Of bpfs, scripts of one call also start from a crowded
+    /// one, where tables and directories must grow.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=3))]
     ops: u32,
     /// How many of the longest scripts to draw; 0 takes all
@@ -64,7 +73,7 @@ struct Test {
     /// Seed of all that is random
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// What memory may do: words (any subset of the 8-byte words that are not durable)
+    /// What memory may do under bpfs: words (any subset of the 8-byte words that are not durable)
     /// or lines (each cache line keeps a prefix of its stores)
     #[arg(long, value_name = "MODEL", default_value_t = Model::Words)]
     model: Model,
@@ -94,21 +103,67 @@ fn at_least_one() -> RangedU64ValueParser<usize> {
 enum Engine {
     /// BPFS, on persistent memory
     Bpfs,
+    /// ext2, on blocks
+    Ext2,
+}
+
+/// An engine in one mode.
+enum System {
+    Pmem(Box<PmemSystem>),
+    Block(Box<BlockSystem>),
 }
 
 impl Engine {
-    fn system(self, mode: Mode) -> Box<PmemSystem> {
-        match self {
-            Self::Bpfs => Box::new(BpfsSystem(mode)),
-        }
+    /// The engine in the mode of that name, or in its usual one.
+    fn system(self, mode: Option<&str>) -> Result<System, Failure> {
+        Ok(match self {
+            Self::Bpfs => {
+                let usual = MkfsOptions::default().mode;
+                let mode: Mode = mode.map_or(Ok(usual), str::parse).map_err(Failure::new)?;
+                System::Pmem(Box::new(BpfsSystem(mode)))
+            }
+            Self::Ext2 => {
+                let usual = StackMode::SoftUpdates;
+                let mode = mode.map_or(Ok(usual), str::parse).map_err(Failure::new)?;
+                System::Block(Box::new(Ext2System { mode }))
+            }
+        })
     }
 }
 
-/// The system with this id.
-fn by_id(id: &str) -> Option<Box<PmemSystem>> {
-    let all = Engine::value_variants().iter();
-    let systems = all.flat_map(|engine| Mode::ALL.map(|mode| engine.system(mode)));
-    systems.into_iter().find(|system| system.id() == id)
+impl System {
+    /// The system with this id.
+    fn by_id(id: &str) -> Option<Self> {
+        let bpfs = Mode::ALL.map(|mode| Self::Pmem(Box::new(BpfsSystem(mode))));
+        let ext2 = StackMode::ALL.map(|mode| Self::Block(Box::new(Ext2System { mode })));
+        let mut all = bpfs.into_iter().chain(ext2);
+        all.find(|system| system.id() == id)
+    }
+
+    fn id(&self) -> String {
+        match self {
+            Self::Pmem(system) => system.id(),
+            Self::Block(system) => system.id(),
+        }
+    }
+
+    fn explore(
+        &self,
+        options: &Options,
+        progress: &(dyn Fn(&Progress) + Sync),
+    ) -> Result<crash::Outcome, String> {
+        match self {
+            Self::Pmem(system) => explore(&**system, options, progress),
+            Self::Block(system) => block::explore(&**system, options, progress),
+        }
+    }
+
+    fn replay(&self, id: &FailureId) -> Result<Option<FailureReport>, String> {
+        match self {
+            Self::Pmem(system) => replay(&**system, id),
+            Self::Block(system) => block::replay(&**system, id),
+        }
+    }
 }
 
 /// Visit the state of one failure again, and say what is wrong there
@@ -145,8 +200,8 @@ impl Test {
                 count(p.violations, "violation")
             ));
         };
-        let system = self.engine.system(self.mode);
-        let found = explore(&*system, &self.options(), &show);
+        let system = self.engine.system(self.mode.as_deref())?;
+        let found = system.explore(&self.options(), &show);
         bar.finish_and_clear();
         let found = found.map_err(Failure::new)?;
         if self.json {
@@ -162,7 +217,7 @@ impl Test {
         Options {
             ops: self.ops,
             sample: self.sample(),
-            singles: vec![Tree::Crowded],
+            singles: self.singles(),
             random_scripts: self.random,
             random_len: self.random_len,
             seed: self.seed,
@@ -172,6 +227,15 @@ impl Test {
             max_failures: self.max_failures,
             threads: self.threads.unwrap_or_else(cpus),
             ..Options::default()
+        }
+    }
+
+    /// The crowded tree is for bpfs, where tables and directories must grow: it does not fit
+    /// a small image of blocks.
+    fn singles(&self) -> Vec<Tree> {
+        match self.engine {
+            Engine::Bpfs => vec![Tree::Crowded],
+            Engine::Ext2 => Vec::new(),
         }
     }
 
@@ -189,13 +253,13 @@ const SAMPLE: u64 = 1000;
 
 impl Replay {
     fn run(&self) -> Outcome {
-        let system = by_id(&self.id.system).ok_or_else(|| {
+        let system = System::by_id(&self.id.system).ok_or_else(|| {
             Failure::new(format_args!(
                 "{}: the system {} is unknown",
                 self.id, self.id.system
             ))
         })?;
-        let failure = replay(&*system, &self.id).map_err(Failure::new)?;
+        let failure = system.replay(&self.id).map_err(Failure::new)?;
         if self.json {
             output::print_json(&failure)?;
         } else {

@@ -91,10 +91,6 @@ pub(crate) struct StateDevice {
     inner: Mutex<Inner>,
 }
 
-/// Most blocks of which pairs are tried where there are too many states.
-const PAIRED: usize = 24;
-/// Random subsets tried there.
-const RANDOM: u64 = 256;
 /// States at a point within a recovery up to which all are visited. Every state has a
 /// recovery: with more than these, what they add to each other is not worth their number.
 const AGAIN: usize = 8;
@@ -396,9 +392,9 @@ impl CrashState for StateDevice {
         inner.floor = level.floor;
     }
 
-    /// At most two blocks written, at most two lost, the first and the last writes, and
-    /// random subsets; within a recovery, the first writes and one random subset.
-    fn samples(&self, _most: usize, depth: usize, seed: u64) -> Vec<Policy> {
+    /// At most two blocks written, at most two lost (of `most * 3 / 8` blocks each pair), the
+    /// first and the last writes, and `4 * most` random subsets; within a recovery, the first writes and one random subset.
+    fn samples(&self, most: usize, depth: usize, seed: u64) -> Vec<Policy> {
         let inner = self.inner.lock();
         let mut numbers: Vec<u64> = inner.pending.values().flatten().map(|v| v.id).collect();
         numbers.sort_unstable();
@@ -414,7 +410,7 @@ impl CrashState for StateDevice {
         let mut cells: Vec<u32> = inner.pending.keys().copied().collect();
         // Keep a seeded choice of the blocks, spread over all of them.
         cells.sort_by_key(|cell| mix(seed, u64::from(*cell)));
-        let paired = &cells[..cells.len().min(PAIRED)];
+        let paired = &cells[..cells.len().min(most * 3 / 8)];
         let pairs = paired
             .iter()
             .enumerate()
@@ -423,7 +419,7 @@ impl CrashState for StateDevice {
         let few = singles
             .chain(pairs)
             .flat_map(|(a, b)| [Policy::Only(a, b), Policy::AllBut(a, b)]);
-        let random = (0..RANDOM).map(|i| Policy::Random(mix(seed, i)));
+        let random = (0..4 * most as u64).map(|i| Policy::Random(mix(seed, i)));
         let all = [Policy::All].into_iter();
         all.chain(first)
             .chain(last)

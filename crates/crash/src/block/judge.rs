@@ -119,18 +119,16 @@ impl BlockJudge<'_> {
             self.sound(&**device, "before recovery")?;
         }
         let decisions = crate::walk::CrashState::decisions(&**device);
-        let crashed = device.essence();
         let recorded = Arc::new(RecordingDevice::new(device.clone()));
         let clock = Arc::new(ManualClock::new(RECOVERY_TIME, 1));
         let opened = self.system.open_still(recorded.clone(), clock, WAVE);
         let trace = recorded.take();
         let is_write = |e: &BlockEvent| matches!(e, BlockEvent::Issued { .. });
         if trace.iter().any(is_write) {
-            let key = Some(
-                trace
-                    .iter()
-                    .fold(crashed, |key, event| mix(key, hash_of(event))),
-            );
+            // The same writes to the same end: what a crash between them leaves lies
+            // between what was found first and that end.
+            let events = trace.iter().map(hash_of);
+            let key = Some(events.fold(device.essence(), mix));
             seen.recovery = Some(Recovery {
                 decisions,
                 trace,

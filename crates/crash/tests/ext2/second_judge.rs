@@ -7,8 +7,8 @@ use ext2::fsck::{Verdict, judge};
 use medium::block::{BlockDevice, Lba};
 use patch::stack::Mode;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use vfs::check::Report;
 use vfs::{CachedSystem, Clock, FileSystem, Still, System};
 
@@ -21,6 +21,7 @@ struct Judged {
     judged: AtomicU64,
     corrupt: AtomicU64,
     file: PathBuf,
+    disagreements: Mutex<Vec<String>>,
 }
 
 impl Judged {
@@ -38,6 +39,7 @@ impl Judged {
             judged: AtomicU64::new(0),
             corrupt: AtomicU64::new(0),
             file: dir.join(format!("selvedge-{}-{mode}", std::process::id())),
+            disagreements: Mutex::default(),
         }
     }
 
@@ -55,11 +57,12 @@ impl Judged {
         if (ours == Verdict::Corrupt) != (theirs.verdict == Verdict::Corrupt) {
             let worst = theirs.worst.unwrap_or_default();
             let first = report.findings.first().map(ToString::to_string);
-            panic!(
+            let wrong = format!(
                 "e2fsck says {:?} ({worst}), we say {ours:?} ({})",
                 theirs.verdict,
                 first.unwrap_or_default()
             );
+            self.disagreements.lock().expect("not poisoned").push(wrong);
         }
         Ok(())
     }
@@ -145,6 +148,8 @@ fn judged(mode: Mode, every: u64, most: u64) -> Option<(u64, u64)> {
     };
     let outcome = run(&system, &options);
     assert!(mode == Mode::Async || outcome.violations == 0);
+    let wrong = std::mem::take(&mut *system.disagreements.lock().expect("not poisoned"));
+    assert_eq!(wrong.first(), None, "{} disagreements", wrong.len());
     let (judged, corrupt) = (system.judged.load(Relaxed), system.corrupt.load(Relaxed));
     println!("{mode}: {judged} states judged twice, {corrupt} corrupt");
     Some((judged, corrupt))

@@ -18,6 +18,8 @@ fn options(time_limit: Option<Duration>, ops: u32, sample: Option<u64>) -> Optio
         max_failures: 1,
         threads: 1,
         time_limit,
+        states_per_point: 64,
+        samples: 16,
         ..Options::default()
     }
 }

@@ -5,6 +5,7 @@ use crate::seeded::{Bug, hit};
 use crate::{Heads, InodeChange, LowError, LowLevel, Purpose};
 use medium::block::{Buffer, Lba};
 use patch::{Before, Change, Content, Op, PatchId, Rule};
+use std::ops::Range;
 use vfs::{Attr, Ctx, Errno, Fallocate, FileType, Ino, Result, SeekKind, Timestamp, perm};
 
 type Refused<T> = std::result::Result<T, Refusal>;
@@ -407,136 +408,127 @@ impl<L: LowLevel> Universal<L> {
         }
         let end = self.end_of(off, len)?;
         let block = self.block_size();
-        match kind {
-            Fallocate::PunchHole => self.punch(ino, off, end.min(attr.size))?,
+        let grows = match kind {
+            Fallocate::PunchHole => false,
             Fallocate::Allocate { keep_size } | Fallocate::ZeroRange { keep_size } => {
                 self.look(|| self.check_room(ino, off / block, end.div_ceil(block)))?;
-                // Space beyond the end of a file is checked for, and not kept.
-                let kept = if keep_size { end.min(attr.size) } else { end };
-                if matches!(kind, Fallocate::ZeroRange { .. }) {
-                    self.zero_blocks(ino, off, kept)?;
+                !keep_size
+            }
+        };
+        // Space beyond the end of a file is checked for, and not kept.
+        let end = if grows { end } else { end.min(attr.size) };
+        let most = self.destroyed_at_once();
+        let mut at = off;
+        loop {
+            let until = end.min((at / block + most) * block);
+            self.change(self.low.cost(most) + 4, |op| {
+                if at < until {
+                    self.allocate_part(op, ino, kind, at..until)?;
                 }
-                self.fill_holes(ino, off / block, kept.div_ceil(block))?;
-                if !keep_size && end > attr.size {
-                    return self.note_change(cx, ino, Some(end));
+                self.note_change(op, cx, ino, grows.then_some(until))
+            })?;
+            if until >= end {
+                return Ok(());
+            }
+            at = until;
+            if kind == Fallocate::PunchHole {
+                let last = end.div_ceil(block);
+                let next = self.look(|| Ok(self.low.next_block(ino, at / block, last)?))?;
+                match next {
+                    Some(next) => at = at.max(next * block),
+                    None => return Ok(()),
                 }
             }
         }
-        self.note_change(cx, ino, None)
+    }
+
+    /// One operation's part of a `fallocate`.
+    fn allocate_part(&self, op: &Op, ino: Ino, kind: Fallocate, part: Range<u64>) -> Refused<()> {
+        match kind {
+            Fallocate::PunchHole => return self.punch(op, ino, part.start, part.end),
+            Fallocate::ZeroRange { .. } => self.zero_blocks(op, ino, part.start, part.end)?,
+            Fallocate::Allocate { .. } => {}
+        }
+        let block = self.block_size();
+        self.fill_holes(op, ino, part.start / block..part.end.div_ceil(block))
     }
 
     /// Sets the times, and the size if it grows, after a change of contents.
-    fn note_change(&self, cx: &Ctx, ino: Ino, size: Option<u64>) -> Result<()> {
-        self.change(self.low.cost(1), |op| {
-            let attr = self.attr(ino)?;
-            if let Some(size) = size {
-                self.clear_tail(op, &attr, size)?;
-            }
-            let now: Timestamp = self.now();
-            let change = InodeChange {
-                perm: Some(perm::perm_after_write(cx, &attr)).filter(|perm| *perm != attr.perm),
-                size: size.filter(|size| *size > attr.size),
-                mtime: Some(now),
-                ctime: Some(now),
-                ..InodeChange::default()
-            };
-            let recent = self.low.change_inode(op, ino, &change, &[])?;
-            self.note(ino, &[recent]);
-            Ok(())
-        })
+    fn note_change(&self, op: &Op, cx: &Ctx, ino: Ino, size: Option<u64>) -> Refused<()> {
+        let attr = self.attr(ino)?;
+        if let Some(size) = size {
+            self.clear_tail(op, &attr, size)?;
+        }
+        let now: Timestamp = self.now();
+        let change = InodeChange {
+            perm: Some(perm::perm_after_write(cx, &attr)).filter(|perm| *perm != attr.perm),
+            size: size.filter(|size| *size > attr.size),
+            mtime: Some(now),
+            ctime: Some(now),
+            ..InodeChange::default()
+        };
+        let recent = self.low.change_inode(op, ino, &change, &[])?;
+        self.note(ino, &[recent]);
+        Ok(())
     }
 
-    /// Gives every hole among blocks `from..to` a block of zeros.
-    fn fill_holes(&self, ino: Ino, from: u64, to: u64) -> Result<()> {
+    /// Gives every hole in a range of blocks a block of zeros.
+    fn fill_holes(&self, op: &Op, ino: Ino, range: Range<u64>) -> Refused<()> {
         let zeros = vec![0; self.block_size() as usize];
-        let mut index = from;
-        while index < to {
-            let end = to.min(index + self.destroyed_at_once());
-            self.change(self.low.cost(end - index), |op| {
-                for index in index..end {
-                    if self.low.block_of(ino, index)?.is_none() {
-                        let purpose = (Purpose::Data, Content::Data);
-                        let filled = self.fill_hole(op, ino, index, &zeros, purpose)?;
-                        self.note(ino, &[filled]);
-                    }
-                }
-                Ok(())
-            })?;
-            index = end;
+        for index in range {
+            if self.low.block_of(ino, index)?.is_none() {
+                let purpose = (Purpose::Data, Content::Data);
+                let filled = self.fill_hole(op, ino, index, &zeros, purpose)?;
+                self.note(ino, &[filled]);
+            }
         }
         Ok(())
     }
 
     /// Zeroes the bytes `off..end` of blocks that are there.
-    fn zero_blocks(&self, ino: Ino, off: u64, end: u64) -> Result<()> {
+    fn zero_blocks(&self, op: &Op, ino: Ino, off: u64, end: u64) -> Refused<()> {
         let block = self.block_size();
-        let mut at = off;
-        while at < end {
-            let until = end.min((at / block + self.destroyed_at_once()) * block);
-            self.change(self.low.cost(self.destroyed_at_once()), |op| {
-                let zeros = vec![0; block as usize];
-                for part in parts(block, at, (until - at) as usize) {
-                    if self.low.block_of(ino, part.index)?.is_some() {
-                        let put = self.put(op, ino, part.index, part.at, &zeros[..part.len])?;
-                        self.note(ino, &[put]);
-                    }
-                }
-                Ok(())
-            })?;
-            at = until;
+        let zeros = vec![0; block as usize];
+        for part in parts(block, off, (end - off) as usize) {
+            if self.low.block_of(ino, part.index)?.is_some() {
+                let put = self.put(op, ino, part.index, part.at, &zeros[..part.len])?;
+                self.note(ino, &[put]);
+            }
         }
         Ok(())
     }
 
     /// Makes `off..end` read as zeros, and gives whole blocks back.
-    fn punch(&self, ino: Ino, off: u64, end: u64) -> Result<()> {
+    fn punch(&self, op: &Op, ino: Ino, off: u64, end: u64) -> Refused<()> {
         let block = self.block_size();
-        if off >= end {
-            return Ok(());
-        }
-        let size = self.look(|| Ok(self.attr(ino)?.size))?;
         let first = off.div_ceil(block);
         // A block that the file ends in is given back if the range covers the rest of it.
-        let last = if end >= size {
+        let last = if end >= self.attr(ino)?.size {
             end.div_ceil(block)
         } else {
             end / block
         };
-        self.change(4, |op| {
-            let head = self.zero_in_block(op, ino, off, end, &[])?;
-            let tail = match last * block {
-                start if start < end && last >= first => {
-                    self.zero_in_block(op, ino, start, end, &[])?
-                }
-                _ => None,
-            };
-            for patch in head.into_iter().chain(tail) {
-                self.note(ino, &[patch]);
+        let head = self.zero_in_block(op, ino, off, end, &[])?;
+        let tail = match last * block {
+            start if start < end && last >= first => {
+                self.zero_in_block(op, ino, start, end, &[])?
             }
-            Ok(())
-        })?;
-        if first < last {
-            self.detach_range(ino, first, last)?;
+            _ => None,
+        };
+        for patch in head.into_iter().chain(tail) {
+            self.note(ino, &[patch]);
+        }
+        let mut more = first < last;
+        while more {
+            let budget = self.destroyed_at_once() as u32;
+            let detached = self.low.detach_blocks(op, ino, first, last, budget, &[])?;
+            for (lba, removed) in detached.blocks {
+                self.note(ino, &[removed.patch]);
+                self.low.free_block(op, lba, removed)?;
+            }
+            more = detached.more;
         }
         Ok(())
-    }
-
-    /// Takes off and frees blocks `from..to`, in as many operations as it takes.
-    fn detach_range(&self, ino: Ino, from: u64, to: u64) -> Result<()> {
-        loop {
-            let more = self.change(self.low.cost(self.destroyed_at_once()), |op| {
-                let budget = self.destroyed_at_once() as u32;
-                let detached = self.low.detach_blocks(op, ino, from, to, budget, &[])?;
-                for (lba, removed) in detached.blocks {
-                    self.note(ino, &[removed.patch]);
-                    self.low.free_block(op, lba, removed)?;
-                }
-                Ok(detached.more)
-            })?;
-            if !more {
-                return Ok(());
-            }
-        }
     }
 }
 
