@@ -11,18 +11,34 @@ use vfs::{Atime, CachedSystem, Clock, FileSystem, ManualClock, Still, System, Ti
 const BLOCK_BYTES: u32 = 1024;
 /// Blocks of a test image besides the journal.
 const BLOCKS: u64 = 384;
-/// Blocks of its journal. Other readers ask for 1,024; a small one is quick to walk, and
-/// is full now and then.
+/// Blocks of its journal.
 const JOURNAL_BLOCKS: u64 = 96;
 
 /// ext2 in one mode, on a small image.
 #[derive(Debug, Clone, Copy)]
 pub struct Ext2System {
     /// How the order of changes is kept.
-    pub mode: Mode,
+    mode: Mode,
+    journal_blocks: u64,
 }
 
 impl Ext2System {
+    /// In this mode. A journal is so small that it is quick to walk, and full now and then.
+    pub const fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            journal_blocks: JOURNAL_BLOCKS,
+        }
+    }
+
+    /// With a journal of the least size that e2fsck accepts.
+    pub const fn with_usual_journal(mode: Mode) -> Self {
+        Self {
+            mode,
+            journal_blocks: 1024,
+        }
+    }
+
     fn is_journaled(self) -> bool {
         !matches!(self.mode, Mode::Async | Mode::SoftUpdates)
     }
@@ -30,7 +46,7 @@ impl Ext2System {
     fn blocks(self) -> u64 {
         BLOCKS
             + if self.is_journaled() {
-                JOURNAL_BLOCKS + 16
+                self.journal_blocks + 16
             } else {
                 0
             }
@@ -57,7 +73,7 @@ impl Ext2System {
         let options = MountOptions {
             atime: Atime::Never,
             clock,
-            journal_blocks: Some(JOURNAL_BLOCKS),
+            journal_blocks: Some(self.journal_blocks),
             ..MountOptions::default()
         };
         let devices = Devices { disk, log: None };

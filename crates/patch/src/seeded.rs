@@ -13,17 +13,20 @@ pub enum Bug {
     ReplayUncommitted,
     /// Freed blocks are not revoked.
     NoRevoke,
+    /// Data wait for the commit that must wait for them.
+    DataAfterCommit,
     /// The tail of the log moves on before what it protects is home.
     TailBeforeHome,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::LoseRollback,
         Self::CommitWithoutBody,
         Self::ReplayUncommitted,
         Self::NoRevoke,
+        Self::DataAfterCommit,
         Self::TailBeforeHome,
     ];
 }

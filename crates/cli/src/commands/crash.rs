@@ -125,7 +125,7 @@ impl Engine {
             Self::Ext2 => {
                 let usual = StackMode::SoftUpdates;
                 let mode = mode.map_or(Ok(usual), str::parse).map_err(Failure::new)?;
-                System::Block(Box::new(Ext2System { mode }))
+                System::Block(Box::new(Ext2System::new(mode)))
             }
         })
     }
@@ -135,7 +135,7 @@ impl System {
     /// The system with this id.
     fn by_id(id: &str) -> Option<Self> {
         let bpfs = Mode::ALL.map(|mode| Self::Pmem(Box::new(BpfsSystem(mode))));
-        let ext2 = StackMode::ALL.map(|mode| Self::Block(Box::new(Ext2System { mode })));
+        let ext2 = StackMode::ALL.map(|mode| Self::Block(Box::new(Ext2System::new(mode))));
         let mut all = bpfs.into_iter().chain(ext2);
         all.find(|system| system.id() == id)
     }

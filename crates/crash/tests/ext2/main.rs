@@ -27,7 +27,7 @@ fn run(system: &BlockSystem, options: &Options) -> Outcome {
 }
 
 fn holds(mode: Mode, options: &Options) {
-    let outcome = run(&Ext2System { mode }, options);
+    let outcome = run(&Ext2System::new(mode), options);
     assert_eq!(outcome.failures.first(), None, "{mode}");
     assert!(outcome.complete);
     assert!(outcome.states_distinct > 0);
@@ -79,7 +79,7 @@ fn journal() {
 /// The control: without any order, states are found that soft updates would never leave.
 #[test]
 fn without_order_the_checker_finds_damage() {
-    let outcome = run(&Ext2System { mode: Mode::Async }, &singles());
+    let outcome = run(&Ext2System::new(Mode::Async), &singles());
     assert!(outcome.violations > 0);
     let by_checker = |f: &crash::FailureReport| f.what.starts_with("checker before recovery");
     assert!(outcome.failures.iter().any(by_checker));

@@ -1,46 +1,56 @@
 //! Bugs put back into what ext2 stands on: each takes effect, each is found within a minute,
 //! its failure replays by its id, and nothing is found without it.
 
-use crash::block::{explore, replay};
-use crash::{Options, Outcome};
+use crash::Options;
+use crash::block::{explore, explore_script, replay};
 use ext2::Ext2System;
 use patch::stack::Mode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time in which a bug must be found.
 const BUDGET: Duration = Duration::from_secs(60);
 
 /// Bugs are put back for one thread.
-fn options(time_limit: Option<Duration>, ops: u32, sample: Option<u64>) -> Options {
+fn options() -> Options {
     Options {
-        ops,
-        sample,
+        ops: 1,
         max_failures: 1,
         threads: 1,
-        time_limit,
+        time_limit: Some(BUDGET),
         states_per_point: 64,
         samples: 16,
         ..Options::default()
     }
 }
 
-fn run(mode: Mode, options: &Options) -> Outcome {
-    explore(&Ext2System { mode }, options, &|_| {}).expect("ext2 can be set up")
-}
+/// A block is freed by one call and filled for another file by the next, before the first is stored.
+const REUSE: &str =
+    "create f 644\nwrite f 0 3000 1\ncreate g 644\nsync\ntruncate f 0\nwrite g 0 3000 2\n";
 
-/// Runs with a bug put back by `arm`.
-fn is_found(name: &str, mode: Mode, ops: u32, arm: &dyn Fn(bool), fired: &dyn Fn() -> u64) {
+/// Runs with a bug put back by `arm`, on one script or on those of one call.
+fn is_found(
+    name: &str,
+    mode: Mode,
+    script: Option<&str>,
+    arm: &dyn Fn(bool),
+    fired: &dyn Fn() -> u64,
+) {
     arm(true);
-    let outcome = run(mode, &options(Some(BUDGET), ops, (ops > 1).then_some(200)));
+    let (system, begin) = (Ext2System::new(mode), Instant::now());
+    let failure = match script {
+        Some(script) => explore_script(&system, script, &options()).expect("it is a script"),
+        None => {
+            let outcome = explore(&system, &options(), &|_| {}).expect("ext2 can be set up");
+            outcome.failures.into_iter().next()
+        }
+    };
     assert!(fired() > 0, "{name} never took effect");
-    let failure = outcome.failures.first();
     let failure = failure.unwrap_or_else(|| panic!("{name} was not found"));
-    println!("{name}: {failure} ({:.1} s)", outcome.seconds);
+    println!("{name}: {failure} ({:.1} s)", begin.elapsed().as_secs_f64());
     let id = failure
         .id
         .parse()
         .expect("ids are read as they are written");
-    let system = Ext2System { mode };
     let again = replay(&system, &id).expect("the id is of this system");
     assert!(again.is_some(), "{name}: {id} does not replay");
     arm(false);
@@ -55,10 +65,9 @@ fn is_found(name: &str, mode: Mode, ops: u32, arm: &dyn Fn(bool), fired: &dyn Fn
 fn bugs_of_the_universal_file_system() {
     use lfs::seeded::{Bug, arm, fired};
     for bug in Bug::ALL {
-        // A block is freed by one call and used again by another.
-        let ops = if bug == Bug::ReuseBeforeNullify { 2 } else { 1 };
+        let script = (bug == Bug::ReuseBeforeNullify).then_some(REUSE);
         let put = |on: bool| arm(on.then_some(bug));
-        is_found(&format!("{bug:?}"), Mode::SoftUpdates, ops, &put, &fired);
+        is_found(&format!("{bug:?}"), Mode::SoftUpdates, script, &put, &fired);
     }
 }
 
@@ -69,8 +78,9 @@ fn bugs_of_the_graph_and_the_journal() {
         (Bug::LoseRollback, Mode::SoftUpdates),
         (Bug::CommitWithoutBody, Mode::Journal),
         (Bug::ReplayUncommitted, Mode::Journal),
+        (Bug::DataAfterCommit, Mode::JournalOrdered),
     ] {
         let put = |on: bool| arm(on.then_some(bug));
-        is_found(&format!("{bug:?}"), mode, 2, &put, &fired);
+        is_found(&format!("{bug:?}"), mode, None, &put, &fired);
     }
 }

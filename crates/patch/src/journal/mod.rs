@@ -19,6 +19,7 @@ mod transaction;
 pub use place::Place;
 pub use recovery::{Replayed, format, needs_recovery, replay};
 
+use crate::seeded::{Bug, hit};
 use crate::{Before, Change, Content, Op, PatchId, Patched, Rule, Store, StoreError, Volume};
 use format::{Codec, Super};
 use medium::block::{BlockError, Buffer, Lba};
@@ -425,6 +426,12 @@ impl Shared {
             && let Some(freed) = state.log.find(*sequence)
         {
             needed.push(commit_of(freed.commit, Rule::NullifyBeforeReuse));
+        }
+        if state.running.ordered && hit(Bug::DataAfterCommit) {
+            needed.push(commit_of(state.running.hold, Rule::LogBeforeHome));
+            let patched = self.home.change(op, lba, content, change, &needed)?;
+            state.direct.insert(patched.id);
+            return Ok(patched);
         }
         let patched = self.home.change(op, lba, content, change, &needed)?;
         if state.direct.insert(patched.id) {
