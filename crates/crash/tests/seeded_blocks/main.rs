@@ -27,6 +27,11 @@ fn options() -> Options {
 const REUSE: &str =
     "create f 644\nwrite f 0 3000 1\ncreate g 644\nsync\ntruncate f 0\nwrite g 0 3000 2\n";
 
+/// A block that holds something of an earlier file: in one that is all zeros, a pointer
+/// that comes too early shows nothing.
+const REFILL: &str =
+    "create f 644\nwrite f 0 3000 1\nsync\nunlink f\nsync\ncreate g 644\nwrite g 0 3000 2\n";
+
 /// Runs with a bug put back by `arm`, on one script or on those of one call.
 fn is_found(
     name: &str,
@@ -65,7 +70,11 @@ fn is_found(
 fn bugs_of_the_universal_file_system() {
     use lfs::seeded::{Bug, arm, fired};
     for bug in Bug::ALL {
-        let script = (bug == Bug::ReuseBeforeNullify).then_some(REUSE);
+        let script = match bug {
+            Bug::ReuseBeforeNullify => Some(REUSE),
+            Bug::PointBeforeFill => Some(REFILL),
+            _ => None,
+        };
         let put = |on: bool| arm(on.then_some(bug));
         is_found(&format!("{bug:?}"), Mode::SoftUpdates, script, &put, &fired);
     }
