@@ -175,7 +175,8 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
             return;
         }
         let found = (self.directories).binary_search_by_key(&target, |d| d.ino);
-        let known = found.ok().filter(|_| target != ROOT_INO);
+        // Nothing that has names makes the root, or a directory within itself, right.
+        let known = found.ok().filter(|_| target != ROOT_INO && target != ino);
         match known.map(|n| &mut self.directories[n]) {
             Some(named) if named.parent == 0 => named.parent = ino,
             Some(named) if named.second == 0 => named.second = ino,
