@@ -221,6 +221,19 @@ fn inode_before(line: &str, phrase: &str) -> Option<u64> {
     numbers(path).last().copied()
 }
 
+/// Whether a name that e2fsck would remove is in the directory that it names, or below.
+fn is_below_itself(line: &str) -> bool {
+    let paths = line.rsplit_once(" is a link to directory ");
+    let Some((from, to)) = paths.and_then(|(from, to)| {
+        let (from, _) = from.rsplit_once(" (")?;
+        Some((from.rsplit_once("' in ")?.1, to.rsplit_once(" (")?.0))
+    }) else {
+        return true;
+    };
+    let rest = from.strip_prefix(to);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// Of directories with more than one name: where those are that e2fsck would remove.
 fn second_names(output: &str) -> BTreeMap<u64, Vec<u64>> {
     let mut all: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
@@ -257,7 +270,7 @@ fn read(output: &str) -> (Verdict, Option<String>) {
             }
             Some(Rule::SecondName) => {
                 let names = n.last().and_then(|ino| seconds.get(ino));
-                names.is_some_and(|parents| parents.len() == 1)
+                names.is_some_and(|parents| parents.len() == 1) && !is_below_itself(line)
             }
             Some(Rule::DotDot) => {
                 let directory = inode_before(line, " is ");
@@ -327,6 +340,8 @@ mod tests {
         assert_eq!(of(&format!("{second}{elsewhere}")), Verdict::Corrupt);
         let third = "Entry 'E' in /B (13) is a link to directory /A/D (14).\nClear? no\n";
         assert_eq!(of(&format!("{second}{third}")), Verdict::Corrupt);
+        let ring = "Entry 'A' in /A/D (14) is a link to directory /A (12).\nClear? no\n";
+        assert_eq!(of(ring), Verdict::Corrupt);
     }
 
     #[test]

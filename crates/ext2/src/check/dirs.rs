@@ -192,7 +192,17 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
     /// A directory with two names is on its way from one to the other: its `..` says which
     /// of them counts.
     fn two_names(&mut self) {
-        for n in 0..self.directories.len() {
+        let all = 0..self.directories.len();
+        let twice: Vec<usize> = all.filter(|n| self.directories[*n].second != 0).collect();
+        for &n in &twice {
+            let directory = &mut self.directories[n];
+            if directory.dotdot == directory.second {
+                std::mem::swap(&mut directory.parent, &mut directory.second);
+            }
+        }
+        // Enough for all that renames leave, and no more than a second look at the tree.
+        let mut steps = self.directories.len();
+        for n in twice {
             let Directory {
                 ino,
                 dotdot,
@@ -200,22 +210,36 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
                 second,
                 ..
             } = self.directories[n];
-            if second == 0 {
-                continue;
-            }
-            if dotdot == second {
-                self.directories[n].parent = second;
-            }
-            if dotdot == parent || dotdot == second {
+            if dotdot != parent {
+                let what = format_args!("inode {ino}: two names, and '..' is {dotdot}");
+                self.corrupt("E16", what);
+            } else if self.is_above(ino, second, &mut steps) {
+                let what = format_args!("inode {ino}: a second name below itself");
+                self.corrupt("E16", what);
+            } else {
                 self.leak(
                     "E29",
                     format_args!("inode {ino}: a directory with two names"),
                 );
-            } else {
-                let what = format_args!("inode {ino}: two names, and '..' is {dotdot}");
-                self.corrupt("E16", what);
             }
         }
+    }
+
+    /// Whether a directory is `below` or above it; also true after so many steps.
+    fn is_above(&self, ino: u32, below: u32, steps: &mut usize) -> bool {
+        let mut at = below;
+        while at != ino {
+            let found = self.directories.binary_search_by_key(&at, |d| d.ino);
+            let Some(n) = found.ok().filter(|_| at != ROOT_INO) else {
+                return false;
+            };
+            let Some(left) = steps.checked_sub(1) else {
+                return true;
+            };
+            *steps = left;
+            at = self.directories[n].parent;
+        }
+        true
     }
 
     /// Every directory but the root has its parent as `..`, and no one is above itself.
