@@ -3,10 +3,11 @@
 use crate::format::{DIRECT, GroupDescriptor, Super};
 use crate::orphan::Orphans;
 use crate::pending::{OfPatch, Pending};
-use crate::volume::{Ext2, Group};
+use crate::resting::Resting;
+use crate::volume::{Ext2, Group, Layout};
 use lfs::{Allocated, LowError, Purpose, Removed, Result};
 use medium::block::Lba;
-use patch::{Before, Change, Content, Op, PatchId, Rule};
+use patch::{Before, Change, Content, Op, PatchId, Rule, Store};
 use smallvec::SmallVec;
 use std::mem::offset_of;
 use vfs::check::{Finding, Severity};
@@ -22,6 +23,8 @@ pub(crate) struct State {
     pub feature_set: PatchId,
     /// What removed the last pointers to a block.
     pub removed: Pending<u32, PatchId>,
+    /// Free blocks of which that is not durable.
+    pub resting: Resting,
     /// What pointed to a block first.
     pub attached: Pending<u32, PatchId>,
     /// What cleared a directory's index flag.
@@ -57,6 +60,7 @@ impl State {
             ro_compat: if features { found.ro_compat.get() } else { 0 },
             feature_set: PatchId::DURABLE,
             removed: Pending::default(),
+            resting: Resting::default(),
             attached: Pending::default(),
             unindexed: Pending::default(),
             names: Pending::default(),
@@ -64,6 +68,18 @@ impl State {
             orphans: Orphans::default(),
             generation: 0,
         }
+    }
+
+    /// Notes a free block whose last pointers `removed` takes away.
+    fn let_rest(&mut self, store: &dyn Store, layout: &Layout, block: u32, removed: PatchId) {
+        self.removed.insert(store, block, removed);
+        let (group, known) = (layout.group_of(block), &self.removed);
+        let rests = |group, bit| {
+            let block = layout.group_start(group) + bit;
+            known.get(store, &block).is_some()
+        };
+        let bit = block - layout.group_start(group);
+        self.resting.add(group, bit, layout.blocks_in(group), rests);
     }
 
     fn set_free_blocks(&mut self, group: u32, free: u32) {
@@ -166,35 +182,63 @@ impl Ext2 {
         };
         let first = layout.group_of(goal);
         let mut state = self.state.lock();
-        for step in 0..layout.groups {
-            let group = (first + step) % layout.groups;
-            if state.groups[group as usize].free_blocks == 0 {
-                continue;
+        for rested in [true, false] {
+            for step in 0..layout.groups {
+                let group = (first + step) % layout.groups;
+                let from = match step {
+                    0 => goal - layout.group_start(group),
+                    _ => 0,
+                };
+                if let Some(bit) = self.free_bit(&mut state, group, from, rested)? {
+                    return self.take_bit(op, &mut state, group, bit);
+                }
             }
-            let start = layout.group_start(group);
-            let from = if step == 0 { goal - start } else { 0 };
-            let map = Lba(state.groups[group as usize].block_bitmap.into());
-            let found = near(&self.store.read(map)?, from, layout.blocks_in(group));
-            let Some(bit) = found else {
-                state.set_free_blocks(group, 0); // the count was wrong
-                continue;
-            };
-            let block = start + bit;
-            if self.is_structure(&state, block) {
-                let what = format!("block bitmap of group {group}: block {block} is marked free");
-                return Err(LowError::Corrupt(what));
-            }
-            let flip = self.flip(op, map, bit, &[])?;
-            let free = state.groups[group as usize].free_blocks - 1;
-            state.set_free_blocks(group, free);
-            self.write_counts(op, &state, group)?;
-            return Ok(Allocated {
-                lba: Lba(block.into()),
-                bit: flip,
-                reused_after: state.removed.get(&*self.store, &block).copied(),
-            });
         }
         Err(LowError::NoSpace)
+    }
+
+    /// A free block of a group near `from`; one that has rested, or any.
+    fn free_bit(
+        &self,
+        state: &mut State,
+        group: u32,
+        from: u32,
+        rested: bool,
+    ) -> Result<Option<u32>> {
+        let known = state.groups[group as usize];
+        if known.free_blocks == 0 {
+            return Ok(None);
+        }
+        let map = self.store.read(Lba(known.block_bitmap.into()))?;
+        let bits = self.layout.blocks_in(group);
+        let Some(bit) = near(&map, from, bits) else {
+            state.set_free_blocks(group, 0); // the count was wrong
+            return Ok(None);
+        };
+        let block = self.layout.group_start(group) + bit;
+        if !rested || state.removed.get(&*self.store, &block).is_none() {
+            return Ok(Some(bit));
+        }
+        Ok(near(&state.resting.hidden(group, &map), from, bits))
+    }
+
+    fn take_bit(&self, op: &Op, state: &mut State, group: u32, bit: u32) -> Result<Allocated> {
+        let block = self.layout.group_start(group) + bit;
+        if self.is_structure(state, block) {
+            let what = format!("block bitmap of group {group}: block {block} is marked free");
+            return Err(LowError::Corrupt(what));
+        }
+        let map = Lba(state.groups[group as usize].block_bitmap.into());
+        let bit_set = self.flip(op, map, bit, &[])?;
+        state.resting.remove(group, bit);
+        let free = state.groups[group as usize].free_blocks - 1;
+        state.set_free_blocks(group, free);
+        self.write_counts(op, state, group)?;
+        Ok(Allocated {
+            lba: Lba(block.into()),
+            bit: bit_set,
+            reused_after: state.removed.get(&*self.store, &block).copied(),
+        })
     }
 
     /// Marks a block as free once its pointers are gone.
@@ -211,7 +255,7 @@ impl Ext2 {
         let befores = once_gone(removed);
         self.flip(op, map, bit, &befores)?;
         if !removed.never_stored {
-            state.removed.insert(&*self.store, block, removed.patch);
+            state.let_rest(&*self.store, layout, block, removed.patch);
         }
         state.attached.remove(&block);
         let free = state.groups[group as usize].free_blocks + 1;

@@ -1,4 +1,5 @@
-//! Directories: linear lists of entries in blocks.
+//! Directories: linear lists of entries in blocks. Where the names of large ones are is kept
+//! in memory (see `names`).
 //!
 //! # Order
 //! A fresh block is initialised in one change and pointed to after it. Every change of a
@@ -7,6 +8,7 @@
 
 use crate::format::{DIRENT_HEADER, DirentHeader, Inode, InodeFlags, type_code};
 use crate::inode::Node;
+use crate::names::Names;
 use crate::pending::OfPatch;
 use crate::volume::Ext2;
 use lfs::{Found, Heads, LowError, Purpose, Removed, Result};
@@ -64,8 +66,10 @@ impl Entry {
     }
 }
 
-/// A name where it was found.
+/// An entry where it was found.
 struct Place {
+    /// The block's number within the directory, and on the device.
+    index: u64,
     block: u32,
     contents: Arc<Buffer>,
     entry: Entry,
@@ -91,6 +95,18 @@ fn kind_of(code: u8) -> Option<FileType> {
     ];
     all.into_iter().find(|kind| type_code(*kind) == code)
 }
+
+/// What is called for each entry: with the number of its block within the directory and on
+/// the device, the block's contents, the entry, and the one before it in the block.
+trait Visit<T>: FnMut(u64, u32, &Arc<Buffer>, Entry, Option<Entry>) -> Result<Option<T>> {}
+
+impl<T, F> Visit<T> for F where
+    F: FnMut(u64, u32, &Arc<Buffer>, Entry, Option<Entry>) -> Result<Option<T>>
+{
+}
+
+/// Directories of at most so many blocks are searched from the start.
+const FEW_BLOCKS: u64 = 4;
 
 const REC_LEN: usize = offset_of!(DirentHeader, rec_len);
 
@@ -162,39 +178,121 @@ impl Ext2 {
 
     /// Calls `f` for each entry from block `first` on, with the entry before it, until
     /// it returns something.
-    fn scan<T>(
-        &self,
-        dir: &Node,
-        first: u64,
-        mut f: impl FnMut(u64, u32, &Arc<Buffer>, Entry, Option<Entry>) -> Result<Option<T>>,
-    ) -> Result<Option<T>> {
+    fn scan<T>(&self, dir: &Node, first: u64, mut f: impl Visit<T>) -> Result<Option<T>> {
         for index in first..self.dir_blocks(dir)? {
-            let (block, contents) = self.dir_block(dir, index)?;
-            let (mut at, mut previous) = (0, None);
-            while let Some(entry) = self.entry(dir, block, &contents, at)? {
-                let found = f(index, block, &contents, entry, previous)?;
-                if found.is_some() {
-                    return Ok(found);
-                }
-                at += entry.rec_len;
-                previous = Some(entry);
+            let found = self.scan_block(dir, index, &mut f)?;
+            if found.is_some() {
+                return Ok(found);
             }
         }
         Ok(None)
     }
 
+    fn scan_block<T>(&self, dir: &Node, index: u64, f: &mut impl Visit<T>) -> Result<Option<T>> {
+        let (block, contents) = self.dir_block(dir, index)?;
+        let (mut at, mut previous) = (0, None);
+        while let Some(entry) = self.entry(dir, block, &contents, at)? {
+            let found = f(index, block, &contents, entry, previous)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            at += entry.rec_len;
+            previous = Some(entry);
+        }
+        Ok(None)
+    }
+
+    /// Runs `f` on what is known of the names of a large directory; `None` for others.
+    fn with_names<T>(&self, dir: &Node, f: impl FnOnce(&mut Names) -> T) -> Result<Option<T>> {
+        if self.dir_blocks(dir)? <= FEW_BLOCKS {
+            return Ok(None);
+        }
+        if let Some(known) = self.names.lock().get(dir.ino) {
+            return Ok(known.map(f));
+        }
+        let mut found = self.gather_names(dir)?;
+        let result = found.as_mut().map(f);
+        self.names.lock().put(dir.ino, found);
+        Ok(result)
+    }
+
+    /// Reads all names; `None` if there are too many.
+    fn gather_names(&self, dir: &Node) -> Result<Option<Names>> {
+        let mut names = Names::default();
+        for index in 0..self.dir_blocks(dir)? {
+            let mut room = 0;
+            let full = self.scan_block(dir, index, &mut |_, _, contents, entry, _| {
+                room = room.max(entry.rec_len - entry.used());
+                let counts = entry.ino == 0 || names.add(entry.name(contents), index);
+                Ok((!counts).then_some(()))
+            })?;
+            if full.is_some() {
+                return Ok(None);
+            }
+            names.set_room(index, room);
+        }
+        Ok(Some(names))
+    }
+
+    /// Keeps what is known in step with a block that a change of a name has changed.
+    fn renew_names(&self, dir: &Node, index: u64, f: impl FnOnce(&mut Names)) -> Result<()> {
+        if self.names.lock().get(dir.ino).is_none() {
+            return Ok(());
+        }
+        let mut room = 0;
+        self.scan_block(dir, index, &mut |_, _, _, entry, _| {
+            room = room.max(entry.rec_len - entry.used());
+            Ok(None::<()>)
+        })?;
+        if let Some(Some(names)) = self.names.lock().get(dir.ino) {
+            f(names);
+            names.set_room(index, room);
+        }
+        Ok(())
+    }
+
     fn seek_name(&self, dir: &Node, name: &[u8]) -> Result<Option<Place>> {
-        self.scan(dir, 0, |_, block, contents, entry, previous| {
+        let mut is_it = |index, block, contents: &Arc<Buffer>, entry: Entry, previous| {
             if entry.ino == 0 || entry.name(contents) != name {
                 return Ok(None);
             }
             Ok(Some(Place {
+                index,
                 block,
                 contents: contents.clone(),
                 entry,
                 previous,
             }))
-        })
+        };
+        let Some(blocks) = self.with_names(dir, |names| names.blocks_of(name))? else {
+            return self.scan(dir, 0, is_it);
+        };
+        for index in blocks {
+            let found = self.scan_block(dir, index, &mut is_it)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first entry with so much room behind it.
+    fn seek_room(&self, dir: &Node, need: usize) -> Result<Option<Place>> {
+        let mut fits = |index, block, contents: &Arc<Buffer>, entry: Entry, previous| {
+            let fits = entry.rec_len - entry.used() >= need;
+            Ok(fits.then(|| Place {
+                index,
+                block,
+                contents: contents.clone(),
+                entry,
+                previous,
+            }))
+        };
+        match self.with_names(dir, |names| names.block_for(need))? {
+            None => self.scan(dir, 0, fits),
+            Some(None) => Ok(None),
+            Some(Some(index)) => self.scan_block(dir, index, &mut fits),
+        }
     }
 
     fn must_find(&self, dir: &Node, name: &[u8]) -> Result<Place> {
@@ -359,12 +457,16 @@ impl Ext2 {
         let mut node = self.load_dir(dir)?;
         let number = self.load_ino(ino)?.ino;
         let need = needed(name.len());
-        let found = self.scan(&node, 0, |_, block, contents, entry, _| {
-            let fits = entry.rec_len - entry.used() >= need;
-            Ok(fits.then(|| (block, contents.clone(), entry)))
-        })?;
+        let found = self.seek_room(&node, need)?;
         let mut befores = befores.to_vec();
-        let Some((block, contents, entry)) = found else {
+        let Some(Place {
+            index,
+            block,
+            contents,
+            entry,
+            ..
+        }) = found
+        else {
             let index = self.dir_blocks(&node)?;
             let size = self.layout.block_bytes as usize;
             let mut contents = self.entry_bytes(number, size, name, kind);
@@ -380,9 +482,11 @@ impl Ext2 {
                 old: Box::default(),
                 new: Box::default(),
             };
-            if let Some(block) = self.block_at(&self.load(node.ino)?, index)? {
+            let node = self.load(node.ino)?;
+            if let Some(block) = self.block_at(&node, index)? {
                 self.remember(block, 0, made);
             }
+            self.note_name(&node, index, name)?;
             return Ok(attached);
         };
         self.layout_change(op, &mut node, &mut befores)?;
@@ -411,7 +515,17 @@ impl Ext2 {
             new,
         };
         self.remember(block, target, made);
+        self.note_name(&node, index, name)?;
         Ok(patch)
+    }
+
+    fn note_name(&self, dir: &Node, index: u64, name: &[u8]) -> Result<()> {
+        let mut fits = true;
+        self.renew_names(dir, index, |names| fits = names.add(name, index))?;
+        if !fits {
+            self.names.lock().forget(dir.ino);
+        }
+        Ok(())
     }
 
     fn layout_change(&self, op: &Op, dir: &mut Node, befores: &mut Vec<Before>) -> Result<()> {
@@ -477,9 +591,10 @@ impl Ext2 {
         self.layout_change(op, &mut node, &mut befores)?;
         let made = self.maker(&place);
         let (at, bytes) = removal(&place, made.as_ref());
-        let lba = Lba(place.block.into());
+        let (index, lba) = (place.index, Lba(place.block.into()));
         drop(place);
         let patched = self.patch(op, lba, at as u32, &bytes, &befores)?;
+        self.renew_names(&node, index, |names| names.remove(name, index))?;
         Ok(Removed {
             patch: patched.id,
             never_stored: patched.merged && made.is_some_and(|made| made.patch == patched.id),

@@ -363,6 +363,7 @@ impl Ext2 {
             never_stored,
         };
         self.state.lock().unindexed.remove(&node.ino);
+        self.names.lock().forget(node.ino);
         self.release_attributes(op, &node, removed)?;
         let directory = node.kind() == Some(FileType::Directory);
         let gone = crate::alloc::once_gone(removed);

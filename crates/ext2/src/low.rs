@@ -48,6 +48,10 @@ impl LowLevel for Ext2 {
         })
     }
 
+    fn was_clean(&self) -> bool {
+        Ext2::was_clean(self)
+    }
+
     fn root(&self) -> Ino {
         Ino(ROOT_INO.into())
     }

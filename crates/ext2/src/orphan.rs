@@ -1,5 +1,9 @@
-//! Inodes that have lost their last name but are still open, or that are being cut: a list
-//! from the superblock through the inodes' `dtime`, as ext3 has it and e2fsck processes it.
+//! Inodes that have lost their last name but are still open, or that are being cut.
+//!
+//! With a journal, after whose replay nothing may be left over, they are on a list from the
+//! superblock through the inodes' `dtime`, as ext3 has it and e2fsck processes it. Without
+//! one they are known in memory only, as ext2 has it: a crash may leave them behind anyway,
+//! and two more blocks to write would be all that each file's end gains.
 //!
 //! # Order
 //! An inode points to the next one before anything points to it; and whoever comes off
@@ -13,12 +17,15 @@ use crate::volume::Ext2;
 use hashbrown::HashMap;
 use lfs::{Heads, LowError, Result};
 use patch::{Before, Op, PatchId, Rule};
+use std::collections::{BTreeSet, HashSet};
 use std::mem::offset_of;
 use vfs::Ino;
 
-/// The list in memory. 0 is its end.
+/// What is known in memory. 0 is the end of the list.
 #[derive(Debug)]
 pub(crate) struct Orphans {
+    /// Those that are not on the list.
+    unlisted: BTreeSet<u32>,
     head: u32,
     /// The inode before (0: the superblock) and after each.
     known: HashMap<u32, (u32, u32)>,
@@ -29,6 +36,7 @@ pub(crate) struct Orphans {
 impl Default for Orphans {
     fn default() -> Self {
         Self {
+            unlisted: BTreeSet::new(),
             head: 0,
             known: HashMap::new(),
             head_set: PatchId::DURABLE,
@@ -38,7 +46,7 @@ impl Default for Orphans {
 
 impl Orphans {
     pub fn contains(&self, ino: u32) -> bool {
-        self.known.contains_key(&ino)
+        self.unlisted.contains(&ino) || self.known.contains_key(&ino)
     }
 
     fn push(&mut self, ino: u32) {
@@ -72,7 +80,7 @@ impl Ext2 {
     /// Reads the list that a crash left.
     pub(crate) fn read_orphans(&self, head: u32) -> Result<()> {
         let mut found = Vec::new();
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         let mut at = head;
         while at != 0 {
             if self.number(Ino(at.into())).is_none() || !seen.insert(at) {
@@ -110,6 +118,10 @@ impl Ext2 {
             if state.orphans.contains(node.ino) {
                 return Ok(Heads::new());
             }
+            if !self.store.is_atomic() {
+                state.orphans.unlisted.insert(node.ino);
+                return Ok(befores.iter().map(|before| before.patch).collect());
+            }
             let next = state.orphans.head;
             state.orphans.push(node.ino);
             next
@@ -123,7 +135,12 @@ impl Ext2 {
 
     pub(crate) fn unnote_orphan(&self, op: &Op, ino: Ino, befores: &[Before]) -> Result<Heads> {
         let mut node = self.load_ino(ino)?;
-        let Some((before, next)) = self.state.lock().orphans.take(node.ino) else {
+        let taken = {
+            let mut state = self.state.lock();
+            state.orphans.unlisted.remove(&node.ino);
+            state.orphans.take(node.ino)
+        };
+        let Some((before, next)) = taken else {
             return Ok(befores.iter().map(|before| before.patch).collect());
         };
         let off = match before {
@@ -145,12 +162,14 @@ impl Ext2 {
         Ok(heads)
     }
 
-    /// The list in its order.
+    /// The list in its order, then the others.
     pub(crate) fn list_orphans(&self) -> Vec<Ino> {
         let state = self.state.lock();
         let next = |ino: &u32| state.orphans.known.get(ino).map(|(_, next)| *next);
         let chain = std::iter::successors(Some(state.orphans.head), next);
-        let inodes = chain.filter(|ino| *ino != 0);
+        let inodes = chain
+            .filter(|ino| *ino != 0)
+            .chain(state.orphans.unlisted.iter().copied());
         inodes.map(|ino| Ino(ino.into())).collect()
     }
 }

@@ -5,6 +5,7 @@ use crate::format::{
     Compat, FIRST_INO_REV0, GroupDescriptor, INODE_BYTES_REV0, Incompat, MAGIC, RoCompat,
     STATE_VALID, SUPER_OFFSET, Super,
 };
+use crate::names::AllNames;
 use crate::{Error, features};
 use lfs::{LowError, Result};
 use medium::block::Lba;
@@ -42,6 +43,8 @@ pub struct Ext2 {
     pub(crate) layout: Layout,
     pub(crate) options: Options,
     pub(crate) state: Mutex<State>,
+    /// Never held while anything else is waited for.
+    pub(crate) names: Mutex<AllNames>,
     /// [`Super::state`] before we mounted.
     found_state: u16,
 }
@@ -92,6 +95,7 @@ impl Ext2 {
         layout.overhead = layout.count_overhead();
         let fs = Self {
             state: Mutex::new(State::new(&found, groups)),
+            names: Mutex::default(),
             store,
             layout,
             options,
@@ -101,7 +105,7 @@ impl Ext2 {
             return Ok(fs);
         }
         fs.read_orphans(found.last_orphan.get())?;
-        if found.state.get() & STATE_VALID == 0 {
+        if !fs.was_clean() {
             tracing::warn!("the image was not unmounted cleanly: counting what is free");
             fs.recount()?;
         }
@@ -147,6 +151,10 @@ impl Ext2 {
         self.store.end(op);
         self.store.sync(&[state?, time?])?;
         Ok(())
+    }
+
+    pub(crate) fn was_clean(&self) -> bool {
+        self.found_state & STATE_VALID != 0
     }
 
     /// Changes bytes of the superblock.

@@ -152,6 +152,10 @@ pub trait LowLevel: Send + Sync {
     /// Space and inodes.
     fn statfs(&self) -> Result<StatFs>;
 
+    /// Whether the image had been unmounted properly before this mount. Else blocks may lie
+    /// past the sizes of files.
+    fn was_clean(&self) -> bool;
+
     /// The root directory's number in the format (the trait `FileSystem` calls it 1).
     fn root(&self) -> Ino;
 

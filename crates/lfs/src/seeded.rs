@@ -12,15 +12,18 @@ pub enum Bug {
     OldNameFirst,
     /// A pointer may reach the medium before what it points to.
     PointBeforeFill,
+    /// An open file without a name may lose its blocks before its name is gone.
+    EmptyBeforeUnlink,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::NameBeforeInode,
         Self::ReuseBeforeNullify,
         Self::OldNameFirst,
         Self::PointBeforeFill,
+        Self::EmptyBeforeUnlink,
     ];
 }
 

@@ -359,7 +359,10 @@ impl Shared {
         }
     }
 
-    fn sync(&self, ids: &[PatchId]) -> Result<(), StoreError> {
+    /// Waits until patches are durable. Writes only what they need, or, `eagerly`, anything
+    /// that can be written, without looking for what they need.
+    fn sync(&self, ids: &[PatchId], eagerly: bool) -> Result<(), StoreError> {
+        let only = (!eagerly).then_some(ids);
         loop {
             {
                 let core = self.core.lock();
@@ -368,7 +371,7 @@ impl Shared {
                 }
                 core.check()?;
             }
-            if self.wave(Some(ids))? == 0 {
+            if self.wave(only)? == 0 {
                 let core = self.core.lock();
                 let open = ids.iter().filter(|id| core.graph.is_pending(**id)).count();
                 if open > 0 {
@@ -535,12 +538,12 @@ impl Store for Volume {
     }
 
     fn sync(&self, patches: &[PatchId]) -> Result<(), StoreError> {
-        self.cache.shared.sync(patches)
+        self.cache.shared.sync(patches, false)
     }
 
     fn sync_all(&self) -> Result<(), StoreError> {
         let all = self.cache.shared.core.lock().graph.all();
-        self.cache.shared.sync(&all)
+        self.cache.shared.sync(&all, true)
     }
 
     fn failure(&self) -> Option<Arc<BlockError>> {

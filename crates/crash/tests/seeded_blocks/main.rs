@@ -32,6 +32,9 @@ const REUSE: &str =
 const REFILL: &str =
     "create f 644\nwrite f 0 3000 1\nsync\nunlink f\nsync\ncreate g 644\nwrite g 0 3000 2\n";
 
+/// A file goes for good only when it is closed.
+const CLOSE: &str = "create f 644\nwrite f 0 3000 1\nsync\nopen 0 f\nunlink f\nclose 0\n";
+
 /// Runs with a bug put back by `arm`, on one script or on those of one call.
 fn is_found(
     name: &str,
@@ -73,6 +76,7 @@ fn bugs_of_the_universal_file_system() {
         let script = match bug {
             Bug::ReuseBeforeNullify => Some(REUSE),
             Bug::PointBeforeFill => Some(REFILL),
+            Bug::EmptyBeforeUnlink => Some(CLOSE),
             _ => None,
         };
         let put = |on: bool| arm(on.then_some(bug));

@@ -1,6 +1,6 @@
 //! Full images, large files, and what costs no write.
 
-use super::fixture::{device, e2fsck, mke2fs, mount, mount_with};
+use super::fixture::{debugfs, device, e2fsck, mke2fs, mount, mount_with};
 use vfs::{Ctx, Errno, Fallocate, FileSystem, Ino, XattrMode};
 
 fn root() -> Ctx {
@@ -137,16 +137,26 @@ fn what_comes_and_goes_costs_no_write_of_its_own() {
         let name = format!("file{round}");
         let file = fs.create(&root(), dir, name.as_bytes(), 0o644).unwrap().ino;
         fs.write(&root(), file, 0, &[9; 3000]).unwrap();
-        fs.forget(file, 1);
+        // The kernel forgets a file only after its name is gone.
+        let forgotten_first = round % 2 == 0;
+        if forgotten_first {
+            fs.forget(file, 1);
+        }
         fs.unlink(&root(), dir, name.as_bytes()).unwrap();
+        if !forgotten_first {
+            fs.forget(file, 1);
+        }
     }
+    let nameless = fs.tmpfile(&root(), dir, 0o600).unwrap().ino;
+    fs.write(&root(), nameless, 0, &[9; 3000]).unwrap();
+    fs.forget(nameless, 1);
     fs.sync().unwrap();
     // The directory's own times.
     assert_eq!(mounted.cache.stats().writes, writes + 1);
     assert_eq!(e2fsck(&mounted.close()), None);
 }
 
-/// What is open without a name at unmount is freed.
+/// What is open without a name at unmount is freed; a crash leaves it behind, and no damage.
 #[test]
 fn orphans_go_at_unmount() {
     let mounted = mount(mke2fs(&["-b", "1024"], "8M"));
@@ -154,13 +164,127 @@ fn orphans_go_at_unmount() {
     for name in [&b"a"[..], b"b", b"c"] {
         let file = fs.create(&root(), Ino::ROOT, name, 0o644).unwrap().ino;
         fs.write(&root(), file, 0, &[1; 5000]).unwrap();
+        fs.sync().unwrap();
         fs.unlink(&root(), Ino::ROOT, name).unwrap();
     }
     fs.tmpfile(&root(), Ino::ROOT, 0o600).unwrap();
     fs.sync().unwrap();
-    // A crash here leaves the list, which mounting works off.
-    let crashed = mount(mounted.device.bytes());
-    assert_eq!(crashed.fs.audit(), []);
-    assert_eq!(e2fsck(&crashed.close()), None);
+    let crashed = mounted.device.bytes();
+    let report = ext2::check(&*device(crashed));
+    let leak = |f: &vfs::check::Finding| f.severity == vfs::check::Severity::Leak;
+    assert!(!report.is_clean() && report.findings.iter().all(leak));
     assert_eq!(e2fsck(&mounted.close()), None);
+}
+
+/// A list of orphans that the kernel or a journal left is worked off.
+#[test]
+fn a_list_of_orphans_is_worked_off() {
+    let mounted = mount(mke2fs(&["-b", "1024"], "8M"));
+    let before = mounted.fs.statfs().unwrap();
+    let mut image = {
+        let fs = &mounted.fs;
+        for name in [&b"a"[..], b"b"] {
+            let file = fs.create(&root(), Ino::ROOT, name, 0o644).unwrap().ino;
+            fs.write(&root(), file, 0, &[1; 5000]).unwrap();
+        }
+        mounted.close()
+    };
+    for command in [
+        "set_inode_field a links_count 0",
+        "set_inode_field b links_count 0",
+        "set_inode_field a dtime 13",
+        "unlink a",
+        "unlink b",
+        "set_super_value last_orphan 12",
+    ] {
+        (image, _) = debugfs(&image, command);
+    }
+    let mounted = mount(image);
+    assert_eq!(mounted.fs.statfs().unwrap(), before);
+    assert_eq!(mounted.fs.audit(), []);
+    assert_eq!(e2fsck(&mounted.close()), None);
+}
+
+/// A crash leaves blocks past a size (E28). They do not come back when the file grows, be it
+/// by a write or by itself.
+#[test]
+fn what_lies_past_a_size_stays_gone() {
+    let grow: [fn(&dyn FileSystem, Ino); 3] = [
+        |fs, file| fs.truncate(&root(), file, 9000).unwrap(),
+        |fs, file| assert_eq!(fs.write(&root(), file, 8999, &[0]).unwrap(), 1),
+        |fs, file| {
+            let kind = Fallocate::Allocate { keep_size: false };
+            fs.fallocate(&root(), file, kind, 0, 9000).unwrap();
+        },
+    ];
+    for grow in grow {
+        let mounted = mount(mke2fs(&["-b", "1024"], "8M"));
+        let fs = &mounted.fs;
+        let file = fs.create(&root(), Ino::ROOT, b"f", 0o644).unwrap().ino;
+        fs.write(&root(), file, 0, &[1; 300_000]).unwrap();
+        let mut image = mounted.close();
+        for command in ["set_inode_field f size 100", "set_super_value state 0"] {
+            (image, _) = debugfs(&image, command);
+        }
+        let mounted = mount(image);
+        let fs = &mounted.fs;
+        let file = fs.lookup(&root(), Ino::ROOT, b"f").unwrap().ino;
+        grow(fs, file);
+        let mut found = vec![9; 10_000];
+        assert_eq!(fs.read(&root(), file, 0, &mut found).unwrap(), 9000);
+        assert_eq!(found[..100], [1; 100]);
+        assert_eq!(found[100..9000], [0; 8900]);
+        let (image, _) = debugfs(&mounted.close(), "set_super_value state 1");
+        assert_eq!(e2fsck(&image), None);
+    }
+}
+
+/// Where names are is known, and stays so while they come and go.
+#[test]
+fn large_directories_are_as_they_look_to_a_new_mount() {
+    let mounted = mount(mke2fs(&["-b", "1024"], "16M"));
+    let fs = &mounted.fs;
+    let dir = fs.mkdir(&root(), Ino::ROOT, b"d", 0o755).unwrap().ino;
+    let file = fs.create(&root(), Ino::ROOT, b"f", 0o644).unwrap().ino;
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut names = std::collections::BTreeSet::new();
+    for _ in 0..6000 {
+        let number = random.u32(..1500);
+        let name = format!("{number}{}", "x".repeat(number as usize % 40)).into_bytes();
+        let to = [&name[..], b"!"].concat();
+        match names.contains(&name) {
+            false => drop(fs.link(&root(), file, dir, &name).unwrap()),
+            // To rename a link over one of the same file does nothing.
+            true if names.contains(&to) || random.bool() => {
+                fs.unlink(&root(), dir, &name).unwrap();
+            }
+            true => {
+                let flags = vfs::RenameFlags::empty();
+                fs.rename(&root(), dir, &name, dir, &to, flags).unwrap();
+                names.insert(to);
+            }
+        }
+        if !names.insert(name.clone()) {
+            names.remove(&name);
+        }
+        assert_eq!(
+            fs.lookup(&root(), dir, &name).is_ok(),
+            names.contains(&name)
+        );
+    }
+    let image = mounted.close();
+    assert_eq!(e2fsck(&image), None);
+    let again = mount(image);
+    let mut listed = std::collections::BTreeSet::new();
+    again
+        .fs
+        .readdir(&root(), dir, vfs::Cookie(0), &mut |entry| {
+            listed.insert(entry.name.to_vec());
+            true
+        })
+        .unwrap();
+    for dot in [&b"."[..], b".."] {
+        assert!(listed.remove(dot));
+    }
+    assert_eq!(listed, names);
 }

@@ -9,6 +9,11 @@ const VALUE_MAX: usize = 65536;
 
 impl<L: LowLevel> Universal<L> {
     pub(super) fn set_attributes_of(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        if let Some(size) = set.size {
+            let attr = self.look(|| self.attr(ino))?;
+            perm::check_setattr(cx, &attr, set)?;
+            self.trim(ino, size)?;
+        }
         let blocks = self.low.cost(self.destroyed_at_once()) + 2;
         let (attr, more) = self.change(blocks, |op| {
             let attr = self.attr(ino)?;

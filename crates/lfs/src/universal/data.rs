@@ -133,6 +133,7 @@ impl<L: LowLevel> Universal<L> {
             must_be_regular(&self.attr(ino)?, Errno::INVAL)?;
             self.check_room(ino, off / block, end.div_ceil(block))
         })?;
+        self.trim(ino, end)?;
         let piece = (self.portion(WRITE_BLOCKS) * block) as usize;
         let mut done = 0;
         while done < data.len() {
@@ -344,6 +345,22 @@ impl<L: LowLevel> Universal<L> {
         Ok(detached.more)
     }
 
+    /// Takes off what a crash has left beyond the size, before the file grows over it.
+    pub(super) fn trim(&self, ino: Ino, end: u64) -> Result<()> {
+        let is_trimmed = || {
+            let known = self.known.lock();
+            known.get(&ino).is_some_and(|known| known.trimmed)
+        };
+        if self.low.was_clean() || is_trimmed() {
+            return Ok(());
+        }
+        if self.look(|| Ok(self.attr(ino)?.size))? < end {
+            self.finish_cut(ino)?;
+            self.known.lock().entry(ino).or_default().trimmed = true;
+        }
+        Ok(())
+    }
+
     /// Takes off all blocks beyond the size, in as many operations as it takes.
     pub(super) fn finish_cut(&self, ino: Ino) -> Result<()> {
         loop {
@@ -412,6 +429,7 @@ impl<L: LowLevel> Universal<L> {
             Fallocate::PunchHole => false,
             Fallocate::Allocate { keep_size } | Fallocate::ZeroRange { keep_size } => {
                 self.look(|| self.check_room(ino, off / block, end.div_ceil(block)))?;
+                self.trim(ino, end)?;
                 !keep_size
             }
         };

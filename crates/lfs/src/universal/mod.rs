@@ -81,6 +81,12 @@ struct Known {
     nameable: bool,
     /// Patches that fsync must wait for.
     recent: Vec<PatchId>,
+    /// What last lowered its link count: after it, so many of its names are gone.
+    lowered: Option<PatchId>,
+    /// It has no name, and none of those that it had has ever been on the medium.
+    never_named: bool,
+    /// Nothing lies past its size that a crash has left.
+    trimmed: bool,
 }
 
 /// Patches kept for one inode before those that are durable are dropped.

@@ -4,7 +4,7 @@ use super::{Befores, Refusal, Universal, after, joined, once_gone};
 use crate::seeded::{Bug, hit};
 use crate::{Found, Heads, InodeChange, LowLevel, NewInode, Purpose, Removed};
 use medium::block::Buffer;
-use patch::{Content, Op, Rule};
+use patch::{Content, Op, PatchId, Rule};
 use std::collections::HashSet;
 use vfs::{Attr, Cookie, Ctx, DirEntry, Errno, FileType, Ino, Result, Timestamp, perm};
 
@@ -240,7 +240,7 @@ impl<L: LowLevel> Universal<L> {
     }
 
     /// Moves a directory's times after a change of its names.
-    pub(super) fn touch(&self, op: &Op, dir: Ino, now: Timestamp) -> crate::Result<patch::PatchId> {
+    pub(super) fn touch(&self, op: &Op, dir: Ino, now: Timestamp) -> crate::Result<PatchId> {
         let times = InodeChange {
             mtime: Some(now),
             ctime: Some(now),
@@ -264,8 +264,11 @@ impl<L: LowLevel> Universal<L> {
             let unlinked = self.low.change_inode(op, ino, &none, &befores)?;
             let befores = after(Rule::InitialiseBeforePoint, [unlinked]);
             self.low.add_orphan(op, ino, &befores)?;
+            self.note(ino, &[unlinked]);
             self.refer(ino);
-            self.known.lock().entry(ino).or_default().nameable = true;
+            let mut known = self.known.lock();
+            let known = known.entry(ino).or_default();
+            (known.nameable, known.never_named) = (true, true);
             self.attr(ino)
         })
     }
@@ -379,10 +382,14 @@ impl<L: LowLevel> Universal<L> {
             FileType::Directory if !stays => 0,
             _ => victim.nlink.saturating_sub(1),
         };
-        let gone = once_gone(removed);
+        // Names that went before may still be on the medium, though this one never was.
+        let earlier = self.lowered(victim.ino);
+        let never_stored = removed.never_stored && earlier.is_none();
+        let mut gone = once_gone(removed);
+        gone.extend(after(Rule::NullifyBeforeReuse, earlier));
         let referenced = self.is_referenced(victim.ino);
         if links == 0 && !referenced && victim.blocks <= self.small() {
-            self.destroy(op, victim.ino, &gone, removed.never_stored)?;
+            self.destroy(op, victim.ino, &gone, never_stored)?;
             return Ok(None);
         }
         let change = InodeChange {
@@ -391,6 +398,12 @@ impl<L: LowLevel> Universal<L> {
         };
         let lowered = self.low.change_inode(op, victim.ino, &change, &gone)?;
         self.note(victim.ino, &[removed.patch, lowered]);
+        {
+            let mut known = self.known.lock();
+            let known = known.entry(victim.ino).or_default();
+            known.lowered = Some(lowered);
+            known.never_named = links == 0 && never_stored;
+        }
         if links > 0 {
             return Ok(None);
         }
@@ -398,6 +411,12 @@ impl<L: LowLevel> Universal<L> {
         noted.extend(after(Rule::LinkBeforeUnlink, [lowered]));
         self.low.add_orphan(op, victim.ino, &noted)?;
         Ok((!referenced).then_some(victim.ino))
+    }
+
+    /// What last lowered an inode's link count, unless that is durable.
+    fn lowered(&self, ino: Ino) -> Option<PatchId> {
+        let lowered = self.known.lock().get(&ino).and_then(|known| known.lowered);
+        lowered.filter(|patch| self.low.store().is_pending(*patch))
     }
 
     /// Prepares the removal of one name of an empty directory that may have two, since a
@@ -505,15 +524,18 @@ impl<L: LowLevel> Universal<L> {
                 {
                     return Ok(false); // named, used or gone in between
                 }
+                let (gone, never_named) = self.last_name_gone(ino);
                 let budget = self.destroyed_at_once() as u32;
-                let detached = self.low.detach_blocks(op, ino, 0, u64::MAX, budget, &[])?;
+                let detached = self
+                    .low
+                    .detach_blocks(op, ino, 0, u64::MAX, budget, &gone)?;
                 for (lba, removed) in detached.blocks {
                     self.low.free_block(op, lba, removed)?;
                 }
                 if !detached.more {
-                    let off = self.low.remove_orphan(op, ino, &[])?;
+                    let off = self.low.remove_orphan(op, ino, &gone)?;
                     let befores = after(Rule::NullifyBeforeReuse, off);
-                    self.low.free_inode(op, ino, &befores, false)?;
+                    self.low.free_inode(op, ino, &befores, never_named)?;
                     self.known.lock().remove(&ino);
                 }
                 Ok(detached.more)
@@ -522,6 +544,15 @@ impl<L: LowLevel> Universal<L> {
                 return Ok(());
             }
         }
+    }
+
+    /// What the end of an inode without a name must come after: else its name could be on
+    /// the medium with nothing behind it. And whether it never had a name there.
+    fn last_name_gone(&self, ino: Ino) -> (Befores, bool) {
+        let never_named = (self.known.lock().get(&ino)).is_some_and(|known| known.never_named);
+        let waits = !never_named && !hit(Bug::EmptyBeforeUnlink);
+        let lowered = waits.then(|| self.lowered(ino)).flatten();
+        (after(Rule::NullifyBeforeReuse, lowered), never_named)
     }
 
     /// At mount: frees what had lost its last name, and finishes what was being cut.

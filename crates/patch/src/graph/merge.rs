@@ -85,6 +85,7 @@ impl Graph {
             let patch = &mut self.patches[target as usize];
             patch.undo = Undo::Hard;
             (patch.at, patch.len) = (0, whole);
+            self.put_into_lanes(b, target);
         }
         let mut at = self.patches[target as usize].newer;
         while at != NONE {
@@ -206,10 +207,10 @@ impl Graph {
     pub(super) fn overlaps(&mut self, b: BlockSlot, change: Change<'_>) -> SmallVec<[u32; 4]> {
         let search = self.next_search();
         let mut found = SmallVec::new();
-        let mut at = self.block(b).newest;
-        while at != NONE {
+        let mut trail = self.trail(b, change);
+        while let Some(at) = self.follow(b, &mut trail) {
             let patch = &self.patches[at as usize];
-            let (older, waited_for) = (patch.older, patch.seen == search);
+            let waited_for = patch.seen == search;
             let cover = match patch.state {
                 State::Pending => cover(patch, change),
                 _ => Cover::Not,
@@ -223,7 +224,6 @@ impl Graph {
             if cover == Cover::Whole {
                 break;
             }
-            at = older;
         }
         found
     }
@@ -255,17 +255,15 @@ impl Graph {
         let Change::Flip { at: word, .. } = change else {
             return None;
         };
-        let mut at = self.block(b).newest;
-        while at != NONE {
+        let mut trail = self.trail(b, change);
+        while let Some(at) = self.follow(b, &mut trail) {
             let patch = &self.patches[at as usize];
-            let next = patch.older;
             let same_word = patch.state == State::Pending
                 && patch.at == word
                 && matches!(patch.undo, Undo::Bits { .. });
             if same_word && self.may_join(at, &overlaps, befores) {
                 return Some(at);
             }
-            at = next;
         }
         None
     }
@@ -347,6 +345,7 @@ impl Graph {
         let patch = &mut self.patches[target as usize];
         (patch.at, patch.len) = (from, to - from);
         patch.undo = undo_of(&old);
+        self.put_into_lanes(b, target);
     }
 
     /// The bytes `from..to` of a block as they were before `target`, which lies within.

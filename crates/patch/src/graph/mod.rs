@@ -15,10 +15,12 @@
 //!   ready lists are what a recount gives (`live` may be true too long).
 //! - **P5** *Commits only.* A patch is forgotten when its write is durable, and never
 //!   otherwise; an empty patch when all its befores are and nobody holds it.
+//! - **P6** *Lanes.* See `lanes`.
 //!
 //! Sections 2.1 and 2.2 of the Featherstitch chapter; names as there.
 
 mod draw;
+mod lanes;
 mod merge;
 mod parts;
 #[cfg(test)]
@@ -97,6 +99,7 @@ impl Graph {
             hard: NONE,
             external: 0,
             held_back: 0,
+            lanes: None,
         });
         if let Some(slot) = self.free_blocks.pop() {
             self.blocks[slot as usize] = block;
@@ -338,6 +341,7 @@ impl Graph {
         } else {
             self.patches[newest as usize].newer = slot;
         }
+        self.put_into_lanes(b, slot);
     }
 
     /// Takes a patch off its block's lists. Its edges stay.
@@ -369,6 +373,7 @@ impl Graph {
             NONE => self.block_mut(b).newest = older,
             _ => self.patches[newer as usize].older = older,
         }
+        self.take_from_lanes(b, slot);
     }
 
     /// Frees a patch that has no edges, and those that were merged into it.

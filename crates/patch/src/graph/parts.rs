@@ -1,5 +1,6 @@
 //! What the graph is made of: slots for patches, edges and blocks.
 
+use super::lanes::Lanes;
 use crate::{PatchId, Rule};
 use medium::block::{Buffer, Lba};
 use std::sync::Arc;
@@ -136,6 +137,8 @@ pub(crate) struct Block {
     pub external: u32,
     /// Pending patches that wait for something elsewhere.
     pub held_back: u32,
+    /// Of a block with many patches: where they are.
+    pub lanes: Option<Lanes>,
 }
 
 impl Block {

@@ -5,7 +5,7 @@ use super::{BlockSlot, Graph, same_block};
 use std::collections::HashSet;
 
 impl Graph {
-    /// Checks P1 to P4 by walking everything. For tests and debugging: slow.
+    /// Checks P1 to P6 by walking everything. For tests and debugging: slow.
     ///
     /// # Errors
     /// The first invariant that does not hold, and where.
@@ -115,6 +115,7 @@ impl Graph {
     }
 
     fn verify_block(&self, b: BlockSlot) -> Result<(), String> {
+        self.verify_lanes(b)?;
         let block = self.block(b);
         let (mut pending, mut issued, mut held_back, mut external) = (0, 0, 0, 0);
         let mut ready = Vec::new();

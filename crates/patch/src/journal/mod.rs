@@ -101,7 +101,7 @@ pub enum JournalError {
         compat: u32,
     },
     /// The log is not empty: [`replay`] it first.
-    #[error("journal: needs recovery")]
+    #[error("journal: it holds something that the image does not know of; run e2fsck")]
     NeedsRecovery,
 }
 

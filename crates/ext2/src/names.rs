@@ -1,0 +1,109 @@
+//! In which block the names of large directories are: the format has them in no order, and
+//! nobody should have to read a thousand blocks for one of them.
+//!
+//! # Guarantee
+//! What is known of a directory is what a walk through its blocks would find: which block
+//! holds a name, and how long an entry fits into which block. Memory is bounded: the least
+//! recently used directories are forgotten, and too large ones are not indexed.
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+use lru::LruCache;
+use std::hash::BuildHasher;
+
+/// Most names of all directories, at some 40 bytes each.
+const MOST_NAMES: usize = 1 << 20;
+
+#[derive(Debug)]
+struct Entry {
+    hash: u64,
+    block: u32,
+}
+
+/// One directory.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    hashes: DefaultHashBuilder,
+    /// By hash of a name: the number of its block within the directory.
+    entries: HashTable<Entry>,
+    /// By block: the longest entry that fits into it.
+    room: Vec<usize>,
+}
+
+impl Names {
+    /// Notes a name. Returns false if there are too many.
+    pub fn add(&mut self, name: &[u8], block: u64) -> bool {
+        let Ok(block) = u32::try_from(block) else {
+            return false;
+        };
+        let hash = self.hashes.hash_one(name);
+        self.entries
+            .insert_unique(hash, Entry { hash, block }, |e| e.hash);
+        self.entries.len() <= MOST_NAMES
+    }
+
+    pub fn remove(&mut self, name: &[u8], block: u64) {
+        let hash = self.hashes.hash_one(name);
+        let is_it = |e: &Entry| e.hash == hash && u64::from(e.block) == block;
+        if let Ok(entry) = self.entries.find_entry(hash, is_it) {
+            entry.remove();
+        }
+    }
+
+    /// Blocks that may hold a name; no others do.
+    pub fn blocks_of(&self, name: &[u8]) -> Vec<u64> {
+        let hash = self.hashes.hash_one(name);
+        let same = self.entries.iter_hash(hash).filter(|e| e.hash == hash);
+        same.map(|e| e.block.into()).collect()
+    }
+
+    pub fn set_room(&mut self, block: u64, room: usize) {
+        let block = block as usize;
+        if self.room.len() <= block {
+            self.room.resize(block + 1, 0);
+        }
+        self.room[block] = room;
+    }
+
+    /// The first block with room for an entry.
+    pub fn block_for(&self, bytes: usize) -> Option<u64> {
+        let found = self.room.iter().position(|room| *room >= bytes)?;
+        Some(found as u64)
+    }
+}
+
+/// All directories that are known; `None`: too large.
+#[derive(Debug)]
+pub(crate) struct AllNames {
+    known: LruCache<u32, Option<Names>>,
+}
+
+impl Default for AllNames {
+    fn default() -> Self {
+        let known = LruCache::unbounded();
+        Self { known }
+    }
+}
+
+impl AllNames {
+    /// What is known of a directory. Outer `None`: nothing yet.
+    pub fn get(&mut self, dir: u32) -> Option<Option<&mut Names>> {
+        self.known.get_mut(&dir).map(Option::as_mut)
+    }
+
+    pub fn put(&mut self, dir: u32, names: Option<Names>) {
+        self.known.put(dir, names);
+        let size = |(_, names): (&u32, &Option<Names>)| {
+            1 + names.as_ref().map_or(0, |names| names.entries.len())
+        };
+        let mut all: usize = self.known.iter().map(size).sum();
+        while all > MOST_NAMES + 1
+            && let Some((dir, names)) = self.known.pop_lru()
+        {
+            all -= size((&dir, &names));
+        }
+    }
+
+    pub fn forget(&mut self, dir: u32) {
+        self.known.pop(&dir);
+    }
+}

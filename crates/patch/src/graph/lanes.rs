@@ -1,0 +1,117 @@
+//! An index of a block's patches by place, for blocks with many: bitmaps gather thousands.
+//!
+//! # Guarantee
+//! - **P6** While a block has lanes, a lane has each patch of the block (pending or issued)
+//!   that overlaps it once, and nothing else. Where two overlap each other, the one that
+//!   waits for the other comes behind it.
+
+use super::parts::{NONE, Patch};
+use super::{BlockSlot, Graph, extent};
+use crate::Change;
+
+/// Bytes of a lane; a power of two.
+const LANE: u32 = 64;
+/// Pending patches from which on a block has lanes.
+const MANY: u32 = if cfg!(test) { 2 } else { 32 };
+
+/// Patches by the parts of the block that they overlap.
+pub(super) type Lanes = Vec<Vec<u32>>;
+
+fn span(patch: &Patch) -> std::ops::RangeInclusive<usize> {
+    (patch.at / LANE) as usize..=((patch.end() - 1) / LANE) as usize
+}
+
+/// Where a search for what a change overlaps goes on.
+pub(super) enum Trail {
+    /// Along the block's list: the next patch.
+    List(u32),
+    /// Along a lane: how many of its patches are left.
+    Lane(usize, usize),
+}
+
+impl Graph {
+    /// Adds a new patch, the last of its block's list, or one that has become wider.
+    pub(super) fn put_into_lanes(&mut self, b: BlockSlot, slot: u32) {
+        let block = self.blocks[b.0 as usize].as_mut().expect("a block in use");
+        if let Some(lanes) = &mut block.lanes {
+            for lane in &mut lanes[span(&self.patches[slot as usize])] {
+                lane.retain(|other| *other != slot);
+                lane.push(slot);
+            }
+        } else if block.pending > MANY {
+            let mut lanes = vec![Vec::new(); block.data.len().div_ceil(LANE as usize)];
+            let mut at = block.oldest;
+            while at != NONE {
+                let patch = &self.patches[at as usize];
+                lanes[span(patch)].iter_mut().for_each(|lane| lane.push(at));
+                at = patch.newer;
+            }
+            block.lanes = Some(lanes);
+        }
+    }
+
+    /// Removes a patch that leaves its block.
+    pub(super) fn take_from_lanes(&mut self, b: BlockSlot, slot: u32) {
+        let block = self.blocks[b.0 as usize].as_mut().expect("a block in use");
+        if block.oldest == NONE {
+            block.lanes = None;
+        } else if let Some(lanes) = &mut block.lanes {
+            for lane in &mut lanes[span(&self.patches[slot as usize])] {
+                lane.retain(|other| *other != slot);
+            }
+        }
+    }
+
+    /// The start of a search for patches that a change may overlap, those first that
+    /// others do not wait for.
+    pub(super) fn trail(&self, b: BlockSlot, change: Change<'_>) -> Trail {
+        let block = self.block(b);
+        let (at, len) = extent(change);
+        let (first, last) = ((at / LANE) as usize, ((at + len - 1) / LANE) as usize);
+        match &block.lanes {
+            Some(lanes) if first == last => Trail::Lane(first, lanes[first].len()),
+            _ => Trail::List(block.newest),
+        }
+    }
+
+    /// The next patch on the trail.
+    pub(super) fn follow(&self, b: BlockSlot, trail: &mut Trail) -> Option<u32> {
+        match trail {
+            Trail::List(next) => {
+                let slot = Some(*next).filter(|slot| *slot != NONE)?;
+                *next = self.patches[slot as usize].older;
+                Some(slot)
+            }
+            Trail::Lane(lane, left) => {
+                *left = left.checked_sub(1)?;
+                let lanes = self.block(b).lanes.as_ref()?;
+                Some(lanes[*lane][*left])
+            }
+        }
+    }
+
+    /// P6, but for the order.
+    pub(super) fn verify_lanes(&self, b: BlockSlot) -> Result<(), String> {
+        let block = self.block(b);
+        let Some(lanes) = &block.lanes else {
+            return Ok(());
+        };
+        let mut expected = vec![Vec::new(); lanes.len()];
+        let all = std::iter::successors(Some(block.oldest), |at| {
+            Some(self.patches[*at as usize].newer)
+        });
+        for slot in all.take_while(|at| *at != NONE) {
+            let lanes = &mut expected[span(&self.patches[slot as usize])];
+            lanes.iter_mut().for_each(|lane| lane.push(slot));
+        }
+        for (lane, mut expected) in lanes.iter().zip(expected) {
+            let mut lane = lane.clone();
+            lane.sort_unstable();
+            expected.sort_unstable();
+            if lane != expected {
+                return Err(format!("P6: the lanes of {:?} are wrong", block.addr));
+            }
+        }
+        Ok(())
+    }
+}
