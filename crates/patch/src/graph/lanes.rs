@@ -97,10 +97,11 @@ impl Graph {
             return Ok(());
         };
         let mut expected = vec![Vec::new(); lanes.len()];
-        let all = std::iter::successors(Some(block.oldest), |at| {
-            Some(self.patches[*at as usize].newer)
+        let some = |slot: u32| Some(slot).filter(|slot| *slot != NONE);
+        let all = std::iter::successors(some(block.oldest), |at| {
+            some(self.patches[*at as usize].newer)
         });
-        for slot in all.take_while(|at| *at != NONE) {
+        for slot in all {
             let lanes = &mut expected[span(&self.patches[slot as usize])];
             lanes.iter_mut().for_each(|lane| lane.push(slot));
         }
