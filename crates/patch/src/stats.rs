@@ -58,9 +58,8 @@ impl Stats {
         self.undo_grown(undo_bytes);
     }
 
-    pub(crate) fn freed(&mut self, undo_bytes: usize) {
+    pub(crate) fn freed(&mut self) {
         self.patches_now -= 1;
-        self.undo_now -= undo_bytes as u64;
     }
 
     pub(crate) fn undo_grown(&mut self, bytes: usize) {

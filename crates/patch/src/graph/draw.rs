@@ -54,8 +54,8 @@ impl Graph {
             id: format!("{:?}", PatchId::of(slot, patch)),
             block,
             kind: kind(patch),
-            at: patch.at,
-            len_bytes: patch.len,
+            at: patch.at(),
+            len_bytes: patch.end() - patch.at(),
             undo_bytes: patch.undo_bytes(),
             issued: patch.state == State::Issued,
         }
@@ -67,7 +67,7 @@ fn kind(patch: &Patch) -> Kind {
         Undo::Empty if patch.held => Kind::Held,
         Undo::Empty => Kind::Empty,
         Undo::Hard => Kind::Hard,
-        Undo::Small(_) | Undo::Heap(_) => Kind::Bytes,
+        Undo::Small(_) | Undo::Saved(_) => Kind::Bytes,
         Undo::Bits { .. } => Kind::Bits,
     }
 }

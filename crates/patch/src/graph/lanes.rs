@@ -18,7 +18,7 @@ const MANY: u32 = if cfg!(test) { 2 } else { 32 };
 pub(super) type Lanes = Vec<Vec<u32>>;
 
 fn span(patch: &Patch) -> std::ops::RangeInclusive<usize> {
-    (patch.at / LANE) as usize..=((patch.end() - 1) / LANE) as usize
+    (patch.at() / LANE) as usize..=((patch.end() - 1) / LANE) as usize
 }
 
 /// Where a search for what a change overlaps goes on.
@@ -30,13 +30,15 @@ pub(super) enum Trail {
 }
 
 impl Graph {
-    /// Adds a new patch, the last of its block's list, or one that has become wider.
+    /// Adds a new patch, the last of its block's list; or one that has become wider, which
+    /// nothing else overlaps where it has (so its place among the others does not matter).
     pub(super) fn put_into_lanes(&mut self, b: BlockSlot, slot: u32) {
         let block = self.blocks[b.0 as usize].as_mut().expect("a block in use");
         if let Some(lanes) = &mut block.lanes {
             for lane in &mut lanes[span(&self.patches[slot as usize])] {
-                lane.retain(|other| *other != slot);
-                lane.push(slot);
+                if !lane.contains(&slot) {
+                    lane.push(slot);
+                }
             }
         } else if block.pending > MANY {
             let mut lanes = vec![Vec::new(); block.data.len().div_ceil(LANE as usize)];

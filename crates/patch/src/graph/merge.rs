@@ -19,7 +19,7 @@ enum Cover {
 
 fn cover(patch: &Patch, change: Change<'_>) -> Cover {
     let (from, len) = extent(change);
-    if patch.at >= from + len || from >= patch.end() {
+    if patch.at() >= from + len || from >= patch.end() {
         return Cover::Not;
     }
     let whole = match (&patch.undo, change) {
@@ -31,7 +31,7 @@ fn cover(patch: &Patch, change: Change<'_>) -> Cover {
         }
         // Flips of other bits of these bytes may be older, and do not wait for each other.
         (Undo::Bits { .. }, Change::Bytes { .. }) => false,
-        _ => patch.at <= from && from + len <= patch.end(),
+        _ => patch.at() <= from && from + len <= patch.end(),
     };
     if whole { Cover::Whole } else { Cover::Part }
 }
@@ -78,13 +78,10 @@ impl Graph {
     fn harden(&mut self, b: BlockSlot) -> u32 {
         let target = self.oldest_pending(b);
         if !self.patches[target as usize].is_hard() {
-            let undo_bytes = self.patches[target as usize].undo_bytes();
-            self.stats.undo_shrunk(undo_bytes);
             self.stats.hardened += 1;
+            self.drop_undo(target, Undo::Hard);
             let whole = self.block(b).data.len() as u32;
-            let patch = &mut self.patches[target as usize];
-            patch.undo = Undo::Hard;
-            (patch.at, patch.len) = (0, whole);
+            self.patches[target as usize].set_extent(0, whole);
             self.put_into_lanes(b, target);
         }
         let mut at = self.patches[target as usize].newer;
@@ -133,9 +130,7 @@ impl Graph {
             }
         }
         self.detach(slot);
-        let undo_bytes = self.patches[slot as usize].undo_bytes();
-        self.stats.undo_shrunk(undo_bytes);
-        self.patches[slot as usize].undo = Undo::Empty;
+        self.drop_undo(slot, Undo::Empty);
         self.hang(slot, target);
     }
 
@@ -144,16 +139,16 @@ impl Graph {
         let first = std::mem::replace(&mut self.patches[target as usize].first_moved, slot);
         let patch = &mut self.patches[slot as usize];
         patch.state = State::Moved;
-        patch.target = target;
-        patch.next_moved = first;
+        *patch.target() = target;
+        *patch.next_moved() = first;
     }
 
     /// With merging switched off: the change keeps a record of its own, and counts as a
     /// patch, though it is always written with the block's hard patch.
     fn keep_record(&mut self, hard: u32) {
         let block = self.patches[hard as usize].block;
-        let len = self.patches[hard as usize].len;
-        let slot = self.new_patch(block, 0, len, Undo::Hard);
+        let end = self.patches[hard as usize].end();
+        let slot = self.new_patch(block, 0, end, Undo::Hard);
         self.detach(slot);
         self.hang(slot, hard);
     }
@@ -259,7 +254,7 @@ impl Graph {
         while let Some(at) = self.follow(b, &mut trail) {
             let patch = &self.patches[at as usize];
             let same_word = patch.state == State::Pending
-                && patch.at == word
+                && patch.at() == word
                 && matches!(patch.undo, Undo::Bits { .. });
             if same_word && self.may_join(at, &overlaps, befores) {
                 return Some(at);
@@ -274,10 +269,12 @@ impl Graph {
         let patch = &self.patches[target as usize];
         let (at, len) = extent(change);
         match (change, &patch.undo) {
-            (Change::Flip { .. }, Undo::Small(_) | Undo::Heap(_)) => {
-                patch.at <= at && at + len <= patch.end()
+            (Change::Flip { .. }, Undo::Small(_) | Undo::Saved(_)) => {
+                patch.at() <= at && at + len <= patch.end()
             }
-            (Change::Bytes { .. }, Undo::Bits { .. }) => at <= patch.at && patch.end() <= at + len,
+            (Change::Bytes { .. }, Undo::Bits { .. }) => {
+                at <= patch.at() && patch.end() <= at + len
+            }
             _ => true,
         }
     }
@@ -319,48 +316,41 @@ impl Graph {
     /// Makes `target` cover a change that is about to be applied.
     fn widen(&mut self, b: BlockSlot, target: u32, change: Change<'_>) {
         let (at, len) = extent(change);
-        let patch = &self.patches[target as usize];
-        let (from, to) = (patch.at.min(at), patch.end().max(at + len));
-        let old = match (&patch.undo, change) {
-            (Undo::Hard, _) => return,
-            (Undo::Bits { flip, touched }, Change::Flip { mask, .. }) => {
-                let undo = Undo::Bits {
-                    flip: flip ^ mask,
-                    touched: touched | mask,
-                };
-                self.patches[target as usize].undo = undo;
-                return;
-            }
-            _ if from == patch.at
-                && to == patch.end()
-                && !matches!(patch.undo, Undo::Bits { .. }) =>
-            {
-                return;
-            }
-            _ => self.bytes_before(b, target, from, to),
-        };
-        let shrunk = self.patches[target as usize].undo_bytes();
-        self.stats.undo_shrunk(shrunk);
-        self.stats.undo_grown(old.len());
         let patch = &mut self.patches[target as usize];
-        (patch.at, patch.len) = (from, to - from);
-        patch.undo = undo_of(&old);
-        self.put_into_lanes(b, target);
+        let (from, to) = (patch.at().min(at), patch.end().max(at + len));
+        let same_extent = (from, to) == (patch.at(), patch.end());
+        match (&mut patch.undo, change) {
+            (Undo::Hard | Undo::Empty, _) => {}
+            (Undo::Bits { flip, touched }, Change::Flip { mask, .. }) => {
+                *flip ^= mask;
+                *touched |= mask;
+            }
+            (Undo::Small(_) | Undo::Saved(_), _) if same_extent => {}
+            _ => self.save_more(b, target, from, to),
+        }
     }
 
-    /// The bytes `from..to` of a block as they were before `target`, which lies within.
-    fn bytes_before(&self, b: BlockSlot, target: u32, from: u32, to: u32) -> Vec<u8> {
-        let patch = &self.patches[target as usize];
-        let mut old = self.block(b).data[from as usize..to as usize].to_vec();
-        let start = (patch.at - from) as usize;
-        let range = start..start + patch.len as usize;
-        match &patch.undo {
-            Undo::Small(bytes) => old[range].copy_from_slice(&bytes[..patch.len as usize]),
-            Undo::Heap(bytes) => old[range].copy_from_slice(bytes),
-            Undo::Bits { flip, .. } => super::flip(&mut old, patch.at - from, *flip),
+    /// Makes the undo data of `target` cover `from..to` as well, as it is now.
+    fn save_more(&mut self, b: BlockSlot, target: u32, from: u32, to: u32) {
+        let patch = &mut self.patches[target as usize];
+        let (at, end) = (patch.at(), patch.end());
+        let block = self.blocks[b.0 as usize].as_ref().expect("a block in use");
+        let mut old = match patch.undo {
+            Undo::Small(bytes) => bytes[..(end - at) as usize].to_vec(),
+            Undo::Saved(index) => self.saved.remove(index as usize),
+            Undo::Bits { flip, .. } => {
+                let mut bytes = block.data[at as usize..end as usize].to_vec();
+                super::flip(&mut bytes, 0, flip);
+                bytes
+            }
             Undo::Hard | Undo::Empty => unreachable!("nothing to save"),
-        }
-        old
+        };
+        old.extend_from_slice(&block.data[end as usize..to as usize]);
+        old.splice(0..0, block.data[from as usize..at as usize].iter().copied());
+        self.stats.undo_grown(old.len() - patch.undo_bytes());
+        patch.undo = undo_of(&mut self.saved, old);
+        patch.set_extent(from, to);
+        self.put_into_lanes(b, target);
     }
 
     /// Makes a pending patch of a block an empty one.
@@ -376,11 +366,8 @@ impl Graph {
             self.drop_edge(edge);
         }
         self.detach(slot);
-        let undo_bytes = self.patches[slot as usize].undo_bytes();
-        self.stats.undo_shrunk(undo_bytes);
-        let patch = &mut self.patches[slot as usize];
-        patch.undo = Undo::Empty;
-        patch.block = BlockSlot(NONE);
+        self.drop_undo(slot, Undo::Empty);
+        self.patches[slot as usize].block = BlockSlot(NONE);
         for (before, rule) in befores {
             self.link(slot, before, rule);
         }

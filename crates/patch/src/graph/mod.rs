@@ -39,6 +39,7 @@ use crate::seeded::{Bug, hit};
 use crate::stats::Stats;
 use crate::{Before, Change, Optimise, PatchId, Patched, Rule};
 use medium::block::Buffer;
+use slab::Slab;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -64,6 +65,8 @@ pub(crate) struct Graph {
     blocks: Vec<Option<Block>>,
     free_blocks: Vec<u32>,
     optimise: Optimise,
+    /// Undo data of more than a few bytes.
+    saved: Slab<Vec<u8>>,
     stats: Stats,
     search: u32,
     woken: Vec<BlockSlot>,
@@ -154,7 +157,7 @@ impl Graph {
         if befores.is_empty() && !held {
             return PatchId::DURABLE;
         }
-        let slot = self.new_patch(BlockSlot(NONE), 0, 0, Undo::Empty);
+        let slot = self.new_patch(BlockSlot(NONE), 0, 1, Undo::Empty);
         self.patches[slot as usize].held = held;
         for (before, rule) in befores {
             self.link(slot, before, rule);
@@ -248,7 +251,7 @@ impl Graph {
             slot
         } else {
             let undo = self.save(b, change);
-            self.new_patch(b, at, len, undo)
+            self.new_patch(b, at, at + len, undo)
         };
         for &(before, rule) in befores {
             self.link(slot, before, rule);
@@ -274,7 +277,7 @@ impl Graph {
     }
 
     /// What it takes to undo a change that is about to be made.
-    fn save(&self, b: BlockSlot, change: Change<'_>) -> Undo {
+    fn save(&mut self, b: BlockSlot, change: Change<'_>) -> Undo {
         match change {
             Change::Flip { mask, .. } => Undo::Bits {
                 flip: mask,
@@ -282,8 +285,18 @@ impl Graph {
             },
             Change::Bytes { at, bytes } => {
                 let at = at as usize;
-                undo_of(&self.block(b).data[at..at + bytes.len()])
+                let block = self.blocks[b.0 as usize].as_ref().expect("a block in use");
+                undo_of(&mut self.saved, block.data[at..at + bytes.len()].to_vec())
             }
+        }
+    }
+
+    /// Replaces what undoes a patch by nothing of the kind.
+    fn drop_undo(&mut self, slot: u32, instead: Undo) {
+        let patch = &mut self.patches[slot as usize];
+        self.stats.undo_shrunk(patch.undo_bytes());
+        if let Undo::Saved(index) = std::mem::replace(&mut patch.undo, instead) {
+            self.saved.remove(index as usize);
         }
     }
 
@@ -305,21 +318,15 @@ impl Graph {
         }
     }
 
-    fn new_patch(&mut self, block: BlockSlot, at: u32, len: u32, undo: Undo) -> u32 {
+    fn new_patch(&mut self, block: BlockSlot, from: u32, to: u32, undo: Undo) -> u32 {
         let slot = self.free_patches.pop().unwrap_or_else(|| {
-            self.patches.push(Patch::vacant());
+            self.patches.push(Patch::vacant(1));
             (self.patches.len() - 1) as u32
         });
         let patch = &mut self.patches[slot as usize];
-        *patch = Patch {
-            state: State::Pending,
-            block,
-            at,
-            len,
-            undo,
-            generation: patch.generation,
-            ..Patch::vacant()
-        };
+        *patch = Patch::vacant(patch.generation);
+        (patch.state, patch.block, patch.undo) = (State::Pending, block, undo);
+        patch.set_extent(from, to);
         let undo_bytes = patch.undo_bytes();
         let hard = patch.is_hard();
         self.stats.made(undo_bytes, hard, block.0 == NONE);
@@ -383,14 +390,12 @@ impl Graph {
             let mut moved = self.patches[slot as usize].first_moved;
             while moved != NONE {
                 doomed.push(moved);
-                moved = self.patches[moved as usize].next_moved;
+                moved = *self.patches[moved as usize].next_moved();
             }
+            self.drop_undo(slot, Undo::Empty);
+            self.stats.freed();
             let patch = &mut self.patches[slot as usize];
-            self.stats.freed(patch.undo_bytes());
-            *patch = Patch {
-                generation: patch.generation.wrapping_add(1).max(1),
-                ..Patch::vacant()
-            };
+            *patch = Patch::vacant(patch.generation.wrapping_add(1).max(1));
             self.free_patches.push(slot);
         }
     }
@@ -407,6 +412,9 @@ impl Graph {
         let same = same_block(a, b);
         if same && b.state == State::Issued {
             return; // the block is written again only after that write has ended
+        }
+        if !same && self.waits_through_another(after, before) {
+            return;
         }
         let edge = Edge {
             after,
@@ -565,6 +573,19 @@ impl Graph {
         Some(self.patches[slot as usize].afters).filter(|&edge| edge != NONE)
     }
 
+    /// Whether an edge would say nothing new: one of the first that wait for `before` is
+    /// one for which `after` waits. Not an empty patch, whose befores can change; nor one
+    /// of the same block, which no longer waits once `before` is on its way.
+    fn waits_through_another(&self, after: u32, before: u32) -> bool {
+        const FIRST: usize = 2;
+        let block = self.patches[before as usize].block;
+        self.afters(before).take(FIRST).any(|e| {
+            let between = &self.patches[e.after as usize];
+            let lasts = !between.is_empty() && between.block != block;
+            lasts && e.after != after && self.depends_directly(after, e.after)
+        })
+    }
+
     fn depends_directly(&self, after: u32, before: u32) -> bool {
         // Both lists have the edge if there is one: the shorter decides.
         let mut lists = self.befores(after).zip(self.afters(before));
@@ -581,7 +602,7 @@ impl Graph {
             return None;
         }
         while patch.state == State::Moved {
-            slot = patch.target;
+            slot = patch.newer;
             patch = &self.patches[slot as usize];
         }
         Some(slot)
@@ -696,11 +717,11 @@ impl Graph {
         while at != NONE {
             let patch = &self.patches[at as usize];
             if patch.state == State::Pending {
-                let range = patch.at as usize..patch.end() as usize;
+                let range = patch.at() as usize..patch.end() as usize;
                 match &patch.undo {
-                    Undo::Small(old) => data[range].copy_from_slice(&old[..patch.len as usize]),
-                    Undo::Heap(old) => data[range].copy_from_slice(old),
-                    Undo::Bits { flip: mask, .. } => flip(&mut data[..], patch.at, *mask),
+                    Undo::Small(old) => data[range.clone()].copy_from_slice(&old[..range.len()]),
+                    Undo::Saved(index) => data[range].copy_from_slice(&self.saved[*index as usize]),
+                    Undo::Bits { flip: mask, .. } => flip(&mut data[..], patch.at(), *mask),
                     Undo::Hard | Undo::Empty => unreachable!("P3: a hard patch stays behind"),
                 }
             }
@@ -792,32 +813,6 @@ impl Graph {
     }
 }
 
-impl Patch {
-    fn vacant() -> Self {
-        Self {
-            generation: 1,
-            state: State::Free,
-            held: false,
-            live: false,
-            ready: false,
-            block: BlockSlot(NONE),
-            at: 0,
-            len: 0,
-            undo: Undo::Empty,
-            befores: NONE,
-            afters: NONE,
-            unmet_foreign: 0,
-            unmet_same: 0,
-            older: NONE,
-            newer: NONE,
-            target: NONE,
-            first_moved: NONE,
-            next_moved: NONE,
-            seen: 0,
-        }
-    }
-}
-
 fn same_block(a: &Patch, b: &Patch) -> bool {
     a.block == b.block && a.block.0 != NONE
 }
@@ -830,13 +825,13 @@ fn extent(change: Change<'_>) -> (u32, u32) {
     }
 }
 
-fn undo_of(bytes: &[u8]) -> Undo {
+fn undo_of(saved: &mut Slab<Vec<u8>>, bytes: Vec<u8>) -> Undo {
     if bytes.len() <= 8 {
         let mut small = [0; 8];
-        small[..bytes.len()].copy_from_slice(bytes);
+        small[..bytes.len()].copy_from_slice(&bytes);
         Undo::Small(small)
     } else {
-        Undo::Heap(bytes.into())
+        Undo::Saved(saved.insert(bytes) as u32)
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) enum State {
 }
 
 /// What the patch changes, and what it takes to leave it out of a write.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Undo {
     /// Nothing: the patch is empty.
     Empty,
@@ -41,13 +41,13 @@ pub(crate) enum Undo {
     Hard,
     /// The old bytes, where there are at most 8.
     Small([u8; 8]),
-    /// The old bytes.
-    Heap(Box<[u8]>),
+    /// The old bytes, in [`Graph::saved`](super::Graph::saved).
+    Saved(u32),
     /// Bits of one word: `flip` undoes it; `touched` are all that ever changed.
     Bits { flip: u32, touched: u32 },
 }
 
-/// A slot of the patch table.
+/// A slot of the patch table. There is one for each block in use, so each byte counts.
 #[derive(Debug)]
 pub(crate) struct Patch {
     pub generation: u32,
@@ -59,9 +59,9 @@ pub(crate) struct Patch {
     /// On its block's ready list.
     pub ready: bool,
     pub block: BlockSlot,
-    /// The bytes that it changes (a hard patch: the block).
-    pub at: u32,
-    pub len: u32,
+    /// The first and the last byte that it changes (a hard patch: of the block).
+    first: u16,
+    last: u16,
     pub undo: Undo,
     /// First edge to a before; first edge from an after.
     pub befores: u32,
@@ -70,19 +70,39 @@ pub(crate) struct Patch {
     /// and not issued.
     pub unmet_foreign: u32,
     pub unmet_same: u32,
-    /// Neighbours on the block, by creation.
+    /// Neighbours on the block, by creation. Of `Moved`: the next one of those that were
+    /// moved to the same patch, and the patch that it means now.
     pub older: u32,
     pub newer: u32,
-    /// Of `Moved`: the patch that it means now.
-    pub target: u32,
-    /// The first of those that were moved here, and the next one moved to `target`.
+    /// The first of those that were moved here.
     pub first_moved: u32,
-    pub next_moved: u32,
     /// The last search that came by.
     pub seen: u32,
 }
 
 impl Patch {
+    pub fn vacant(generation: u32) -> Self {
+        Self {
+            generation,
+            state: State::Free,
+            held: false,
+            live: false,
+            ready: false,
+            block: BlockSlot(NONE),
+            first: 0,
+            last: 0,
+            undo: Undo::Empty,
+            befores: NONE,
+            afters: NONE,
+            unmet_foreign: 0,
+            unmet_same: 0,
+            older: NONE,
+            newer: NONE,
+            first_moved: NONE,
+            seen: 0,
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         matches!(self.undo, Undo::Empty)
     }
@@ -92,16 +112,37 @@ impl Patch {
     }
 
     pub fn undo_bytes(&self) -> usize {
-        match &self.undo {
+        match self.undo {
             Undo::Empty | Undo::Hard => 0,
-            Undo::Small(_) => self.len as usize,
-            Undo::Heap(bytes) => bytes.len(),
+            Undo::Small(_) | Undo::Saved(_) => (self.end() - self.at()) as usize,
             Undo::Bits { .. } => 4,
         }
     }
 
+    /// The first byte that it changes.
+    pub fn at(&self) -> u32 {
+        self.first.into()
+    }
+
+    /// The byte behind the last one that it changes.
     pub fn end(&self) -> u32 {
-        self.at + self.len
+        u32::from(self.last) + 1
+    }
+
+    /// Blocks have at most 64 KiB.
+    pub fn set_extent(&mut self, from: u32, to: u32) {
+        debug_assert!(from < to && to <= 1 << 16);
+        (self.first, self.last) = (from as u16, (to - 1) as u16);
+    }
+
+    /// Of `Moved`: the patch that it means now.
+    pub fn target(&mut self) -> &mut u32 {
+        &mut self.newer
+    }
+
+    /// Of `Moved`: the next one of those that mean the same.
+    pub fn next_moved(&mut self) -> &mut u32 {
+        &mut self.older
     }
 }
 
