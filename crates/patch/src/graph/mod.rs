@@ -232,8 +232,13 @@ impl Graph {
         while at != NONE {
             let next = self.patches[at as usize].newer;
             if self.patches[at as usize].state == State::Pending {
-                self.make_empty(at);
-                done.push(at);
+                match self.first_before(at) {
+                    None => self.discard(at, &mut done),
+                    Some(_) => {
+                        self.make_empty(at);
+                        done.push(at);
+                    }
+                }
             }
             at = next;
         }
@@ -759,6 +764,20 @@ impl Graph {
                 self.recheck(after);
             }
         }
+        self.free(slot);
+    }
+
+    /// Ends a pending patch that waits for nothing and need not be written; adds empty
+    /// patches that may be durable now.
+    fn discard(&mut self, slot: u32, empties: &mut SmallVec<[u32; 8]>) {
+        while let Some(edge) = self.first_after(slot) {
+            let after = self.edges[edge as usize].after;
+            self.drop_edge(edge);
+            if self.patches[after as usize].is_empty() {
+                empties.push(after);
+            }
+        }
+        self.detach(slot);
         self.free(slot);
     }
 
