@@ -389,7 +389,8 @@ impl Ext2 {
         cut.budget > 0
     }
 
-    /// Lists a subtree, if all of it is to go and it fits the budget.
+    /// Lists a subtree, if all of it is to go and it fits the budget. Pointers come behind
+    /// what they point to: what waits for nothing is the cheapest to take back.
     fn gather(
         &self,
         cut: &Cut<'_>,
@@ -404,23 +405,22 @@ impl Ext2 {
         if level == 0 && !cut.range.contains(&base) {
             return Ok(Gathered::Stays);
         }
+        if level > 0 {
+            let pointers = self.store.read(Lba(block.into()))?;
+            let below = self.span(level - 1);
+            for index in 0..self.fan_out() {
+                let base = base + u64::from(index) * below;
+                let pointer = pointer_at(&pointers, index);
+                let gathered = self.gather(cut, pointer, level - 1, base, into)?;
+                if gathered != Gathered::Whole {
+                    return Ok(gathered);
+                }
+            }
+        }
         if into.len() == cut.budget {
             return Ok(Gathered::TooLarge);
         }
         into.push(block);
-        if level == 0 {
-            return Ok(Gathered::Whole);
-        }
-        let block = self.store.read(Lba(block.into()))?;
-        let below = self.span(level - 1);
-        for index in 0..self.fan_out() {
-            let base = base + u64::from(index) * below;
-            let pointer = pointer_at(&block, index);
-            let gathered = self.gather(cut, pointer, level - 1, base, into)?;
-            if gathered != Gathered::Whole {
-                return Ok(gathered);
-            }
-        }
         Ok(Gathered::Whole)
     }
 
