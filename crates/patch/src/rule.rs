@@ -30,6 +30,17 @@ pub enum Rule {
 }
 
 impl Rule {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::InitialiseBeforePoint,
+        Self::NullifyBeforeReuse,
+        Self::LinkBeforeUnlink,
+        Self::LogBeforeHome,
+        Self::DataBeforeCommit,
+        Self::HomeBeforeReclaim,
+        Self::GroupAfterGroup,
+        Self::Overlap,
+    ];
+
     /// The short form that drawings use.
     pub fn label(self) -> &'static str {
         match self {
@@ -44,3 +55,12 @@ impl Rule {
         }
     }
 }
+
+/// `ALL` is in the order of the numbers.
+const _: () = {
+    let mut n = 0;
+    while n < Rule::ALL.len() {
+        assert!(Rule::ALL[n] as usize == n);
+        n += 1;
+    }
+};

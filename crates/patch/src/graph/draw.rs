@@ -42,7 +42,7 @@ impl Graph {
                 .extend(self.befores(slot).map(|edge| DrawnEdge {
                     after,
                     before: numbers[&edge.before],
-                    rule: edge.rule,
+                    rule: edge.rule(),
                 }));
         }
         drawing

@@ -111,7 +111,7 @@ impl Graph {
         while let Some(edge) = self.first_before(slot) {
             let (before, rule) = (
                 self.edges[edge as usize].before,
-                self.edges[edge as usize].rule,
+                self.edges[edge as usize].rule(),
             );
             self.drop_edge(edge);
             let same = self.patches[before as usize].block == self.patches[target as usize].block;
@@ -121,8 +121,8 @@ impl Graph {
         }
         while let Some(edge) = self.first_after(slot) {
             let (after, rule) = (
-                self.edges[edge as usize].after,
-                self.edges[edge as usize].rule,
+                self.edges[edge as usize].after(),
+                self.edges[edge as usize].rule(),
             );
             self.drop_edge(edge);
             if after != target && !self.depends_directly(after, target) {
@@ -163,7 +163,7 @@ impl Graph {
                 continue;
             }
             if self.reach(before, b) == Reach::Free {
-                todo.extend(self.befores(before).map(|e| (e.before, e.rule)));
+                todo.extend(self.befores(before).map(|e| (e.before, e.rule())));
             } else if !self.depends_directly(hard, before) {
                 self.link(hard, before, rule);
             }
@@ -356,9 +356,9 @@ impl Graph {
     /// Makes a pending patch of a block an empty one.
     pub(super) fn make_empty(&mut self, slot: u32) {
         let befores: SmallVec<[(u32, Rule); 4]> =
-            self.befores(slot).map(|e| (e.before, e.rule)).collect();
+            self.befores(slot).map(|e| (e.before, e.rule())).collect();
         let afters: SmallVec<[(u32, Rule); 4]> =
-            self.afters(slot).map(|e| (e.after, e.rule)).collect();
+            self.afters(slot).map(|e| (e.after(), e.rule())).collect();
         while let Some(edge) = self.first_before(slot) {
             self.drop_edge(edge);
         }

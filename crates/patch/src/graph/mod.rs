@@ -422,13 +422,9 @@ impl Graph {
             return;
         }
         let edge = Edge {
-            after,
-            before,
-            rule,
-            prev_before: NONE,
             next_before: a.befores,
-            prev_after: NONE,
             next_after: b.afters,
+            ..Edge::new(after, before, rule)
         };
         let (next_before, next_after) = (edge.next_before, edge.next_after);
         let index = match self.free_edges.pop() {
@@ -462,7 +458,7 @@ impl Graph {
     /// Takes an edge off both lists; no counts change.
     fn unlink(&mut self, index: u32) {
         let e = &self.edges[index as usize];
-        let (after, before) = (e.after, e.before);
+        let (after, before) = (e.after(), e.before);
         let (prev_before, next_before) = (e.prev_before, e.next_before);
         let (prev_after, next_after) = (e.prev_after, e.next_after);
         match prev_before {
@@ -486,7 +482,7 @@ impl Graph {
     /// Takes away an edge although its before is not durable.
     fn drop_edge(&mut self, index: u32) {
         let (after, before) = (
-            self.edges[index as usize].after,
+            self.edges[index as usize].after(),
             self.edges[index as usize].before,
         );
         if same_block(
@@ -585,16 +581,16 @@ impl Graph {
         const FIRST: usize = 2;
         let block = self.patches[before as usize].block;
         self.afters(before).take(FIRST).any(|e| {
-            let between = &self.patches[e.after as usize];
+            let between = &self.patches[e.after() as usize];
             let lasts = !between.is_empty() && between.block != block;
-            lasts && e.after != after && self.depends_directly(after, e.after)
+            lasts && e.after() != after && self.depends_directly(after, e.after())
         })
     }
 
     fn depends_directly(&self, after: u32, before: u32) -> bool {
         // Both lists have the edge if there is one: the shorter decides.
         let mut lists = self.befores(after).zip(self.afters(before));
-        lists.any(|(e, f)| e.before == before || f.after == after)
+        lists.any(|(e, f)| e.before == before || f.after() == after)
     }
 
     // --- ids ----------------------------------------------------------------------
@@ -692,7 +688,7 @@ impl Graph {
         let mut external = 0;
         while edge != NONE {
             let next = self.edges[edge as usize].next_after;
-            let after = self.edges[edge as usize].after;
+            let after = self.edges[edge as usize].after();
             if same_block(&self.patches[after as usize], &self.patches[slot as usize]) {
                 // It can go with this one.
                 self.patches[after as usize].unmet_same -= 1;
@@ -755,7 +751,7 @@ impl Graph {
     fn forget(&mut self, slot: u32, empties: &mut SmallVec<[u32; 8]>) {
         debug_assert_eq!(self.patches[slot as usize].befores, NONE, "P2");
         while let Some(edge) = self.first_after(slot) {
-            let after = self.edges[edge as usize].after;
+            let after = self.edges[edge as usize].after();
             self.unlink(edge);
             self.sub_unmet_foreign(after);
             if self.patches[after as usize].is_empty() {
@@ -771,7 +767,7 @@ impl Graph {
     /// patches that may be durable now.
     fn discard(&mut self, slot: u32, empties: &mut SmallVec<[u32; 8]>) {
         while let Some(edge) = self.first_after(slot) {
-            let after = self.edges[edge as usize].after;
+            let after = self.edges[edge as usize].after();
             self.drop_edge(edge);
             if self.patches[after as usize].is_empty() {
                 empties.push(after);

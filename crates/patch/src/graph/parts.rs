@@ -146,18 +146,47 @@ impl Patch {
     }
 }
 
-/// `after` waits for `before`. On both patches' lists.
+/// One patch waits for another. On both patches' lists; there are as many as patches.
 #[derive(Debug)]
 pub(crate) struct Edge {
-    pub after: u32,
+    /// Who waits, and in the upper bits, why.
+    pub(super) after_and_rule: u32,
     pub before: u32,
-    pub rule: Rule,
-    /// Neighbours among the befores of `after`.
+    /// Neighbours among the befores of who waits.
     pub prev_before: u32,
     pub next_before: u32,
     /// Neighbours among the afters of `before`.
     pub prev_after: u32,
     pub next_after: u32,
+}
+
+/// Bits of a patch's number: so many fit no memory.
+const SLOT_BITS: u32 = u32::BITS - Rule::ALL.len().ilog2();
+const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
+
+impl Edge {
+    /// Of no lists yet.
+    pub fn new(after: u32, before: u32, rule: Rule) -> Self {
+        assert!(after <= SLOT_MASK, "too many patches");
+        Self {
+            after_and_rule: after | (rule as u32) << SLOT_BITS,
+            before,
+            prev_before: NONE,
+            next_before: NONE,
+            prev_after: NONE,
+            next_after: NONE,
+        }
+    }
+
+    /// Who waits.
+    pub fn after(&self) -> u32 {
+        self.after_and_rule & SLOT_MASK
+    }
+
+    /// Why.
+    pub fn rule(&self) -> Rule {
+        Rule::ALL[(self.after_and_rule >> SLOT_BITS) as usize]
+    }
 }
 
 /// A slot of the block table: a cached block and the patches on it.

@@ -80,7 +80,7 @@ impl Graph {
         }
         if patch.is_empty() {
             let live = self.afters(slot).any(|e| {
-                let after = &self.patches[e.after as usize];
+                let after = &self.patches[e.after() as usize];
                 after.live || !after.is_empty()
             });
             if live && !patch.live {
@@ -133,7 +133,7 @@ impl Graph {
                     held_back += u32::from(patch.unmet_foreign > 0);
                     external += self
                         .afters(at)
-                        .filter(|e| self.counts_external(e.after, at))
+                        .filter(|e| self.counts_external(e.after(), at))
                         .count() as u32;
                     if patch.unmet_foreign + patch.unmet_same == 0 {
                         ready.push(at);
