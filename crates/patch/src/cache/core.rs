@@ -37,6 +37,9 @@ enum Queue {
     Partial,
 }
 
+/// How many edges a search for blocks that leave something behind looks at.
+const PARTIAL_BUDGET: usize = 10_000;
+
 pub(super) struct Core {
     pub graph: Graph,
     table: HashMap<Addr, BlockSlot>,
@@ -204,8 +207,7 @@ impl Core {
     // --- write-back -----------------------------------------------------------------
 
     /// The next wave: whole blocks, oldest first, with their neighbours. Only if there
-    /// is none, the oldest block that must leave something behind: each of those is
-    /// written twice.
+    /// are none, blocks that must leave something behind.
     pub fn select(&mut self, limit: usize) -> Vec<Sent> {
         if !self.graph.optimise().ready_lists {
             return self.select_by_search(limit);
@@ -229,13 +231,33 @@ impl Core {
                 next = neighbour.filter(|n| self.notes[n.0 as usize].queue == Queue::Whole);
             }
         }
-        if sent.is_empty()
-            && let Some((&(_, slot), ())) = self.partial.first_key_value()
-        {
-            self.send(slot, &mut sent);
+        if sent.is_empty() {
+            let partial: Vec<BlockSlot> = self.partial.keys().map(|(_, slot)| *slot).collect();
+            self.send_partial(&partial, limit, &mut sent);
         }
         self.counts.waves += u64::from(!sent.is_empty());
         sent
+    }
+
+    /// Sends some of these blocks although they must leave something behind: each is
+    /// written twice. One that waits for another of the wave stays, since it may soon be
+    /// whole.
+    fn send_partial(&mut self, ready: &[BlockSlot], limit: usize, sent: &mut Vec<Sent>) {
+        let mut chosen = HashSet::new();
+        let mut budget = PARTIAL_BUDGET;
+        for &slot in ready {
+            if chosen.len() == limit || budget == 0 {
+                break;
+            }
+            let (befores, left) = (self.graph.blocks_before(slot), &mut budget);
+            let mut befores = befores.inspect(|_| *left = left.saturating_sub(1));
+            if !befores.any(|before| chosen.contains(&before)) {
+                chosen.insert(slot);
+            }
+        }
+        for &slot in ready.iter().filter(|slot| chosen.contains(*slot)) {
+            self.send(slot, sent);
+        }
     }
 
     /// As [`select`](Self::select), with the switch `ready_lists` off: asks every dirty block
@@ -254,19 +276,18 @@ impl Core {
 
     /// The next wave that brings these patches nearer to the medium.
     pub fn select_for(&mut self, ids: &[PatchId], limit: usize) -> Vec<Sent> {
-        let (blocks, _) = self.graph.closure(ids);
+        let (mut blocks, _) = self.graph.closure(ids);
         let mut sent = Vec::new();
-        // Blocks that can go whole first: the others may be able to in the next wave.
-        for whole in [true, false] {
-            for &slot in &blocks {
-                let block = self.graph.block(slot);
-                if sent.len() < limit && block.is_ready() && block.is_whole() == whole {
-                    self.send(slot, &mut sent);
-                }
+        for &slot in &blocks {
+            let block = self.graph.block(slot);
+            if sent.len() < limit && block.is_ready() && block.is_whole() {
+                self.send(slot, &mut sent);
             }
-            if !sent.is_empty() {
-                break;
-            }
+        }
+        // The others may be able to go whole in the next wave.
+        if sent.is_empty() {
+            blocks.retain(|slot| self.graph.block(*slot).is_ready());
+            self.send_partial(&blocks, limit, &mut sent);
         }
         self.counts.waves += u64::from(!sent.is_empty());
         sent

@@ -171,28 +171,57 @@ impl Graph {
     }
 
     /// How an empty patch waits for a pending patch of `b`. Data patches elsewhere are not
-    /// followed: the caller knows that they do not.
+    /// followed: the caller knows that they do not. The search goes upwards from the block:
+    /// what a commit waits for may be thousands of blocks.
     pub(super) fn reach(&mut self, empty: u32, b: BlockSlot) -> Reach {
-        let search = self.next_search();
-        let (mut reached, mut held) = (false, false);
+        if !self.patches[empty as usize].is_empty() || !self.mark_empties_above(b, empty) {
+            return Reach::Not;
+        }
+        // Down again, by those that were marked.
+        let above = self.search;
         let mut todo: SmallVec<[u32; 16]> = SmallVec::from_slice(&[empty]);
         while let Some(slot) = todo.pop() {
-            if std::mem::replace(&mut self.patches[slot as usize].seen, search) == search {
+            let patch = &mut self.patches[slot as usize];
+            if patch.seen != above || !patch.is_empty() {
                 continue;
             }
-            let patch = &self.patches[slot as usize];
-            if patch.is_empty() {
-                held |= patch.held;
-                todo.extend(self.befores(slot).map(|e| e.before));
-            } else if slot != empty {
-                reached |= patch.block == b && patch.state == State::Pending;
+            if patch.held {
+                return Reach::Held;
+            }
+            patch.seen = 0;
+            todo.extend(self.befores(slot).map(|e| e.before));
+        }
+        Reach::Free
+    }
+
+    /// Marks the empty patches that wait for a pending patch of `b`, through empty patches
+    /// only. Returns whether `wanted` is one.
+    fn mark_empties_above(&mut self, b: BlockSlot, wanted: u32) -> bool {
+        if self.block(b).pending == 0 {
+            return false;
+        }
+        let search = self.next_search();
+        let mut todo: SmallVec<[u32; 16]> = SmallVec::new();
+        let mut at = self.block(b).oldest;
+        while at != NONE {
+            let patch = &self.patches[at as usize];
+            if patch.state == State::Pending {
+                todo.push(at);
+            }
+            at = patch.newer;
+        }
+        while let Some(slot) = todo.pop() {
+            let mut edge = self.patches[slot as usize].afters;
+            while edge != NONE {
+                let after = self.edges[edge as usize].after();
+                edge = self.edges[edge as usize].next_after;
+                let patch = &mut self.patches[after as usize];
+                if patch.is_empty() && std::mem::replace(&mut patch.seen, search) != search {
+                    todo.push(after);
+                }
             }
         }
-        match (reached, held) {
-            (false, _) => Reach::Not,
-            (true, false) => Reach::Free,
-            (true, true) => Reach::Held,
-        }
+        self.patches[wanted as usize].seen == search
     }
 
     /// Pending patches of the block that a change overlaps, newest first, without those

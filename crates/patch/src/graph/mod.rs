@@ -787,6 +787,17 @@ impl Graph {
         }
     }
 
+    /// The blocks that a block's pending patches wait for directly, itself left out; some
+    /// more than once.
+    pub fn blocks_before(&self, b: BlockSlot) -> impl Iterator<Item = BlockSlot> {
+        let some = |slot: u32| Some(slot).filter(|slot| *slot != NONE);
+        let next = move |at: &u32| some(self.patches[*at as usize].newer);
+        std::iter::successors(some(self.block(b).oldest), next)
+            .flat_map(|slot| self.befores(slot))
+            .map(|edge| self.patches[edge.before as usize].block)
+            .filter(move |before| *before != b && before.0 != NONE)
+    }
+
     /// The blocks with patches that these patches wait for, their own included, and the
     /// held empty patches in between.
     pub fn closure(&mut self, ids: &[PatchId]) -> (Vec<BlockSlot>, Vec<PatchId>) {
