@@ -10,9 +10,9 @@ use super::{BlockSlot, Graph, extent};
 use crate::Change;
 
 /// Bytes of a lane; a power of two.
-const LANE: u32 = 64;
+const LANE: u32 = if cfg!(test) { 16 } else { 64 };
 /// Pending patches from which on a block has lanes.
-const MANY: u32 = if cfg!(test) { 2 } else { 32 };
+const MANY: u32 = if cfg!(test) { 2 } else { 16 };
 
 /// Patches by the parts of the block that they overlap.
 pub(super) type Lanes = Vec<Vec<u32>>;
@@ -21,12 +21,15 @@ fn span(patch: &Patch) -> std::ops::RangeInclusive<usize> {
     (patch.at() / LANE) as usize..=((patch.end() - 1) / LANE) as usize
 }
 
+/// Lanes that a change may overlap to be looked up in them.
+const FEW: usize = 4;
+
 /// Where a search for what a change overlaps goes on.
 pub(super) enum Trail {
     /// Along the block's list: the next patch.
     List(u32),
-    /// Along a lane: how many of its patches are left.
-    Lane(usize, usize),
+    /// Along lanes: this one and the last, and how many patches of this one are left.
+    Lanes(usize, usize, usize),
 }
 
 impl Graph {
@@ -64,30 +67,48 @@ impl Graph {
         }
     }
 
-    /// The start of a search for patches that a change may overlap, those first that
-    /// others do not wait for.
+    /// The start of a search for patches that a change may overlap. Of those in the same
+    /// place they come first that others do not wait for.
     pub(super) fn trail(&self, b: BlockSlot, change: Change<'_>) -> Trail {
         let block = self.block(b);
         let (at, len) = extent(change);
         let (first, last) = ((at / LANE) as usize, ((at + len - 1) / LANE) as usize);
         match &block.lanes {
-            Some(lanes) if first == last => Trail::Lane(first, lanes[first].len()),
+            Some(lanes) if last - first < FEW => Trail::Lanes(first, last, lanes[first].len()),
             _ => Trail::List(block.newest),
         }
     }
 
-    /// The next patch on the trail.
+    /// The next patch on the trail. In several lanes it may come several times.
     pub(super) fn follow(&self, b: BlockSlot, trail: &mut Trail) -> Option<u32> {
+        if matches!(trail, Trail::Lanes(_, _, 0)) {
+            self.leave(b, trail);
+        }
         match trail {
+            Trail::List(NONE) | Trail::Lanes(_, _, 0) => None,
             Trail::List(next) => {
-                let slot = Some(*next).filter(|slot| *slot != NONE)?;
+                let slot = *next;
                 *next = self.patches[slot as usize].older;
                 Some(slot)
             }
-            Trail::Lane(lane, left) => {
-                *left = left.checked_sub(1)?;
-                let lanes = self.block(b).lanes.as_ref()?;
-                Some(lanes[*lane][*left])
+            Trail::Lanes(lane, _, left) => {
+                *left -= 1;
+                Some(self.block(b).lanes.as_ref()?[*lane][*left])
+            }
+        }
+    }
+
+    /// Leaves out the rest of this place: what was found there covers all of the change.
+    pub(super) fn leave(&self, b: BlockSlot, trail: &mut Trail) {
+        match trail {
+            Trail::List(next) => *next = NONE,
+            Trail::Lanes(lane, last, left) => {
+                *left = 0;
+                let lanes = self.block(b).lanes.as_deref().unwrap_or_default();
+                while *left == 0 && lane < last {
+                    *lane += 1;
+                    *left = lanes[*lane].len();
+                }
             }
         }
     }

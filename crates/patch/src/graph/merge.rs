@@ -240,13 +240,13 @@ impl Graph {
                 _ => Cover::Not,
             };
             if waited_for || cover != Cover::Not {
-                if !waited_for {
+                if !waited_for && !found.contains(&at) {
                     found.push(at);
                 }
                 self.mark_befores(at, search);
             }
             if cover == Cover::Whole {
-                break;
+                self.leave(b, &mut trail);
             }
         }
         found
