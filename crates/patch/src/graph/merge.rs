@@ -239,14 +239,14 @@ impl Graph {
                 State::Pending => cover(patch, change),
                 _ => Cover::Not,
             };
-            if waited_for || cover != Cover::Not {
-                if !waited_for && !found.contains(&at) {
-                    found.push(at);
-                }
-                self.mark_befores(at, search);
+            if cover != Cover::Not && !waited_for && !found.contains(&at) {
+                found.push(at);
             }
             if cover == Cover::Whole {
+                // Its befores do not matter any more, and may be thousands.
                 self.leave(b, &mut trail);
+            } else if cover == Cover::Part || waited_for {
+                self.mark_befores(at, search);
             }
         }
         found
