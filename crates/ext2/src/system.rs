@@ -19,6 +19,8 @@ const JOURNAL_BLOCKS: u64 = 96;
 pub struct Ext2System {
     /// How the order of changes is kept.
     mode: Mode,
+    /// Blocks besides the journal.
+    blocks: u64,
     journal_blocks: u64,
 }
 
@@ -27,15 +29,24 @@ impl Ext2System {
     pub const fn new(mode: Mode) -> Self {
         Self {
             mode,
+            blocks: BLOCKS,
             journal_blocks: JOURNAL_BLOCKS,
+        }
+    }
+
+    /// With so little space that it is quickly full.
+    pub const fn cramped(mode: Mode) -> Self {
+        Self {
+            blocks: 64,
+            ..Self::new(mode)
         }
     }
 
     /// With a journal of the least size that e2fsck accepts.
     pub const fn with_usual_journal(mode: Mode) -> Self {
         Self {
-            mode,
             journal_blocks: 1024,
+            ..Self::new(mode)
         }
     }
 
@@ -43,8 +54,8 @@ impl Ext2System {
         !matches!(self.mode, Mode::Async | Mode::SoftUpdates)
     }
 
-    fn blocks(self) -> u64 {
-        BLOCKS
+    fn all_blocks(self) -> u64 {
+        self.blocks
             + if self.is_journaled() {
                 self.journal_blocks + 16
             } else {
@@ -103,11 +114,14 @@ impl Ext2System {
 
 impl System<dyn BlockDevice> for Ext2System {
     fn id(&self) -> String {
-        format!("ext2-{}", self.mode)
+        match self.blocks {
+            BLOCKS => format!("ext2-{}", self.mode),
+            blocks => format!("ext2-{}-{blocks}", self.mode),
+        }
     }
 
     fn image_bytes(&self) -> u64 {
-        self.blocks() * u64::from(BLOCK_BYTES)
+        self.all_blocks() * u64::from(BLOCK_BYTES)
     }
 
     fn format(&self, device: &dyn BlockDevice) -> Result<(), String> {

@@ -1,9 +1,10 @@
 //! ext2 under the explorer, in every mode: all scripts of one call, some of two, with every
 //! schedule of write-back; and e2fsck as a second judge of a part of the states.
 
+mod full;
 mod second_judge;
 
-use crash::block::explore;
+use crash::block::{explore, explore_script};
 use crash::{BlockSystem, Options, Outcome};
 use ext2::Ext2System;
 use patch::stack::Mode;
@@ -83,4 +84,50 @@ fn without_order_the_checker_finds_damage() {
     assert!(outcome.violations > 0);
     let by_checker = |f: &crash::FailureReport| f.what.starts_with("checker before recovery");
     assert!(outcome.failures.iter().any(by_checker));
+}
+
+/// Blocks of data, of a directory and of attributes that go from one file to another.
+#[test]
+fn what_is_freed_is_used_again_only_when_nothing_points_to_it() {
+    let three = "create f 644\nwrite f 0 3000 1\ncreate g 644\n";
+    let directory = "mkdir A 755\ncreate g 644\n";
+    let attribute = "create f 644\nsetxattr f user.x 500 3 set\ncreate g 644\n";
+    for (setup, rest) in [
+        (three, "truncate f 0\nwrite g 0 3000 2\n"),
+        (three, "unlink f\nwrite g 0 3000 2\n"),
+        (three, "unlink f\nmkdir A 755\ncreate A/n 644\n"),
+        (three, "open 0 f\nunlink f\nclose 0\nwrite g 0 3000 2\n"),
+        (directory, "rmdir A\nwrite g 0 1000 2\n"),
+        (attribute, "removexattr f user.x\nwrite g 0 1000 2\n"),
+    ] {
+        for mode in [
+            Mode::SoftUpdates,
+            Mode::JournalMetadata,
+            Mode::JournalOrdered,
+            Mode::Journal,
+        ] {
+            let system = Ext2System::cramped(mode);
+            let script = full::on_full(&system, setup, rest);
+            let failure = explore_script(&system, &script, &quick());
+            assert_eq!(failure.expect("a script"), None, "{mode}: {rest}");
+        }
+    }
+}
+
+/// What an open file has goes only after its last name has, on the medium as well.
+#[test]
+fn a_name_leads_to_what_it_led_to_as_long_as_it_is_there() {
+    for rest in [
+        "open 0 f\nunlink f\nclose 0\n",
+        "link f g\nunlink f\nunlink g\n",
+        "open 0 f\nlink f A/g\nunlink f\nunlink A/g\nclose 0\n",
+        "create n 644\nwrite n 0 2000 5\nopen 0 f\nrename n f\nclose 0\n",
+        "tmpfile 0 / 644\nappend @0 3000 4\nclose 0\n",
+    ] {
+        let script = format!("mkdir A 755\ncreate f 644\nwrite f 0 3000 1\nsync\n{rest}");
+        for mode in [Mode::SoftUpdates, Mode::Journal] {
+            let failure = explore_script(&Ext2System::new(mode), &script, &quick());
+            assert_eq!(failure.expect("a script"), None, "{mode}: {rest}");
+        }
+    }
 }

@@ -1,0 +1,46 @@
+//! Scripts on a full file system, where what is freed has to be used again at once: as
+//! long as there are others, ext2 leaves such blocks alone.
+
+use ext2::Ext2System;
+use medium::block::{BlockDevice, Geometry, MemoryDevice};
+use std::sync::Arc;
+use vfs::script::{Script, State, run};
+use vfs::{CachedSystem, Ctx, Ino, ManualClock, System, Timestamp};
+
+/// `setup`, a file `z` that takes what is free then, a sync, and `rest`.
+pub fn on_full(system: &Ext2System, setup: &str, rest: &str) -> String {
+    let size = largest_file_after(system, setup);
+    // What is larger than a transaction of a small journal is not one step.
+    let steps = (0..size).step_by(PART as usize);
+    let part = |from: u64| format!("append z {} 9\n", PART.min(size - from));
+    let fill: String = steps.map(part).collect();
+    format!("{setup}create z 644\n{fill}sync\n{rest}")
+}
+
+const PART: u64 = 8192;
+
+fn largest_file_after(system: &Ext2System, setup: &str) -> u64 {
+    let block_bytes = CachedSystem::block_bytes(system);
+    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(Geometry {
+        block_bytes,
+        blocks: system.image_bytes() / u64::from(block_bytes),
+    }));
+    system.format(&*device).expect("an image");
+    let clock = Arc::new(ManualClock::new(Timestamp(0), 1000));
+    let fs = system.open(device, clock).expect("a mount");
+    let setup: Script = setup.parse().expect("a script");
+    for result in run(&*fs, &mut State::default(), &setup) {
+        result.expect("a setup that works");
+    }
+    let cx = Ctx::root();
+    let file = fs.create(&cx, Ino::ROOT, b"z", 0o644).expect("a file").ino;
+    let mut size = 0;
+    while fs
+        .write(&cx, file, size, &vec![1; block_bytes as usize])
+        .is_ok()
+    {
+        size += u64::from(block_bytes);
+    }
+    assert_eq!(fs.statfs().expect("counts").blocks_free, 0);
+    size
+}
