@@ -14,16 +14,19 @@ pub enum Bug {
     PointBeforeFill,
     /// An open file without a name may lose its blocks before its name is gone.
     EmptyBeforeUnlink,
+    /// A name of a file may go before another one is there.
+    UnlinkBeforeLink,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::NameBeforeInode,
         Self::ReuseBeforeNullify,
         Self::OldNameFirst,
         Self::PointBeforeFill,
         Self::EmptyBeforeUnlink,
+        Self::UnlinkBeforeLink,
     ];
 }
 

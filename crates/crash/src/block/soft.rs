@@ -48,7 +48,7 @@ struct Candidate<'a> {
     file: Ino,
     /// State and inode.
     forms: Vec<(&'a Known, &'a Inode)>,
-    /// It did not exist in some allowed state.
+    /// It did not exist in the oldest allowed state.
     born: bool,
 }
 
@@ -108,7 +108,7 @@ impl Allowed<'_> {
                 .filter(is_it)
                 .map(|s| (*s, &s.world.nodes[&ino]))
                 .collect();
-            let born = forms.len() < window.len();
+            let born = !window.first().is_some_and(|first| is_it(&first));
             Candidate { file, forms, born }
         };
         let all = files.into_iter().map(candidate);

@@ -100,12 +100,8 @@ fn what_is_freed_is_used_again_only_when_nothing_points_to_it() {
         (directory, "rmdir A\nwrite g 0 1000 2\n"),
         (attribute, "removexattr f user.x\nwrite g 0 1000 2\n"),
     ] {
-        for mode in [
-            Mode::SoftUpdates,
-            Mode::JournalMetadata,
-            Mode::JournalOrdered,
-            Mode::Journal,
-        ] {
+        // Without a journal all depends on the order of single blocks.
+        for mode in [Mode::SoftUpdates, Mode::JournalMetadata] {
             let system = Ext2System::cramped(mode);
             let script = full::on_full(&system, setup, rest);
             let failure = explore_script(&system, &script, &quick());
@@ -119,12 +115,14 @@ fn what_is_freed_is_used_again_only_when_nothing_points_to_it() {
 fn a_name_leads_to_what_it_led_to_as_long_as_it_is_there() {
     for rest in [
         "open 0 f\nunlink f\nclose 0\n",
+        "open 0 f\ncreate n 644\nunlink f\nclose 0\n",
         "link f g\nunlink f\nunlink g\n",
         "open 0 f\nlink f A/g\nunlink f\nunlink A/g\nclose 0\n",
-        "create n 644\nwrite n 0 2000 5\nopen 0 f\nrename n f\nclose 0\n",
+        "create n 644\nwrite n 0 2000 5\nopen 0 f\nrename n f replace\nclose 0\n",
         "tmpfile 0 / 644\nappend @0 3000 4\nclose 0\n",
     ] {
-        let script = format!("mkdir A 755\ncreate f 644\nwrite f 0 3000 1\nsync\n{rest}");
+        let script =
+            format!("mkdir A 755\ncreate e 644\ncreate f 644\nwrite f 0 3000 1\nsync\n{rest}");
         for mode in [Mode::SoftUpdates, Mode::Journal] {
             let failure = explore_script(&Ext2System::new(mode), &script, &quick());
             assert_eq!(failure.expect("a script"), None, "{mode}: {rest}");

@@ -42,8 +42,13 @@ fn reuse() -> String {
 const REFILL: &str =
     "create f 644\nwrite f 0 3000 1\nsync\nunlink f\nsync\ncreate g 644\nwrite g 0 3000 2\n";
 
-/// A file goes for good only when it is closed.
-const CLOSE: &str = "create f 644\nwrite f 0 3000 1\nsync\nopen 0 f\nunlink f\nclose 0\n";
+/// A file goes for good only when it is closed. A new name of an inode in the same block
+/// (the first inode has another) keeps the changes of that block from becoming one.
+const CLOSE: &str = "create e 644\ncreate f 644\nwrite f 0 3000 1\nsync\nopen 0 f\n\
+                     create n 644\nunlink f\nclose 0\n";
+
+/// As mail stores deliver: the new name, then the old one goes.
+const DELIVER: &str = "mkdir A 755\ncreate f 644\nsync\nlink f A/g\nunlink f\n";
 
 /// Runs with a bug put back by `arm`, on one script or on those of one call.
 fn is_found(
@@ -92,6 +97,7 @@ fn bugs_of_the_universal_file_system() {
             Bug::ReuseBeforeNullify => Some(&*reuse),
             Bug::PointBeforeFill => Some(REFILL),
             Bug::EmptyBeforeUnlink => Some(CLOSE),
+            Bug::UnlinkBeforeLink => Some(DELIVER),
             _ => None,
         };
         let put = |on: bool| arm(on.then_some(bug));

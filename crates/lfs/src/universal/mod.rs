@@ -11,8 +11,9 @@
 //!   never garbage (`InitialiseBeforePoint`, `NullifyBeforeReuse`).
 //! - **U3** A link count is at least the number of names: it is raised before a name is
 //!   made and lowered after one is gone.
-//! - **U4** What had a name and was renamed has one: the old or the new one or both
-//!   (`LinkBeforeUnlink`). A name that is replaced means the old inode or the new one. Of a
+//! - **U4** What has had a name all along has one (`LinkBeforeUnlink`): when it was renamed,
+//!   the old or the new one or both; a name of several goes only when the others are there,
+//!   and all that belongs to them. A name that is replaced means the old inode or the new one. Of a
 //!   directory with both names, `..` leads to where one of them is; it can be used, and
 //!   either name be removed or renamed.
 //!

@@ -348,8 +348,9 @@ impl<L: LowLevel> Universal<L> {
             }
             let now = self.now();
             let stays = self.lean_on_other(op, &victim, dir, name)?;
-            let befores = stays.as_ref().map_or(&[][..], |other| &other.there);
-            let removed = self.low.remove_name(op, dir, name, befores)?;
+            let mut befores = self.other_names_of(&victim);
+            befores.extend(stays.iter().flat_map(|other| other.there.iter().copied()));
+            let removed = self.low.remove_name(op, dir, name, &befores)?;
             if directory && stays.as_ref().is_none_or(|other| other.moved) {
                 let links = InodeChange::links(parent.nlink - 1);
                 let lowered = self
@@ -411,6 +412,20 @@ impl<L: LowLevel> Universal<L> {
         noted.extend(after(Rule::LinkBeforeUnlink, [lowered]));
         self.low.add_orphan(op, victim.ino, &noted)?;
         Ok((!referenced).then_some(victim.ino))
+    }
+
+    /// What must be there before a name of a file goes that has others (U4): all that fsync
+    /// would wait for, the other names among it.
+    pub(super) fn other_names_of(&self, victim: &Attr) -> Befores {
+        let known = self.known.lock();
+        let recent = match known.get(&victim.ino) {
+            Some(known) if victim.kind != FileType::Directory && victim.nlink > 1 => &known.recent,
+            _ => return Befores::new(),
+        };
+        let store = self.low.store();
+        let open = recent.iter().filter(|patch| store.is_pending(**patch));
+        let open = open.filter(|_| !hit(Bug::UnlinkBeforeLink));
+        after(Rule::LinkBeforeUnlink, open.copied())
     }
 
     /// What last lowered an inode's link count, unless that is durable.

@@ -173,6 +173,9 @@ impl<L: LowLevel> Universal<L> {
         };
         // A directory that is replaced leaves its link to the one that replaces it.
         let inherits = plan.target.is_some() && stays.is_none();
+        if let Some(target) = &plan.target {
+            befores.extend(self.other_names_of(target));
+        }
         if let Some(other) = &stays {
             befores.extend(other.there.iter().copied());
         }
