@@ -45,6 +45,16 @@ pub enum MountError {
     /// An image with a log inside, and a stack with one outside.
     #[error("it has an internal journal; use journal(..., internal)")]
     LogInside,
+    /// A journal does not fit into what is free.
+    #[error(
+        "a journal of {blocks} blocks does not fit into {free} free ones; make the image larger, or put the log elsewhere with journal(..., external=PATH)"
+    )]
+    NoRoom {
+        /// Blocks of the journal.
+        blocks: u64,
+        /// Free blocks.
+        free: u64,
+    },
     /// Journals are a feature, and revision 0 has none.
     #[error("revision 0 of ext2 has no place for an internal journal")]
     Revision0,
@@ -100,9 +110,20 @@ impl Devices {
         let disk = open(path)?;
         let log: Option<Arc<dyn BlockDevice>> = match &stack.module {
             Module::Journal(JournalModule {
-                log: Log::External(path),
+                log: Log::External(log),
                 ..
-            }) => Some(open(path)?),
+            }) => {
+                if log
+                    .canonicalize()
+                    .is_ok_and(|log| path.canonicalize().ok() == Some(log))
+                {
+                    return Err(MountError::ExternalLog {
+                        device: log.display().to_string(),
+                        what: "is the image itself; use journal(..., internal)",
+                    });
+                }
+                Some(open(log)?)
+            }
             _ => None,
         };
         Ok(Self { disk, log })
@@ -399,7 +420,11 @@ pub fn add_journal(
             replayed: false,
         };
         let low = Ext2::open(Arc::new(plain_cache(disk).volume(0)), options)?;
-        low.make_log(blocks)?;
+        let free = lfs::LowLevel::statfs(&low)?.blocks_free;
+        low.make_log(blocks).map_err(|error| match error {
+            lfs::LowError::NoSpace => MountError::NoRoom { blocks, free },
+            error => error.into(),
+        })?;
         lfs::LowLevel::close(&low)?;
         (low.log_place()?, low.load(JOURNAL_INO)?.inode)
     };

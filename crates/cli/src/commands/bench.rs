@@ -155,7 +155,7 @@ struct Patches {
     svg: Option<PathBuf>,
     /// Print JSON: rows of workload, optimisations, patches, undo_bytes, cpu_seconds,
     /// patch_memory_bytes, data_bytes; with --scale, of dirty_blocks, create_ns, merge_ns,
-    /// write_ns
+    /// write_ns, touch_ns
     #[arg(long)]
     json: bool,
 }

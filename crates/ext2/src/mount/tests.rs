@@ -2,7 +2,7 @@ use super::*;
 use crate::{MkfsOptions, mkfs};
 use medium::block::{Geometry, MemoryDevice};
 use patch::stack::Mode;
-use vfs::{Ctx, FileSystem, Ino};
+use vfs::{Ctx, FileSystem, Ino, ManualClock, Timestamp};
 
 const BLOCK: u32 = 1024;
 const BLOCKS: u64 = 8192;
@@ -174,4 +174,23 @@ fn a_device_that_holds_something_else_is_no_log() {
         "{refused:?}"
     );
     assert!(before == other.bytes());
+}
+
+#[test]
+fn what_keeps_a_journal_from_being_made_is_named() {
+    let disk = image();
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp(0), 0));
+    let refused = add_journal(&(disk as Arc<dyn BlockDevice>), Some(100_000), clock);
+    let said = refused.unwrap_err().to_string();
+    assert!(said.contains("100000 blocks does not fit"), "{said}");
+
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), image().bytes()).unwrap();
+    let path = file.path().display();
+    let stack: Stack = format!("uhfs > ext2 > journal(full, external={path}) > cache > disk")
+        .parse()
+        .unwrap();
+    let refused = Devices::open(file.path(), &stack, false).err();
+    let said = refused.unwrap().to_string();
+    assert!(said.contains("is the image itself"), "{said}");
 }
