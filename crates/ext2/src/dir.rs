@@ -210,7 +210,8 @@ impl Ext2 {
         if let Some(known) = self.names.lock().get(dir.ino) {
             return Ok(known.map(f));
         }
-        let mut found = self.gather_names(dir)?;
+        // Of a directory with a bad block, the names before it can still be found.
+        let mut found = self.gather_names(dir).unwrap_or_default();
         let result = found.as_mut().map(f);
         self.names.lock().put(dir.ino, found);
         Ok(result)
@@ -235,20 +236,28 @@ impl Ext2 {
     }
 
     /// Keeps what is known in step with a block that a change of a name has changed.
-    fn renew_names(&self, dir: &Node, index: u64, f: impl FnOnce(&mut Names)) -> Result<()> {
+    fn renew_names(&self, dir: &Node, index: u64, f: impl FnOnce(&mut Names) -> bool) {
         if self.names.lock().get(dir.ino).is_none() {
-            return Ok(());
+            return;
         }
         let mut room = 0;
-        self.scan_block(dir, index, &mut |_, _, _, entry, _| {
+        let seen = self.scan_block(dir, index, &mut |_, _, _, entry, _| {
             room = room.max(entry.rec_len - entry.used());
             Ok(None::<()>)
-        })?;
-        if let Some(Some(names)) = self.names.lock().get(dir.ino) {
-            f(names);
-            names.set_room(index, room);
+        });
+        let mut all = self.names.lock();
+        let Some(Some(names)) = all.get(dir.ino) else {
+            return;
+        };
+        let fits = f(names);
+        names.set_room(index, room);
+        let grown = names.len().is_power_of_two();
+        if seen.is_err() || !fits {
+            all.forget(dir.ino);
         }
-        Ok(())
+        if grown {
+            all.limit();
+        }
     }
 
     fn seek_name(&self, dir: &Node, name: &[u8]) -> Result<Option<Place>> {
@@ -486,7 +495,7 @@ impl Ext2 {
             if let Some(block) = self.block_at(&node, index)? {
                 self.remember(block, 0, made);
             }
-            self.note_name(&node, index, name)?;
+            self.renew_names(&node, index, |names| names.add(name, index));
             return Ok(attached);
         };
         self.layout_change(op, &mut node, &mut befores)?;
@@ -515,17 +524,8 @@ impl Ext2 {
             new,
         };
         self.remember(block, target, made);
-        self.note_name(&node, index, name)?;
+        self.renew_names(&node, index, |names| names.add(name, index));
         Ok(patch)
-    }
-
-    fn note_name(&self, dir: &Node, index: u64, name: &[u8]) -> Result<()> {
-        let mut fits = true;
-        self.renew_names(dir, index, |names| fits = names.add(name, index))?;
-        if !fits {
-            self.names.lock().forget(dir.ino);
-        }
-        Ok(())
     }
 
     fn layout_change(&self, op: &Op, dir: &mut Node, befores: &mut Vec<Before>) -> Result<()> {
@@ -594,7 +594,10 @@ impl Ext2 {
         let (index, lba) = (place.index, Lba(place.block.into()));
         drop(place);
         let patched = self.patch(op, lba, at as u32, &bytes, &befores)?;
-        self.renew_names(&node, index, |names| names.remove(name, index))?;
+        self.renew_names(&node, index, |names| {
+            names.remove(name, index);
+            true
+        });
         Ok(Removed {
             patch: patched.id,
             never_stored: patched.merged && made.is_some_and(|made| made.patch == patched.id),

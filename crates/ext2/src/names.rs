@@ -10,7 +10,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use lru::LruCache;
 use std::hash::BuildHasher;
 
-/// Most names of all directories, at some 40 bytes each.
+/// Most names of all directories, more or less: at some 40 bytes each.
 const MOST_NAMES: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -47,6 +47,10 @@ impl Names {
         if let Ok(entry) = self.entries.find_entry(hash, is_it) {
             entry.remove();
         }
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
     }
 
     /// Blocks that may hold a name; no others do.
@@ -92,14 +96,18 @@ impl AllNames {
 
     pub fn put(&mut self, dir: u32, names: Option<Names>) {
         self.known.put(dir, names);
-        let size = |(_, names): (&u32, &Option<Names>)| {
-            1 + names.as_ref().map_or(0, |names| names.entries.len())
-        };
-        let mut all: usize = self.known.iter().map(size).sum();
+        self.limit();
+    }
+
+    /// Forgets the least recently used ones, if there are too many names. Few directories
+    /// are large enough to be here.
+    pub fn limit(&mut self) {
+        let size = |names: &Option<Names>| 1 + names.as_ref().map_or(0, Names::len);
+        let mut all: usize = self.known.iter().map(|(_, names)| size(names)).sum();
         while all > MOST_NAMES + 1
-            && let Some((dir, names)) = self.known.pop_lru()
+            && let Some((_, names)) = self.known.pop_lru()
         {
-            all -= size((&dir, &names));
+            all -= size(&names);
         }
     }
 

@@ -277,7 +277,8 @@ pub trait LowLevel: Send + Sync {
 
     // --- orphans -----------------------------------------------------------------
 
-    /// Notes durably that an inode has lost its last name but is still open.
+    /// Notes that an inode has lost its last name but is still open; where operations are
+    /// atomic, in such a way that a mount after a crash finds it.
     fn add_orphan(&self, op: &Op, ino: Ino, befores: &[Before]) -> Result<Heads>;
     /// Takes the note back.
     fn remove_orphan(&self, op: &Op, ino: Ino, befores: &[Before]) -> Result<Heads>;

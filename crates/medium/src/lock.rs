@@ -8,6 +8,7 @@ use rustix::fs::{FlockOperation, flock, fstat, major, minor};
 use rustix::io::Errno;
 use std::fmt;
 use std::fs::File;
+use std::time::Duration;
 
 /// Who has a file locked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,12 +40,19 @@ pub(crate) fn lock(file: &File, exclusive: bool) -> Result<(), Refused> {
     } else {
         FlockOperation::NonBlockingLockShared
     };
-    match flock(file, how) {
-        Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(Refused::Held(holder(file))),
-        Err(e) => Err(Refused::Failed(e)),
+    for _ in 0..PATIENCE {
+        match flock(file, how) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(10)),
+            Err(e) => return Err(Refused::Failed(e)),
+        }
     }
+    Err(Refused::Held(holder(file)))
 }
+
+/// Attempts to get a lock: a child of its former holder has it too, from its fork until it
+/// runs another program.
+const PATIENCE: usize = 10;
 
 /// Looks the holder up in the kernel's list of locks.
 fn holder(file: &File) -> Option<Holder> {

@@ -359,10 +359,10 @@ impl Shared {
         }
     }
 
-    /// Waits until patches are durable. Writes only what they need, or, `eagerly`, anything
-    /// that can be written, without looking for what they need.
-    fn sync(&self, ids: &[PatchId], eagerly: bool) -> Result<(), StoreError> {
-        let only = (!eagerly).then_some(ids);
+    /// Waits until patches are durable. Writes only what they need; or, `eagerly`, anything
+    /// that can be written, without looking for what they need, as long as whole waves can
+    /// be filled.
+    fn sync(&self, ids: &[PatchId], mut eagerly: bool) -> Result<(), StoreError> {
         loop {
             {
                 let core = self.core.lock();
@@ -371,7 +371,13 @@ impl Shared {
                 }
                 core.check()?;
             }
-            if self.wave(only)? == 0 {
+            let written = self.wave((!eagerly).then_some(ids))?;
+            // What others make dirty meanwhile must not come first for ever.
+            if eagerly {
+                eagerly = written >= self.options.wave;
+                continue;
+            }
+            if written == 0 {
                 let core = self.core.lock();
                 let open = ids.iter().filter(|id| core.graph.is_pending(**id)).count();
                 if open > 0 {

@@ -118,6 +118,9 @@ fn a_name_leads_to_what_it_led_to_as_long_as_it_is_there() {
         "open 0 f\ncreate n 644\nunlink f\nclose 0\n",
         "link f g\nunlink f\nunlink g\n",
         "open 0 f\nlink f A/g\nunlink f\nunlink A/g\nclose 0\n",
+        "rename f g replace\nunlink g\n",
+        "create x 644\nrename f g replace\nrename x g replace\n",
+        "open 0 f\nrename f g replace\nunlink g\nclose 0\n",
         "create n 644\nwrite n 0 2000 5\nopen 0 f\nrename n f replace\nclose 0\n",
         "tmpfile 0 / 644\nappend @0 3000 4\nclose 0\n",
     ] {

@@ -129,11 +129,9 @@ impl<L: LowLevel> Universal<L> {
     pub(super) fn write_data(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
         let block = self.block_size();
         let end = self.end_of(off, data.len() as u64)?;
-        self.look(|| {
-            must_be_regular(&self.attr(ino)?, Errno::INVAL)?;
-            self.check_room(ino, off / block, end.div_ceil(block))
-        })?;
+        self.look(|| must_be_regular(&self.attr(ino)?, Errno::INVAL))?;
         self.trim(ino, end)?;
+        self.look(|| self.check_room(ino, off / block, end.div_ceil(block)))?;
         let piece = (self.portion(WRITE_BLOCKS) * block) as usize;
         let mut done = 0;
         while done < data.len() {
@@ -325,7 +323,7 @@ impl<L: LowLevel> Universal<L> {
     }
 
     /// Takes off blocks beyond a size. If some are left, the inode is noted as an orphan, so
-    /// that a crash does not leave them.
+    /// that with a journal a crash does not leave them.
     fn detach_some(&self, op: &Op, ino: Ino, size: u64, befores: &[Before]) -> Refused<bool> {
         let from = size.div_ceil(self.block_size());
         let budget = self.destroyed_at_once() as u32;
@@ -428,8 +426,8 @@ impl<L: LowLevel> Universal<L> {
         let grows = match kind {
             Fallocate::PunchHole => false,
             Fallocate::Allocate { keep_size } | Fallocate::ZeroRange { keep_size } => {
-                self.look(|| self.check_room(ino, off / block, end.div_ceil(block)))?;
                 self.trim(ino, end)?;
+                self.look(|| self.check_room(ino, off / block, end.div_ceil(block)))?;
                 !keep_size
             }
         };

@@ -34,6 +34,7 @@ use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
 use patch::{Before, Op, PatchId, Rule};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use vfs::check::Finding;
 use vfs::{
     Atime, Attr, Clock, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Guarantees,
@@ -72,6 +73,8 @@ pub struct Universal<L: LowLevel> {
     options: UniversalOptions,
     tree: RwLock<()>,
     known: Mutex<HashMap<Ino, Known>>,
+    /// When to forget those of `known` that are as good as unknown.
+    most_known: AtomicUsize,
 }
 
 /// What is kept of an inode that is referenced or has changes under way.
@@ -93,9 +96,12 @@ struct Known {
 /// Patches kept for one inode before those that are durable are dropped.
 const RECENT: usize = 64;
 
+/// Inodes known before those are forgotten that nobody refers to and that are durable.
+const MIN_KNOWN: usize = 4096;
+
 impl<L: LowLevel> Universal<L> {
-    /// Mounts: finishes what a crash left of unlinked and truncated files, unless
-    /// read-only.
+    /// Mounts: finishes what a crash left of unlinked and truncated files, as far as the
+    /// format has noted them, unless read-only.
     ///
     /// # Errors
     /// What is wrong with the image or its medium.
@@ -105,6 +111,7 @@ impl<L: LowLevel> Universal<L> {
             options,
             tree: RwLock::new(()),
             known: Mutex::new(HashMap::new()),
+            most_known: AtomicUsize::new(MIN_KNOWN),
         };
         if !fs.options.read_only {
             fs.finish_orphans()?;
@@ -121,7 +128,8 @@ impl<L: LowLevel> Universal<L> {
         if self.options.read_only {
             return Ok(());
         }
-        self.known.lock().clear();
+        // Open or not: what has no name goes, after its last name has.
+        (self.known.lock().values_mut()).for_each(|known| known.refs = 0);
         self.finish_orphans()?;
         self.sync().map_err(LowError::Limit)?;
         self.low.close()
@@ -209,6 +217,14 @@ impl<L: LowLevel> Universal<L> {
     /// Notes what fsync of this inode must wait for.
     fn note(&self, ino: Ino, patches: &[PatchId]) {
         let mut known = self.known.lock();
+        if known.len() >= self.most_known.load(Relaxed) {
+            known.retain(|_, k| {
+                k.recent.retain(|patch| self.low.store().is_pending(*patch));
+                k.refs > 0 || !k.recent.is_empty()
+            });
+            let most = (known.len() * 2).max(MIN_KNOWN);
+            self.most_known.store(most, Relaxed);
+        }
         let recent = &mut known.entry(ino).or_default().recent;
         for patch in patches {
             if recent.last() != Some(patch) && *patch != PatchId::DURABLE {

@@ -530,8 +530,8 @@ impl<L: LowLevel> Universal<L> {
         most.min(room).max(1)
     }
 
-    /// Frees an orphan, in as many operations as it takes: a crash in between leaves an
-    /// orphan that is smaller.
+    /// Frees an orphan, in as many operations as it takes: a crash in between leaves one
+    /// that is smaller, or what nobody owns.
     pub(super) fn destroy_orphan(&self, ino: Ino) -> Result<()> {
         loop {
             let more = self.change(self.low.cost(self.destroyed_at_once()), |op| {

@@ -219,6 +219,9 @@ impl<L: LowLevel> Universal<L> {
             ..links(source.nlink)
         };
         let lowered = self.low.change_inode(op, source.ino, &back, &gone)?;
+        if !removed.never_stored {
+            self.known.lock().entry(source.ino).or_default().lowered = Some(lowered);
+        }
         self.stamp(op, plan, now)?;
         self.note(plan.from.ino, &[removed.patch]);
         self.note(plan.to.ino, &[arrived]);

@@ -37,7 +37,7 @@ enum Queue {
     Partial,
 }
 
-/// How many edges a search for blocks that leave something behind looks at.
+/// How many patches and edges a search for blocks that leave something behind looks at.
 const PARTIAL_BUDGET: usize = 10_000;
 
 pub(super) struct Core {
@@ -240,8 +240,8 @@ impl Core {
     }
 
     /// Sends some of these blocks although they must leave something behind: each is
-    /// written twice. One that waits for another of the wave stays, since it may soon be
-    /// whole.
+    /// written twice. One that waits for another, chosen before, stays, since it may soon
+    /// be whole.
     fn send_partial(&mut self, ready: &[BlockSlot], limit: usize, sent: &mut Vec<Sent>) {
         let mut chosen = HashSet::new();
         let mut budget = PARTIAL_BUDGET;
@@ -251,7 +251,7 @@ impl Core {
             }
             let (befores, left) = (self.graph.blocks_before(slot), &mut budget);
             let mut befores = befores.inspect(|_| *left = left.saturating_sub(1));
-            if !befores.any(|before| chosen.contains(&before)) {
+            if !befores.any(|before| before.is_some_and(|b| chosen.contains(&b))) {
                 chosen.insert(slot);
             }
         }

@@ -2,8 +2,7 @@
 //!
 //! # Guarantee
 //! - **P6** While a block has lanes, a lane has each patch of the block (pending or issued)
-//!   that overlaps it once, and nothing else. Where two overlap each other, the one that
-//!   waits for the other comes behind it.
+//!   that overlaps it once, and nothing else, in the order of the block's list.
 
 use super::parts::{NONE, Patch};
 use super::{BlockSlot, Graph, extent};
@@ -33,15 +32,12 @@ pub(super) enum Trail {
 }
 
 impl Graph {
-    /// Adds a new patch, the last of its block's list; or one that has become wider, which
-    /// nothing else overlaps where it has (so its place among the others does not matter).
+    /// Adds a new patch, the last of its block's list.
     pub(super) fn put_into_lanes(&mut self, b: BlockSlot, slot: u32) {
         let block = self.blocks[b.0 as usize].as_mut().expect("a block in use");
         if let Some(lanes) = &mut block.lanes {
             for lane in &mut lanes[span(&self.patches[slot as usize])] {
-                if !lane.contains(&slot) {
-                    lane.push(slot);
-                }
+                lane.push(slot);
             }
         } else if block.pending > MANY {
             let mut lanes = vec![Vec::new(); block.data.len().div_ceil(LANE as usize)];
@@ -52,6 +48,31 @@ impl Graph {
                 at = patch.newer;
             }
             block.lanes = Some(lanes);
+        }
+    }
+
+    /// Adds a patch that has become wider to lanes where it is new: behind the first older
+    /// patch that is there.
+    pub(super) fn widen_in_lanes(&mut self, b: BlockSlot, slot: u32) {
+        let block = self.blocks[b.0 as usize].as_mut().expect("a block in use");
+        let Some(lanes) = &mut block.lanes else {
+            return;
+        };
+        for lane in &mut lanes[span(&self.patches[slot as usize])] {
+            if lane.contains(&slot) {
+                continue;
+            }
+            let mut older = self.patches[slot as usize].older;
+            let place = loop {
+                if older == NONE {
+                    break 0;
+                }
+                if let Some(place) = lane.iter().position(|other| *other == older) {
+                    break place + 1;
+                }
+                older = self.patches[older as usize].older;
+            };
+            lane.insert(place, slot);
         }
     }
 
@@ -113,7 +134,7 @@ impl Graph {
         }
     }
 
-    /// P6, but for the order.
+    /// P6.
     pub(super) fn verify_lanes(&self, b: BlockSlot) -> Result<(), String> {
         let block = self.block(b);
         let Some(lanes) = &block.lanes else {
@@ -128,13 +149,8 @@ impl Graph {
             let lanes = &mut expected[span(&self.patches[slot as usize])];
             lanes.iter_mut().for_each(|lane| lane.push(slot));
         }
-        for (lane, mut expected) in lanes.iter().zip(expected) {
-            let mut lane = lane.clone();
-            lane.sort_unstable();
-            expected.sort_unstable();
-            if lane != expected {
-                return Err(format!("P6: the lanes of {:?} are wrong", block.addr));
-            }
+        if *lanes != expected {
+            return Err(format!("P6: the lanes of {:?} are wrong", block.addr));
         }
         Ok(())
     }

@@ -82,7 +82,7 @@ impl Graph {
             self.drop_undo(target, Undo::Hard);
             let whole = self.block(b).data.len() as u32;
             self.patches[target as usize].set_extent(0, whole);
-            self.put_into_lanes(b, target);
+            self.widen_in_lanes(b, target);
         }
         let mut at = self.patches[target as usize].newer;
         while at != NONE {
@@ -379,7 +379,7 @@ impl Graph {
         self.stats.undo_grown(old.len() - patch.undo_bytes());
         patch.undo = undo_of(&mut self.saved, old);
         patch.set_extent(from, to);
-        self.put_into_lanes(b, target);
+        self.widen_in_lanes(b, target);
     }
 
     /// Makes a pending patch of a block an empty one.

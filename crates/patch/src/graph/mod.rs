@@ -192,7 +192,9 @@ impl Graph {
                 patch.is_empty() && patch.held,
                 "only held empty patches gain befores"
             );
-            self.link(slot, first, before.rule);
+            if !self.depends_directly(slot, first) {
+                self.link(slot, first, before.rule);
+            }
         }
     }
 
@@ -787,15 +789,18 @@ impl Graph {
         }
     }
 
-    /// The blocks that a block's pending patches wait for directly, itself left out; some
-    /// more than once.
-    pub fn blocks_before(&self, b: BlockSlot) -> impl Iterator<Item = BlockSlot> {
+    /// For each patch of a block and each of its edges, the block of the edge's before;
+    /// `None` for a patch itself, for an empty before, and for this block.
+    pub fn blocks_before(&self, b: BlockSlot) -> impl Iterator<Item = Option<BlockSlot>> {
         let some = |slot: u32| Some(slot).filter(|slot| *slot != NONE);
         let next = move |at: &u32| some(self.patches[*at as usize].newer);
-        std::iter::successors(some(self.block(b).oldest), next)
-            .flat_map(|slot| self.befores(slot))
-            .map(|edge| self.patches[edge.before as usize].block)
-            .filter(move |before| *before != b && before.0 != NONE)
+        let elsewhere = move |before: &BlockSlot| *before != b && before.0 != NONE;
+        std::iter::successors(some(self.block(b).oldest), next).flat_map(move |slot| {
+            let befores = self
+                .befores(slot)
+                .map(|e| self.patches[e.before as usize].block);
+            std::iter::once(None).chain(befores.map(move |before| Some(before).filter(elsewhere)))
+        })
     }
 
     /// The blocks with patches that these patches wait for, their own included, and the

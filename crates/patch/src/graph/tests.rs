@@ -484,6 +484,31 @@ fn four_appends_need_23_patches_or_8() {
     assert_eq!(step(true, true, true), (8, 8, 0));
 }
 
+/// A patch that becomes wider may come to overlap one that it waits for: the next change
+/// there must find it first.
+#[test]
+fn a_patch_that_becomes_wider_keeps_its_place() {
+    let overlap = Optimise {
+        hard: false,
+        hard_merge: false,
+        ..Optimise::ALL
+    };
+    let bytes = |at, len| Step::Bytes(0, at, len, vec![]);
+    run(
+        overlap,
+        &[
+            Step::Bytes(1, 0, 1, vec![]),
+            bytes(0, 1),
+            bytes(34, 2),
+            Step::Bytes(0, 12, 6, vec![2, 0]),
+            bytes(26, 9),
+            bytes(15, 13),
+            bytes(26, 1),
+            Step::Issue(0),
+        ],
+    );
+}
+
 #[test]
 fn changes_of_the_same_place_make_a_chain() {
     fn bytes(at: u32, bytes: &[u8]) -> Change<'_> {
