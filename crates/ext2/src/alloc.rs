@@ -9,15 +9,12 @@ use lfs::{Allocated, LowError, Purpose, Removed, Result};
 use medium::block::Lba;
 use patch::{Before, Change, Content, Op, PatchId, Rule, Store};
 use smallvec::SmallVec;
-use std::collections::BTreeSet;
 use std::mem::offset_of;
 use vfs::check::{Finding, Severity};
 
 /// What is kept in memory.
 pub(crate) struct State {
     pub groups: Vec<Group>,
-    /// Groups whose counts are not stored as they are here.
-    unsettled: BTreeSet<u32>,
     pub free_blocks: u64,
     pub free_inodes: u64,
     pub compat: u32,
@@ -59,7 +56,6 @@ impl State {
             free_blocks: groups.iter().map(|g| u64::from(g.free_blocks)).sum(),
             free_inodes: groups.iter().map(|g| u64::from(g.free_inodes)).sum(),
             groups,
-            unsettled: BTreeSet::new(),
             compat: if features { found.compat.get() } else { 0 },
             ro_compat: if features { found.ro_compat.get() } else { 0 },
             feature_set: PatchId::DURABLE,
@@ -237,7 +233,7 @@ impl Ext2 {
         state.resting.remove(group, bit);
         let free = state.groups[group as usize].free_blocks - 1;
         state.set_free_blocks(group, free);
-        self.counts_changed(op, state, group)?;
+        self.write_counts(op, state, group)?;
         Ok(Allocated {
             lba: Lba(block.into()),
             bit: bit_set,
@@ -264,7 +260,7 @@ impl Ext2 {
         state.attached.remove(&block);
         let free = state.groups[group as usize].free_blocks + 1;
         state.set_free_blocks(group, free);
-        self.counts_changed(op, &mut state, group)?;
+        self.write_counts(op, &state, group)?;
         let lba = Lba(block.into());
         self.store.freed(op, lba, &befores, removed.never_stored)?;
         Ok(())
@@ -305,40 +301,7 @@ impl Ext2 {
         Ok(self.store.change(op, map, content, change, befores)?.id)
     }
 
-    /// Where operations are atomic their counts are part of them. Elsewhere a crash may leave
-    /// wrong ones, and mounting counts anew: so they are stored when all is made durable.
-    fn counts_changed(&self, op: &Op, state: &mut State, group: u32) -> Result<()> {
-        if self.store.is_atomic() {
-            return self.write_counts(op, state, group);
-        }
-        state.unsettled.insert(group);
-        Ok(())
-    }
-
-    /// Stores counts that are in memory only.
-    pub(crate) fn settle_counts(&self) -> Result<()> {
-        /// Blocks that one operation changes at most.
-        const PART: u32 = 16;
-        while !self.state.lock().unsettled.is_empty() {
-            let op = self.store.begin(PART + 1)?;
-            let settled = self.settle_some(&op, PART);
-            self.store.end(op);
-            settled?;
-        }
-        Ok(())
-    }
-
-    fn settle_some(&self, op: &Op, most: u32) -> Result<()> {
-        let mut state = self.state.lock();
-        for _ in 0..most {
-            let Some(group) = state.unsettled.pop_first() else {
-                break;
-            };
-            self.write_counts(op, &state, group)?;
-        }
-        Ok(())
-    }
-
+    /// Counts are not ordered: a crash may leave wrong ones, and mounting counts anew.
     fn write_counts(&self, op: &Op, state: &State, group: u32) -> Result<()> {
         let known = &state.groups[group as usize];
         let (lba, at) = self.layout.descriptor(group);
@@ -381,7 +344,7 @@ impl Ext2 {
             let flip = self.flip(op, map, bit, &[])?;
             state.set_free_inodes(group, known.free_inodes - 1);
             state.groups[group as usize].directories += u32::from(directory);
-            self.counts_changed(op, &mut state, group)?;
+            self.write_counts(op, &state, group)?;
             return Ok((group * layout.inodes_per_group + bit + 1, flip));
         }
         Err(LowError::NoSpace)
@@ -409,7 +372,7 @@ impl Ext2 {
         state.set_free_inodes(group, free);
         let directories = &mut state.groups[group as usize].directories;
         *directories = directories.saturating_sub(u32::from(directory));
-        self.counts_changed(op, &mut state, group)
+        self.write_counts(op, &state, group)
     }
 
     // --- counts ---------------------------------------------------------------------

@@ -69,9 +69,9 @@ impl Ext2 {
         };
         let sized = self.change_inode(&op, ino, &change, &[]);
         let moved = sized.and_then(|sized| self.move_to_log(&op, ino, sized));
+        let settled = moved.and_then(|()| self.settle(&op));
         self.store.end(op);
-        moved?;
-        self.settle_counts()?;
+        settled?;
         self.store.sync_all()?;
         Ok(())
     }

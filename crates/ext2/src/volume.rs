@@ -142,7 +142,6 @@ impl Ext2 {
         if self.options.read_only {
             return Ok(());
         }
-        self.settle_counts()?;
         self.store.sync_all()?;
         let op = self.store.begin(1)?;
         let at = offset_of!(Super, state);

@@ -290,8 +290,8 @@ pub trait LowLevel: Send + Sync {
     /// Compares what is kept in memory with what is stored. Empty: they agree.
     fn audit(&self) -> Vec<vfs::check::Finding>;
     /// Writes what is kept in memory only (free counts), so that the image
-    /// is right when all is durable. Called before `sync_all`, outside of operations.
-    fn settle(&self) -> Result<()>;
+    /// is right when all is durable. Called before `sync_all`.
+    fn settle(&self, op: &Op) -> Result<()>;
     /// Unmounts: makes everything durable, then marks the image as clean, durably. The
     /// format is not used for changes afterwards.
     fn close(&self) -> Result<()>;

@@ -569,9 +569,12 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         if self.options.read_only {
             return Ok(());
         }
-        let settled = self.low.settle();
-        let synced = settled.and_then(|()| Ok(self.low.store().sync_all()?));
-        synced.map_err(|error| not_stored(report(&error)))
+        self.change(self.low.cost(0), |op| Ok(self.low.settle(op)?))
+            .and_then(|()| {
+                let synced = self.low.store().sync_all().map_err(LowError::from);
+                synced.map_err(|e| report(&e))
+            })
+            .map_err(not_stored)
     }
 
     fn statfs(&self) -> Result<StatFs> {
