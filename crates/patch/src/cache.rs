@@ -29,6 +29,10 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Blocks that one holder of the lock issues or commits, so that others do not wait long;
+/// and most that an operation writes while it waits for room.
+const AT_ONCE: usize = 1024;
+
 /// How a wave is made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -68,7 +72,7 @@ impl Default for CacheOptions {
         Self {
             blocks: 65_536,
             dirty_limit: 32_768,
-            wave: 1024,
+            wave: 16_384,
             durable: Durable::Auto,
             interval: Some(Duration::from_secs(5)),
             optimise: Optimise::ALL,
@@ -207,7 +211,7 @@ impl Cache {
     /// # Errors
     /// The failure of a device, now or earlier.
     pub fn write_some(&self) -> Result<usize, StoreError> {
-        self.shared.wave(None)
+        self.shared.wave(None, self.shared.options.wave)
     }
 
     /// The graph as it is now, as a picture.
@@ -279,33 +283,56 @@ impl Shared {
     }
 
     /// Writes back what is ready: of these blocks, or anything.
-    fn wave(&self, only: Option<&[PatchId]>) -> Result<usize, StoreError> {
+    fn wave(&self, only: Option<&[PatchId]>, most: usize) -> Result<usize, StoreError> {
         let _turn = self.wave.lock();
-        let (sent, unchanged) = {
-            let mut core = self.core.lock();
-            core.check()?;
-            let before = core.counts.unchanged;
-            let sent = match only {
-                Some(ids) => core.select_for(ids, self.options.wave),
-                None => core.select(self.options.wave),
-            };
-            (sent, (core.counts.unchanged - before) as usize)
-        };
+        let (sent, unchanged) = self.choose(only, most)?;
         if sent.is_empty() {
             return Ok(unchanged);
         }
-        let result = self.write(&sent);
-        let mut core = self.core.lock();
-        match result {
+        match self.write(&sent) {
             Ok(flushes) => {
+                let mut core = self.core.lock();
+                core.counts.waves += 1;
                 core.counts.flushes += flushes;
-                core.commit(&sent);
+                drop(core);
+                for part in sent.chunks(AT_ONCE) {
+                    self.core.lock().commit(part);
+                }
                 Ok(sent.len() + unchanged)
             }
             Err(error) => {
                 tracing::error!("{error}; no more is written, and the file system is read-only");
+                let mut core = self.core.lock();
                 core.failure = Some(Arc::new(error));
                 core.check().map(|()| 0)
+            }
+        }
+    }
+
+    /// Issues the blocks of a wave. Returned with how many were as on the device. While it
+    /// chooses from all, it lets others in between: what is issued is not committed, so
+    /// what becomes ready meanwhile does not depend on it.
+    fn choose(
+        &self,
+        only: Option<&[PatchId]>,
+        most: usize,
+    ) -> Result<(Vec<Sent>, usize), StoreError> {
+        let (mut sent, mut unchanged) = (Vec::new(), 0);
+        loop {
+            let mut core = self.core.lock();
+            core.check()?;
+            let before = core.counts.unchanged;
+            let room = (most - sent.len()).min(AT_ONCE);
+            let more = match only {
+                Some(ids) => core.select_for(ids, most),
+                None => core.select(room, sent.is_empty()),
+            };
+            unchanged += (core.counts.unchanged - before) as usize;
+            drop(core);
+            let is_last = only.is_some() || more.len() < room;
+            sent.extend(more);
+            if is_last || sent.len() >= most {
+                return Ok((sent, unchanged));
             }
         }
     }
@@ -371,7 +398,7 @@ impl Shared {
                 }
                 core.check()?;
             }
-            let written = self.wave((!eagerly).then_some(ids))?;
+            let written = self.wave((!eagerly).then_some(ids), self.options.wave)?;
             // What others make dirty meanwhile must not come first for ever.
             if eagerly {
                 eagerly = written >= self.options.wave;
@@ -402,7 +429,7 @@ impl Shared {
                 core.age()
             };
             while self.core.lock().has_older_than(last_tick) {
-                match self.wave(None) {
+                match self.wave(None, self.options.wave) {
                     Ok(0) | Err(_) => break,
                     Ok(_) => {}
                 }
@@ -492,7 +519,7 @@ impl Store for Volume {
                     });
                 }
             }
-            if shared.wave(None)? == 0 {
+            if shared.wave(None, AT_ONCE.min(shared.options.wave))? == 0 {
                 // What is left waits for operations that are under way, or for a journal.
                 std::thread::yield_now();
             }

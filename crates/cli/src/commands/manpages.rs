@@ -77,6 +77,10 @@ fn ending(name: &str) -> String {
              2 wrong usage",
             "umount(8), selvedge-mount(8), selvedge-fsck(8)",
         ),
+        "selvedge-sync" => (
+            "0 all is durable, 1 something is not or nobody could be asked, 2 wrong usage",
+            "sync(2), fsync(2), selvedge-mount(8)",
+        ),
         "selvedge-fsck" => (
             "0 clean, 4 errors found, 8 the check could not be made, 16 wrong usage",
             "fsck(8), selvedge-info(8), selvedge-dump(8)",

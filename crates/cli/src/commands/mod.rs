@@ -11,4 +11,5 @@ pub mod info;
 pub mod manpages;
 pub mod mkfs;
 pub mod mount;
+pub mod sync;
 pub mod umount;

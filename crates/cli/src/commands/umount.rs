@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::mount::table;
 use fuse::Unmounter;
-use rustix::fs::{FlockOperation, Mode, OFlags, XattrFlags, flock, open, setxattr};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -78,7 +78,7 @@ impl Args {
 /// Has the server make everything durable, and asks whether all is well: nobody else hears
 /// what it finds at its end. A server that serves others only is not asked, nor is a dead one.
 fn sync(dir: &Path) -> Result<(), Errno> {
-    match setxattr(dir, fuse::SYNC_XATTR, b"", XattrFlags::empty()) {
+    match super::sync::make_durable(dir) {
         Err(e @ (Errno::IO | Errno::NOSPC)) => Err(e),
         _ => Ok(()),
     }

@@ -106,6 +106,28 @@ fn what_was_fsynced_survives_a_killed_server() {
 }
 
 #[test]
+fn what_was_synced_survives_a_killed_server() {
+    let place = image(&[]);
+    let mut server = place.serve(&["-o", "commit=3600"]);
+    let dir = place.dir().join("dir");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("file"), [7; 9_000]).unwrap();
+    run(0, &["sync", dir.join("file").to_str().unwrap()]);
+    fs::write(dir.join("later"), "").unwrap();
+    server.signal("KILL");
+    assert_eq!(server.wait(), None);
+    run(0, &["umount", "--lazy", place.dir_str()]);
+    let said = stderr(&run(1, &["sync", place.dir_str()]));
+    assert!(said.contains("use sync(1)"), "{said}");
+
+    place.mount(&["-o", "ro"]);
+    assert_eq!(fs::read(dir.join("file")).unwrap(), [7; 9_000]);
+    assert!(!dir.join("later").exists(), "the test shows nothing");
+    run(0, &["sync", place.dir_str()]);
+    place.umount();
+}
+
+#[test]
 fn a_device_that_fails_makes_it_read_only() {
     for mode in &MODES[1..] {
         let place = image(&[]);
@@ -120,6 +142,8 @@ fn a_device_that_fails_makes_it_read_only() {
         assert_eq!(errno(sync(&file)), Some(Errno::IO.raw_os_error()), "{mode}");
         let new = fs::write(place.dir().join("new"), "");
         assert_eq!(errno(new), Some(Errno::ROFS.raw_os_error()), "{mode}");
+        let said = stderr(&run(1, &["sync", place.dir_str()]));
+        assert!(said.contains("cannot sync"), "{said}");
         let failed = run(1, &["umount", place.dir_str()]);
         let said = stderr(&failed);
         assert!(said.contains("failed while it was mounted"), "{said}");

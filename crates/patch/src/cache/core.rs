@@ -206,9 +206,9 @@ impl Core {
 
     // --- write-back -----------------------------------------------------------------
 
-    /// The next wave: whole blocks, oldest first, with their neighbours. Only if there
-    /// are none, blocks that must leave something behind.
-    pub fn select(&mut self, limit: usize) -> Vec<Sent> {
+    /// Blocks of the next wave: whole ones, oldest first, with their neighbours. Only if
+    /// there are none, and `partly`, blocks that must leave something behind.
+    pub fn select(&mut self, limit: usize, partly: bool) -> Vec<Sent> {
         if !self.graph.optimise().ready_lists {
             return self.select_by_search(limit);
         }
@@ -231,11 +231,10 @@ impl Core {
                 next = neighbour.filter(|n| self.notes[n.0 as usize].queue == Queue::Whole);
             }
         }
-        if sent.is_empty() {
+        if sent.is_empty() && partly {
             let partial: Vec<BlockSlot> = self.partial.keys().map(|(_, slot)| *slot).collect();
             self.send_partial(&partial, limit, &mut sent);
         }
-        self.counts.waves += u64::from(!sent.is_empty());
         sent
     }
 
@@ -270,7 +269,6 @@ impl Core {
                 self.send(slot, &mut sent);
             }
         }
-        self.counts.waves += u64::from(!sent.is_empty());
         sent
     }
 
@@ -289,7 +287,6 @@ impl Core {
             blocks.retain(|slot| self.graph.block(*slot).is_ready());
             self.send_partial(&blocks, limit, &mut sent);
         }
-        self.counts.waves += u64::from(!sent.is_empty());
         sent
     }
 
