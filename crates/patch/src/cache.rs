@@ -31,7 +31,7 @@ use std::time::Duration;
 
 /// Blocks that one holder of the lock issues or commits, so that others do not wait long;
 /// and most that an operation writes while it waits for room.
-const AT_ONCE: usize = 1024;
+const AT_ONCE: usize = if cfg!(test) { 3 } else { 1024 };
 
 /// How a wave is made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]

@@ -122,6 +122,19 @@ fn a_wave_holds_nothing_that_waits_for_it() {
 }
 
 #[test]
+fn a_wave_is_chosen_in_parts_and_flushed_once() {
+    let (device, volume) = setup(quiet());
+    for lba in 0..100 {
+        put(&volume, lba, 0, &[byte(lba)], &[]);
+    }
+    assert_eq!(volume.cache().write_some().unwrap(), 100);
+    volume.cache().verify().unwrap();
+    let stats = volume.cache().stats();
+    assert_eq!((stats.waves, stats.flushes, stats.dirty), (1, 1, 0));
+    assert!((0..100).all(|lba| stored(&device, lba) == byte(lba)));
+}
+
+#[test]
 fn a_cycle_of_blocks_is_broken_by_leaving_something_out() {
     let (device, volume) = setup(quiet());
     let a = put(&volume, 1, 0, &[1], &[]).id;
