@@ -29,8 +29,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Blocks that one holder of the lock issues or commits, so that others do not wait long;
-/// and most that an operation writes while it waits for room.
+/// Blocks that one holder of the lock issues or commits, so that others do not wait long.
+/// So many make a wave, too, if nobody waits for all of it: whoever wants to sync something
+/// else comes next.
 const AT_ONCE: usize = if cfg!(test) { 3 } else { 1024 };
 
 /// How a wave is made durable.
@@ -429,7 +430,7 @@ impl Shared {
                 core.age()
             };
             while self.core.lock().has_older_than(last_tick) {
-                match self.wave(None, self.options.wave) {
+                match self.wave(None, AT_ONCE.min(self.options.wave)) {
                     Ok(0) | Err(_) => break,
                     Ok(_) => {}
                 }

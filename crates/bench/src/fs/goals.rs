@@ -1,4 +1,5 @@
-//! What soft updates are meant to reach, judged by the medians of one run.
+//! What soft updates are meant to reach, judged by the least time of one run's repeats:
+//! others that use the machine only ever add to it.
 
 use super::target::Target;
 use super::{Backing, Report, Workload};
@@ -31,8 +32,8 @@ fn verdict(figure: f64, limit: f64) -> &'static str {
 fn against_ext4(report: &Report, workload: Workload) -> Option<String> {
     let row = |target| report.row(target, Backing::Disk, workload);
     let (ours, ext4) = (row(Target::SOFT_UPDATES)?, row(Target::EXT4)?);
-    let ratio = ours.seconds / ext4.seconds;
-    let flushing = ext4.flushes? as f64 * report.disk_flush / ext4.seconds;
+    let ratio = ours.least_seconds / ext4.least_seconds;
+    let flushing = ext4.flushes? as f64 * report.disk_flush / ext4.least_seconds;
     let verdict = match flushing >= FLUSHES_DOMINATE {
         true => verdict(ratio, AGAINST_EXT4),
         false => "none",
@@ -48,7 +49,7 @@ fn against_ext4(report: &Report, workload: Workload) -> Option<String> {
 fn against_floor(report: &Report, workload: Workload) -> Option<String> {
     let ours = report.row(Target::SOFT_UPDATES, Backing::Memory, workload)?;
     let floor = report.row(Target::Floor, Backing::None, workload)?;
-    let ratio = ours.seconds / floor.seconds;
+    let ratio = ours.least_seconds / floor.least_seconds;
     Some(format!(
         "{:6}  {} in memory, soft updates / FUSE floor: {ratio:.2} (goal: at most {AGAINST_FLOOR})",
         verdict(ratio, AGAINST_FLOOR),
@@ -89,7 +90,8 @@ mod tests {
             target: target.to_string(),
             backing,
             workload,
-            seconds,
+            seconds: 2.0 * seconds,
+            least_seconds: seconds,
             cpu_seconds: seconds,
             server_cpu_seconds: 0.0,
             kernel_cpu_seconds: 0.0,
