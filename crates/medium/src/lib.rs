@@ -1,8 +1,8 @@
 //! Stable storage, and the only way to change it.
 //!
-//! This crate knows persistent memory ([`Pmem`]): a region of bytes reached by
-//! ordinary loads and stores that keeps them when the power goes. Block devices
-//! join it later.
+//! This crate knows two kinds: persistent memory ([`Pmem`]), a region of bytes reached by
+//! ordinary loads and stores that keeps them when the power goes, and block devices
+//! ([`block::BlockDevice`]), whose blocks are written whole. What follows is about memory.
 //!
 //! # Persistence model of [`Pmem`]
 //!
