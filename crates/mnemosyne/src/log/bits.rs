@@ -1,0 +1,177 @@
+//! Records as words of the ring: 63 bits of a stream and a torn bit each, or plain.
+
+use super::{Kind, LINE, Place, Result, checksum};
+use medium::{LINE_BYTES, Pmem, WORD_BYTES};
+
+/// Bits of a word that are not the torn bit.
+const BITS: u64 = u64::MAX >> 1;
+
+/// Turns words into those of the ring, and streams whole lines into it.
+pub(super) struct Packer<'a, P> {
+    pm: &'a P,
+    place: Place,
+    /// Of the next word.
+    position: u64,
+    /// The lowest `count` bits of the stream that are not in a word yet; below 63.
+    rest: u64,
+    count: u32,
+    line: [u8; LINE_BYTES as usize],
+}
+
+impl<'a, P: Pmem> Packer<'a, P> {
+    /// Starts at `position`, a multiple of a line's words.
+    pub fn new(pm: &'a P, place: Place, position: u64) -> Self {
+        Self {
+            pm,
+            place,
+            position,
+            rest: 0,
+            count: 0,
+            line: [0; LINE_BYTES as usize],
+        }
+    }
+
+    #[inline]
+    pub fn push(&mut self, word: u64) {
+        if self.place.kind == Kind::Base {
+            return self.emit(word);
+        }
+        self.emit((self.rest | word << self.count) & BITS);
+        self.rest = word >> (63 - self.count);
+        self.count += 1;
+        if self.count == 63 {
+            self.emit(self.rest);
+            (self.rest, self.count) = (0, 0);
+        }
+    }
+
+    #[inline]
+    fn emit(&mut self, bits: u64) {
+        let word = bits | self.place.torn_bit(self.position);
+        let at = (self.position % LINE * WORD_BYTES) as usize;
+        self.line[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        self.position += 1;
+        if self.position.is_multiple_of(LINE) {
+            let line = self.place.byte(self.position - LINE);
+            self.pm.store_nt(line, &self.line);
+        }
+    }
+
+    /// Fills the last line. Returns the position behind it.
+    pub fn finish(mut self) -> u64 {
+        if self.count > 0 {
+            self.emit(self.rest);
+        }
+        while !self.position.is_multiple_of(LINE) {
+            self.emit(0);
+        }
+        self.position
+    }
+}
+
+/// The inverse: words of a stream, as long as the torn bits are right.
+struct Unpacker<'a, P> {
+    pm: &'a P,
+    place: Place,
+    position: u64,
+    /// The word before `position`, and how many bits of it were used.
+    word: u64,
+    used: u32,
+}
+
+impl<'a, P: Pmem> Unpacker<'a, P> {
+    /// The word of the ring at `position`, without its torn bit; `None` if that is wrong.
+    fn take(&mut self) -> Result<Option<u64>> {
+        let word = self.pm.load(self.place.byte(self.position))?;
+        let torn_bit = self.place.torn_bit(self.position);
+        self.position += 1;
+        Ok(match self.place.kind {
+            Kind::Base => Some(word),
+            Kind::TornBit => (word & !BITS == torn_bit).then_some(word & BITS),
+        })
+    }
+
+    fn next(&mut self) -> Result<Option<u64>> {
+        if self.place.kind == Kind::Base {
+            return self.take();
+        }
+        if self.used == 63 {
+            let Some(word) = self.take()? else {
+                return Ok(None);
+            };
+            (self.word, self.used) = (word, 0);
+        }
+        let low = self.word >> self.used;
+        let Some(word) = self.take()? else {
+            return Ok(None);
+        };
+        let whole = low | word << (63 - self.used);
+        (self.word, self.used) = (word, self.used + 1);
+        Ok(Some(whole))
+    }
+
+    /// Whether the rest of the last line is there, too.
+    fn ends(&mut self) -> Result<bool> {
+        while !self.position.is_multiple_of(LINE) {
+            if self.take()?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// What there is at a position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// A record.
+    Record {
+        /// The position behind it.
+        end: u64,
+        /// Up to where all was flushed when it was appended.
+        flushed: u64,
+    },
+    /// Words are missing: nothing was appended here, or not all of it is there.
+    Missing,
+    /// All words are there, and they are no record.
+    Damaged,
+}
+
+/// Reads the record at `position`, a multiple of a line's words, into `words`.
+pub(super) fn record<P: Pmem>(
+    pm: &P,
+    place: Place,
+    position: u64,
+    words: &mut Vec<u64>,
+) -> Result<Found> {
+    words.clear();
+    let mut stream = Unpacker {
+        pm,
+        place,
+        position,
+        word: 0,
+        used: 63,
+    };
+    let (Some(head), Some(flushed)) = (stream.next()?, stream.next()?) else {
+        return Ok(Found::Missing);
+    };
+    let (len, crc) = (head & u64::from(u32::MAX), head >> 32);
+    if len > place.longest() || flushed > position {
+        return Ok(Found::Damaged);
+    }
+    for _ in 0..len {
+        match stream.next()? {
+            Some(word) => words.push(word),
+            None => return Ok(Found::Missing),
+        }
+    }
+    if !stream.ends()? {
+        return Ok(Found::Missing);
+    }
+    if crc != checksum(position, len, flushed, words) {
+        return Ok(Found::Damaged);
+    }
+    debug_assert_eq!(stream.position - position, place.taken(len));
+    let end = stream.position;
+    Ok(Found::Record { end, flushed })
+}

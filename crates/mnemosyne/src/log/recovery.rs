@@ -1,0 +1,186 @@
+//! Finding the records that a crash left.
+
+use super::bits::{self, Found};
+use super::{
+    AT_HEAD, AT_KIND, AT_MAGIC, AT_TAIL, AT_WORDS, Appender, Consumer, Kind, LINE, LogError, MAGIC,
+    Place, Result, Shared,
+};
+use medium::{LINE_BYTES, Pmem, WORD_BYTES};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// A log as a crash left it. Read what is there, then use it by
+/// [`keep`](Self::keep) or [`empty`](Self::empty).
+#[derive(Debug)]
+pub struct Unrecovered<P> {
+    pm: P,
+    place: Place,
+    head: u64,
+    /// Where the next record is.
+    next: u64,
+    /// Of a base log: where the last one ends.
+    tail: Option<u64>,
+}
+
+impl<P: Pmem> Unrecovered<P> {
+    /// The log at byte `start`.
+    ///
+    /// # Errors
+    /// [`LogError::NotALog`], and what the memory says.
+    pub fn open(pm: P, start: u64) -> Result<Self> {
+        let wrong = |what: String| LogError::NotALog { start, what };
+        let limit = pm.len();
+        if !start.is_multiple_of(LINE_BYTES) || start.saturating_add(3 * LINE_BYTES) > limit {
+            return Err(wrong("there is no room for one".into()));
+        }
+        if pm.load(start + AT_MAGIC)? != MAGIC {
+            return Err(wrong("its magic is missing, or of another version".into()));
+        }
+        let kind = match pm.load(start + AT_KIND)? {
+            0 => Kind::Base,
+            1 => Kind::TornBit,
+            other => return Err(wrong(format!("kind {other} is unknown"))),
+        };
+        let words = pm.load(start + AT_WORDS)?;
+        let room = (limit - start - LINE_BYTES) / WORD_BYTES;
+        if !words.is_multiple_of(LINE) || words < 2 * LINE || words > room {
+            return Err(wrong(format!("a ring of {words} words")));
+        }
+        let head = pm.load(start + AT_HEAD)?;
+        let tail = match kind {
+            Kind::Base => Some(pm.load(start + AT_TAIL)?),
+            Kind::TornBit => None,
+        };
+        let used = tail.map_or(Some(0), |tail| tail.checked_sub(head));
+        let aligned = [head, tail.unwrap_or(0)].map(|at| at.is_multiple_of(LINE));
+        if used.is_none_or(|used| used > words - LINE) || aligned.contains(&false) {
+            let what = format!("records from position {head} to {tail:?}");
+            return Err(wrong(what));
+        }
+        let place = Place { start, kind, words };
+        Ok(Self {
+            pm,
+            place,
+            head,
+            next: head,
+            tail,
+        })
+    }
+
+    /// Reads the next record into `words`, which it replaces. Returns the position of its
+    /// end, or `None`: there are no more.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`], and what the memory says.
+    pub fn next(&mut self, words: &mut Vec<u64>) -> Result<Option<u64>> {
+        if self.tail == Some(self.next) || self.next - self.head > self.place.words - LINE {
+            return Ok(None);
+        }
+        match bits::record(&self.pm, self.place, self.next, words)? {
+            Found::Record { end, .. } if self.tail.is_none_or(|tail| end <= tail) => {
+                self.next = end;
+                Ok(Some(end))
+            }
+            Found::Missing if self.tail.is_none() && !self.was_flushed(self.next)? => Ok(None),
+            _ => Err(self.place.damaged(self.next)),
+        }
+    }
+
+    /// Whether a later record says that what should be at `position` was durable. There is
+    /// none after a crash: words go missing only behind the last flush.
+    fn was_flushed(&self, position: u64) -> Result<bool> {
+        let mut words = Vec::new();
+        let lines = (position + LINE..self.head + self.place.words).step_by(LINE as usize);
+        for later in lines {
+            let found = bits::record(&self.pm, self.place, later, &mut words)?;
+            if matches!(found, Found::Record { flushed, .. } if flushed > position) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Uses the log, with the records that are there: they can be read again, and are
+    /// durable.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`], and what the memory says.
+    pub fn keep(mut self) -> Result<(Appender<P>, Consumer<P>)>
+    where
+        P: Clone,
+    {
+        self.skip()?;
+        // What a killed program left in the processor's caches only.
+        for line in (self.head..self.next).step_by(LINE as usize) {
+            self.pm.flush(self.place.byte(line), LINE_BYTES);
+        }
+        self.scrub()?;
+        let head = self.head;
+        Ok(self.halves(head))
+    }
+
+    /// Uses the log without the records that are there: they are done with, durably.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`], and what the memory says.
+    pub fn empty(mut self) -> Result<(Appender<P>, Consumer<P>)>
+    where
+        P: Clone,
+    {
+        self.skip()?;
+        let start = self.place.start;
+        self.pm.store_word(start + AT_HEAD, self.next);
+        self.pm.flush(start + AT_HEAD, WORD_BYTES);
+        self.pm.fence()?;
+        self.scrub()?;
+        let head = self.next;
+        Ok(self.halves(head))
+    }
+
+    fn skip(&mut self) -> Result<()> {
+        let mut words = Vec::new();
+        while self.next(&mut words)?.is_some() {}
+        Ok(())
+    }
+
+    /// Makes sure that no word behind the last record looks like one that is appended from
+    /// now on: an append that a crash cut short may have left some.
+    fn scrub(&self) -> Result<()> {
+        if self.place.kind == Kind::TornBit {
+            for position in self.next..self.next + (self.place.words - (self.next - self.head)) {
+                let at = self.place.byte(position);
+                let torn_bit = self.place.torn_bit(position);
+                let word = self.pm.load(at)?;
+                if word & 1 << 63 == torn_bit {
+                    self.pm.store_word(at, word ^ 1 << 63);
+                    self.pm.flush(at, WORD_BYTES);
+                }
+            }
+        }
+        Ok(self.pm.fence()?)
+    }
+
+    fn halves(self, head: u64) -> (Appender<P>, Consumer<P>)
+    where
+        P: Clone,
+    {
+        let shared = Arc::new(Shared {
+            head: AtomicU64::new(head),
+            flushed: AtomicU64::new(self.next),
+        });
+        let (place, tail) = (self.place, self.next);
+        let appender = Appender {
+            pm: self.pm.clone(),
+            place,
+            shared: shared.clone(),
+            tail,
+        };
+        let consumer = Consumer {
+            pm: self.pm,
+            place,
+            shared,
+            next: head,
+        };
+        (appender, consumer)
+    }
+}

@@ -1,0 +1,338 @@
+//! The log against a queue, with and without power cuts.
+
+use super::*;
+use fastrand::Rng;
+use medium::{CutAfter, MemoryPmem, PersistModel, PowerCut};
+use std::collections::VecDeque;
+
+const KINDS: [Kind; 2] = [Kind::TornBit, Kind::Base];
+
+fn made(lines: u64, kind: Kind) -> MemoryPmem {
+    let pm = MemoryPmem::new((lines + 1) * LINE_BYTES);
+    format(&pm, 0, (lines + 1) * LINE_BYTES, kind).unwrap();
+    pm
+}
+
+/// The `n`-th record: words that look like anything.
+fn record(n: u64, len: usize) -> Vec<u64> {
+    let mut rng = Rng::with_seed(n);
+    (0..len)
+        .map(|_| match rng.u8(..4) {
+            0 => 0,
+            1 => u64::MAX,
+            _ => rng.u64(..),
+        })
+        .collect()
+}
+
+fn all<P: Pmem>(log: &mut Unrecovered<P>) -> Vec<Vec<u64>> {
+    let (mut found, mut words) = (Vec::new(), Vec::new());
+    while log.next(&mut words).unwrap().is_some() {
+        found.push(words.clone());
+    }
+    found
+}
+
+#[test]
+fn records_of_every_length_come_back() {
+    for kind in KINDS {
+        // Two passes over the ring, and more.
+        let pm = made(400, kind);
+        let (mut log, mut reader) = Unrecovered::open(&pm, 0).unwrap().keep().unwrap();
+        let mut words = Vec::new();
+        for len in (0..1000).chain([2000, 3000]) {
+            let sent = record(len as u64, len);
+            let end = log.append(&sent).unwrap();
+            assert_eq!(reader.next(&mut words).unwrap(), None, "not flushed");
+            log.flush().unwrap();
+            assert_eq!(reader.next(&mut words).unwrap(), Some(end));
+            assert_eq!(words, sent);
+            let mut again = Unrecovered::open(&pm, 0).unwrap();
+            assert_eq!(all(&mut again), [sent]);
+            reader.truncate(end).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_full_log_says_so_and_is_whole() {
+    for kind in KINDS {
+        for len in 0..80 {
+            let pm = made(12, kind);
+            let (mut log, mut reader) = Unrecovered::open(&pm, 0).unwrap().keep().unwrap();
+            let mut sent = VecDeque::new();
+            let mut words = Vec::new();
+            for n in 0..100 {
+                let next = record(n, len);
+                let room = log.room();
+                match log.append(&next) {
+                    Ok(_) => {
+                        assert!(
+                            room.is_some_and(|room| room >= len as u64),
+                            "{room:?} {len}"
+                        );
+                        sent.push_back(next);
+                    }
+                    Err(LogError::Full { .. }) => {
+                        assert!(room.is_none_or(|room| room < len as u64), "{room:?} {len}");
+                        log.flush().unwrap();
+                        let found = all(&mut Unrecovered::open(&pm, 0).unwrap());
+                        assert_eq!(found, Vec::from(sent.clone()), "{kind:?} {len}");
+                        let end = reader.next(&mut words).unwrap().unwrap();
+                        assert_eq!(Some(&words), sent.pop_front().as_ref());
+                        reader.truncate(end).unwrap();
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            let most = log.place.longest();
+            let (too_long, longest) = (vec![1; most as usize + 1], vec![1; most as usize]);
+            assert!(matches!(
+                log.append(&too_long),
+                Err(LogError::TooLong { .. })
+            ));
+            let (mut log, _) = Unrecovered::open(&pm, 0).unwrap().empty().unwrap();
+            log.append(&longest).unwrap();
+            log.flush().unwrap();
+            assert_eq!(all(&mut Unrecovered::open(&pm, 0).unwrap()), [longest]);
+        }
+    }
+}
+
+/// What a log must, and may, hold after a crash.
+#[derive(Default)]
+struct Expected {
+    /// Flushed, and not truncated; then appended and not flushed.
+    records: VecDeque<Vec<u64>>,
+    /// How many of them were flushed.
+    durable: usize,
+    /// The oldest ones of them that may be gone.
+    going: usize,
+}
+
+impl Expected {
+    fn check(&self, found: &[Vec<u64>], context: &str) {
+        let fits = (0..=self.going).any(|gone| {
+            let all = self.records.iter().skip(gone);
+            found.len() + gone >= self.durable
+                && found.len() + gone <= self.records.len()
+                && all.zip(found).all(|(expected, found)| expected == found)
+        });
+        assert!(fits, "{context}: {} records found", found.len());
+    }
+}
+
+/// Appends, flushes and truncates until the power goes.
+fn use_until_cut<P: Pmem>(
+    (mut log, mut reader): (Appender<P>, Consumer<P>),
+    expected: &mut Expected,
+    rng: &mut Rng,
+) {
+    // Those that were kept can be read again.
+    let mut words = Vec::new();
+    let mut n = rng.u64(..);
+    let mut ends = VecDeque::new();
+    loop {
+        match rng.u8(..8) {
+            0..4 => {
+                let longest = if rng.bool() { 12 } else { 150 };
+                let next = record(n, rng.usize(..longest));
+                n += 1;
+                // In flight, it may be there or not.
+                expected.records.push_back(next.clone());
+                if let Err(LogError::Full { .. } | LogError::TooLong { .. }) = log.append(&next) {
+                    expected.records.pop_back();
+                }
+            }
+            4..6 => {
+                if log.flush().is_err() {
+                    return;
+                }
+                expected.durable = expected.records.len();
+            }
+            _ => {
+                loop {
+                    match reader.next(&mut words) {
+                        Ok(Some(end)) => ends.push_back(end),
+                        Ok(None) => break,
+                        Err(_) => return,
+                    }
+                }
+                let some = rng.usize(..=ends.len());
+                if some > 0 {
+                    expected.going = some;
+                    if reader.truncate(ends[some - 1]).is_err() {
+                        return;
+                    }
+                    ends.drain(..some);
+                    expected.records.drain(..some);
+                    expected.durable -= some;
+                    expected.going = 0;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn power_cuts_lose_only_what_was_not_flushed() {
+    for seed in 0..4000 {
+        let mut rng = Rng::with_seed(seed);
+        let kind = *rng.choice(&KINDS).unwrap();
+        let mut pm = made(rng.u64(2..40), kind);
+        let mut expected = Expected::default();
+        for cut in 0..4 {
+            let power = PowerCut::new(pm);
+            let model = match rng.bool() {
+                true => PersistModel::Words,
+                false => PersistModel::Lines,
+            };
+            let when = match rng.bool() {
+                true => CutAfter::Stores(rng.u64(1..400)),
+                false => CutAfter::Fences(rng.u64(1..60)),
+            };
+            power.cut_after(when, rng.u64(..), model);
+            // The cut may come in the recovery, which is then repeated.
+            let context = format!("seed {seed}, cut {cut}, {kind:?}");
+            if let Ok(mut log) = Unrecovered::open(&power, 0) {
+                let (mut found, mut words) = (Vec::new(), Vec::new());
+                while let Ok(Some(_)) = log.next(&mut words) {
+                    found.push(words.clone());
+                }
+                expected.check(&found, &context);
+                let keeps = rng.bool();
+                let halves = match keeps {
+                    true => log.keep(),
+                    false => log.empty(),
+                };
+                match halves {
+                    Ok(halves) => {
+                        expected = Expected::default();
+                        if keeps {
+                            expected.durable = found.len();
+                            expected.records = found.into();
+                        }
+                        use_until_cut(halves, &mut expected, &mut rng);
+                    }
+                    // What was found is there, or gone.
+                    Err(_) => {
+                        expected.records = found.into();
+                        expected.durable = 0;
+                        expected.going = expected.records.len();
+                    }
+                }
+            }
+            power.outcome().unwrap().unwrap();
+            pm = power.into_inner();
+        }
+        let mut log = Unrecovered::open(&pm, 0).unwrap();
+        expected.check(&all(&mut log), &format!("seed {seed}, at the end"));
+    }
+}
+
+#[test]
+fn one_thread_appends_and_one_truncates() {
+    for kind in KINDS {
+        let pm = made(30, kind);
+        let (mut log, mut reader) = Unrecovered::open(&pm, 0).unwrap().keep().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for n in 0..3000 {
+                    while log.append(&record(n, n as usize % 70)).is_err() {
+                        std::thread::yield_now();
+                    }
+                    log.flush().unwrap();
+                }
+            });
+            let mut words = Vec::new();
+            for n in 0..3000 {
+                let end = loop {
+                    match reader.next(&mut words).unwrap() {
+                        Some(end) => break end,
+                        None => std::thread::yield_now(),
+                    }
+                };
+                assert_eq!(words, record(n, n as usize % 70));
+                reader.truncate(end).unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn flipped_bits_are_damage_or_the_end() {
+    for kind in KINDS {
+        let pm = made(12, kind);
+        let (mut log, _) = Unrecovered::open(&pm, 0).unwrap().keep().unwrap();
+        let sent: Vec<Vec<u64>> = (0..4).map(|n| record(n, 7)).collect();
+        let mut ends = vec![];
+        for record in &sent {
+            ends.push(log.append(record).unwrap());
+            log.flush().unwrap();
+        }
+        for bit in 0..ends[3] * 64 {
+            let at = LINE_BYTES + bit / 64 * 8;
+            let word = pm.load(at).unwrap();
+            pm.store_word(at, word ^ 1 << (bit % 64));
+            let mut log = Unrecovered::open(&pm, 0).unwrap();
+            let (mut found, mut words) = (Vec::new(), Vec::new());
+            let end = loop {
+                match log.next(&mut words) {
+                    Ok(Some(_)) => found.push(words.clone()),
+                    Ok(None) => break "end",
+                    Err(LogError::Damaged { .. }) => break "damage",
+                    Err(other) => panic!("{other}"),
+                }
+            };
+            assert_eq!(found, sent[..found.len()]);
+            pm.store_word(at, word);
+            if found.len() == sent.len() {
+                continue; // padding
+            }
+            let is_last = kind == Kind::TornBit && found.len() == sent.len() - 1;
+            let is_length = bit - ends[2] * 64 * u64::from(is_last) < 32;
+            match end {
+                "damage" => assert!(!is_last || bit % 64 != 63, "{kind:?}: bit {bit}"),
+                _ => assert!(
+                    is_last && (bit % 64 == 63 || is_length),
+                    "{kind:?}: bit {bit}"
+                ),
+            }
+            pm.store_word(at, word);
+        }
+    }
+}
+
+#[test]
+fn what_is_no_log_is_refused() {
+    let pm = MemoryPmem::new(4096);
+    for (start, len) in [
+        (8, 1024),
+        (0, 128),
+        (0, 100),
+        (4032, 128),
+        (0, u64::MAX - 63),
+    ] {
+        let refused = format(&pm, start, len, Kind::Base);
+        assert!(matches!(refused, Err(LogError::NotALog { .. })));
+    }
+    assert!(Unrecovered::open(&pm, 0).is_err());
+    format(&pm, 64, 1024, Kind::Base).unwrap();
+    Unrecovered::open(&pm, 64).unwrap();
+    let mut rng = Rng::with_seed(1);
+    for _ in 0..100_000 {
+        let at = 64 + rng.u64(..5) * 8;
+        let was = pm.load(at).unwrap();
+        let new = match rng.u8(..3) {
+            0 => rng.u64(..),
+            1 => rng.u64(..200),
+            _ => was ^ 1 << rng.u8(..64),
+        };
+        pm.store_word(at, new);
+        if let Ok(mut log) = Unrecovered::open(&pm, 64) {
+            let mut words = Vec::new();
+            while let Ok(Some(_)) = log.next(&mut words) {}
+        }
+        pm.store_word(at, was);
+    }
+}
