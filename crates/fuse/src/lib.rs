@@ -19,4 +19,4 @@ mod transport;
 
 pub use error::Error;
 pub use mount::{Fact, Mount, MountOptions, Unmounter};
-pub use ops::{STATS_XATTR, SYNC_XATTR};
+pub use ops::{STATS_XATTR, SYNC_XATTR, SYNCED};

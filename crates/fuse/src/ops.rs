@@ -24,9 +24,13 @@ const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
 const S_IXGRP: u32 = 0o0010;
 
-/// Setting this extended attribute on the root makes everything durable, or fails: the
-/// kernel does not pass `sync` and `syncfs` on. Nothing is stored under this name.
+/// Reading this extended attribute, of any file, makes everything durable that reached the
+/// server, or fails: the kernel does not pass `sync` and `syncfs` on. Its value is
+/// [`SYNCED`]. Reading, since a mount that became read-only may have something to lose.
 pub const SYNC_XATTR: &str = "selvedge.sync";
+
+/// See [`SYNC_XATTR`].
+pub const SYNCED: &[u8] = b"selvedge synced";
 
 /// The root's extended attribute that tells what the mount has done so far, as JSON,
 /// where it counts that.
@@ -289,6 +293,9 @@ impl Ops {
         if let Some((_, fact)) = facts.find(|(n, _)| n.as_bytes() == name) {
             return Ok(fact.tell().into_bytes());
         }
+        if name == SYNC_XATTR.as_bytes() {
+            return self.fs.sync().map(|()| SYNCED.to_vec());
+        }
         refuse_reserved(name)?;
         self.fs.getxattr(cx, Ino(ino), name)
     }
@@ -302,9 +309,6 @@ impl Ops {
         value: &[u8],
         flags: i32,
     ) -> Result<()> {
-        if Ino(ino) == Ino::ROOT && name == SYNC_XATTR.as_bytes() {
-            return self.fs.sync();
-        }
         refuse_reserved(name)?;
         let mode = match flags {
             0 => XattrMode::Set,

@@ -73,7 +73,7 @@ impl Default for CacheOptions {
         Self {
             blocks: 65_536,
             dirty_limit: 32_768,
-            wave: 16_384,
+            wave: 8192,
             durable: Durable::Auto,
             interval: Some(Duration::from_secs(5)),
             optimise: Optimise::ALL,
@@ -297,7 +297,9 @@ impl Shared {
                 core.counts.flushes += flushes;
                 drop(core);
                 for part in sent.chunks(AT_ONCE) {
-                    self.core.lock().commit(part);
+                    let mut core = self.core.lock();
+                    core.commit(part);
+                    MutexGuard::unlock_fair(core);
                 }
                 Ok(sent.len() + unchanged)
             }
@@ -311,8 +313,8 @@ impl Shared {
     }
 
     /// Issues the blocks of a wave. Returned with how many were as on the device. While it
-    /// chooses from all, it lets others in between: what is issued is not committed, so
-    /// what becomes ready meanwhile does not depend on it.
+    /// chooses from all, it lets others in between: what is written is not committed yet,
+    /// so what becomes ready meanwhile does not depend on it.
     fn choose(
         &self,
         only: Option<&[PatchId]>,
@@ -325,11 +327,11 @@ impl Shared {
             let before = core.counts.unchanged;
             let room = (most - sent.len()).min(AT_ONCE);
             let more = match only {
-                Some(ids) => core.select_for(ids, most),
+                Some(ids) => core.select_for(ids, room),
                 None => core.select(room, sent.is_empty()),
             };
             unchanged += (core.counts.unchanged - before) as usize;
-            drop(core);
+            MutexGuard::unlock_fair(core);
             let is_last = only.is_some() || more.len() < room;
             sent.extend(more);
             if is_last || sent.len() >= most {
@@ -399,12 +401,14 @@ impl Shared {
                 }
                 core.check()?;
             }
-            let written = self.wave((!eagerly).then_some(ids), self.options.wave)?;
-            // What others make dirty meanwhile must not come first for ever.
             if eagerly {
-                eagerly = written >= self.options.wave;
+                // Operations that wait for room must not wait for all of it.
+                let most = self.options.wave.min(self.options.dirty_limit / 4).max(1);
+                // What others make dirty meanwhile must not come first for ever.
+                eagerly = self.wave(None, most)? >= most;
                 continue;
             }
+            let written = self.wave(Some(ids), AT_ONCE.min(self.options.wave))?;
             if written == 0 {
                 let core = self.core.lock();
                 let open = ids.iter().filter(|id| core.graph.is_pending(**id)).count();
@@ -421,8 +425,9 @@ impl Shared {
         loop {
             let now = {
                 let mut core = self.core.lock();
+                // What is found dirty twice is between one and two halves old.
                 if !core.closing {
-                    self.closing.wait_for(&mut core, interval);
+                    self.closing.wait_for(&mut core, interval / 2);
                 }
                 if core.closing {
                     return;

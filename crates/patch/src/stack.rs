@@ -2,7 +2,7 @@
 //! down to the device:
 //!
 //! ```text
-//! uhfs > ext2 > journal(full, internal, commit=5s) > cache(256M, wave=1024) > disk
+//! uhfs > ext2 > journal(full, internal, commit=5s) > cache(256M, durable=flush) > disk
 //! ```
 //!
 //! | module | what it does | options |
@@ -208,7 +208,8 @@ impl Default for CacheModule {
 impl CacheModule {
     /// The same in blocks.
     pub fn options(&self, block_bytes: u32) -> CacheOptions {
-        let blocks = |bytes: u64| (bytes / u64::from(block_bytes)) as usize;
+        // A small block takes a page, too.
+        let blocks = |bytes: u64| (bytes / u64::from(block_bytes.max(4096))) as usize;
         CacheOptions {
             blocks: blocks(self.bytes),
             dirty_limit: blocks(self.dirty_bytes.unwrap_or(self.bytes / 2)),

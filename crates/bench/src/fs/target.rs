@@ -5,7 +5,7 @@ use crate::detached::run;
 use crate::error::{Context, Result};
 use crate::mounted::server::Server;
 use patch::stack::Mode;
-use rustix::fs::{Mode as Bits, OFlags, XattrFlags, getxattr, setxattr, syncfs};
+use rustix::fs::{Mode as Bits, OFlags, getxattr, syncfs};
 use serde_json::Value;
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -103,8 +103,9 @@ impl Target {
         match self {
             // FUSE does not pass it on.
             Self::Floor | Self::Ours(_) => {
-                let set = setxattr(mounted.dir(), fuse::SYNC_XATTR, b"", XattrFlags::empty());
-                set.map_err(std::io::Error::from).what(what)
+                let mut said = [0; fuse::SYNCED.len()];
+                let asked = getxattr(mounted.dir(), fuse::SYNC_XATTR, &mut said[..]);
+                asked.map(drop).map_err(std::io::Error::from).what(what)
             }
             // It has no idea of caches in devices.
             Self::Kernel("ext2", _) => device.flush(),

@@ -78,7 +78,8 @@ fn ending(name: &str) -> String {
             "umount(8), selvedge-mount(8), selvedge-fsck(8)",
         ),
         "selvedge-sync" => (
-            "0 all is durable, 1 something is not or nobody could be asked, 2 wrong usage",
+            "0 all is as durable as the mount can make it, 1 something is not or nobody could be \
+             asked, 2 wrong usage",
             "sync(2), fsync(2), selvedge-mount(8)",
         ),
         "selvedge-fsck" => (

@@ -59,7 +59,7 @@ pub struct Args {
     #[arg(long, value_name = "D")]
     durability: Option<Durability>,
     /// What ext2 is put together from, such as 'uhfs > ext2 > journal(full, internal) >
-    /// cache(256M, wave=1024) > disk'
+    /// cache(256M, durable=flush) > disk'
     ///
     /// Reads from the front end down to the device. Before the cache there may be trace
     /// (logs every change), then async (drops the order of changes) or journal(metadata,

@@ -1,19 +1,18 @@
 //! `selvedge sync`: makes a mount durable, which sync(2) does not.
 
 use crate::failure::{Failure, Outcome};
-use crate::mount::table;
-use rustix::fs::{XattrFlags, setxattr};
+use rustix::fs::{Mode, OFlags, fgetxattr, open, syncfs};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Make durable all that was done to a mounted file system
+/// Make all that was done to a mounted file system as durable as the mount can
 ///
 /// The kernel does not pass sync(1), sync(2) and syncfs(2) on to servers of FUSE. fsync(2)
-/// and fdatasync(2) reach them.
+/// and fdatasync(2) reach them. `selvedge info` tells what the mount's durability is worth.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A file or directory in it
+    /// A file or directory in it that you may read
     #[arg(value_name = "PATH")]
     path: PathBuf,
 }
@@ -22,24 +21,15 @@ impl Args {
     /// Runs the command.
     pub fn run(&self) -> Outcome {
         let path = self.path.canonicalize().map_err(|e| self.failed(&e))?;
-        let mut mount = None;
-        for dir in path.ancestors() {
-            mount = table::find(dir).map_err(|e| self.failed(&e))?;
-            if mount.is_some() {
-                break;
-            }
-        }
-        let Some(mount) = mount.filter(|mount| mount.fs_type == table::OURS) else {
-            return Err(self.failed(&"it is not in a file system of ours; use sync(1)"));
+        let is_open = path.is_file() || path.is_dir();
+        // To open others may wait, or do something.
+        let open = match path.parent() {
+            Some(parent) if !is_open => parent,
+            _ => &path,
         };
-        match make_durable(&mount.dir) {
-            Ok(()) => Ok(ExitCode::SUCCESS),
-            // A mount without changes has nothing to lose.
-            Err(Errno::ROFS) => Ok(ExitCode::SUCCESS),
-            Err(Errno::ACCESS) => {
-                let dir = mount.dir.display();
-                Err(self.failed(&format_args!("this takes the right to write to {dir}")))
-            }
+        match make_durable(open) {
+            Ok(true) => Ok(ExitCode::SUCCESS),
+            Ok(false) => Err(self.failed(&"it is not in a file system of ours; use sync(1)")),
             Err(e) => Err(self.failed(&e)),
         }
     }
@@ -49,10 +39,23 @@ impl Args {
     }
 }
 
-/// Has the server of the file system at this mount point make everything durable.
+/// Has the kernel write back what it holds of the file system that this file or directory is
+/// in, and the server make it durable. `false`: it is none of ours.
 ///
 /// # Errors
-/// `EIO` and `ENOSPC` if something is not; others if the server could not be asked.
-pub fn make_durable(mount: &Path) -> Result<(), Errno> {
-    setxattr(mount, fuse::SYNC_XATTR, b"", XattrFlags::empty())
+/// `EIO` and `ENOSPC` if something is not durable; others if nobody could be asked.
+pub fn make_durable(path: &Path) -> Result<bool, Errno> {
+    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut said = [0; fuse::SYNCED.len()];
+    // Nobody else's files are to be written back, and ours are asked twice.
+    match fgetxattr(&file, fuse::SYNC_XATTR, &mut said[..]) {
+        Err(Errno::OPNOTSUPP | Errno::NODATA | Errno::NOSYS | Errno::INVAL | Errno::RANGE) => {
+            return Ok(false);
+        }
+        Err(e) => return Err(e),
+        Ok(_) if said != *fuse::SYNCED => return Ok(false),
+        Ok(_) => {}
+    }
+    syncfs(&file)?;
+    fgetxattr(&file, fuse::SYNC_XATTR, &mut said[..]).map(|_| true)
 }

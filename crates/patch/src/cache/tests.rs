@@ -11,6 +11,9 @@ const BLOCK: usize = 1024;
 struct Device {
     memory: MemoryDevice,
     failing: AtomicBool,
+    /// The blocks of the wave under way, and those of all waves before.
+    wave: Mutex<Vec<u64>>,
+    waves: Mutex<Vec<Vec<u64>>>,
 }
 
 impl BlockDevice for Device {
@@ -30,6 +33,7 @@ impl BlockDevice for Device {
         self.memory.read(lba, buf)
     }
     fn submit(&self, writes: Vec<Write>) {
+        self.wave.lock().extend(writes.iter().map(|w| w.lba.0));
         self.memory.submit(writes);
     }
     fn reap(&self, min: usize) -> Vec<Completion> {
@@ -45,6 +49,8 @@ impl BlockDevice for Device {
         done
     }
     fn flush(&self) -> Result<(), BlockError> {
+        let wave = std::mem::take(&mut *self.wave.lock());
+        self.waves.lock().push(wave);
         Ok(())
     }
     fn discard(&self, _lba: Lba, _blocks: u64) -> Result<(), BlockError> {
@@ -57,8 +63,12 @@ fn setup(options: CacheOptions) -> (Arc<Device>, Volume) {
         block_bytes: BLOCK as u32,
         blocks: 1000,
     });
-    let failing = AtomicBool::new(false);
-    let device = Arc::new(Device { memory, failing });
+    let device = Arc::new(Device {
+        memory,
+        failing: AtomicBool::new(false),
+        wave: Mutex::default(),
+        waves: Mutex::default(),
+    });
     let cache = Arc::new(Cache::new(vec![Box::new(device.clone())], options));
     (device, cache.volume(0))
 }
@@ -238,6 +248,61 @@ fn a_held_patch_gains_befores() {
     cache.release(hold);
     volume.sync_all().unwrap();
     assert_eq!([1, 2].map(|lba| stored(&device, lba)), [3, 2]);
+}
+
+/// C1, while others change blocks between the parts of a wave.
+#[test]
+fn no_wave_holds_two_links_of_a_chain() {
+    let (device, volume) = setup(CacheOptions {
+        dirty_limit: 200,
+        durable: Durable::Flush,
+        ..quiet()
+    });
+    let writing = AtomicBool::new(true);
+    // The first wave has a block of each.
+    let all_began = std::sync::Barrier::new(21);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..20u64)
+            .map(|thread| {
+                let (volume, all_began) = (volume.clone(), &all_began);
+                scope.spawn(move || {
+                    let mut last = Vec::new();
+                    for round in 0..300u64 {
+                        let lba = thread * 40 + round % 37;
+                        last = vec![put(&volume, lba, 0, &[byte(round)], &last).id];
+                        if round == 0 {
+                            all_began.wait();
+                            all_began.wait();
+                        }
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            all_began.wait();
+            assert_eq!(volume.cache().write_some().unwrap(), 20);
+            all_began.wait();
+            while writing.load(SeqCst) {
+                volume.cache().write_some().unwrap();
+            }
+        });
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        writing.store(false, SeqCst);
+    });
+    volume.sync_all().unwrap();
+    let waves = device.waves.lock();
+    for wave in waves.iter() {
+        let mut chains: Vec<u64> = wave.iter().map(|lba| lba / 40).collect();
+        chains.sort_unstable();
+        chains.dedup();
+        assert_eq!(chains.len(), wave.len(), "{wave:?}");
+    }
+    assert!(
+        waves.iter().any(|wave| wave.len() > AT_ONCE),
+        "not in parts"
+    );
 }
 
 #[test]
