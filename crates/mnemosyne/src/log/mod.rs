@@ -191,6 +191,14 @@ pub struct Consumer<P> {
     next: u64,
 }
 
+/// Words of the longest record of a log of `len` bytes.
+pub fn longest(len: u64, kind: Kind) -> u64 {
+    let words = (len / LINE_BYTES).saturating_sub(1) * LINE;
+    let start = 0;
+    let place = Place { start, kind, words };
+    place.room(words.saturating_sub(LINE)).unwrap_or(0)
+}
+
 /// Makes an empty log of `len` bytes at byte `start`, both multiples of [`LINE_BYTES`]; at
 /// least three lines. What was there is lost.
 ///
@@ -316,6 +324,11 @@ impl<P: Pmem> Consumer<P> {
             }
             Found::Missing | Found::Damaged => Err(self.place.damaged(self.next)),
         }
+    }
+
+    /// The position of the next record that [`next`](Self::next) reads.
+    pub fn position(&self) -> u64 {
+        self.next
     }
 
     /// Gives back the room of all records that end at `position` or before; it must be the

@@ -67,6 +67,16 @@ impl<P: Pmem> Unrecovered<P> {
         })
     }
 
+    /// How it is written.
+    pub fn kind(&self) -> Kind {
+        self.place.kind
+    }
+
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> u64 {
+        LINE_BYTES + self.place.words * WORD_BYTES
+    }
+
     /// Reads the next record into `words`, which it replaces. Returns the position of its
     /// end, or `None`: there are no more.
     ///

@@ -1,0 +1,69 @@
+//! A map that is often small and sometimes large, and remembers the order of insertion: for
+//! what a transaction wrote, and what it locked.
+
+use hashbrown::HashTable;
+
+/// Up to so many a search is faster than a table.
+const FEW: usize = 8;
+
+#[derive(Debug, Default)]
+pub(super) struct Map {
+    entries: Vec<(u64, u64)>,
+    /// Where a key is in `entries`, if there are more than a few.
+    index: HashTable<u32>,
+}
+
+fn hash(key: u64) -> u64 {
+    (key >> 3 ^ key << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl Map {
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.index.clear();
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    #[inline]
+    fn find(&self, key: u64) -> Option<usize> {
+        if self.entries.len() <= FEW {
+            return self.entries.iter().position(|(k, _)| *k == key);
+        }
+        let same = |slot: &u32| self.entries[*slot as usize].0 == key;
+        self.index.find(hash(key), same).map(|slot| *slot as usize)
+    }
+
+    #[inline]
+    pub fn get(&self, key: u64) -> Option<u64> {
+        self.find(key).map(|slot| self.entries[slot].1)
+    }
+
+    #[inline]
+    pub fn set(&mut self, key: u64, value: u64) {
+        if let Some(slot) = self.find(key) {
+            self.entries[slot].1 = value;
+            return;
+        }
+        self.entries.push((key, value));
+        match self.entries.len() - 1 {
+            last if last < FEW => {}
+            FEW => (0..=FEW).for_each(|slot| self.add(slot)),
+            last => self.add(last),
+        }
+    }
+
+    fn add(&mut self, slot: usize) {
+        let entries = &self.entries;
+        let rehash = |slot: &u32| hash(entries[*slot as usize].0);
+        let of = hash(entries[slot].0);
+        self.index.insert_unique(of, slot as u32, rehash);
+    }
+
+    /// All entries, in the order of their first insertion.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.entries.iter().copied()
+    }
+}

@@ -1,0 +1,57 @@
+//! A transaction as a record of a log: its time stamp, then runs of words. A run is one word
+//! that holds its first word's number (48 bits, the offset in words) and how many there are
+//! (16 bits), and these.
+
+use medium::WORD_BYTES;
+
+const COUNT_BITS: u32 = 16;
+const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
+
+/// Puts a transaction into `record`, which it replaces.
+pub(super) fn encode(record: &mut Vec<u64>, stamp: u64, words: impl Iterator<Item = (u64, u64)>) {
+    record.clear();
+    record.push(stamp);
+    let mut head = 0;
+    let mut next = None;
+    for (off, word) in words {
+        let number = off / WORD_BYTES;
+        if next != Some(number) || record[head] & COUNT_MAX == COUNT_MAX {
+            head = record.len();
+            record.push(number << COUNT_BITS);
+        }
+        record[head] += 1;
+        record.push(word);
+        next = Some(number + 1);
+    }
+}
+
+/// A transaction that was found in a log.
+pub(super) struct Transaction<'a> {
+    /// When it committed, among all.
+    pub stamp: u64,
+    runs: &'a [u64],
+}
+
+impl<'a> Transaction<'a> {
+    /// `None`: it is none.
+    pub fn decode(record: &'a [u64]) -> Option<Self> {
+        let (&stamp, runs) = record.split_first()?;
+        let mut rest = runs;
+        while let Some((&head, words)) = rest.split_first() {
+            let count = (head & COUNT_MAX) as usize;
+            (_, rest) = words.split_at_checked(count).filter(|_| count > 0)?;
+        }
+        Some(Self { stamp, runs })
+    }
+
+    /// The offset of each run, and its words.
+    pub fn runs(&self) -> impl Iterator<Item = (u64, &'a [u64])> + use<'a> {
+        let mut rest = self.runs;
+        std::iter::from_fn(move || {
+            let (&head, words) = rest.split_first()?;
+            let (run, more) = words.split_at((head & COUNT_MAX) as usize);
+            rest = more;
+            Some(((head >> COUNT_BITS) * WORD_BYTES, run))
+        })
+    }
+}

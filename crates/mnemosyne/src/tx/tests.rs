@@ -1,0 +1,217 @@
+//! Transactions against a plain array, with power cuts, and of several threads.
+
+use super::*;
+use crate::log::Kind;
+use fastrand::Rng;
+use medium::{CutAfter, MemoryPmem, PersistModel, PowerCut};
+
+const DATA: u64 = 32 << 10;
+const WORDS: u64 = 64;
+
+/// Room for `WORDS` words of data behind small logs.
+fn made(rng: &mut Rng, logs: u64) -> MemoryPmem {
+    let pm = MemoryPmem::new(DATA + WORDS * 8);
+    let area = Area {
+        start: 0,
+        logs,
+        log_bytes: rng.u64(8..24) * 64,
+        kind: *rng.choice(&[Kind::TornBit, Kind::Base]).unwrap(),
+    };
+    area.format(&pm).unwrap();
+    pm
+}
+
+fn options(rng: &mut Rng) -> Options {
+    Options {
+        truncation: *rng.choice(&[Truncation::Lazy, Truncation::Eager]).unwrap(),
+        locks: 1 << rng.u8(0..8),
+    }
+}
+
+fn all<P: Pmem>(pm: &P) -> Vec<u64> {
+    (0..WORDS).map(|n| pm.load(DATA + n * 8).unwrap()).collect()
+}
+
+/// Does the same to the memory and to `model`.
+fn change<P: Pmem>(
+    tx: &mut Transaction<'_, P>,
+    model: &mut [u64],
+    rng: &mut Rng,
+) -> Result<(), Interrupted> {
+    for _ in 0..rng.usize(..12) {
+        let word = rng.usize(..WORDS as usize);
+        let off = DATA + word as u64 * 8;
+        match rng.u8(..4) {
+            0 => assert_eq!(tx.load(off)?, model[word]),
+            1 => {
+                let (from, len) = (rng.usize(..8), rng.usize(..40));
+                let bytes: Vec<u8> = model[word..].iter().flat_map(|w| w.to_le_bytes()).collect();
+                let end = (from + len).min(bytes.len());
+                let mut read = vec![0; end.saturating_sub(from)];
+                tx.read(off + from as u64, &mut read)?;
+                assert_eq!(read, bytes[from.min(end)..end]);
+            }
+            2 => {
+                model[word] = rng.u64(..);
+                tx.store(off, model[word])?;
+            }
+            _ => {
+                let mut bytes: Vec<u8> =
+                    model[word..].iter().flat_map(|w| w.to_le_bytes()).collect();
+                let (from, len) = (rng.usize(..8), rng.usize(..40));
+                let end = (from + len).min(bytes.len());
+                let from = from.min(end);
+                bytes[from..end].fill_with(|| rng.u8(..));
+                tx.write(off + from as u64, &bytes[from..end])?;
+                for (word, bytes) in model[word..].iter_mut().zip(bytes.chunks(8)) {
+                    *word = u64::from_le_bytes(bytes.try_into().unwrap());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn power_cuts_leave_whole_transactions() {
+    for seed in 0..3000 {
+        let mut rng = Rng::with_seed(seed);
+        let logs = rng.u64(1..4);
+        let mut pm = made(&mut rng, logs);
+        // What must be there, and what may be there instead.
+        let mut certain = vec![0; WORDS as usize];
+        let mut possible = certain.clone();
+        for cut in 0..4 {
+            let power = PowerCut::new(pm);
+            let model = *rng
+                .choice(&[PersistModel::Words, PersistModel::Lines])
+                .unwrap();
+            let when = match rng.bool() {
+                true => CutAfter::Stores(rng.u64(1..2000)),
+                false => CutAfter::Fences(rng.u64(1..80)),
+            };
+            power.cut_after(when, rng.u64(..), model);
+            if let Ok(memory) = Area::recover(&power, 0, options(&mut rng)) {
+                let found = all(&power);
+                assert!(
+                    found == certain || found == possible,
+                    "seed {seed}, cut {cut}: {:?}",
+                    found.iter().zip(&certain).position(|(a, b)| a != b)
+                );
+                certain = found;
+                let mut sessions = [memory.session(), memory.session()];
+                loop {
+                    possible = certain.clone();
+                    let cancels = rng.u8(..8) == 0;
+                    let done = sessions[rng.usize(..2)].run(|tx| {
+                        change(tx, &mut possible, &mut rng)?;
+                        match cancels {
+                            true => Err(Stop::Cancel(())),
+                            false => Ok(()),
+                        }
+                    });
+                    match done {
+                        Ok(()) => certain = possible.clone(),
+                        Err(TxError::Cancelled(())) => {}
+                        Err(TxError::Medium(_) | TxError::Failed(_)) => break,
+                        Err(other) => panic!("{other:?}"),
+                    }
+                }
+            }
+            power.outcome().unwrap().unwrap();
+            pm = power.into_inner();
+        }
+    }
+}
+
+/// Every transaction counts in one word for all and in one for its thread: the lost-update
+/// hole and half transactions show in the sums.
+#[test]
+fn threads_and_power_cuts_lose_no_update() {
+    const THREADS: u64 = 3;
+    for seed in 0..300 {
+        let mut rng = Rng::with_seed(seed);
+        let mut pm = made(&mut rng, THREADS);
+        for cut in 0..3 {
+            let power = PowerCut::new(pm);
+            let model = *rng
+                .choice(&[PersistModel::Words, PersistModel::Lines])
+                .unwrap();
+            power.cut_after(CutAfter::Fences(rng.u64(1..300)), rng.u64(..), model);
+            let before: Vec<u64>;
+            let returned: Vec<u64>;
+            if let Ok(memory) = Area::recover(&power, 0, options(&mut rng)) {
+                before = all(&power);
+                let counts = |memory: Memory<&PowerCut<MemoryPmem>>, thread: u64| {
+                    let mut session = memory.session();
+                    let mut returned = 0;
+                    let mut count = |returned: u64| {
+                        session.run(|tx| {
+                            for word in [0, 8 + thread, 16 + returned % 7] {
+                                let off = DATA + word * 8;
+                                let sum = tx.load(off)? + 1;
+                                tx.store(off, sum)?;
+                            }
+                            Ok::<_, Stop<()>>(())
+                        })
+                    };
+                    while count(returned).is_ok() {
+                        returned += 1;
+                    }
+                    returned
+                };
+                returned = std::thread::scope(|scope| {
+                    let threads: Vec<_> = (0..THREADS)
+                        .map(|thread| {
+                            let memory = memory.clone();
+                            scope.spawn(move || counts(memory, thread))
+                        })
+                        .collect();
+                    threads.into_iter().map(|t| t.join().unwrap()).collect()
+                });
+            } else {
+                before = vec![];
+                returned = vec![];
+            }
+            power.outcome().unwrap().unwrap();
+            pm = power.into_inner();
+            Area::recover(&pm, 0, Options::default()).unwrap();
+            let found = all(&pm);
+            let context = format!("seed {seed}, cut {cut}: {found:?}");
+            let sum = |words: std::ops::Range<usize>| found[words].iter().sum::<u64>();
+            assert_eq!(found[0], sum(8..8 + THREADS as usize), "{context}");
+            assert_eq!(found[0], sum(16..23), "{context}");
+            for (thread, returned) in returned.iter().enumerate() {
+                let counted = found[8 + thread] - before[8 + thread];
+                assert!([*returned, returned + 1].contains(&counted), "{context}");
+            }
+        }
+    }
+}
+
+#[test]
+fn long_transactions_are_refused_and_leave_nothing() {
+    let mut rng = Rng::with_seed(1);
+    let pm = made(&mut rng, 1);
+    let memory = Area::recover(&pm, 0, Options::default()).unwrap();
+    let mut session = memory.session();
+    let refused = session.run(|tx| {
+        for n in 0..WORDS {
+            tx.store(DATA + n % 2 * 256 + n / 2 * 8, 1)?;
+        }
+        Ok::<_, Stop<()>>(())
+    });
+    assert!(
+        matches!(refused, Err(TxError::TooLong { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(all(&pm), [0; WORDS as usize]);
+    let outside = session.run(|tx| Ok::<_, Stop<()>>(tx.store(DATA + WORDS * 8, 1)?));
+    assert!(matches!(outside, Err(TxError::Medium(_))), "{outside:?}");
+    let in_a_log = session.run(|tx| Ok::<_, Stop<()>>(tx.store(64, 1)?));
+    assert!(matches!(in_a_log, Err(TxError::Medium(_))), "{in_a_log:?}");
+    session
+        .run(|tx| Ok::<_, Stop<()>>(tx.store(DATA, 1)?))
+        .unwrap();
+    assert_eq!(pm.load(DATA).unwrap(), 1);
+}
