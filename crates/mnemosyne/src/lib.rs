@@ -5,4 +5,5 @@
 #![forbid(unsafe_code)]
 
 pub mod log;
+pub mod seeded;
 pub mod tx;

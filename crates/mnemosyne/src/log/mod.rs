@@ -38,6 +38,7 @@ mod tests;
 
 pub use recovery::Unrecovered;
 
+use crate::seeded::{Bug, hit};
 use bits::{Found, Packer};
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 use std::sync::Arc;
@@ -287,7 +288,10 @@ impl<P: Pmem> Appender<P> {
         if self.shared.flushed.load(Ordering::Relaxed) == self.tail {
             return Ok(());
         }
-        self.pm.fence()?;
+        let tail_first = self.place.kind == Kind::Base && hit(Bug::TailBeforeRecords);
+        if !tail_first && !hit(Bug::UnfencedLog) {
+            self.pm.fence()?;
+        }
         if self.place.kind == Kind::Base {
             // Data before commit: the words come before the tail that vouches for them.
             let start = self.place.start;
@@ -338,7 +342,9 @@ impl<P: Pmem> Consumer<P> {
     /// What the memory says: they may or may not be there after a crash.
     pub fn truncate(&mut self, position: u64) -> Result<()> {
         self.note_head(position);
-        self.pm.fence()?;
+        if !hit(Bug::ReuseBeforeTruncated) {
+            self.pm.fence()?;
+        }
         self.release(position);
         Ok(())
     }

@@ -34,6 +34,7 @@ mod tests;
 mod truncation;
 
 use crate::log::{Appender, LogError};
+use crate::seeded::{Bug, hit};
 use locks::{LockIndex, Locks, State};
 use map::Map;
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
@@ -451,6 +452,9 @@ impl<P: Pmem> Transaction<'_, P> {
             return Err(Uncommitted::Conflict);
         }
         self.scratch.record[0] = stamp;
+        if hit(Bug::HomeBeforeLog) {
+            self.store_home();
+        }
         let logged = appender
             .append(&self.scratch.record)
             .and_then(|end| appender.flush().map(|()| end));
@@ -459,11 +463,7 @@ impl<P: Pmem> Transaction<'_, P> {
             // It stays active: what became of it, only a recovery can tell.
             Err(error) => return Err(Uncommitted::Failed(core.fail(error))),
         };
-        // Readers that see a new word see that its lock is taken.
-        std::sync::atomic::fence(Ordering::Release);
-        for (off, word) in self.scratch.writes.iter() {
-            core.pm.store_word(off, word);
-        }
+        self.store_home();
         slot.home.store(end, Ordering::Release);
         slot.active.store(IDLE, Ordering::SeqCst);
         let is_half_full = appender.room().unwrap_or(0) < core.area.longest() / 2;
@@ -473,6 +473,14 @@ impl<P: Pmem> Transaction<'_, P> {
             core.truncate().map_err(Uncommitted::Failed)?;
         }
         Ok(())
+    }
+
+    fn store_home(&self) {
+        // Readers that see a new word see that its lock is taken.
+        std::sync::atomic::fence(Ordering::Release);
+        for (off, word) in self.scratch.writes.iter() {
+            self.core.pm.store_word(off, word);
+        }
     }
 
     /// Gives all locks back, with a new version or as they were.

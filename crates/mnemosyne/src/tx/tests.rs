@@ -75,53 +75,82 @@ fn change<P: Pmem>(
 #[test]
 fn power_cuts_leave_whole_transactions() {
     for seed in 0..3000 {
-        let mut rng = Rng::with_seed(seed);
-        let logs = rng.u64(1..4);
-        let mut pm = made(&mut rng, logs);
-        // What must be there, and what may be there instead.
-        let mut certain = vec![0; WORDS as usize];
-        let mut possible = certain.clone();
-        for cut in 0..4 {
-            let power = PowerCut::new(pm);
-            let model = *rng
-                .choice(&[PersistModel::Words, PersistModel::Lines])
-                .unwrap();
-            let when = match rng.bool() {
-                true => CutAfter::Stores(rng.u64(1..2000)),
-                false => CutAfter::Fences(rng.u64(1..80)),
-            };
-            power.cut_after(when, rng.u64(..), model);
-            if let Ok(memory) = Area::recover(&power, 0, options(&mut rng)) {
-                let found = all(&power);
-                assert!(
-                    found == certain || found == possible,
-                    "seed {seed}, cut {cut}: {:?}",
-                    found.iter().zip(&certain).position(|(a, b)| a != b)
-                );
-                certain = found;
-                let mut sessions = [memory.session(), memory.session()];
-                loop {
-                    possible = certain.clone();
-                    let cancels = rng.u8(..8) == 0;
-                    let done = sessions[rng.usize(..2)].run(|tx| {
-                        change(tx, &mut possible, &mut rng)?;
-                        match cancels {
-                            true => Err(Stop::Cancel(())),
-                            false => Ok(()),
-                        }
-                    });
-                    match done {
-                        Ok(()) => certain = possible.clone(),
-                        Err(TxError::Cancelled(())) => {}
-                        Err(TxError::Medium(_) | TxError::Failed(_)) => break,
-                        Err(other) => panic!("{other:?}"),
+        cut(seed).unwrap();
+    }
+}
+
+#[test]
+fn seeded_bugs_are_found() {
+    use crate::seeded::{Bug, arm, fired};
+    let bugs = [
+        Bug::UnfencedLog,
+        Bug::HomeBeforeLog,
+        Bug::NoLowWater,
+        Bug::ReclaimBeforeHome,
+        Bug::UnflushedRecovery,
+    ];
+    for bug in bugs {
+        arm(Some(bug));
+        let found = (0..3000).find_map(|seed| cut(seed).err());
+        assert!(fired() > 0, "{bug:?} is never reached");
+        arm(None);
+        assert!(found.is_some(), "{bug:?} is not found");
+    }
+}
+
+/// Memory of some kind and size, and some power cuts.
+fn cut(seed: u64) -> Result<(), String> {
+    let mut rng = Rng::with_seed(seed);
+    let logs = rng.u64(1..4);
+    let mut pm = made(&mut rng, logs);
+    // What must be there, and what may be there instead.
+    let mut certain = vec![0; WORDS as usize];
+    let mut possible = certain.clone();
+    for cut in 0..4 {
+        let power = PowerCut::new(pm);
+        let model = *rng
+            .choice(&[PersistModel::Words, PersistModel::Lines])
+            .unwrap();
+        let when = match rng.bool() {
+            true => CutAfter::Stores(rng.u64(1..2000)),
+            false => CutAfter::Fences(rng.u64(1..80)),
+        };
+        power.cut_after(when, rng.u64(..), model);
+        let recovered = Area::recover(&power, 0, options(&mut rng));
+        if let Err(error) = &recovered
+            && !matches!(error, AreaError::Log(LogError::Medium(_)))
+        {
+            return Err(format!("seed {seed}, cut {cut}: {error}"));
+        }
+        if let Ok(memory) = recovered {
+            let found = all(&power);
+            if found != certain && found != possible {
+                return Err(format!("seed {seed}, cut {cut}"));
+            }
+            certain = found;
+            let mut sessions = [memory.session(), memory.session()];
+            loop {
+                possible = certain.clone();
+                let cancels = rng.u8(..8) == 0;
+                let done = sessions[rng.usize(..2)].run(|tx| {
+                    change(tx, &mut possible, &mut rng)?;
+                    match cancels {
+                        true => Err(Stop::Cancel(())),
+                        false => Ok(()),
                     }
+                });
+                match done {
+                    Ok(()) => certain = possible.clone(),
+                    Err(TxError::Cancelled(())) => {}
+                    Err(TxError::Medium(_) | TxError::Failed(_)) => break,
+                    Err(other) => panic!("{other:?}"),
                 }
             }
-            power.outcome().unwrap().unwrap();
-            pm = power.into_inner();
         }
+        power.outcome().unwrap().unwrap();
+        pm = power.into_inner();
     }
+    Ok(())
 }
 
 /// Every transaction counts in one word for all and in one for its thread: the lost-update

@@ -13,6 +13,7 @@
 use super::record::Transaction;
 use super::{Core, IDLE};
 use crate::log::{Consumer, LogError};
+use crate::seeded::{Bug, hit};
 use medium::{Pmem, WORD_BYTES};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -75,8 +76,12 @@ impl<P: Pmem> Core<P> {
         if next == *low_water {
             return Ok(());
         }
-        self.pm.fence()?;
-        self.area.store_low_water(&self.pm, next)?;
+        if !hit(Bug::ReclaimBeforeHome) {
+            self.pm.fence()?;
+        }
+        if !hit(Bug::NoLowWater) {
+            self.area.store_low_water(&self.pm, next)?;
+        }
         *low_water = next;
         let mut ends = Vec::with_capacity(self.slots.len());
         for slot in &self.slots {
