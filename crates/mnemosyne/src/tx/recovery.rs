@@ -182,7 +182,6 @@ impl Area {
     }
 
     /// All logs, and all transactions behind the low water, in order.
-    #[expect(clippy::type_complexity, reason = "two lists, taken apart at once")]
     fn find<P: Pmem + Clone>(
         &self,
         pm: &P,
