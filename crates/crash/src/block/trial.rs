@@ -246,20 +246,32 @@ impl<'a> Run<'a> {
             Op::Fsync { path, .. } | Op::Fsyncdir { path } => path,
             _ => return,
         };
-        if self.promise != Promise::Soft {
-            // Ordered: all that came before is there as well.
-            floors.all = state;
-            return;
-        }
         let past = &self.past[state].expected;
         let path = format!("/{}", path.trim_matches('/'));
         let at = past
             .snapshot
             .iter()
             .position(|(p, ..)| p == path.as_bytes());
-        if let Some(at) = at {
-            floors.files.insert(past.inos[at], state);
+        let Some(file) = at.map(|at| past.inos[at]) else {
+            return;
+        };
+        if self.promise == Promise::Soft {
+            floors.files.insert(file, state);
+        } else {
+            // Ordered: what came before the file's last change is there as well.
+            floors.all = floors.all.max(self.last_change(file, state));
         }
+    }
+
+    /// The last state, of those up to `state`, that the file is not in as in the one before.
+    fn last_change(&self, file: Ino, state: usize) -> usize {
+        let at = |state: usize| {
+            let known = &self.past[state].known;
+            let ino = known.files.get(&file)?;
+            Some((known.world.nodes.get(ino)?, known.world.names.get(ino)))
+        };
+        let changed = |state: &usize| at(*state) != at(*state - 1);
+        (1..=state).rev().find(changed).unwrap_or(0)
     }
 
     fn device(&self) -> &Arc<StateDevice> {

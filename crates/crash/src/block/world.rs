@@ -11,6 +11,7 @@ pub(super) const PIECE: u64 = 1024;
 pub(super) type Pieces = BTreeMap<u64, Vec<u8>>;
 
 /// An inode.
+#[derive(PartialEq)]
 pub(super) struct Inode {
     pub attr: Attr,
     pub data: Pieces,
