@@ -250,7 +250,7 @@ impl<P: Pmem> Session<P> {
                 Err(Stop::Interrupted(Interrupted::Medium(error))) => Some(error.into()),
                 Err(Stop::Cancel(why)) => Some(TxError::Cancelled(why)),
             };
-            tx.abort();
+            drop(tx);
             if let Some(error) = error {
                 return Err(error);
             }
@@ -433,9 +433,7 @@ impl<P: Pmem> Transaction<'_, P> {
 
     fn commit(&mut self) -> Result<(), Uncommitted> {
         if self.scratch.writes.is_empty() {
-            // What was read is of one time; nothing is stored.
-            self.abort();
-            return Ok(());
+            return Ok(()); // what was read is of one time
         }
         let Scratch { writes, record, .. } = &mut *self.scratch;
         record::encode(record, 0, writes.iter());
@@ -470,7 +468,8 @@ impl<P: Pmem> Transaction<'_, P> {
         drop(appender);
         self.release(Some(stamp));
         if is_half_full || core.options.truncation == Truncation::Eager {
-            core.truncate().map_err(Uncommitted::Failed)?;
+            // This one is durable; if truncating fails, whoever comes next hears of it.
+            let _ = core.truncate();
         }
         Ok(())
     }
@@ -482,7 +481,9 @@ impl<P: Pmem> Transaction<'_, P> {
             self.core.pm.store_word(off, word);
         }
     }
+}
 
+impl<P> Transaction<'_, P> {
     /// Gives all locks back, with a new version or as they were.
     fn release(&mut self, stamp: Option<u64>) {
         for (lock, version) in self.scratch.taken.iter() {
@@ -499,8 +500,11 @@ impl<P: Pmem> Transaction<'_, P> {
         taken.clear();
         writes.clear();
     }
+}
 
-    fn abort(&mut self) {
+/// What was not committed leaves nothing, not even if its body panicked.
+impl<P> Drop for Transaction<'_, P> {
+    fn drop(&mut self) {
         self.release(None);
     }
 }

@@ -244,3 +244,26 @@ fn long_transactions_are_refused_and_leave_nothing() {
         .unwrap();
     assert_eq!(pm.load(DATA).unwrap(), 1);
 }
+
+#[test]
+fn a_body_that_panics_holds_nothing_up() {
+    let mut rng = Rng::with_seed(1);
+    let pm = made(&mut rng, 1);
+    let memory = Area::recover(&pm, 0, Options::default()).unwrap();
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut session = memory.session();
+        let _ = session.run(|tx| -> Result<(), Stop<()>> {
+            tx.store(DATA, 1)?;
+            panic!("on purpose");
+        });
+    }));
+    assert!(panicked.is_err());
+    let mut other = memory.session();
+    let seen = other.run(|tx| {
+        let seen = tx.load(DATA)?;
+        tx.store(DATA, 2)?;
+        Ok::<_, Stop<()>>(seen)
+    });
+    assert_eq!(seen.unwrap(), 0);
+    assert_eq!(pm.load(DATA).unwrap(), 2);
+}
