@@ -7,8 +7,8 @@ use bpfs::{BpfsSystem, MkfsOptions, Mode};
 use clap::builder::RangedU64ValueParser;
 use clap::{Subcommand, ValueEnum};
 use crash::{
-    BlockSystem, FailureId, FailureReport, Model, Options, PmemSystem, Progress, block, explore,
-    replay,
+    BlockSystem, FailureId, FailureReport, Model, Options, PmemSystem, Progress, Schedule, block,
+    explore, replay,
 };
 use ext2::Ext2System;
 use patch::stack::Mode as StackMode;
@@ -77,6 +77,11 @@ struct Test {
     /// or lines (each cache line keeps a prefix of its stores)
     #[arg(long, value_name = "MODEL", default_value_t = Model::Words)]
     model: Model,
+    /// When ext2 writes back, once or several times: sync (by a sync at the end), each (a wave
+    /// after each call), ones, twos or waves (one, two or all that can go at a time, then a
+    /// sync); by default all of them
+    #[arg(long = "schedule", value_name = "SCHEDULE")]
+    schedules: Vec<Schedule>,
     /// Further crashes inside the recovery: 0, 1 or 2
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=2))]
     recovery_depth: u8,
@@ -214,7 +219,12 @@ impl Test {
 
     fn options(&self) -> Options {
         let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
+        let schedules = match self.schedules.as_slice() {
+            [] => Schedule::ALL.to_vec(),
+            some => some.to_vec(),
+        };
         Options {
+            schedules,
             ops: self.ops,
             sample: self.sample(),
             singles: self.singles(),
