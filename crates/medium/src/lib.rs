@@ -52,6 +52,7 @@ mod open_error;
 mod power_cut;
 mod raw;
 pub mod recording;
+mod seeded;
 mod sigbus;
 mod touched;
 mod units;
