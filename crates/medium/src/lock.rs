@@ -33,6 +33,12 @@ pub(crate) enum Refused {
     Failed(Errno),
 }
 
+/// Attempts to get a lock, since it may be held by nobody who means it: a child of its
+/// former holder has it too, from its fork until it runs another program.
+const ATTEMPTS: usize = 10;
+/// The time from one attempt to the next.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// Locks `file` against other writers, and if `exclusive` against readers too.
 pub(crate) fn lock(file: &File, exclusive: bool) -> Result<(), Refused> {
     let how = if exclusive {
@@ -40,19 +46,16 @@ pub(crate) fn lock(file: &File, exclusive: bool) -> Result<(), Refused> {
     } else {
         FlockOperation::NonBlockingLockShared
     };
-    for _ in 0..PATIENCE {
+    for attempt in 1.. {
         match flock(file, how) {
             Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(10)),
+            Err(Errno::WOULDBLOCK) if attempt < ATTEMPTS => std::thread::sleep(PAUSE),
+            Err(Errno::WOULDBLOCK) => break,
             Err(e) => return Err(Refused::Failed(e)),
         }
     }
     Err(Refused::Held(holder(file)))
 }
-
-/// Attempts to get a lock: a child of its former holder has it too, from its fork until it
-/// runs another program.
-const PATIENCE: usize = 10;
 
 /// Looks the holder up in the kernel's list of locks.
 fn holder(file: &File) -> Option<Holder> {

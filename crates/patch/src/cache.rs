@@ -30,8 +30,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Blocks that one holder of the lock issues or commits, so that others do not wait long.
-/// So many make a wave, too, if nobody waits for all of it: whoever wants to sync something
-/// else comes next.
 const AT_ONCE: usize = if cfg!(test) { 3 } else { 1024 };
 
 /// How a wave is made durable.
@@ -57,7 +55,8 @@ pub struct CacheOptions {
     pub blocks: usize,
     /// Most dirty blocks before operations wait.
     pub dirty_limit: usize,
-    /// Most blocks in one wave.
+    /// Most blocks in one wave of a sync of everything. All others take at most 1,024, so
+    /// that whoever wants to sync something else comes next.
     pub wave: usize,
     /// How waves become durable.
     pub durable: Durable,
@@ -283,7 +282,13 @@ impl Shared {
         Ok((core, slot))
     }
 
-    /// Writes back what is ready: of these blocks, or anything.
+    /// Most blocks in a wave that not everybody waits for.
+    fn small_wave(&self) -> usize {
+        self.options.wave.min(AT_ONCE)
+    }
+
+    /// Writes back what is ready, at most `most` blocks: what these patches need, or
+    /// anything.
     fn wave(&self, only: Option<&[PatchId]>, most: usize) -> Result<usize, StoreError> {
         let _turn = self.wave.lock();
         let (sent, unchanged) = self.choose(only, most)?;
@@ -408,7 +413,7 @@ impl Shared {
                 eagerly = self.wave(None, most)? >= most;
                 continue;
             }
-            let written = self.wave(Some(ids), AT_ONCE.min(self.options.wave))?;
+            let written = self.wave(Some(ids), self.small_wave())?;
             if written == 0 {
                 let core = self.core.lock();
                 let open = ids.iter().filter(|id| core.graph.is_pending(**id)).count();
@@ -435,7 +440,7 @@ impl Shared {
                 core.age()
             };
             while self.core.lock().has_older_than(last_tick) {
-                match self.wave(None, AT_ONCE.min(self.options.wave)) {
+                match self.wave(None, self.small_wave()) {
                     Ok(0) | Err(_) => break,
                     Ok(_) => {}
                 }
@@ -525,7 +530,7 @@ impl Store for Volume {
                     });
                 }
             }
-            if shared.wave(None, AT_ONCE.min(shared.options.wave))? == 0 {
+            if shared.wave(None, shared.small_wave())? == 0 {
                 // What is left waits for operations that are under way, or for a journal.
                 std::thread::yield_now();
             }

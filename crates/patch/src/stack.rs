@@ -16,6 +16,7 @@
 //! | `delay` | makes the device as slow as another | `disk` or `ssd` |
 //! | `disk` | the file or device that is mounted | `io=auto`, `uring` or `pwrite`; `direct=auto`, `on` or `off`; `unsafe-no-flush` |
 //!
+//! `wave` bounds what one flush covers in a sync of everything ([`CacheOptions::wave`]).
 //! With neither `async` nor `journal` the format's own order is what reaches the device:
 //! soft updates. [`Mode`] has short names for the usual stacks.
 
@@ -173,7 +174,7 @@ pub struct CacheModule {
     pub bytes: u64,
     /// Memory for dirty blocks, before operations wait; `None`: half of it.
     pub dirty_bytes: Option<u64>,
-    /// Most blocks in one wave.
+    /// [`CacheOptions::wave`].
     pub wave: usize,
     /// How waves become durable.
     pub durable: Durable,

@@ -313,7 +313,7 @@ impl Report {
             "create a patch",
             "merge a change",
             "select and write a block",
-            "touch a block without a graph",
+            TOUCH,
         ];
         Chart {
             title: "Nanoseconds per operation with a filling cache (less is better)".into(),

@@ -1,10 +1,13 @@
 //! `selvedge sync`: makes a mount durable, which sync(2) does not.
 
 use crate::failure::{Failure, Outcome};
-use rustix::fs::{Mode, OFlags, fgetxattr, open, syncfs};
+use rustix::fs::{Mode, OFlags, fgetxattr, fstatfs, open, syncfs};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+/// What `fstatfs(2)` says of every file system that a process serves.
+const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 
 /// Make all that was done to a mounted file system as durable as the mount can
 ///
@@ -46,16 +49,18 @@ impl Args {
 /// `EIO` and `ENOSPC` if something is not durable; others if nobody could be asked.
 pub fn make_durable(path: &Path) -> Result<bool, Errno> {
     let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut said = [0; fuse::SYNCED.len()];
-    // Nobody else's files are to be written back, and ours are asked twice.
-    match fgetxattr(&file, fuse::SYNC_XATTR, &mut said[..]) {
-        Err(Errno::OPNOTSUPP | Errno::NODATA | Errno::NOSYS | Errno::INVAL | Errno::RANGE) => {
-            return Ok(false);
-        }
-        Err(e) => return Err(e),
-        Ok(_) if said != *fuse::SYNCED => return Ok(false),
-        Ok(_) => {}
+    if fstatfs(&file)?.f_type != FUSE_SUPER_MAGIC {
+        return Ok(false);
     }
+    // What the kernel holds must have reached the server when that is asked.
     syncfs(&file)?;
-    fgetxattr(&file, fuse::SYNC_XATTR, &mut said[..]).map(|_| true)
+    let mut said = [0; fuse::SYNCED.len()];
+    match fgetxattr(&file, fuse::SYNC_XATTR, &mut said[..]) {
+        // What servers of other people say to a name that they don't know.
+        Err(Errno::OPNOTSUPP | Errno::NODATA | Errno::NOSYS | Errno::INVAL | Errno::RANGE) => {
+            Ok(false)
+        }
+        Err(e) => Err(e),
+        Ok(_) => Ok(said == *fuse::SYNCED),
+    }
 }

@@ -5,7 +5,7 @@
 //! - B2. It opens.
 //! - B3. What callers see is allowed: under soft updates by the rules of [`super::soft`];
 //!   in a journaled file system it equals the state after some operation since the last
-//!   sync. Of that, metadata journals promise the metadata; ordered ones also that data
+//!   sync, or since the last change of a file that was fsynced after it. Of that, metadata journals promise the metadata; ordered ones also that data
 //!   is no older than the metadata and no one else's.
 //! - B4. It takes a write to every file, a new file, and the deletion of everything; synced,
 //!   B1 holds again.

@@ -133,7 +133,8 @@ impl<L: LowLevel> Universal<L> {
         self.trim(ino, end)?;
         let piece = (self.portion(WRITE_BLOCKS) * block) as usize;
         if data.len() > piece - (off % block) as usize {
-            // A single piece looks itself.
+            // Or the pieces before the one that finds no room would stay written. A single
+            // piece looks for itself.
             self.look(|| self.check_room(ino, off / block, end.div_ceil(block)))?;
         }
         let mut done = 0;

@@ -36,41 +36,33 @@ impl Buffer {
     /// If `len` is 0 or beyond `isize::MAX`.
     pub fn zeroed(len: usize) -> Self {
         assert!(len > 0, "a buffer holds at least one byte");
-        if let Some(page) = kept(len) {
-            let mut buffer = Self { page, len };
-            buffer.fill(0);
-            return buffer;
+        match Self::kept(len) {
+            Some(mut buffer) => {
+                buffer.fill(0);
+                buffer
+            }
+            None => {
+                let layout = layout(len);
+                // SAFETY: the layout's size is not zero.
+                let start = NonNull::new(unsafe { alloc_zeroed(layout) });
+                let page = Page(start.unwrap_or_else(|| handle_alloc_error(layout)));
+                Self { page, len }
+            }
         }
-        let layout = layout(len);
-        // SAFETY: the layout's size is not zero.
-        let page = page(unsafe { alloc_zeroed(layout) }, layout);
-        Self { page, len }
     }
 
     /// A copy of `bytes`, which are not empty.
     pub fn from_slice(bytes: &[u8]) -> Self {
-        let mut buffer = match kept(bytes.len()) {
-            Some(page) => Self {
-                page,
-                len: bytes.len(),
-            },
-            None => Self::zeroed(bytes.len()),
-        };
+        let mut buffer = Self::kept(bytes.len()).unwrap_or_else(|| Self::zeroed(bytes.len()));
         buffer.copy_from_slice(bytes);
         buffer
     }
-}
 
-/// A page that was kept, for a buffer of `len` bytes; what it holds is left over.
-fn kept(len: usize) -> Option<Page> {
-    if len == 0 || len > ALIGN {
-        return None;
+    /// A page that was kept, with whatever its last buffer left there.
+    fn kept(len: usize) -> Option<Self> {
+        let page = (1..=ALIGN).contains(&len).then(|| KEPT.lock().pop())??;
+        Some(Self { page, len })
     }
-    KEPT.lock().pop()
-}
-
-fn page(start: *mut u8, layout: Layout) -> Page {
-    Page(NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout)))
 }
 
 /// How the memory of a buffer of `len` bytes is allocated.
