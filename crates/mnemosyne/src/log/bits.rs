@@ -12,6 +12,8 @@ pub(super) struct Packer<'a, P> {
     place: Place,
     /// Of the next word.
     position: u64,
+    /// Of all words of its line.
+    torn_bit: u64,
     /// The lowest `count` bits of the stream that are not in a word yet; below 63.
     rest: u64,
     count: u32,
@@ -25,6 +27,7 @@ impl<'a, P: Pmem> Packer<'a, P> {
             pm,
             place,
             position,
+            torn_bit: place.torn_bit(position),
             rest: 0,
             count: 0,
             line: [0; LINE_BYTES as usize],
@@ -47,13 +50,14 @@ impl<'a, P: Pmem> Packer<'a, P> {
 
     #[inline]
     fn emit(&mut self, bits: u64) {
-        let word = bits | self.place.torn_bit(self.position);
+        let word = bits | self.torn_bit;
         let at = (self.position % LINE * WORD_BYTES) as usize;
         self.line[at..at + 8].copy_from_slice(&word.to_le_bytes());
         self.position += 1;
         if self.position.is_multiple_of(LINE) {
             let line = self.place.byte(self.position - LINE);
             self.pm.store_nt(line, &self.line);
+            self.torn_bit = self.place.torn_bit(self.position);
         }
     }
 

@@ -288,15 +288,17 @@ impl<P: Pmem> Appender<P> {
         if self.shared.flushed.load(Ordering::Relaxed) == self.tail {
             return Ok(());
         }
-        let tail_first = self.place.kind == Kind::Base && hit(Bug::TailBeforeRecords);
-        if !tail_first && !hit(Bug::UnfencedLog) {
-            self.pm.fence()?;
-        }
         if self.place.kind == Kind::Base {
             // Data before commit: the words come before the tail that vouches for them.
-            let start = self.place.start;
-            self.pm.store_word(start + AT_TAIL, self.tail);
-            self.pm.flush(start + AT_TAIL, WORD_BYTES);
+            if !hit(Bug::TailBeforeRecords) {
+                self.pm.fence()?;
+            }
+            let at = self.place.start + AT_TAIL;
+            self.pm.store_word(at, self.tail);
+            self.pm.flush(at, WORD_BYTES);
+        }
+        // Durable before return.
+        if !hit(Bug::UnfencedLog) {
             self.pm.fence()?;
         }
         // Release: the consumer sees the words.
@@ -342,6 +344,7 @@ impl<P: Pmem> Consumer<P> {
     /// What the memory says: they may or may not be there after a crash.
     pub fn truncate(&mut self, position: u64) -> Result<()> {
         self.note_head(position);
+        // Head before reuse.
         if !hit(Bug::ReuseBeforeTruncated) {
             self.pm.fence()?;
         }
@@ -360,7 +363,7 @@ impl<P: Pmem> Consumer<P> {
 
     /// The second half: that fence returned, and the room can be used again.
     pub fn release(&mut self, position: u64) {
-        // Home before reclaim: nobody overwrites a record that a crash could bring back.
+        // Release: the appender overwrites what was read, and no crash brings back.
         self.shared.head.store(position, Ordering::Release);
     }
 }

@@ -142,7 +142,6 @@ impl<P: Pmem> Unrecovered<P> {
         let start = self.place.start;
         self.pm.store_word(start + AT_HEAD, self.next);
         self.pm.flush(start + AT_HEAD, WORD_BYTES);
-        self.pm.fence()?;
         self.scrub()?;
         let head = self.next;
         Ok(self.halves(head))
@@ -155,7 +154,7 @@ impl<P: Pmem> Unrecovered<P> {
     }
 
     /// Makes sure that no word behind the last record looks like one that is appended from
-    /// now on: an append that a crash cut short may have left some.
+    /// now on: an append that a crash cut short may have left some. Fences.
     fn scrub(&self) -> Result<()> {
         if self.place.kind == Kind::TornBit && !hit(Bug::Unscrubbed) {
             for position in self.next..self.next + (self.place.words - (self.next - self.head)) {
@@ -168,6 +167,7 @@ impl<P: Pmem> Unrecovered<P> {
                 }
             }
         }
+        // What recovery stored before what is appended from now on.
         Ok(self.pm.fence()?)
     }
 

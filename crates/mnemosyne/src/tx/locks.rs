@@ -34,9 +34,9 @@ pub(super) struct Locks {
 }
 
 impl Locks {
-    /// `count` locks, a power of two, all free and of version `version`.
+    /// At least `count` locks, all free and of version `version`.
     pub fn new(count: usize, version: u64) -> Self {
-        assert!(count.is_power_of_two());
+        let count = count.next_power_of_two();
         let State(word) = State::free(version);
         Self {
             table: (0..count).map(|_| AtomicU64::new(word)).collect(),

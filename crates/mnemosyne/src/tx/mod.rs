@@ -60,7 +60,7 @@ pub enum Truncation {
 pub struct Options {
     /// When to truncate.
     pub truncation: Truncation,
-    /// Locks in the table: a power of two.
+    /// Locks in the table, rounded up to a power of two.
     pub locks: usize,
 }
 

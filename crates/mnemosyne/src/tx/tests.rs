@@ -88,6 +88,8 @@ fn seeded_bugs_are_found() {
         Bug::NoLowWater,
         Bug::ReclaimBeforeHome,
         Bug::UnflushedRecovery,
+        Bug::LowWaterBeforeReplay,
+        Bug::ReuseBeforeTruncated,
     ];
     for bug in bugs {
         arm(Some(bug));

@@ -76,6 +76,7 @@ impl<P: Pmem> Core<P> {
         if next == *low_water {
             return Ok(());
         }
+        // Home before low water.
         if !hit(Bug::ReclaimBeforeHome) {
             self.pm.fence()?;
         }
@@ -92,7 +93,10 @@ impl<P: Pmem> Core<P> {
             }
             ends.push(end);
         }
-        self.pm.fence()?;
+        // Heads before reuse.
+        if !hit(Bug::ReuseBeforeTruncated) {
+            self.pm.fence()?;
+        }
         for (slot, end) in self.slots.iter().zip(ends) {
             if let Some(end) = end {
                 slot.truncated.lock().consumer.release(end);
