@@ -6,9 +6,9 @@ use hashbrown::HashTable;
 /// Up to so many a search is faster than a table.
 const FEW: usize = 8;
 
-#[derive(Debug, Default)]
-pub(super) struct Map {
-    entries: Vec<(u64, u64)>,
+#[derive(Debug)]
+pub(super) struct Map<V> {
+    entries: Vec<(u64, V)>,
     /// Where a key is in `entries`, if there are more than a few.
     index: HashTable<u32>,
 }
@@ -17,7 +17,14 @@ fn hash(key: u64) -> u64 {
     (key >> 3 ^ key << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-impl Map {
+impl<V: Copy> Map<V> {
+    pub fn new() -> Self {
+        Self {
+            entries: Vec::new(),
+            index: HashTable::new(),
+        }
+    }
+
     pub fn clear(&mut self) {
         self.entries.clear();
         self.index.clear();
@@ -37,12 +44,12 @@ impl Map {
     }
 
     #[inline]
-    pub fn get(&self, key: u64) -> Option<u64> {
+    pub fn get(&self, key: u64) -> Option<V> {
         self.find(key).map(|slot| self.entries[slot].1)
     }
 
     #[inline]
-    pub fn set(&mut self, key: u64, value: u64) {
+    pub fn set(&mut self, key: u64, value: V) {
         if let Some(slot) = self.find(key) {
             self.entries[slot].1 = value;
             return;
@@ -63,7 +70,7 @@ impl Map {
     }
 
     /// All entries, in the order of their first insertion.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (u64, V)> + '_ {
         self.entries.iter().copied()
     }
 }

@@ -29,26 +29,30 @@ mod locks;
 mod map;
 mod record;
 mod recovery;
+mod session;
+mod space;
 #[cfg(test)]
 mod tests;
 mod truncation;
 
 use crate::log::{Appender, LogError};
-use crate::seeded::{Bug, hit};
-use locks::{LockIndex, Locks, State};
-use map::Map;
-use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
-use parking_lot::Mutex;
+use locks::Locks;
+use medium::MediumError;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use truncation::Truncated;
+use truncation::{Helper, Truncated};
 
 pub use recovery::{Area, AreaError};
+pub use session::{Session, Transaction};
+pub use space::Space;
+pub use truncation::Truncator;
 
 /// When the words of a transaction are made durable in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Truncation {
-    /// When a log is half full, for all logs at once.
+    /// When a log is half full, for all logs at once: by a thread that does just this, if
+    /// there is one ([`Memory::truncator`]), or in the commit that filled it.
     #[default]
     Lazy,
     /// In every commit.
@@ -87,11 +91,11 @@ pub enum TxError<E> {
         /// The most that fit.
         most: u64,
     },
-    /// The memory cannot be read or made durable. If it failed while committing, the
-    /// transaction may or may not be there after the next recovery.
+    /// A step met memory that cannot be read, or is not there to be written.
     #[error(transparent)]
     Medium(#[from] MediumError),
-    /// A log is damaged, or an earlier commit failed: nothing can be committed any more.
+    /// A log is damaged, or memory could not be made durable: nothing can be committed any
+    /// more. The transaction that finds out may or may not be there after the next recovery.
     #[error("no more transactions: {0}")]
     Failed(Arc<LogError>),
 }
@@ -102,7 +106,7 @@ pub enum Interrupted {
     /// Somebody else was faster: the transaction is to be run again.
     #[error("another transaction was faster")]
     Conflict,
-    /// The memory cannot be read.
+    /// The memory cannot be read, or is not there to be written.
     #[error(transparent)]
     Medium(#[from] MediumError),
 }
@@ -123,9 +127,18 @@ impl<E> From<Interrupted> for Stop<E> {
 }
 
 /// Why a commit was none.
-enum Uncommitted {
+#[derive(Debug)]
+pub enum Uncommitted {
+    /// Somebody else was faster: the transaction is to be run again.
     Conflict,
-    TooLong { words: u64, most: u64 },
+    /// It wrote more than a log takes.
+    TooLong {
+        /// Words of its record.
+        words: u64,
+        /// The most that fit.
+        most: u64,
+    },
+    /// As [`TxError::Failed`].
     Failed(Arc<LogError>),
 }
 
@@ -133,7 +146,6 @@ enum Uncommitted {
 const IDLE: u64 = u64::MAX;
 
 /// One of the logs.
-#[derive(Debug)]
 struct Slot<P> {
     appender: Mutex<Appender<P>>,
     truncated: Mutex<Truncated<P>>,
@@ -143,393 +155,64 @@ struct Slot<P> {
     active: AtomicU64,
 }
 
-#[derive(Debug)]
-struct Core<P> {
-    pm: P,
+struct Core<S: Space> {
+    space: S,
     area: Area,
     options: Options,
     locks: Locks,
     /// The stamp of the last transaction that drew one.
     clock: AtomicU64,
-    slots: Box<[Slot<P>]>,
+    slots: Box<[Slot<S::Pmem>]>,
     /// The low water, and whose turn it is to raise it.
     low_water: Mutex<u64>,
+    helper: Helper,
     sessions: AtomicU64,
     failed: AtomicBool,
     failure: Mutex<Option<Arc<LogError>>>,
 }
 
 /// Memory that is changed by transactions. Cheap to clone.
-#[derive(Debug)]
-pub struct Memory<P> {
-    core: Arc<Core<P>>,
+pub struct Memory<S: Space> {
+    core: Arc<Core<S>>,
 }
 
-impl<P> Clone for Memory<P> {
+impl<S: Space> Clone for Memory<S> {
     fn clone(&self) -> Self {
         let core = self.core.clone();
         Self { core }
     }
 }
 
-impl<P: Pmem + Clone> Memory<P> {
+impl<S: Space> Memory<S> {
     /// What one thread runs transactions with. There may be any number of them.
-    pub fn session(&self) -> Session<P> {
-        Session {
-            core: self.core.clone(),
-            owner: self.core.sessions.fetch_add(1, Ordering::Relaxed),
-            scratch: Scratch::default(),
-        }
+    pub fn session(&self) -> Session<S> {
+        let owner = self.core.sessions.fetch_add(1, Ordering::Relaxed);
+        Session::new(self.core.clone(), owner)
     }
 
-    /// The memory underneath, for what is no transaction's business.
-    pub fn pmem(&self) -> &P {
-        &self.core.pm
+    /// Where its words are.
+    pub fn space(&self) -> &S {
+        &self.core.space
     }
-}
 
-/// One thread's way to run transactions.
-#[derive(Debug)]
-pub struct Session<P> {
-    core: Arc<Core<P>>,
-    owner: u64,
-    scratch: Scratch,
-}
+    /// Where its logs are.
+    pub fn area(&self) -> Area {
+        self.core.area
+    }
 
-/// What a transaction needs, kept for the next one.
-#[derive(Debug, Default)]
-struct Scratch {
-    /// Locks that were read, and their versions then.
-    reads: Vec<(LockIndex, u64)>,
-    /// Locks that were taken, and their versions before.
-    taken: Map,
-    /// Words that were written, by offset.
-    writes: Map,
-    record: Vec<u64>,
-}
-
-/// A transaction under way.
-#[derive(Debug)]
-pub struct Transaction<'a, P> {
-    core: &'a Core<P>,
-    owner: u64,
-    /// What was read is of this time.
-    time: u64,
-    scratch: &'a mut Scratch,
-}
-
-impl<P: Pmem> Session<P> {
-    /// Runs a transaction: `body`, again as long as others get in its way, and durably once
-    /// it returns `Ok`. `body` must not do what cannot be done again.
+    /// Makes all transactions that returned durable in place, so that no recovery brings
+    /// back what they wrote: before words are changed otherwise, or go away.
     ///
     /// # Errors
-    /// [`TxError`]; then nothing of it happened, unless the memory failed in the commit.
-    pub fn run<T, E>(
-        &mut self,
-        mut body: impl FnMut(&mut Transaction<'_, P>) -> Result<T, Stop<E>>,
-    ) -> Result<T, TxError<E>> {
-        let mut attempts = 0;
-        loop {
-            self.core.check().map_err(TxError::Failed)?;
-            let mut tx = Transaction {
-                core: &self.core,
-                owner: self.owner,
-                time: self.core.clock.load(Ordering::Acquire),
-                scratch: &mut self.scratch,
-            };
-            let error = match body(&mut tx) {
-                Ok(value) => match tx.commit() {
-                    Ok(()) => return Ok(value),
-                    Err(Uncommitted::Conflict) => None,
-                    Err(Uncommitted::TooLong { words, most }) => {
-                        Some(TxError::TooLong { words, most })
-                    }
-                    Err(Uncommitted::Failed(why)) => Some(TxError::Failed(why)),
-                },
-                Err(Stop::Interrupted(Interrupted::Conflict)) => None,
-                Err(Stop::Interrupted(Interrupted::Medium(error))) => Some(error.into()),
-                Err(Stop::Cancel(why)) => Some(TxError::Cancelled(why)),
-            };
-            drop(tx);
-            if let Some(error) = error {
-                return Err(error);
-            }
-            pause(attempts, self.owner);
-            attempts += 1;
-        }
+    /// [`LogError`]: then nothing can be committed any more.
+    pub fn truncate(&self) -> Result<(), Arc<LogError>> {
+        self.core.truncate()
     }
 }
 
-/// Waits for others, longer and longer, and each session differently.
-fn pause(attempts: u32, owner: u64) {
-    let longest = 1_u64 << attempts.min(10);
-    let spins = (owner + u64::from(attempts)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    for _ in 0..spins % (longest * 16) {
-        std::hint::spin_loop();
-    }
-    if attempts > 2 {
-        std::thread::yield_now();
-    }
-}
-
-impl<P: Pmem> Transaction<'_, P> {
-    /// Loads the aligned word at `off`.
-    ///
-    /// # Errors
-    /// [`Interrupted`]; the body is to pass it on.
-    #[inline]
-    pub fn load(&mut self, off: u64) -> Result<u64, Interrupted> {
-        let lock = self.core.locks.of(off);
-        let seen = self.core.locks.state(lock);
-        if seen == State::taken(self.owner) {
-            return self.own_word(off);
-        }
-        let version = seen.version().ok_or(Interrupted::Conflict)?;
-        let word = self.core.pm.load(off)?;
-        self.was_read(lock, seen, version)?;
-        Ok(word)
-    }
-
-    /// The word at `off`, whose lock is ours.
-    fn own_word(&self, off: u64) -> Result<u64, Interrupted> {
-        match self.scratch.writes.get(off) {
-            Some(word) => Ok(word),
-            None => Ok(self.core.pm.load(off)?),
-        }
-    }
-
-    /// Notes a read that began when the lock was as `seen`, unless somebody was in between.
-    fn was_read(&mut self, lock: LockIndex, seen: State, version: u64) -> Result<(), Interrupted> {
-        // What was loaded, then how the lock is now.
-        std::sync::atomic::fence(Ordering::Acquire);
-        if self.core.locks.state(lock) != seen {
-            return Err(Interrupted::Conflict);
-        }
-        if self.scratch.reads.last() != Some(&(lock, version)) {
-            self.scratch.reads.push((lock, version));
-        }
-        if version > self.time {
-            self.extend()?;
-        }
-        Ok(())
-    }
-
-    /// Copies `buf.len()` bytes from `off` on.
-    ///
-    /// # Errors
-    /// As [`load`](Self::load).
-    pub fn read(&mut self, off: u64, buf: &mut [u8]) -> Result<(), Interrupted> {
-        let mut rest = buf;
-        let mut off = off;
-        while !rest.is_empty() {
-            let len = rest.len().min((LINE_BYTES - off % LINE_BYTES) as usize);
-            let (part, more) = rest.split_at_mut(len);
-            self.read_in_line(off, part)?;
-            off += len as u64;
-            rest = more;
-        }
-        Ok(())
-    }
-
-    fn read_in_line(&mut self, off: u64, part: &mut [u8]) -> Result<(), Interrupted> {
-        let lock = self.core.locks.of(off);
-        let seen = self.core.locks.state(lock);
-        if seen == State::taken(self.owner) {
-            return words_of(off, part.len(), |at, range, in_word| {
-                let word = self.own_word(at)?.to_le_bytes();
-                part[range].copy_from_slice(&word[in_word]);
-                Ok(())
-            });
-        }
-        let version = seen.version().ok_or(Interrupted::Conflict)?;
-        self.core.pm.read(off, part)?;
-        self.was_read(lock, seen, version)
-    }
-
-    /// Stores the aligned word at `off`.
-    ///
-    /// # Errors
-    /// As [`load`](Self::load).
-    #[inline]
-    pub fn store(&mut self, off: u64, word: u64) -> Result<(), Interrupted> {
-        self.check_place(off)?;
-        self.own(off)?;
-        self.scratch.writes.set(off, word);
-        Ok(())
-    }
-
-    /// Whether a word can be stored here: not outside, and not in the logs.
-    #[inline]
-    fn check_place(&self, off: u64) -> Result<(), Interrupted> {
-        let core = self.core;
-        let logs = core.area.start..core.area.start + core.area.bytes();
-        if off.is_multiple_of(WORD_BYTES)
-            && off + WORD_BYTES <= core.pm.len()
-            && !logs.contains(&off)
-        {
-            return Ok(());
-        }
-        let len = WORD_BYTES;
-        Err(Interrupted::Medium(MediumError::OutOfRange { off, len }))
-    }
-
-    /// Copies `bytes` to `off`.
-    ///
-    /// # Errors
-    /// As [`load`](Self::load).
-    pub fn write(&mut self, off: u64, bytes: &[u8]) -> Result<(), Interrupted> {
-        words_of(off, bytes.len(), |at, range, in_word| {
-            self.check_place(at)?;
-            self.own(at)?;
-            let mut word = [0; 8];
-            if in_word.len() < word.len() {
-                word = self.own_word(at)?.to_le_bytes();
-            }
-            word[in_word].copy_from_slice(&bytes[range]);
-            self.scratch.writes.set(at, u64::from_le_bytes(word));
-            Ok(())
-        })
-    }
-
-    /// Takes the lock of a word.
-    #[inline]
-    fn own(&mut self, off: u64) -> Result<(), Interrupted> {
-        let lock = self.core.locks.of(off);
-        let seen = self.core.locks.state(lock);
-        if seen == State::taken(self.owner) {
-            return Ok(());
-        }
-        let version = seen.version().ok_or(Interrupted::Conflict)?;
-        if !self.core.locks.take(lock, seen, self.owner) {
-            return Err(Interrupted::Conflict);
-        }
-        self.scratch.taken.set(lock.into(), version);
-        if version > self.time {
-            self.extend()?;
-        }
-        Ok(())
-    }
-
-    /// Moves the time of what was read to now, if it is all still so.
-    #[cold]
-    fn extend(&mut self) -> Result<(), Interrupted> {
-        let now = self.core.clock.load(Ordering::Acquire);
-        if !self.is_valid() {
-            return Err(Interrupted::Conflict);
-        }
-        self.time = now;
-        Ok(())
-    }
-
-    /// Whether nobody changed what was read.
-    fn is_valid(&self) -> bool {
-        let Scratch { reads, taken, .. } = &*self.scratch;
-        reads.iter().all(|(lock, version)| {
-            let state = self.core.locks.state(*lock);
-            let ours = state == State::taken(self.owner);
-            state == State::free(*version) || ours && taken.get((*lock).into()) == Some(*version)
-        })
-    }
-
-    fn commit(&mut self) -> Result<(), Uncommitted> {
-        if self.scratch.writes.is_empty() {
-            return Ok(()); // what was read is of one time
-        }
-        let Scratch { writes, record, .. } = &mut *self.scratch;
-        record::encode(record, 0, writes.iter());
-        let core = self.core;
-        let (slot, mut appender) = core.slot(self.owner);
-        core.make_room(&mut appender, record.len() as u64)?;
-
-        // Before the stamp is drawn, lest the low water pass it by.
-        let least = core.clock.load(Ordering::SeqCst) + 1;
-        slot.active.store(least, Ordering::SeqCst);
-        let stamp = core.clock.fetch_add(1, Ordering::SeqCst) + 1;
-        if stamp != self.time + 1 && !self.is_valid() {
-            slot.active.store(IDLE, Ordering::Release);
-            return Err(Uncommitted::Conflict);
-        }
-        self.scratch.record[0] = stamp;
-        if hit(Bug::HomeBeforeLog) {
-            self.store_home();
-        }
-        let logged = appender
-            .append(&self.scratch.record)
-            .and_then(|end| appender.flush().map(|()| end));
-        let end = match logged {
-            Ok(end) => end,
-            // It stays active: what became of it, only a recovery can tell.
-            Err(error) => return Err(Uncommitted::Failed(core.fail(error))),
-        };
-        self.store_home();
-        slot.home.store(end, Ordering::Release);
-        slot.active.store(IDLE, Ordering::SeqCst);
-        let is_half_full = appender.room().unwrap_or(0) < core.area.longest() / 2;
-        drop(appender);
-        self.release(Some(stamp));
-        if is_half_full || core.options.truncation == Truncation::Eager {
-            // This one is durable; if truncating fails, whoever comes next hears of it.
-            let _ = core.truncate();
-        }
-        Ok(())
-    }
-
-    fn store_home(&self) {
-        // Readers that see a new word see that its lock is taken.
-        std::sync::atomic::fence(Ordering::Release);
-        for (off, word) in self.scratch.writes.iter() {
-            self.core.pm.store_word(off, word);
-        }
-    }
-}
-
-impl<P> Transaction<'_, P> {
-    /// Gives all locks back, with a new version or as they were.
-    fn release(&mut self, stamp: Option<u64>) {
-        for (lock, version) in self.scratch.taken.iter() {
-            let version = stamp.unwrap_or(version);
-            self.core.locks.release(lock as LockIndex, version);
-        }
-        let Scratch {
-            reads,
-            taken,
-            writes,
-            ..
-        } = &mut *self.scratch;
-        reads.clear();
-        taken.clear();
-        writes.clear();
-    }
-}
-
-/// What was not committed leaves nothing, not even if its body panicked.
-impl<P> Drop for Transaction<'_, P> {
-    fn drop(&mut self) {
-        self.release(None);
-    }
-}
-
-/// Cuts `off..off + len` at words: for each the offset of the word, which part of the range
-/// lies in it, and where in it.
-fn words_of(
-    off: u64,
-    len: usize,
-    mut each: impl FnMut(u64, std::ops::Range<usize>, std::ops::Range<usize>) -> Result<(), Interrupted>,
-) -> Result<(), Interrupted> {
-    let mut done = 0;
-    while done < len {
-        let here = off + done as u64;
-        let skip = (here % WORD_BYTES) as usize;
-        let part = (WORD_BYTES as usize - skip).min(len - done);
-        each(here - skip as u64, done..done + part, skip..skip + part)?;
-        done += part;
-    }
-    Ok(())
-}
-
-impl<P: Pmem> Core<P> {
+impl<S: Space> Core<S> {
     /// A log that nobody appends to.
-    fn slot(&self, owner: u64) -> (&Slot<P>, parking_lot::MutexGuard<'_, Appender<P>>) {
+    fn slot(&self, owner: u64) -> (&Slot<S::Pmem>, MutexGuard<'_, Appender<S::Pmem>>) {
         let first = owner as usize % self.slots.len();
         let (before, after) = self.slots.split_at(first);
         for slot in after.iter().chain(before) {
@@ -542,7 +225,7 @@ impl<P: Pmem> Core<P> {
     }
 
     /// Waits until a record of so many words fits.
-    fn make_room(&self, appender: &mut Appender<P>, words: u64) -> Result<(), Uncommitted> {
+    fn make_room(&self, appender: &mut Appender<S::Pmem>, words: u64) -> Result<(), Uncommitted> {
         let most = self.area.longest();
         if words > most {
             return Err(Uncommitted::TooLong { words, most });

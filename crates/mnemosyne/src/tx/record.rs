@@ -7,12 +7,11 @@ use medium::WORD_BYTES;
 const COUNT_BITS: u32 = 16;
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 
-/// Puts a transaction into `record`, which it replaces.
-pub(super) fn encode(record: &mut Vec<u64>, stamp: u64, words: impl Iterator<Item = (u64, u64)>) {
+/// Puts a transaction into `record`, which it replaces. Returns how many words it wrote.
+pub(super) fn encode(record: &mut Vec<u64>, words: impl Iterator<Item = (u64, u64)>) -> usize {
     record.clear();
-    record.push(stamp);
-    let mut head = 0;
-    let mut next = None;
+    record.push(0); // the stamp
+    let (mut head, mut next, mut written) = (0, None, 0);
     for (off, word) in words {
         let number = off / WORD_BYTES;
         if next != Some(number) || record[head] & COUNT_MAX == COUNT_MAX {
@@ -22,7 +21,14 @@ pub(super) fn encode(record: &mut Vec<u64>, stamp: u64, words: impl Iterator<Ite
         record[head] += 1;
         record.push(word);
         next = Some(number + 1);
+        written += 1;
     }
+    written
+}
+
+/// Says when it was committed.
+pub(super) fn set_stamp(record: &mut [u64], stamp: u64) {
+    record[0] = stamp;
 }
 
 /// A transaction that was found in a log.

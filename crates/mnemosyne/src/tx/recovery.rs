@@ -6,8 +6,9 @@
 //! words: magic and version, the number of logs, the bytes of each, and the low water.
 
 use super::record::Transaction;
+use super::truncation::Helper;
 use super::truncation::Truncated;
-use super::{Core, IDLE, Memory, Options, Slot};
+use super::{Core, IDLE, Memory, Options, Slot, Space};
 use crate::log::{self, Kind, LogError, Unrecovered};
 use crate::seeded::{Bug, hit};
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
@@ -148,32 +149,34 @@ impl Area {
     ///
     /// # Errors
     /// [`AreaError`]; nothing was brought in place then, unless the memory failed.
-    pub fn recover<P: Pmem + Clone>(
-        pm: P,
+    pub fn recover<S: Space>(
+        space: S,
         start: u64,
         options: Options,
-    ) -> Result<Memory<P>, AreaError> {
-        let area = Self::open(&pm, start)?;
+    ) -> Result<Memory<S>, AreaError> {
+        let pm = space.pmem();
+        let area = Self::open(pm, start)?;
         let low_water = pm.load(start + AT_LOW_WATER)?;
-        let (logs, replay) = area.find(&pm, low_water)?;
+        let (logs, replay) = area.find(pm, low_water)?;
         let stamp = replay.last().map_or(low_water, |last| last.stamp);
         for transaction in &replay {
-            bring_in_place(&pm, &transaction.record);
+            bring_in_place(pm, &transaction.record);
         }
         // Home before low water: all of it, before what ends the records' life.
         if !hit(Bug::LowWaterBeforeReplay) {
             pm.fence()?;
         }
-        area.store_low_water(&pm, stamp)?;
+        area.store_low_water(pm, stamp)?;
         let slots = logs.into_iter().map(slot).collect::<Result<_, _>>()?;
         let core = Core {
-            pm,
+            space,
             area,
             locks: super::Locks::new(options.locks, stamp),
             options,
             clock: AtomicU64::new(stamp),
             slots,
             low_water: Mutex::new(stamp),
+            helper: Helper::default(),
             sessions: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),

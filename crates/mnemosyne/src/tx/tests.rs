@@ -3,7 +3,7 @@
 use super::*;
 use crate::log::Kind;
 use fastrand::Rng;
-use medium::{CutAfter, MemoryPmem, PersistModel, PowerCut};
+use medium::{CutAfter, MemoryPmem, PersistModel, Pmem, PowerCut};
 
 const DATA: u64 = 32 << 10;
 const WORDS: u64 = 64;
@@ -33,7 +33,7 @@ fn all<P: Pmem>(pm: &P) -> Vec<u64> {
 }
 
 /// Does the same to the memory and to `model`.
-fn change<P: Pmem>(
+fn change<P: Pmem + Clone>(
     tx: &mut Transaction<'_, P>,
     model: &mut [u64],
     rng: &mut Rng,
@@ -268,4 +268,112 @@ fn a_body_that_panics_holds_nothing_up() {
     });
     assert_eq!(seen.unwrap(), 0);
     assert_eq!(pm.load(DATA).unwrap(), 2);
+}
+
+/// With a thread that truncates, commits have room as fast as it gives it.
+#[test]
+fn a_thread_truncates() {
+    let mut rng = Rng::with_seed(1);
+    let pm = std::sync::Arc::new(made(&mut rng, 2));
+    let memory = Area::recover(pm.clone(), 0, Options::default()).unwrap();
+    let truncator = memory.truncator().unwrap();
+    assert!(memory.truncator().is_none(), "there is one");
+    let count = |memory: Memory<std::sync::Arc<MemoryPmem>>| {
+        let mut session = memory.session();
+        for _ in 0..2000 {
+            let counted = session.run(|tx| {
+                let sum = tx.load(DATA)? + 1;
+                Ok::<_, Stop<()>>(tx.store(DATA, sum)?)
+            });
+            counted.unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let memory = memory.clone();
+            scope.spawn(move || count(memory));
+        }
+    });
+    drop(truncator);
+    assert!(memory.truncator().is_none(), "there was one");
+    count(memory.clone());
+    drop(memory);
+    Area::recover(&pm, 0, Options::default()).unwrap();
+    assert_eq!(pm.load(DATA).unwrap(), 6000);
+}
+
+/// Words from [`VOLATILE`] on, and persistent ones below.
+struct Mixed<'a> {
+    pm: &'a MemoryPmem,
+    volatile: MemoryPmem,
+}
+
+const VOLATILE: u64 = 1 << 40;
+
+impl Mixed<'_> {
+    fn place(&self, at: u64) -> (&MemoryPmem, u64) {
+        match at.checked_sub(VOLATILE) {
+            Some(at) => (&self.volatile, at),
+            None => (self.pm, at),
+        }
+    }
+}
+
+impl<'a> Space for Mixed<'a> {
+    type Pmem = &'a MemoryPmem;
+
+    fn pmem(&self) -> &&'a MemoryPmem {
+        &self.pm
+    }
+
+    fn load_at(&self, at: u64) -> Result<u64, MediumError> {
+        let (memory, at) = self.place(at);
+        memory.load(at)
+    }
+
+    fn read_at(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        let (memory, at) = self.place(at);
+        memory.read(at, buf)
+    }
+
+    fn store_at(&self, at: u64, word: u64, mask: u8) {
+        let (memory, at) = self.place(at);
+        (&memory).store_at(at, word, mask);
+    }
+
+    fn offset(&self, at: u64) -> Option<u64> {
+        (at < VOLATILE).then_some(at)
+    }
+}
+
+#[test]
+fn volatile_words_are_isolated_and_not_logged() {
+    let mut rng = Rng::with_seed(1);
+    let pm = made(&mut rng, 1);
+    let volatile = MemoryPmem::new(4096);
+    volatile.store_word(8, u64::MAX);
+    let memory = Area::recover(Mixed { pm: &pm, volatile }, 0, Options::default()).unwrap();
+    let mut session = memory.session();
+    // Far more than a log takes.
+    for round in 0..100 {
+        let done = session.run(|tx| {
+            tx.write(VOLATILE + 9, &[round, round])?;
+            let written = tx.load(VOLATILE + 8)?;
+            tx.store(VOLATILE + 64, written)?;
+            if round == 50 {
+                return Err(Stop::Cancel(()));
+            }
+            Ok(tx.store(DATA, round.into())?)
+        });
+        assert_eq!(done.is_ok(), round != 50);
+    }
+    let volatile = &memory.space().volatile;
+    let expected = u64::from_le_bytes([255, 99, 99, 255, 255, 255, 255, 255]);
+    assert_eq!(volatile.load(8).unwrap(), expected);
+    assert_eq!(volatile.load(64).unwrap(), expected);
+    drop(session);
+    drop(memory);
+    let found = Area::recover(&pm, 0, Options::default()).map(drop);
+    found.unwrap();
+    assert_eq!(pm.load(DATA).unwrap(), 99);
 }

@@ -11,13 +11,14 @@
 //! and a crash between two of them would leave an older record without a newer one.
 
 use super::record::Transaction;
-use super::{Core, IDLE};
+use super::{Core, IDLE, Memory, Slot, Space};
 use crate::log::{Consumer, LogError};
 use crate::seeded::{Bug, hit};
 use medium::{Pmem, WORD_BYTES};
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::{JoinHandle, Thread};
 
 /// How far the records of a log are done with.
 #[derive(Debug)]
@@ -58,7 +59,7 @@ impl<P: Pmem> Truncated<P> {
     }
 }
 
-impl<P: Pmem> Core<P> {
+impl<S: Space> Core<S> {
     /// One round.
     pub(super) fn truncate(&self) -> Result<(), Arc<LogError>> {
         self.check()?;
@@ -66,22 +67,23 @@ impl<P: Pmem> Core<P> {
     }
 
     fn round(&self) -> Result<(), LogError> {
+        let pm = self.space.pmem();
         let mut low_water = self.low_water.lock();
         let next = self.settled();
         for slot in &self.slots {
             // Acquire: the words that are stored there are seen, and written back.
             let home = slot.home.load(Ordering::Acquire);
-            slot.truncated.lock().write_back(&self.pm, home)?;
+            slot.truncated.lock().write_back(pm, home)?;
         }
         if next == *low_water {
             return Ok(());
         }
         // Home before low water.
         if !hit(Bug::ReclaimBeforeHome) {
-            self.pm.fence()?;
+            pm.fence()?;
         }
         if !hit(Bug::NoLowWater) {
-            self.area.store_low_water(&self.pm, next)?;
+            self.area.store_low_water(pm, next)?;
         }
         *low_water = next;
         let mut ends = Vec::with_capacity(self.slots.len());
@@ -95,7 +97,7 @@ impl<P: Pmem> Core<P> {
         }
         // Heads before reuse.
         if !hit(Bug::ReuseBeforeTruncated) {
-            self.pm.fence()?;
+            pm.fence()?;
         }
         for (slot, end) in self.slots.iter().zip(ends) {
             if let Some(end) = end {
@@ -111,10 +113,78 @@ impl<P: Pmem> Core<P> {
     /// drew, hence before the read: it is active now, with no larger a stamp, or over.
     fn settled(&self) -> u64 {
         let now = self.clock.load(Ordering::SeqCst);
-        let active = |slot: &super::Slot<P>| match slot.active.load(Ordering::SeqCst) {
+        let active = |slot: &Slot<S::Pmem>| match slot.active.load(Ordering::SeqCst) {
             IDLE => now,
             least => least - 1,
         };
         self.slots.iter().map(active).fold(now, u64::min)
+    }
+}
+
+/// Whom commits ask to truncate.
+#[derive(Debug, Default)]
+pub(super) struct Helper {
+    /// Whether there is or was one.
+    is_taken: AtomicBool,
+    thread: OnceLock<Thread>,
+    is_gone: AtomicBool,
+}
+
+impl Helper {
+    /// Asks for a round. `false`: there is nobody to ask.
+    pub fn call(&self) -> bool {
+        let Some(thread) = self.thread.get() else {
+            return false;
+        };
+        thread.unpark();
+        !self.is_gone.load(Ordering::Relaxed)
+    }
+}
+
+/// The thread that truncates, off the path of commits. Ends with this.
+pub struct Truncator<S: Space> {
+    memory: Memory<S>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<S: Space + 'static> Memory<S>
+where
+    S::Pmem: 'static,
+{
+    /// Starts the thread, at most one for a memory: `None`, there is or was one, or the
+    /// system gives no thread. Then commits truncate.
+    pub fn truncator(&self) -> Option<Truncator<S>> {
+        let memory = self.clone();
+        let work = move || {
+            let core = &memory.core;
+            while !core.helper.is_gone.load(Ordering::Relaxed) {
+                std::thread::park();
+                if core.truncate().is_err() {
+                    return; // and so says every commit
+                }
+            }
+        };
+        let helper = &self.core.helper;
+        if helper.is_taken.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        let named = std::thread::Builder::new().name("truncation".into());
+        let thread = named.spawn(work).ok()?;
+        helper.thread.get_or_init(|| thread.thread().clone());
+        Some(Truncator {
+            memory: self.clone(),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl<S: Space> Drop for Truncator<S> {
+    fn drop(&mut self) {
+        let helper = &self.memory.core.helper;
+        helper.is_gone.store(true, Ordering::Relaxed);
+        helper.call();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }

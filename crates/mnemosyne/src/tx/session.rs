@@ -1,0 +1,446 @@
+//! Transactions of one thread: what they read, what they wrote, and their commit.
+
+use super::locks::{LockIndex, State};
+use super::map::Map;
+use super::{Core, IDLE, Interrupted, Space, Stop, Truncation, TxError, Uncommitted, record};
+use crate::log::LogError;
+use crate::seeded::{Bug, hit};
+use medium::{LINE_BYTES, MediumError, WORD_BYTES};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+/// One thread's way to run transactions, one at a time.
+pub struct Session<S: Space> {
+    core: Arc<Core<S>>,
+    owner: u64,
+    /// What was read is of this time.
+    time: u64,
+    /// Locks that were read, and their versions then.
+    reads: Vec<(LockIndex, u64)>,
+    /// Locks that were taken, and their versions before.
+    taken: Map<u64>,
+    writes: Map<Written>,
+    record: Vec<u64>,
+}
+
+/// A word that was written.
+#[derive(Debug, Clone, Copy)]
+struct Written {
+    word: u64,
+    /// Which of its bytes; all of a persistent one.
+    mask: u8,
+}
+
+/// All bytes of a word.
+const WHOLE: u8 = u8::MAX;
+
+impl Written {
+    /// The word, with those of `under` where nothing was written.
+    fn over(self, under: u64) -> u64 {
+        let bits = (0..8).filter(|n| self.mask & 1 << n != 0);
+        let bits = bits.fold(0, |bits, n| bits | 0xff << (8 * n));
+        self.word & bits | under & !bits
+    }
+}
+
+/// A transaction under way. Dropped without a commit, it leaves nothing, not even if its
+/// body panicked.
+pub struct Transaction<'a, S: Space>(&'a mut Session<S>);
+
+impl<S: Space> Drop for Transaction<'_, S> {
+    fn drop(&mut self) {
+        self.0.roll_back();
+    }
+}
+
+impl<S: Space> Transaction<'_, S> {
+    /// Loads the aligned word at `at`.
+    ///
+    /// # Errors
+    /// [`Interrupted`]; the body is to pass it on.
+    #[inline]
+    pub fn load(&mut self, at: u64) -> Result<u64, Interrupted> {
+        self.0.load(at)
+    }
+
+    /// Stores the aligned word at `at`.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    #[inline]
+    pub fn store(&mut self, at: u64, word: u64) -> Result<(), Interrupted> {
+        self.0.store(at, word)
+    }
+
+    /// Copies `buf.len()` bytes from `at` on.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn read(&mut self, at: u64, buf: &mut [u8]) -> Result<(), Interrupted> {
+        self.0.read(at, buf)
+    }
+
+    /// Copies `bytes` to `at`.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
+        self.0.write(at, bytes)
+    }
+}
+
+impl<S: Space> Session<S> {
+    pub(super) fn new(core: Arc<Core<S>>, owner: u64) -> Self {
+        Self {
+            core,
+            owner,
+            time: 0,
+            reads: Vec::new(),
+            taken: Map::new(),
+            writes: Map::new(),
+            record: Vec::new(),
+        }
+    }
+
+    /// Runs a transaction: `body`, again as long as others get in its way, and durably once
+    /// it returns `Ok`. `body` must not do what cannot be done again.
+    ///
+    /// # Errors
+    /// [`TxError`]; then nothing of it happened, unless the memory failed in the commit.
+    pub fn run<T, E>(
+        &mut self,
+        mut body: impl FnMut(&mut Transaction<'_, S>) -> Result<T, Stop<E>>,
+    ) -> Result<T, TxError<E>> {
+        let mut attempts = 0;
+        loop {
+            self.begin().map_err(TxError::Failed)?;
+            let mut tx = Transaction(self);
+            let error = match body(&mut tx) {
+                Ok(value) => match tx.0.commit() {
+                    Ok(()) => return Ok(value),
+                    Err(Uncommitted::Conflict) => None,
+                    Err(Uncommitted::TooLong { words, most }) => {
+                        Some(TxError::TooLong { words, most })
+                    }
+                    Err(Uncommitted::Failed(why)) => Some(TxError::Failed(why)),
+                },
+                Err(Stop::Interrupted(Interrupted::Conflict)) => None,
+                Err(Stop::Interrupted(Interrupted::Medium(error))) => Some(error.into()),
+                Err(Stop::Cancel(why)) => Some(TxError::Cancelled(why)),
+            };
+            drop(tx);
+            if let Some(error) = error {
+                return Err(error);
+            }
+            self.pause(attempts);
+            attempts += 1;
+        }
+    }
+
+    /// Waits for others after so many attempts, longer and longer, and each session
+    /// differently.
+    pub fn pause(&self, attempts: u32) {
+        let longest = 1_u64 << attempts.min(10);
+        let spins = (self.owner + u64::from(attempts)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        for _ in 0..spins % (longest * 16) {
+            std::hint::spin_loop();
+        }
+        if attempts > 2 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Begins a transaction; [`run`](Self::run) does it, and all that follows.
+    ///
+    /// # Errors
+    /// If nothing can be committed any more.
+    pub fn begin(&mut self) -> Result<(), Arc<LogError>> {
+        self.core.check()?;
+        self.time = self.core.clock.load(Ordering::Acquire);
+        Ok(())
+    }
+
+    // --- reading --------------------------------------------------------------------
+
+    /// [`Transaction::load`].
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    #[inline]
+    pub fn load(&mut self, at: u64) -> Result<u64, Interrupted> {
+        let lock = self.core.locks.of(at);
+        let seen = self.core.locks.state(lock);
+        if seen == State::taken(self.owner) {
+            return self.own_word(at);
+        }
+        let version = seen.version().ok_or(Interrupted::Conflict)?;
+        let word = self.core.space.load_at(at)?;
+        self.was_read(lock, seen, version)?;
+        Ok(word)
+    }
+
+    /// The word at `at`, whose lock is ours.
+    fn own_word(&self, at: u64) -> Result<u64, Interrupted> {
+        match self.writes.get(at) {
+            Some(written) if written.mask == WHOLE => Ok(written.word),
+            Some(written) => Ok(written.over(self.core.space.load_at(at)?)),
+            None => Ok(self.core.space.load_at(at)?),
+        }
+    }
+
+    /// Notes a read that began when the lock was as `seen`, unless somebody was in between.
+    fn was_read(&mut self, lock: LockIndex, seen: State, version: u64) -> Result<(), Interrupted> {
+        // What was loaded, then how the lock is now.
+        fence(Ordering::Acquire);
+        if self.core.locks.state(lock) != seen {
+            return Err(Interrupted::Conflict);
+        }
+        if self.reads.last() != Some(&(lock, version)) {
+            self.reads.push((lock, version));
+        }
+        if version > self.time {
+            self.extend()?;
+        }
+        Ok(())
+    }
+
+    /// [`Transaction::read`].
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn read(&mut self, at: u64, buf: &mut [u8]) -> Result<(), Interrupted> {
+        let mut rest = buf;
+        let mut at = at;
+        while !rest.is_empty() {
+            let len = rest.len().min((LINE_BYTES - at % LINE_BYTES) as usize);
+            let (part, more) = rest.split_at_mut(len);
+            self.read_in_line(at, part)?;
+            at += len as u64;
+            rest = more;
+        }
+        Ok(())
+    }
+
+    fn read_in_line(&mut self, at: u64, part: &mut [u8]) -> Result<(), Interrupted> {
+        let lock = self.core.locks.of(at);
+        let seen = self.core.locks.state(lock);
+        if seen == State::taken(self.owner) {
+            return words_of(at, part.len(), |word_at, range, in_word| {
+                let word = self.own_word(word_at)?.to_le_bytes();
+                part[range].copy_from_slice(&word[in_word]);
+                Ok(())
+            });
+        }
+        let version = seen.version().ok_or(Interrupted::Conflict)?;
+        self.core.space.read_at(at, part)?;
+        self.was_read(lock, seen, version)
+    }
+
+    // --- writing --------------------------------------------------------------------
+
+    /// [`Transaction::store`].
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    #[inline]
+    pub fn store(&mut self, at: u64, word: u64) -> Result<(), Interrupted> {
+        self.put(at, word, WHOLE)
+    }
+
+    /// [`Transaction::write`].
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
+        words_of(at, bytes.len(), |word_at, range, in_word| {
+            let mask = (WHOLE >> (8 - in_word.len())) << in_word.start;
+            let mut word = [0; WORD_BYTES as usize];
+            word[in_word].copy_from_slice(&bytes[range]);
+            self.put(word_at, u64::from_le_bytes(word), mask)
+        })
+    }
+
+    /// Notes what is to be stored in some bytes of a word.
+    #[inline]
+    fn put(&mut self, at: u64, word: u64, mask: u8) -> Result<(), Interrupted> {
+        self.own(at)?;
+        let mut new = Written { word, mask };
+        if let Some(old) = self.writes.get(at) {
+            new.word = new.over(old.word);
+            new.mask |= old.mask;
+        } else {
+            // Now, and not when it is too late to refuse.
+            let under = self.check_place(at)?;
+            if self.core.space.offset(at).is_some() {
+                // It is logged as a whole.
+                new.word = new.over(under);
+                new.mask = WHOLE;
+            }
+        }
+        self.writes.set(at, new);
+        Ok(())
+    }
+
+    /// Whether a word can be stored here: it is there, and not in the logs. Returns it.
+    fn check_place(&self, at: u64) -> Result<u64, Interrupted> {
+        let core = &self.core;
+        let logs = core.area.start..core.area.start + core.area.bytes();
+        if core.space.offset(at).is_some_and(|off| logs.contains(&off)) {
+            let (off, len) = (at, WORD_BYTES);
+            return Err(Interrupted::Medium(MediumError::OutOfRange { off, len }));
+        }
+        Ok(core.space.load_at(at)?)
+    }
+
+    /// Takes the lock of a word.
+    #[inline]
+    fn own(&mut self, at: u64) -> Result<(), Interrupted> {
+        let lock = self.core.locks.of(at);
+        let seen = self.core.locks.state(lock);
+        if seen == State::taken(self.owner) {
+            return Ok(());
+        }
+        let version = seen.version().ok_or(Interrupted::Conflict)?;
+        if !self.core.locks.take(lock, seen, self.owner) {
+            return Err(Interrupted::Conflict);
+        }
+        self.taken.set(lock.into(), version);
+        if version > self.time {
+            self.extend()?;
+        }
+        Ok(())
+    }
+
+    // --- ending ---------------------------------------------------------------------
+
+    /// Moves the time of what was read to now, if it is all still so.
+    #[cold]
+    fn extend(&mut self) -> Result<(), Interrupted> {
+        let now = self.core.clock.load(Ordering::Acquire);
+        if !self.is_valid() {
+            return Err(Interrupted::Conflict);
+        }
+        self.time = now;
+        Ok(())
+    }
+
+    /// Whether nobody changed what was read.
+    fn is_valid(&self) -> bool {
+        self.reads.iter().all(|(lock, version)| {
+            let state = self.core.locks.state(*lock);
+            let ours = state == State::taken(self.owner);
+            state == State::free(*version)
+                || ours && self.taken.get((*lock).into()) == Some(*version)
+        })
+    }
+
+    /// Commits the transaction, durably. If it cannot, [`roll_back`](Self::roll_back) is to
+    /// follow.
+    ///
+    /// # Errors
+    /// [`Uncommitted`].
+    pub fn commit(&mut self) -> Result<(), Uncommitted> {
+        if self.writes.is_empty() {
+            self.release(None);
+            return Ok(()); // what was read is of one time
+        }
+        let space = &self.core.space;
+        let words = self.writes.iter();
+        let persistent = words.filter_map(|(at, new)| Some((space.offset(at)?, new.word)));
+        match record::encode(&mut self.record, persistent) {
+            0 => self.commit_volatile(),
+            _ => self.commit_durably(),
+        }
+    }
+
+    /// Commits what no crash needs to know of.
+    fn commit_volatile(&mut self) -> Result<(), Uncommitted> {
+        let stamp = self.core.clock.fetch_add(1, Ordering::SeqCst) + 1;
+        if stamp != self.time + 1 && !self.is_valid() {
+            return Err(Uncommitted::Conflict);
+        }
+        self.store_home();
+        self.release(Some(stamp));
+        Ok(())
+    }
+
+    fn commit_durably(&mut self) -> Result<(), Uncommitted> {
+        let core = self.core.clone();
+        let (slot, mut appender) = core.slot(self.owner);
+        core.make_room(&mut appender, self.record.len() as u64)?;
+
+        // Before the stamp is drawn, lest the low water pass it by.
+        let least = core.clock.load(Ordering::SeqCst) + 1;
+        slot.active.store(least, Ordering::SeqCst);
+        let stamp = core.clock.fetch_add(1, Ordering::SeqCst) + 1;
+        if stamp != self.time + 1 && !self.is_valid() {
+            slot.active.store(IDLE, Ordering::Release);
+            return Err(Uncommitted::Conflict);
+        }
+        record::set_stamp(&mut self.record, stamp);
+        if hit(Bug::HomeBeforeLog) {
+            self.store_home();
+        }
+        let logged = appender
+            .append(&self.record)
+            .and_then(|end| appender.flush().map(|()| end));
+        let end = match logged {
+            Ok(end) => end,
+            // It stays active: what became of it, only a recovery can tell.
+            Err(error) => return Err(Uncommitted::Failed(core.fail(error))),
+        };
+        self.store_home();
+        slot.home.store(end, Ordering::Release);
+        slot.active.store(IDLE, Ordering::SeqCst);
+        let is_half_full = appender.room().unwrap_or(0) < core.area.longest() / 2;
+        drop(appender);
+        self.release(Some(stamp));
+        if core.options.truncation == Truncation::Eager || is_half_full && !core.helper.call() {
+            // This one is durable; if truncating fails, whoever comes next hears of it.
+            let _ = core.truncate();
+        }
+        Ok(())
+    }
+
+    fn store_home(&self) {
+        // Readers that see a new word see that its lock is taken.
+        fence(Ordering::Release);
+        for (at, new) in self.writes.iter() {
+            self.core.space.store_at(at, new.word, new.mask);
+        }
+    }
+
+    /// Ends the transaction and leaves nothing of it.
+    pub fn roll_back(&mut self) {
+        self.release(None);
+    }
+
+    /// Gives all locks back, with a new version or as they were.
+    fn release(&mut self, stamp: Option<u64>) {
+        for (lock, version) in self.taken.iter() {
+            let version = stamp.unwrap_or(version);
+            self.core.locks.release(lock as LockIndex, version);
+        }
+        self.reads.clear();
+        self.taken.clear();
+        self.writes.clear();
+    }
+}
+
+/// Cuts `at..at + len` at words: for each its address, which part of the range lies in it,
+/// and where in it.
+fn words_of(
+    at: u64,
+    len: usize,
+    mut each: impl FnMut(u64, std::ops::Range<usize>, std::ops::Range<usize>) -> Result<(), Interrupted>,
+) -> Result<(), Interrupted> {
+    let mut done = 0;
+    while done < len {
+        let here = at + done as u64;
+        let skip = (here % WORD_BYTES) as usize;
+        let part = (WORD_BYTES as usize - skip).min(len - done);
+        each(here - skip as u64, done..done + part, skip..skip + part)?;
+        done += part;
+    }
+    Ok(())
+}

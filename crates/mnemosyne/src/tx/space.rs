@@ -1,0 +1,71 @@
+//! The words that transactions read and write.
+
+use medium::{MediumError, Pmem};
+
+/// Words by address, some of which are persistent.
+///
+/// In Rust an address is an offset in persistent memory, and every [`Pmem`] is a space. For
+/// programs whose loads and stores a compiler hands over it is a machine address, and may be
+/// one of volatile memory: such words are isolated and rolled back with the others, but not
+/// logged.
+pub trait Space: Send + Sync {
+    /// Where persistent words and the logs are.
+    type Pmem: Pmem + Clone;
+
+    /// The persistent memory.
+    fn pmem(&self) -> &Self::Pmem;
+
+    /// Loads the word at `at`, a multiple of 8.
+    ///
+    /// # Errors
+    /// [`MediumError`] if it cannot be read, or there is none.
+    fn load_at(&self, at: u64) -> Result<u64, MediumError>;
+
+    /// Copies `buf.len()` bytes, which lie in one line.
+    ///
+    /// # Errors
+    /// As [`load_at`](Self::load_at).
+    fn read_at(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError>;
+
+    /// Stores those bytes of a word whose bits in `mask` are set (the lowest is the first
+    /// byte's); never called for a word that could not be loaded.
+    fn store_at(&self, at: u64, word: u64, mask: u8);
+
+    /// The offset of a word in persistent memory; `None`: it is volatile.
+    fn offset(&self, at: u64) -> Option<u64>;
+}
+
+impl<P: Pmem + Clone> Space for P {
+    type Pmem = P;
+
+    fn pmem(&self) -> &P {
+        self
+    }
+
+    #[inline]
+    fn load_at(&self, at: u64) -> Result<u64, MediumError> {
+        self.load(at)
+    }
+
+    #[inline]
+    fn read_at(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.read(at, buf)
+    }
+
+    #[inline]
+    fn store_at(&self, at: u64, word: u64, mask: u8) {
+        if mask == u8::MAX {
+            return self.store_word(at, word);
+        }
+        for (n, byte) in word.to_le_bytes().iter().enumerate() {
+            if mask & 1 << n != 0 {
+                self.store(at + n as u64, &[*byte]);
+            }
+        }
+    }
+
+    #[inline]
+    fn offset(&self, at: u64) -> Option<u64> {
+        Some(at)
+    }
+}
