@@ -19,4 +19,8 @@ medium::seeded_bugs! {
     UnflushedRecovery,
     /// Recovery ends the life of records before their words are durable in place.
     LowWaterBeforeReplay,
+    /// A block is handed out without its bit.
+    BlockWithoutBit,
+    /// A freed block is handed out while a recovery could bring back what was in it.
+    FreshBlockInLog,
 }

@@ -35,6 +35,7 @@ mod space;
 mod tests;
 mod truncation;
 
+use crate::heap::HeapError;
 use crate::log::{Appender, LogError};
 use locks::Locks;
 use medium::MediumError;
@@ -43,7 +44,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use truncation::{Helper, Truncated};
 
-pub use recovery::{Area, AreaError};
+pub use recovery::{Area, AreaError, Unrecovered};
 pub use session::{Session, Transaction};
 pub use space::Space;
 pub use truncation::Truncator;
@@ -94,6 +95,9 @@ pub enum TxError<E> {
     /// A step met memory that cannot be read, or is not there to be written.
     #[error(transparent)]
     Medium(#[from] MediumError),
+    /// The heap refused a step.
+    #[error(transparent)]
+    Heap(#[from] HeapError),
     /// A log is damaged, or memory could not be made durable: nothing can be committed any
     /// more. The transaction that finds out may or may not be there after the next recovery.
     #[error("no more transactions: {0}")]
@@ -109,6 +113,9 @@ pub enum Interrupted {
     /// The memory cannot be read, or is not there to be written.
     #[error(transparent)]
     Medium(#[from] MediumError),
+    /// The heap refused.
+    #[error(transparent)]
+    Heap(#[from] HeapError),
 }
 
 /// Why the body of a transaction ends early.
@@ -163,8 +170,10 @@ struct Core<S: Space> {
     /// The stamp of the last transaction that drew one.
     clock: AtomicU64,
     slots: Box<[Slot<S::Pmem>]>,
-    /// The low water, and whose turn it is to raise it.
-    low_water: Mutex<u64>,
+    /// Records up to this stamp mean nothing any more.
+    low_water: AtomicU64,
+    /// Whose turn it is to raise it.
+    truncating: Mutex<()>,
     helper: Helper,
     sessions: AtomicU64,
     failed: AtomicBool,
@@ -200,13 +209,25 @@ impl<S: Space> Memory<S> {
         self.core.area
     }
 
+    /// No recovery replays transactions up to this stamp: what they wrote is durable in
+    /// place.
+    pub fn low_water(&self) -> u64 {
+        self.core.low_water.load(Ordering::Acquire)
+    }
+
     /// Makes all transactions that returned durable in place, so that no recovery brings
     /// back what they wrote: before words are changed otherwise, or go away.
     ///
     /// # Errors
     /// [`LogError`]: then nothing can be committed any more.
     pub fn truncate(&self) -> Result<(), Arc<LogError>> {
-        self.core.truncate()
+        let now = self.core.clock.load(Ordering::SeqCst);
+        while self.low_water() < now {
+            // A round leaves out what is behind a commit that is under way.
+            self.core.truncate()?;
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 }
 

@@ -5,15 +5,17 @@
 //! An *area* is a line and the logs, one behind the other. The line holds, as little-endian
 //! words: magic and version, the number of logs, the bytes of each, and the low water.
 
+use super::locks::Locks;
 use super::record::Transaction;
 use super::truncation::Helper;
 use super::truncation::Truncated;
 use super::{Core, IDLE, Memory, Options, Slot, Space};
-use crate::log::{self, Kind, LogError, Unrecovered};
+use crate::log::{self, Kind, LogError};
 use crate::seeded::{Bug, hit};
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -133,7 +135,7 @@ impl Area {
             let what = format!("{} logs of {} bytes", area.logs, area.log_bytes);
             return Err(area.wrong(what));
         }
-        area.kind = Unrecovered::open(pm, area.log_start(0))?.kind();
+        area.kind = log::Unrecovered::open(pm, area.log_start(0))?.kind();
         Ok(area)
     }
 
@@ -154,36 +156,7 @@ impl Area {
         start: u64,
         options: Options,
     ) -> Result<Memory<S>, AreaError> {
-        let pm = space.pmem();
-        let area = Self::open(pm, start)?;
-        let low_water = pm.load(start + AT_LOW_WATER)?;
-        let (logs, replay) = area.find(pm, low_water)?;
-        let stamp = replay.last().map_or(low_water, |last| last.stamp);
-        for transaction in &replay {
-            bring_in_place(pm, &transaction.record);
-        }
-        // Home before low water: all of it, before what ends the records' life.
-        if !hit(Bug::LowWaterBeforeReplay) {
-            pm.fence()?;
-        }
-        area.store_low_water(pm, stamp)?;
-        let slots = logs.into_iter().map(slot).collect::<Result<_, _>>()?;
-        let core = Core {
-            space,
-            area,
-            locks: super::Locks::new(options.locks, stamp),
-            options,
-            clock: AtomicU64::new(stamp),
-            slots,
-            low_water: Mutex::new(stamp),
-            helper: Helper::default(),
-            sessions: AtomicU64::new(0),
-            failed: AtomicBool::new(false),
-            failure: Mutex::new(None),
-        };
-        Ok(Memory {
-            core: Arc::new(core),
-        })
+        Unrecovered::open(space, start)?.recover(options)
     }
 
     /// All logs, and all transactions behind the low water, in order.
@@ -191,11 +164,11 @@ impl Area {
         &self,
         pm: &P,
         low_water: u64,
-    ) -> Result<(Vec<Unrecovered<P>>, Vec<Replay>), AreaError> {
+    ) -> Result<(Vec<log::Unrecovered<P>>, Vec<Replay>), AreaError> {
         let (mut logs, mut replay) = (Vec::new(), Vec::new());
         for number in 0..self.logs {
             let start = self.log_start(number);
-            let mut log = Unrecovered::open(pm.clone(), start)?;
+            let mut log = log::Unrecovered::open(pm.clone(), start)?;
             if log.kind() != self.kind || log.bytes() > self.log_bytes {
                 return Err(self.wrong(format!("log {number} is not like the first one")));
             }
@@ -227,22 +200,108 @@ impl Area {
     }
 }
 
-fn bring_in_place<P: Pmem>(pm: &P, record: &[u64]) {
-    let runs = Transaction::decode(record)
-        .into_iter()
-        .flat_map(|t| t.runs());
-    for (off, words) in runs {
-        for (at, word) in (off..).step_by(WORD_BYTES as usize).zip(words) {
-            pm.store_word(at, *word);
+/// Memory with logs as a crash left them.
+pub struct Unrecovered<S: Space> {
+    space: S,
+    area: Area,
+    low_water: u64,
+    logs: Vec<log::Unrecovered<S::Pmem>>,
+    /// In order.
+    replay: Vec<Replay>,
+}
+
+impl<S: Space> Unrecovered<S> {
+    /// Reads the logs of the area at byte `start`.
+    ///
+    /// # Errors
+    /// [`AreaError`].
+    pub fn open(space: S, start: u64) -> Result<Self, AreaError> {
+        let pm = space.pmem();
+        let area = Area::open(pm, start)?;
+        let low_water = pm.load(start + AT_LOW_WATER)?;
+        let (logs, replay) = area.find(pm, low_water)?;
+        Ok(Self {
+            space,
+            area,
+            low_water,
+            logs,
+            replay,
+        })
+    }
+
+    /// Brings in place what lies in `range`, for those who must read it before
+    /// [`recover`](Self::recover), which does so again.
+    pub fn preview(&self, range: Range<u64>) {
+        self.replay(|off| range.contains(&off));
+    }
+
+    fn replay(&self, is_meant: impl Fn(u64) -> bool) {
+        let pm = self.space.pmem();
+        let records = self.replay.iter().map(|one| &one.record);
+        let transactions = records.filter_map(|record| Transaction::decode(record));
+        for (off, words) in transactions.flat_map(|transaction| transaction.runs()) {
+            let mut line = off;
+            let mut rest = words;
+            while !rest.is_empty() {
+                let room = (LINE_BYTES - line % LINE_BYTES) / WORD_BYTES;
+                let (words, more) = rest.split_at(rest.len().min(room as usize));
+                // Memory that is not there was given up after the transaction.
+                let is_gone = matches!(pm.load(line), Err(MediumError::OutOfRange { .. }));
+                if is_meant(line) && !is_gone {
+                    bring_in_place(pm, line, words);
+                }
+                line += words.len() as u64 * WORD_BYTES;
+                rest = more;
+            }
         }
-        if !hit(Bug::UnflushedRecovery) {
-            pm.flush(off, words.len() as u64 * WORD_BYTES);
+    }
+
+    /// As [`Area::recover`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn recover(self, options: Options) -> Result<Memory<S>, AreaError> {
+        self.replay(|_| true);
+        let pm = self.space.pmem();
+        // Home before low water: all of it, before what ends the records' life.
+        if !hit(Bug::LowWaterBeforeReplay) {
+            pm.fence()?;
         }
+        let stamp = self.replay.last().map_or(self.low_water, |last| last.stamp);
+        self.area.store_low_water(pm, stamp)?;
+        let slots = self.logs.into_iter().map(slot).collect::<Result<_, _>>()?;
+        let core = Core {
+            space: self.space,
+            area: self.area,
+            locks: Locks::new(options.locks, stamp),
+            options,
+            clock: AtomicU64::new(stamp),
+            slots,
+            low_water: AtomicU64::new(stamp),
+            truncating: Mutex::new(()),
+            helper: Helper::default(),
+            sessions: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+        };
+        Ok(Memory {
+            core: Arc::new(core),
+        })
+    }
+}
+
+/// Stores words that lie in one line.
+fn bring_in_place<P: Pmem>(pm: &P, off: u64, words: &[u64]) {
+    for (at, word) in (off..).step_by(WORD_BYTES as usize).zip(words) {
+        pm.store_word(at, *word);
+    }
+    if !hit(Bug::UnflushedRecovery) {
+        pm.flush(off, words.len() as u64 * WORD_BYTES);
     }
 }
 
 /// A log without records, for use.
-fn slot<P: Pmem + Clone>(log: Unrecovered<P>) -> Result<Slot<P>, LogError> {
+fn slot<P: Pmem + Clone>(log: log::Unrecovered<P>) -> Result<Slot<P>, LogError> {
     let (appender, consumer) = log.empty()?;
     let position = consumer.position();
     let truncated = Truncated {

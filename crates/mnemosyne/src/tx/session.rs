@@ -117,7 +117,7 @@ impl<S: Space> Session<S> {
             let mut tx = Transaction(self);
             let error = match body(&mut tx) {
                 Ok(value) => match tx.0.commit() {
-                    Ok(()) => return Ok(value),
+                    Ok(_) => return Ok(value),
                     Err(Uncommitted::Conflict) => None,
                     Err(Uncommitted::TooLong { words, most }) => {
                         Some(TxError::TooLong { words, most })
@@ -126,6 +126,7 @@ impl<S: Space> Session<S> {
                 },
                 Err(Stop::Interrupted(Interrupted::Conflict)) => None,
                 Err(Stop::Interrupted(Interrupted::Medium(error))) => Some(error.into()),
+                Err(Stop::Interrupted(Interrupted::Heap(error))) => Some(error.into()),
                 Err(Stop::Cancel(why)) => Some(TxError::Cancelled(why)),
             };
             drop(tx);
@@ -334,15 +335,16 @@ impl<S: Space> Session<S> {
         })
     }
 
-    /// Commits the transaction, durably. If it cannot, [`roll_back`](Self::roll_back) is to
-    /// follow.
+    /// Commits the transaction, durably. Returns its stamp: those that wrote have one each, in
+    /// their order, and one that only read has that of the last one it saw. If it cannot,
+    /// [`roll_back`](Self::roll_back) is to follow.
     ///
     /// # Errors
     /// [`Uncommitted`].
-    pub fn commit(&mut self) -> Result<(), Uncommitted> {
+    pub fn commit(&mut self) -> Result<u64, Uncommitted> {
         if self.writes.is_empty() {
             self.release(None);
-            return Ok(()); // what was read is of one time
+            return Ok(self.time); // what was read is of one time
         }
         let space = &self.core.space;
         let words = self.writes.iter();
@@ -354,17 +356,17 @@ impl<S: Space> Session<S> {
     }
 
     /// Commits what no crash needs to know of.
-    fn commit_volatile(&mut self) -> Result<(), Uncommitted> {
+    fn commit_volatile(&mut self) -> Result<u64, Uncommitted> {
         let stamp = self.core.clock.fetch_add(1, Ordering::SeqCst) + 1;
         if stamp != self.time + 1 && !self.is_valid() {
             return Err(Uncommitted::Conflict);
         }
         self.store_home();
         self.release(Some(stamp));
-        Ok(())
+        Ok(stamp)
     }
 
-    fn commit_durably(&mut self) -> Result<(), Uncommitted> {
+    fn commit_durably(&mut self) -> Result<u64, Uncommitted> {
         let core = self.core.clone();
         let (slot, mut appender) = core.slot(self.owner);
         core.make_room(&mut appender, self.record.len() as u64)?;
@@ -399,7 +401,7 @@ impl<S: Space> Session<S> {
             // This one is durable; if truncating fails, whoever comes next hears of it.
             let _ = core.truncate();
         }
-        Ok(())
+        Ok(stamp)
     }
 
     fn store_home(&self) {

@@ -68,14 +68,14 @@ impl<S: Space> Core<S> {
 
     fn round(&self) -> Result<(), LogError> {
         let pm = self.space.pmem();
-        let mut low_water = self.low_water.lock();
+        let _turn = self.truncating.lock();
         let next = self.settled();
         for slot in &self.slots {
             // Acquire: the words that are stored there are seen, and written back.
             let home = slot.home.load(Ordering::Acquire);
             slot.truncated.lock().write_back(pm, home)?;
         }
-        if next == *low_water {
+        if next == self.low_water.load(Ordering::Relaxed) {
             return Ok(());
         }
         // Home before low water.
@@ -85,7 +85,7 @@ impl<S: Space> Core<S> {
         if !hit(Bug::NoLowWater) {
             self.area.store_low_water(pm, next)?;
         }
-        *low_water = next;
+        self.low_water.store(next, Ordering::Release);
         let mut ends = Vec::with_capacity(self.slots.len());
         for slot in &self.slots {
             let mut truncated = slot.truncated.lock();

@@ -1,0 +1,45 @@
+//! Sizes of small blocks.
+
+use super::segment::{BITS, PAGE_BYTES};
+
+/// The sizes that blocks of a superblock have, in bytes: at most an eighth more than asked
+/// for from 128 bytes on, and as many as fit a page.
+const SIZES: [u16; 24] = [
+    16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024, 1360,
+    1632, 2048, 2720, 4096,
+];
+
+/// How many sizes there are.
+pub(super) const CLASSES: usize = SIZES.len();
+
+/// Which of the sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Class(u8);
+
+impl Class {
+    /// The class by its number, if there is one.
+    pub fn new(number: u64) -> Option<Self> {
+        let number = u8::try_from(number).ok()?;
+        (usize::from(number) < CLASSES).then_some(Self(number))
+    }
+
+    /// The smallest that holds so many bytes; `None`: it takes whole pages.
+    pub fn of(bytes: u64) -> Option<Self> {
+        let number = SIZES.partition_point(|size| u64::from(*size) < bytes);
+        (number < CLASSES).then_some(Self(number as u8))
+    }
+
+    pub fn number(self) -> usize {
+        self.0.into()
+    }
+
+    /// Bytes in a block.
+    pub fn size(self) -> u64 {
+        SIZES[self.number()].into()
+    }
+
+    /// Blocks in a superblock: as many as fit, and have a bit.
+    pub fn capacity(self) -> u32 {
+        ((PAGE_BYTES / self.size()) as u32).min(BITS)
+    }
+}

@@ -1,0 +1,246 @@
+//! What is free: a volatile index, which every program rebuilds, a segment at a time.
+//!
+//! Guarantee: a block is in here at most once, and only if it is not allocated, nobody has
+//! it in hand, and no recovery could bring back a word that was written to it.
+
+use super::HeapError;
+use super::classes::{CLASSES, Class};
+use super::segment::{Bits, PAGE_BYTES, Page, Segment};
+use hashbrown::HashMap;
+use medium::Pmem;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// What an allocation gives and a free takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Block {
+    /// One of a superblock, whose page starts at `page`.
+    Small { page: u64, class: Class, block: u32 },
+    /// Pages from `start` on.
+    Extent { start: u64, pages: u64 },
+}
+
+/// Blocks of one superblock for one session, which alone hands them out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Taken {
+    pub page: u64,
+    pub descriptor: u64,
+    pub blocks: Bits,
+}
+
+#[derive(Debug)]
+struct Superblock {
+    descriptor: u64,
+    class: Class,
+    free: Bits,
+    /// A session has it.
+    is_taken: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    /// Segments that are in here, and those that are not yet.
+    known: Vec<Segment>,
+    unknown: VecDeque<Segment>,
+    /// Free pages: where a run of them starts, and how many there are.
+    runs: BTreeMap<u64, u64>,
+    /// The same, by number.
+    by_pages: BTreeSet<(u64, u64)>,
+    superblocks: HashMap<u64, Superblock>,
+    /// All superblocks that nobody has and that have free blocks, and some that are none.
+    available: [Vec<u64>; CLASSES],
+    /// Freed, each by the transaction of a stamp.
+    quarantine: VecDeque<(u64, Block)>,
+}
+
+impl Index {
+    /// Adds a segment, to be read when it is needed.
+    pub fn add(&mut self, segment: Segment) {
+        self.unknown.push_back(segment);
+    }
+
+    /// Reads the next segment. `false`: there is none.
+    pub fn read_next<P: Pmem>(&mut self, pm: &P) -> Result<bool, HeapError> {
+        let Some(segment) = self.unknown.pop_front() else {
+            return Ok(false);
+        };
+        self.read(pm, segment)?;
+        Ok(true)
+    }
+
+    /// Reads this segment, unless that is done.
+    pub fn ensure<P: Pmem>(&mut self, pm: &P, segment: Segment) -> Result<(), HeapError> {
+        if self.known.contains(&segment) {
+            return Ok(());
+        }
+        self.unknown.retain(|other| *other != segment);
+        self.read(pm, segment)
+    }
+
+    fn read<P: Pmem>(&mut self, pm: &P, segment: Segment) -> Result<(), HeapError> {
+        // First all of it: of a damaged one nothing is used.
+        let mut pages = Vec::new();
+        segment.each_page(pm, |page| pages.push(page))?;
+        for (page, descriptor, what, allocated) in pages {
+            match what {
+                Page::Free => self.put_run(page, 1),
+                Page::Extent(_) => {}
+                Page::Superblock(class) => {
+                    let free = Bits::first(class.capacity()).without(&allocated);
+                    self.put_superblock(page, descriptor, class, free);
+                }
+            }
+        }
+        self.known.push(segment);
+        Ok(())
+    }
+
+    fn put_superblock(&mut self, page: u64, descriptor: u64, class: Class, free: Bits) {
+        if free.count() == class.capacity() {
+            return self.put_run(page, 1);
+        }
+        if !free.is_empty() {
+            self.available[class.number()].push(page);
+        }
+        let superblock = Superblock {
+            descriptor,
+            class,
+            free,
+            is_taken: false,
+        };
+        self.superblocks.insert(page, superblock);
+    }
+
+    // --- pages ----------------------------------------------------------------------
+
+    fn put_run(&mut self, start: u64, pages: u64) {
+        let (mut start, mut pages) = (start, pages);
+        if let Some((&before, &count)) = self.runs.range(..start).next_back()
+            && before + count * PAGE_BYTES == start
+        {
+            self.drop_run(before, count);
+            (start, pages) = (before, pages + count);
+        }
+        let end = start + pages * PAGE_BYTES;
+        if let Some(&count) = self.runs.get(&end) {
+            self.drop_run(end, count);
+            pages += count;
+        }
+        self.runs.insert(start, pages);
+        self.by_pages.insert((pages, start));
+    }
+
+    fn drop_run(&mut self, start: u64, pages: u64) {
+        self.runs.remove(&start);
+        self.by_pages.remove(&(pages, start));
+    }
+
+    /// Takes so many pages: of the shortest run that has them, the first ones.
+    pub fn take_pages(&mut self, pages: u64) -> Option<u64> {
+        let &(count, start) = self.by_pages.range((pages, 0)..).next()?;
+        self.drop_run(start, count);
+        if count > pages {
+            self.put_run(start + pages * PAGE_BYTES, count - pages);
+        }
+        Some(start)
+    }
+
+    // --- superblocks ----------------------------------------------------------------
+
+    /// Takes a superblock of this class that has free blocks, with all of them.
+    pub fn take_superblock(&mut self, class: Class) -> Option<Taken> {
+        while let Some(page) = self.available[class.number()].pop() {
+            if let Some(superblock) = self.superblocks.get_mut(&page)
+                && superblock.class == class
+                && !superblock.is_taken
+                && !superblock.free.is_empty()
+            {
+                superblock.is_taken = true;
+                return Some(Taken {
+                    page,
+                    descriptor: superblock.descriptor,
+                    blocks: std::mem::take(&mut superblock.free),
+                });
+            }
+        }
+        None
+    }
+
+    /// Makes a superblock of a free page, and takes it.
+    pub fn make_superblock(&mut self, class: Class) -> Option<Taken> {
+        let page = self.take_pages(1)?;
+        let segment = self.known.iter().find(|segment| segment.holds(page))?;
+        let descriptor = segment.descriptor(page);
+        let superblock = Superblock {
+            descriptor,
+            class,
+            free: Bits::default(),
+            is_taken: true,
+        };
+        self.superblocks.insert(page, superblock);
+        Some(Taken {
+            page,
+            descriptor,
+            blocks: Bits::first(class.capacity()),
+        })
+    }
+
+    /// Takes back what a session took.
+    pub fn put_taken(&mut self, taken: &Taken) {
+        let Some(mut superblock) = self.superblocks.remove(&taken.page) else {
+            return;
+        };
+        for block in taken.blocks.iter() {
+            superblock.free.set(block);
+        }
+        let Superblock {
+            descriptor,
+            class,
+            free,
+            ..
+        } = superblock;
+        self.put_superblock(taken.page, descriptor, class, free);
+    }
+
+    // --- blocks ---------------------------------------------------------------------
+
+    /// Keeps blocks back that the transaction of a stamp freed.
+    pub fn put_freed(&mut self, stamp: u64, blocks: impl Iterator<Item = Block>) {
+        self.quarantine.extend(blocks.map(|block| (stamp, block)));
+    }
+
+    /// How many blocks are kept back.
+    pub fn kept_back(&self) -> usize {
+        self.quarantine.len()
+    }
+
+    /// Gives free what was freed up to the low water.
+    pub fn release(&mut self, low_water: u64) {
+        // Stamps come almost in order; one that is late only waits.
+        let is_over = |freed: &mut (u64, Block)| freed.0 <= low_water;
+        while let Some((_, block)) = self.quarantine.pop_front_if(is_over) {
+            self.put(block);
+        }
+    }
+
+    /// Gives a block free that nothing wrote to.
+    pub fn put(&mut self, block: Block) {
+        let (page, class, block) = match block {
+            Block::Extent { start, pages } => return self.put_run(start, pages),
+            Block::Small { page, class, block } => (page, class, block),
+        };
+        let Some(superblock) = self.superblocks.get_mut(&page) else {
+            return;
+        };
+        let was_empty = superblock.free.is_empty();
+        superblock.free.set(block);
+        if superblock.is_taken {
+            return;
+        }
+        if superblock.free.count() == class.capacity() {
+            self.superblocks.remove(&page);
+            self.put_run(page, 1);
+        } else if was_empty {
+            self.available[class.number()].push(page);
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! The persistent heap (sections 3.1.3 and 3.2.3).
+//!
+//! # Guarantees
+//!
+//! - **H1** An allocation and a free are part of a transaction: they are there after a crash
+//!   if the rest of it is, the pointer to the block among it. Nothing leaks but what the
+//!   program itself forgets.
+//! - **H2** A block has one owner at a time. It is handed out again only when nothing that a
+//!   recovery could replay writes to it: whoever has a fresh block may fill it by plain
+//!   stores.
+//! - **H3** A free of what is not allocated is refused, and leaves nothing.
+//! - **H4** No call takes time in proportion to the heap, but the first one that needs a
+//!   segment, which reads its descriptors (1 byte for 128).
+//!
+//! # How
+//!
+//! Blocks up to 4 KiB share superblocks of 8 KiB with others of their size, larger ones have
+//! whole pages. Which are allocated is told by bits and numbers apart from the blocks; see
+//! [`Segment`] for the bytes. They are changed by the user's transaction like any other word.
+//! Where there is room is known to a volatile index. A session takes the free blocks of a
+//! whole superblock from it, so that two threads seldom write to one descriptor.
+
+mod classes;
+mod index;
+mod segment;
+#[cfg(test)]
+mod tests;
+
+pub use segment::{PAGE_BYTES, Segment};
+
+use crate::seeded::{Bug, hit};
+use crate::tx::{Interrupted, Memory, Session, Space};
+use classes::{CLASSES, Class};
+use index::{Block, Index, Taken};
+use medium::MediumError;
+use parking_lot::{Mutex, RwLock};
+use segment::{Page, bit_of};
+use std::sync::Arc;
+
+/// What the heap refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum HeapError {
+    /// There is no room for a block of so many bytes.
+    #[error("the heap has no room for a block of {bytes} bytes")]
+    NoSpace {
+        /// What was asked for.
+        bytes: u64,
+    },
+    /// No part of the heap is there.
+    #[error("offset {off:#x} is not in the heap")]
+    Foreign {
+        /// What was to be freed.
+        off: u64,
+    },
+    /// No block that is allocated begins there.
+    #[error(
+        "no allocated block begins at offset {off:#x}: it was freed already, or never allocated"
+    )]
+    NotAllocated {
+        /// What was to be freed.
+        off: u64,
+    },
+    /// What says which blocks are allocated is damaged.
+    #[error("heap: descriptor at {descriptor:#x}: {what}")]
+    Damaged {
+        /// Where it is.
+        descriptor: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The memory cannot be read.
+    #[error(transparent)]
+    Medium(#[from] MediumError),
+}
+
+/// A heap of some segments. Cheap to clone.
+pub struct Heap<S: Space> {
+    shared: Arc<Shared<S>>,
+}
+
+struct Shared<S: Space> {
+    memory: Memory<S>,
+    segments: RwLock<Vec<Segment>>,
+    index: Mutex<Index>,
+}
+
+impl<S: Space> Clone for Heap<S> {
+    fn clone(&self) -> Self {
+        let shared = self.shared.clone();
+        Self { shared }
+    }
+}
+
+impl<S: Space> Heap<S> {
+    /// The heap that these segments are, which are read when they are needed.
+    pub fn new(memory: Memory<S>, segments: impl IntoIterator<Item = Segment>) -> Self {
+        let heap = Self {
+            shared: Arc::new(Shared {
+                memory,
+                segments: RwLock::default(),
+                index: Mutex::default(),
+            }),
+        };
+        segments.into_iter().for_each(|segment| heap.add(segment));
+        heap
+    }
+
+    /// Adds a segment.
+    pub fn add(&self, segment: Segment) {
+        self.shared.segments.write().push(segment);
+        self.shared.index.lock().add(segment);
+    }
+
+    /// What one session of transactions allocates with.
+    pub fn session(&self) -> HeapSession<S> {
+        HeapSession {
+            heap: self.clone(),
+            current: [None; CLASSES],
+            reserved: Vec::new(),
+            freed: Vec::new(),
+        }
+    }
+
+    /// The segment that holds byte `off`.
+    fn segment_of(&self, off: u64) -> Result<Segment, HeapError> {
+        let segments = self.shared.segments.read();
+        let mut holders = segments.iter().filter(|segment| segment.holds(off));
+        holders.next().copied().ok_or(HeapError::Foreign { off })
+    }
+
+    /// Takes room by `take`: out of what is free, or kept back too long, or not read yet.
+    fn find<T>(
+        &self,
+        mut take: impl FnMut(&mut Index) -> Option<T>,
+    ) -> Result<Option<T>, HeapError> {
+        let memory = &self.shared.memory;
+        let mut index = self.shared.index.lock();
+        index.release(memory.low_water());
+        loop {
+            if let Some(room) = take(&mut index) {
+                return Ok(Some(room));
+            }
+            if !index.read_next(memory.space().pmem())? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Waits until what was freed can be used again. `false`: nothing was.
+    ///
+    /// # Errors
+    /// As [`Memory::truncate`].
+    pub fn reclaim(&self) -> Result<bool, Arc<crate::log::LogError>> {
+        if self.shared.index.lock().kept_back() == 0 {
+            return Ok(false);
+        }
+        self.shared.memory.truncate()?;
+        let low_water = self.shared.memory.low_water();
+        self.shared.index.lock().release(low_water);
+        Ok(true)
+    }
+}
+
+/// The heap for one session of transactions. Each of its calls belongs to the transaction
+/// that is under way there; when that is over, [`committed`](Self::committed) or
+/// [`rolled_back`](Self::rolled_back) must say how.
+pub struct HeapSession<S: Space> {
+    heap: Heap<S>,
+    /// A superblock for each class, for which nobody else allocates.
+    current: [Option<Taken>; CLASSES],
+    /// Allocated by the transaction under way.
+    reserved: Vec<Block>,
+    /// Freed by it.
+    freed: Vec<Block>,
+}
+
+impl<S: Space> HeapSession<S> {
+    /// Allocates a block of at least `bytes`, which holds anything. Returns its offset, a
+    /// multiple of 16, and of 64 if `bytes` is a multiple of that.
+    ///
+    /// # Errors
+    /// [`HeapError::NoSpace`], and what steps of transactions give.
+    pub fn alloc(&mut self, tx: &mut Session<S>, bytes: u64) -> Result<u64, Interrupted> {
+        match Class::of(bytes) {
+            Some(class) => self.alloc_small(tx, class, bytes),
+            None => self.alloc_pages(tx, bytes),
+        }
+    }
+
+    fn alloc_small(
+        &mut self,
+        tx: &mut Session<S>,
+        class: Class,
+        bytes: u64,
+    ) -> Result<u64, Interrupted> {
+        let (taken, block) = self.take(class, bytes)?;
+        let (page, descriptor) = (taken.page, taken.descriptor);
+        self.reserved.push(Block::Small { page, class, block });
+        let what = Page::Superblock(class).encode();
+        if tx.load(descriptor)? != what {
+            tx.store(descriptor, what)?;
+        }
+        let (at, bit) = bit_of(descriptor, block);
+        let word = tx.load(at)?;
+        if word & bit != 0 {
+            let what = "a free block became allocated";
+            return Err(HeapError::Damaged { descriptor, what }.into());
+        }
+        if !hit(Bug::BlockWithoutBit) {
+            tx.store(at, word | bit)?;
+        }
+        Ok(page + u64::from(block) * class.size())
+    }
+
+    /// A block of this class that nobody else has.
+    fn take(&mut self, class: Class, bytes: u64) -> Result<(Taken, u32), HeapError> {
+        let current = &mut self.current[class.number()];
+        loop {
+            if let Some(taken) = current
+                && let Some(block) = taken.blocks.take()
+            {
+                return Ok((*taken, block));
+            }
+            let used_up = current.take();
+            let more = self.heap.find(|index| {
+                if let Some(taken) = &used_up {
+                    index.put_taken(taken);
+                }
+                let room = index.take_superblock(class);
+                room.or_else(|| index.make_superblock(class))
+            });
+            *current = more?;
+            if current.is_none() {
+                return Err(HeapError::NoSpace { bytes });
+            }
+        }
+    }
+
+    fn alloc_pages(&mut self, tx: &mut Session<S>, bytes: u64) -> Result<u64, Interrupted> {
+        let pages = bytes.div_ceil(PAGE_BYTES);
+        let room = self.heap.find(|index| index.take_pages(pages))?;
+        let start = room.ok_or(HeapError::NoSpace { bytes })?;
+        self.reserved.push(Block::Extent { start, pages });
+        let descriptor = self.heap.segment_of(start)?.descriptor(start);
+        tx.store(descriptor, Page::Extent(pages).encode())?;
+        Ok(start)
+    }
+
+    /// Frees the block at `off`.
+    ///
+    /// # Errors
+    /// [`HeapError`], and what steps of transactions give.
+    pub fn free(&mut self, tx: &mut Session<S>, off: u64) -> Result<(), Interrupted> {
+        let (block, descriptor) = self.block_at(tx, off)?;
+        match block {
+            Block::Extent { .. } => tx.store(descriptor, Page::Free.encode())?,
+            Block::Small { block, .. } => {
+                let (at, bit) = bit_of(descriptor, block);
+                let word = tx.load(at)?;
+                tx.store(at, word & !bit)?;
+            }
+        }
+        self.freed.push(block);
+        Ok(())
+    }
+
+    /// Bytes of the block at `off`: at least what was asked for.
+    ///
+    /// # Errors
+    /// As [`free`](Self::free).
+    pub fn size_of(&self, tx: &mut Session<S>, off: u64) -> Result<u64, Interrupted> {
+        Ok(match self.block_at(tx, off)?.0 {
+            Block::Small { class, .. } => class.size(),
+            Block::Extent { pages, .. } => pages * PAGE_BYTES,
+        })
+    }
+
+    /// The allocated block at `off`, and its page's descriptor.
+    fn block_at(&self, tx: &mut Session<S>, off: u64) -> Result<(Block, u64), Interrupted> {
+        let shared = &self.heap.shared;
+        let segment = self.heap.segment_of(off)?;
+        // Before anything in it is freed: the index counts what is free from then on.
+        let pm = shared.memory.space().pmem();
+        shared.index.lock().ensure(pm, segment)?;
+        let (page, descriptor) = (segment.page_start(off), segment.descriptor(off));
+        let none = Interrupted::Heap(HeapError::NotAllocated { off });
+        match Page::decode(tx.load(descriptor)?) {
+            Some(Page::Superblock(class)) => {
+                let block = ((off - page) / class.size()) as u32;
+                if !(off - page).is_multiple_of(class.size()) || block >= class.capacity() {
+                    return Err(none);
+                }
+                let (at, bit) = bit_of(descriptor, block);
+                match tx.load(at)? & bit {
+                    0 => Err(none),
+                    _ => Ok((Block::Small { page, class, block }, descriptor)),
+                }
+            }
+            Some(Page::Extent(pages)) if off == page => {
+                Ok((Block::Extent { start: page, pages }, descriptor))
+            }
+            Some(Page::Extent(_) | Page::Free) => Err(none),
+            None => {
+                let what = "a page of no known kind";
+                Err(HeapError::Damaged { descriptor, what }.into())
+            }
+        }
+    }
+
+    /// The transaction committed, at this stamp.
+    pub fn committed(&mut self, stamp: u64) {
+        self.reserved.clear();
+        if self.freed.is_empty() {
+            return;
+        }
+        let freed = self.freed.drain(..);
+        let mut index = self.heap.shared.index.lock();
+        if hit(Bug::FreshBlockInLog) {
+            freed.for_each(|block| index.put(block));
+        } else {
+            index.put_freed(stamp, freed);
+        }
+    }
+
+    /// The transaction left nothing.
+    pub fn rolled_back(&mut self) {
+        self.freed.clear();
+        for reserved in self.reserved.drain(..) {
+            if let Block::Small { page, class, block } = reserved
+                && let Some(taken) = &mut self.current[class.number()]
+                && taken.page == page
+            {
+                taken.blocks.set(block);
+            } else {
+                self.heap.shared.index.lock().put(reserved);
+            }
+        }
+    }
+}
+
+impl<S: Space> Drop for HeapSession<S> {
+    fn drop(&mut self) {
+        self.rolled_back();
+        let mut index = self.heap.shared.index.lock();
+        for taken in self.current.iter().flatten() {
+            index.put_taken(taken);
+        }
+    }
+}

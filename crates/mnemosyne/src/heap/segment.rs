@@ -1,0 +1,247 @@
+//! Where blocks are, and what says which of them are allocated.
+//!
+//! # Format
+//!
+//! A segment is a region: a line that names it, a descriptor of a line for each page, then
+//! from the next multiple of [`PAGE_BYTES`] on the pages, which hold nothing but blocks. The
+//! first line holds, as little-endian words: magic and version, the number of pages.
+//!
+//! A descriptor's first word tells what its page is: free (0), a *superblock* of small
+//! blocks (1, and from bit 8 on the class) or the first of an *extent* of whole pages, one
+//! block (2, and from bit 8 on how many pages). The other words are the bits of a
+//! superblock's blocks: 1, it is allocated. The descriptors of an extent's other pages mean
+//! nothing, but their bits are 0, and so are those of an extent and of a free page: a
+//! superblock without blocks is as good as a free page.
+
+use super::HeapError;
+use super::classes::Class;
+use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
+
+/// Bytes in a page.
+pub const PAGE_BYTES: u64 = 8192;
+/// Bits in a descriptor.
+pub(super) const BITS: u32 = (LINE_BYTES / WORD_BYTES - 1) as u32 * 64;
+/// "SELVHEAP" without a vowel, and the version.
+const MAGIC: u64 = u64::from_le_bytes(*b"SELVHEP\x01");
+
+const AT_MAGIC: u64 = 0;
+const AT_PAGES: u64 = 8;
+
+const FREE: u64 = 0;
+const SMALL: u64 = 1;
+const LARGE: u64 = 2;
+const KIND_BITS: u32 = 8;
+
+/// What a page is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Page {
+    Free,
+    /// Small blocks.
+    Superblock(Class),
+    /// The first page of a block of so many pages.
+    Extent(u64),
+}
+
+impl Page {
+    pub fn encode(self) -> u64 {
+        match self {
+            Self::Free => FREE,
+            Self::Superblock(class) => SMALL | (class.number() as u64) << KIND_BITS,
+            Self::Extent(pages) => LARGE | pages << KIND_BITS,
+        }
+    }
+
+    /// `None`: it is nothing that this version writes.
+    pub fn decode(word: u64) -> Option<Self> {
+        let what = word >> KIND_BITS;
+        match word & ((1 << KIND_BITS) - 1) {
+            FREE if what == 0 => Some(Self::Free),
+            SMALL => Class::new(what).map(Self::Superblock),
+            LARGE if what > 0 => Some(Self::Extent(what)),
+            _ => None,
+        }
+    }
+}
+
+/// A part of the heap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Its first line, in bytes.
+    pub start: u64,
+    /// How many pages it has.
+    pub pages: u64,
+}
+
+/// Bytes from the start of a segment to its first page.
+fn head_bytes(pages: u64) -> u64 {
+    ((pages + 1) * LINE_BYTES).next_multiple_of(PAGE_BYTES)
+}
+
+impl Segment {
+    /// The one in a region of `len` bytes.
+    fn within(start: u64, len: u64) -> Self {
+        let mut pages = len / (PAGE_BYTES + LINE_BYTES);
+        while pages > 0 && head_bytes(pages) + pages * PAGE_BYTES > len {
+            pages -= 1;
+        }
+        Self { start, pages }
+    }
+
+    /// Bytes of a segment that can hold a block of `bytes`.
+    pub fn bytes_for(bytes: u64) -> Option<u64> {
+        let pages = bytes.div_ceil(PAGE_BYTES).max(1);
+        pages
+            .checked_mul(PAGE_BYTES)?
+            .checked_add(head_bytes(pages))
+    }
+
+    /// Makes an empty one of `len` bytes at byte `start`, a multiple of [`PAGE_BYTES`], where
+    /// there are zeros. Durable when it returns.
+    ///
+    /// # Errors
+    /// What the memory says.
+    pub fn format<P: Pmem>(pm: &P, start: u64, len: u64) -> Result<Self, MediumError> {
+        let made = Self::within(start, len);
+        pm.store_word(start + AT_PAGES, made.pages);
+        pm.store_word(start + AT_MAGIC, MAGIC);
+        pm.flush(start, LINE_BYTES);
+        pm.fence()?;
+        Ok(made)
+    }
+
+    /// The one in the region of `len` bytes at byte `start`; `None`: there is none.
+    ///
+    /// # Errors
+    /// What the memory says.
+    pub fn open<P: Pmem>(pm: &P, start: u64, len: u64) -> Result<Option<Self>, MediumError> {
+        let whole = Self::within(start, len);
+        let is_one = pm.load(start + AT_MAGIC)? == MAGIC;
+        let pages = pm.load(start + AT_PAGES)?;
+        let fits = (1..=whole.pages).contains(&pages);
+        Ok((is_one && fits).then_some(Self { start, pages }))
+    }
+
+    /// Where the first page is.
+    pub fn data(&self) -> u64 {
+        self.start + head_bytes(self.pages)
+    }
+
+    /// Where the last page ends.
+    pub fn end(&self) -> u64 {
+        self.data() + self.pages * PAGE_BYTES
+    }
+
+    /// Whether byte `off` lies in one of its pages.
+    pub fn holds(&self, off: u64) -> bool {
+        (self.data()..self.end()).contains(&off)
+    }
+
+    /// Calls `each` with every page but those inside extents: its start, its descriptor, what
+    /// it is and which blocks of a superblock are allocated.
+    pub(super) fn each_page<P: Pmem>(
+        &self,
+        pm: &P,
+        mut each: impl FnMut((u64, u64, Page, Bits)),
+    ) -> Result<(), HeapError> {
+        let mut page = self.data();
+        while page < self.end() {
+            let descriptor = self.descriptor(page);
+            let damaged = |what| HeapError::Damaged { descriptor, what };
+            let what = Page::decode(pm.load(descriptor)?);
+            let what = what.ok_or_else(|| damaged("a page of no known kind"))?;
+            let (mut pages, mut allocated) = (1, Bits::default());
+            match what {
+                Page::Free => {}
+                Page::Extent(count) => pages = count,
+                Page::Superblock(class) => {
+                    allocated = bits(pm, descriptor)?;
+                    if !allocated.without(&Bits::first(class.capacity())).is_empty() {
+                        return Err(damaged("a superblock has more blocks than fit"));
+                    }
+                }
+            }
+            if pages > (self.end() - page) / PAGE_BYTES {
+                return Err(damaged("an extent leaves its segment"));
+            }
+            each((page, descriptor, what, allocated));
+            page += pages * PAGE_BYTES;
+        }
+        Ok(())
+    }
+
+    /// Where the descriptor of the page is that holds byte `off`, which lies in one.
+    pub(super) fn descriptor(&self, off: u64) -> u64 {
+        self.start + LINE_BYTES * (1 + (off - self.data()) / PAGE_BYTES)
+    }
+
+    /// The start of the page that holds byte `off`, which lies in one.
+    pub(super) fn page_start(&self, off: u64) -> u64 {
+        off - (off - self.data()) % PAGE_BYTES
+    }
+}
+
+/// The word of a descriptor that holds a block's bit, and the bit.
+pub(super) fn bit_of(descriptor: u64, block: u32) -> (u64, u64) {
+    let word = u64::from(block / 64 + 1);
+    (descriptor + word * WORD_BYTES, 1 << (block % 64))
+}
+
+/// Reads the bits of a superblock.
+fn bits<P: Pmem>(pm: &P, descriptor: u64) -> Result<Bits, MediumError> {
+    let mut bits = Bits::default();
+    for (n, word) in bits.0.iter_mut().enumerate() {
+        *word = pm.load(descriptor + (n as u64 + 1) * WORD_BYTES)?;
+    }
+    Ok(bits)
+}
+
+/// A bit for each block of a superblock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Bits([u64; BITS as usize / 64]);
+
+impl Bits {
+    /// The first `count`.
+    pub fn first(count: u32) -> Self {
+        let mut bits = Self::default();
+        (0..count).for_each(|n| bits.set(n));
+        bits
+    }
+
+    pub fn set(&mut self, n: u32) {
+        self.0[n as usize / 64] |= 1 << (n % 64);
+    }
+
+    /// Takes out the first.
+    pub fn take(&mut self) -> Option<u32> {
+        let n = self.0.iter().position(|word| *word != 0)?;
+        let bit = self.0[n].trailing_zeros();
+        self.0[n] &= self.0[n] - 1;
+        Some(n as u32 * 64 + bit)
+    }
+
+    pub fn has(&self, n: u32) -> bool {
+        self.0[n as usize / 64] & 1 << (n % 64) != 0
+    }
+
+    pub fn count(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Those of these that are not of the others.
+    pub fn without(&self, others: &Self) -> Self {
+        let mut left = *self;
+        for (word, other) in left.0.iter_mut().zip(others.0) {
+            *word &= !other;
+        }
+        left
+    }
+
+    /// The positions of the ones, ascending.
+    pub fn iter(self) -> impl Iterator<Item = u32> {
+        (0..BITS).filter(move |n| self.has(*n))
+    }
+}
