@@ -23,4 +23,6 @@ medium::seeded_bugs! {
     BlockWithoutBit,
     /// A freed block is handed out while a recovery could bring back what was in it.
     FreshBlockInLog,
+    /// A region's bytes go while a recovery could bring back what was in them.
+    RegionInLog,
 }

@@ -121,6 +121,11 @@ impl<S: Space> Heap<S> {
         }
     }
 
+    /// Its parts.
+    pub fn segments(&self) -> Vec<Segment> {
+        self.shared.segments.read().clone()
+    }
+
     /// The segment that holds byte `off`.
     fn segment_of(&self, off: u64) -> Result<Segment, HeapError> {
         let segments = self.shared.segments.read();
@@ -144,6 +149,13 @@ impl<S: Space> Heap<S> {
                 return Ok(None);
             }
         }
+    }
+
+    /// Whether there may be room for a block of so many bytes.
+    pub fn may_hold(&self, bytes: u64) -> bool {
+        let mut index = self.shared.index.lock();
+        index.release(self.shared.memory.low_water());
+        index.may_hold(bytes)
     }
 
     /// Waits until what was freed can be used again. `false`: nothing was.
@@ -196,11 +208,11 @@ impl<S: Space> HeapSession<S> {
         let (taken, block) = self.take(class, bytes)?;
         let (page, descriptor) = (taken.page, taken.descriptor);
         self.reserved.push(Block::Small { page, class, block });
-        let what = Page::Superblock(class).encode();
-        if tx.load(descriptor)? != what {
-            tx.store(descriptor, what)?;
+        let (first, what) = (tx.address(descriptor), Page::Superblock(class).encode());
+        if tx.load(first)? != what {
+            tx.store(first, what)?;
         }
-        let (at, bit) = bit_of(descriptor, block);
+        let (at, bit) = bit_of(first, block);
         let word = tx.load(at)?;
         if word & bit != 0 {
             let what = "a free block became allocated";
@@ -242,7 +254,7 @@ impl<S: Space> HeapSession<S> {
         let start = room.ok_or(HeapError::NoSpace { bytes })?;
         self.reserved.push(Block::Extent { start, pages });
         let descriptor = self.heap.segment_of(start)?.descriptor(start);
-        tx.store(descriptor, Page::Extent(pages).encode())?;
+        tx.store(tx.address(descriptor), Page::Extent(pages).encode())?;
         Ok(start)
     }
 
@@ -253,9 +265,9 @@ impl<S: Space> HeapSession<S> {
     pub fn free(&mut self, tx: &mut Session<S>, off: u64) -> Result<(), Interrupted> {
         let (block, descriptor) = self.block_at(tx, off)?;
         match block {
-            Block::Extent { .. } => tx.store(descriptor, Page::Free.encode())?,
+            Block::Extent { .. } => tx.store(tx.address(descriptor), Page::Free.encode())?,
             Block::Small { block, .. } => {
-                let (at, bit) = bit_of(descriptor, block);
+                let (at, bit) = bit_of(tx.address(descriptor), block);
                 let word = tx.load(at)?;
                 tx.store(at, word & !bit)?;
             }
@@ -284,13 +296,14 @@ impl<S: Space> HeapSession<S> {
         shared.index.lock().ensure(pm, segment)?;
         let (page, descriptor) = (segment.page_start(off), segment.descriptor(off));
         let none = Interrupted::Heap(HeapError::NotAllocated { off });
-        match Page::decode(tx.load(descriptor)?) {
+        let first = tx.address(descriptor);
+        match Page::decode(tx.load(first)?) {
             Some(Page::Superblock(class)) => {
                 let block = ((off - page) / class.size()) as u32;
                 if !(off - page).is_multiple_of(class.size()) || block >= class.capacity() {
                     return Err(none);
                 }
-                let (at, bit) = bit_of(descriptor, block);
+                let (at, bit) = bit_of(first, block);
                 match tx.load(at)? & bit {
                     0 => Err(none),
                     _ => Ok((Block::Small { page, class, block }, descriptor)),

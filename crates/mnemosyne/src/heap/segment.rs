@@ -169,6 +169,24 @@ impl Segment {
         Ok(())
     }
 
+    /// All allocated blocks, by offset: where each is and how long.
+    ///
+    /// # Errors
+    /// [`HeapError::Damaged`], and what the memory says.
+    pub fn blocks<P: Pmem>(&self, pm: &P) -> Result<Vec<(u64, u64)>, HeapError> {
+        let mut blocks = Vec::new();
+        self.each_page(pm, |(page, _, what, allocated)| match what {
+            Page::Free => {}
+            Page::Extent(pages) => blocks.push((page, pages * PAGE_BYTES)),
+            Page::Superblock(class) => {
+                let size = class.size();
+                let small = allocated.iter();
+                blocks.extend(small.map(|block| (page + u64::from(block) * size, size)));
+            }
+        })?;
+        Ok(blocks)
+    }
+
     /// Where the descriptor of the page is that holds byte `off`, which lies in one.
     pub(super) fn descriptor(&self, off: u64) -> u64 {
         self.start + LINE_BYTES * (1 + (off - self.data()) / PAGE_BYTES)

@@ -161,6 +161,18 @@ impl<S: Space> Session<S> {
         Ok(())
     }
 
+    /// [`Space::offset`].
+    #[inline]
+    pub fn offset(&self, at: u64) -> Option<u64> {
+        self.core.space.offset(at)
+    }
+
+    /// [`Space::address`].
+    #[inline]
+    pub fn address(&self, off: u64) -> u64 {
+        self.core.space.address(off)
+    }
+
     // --- reading --------------------------------------------------------------------
 
     /// [`Transaction::load`].

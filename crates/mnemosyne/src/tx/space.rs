@@ -33,6 +33,9 @@ pub trait Space: Send + Sync {
 
     /// The offset of a word in persistent memory; `None`: it is volatile.
     fn offset(&self, at: u64) -> Option<u64>;
+
+    /// The address of an offset: [`offset`](Self::offset) the other way round.
+    fn address(&self, off: u64) -> u64;
 }
 
 impl<P: Pmem + Clone> Space for P {
@@ -67,5 +70,10 @@ impl<P: Pmem + Clone> Space for P {
     #[inline]
     fn offset(&self, at: u64) -> Option<u64> {
         Some(at)
+    }
+
+    #[inline]
+    fn address(&self, off: u64) -> u64 {
+        off
     }
 }

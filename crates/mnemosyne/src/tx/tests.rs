@@ -344,6 +344,10 @@ impl<'a> Space for Mixed<'a> {
     fn offset(&self, at: u64) -> Option<u64> {
         (at < VOLATILE).then_some(at)
     }
+
+    fn address(&self, off: u64) -> u64 {
+        off
+    }
 }
 
 #[test]

@@ -1,0 +1,369 @@
+//! Everything durable that a program has: regions, a heap, transactions and named roots.
+//!
+//! # Guarantees
+//!
+//! - **S1** Recovery is over before a program sees its data.
+//! - **S2** A region, or its end, is recorded together with the program's pointer to it: no
+//!   crash leaks one, and none leaves a pointer to one that is gone.
+//! - **S3** A region stays where it is: pointers into it mean the same in every run.
+//!
+//! # How
+//!
+//! The region table is changed by transactions. To make a region: a slot says that it is
+//! being made; its bytes are made; the slot says that it is there, in the same transaction
+//! that stores the program's pointer. To remove one: the slot says that it is being removed,
+//! in the same transaction that clears the pointer; the logs are truncated, so that no
+//! recovery brings words back to where another region may be by then; the bytes go; the slot
+//! is free. What a crash finds on the way is removed.
+
+mod backing;
+mod session;
+mod system;
+#[cfg(test)]
+mod tests;
+
+pub use backing::{Backing, BackingError, Flat};
+pub use session::{Session, Tx};
+pub use system::{Layout, ROOT_NAME_MAX, Region, RegionKind};
+
+use crate::heap::{Heap, HeapError, Segment};
+use crate::log::LogError;
+use crate::seeded::{Bug, hit};
+use crate::tx::{self, AreaError, Interrupted, Memory, Space, Stop, Transaction, TxError};
+use medium::{MediumError, Pmem, WORD_BYTES};
+use parking_lot::Mutex;
+use std::convert::Infallible;
+use std::sync::Arc;
+use system::{State, System, encode};
+
+/// What is wrong with durable memory as a whole.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// There is none.
+    #[error("this is no durable memory: {what}")]
+    NotAStore {
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// It was to be made in a way that it cannot be.
+    #[error("durable memory cannot have this layout")]
+    Layout,
+    /// A slot of the region table is damaged.
+    #[error("slot {slot} of the region table is damaged")]
+    Slot {
+        /// Which one.
+        slot: u64,
+    },
+    /// A region's bytes are gone.
+    #[error("the {len} bytes of region {slot} are missing or too few")]
+    Lost {
+        /// Its slot.
+        slot: u64,
+        /// What it should have.
+        len: u64,
+    },
+    /// There is no room for a region.
+    #[error("there is no room for a region of {len} bytes")]
+    NoRoom {
+        /// What was asked for.
+        len: u64,
+    },
+    /// No region begins there.
+    #[error("no region of a program begins at {start:#x}")]
+    NoRegion {
+        /// Where one was to be removed.
+        start: u64,
+    },
+    /// A region that should hold a part of the heap does not.
+    #[error("region {slot} should be a part of the heap, and is none")]
+    NotASegment {
+        /// Its slot.
+        slot: u64,
+    },
+    /// The logs are damaged.
+    #[error(transparent)]
+    Area(#[from] AreaError),
+    /// A region's bytes cannot be had.
+    #[error(transparent)]
+    Backing(#[from] BackingError),
+    /// The memory failed.
+    #[error(transparent)]
+    Medium(#[from] MediumError),
+    /// Nothing can be committed any more.
+    #[error("no more transactions: {0}")]
+    Failed(Arc<LogError>),
+    /// A transaction of the region table was refused.
+    #[error("the region table cannot be changed: {0}")]
+    Refused(#[from] TxError<Infallible>),
+}
+
+impl From<Arc<LogError>> for StoreError {
+    fn from(why: Arc<LogError>) -> Self {
+        Self::Failed(why)
+    }
+}
+
+/// What is not a matter of the format.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Of transactions.
+    pub tx: tx::Options,
+    /// Bytes by which the heap grows, if a block does not need more.
+    pub heap_growth: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            tx: tx::Options::default(),
+            heap_growth: 64 << 20,
+        }
+    }
+}
+
+/// A program's durable memory. Cheap to clone.
+pub struct Store<B: Backing, S: Space<Pmem = B::Pmem> = <B as Backing>::Pmem> {
+    shared: Arc<Shared<B, S>>,
+}
+
+struct Shared<B, S: Space> {
+    backing: B,
+    system: System,
+    memory: Memory<S>,
+    heap: Heap<S>,
+    options: Options,
+    /// Whose turn it is to change the region table.
+    changing: Mutex<()>,
+    /// Whose turn it is to find room for the heap.
+    growing: Mutex<()>,
+}
+
+impl<B: Backing, S: Space<Pmem = B::Pmem>> Clone for Store<B, S> {
+    fn clone(&self) -> Self {
+        let shared = self.shared.clone();
+        Self { shared }
+    }
+}
+
+impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
+    /// Recovers the memory whose system region is in place, and uses it. `space` is that
+    /// memory as transactions are to see it.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn open(backing: B, space: S, options: Options) -> Result<Self, StoreError> {
+        let pm = backing.pmem();
+        let system = System::open(pm)?;
+        let unrecovered = tx::Unrecovered::open(space, system.area())?;
+        // What the logs say of regions, so that what they say of words in them has a place.
+        unrecovered.preview(0..system.bytes);
+        let regions = system.regions(pm)?;
+        for (state, region) in &regions {
+            let Region {
+                slot, start, len, ..
+            } = *region;
+            if *state == State::There && !backing.open(slot, start, len)? {
+                return Err(StoreError::Lost { slot, len });
+            }
+        }
+        let memory = unrecovered.recover(options.tx.clone())?;
+        let mut segments = Vec::new();
+        for (state, region) in &regions {
+            if *state == State::There && region.kind == RegionKind::Heap {
+                let slot = region.slot;
+                let segment = Segment::open(pm, region.start, region.len)?;
+                segments.push(segment.ok_or(StoreError::NotASegment { slot })?);
+            }
+        }
+        let store = Self {
+            shared: Arc::new(Shared {
+                heap: Heap::new(memory.clone(), segments),
+                backing,
+                system,
+                memory,
+                options,
+                changing: Mutex::new(()),
+                growing: Mutex::new(()),
+            }),
+        };
+        for (_, region) in regions.iter().filter(|(state, _)| *state != State::There) {
+            store.finish_removal(region)?;
+        }
+        Ok(store)
+    }
+
+    /// One thread's way to use it. There may be any number of them.
+    pub fn session(&self) -> Session<B, S> {
+        Session::new(self)
+    }
+
+    /// The memory that its transactions change.
+    pub fn memory(&self) -> &Memory<S> {
+        &self.shared.memory
+    }
+
+    /// Its heap.
+    pub fn heap(&self) -> &Heap<S> {
+        &self.shared.heap
+    }
+
+    /// All regions but the system region, by slot.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn regions(&self) -> Result<Vec<Region>, StoreError> {
+        let _turn = self.shared.changing.lock();
+        let pm = self.shared.backing.pmem();
+        let regions = self.shared.system.regions(pm)?.into_iter();
+        let there = regions.filter(|(state, _)| *state == State::There);
+        Ok(there.map(|(_, region)| region).collect())
+    }
+
+    /// Makes a region of `len` bytes, rounded up to a multiple of 4,096, all zeros. `link`
+    /// stores what the program knows it by, given where it starts; it is part of the
+    /// transaction that makes the region be there. Not to be called inside a transaction.
+    ///
+    /// # Errors
+    /// [`StoreError`]; there is no region then.
+    pub fn map(
+        &self,
+        kind: RegionKind,
+        len: u64,
+        tag: u64,
+        mut link: impl FnMut(&mut Transaction<'_, S>, u64) -> Result<(), Interrupted>,
+    ) -> Result<Region, StoreError> {
+        let shared = &*self.shared;
+        let _turn = shared.changing.lock();
+        let region = self.place(kind, len, tag)?;
+        self.set(&region, Some(State::Creating), |_| Ok(()))?;
+        if let Err(error) = self.make(&region) {
+            self.finish_removal(&region)?;
+            return Err(error);
+        }
+        self.set(&region, Some(State::There), |tx| link(tx, region.start))?;
+        Ok(region)
+    }
+
+    /// The bytes of a region that is being made.
+    fn make(&self, region: &Region) -> Result<(), StoreError> {
+        let backing = &self.shared.backing;
+        backing.create(region.slot, region.start, region.len)?;
+        if region.kind == RegionKind::Heap {
+            Segment::format(backing.pmem(), region.start, region.len)?;
+        }
+        Ok(())
+    }
+
+    /// A free slot, and a place: the first that is large enough.
+    fn place(&self, kind: RegionKind, len: u64, tag: u64) -> Result<Region, StoreError> {
+        let Shared {
+            backing, system, ..
+        } = &*self.shared;
+        let none = StoreError::NoRoom { len };
+        let len = len.max(1).checked_next_multiple_of(4096).ok_or(none)?;
+        let none = || StoreError::NoRoom { len };
+        let regions = system.regions(backing.pmem())?;
+        let mut used: Vec<_> = regions.iter().map(|(_, region)| region).collect();
+        let slot = (0..system.slots).find(|slot| used.iter().all(|region| region.slot != *slot));
+        used.sort_by_key(|region| region.start);
+        let mut start = system.bytes.next_multiple_of(system.granule);
+        for region in used {
+            if region
+                .start
+                .checked_sub(start)
+                .is_some_and(|gap| gap >= len)
+            {
+                break;
+            }
+            start = (region.start + region.len).next_multiple_of(system.granule);
+        }
+        let end = start.checked_add(len).ok_or_else(none)?;
+        if end > backing.pmem().len() {
+            return Err(none());
+        }
+        Ok(Region {
+            slot: slot.ok_or_else(none)?,
+            kind,
+            start,
+            len,
+            tag,
+        })
+    }
+
+    /// Says in the table what is becoming of a region, with what else belongs to it.
+    fn set(
+        &self,
+        region: &Region,
+        state: Option<State>,
+        mut also: impl FnMut(&mut Transaction<'_, S>) -> Result<(), Interrupted>,
+    ) -> Result<(), StoreError> {
+        let at = self.shared.system.slot(region.slot);
+        let first = state.map_or(0, |state| encode(state, region.kind));
+        let words = [first, region.start, region.len, region.tag];
+        let at = self.shared.memory.space().address(at);
+        self.shared.memory.session().run(|tx| {
+            for (n, word) in words.iter().enumerate() {
+                tx.store(at + n as u64 * WORD_BYTES, *word)?;
+            }
+            Ok::<_, Stop<Infallible>>(also(tx)?)
+        })?;
+        Ok(())
+    }
+
+    /// Removes the region of a program that starts at `start`. `unlink` takes away what the
+    /// program knows it by. Nobody may use the region any more. Not to be called inside a
+    /// transaction.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn unmap(
+        &self,
+        start: u64,
+        unlink: impl FnMut(&mut Transaction<'_, S>) -> Result<(), Interrupted>,
+    ) -> Result<(), StoreError> {
+        let shared = &*self.shared;
+        let _turn = shared.changing.lock();
+        let regions = shared.system.regions(shared.backing.pmem())?;
+        let is_it = |(state, region): &&(State, Region)| {
+            region.start == start && *state == State::There && region.kind == RegionKind::Program
+        };
+        let (_, region) = regions
+            .iter()
+            .find(is_it)
+            .ok_or(StoreError::NoRegion { start })?;
+        self.set(region, Some(State::Removing), unlink)?;
+        if !hit(Bug::RegionInLog) {
+            shared.memory.truncate()?;
+        }
+        self.finish_removal(region)
+    }
+
+    /// The second half of removing a region, and the end of one that was never there.
+    fn finish_removal(&self, region: &Region) -> Result<(), StoreError> {
+        self.shared.backing.remove(region.slot, region.start)?;
+        self.set(region, None, |_| Ok(()))
+    }
+
+    /// Finds room for a block of so many bytes, after the heap had none.
+    fn make_room(&self, bytes: u64) -> Result<(), StoreError> {
+        let _turn = self.shared.growing.lock();
+        // Somebody else may have been here meanwhile.
+        if self.shared.heap.may_hold(bytes) || self.shared.heap.reclaim()? {
+            return Ok(());
+        }
+        let needed = Segment::bytes_for(bytes).ok_or(StoreError::NoRoom { len: bytes })?;
+        let len = needed.max(self.shared.options.heap_growth);
+        let region = match self.map(RegionKind::Heap, len, 0, |_, _| Ok(())) {
+            Err(StoreError::NoRoom { .. } | StoreError::Backing(_)) if len > needed => {
+                self.map(RegionKind::Heap, needed, 0, |_, _| Ok(()))?
+            }
+            other => other?,
+        };
+        let pm = self.shared.backing.pmem();
+        let segment = Segment::open(pm, region.start, region.len)?;
+        let slot = region.slot;
+        let segment = segment.ok_or(StoreError::NotASegment { slot })?;
+        self.shared.heap.add(segment);
+        Ok(())
+    }
+}

@@ -1,0 +1,272 @@
+//! Transactions with the heap and the roots.
+
+use super::system::{ROOT_BYTES, ROOT_HEAD, ROOT_NAME_MAX, System};
+use super::{Backing, HeapError, Store, StoreError};
+use crate::heap::HeapSession;
+use crate::log::LogError;
+use crate::tx::{self, Interrupted, Space, Stop, TxError, Uncommitted};
+use medium::{MediumError, WORD_BYTES};
+use std::sync::Arc;
+
+/// One thread's way to run transactions, one at a time.
+pub struct Session<B: Backing, S: Space<Pmem = B::Pmem> = <B as Backing>::Pmem> {
+    store: Store<B, S>,
+    tx: tx::Session<S>,
+    heap: HeapSession<S>,
+}
+
+/// A transaction under way.
+pub struct Tx<'a, S: Space> {
+    tx: &'a mut tx::Session<S>,
+    heap: &'a mut HeapSession<S>,
+    system: System,
+}
+
+/// Rolls back what ends without a commit, even by a panic.
+struct Attempt<'a, B: Backing, S: Space<Pmem = B::Pmem>>(&'a mut Session<B, S>);
+
+impl<B: Backing, S: Space<Pmem = B::Pmem>> Drop for Attempt<'_, B, S> {
+    fn drop(&mut self) {
+        self.0.roll_back();
+    }
+}
+
+impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
+    pub(super) fn new(store: &Store<B, S>) -> Self {
+        Self {
+            store: store.clone(),
+            tx: store.memory().session(),
+            heap: store.heap().session(),
+        }
+    }
+
+    /// Where it belongs.
+    pub fn store(&self) -> &Store<B, S> {
+        &self.store
+    }
+
+    /// Runs a transaction: `body`, again as long as others get in its way, and durably once
+    /// it returns `Ok`. `body` must not do what cannot be done again.
+    ///
+    /// # Errors
+    /// [`TxError`]; then nothing of it happened, unless the memory failed in the commit.
+    pub fn run<T, E>(
+        &mut self,
+        mut body: impl FnMut(&mut Tx<'_, S>) -> Result<T, Stop<E>>,
+    ) -> Result<T, TxError<E>> {
+        let mut attempts = 0;
+        loop {
+            self.begin().map_err(TxError::Failed)?;
+            let attempt = Attempt(self);
+            let why = match body(&mut attempt.0.tx()) {
+                Ok(value) => match attempt.0.commit() {
+                    Ok(()) => return Ok(value),
+                    Err(Uncommitted::Conflict) => Interrupted::Conflict,
+                    Err(Uncommitted::TooLong { words, most }) => {
+                        return Err(TxError::TooLong { words, most });
+                    }
+                    Err(Uncommitted::Failed(why)) => return Err(TxError::Failed(why)),
+                },
+                Err(Stop::Interrupted(why)) => why,
+                Err(Stop::Cancel(why)) => return Err(TxError::Cancelled(why)),
+            };
+            drop(attempt);
+            self.overcome(why, attempts)?;
+            attempts += 1;
+        }
+    }
+
+    /// Waits until what stopped an attempt, the `attempts`-th, may be over.
+    ///
+    /// # Errors
+    /// It will not be: what to tell the caller.
+    pub fn overcome<E>(&mut self, why: Interrupted, attempts: u32) -> Result<(), TxError<E>> {
+        match why {
+            Interrupted::Conflict => self.tx.pause(attempts),
+            Interrupted::Medium(error) => return Err(error.into()),
+            Interrupted::Heap(HeapError::NoSpace { bytes }) => match self.store.make_room(bytes) {
+                Ok(()) => {}
+                Err(StoreError::Failed(why)) => return Err(TxError::Failed(why)),
+                Err(_) => return Err(HeapError::NoSpace { bytes }.into()),
+            },
+            Interrupted::Heap(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Begins a transaction; [`run`](Self::run) does it, and all that follows.
+    ///
+    /// # Errors
+    /// If nothing can be committed any more.
+    pub fn begin(&mut self) -> Result<(), Arc<LogError>> {
+        self.tx.begin()
+    }
+
+    /// The transaction that is under way.
+    pub fn tx(&mut self) -> Tx<'_, S> {
+        Tx {
+            tx: &mut self.tx,
+            heap: &mut self.heap,
+            system: self.store.shared.system,
+        }
+    }
+
+    /// Commits it. If it cannot, [`roll_back`](Self::roll_back) is to follow.
+    ///
+    /// # Errors
+    /// [`Uncommitted`].
+    pub fn commit(&mut self) -> Result<(), Uncommitted> {
+        let stamp = self.tx.commit()?;
+        self.heap.committed(stamp);
+        Ok(())
+    }
+
+    /// Ends it and leaves nothing of it.
+    pub fn roll_back(&mut self) {
+        self.tx.roll_back();
+        self.heap.rolled_back();
+    }
+}
+
+impl<S: Space> Tx<'_, S> {
+    /// Loads the aligned word at `at`.
+    ///
+    /// # Errors
+    /// [`Interrupted`]; the body is to pass it on. So with all that follow.
+    #[inline]
+    pub fn load(&mut self, at: u64) -> Result<u64, Interrupted> {
+        self.tx.load(at)
+    }
+
+    /// Copies `buf.len()` bytes from `at` on.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn read(&mut self, at: u64, buf: &mut [u8]) -> Result<(), Interrupted> {
+        self.tx.read(at, buf)
+    }
+
+    /// Stores the aligned word at `at`.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    #[inline]
+    pub fn store(&mut self, at: u64, word: u64) -> Result<(), Interrupted> {
+        self.check_place(at)?;
+        self.tx.store(at, word)
+    }
+
+    /// Copies `bytes` to `at`.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
+        self.check_place(at)?;
+        self.tx.write(at, bytes)
+    }
+
+    /// The system region is nobody's to write to.
+    #[inline]
+    fn check_place(&self, at: u64) -> Result<(), Interrupted> {
+        match self.tx.offset(at) {
+            Some(off) if off < self.system.bytes => {
+                let len = WORD_BYTES;
+                Err(MediumError::OutOfRange { off, len }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Allocates a block of at least `bytes`, which holds anything. Returns its offset, a
+    /// multiple of 16, and of 64 if `bytes` is a multiple of that.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn alloc(&mut self, bytes: u64) -> Result<u64, Interrupted> {
+        self.heap.alloc(self.tx, bytes)
+    }
+
+    /// Frees the block at offset `off`.
+    ///
+    /// # Errors
+    /// [`Interrupted`]; that there is none is [`HeapError::NotAllocated`] or
+    /// [`HeapError::Foreign`].
+    pub fn free(&mut self, off: u64) -> Result<(), Interrupted> {
+        self.heap.free(self.tx, off)
+    }
+
+    /// Bytes of the block at offset `off`: at least what was asked for.
+    ///
+    /// # Errors
+    /// As [`free`](Self::free).
+    pub fn size_of(&mut self, off: u64) -> Result<u64, Interrupted> {
+        self.heap.size_of(self.tx, off)
+    }
+
+    /// The root of a name: the layout of what it is, and its offset.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn root(&mut self, name: &str) -> Result<Option<(u64, u64)>, Interrupted> {
+        let Some(at) = self.find_root(name)? else {
+            return Ok(None);
+        };
+        Ok(Some((self.tx.load(at)?, self.tx.load(at + WORD_BYTES)?)))
+    }
+
+    /// Names a root, anew or again. `false`: the name is empty or longer than
+    /// [`ROOT_NAME_MAX`], or there are too many roots.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn set_root(&mut self, name: &str, layout: u64, off: u64) -> Result<bool, Interrupted> {
+        let at = match self.find_root(name)? {
+            Some(at) => at,
+            None => match self.find_root("")? {
+                Some(at) if (1..=ROOT_NAME_MAX).contains(&name.len()) => {
+                    self.tx.store(at + 2 * WORD_BYTES, name.len() as u64)?;
+                    self.tx.write(at + ROOT_HEAD, name.as_bytes())?;
+                    at
+                }
+                _ => return Ok(false),
+            },
+        };
+        self.tx.store(at, layout)?;
+        self.tx.store(at + WORD_BYTES, off)?;
+        Ok(true)
+    }
+
+    /// Takes the name from a root. What it was stays.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn remove_root(&mut self, name: &str) -> Result<bool, Interrupted> {
+        match self.find_root(name)? {
+            Some(at) if !name.is_empty() => {
+                self.tx.store(at + 2 * WORD_BYTES, 0)?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Where a root of this name is; of none, where one could be.
+    fn find_root(&mut self, name: &str) -> Result<Option<u64>, Interrupted> {
+        if name.len() > ROOT_NAME_MAX {
+            return Ok(None);
+        }
+        for root in 0..self.system.roots {
+            let at = self.tx.address(self.system.root(root));
+            if self.tx.load(at + 2 * WORD_BYTES)? != name.len() as u64 {
+                continue;
+            }
+            let mut there = [0; ROOT_BYTES as usize];
+            let there = &mut there[..name.len()];
+            self.tx.read(at + ROOT_HEAD, there)?;
+            if there == name.as_bytes() {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    }
+}

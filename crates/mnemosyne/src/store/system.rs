@@ -1,0 +1,256 @@
+//! The system region: the first one, which says what the others are.
+//!
+//! # Format
+//!
+//! Little-endian words. The first line: magic and version; bytes of the system region; the
+//! granule, of which every region's start is a multiple; slots of the region table; roots;
+//! and a CRC32C of these words. From byte 4,096 on the *region table*, a line for each slot:
+//! state (0 free, 1 being made, 2 there, 3 being removed) and from bit 8 on the kind (1 heap,
+//! 2 a program's, 3 static variables), start and length in bytes, and a tag. Then the *roots*,
+//! two lines each: the layout of what it is, its offset, bytes in its name, and the name; one
+//! without a name is free. Then the logs of transactions, from a multiple of 4,096 on.
+
+use super::StoreError;
+use crate::log::Kind;
+use crate::tx::Area;
+use medium::{LINE_BYTES, Pmem, WORD_BYTES};
+
+/// "SELVMEM" and the version.
+const MAGIC: u64 = u64::from_le_bytes(*b"SELVMEM\x01");
+/// Words of the first line that say something.
+const HEAD_WORDS: usize = 5;
+const AT_CHECKSUM: u64 = HEAD_WORDS as u64 * WORD_BYTES;
+const AT_TABLE: u64 = 4096;
+
+/// Bytes of a root.
+pub(super) const ROOT_BYTES: u64 = 2 * LINE_BYTES;
+/// Bytes in front of its name.
+pub(super) const ROOT_HEAD: u64 = 3 * WORD_BYTES;
+/// Bytes of the longest name of a root.
+pub const ROOT_NAME_MAX: usize = (ROOT_BYTES - ROOT_HEAD) as usize;
+
+/// Most slots, and most roots.
+const COUNT_MAX: u64 = 1 << 16;
+
+/// What is chosen when the system region is made, and stays.
+#[derive(Debug, Clone, Copy)]
+pub struct Layout {
+    /// Regions that there can be.
+    pub slots: u64,
+    /// Named roots that there can be.
+    pub roots: u64,
+    /// Every region starts at a multiple of it, in bytes: a power of two, at least 8,192.
+    pub granule: u64,
+    /// Logs: so many transactions can commit at a time.
+    pub logs: u64,
+    /// Bytes of each, which bound what a transaction may write: a multiple of 64.
+    pub log_bytes: u64,
+    /// How they are written.
+    pub log_kind: Kind,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self {
+            slots: 1024,
+            roots: 256,
+            granule: 2 << 20,
+            logs: 8,
+            log_bytes: 4 << 20,
+            log_kind: Kind::TornBit,
+        }
+    }
+}
+
+impl Layout {
+    fn area(&self) -> Area {
+        let tables = AT_TABLE + self.slots * LINE_BYTES + self.roots * ROOT_BYTES;
+        Area {
+            start: tables.next_multiple_of(4096),
+            logs: self.logs,
+            log_bytes: self.log_bytes,
+            kind: self.log_kind,
+        }
+    }
+
+    /// Bytes of a system region like this: a multiple of 4,096.
+    pub fn bytes(&self) -> u64 {
+        let area = self.area();
+        (area.start + area.bytes()).next_multiple_of(4096)
+    }
+
+    /// Makes a system region at the start of memory. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn format<P: Pmem>(&self, pm: &P) -> Result<(), StoreError> {
+        let granule_fits = self.granule.is_power_of_two() && self.granule >= 8192;
+        if self.slots > COUNT_MAX || self.roots > COUNT_MAX || !granule_fits {
+            return Err(StoreError::Layout);
+        }
+        pm.store_word(0, 0);
+        pm.flush(0, LINE_BYTES);
+        pm.fence()?;
+        let area = self.area();
+        for line in (AT_TABLE..area.start).step_by(LINE_BYTES as usize) {
+            pm.store_nt(line, &[0; LINE_BYTES as usize]);
+        }
+        // Ends with a fence.
+        area.format(pm)?;
+        let head = [MAGIC, self.bytes(), self.granule, self.slots, self.roots];
+        for (n, word) in head.iter().enumerate().skip(1) {
+            pm.store_word(n as u64 * WORD_BYTES, *word);
+        }
+        pm.store_word(AT_CHECKSUM, checksum(&head));
+        pm.flush(0, LINE_BYTES);
+        // Initialise before point.
+        pm.fence()?;
+        pm.store_word(0, MAGIC);
+        pm.flush(0, LINE_BYTES);
+        Ok(pm.fence()?)
+    }
+}
+
+fn checksum(head: &[u64; HEAD_WORDS]) -> u64 {
+    let add = |crc, word: &u64| crc32c::crc32c_append(crc, &word.to_le_bytes());
+    head.iter().fold(0, add).into()
+}
+
+/// Where everything is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct System {
+    /// Of the whole system region.
+    pub bytes: u64,
+    pub granule: u64,
+    pub slots: u64,
+    pub roots: u64,
+}
+
+impl System {
+    pub fn open<P: Pmem>(pm: &P) -> Result<Self, StoreError> {
+        let mut head = [0; HEAD_WORDS];
+        for (n, word) in head.iter_mut().enumerate() {
+            *word = pm.load(n as u64 * WORD_BYTES)?;
+        }
+        if head[0] != MAGIC {
+            let what = "the magic is missing, or of another version";
+            return Err(StoreError::NotAStore { what });
+        }
+        if checksum(&head) != pm.load(AT_CHECKSUM)? {
+            let what = "its first line is damaged";
+            return Err(StoreError::NotAStore { what });
+        }
+        let [_, bytes, granule, slots, roots] = head;
+        let fits = slots <= COUNT_MAX && roots <= COUNT_MAX && granule.is_power_of_two();
+        let system = Self {
+            bytes,
+            granule,
+            slots,
+            roots,
+        };
+        if !fits || bytes > pm.len() || system.area() > bytes {
+            let what = "its first line makes no sense";
+            return Err(StoreError::NotAStore { what });
+        }
+        Ok(system)
+    }
+
+    /// Where the logs are.
+    pub fn area(&self) -> u64 {
+        (self.root(self.roots)).next_multiple_of(4096)
+    }
+
+    /// Where the line of a slot is.
+    pub fn slot(&self, slot: u64) -> u64 {
+        AT_TABLE + slot * LINE_BYTES
+    }
+
+    /// Where a root is.
+    pub fn root(&self, root: u64) -> u64 {
+        self.slot(self.slots) + root * ROOT_BYTES
+    }
+
+    /// All regions but the system region, and what is becoming of them.
+    pub fn regions<P: Pmem>(&self, pm: &P) -> Result<Vec<(State, Region)>, StoreError> {
+        let mut found = Vec::new();
+        for slot in 0..self.slots {
+            let at = self.slot(slot);
+            let word = |n: u64| pm.load(at + n * WORD_BYTES);
+            let Some((state, kind)) = decode(word(0)?).map_err(|()| StoreError::Slot { slot })?
+            else {
+                continue;
+            };
+            let region = Region {
+                slot,
+                kind,
+                start: word(1)?,
+                len: word(2)?,
+                tag: word(3)?,
+            };
+            let end = region.start.checked_add(region.len);
+            let fits = end.is_some_and(|end| end <= pm.len()) && region.start >= self.bytes;
+            if !fits || region.len == 0 || !region.start.is_multiple_of(self.granule) {
+                return Err(StoreError::Slot { slot });
+            }
+            found.push((state, region));
+        }
+        Ok(found)
+    }
+}
+
+/// What is becoming of a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Creating = 1,
+    There = 2,
+    Removing = 3,
+}
+
+/// What a region is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RegionKind {
+    /// A segment of the heap.
+    Heap = 1,
+    /// A program's own.
+    Program = 2,
+    /// Static variables.
+    Static = 3,
+}
+
+/// A region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    /// Its place in the region table, and in the name of its file.
+    pub slot: u64,
+    /// What it is for.
+    pub kind: RegionKind,
+    /// Its first byte.
+    pub start: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// What its user keeps there to know it by.
+    pub tag: u64,
+}
+
+/// The first word of a slot.
+pub(super) fn encode(state: State, kind: RegionKind) -> u64 {
+    state as u64 | (kind as u64) << 8
+}
+
+/// `None`: it is free.
+fn decode(word: u64) -> Result<Option<(State, RegionKind)>, ()> {
+    let state = match word & 0xff {
+        0 if word == 0 => return Ok(None),
+        1 => State::Creating,
+        2 => State::There,
+        3 => State::Removing,
+        _ => return Err(()),
+    };
+    let kind = match word >> 8 {
+        1 => RegionKind::Heap,
+        2 => RegionKind::Program,
+        3 => RegionKind::Static,
+        _ => return Err(()),
+    };
+    Ok(Some((state, kind)))
+}
