@@ -49,7 +49,7 @@ lint: need-build
 
 unit: need-build need-mount
 	$(CARGO) test --locked --workspace --no-fail-fast
-	$(CARGO) test --locked --workspace --features selvedge-crash/seeded-bugs --test seeded --test seeded_blocks
+	$(CARGO) test --locked --workspace --features selvedge-crash/seeded-bugs --test seeded --test seeded_blocks --test seeded_memory
 
 suites: need-build need-mount
 	@$(CARGO) test --quiet --locked --workspace --no-run # already done by unit, as a rule

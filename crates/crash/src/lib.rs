@@ -8,6 +8,7 @@
 //!   implement it. What follows is for memory; [`block`] has the same for block devices.
 //! - [`explore`]: all short scripts, sampled and random longer ones; [`explore_script`]:
 //!   one script; [`replay`]: one failure, by its [`FailureId`].
+//! - [`program`]: the same for a program that keeps data in persistent memory itself.
 //!
 //! What is visited: see the documentation of `walk` (points in time), `state` (choices
 //! at a point) and `oracle` (demands). In program order, besides, the logical state must
@@ -19,6 +20,7 @@ mod choice;
 mod explore;
 mod id;
 mod oracle;
+pub mod program;
 mod report;
 mod sabotage;
 #[cfg(test)]

@@ -19,6 +19,12 @@ medium::seeded_bugs! {
     UnflushedRecovery,
     /// Recovery ends the life of records before their words are durable in place.
     LowWaterBeforeReplay,
+    /// A word is stored without a log while a log has an older one for it.
+    WordInLog,
+    /// A word that is stored without a log is seen before it is durable.
+    UnfencedWord,
+    /// A record may be durable before what the transaction filled is.
+    FillAfterLog,
     /// A block is handed out without its bit.
     BlockWithoutBit,
     /// A freed block is handed out while a recovery could bring back what was in it.

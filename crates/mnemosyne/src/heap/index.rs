@@ -19,6 +19,22 @@ pub(super) enum Block {
     Extent { start: u64, pages: u64 },
 }
 
+impl Block {
+    pub fn start(&self) -> u64 {
+        match self {
+            Self::Small { page, class, block } => page + u64::from(*block) * class.size(),
+            Self::Extent { start, .. } => *start,
+        }
+    }
+
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Small { class, .. } => class.size(),
+            Self::Extent { pages, .. } => pages * PAGE_BYTES,
+        }
+    }
+}
+
 /// Blocks of one superblock for one session, which alone hands them out.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taken {

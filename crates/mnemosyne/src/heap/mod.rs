@@ -258,6 +258,20 @@ impl<S: Space> HeapSession<S> {
         Ok(start)
     }
 
+    /// Copies `bytes` to `off`, in a block that this transaction allocated, without a log: for
+    /// contents that are not small.
+    ///
+    /// # Errors
+    /// [`HeapError::NotAllocated`]: the block is not of this transaction, or too short.
+    pub fn fill(&mut self, tx: &mut Session<S>, off: u64, bytes: &[u8]) -> Result<(), Interrupted> {
+        let end = off.saturating_add(bytes.len() as u64);
+        let is_in = |block: &Block| block.start() <= off && end <= block.start() + block.bytes();
+        if !self.reserved.iter().rev().any(is_in) {
+            return Err(HeapError::NotAllocated { off }.into());
+        }
+        tx.fill(off, bytes)
+    }
+
     /// Frees the block at `off`.
     ///
     /// # Errors
@@ -281,10 +295,7 @@ impl<S: Space> HeapSession<S> {
     /// # Errors
     /// As [`free`](Self::free).
     pub fn size_of(&self, tx: &mut Session<S>, off: u64) -> Result<u64, Interrupted> {
-        Ok(match self.block_at(tx, off)?.0 {
-            Block::Small { class, .. } => class.size(),
-            Block::Extent { pages, .. } => pages * PAGE_BYTES,
-        })
+        Ok(self.block_at(tx, off)?.0.bytes())
     }
 
     /// The allocated block at `off`, and its page's descriptor.

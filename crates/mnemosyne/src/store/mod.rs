@@ -156,7 +156,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         let system = System::open(pm)?;
         let unrecovered = tx::Unrecovered::open(space, system.area())?;
         // What the logs say of regions, so that what they say of words in them has a place.
-        unrecovered.preview(0..system.bytes);
+        unrecovered.replay(|off| off < system.bytes);
         let regions = system.regions(pm)?;
         for (state, region) in &regions {
             let Region {
@@ -166,7 +166,11 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
                 return Err(StoreError::Lost { slot, len });
             }
         }
-        let memory = unrecovered.recover(options.tx.clone())?;
+        let is_there = |off: u64| {
+            let mut there = regions.iter().filter(|(state, _)| *state == State::There);
+            off < system.bytes || there.any(|(_, region)| region.holds(off))
+        };
+        let memory = unrecovered.recover(is_there, options.tx.clone())?;
         let mut segments = Vec::new();
         for (state, region) in &regions {
             if *state == State::There && region.kind == RegionKind::Heap {

@@ -232,6 +232,13 @@ pub struct Region {
     pub tag: u64,
 }
 
+impl Region {
+    /// Whether byte `off` lies in it.
+    pub fn holds(&self, off: u64) -> bool {
+        (self.start..self.start + self.len).contains(&off)
+    }
+}
+
 /// The first word of a slot.
 pub(super) fn encode(state: State, kind: RegionKind) -> u64 {
     state as u64 | (kind as u64) << 8

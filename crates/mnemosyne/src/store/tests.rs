@@ -188,9 +188,27 @@ impl<'a> Program<'a> {
         let cancels = rng.u8(..8) == 0;
         let slot = self.slot(n);
         self.possible[n] = thing;
+        let fills = rng.bool();
+        let thing = Thing {
+            filled: fills.into(),
+            ..thing
+        };
+        self.possible[n] = thing;
         let made = self.session.run(|tx| {
             let start = tx.alloc(thing.len)?;
             assert!(tx.size_of(start)? >= thing.len);
+            if fills {
+                let mut bytes = vec![0; thing.len as usize];
+                for (at, word) in pattern(0, thing.len, thing.seed) {
+                    bytes[at as usize..][..8].copy_from_slice(&word.to_le_bytes());
+                }
+                let from = rng.usize(..bytes.len());
+                tx.fill(start + from as u64, &bytes[from..])?;
+                tx.fill(start, &bytes[..from])?;
+                let last = start + tx.size_of(start)? - 1;
+                let outside = tx.fill(last, &[0; 2]);
+                assert!(matches!(outside, Err(Interrupted::Heap(_))));
+            }
             set(tx, slot, start, thing)?;
             match cancels {
                 true => Err(Stop::Cancel(())),
@@ -198,6 +216,7 @@ impl<'a> Program<'a> {
             }
         });
         match made {
+            Ok(_) if fills => Ok(()),
             Ok(start) => self.fill(n, start),
             Err(TxError::Cancelled(()) | TxError::Heap(HeapError::NoSpace { .. })) => {
                 self.possible[n] = Thing::default();
@@ -380,7 +399,8 @@ fn power_cuts_lose_and_leak_nothing() {
 #[test]
 fn seeded_bugs_are_found() {
     use crate::seeded::{Bug, arm, fired};
-    for bug in [Bug::BlockWithoutBit, Bug::FreshBlockInLog, Bug::RegionInLog] {
+    let bugs = [Bug::BlockWithoutBit, Bug::FreshBlockInLog, Bug::RegionInLog];
+    for bug in bugs {
         arm(Some(bug));
         let found = (0..2000).find_map(|seed| cut(seed).err());
         assert!(fired() > 0, "{bug:?} is never reached");

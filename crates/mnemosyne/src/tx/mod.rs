@@ -172,7 +172,9 @@ struct Core<S: Space> {
     slots: Box<[Slot<S::Pmem>]>,
     /// Records up to this stamp mean nothing any more.
     low_water: AtomicU64,
-    /// Whose turn it is to raise it.
+    /// The largest stamp of a record, or a little more.
+    logged: AtomicU64,
+    /// Whose turn it is to raise the low water.
     truncating: Mutex<()>,
     helper: Helper,
     sessions: AtomicU64,

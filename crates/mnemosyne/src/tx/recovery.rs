@@ -15,7 +15,6 @@ use crate::seeded::{Bug, hit};
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -156,7 +155,7 @@ impl Area {
         start: u64,
         options: Options,
     ) -> Result<Memory<S>, AreaError> {
-        Unrecovered::open(space, start)?.recover(options)
+        Unrecovered::open(space, start)?.recover(|_| true, options)
     }
 
     /// All logs, and all transactions behind the low water, in order.
@@ -229,13 +228,9 @@ impl<S: Space> Unrecovered<S> {
         })
     }
 
-    /// Brings in place what lies in `range`, for those who must read it before
-    /// [`recover`](Self::recover), which does so again.
-    pub fn preview(&self, range: Range<u64>) {
-        self.replay(|off| range.contains(&off));
-    }
-
-    fn replay(&self, is_meant: impl Fn(u64) -> bool) {
+    /// Brings in place those words whose offsets `is_meant`, for those who must read them
+    /// before [`recover`](Self::recover), which does so again.
+    pub fn replay(&self, is_meant: impl Fn(u64) -> bool) {
         let pm = self.space.pmem();
         let records = self.replay.iter().map(|one| &one.record);
         let transactions = records.filter_map(|record| Transaction::decode(record));
@@ -245,9 +240,7 @@ impl<S: Space> Unrecovered<S> {
             while !rest.is_empty() {
                 let room = (LINE_BYTES - line % LINE_BYTES) / WORD_BYTES;
                 let (words, more) = rest.split_at(rest.len().min(room as usize));
-                // Memory that is not there was given up after the transaction.
-                let is_gone = matches!(pm.load(line), Err(MediumError::OutOfRange { .. }));
-                if is_meant(line) && !is_gone {
+                if is_meant(line) {
                     bring_in_place(pm, line, words);
                 }
                 line += words.len() as u64 * WORD_BYTES;
@@ -256,12 +249,17 @@ impl<S: Space> Unrecovered<S> {
         }
     }
 
-    /// As [`Area::recover`].
+    /// As [`Area::recover`], but for words at offsets that are not there any more: memory
+    /// that was given up after the transaction.
     ///
     /// # Errors
     /// As there.
-    pub fn recover(self, options: Options) -> Result<Memory<S>, AreaError> {
-        self.replay(|_| true);
+    pub fn recover(
+        self,
+        is_there: impl Fn(u64) -> bool,
+        options: Options,
+    ) -> Result<Memory<S>, AreaError> {
+        self.replay(is_there);
         let pm = self.space.pmem();
         // Home before low water: all of it, before what ends the records' life.
         if !hit(Bug::LowWaterBeforeReplay) {
@@ -278,6 +276,7 @@ impl<S: Space> Unrecovered<S> {
             clock: AtomicU64::new(stamp),
             slots,
             low_water: AtomicU64::new(stamp),
+            logged: AtomicU64::new(stamp),
             truncating: Mutex::new(()),
             helper: Helper::default(),
             sessions: AtomicU64::new(0),

@@ -5,7 +5,7 @@ use super::map::Map;
 use super::{Core, IDLE, Interrupted, Space, Stop, Truncation, TxError, Uncommitted, record};
 use crate::log::LogError;
 use crate::seeded::{Bug, hit};
-use medium::{LINE_BYTES, MediumError, WORD_BYTES};
+use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -20,6 +20,8 @@ pub struct Session<S: Space> {
     /// Locks that were taken, and their versions before.
     taken: Map<u64>,
     writes: Map<Written>,
+    /// Whether something was filled, which locks vouch for.
+    has_filled: bool,
     record: Vec<u64>,
 }
 
@@ -98,6 +100,7 @@ impl<S: Space> Session<S> {
             reads: Vec::new(),
             taken: Map::new(),
             writes: Map::new(),
+            has_filled: false,
             record: Vec::new(),
         }
     }
@@ -305,6 +308,31 @@ impl<S: Space> Session<S> {
         Ok(core.space.load_at(at)?)
     }
 
+    /// Copies `bytes` to offset `off` at once, without a log: to memory that nobody can reach
+    /// before this transaction commits, and that no recovery writes to. The commit makes them
+    /// durable before it; if it fails, anything may be there.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub(crate) fn fill(&mut self, off: u64, bytes: &[u8]) -> Result<(), Interrupted> {
+        let end = off + bytes.len() as u64;
+        // Whoever still reads there, of the block's former life, is to notice.
+        for line in (off / LINE_BYTES * LINE_BYTES..end).step_by(LINE_BYTES as usize) {
+            self.own(self.address(line))?;
+        }
+        self.has_filled = true;
+        let pm = self.core.space.pmem();
+        let head = (off.wrapping_neg() % LINE_BYTES).min(bytes.len() as u64) as usize;
+        let (head, rest) = bytes.split_at(head);
+        let (lines, tail) = rest.split_at(rest.len() - rest.len() % LINE_BYTES as usize);
+        pm.store_nt(off + head.len() as u64, lines);
+        for (at, part) in [(off, head), (end - tail.len() as u64, tail)] {
+            pm.store(at, part);
+            pm.flush(at, part.len() as u64);
+        }
+        Ok(())
+    }
+
     /// Takes the lock of a word.
     #[inline]
     fn own(&mut self, at: u64) -> Result<(), Interrupted> {
@@ -354,7 +382,7 @@ impl<S: Space> Session<S> {
     /// # Errors
     /// [`Uncommitted`].
     pub fn commit(&mut self) -> Result<u64, Uncommitted> {
-        if self.writes.is_empty() {
+        if self.writes.is_empty() && !self.has_filled {
             self.release(None);
             return Ok(self.time); // what was read is of one time
         }
@@ -363,6 +391,7 @@ impl<S: Space> Session<S> {
         let persistent = words.filter_map(|(at, new)| Some((space.offset(at)?, new.word)));
         match record::encode(&mut self.record, persistent) {
             0 => self.commit_volatile(),
+            1 if !self.has_filled && self.is_unlogged() => self.commit_word(),
             _ => self.commit_durably(),
         }
     }
@@ -378,6 +407,36 @@ impl<S: Space> Session<S> {
         Ok(stamp)
     }
 
+    /// Whether no log has anything for the words that were written.
+    fn is_unlogged(&self) -> bool {
+        let low_water = self.core.low_water.load(Ordering::Acquire);
+        let logged = self.core.logged.load(Ordering::Acquire);
+        let unlogged = logged <= low_water || self.taken.iter().all(|(_, v)| v <= low_water);
+        unlogged || hit(Bug::WordInLog)
+    }
+
+    /// Commits one persistent word, which is stored in one piece: it needs no log.
+    fn commit_word(&mut self) -> Result<u64, Uncommitted> {
+        let stamp = self.core.clock.fetch_add(1, Ordering::SeqCst) + 1;
+        if stamp != self.time + 1 && !self.is_valid() {
+            return Err(Uncommitted::Conflict);
+        }
+        self.store_home();
+        let core = &self.core;
+        let words = self
+            .writes
+            .iter()
+            .filter_map(|(at, _)| core.space.offset(at));
+        words.for_each(|off| core.space.pmem().flush(off, WORD_BYTES));
+        // Durable before anybody sees it.
+        if !hit(Bug::UnfencedWord) {
+            let fenced = core.space.pmem().fence();
+            fenced.map_err(|error| Uncommitted::Failed(core.fail(error.into())))?;
+        }
+        self.release(Some(stamp));
+        Ok(stamp)
+    }
+
     fn commit_durably(&mut self) -> Result<u64, Uncommitted> {
         let core = self.core.clone();
         let (slot, mut appender) = core.slot(self.owner);
@@ -386,11 +445,17 @@ impl<S: Space> Session<S> {
         // Before the stamp is drawn, lest the low water pass it by.
         let least = core.clock.load(Ordering::SeqCst) + 1;
         slot.active.store(least, Ordering::SeqCst);
+        if self.has_filled && !hit(Bug::FillAfterLog) {
+            // Data before commit.
+            let filled = core.space.pmem().fence();
+            filled.map_err(|error| Uncommitted::Failed(core.fail(error.into())))?;
+        }
         let stamp = core.clock.fetch_add(1, Ordering::SeqCst) + 1;
         if stamp != self.time + 1 && !self.is_valid() {
             slot.active.store(IDLE, Ordering::Release);
             return Err(Uncommitted::Conflict);
         }
+        core.logged.fetch_max(stamp, Ordering::SeqCst);
         record::set_stamp(&mut self.record, stamp);
         if hit(Bug::HomeBeforeLog) {
             self.store_home();
@@ -426,7 +491,10 @@ impl<S: Space> Session<S> {
 
     /// Ends the transaction and leaves nothing of it.
     pub fn roll_back(&mut self) {
-        self.release(None);
+        // What was filled looks like a change to whoever reads there.
+        let changed = self.has_filled;
+        let stamp = changed.then(|| self.core.clock.fetch_add(1, Ordering::SeqCst) + 1);
+        self.release(stamp);
     }
 
     /// Gives all locks back, with a new version or as they were.
@@ -438,6 +506,7 @@ impl<S: Space> Session<S> {
         self.reads.clear();
         self.taken.clear();
         self.writes.clear();
+        self.has_filled = false;
     }
 }
 

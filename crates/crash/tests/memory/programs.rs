@@ -1,0 +1,645 @@
+//! Programs on durable memory: logs, transactions, and all of it together.
+
+use crash::program::{Memory, Program};
+use medium::{Pmem, WORD_BYTES};
+use mnemosyne::heap::HeapError;
+use mnemosyne::log::{self, Kind, LogError, Unrecovered};
+use mnemosyne::store::{Flat, Layout, Options, RegionKind, Session, Store, StoreError, Tx};
+use mnemosyne::tx::{self, Area, Interrupted, Stop, Transaction, Truncation, TxError};
+use std::cell::Cell;
+use std::convert::Infallible;
+
+/// A mark: what, and of how many.
+fn mark_of(what: u64, count: usize) -> u64 {
+    what << 32 | count as u64
+}
+
+/// The largest count of a mark of this kind.
+fn count_of(marks: &[u64], what: u64) -> usize {
+    let of_kind = marks.iter().filter(|mark| **mark >> 32 == what);
+    let counts = of_kind.map(|mark| (*mark & 0xffff_ffff) as usize);
+    counts.max().unwrap_or(0)
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn hash(words: impl IntoIterator<Item = u64>) -> u64 {
+    words.into_iter().fold(0xcbf2_9ce4_8422_2325, |h: u64, w| {
+        (h ^ w).wrapping_mul(0x100_0000_01b3).rotate_left(23)
+    })
+}
+
+// --- a log --------------------------------------------------------------------------
+
+/// Appends records, several to a flush, and truncates; round the ring at least twice.
+pub struct Logs {
+    pub kind: Kind,
+    /// Lines of the ring.
+    pub lines: u64,
+    /// Words in the records, again and again.
+    pub lengths: &'static [usize],
+    /// Records in all.
+    pub count: usize,
+}
+
+const APPENDING: u64 = 1;
+const FLUSHED: u64 = 2;
+const TRUNCATING: u64 = 3;
+const TRUNCATED: u64 = 4;
+
+impl Logs {
+    fn record(&self, n: usize) -> Vec<u64> {
+        let len = self.lengths[n % self.lengths.len()];
+        // All ones, all zeros and others: torn bits must not depend on them.
+        (0..len)
+            .map(|word| match (n + word) % 3 {
+                0 => 0,
+                1 => u64::MAX,
+                _ => hash([n as u64, word as u64]),
+            })
+            .collect()
+    }
+
+    fn bytes_of_log(&self) -> u64 {
+        (self.lines + 1) * 64
+    }
+}
+
+impl Program for Logs {
+    type Opened = (Unrecovered<Memory>, Memory);
+
+    fn bytes(&self) -> u64 {
+        self.bytes_of_log()
+    }
+
+    fn format(&self, pm: Memory) -> Result<(), String> {
+        log::format(&pm, 0, self.bytes_of_log(), self.kind).map_err(text)
+    }
+
+    fn run(&self, pm: Memory, mark: &dyn Fn(u64)) -> Result<(), String> {
+        let log = Unrecovered::open(pm, 0).map_err(text)?;
+        let (mut log, mut reader) = log.keep().map_err(text)?;
+        let (mut words, mut read) = (Vec::new(), 0);
+        for n in 0..self.count {
+            mark(mark_of(APPENDING, n + 1));
+            while let Err(error) = log.append(&self.record(n)) {
+                if !matches!(error, LogError::Full { .. }) {
+                    return Err(text(error));
+                }
+                log.flush().map_err(text)?;
+                mark(mark_of(FLUSHED, n));
+                let end = reader.next(&mut words).map_err(text)?.ok_or("no room")?;
+                read += 1;
+                mark(mark_of(TRUNCATING, read));
+                reader.truncate(end).map_err(text)?;
+                mark(mark_of(TRUNCATED, read));
+            }
+            // Now and then, so that several records are in flight.
+            if n % 3 != 1 {
+                log.flush().map_err(text)?;
+                mark(mark_of(FLUSHED, n + 1));
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&self, pm: Memory) -> Result<Self::Opened, String> {
+        // Recovery stores only when the log is used again; crashes in it are visited.
+        let log = Unrecovered::open(pm.clone(), 0).map_err(text)?;
+        drop(log.keep().map_err(text)?);
+        let log = Unrecovered::open(pm.clone(), 0).map_err(text)?;
+        Ok((log, pm))
+    }
+
+    fn check(&self, (log, _): &mut Self::Opened, marks: &[u64]) -> Result<u64, String> {
+        let (mut found, mut words) = (Vec::new(), Vec::new());
+        while log.next(&mut words).map_err(text)?.is_some() {
+            found.push(words.clone());
+        }
+        let truncated = count_of(marks, TRUNCATED)..=count_of(marks, TRUNCATING);
+        let appended = count_of(marks, FLUSHED)..=count_of(marks, APPENDING);
+        let fits = |first: usize| {
+            let records = found.iter().enumerate();
+            appended.contains(&(first + found.len()))
+                && records
+                    .into_iter()
+                    .all(|(n, words)| *words == self.record(first + n))
+        };
+        match truncated.clone().any(fits) {
+            true => Ok(hash(found.concat())),
+            false => Err(format!(
+                "{} records; from {truncated:?} to {appended:?} should be there",
+                found.len()
+            )),
+        }
+    }
+
+    fn go_on(&self, (log, pm): Self::Opened) -> Result<(), String> {
+        let (mut log, _) = log.empty().map_err(text)?;
+        for n in 0..2 {
+            log.append(&self.record(n)).map_err(text)?;
+            log.flush().map_err(text)?;
+        }
+        let mut again = Unrecovered::open(pm, 0).map_err(text)?;
+        let mut words = Vec::new();
+        for n in 0..2 {
+            again.next(&mut words).map_err(text)?;
+            if words != self.record(n) {
+                return Err(format!("record {n} after recovery holds {words:x?}"));
+            }
+        }
+        match again.next(&mut words).map_err(text)? {
+            None => Ok(()),
+            Some(_) => Err("a record that was never appended".into()),
+        }
+    }
+}
+
+// --- transactions -------------------------------------------------------------------
+
+/// Sessions that change words in turn, each with its log.
+pub struct Transactions {
+    pub kind: Kind,
+    pub truncation: Truncation,
+    pub sessions: usize,
+    /// Lines of each log.
+    pub lines: u64,
+    /// The words that each transaction writes, again and again.
+    pub writes: &'static [&'static [u64]],
+    /// Transactions in all.
+    pub count: usize,
+}
+
+const BEGUN: u64 = 1;
+const RETURNED: u64 = 2;
+/// Words that transactions change.
+const WORDS: u64 = 24;
+
+impl Transactions {
+    fn area(&self) -> Area {
+        Area {
+            start: 0,
+            logs: self.sessions as u64,
+            log_bytes: (self.lines + 1) * 64,
+            kind: self.kind,
+        }
+    }
+
+    fn options(&self) -> tx::Options {
+        tx::Options {
+            truncation: self.truncation,
+            locks: 64,
+        }
+    }
+
+    fn data(&self) -> u64 {
+        self.area().bytes()
+    }
+
+    fn writes(&self, n: usize) -> &'static [u64] {
+        self.writes[n % self.writes.len()]
+    }
+
+    /// The words after so many transactions.
+    fn state(&self, count: usize) -> Vec<u64> {
+        let mut words = vec![0; WORDS as usize];
+        for n in 0..count {
+            for word in self.writes(n) {
+                words[*word as usize] = n as u64 + 1;
+            }
+        }
+        words
+    }
+
+    fn change(&self, n: usize, session: &mut tx::Session<Memory>) -> Result<(), String> {
+        let done = session.run(|tx| {
+            for word in self.writes(n) {
+                tx.store(self.data() + word * WORD_BYTES, n as u64 + 1)?;
+            }
+            Ok::<_, Stop<Infallible>>(())
+        });
+        done.map_err(text)
+    }
+}
+
+impl Program for Transactions {
+    type Opened = (tx::Memory<Memory>, Memory);
+
+    fn bytes(&self) -> u64 {
+        self.data() + WORDS * WORD_BYTES
+    }
+
+    fn format(&self, pm: Memory) -> Result<(), String> {
+        self.area().format(&pm).map_err(text)
+    }
+
+    fn run(&self, pm: Memory, mark: &dyn Fn(u64)) -> Result<(), String> {
+        let memory = Area::recover(pm, 0, self.options()).map_err(text)?;
+        let mut sessions: Vec<_> = (0..self.sessions).map(|_| memory.session()).collect();
+        for n in 0..self.count {
+            mark(mark_of(BEGUN, n + 1));
+            self.change(n, &mut sessions[n % self.sessions])?;
+            mark(mark_of(RETURNED, n + 1));
+        }
+        Ok(())
+    }
+
+    fn open(&self, pm: Memory) -> Result<Self::Opened, String> {
+        let memory = Area::recover(pm.clone(), 0, self.options()).map_err(text)?;
+        Ok((memory, pm))
+    }
+
+    fn check(&self, (_, pm): &mut Self::Opened, marks: &[u64]) -> Result<u64, String> {
+        let words = (0..WORDS).map(|word| pm.load(self.data() + word * WORD_BYTES));
+        let words = words.collect::<Result<Vec<_>, _>>().map_err(text)?;
+        let allowed = count_of(marks, RETURNED)..=count_of(marks, BEGUN);
+        match allowed.clone().any(|count| words == self.state(count)) {
+            true => Ok(hash(words)),
+            false => Err(format!("{words:?} is none of the states {allowed:?}")),
+        }
+    }
+
+    fn go_on(&self, (memory, pm): Self::Opened) -> Result<(), String> {
+        let mut session = memory.session();
+        for n in 0..3 {
+            self.change(n, &mut session)?;
+        }
+        drop(session);
+        drop(memory);
+        Area::recover(pm.clone(), 0, self.options()).map_err(text)?;
+        for word in self.writes(2) {
+            if pm.load(self.data() + word * WORD_BYTES).map_err(text)? != 3 {
+                return Err(format!("word {word} was not changed after recovery"));
+            }
+        }
+        Ok(())
+    }
+}
+
+// --- all of it ----------------------------------------------------------------------
+
+/// A step of a program on a store. A slot is a pointer to a thing, and says what it is.
+#[derive(Debug, Clone, Copy)]
+pub enum Step {
+    /// Allocates a block, filled inside the transaction.
+    Alloc {
+        slot: u64,
+        bytes: u64,
+    },
+    /// Allocates a block, and fills it by plain stores before another transaction says so.
+    Shadow {
+        slot: u64,
+        bytes: u64,
+    },
+    /// Writes to a thing by a transaction.
+    Write {
+        slot: u64,
+    },
+    Free {
+        slot: u64,
+    },
+    Map {
+        slot: u64,
+    },
+    Unmap {
+        slot: u64,
+    },
+    /// Allocates, frees and moves in one transaction: the block of one slot goes, another
+    /// takes its place, and a third slot gets a block of its own.
+    Replace {
+        slot: u64,
+        other: u64,
+        bytes: u64,
+    },
+}
+
+pub struct Whole {
+    pub kind: Kind,
+    pub truncation: Truncation,
+    pub log_lines: u64,
+    pub steps: &'static [Step],
+}
+
+const SLOTS: u64 = 4;
+/// Words of a slot: where, how long in bytes, what it holds; 0, nothing yet.
+const SLOT_WORDS: u64 = 3;
+
+type Table = [(u64, u64); SLOTS as usize];
+
+impl Whole {
+    fn layout(&self) -> Layout {
+        Layout {
+            slots: 6,
+            roots: 2,
+            granule: 8192,
+            logs: 1,
+            log_bytes: (self.log_lines + 1) * 64,
+            log_kind: self.kind,
+        }
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            tx: tx::Options {
+                truncation: self.truncation,
+                locks: 256,
+            },
+            heap_growth: 40 << 10,
+        }
+    }
+
+    /// The states that a step goes through: what each slot's thing is long, and holds.
+    fn states(&self) -> Vec<Table> {
+        let mut states = vec![Table::default()];
+        for (n, step) in self.steps.iter().enumerate() {
+            let mut now = *states.last().expect("there is a first one");
+            let seed = n as u64 + 1;
+            match *step {
+                Step::Alloc { slot, bytes } => now[slot as usize] = (bytes, seed),
+                Step::Shadow { slot, bytes } => {
+                    now[slot as usize] = (bytes, 0);
+                    states.push(now);
+                    now[slot as usize] = (bytes, seed);
+                }
+                Step::Write { slot } => now[slot as usize].1 = seed,
+                Step::Free { slot } => now[slot as usize] = (0, 0),
+                Step::Map { slot } => {
+                    now[slot as usize] = (4096, 0);
+                    states.push(now);
+                    now[slot as usize] = (4096, seed);
+                }
+                Step::Unmap { slot } => now[slot as usize] = (0, 0),
+                Step::Replace { slot, other, bytes } => {
+                    now[slot as usize] = (bytes, seed);
+                    now[other as usize] = (bytes, seed);
+                }
+            }
+            states.push(now);
+        }
+        states
+    }
+}
+
+/// Words of a thing that hold something: its first, and one in each KiB.
+fn pattern(start: u64, bytes: u64) -> impl Iterator<Item = u64> {
+    (0..bytes / 1024 + 1).map(move |n| start + n * 1024)
+}
+
+fn set(tx: &mut Tx<'_, Memory>, at: u64, words: [u64; 3]) -> Result<(), Interrupted> {
+    for (n, word) in words.into_iter().enumerate() {
+        tx.store(at + n as u64 * WORD_BYTES, word)?;
+    }
+    Ok(())
+}
+
+/// A store in use.
+pub struct Using {
+    store: Store<Flat<Memory>>,
+    session: Session<Flat<Memory>>,
+    table: u64,
+}
+
+type Failed = TxError<Infallible>;
+
+impl Using {
+    fn open(program: &Whole, pm: Memory) -> Result<Self, String> {
+        let store = Store::open(Flat(pm.clone()), pm, program.options()).map_err(text)?;
+        let session = store.session();
+        let table = 0;
+        let mut using = Self {
+            store,
+            session,
+            table,
+        };
+        using.table = using.session.run(find_table).map_err(|e: Failed| text(e))?;
+        Ok(using)
+    }
+
+    fn pm(&self) -> Memory {
+        self.store.memory().space().clone()
+    }
+
+    fn slot(&self, slot: u64) -> u64 {
+        self.table + slot * SLOT_WORDS * WORD_BYTES
+    }
+
+    fn run(
+        &mut self,
+        mut body: impl FnMut(&mut Tx<'_, Memory>) -> Result<(), Interrupted>,
+    ) -> Result<(), String> {
+        let done = self.session.run(|tx| Ok::<_, Stop<Infallible>>(body(tx)?));
+        done.map_err(text)
+    }
+
+    /// Does a step; `next` is called where the state changes within it.
+    fn step(&mut self, step: Step, seed: u64, next: &dyn Fn()) -> Result<(), String> {
+        match step {
+            Step::Alloc { slot, bytes } => {
+                let at = self.slot(slot);
+                self.run(|tx| {
+                    let start = alloc_filled(tx, bytes, seed)?;
+                    set(tx, at, [start, bytes, seed])
+                })
+            }
+            Step::Shadow { slot, bytes } => {
+                let at = self.slot(slot);
+                let made = Cell::new(0);
+                self.run(|tx| {
+                    made.set(tx.alloc(bytes)?);
+                    set(tx, at, [made.get(), bytes, 0])
+                })?;
+                next();
+                self.fill(made.get(), bytes, seed)?;
+                self.run(|tx| tx.store(at + 2 * WORD_BYTES, seed))
+            }
+            Step::Write { slot } => {
+                let at = self.slot(slot);
+                self.run(|tx| {
+                    let (start, bytes) = (tx.load(at)?, tx.load(at + WORD_BYTES)?);
+                    pattern(start, bytes - 8).try_for_each(|word| tx.store(word, seed))?;
+                    tx.store(at + 2 * WORD_BYTES, seed)
+                })
+            }
+            Step::Free { slot } => {
+                let at = self.slot(slot);
+                self.run(|tx| {
+                    let start = tx.load(at)?;
+                    tx.free(start)?;
+                    set(tx, at, [0; 3])
+                })
+            }
+            Step::Map { slot } => self.map(slot, seed, next),
+            Step::Unmap { slot } => {
+                let at = self.slot(slot);
+                let start = self.pm().load(at).map_err(text)?;
+                let unlink = |tx: &mut Transaction<'_, Memory>| {
+                    (0..3).try_for_each(|n| tx.store(at + n * WORD_BYTES, 0))
+                };
+                self.store.unmap(start, unlink).map_err(text)
+            }
+            Step::Replace { slot, other, bytes } => {
+                let (at, other) = (self.slot(slot), self.slot(other));
+                self.run(|tx| {
+                    let old = tx.load(at)?;
+                    tx.free(old)?;
+                    for at in [at, other] {
+                        let start = alloc_filled(tx, bytes, seed)?;
+                        set(tx, at, [start, bytes, seed])?;
+                    }
+                    Ok(())
+                })
+            }
+        }
+    }
+
+    fn map(&mut self, slot: u64, seed: u64, next: &dyn Fn()) -> Result<(), String> {
+        let at = self.slot(slot);
+        let link = |tx: &mut Transaction<'_, Memory>, start| {
+            for (n, word) in [start, 4096, 0].into_iter().enumerate() {
+                tx.store(at + n as u64 * WORD_BYTES, word)?;
+            }
+            Ok(())
+        };
+        let region = self.store.map(RegionKind::Program, 4096, 0, link);
+        let region = region.map_err(|e: StoreError| text(e))?;
+        next();
+        self.fill(region.start, region.len, seed)?;
+        self.run(|tx| tx.store(at + 2 * WORD_BYTES, seed))
+    }
+
+    /// Fills a thing that is new by plain stores.
+    fn fill(&self, start: u64, bytes: u64, seed: u64) -> Result<(), String> {
+        let pm = self.pm();
+        for word in pattern(start, bytes - 8) {
+            pm.store_word(word, seed);
+            pm.flush(word, WORD_BYTES);
+        }
+        pm.fence().map_err(text)
+    }
+
+    /// What is there; leaks and losses are wrong.
+    fn found(&self) -> Result<Table, String> {
+        let pm = self.pm();
+        let load = |at: u64| pm.load(at).map_err(text);
+        let mut table = Table::default();
+        let (mut blocks, mut regions) = (vec![self.table], Vec::new());
+        let there = self.store.regions().map_err(text)?;
+        let programs = there
+            .iter()
+            .filter(|region| region.kind == RegionKind::Program);
+        let programs: Vec<u64> = programs.map(|region| region.start).collect();
+        for slot in 0..SLOTS {
+            let at = self.slot(slot);
+            let (start, bytes, seed) = (load(at)?, load(at + 8)?, load(at + 16)?);
+            table[slot as usize] = (bytes, seed);
+            if start == 0 {
+                continue;
+            }
+            match programs.contains(&start) {
+                true => regions.push(start),
+                false => blocks.push(start),
+            }
+            for word in pattern(start, bytes - 8).filter(|_| seed != 0) {
+                let holds = load(word)?;
+                if holds != seed {
+                    return Err(format!("slot {slot}: {word:#x} holds {holds}, not {seed}"));
+                }
+            }
+        }
+        let mut allocated = Vec::new();
+        for segment in self.store.heap().segments() {
+            let found = segment.blocks(&pm).map_err(|e: HeapError| text(e))?;
+            allocated.extend(found.iter().map(|(start, _)| *start));
+        }
+        for list in [&mut blocks, &mut regions, &mut allocated] {
+            list.sort_unstable();
+        }
+        match blocks == allocated && regions.len() == programs.len() {
+            true => Ok(table),
+            false => Err(format!(
+                "blocks {blocks:x?}, in the heap {allocated:x?}; regions {regions:x?}, in the table {programs:x?}"
+            )),
+        }
+    }
+}
+
+fn alloc_filled(tx: &mut Tx<'_, Memory>, bytes: u64, seed: u64) -> Result<u64, Interrupted> {
+    let start = tx.alloc(bytes)?;
+    let mut contents = vec![0; bytes as usize];
+    for word in pattern(0, bytes - 8) {
+        contents[word as usize..][..8].copy_from_slice(&seed.to_le_bytes());
+    }
+    tx.fill(start, &contents)?;
+    Ok(start)
+}
+
+fn find_table(tx: &mut Tx<'_, Memory>) -> Result<u64, Stop<Infallible>> {
+    if let Some((_, table)) = tx.root("table")? {
+        return Ok(table);
+    }
+    let table = tx.alloc(SLOTS * SLOT_WORDS * WORD_BYTES)?;
+    for word in 0..SLOTS * SLOT_WORDS {
+        tx.store(table + word * WORD_BYTES, 0)?;
+    }
+    tx.set_root("table", 1, table)?;
+    Ok(table)
+}
+
+impl Program for Whole {
+    type Opened = Using;
+
+    fn bytes(&self) -> u64 {
+        (self.layout().bytes() + (96 << 10)).next_multiple_of(64)
+    }
+
+    fn format(&self, pm: Memory) -> Result<(), String> {
+        self.layout().format(&pm).map_err(text)
+    }
+
+    fn run(&self, pm: Memory, mark: &dyn Fn(u64)) -> Result<(), String> {
+        let mut using = Using::open(self, pm)?;
+        let states = Cell::new(0);
+        for (n, step) in self.steps.iter().enumerate() {
+            let next = || {
+                states.set(states.get() + 1);
+                mark(mark_of(RETURNED, states.get()));
+                mark(mark_of(BEGUN, states.get() + 1));
+            };
+            mark(mark_of(BEGUN, states.get() + 1));
+            using.step(*step, n as u64 + 1, &next)?;
+            states.set(states.get() + 1);
+            mark(mark_of(RETURNED, states.get()));
+        }
+        Ok(())
+    }
+
+    fn open(&self, pm: Memory) -> Result<Using, String> {
+        Using::open(self, pm)
+    }
+
+    fn check(&self, using: &mut Using, marks: &[u64]) -> Result<u64, String> {
+        let found = using.found()?;
+        let states = self.states();
+        let allowed = count_of(marks, RETURNED)..=count_of(marks, BEGUN);
+        match allowed.clone().any(|n| states[n] == found) {
+            true => Ok(hash(found.iter().flat_map(|(a, b)| [*a, *b]))),
+            false => Err(format!("{found:?} is none of the states {allowed:?}")),
+        }
+    }
+
+    fn go_on(&self, mut using: Using) -> Result<(), String> {
+        let regions = using.store.regions().map_err(text)?;
+        for slot in 0..SLOTS {
+            let start = using.pm().load(using.slot(slot)).map_err(text)?;
+            let is_region = regions.iter().any(|region| region.start == start);
+            match (start, is_region) {
+                (0, _) => using.step(Step::Alloc { slot, bytes: 100 }, 99, &|| {})?,
+                (_, true) => using.step(Step::Unmap { slot }, 99, &|| {})?,
+                (_, false) => using.step(Step::Free { slot }, 99, &|| {})?,
+            }
+        }
+        using.found().map(drop)
+    }
+}
