@@ -26,6 +26,7 @@
 //! | type | what it is |
 //! |---|---|
 //! | [`MappedPmem`] | a mapped file, block device or DAX device: the real thing |
+//! | [`Arena`] | several such files in one range of addresses |
 //! | [`MemoryPmem`] | plain memory |
 //!
 //! and, around any of them,
@@ -38,6 +39,9 @@
 //! | [`PowerCut`] | a power cut at any moment, into a legal crash state |
 //! | [`Recording`] | a trace of every store, flush and fence |
 
+mod addresses;
+mod arena;
+mod arena_error;
 pub mod block;
 mod counting;
 mod cpu;
@@ -51,12 +55,15 @@ mod memory;
 mod open_error;
 mod power_cut;
 mod raw;
+mod rcu;
 pub mod recording;
 mod seeded;
 mod sigbus;
 mod touched;
 mod units;
 
+pub use arena::Arena;
+pub use arena_error::ArenaError;
 pub use counting::{Counting, Counts};
 pub use durability::{Durability, EffectiveDurability, UnknownDurability};
 pub use error::MediumError;

@@ -10,6 +10,7 @@
 //!    kills the process. A file cut off inside a page loses the rest of that page
 //!    without a fault; `msync` notices this at the next fence, the others do not.
 
+use crate::addresses::Mapping;
 use crate::cpu::{self, LineFlush};
 use crate::durability::{Durability, EffectiveDurability};
 use crate::lock::{Refused, lock};
@@ -20,7 +21,7 @@ use crate::touched::{PAGE_BYTES, Touched};
 use crate::{MediumError, Pmem};
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync};
 use std::ffi::c_void;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -55,6 +56,9 @@ pub struct MappedPmem {
     failed: OnceLock<MediumError>,
     durability: EffectiveDurability,
     path: PathBuf,
+    /// What `raw` and `writable` are about. Before `file`, because it has to be gone
+    /// when the lock goes.
+    _mapping: Mapping,
     /// Holds the lock.
     file: File,
     /// Keeps the kernel's claim on a block device.
@@ -69,18 +73,48 @@ impl MappedPmem {
     pub fn open(path: impl AsRef<Path>, options: &MapOptions) -> Result<Self, OpenError> {
         let path = path.as_ref();
         let target = Target::open(path, !options.read_only)?;
-        let len = target.len;
-        let (base, durability) = map(path, &target, options)?;
+        let (mapping, durability) = map(path, &target, options)?;
+        Self::new(path, target, mapping, durability, options)
+    }
+
+    /// Maps `target`, the file at `path`, at the address `place`.
+    ///
+    /// # Safety
+    /// As for [`Mapping::move_to`].
+    pub(crate) unsafe fn place(
+        path: &Path,
+        target: Target,
+        place: NonNull<u8>,
+        options: &MapOptions,
+    ) -> Result<Self, OpenError> {
+        // The move would not notice: a DAX device may have very large pages.
+        if !(place.as_ptr() as usize).is_multiple_of(target.page) {
+            return Err(system("map", path, Errno::INVAL));
+        }
+        let (mapping, durability) = map(path, &target, options)?;
+        // SAFETY: the mapping is new; the rest is the caller's promise.
+        let mapping = unsafe { mapping.move_to(place) };
+        let mapping = mapping.map_err(|e| system("map", path, e))?;
+        Self::new(path, target, mapping, durability, options)
+    }
+
+    fn new(
+        path: &Path,
+        target: Target,
+        mapping: Mapping,
+        durability: EffectiveDurability,
+        options: &MapOptions,
+    ) -> Result<Self, OpenError> {
+        let (base, len) = (mapping.base(), target.len);
         let Some(watch) = Watch::new(base.as_ptr(), len as usize, target.page) else {
-            unmap(base, len);
             let path = path.to_owned();
             return Err(OpenError::TooMany { path });
         };
         let is_dax = durability == EffectiveDurability::Dax;
         let writable = if options.read_only { 0 } else { len };
         let mapped = Self {
-            // SAFETY: the mapping stays until `drop`, a page-aligned `len` bytes long,
-            // and nothing else knows of it.
+            // SAFETY: the mapping stays as long as the value, page-aligned and `len` bytes
+            // long, and nothing else knows of it.
             raw: unsafe { Raw::new(base, len) },
             // SAFETY: as above, and mapped writable if `writable` is not 0.
             writable: unsafe { Raw::new(base, writable) },
@@ -91,6 +125,7 @@ impl MappedPmem {
             failed: OnceLock::new(),
             durability,
             path: path.to_owned(),
+            _mapping: mapping,
             file: target.file,
             _claim: target.claim,
         };
@@ -161,15 +196,62 @@ impl MappedPmem {
         let _ = self.failed.set(error);
     }
 
-    /// A store was out of range, of all or of the (empty) part that may be stored to.
+    /// Why a store was out of range, of all or of the (empty) part that may be stored to.
     #[cold]
-    fn reject(&self, error: MediumError) {
+    fn refusal(&self, error: MediumError) -> MediumError {
         let read_only = self.writable.len() == 0;
-        self.fail(if read_only {
+        if read_only {
             not_durable(Errno::ROFS)
         } else {
             error
-        });
+        }
+    }
+
+    /// [`store`](Pmem::store) that returns its error instead of keeping it.
+    #[inline]
+    pub(crate) fn try_store(&self, off: u64, bytes: &[u8]) -> Result<(), MediumError> {
+        let stored = self.writable.store(off, bytes);
+        stored.map_err(|e| self.refusal(e))
+    }
+
+    /// [`store_nt`](Pmem::store_nt) that returns its error instead of keeping it.
+    pub(crate) fn try_store_nt(&self, off: u64, bytes: &[u8]) -> Result<(), MediumError> {
+        let dst = self.writable.at(off, bytes.len());
+        let dst = dst.map_err(|e| self.refusal(e))?;
+        match self.line_flush {
+            // SAFETY: `at` checked the range of a mapping that outlives the call.
+            Some(how) => unsafe { cpu::copy_nt(how, dst, bytes) },
+            None => self.writable.store(off, bytes)?,
+        }
+        if let Some(touched) = &self.touched {
+            touched.mark(off, bytes.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// [`flush`](Pmem::flush) that returns its error instead of keeping it.
+    #[inline]
+    pub(crate) fn try_flush(&self, off: u64, len: u64) -> Result<(), MediumError> {
+        let start = self.raw.at(off, len as usize)?;
+        if let Some(how) = self.line_flush {
+            // SAFETY: `at` checked the range of a mapping that outlives the call.
+            unsafe { cpu::flush_lines(how, start, len as usize) };
+        }
+        // Here and not at each store: only what is flushed must become durable.
+        if let Some(touched) = &self.touched {
+            touched.mark(off, len);
+        }
+        Ok(())
+    }
+
+    /// What a [`fence`](Pmem::fence) does besides waiting for the processor.
+    #[inline]
+    pub(crate) fn settle(&self) -> Result<(), MediumError> {
+        if let Some(touched) = &self.touched {
+            self.sync_touched(touched);
+        }
+        self.watch.check()?;
+        self.failed.get().map_or(Ok(()), |e| Err(*e))
     }
 }
 
@@ -200,39 +282,21 @@ impl Pmem for MappedPmem {
 
     #[inline]
     fn store(&self, off: u64, bytes: &[u8]) {
-        if let Err(e) = self.writable.store(off, bytes) {
-            self.reject(e);
+        if let Err(e) = self.try_store(off, bytes) {
+            self.fail(e);
         }
     }
 
     fn store_nt(&self, off: u64, bytes: &[u8]) {
-        let dst = match self.writable.at(off, bytes.len()) {
-            Ok(dst) => dst,
-            Err(e) => return self.reject(e),
-        };
-        match self.line_flush {
-            // SAFETY: `at` checked the range of a mapping that outlives the call.
-            Some(how) => unsafe { cpu::copy_nt(how, dst, bytes) },
-            None => self.store(off, bytes),
-        }
-        if let Some(touched) = &self.touched {
-            touched.mark(off, bytes.len() as u64);
+        if let Err(e) = self.try_store_nt(off, bytes) {
+            self.fail(e);
         }
     }
 
     #[inline]
     fn flush(&self, off: u64, len: u64) {
-        let start = match self.raw.at(off, len as usize) {
-            Ok(start) => start,
-            Err(e) => return self.fail(e),
-        };
-        if let Some(how) = self.line_flush {
-            // SAFETY: `at` checked the range of a mapping that outlives the call.
-            unsafe { cpu::flush_lines(how, start, len as usize) };
-        }
-        // Here and not at each store: only what is flushed must become durable.
-        if let Some(touched) = &self.touched {
-            touched.mark(off, len);
+        if let Err(e) = self.try_flush(off, len) {
+            self.fail(e);
         }
     }
 
@@ -244,29 +308,14 @@ impl Pmem for MappedPmem {
             // compiler must not move stores across.
             None => std::sync::atomic::fence(std::sync::atomic::Ordering::Release),
         }
-        if let Some(touched) = &self.touched {
-            self.sync_touched(touched);
-        }
-        self.watch.check()?;
-        self.failed.get().map_or(Ok(()), |e| Err(*e))
+        self.settle()
     }
 }
 
 impl Drop for MappedPmem {
     fn drop(&mut self) {
         self.watch.end();
-        if let Ok(base) = self.raw.at(0, 0)
-            && let Some(base) = NonNull::new(base)
-        {
-            unmap(base, self.raw.len());
-        }
     }
-}
-
-fn unmap(base: NonNull<u8>, len: u64) {
-    // SAFETY: `base` and `len` are those of a mapping that nobody reaches any more.
-    // Failure would leave it mapped, which harms nobody.
-    let _ = unsafe { munmap(base.as_ptr().cast(), len as usize) };
 }
 
 /// Maps the target as the options ask, and says what that is worth.
@@ -274,7 +323,7 @@ fn map(
     path: &Path,
     target: &Target,
     options: &MapOptions,
-) -> Result<(NonNull<u8>, EffectiveDurability), OpenError> {
+) -> Result<(Mapping, EffectiveDurability), OpenError> {
     let no_dax = |reason| OpenError::NoDax {
         path: path.to_owned(),
         reason,
@@ -284,30 +333,24 @@ fn map(
     } else {
         ProtFlags::READ | ProtFlags::WRITE
     };
+    let len = target.len as usize;
     let mapping = |flags| {
         // SAFETY: a new mapping at an address that the kernel picks overlaps nothing.
-        let base = unsafe {
-            mmap(
-                null_mut(),
-                target.len as usize,
-                prot,
-                flags,
-                &target.file,
-                0,
-            )
-        };
-        base.map(|base| NonNull::new(base.cast::<u8>()))
+        let base = unsafe { mmap(null_mut(), len, prot, flags, &target.file, 0) }?;
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        // SAFETY: it is the mapping just made.
+        Ok(unsafe { Mapping::new(base, len) })
     };
     if matches!(options.durability, Durability::Auto | Durability::Dax) {
         let synced = match LineFlush::detect() {
             None => Err("this processor has no known flush instruction"),
             Some(_) => match mapping(MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
-                Ok(Some(base)) => Ok(base),
-                _ => Err("it is not persistent memory (no MAP_SYNC mapping)"),
+                Ok(mapped) => Ok(mapped),
+                Err(_) => Err("it is not persistent memory (no MAP_SYNC mapping)"),
             },
         };
         match synced {
-            Ok(base) => return Ok((base, EffectiveDurability::Dax)),
+            Ok(mapped) => return Ok((mapped, EffectiveDurability::Dax)),
             Err(reason) if options.durability == Durability::Dax => return Err(no_dax(reason)),
             Err(_) => {}
         }
@@ -316,24 +359,21 @@ fn map(
         Durability::Msync => EffectiveDurability::Msync,
         _ => EffectiveDurability::Process,
     };
-    match mapping(MapFlags::SHARED) {
-        Ok(Some(base)) => Ok((base, effective)),
-        Ok(None) => Err(system("map", path, Errno::NOMEM)),
-        Err(e) => Err(system("map", path, e)),
-    }
+    let mapped = mapping(MapFlags::SHARED).map_err(|e| system("map", path, e))?;
+    Ok((mapped, effective))
 }
 
 /// An open, locked file of a usable kind and size.
-struct Target {
+pub(crate) struct Target {
     file: File,
     claim: Option<File>,
-    len: u64,
+    pub(crate) len: u64,
     /// Bytes of the smallest page of a mapping of it.
     page: usize,
 }
 
 impl Target {
-    fn open(path: &Path, write: bool) -> Result<Self, OpenError> {
+    pub(crate) fn open(path: &Path, write: bool) -> Result<Self, OpenError> {
         // Look before opening: opening a pipe or a tape has effects.
         let stat = rustix::fs::stat(path).map_err(|e| system("open", path, e))?;
         let kind = FileType::from_raw_mode(stat.st_mode);

@@ -80,7 +80,7 @@ pub enum OpenError {
         /// What is missing.
         reason: &'static str,
     },
-    /// The process has too many mappings open (256).
+    /// The process has too many mappings open (2,048).
     #[error("cannot map {}: this process has too many mappings open", path.display())]
     TooMany {
         /// The file.

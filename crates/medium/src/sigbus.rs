@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Mappings that one process can watch at a time.
-const SLOTS: usize = 256;
+pub(crate) const SLOTS: usize = 2048;
 /// No page of the mapping has failed.
 const INTACT: u64 = u64::MAX;
 

@@ -1,8 +1,8 @@
 //! What `Pmem` promises, on every back end and every wrapper.
 
 use medium::{
-    Counting, Durability, Faulty, Latency, LatencyModel, MapOptions, MappedPmem, MediumError,
-    MemoryPmem, Pmem, PowerCut, Recording, Reserve, create_file, unit_count, units,
+    Arena, Counting, Durability, Faulty, Latency, LatencyModel, MapOptions, MappedPmem,
+    MediumError, MemoryPmem, Pmem, PowerCut, Recording, Reserve, create_file, unit_count, units,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -21,9 +21,23 @@ fn mapped(dir: &TempDir, name: &str, durability: Durability, force_flush: bool) 
     MappedPmem::open(path, &options).unwrap()
 }
 
+/// An arena with a file of `LEN` bytes at its start.
+fn arena(dir: &TempDir, name: &str, durability: Durability, force_flush: bool) -> Arena {
+    let path = dir.path().join(name);
+    create_file(&path, LEN, Reserve::Sparse).unwrap();
+    let options = MapOptions {
+        durability,
+        force_flush,
+        read_only: false,
+    };
+    let arena = Arena::reserve(None, Arena::GRANULE_BYTES).unwrap();
+    arena.map(0, path, &options).unwrap();
+    arena
+}
+
 type Named = (&'static str, Box<dyn Pmem>);
 
-/// One of each, zeroed, `LEN` bytes long. The directory holds the files.
+/// One of each, zeroed, with `LEN` bytes that can be reached. The directory holds the files.
 fn back_ends() -> (TempDir, Vec<Named>) {
     let dir = TempDir::new().unwrap();
     let memory = || MemoryPmem::new(LEN);
@@ -40,6 +54,14 @@ fn back_ends() -> (TempDir, Vec<Named>) {
         (
             "msync",
             Box::new(mapped(&dir, "c", Durability::Msync, false)),
+        ),
+        (
+            "arena",
+            Box::new(arena(&dir, "d", Durability::Process, true)),
+        ),
+        (
+            "arena with msync",
+            Box::new(arena(&dir, "e", Durability::Msync, false)),
         ),
         ("counting", Box::new(Counting::new(memory()))),
         ("recording", Box::new(Recording::new(memory()))),
@@ -162,7 +184,8 @@ fn long_streaming_stores_at_every_skew() {
 fn bounds_are_errors_that_stick_on_every_back_end() {
     let (_dir, all) = back_ends();
     for (name, pm) in all {
-        assert_eq!(pm.len(), LEN, "{name}");
+        // An arena is as long as what it reserves.
+        assert!(pm.len() == LEN || name.starts_with("arena"), "{name}");
         let out = |off, len| Err(MediumError::OutOfRange { off, len });
         assert_eq!(pm.load(LEN).map(drop), out(LEN, 8), "{name}");
         assert_eq!(pm.load(LEN - 4).map(drop), out(LEN - 4, 8), "{name}");

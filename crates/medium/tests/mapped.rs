@@ -4,6 +4,7 @@ use medium::{
     Durability, EffectiveDurability, MapOptions, MappedPmem, MediumError, OpenError, Pmem, Reserve,
     create_file,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -347,9 +348,20 @@ fn a_sigbus_elsewhere_still_kills() {
     assert_eq!(out.status.signal(), Some(7), "{out:?}");
 }
 
+/// Mappings that a process may have.
+const MAPPINGS: usize = 2048;
+
 #[test]
 fn child_maps_until_it_may_not() {
     let Some(file) = child_file() else { return };
+    // Each mapping has a file open.
+    let limit = Rlimit {
+        current: Some(MAPPINGS as u64 + 100),
+        maximum: getrlimit(Resource::Nofile).maximum,
+    };
+    if setrlimit(Resource::Nofile, limit).is_err() {
+        return; // So many cannot be had.
+    }
     let mut open = Vec::new();
     let error = loop {
         match MappedPmem::open(&file, &read_only()) {
@@ -357,7 +369,7 @@ fn child_maps_until_it_may_not() {
             Err(e) => break e,
         }
     };
-    assert_eq!(open.len(), 256);
+    assert_eq!(open.len(), MAPPINGS);
     assert!(matches!(error, OpenError::TooMany { .. }), "{error}");
     open.pop();
     MappedPmem::open(&file, &read_only()).unwrap();

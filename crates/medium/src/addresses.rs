@@ -1,0 +1,204 @@
+//! Ranges of addresses that one value owns.
+//!
+//! Guarantees: a [`Mapping`] ends when it is dropped; where one was put into a
+//! [`Reservation`], its addresses are then reserved again, without a moment in which
+//! anything else could be given them. A mapping goes there whole or not at all.
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
+use std::ffi::c_void;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+/// What reserves addresses: they take no memory and no part of what the system is
+/// willing to promise.
+const RESERVED: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
+
+/// Something that is mapped.
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    /// Its addresses belong to a reservation.
+    reserved: bool,
+}
+
+// SAFETY: an address and a length; only dropping does something with them.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Owns the `len` bytes that are mapped at `base`.
+    ///
+    /// # Safety
+    /// They must be a mapping that nobody else ends, and that nobody reaches once the
+    /// value is dropped.
+    pub(crate) unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
+        let reserved = false;
+        Self {
+            base,
+            len,
+            reserved,
+        }
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Moves it to `place`.
+    ///
+    /// Not mapped there in the first place: a file that refuses to be mapped does so
+    /// after the kernel has cleared the addresses, and anything could get into the hole.
+    ///
+    /// # Safety
+    /// The addresses from `place` on must belong to a [`Reservation`] that outlives the
+    /// mapping, with nothing else in them, and nobody may have reached the mapping yet.
+    pub(crate) unsafe fn move_to(mut self, place: NonNull<u8>) -> Result<Self, Errno> {
+        let (old, new) = (self.base.as_ptr().cast(), place.as_ptr().cast());
+        // SAFETY: nobody knows of the old addresses, and the caller vouches for the new.
+        unsafe { mremap_fixed(old, self.len, self.len, MremapFlags::MAYMOVE, new) }?;
+        self.base = place;
+        self.reserved = true;
+        Ok(self)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let base = self.base.as_ptr().cast();
+        // SAFETY: nobody reaches the mapping any more. Failure would leave it mapped,
+        // which harms nobody.
+        let _ = unsafe {
+            if self.reserved {
+                let flags = RESERVED | MapFlags::FIXED;
+                mmap_anonymous(base, self.len, ProtFlags::empty(), flags).map(drop)
+            } else {
+                munmap(base, self.len)
+            }
+        };
+    }
+}
+
+/// Addresses that nothing else in the process is given. To touch one at which nothing
+/// was put kills the process.
+pub(crate) struct Reservation(Mapping);
+
+impl Reservation {
+    /// Reserves `len` bytes at `base`, all of which must be free.
+    ///
+    /// # Errors
+    /// `EEXIST` if some are not.
+    pub(crate) fn at(base: u64, len: u64) -> Result<Self, Errno> {
+        let wanted = base as usize as *mut c_void;
+        if wanted.is_null() {
+            return Err(Errno::INVAL);
+        }
+        let reservation = reserve(wanted, len, MapFlags::FIXED_NOREPLACE)?;
+        // Before Linux 4.17 the flag was not known, and the address no more than a wish.
+        if reservation.base().as_ptr() == wanted.cast() {
+            Ok(reservation)
+        } else {
+            Err(Errno::EXIST)
+        }
+    }
+
+    /// Reserves `len` bytes from a multiple of `align` on, which the kernel picks.
+    /// Both must be multiples of a page.
+    pub(crate) fn anywhere(len: u64, align: u64) -> Result<Self, Errno> {
+        if len == 0 {
+            return Err(Errno::INVAL);
+        }
+        let enough = len.checked_add(align).ok_or(Errno::NOMEM)?;
+        let Self(mut mapping) = reserve(std::ptr::null_mut(), enough, MapFlags::empty())?;
+        let base = mapping.base.as_ptr();
+        let skip = base.align_offset(align as usize);
+        // SAFETY: `skip < align`, so this is inside.
+        let aligned = unsafe { mapping.base.add(skip) };
+        // SAFETY: both are parts of what we own, page-aligned, and given up here.
+        unsafe {
+            let end = aligned.add(len as usize);
+            drop(Mapping::new(end, align as usize - skip));
+            if skip > 0 {
+                drop(Mapping::new(mapping.base, skip));
+            }
+        }
+        (mapping.base, mapping.len) = (aligned, len as usize);
+        Ok(Self(mapping))
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.0.base
+    }
+
+    /// Its size in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.0.len as u64
+    }
+}
+
+fn reserve(wanted: *mut c_void, len: u64, flags: MapFlags) -> Result<Reservation, Errno> {
+    // SAFETY: a new mapping that replaces nothing.
+    let base =
+        unsafe { mmap_anonymous(wanted, len as usize, ProtFlags::empty(), RESERVED | flags) }?;
+    let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+    // SAFETY: the mapping just made.
+    Ok(Reservation(unsafe { Mapping::new(base, len as usize) }))
+}
+
+/// The first thing that this process has mapped in `range`, as text: its addresses, and
+/// its file if it has one.
+pub(crate) fn occupant(range: &Range<u64>) -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    maps.lines().find_map(|line| described(line, range))
+}
+
+/// Describes what a line of `/proc/self/maps` is about, if that touches `range`.
+fn described(line: &str, range: &Range<u64>) -> Option<String> {
+    let (addresses, rest) = line.split_once(' ')?;
+    let (start, end) = addresses.split_once('-')?;
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let end = u64::from_str_radix(end, 16).ok()?;
+    // Permissions, offset, device and inode, and blanks up to a column.
+    let name = rest.splitn(5, ' ').nth(4).map(str::trim_start);
+    let name = name.filter(|name| !name.is_empty());
+    let name = name.unwrap_or("memory without a name");
+    let touches = start < range.end && range.start < end;
+    touches.then(|| format!("{name} at {start:#x} to {end:#x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_list_of_mappings() {
+        let range = 0x2000..0x3000;
+        let described = |line| described(line, &range);
+        assert_eq!(
+            described("2fff-4000 r-xp 00000000 fe:00 77                 /a b/c").as_deref(),
+            Some("/a b/c at 0x2fff to 0x4000")
+        );
+        assert_eq!(
+            described("1000-2001 rw-p 00000000 00:00 0 ").as_deref(),
+            Some("memory without a name at 0x1000 to 0x2001")
+        );
+        assert_eq!(described("1000-2000 rw-p 00000000 00:00 0 [heap]"), None);
+        assert_eq!(described("3000-4000 rw-p 00000000 00:00 0 [heap]"), None);
+        assert_eq!(described(""), None);
+    }
+
+    #[test]
+    fn a_reservation_anywhere_is_aligned_and_as_long_as_asked() {
+        let align = 64 << 20;
+        for _ in 0..3 {
+            let one = Reservation::anywhere(align, align).unwrap();
+            let base = one.base().as_ptr() as u64;
+            assert!(base.is_multiple_of(align));
+            assert_eq!(one.len(), align);
+            let last = base + align - 4096..base + align;
+            assert!(occupant(&last).is_some());
+            assert_eq!(Reservation::at(base, align).err(), Some(Errno::EXIST));
+        }
+    }
+}
