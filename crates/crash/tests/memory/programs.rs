@@ -191,6 +191,7 @@ impl Transactions {
         tx::Options {
             truncation: self.truncation,
             locks: 64,
+            ..tx::Options::default()
         }
     }
 
@@ -345,6 +346,7 @@ impl Whole {
             tx: tx::Options {
                 truncation: self.truncation,
                 locks: 256,
+                ..tx::Options::default()
             },
             heap_growth: 40 << 10,
         }

@@ -186,6 +186,13 @@ pub struct HeapSession<S: Space> {
     freed: Vec<Block>,
 }
 
+/// What a transaction has done to the heap so far, to come back to.
+#[derive(Debug, Clone, Copy)]
+pub struct Savepoint {
+    reserved: usize,
+    freed: usize,
+}
+
 impl<S: Space> HeapSession<S> {
     /// Allocates a block of at least `bytes`, which holds anything. Returns its offset, a
     /// multiple of 16, and of 64 if `bytes` is a multiple of that.
@@ -346,10 +353,26 @@ impl<S: Space> HeapSession<S> {
         }
     }
 
+    /// What the transaction under way has done so far.
+    pub fn savepoint(&self) -> Savepoint {
+        Savepoint {
+            reserved: self.reserved.len(),
+            freed: self.freed.len(),
+        }
+    }
+
     /// The transaction left nothing.
     pub fn rolled_back(&mut self) {
-        self.freed.clear();
-        for reserved in self.reserved.drain(..) {
+        self.return_to(Savepoint {
+            reserved: 0,
+            freed: 0,
+        });
+    }
+
+    /// The transaction left nothing of what it did since a savepoint.
+    pub fn return_to(&mut self, savepoint: Savepoint) {
+        self.freed.truncate(savepoint.freed);
+        for reserved in self.reserved.drain(savepoint.reserved..) {
             if let Block::Small { page, class, block } = reserved
                 && let Some(taken) = &mut self.current[class.number()]
                 && taken.page == page

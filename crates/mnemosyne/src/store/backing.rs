@@ -1,6 +1,6 @@
 //! Where the bytes of regions come from.
 
-use medium::{LINE_BYTES, MediumError, OpenError, Pmem};
+use medium::{ArenaError, LINE_BYTES, MediumError, OpenError, Pmem};
 
 /// Why a region's bytes are not to be had.
 #[derive(Debug, thiserror::Error)]
@@ -8,6 +8,9 @@ pub enum BackingError {
     /// A file cannot be made, opened or removed.
     #[error(transparent)]
     File(#[from] OpenError),
+    /// There are no addresses for it.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
     /// The memory failed.
     #[error(transparent)]
     Medium(#[from] MediumError),

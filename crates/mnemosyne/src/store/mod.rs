@@ -17,20 +17,22 @@
 //! is free. What a crash finds on the way is removed.
 
 mod backing;
+mod directory;
 mod session;
 mod system;
 #[cfg(test)]
 mod tests;
 
 pub use backing::{Backing, BackingError, Flat};
-pub use session::{Session, Tx};
+pub use directory::{Directory, DirectoryOptions};
+pub use session::{Savepoint, Session, Tx};
 pub use system::{Layout, ROOT_NAME_MAX, Region, RegionKind};
 
 use crate::heap::{Heap, HeapError, Segment};
 use crate::log::LogError;
 use crate::seeded::{Bug, hit};
 use crate::tx::{self, AreaError, Interrupted, Memory, Space, Stop, Transaction, TxError};
-use medium::{MediumError, Pmem, WORD_BYTES};
+use medium::{MediumError, OpenError, Pmem, WORD_BYTES};
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -95,6 +97,12 @@ pub enum StoreError {
     /// A transaction of the region table was refused.
     #[error("the region table cannot be changed: {0}")]
     Refused(#[from] TxError<Infallible>),
+}
+
+impl From<OpenError> for StoreError {
+    fn from(why: OpenError) -> Self {
+        Self::Backing(why.into())
+    }
 }
 
 impl From<Arc<LogError>> for StoreError {
@@ -199,6 +207,11 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
     /// One thread's way to use it. There may be any number of them.
     pub fn session(&self) -> Session<B, S> {
         Session::new(self)
+    }
+
+    /// Where the bytes of regions come from.
+    pub fn backing(&self) -> &B {
+        &self.shared.backing
     }
 
     /// The memory that its transactions change.
@@ -314,9 +327,9 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         Ok(())
     }
 
-    /// Removes the region of a program that starts at `start`. `unlink` takes away what the
-    /// program knows it by. Nobody may use the region any more. Not to be called inside a
-    /// transaction.
+    /// Removes the region that starts at `start`, which is no part of the heap. `unlink` takes
+    /// away what the program knows it by. Nobody may use the region any more. Not to be called
+    /// inside a transaction.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -329,7 +342,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         let _turn = shared.changing.lock();
         let regions = shared.system.regions(shared.backing.pmem())?;
         let is_it = |(state, region): &&(State, Region)| {
-            region.start == start && *state == State::There && region.kind == RegionKind::Program
+            region.start == start && *state == State::There && region.kind != RegionKind::Heap
         };
         let (_, region) = regions
             .iter()

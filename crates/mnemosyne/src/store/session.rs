@@ -2,7 +2,7 @@
 
 use super::system::{ROOT_BYTES, ROOT_HEAD, ROOT_NAME_MAX, System};
 use super::{Backing, HeapError, Store, StoreError};
-use crate::heap::HeapSession;
+use crate::heap::{self, HeapSession};
 use crate::log::LogError;
 use crate::tx::{self, Interrupted, Space, Stop, TxError, Uncommitted};
 use medium::{MediumError, WORD_BYTES};
@@ -13,6 +13,13 @@ pub struct Session<B: Backing, S: Space<Pmem = B::Pmem> = <B as Backing>::Pmem> 
     store: Store<B, S>,
     tx: tx::Session<S>,
     heap: HeapSession<S>,
+}
+
+/// What a transaction has done so far, to come back to.
+#[derive(Debug)]
+pub struct Savepoint {
+    tx: tx::Savepoint,
+    heap: heap::Savepoint,
 }
 
 /// A transaction under way.
@@ -121,6 +128,25 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
         Ok(())
     }
 
+    /// What it has done so far.
+    pub fn savepoint(&self) -> Savepoint {
+        let tx = self.tx.savepoint();
+        let heap = self.heap.savepoint();
+        Savepoint { tx, heap }
+    }
+
+    /// Undoes what it has done since a savepoint, and no earlier return has undone. What it
+    /// read since then counts as read.
+    pub fn return_to(&mut self, savepoint: &Savepoint) {
+        self.tx.return_to(&savepoint.tx);
+        self.heap.return_to(savepoint.heap);
+    }
+
+    /// Whether nobody changed what it read: if somebody did, it is bound to fail.
+    pub fn is_valid(&self) -> bool {
+        self.tx.is_valid()
+    }
+
     /// Ends it and leaves nothing of it.
     pub fn roll_back(&mut self) {
         self.tx.roll_back();
@@ -163,6 +189,19 @@ impl<S: Space> Tx<'_, S> {
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
         self.check_place(at)?;
         self.tx.write(at, bytes)
+    }
+
+    /// As [`tx::Session::lock`].
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn lock(&mut self, at: u64) -> Result<(), Interrupted> {
+        self.tx.lock(at)
+    }
+
+    /// As [`tx::Session::forget`].
+    pub fn forget(&mut self, at: u64, len: u64) {
+        self.tx.forget(at, len);
     }
 
     /// The system region is nobody's to write to.

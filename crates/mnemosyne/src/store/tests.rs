@@ -45,6 +45,7 @@ fn options(rng: &mut Rng) -> Options {
                 .choice(&[tx::Truncation::Lazy, tx::Truncation::Eager])
                 .unwrap(),
             locks: 1 << rng.u8(4..8),
+            privatise: rng.bool(),
         },
         heap_growth: 64 << 10,
     }

@@ -62,6 +62,22 @@ impl<V: Copy> Map<V> {
         }
     }
 
+    /// All entries, to come back to.
+    pub fn snapshot(&self) -> Vec<(u64, V)> {
+        self.entries.clone()
+    }
+
+    /// Comes back to what was there at a snapshot, of which no entry was taken out since.
+    pub fn restore(&mut self, snapshot: &[(u64, V)]) {
+        let len = snapshot.len();
+        match len {
+            ..=FEW => self.index.clear(),
+            _ => self.index.retain(|slot| (*slot as usize) < len),
+        }
+        self.entries.truncate(len);
+        self.entries.copy_from_slice(snapshot);
+    }
+
     fn add(&mut self, slot: usize) {
         let entries = &self.entries;
         let rehash = |slot: &u32| hash(entries[*slot as usize].0);
@@ -72,5 +88,30 @@ impl<V: Copy> Map<V> {
     /// All entries, in the order of their first insertion.
     pub fn iter(&self) -> impl Iterator<Item = (u64, V)> + '_ {
         self.entries.iter().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_comes_back_to_a_snapshot() {
+        for before in 0..40 {
+            for after in [0, 1, FEW as u64, FEW as u64 + 1, 100] {
+                let mut map = Map::new();
+                (0..before).for_each(|key| map.set(key, key));
+                let snapshot = map.snapshot();
+                (before..before + after).for_each(|key| map.set(key, key));
+                (0..before + after)
+                    .step_by(3)
+                    .for_each(|key| map.set(key, 0));
+                map.restore(&snapshot);
+                assert_eq!(map.iter().collect::<Vec<_>>(), snapshot);
+                assert_eq!(map.get(before), None);
+                (0..100).for_each(|key| map.set(key, key + 1));
+                assert!((0..100).all(|key| map.get(key) == Some(key + 1)));
+            }
+        }
     }
 }

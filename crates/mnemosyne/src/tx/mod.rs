@@ -29,6 +29,7 @@ mod locks;
 mod map;
 mod record;
 mod recovery;
+mod running;
 mod session;
 mod space;
 #[cfg(test)]
@@ -40,12 +41,13 @@ use crate::log::{Appender, LogError};
 use locks::Locks;
 use medium::MediumError;
 use parking_lot::{Mutex, MutexGuard};
+use running::Running;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use truncation::{Helper, Truncated};
 
 pub use recovery::{Area, AreaError, Unrecovered};
-pub use session::{Session, Transaction};
+pub use session::{Savepoint, Session, Transaction};
 pub use space::Space;
 pub use truncation::Truncator;
 
@@ -67,6 +69,11 @@ pub struct Options {
     pub truncation: Truncation,
     /// Locks in the table, rounded up to a power of two.
     pub locks: usize,
+    /// A commit that changed something returns only once nobody reads what it replaced, not
+    /// even in a transaction that is bound to fail: for programs that go on to use without
+    /// transactions what they took away from others. A thread must not commit while it has
+    /// another transaction under way.
+    pub privatise: bool,
 }
 
 impl Default for Options {
@@ -74,6 +81,7 @@ impl Default for Options {
         Self {
             truncation: Truncation::Lazy,
             locks: 1 << 20,
+            privatise: false,
         }
     }
 }
@@ -178,6 +186,8 @@ struct Core<S: Space> {
     truncating: Mutex<()>,
     helper: Helper,
     sessions: AtomicU64,
+    /// Transactions under way, if anybody waits for them.
+    running: Running,
     failed: AtomicBool,
     failure: Mutex<Option<Arc<LogError>>>,
 }

@@ -7,6 +7,7 @@
 
 use super::locks::Locks;
 use super::record::Transaction;
+use super::running::Running;
 use super::truncation::Helper;
 use super::truncation::Truncated;
 use super::{Core, IDLE, Memory, Options, Slot, Space};
@@ -280,6 +281,7 @@ impl<S: Space> Unrecovered<S> {
             truncating: Mutex::new(()),
             helper: Helper::default(),
             sessions: AtomicU64::new(0),
+            running: Running::default(),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
         };

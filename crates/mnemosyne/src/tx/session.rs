@@ -2,10 +2,12 @@
 
 use super::locks::{LockIndex, State};
 use super::map::Map;
+use super::running::Under;
 use super::{Core, IDLE, Interrupted, Space, Stop, Truncation, TxError, Uncommitted, record};
 use crate::log::LogError;
 use crate::seeded::{Bug, hit};
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -20,10 +22,18 @@ pub struct Session<S: Space> {
     /// Locks that were taken, and their versions before.
     taken: Map<u64>,
     writes: Map<Written>,
-    /// Whether something was filled, which locks vouch for.
+    /// Whether something was changed in place, which locks vouch for.
+    is_changed: bool,
+    /// Whether something persistent was.
     has_filled: bool,
     record: Vec<u64>,
+    /// What others see of it, if they wait for it.
+    under: Option<Arc<Under>>,
 }
+
+/// What a transaction has written so far, to come back to.
+#[derive(Debug)]
+pub struct Savepoint(Vec<(u64, Written)>);
 
 /// A word that was written.
 #[derive(Debug, Clone, Copy)]
@@ -93,6 +103,7 @@ impl<S: Space> Transaction<'_, S> {
 
 impl<S: Space> Session<S> {
     pub(super) fn new(core: Arc<Core<S>>, owner: u64) -> Self {
+        let under = core.options.privatise.then(|| core.running.join());
         Self {
             core,
             owner,
@@ -100,8 +111,10 @@ impl<S: Space> Session<S> {
             reads: Vec::new(),
             taken: Map::new(),
             writes: Map::new(),
+            is_changed: false,
             has_filled: false,
             record: Vec::new(),
+            under,
         }
     }
 
@@ -160,8 +173,17 @@ impl<S: Space> Session<S> {
     /// If nothing can be committed any more.
     pub fn begin(&mut self) -> Result<(), Arc<LogError>> {
         self.core.check()?;
-        self.time = self.core.clock.load(Ordering::Acquire);
+        self.set_time(self.core.clock.load(Ordering::Acquire));
         Ok(())
+    }
+
+    /// What was read, and will be, is of this time.
+    #[inline]
+    fn set_time(&mut self, time: u64) {
+        self.time = time;
+        if let Some(under) = &self.under {
+            under.set(time);
+        }
     }
 
     /// [`Space::offset`].
@@ -269,7 +291,7 @@ impl<S: Space> Session<S> {
     /// [`Interrupted`].
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
         words_of(at, bytes.len(), |word_at, range, in_word| {
-            let mask = (WHOLE >> (8 - in_word.len())) << in_word.start;
+            let mask = mask_of(in_word.clone());
             let mut word = [0; WORD_BYTES as usize];
             word[in_word].copy_from_slice(&bytes[range]);
             self.put(word_at, u64::from_le_bytes(word), mask)
@@ -320,7 +342,7 @@ impl<S: Space> Session<S> {
         for line in (off / LINE_BYTES * LINE_BYTES..end).step_by(LINE_BYTES as usize) {
             self.own(self.address(line))?;
         }
-        self.has_filled = true;
+        (self.is_changed, self.has_filled) = (true, true);
         let pm = self.core.space.pmem();
         let head = (off.wrapping_neg() % LINE_BYTES).min(bytes.len() as u64) as usize;
         let (head, rest) = bytes.split_at(head);
@@ -330,6 +352,17 @@ impl<S: Space> Session<S> {
             pm.store(at, part);
             pm.flush(at, part.len() as u64);
         }
+        Ok(())
+    }
+
+    /// Keeps others away from the aligned word at `at`, which the caller changes in place, and
+    /// changes back should the transaction fail. It must not be persistent.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn lock(&mut self, at: u64) -> Result<(), Interrupted> {
+        self.own(at)?;
+        self.is_changed = true;
         Ok(())
     }
 
@@ -352,6 +385,32 @@ impl<S: Space> Session<S> {
         Ok(())
     }
 
+    /// Does not store what was written to volatile bytes of `at..at + len`: they are gone.
+    pub fn forget(&mut self, at: u64, len: u64) {
+        let (first, end) = (at - at % WORD_BYTES, at + len);
+        for word_at in (first..end).step_by(WORD_BYTES as usize) {
+            let from = at.saturating_sub(word_at) as usize;
+            let to = (end - word_at).min(WORD_BYTES) as usize;
+            if let Some(mut written) = self.writes.get(word_at)
+                && self.core.space.offset(word_at).is_none()
+            {
+                written.mask &= !mask_of(from..to);
+                self.writes.set(word_at, written);
+            }
+        }
+    }
+
+    /// What was written so far.
+    pub fn savepoint(&self) -> Savepoint {
+        Savepoint(self.writes.snapshot())
+    }
+
+    /// Comes back to a savepoint of this transaction, and to none that was left by an earlier
+    /// return. What was read since then counts as read.
+    pub fn return_to(&mut self, savepoint: &Savepoint) {
+        self.writes.restore(&savepoint.0);
+    }
+
     // --- ending ---------------------------------------------------------------------
 
     /// Moves the time of what was read to now, if it is all still so.
@@ -361,12 +420,12 @@ impl<S: Space> Session<S> {
         if !self.is_valid() {
             return Err(Interrupted::Conflict);
         }
-        self.time = now;
+        self.set_time(now);
         Ok(())
     }
 
     /// Whether nobody changed what was read.
-    fn is_valid(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         self.reads.iter().all(|(lock, version)| {
             let state = self.core.locks.state(*lock);
             let ours = state == State::taken(self.owner);
@@ -382,18 +441,22 @@ impl<S: Space> Session<S> {
     /// # Errors
     /// [`Uncommitted`].
     pub fn commit(&mut self) -> Result<u64, Uncommitted> {
-        if self.writes.is_empty() && !self.has_filled {
+        if self.writes.is_empty() && !self.is_changed {
             self.release(None);
             return Ok(self.time); // what was read is of one time
         }
         let space = &self.core.space;
         let words = self.writes.iter();
         let persistent = words.filter_map(|(at, new)| Some((space.offset(at)?, new.word)));
-        match record::encode(&mut self.record, persistent) {
+        let stamp = match record::encode(&mut self.record, persistent) {
             0 => self.commit_volatile(),
             1 if !self.has_filled && self.is_unlogged() => self.commit_word(),
             _ => self.commit_durably(),
+        }?;
+        if self.under.is_some() {
+            self.core.running.wait(stamp);
         }
+        Ok(stamp)
     }
 
     /// Commits what no crash needs to know of.
@@ -491,9 +554,9 @@ impl<S: Space> Session<S> {
 
     /// Ends the transaction and leaves nothing of it.
     pub fn roll_back(&mut self) {
-        // What was filled looks like a change to whoever reads there.
-        let changed = self.has_filled;
-        let stamp = changed.then(|| self.core.clock.fetch_add(1, Ordering::SeqCst) + 1);
+        // Who has read what was in place for a while is to notice.
+        let is_changed = self.is_changed;
+        let stamp = is_changed.then(|| self.core.clock.fetch_add(1, Ordering::SeqCst) + 1);
         self.release(stamp);
     }
 
@@ -506,8 +569,24 @@ impl<S: Space> Session<S> {
         self.reads.clear();
         self.taken.clear();
         self.writes.clear();
-        self.has_filled = false;
+        (self.is_changed, self.has_filled) = (false, false);
+        if let Some(under) = &self.under {
+            under.end();
+        }
     }
+}
+
+impl<S: Space> Drop for Session<S> {
+    fn drop(&mut self) {
+        if let Some(under) = &self.under {
+            self.core.running.leave(under);
+        }
+    }
+}
+
+/// The mask of those bytes of a word.
+fn mask_of(in_word: Range<usize>) -> u8 {
+    (WHOLE >> (8 - in_word.len())) << in_word.start
 }
 
 /// Cuts `at..at + len` at words: for each its address, which part of the range lies in it,
@@ -515,7 +594,7 @@ impl<S: Space> Session<S> {
 fn words_of(
     at: u64,
     len: usize,
-    mut each: impl FnMut(u64, std::ops::Range<usize>, std::ops::Range<usize>) -> Result<(), Interrupted>,
+    mut each: impl FnMut(u64, Range<usize>, Range<usize>) -> Result<(), Interrupted>,
 ) -> Result<(), Interrupted> {
     let mut done = 0;
     while done < len {

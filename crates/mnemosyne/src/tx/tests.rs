@@ -25,6 +25,7 @@ fn options(rng: &mut Rng) -> Options {
     Options {
         truncation: *rng.choice(&[Truncation::Lazy, Truncation::Eager]).unwrap(),
         locks: 1 << rng.u8(0..8),
+        privatise: rng.bool(),
     }
 }
 
@@ -383,4 +384,125 @@ fn volatile_words_are_isolated_and_not_logged() {
     let found = Area::recover(&pm, 0, Options::default()).map(drop);
     found.unwrap();
     assert_eq!(pm.load(DATA).unwrap(), 99);
+}
+
+/// One thread takes a word away from the others and then uses it without transactions.
+#[test]
+fn what_a_commit_took_away_nobody_uses_any_more() {
+    const SHARED: u64 = DATA;
+    const PRIVATE: u64 = DATA + 64;
+    let mut rng = Rng::with_seed(1);
+    let pm = std::sync::Arc::new(made(&mut rng, 3));
+    let options = Options {
+        privatise: true,
+        ..Options::default()
+    };
+    let memory = Area::recover(pm.clone(), 0, options).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let mut session = memory.session();
+            let done = &done;
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    let counted = session.run(|tx| {
+                        if tx.load(SHARED)? == 1 {
+                            // It is ours as well: nobody has it for himself.
+                            let word = tx.load(PRIVATE)?;
+                            assert_eq!(word >> 32, 0);
+                            tx.store(PRIVATE, word + 1)?;
+                        }
+                        Ok::<_, Stop<()>>(())
+                    });
+                    counted.unwrap();
+                }
+            });
+        }
+        let mut session = memory.session();
+        let mut set = |to: u64| {
+            let set = session.run(|tx| Ok::<_, Stop<()>>(tx.store(SHARED, to)?));
+            set.unwrap();
+        };
+        for _ in 0..300 {
+            set(1);
+            std::thread::yield_now();
+            set(0);
+            let word = pm.load(PRIVATE).unwrap();
+            pm.store_word(PRIVATE, word | 1 << 40);
+            std::thread::yield_now();
+            assert_eq!(pm.load(PRIVATE).unwrap(), word | 1 << 40);
+            pm.store_word(PRIVATE, word);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_transaction_returns_to_a_savepoint() {
+    let mut rng = Rng::with_seed(1);
+    let pm = made(&mut rng, 1);
+    let memory = Area::recover(&pm, 0, Options::default()).unwrap();
+    let mut session = memory.session();
+    session.begin().unwrap();
+    session.store(DATA, 1).unwrap();
+    let savepoint = session.savepoint();
+    for word in 0..20 {
+        session.store(DATA + word * 8, 2).unwrap();
+    }
+    session.return_to(&savepoint);
+    assert_eq!(session.load(DATA).unwrap(), 1);
+    assert_eq!(session.load(DATA + 8).unwrap(), 0);
+    session.store(DATA + 16, 3).unwrap();
+    session.commit().unwrap();
+    assert_eq!(all(&pm)[..3], [1, 0, 3]);
+}
+
+#[test]
+fn volatile_bytes_can_be_forgotten() {
+    let mut rng = Rng::with_seed(1);
+    let pm = made(&mut rng, 1);
+    let volatile = MemoryPmem::new(4096);
+    let memory = Area::recover(Mixed { pm: &pm, volatile }, 0, Options::default()).unwrap();
+    let mut session = memory.session();
+    session.begin().unwrap();
+    session.write(VOLATILE + 4, &[7; 20]).unwrap();
+    session.store(DATA, 7).unwrap();
+    session.forget(VOLATILE + 6, 11);
+    session.forget(DATA, 8);
+    session.commit().unwrap();
+    let mut found = [0; 32];
+    memory.space().volatile.read(0, &mut found).unwrap();
+    let mut expected = [0; 32];
+    expected[4..6].fill(7);
+    expected[17..24].fill(7);
+    assert_eq!(found, expected);
+    assert_eq!(pm.load(DATA).unwrap(), 7);
+}
+
+/// Whoever reads between a change in place and its end has to read again.
+#[test]
+fn changes_in_place_are_isolated() {
+    let mut rng = Rng::with_seed(1);
+    let pm = made(&mut rng, 1);
+    let volatile = MemoryPmem::new(4096);
+    let memory = Area::recover(Mixed { pm: &pm, volatile }, 0, Options::default()).unwrap();
+    let (mut one, mut other) = (memory.session(), memory.session());
+    for commits in [false, true] {
+        other.begin().unwrap();
+        assert_eq!(other.load(VOLATILE).unwrap(), 0);
+        one.begin().unwrap();
+        one.lock(VOLATILE).unwrap();
+        memory.space().volatile.store_word(0, 1);
+        assert_eq!(one.load(VOLATILE).unwrap(), 1);
+        assert!(other.load(VOLATILE).is_err(), "somebody has it");
+        match commits {
+            true => drop(one.commit().unwrap()),
+            false => {
+                memory.space().volatile.store_word(0, 0);
+                one.roll_back();
+            }
+        }
+        assert!(!other.is_valid(), "it was changed, if only for a while");
+        other.roll_back();
+    }
 }

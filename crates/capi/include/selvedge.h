@@ -1,0 +1,281 @@
+/* Durable memory for C (C11) and C++ (C++17), with gcc -fgnu-tm on x86-64 Linux.
+ *
+ *   gcc -O2 -fgnu-tm -c program.c
+ *   gcc program.o -Wl,-T,selvedge.ld -lselvedge -o program
+ *
+ * Link without -fgnu-tm, which would add libitm. The linker script is for programs with
+ * `pstatic` variables. With the static library, the system's libraries come behind it:
+ * libselvedge.a -lpthread -ldl -lm.
+ *
+ * What it guarantees
+ * ------------------
+ * - A `patomic` block that was left is there as a whole after every crash; one that was not
+ *   is there as a whole, or not at all. What survives a crash of the machine, and not only
+ *   of the process, depends on the durability in force (see below).
+ * - Blocks of several threads are isolated from each other: they happen one after the other,
+ *   in some order. Memory that is not durable takes part, but is not kept.
+ * - Durable memory is at the same addresses in every run: pointers into it stay valid.
+ *
+ * Durable memory is opened at the first call that needs it, or before main if there are
+ * `pstatic` variables. One process at a time can use a directory. Where nothing else can be
+ * done (the memory fails, a block writes more than a log takes), the process ends with one
+ * line on standard error, and abort().
+ *
+ * Environment
+ * -----------
+ *   SELVEDGE_REGION_PATH  the directory of the files; "." if not set
+ *   SELVEDGE_BASE         the first address, as 0x...; 0x100000000000 if not set
+ *   SELVEDGE_DURABILITY   auto (default), dax, process, msync: what a commit is to survive
+ *   SELVEDGE_STATICS      discard: pstatic variables begin anew
+ *
+ * Names
+ * -----
+ * All that is exported begins with selvedge_. The short names at the end can be switched off
+ * by defining SELVEDGE_NO_SHORT_NAMES.
+ *
+ * Calls that fail return NULL, 0 or -1 as each says, set errno, and leave a text
+ * (selvedge_message). They have changed nothing then. */
+#ifndef SELVEDGE_H
+#define SELVEDGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- What the compiler is told ------------------------------------------------------- */
+
+/* Can be called inside patomic, and is a part of it then. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CHECKER__)
+#define SELVEDGE_SAFE __attribute__((transaction_safe))
+#define SELVEDGE_PURE __attribute__((transaction_pure))
+#else
+#define SELVEDGE_SAFE
+#define SELVEDGE_PURE
+#endif
+
+/* A block that happens as a whole, durably: SELVEDGE_ATOMIC { ... }. It may be run several
+ * times. `__transaction_cancel` in it undoes it; not all calls are possible, and those that
+ * are must be declared transaction_safe (or transaction_pure, if they have no effect).
+ *
+ * A block reads and writes whole words of 8 bytes of durable memory. Whoever changes durable
+ * memory without a block, by the primitives below, must not do so while a block of another
+ * thread writes to the same word. */
+#if defined(__CHECKER__)
+#define SELVEDGE_ATOMIC
+#else
+#define SELVEDGE_ATOMIC __transaction_atomic
+#endif
+
+/* A variable that outlives the program: `SELVEDGE_STATIC int runs = 0;`, at file scope. It
+ * has its initial value at the first run only, and is known by its name and size afterwards.
+ * In C++ the initial value must be a constant. Not for variables of shared libraries.
+ *
+ * Its address is that of the executable: do not keep it in durable memory, unless the
+ * executable is at a fixed address (-no-pie) and never built again. */
+#define SELVEDGE_STATIC __attribute__((section(".persistent")))
+
+/* Says of a pointer that what it points to is durable: `struct node SELVEDGE_PERSISTENT *p`.
+ * Tells sparse, and clang, to warn if pointers of both kinds are mixed. */
+#if defined(__CHECKER__) || defined(__clang__)
+#define SELVEDGE_PERSISTENT __attribute__((address_space(1)))
+#else
+#define SELVEDGE_PERSISTENT
+#endif
+
+/* Keeps the library with whoever includes this, also if only its constructor is needed. */
+extern const unsigned char selvedge_anchor;
+static const unsigned char *const selvedge_keep __attribute__((used)) = &selvedge_anchor;
+
+/* --- The program --------------------------------------------------------------------- */
+
+/* Opens durable memory now. 0, or -1: then it can be tried again. */
+int selvedge_start(void);
+
+/* Why the last call of this thread failed: text, until the next one that fails. */
+const char *selvedge_message(void);
+
+/* Has `hook` called with each such text, on the thread in question; NULL: nobody. Inside
+ * patomic that may be more than once. */
+void selvedge_set_message_hook(void (*hook)(const char *message, void *argument), void *argument);
+
+/* Whether a block, or a fence, that is over survives a power failure (1), or a crash of the
+ * process only (0). */
+int selvedge_survives_power_failure(void);
+
+/* Whether `address` is durable memory. */
+SELVEDGE_SAFE int selvedge_is_persistent(const void *address);
+
+/* Whether this thread is inside a patomic block. */
+SELVEDGE_PURE int selvedge_in_transaction(void);
+
+/* --- Heap ---------------------------------------------------------------------------- */
+
+/* Each call is a part of the block around it, or happens as a whole by itself. `pointer` is
+ * the address of a pointer, of whatever type, which is set together with the allocation: if
+ * it is durable, no crash leaks the block. It may be NULL for those that allocate, inside a
+ * block that keeps what they return.
+ *
+ * Blocks are at multiples of 16, and of 64 if `size` is one. ENOMEM: no room, and the files
+ * cannot grow. EINVAL: what is to be freed is no block that is allocated. */
+
+/* A new block, which holds anything. */
+SELVEDGE_SAFE void *selvedge_pmalloc(size_t size, void *pointer);
+
+/* A new block whose bytes are all `value`. It may be larger than a log. */
+SELVEDGE_SAFE void *selvedge_pmalloc_set(size_t size, void *pointer, int value);
+
+/* A new array of zeros. */
+SELVEDGE_SAFE void *selvedge_pcalloc(size_t count, size_t size, void *pointer);
+
+/* Makes the block at *pointer larger or smaller; *pointer becomes where it is then. */
+SELVEDGE_SAFE void *selvedge_prealloc(size_t size, void *pointer);
+
+/* Frees the block at *pointer, and sets *pointer to NULL. 0, or -1. NULL is no block. */
+SELVEDGE_SAFE int selvedge_pfree(void *pointer);
+
+/* Bytes of a block: at least as many as were asked for. 0: it is none. */
+SELVEDGE_SAFE size_t selvedge_pmalloc_usable_size(const void *block);
+
+/* The durable object of this name (up to 104 bytes), `size` bytes of zeros when it is asked
+ * for the first time. EINVAL: it has another size. With size 0 the object as it is, or NULL
+ * if there is none. */
+SELVEDGE_SAFE void *selvedge_root(const char *name, size_t size);
+
+/* Frees it. 0, or -1: there is none. */
+SELVEDGE_SAFE int selvedge_root_remove(const char *name);
+
+/* --- Regions, not inside patomic ----------------------------------------------------- */
+
+/* Makes a region of `length` bytes, zeros, in a file of its own, and stores its address at
+ * `pointer`, the address of a durable pointer. `protection` is PROT_READ | PROT_WRITE, and
+ * `flags` 0. */
+void *selvedge_pmap(void *pointer, size_t length, int protection, int flags);
+
+/* Removes the region at *pointer, and sets *pointer to NULL. `length` is its length, or 0.
+ * 0, or -1. */
+int selvedge_punmap(void *pointer, size_t length);
+
+/* --- Logs, not inside patomic -------------------------------------------------------- */
+
+/* Records of bytes, appended in a region of their own. One thread may append while another
+ * reads and truncates. */
+typedef struct selvedge_log selvedge_log;
+
+#define SELVEDGE_LOG_TORNBIT 0 /* one fence for each flush */
+#define SELVEDGE_LOG_BASE 1    /* two, and less work for long records */
+
+/* Makes a log of `length` bytes in a new region, whose address is stored at `pointer` as by
+ * selvedge_pmap, and opens it. */
+selvedge_log *selvedge_log_create(void *pointer, size_t length, int kind);
+
+/* Opens a log that there was, by the address of its region. Once at a time. All records that
+ * were flushed, and not dropped, can be read. */
+selvedge_log *selvedge_log_open(const void *region);
+
+/* Appends a record. It is durable after the next flush; a crash before may leave it, and the
+ * records before it. ENOSPC: there is no room until some are dropped. */
+int selvedge_log_append(selvedge_log *log, const void *record, size_t size);
+
+/* Waits until all that was appended is durable. */
+int selvedge_log_flush(selvedge_log *log);
+
+/* Puts the next flushed record into `buffer`. Its size, or -1; ENOMSG: there is none;
+ * EMSGSIZE: it is larger than the buffer, and still the next one. */
+ssize_t selvedge_log_read(selvedge_log *log, void *buffer, size_t size);
+
+/* Drops all flushed records, durably; or those that were read. */
+int selvedge_log_truncate(selvedge_log *log);
+int selvedge_log_drop_read(selvedge_log *log);
+
+/* Closes the log, which stays. To remove it, selvedge_punmap its region after that. */
+void selvedge_log_close(selvedge_log *log);
+
+/* --- Primitives ---------------------------------------------------------------------- */
+
+/* For data whose order the program keeps itself, outside of patomic. An aligned store of 1,
+ * 2, 4 or 8 bytes is there after a crash as a whole or not at all, and any time after it was
+ * issued. It is durable once its line was flushed, or it was written through, and then a
+ * fence returned.
+ *
+ * These are calls, not instructions, since what has to be done depends on the durability in
+ * force: nothing, instructions that differ between processors, or msync. */
+
+/* Stores around the cache. */
+void selvedge_write_through(void *to, const void *from, size_t size);
+
+/* Starts to write back the lines of `size` bytes. */
+void selvedge_flush(const void *address, size_t size);
+
+/* Waits until what this thread wrote through or flushed is durable. 0, or -1: it is not, and
+ * will not be (EIO). */
+int selvedge_fence(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* --- Short names --------------------------------------------------------------------- */
+
+#ifndef SELVEDGE_NO_SHORT_NAMES
+
+#define patomic SELVEDGE_ATOMIC
+#define pstatic SELVEDGE_STATIC
+#define persistent SELVEDGE_PERSISTENT
+
+#define pmalloc(size, pointer) selvedge_pmalloc((size), (pointer))
+#define pmalloc_set(size, pointer, value) selvedge_pmalloc_set((size), (pointer), (value))
+#define pcalloc(count, size, pointer) selvedge_pcalloc((count), (size), (pointer))
+#define prealloc(size, pointer) selvedge_prealloc((size), (pointer))
+#define pfree(pointer) selvedge_pfree((pointer))
+#define pmalloc_usable_size(block) selvedge_pmalloc_usable_size((block))
+
+#define pmap(pointer, length, protection, flags) \
+    selvedge_pmap((pointer), (length), (protection), (flags))
+#define punmap(pointer, length) selvedge_punmap((pointer), (length))
+
+#define log_create(pointer, length, kind) selvedge_log_create((pointer), (length), (kind))
+#define log_append(log, record, size) selvedge_log_append((log), (record), (size))
+#define log_flush(log) selvedge_log_flush((log))
+#define log_truncate(log) selvedge_log_truncate((log))
+
+#ifdef __cplusplus
+
+/* Stores, in one instruction if it is a word or less. */
+template <class T, class U> static inline void store(T *address, U value)
+{
+    *const_cast<volatile T *>(address) = static_cast<T>(value);
+}
+
+/* Stores around the cache. */
+template <class T, class U> static inline void wtstore(T *address, U value)
+{
+    T stored = static_cast<T>(value);
+    selvedge_write_through(address, &stored, sizeof stored);
+}
+
+#else
+
+#define store(address, value) \
+    ((void)(*(volatile __typeof__(*(address)) *)(address) = (value)))
+
+#define wtstore(address, value)                                            \
+    do {                                                                   \
+        __typeof__(*(address)) selvedge_stored = (value);                  \
+        selvedge_write_through((address), &selvedge_stored, sizeof selvedge_stored); \
+    } while (0)
+
+#endif
+
+/* Starts to write back the line of `address`. */
+static inline void flush(const void *address) { selvedge_flush(address, 1); }
+
+/* As selvedge_fence. */
+static inline int fence(void) { return selvedge_fence(); }
+
+#endif
+#endif

@@ -1,0 +1,178 @@
+//! The executable of this process: its persistent variables, as its symbol table tells them.
+
+use object::read::elf::ElfFile64;
+use object::{
+    Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SectionIndex, SymbolKind,
+};
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::fs::File;
+use std::path::PathBuf;
+
+/// The section of persistent variables.
+const SECTION: &str = ".persistent";
+const EXECUTABLE: &str = "/proc/self/exe";
+
+/// Why the executable cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ElfError {
+    #[error("cannot read {EXECUTABLE}: {0}")]
+    Unreadable(#[from] std::io::Error),
+    #[error("cannot read the symbols of {EXECUTABLE}: {0}")]
+    Malformed(#[from] object::Error),
+    #[error(
+        "the program has persistent variables, but its symbols are gone, by which they are \
+         known: do not strip it, or with --strip-debug only"
+    )]
+    Stripped,
+    #[error("two persistent variables are called {0}: give one another name")]
+    Ambiguous(String),
+    #[error(
+        "the persistent variable at byte {0:#x} of the section begins with an address that \
+         another run would not know: initialise it with 0, or link with -no-pie"
+    )]
+    Relocated(u64),
+}
+
+/// A persistent variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Variable {
+    /// Its first byte, in the section.
+    pub start: u64,
+    pub len: u64,
+}
+
+/// The section of persistent variables, where it is in memory.
+#[derive(Debug)]
+pub(crate) struct Section {
+    pub address: u64,
+    pub len: u64,
+}
+
+type Cache = ReadCache<File>;
+type Elf<'a> = ElfFile64<'a, Endianness, &'a Cache>;
+
+/// The section, if the program has one that is not empty.
+pub(crate) fn section() -> Result<Option<Section>, ElfError> {
+    let cache = ReadCache::new(File::open(EXECUTABLE)?);
+    let elf: Elf<'_> = ElfFile64::parse(&cache)?;
+    let bias = load_bias();
+    let found = elf.section_by_name(SECTION).filter(|s| s.size() > 0);
+    Ok(found.map(|section| Section {
+        address: bias.wrapping_add(section.address()),
+        len: section.size(),
+    }))
+}
+
+/// The variables, by name. One that is known in its source file only has that in front.
+pub(crate) fn variables() -> Result<BTreeMap<String, Variable>, ElfError> {
+    let cache = ReadCache::new(File::open(EXECUTABLE)?);
+    let elf: Elf<'_> = ElfFile64::parse(&cache)?;
+    let Some(section) = elf.section_by_name(SECTION) else {
+        return Ok(BTreeMap::new());
+    };
+    let (address, len) = (section.address(), section.size());
+    check_relocations(&elf, address, len)?;
+    let variables = variables_of(&elf, section.index(), address)?;
+    match variables.is_empty() {
+        true => Err(ElfError::Stripped),
+        false => Ok(variables),
+    }
+}
+
+fn variables_of(
+    elf: &Elf<'_>,
+    section: SectionIndex,
+    address: u64,
+) -> Result<BTreeMap<String, Variable>, ElfError> {
+    let mut variables = BTreeMap::new();
+    // Local symbols follow that of their source file.
+    let mut file = String::new();
+    for symbol in elf.symbols() {
+        if symbol.kind() == SymbolKind::File {
+            file = symbol.name()?.to_owned();
+        }
+        let is_variable = symbol.kind() == SymbolKind::Data && symbol.size() > 0;
+        if !is_variable || symbol.section_index() != Some(section) {
+            continue;
+        }
+        let name = match symbol.is_local() {
+            true => format!("{file}:{}", without_number(symbol.name()?)),
+            false => symbol.name()?.to_owned(),
+        };
+        let variable = Variable {
+            start: symbol.address() - address,
+            len: symbol.size(),
+        };
+        match variables.insert(name.clone(), variable) {
+            Some(other) if other != variable => return Err(ElfError::Ambiguous(name)),
+            _ => {}
+        }
+    }
+    Ok(variables)
+}
+
+/// The name of a variable without the number by which the compiler tells those of functions
+/// apart, and which depends on other code.
+fn without_number(name: &str) -> &str {
+    match name.rsplit_once('.') {
+        Some((front, number)) if number.bytes().all(|b| b.is_ascii_digit()) => front,
+        _ => name,
+    }
+}
+
+/// Addresses that are put in when the program is loaded are others in the next run.
+fn check_relocations(elf: &Elf<'_>, address: u64, len: u64) -> Result<(), ElfError> {
+    let Some(relocations) = elf.dynamic_relocations() else {
+        return Ok(());
+    };
+    let mut places = relocations.map(|(place, _)| place.wrapping_sub(address));
+    match places.find(|place| *place < len) {
+        Some(place) => Err(ElfError::Relocated(place)),
+        None => Ok(()),
+    }
+}
+
+/// The name of the program's file.
+pub(crate) fn program_name() -> Result<String, ElfError> {
+    let path: PathBuf = std::fs::read_link(EXECUTABLE)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // So it says when the file was replaced.
+    let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
+    Ok(name.to_owned())
+}
+
+/// By how much the program lies elsewhere than its file says.
+fn load_bias() -> u64 {
+    unsafe extern "C" fn first(
+        object: *mut libc::dl_phdr_info,
+        _len: usize,
+        bias: *mut c_void,
+    ) -> libc::c_int {
+        // SAFETY: both are valid: what the system passes, and what we passed.
+        unsafe { bias.cast::<u64>().write((*object).dlpi_addr) };
+        1 // The first is the program.
+    }
+    let mut bias = 0_u64;
+    // SAFETY: `first` writes a `u64` there.
+    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut bias).cast()) };
+    bias
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_the_compiler_do_not_count() {
+        assert_eq!(without_number("count.17"), "count");
+        assert_eq!(without_number("count"), "count");
+        assert_eq!(without_number("count.x1"), "count.x1");
+    }
+
+    #[test]
+    fn this_program_has_no_persistent_variables() {
+        assert!(section().unwrap().is_none());
+        assert!(variables().unwrap().is_empty());
+    }
+}

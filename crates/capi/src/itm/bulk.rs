@@ -1,0 +1,113 @@
+//! `memcpy`, `memmove` and `memset`. Of the sides of a copy, one may be memory that the
+//! compiler knows to be the thread's own (`Rn`, `Wn`), which is touched directly.
+
+use crate::space::canonical;
+use crate::thread::Thread;
+use libc::{c_int, c_void};
+
+/// Bytes that are copied at a time.
+const CHUNK: usize = 1024;
+
+/// Whose memory a side of a copy is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Own,
+    Shared,
+}
+
+impl Thread {
+    /// # Safety
+    /// `buf.len()` bytes must be at `at`.
+    unsafe fn read(&mut self, side: Side, at: u64, buf: &mut [u8]) {
+        if side == Side::Own || self.is_young(at) {
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(at as *const u8, buf.as_mut_ptr(), buf.len()) };
+            return;
+        }
+        let read = self.session.tx().read(canonical(at), buf);
+        self.done(read);
+    }
+
+    /// # Safety
+    /// There must be room for the bytes at `at`.
+    unsafe fn write(&mut self, side: Side, at: u64, bytes: &[u8]) {
+        if side == Side::Own {
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
+            return;
+        }
+        // SAFETY: the caller's promise.
+        let stored = unsafe { self.try_store(at, bytes) };
+        self.done(stored);
+    }
+
+    /// # Safety
+    /// As `memmove`.
+    unsafe fn copy(&mut self, (to_side, to): (Side, u64), (side, from): (Side, u64), len: usize) {
+        // From the end on if the beginning would be overwritten before it is read.
+        let is_backward = to.wrapping_sub(from) < len as u64;
+        let mut buf = [0; CHUNK];
+        let mut done = 0;
+        while done < len {
+            let part = CHUNK.min(len - done);
+            let at = if is_backward { len - done - part } else { done } as u64;
+            // SAFETY: inside the ranges of the caller.
+            unsafe {
+                self.read(side, from + at, &mut buf[..part]);
+                self.write(to_side, to + at, &buf[..part]);
+            }
+            done += part;
+        }
+    }
+
+    /// # Safety
+    /// As `memset`.
+    unsafe fn set(&mut self, to: u64, byte: u8, len: usize) {
+        let bytes = [byte; CHUNK];
+        for at in (0..len).step_by(CHUNK) {
+            let part = CHUNK.min(len - at);
+            // SAFETY: inside the range of the caller.
+            unsafe { self.write(Side::Shared, to + at as u64, &bytes[..part]) };
+        }
+    }
+}
+
+macro_rules! copies {
+    ($to:ident $from:ident: $($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            to: *mut c_void,
+            from: *const c_void,
+            len: usize,
+        ) -> *mut c_void {
+            let (target, source) = ((Side::$to, to as u64), (Side::$from, from as u64));
+            // SAFETY: the program called, and is not called back; the rest is its promise.
+            unsafe { Thread::running().copy(target, source, len) };
+            to
+        }
+    )*};
+}
+
+copies!(Shared Own: _ITM_memcpyRnWt _ITM_memcpyRnWtaR _ITM_memcpyRnWtaW);
+copies!(Own Shared: _ITM_memcpyRtWn _ITM_memcpyRtaRWn _ITM_memcpyRtaWWn);
+copies!(Shared Shared: _ITM_memcpyRtWt _ITM_memcpyRtWtaR _ITM_memcpyRtWtaW);
+copies!(Shared Shared: _ITM_memcpyRtaRWt _ITM_memcpyRtaRWtaR _ITM_memcpyRtaRWtaW);
+copies!(Shared Shared: _ITM_memcpyRtaWWt _ITM_memcpyRtaWWtaR _ITM_memcpyRtaWWtaW);
+copies!(Shared Own: _ITM_memmoveRnWt _ITM_memmoveRnWtaR _ITM_memmoveRnWtaW);
+copies!(Own Shared: _ITM_memmoveRtWn _ITM_memmoveRtaRWn _ITM_memmoveRtaWWn);
+copies!(Shared Shared: _ITM_memmoveRtWt _ITM_memmoveRtWtaR _ITM_memmoveRtWtaW);
+copies!(Shared Shared: _ITM_memmoveRtaRWt _ITM_memmoveRtaRWtaR _ITM_memmoveRtaRWtaW);
+copies!(Shared Shared: _ITM_memmoveRtaWWt _ITM_memmoveRtaWWtaR _ITM_memmoveRtaWWtaW);
+
+macro_rules! sets {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(to: *mut c_void, byte: c_int, len: usize) -> *mut c_void {
+            // SAFETY: as above.
+            unsafe { Thread::running().set(to as u64, byte as u8, len) };
+            to
+        }
+    )*};
+}
+
+sets!(_ITM_memsetW _ITM_memsetWaR _ITM_memsetWaW);

@@ -1,0 +1,80 @@
+//! The begin of a transaction, which returns once for each attempt.
+//!
+//! What must be as it was is saved at the begin: the registers that a call preserves, where to
+//! return, and how floating point rounds. It is copied off the stack, whose place is soon used
+//! otherwise.
+
+use std::arch::naked_asm;
+
+/// A place to go back to.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct JumpBuffer {
+    /// The stack pointer after the return.
+    pub cfa: u64,
+    rbx: u64,
+    rbp: u64,
+    r12: u64,
+    r13: u64,
+    r14: u64,
+    r15: u64,
+    /// Where to return.
+    rip: u64,
+    mxcsr: u32,
+    x87_control: u32,
+}
+
+/// Begins a transaction. Returns what its code is to do, and again whenever the transaction is
+/// run again or was cancelled.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn _ITM_beginTransaction(properties: u32) -> u32 {
+    naked_asm!(
+        ".cfi_startproc",
+        "lea rax, [rsp + 8]",
+        "sub rsp, 72", // the buffer; the stack is a multiple of 16 again
+        ".cfi_adjust_cfa_offset 72",
+        "mov [rsp], rax",
+        "mov [rsp + 8], rbx",
+        "mov [rsp + 16], rbp",
+        "mov [rsp + 24], r12",
+        "mov [rsp + 32], r13",
+        "mov [rsp + 40], r14",
+        "mov [rsp + 48], r15",
+        "mov rax, [rsp + 72]",
+        "mov [rsp + 56], rax",
+        "stmxcsr [rsp + 64]",
+        "fnstcw [rsp + 68]",
+        "mov rsi, rsp",
+        "call {begin}",
+        "add rsp, 72",
+        ".cfi_adjust_cfa_offset -72",
+        "ret",
+        ".cfi_endproc",
+        begin = sym super::begin,
+    )
+}
+
+/// Returns from the begin that `buffer` is of, once more, with `code`.
+///
+/// # Safety
+/// The frame that called that begin must still be there, and no frame in between may have
+/// anything left to do.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn jump(code: u32, buffer: *const JumpBuffer) -> ! {
+    naked_asm!(
+        "mov eax, edi",
+        "mov rcx, [rsi]",
+        "mov rbx, [rsi + 8]",
+        "mov rbp, [rsi + 16]",
+        "mov r12, [rsi + 24]",
+        "mov r13, [rsi + 32]",
+        "mov r14, [rsi + 40]",
+        "mov r15, [rsi + 48]",
+        "mov rdx, [rsi + 56]",
+        "ldmxcsr [rsi + 64]",
+        "fldcw [rsi + 68]",
+        "mov rsp, rcx",
+        "jmp rdx",
+    )
+}

@@ -1,0 +1,368 @@
+//! The runtime behind the transactions of gcc (`-fgnu-tm`), in place of libitm.
+//!
+//! # Guarantees
+//!
+//! 1. Transactions are those of `mnemosyne::tx`, with its guarantees, over all of the
+//!    process's memory: durable words are durable, and all words are isolated and rolled back.
+//! 2. Inner transactions are part of the outer one. One that can be cancelled by itself leaves
+//!    nothing when it is, and the outer one goes on.
+//! 3. Before a transaction that wrote returns from its commit, all others that may have read
+//!    what it replaced are over: what it took away from them can be used without transactions,
+//!    and memory that it freed goes only then.
+//! 4. What cannot be rolled back is refused: a transaction without instrumented code, or one
+//!    that would have to become irrevocable. Its stores would not be logged, and nobody could
+//!    tell whether they went to durable memory.
+//!
+//! # What gcc does and does not
+//!
+//! It calls for integers of 1 to 8 bytes, for `float`, `double` and `long double`, and for
+//! vectors of 8 to 32 bytes; complex numbers, `__int128` and larger vectors come in pieces or
+//! as copies. Hints (`RaW`, read after write, and so on) change nothing here.
+
+pub(crate) mod actions;
+mod bulk;
+mod clones;
+mod data;
+pub(crate) mod exceptions;
+pub(crate) mod jump;
+
+use crate::fatal::die;
+use crate::program;
+use crate::thread::{Before, Level, Thread};
+use jump::{JumpBuffer, jump};
+use libc::{c_char, c_int, c_void};
+use medium::MediumError;
+use mnemosyne::heap::HeapError;
+use mnemosyne::tx::{Interrupted, TxError, Uncommitted};
+use std::convert::Infallible;
+
+// Properties of a transaction.
+const HAS_INSTRUMENTED_CODE: u32 = 0x01;
+const HAS_NO_ABORT: u32 = 0x08;
+const USES_UNDO_LOG: u32 = 0x400;
+
+// What a begin tells its caller to do.
+const RUN_INSTRUMENTED: u32 = 0x01;
+const SAVE_LIVE_VARIABLES: u32 = 0x04;
+const RESTORE_LIVE_VARIABLES: u32 = 0x08;
+const ABORTED: u32 = 0x10;
+
+/// Of the reasons to abort: the outermost transaction is meant.
+const OUTER_ABORT: c_int = 0x10;
+
+/// The version of the interface.
+const VERSION: c_int = 90;
+/// The id of no transaction.
+const NO_ID: u64 = 1;
+
+/// The begin of a transaction.
+unsafe extern "C" fn begin(properties: u32, buffer: *const JumpBuffer) -> u32 {
+    if properties & HAS_INSTRUMENTED_CODE == 0 {
+        die(
+            "a transaction has code that cannot be rolled back, so that its stores would not be \
+             durable: use patomic (__transaction_atomic) rather than __transaction_relaxed, and \
+             build with -fgnu-tm",
+        );
+    }
+    if properties & USES_UNDO_LOG != 0 {
+        die("a transaction was built for a runtime with an undo log, which this is not");
+    }
+    let program = program::started();
+    // SAFETY: the program called, and runs again after the return.
+    let thread = unsafe { Thread::get(program) };
+    // SAFETY: the naked function in front of this one has filled it.
+    let buffer = unsafe { *buffer };
+    match thread.depth {
+        0 => thread.begin_outermost(buffer),
+        _ if properties & HAS_NO_ABORT == 0 => thread.begin_level(buffer),
+        _ => {}
+    }
+    thread.depth += 1;
+    RUN_INSTRUMENTED | SAVE_LIVE_VARIABLES
+}
+
+impl Thread {
+    fn begin_outermost(&mut self, buffer: JumpBuffer) {
+        self.enter_stack(buffer.cfa);
+        if let Err(why) = self.session.begin() {
+            die_of_commit(why);
+        }
+        self.attempts = 0;
+        self.set_id();
+        self.exceptions.begin();
+        self.levels.push(Level {
+            jump: buffer,
+            depth: 0,
+            before: None,
+        });
+    }
+
+    /// An inner transaction that may be cancelled by itself.
+    fn begin_level(&mut self, buffer: JumpBuffer) {
+        let before = Before {
+            savepoint: self.session.savepoint(),
+            undo: self.undo.len(),
+            actions: self.actions.mark(),
+            exceptions: self.exceptions.mark(),
+            id: self.id,
+        };
+        self.set_id();
+        self.levels.push(Level {
+            jump: buffer,
+            depth: self.depth,
+            before: Some(before),
+        });
+    }
+
+    /// One transaction is over; the outermost one is committed. `exception`: it ends because
+    /// this is on its way, or null. Whether something of the program is due now.
+    fn commit(&mut self, exception: *mut c_void) -> bool {
+        self.depth -= 1;
+        if self.depth > 0 {
+            if self.levels.last().is_some_and(|l| l.depth == self.depth)
+                && let Some(level) = self.levels.pop()
+                && let Some(before) = level.before
+            {
+                self.id = before.id;
+            }
+            return false;
+        }
+        match self.session.commit() {
+            Ok(()) => {}
+            Err(Uncommitted::Conflict) => {
+                self.depth = 1;
+                self.exceptions.ends_by(exception);
+                self.restart(Interrupted::Conflict)
+            }
+            Err(Uncommitted::TooLong { words, most }) => die(format_args!(
+                "a transaction wrote so much that its {words} words do not fit a log, which takes \
+                 {most}: let it do less at a time"
+            )),
+            Err(Uncommitted::Failed(why)) => die_of_commit(why),
+        }
+        self.levels.clear();
+        self.undo.clear();
+        self.refused = None;
+        self.exceptions.committed();
+        !self.actions.is_empty()
+    }
+
+    /// Undoes all of the transaction but what the program does for that. Where it began.
+    fn roll_back(&mut self) -> JumpBuffer {
+        let Some(outermost) = self.levels.first() else {
+            die("a transaction ends that has not begun");
+        };
+        let begin = outermost.jump;
+        // Before others can see it.
+        self.undo.roll_back(0, begin.cfa);
+        self.session.roll_back();
+        self.levels.clear();
+        self.depth = 0;
+        self.exceptions.rolled_back();
+        begin
+    }
+
+    /// Runs the transaction again, or ends the process if that is of no use.
+    #[cold]
+    pub fn restart(&mut self, why: Interrupted) -> ! {
+        // Whoever reads what others are changing meets nonsense, and is not to blame.
+        let why = match why {
+            Interrupted::Medium(_) if !self.session.is_valid() => Interrupted::Conflict,
+            other => other,
+        };
+        let begin = self.roll_back();
+        // SAFETY: `self` is not used from here on.
+        let thread = unsafe {
+            actions::undone(actions::Mark::default());
+            Thread::running()
+        };
+        match thread.session.overcome::<Infallible>(why, thread.attempts) {
+            Ok(()) => {}
+            // It will be told when it asks again.
+            Err(TxError::Heap(HeapError::NoSpace { bytes })) => {
+                let least = thread.refused.unwrap_or(u64::MAX);
+                thread.refused = Some(least.min(bytes));
+            }
+            Err(why) => thread.die_of(why),
+        }
+        let attempts = thread.attempts + 1;
+        thread.begin_outermost(begin);
+        (thread.attempts, thread.depth) = (attempts, 1);
+        // SAFETY: the frame of the begin waits for the end of its transaction; those in between
+        // are the program's, which expects this, and ours, which have no destructors to run.
+        unsafe { thread.land(RUN_INSTRUMENTED | RESTORE_LIVE_VARIABLES, begin) }
+    }
+
+    /// # Safety
+    /// As [`jump`].
+    unsafe fn land(&mut self, code: u32, at: JumpBuffer) -> ! {
+        // Off the stack, which is about to go.
+        self.landing = at;
+        // SAFETY: the caller's promise.
+        unsafe { jump(code, &self.landing) }
+    }
+
+    /// Cancels the innermost transaction that can be, or all.
+    fn cancel(&mut self, is_outer: bool) -> ! {
+        let (begin, mark) = match self.levels.pop() {
+            Some(Level {
+                jump,
+                depth,
+                before: Some(before),
+            }) if !is_outer => {
+                self.undo.roll_back(before.undo, jump.cfa);
+                self.session.return_to(&before.savepoint);
+                self.exceptions.return_to(before.exceptions);
+                self.depth = depth;
+                self.id = before.id;
+                (jump, before.actions)
+            }
+            Some(level) => {
+                self.levels.push(level);
+                self.refused = None;
+                (self.roll_back(), actions::Mark::default())
+            }
+            None => die("a transaction is cancelled that has not begun"),
+        };
+        // SAFETY: `self` is not used from here on; the frames are as in `restart`.
+        unsafe {
+            actions::undone(mark);
+            Thread::running().land(ABORTED | RESTORE_LIVE_VARIABLES, begin)
+        }
+    }
+
+    /// What a step gave; if it was not done, the transaction runs again.
+    #[inline(always)]
+    pub fn done<T>(&mut self, step: Result<T, Interrupted>) -> T {
+        match step {
+            Ok(value) => value,
+            Err(why) => self.restart(why),
+        }
+    }
+
+    /// Gives the transaction an id, which no other one has: of the thread's number, and how
+    /// many it has run.
+    fn set_id(&mut self) {
+        self.ids += 1;
+        self.id = u64::from(self.number) << 40 | self.ids & ((1 << 40) - 1);
+    }
+
+    /// The end, because of memory.
+    fn die_of(&self, why: TxError<Infallible>) -> ! {
+        let path = self.program.memory.backing().path().display();
+        match why {
+            TxError::Medium(MediumError::OutOfRange { off, .. }) => {
+                let at = self.program.base + off;
+                die(format_args!(
+                    "a transaction uses the address {at:#x}, which is durable memory ({path}), \
+                     but no region of the program's"
+                ))
+            }
+            TxError::Failed(why) => die_of_commit(why),
+            why => die(format_args!("durable memory in {path}: {why}")),
+        }
+    }
+}
+
+/// Nothing can be committed any more.
+fn die_of_commit(why: impl std::fmt::Display) -> ! {
+    let path = program::started().memory.backing().path().display();
+    die(format_args!(
+        "durable memory in {path}: no more transactions: {why}; what was committed is there \
+         once this is mended"
+    ))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _ITM_commitTransaction() {
+    // SAFETY: the program called; the reference is gone when something of it runs.
+    unsafe {
+        if Thread::running().commit(std::ptr::null_mut()) {
+            actions::committed();
+        }
+    }
+}
+
+/// The commit of a transaction that an exception leaves.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _ITM_commitTransactionEH(exception: *mut c_void) {
+    // SAFETY: as above.
+    unsafe {
+        if Thread::running().commit(exception) {
+            actions::committed();
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _ITM_abortTransaction(reason: c_int) -> ! {
+    // SAFETY: the program called.
+    unsafe { Thread::running() }.cancel(reason & OUTER_ABORT != 0)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn _ITM_changeTransactionMode(_mode: c_int) {
+    die(
+        "a transaction would have to become irrevocable, for a call that cannot be rolled back: \
+         take the call out of the transaction, or declare what it calls transaction_safe or \
+         transaction_pure",
+    );
+}
+
+/// 0: no transaction; 1: one that can be run again.
+#[unsafe(no_mangle)]
+pub extern "C" fn _ITM_inTransaction() -> c_int {
+    // SAFETY: the program called.
+    let thread = unsafe { Thread::current() };
+    thread.is_some_and(|thread| thread.depth > 0).into()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn _ITM_getTransactionId() -> u64 {
+    // SAFETY: the program called.
+    let thread = unsafe { Thread::current() };
+    thread.filter(|t| t.depth > 0).map_or(NO_ID, |t| t.id)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn _ITM_getThreadnum() -> c_int {
+    // SAFETY: the program called.
+    unsafe { Thread::get(program::started()) }.number as c_int
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn _ITM_versionCompatible(version: c_int) -> c_int {
+    (version == VERSION).into()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn _ITM_libraryVersion() -> *const c_char {
+    concat!("Selvedge ", env!("CARGO_PKG_VERSION"), "\0")
+        .as_ptr()
+        .cast()
+}
+
+/// Where in the source something is wrong, as the interface has it.
+#[repr(C)]
+pub struct SourceLocation {
+    reserved: [i32; 4],
+    /// ";file;function;line;;", or null.
+    text: *const c_char,
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _ITM_error(location: *const SourceLocation, error: c_int) -> ! {
+    // SAFETY: null, or a location whose text is null or a string, by the interface.
+    let text = unsafe {
+        let text = location.as_ref().map(|l| l.text).filter(|t| !t.is_null());
+        text.map(|text| {
+            std::ffi::CStr::from_ptr(text)
+                .to_string_lossy()
+                .into_owned()
+        })
+    };
+    let text = text.unwrap_or_default();
+    die(format_args!(
+        "compiled code of a transaction reports error {error} {text}"
+    ))
+}

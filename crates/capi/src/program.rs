@@ -1,0 +1,271 @@
+//! The durable memory of this process.
+//!
+//! # Guarantees
+//!
+//! 1. It is opened once, before anybody sees any of it, and recovered by then: at the first
+//!    call that needs it, or before `main` if the program has persistent variables.
+//! 2. It stays open until the process ends, however it ends.
+//! 3. Addresses in it are the same in each run. A directory that was made with another base
+//!    address is refused.
+//! 4. A child made by `fork` cannot use it: two processes would.
+
+use crate::fatal::die;
+use crate::space::Machine;
+use crate::statics::{self, StaticsError};
+use libc::c_int;
+use medium::{ArenaError, Durability, MapOptions, OpenError, UnknownDurability};
+use mnemosyne::store::{self, BackingError, Directory, DirectoryOptions, Store, StoreError};
+use mnemosyne::tx::{self, Stop, TxError};
+use parking_lot::Mutex;
+use std::convert::Infallible;
+use std::ffi::{CStr, OsString, c_void};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The first address, unless [`BASE`] says otherwise: far from what the system gives out.
+const DEFAULT_BASE: u64 = 0x1000_0000_0000;
+/// The environment variables.
+const BASE: &str = "SELVEDGE_BASE";
+const REGION_PATH: &str = "SELVEDGE_REGION_PATH";
+const DURABILITY: &str = "SELVEDGE_DURABILITY";
+/// The root that tells where the memory was first.
+const BASE_ROOT: &str = "selvedge.base";
+
+/// Durable memory with this process's addresses.
+pub(crate) type Memory = Store<Directory, Machine>;
+/// A thread's way to use it.
+pub(crate) type Session = store::Session<Directory, Machine>;
+
+/// The memory, and where it is.
+pub(crate) struct Program {
+    pub memory: Memory,
+    pub base: u64,
+}
+
+static PROGRAM: OnceLock<Program> = OnceLock::new();
+/// Whether this is a child that `fork` made of a process with durable memory.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Why there is no durable memory.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error("{BASE}={}: not a multiple of 0x200000, such as {DEFAULT_BASE:#x}", .0.display())]
+    Base(OsString),
+    #[error("{DURABILITY}: {0}")]
+    Durability(UnknownDurability),
+    #[error("{DURABILITY}={}: not text", .0.display())]
+    NotText(OsString),
+    #[error(
+        "durable memory in {}: {why}{}", path.display(), way_out(why)
+    )]
+    Store { path: PathBuf, why: StoreError },
+    #[error(
+        "durable memory in {}: the pointers in it are for {BASE}={was:#x}, and not for {is:#x}",
+        path.display()
+    )]
+    Moved { path: PathBuf, was: u64, is: u64 },
+    #[error("durable memory in {}: {why}", path.display())]
+    Refused {
+        path: PathBuf,
+        why: TxError<Infallible>,
+    },
+    #[error(
+        "{library} has this program's transactions, which durable memory needs: link without \
+         -litm, or name -lselvedge before it"
+    )]
+    OtherLibrary { library: String },
+    #[error(transparent)]
+    Statics(#[from] StaticsError),
+    #[error("durable memory is not for a child made by fork: let it run a program of its own")]
+    Forked,
+}
+
+/// What a user can do about it.
+fn way_out(why: &StoreError) -> &'static str {
+    let StoreError::Backing(why) = why else {
+        return "";
+    };
+    match why {
+        BackingError::Arena(ArenaError::Open(OpenError::InUse { .. })) => {
+            "; wait for its end, or set SELVEDGE_REGION_PATH to another directory"
+        }
+        BackingError::Arena(ArenaError::Taken { .. } | ArenaError::Reserve { .. }) => {
+            " (SELVEDGE_BASE)"
+        }
+        _ => "",
+    }
+}
+
+impl StartError {
+    /// The errno that comes nearest.
+    pub fn errno(&self) -> c_int {
+        match self {
+            Self::Store { why, .. } => errno_of_store(why),
+            Self::Refused { .. } => libc::EIO,
+            Self::Forked => libc::EBUSY,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+/// The errno that comes nearest.
+pub(crate) fn errno_of_store(why: &StoreError) -> c_int {
+    match why {
+        StoreError::NoRoom { .. } => libc::ENOMEM,
+        StoreError::NoRegion { .. } | StoreError::Layout => libc::EINVAL,
+        StoreError::Backing(
+            BackingError::File(why) | BackingError::Arena(ArenaError::Open(why)),
+        ) => match why {
+            OpenError::InUse { .. } => libc::EBUSY,
+            OpenError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            _ => libc::EINVAL,
+        },
+        StoreError::Backing(BackingError::Arena(_)) => libc::ENOMEM,
+        _ => libc::EIO,
+    }
+}
+
+/// The memory, which is opened if it is not.
+pub(crate) fn start() -> Result<&'static Program, StartError> {
+    static TURN: Mutex<()> = Mutex::new(());
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(StartError::Forked);
+    }
+    if let Some(program) = PROGRAM.get() {
+        return Ok(program);
+    }
+    let _turn = TURN.lock();
+    if let Some(program) = PROGRAM.get() {
+        return Ok(program);
+    }
+    let program = open()?;
+    // SAFETY: the handler only stores to an atomic.
+    unsafe { libc::pthread_atfork(None, None, Some(note_fork)) };
+    Ok(PROGRAM.get_or_init(|| program))
+}
+
+/// The memory; a process that cannot have it ends.
+pub(crate) fn started() -> &'static Program {
+    match PROGRAM.get() {
+        Some(program) if !FORKED.load(Ordering::Relaxed) => program,
+        _ => start().unwrap_or_else(|why| die(why)),
+    }
+}
+
+extern "C" fn note_fork() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+fn open() -> Result<Program, StartError> {
+    check_symbols()?;
+    let path = PathBuf::from(std::env::var_os(REGION_PATH).unwrap_or_else(|| ".".into()));
+    let base = base()?;
+    let failed = |why| {
+        let path = path.clone();
+        StartError::Store { path, why }
+    };
+    let options = DirectoryOptions {
+        base: Some(base),
+        map: MapOptions {
+            durability: durability()?,
+            ..MapOptions::default()
+        },
+        ..DirectoryOptions::default()
+    };
+    let directory = Directory::open(&path, &options).map_err(failed)?;
+    let machine = Machine::new(directory.arena().clone());
+    let options = store::Options {
+        tx: tx::Options {
+            privatise: true,
+            ..tx::Options::default()
+        },
+        ..store::Options::default()
+    };
+    let memory = Store::open(directory, machine, options).map_err(failed)?;
+    check_base(&memory, base)?;
+    statics::attach(&memory)?;
+    Ok(Program { memory, base })
+}
+
+fn base() -> Result<u64, StartError> {
+    let Some(text) = std::env::var_os(BASE) else {
+        return Ok(DEFAULT_BASE);
+    };
+    let digits = text.to_str().and_then(|text| text.strip_prefix("0x"));
+    let base = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    let fits = |base: &u64| *base > 0 && base.is_multiple_of(medium::Arena::GRANULE_BYTES);
+    base.filter(fits).ok_or(StartError::Base(text))
+}
+
+fn durability() -> Result<Durability, StartError> {
+    let Some(text) = std::env::var_os(DURABILITY) else {
+        return Ok(Durability::default());
+    };
+    let text = text.into_string().map_err(StartError::NotText)?;
+    text.parse().map_err(StartError::Durability)
+}
+
+/// Refuses memory whose pointers are for another base.
+fn check_base(memory: &Memory, base: u64) -> Result<(), StartError> {
+    let path = || memory.backing().path().to_owned();
+    let was = memory.session().run(|tx| match tx.root(BASE_ROOT)? {
+        Some((was, _)) => Ok::<_, Stop<Infallible>>(Some(was)),
+        None => {
+            let is_set = tx.set_root(BASE_ROOT, base, 0)?;
+            Ok(is_set.then_some(base))
+        }
+    });
+    match was {
+        Ok(Some(was)) if was == base => Ok(()),
+        Ok(was) => Err(StartError::Moved {
+            path: path(),
+            was: was.unwrap_or(0),
+            is: base,
+        }),
+        Err(why) => Err(StartError::Refused { path: path(), why }),
+    }
+}
+
+/// Finds out whether gcc's own library is in front of this one. Only where this one is
+/// shared: symbols of the program itself come before all others.
+fn check_symbols() -> Result<(), StartError> {
+    let ours = object_at(check_symbols as *const c_void);
+    // SAFETY: `getauxval` only looks.
+    let program = object_at(unsafe { libc::getauxval(libc::AT_PHDR) } as *const c_void);
+    // SAFETY: the name is a string.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_ITM_beginTransaction".as_ptr()) };
+    if found.is_null() || ours.0 == program.0 {
+        return Ok(());
+    }
+    let (base, library) = object_at(found);
+    match base == ours.0 {
+        true => Ok(()),
+        false => Err(StartError::OtherLibrary { library }),
+    }
+}
+
+/// Where the program or library that has this address begins, and its name.
+fn object_at(address: *const c_void) -> (usize, String) {
+    // SAFETY: zeros are a `Dl_info`.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: `info` is there to be written to; the address is only looked up.
+    if unsafe { libc::dladdr(address, &mut info) } == 0 || info.dli_fname.is_null() {
+        return (0, "another library".to_owned());
+    }
+    // SAFETY: it is the name of something that is loaded.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    (info.dli_fbase as usize, name.to_string_lossy().into_owned())
+}
+
+/// Opens the memory now. 0, or -1 with `errno` and a message.
+#[unsafe(no_mangle)]
+pub extern "C" fn selvedge_start() -> c_int {
+    match start() {
+        Ok(_) => 0,
+        Err(why) => {
+            crate::message::report(why.errno(), why);
+            -1
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Logs of the program's own, each in a region: `mnemosyne::log` with records of bytes.
+//!
+//! A record is a word that tells its bytes, and these, padded to words. One thread may append
+//! while another reads and truncates; more of either take turns.
+
+use crate::message::{report, set_errno};
+use crate::program::Program;
+use crate::region::{self, RegionError, outside};
+use crate::space::canonical;
+use libc::{c_int, c_void, ssize_t};
+use medium::{Arena, MediumError, WORD_BYTES};
+use mnemosyne::log::{self, Appender, Consumer, Kind, LogError, Unrecovered};
+use mnemosyne::tx::{Interrupted, Space};
+use parking_lot::Mutex;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// A log that is open.
+pub struct Log {
+    tail: Mutex<Tail>,
+    head: Mutex<Head>,
+}
+
+struct Tail {
+    appender: Appender<Arc<Arena>>,
+    words: Vec<u64>,
+}
+
+struct Head {
+    consumer: Consumer<Arc<Arena>>,
+    /// The record that was read last, if it did not fit its reader's buffer.
+    unread: Option<Vec<u64>>,
+    words: Vec<u64>,
+    /// Where the records end that the program was given.
+    given: u64,
+    /// Where the one in `unread` ends.
+    next: u64,
+}
+
+/// Why a log cannot be used so.
+#[derive(Debug, thiserror::Error)]
+enum RecordError {
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error("{0:#x} is not in durable memory")]
+    Volatile(u64),
+    #[error("a log needs a length of at least 4096 and a kind that is known")]
+    Arguments,
+    #[error("a record has {0} bytes, more than the buffer")]
+    Buffer(u64),
+    #[error("the log has a record that was not made by log_append")]
+    Foreign,
+}
+
+impl RecordError {
+    fn errno(&self) -> c_int {
+        match self {
+            Self::Region(why) => why.errno(),
+            Self::Log(LogError::Full { .. }) => libc::ENOSPC,
+            Self::Log(LogError::TooLong { .. }) => libc::E2BIG,
+            Self::Log(LogError::NotALog { .. }) => libc::EINVAL,
+            Self::Buffer(_) => libc::EMSGSIZE,
+            Self::Log(_) | Self::Foreign => libc::EIO,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+fn create(place: *mut c_void, len: usize, kind: c_int) -> Result<*mut Log, RecordError> {
+    let kind = match kind {
+        0 => Kind::TornBit,
+        1 => Kind::Base,
+        _ => return Err(RecordError::Arguments),
+    };
+    if len < 4096 {
+        return Err(RecordError::Arguments);
+    }
+    let bytes = len
+        .checked_next_multiple_of(4096)
+        .ok_or(RecordError::Arguments)? as u64;
+    let format = |program: &Program, start: u64| {
+        let pm = program.memory.memory().space().pmem();
+        log::format(pm, start, bytes, kind).map_err(|why| match why {
+            LogError::Medium(why) => why.into(),
+            _ => no_room(start, bytes),
+        })
+    };
+    let at = region::map(place, len, format)?;
+    open(at as *const c_void)
+}
+
+/// A region is always large enough, and aligned.
+fn no_room(off: u64, len: u64) -> Interrupted {
+    MediumError::OutOfRange { off, len }.into()
+}
+
+fn open(at: *const c_void) -> Result<*mut Log, RecordError> {
+    let program = outside()?;
+    let space = program.memory.memory().space();
+    let off = space.offset(canonical(at as u64));
+    let off = off.ok_or(RecordError::Volatile(at as u64))?;
+    let (appender, consumer) = Unrecovered::open(space.pmem().clone(), off)?.keep()?;
+    let given = consumer.position();
+    let log = Log {
+        tail: Mutex::new(Tail {
+            appender,
+            words: Vec::new(),
+        }),
+        head: Mutex::new(Head {
+            consumer,
+            unread: None,
+            words: Vec::new(),
+            given,
+            next: given,
+        }),
+    };
+    Ok(Box::into_raw(Box::new(log)))
+}
+
+impl Tail {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), LogError> {
+        self.words.clear();
+        self.words.push(bytes.len() as u64);
+        for chunk in bytes.chunks(WORD_BYTES as usize) {
+            let mut word = [0; WORD_BYTES as usize];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.words.push(u64::from_le_bytes(word));
+        }
+        self.appender.append(&self.words)?;
+        Ok(())
+    }
+}
+
+impl Head {
+    /// Puts the next record into `buf`. Its length; `None`: there is none.
+    fn read(&mut self, buf: &mut [u8]) -> Result<Option<u64>, RecordError> {
+        let words = match self.unread.take() {
+            Some(words) => words,
+            None => {
+                let mut words = std::mem::take(&mut self.words);
+                match self.consumer.next(&mut words)? {
+                    Some(end) => self.next = end,
+                    None => return Ok(None),
+                }
+                words
+            }
+        };
+        let Some((&len, rest)) = words.split_first() else {
+            return Err(RecordError::Foreign);
+        };
+        if len > rest.len() as u64 * WORD_BYTES {
+            return Err(RecordError::Foreign);
+        }
+        if len > buf.len() as u64 {
+            self.unread = Some(words);
+            return Err(RecordError::Buffer(len));
+        }
+        let bytes = rest.iter().flat_map(|word| word.to_le_bytes());
+        for (to, from) in buf.iter_mut().zip(bytes.take(len as usize)) {
+            *to = from;
+        }
+        self.words = words;
+        self.given = self.next;
+        Ok(Some(len))
+    }
+
+    /// Drops all records that were flushed.
+    fn truncate(&mut self) -> Result<(), LogError> {
+        self.unread = None;
+        while let Some(end) = self.consumer.next(&mut self.words)? {
+            self.next = end;
+        }
+        self.given = self.next;
+        self.consumer.truncate(self.given)
+    }
+}
+
+/// # Safety
+/// `log` must be one that is open.
+unsafe fn of<'a>(log: *mut Log) -> &'a Log {
+    // SAFETY: the caller's promise.
+    unsafe { &*log }
+}
+
+fn told<T>(otherwise: T, done: Result<T, RecordError>) -> T {
+    done.unwrap_or_else(|why| {
+        report(why.errno(), why);
+        otherwise
+    })
+}
+
+/// Makes a log in a region of its own, whose address is stored at `place`, and opens it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn selvedge_log_create(
+    place: *mut c_void,
+    len: usize,
+    kind: c_int,
+) -> *mut Log {
+    told(null_mut(), create(place, len, kind))
+}
+
+/// Opens the log in the region at `at`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn selvedge_log_open(at: *const c_void) -> *mut Log {
+    told(null_mut(), open(at))
+}
+
+/// Appends a record. 0, or -1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn selvedge_log_append(
+    log: *mut Log,
+    record: *const c_void,
+    len: usize,
+) -> c_int {
+    let bytes = match len {
+        0 => &[],
+        // SAFETY: the program has so many bytes there.
+        _ => unsafe { std::slice::from_raw_parts(record.cast(), len) },
+    };
+    // SAFETY: the program's promise.
+    let appended = unsafe { of(log) }.tail.lock().append(bytes);
+    told(-1, appended.map(|()| 0).map_err(RecordError::from))
+}
+
+/// Makes all that was appended durable. 0, or -1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn selvedge_log_flush(log: *mut Log) -> c_int {
+    // SAFETY: the program's promise.
+    let flushed = unsafe { of(log) }.tail.lock().appender.flush();
+    told(-1, flushed.map(|()| 0).map_err(RecordError::from))
+}
+
+/// Puts the next durable record into a buffer. Its length; -1 with `ENOMSG`: there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn selvedge_log_read(
+    log: *mut Log,
+    buffer: *mut c_void,
+    len: usize,
+) -> ssize_t {
+    let buffer = match len {
+        0 => &mut [],
+        // SAFETY: the program has room for so many bytes there.
+        _ => unsafe { std::slice::from_raw_parts_mut(buffer.cast(), len) },
+    };
+    // SAFETY: the program's promise.
+    match unsafe { of(log) }.head.lock().read(buffer) {
+        Ok(Some(len)) => len as ssize_t,
+        Ok(None) => {
+            set_errno(libc::ENOMSG);
+            -1
+        }
+        Err(why) => told(-1, Err(why)),
+    }
+}
+
+/// Drops all durable records. 0, or -1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn selvedge_log_truncate(log: *mut Log) -> c_int {
+    // SAFETY: the program's promise.
+    let truncated = unsafe { of(log) }.head.lock().truncate();
+    told(-1, truncated.map(|()| 0).map_err(RecordError::from))
+}
+
+/// Drops those records that were read. 0, or -1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn selvedge_log_drop_read(log: *mut Log) -> c_int {
+    // SAFETY: the program's promise.
+    let mut head = unsafe { of(log) }.head.lock();
+    let given = head.given;
+    let truncated = head.consumer.truncate(given);
+    told(-1, truncated.map(|()| 0).map_err(RecordError::from))
+}
+
+/// Closes a log, which stays.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn selvedge_log_close(log: *mut Log) {
+    if !log.is_null() {
+        // SAFETY: it came out of a box, and the program uses it no more.
+        drop(unsafe { Box::from_raw(log) });
+    }
+}

@@ -1,0 +1,143 @@
+//! Dynamic regions (`pmap`, `punmap`). Not inside transactions: files come and go.
+
+use crate::message::report;
+use crate::program::{self, Program, StartError, errno_of_store};
+use crate::space::canonical;
+use crate::thread::Thread;
+use libc::{c_int, c_void};
+use mnemosyne::store::{Region, RegionKind, StoreError};
+use mnemosyne::tx::{Interrupted, Transaction};
+use std::ptr::null_mut;
+
+/// How a region can be used.
+const READ_AND_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+/// Why there is no region.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RegionError {
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("regions are not made or removed inside a transaction")]
+    InTransaction,
+    #[error("no place was given for the address of the region")]
+    NoPlace,
+    #[error("a region needs a length, PROT_READ | PROT_WRITE, and no flags")]
+    Arguments,
+    #[error("no region begins at {0:#x}")]
+    None(u64),
+    #[error("the region at {at:#x} has {len} bytes, and is removed as a whole")]
+    Part { at: u64, len: u64 },
+}
+
+impl RegionError {
+    /// The errno that comes nearest.
+    pub fn errno(&self) -> c_int {
+        match self {
+            Self::Start(why) => why.errno(),
+            Self::Store(why) => errno_of_store(why),
+            Self::InTransaction => libc::EDEADLK,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+/// Durable memory, outside of transactions.
+pub(crate) fn outside() -> Result<&'static Program, RegionError> {
+    let program = program::start()?;
+    // SAFETY: the program called; the reference is gone at once.
+    let is_inside = unsafe { Thread::get(program) }.depth > 0;
+    match is_inside {
+        true => Err(RegionError::InTransaction),
+        false => Ok(program),
+    }
+}
+
+/// Makes a region of `len` bytes, which `fill` fills. Its address is stored at `place`, with
+/// the transaction that makes it be there.
+pub(crate) fn map(
+    place: *mut c_void,
+    len: usize,
+    mut fill: impl FnMut(&Program, u64) -> Result<(), Interrupted>,
+) -> Result<u64, RegionError> {
+    let program = outside()?;
+    if place.is_null() {
+        return Err(RegionError::NoPlace);
+    }
+    let place = canonical(place as u64);
+    let link = |tx: &mut Transaction<'_, _>, start: u64| {
+        fill(program, start)?;
+        tx.write(place, &(program.base + start).to_le_bytes())
+    };
+    let made = program
+        .memory
+        .map(RegionKind::Program, len as u64, 0, link)?;
+    Ok(program.base + made.start)
+}
+
+/// The region whose address is at `place`, if there is one.
+fn region_at(program: &Program, place: *mut c_void) -> Result<Option<Region>, RegionError> {
+    // SAFETY: the program gave this place.
+    let at = unsafe { place.cast::<u64>().read_unaligned() };
+    if at == 0 {
+        return Ok(None);
+    }
+    let regions = program.memory.regions()?;
+    let is_it =
+        |region: &Region| region.kind == RegionKind::Program && program.base + region.start == at;
+    let region = regions.into_iter().find(is_it);
+    region.map(Some).ok_or(RegionError::None(at))
+}
+
+/// Removes the region whose address is at `place`, and stores null there.
+fn unmap(place: *mut c_void, len: usize) -> Result<(), RegionError> {
+    let program = outside()?;
+    if place.is_null() {
+        return Err(RegionError::NoPlace);
+    }
+    let Some(region) = region_at(program, place)? else {
+        return Ok(());
+    };
+    if len != 0 && len.next_multiple_of(4096) as u64 != region.len {
+        let (at, len) = (program.base + region.start, region.len);
+        return Err(RegionError::Part { at, len });
+    }
+    let place = canonical(place as u64);
+    let unlink = |tx: &mut Transaction<'_, _>| tx.write(place, &0_u64.to_le_bytes());
+    Ok(program.memory.unmap(region.start, unlink)?)
+}
+
+/// Makes a region. Null: there is none, and `errno` and the message say why.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn selvedge_pmap(
+    place: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+) -> *mut c_void {
+    let is_possible = len > 0 && protection == READ_AND_WRITE && flags == 0;
+    let made = match is_possible {
+        true => map(place, len, |_, _| Ok(())),
+        false => Err(RegionError::Arguments),
+    };
+    match made {
+        Ok(at) => at as *mut c_void,
+        Err(why) => {
+            report(why.errno(), why);
+            null_mut()
+        }
+    }
+}
+
+/// Removes a region. 0, or -1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn selvedge_punmap(place: *mut c_void, len: usize) -> c_int {
+    match unmap(place, len) {
+        Ok(()) => 0,
+        Err(why) => {
+            report(why.errno(), why);
+            -1
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The addresses of the process as transactions see them: some are persistent, all others
+//! volatile.
+
+use medium::{Arena, MediumError, Pmem, WORD_BYTES};
+use mnemosyne::tx::Space;
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicU8, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+/// The memory of the process, with the arena in it.
+///
+/// Its methods touch the addresses that they are given, which are those that the program's
+/// own code would touch without transactions: whether it may, is between it and its compiler.
+/// So the type stays in this crate.
+#[derive(Clone)]
+pub(crate) struct Machine {
+    arena: Arc<Arena>,
+    base: u64,
+    len: u64,
+}
+
+impl Machine {
+    pub fn new(arena: Arc<Arena>) -> Self {
+        let (base, len) = (arena.base(), arena.len());
+        Self { arena, base, len }
+    }
+}
+
+/// Persistent variables have two addresses: in their section, and in the arena. Transactions
+/// know the latter only, lest there be two locks for one word.
+struct Alias {
+    start: AtomicU64,
+    len: AtomicU64,
+    target: AtomicU64,
+}
+
+static ALIAS: Alias = Alias {
+    start: AtomicU64::new(0),
+    len: AtomicU64::new(0),
+    target: AtomicU64::new(0),
+};
+
+/// Says that `start..start + len` is also at the address `target`. Once.
+pub(crate) fn set_alias(start: u64, len: u64, target: u64) {
+    ALIAS.start.store(start, Relaxed);
+    ALIAS.target.store(target, Relaxed);
+    ALIAS.len.store(len, Release);
+}
+
+/// The address by which transactions know the byte at `at`.
+#[inline]
+pub(crate) fn canonical(at: u64) -> u64 {
+    let distance = at.wrapping_sub(ALIAS.start.load(Relaxed));
+    match distance < ALIAS.len.load(Acquire) {
+        true => ALIAS.target.load(Relaxed) + distance,
+        false => at,
+    }
+}
+
+/// # Safety
+/// The program may load the aligned word at `at`, or a byte of it: then all of it is there,
+/// since a page has whole words.
+#[inline]
+unsafe fn load_volatile(at: u64) -> u64 {
+    debug_assert!(at.is_multiple_of(WORD_BYTES));
+    // SAFETY: aligned, and there by the caller's promise; whoever else changes it does so by
+    // instructions that change whole bytes.
+    unsafe { AtomicU64::from_ptr(at as *mut u64) }.load(Relaxed)
+}
+
+impl Space for Machine {
+    type Pmem = Arc<Arena>;
+
+    fn pmem(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+
+    #[inline]
+    fn load_at(&self, at: u64) -> Result<u64, MediumError> {
+        match self.offset(at) {
+            Some(off) => self.arena.load(off),
+            // SAFETY: the program is about to use the word (see the type).
+            None => Ok(unsafe { load_volatile(at) }),
+        }
+    }
+
+    fn read_at(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        if let Some(off) = self.offset(at) {
+            return self.arena.read(off, buf);
+        }
+        let (mut at, mut rest) = (at, buf);
+        while !rest.is_empty() {
+            let skip = (at % WORD_BYTES) as usize;
+            let len = rest.len().min(WORD_BYTES as usize - skip);
+            let (part, more) = rest.split_at_mut(len);
+            // SAFETY: the program is about to load a byte of the word (see the type).
+            let word = unsafe { load_volatile(at - skip as u64) }.to_le_bytes();
+            part.copy_from_slice(&word[skip..skip + len]);
+            at += len as u64;
+            rest = more;
+        }
+        Ok(())
+    }
+
+    fn store_at(&self, at: u64, word: u64, mask: u8) {
+        if let Some(off) = self.offset(at) {
+            return (&self.arena).store_at(off, word, mask);
+        }
+        if mask == u8::MAX {
+            // SAFETY: the program stored to all of the aligned word (see the type).
+            return unsafe { AtomicU64::from_ptr(at as *mut u64) }.store(word, Relaxed);
+        }
+        for (n, byte) in word.to_le_bytes().into_iter().enumerate() {
+            if mask & 1 << n != 0 {
+                // SAFETY: the program stored to this byte (see the type).
+                unsafe { AtomicU8::from_ptr((at as *mut u8).add(n)) }.store(byte, Relaxed);
+            }
+        }
+    }
+
+    #[inline]
+    fn offset(&self, at: u64) -> Option<u64> {
+        let off = at.wrapping_sub(self.base);
+        (off < self.len).then_some(off)
+    }
+
+    #[inline]
+    fn address(&self, off: u64) -> u64 {
+        self.base + off
+    }
+}

@@ -1,0 +1,383 @@
+//! What a thread has of transactions.
+//!
+//! # How its memory is treated
+//!
+//! Writes wait in the session until the commit. The exception is the thread's own stack,
+//! whose frames come and go while a transaction runs: a write that waited could meet another
+//! frame by then. There
+//!
+//! - frames that are younger than the begin of the transaction are stored to at once. Nobody
+//!   else knows of them, and they are gone when it begins again;
+//! - older frames are stored to at once too, but under their locks, since other threads may
+//!   have been given their addresses, and with an undo record.
+//!
+//! What the compiler logs (`_ITM_L*`) before it stores itself has an undo record and no lock:
+//! it knows that the memory is the thread's own.
+
+use crate::fatal::die;
+use crate::itm::actions::Actions;
+use crate::itm::exceptions::Exceptions;
+use crate::itm::jump::JumpBuffer;
+use crate::program::{Program, Session};
+use mnemosyne::store::Savepoint;
+use std::arch::{asm, global_asm};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The state of a thread.
+pub(crate) struct Thread {
+    pub program: &'static Program,
+    pub session: Session,
+    /// Transactions that have begun and not ended, one inside the other.
+    pub depth: u32,
+    /// Where to go back to: the outermost transaction, and those inside that can be cancelled
+    /// by themselves.
+    pub levels: Vec<Level>,
+    /// Where to go back to now.
+    pub landing: JumpBuffer,
+    /// How often the transaction has failed.
+    pub attempts: u32,
+    /// A block of so many bytes is not to be had, as this transaction found out.
+    pub refused: Option<u64>,
+    /// Of the transaction.
+    pub id: u64,
+    /// How many ids were given out.
+    pub ids: u64,
+    /// Of the thread.
+    pub number: u32,
+    pub undo: Undo,
+    pub actions: Actions,
+    pub exceptions: Exceptions,
+    /// The end of the stack that the transaction runs on.
+    stack_end: u64,
+    /// The stack that the system gave the thread.
+    own_stack: (u64, u64),
+}
+
+/// A transaction that can be gone back to.
+pub(crate) struct Level {
+    pub jump: JumpBuffer,
+    /// How many there were around it.
+    pub depth: u32,
+    /// What there was when it began; of an inner one.
+    pub before: Option<Before>,
+}
+
+/// What an inner transaction found when it began.
+pub(crate) struct Before {
+    pub savepoint: Savepoint,
+    pub undo: usize,
+    pub actions: crate::itm::actions::Mark,
+    pub exceptions: crate::itm::exceptions::Mark,
+    pub id: u64,
+}
+
+/// Where a write goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// To memory at once: the frame goes if the transaction does.
+    Young,
+    /// To memory at once, with an undo record: only an inner transaction must not leave it.
+    Middle,
+    /// To memory at once, under its lock and with an undo record.
+    Old,
+    /// To the session.
+    Elsewhere,
+}
+
+// The thread's state. By assembly, so that one instruction finds it in a shared library too:
+// this is asked for at every load and store.
+global_asm!(
+    ".pushsection .tbss.selvedge_thread, \"awT\", @nobits",
+    ".balign 8",
+    ".globl selvedge_thread",
+    ".hidden selvedge_thread",
+    ".type selvedge_thread, @tls_object",
+    ".size selvedge_thread, 8",
+    "selvedge_thread:",
+    ".zero 8",
+    ".popsection",
+);
+
+/// The offset of the place from the thread pointer is known when the program starts.
+#[inline(always)]
+fn pointer() -> *mut Thread {
+    let thread;
+    // SAFETY: loads the variable above, of this thread.
+    unsafe {
+        asm!(
+            "mov {0}, qword ptr [rip + selvedge_thread@GOTTPOFF]",
+            "mov {0}, qword ptr fs:[{0}]",
+            out(reg) thread,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    thread
+}
+
+fn set_pointer(thread: *mut Thread) {
+    // SAFETY: stores the variable above, of this thread.
+    unsafe {
+        asm!(
+            "mov {0}, qword ptr [rip + selvedge_thread@GOTTPOFF]",
+            "mov qword ptr fs:[{0}], {1}",
+            out(reg) _,
+            in(reg) thread,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// The stack pointer, here.
+#[inline(always)]
+pub(crate) fn stack_pointer() -> u64 {
+    let here;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {0}, rsp", out(reg) here, options(nomem, nostack, preserves_flags)) };
+    here
+}
+
+impl Thread {
+    /// The state of this thread, which runs a transaction.
+    ///
+    /// # Safety
+    /// No other reference from here or [`get`](Self::get) may be in use: whoever is called by
+    /// a program takes one, and gives it up before anything of the program runs.
+    #[inline(always)]
+    pub unsafe fn running<'a>() -> &'a mut Self {
+        // SAFETY: null, or what `make` stored there, which stays as long as the thread; the
+        // caller vouches for the rest.
+        match unsafe { pointer().as_mut() } {
+            Some(thread) => thread,
+            None => die("code of a transaction runs outside of one"),
+        }
+    }
+
+    /// The state of this thread, if it has one.
+    ///
+    /// # Safety
+    /// As [`running`](Self::running).
+    #[inline(always)]
+    pub unsafe fn current<'a>() -> Option<&'a mut Self> {
+        // SAFETY: as in `running`.
+        unsafe { pointer().as_mut() }
+    }
+
+    /// The state of this thread.
+    ///
+    /// # Safety
+    /// As [`running`](Self::running).
+    #[inline(always)]
+    pub unsafe fn get<'a>(program: &'static Program) -> &'a mut Self {
+        // SAFETY: as in `running`.
+        match unsafe { pointer().as_mut() } {
+            Some(thread) => thread,
+            // SAFETY: `make` stores a pointer to what stays.
+            None => unsafe { &mut *make(program) },
+        }
+    }
+
+    /// The outermost transaction begins, called from a frame at `cfa`.
+    #[inline]
+    pub fn enter_stack(&mut self, cfa: u64) {
+        let (start, end) = self.own_stack;
+        // Of a stack of the program's own making we know only where we are.
+        self.stack_end = if (start..end).contains(&cfa) {
+            end
+        } else {
+            cfa
+        };
+    }
+
+    /// Whether `at` is in a frame that is younger than the transaction: nobody else's, and
+    /// never in the session.
+    #[inline(always)]
+    pub fn is_young(&self, at: u64) -> bool {
+        let here = stack_pointer();
+        let oldest = match self.levels.first() {
+            Some(level) => level.jump.cfa,
+            None => here,
+        };
+        at.wrapping_sub(here) < oldest.wrapping_sub(here)
+    }
+
+    #[inline(always)]
+    fn place(&self, at: u64) -> Place {
+        let here = stack_pointer();
+        let distance = at.wrapping_sub(here);
+        if distance >= self.stack_end.wrapping_sub(here) {
+            return Place::Elsewhere;
+        }
+        self.place_on_stack(here, distance)
+    }
+
+    fn place_on_stack(&self, here: u64, distance: u64) -> Place {
+        let is_below = |level: Option<&Level>| {
+            level.is_some_and(|level| distance < level.jump.cfa.wrapping_sub(here))
+        };
+        if is_below(self.levels.last()) {
+            Place::Young
+        } else if is_below(self.levels.first()) {
+            Place::Middle
+        } else {
+            Place::Old
+        }
+    }
+
+    /// Prepares a store of `len` bytes at `at` that is done at once. `false`: it is not to be,
+    /// but goes to the session.
+    ///
+    /// # Errors
+    /// [`Interrupted`](mnemosyne::tx::Interrupted).
+    ///
+    /// # Safety
+    /// The bytes must be there.
+    #[inline(always)]
+    pub unsafe fn is_stored_at_once(
+        &mut self,
+        at: u64,
+        len: usize,
+    ) -> Result<bool, mnemosyne::tx::Interrupted> {
+        match self.place(at) {
+            Place::Elsewhere => return Ok(false),
+            Place::Young => {}
+            Place::Middle => self.undo.note(at, len),
+            Place::Old => {
+                for word in (at & !7..at + len as u64).step_by(8) {
+                    self.session.tx().lock(word)?;
+                }
+                self.undo.note(at, len);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Notes bytes that the compiler is about to change.
+    ///
+    /// # Safety
+    /// The bytes must be there.
+    pub unsafe fn note_old(&mut self, at: u64, len: usize) {
+        if self.place(at) != Place::Young {
+            self.undo.note(at, len);
+        }
+    }
+}
+
+/// Bytes that were changed in place, as they were.
+#[derive(Default)]
+pub(crate) struct Undo {
+    /// Where, and where in `bytes` they begin.
+    ranges: Vec<(u64, usize)>,
+    bytes: Vec<u8>,
+}
+
+impl Undo {
+    fn note(&mut self, at: u64, len: usize) {
+        self.ranges.push((at, self.bytes.len()));
+        // SAFETY: the callers of this module's methods say that the bytes are there; nobody
+        // else changes them meanwhile, since they are the thread's own, or locked.
+        let old = unsafe { std::slice::from_raw_parts(at as *const u8, len) };
+        self.bytes.extend_from_slice(old);
+    }
+
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    pub fn clear(&mut self) {
+        self.ranges.clear();
+        self.bytes.clear();
+    }
+
+    /// Puts back what was there when so many ranges had been noted, but for frames younger
+    /// than `cfa`: those are gone, and ours may be where they were.
+    pub fn roll_back(&mut self, len: usize, cfa: u64) {
+        let here = stack_pointer();
+        for (at, start) in self.ranges.drain(len..).rev() {
+            let old = &self.bytes[start..];
+            let is_gone = at.wrapping_sub(here) < cfa.wrapping_sub(here);
+            if !is_gone {
+                // SAFETY: the bytes were there when they were noted, in a frame that is older
+                // than the transaction, or in memory that the program keeps until its end.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(old.as_ptr(), at as *mut u8, old.len());
+                }
+            }
+            self.bytes.truncate(start);
+        }
+    }
+}
+
+/// Makes the state of a new thread.
+#[cold]
+fn make(program: &'static Program) -> *mut Thread {
+    static NUMBER: AtomicU32 = AtomicU32::new(1);
+    let thread = Box::new(Thread {
+        program,
+        session: program.memory.session(),
+        depth: 0,
+        levels: Vec::new(),
+        landing: JumpBuffer::default(),
+        attempts: 0,
+        refused: None,
+        id: 0,
+        ids: 0,
+        number: NUMBER.fetch_add(1, Ordering::Relaxed),
+        undo: Undo::default(),
+        actions: Actions::default(),
+        exceptions: Exceptions::default(),
+        stack_end: 0,
+        own_stack: own_stack(),
+    });
+    let thread = Box::into_raw(thread);
+    set_pointer(thread);
+    // A key, because its destructor runs after those of the program's thread-local variables,
+    // which may still use transactions.
+    // SAFETY: the key is valid; `end` takes what is stored here.
+    if unsafe { libc::pthread_setspecific(key(), thread.cast()) } != 0 {
+        die("the system has no memory for another thread");
+    }
+    thread
+}
+
+fn key() -> libc::pthread_key_t {
+    static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
+    *KEY.get_or_init(|| {
+        let mut key = 0;
+        // SAFETY: `key` is there to be written to.
+        if unsafe { libc::pthread_key_create(&mut key, Some(end)) } != 0 {
+            die("the process has too many keys for thread-specific data");
+        }
+        key
+    })
+}
+
+/// The thread ends.
+unsafe extern "C" fn end(thread: *mut c_void) {
+    let thread = thread.cast::<Thread>();
+    set_pointer(null_mut());
+    // SAFETY: `make` stored a pointer out of a box, and nobody has it any more.
+    let thread = unsafe { Box::from_raw(thread) };
+    if thread.depth > 0 {
+        die("a thread ends inside a transaction");
+    }
+}
+
+/// Where the stack of this thread begins and ends; nowhere, if the system does not tell.
+fn own_stack() -> (u64, u64) {
+    // SAFETY: zeros are a `pthread_attr_t` that the next call replaces.
+    let mut attributes: libc::pthread_attr_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `attributes` is there to be written to.
+    if unsafe { libc::pthread_getattr_np(libc::pthread_self(), &mut attributes) } != 0 {
+        return (0, 0);
+    }
+    let (mut start, mut len) = (null_mut(), 0);
+    // SAFETY: `attributes` was filled, and is destroyed once; the others are there.
+    unsafe {
+        libc::pthread_attr_getstack(&attributes, &mut start, &mut len);
+        libc::pthread_attr_destroy(&mut attributes);
+    }
+    (start as u64, start as u64 + len as u64)
+}

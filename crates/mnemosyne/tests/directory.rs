@@ -1,0 +1,160 @@
+//! Durable memory in the files of a directory.
+
+use medium::{OpenError, Pmem};
+use mnemosyne::store::{
+    Backing, BackingError, Directory, DirectoryOptions, Layout, Options, RegionKind, Store,
+    StoreError,
+};
+use mnemosyne::tx::Stop;
+use std::path::Path;
+
+fn options() -> DirectoryOptions {
+    DirectoryOptions {
+        layout: Layout {
+            logs: 2,
+            log_bytes: 64 << 10,
+            ..Layout::default()
+        },
+        ..DirectoryOptions::default()
+    }
+}
+
+fn open(path: &Path) -> Result<Store<Directory>, StoreError> {
+    let options_of_store = Options {
+        heap_growth: 1 << 20,
+        ..Options::default()
+    };
+    Store::open_directory(path, &options(), options_of_store)
+}
+
+fn names(path: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(path).unwrap();
+    let name = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.unwrap().file_name().into_string().unwrap()
+    };
+    let mut names: Vec<_> = entries.map(name).collect();
+    names.sort();
+    names
+}
+
+fn count(store: &Store<Directory>) -> u64 {
+    let count = store.session().run(|tx| {
+        let at = match tx.root("counter")? {
+            Some((_, at)) => at,
+            None => {
+                let at = tx.alloc(8)?;
+                tx.store(at, 0)?;
+                assert!(tx.set_root("counter", 1, at)?);
+                at
+            }
+        };
+        let count = tx.load(at)? + 1;
+        tx.store(at, count)?;
+        Ok::<_, Stop<()>>(count)
+    });
+    count.unwrap()
+}
+
+#[test]
+fn what_is_in_a_directory_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("made/on the way");
+    for n in 1..4 {
+        let store = open(&path).unwrap();
+        assert_eq!(count(&store), n);
+        let link = |tx: &mut mnemosyne::tx::Transaction<'_, _>, start: u64| tx.store(start, n);
+        let region = store.map(RegionKind::Program, 10_000, n, link).unwrap();
+        assert_eq!(store.backing().pmem().load(region.start).unwrap(), n);
+        if n == 2 {
+            store.unmap(region.start, |_| Ok(())).unwrap();
+        }
+    }
+    let expected = ["region-0000", "region-0001", "region-0002", "regions"];
+    assert_eq!(names(&path), expected);
+    let store = open(&path).unwrap();
+    let mut tags: Vec<_> = store.regions().unwrap().iter().map(|r| r.tag).collect();
+    tags.sort_unstable();
+    assert_eq!(tags, [0, 1, 3]);
+}
+
+#[test]
+fn a_directory_has_one_user_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let opened = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| open(dir.path()))).collect();
+        let opened = threads.into_iter().map(|thread| thread.join().unwrap());
+        opened.collect::<Vec<_>>()
+    });
+    let (users, refused): (Vec<_>, Vec<_>) = opened.into_iter().partition(Result::is_ok);
+    assert_eq!(users.len(), 1);
+    for error in refused {
+        let StoreError::Backing(BackingError::Arena(medium::ArenaError::Open(OpenError::InUse {
+            holder,
+            ..
+        }))) = error.err().unwrap()
+        else {
+            panic!("it is in use");
+        };
+        assert_eq!(holder.unwrap().pid, std::process::id());
+    }
+    drop(users);
+    open(dir.path()).unwrap();
+    assert_eq!(names(dir.path()), ["regions"]);
+}
+
+#[test]
+fn leftovers_go() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()).unwrap());
+    std::fs::write(dir.path().join("region-0007.new-1-2"), "half").unwrap();
+    std::fs::write(dir.path().join("somebody's own"), "").unwrap();
+    let store = open(dir.path()).unwrap();
+    assert_eq!(names(dir.path()), ["regions", "somebody's own"]);
+    drop(store);
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    let refused = store.map(RegionKind::Program, 1 << 39, 0, |_, _| Ok(()));
+    assert!(
+        matches!(
+            refused,
+            Err(StoreError::Backing(BackingError::File(
+                OpenError::System { .. }
+            )))
+        ),
+        "{refused:?}"
+    );
+    assert_eq!(names(dir.path()), ["regions"]);
+    store
+        .map(RegionKind::Program, 4096, 0, |_, _| Ok(()))
+        .unwrap();
+    assert_eq!(names(dir.path()), ["region-0000", "regions"]);
+}
+
+#[test]
+fn a_region_whose_file_is_gone_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    store
+        .map(RegionKind::Program, 8192, 0, |_, _| Ok(()))
+        .unwrap();
+    drop(store);
+    let file = dir.path().join("region-0000");
+    std::fs::File::options()
+        .write(true)
+        .open(&file)
+        .unwrap()
+        .set_len(4096)
+        .unwrap();
+    for _ in 0..2 {
+        let lost = open(dir.path()).err();
+        assert!(matches!(
+            lost,
+            Some(StoreError::Lost { slot: 0, len: 8192 })
+        ));
+        let _ = std::fs::remove_file(&file);
+    }
+}
