@@ -4,6 +4,7 @@
 //! - [`tx`]: durable transactions.
 //! - [`heap`]: blocks that transactions allocate and free.
 //! - [`store`]: all of it together, in regions.
+//! - [`typed`]: values, pointers and roots with types.
 #![forbid(unsafe_code)]
 
 pub mod heap;
@@ -11,3 +12,13 @@ pub mod log;
 pub mod seeded;
 pub mod store;
 pub mod tx;
+pub mod typed;
+
+/// Derives [`typed::Persist`].
+pub use mnemosyne_derive::Persist;
+pub use typed::{Array, Field, Layouts, Persist, Ptr};
+#[doc(hidden)]
+pub use typed::{decode_at, encode_at, largest, places};
+
+// Derived code names this crate, even inside it.
+extern crate self as mnemosyne;

@@ -97,6 +97,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
                 Err(_) => return Err(HeapError::NoSpace { bytes }.into()),
             },
             Interrupted::Heap(error) => return Err(error.into()),
+            Interrupted::NoValue { off, what } => return Err(TxError::NoValue { off, what }),
         }
         Ok(())
     }
@@ -216,6 +217,12 @@ impl<S: Space> Tx<'_, S> {
         }
     }
 
+    /// The address of an offset in persistent memory.
+    #[inline]
+    pub fn address(&self, off: u64) -> u64 {
+        self.tx.address(off)
+    }
+
     /// Allocates a block of at least `bytes`, which holds anything. Returns its offset, a
     /// multiple of 16, and of 64 if `bytes` is a multiple of that.
     ///
@@ -257,7 +264,7 @@ impl<S: Space> Tx<'_, S> {
     /// # Errors
     /// [`Interrupted`].
     pub fn root(&mut self, name: &str) -> Result<Option<(u64, u64)>, Interrupted> {
-        let Some(at) = self.find_root(name)? else {
+        let Some(at) = self.find_root(name)?.filter(|_| !name.is_empty()) else {
             return Ok(None);
         };
         Ok(Some((self.tx.load(at)?, self.tx.load(at + WORD_BYTES)?)))
@@ -269,15 +276,18 @@ impl<S: Space> Tx<'_, S> {
     /// # Errors
     /// [`Interrupted`].
     pub fn set_root(&mut self, name: &str, layout: u64, off: u64) -> Result<bool, Interrupted> {
+        if !(1..=ROOT_NAME_MAX).contains(&name.len()) {
+            return Ok(false);
+        }
         let at = match self.find_root(name)? {
             Some(at) => at,
             None => match self.find_root("")? {
-                Some(at) if (1..=ROOT_NAME_MAX).contains(&name.len()) => {
+                Some(at) => {
                     self.tx.store(at + 2 * WORD_BYTES, name.len() as u64)?;
                     self.tx.write(at + ROOT_HEAD, name.as_bytes())?;
                     at
                 }
-                _ => return Ok(false),
+                None => return Ok(false),
             },
         };
         self.tx.store(at, layout)?;

@@ -103,6 +103,14 @@ pub enum TxError<E> {
     /// A step met memory that cannot be read, or is not there to be written.
     #[error(transparent)]
     Medium(#[from] MediumError),
+    /// A step met bytes that are no value of a type.
+    #[error("what lies at offset {off:#x} is no {what}")]
+    NoValue {
+        /// Where.
+        off: u64,
+        /// The type.
+        what: &'static str,
+    },
     /// The heap refused a step.
     #[error(transparent)]
     Heap(#[from] HeapError),
@@ -124,6 +132,14 @@ pub enum Interrupted {
     /// The heap refused.
     #[error(transparent)]
     Heap(#[from] HeapError),
+    /// The bytes there are no value of a type.
+    #[error("what lies at offset {off:#x} is no {what}")]
+    NoValue {
+        /// Where.
+        off: u64,
+        /// The type.
+        what: &'static str,
+    },
 }
 
 /// Why the body of a transaction ends early.

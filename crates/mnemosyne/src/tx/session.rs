@@ -143,6 +143,9 @@ impl<S: Space> Session<S> {
                 Err(Stop::Interrupted(Interrupted::Conflict)) => None,
                 Err(Stop::Interrupted(Interrupted::Medium(error))) => Some(error.into()),
                 Err(Stop::Interrupted(Interrupted::Heap(error))) => Some(error.into()),
+                Err(Stop::Interrupted(Interrupted::NoValue { off, what })) => {
+                    Some(TxError::NoValue { off, what })
+                }
                 Err(Stop::Cancel(why)) => Some(TxError::Cancelled(why)),
             };
             drop(tx);

@@ -1,0 +1,64 @@
+//! What types mean, as text: two programs that describe a root alike can share it.
+
+use super::Persist;
+use std::any::TypeId;
+
+/// How a type adds itself to a description.
+type Describe = fn(&mut Layouts);
+
+/// A description that types add themselves to.
+#[derive(Debug, Default)]
+pub struct Layouts {
+    text: String,
+    /// Structures that are described, or being described: they may point to each other.
+    seen: Vec<TypeId>,
+}
+
+impl Layouts {
+    /// All that a type means, and what its pointers lead to.
+    pub fn of<T: Persist>() -> Self {
+        let mut layouts = Self::default();
+        T::describe(&mut layouts);
+        layouts
+    }
+
+    /// A number that differs for layouts that differ.
+    pub fn hash(&self) -> u64 {
+        // Two halves, so that it has 64 bits.
+        let low = crc32c::crc32c(self.text.as_bytes());
+        let high = crc32c::crc32c_append(low, &self.text.len().to_le_bytes());
+        let high = crc32c::crc32c_append(high, self.text.as_bytes());
+        u64::from(high) << 32 | u64::from(low)
+    }
+
+    /// It, for people.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// A type that is known by its name.
+    pub fn word(&mut self, name: &str) {
+        self.text.push_str(name);
+        self.text.push(' ');
+    }
+
+    /// A structure of named fields.
+    pub fn structure<T: Persist>(&mut self, name: &str, fields: &[(&str, Describe)]) {
+        self.word(name);
+        if self.seen.contains(&TypeId::of::<T>()) {
+            return;
+        }
+        self.seen.push(TypeId::of::<T>());
+        self.word("{");
+        for ((name, describe), place) in fields.iter().zip(T::PLACES) {
+            self.word(&format!("{place} {name}:"));
+            describe(self);
+        }
+        self.word(&format!("{} }}", T::SIZE));
+    }
+
+    /// One of some names.
+    pub fn variants(&mut self, name: &str, variants: &[&str]) {
+        self.word(&format!("{name} {{ {} }}", variants.join(" | ")));
+    }
+}
