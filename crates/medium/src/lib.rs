@@ -38,6 +38,7 @@
 //! | [`Faulty`] | lines that cannot be read, fences that fail |
 //! | [`PowerCut`] | a power cut at any moment, into a legal crash state |
 //! | [`Recording`] | a trace of every store, flush and fence |
+//! | [`Overlay`] | stores that stay in memory, for a look that changes nothing |
 
 mod addresses;
 mod arena;
@@ -53,6 +54,7 @@ mod lock;
 mod mapped;
 mod memory;
 mod open_error;
+mod overlay;
 mod power_cut;
 mod raw;
 mod rcu;
@@ -73,6 +75,7 @@ pub use lock::Holder;
 pub use mapped::{MapOptions, MappedPmem, Reserve, create_file};
 pub use memory::MemoryPmem;
 pub use open_error::OpenError;
+pub use overlay::Overlay;
 pub use power_cut::{CutAfter, CutReport, PersistModel, PowerCut, UnknownModel};
 pub use recording::Recording;
 pub use units::{Unit, unit_count, units};

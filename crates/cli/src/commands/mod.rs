@@ -7,6 +7,7 @@ pub mod dump;
 pub mod fsck;
 pub mod graph;
 pub mod guarantees;
+pub mod heap;
 pub mod info;
 pub mod manpages;
 pub mod mkfs;

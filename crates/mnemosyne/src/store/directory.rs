@@ -57,17 +57,21 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens the directory at `path`, and makes it if it is not there.
+    /// Opens the directory at `path`, and makes it if it is not there, unless it is to be
+    /// mapped read only.
     ///
     /// # Errors
     /// [`StoreError`]; of these [`OpenError::InUse`] names who has it open.
     pub fn open(path: impl AsRef<Path>, options: &DirectoryOptions) -> Result<Self, StoreError> {
         let path = path.as_ref();
-        std::fs::create_dir_all(path).map_err(|e| failed("create", path, e))?;
+        let read_only = options.map.read_only;
+        if !read_only {
+            std::fs::create_dir_all(path).map_err(|e| failed("create", path, e))?;
+        }
         // Mappings are known by it: it must not depend on where the program goes.
         let path = path.canonicalize().map_err(|e| failed("find", path, e))?;
         let system = path.join(SYSTEM);
-        if !exists(&system)? {
+        if !read_only && !exists(&system)? {
             make_system(&system, options)?;
         }
         let arena = Arena::reserve(options.base, options.bytes).map_err(BackingError::from)?;
@@ -78,7 +82,9 @@ impl Directory {
             arena: Arc::new(arena),
             map: options.map,
         };
-        directory.remove_unfinished()?;
+        if !read_only {
+            directory.remove_unfinished()?;
+        }
         Ok(directory)
     }
 

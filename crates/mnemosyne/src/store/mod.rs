@@ -18,6 +18,7 @@
 
 mod backing;
 mod directory;
+mod inspection;
 mod session;
 mod system;
 #[cfg(test)]
@@ -25,6 +26,7 @@ mod tests;
 
 pub use backing::{Backing, BackingError, Flat};
 pub use directory::{Directory, DirectoryOptions};
+pub use inspection::{Allocated, Inspection, Root, Seen};
 pub use session::{Savepoint, Session, Tx};
 pub use system::{Layout, ROOT_NAME_MAX, Region, RegionKind};
 
@@ -56,6 +58,15 @@ pub enum StoreError {
         /// Which one.
         slot: u64,
     },
+    /// A root is damaged.
+    #[error("root {root} is damaged: its name is too long")]
+    Root {
+        /// Which one.
+        root: u64,
+    },
+    /// What says which blocks are allocated is damaged.
+    #[error(transparent)]
+    Heap(HeapError),
     /// A region's bytes are gone.
     #[error("the {len} bytes of region {slot} are missing or too few")]
     Lost {

@@ -1,0 +1,374 @@
+//! `selvedge heap`: the durable memory of a program, looked at while the program does not
+//! run. It only reads; what a crash left is recovered in memory first.
+
+use crate::failure::{Failure, Outcome, code};
+use crate::output;
+use medium::Pmem;
+use mnemosyne::store::{Allocated, Inspection, Region, RegionKind, Root, StoreError};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Examine the durable memory of a program that does not run
+///
+/// It changes nothing. What a crash left in the logs is taken into account.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Show regions, roots, and how full the heap is
+    Info(Place),
+    /// Check the heap, and list blocks that nothing points to
+    ///
+    /// A block counts as reached if a root, a region of the program or a block that is
+    /// reached holds a word that looks like a pointer into it: what is listed was lost, but
+    /// some of what was lost may not be listed.
+    ///
+    /// Exit codes: 0 nothing is wrong, 4 blocks were lost or something is damaged, 8 the check
+    /// could not be made.
+    Check(Place),
+    /// List all blocks, or show the bytes of one
+    Dump {
+        #[command(flatten)]
+        place: Place,
+        /// The block at this offset (hexadecimal with 0x)
+        #[arg(long, value_name = "OFFSET", value_parser = number)]
+        block: Option<u64>,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// The directory of its regions
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// The address at which the program maps its regions, for pointers that are addresses
+    #[arg(long, value_name = "ADDRESS", value_parser = number, default_value = "0x100000000000")]
+    base: u64,
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|e| e.to_string())
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(&self) -> Outcome {
+        match &self.what {
+            What::Info(place) => place.info(),
+            What::Check(place) => place.check(),
+            What::Dump { place, block } => match block {
+                Some(off) => place.dump_block(*off),
+                None => place.dump(),
+            },
+        }
+    }
+}
+
+/// What `info` tells, as JSON has it.
+#[derive(Serialize)]
+struct Info<'a> {
+    directory: &'a Path,
+    system_bytes: u64,
+    log_bytes: u64,
+    regions: Vec<JsonRegion>,
+    roots: Vec<JsonRoot>,
+    heap: Heap,
+}
+
+#[derive(Serialize)]
+struct JsonRegion {
+    slot: u64,
+    kind: &'static str,
+    offset: u64,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct JsonRoot {
+    name: String,
+    layout: String,
+    offset: u64,
+}
+
+/// How full the heap is.
+#[derive(Serialize)]
+struct Heap {
+    bytes: u64,
+    allocated_bytes: u64,
+    blocks: u64,
+    /// Blocks by their size.
+    sizes: BTreeMap<u64, u64>,
+}
+
+#[derive(Serialize)]
+struct JsonBlock {
+    offset: u64,
+    bytes: u64,
+    reached: bool,
+}
+
+/// What `check` found, as JSON has it.
+#[derive(Serialize)]
+struct Checked<'a> {
+    directory: &'a Path,
+    clean: bool,
+    damage: Option<String>,
+    blocks: u64,
+    lost: Vec<JsonBlock>,
+    lost_bytes: u64,
+}
+
+fn kind(kind: RegionKind) -> &'static str {
+    match kind {
+        RegionKind::Heap => "heap",
+        RegionKind::Program => "program",
+        RegionKind::Static => "static",
+    }
+}
+
+impl From<&Region> for JsonRegion {
+    fn from(region: &Region) -> Self {
+        Self {
+            slot: region.slot,
+            kind: kind(region.kind),
+            offset: region.start,
+            bytes: region.len,
+        }
+    }
+}
+
+impl From<&Root> for JsonRoot {
+    fn from(root: &Root) -> Self {
+        Self {
+            name: root.name.clone(),
+            layout: format!("{:016x}", root.layout),
+            offset: root.off,
+        }
+    }
+}
+
+impl From<&Allocated> for JsonBlock {
+    fn from(block: &Allocated) -> Self {
+        Self {
+            offset: block.off,
+            bytes: block.bytes,
+            reached: block.is_reached,
+        }
+    }
+}
+
+impl Place {
+    fn about(&self, why: impl std::fmt::Display) -> Failure {
+        Failure::new(format_args!("{}: {why}", self.dir.display()))
+    }
+
+    fn open(&self) -> Result<Inspection, Failure> {
+        Inspection::open(&self.dir).map_err(|e| self.about(e))
+    }
+
+    fn info(&self) -> Outcome {
+        let inspection = self.open()?;
+        let about = |e: StoreError| self.about(e);
+        let regions = inspection.regions().map_err(about)?;
+        let blocks = inspection.blocks(self.base).map_err(about)?;
+        let mut sizes = BTreeMap::new();
+        for block in &blocks {
+            *sizes.entry(block.bytes).or_default() += 1;
+        }
+        let of_heap = regions
+            .iter()
+            .filter(|region| region.kind == RegionKind::Heap);
+        let (system_bytes, log_bytes) = inspection.system_bytes();
+        let info = Info {
+            directory: &self.dir,
+            system_bytes,
+            log_bytes,
+            heap: Heap {
+                bytes: of_heap.map(|region| region.len).sum(),
+                allocated_bytes: blocks.iter().map(|block| block.bytes).sum(),
+                blocks: blocks.len() as u64,
+                sizes,
+            },
+            roots: inspection
+                .roots()
+                .map_err(about)?
+                .iter()
+                .map(Into::into)
+                .collect(),
+            regions: regions.iter().map(Into::into).collect(),
+        };
+        match self.json {
+            true => output::print_json(&info)?,
+            false => output::print(info.text())?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn check(&self) -> Outcome {
+        let opened = Inspection::open(&self.dir);
+        let found = opened.and_then(|inspection| inspection.blocks(self.base));
+        let (blocks, damage) = match found {
+            Ok(blocks) => (blocks, None),
+            Err(error @ (StoreError::Backing(_) | StoreError::Medium(_))) => {
+                return Err(self.about(error).with_code(code::FSCK_OPERATIONAL));
+            }
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        let lost: Vec<JsonBlock> = blocks
+            .iter()
+            .filter(|block| !block.is_reached)
+            .map(Into::into)
+            .collect();
+        let checked = Checked {
+            directory: &self.dir,
+            clean: damage.is_none() && lost.is_empty(),
+            damage,
+            blocks: blocks.len() as u64,
+            lost_bytes: lost.iter().map(|block| block.bytes).sum(),
+            lost,
+        };
+        match self.json {
+            true => output::print_json(&checked)?,
+            false => output::print(checked.text())?,
+        }
+        Ok(match checked.clean {
+            true => ExitCode::SUCCESS,
+            false => code::FSCK_ERRORS_LEFT.into(),
+        })
+    }
+
+    fn dump(&self) -> Outcome {
+        let blocks = self.open()?.blocks(self.base).map_err(|e| self.about(e))?;
+        let blocks: Vec<JsonBlock> = blocks.iter().map(Into::into).collect();
+        if self.json {
+            output::print_json(&blocks)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut text = String::new();
+        for block in blocks {
+            text.push_str(&block.line());
+        }
+        output::print(text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn dump_block(&self, off: u64) -> Outcome {
+        let inspection = self.open()?;
+        let blocks = inspection.blocks(self.base).map_err(|e| self.about(e))?;
+        let Some(block) = blocks.iter().find(|block| block.off == off) else {
+            let why = format!("no block begins at {off:#x}; without --block all are listed");
+            return Err(self.about(why));
+        };
+        let mut line = [0; 16];
+        for at in (off..off + block.bytes).step_by(line.len()) {
+            let read = inspection.memory().read(at, &mut line);
+            read.map_err(|e| self.about(e))?;
+            let mut text = format!("{at:#014x} ");
+            for byte in line {
+                let _ = write!(text, " {byte:02x}");
+            }
+            let shown = line.map(|byte| match byte.is_ascii_graphic() {
+                true => char::from(byte),
+                false => '.',
+            });
+            output::print(format!("{text}  {}\n", shown.iter().collect::<String>()))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl JsonBlock {
+    fn line(&self) -> String {
+        let lost = if self.reached {
+            ""
+        } else {
+            "  nothing points to it"
+        };
+        format!("{:#014x} {:>12}{lost}\n", self.offset, self.bytes)
+    }
+}
+
+impl Info<'_> {
+    fn text(&self) -> String {
+        let mut text = format!(
+            "{}\nsystem region: {} bytes, {} of them for logs\n",
+            self.directory.display(),
+            self.system_bytes,
+            self.log_bytes
+        );
+        for region in &self.regions {
+            let JsonRegion {
+                slot,
+                kind,
+                offset,
+                bytes,
+            } = region;
+            let _ = writeln!(text, "region {slot} at {offset:#x}: {bytes} bytes, {kind}");
+        }
+        for root in &self.roots {
+            let JsonRoot {
+                name,
+                layout,
+                offset,
+            } = root;
+            let _ = writeln!(text, "root {name:?} at {offset:#x}, layout {layout}");
+        }
+        let Heap {
+            bytes,
+            allocated_bytes,
+            blocks,
+            sizes,
+        } = &self.heap;
+        let _ = writeln!(
+            text,
+            "heap: {bytes} bytes, {allocated_bytes} of them in {blocks} blocks"
+        );
+        for (size, count) in sizes {
+            let _ = writeln!(text, "  {count} of {size} bytes");
+        }
+        text
+    }
+}
+
+impl Checked<'_> {
+    fn text(&self) -> String {
+        let dir = self.directory.display();
+        if let Some(damage) = &self.damage {
+            return format!("{dir}: {damage}\n");
+        }
+        let mut text = String::new();
+        for block in &self.lost {
+            text.push_str(&block.line());
+        }
+        let lost = self.lost.len() as u64;
+        let _ = match self.clean {
+            true => writeln!(
+                text,
+                "{dir}: clean, {}",
+                output::count(self.blocks, "block")
+            ),
+            false => writeln!(
+                text,
+                "{dir}: {} of {} lost, {} bytes",
+                lost,
+                output::count(self.blocks, "block"),
+                self.lost_bytes
+            ),
+        };
+        text
+    }
+}

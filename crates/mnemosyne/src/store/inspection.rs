@@ -1,0 +1,203 @@
+//! Looking at the durable memory of a program that does not run.
+//!
+//! Guarantee: nothing on the medium changes. What a crash left is recovered in an overlay,
+//! so that what is seen is what the program would find.
+
+use super::{
+    Backing, BackingError, Directory, DirectoryOptions, Options, Region, RegionKind, Store,
+    StoreError,
+};
+use crate::heap::HeapError;
+use medium::{Arena, MapOptions, Overlay, Pmem, WORD_BYTES};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Memory that may be stored to and stays as it was.
+pub type Seen = Arc<Overlay<Arc<Arena>>>;
+
+/// The durable memory in a directory, read only.
+pub struct Inspection {
+    store: Store<ReadOnly>,
+}
+
+/// A directory of which nothing is changed.
+struct ReadOnly {
+    directory: Directory,
+    pm: Seen,
+}
+
+/// A named root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Root {
+    /// Its name.
+    pub name: String,
+    /// What its program knows its type by.
+    pub layout: u64,
+    /// Where it is.
+    pub off: u64,
+}
+
+/// An allocated block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allocated {
+    /// Where it begins.
+    pub off: u64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Whether a root, a region of the program or another block that is reached holds what
+    /// may be a pointer into it.
+    pub is_reached: bool,
+}
+
+impl Backing for ReadOnly {
+    type Pmem = Seen;
+
+    fn pmem(&self) -> &Seen {
+        &self.pm
+    }
+
+    fn create(&self, _slot: u64, _start: u64, _len: u64) -> Result<(), BackingError> {
+        Ok(()) // nobody allocates here
+    }
+
+    fn open(&self, slot: u64, start: u64, len: u64) -> Result<bool, BackingError> {
+        self.directory.open(slot, start, len)
+    }
+
+    fn remove(&self, _slot: u64, _start: u64) -> Result<(), BackingError> {
+        Ok(()) // its program will
+    }
+}
+
+impl Inspection {
+    /// Opens the directory at `path`, which no program may have open.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let options = DirectoryOptions {
+            map: MapOptions {
+                read_only: true,
+                ..MapOptions::default()
+            },
+            ..DirectoryOptions::default()
+        };
+        let directory = Directory::open(path, &options)?;
+        let pm = Arc::new(Overlay::new(directory.arena().clone()));
+        let backing = ReadOnly {
+            directory,
+            pm: pm.clone(),
+        };
+        let store = Store::open(backing, pm, Options::default())?;
+        Ok(Self { store })
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &Seen {
+        self.store.memory().space()
+    }
+
+    /// Bytes of the system region, and of them those of the logs.
+    pub fn system_bytes(&self) -> (u64, u64) {
+        let area = self.store.memory().area();
+        (self.store.shared.system.bytes, area.bytes())
+    }
+
+    /// All regions but the system region.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn regions(&self) -> Result<Vec<Region>, StoreError> {
+        self.store.regions()
+    }
+
+    /// All roots.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn roots(&self) -> Result<Vec<Root>, StoreError> {
+        let (pm, system) = (self.memory(), &self.store.shared.system);
+        let mut roots = Vec::new();
+        for root in 0..system.roots {
+            let at = system.root(root);
+            let len = pm.load(at + 2 * WORD_BYTES)?;
+            if len == 0 {
+                continue;
+            }
+            let mut name = [0; super::ROOT_NAME_MAX];
+            let Some(name) = name.get_mut(..len as usize) else {
+                return Err(StoreError::Root { root });
+            };
+            pm.read(at + super::system::ROOT_HEAD, name)?;
+            roots.push(Root {
+                name: String::from_utf8_lossy(name).into_owned(),
+                layout: pm.load(at)?,
+                off: pm.load(at + WORD_BYTES)?,
+            });
+        }
+        Ok(roots)
+    }
+
+    /// All allocated blocks, by offset. Which are reached, words tell that look like pointers
+    /// into them: offsets, or addresses of memory that is mapped at `base`.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn blocks(&self, base: u64) -> Result<Vec<Allocated>, StoreError> {
+        let pm = self.memory();
+        let mut blocks = Vec::new();
+        for segment in self.store.heap().segments() {
+            let found = segment.blocks(pm).map_err(|error| match error {
+                HeapError::Medium(error) => StoreError::Medium(error),
+                other => StoreError::Heap(other),
+            })?;
+            blocks.extend(found.into_iter().map(|(off, bytes)| Allocated {
+                off,
+                bytes,
+                is_reached: false,
+            }));
+        }
+        blocks.sort_unstable_by_key(|block| block.off);
+        self.reach(&mut blocks, base)?;
+        Ok(blocks)
+    }
+
+    /// Marks what is reached.
+    fn reach(&self, blocks: &mut [Allocated], base: u64) -> Result<(), StoreError> {
+        let (roots, regions) = (self.roots()?, self.regions()?);
+        let of_programs = regions
+            .iter()
+            .filter(|region| region.kind != RegionKind::Heap);
+        let mut open: Vec<_> = of_programs
+            .map(|region| (region.start, region.len))
+            .collect();
+        for root in roots {
+            open.extend(reached(blocks, root.off, base));
+        }
+        let mut bytes = vec![0; 64 << 10];
+        while let Some((mut at, len)) = open.pop() {
+            let end = at + len;
+            while at < end {
+                let part = &mut bytes[..(end - at).min(64 << 10) as usize];
+                self.memory().read(at, part)?;
+                for word in part.as_chunks().0 {
+                    open.extend(reached(blocks, u64::from_le_bytes(*word), base));
+                }
+                at += part.len() as u64;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The block that a word may point into, if it was not known to be reached.
+fn reached(blocks: &mut [Allocated], word: u64, base: u64) -> Option<(u64, u64)> {
+    let find = |off: u64| {
+        let behind = blocks.partition_point(|block| block.off <= off);
+        let at = behind.checked_sub(1)?;
+        (off - blocks[at].off < blocks[at].bytes).then_some(at)
+    };
+    let at = find(word).or_else(|| find(word.checked_sub(base)?))?;
+    let block = &mut blocks[at];
+    (!std::mem::replace(&mut block.is_reached, true)).then_some((block.off, block.bytes))
+}
