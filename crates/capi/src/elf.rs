@@ -21,8 +21,8 @@ pub(crate) enum ElfError {
     #[error("cannot read the symbols of {EXECUTABLE}: {0}")]
     Malformed(#[from] object::Error),
     #[error(
-        "the program has persistent variables, but its symbols are gone, by which they are \
-         known: do not strip it, or with --strip-debug only"
+        "the program has persistent variables, but their symbols are gone, by which they are \
+         known: do not strip it, or with --strip-debug --keep-file-symbols only"
     )]
     Stripped,
     #[error("two persistent variables are called {0}: give one another name")]
@@ -95,6 +95,9 @@ fn variables_of(
         let is_variable = symbol.kind() == SymbolKind::Data && symbol.size() > 0;
         if !is_variable || symbol.section_index() != Some(section) {
             continue;
+        }
+        if symbol.is_local() && file.is_empty() {
+            return Err(ElfError::Stripped);
         }
         let name = match symbol.is_local() {
             true => format!("{file}:{}", without_number(symbol.name()?)),

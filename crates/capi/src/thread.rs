@@ -11,12 +11,15 @@
 //! - older frames are stored to at once too, but under their locks, since other threads may
 //!   have been given their addresses, and with an undo record.
 //!
+//! Memory that the transaction itself has allocated is stored to at once as well.
+//!
 //! What the compiler logs (`_ITM_L*`) before it stores itself has an undo record and no lock:
 //! it knows that the memory is the thread's own.
 
 use crate::fatal::die;
 use crate::itm::actions::Actions;
 use crate::itm::exceptions::Exceptions;
+use crate::itm::fresh::Fresh;
 use crate::itm::jump::JumpBuffer;
 use crate::program::{Program, Session};
 use mnemosyne::store::Savepoint;
@@ -48,6 +51,7 @@ pub(crate) struct Thread {
     /// Of the thread.
     pub number: u32,
     pub undo: Undo,
+    pub fresh: Fresh,
     pub actions: Actions,
     pub exceptions: Exceptions,
     /// The end of the stack that the transaction runs on.
@@ -241,7 +245,10 @@ impl Thread {
         len: usize,
     ) -> Result<bool, mnemosyne::tx::Interrupted> {
         match self.place(at) {
-            Place::Elsewhere => return Ok(false),
+            Place::Elsewhere if !self.fresh.has(at) => return Ok(false),
+            // What was allocated before an inner transaction must not keep what that stores.
+            Place::Elsewhere if self.levels.len() > 1 => self.undo.note(at, len),
+            Place::Elsewhere => {}
             Place::Young => {}
             Place::Middle => self.undo.note(at, len),
             Place::Old => {
@@ -326,6 +333,7 @@ fn make(program: &'static Program) -> *mut Thread {
         ids: 0,
         number: NUMBER.fetch_add(1, Ordering::Relaxed),
         undo: Undo::default(),
+        fresh: Fresh::default(),
         actions: Actions::default(),
         exceptions: Exceptions::default(),
         stack_end: 0,

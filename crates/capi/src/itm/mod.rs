@@ -24,6 +24,7 @@ mod bulk;
 mod clones;
 mod data;
 pub(crate) mod exceptions;
+pub(crate) mod fresh;
 pub(crate) mod jump;
 
 use crate::fatal::die;
@@ -142,6 +143,7 @@ impl Thread {
         }
         self.levels.clear();
         self.undo.clear();
+        self.fresh.clear();
         self.refused = None;
         self.exceptions.committed();
         !self.actions.is_empty()
@@ -157,6 +159,7 @@ impl Thread {
         self.undo.roll_back(0, begin.cfa);
         self.session.roll_back();
         self.levels.clear();
+        self.fresh.clear();
         self.depth = 0;
         self.exceptions.rolled_back();
         begin
