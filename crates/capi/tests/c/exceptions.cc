@@ -183,6 +183,9 @@ static void threads()
 {
     shared = static_cast<long *>(selvedge_root("shared", 16 * sizeof *shared));
     CHECK(shared != nullptr);
+    long before = 0;
+    for (int n = 0; n < 16; n++)
+        before += shared[n];
     pthread_t threads[3];
     for (pthread_t &thread : threads)
         CHECK(!pthread_create(&thread, nullptr, work, nullptr));
@@ -191,7 +194,7 @@ static void threads()
     long sum = 0;
     for (int n = 0; n < 16; n++)
         sum += shared[n];
-    CHECK(sum == 2 * 3 * 2000);
+    CHECK(sum == before + 2 * 3 * 2000);
 }
 
 int main()

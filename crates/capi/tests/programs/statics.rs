@@ -102,6 +102,75 @@ fn programs_have_variables_of_their_own() {
     assert_eq!(workshop.run(&one, &[]), "3 Initial 9 2 12 b 4\n");
 }
 
+#[test]
+fn libraries_have_no_variables() {
+    let workshop = Workshop::new();
+    let library = Recipe {
+        flags: &["-fPIC", "-shared"],
+        ..Recipe::new("statics.c")
+    };
+    let library = workshop.compile("library.so", &library);
+    let recipe = Recipe {
+        libraries: &["-Wl,--no-as-needed", library.to_str().unwrap()],
+        ..Recipe::new("counter.c")
+    };
+    let program = workshop.compile("counter", &recipe);
+    let error = workshop.fail(&program, &[]);
+    assert!(
+        error.contains("library.so has persistent variables"),
+        "{error}"
+    );
+}
+
+/// A program that is built in turns in two ways, and killed while it takes its variables over,
+/// or before, or after.
+#[test]
+fn variables_survive_a_crash_while_they_move() {
+    let workshop = Workshop::new();
+    let ways = [
+        ("here", &["-O2"][..]),
+        ("there", &["-O2", "-DADDED", "-DREMOVED"]),
+    ];
+    let ways = ways.map(|(name, flags)| {
+        let program = built(&workshop, flags);
+        let kept = workshop.path(name);
+        std::fs::rename(program, &kept).unwrap();
+        kept
+    });
+    let program = workshop.path("statics");
+    let run = |way: usize| {
+        std::fs::rename(&ways[way], &program).unwrap();
+        workshop.start(&program, &[])
+    };
+    let put_back = |way: usize| std::fs::rename(&program, &ways[way]).unwrap();
+    let mut least = 1;
+    for round in 0..24_u64 {
+        let way = round as usize % 2;
+        let mut child = run(way);
+        // Whenever it is, what is left must be right.
+        std::thread::sleep(std::time::Duration::from_micros(round * 7919 % 24 * 2500));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        put_back(way);
+        if round % 4 == 3 {
+            let said = run(way).wait_with_output().unwrap();
+            put_back(way);
+            let said = crate::workshop::said(&said, &program);
+            let words: Vec<_> = said.split_ascii_whitespace().collect();
+            let number = |n: usize| words[n].parse::<u64>().unwrap();
+            // All of them are from the same transactions.
+            let a = number(0);
+            assert!(a > least && a <= least + 5, "{said}");
+            assert_eq!(
+                [number(2), number(3), number(4)],
+                [a + 6, a - 1, a + 9],
+                "{said}"
+            );
+            least = a;
+        }
+    }
+}
+
 fn strip(program: &std::path::Path, how: &[&str]) {
     let stripped = std::process::Command::new("strip")
         .args(how)

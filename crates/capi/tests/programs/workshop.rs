@@ -130,6 +130,8 @@ impl Workshop {
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("SELVEDGE_REGION_PATH", self.memory());
+        // What was freed is overwritten: whoever still reads it meets nonsense.
+        command.env("MALLOC_PERTURB_", "165");
         for name in ["SELVEDGE_BASE", "SELVEDGE_DURABILITY", "SELVEDGE_STATICS"] {
             command.env_remove(name);
         }
