@@ -6,6 +6,8 @@ BINDIR ?= $(PREFIX)/bin
 # mount(8) looks for its helpers in /sbin only, which is /usr/sbin: PREFIX=/usr for that.
 SBINDIR ?= $(PREFIX)/sbin
 DATADIR ?= $(PREFIX)/share
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
 
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release/selvedge
@@ -18,7 +20,7 @@ CARGO ?= cargo
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-full lint unit suites bench install uninstall need-build need-mount
+.PHONY: help build install-c demo test test-full lint unit suites bench install uninstall need-build need-mount
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +50,7 @@ lint: need-build
 	shellcheck .ci/run $(shell grep -lE '^#!.*\<(ba)?sh\>' tools/*)
 
 unit: need-build need-mount
+	@tools/need gcc:gcc g++:g++ strip:binutils
 	$(CARGO) test --locked --workspace --no-fail-fast
 	$(CARGO) test --locked --workspace --features selvedge-crash/seeded-bugs --test seeded --test seeded_blocks --test seeded_memory
 
@@ -85,7 +88,23 @@ install: $(RELEASE) ## install under PREFIX (default /usr/local), honours DESTDI
 	$(RELEASE) completions zsh >$(DESTDIR)$(DATADIR)/zsh/site-functions/_selvedge
 	$(RELEASE) completions fish >$(DESTDIR)$(DATADIR)/fish/vendor_completions.d/selvedge.fish
 
-uninstall: ## remove what install put there
+CAPI := crates/capi
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+
+install-c: need-build ## build the C library and install it, its header and linker script
+	$(CARGO) build --release --locked -p selvedge-capi
+	install -D -m 644 $(TARGET)/release/libselvedge.a $(DESTDIR)$(LIBDIR)/libselvedge.a
+	install -D -m 755 $(TARGET)/release/libselvedge.so $(DESTDIR)$(LIBDIR)/libselvedge.so.0
+	ln -sf libselvedge.so.0 $(DESTDIR)$(LIBDIR)/libselvedge.so
+	install -d $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(LIBDIR)/pkgconfig
+	install -m 644 $(CAPI)/include/selvedge.h $(CAPI)/include/selvedge.ld $(DESTDIR)$(INCLUDEDIR)
+	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|' \
+	  -e 's|@VERSION@|$(VERSION)|' $(CAPI)/selvedge.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/selvedge.pc
+
+uninstall: ## remove what install and install-c put there
+	rm -f $(DESTDIR)$(LIBDIR)/libselvedge.a $(DESTDIR)$(LIBDIR)/libselvedge.so* \
+	  $(DESTDIR)$(LIBDIR)/pkgconfig/selvedge.pc $(DESTDIR)$(INCLUDEDIR)/selvedge.h \
+	  $(DESTDIR)$(INCLUDEDIR)/selvedge.ld
 	rm -f $(DESTDIR)$(BINDIR)/selvedge $(addprefix $(DESTDIR)$(SBINDIR)/,$(HELPERS))
 	rm -f $(DESTDIR)$(DATADIR)/man/man8/selvedge*.8 \
 	  $(DESTDIR)$(DATADIR)/bash-completion/completions/selvedge \

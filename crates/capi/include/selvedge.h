@@ -1,11 +1,14 @@
 /* Durable memory for C (C11) and C++ (C++17), with gcc -fgnu-tm on x86-64 Linux.
  *
- *   gcc -O2 -fgnu-tm -c program.c
- *   gcc program.o -Wl,-T,selvedge.ld -lselvedge -o program
+ *   gcc -O2 -fgnu-tm $(pkg-config --cflags selvedge) -c program.c
+ *   gcc program.o $(pkg-config --libs selvedge) -o program
  *
- * Link without -fgnu-tm, which would add libitm. The linker script is for programs with
- * `pstatic` variables. With the static library, the system's libraries come behind it:
- * libselvedge.a -lpthread -ldl -lm.
+ * Programs with `pstatic` variables (see below) are linked with a script, too:
+ *
+ *   -Wl,-T,$(pkg-config --variable=ldscript selvedge)
+ *
+ * Link without -fgnu-tm, which would only add gcc's own library, libitm. -Wextra warns of
+ * variables that might be clobbered: they are not (-Wno-clobbered).
  *
  * What it guarantees
  * ------------------
@@ -59,8 +62,18 @@ extern "C" {
 #endif
 
 /* A block that happens as a whole, durably: SELVEDGE_ATOMIC { ... }. It may be run several
- * times. `__transaction_cancel` in it undoes it; not all calls are possible, and those that
- * are must be declared transaction_safe (or transaction_pure, if they have no effect).
+ * times. `__transaction_cancel` in it undoes it; an exception that leaves it does not. Not all
+ * calls are possible in it, and those that are must be declared transaction_safe (SELVEDGE_SAFE;
+ * gcc finds out by itself where it sees the function), or transaction_pure if they have nothing
+ * to do with memory that blocks write to. What a block wrote is not in place before its end:
+ * a transaction_pure function must not look for it there.
+ *
+ * When a block has returned, memory that it took away from others is the thread's own. That is
+ * why its end waits for other threads that are inside a block: do not wait in one for a thread
+ * that is about to leave its own.
+ *
+ * Relaxed transactions (__transaction_relaxed) work as long as they call nothing that cannot
+ * be undone, and end the process when they do.
  *
  * A block reads and writes whole words of 8 bytes of durable memory. Whoever changes durable
  * memory without a block, by the primitives below, must not do so while a block of another
@@ -73,7 +86,8 @@ extern "C" {
 
 /* A variable that outlives the program: `SELVEDGE_STATIC int runs = 0;`, at file scope. It
  * has its initial value at the first run only, and is known by its name and size afterwards.
- * In C++ the initial value must be a constant. Not for variables of shared libraries.
+ * In C++ the initial value must be a constant. Not for variables of shared libraries, and
+ * not with -flto. If the size is to change, so must the name.
  *
  * Its address is that of the executable: do not keep it in durable memory, unless the
  * executable is at a fixed address (-no-pie) and never built again. */

@@ -5,9 +5,10 @@ use object::{
     Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SectionIndex, SymbolKind,
 };
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::ffi::{CStr, OsStr, c_void};
 use std::fs::File;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// The section of persistent variables.
 const SECTION: &str = ".persistent";
@@ -21,10 +22,15 @@ pub(crate) enum ElfError {
     #[error("cannot read the symbols of {EXECUTABLE}: {0}")]
     Malformed(#[from] object::Error),
     #[error(
-        "the program has persistent variables, but its symbols are gone, by which they are \
-         known: do not strip it, or with --strip-debug only"
+        "the program has persistent variables, but their symbols are gone, by which they are \
+         known: do not strip it, or with --strip-debug --keep-file-symbols only, and do not \
+         build it with -flto"
     )]
     Stripped,
+    #[error(
+        "the library {} has persistent variables, which only programs can have", .0.display()
+    )]
+    Library(PathBuf),
     #[error("two persistent variables are called {0}: give one another name")]
     Ambiguous(String),
     #[error(
@@ -54,14 +60,57 @@ type Elf<'a> = ElfFile64<'a, Endianness, &'a Cache>;
 
 /// The section, if the program has one that is not empty.
 pub(crate) fn section() -> Result<Option<Section>, ElfError> {
-    let cache = ReadCache::new(File::open(EXECUTABLE)?);
+    let found = section_of(EXECUTABLE.as_ref())?;
+    Ok(found.map(|section| Section {
+        address: load_bias().wrapping_add(section.address),
+        ..section
+    }))
+}
+
+/// The section of an executable or library, as its file has it.
+fn section_of(path: &Path) -> Result<Option<Section>, ElfError> {
+    let cache = ReadCache::new(File::open(path)?);
     let elf: Elf<'_> = ElfFile64::parse(&cache)?;
-    let bias = load_bias();
     let found = elf.section_by_name(SECTION).filter(|s| s.size() > 0);
     Ok(found.map(|section| Section {
-        address: bias.wrapping_add(section.address()),
+        address: section.address(),
         len: section.size(),
     }))
+}
+
+/// Refuses libraries with such variables: they would not be durable.
+pub(crate) fn check_libraries() -> Result<(), ElfError> {
+    for path in libraries() {
+        // One whose file is gone, or no file, was not built for this.
+        if matches!(section_of(&path), Ok(Some(_))) {
+            return Err(ElfError::Library(path));
+        }
+    }
+    Ok(())
+}
+
+/// The libraries that are loaded.
+fn libraries() -> Vec<PathBuf> {
+    unsafe extern "C" fn each(
+        object: *mut libc::dl_phdr_info,
+        _len: usize,
+        paths: *mut c_void,
+    ) -> libc::c_int {
+        // SAFETY: both are valid: what the system passes, a name with it, and what we passed.
+        let (name, paths) = unsafe {
+            let name = CStr::from_ptr((*object).dlpi_name);
+            (name, &mut *paths.cast::<Vec<PathBuf>>())
+        };
+        let path = Path::new(OsStr::from_bytes(name.to_bytes()));
+        if path.is_absolute() {
+            paths.push(path.to_owned());
+        }
+        0
+    }
+    let mut paths = Vec::new();
+    // SAFETY: `each` takes it for what it is.
+    unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut paths).cast()) };
+    paths
 }
 
 /// The variables, by name. One that is known in its source file only has that in front.
@@ -95,6 +144,9 @@ fn variables_of(
         let is_variable = symbol.kind() == SymbolKind::Data && symbol.size() > 0;
         if !is_variable || symbol.section_index() != Some(section) {
             continue;
+        }
+        if symbol.is_local() && file.is_empty() {
+            return Err(ElfError::Stripped);
         }
         let name = match symbol.is_local() {
             true => format!("{file}:{}", without_number(symbol.name()?)),

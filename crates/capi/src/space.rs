@@ -106,7 +106,7 @@ impl Space for Machine {
 
     fn store_at(&self, at: u64, word: u64, mask: u8) {
         if let Some(off) = self.offset(at) {
-            return (&self.arena).store_at(off, word, mask);
+            return self.arena.store_at(off, word, mask);
         }
         if mask == u8::MAX {
             // SAFETY: the program stored to all of the aligned word (see the type).

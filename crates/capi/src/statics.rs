@@ -108,6 +108,7 @@ struct Table {
 
 /// Maps the program's persistent variables, if it has some.
 pub(crate) fn attach(memory: &Memory) -> Result<(), StaticsError> {
+    elf::check_libraries()?;
     let Some(section) = elf::section()? else {
         return Ok(());
     };

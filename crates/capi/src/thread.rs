@@ -11,12 +11,15 @@
 //! - older frames are stored to at once too, but under their locks, since other threads may
 //!   have been given their addresses, and with an undo record.
 //!
+//! Memory that the transaction itself has allocated is stored to at once as well.
+//!
 //! What the compiler logs (`_ITM_L*`) before it stores itself has an undo record and no lock:
 //! it knows that the memory is the thread's own.
 
 use crate::fatal::die;
 use crate::itm::actions::Actions;
 use crate::itm::exceptions::Exceptions;
+use crate::itm::fresh::Fresh;
 use crate::itm::jump::JumpBuffer;
 use crate::program::{Program, Session};
 use mnemosyne::store::Savepoint;
@@ -48,8 +51,13 @@ pub(crate) struct Thread {
     /// Of the thread.
     pub number: u32,
     pub undo: Undo,
+    pub fresh: Fresh,
     pub actions: Actions,
     pub exceptions: Exceptions,
+    /// Where the outermost transaction began on the stack, and the innermost one that can be
+    /// gone back to: frames below are younger.
+    outer: u64,
+    inner: u64,
     /// The end of the stack that the transaction runs on.
     stack_end: u64,
     /// The stack that the system gave the thread.
@@ -179,47 +187,50 @@ impl Thread {
         }
     }
 
-    /// The outermost transaction begins, called from a frame at `cfa`.
-    #[inline]
-    pub fn enter_stack(&mut self, cfa: u64) {
-        let (start, end) = self.own_stack;
-        // Of a stack of the program's own making we know only where we are.
-        self.stack_end = if (start..end).contains(&cfa) {
-            end
-        } else {
-            cfa
-        };
+    /// A transaction begins that can be gone back to.
+    pub fn push_level(&mut self, level: Level) {
+        let cfa = level.jump.cfa;
+        if self.levels.is_empty() {
+            let (start, end) = self.own_stack;
+            // Of a stack of the program's own making we know only where we are.
+            self.stack_end = if (start..end).contains(&cfa) {
+                end
+            } else {
+                cfa
+            };
+            self.outer = cfa;
+        }
+        self.inner = cfa;
+        self.levels.push(level);
+    }
+
+    /// The innermost of these is over.
+    pub fn pop_level(&mut self) -> Option<Level> {
+        let level = self.levels.pop();
+        self.inner = self.levels.last().map_or(0, |level| level.jump.cfa);
+        level
+    }
+
+    /// All of them are.
+    pub fn clear_levels(&mut self) {
+        self.levels.clear();
+        (self.inner, self.outer, self.stack_end) = (0, 0, 0);
     }
 
     /// Whether `at` is in a frame that is younger than the transaction: nobody else's, and
     /// never in the session.
     #[inline(always)]
     pub fn is_young(&self, at: u64) -> bool {
-        let here = stack_pointer();
-        let oldest = match self.levels.first() {
-            Some(level) => level.jump.cfa,
-            None => here,
-        };
-        at.wrapping_sub(here) < oldest.wrapping_sub(here)
+        at >= stack_pointer() && at < self.outer
     }
 
     #[inline(always)]
     fn place(&self, at: u64) -> Place {
-        let here = stack_pointer();
-        let distance = at.wrapping_sub(here);
-        if distance >= self.stack_end.wrapping_sub(here) {
-            return Place::Elsewhere;
-        }
-        self.place_on_stack(here, distance)
-    }
-
-    fn place_on_stack(&self, here: u64, distance: u64) -> Place {
-        let is_below = |level: Option<&Level>| {
-            level.is_some_and(|level| distance < level.jump.cfa.wrapping_sub(here))
-        };
-        if is_below(self.levels.last()) {
+        if at < stack_pointer() || at >= self.stack_end {
+            Place::Elsewhere
+        } else if at < self.inner {
             Place::Young
-        } else if is_below(self.levels.first()) {
+        } else if at < self.outer {
             Place::Middle
         } else {
             Place::Old
@@ -241,7 +252,10 @@ impl Thread {
         len: usize,
     ) -> Result<bool, mnemosyne::tx::Interrupted> {
         match self.place(at) {
-            Place::Elsewhere => return Ok(false),
+            Place::Elsewhere if !self.fresh.has(at) => return Ok(false),
+            // What was allocated before an inner transaction must not keep what that stores.
+            Place::Elsewhere if self.levels.len() > 1 => self.undo.note(at, len),
+            Place::Elsewhere => {}
             Place::Young => {}
             Place::Middle => self.undo.note(at, len),
             Place::Old => {
@@ -326,8 +340,11 @@ fn make(program: &'static Program) -> *mut Thread {
         ids: 0,
         number: NUMBER.fetch_add(1, Ordering::Relaxed),
         undo: Undo::default(),
+        fresh: Fresh::default(),
         actions: Actions::default(),
         exceptions: Exceptions::default(),
+        outer: 0,
+        inner: 0,
         stack_end: 0,
         own_stack: own_stack(),
     });

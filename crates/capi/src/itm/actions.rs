@@ -75,9 +75,10 @@ pub(crate) unsafe fn undone(mark: Mark) {
 
 impl Thread {
     /// Memory that the transaction allocated.
-    fn allocated(&mut self, memory: *mut c_void, free: Delete) -> *mut c_void {
+    fn allocated(&mut self, memory: *mut c_void, len: usize, free: Delete) -> *mut c_void {
         if !memory.is_null() {
             self.actions.on_failure.push((free, memory));
+            self.fresh.add(memory as u64, len as u64);
         }
         memory
     }
@@ -110,13 +111,13 @@ unsafe fn thread<'a>() -> &'a mut Thread {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_malloc(len: usize) -> *mut c_void {
     // SAFETY: any length will do; the program called.
-    unsafe { thread().allocated(libc::malloc(len), libc::free) }
+    unsafe { thread().allocated(libc::malloc(len), len, libc::free) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_calloc(count: usize, len: usize) -> *mut c_void {
     // SAFETY: as above.
-    unsafe { thread().allocated(libc::calloc(count, len), libc::free) }
+    unsafe { thread().allocated(libc::calloc(count, len), count * len, libc::free) }
 }
 
 #[unsafe(no_mangle)]
@@ -132,7 +133,7 @@ macro_rules! news {
             // SAFETY: any length will do. What it throws passes through nothing of ours.
             let memory = unsafe { cxx::$new()(len) };
             // SAFETY: the program called.
-            unsafe { thread() }.allocated(memory, cxx::$delete())
+            unsafe { thread() }.allocated(memory, len, cxx::$delete())
         }
     )*};
 }
@@ -144,7 +145,7 @@ macro_rules! nothrow_news {
             // SAFETY: any length will do; the tag is the caller's.
             let memory = unsafe { cxx::$new()(len, tag) };
             // SAFETY: the program called.
-            unsafe { thread() }.allocated(memory, cxx::$delete())
+            unsafe { thread() }.allocated(memory, len, cxx::$delete())
         }
     )*};
 }

@@ -17,8 +17,8 @@ const UNWIND_HEADER: usize = 32;
 pub(crate) struct Exceptions {
     /// Objects that the transaction allocated and that nobody has caught.
     objects: Vec<*mut c_void>,
-    /// Handlers that it is inside of.
-    handlers: c_uint,
+    /// The objects whose handlers it is inside of.
+    handled: Vec<*mut c_void>,
     /// On their way when it began; if it has to do with exceptions at all.
     uncaught: Option<c_uint>,
     /// The exception because of which it ends.
@@ -29,7 +29,7 @@ pub(crate) struct Exceptions {
 #[derive(Clone, Copy)]
 pub(crate) struct Mark {
     objects: usize,
-    handlers: c_uint,
+    handled: usize,
 }
 
 impl Exceptions {
@@ -41,14 +41,14 @@ impl Exceptions {
     /// It has committed.
     pub fn committed(&mut self) {
         self.objects.clear();
-        self.handlers = 0;
+        self.handled.clear();
         self.uncaught = None;
     }
 
     pub fn mark(&self) -> Mark {
         Mark {
             objects: self.objects.len(),
-            handlers: self.handlers,
+            handled: self.handled.len(),
         }
     }
 
@@ -68,7 +68,7 @@ impl Exceptions {
         }
         self.return_to(Mark {
             objects: 0,
-            handlers: 0,
+            handled: 0,
         });
         self.committed();
     }
@@ -76,12 +76,12 @@ impl Exceptions {
     /// It has left nothing of what it did since then.
     pub fn return_to(&mut self, mark: Mark) {
         // A handler may have ended since that was begun before.
-        let handlers = self.handlers.saturating_sub(mark.handlers);
+        let handlers = self.handled.len().saturating_sub(mark.handled) as c_uint;
         if handlers > 0 {
             // SAFETY: so many handlers were begun and not ended.
             unsafe { cxx::tm_cleanup()(std::ptr::null_mut(), std::ptr::null_mut(), handlers) };
         }
-        self.handlers = self.handlers.min(mark.handlers);
+        self.handled.truncate(mark.handled);
         let objects = mark.objects.min(self.objects.len());
         for object in self.objects.drain(objects..) {
             // SAFETY: allocated, and not caught: nobody else frees it.
@@ -107,28 +107,24 @@ fn object_of(exception: *mut c_void) -> *mut c_void {
     exception.wrapping_byte_add(UNWIND_HEADER)
 }
 
-/// # Safety
-/// As [`Thread::running`].
-unsafe fn exceptions<'a>() -> &'a mut Exceptions {
-    // SAFETY: the caller's promise.
-    &mut unsafe { Thread::running() }.exceptions
-}
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_cxa_allocate_exception(len: usize) -> *mut c_void {
     // SAFETY: any length will do.
     let object = unsafe { cxx::allocate_exception()(len) };
     // SAFETY: the program called.
-    let exceptions = unsafe { exceptions() };
-    exceptions.note();
-    exceptions.objects.push(object);
+    let thread = unsafe { Thread::running() };
+    thread.exceptions.note();
+    thread.exceptions.objects.push(object);
+    thread.fresh.add(object as u64, len as u64);
     object
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_cxa_free_exception(object: *mut c_void) {
     // SAFETY: the program called.
-    unsafe { exceptions() }.objects.retain(|o| *o != object);
+    let thread = unsafe { Thread::running() };
+    thread.exceptions.objects.retain(|o| *o != object);
+    thread.fresh.remove(object as u64);
     // SAFETY: the caller's promise.
     unsafe { cxx::free_exception()(object) };
 }
@@ -146,11 +142,12 @@ pub unsafe extern "C-unwind" fn _ITM_cxa_throw(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_cxa_begin_catch(exception: *mut c_void) -> *mut c_void {
     // SAFETY: the program called.
-    let exceptions = unsafe { exceptions() };
+    let exceptions = &mut unsafe { Thread::running() }.exceptions;
     exceptions.note();
-    exceptions.handlers += 1;
-    // From here on the handler frees it.
-    exceptions.objects.retain(|o| *o != object_of(exception));
+    let object = object_of(exception);
+    exceptions.handled.push(object);
+    // From here on the end of the handler frees it.
+    exceptions.objects.retain(|o| *o != object);
     // SAFETY: the caller's promise.
     unsafe { cxx::begin_catch()(exception) }
 }
@@ -158,8 +155,10 @@ pub unsafe extern "C" fn _ITM_cxa_begin_catch(exception: *mut c_void) -> *mut c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ITM_cxa_end_catch() {
     // SAFETY: the program called; the reference is gone when a destructor runs.
-    let exceptions = unsafe { exceptions() };
-    exceptions.handlers = exceptions.handlers.saturating_sub(1);
+    let thread = unsafe { Thread::running() };
+    if let Some(object) = thread.exceptions.handled.pop() {
+        thread.fresh.remove(object as u64);
+    }
     // SAFETY: the caller's promise.
     unsafe { cxx::end_catch()() };
 }

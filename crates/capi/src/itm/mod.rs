@@ -24,6 +24,7 @@ mod bulk;
 mod clones;
 mod data;
 pub(crate) mod exceptions;
+pub(crate) mod fresh;
 pub(crate) mod jump;
 
 use crate::fatal::die;
@@ -83,14 +84,13 @@ unsafe extern "C" fn begin(properties: u32, buffer: *const JumpBuffer) -> u32 {
 
 impl Thread {
     fn begin_outermost(&mut self, buffer: JumpBuffer) {
-        self.enter_stack(buffer.cfa);
         if let Err(why) = self.session.begin() {
             die_of_commit(why);
         }
         self.attempts = 0;
         self.set_id();
         self.exceptions.begin();
-        self.levels.push(Level {
+        self.push_level(Level {
             jump: buffer,
             depth: 0,
             before: None,
@@ -107,7 +107,7 @@ impl Thread {
             id: self.id,
         };
         self.set_id();
-        self.levels.push(Level {
+        self.push_level(Level {
             jump: buffer,
             depth: self.depth,
             before: Some(before),
@@ -120,7 +120,7 @@ impl Thread {
         self.depth -= 1;
         if self.depth > 0 {
             if self.levels.last().is_some_and(|l| l.depth == self.depth)
-                && let Some(level) = self.levels.pop()
+                && let Some(level) = self.pop_level()
                 && let Some(before) = level.before
             {
                 self.id = before.id;
@@ -140,8 +140,9 @@ impl Thread {
             )),
             Err(Uncommitted::Failed(why)) => die_of_commit(why),
         }
-        self.levels.clear();
+        self.clear_levels();
         self.undo.clear();
+        self.fresh.clear();
         self.refused = None;
         self.exceptions.committed();
         !self.actions.is_empty()
@@ -156,7 +157,8 @@ impl Thread {
         // Before others can see it.
         self.undo.roll_back(0, begin.cfa);
         self.session.roll_back();
-        self.levels.clear();
+        self.clear_levels();
+        self.fresh.clear();
         self.depth = 0;
         self.exceptions.rolled_back();
         begin
@@ -204,7 +206,7 @@ impl Thread {
 
     /// Cancels the innermost transaction that can be, or all.
     fn cancel(&mut self, is_outer: bool) -> ! {
-        let (begin, mark) = match self.levels.pop() {
+        let (begin, mark) = match self.pop_level() {
             Some(Level {
                 jump,
                 depth,
@@ -218,7 +220,7 @@ impl Thread {
                 (jump, before.actions)
             }
             Some(level) => {
-                self.levels.push(level);
+                self.push_level(level);
                 self.refused = None;
                 (self.roll_back(), actions::Mark::default())
             }

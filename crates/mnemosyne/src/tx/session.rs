@@ -221,6 +221,7 @@ impl<S: Space> Session<S> {
     }
 
     /// The word at `at`, whose lock is ours.
+    #[inline(never)]
     fn own_word(&self, at: u64) -> Result<u64, Interrupted> {
         match self.writes.get(at) {
             Some(written) if written.mask == WHOLE => Ok(written.word),
@@ -230,6 +231,7 @@ impl<S: Space> Session<S> {
     }
 
     /// Notes a read that began when the lock was as `seen`, unless somebody was in between.
+    #[inline]
     fn was_read(&mut self, lock: LockIndex, seen: State, version: u64) -> Result<(), Interrupted> {
         // What was loaded, then how the lock is now.
         fence(Ordering::Acquire);

@@ -1,0 +1,73 @@
+//! Memory that a transaction has allocated, which nobody else knows of.
+//!
+//! It is stored to at once. Not only because that is faster: libstdc++ makes its exceptions
+//! partly by calls and partly by stores of its own, and expects to see them in their order.
+
+use std::collections::BTreeMap;
+
+#[derive(Default)]
+pub(crate) struct Fresh {
+    /// Lengths, by first address.
+    blocks: BTreeMap<u64, u64>,
+    /// All blocks are in here: where that begins, and its length.
+    start: u64,
+    len: u64,
+}
+
+impl Fresh {
+    pub fn add(&mut self, block: u64, len: u64) {
+        let end = block + len;
+        if self.blocks.is_empty() {
+            (self.start, self.len) = (block, len);
+        } else {
+            let last = end.max(self.start + self.len);
+            self.start = self.start.min(block);
+            self.len = last - self.start;
+        }
+        self.blocks.insert(block, len);
+    }
+
+    pub fn remove(&mut self, block: u64) {
+        self.blocks.remove(&block);
+    }
+
+    pub fn clear(&mut self) {
+        if !self.blocks.is_empty() {
+            self.blocks.clear();
+        }
+        self.len = 0;
+    }
+
+    /// Whether the byte at `at` is in one of the blocks.
+    #[inline(always)]
+    pub fn has(&self, at: u64) -> bool {
+        at.wrapping_sub(self.start) < self.len && self.finds(at)
+    }
+
+    fn finds(&self, at: u64) -> bool {
+        let before = self.blocks.range(..=at).next_back();
+        before.is_some_and(|(block, len)| at - block < *len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_come_and_go() {
+        let mut fresh = Fresh::default();
+        assert!(!fresh.has(0) && !fresh.has(100));
+        fresh.add(100, 10);
+        fresh.add(50, 1);
+        fresh.add(200, 20);
+        let has = |fresh: &Fresh| (0..300).filter(|at| fresh.has(*at)).count();
+        assert_eq!(has(&fresh), 31);
+        fresh.remove(100);
+        assert_eq!(has(&fresh), 21);
+        fresh.clear();
+        assert_eq!(has(&fresh), 0);
+        fresh.add(250, 5);
+        assert_eq!(has(&fresh), 5);
+    }
+}

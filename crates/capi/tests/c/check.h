@@ -1,0 +1,17 @@
+/* What the test programs share. */
+#ifndef CHECK_H
+#define CHECK_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(condition)                                                        \
+    do {                                                                        \
+        if (!(condition)) {                                                     \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);     \
+            exit(1);                                                            \
+        }                                                                       \
+    } while (0)
+
+#endif

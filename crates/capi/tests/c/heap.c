@@ -1,0 +1,164 @@
+/* All calls of the heap, inside and outside of transactions. */
+#include "check.h"
+#include <errno.h>
+#include <selvedge.h>
+
+struct roots {
+    char *a, *b, *c;
+    void *large;
+};
+
+static pstatic struct roots roots;
+static int messages;
+
+static void note(const char *message, void *argument)
+{
+    (void)message;
+    *(int *)argument += 1;
+}
+
+static int is_all(const char *block, int value, size_t len)
+{
+    for (size_t n = 0; n < len; n++)
+        if (block[n] != value)
+            return 0;
+    return 1;
+}
+
+/* What failed has said so, once, and changed nothing. */
+#define REFUSED(call, error)                         \
+    do {                                             \
+        int before = messages;                       \
+        errno = 0;                                   \
+        CHECK(call);                                 \
+        CHECK(errno == (error));                     \
+        CHECK(messages == before + 1);               \
+        CHECK(selvedge_message()[0] != 0);           \
+    } while (0)
+
+static void outside(void)
+{
+    char *volatile_pointer = NULL;
+    CHECK(pmalloc(100, &roots.a) == roots.a && roots.a != NULL);
+    CHECK((uintptr_t)roots.a % 16 == 0 && pmalloc_usable_size(roots.a) >= 100);
+    memset(roots.a, 5, 100);
+    CHECK(pmalloc_set(64, &roots.b, 'x') == roots.b && is_all(roots.b, 'x', 64));
+    CHECK((uintptr_t)roots.b % 64 == 0);
+    CHECK(pcalloc(10, 1000, &roots.c) == roots.c && is_all(roots.c, 0, 10000));
+    CHECK(pmalloc(0, &volatile_pointer) == volatile_pointer && volatile_pointer != NULL);
+    CHECK(pfree(&volatile_pointer) == 0 && volatile_pointer == NULL);
+    /* Smaller, larger, and from nothing. */
+    CHECK(prealloc(90, &roots.a) == roots.a && is_all(roots.a, 5, 90));
+    CHECK(prealloc(100000, &roots.a) == roots.a && is_all(roots.a, 5, 90));
+    CHECK(pmalloc_usable_size(roots.a) >= 100000);
+    CHECK(prealloc(10, &roots.a) == roots.a && is_all(roots.a, 5, 10));
+    CHECK(pmalloc_usable_size(roots.a) < 100);
+    CHECK(prealloc(10, &volatile_pointer) == volatile_pointer && volatile_pointer != NULL);
+    CHECK(pfree(&volatile_pointer) == 0);
+    /* What is no block. */
+    char *again = roots.b, *inside = roots.c + 16, here;
+    char *foreign = &here;
+    CHECK(pfree(&roots.b) == 0 && roots.b == NULL);
+    CHECK(pfree(&roots.b) == 0);
+    REFUSED(pfree(&again) == -1, EINVAL);
+    CHECK(again != NULL);
+    REFUSED(pfree(&inside) == -1, EINVAL);
+    REFUSED(pfree(&foreign) == -1 && foreign == &here, EINVAL);
+    REFUSED(pfree(NULL) == -1, EINVAL);
+    REFUSED(prealloc(10, &again) == NULL, EINVAL);
+    REFUSED(prealloc(10, &foreign) == NULL, EINVAL);
+    REFUSED(prealloc(10, NULL) == NULL, EINVAL);
+    REFUSED(pmalloc_usable_size(again) == 0, EINVAL);
+    REFUSED(pmalloc_usable_size(&here) == 0, EINVAL);
+    /* More than there is: of addresses, of numbers, and of disk. */
+    REFUSED(pmalloc((size_t)1 << 45, &roots.large) == NULL, ENOMEM);
+    REFUSED(pmalloc(SIZE_MAX, &roots.large) == NULL, ENOMEM);
+    REFUSED(pcalloc(SIZE_MAX / 2, 3, &roots.large) == NULL, ENOMEM);
+    CHECK(roots.large == NULL);
+    CHECK(pfree(&roots.a) == 0 && pfree(&roots.c) == 0);
+}
+
+static void inside(void)
+{
+    char *mine = NULL, *again = NULL;
+    int freed = 1, refused = 0, large = 0;
+    patomic {
+        pmalloc(100, &roots.a);
+        pmalloc_set(100, &roots.b, 'y');
+        pcalloc(100, 1, &mine);
+        roots.a[99] = mine[99] + 1;
+    }
+    CHECK(roots.a[99] == 1 && is_all(roots.b, 'y', 100) && is_all(mine, 0, 100));
+    /* A block that is larger than a log, and filled. */
+    patomic { pmalloc_set(8 << 20, &roots.large, 3); }
+    CHECK(is_all(roots.large, 3, 8 << 20));
+    patomic {
+        again = roots.b;
+        freed = pfree(&roots.b);
+        refused = pfree(&again);
+        roots.a[0] = 'z';
+    }
+    CHECK(freed == 0 && refused == -1 && roots.b == NULL && roots.a[0] == 'z');
+    /* One that is not to be had: the transaction goes on, and says so. */
+    patomic {
+        roots.a[1] = 'z';
+        large = pmalloc((size_t)1 << 45, &roots.c) == NULL;
+        roots.a[2] = 'z';
+    }
+    CHECK(large && roots.c == NULL && roots.a[1] == 'z' && roots.a[2] == 'z');
+    char *before = roots.a;
+    patomic {
+        prealloc(5000, &roots.a);
+        pfree(&roots.large);
+        pfree(&mine);
+        __transaction_cancel;
+    }
+    CHECK(roots.a == before && roots.large != NULL && mine != NULL);
+    CHECK(is_all(mine, 0, 100) && roots.a[0] == 'z');
+    patomic {
+        prealloc(5000, &roots.a);
+        pfree(&roots.large);
+        pfree(&mine);
+    }
+    CHECK(roots.a != before && roots.a[0] == 'z' && roots.a[99] == 1);
+    CHECK(roots.large == NULL && mine == NULL);
+    CHECK(pfree(&roots.a) == 0);
+}
+
+static void named(void)
+{
+    long *one = NULL;
+    CHECK(selvedge_root("one", 0) == NULL);
+    patomic {
+        one = selvedge_root("one", 16);
+        one[1] = 4;
+    }
+    CHECK(one != NULL && one == selvedge_root("one", 16) && one == selvedge_root("one", 0));
+    CHECK(one[0] == 0 && one[1] == 4);
+    REFUSED(selvedge_root("one", 17) == NULL, EINVAL);
+    REFUSED(selvedge_root("", 17) == NULL, EINVAL);
+    REFUSED(selvedge_root("selvedge.base", 0) == NULL, EINVAL);
+    REFUSED(selvedge_root(NULL, 17) == NULL, EINVAL);
+    char name[200];
+    memset(name, 'n', sizeof name);
+    name[199] = 0;
+    REFUSED(selvedge_root(name, 17) == NULL, EINVAL);
+    CHECK(selvedge_root_remove("one") == 0);
+    REFUSED(selvedge_root_remove("one") == -1, EINVAL);
+    CHECK(selvedge_root("one", 0) == NULL);
+}
+
+int main(void)
+{
+    CHECK(selvedge_start() == 0);
+    selvedge_set_message_hook(note, &messages);
+    for (int n = 0; n < 3; n++) {
+        outside();
+        inside();
+        named();
+    }
+    int counted = messages;
+    selvedge_set_message_hook(NULL, NULL);
+    CHECK(selvedge_root("", 1) == NULL && messages == counted);
+    return 0;
+}

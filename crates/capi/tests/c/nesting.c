@@ -1,0 +1,158 @@
+/* Transactions inside others, and transactions that are cancelled. */
+#include "check.h"
+#include <selvedge.h>
+
+struct state {
+    long words[64];
+};
+
+static struct state *durable;
+static long ordinary[8];
+
+/* Writes through a pointer, which the compiler cannot see through. */
+SELVEDGE_SAFE __attribute__((noinline)) static void add(long *to, long what) { *to += what; }
+
+SELVEDGE_SAFE __attribute__((noinline)) static long sum(const long *words, int count)
+{
+    long sum = 0;
+    for (int n = 0; n < count; n++)
+        sum += words[n];
+    return sum;
+}
+
+/* A cancelled transaction leaves nothing: not in durable memory, not in ordinary memory, not
+ * in the variables of its function. */
+__attribute__((noinline)) static int cancelled(int how)
+{
+    long mine[4] = {1, 2, 3, 4};
+    int steps = 7;
+    patomic {
+        for (int n = 0; n < 4; n++)
+            add(&mine[n], 10);
+        add(&durable->words[0], 1);
+        add(&ordinary[0], 1);
+        steps += 1;
+        if (sum(mine, 4) != 50)
+            abort();
+        if (how)
+            __transaction_cancel;
+    }
+    CHECK(sum(mine, 4) == (how ? 10 : 50));
+    return steps;
+}
+
+/* Frames come and go inside a transaction, with addresses that others have had before. */
+SELVEDGE_SAFE __attribute__((noinline)) static long churn(int depth)
+{
+    long here[16];
+    for (int n = 0; n < 16; n++)
+        add(&here[n], n + depth - here[n]);
+    long below = depth > 0 ? churn(depth - 1) : 0;
+    return below + sum(here, 16);
+}
+
+__attribute__((noinline)) static void frames(void)
+{
+    long guard[8] = {0};
+    long found = 0;
+    patomic { found = churn(10) + churn(3); }
+    CHECK(sum(guard, 8) == 0);
+    long expected = 0;
+    for (int depth = 0; depth <= 10; depth++)
+        expected += 120 + 16 * depth;
+    for (int depth = 0; depth <= 3; depth++)
+        expected += 120 + 16 * depth;
+    CHECK(found == expected);
+}
+
+/* An inner transaction is cancelled, and the outer one goes on. */
+__attribute__((noinline)) static void inner(void)
+{
+    long mine[4] = {0};
+    void *kept = NULL, *gone = NULL;
+    size_t size = 0;
+    patomic {
+        add(&durable->words[1], 1);
+        add(&ordinary[1], 1);
+        add(&mine[0], 1);
+        kept = pmalloc(40, &durable->words[10]);
+        patomic {
+            add(&durable->words[1], 100);
+            add(&durable->words[2], 100);
+            add(&ordinary[1], 100);
+            add(&ordinary[2], 100);
+            add(&mine[0], 100);
+            add(&mine[1], 100);
+            gone = pmalloc(40, &durable->words[11]);
+            if (durable->words[1] != 101 || ordinary[1] != 101 || mine[0] != 101)
+                abort();
+            patomic { add(&durable->words[3], 100); }
+            pfree(&durable->words[10]);
+            __transaction_cancel;
+        }
+        add(&durable->words[2], 2);
+        add(&mine[1], 2);
+        size = pmalloc_usable_size(kept);
+    }
+    CHECK(gone == NULL);
+    CHECK(durable->words[1] == 1 && durable->words[2] == 2 && durable->words[3] == 0);
+    CHECK(ordinary[1] == 1 && ordinary[2] == 0);
+    CHECK(mine[0] == 1 && mine[1] == 2);
+    CHECK(size >= 40 && durable->words[11] == 0);
+    CHECK((void *)durable->words[10] == kept);
+    patomic { pfree(&durable->words[10]); }
+    CHECK(durable->words[10] == 0);
+}
+
+/* The outermost transaction is cancelled from inside. */
+__attribute__((noinline)) static void outer(void)
+{
+    int after = 0;
+    __transaction_atomic [[outer]] {
+        add(&durable->words[4], 1);
+        patomic {
+            add(&durable->words[5], 1);
+            if (durable->words[5] == 1)
+                __transaction_cancel [[outer]];
+        }
+        after = 1;
+    }
+    CHECK(after == 0 && durable->words[4] == 0 && durable->words[5] == 0);
+}
+
+/* A transaction in a function that others call inside of theirs. */
+SELVEDGE_SAFE __attribute__((noinline)) static int flat(int depth)
+{
+    int deepest = depth;
+    patomic {
+        add(&durable->words[6], 1);
+        if (depth < 20)
+            deepest = flat(depth + 1);
+    }
+    return deepest;
+}
+
+int main(void)
+{
+    durable = selvedge_root("state", sizeof *durable);
+    CHECK(durable != NULL);
+    memset(durable, 0, sizeof *durable);
+    CHECK(cancelled(1) == 7);
+    CHECK(durable->words[0] == 0 && ordinary[0] == 0);
+    CHECK(cancelled(0) == 8);
+    CHECK(durable->words[0] == 1 && ordinary[0] == 1);
+    frames();
+    for (int n = 0; n < 3; n++) {
+        durable->words[1] = durable->words[2] = ordinary[1] = 0;
+        inner();
+    }
+    outer();
+    CHECK(flat(0) == 20 && durable->words[6] == 21);
+    patomic {
+        flat(15);
+        __transaction_cancel;
+    }
+    CHECK(durable->words[6] == 21);
+    CHECK(!selvedge_in_transaction());
+    return 0;
+}

@@ -1,0 +1,9 @@
+//! Programs in C and C++, compiled with gcc and run.
+
+mod workshop;
+
+mod crashes;
+mod memory;
+mod refused;
+mod statics;
+mod transactions;

@@ -1,0 +1,59 @@
+//! The heap, regions and logs.
+
+use crate::workshop::{Link, Recipe, Workshop};
+
+#[test]
+fn the_heap() {
+    for (link, level) in [(Link::Static, "-O0"), (Link::Shared, "-O2")] {
+        let workshop = Workshop::new();
+        let flags = [level];
+        let recipe = Recipe {
+            flags: &flags,
+            link,
+            ..Recipe::new("heap.c")
+        };
+        let program = workshop.compile("heap", &recipe);
+        workshop.run(&program, &[]);
+        workshop.run(&program, &[]);
+    }
+}
+
+#[test]
+fn regions_and_logs() {
+    let workshop = Workshop::new();
+    let program = workshop.compile("regions", &Recipe::new("regions.c"));
+    for durability in ["process", "msync", "auto"] {
+        for _ in 0..2 {
+            let mut command = workshop.command(&program);
+            let output = command
+                .env("SELVEDGE_DURABILITY", durability)
+                .output()
+                .unwrap();
+            crate::workshop::said(&output, &program);
+        }
+    }
+    // All that is left is the heap, and the variables.
+    let files = std::fs::read_dir(workshop.memory()).unwrap();
+    let mut names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["region-0000", "region-0001", "regions"]);
+}
+
+/// The header is C11 and C++17, and without its short names.
+#[test]
+fn the_header_stands_alone() {
+    for (source, flags) in [
+        ("header.c", &["-std=c11", "-pedantic"][..]),
+        ("header.c", &["-std=gnu11", "-DSELVEDGE_NO_SHORT_NAMES"]),
+        ("header.cc", &["-std=c++17", "-pedantic"]),
+        ("header.cc", &["-std=c++20", "-DSELVEDGE_NO_SHORT_NAMES"]),
+    ] {
+        let workshop = Workshop::new();
+        let recipe = Recipe {
+            flags,
+            ..Recipe::new(source)
+        };
+        let program = workshop.compile("header", &recipe);
+        workshop.run(&program, &[]);
+    }
+}

@@ -1,0 +1,151 @@
+//! What the library refuses, and what it says.
+
+use crate::workshop::{Link, Recipe, Workshop, error_of, said};
+use std::io::{BufRead, BufReader};
+
+fn wrong(workshop: &Workshop, link: Link) -> std::path::PathBuf {
+    let recipe = Recipe {
+        // What a program does that is wrong on purpose.
+        flags: &["-O1", "-Wno-free-nonheap-object", "-Wno-cast-function-type"],
+        link,
+        ..Recipe::new("wrong.c")
+    };
+    workshop.compile("wrong", &recipe)
+}
+
+#[test]
+fn what_cannot_be_done_is_told() {
+    let workshop = Workshop::new();
+    let program = wrong(&workshop, Link::Static);
+    for (what, told) in [
+        ("irrevocable", "would have to become irrevocable"),
+        ("relaxed", "build with -fgnu-tm"),
+        ("pointer", "no transactional clone"),
+        ("system", "no region of the program's"),
+        ("nowhere", "no region of the program's"),
+        ("free", "use pfree"),
+        ("long", "let it do less at a time"),
+    ] {
+        let error = workshop.fail(&program, &[what]);
+        assert!(error.contains(told), "{what}: {error}");
+    }
+    // And the memory is none the worse for it.
+    workshop.run(&program, &["nothing"]);
+}
+
+#[test]
+fn a_child_made_by_fork_is_refused() {
+    let workshop = Workshop::new();
+    let program = wrong(&workshop, Link::Shared);
+    let output = workshop.command(&program).arg("fork").output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("not for a child made by fork"), "{error}");
+}
+
+#[test]
+fn a_second_process_is_refused() {
+    let workshop = Workshop::new();
+    let program = wrong(&workshop, Link::Static);
+    let mut first = workshop.start(&program, &["wait"]);
+    let mut lines = BufReader::new(first.stdout.take().unwrap()).lines();
+    lines.next().unwrap().unwrap();
+    // Told, if it asks, and the end otherwise.
+    let who = format!("in use by process {} (wrong)", first.id());
+    let error = workshop.run(&program, &["start"]);
+    assert!(error.contains(&who), "{error}");
+    let counter = workshop.compile("counter", &Recipe::new("counter.c"));
+    let error = workshop.fail(&counter, &[]);
+    assert!(
+        error.contains(&who) && error.contains("SELVEDGE_REGION_PATH"),
+        "{error}"
+    );
+    drop(first.stdin.take());
+    assert!(first.wait().unwrap().success());
+    workshop.run(&counter, &[]);
+}
+
+#[test]
+fn settings_are_checked() {
+    let workshop = Workshop::new();
+    let program = workshop.compile("counter", &Recipe::new("counter.c"));
+    let with = |name: &str, value: &str| {
+        let mut command = workshop.command(&program);
+        command.env(name, value).output().unwrap()
+    };
+    for (name, value) in [
+        ("SELVEDGE_BASE", "0x1234"),
+        ("SELVEDGE_BASE", "1048576"),
+        ("SELVEDGE_DURABILITY", "much"),
+        ("SELVEDGE_DURABILITY", "dax"),
+        ("SELVEDGE_REGION_PATH", "/proc/nowhere"),
+    ] {
+        let error = error_of(&with(name, value));
+        assert!(error.contains(value), "{name}={value}: {error}");
+    }
+    let moved = "0x200000000000";
+    assert_eq!(said(&with("SELVEDGE_BASE", moved), &program), "1 1 1\n");
+    let error = error_of(&with("SELVEDGE_BASE", "0x300000000000"));
+    assert!(
+        error.contains("are for SELVEDGE_BASE=0x200000000000"),
+        "{error}"
+    );
+    assert_eq!(said(&with("SELVEDGE_BASE", moved), &program), "2 2 2\n");
+    // Where the program itself is.
+    let fixed = Recipe {
+        flags: &["-O2", "-no-pie", "-fno-pie"],
+        ..Recipe::new("counter.c")
+    };
+    let fixed = workshop.compile("fixed", &fixed);
+    let mut command = workshop.command(&fixed);
+    let output = command.env("SELVEDGE_BASE", "0x400000").output().unwrap();
+    let error = error_of(&output);
+    assert!(
+        error.contains("is in the way") && error.contains("SELVEDGE_BASE"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_compiler_s_own_library_must_not_be_in_front() {
+    let workshop = Workshop::new();
+    let recipe = Recipe {
+        link: Link::Shared,
+        libraries: &["-Wl,--no-as-needed", "-litm"],
+        ..Recipe::new("counter.c")
+    };
+    let program = workshop.compile("counter", &recipe);
+    let error = workshop.fail(&program, &[]);
+    assert!(
+        error.contains("libitm") && error.contains("-litm"),
+        "{error}"
+    );
+    // Behind it does no harm, and neither does it to the static library.
+    for link in [Link::Static, Link::Shared] {
+        let flags = match link {
+            Link::Static => &["-O2", "-Wl,--no-as-needed", "-litm"][..],
+            Link::Shared => &["-O2", "-fgnu-tm"],
+        };
+        let recipe = Recipe {
+            flags,
+            link,
+            ..Recipe::new("counter.c")
+        };
+        let program = workshop.compile("counter", &recipe);
+        workshop.run(&program, &[]);
+    }
+}
+
+#[test]
+fn a_program_needs_transactions_of_its_compiler() {
+    let workshop = Workshop::new();
+    let recipe = Recipe {
+        flags: &["-fno-gnu-tm"],
+        ..Recipe::new("counter.c")
+    };
+    let error = workshop.try_compile("counter", &recipe).unwrap_err();
+    assert!(
+        error.contains("without transactional memory support"),
+        "{error}"
+    );
+}

@@ -1,0 +1,77 @@
+//! What `patomic` means.
+
+use crate::workshop::{Link, Recipe, Workshop};
+
+const LEVELS: [&str; 4] = ["-O0", "-O1", "-O2", "-O3"];
+
+#[test]
+fn counters_survive() {
+    for link in [Link::Static, Link::Shared] {
+        let workshop = Workshop::new();
+        let mut runs = 0;
+        for level in LEVELS {
+            let flags = [level];
+            let recipe = Recipe {
+                flags: &flags,
+                link,
+                ..Recipe::new("counter.c")
+            };
+            // Built anew under the same name, it goes on.
+            let program = workshop.compile("counter", &recipe);
+            for _ in 0..2 {
+                runs += 1;
+                assert_eq!(
+                    workshop.run(&program, &[]),
+                    format!("{runs} {runs} {runs}\n")
+                );
+            }
+        }
+    }
+}
+
+fn at_all_levels(source: &str, more: &[&str]) {
+    for level in LEVELS {
+        let flags: Vec<_> = [level].iter().chain(more).copied().collect();
+        let recipe = Recipe {
+            flags: &flags,
+            // It takes longer to link.
+            link: match level {
+                "-O2" => Link::Static,
+                _ => Link::Shared,
+            },
+            ..Recipe::new(source)
+        };
+        let workshop = Workshop::new();
+        let program = workshop.compile("program", &recipe);
+        workshop.run(&program, &[]);
+    }
+}
+
+#[test]
+fn transactions_nest_and_are_cancelled() {
+    at_all_levels("nesting.c", &[]);
+}
+
+#[test]
+fn all_kinds_of_values() {
+    at_all_levels("widths.c", &["-Wno-psabi"]);
+    let avx2 = std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|cpu| cpu.contains("avx2"));
+    if avx2 {
+        at_all_levels("widths.c", &["-mavx2"]);
+    }
+}
+
+#[test]
+fn copies_and_allocations() {
+    at_all_levels("memory.c", &[]);
+}
+
+#[test]
+fn exceptions() {
+    at_all_levels("exceptions.cc", &[]);
+}
+
+#[test]
+fn threads() {
+    at_all_levels("threads.c", &[]);
+}

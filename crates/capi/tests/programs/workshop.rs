@@ -1,0 +1,201 @@
+//! Where programs are compiled and run, each with durable memory of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// Which library a program is linked with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    Static,
+    Shared,
+}
+
+/// A directory for programs, and one for their memory.
+pub struct Workshop {
+    dir: TempDir,
+}
+
+/// What a program was compiled from, and how.
+#[derive(Clone)]
+pub struct Recipe<'a> {
+    /// A file in `tests/c`.
+    pub source: &'a str,
+    pub flags: &'a [&'a str],
+    pub link: Link,
+    /// Whether persistent variables get pages of their own.
+    pub script: bool,
+    pub libraries: &'a [&'a str],
+}
+
+impl<'a> Recipe<'a> {
+    pub fn new(source: &'a str) -> Self {
+        Self {
+            source,
+            flags: &["-O2"],
+            link: Link::Shared,
+            script: true,
+            libraries: &[],
+        }
+    }
+}
+
+fn here() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where the libraries are, which were built with this test.
+fn libraries() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let beside = test.parent().unwrap().to_owned();
+    assert!(
+        beside.join("libselvedge.a").exists(),
+        "no library in {}",
+        beside.display()
+    );
+    beside
+}
+
+impl Workshop {
+    pub fn new() -> Self {
+        // In memory, if there is room: durability is not what is tested.
+        let shm = Path::new("/dev/shm");
+        let dir = match shm.is_dir() {
+            true => tempfile::tempdir_in(shm),
+            false => tempfile::tempdir(),
+        };
+        let dir = dir.unwrap();
+        let soname = dir.path().join("libselvedge.so.0");
+        std::os::unix::fs::symlink(libraries().join("libselvedge.so"), soname).unwrap();
+        Self { dir }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Where durable memory is.
+    pub fn memory(&self) -> PathBuf {
+        self.path("memory")
+    }
+
+    /// Compiles a program, which is called `name`.
+    pub fn compile(&self, name: &str, recipe: &Recipe<'_>) -> PathBuf {
+        self.try_compile(name, recipe)
+            .unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    pub fn try_compile(&self, name: &str, recipe: &Recipe<'_>) -> Result<PathBuf, String> {
+        let source = here().join("tests/c").join(recipe.source);
+        let compiler = match recipe.source.ends_with(".cc") {
+            true => "g++",
+            false => "gcc",
+        };
+        let include = here().join("include");
+        let (object, program) = (self.path(&format!("{name}.o")), self.path(name));
+        let mut compile = Command::new(compiler);
+        compile.args([
+            "-Wall",
+            "-Wextra",
+            "-Wno-clobbered",
+            "-Werror",
+            "-g",
+            "-pthread",
+            "-fgnu-tm",
+            "-c",
+        ]);
+        compile.arg("-I").arg(&include).args(recipe.flags);
+        compile.arg(&source).arg("-o").arg(&object);
+        done(&mut compile)?;
+        let mut link = Command::new(compiler);
+        link.arg("-pthread")
+            .args(recipe.flags)
+            .arg(&object)
+            .args(recipe.libraries);
+        if recipe.script {
+            link.arg(format!("-Wl,-T,{}", include.join("selvedge.ld").display()));
+        }
+        match recipe.link {
+            Link::Static => link.arg(libraries().join("libselvedge.a")),
+            Link::Shared => link
+                .arg(libraries().join("libselvedge.so"))
+                .arg(format!("-Wl,-rpath,{}", self.dir.path().display())),
+        };
+        link.arg("-o").arg(&program);
+        done(&mut link)?;
+        Ok(program)
+    }
+
+    /// The program, to be run with the workshop's memory.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.env("SELVEDGE_REGION_PATH", self.memory());
+        // What was freed is overwritten: whoever still reads it meets nonsense.
+        command.env("MALLOC_PERTURB_", "165");
+        for name in ["SELVEDGE_BASE", "SELVEDGE_DURABILITY", "SELVEDGE_STATICS"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// Runs a program that is to succeed. What it says.
+    pub fn run(&self, program: &Path, arguments: &[&str]) -> String {
+        let output = self.command(program).args(arguments).output().unwrap();
+        said(&output, program)
+    }
+
+    /// Runs a program that is to end in the middle. What it says on standard error.
+    pub fn fail(&self, program: &Path, arguments: &[&str]) -> String {
+        let output = self.command(program).args(arguments).output().unwrap();
+        error_of(&output)
+    }
+
+    /// Starts a program and leaves it running.
+    pub fn start(&self, program: &Path, arguments: &[&str]) -> Child {
+        let mut command = self.command(program);
+        command
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        command.spawn().unwrap()
+    }
+}
+
+/// What a program said that succeeded.
+pub fn said(output: &Output, program: &Path) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        output.status.success(),
+        "{}: {}\n{}{}",
+        program.display(),
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+    text(&output.stdout)
+}
+
+/// What a program said that the library ended: one line.
+pub fn error_of(output: &Output) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.signal(), Some(libc_sigabrt()), "{text}");
+    let line = text
+        .strip_prefix("selvedge: ")
+        .and_then(|line| line.strip_suffix('\n'));
+    let line = line.unwrap_or_else(|| panic!("not a message of the library: {text:?}"));
+    assert!(!line.contains('\n'), "{line:?}");
+    line.to_owned()
+}
+
+fn libc_sigabrt() -> i32 {
+    6
+}
+
+fn done(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|e| format!("{command:?}: {e}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
