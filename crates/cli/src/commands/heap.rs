@@ -51,9 +51,10 @@ struct Place {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The address at which the program maps its regions, for pointers that are addresses
-    #[arg(long, value_name = "ADDRESS", value_parser = number, default_value = "0x100000000000")]
-    base: u64,
+    /// The address at which the program has its memory, for pointers that are addresses;
+    /// programs in C leave a note of it
+    #[arg(long, value_name = "ADDRESS", value_parser = number)]
+    base: Option<u64>,
 }
 
 fn number(text: &str) -> Result<u64, String> {
@@ -180,11 +181,20 @@ impl Place {
         Inspection::open(&self.dir).map_err(|e| self.about(e))
     }
 
+    /// All allocated blocks.
+    fn blocks(&self, inspection: &Inspection) -> Result<Vec<Allocated>, StoreError> {
+        let base = match self.base {
+            Some(base) => base,
+            None => inspection.base()?.unwrap_or(0),
+        };
+        inspection.blocks(base)
+    }
+
     fn info(&self) -> Outcome {
         let inspection = self.open()?;
         let about = |e: StoreError| self.about(e);
         let regions = inspection.regions().map_err(about)?;
-        let blocks = inspection.blocks(self.base).map_err(about)?;
+        let blocks = self.blocks(&inspection).map_err(about)?;
         let mut sizes = BTreeMap::new();
         for block in &blocks {
             *sizes.entry(block.bytes).or_default() += 1;
@@ -220,7 +230,7 @@ impl Place {
 
     fn check(&self) -> Outcome {
         let opened = Inspection::open(&self.dir);
-        let found = opened.and_then(|inspection| inspection.blocks(self.base));
+        let found = opened.and_then(|inspection| self.blocks(&inspection));
         let (blocks, damage) = match found {
             Ok(blocks) => (blocks, None),
             Err(error @ (StoreError::Backing(_) | StoreError::Medium(_))) => {
@@ -252,7 +262,7 @@ impl Place {
     }
 
     fn dump(&self) -> Outcome {
-        let blocks = self.open()?.blocks(self.base).map_err(|e| self.about(e))?;
+        let blocks = self.blocks(&self.open()?).map_err(|e| self.about(e))?;
         let blocks: Vec<JsonBlock> = blocks.iter().map(Into::into).collect();
         if self.json {
             output::print_json(&blocks)?;
@@ -268,7 +278,7 @@ impl Place {
 
     fn dump_block(&self, off: u64) -> Outcome {
         let inspection = self.open()?;
-        let blocks = inspection.blocks(self.base).map_err(|e| self.about(e))?;
+        let blocks = self.blocks(&inspection).map_err(|e| self.about(e))?;
         let Some(block) = blocks.iter().find(|block| block.off == off) else {
             let why = format!("no block begins at {off:#x}; without --block all are listed");
             return Err(self.about(why));

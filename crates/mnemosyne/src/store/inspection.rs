@@ -138,6 +138,18 @@ impl Inspection {
         Ok(roots)
     }
 
+    /// The address at which the program has its memory, if it left a note: the layout of a root
+    /// of the name `selvedge.base`.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn base(&self) -> Result<Option<u64>, StoreError> {
+        let mut roots = self.roots()?.into_iter();
+        Ok(roots
+            .find(|root| root.name == "selvedge.base")
+            .map(|root| root.layout))
+    }
+
     /// All allocated blocks, by offset. Which are reached, words tell that look like pointers
     /// into them: offsets, or addresses of memory that is mapped at `base`.
     ///

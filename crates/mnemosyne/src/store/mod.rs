@@ -30,7 +30,7 @@ pub use inspection::{Allocated, Inspection, Root, Seen};
 pub use session::{Savepoint, Session, Tx};
 pub use system::{Layout, ROOT_NAME_MAX, Region, RegionKind};
 
-use crate::heap::{Heap, HeapError, Segment};
+use crate::heap::{Heap, HeapError, PAGE_BYTES, Segment};
 use crate::log::LogError;
 use crate::seeded::{Bug, hit};
 use crate::tx::{self, AreaError, Interrupted, Memory, Space, Stop, Transaction, TxError};
@@ -122,12 +122,16 @@ impl From<Arc<LogError>> for StoreError {
     }
 }
 
+/// Bytes of the heap's first segment, and of others that are no larger.
+const FIRST_GROWTH: u64 = 4 << 20;
+
 /// What is not a matter of the format.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Of transactions.
     pub tx: tx::Options,
-    /// Bytes by which the heap grows, if a block does not need more.
+    /// Most bytes by which the heap grows, if a block does not need more: it doubles until
+    /// then.
     pub heap_growth: u64,
 }
 
@@ -380,7 +384,13 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
             return Ok(());
         }
         let needed = Segment::bytes_for(bytes).ok_or(StoreError::NoRoom { len: bytes })?;
-        let len = needed.max(self.shared.options.heap_growth);
+        let segments = self.shared.heap.segments();
+        let heap_bytes = segments
+            .iter()
+            .map(|segment| segment.pages * PAGE_BYTES)
+            .sum();
+        let growth = self.shared.options.heap_growth;
+        let len = needed.max(growth.min(heap_bytes).max(growth.min(FIRST_GROWTH)));
         let region = match self.map(RegionKind::Heap, len, 0, |_, _| Ok(())) {
             Err(StoreError::NoRoom { .. } | StoreError::Backing(_)) if len > needed => {
                 self.map(RegionKind::Heap, needed, 0, |_, _| Ok(()))?

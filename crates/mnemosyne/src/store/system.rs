@@ -56,7 +56,7 @@ impl Default for Layout {
             roots: 256,
             granule: 2 << 20,
             logs: 8,
-            log_bytes: 4 << 20,
+            log_bytes: 2 << 20,
             log_kind: Kind::TornBit,
         }
     }
