@@ -1,7 +1,8 @@
 //! What a transaction costs beyond what the memory itself takes: an empty one and one of one
 //! word, beside one line that is streamed and fenced, which no durable commit can avoid.
 //!
-//! The kinds take turns in batches, so that what else the machine does strikes all of them.
+//! The kinds take turns in batches, so that what else the machine does strikes all of them,
+//! and a batch is over when all its stores have left the processor.
 
 use super::Options;
 use super::ground;
@@ -15,7 +16,7 @@ use std::convert::Infallible;
 use std::time::Instant;
 
 /// Calls that are timed together.
-const BATCH: u32 = 16;
+const BATCH: u32 = 64;
 
 /// The words that are written to, and the lines that are streamed to.
 const REGION_BYTES: u64 = 4 << 20;
@@ -94,6 +95,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
         for ((_, step), samples) in steps.iter_mut().zip(&mut samples) {
             let start = Instant::now();
             (0..BATCH).try_for_each(|_| step())?;
+            super::drain();
             // The first round warms up.
             if round > 0 {
                 samples.push(start.elapsed().as_nanos() as f64 / f64::from(BATCH));

@@ -430,6 +430,13 @@ fn rows(store: &'static str, load: Load, found: Found) -> [Row; 3] {
     })
 }
 
+/// Waits until all stores have left the processor. The fence of persistent memory only keeps
+/// later stores behind earlier ones: without this, a batch would leave its last waits to the
+/// next.
+fn drain() {
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+}
+
 /// The kind of file system that a directory is on.
 fn file_system(dir: &Path) -> String {
     match rustix::fs::statfs(dir).map(|stat| stat.f_type) {
