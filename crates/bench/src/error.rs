@@ -83,6 +83,12 @@ pub enum Error {
         /// Its message or exit status.
         why: String,
     },
+    /// What was measured did not do what it should.
+    #[error("{what}")]
+    Wrong {
+        /// What is wrong.
+        what: &'static str,
+    },
     /// The options make no sense.
     #[error("{0}")]
     Usage(String),

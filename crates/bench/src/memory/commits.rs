@@ -9,7 +9,7 @@ use super::ground;
 use crate::error::{Context, Result};
 use crate::stats;
 use medium::{LINE_BYTES, Pmem, WORD_BYTES};
-use mnemosyne::store::{self, Layout};
+use mnemosyne::store::Layout;
 use mnemosyne::tx::{Interrupted, Stop};
 use serde::Serialize;
 use std::convert::Infallible;
@@ -47,7 +47,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
     let bytes = layout.bytes() + 2 * REGION_BYTES + ground::SPARE_BYTES;
     let pm = ground::map(&options.dir, bytes)?;
     let bare = ground::map(&options.dir, REGION_BYTES)?;
-    let store = ground::make(pm, &layout, &store::Options::default())?;
+    let store = ground::make(pm, &layout, &ground::options())?;
     let (mut empty, mut session) = (store.session(), store.session());
     let region = session.run(|tx| Ok::<_, Stop<Infallible>>(tx.alloc(REGION_BYTES)?));
     let region = region.what(|| "allocating".into())?;

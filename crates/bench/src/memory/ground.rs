@@ -17,8 +17,17 @@ pub(super) type Durable<P> = Store<Flat<P>>;
 /// One thread's way to use it.
 pub(super) type Session<P> = mnemosyne::store::Session<Flat<P>>;
 
-/// Room for the system region as it is by default, and for what the heap needs itself.
-pub(super) const SPARE_BYTES: u64 = 128 << 20;
+/// Room for what the heap grows by, and for what it needs itself.
+pub(super) const SPARE_BYTES: u64 = 3 * HEAP_GROWTH;
+const HEAP_GROWTH: u64 = 16 << 20;
+
+/// Options of a heap that takes no more than it needs.
+pub(super) fn options() -> Options {
+    Options {
+        heap_growth: HEAP_GROWTH,
+        ..Options::default()
+    }
+}
 
 /// Memory in a directory: a file that is already unlinked, with all its pages mapped.
 pub(super) fn map(dir: &Path, bytes: u64) -> Result<Mapped> {

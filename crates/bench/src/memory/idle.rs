@@ -90,7 +90,7 @@ fn row(options: &Options, way: Way, value_bytes: usize, idle_percent: u32) -> Re
             },
             ..tx::Options::default()
         },
-        ..store::Options::default()
+        ..ground::options()
     };
     let store = ground::make(pm, &layout, &store_options)?;
     let _truncator = match way {

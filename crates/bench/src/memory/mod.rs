@@ -28,7 +28,7 @@ use crate::matrix::Cell;
 use crate::micro::Goal;
 use hash::{Fill, Table};
 use medium::Pmem;
-use mnemosyne::store::{self, Layout};
+use mnemosyne::store::Layout;
 use peers::Peers;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -152,7 +152,7 @@ impl Default for Options {
             threads: vec![1, 2],
             live: 20_000,
             operations: 10_000,
-            disk_operations: 1000,
+            disk_operations: 200,
             rounds: 3,
             batches: 1000,
             tree_nodes: vec![1 << 10, 8 << 10, 64 << 10, 256 << 10],
@@ -399,7 +399,7 @@ fn run_ours(options: &Options, load: Load, fill: Fill) -> Result<Found> {
 
 /// Makes durable memory with a hash table, and has it work.
 fn work_on<P: Pmem + Clone>(pm: P, layout: &Layout, load: Load, fill: Fill) -> Result<Found> {
-    let store = ground::make(pm, layout, &store::Options::default())?;
+    let store = ground::make(pm, layout, &ground::options())?;
     let entries = load.threads as u64 * load.live;
     let table = Table::make(&mut store.session(), entries, fill)?;
     work::run(&store, &table, load)

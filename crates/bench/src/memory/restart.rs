@@ -7,11 +7,13 @@ use super::ground::{self, Durable};
 use crate::error::{Context, Result};
 use crate::stats;
 use medium::{MapOptions, MappedPmem, Reserve};
+use mnemosyne::heap::PAGE_BYTES;
 use mnemosyne::store::{self, Layout, RegionKind};
-use mnemosyne::tx::{Stop, TxError};
+use mnemosyne::tx::Stop;
 use serde::Serialize;
 use std::convert::Infallible;
-use std::path::PathBuf;
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -84,10 +86,10 @@ pub(super) fn measure(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// A file of memory that can be mapped again.
+/// A file of memory that can be mapped again. It is already unlinked: it goes away with
+/// this process, however that ends.
 struct Image {
-    _dir: tempfile::TempDir,
-    path: PathBuf,
+    file: File,
 }
 
 impl Image {
@@ -99,7 +101,8 @@ impl Image {
             .what(what)?;
         let path = dir.path().join("image");
         medium::create_file(&path, bytes, Reserve::Whole).what(what)?;
-        Ok(Self { _dir: dir, path })
+        let file = File::open(path).what(what)?;
+        Ok(Self { file })
     }
 
     fn map(&self) -> Result<Arc<MappedPmem>> {
@@ -107,7 +110,8 @@ impl Image {
             force_flush: true,
             ..MapOptions::default()
         };
-        let mapped = MappedPmem::open(&self.path, &options);
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let mapped = MappedPmem::open(path, &options);
         mapped.what(|| "mapping an image".into()).map(Arc::new)
     }
 
@@ -119,7 +123,7 @@ impl Image {
 fn recovery(options: &Options, report: &mut Report) -> Result<()> {
     let layout = Layout::default();
     let image = Image::new(options, layout.bytes() + 2 * REGION_BYTES)?;
-    let store_options = store::Options::default();
+    let store_options = ground::options();
     layout
         .format(&image.map()?)
         .what(|| "making durable memory".into())?;
@@ -175,7 +179,7 @@ fn scan(options: &Options, report: &mut Report) -> Result<()> {
     let image = Image::new(options, room + options.heap_bytes)?;
     let store_options = store::Options {
         heap_growth: options.heap_bytes,
-        ..store::Options::default()
+        ..ground::options()
     };
     layout
         .format(&image.map()?)
@@ -204,19 +208,21 @@ fn scan(options: &Options, report: &mut Report) -> Result<()> {
 /// Leaves the heap with a block in every page, and with room for another.
 fn fill_heap(store: &Durable<Arc<MappedPmem>>) -> Result<()> {
     let mut session = store.session();
-    let mut blocks = Vec::new();
-    loop {
-        // All blocks of the first segment: the room for a second one is not there.
-        let more = session.run(|tx| {
-            let allocated = (0..BLOCKS).map(|_| tx.alloc(BLOCK_BYTES));
-            let allocated: std::result::Result<Vec<_>, _> = allocated.collect();
-            allocated.map_err(Stop::<Infallible>::from)
+    let mut allocate = |count: u64| {
+        let done = session.run(|tx| {
+            let blocks = (0..count).map(|_| tx.alloc(BLOCK_BYTES));
+            let blocks: std::result::Result<Vec<_>, _> = blocks.collect();
+            blocks.map_err(Stop::<Infallible>::from)
         });
-        match more {
-            Ok(more) => blocks.extend(more),
-            Err(TxError::Heap(_)) => break,
-            Err(error) => return Err(error).what(|| "filling the heap".into()),
-        }
+        done.what(|| "filling the heap".into())
+    };
+    // The first one makes the heap's only segment.
+    let mut blocks = allocate(1)?;
+    let pages: u64 = store.heap().segments().iter().map(|s| s.pages).sum();
+    let all = pages * (PAGE_BYTES / BLOCK_BYTES);
+    while (blocks.len() as u64) < all {
+        let more = allocate(BLOCKS.min(all - blocks.len() as u64))?;
+        blocks.extend(more);
     }
     for some in blocks.chunks(BLOCKS as usize) {
         let freed = session.run(|tx| {

@@ -8,7 +8,7 @@ use super::tree::{NODE_BYTES, PAYLOAD_BYTES, Tree, Volatile};
 use super::work::key_of;
 use crate::error::{Context, Result};
 use crate::stats;
-use mnemosyne::store::{self, Layout};
+use mnemosyne::store::Layout;
 use mnemosyne::tx::Stop;
 use serde::Serialize;
 use std::convert::Infallible;
@@ -77,7 +77,7 @@ impl Trees {
         let layout = Layout::default();
         let bytes = layout.bytes() + 2 * nodes * NODE_BYTES + ground::SPARE_BYTES;
         let pm = ground::map(&options.dir, bytes)?;
-        let store = ground::make(pm, &layout, &store::Options::default())?;
+        let store = ground::make(pm, &layout, &ground::options())?;
         let mut session = store.session();
         let root = session.run(|tx| {
             let root = tx.alloc(8)?;

@@ -138,8 +138,8 @@ fn thread<P: Pmem + Clone>(
     let newest = key_of(number, load.live + load.operations - 1);
     let deleted = key_of(number, load.operations - 1);
     if !table.has(session, newest)? || table.has(session, deleted)? {
-        let why = "the hash table lost an insert or a delete";
-        return Err(Error::Usage(why.into()));
+        let what = "the hash table lost an insert or a delete";
+        return Err(Error::Wrong { what });
     }
     Ok(Samples {
         inserts,
