@@ -1,5 +1,9 @@
 //! What can go wrong in a benchmark, as one line.
 
+use mnemosyne::log::LogError;
+use mnemosyne::store::StoreError;
+use mnemosyne::tx::TxError;
+use std::convert::Infallible;
 use std::io;
 use vfs::Errno;
 
@@ -47,6 +51,30 @@ pub enum Error {
         /// Why it failed.
         source: medium::MediumError,
     },
+    /// Durable memory could not be made or opened.
+    #[error("{what}: {source}")]
+    Store {
+        /// What was being done.
+        what: String,
+        /// Why it failed.
+        source: StoreError,
+    },
+    /// A transaction did not happen.
+    #[error("{what}: {source}")]
+    Transaction {
+        /// What was being done.
+        what: String,
+        /// Why it failed.
+        source: TxError<Infallible>,
+    },
+    /// A log refused a record, or is damaged.
+    #[error("{what}: {source}")]
+    Log {
+        /// What was being done.
+        what: String,
+        /// Why it failed.
+        source: LogError,
+    },
     /// A program that the benchmark needs is missing or failed.
     #[error("{program}: {why}")]
     Program {
@@ -54,6 +82,12 @@ pub enum Error {
         program: String,
         /// Its message or exit status.
         why: String,
+    },
+    /// What was measured did not do what it should.
+    #[error("{what}")]
+    Wrong {
+        /// What is wrong.
+        what: &'static str,
     },
     /// The options make no sense.
     #[error("{0}")]
@@ -86,3 +120,6 @@ context!(io::Error, Io, source);
 context!(bpfs::Error, Engine, source);
 context!(medium::OpenError, Open, source);
 context!(medium::MediumError, Medium, source);
+context!(StoreError, Store, source);
+context!(TxError<Infallible>, Transaction, source);
+context!(LogError, Log, source);

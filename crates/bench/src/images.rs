@@ -3,6 +3,7 @@
 use crate::error::{Context, Result};
 use bpfs::{Bpfs, MkfsOptions, MountOptions};
 use medium::{Counting, MapOptions, MappedPmem, MemoryPmem, Pmem, Reserve};
+use std::path::Path;
 use std::sync::Arc;
 use vfs::{FileSystem, ManualClock, ModelFs, ModelOptions, Timestamp};
 
@@ -47,10 +48,15 @@ pub(crate) fn counted(mode: Option<bpfs::Mode>) -> Result<Counted> {
 /// fences. All its pages are there and mapped. The file is already unlinked: it goes away
 /// with the value.
 pub(crate) fn flushing_memory(len_bytes: u64) -> Result<MappedPmem> {
-    let what = || "making an image in /dev/shm".to_owned();
+    flushing_memory_in(Path::new("/dev/shm"), len_bytes)
+}
+
+/// The same in another directory.
+pub(crate) fn flushing_memory_in(dir: &Path, len_bytes: u64) -> Result<MappedPmem> {
+    let what = || format!("making an image in {}", dir.display());
     let dir = tempfile::Builder::new()
         .prefix("selvedge-bench-")
-        .tempdir_in("/dev/shm")
+        .tempdir_in(dir)
         .what(what)?;
     let path = dir.path().join("image");
     medium::create_file(&path, len_bytes, Reserve::Whole).what(what)?;

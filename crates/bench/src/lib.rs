@@ -23,6 +23,9 @@
 //! - [`fs`]: ext2 in every mode beside the kernel's file systems on the same devices,
 //!   Figure 2.11. Rows
 //!   `{"target", "backing", "workload", "seconds", "cpu_seconds", "writes", "flushes", ..}`.
+//! - [`memory`]: durable memory beside other stores on the same memory, and what its parts
+//!   cost; the figures of section 3.5. An object whose `rows` are
+//!   `{"store", "op", "value_bytes", "threads", "us_median", "ops_per_second"}`.
 //! - [`report`]: all of them into a folder, as JSON, text, Markdown and SVG:
 //!   `run_all(&Path, &Options, progress)`.
 //!
@@ -39,6 +42,7 @@ pub mod fs;
 mod images;
 pub mod machine;
 mod matrix;
+pub mod memory;
 pub mod micro;
 pub mod mounted;
 pub mod paper;

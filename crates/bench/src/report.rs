@@ -6,7 +6,7 @@ use crate::error::{Context, Result};
 use crate::machine::Machine;
 use crate::matrix::Matrix;
 use crate::table::Grid;
-use crate::{bytes, micro, mounted, patches, scaling, scan};
+use crate::{bytes, memory, micro, mounted, patches, scaling, scan};
 use serde::Serialize;
 use std::fmt::{Display, Write};
 use std::fs;
@@ -27,6 +27,8 @@ pub struct Options {
     pub patches: patches::Options,
     /// The patch graph with ever more dirty blocks.
     pub patches_scale: patches::scale::Options,
+    /// Durable memory, beside other stores.
+    pub memory: memory::Options,
     /// Workloads on mounts; `None` where FUSE is not to be had.
     pub mounted: Option<mounted::Options>,
     /// Ext2 beside the kernel's file systems; `None` for all but root, or without FUSE.
@@ -52,6 +54,7 @@ impl Default for Options {
             },
             patches: patches::Options::default(),
             patches_scale: patches::scale::Options::default(),
+            memory: memory::Options::default(),
             mounted: with_fuse.then_some(mounted),
             fs: (root && with_fuse).then(crate::fs::Options::default),
         }
@@ -85,6 +88,8 @@ pub fn run_all(out_dir: &Path, options: &Options, progress: &mut dyn FnMut(&str)
     folder.patches(&patches::run(&options.patches)?)?;
     progress("patches in a full cache");
     folder.patches_scale(&patches::scale::run(&options.patches_scale)?)?;
+    let tell = &mut |next: &str| progress(&format!("durable memory: {next}"));
+    folder.memory(&memory::run(&options.memory, tell)?)?;
     if let Some(options) = &options.mounted {
         progress("workloads on mounts");
         folder.mounted(&mounted::run(options)?)?;
@@ -148,6 +153,18 @@ impl Folder<'_> {
         self.write("patches-scale.svg", &report.svg())?;
         let notes = with_goals(report.notes.join(" "), &report.goals());
         self.section("Patches in a full cache", &notes, &[report.grid()])
+    }
+
+    fn memory(&mut self, report: &memory::Report) -> Result<()> {
+        self.both("memory", report)?;
+        self.write("memory.svg", &report.chart().svg())?;
+        let notes = format!("{} {}", report.notes.join(" "), memory::NOTES);
+        let mut lines: Vec<_> = report.goals().iter().map(ToString::to_string).collect();
+        lines.extend_from_slice(&report.missing);
+        let sections = report.sections();
+        let (titles, grids): (Vec<_>, Vec<_>) = sections.into_iter().unzip();
+        let notes = format!("{notes} Tables, in this order: {}.", titles.join("; "));
+        self.section("Durable memory", &with_goals(notes, &lines), &grids)
     }
 
     fn mounted(&mut self, report: &mounted::Report) -> Result<()> {
@@ -319,11 +336,21 @@ mod tests {
                 sizes: vec![10, 100],
                 patches: 100,
             },
+            memory: memory::Options {
+                parts: vec![memory::Part::Hash],
+                live: 100,
+                operations: 50,
+                disk_operations: 10,
+                ..memory::Options::default().quick()
+            },
             mounted: None,
             fs: None,
         };
         let mut steps = 0;
-        run_all(&out.path().join("new"), &options, &mut |_| steps += 1).unwrap();
+        run_all(&out.path().join("new"), &options, &mut |next| {
+            steps += u32::from(!next.contains(':'));
+        })
+        .unwrap();
         assert_eq!(steps, 6);
         let read = |name: &str| fs::read_to_string(out.path().join("new").join(name)).unwrap();
         let names = [
@@ -333,6 +360,7 @@ mod tests {
             "scan",
             "patches",
             "patches-scale",
+            "memory",
         ];
         for name in names.into_iter().chain(["machine"]) {
             let json: serde_json::Value =
@@ -351,6 +379,7 @@ mod tests {
             "Mount time and memory",
             "Patch optimisations",
             "Patches in a full cache",
+            "Durable memory",
         ] {
             assert!(tables.contains(&format!("\n## {title}\n")), "{title}");
         }

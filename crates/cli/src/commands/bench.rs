@@ -5,7 +5,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::{output, terminal};
-use bench::{Engine, bytes, devices, fs, micro, mounted, patches, report, scaling, scan};
+use bench::{Engine, bytes, devices, fs, memory, micro, mounted, patches, report, scaling, scan};
 use clap::Subcommand;
 use serde::Serialize;
 use std::fmt::Display;
@@ -30,6 +30,7 @@ enum Command {
     Devices(Devices),
     Patches(Patches),
     Fs(Fs),
+    Memory(Memory),
     All(All),
 }
 
@@ -190,6 +191,35 @@ struct Fs {
     json: bool,
 }
 
+/// Measure durable memory, beside other stores on the same memory
+///
+/// Berkeley DB, LMDB, SQLite, RocksDB and PMDK's libpmemobj take part as far as their
+/// headers are installed (on Debian libdb5.3-dev, liblmdb-dev, libsqlite3-dev,
+/// librocksdb-dev, libpmemobj-dev), by C programs that this builds.
+#[derive(Debug, clap::Args)]
+struct Memory {
+    /// A directory on the memory
+    #[arg(long, value_name = "DIR", default_value_os_t = memory::Options::default().dir)]
+    dir: PathBuf,
+    /// A directory on a disk, for what is synced there
+    #[arg(long, value_name = "DIR", default_value_os_t = memory::Options::default().disk)]
+    disk: PathBuf,
+    /// Only this: hash, commits, logs, truncation, latency, trees or restart; may be
+    /// repeated
+    #[arg(long = "part", value_name = "PART")]
+    parts: Vec<memory::Part>,
+    /// Rounds of the hash table, of which the best counts
+    #[arg(long, value_name = "N", default_value_t = memory::Options::default().rounds, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// A short run: values of 64 bytes, one round, small trees and a small heap
+    #[arg(long, conflicts_with = "rounds")]
+    quick: bool,
+    /// Print JSON: machine and notes, rows of store, op, value_bytes, threads, us_median,
+    /// ops_per_second, and the other parts
+    #[arg(long)]
+    json: bool,
+}
+
 /// Run everything, and write tables and plots to a directory
 #[derive(Debug, clap::Args)]
 struct All {
@@ -228,6 +258,7 @@ impl Args {
             ),
             Command::Patches(args) => args.run(),
             Command::Fs(args) => args.run(),
+            Command::Memory(args) => args.run(),
             Command::All(args) => args.run(),
         }
     }
@@ -299,6 +330,27 @@ impl Fs {
         };
         let spinner = terminal::spinner("measuring");
         let report = fs::run(&options, &mut |next| spinner.set_message(next.to_owned()));
+        spinner.finish_and_clear();
+        show(report, self.json)
+    }
+}
+
+impl Memory {
+    fn run(&self) -> Outcome {
+        let mut options = memory::Options {
+            dir: self.dir.clone(),
+            disk: self.disk.clone(),
+            rounds: self.rounds,
+            ..memory::Options::default()
+        };
+        if !self.parts.is_empty() {
+            options.parts.clone_from(&self.parts);
+        }
+        if self.quick {
+            options = options.quick();
+        }
+        let spinner = terminal::spinner("measuring");
+        let report = memory::run(&options, &mut |next| spinner.set_message(next.to_owned()));
         spinner.finish_and_clear();
         show(report, self.json)
     }

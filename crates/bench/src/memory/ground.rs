@@ -1,0 +1,52 @@
+//! Where durable memory lies while it is measured: the one place that says how regions get
+//! their bytes.
+
+use crate::error::{Context, Result};
+use crate::images;
+use medium::{MappedPmem, Pmem};
+use mnemosyne::store::{Flat, Layout, Options, Store};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A mapped file that is flushed and fenced as persistent memory is.
+pub(super) type Mapped = Arc<MappedPmem>;
+
+/// Durable memory on `P`.
+pub(super) type Durable<P> = Store<Flat<P>>;
+
+/// One thread's way to use it.
+pub(super) type Session<P> = mnemosyne::store::Session<Flat<P>>;
+
+/// Room for what the heap grows by, and for what it needs itself.
+pub(super) const SPARE_BYTES: u64 = 3 * HEAP_GROWTH;
+const HEAP_GROWTH: u64 = 16 << 20;
+
+/// Options of a heap that takes no more than it needs.
+pub(super) fn options() -> Options {
+    Options {
+        heap_growth: HEAP_GROWTH,
+        ..Options::default()
+    }
+}
+
+/// Memory in a directory: a file that is already unlinked, with all its pages mapped.
+pub(super) fn map(dir: &Path, bytes: u64) -> Result<Mapped> {
+    let bytes = bytes.next_multiple_of(4096);
+    Ok(Arc::new(images::flushing_memory_in(dir, bytes)?))
+}
+
+/// Makes durable memory of it.
+pub(super) fn make<P: Pmem + Clone>(
+    pm: P,
+    layout: &Layout,
+    options: &Options,
+) -> Result<Durable<P>> {
+    layout.format(&pm).what(|| "making durable memory".into())?;
+    open(pm, options)
+}
+
+/// Recovers durable memory that is there.
+pub(super) fn open<P: Pmem + Clone>(pm: P, options: &Options) -> Result<Durable<P>> {
+    let store = Store::open(Flat(pm.clone()), pm, options.clone());
+    store.what(|| "opening durable memory".into())
+}

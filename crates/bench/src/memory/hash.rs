@@ -1,0 +1,170 @@
+//! A hash table in durable memory: buckets of chained nodes, a node allocated by the
+//! transaction that links it.
+//!
+//! A bucket and a link are the offset of a node, or 0. A node: the next one, its key, and
+//! its value.
+
+use super::ground::Session;
+use crate::error::{Context, Result};
+use medium::{LINE_BYTES, Pmem, WORD_BYTES};
+use mnemosyne::store::Tx;
+use mnemosyne::tx::{Interrupted, Stop};
+use std::convert::Infallible;
+
+const AT_KEY: u64 = WORD_BYTES;
+const AT_VALUE: u64 = 2 * WORD_BYTES;
+
+/// How a value gets into its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fill {
+    /// By the transaction, through the log.
+    Logged,
+    /// Streamed into the fresh node, with a fence of its own before the commit. Only the
+    /// value: a reader that still has a node's old offset must see that its link and key
+    /// are others now, which only logged words tell.
+    InPlace,
+}
+
+/// The table. Keys are all different, and well mixed.
+pub(super) struct Table<P> {
+    pm: P,
+    buckets: u64,
+    mask: u64,
+    fill: Fill,
+}
+
+impl<P: Pmem + Clone> Table<P> {
+    /// An empty one for so many entries.
+    pub(super) fn make(session: &mut Session<P>, entries: u64, fill: Fill) -> Result<Self> {
+        let pm = session.store().memory().space().clone();
+        let count = entries.next_power_of_two();
+        let bytes = (count * WORD_BYTES).next_multiple_of(LINE_BYTES);
+        let made = session.run(|tx| {
+            let buckets = tx.alloc(bytes)?;
+            // Fresh memory that nothing points to: no log needs to know.
+            for line in (buckets..buckets + bytes).step_by(LINE_BYTES as usize) {
+                pm.store_nt(line, &[0; LINE_BYTES as usize]);
+            }
+            // Initialise before point.
+            pm.fence().map_err(Interrupted::from)?;
+            tx.set_root("table", 1, buckets)?;
+            Ok::<_, Stop<Infallible>>(buckets)
+        });
+        Ok(Self {
+            buckets: made.what(|| "making a hash table".into())?,
+            mask: count - 1,
+            fill,
+            pm,
+        })
+    }
+
+    fn bucket(&self, key: u64) -> u64 {
+        self.buckets + (key & self.mask) * WORD_BYTES
+    }
+
+    /// What points to the node of a key, or ends its chain; and what it says.
+    fn find(&self, tx: &mut Tx<'_, P>, key: u64) -> std::result::Result<(u64, u64), Interrupted> {
+        let mut link = self.bucket(key);
+        loop {
+            let node = tx.load(link)?;
+            if node == 0 || tx.load(node + AT_KEY)? == key {
+                return Ok((link, node));
+            }
+            link = node;
+        }
+    }
+
+    /// Whether there is such an entry.
+    pub(super) fn has(&self, session: &mut Session<P>, key: u64) -> Result<bool> {
+        let has = session.run(|tx| Ok::<_, Stop<Infallible>>(self.find(tx, key)?.1 != 0));
+        has.what(|| "looking for an entry".into())
+    }
+
+    /// Inserts an entry. `false`: there is one of this key.
+    pub(super) fn insert(&self, session: &mut Session<P>, key: u64, value: &[u8]) -> Result<bool> {
+        let inserted = session.run(|tx| {
+            if self.find(tx, key)?.1 != 0 {
+                return Ok::<_, Stop<Infallible>>(false);
+            }
+            let bucket = self.bucket(key);
+            let node = tx.alloc(AT_VALUE + value.len() as u64)?;
+            let next = tx.load(bucket)?;
+            tx.store(node, next)?;
+            tx.store(node + AT_KEY, key)?;
+            match self.fill {
+                Fill::Logged => tx.write(node + AT_VALUE, value)?,
+                Fill::InPlace => {
+                    self.pm.store_nt(node + AT_VALUE, value);
+                    // Initialise before point.
+                    self.pm.fence().map_err(Interrupted::from)?;
+                }
+            }
+            tx.store(bucket, node)?;
+            Ok(true)
+        });
+        inserted.what(|| "inserting an entry".into())
+    }
+
+    /// Deletes an entry. `false`: there is none.
+    pub(super) fn delete(&self, session: &mut Session<P>, key: u64) -> Result<bool> {
+        let deleted = session.run(|tx| {
+            let (link, node) = self.find(tx, key)?;
+            if node == 0 {
+                return Ok::<_, Stop<Infallible>>(false);
+            }
+            let next = tx.load(node)?;
+            tx.store(link, next)?;
+            tx.free(node)?;
+            Ok(true)
+        });
+        deleted.what(|| "deleting an entry".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::ground;
+    use medium::MemoryPmem;
+    use mnemosyne::store::{Layout, Options};
+    use std::collections::HashSet;
+    use std::sync::Arc;
+
+    #[test]
+    fn entries_are_there_until_they_are_deleted() {
+        for fill in [Fill::Logged, Fill::InPlace] {
+            let pm = Arc::new(MemoryPmem::new(4 << 20));
+            let layout = Layout {
+                logs: 1,
+                log_bytes: 64 << 10,
+                ..Layout::default()
+            };
+            let options = Options {
+                heap_growth: 256 << 10,
+                ..Options::default()
+            };
+            let store = ground::make(pm, &layout, &options).unwrap();
+            let mut session = store.session();
+            // Four entries in each bucket.
+            let table = Table::make(&mut session, 16, fill).unwrap();
+            let mut model = HashSet::new();
+            let mut random = fastrand::Rng::with_seed(1);
+            for _ in 0..2000 {
+                let key = random.u64(..64);
+                let value = vec![0x77; random.usize(1..300)];
+                match random.bool() {
+                    true => assert_eq!(
+                        table.insert(&mut session, key, &value).unwrap(),
+                        model.insert(key)
+                    ),
+                    false => {
+                        assert_eq!(table.delete(&mut session, key).unwrap(), model.remove(&key))
+                    }
+                }
+            }
+            for key in 0..64 {
+                assert_eq!(table.has(&mut session, key).unwrap(), model.contains(&key));
+            }
+        }
+    }
+}

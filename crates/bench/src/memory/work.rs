@@ -1,0 +1,195 @@
+//! The work that every store is given, and how it is timed: what `tools/peers/driver.h` does
+//! for the others, for the hash table in durable memory.
+
+use super::ground::{Durable, Session};
+use super::hash::Table;
+use crate::error::{Error, Result};
+use crate::machine::{self, Pinned};
+use crate::stats;
+use medium::Pmem;
+use serde::Deserialize;
+use std::sync::Barrier;
+use std::time::Instant;
+
+/// How much of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Load {
+    /// Bytes of each value: 8 at least.
+    pub value_bytes: usize,
+    /// Threads, each with entries of its own.
+    pub threads: usize,
+    /// Entries of each that are always there.
+    pub live: u64,
+    /// Entries that each inserts, and as many that it deletes.
+    pub operations: u64,
+}
+
+/// One kind of call. The names are those of what the peers print.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub(super) struct Calls {
+    /// Microseconds of a call.
+    pub us_median: f64,
+    /// Calls of all threads in a second.
+    pub ops_per_second: f64,
+}
+
+impl Calls {
+    fn or_better(self, other: Self) -> Self {
+        Self {
+            us_median: self.us_median.min(other.us_median),
+            ops_per_second: self.ops_per_second.max(other.ops_per_second),
+        }
+    }
+}
+
+/// What a run found.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub(super) struct Found {
+    /// Inserts alone, by the time that threads spent in them.
+    pub insert: Calls,
+    /// Deletes alone.
+    pub delete: Calls,
+    /// Both, by the clock on the wall.
+    pub update: Calls,
+}
+
+impl Found {
+    /// The better of two runs, in each figure.
+    pub(super) fn or_better(self, other: Self) -> Self {
+        Self {
+            insert: self.insert.or_better(other.insert),
+            delete: self.delete.or_better(other.delete),
+            update: self.update.or_better(other.update),
+        }
+    }
+}
+
+/// One thread's samples, in nanoseconds.
+struct Samples {
+    inserts: Vec<f64>,
+    deletes: Vec<f64>,
+    from: Instant,
+    to: Instant,
+}
+
+/// The key of a thread's `n`-th entry: all different, in no order (splitmix64's last step).
+pub(super) fn key_of(thread: usize, n: u64) -> u64 {
+    let z = ((thread as u64) << 40).wrapping_add(n);
+    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+/// Has as many threads as `load` says work on a table.
+pub(super) fn run<P: Pmem + Clone>(
+    store: &Durable<P>,
+    table: &Table<P>,
+    load: Load,
+) -> Result<Found> {
+    let cpus = machine::cpus();
+    let start = Barrier::new(load.threads);
+    let samples = std::thread::scope(|scope| {
+        let work = |number: usize| {
+            let cpu = cpus.get(number % cpus.len().max(1)).copied();
+            let start = &start;
+            scope.spawn(move || {
+                let _pinned = cpu.map(Pinned::to);
+                thread(&mut store.session(), table, load, number, start)
+            })
+        };
+        let running: Vec<_> = (0..load.threads).map(work).collect();
+        let done = running.into_iter().map(|thread| {
+            let joined = thread.join();
+            joined.unwrap_or_else(|e| std::panic::resume_unwind(e))
+        });
+        done.collect::<Result<Vec<_>>>()
+    })?;
+    Ok(found(&samples))
+}
+
+/// What one of them does.
+fn thread<P: Pmem + Clone>(
+    session: &mut Session<P>,
+    table: &Table<P>,
+    load: Load,
+    number: usize,
+    start: &Barrier,
+) -> Result<Samples> {
+    let mut value = vec![0; load.value_bytes];
+    let filled = fill(session, table, load, number, &mut value);
+    // Whether or not: the others wait.
+    start.wait();
+    filled?;
+    // Written to, so that no page is fetched while calls are timed.
+    let mut inserts = vec![f64::NAN; load.operations as usize];
+    let mut deletes = inserts.clone();
+    let from = Instant::now();
+    for n in 0..load.operations {
+        value[..8].copy_from_slice(&n.to_le_bytes());
+        let before = Instant::now();
+        table.insert(session, key_of(number, load.live + n), &value)?;
+        let between = Instant::now();
+        table.delete(session, key_of(number, n))?;
+        let after = Instant::now();
+        inserts[n as usize] = (between - before).as_nanos() as f64;
+        deletes[n as usize] = (after - between).as_nanos() as f64;
+    }
+    let to = Instant::now();
+    let newest = key_of(number, load.live + load.operations - 1);
+    let deleted = key_of(number, load.operations - 1);
+    if !table.has(session, newest)? || table.has(session, deleted)? {
+        let what = "the hash table lost an insert or a delete";
+        return Err(Error::Wrong { what });
+    }
+    Ok(Samples {
+        inserts,
+        deletes,
+        from,
+        to,
+    })
+}
+
+/// The entries that are there before anything is timed.
+fn fill<P: Pmem + Clone>(
+    session: &mut Session<P>,
+    table: &Table<P>,
+    load: Load,
+    number: usize,
+    value: &mut [u8],
+) -> Result<()> {
+    for n in 0..load.live {
+        value[..8].copy_from_slice(&n.to_le_bytes());
+        table.insert(session, key_of(number, n), value)?;
+    }
+    Ok(())
+}
+
+fn found(samples: &[Samples]) -> Found {
+    let calls = |of: fn(&Samples) -> &Vec<f64>| {
+        let rate = |ns: &Vec<f64>| ns.len() as f64 * 1e9 / ns.iter().sum::<f64>();
+        let mut all: Vec<f64> = samples.iter().flat_map(of).copied().collect();
+        Calls {
+            us_median: stats::median(&mut all).unwrap_or_default() / 1e3,
+            ops_per_second: samples.iter().map(of).map(rate).sum(),
+        }
+    };
+    let both = |s: &Samples| {
+        s.inserts
+            .iter()
+            .chain(&s.deletes)
+            .copied()
+            .collect::<Vec<_>>()
+    };
+    let mut all: Vec<f64> = samples.iter().flat_map(both).collect();
+    let from = samples.iter().map(|s| s.from).min();
+    let to = samples.iter().map(|s| s.to).max();
+    let seconds = from.zip(to).map_or(0.0, |(a, b)| (b - a).as_secs_f64());
+    Found {
+        insert: calls(|s| &s.inserts),
+        delete: calls(|s| &s.deletes),
+        update: Calls {
+            us_median: stats::median(&mut all).unwrap_or_default() / 1e3,
+            ops_per_second: all.len() as f64 / seconds.max(1e-9),
+        },
+    }
+}
