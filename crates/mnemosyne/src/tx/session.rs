@@ -506,7 +506,7 @@ impl<S: Space> Session<S> {
     }
 
     fn commit_durably(&mut self) -> Result<u64, Uncommitted> {
-        let core = self.core.clone();
+        let core = &*self.core;
         let (slot, mut appender) = core.slot(self.owner);
         core.make_room(&mut appender, self.record.len() as u64)?;
 
@@ -542,6 +542,7 @@ impl<S: Space> Session<S> {
         let is_half_full = appender.room().unwrap_or(0) < core.area.longest() / 2;
         drop(appender);
         self.release(Some(stamp));
+        let core = &*self.core;
         if core.options.truncation == Truncation::Eager || is_half_full && !core.helper.call() {
             // This one is durable; if truncating fails, whoever comes next hears of it.
             let _ = core.truncate();

@@ -14,6 +14,7 @@ use super::record::Transaction;
 use super::{Core, IDLE, Memory, Slot, Space};
 use crate::log::{Consumer, LogError};
 use crate::seeded::{Bug, hit};
+use crossbeam_utils::CachePadded;
 use medium::{Pmem, WORD_BYTES};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -113,7 +114,7 @@ impl<S: Space> Core<S> {
     /// drew, hence before the read: it is active now, with no larger a stamp, or over.
     fn settled(&self) -> u64 {
         let now = self.clock.load(Ordering::SeqCst);
-        let active = |slot: &Slot<S::Pmem>| match slot.active.load(Ordering::SeqCst) {
+        let active = |slot: &CachePadded<Slot<S::Pmem>>| match slot.active.load(Ordering::SeqCst) {
             IDLE => now,
             least => least - 1,
         };
