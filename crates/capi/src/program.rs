@@ -189,7 +189,17 @@ fn open() -> Result<Program, StartError> {
     Ok(Program { memory, base })
 }
 
-/// Runs `start` with all signals blocked, which threads that it starts inherit: the program's
+/// Signals that a thread's own code raises: blocked, they would kill the process. A page of a
+/// file that is gone raises one.
+const OF_THE_THREAD: [c_int; 5] = [
+    libc::SIGBUS,
+    libc::SIGSEGV,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+];
+
+/// Runs `start` with signals blocked, which threads that it starts inherit: the program's
 /// handlers are to run on the program's threads.
 fn without_signals(start: impl FnOnce()) {
     // SAFETY: both sets are there to be written to, and zeros are sets.
@@ -197,6 +207,9 @@ fn without_signals(start: impl FnOnce()) {
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
             (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
+        for signal in OF_THE_THREAD {
+            libc::sigdelset(&mut all, signal);
+        }
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
         start();
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());

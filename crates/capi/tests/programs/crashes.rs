@@ -26,3 +26,12 @@ fn what_a_killed_program_has_done_is_there() {
     let steps: u64 = workshop.run(&program, &["check"]).trim().parse().unwrap();
     assert!(steps >= seen, "{steps} of {seen}");
 }
+
+/// A page that is gone is an error, also on the thread that truncates the logs.
+#[test]
+fn a_file_that_becomes_shorter_is_told() {
+    let workshop = Workshop::new();
+    let program = workshop.compile("fault", &Recipe::new("fault.c"));
+    let error = workshop.fail(&program, &[]);
+    assert!(error.contains("no more transactions"), "{error}");
+}
