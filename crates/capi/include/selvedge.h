@@ -121,7 +121,7 @@ void selvedge_set_message_hook(void (*hook)(const char *message, void *argument)
  * process only (0). */
 int selvedge_survives_power_failure(void);
 
-/* Whether `address` is durable memory. */
+/* Whether `address` is durable memory, and something is there. */
 SELVEDGE_SAFE int selvedge_is_persistent(const void *address);
 
 /* Whether this thread is inside a patomic block. */
@@ -214,7 +214,11 @@ void selvedge_log_close(selvedge_log *log);
 /* For data whose order the program keeps itself, outside of patomic. An aligned store of 1,
  * 2, 4 or 8 bytes is there after a crash as a whole or not at all, and any time after it was
  * issued. It is durable once its line was flushed, or it was written through, and then a
- * fence returned.
+ * fence returned. Until then a crash may also bring back what a block wrote there before. An
+ * orderly end of the process (exit, return from main) keeps all stores.
+ *
+ * The first flush of a line that a block wrote not long ago takes longer: the logs are
+ * truncated. Addresses at which there is nothing are left alone: EINVAL, and a text.
  *
  * These are calls, not instructions, since what has to be done depends on the durability in
  * force: nothing, instructions that differ between processors, or msync. */

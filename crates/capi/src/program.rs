@@ -7,7 +7,9 @@
 //! 2. It stays open until the process ends, however it ends.
 //! 3. Addresses in it are the same in each run. A directory that was made with another base
 //!    address is refused.
-//! 4. A child made by `fork` cannot use it: two processes would.
+//! 4. What was stored plainly is there when the process has ended by itself.
+//! 5. A child made by `fork` cannot use it: two processes would. It has neither the memory nor
+//!    its locks, and ends with a message if it tries.
 
 use crate::fatal::die;
 use crate::space::Machine;
@@ -155,6 +157,21 @@ pub(crate) fn started() -> &'static Program {
 
 extern "C" fn note_fork() {
     FORKED.store(true, Ordering::Relaxed);
+}
+
+// Behind the program's own destructors, and what it called at exit.
+#[used]
+#[unsafe(link_section = ".fini_array.00101")]
+static BEHIND_MAIN: extern "C" fn() = behind_main;
+
+/// Empties the logs, so that the next run finds plain stores, too, that were never flushed.
+extern "C" fn behind_main() {
+    if let Some(program) = PROGRAM.get()
+        && !FORKED.load(Ordering::Relaxed)
+    {
+        // If it fails, what was committed or flushed is as safe as before.
+        let _ = program.memory.memory().truncate();
+    }
 }
 
 fn open() -> Result<Program, StartError> {

@@ -180,6 +180,33 @@ impl Arena {
         regions.get(&start).map(|r| r.mapped.durability())
     }
 
+    /// Whether one region has all of the `len` bytes at `off`.
+    pub fn has(&self, off: u64, len: u64) -> bool {
+        let look = |mapped: &MappedPmem, at: u64| match at.checked_add(len) {
+            Some(end) if end <= mapped.len() => Ok(()),
+            _ => Err(MediumError::OutOfRange { off, len }),
+        };
+        self.access(off, len, look).is_ok()
+    }
+
+    /// [`store_nt`](Pmem::store_nt) that returns its error instead of keeping it.
+    ///
+    /// # Errors
+    /// [`MediumError`]; nothing was stored.
+    pub fn try_store_nt(&self, off: u64, bytes: &[u8]) -> Result<(), MediumError> {
+        let len = bytes.len() as u64;
+        self.access(off, len, |mapped, at| mapped.try_store_nt(at, bytes))
+    }
+
+    /// [`flush`](Pmem::flush) that returns its error instead of keeping it.
+    ///
+    /// # Errors
+    /// [`MediumError`]; nothing was flushed.
+    #[inline]
+    pub fn try_flush(&self, off: u64, len: u64) -> Result<(), MediumError> {
+        self.access(off, len, |mapped, at| mapped.try_flush(at, len))
+    }
+
     /// Whether the file at `path` has its place free.
     fn check_room(
         &self,
@@ -246,15 +273,10 @@ impl Arena {
         }
     }
 
-    /// [`access`](Self::access) to change something.
+    /// Keeps the error of a change.
     #[inline]
-    fn change(
-        &self,
-        off: u64,
-        len: u64,
-        how: impl FnOnce(&MappedPmem, u64) -> Result<(), MediumError>,
-    ) {
-        if let Err(e) = self.access(off, len, how) {
+    fn note(&self, changed: Result<(), MediumError>) {
+        if let Err(e) = changed {
             self.fail(e);
         }
     }
@@ -317,17 +339,16 @@ impl Pmem for Arena {
     #[inline]
     fn store(&self, off: u64, bytes: &[u8]) {
         let len = bytes.len() as u64;
-        self.change(off, len, |mapped, at| mapped.try_store(at, bytes));
+        self.note(self.access(off, len, |mapped, at| mapped.try_store(at, bytes)));
     }
 
     fn store_nt(&self, off: u64, bytes: &[u8]) {
-        let len = bytes.len() as u64;
-        self.change(off, len, |mapped, at| mapped.try_store_nt(at, bytes));
+        self.note(self.try_store_nt(off, bytes));
     }
 
     #[inline]
     fn flush(&self, off: u64, len: u64) {
-        self.change(off, len, |mapped, at| mapped.try_flush(at, len));
+        self.note(self.try_flush(off, len));
     }
 
     fn fence(&self) -> Result<(), MediumError> {

@@ -1,7 +1,8 @@
 //! Programs that are killed.
 
-use crate::workshop::{Recipe, Workshop};
+use crate::workshop::{Link, Recipe, Workshop};
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 
 /// Kills the program after some of its steps, again and again; each run checks what the ones
 /// before have left.
@@ -25,6 +26,24 @@ fn what_a_killed_program_has_done_is_there() {
     }
     let steps: u64 = workshop.run(&program, &["check"]).trim().parse().unwrap();
     assert!(steps >= seen, "{steps} of {seen}");
+}
+
+/// Neither the logs nor the end of the process undo what was stored without transactions.
+#[test]
+fn plain_stores_are_not_undone() {
+    for link in [Link::Static, Link::Shared] {
+        let workshop = Workshop::new();
+        let recipe = Recipe {
+            link,
+            ..Recipe::new("plain.c")
+        };
+        let program = workshop.compile("plain", &recipe);
+        let mut killed = workshop.start(&program, &["kill"]);
+        assert_eq!(killed.wait().unwrap().signal(), Some(9));
+        workshop.run(&program, &["check"]);
+        workshop.run(&program, &["exit"]);
+        workshop.run(&program, &["kept"]);
+    }
 }
 
 /// A page that is gone is an error, also on the thread that truncates the logs.
