@@ -24,6 +24,14 @@
  * done (the memory fails, a block writes more than a log takes), the process ends with one
  * line on standard error, and abort().
  *
+ * A child made by fork has no durable memory, which stays its parent's: it ends with a message
+ * if it touches it, and can run another program. So a program forks, and makes itself a daemon,
+ * before durable memory is opened; one with `pstatic` variables cannot, and is started as a
+ * daemon by others. What a child passes to exec must not be durable.
+ *
+ * Nothing of the library can be used in a signal handler, nor a `patomic` block: the thread may
+ * be inside one, or inside a call.
+ *
  * Environment
  * -----------
  *   SELVEDGE_REGION_PATH  the directory of the files; "." if not set

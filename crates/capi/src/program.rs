@@ -12,12 +12,12 @@
 //!    its locks, and ends with a message if it tries.
 
 use crate::fatal::die;
-use crate::space::Machine;
+use crate::space::{Machine, canonical};
 use crate::statics::{self, StaticsError};
 use libc::c_int;
 use medium::{ArenaError, Durability, MapOptions, OpenError, UnknownDurability};
 use mnemosyne::store::{self, BackingError, Directory, DirectoryOptions, Store, StoreError};
-use mnemosyne::tx::{self, Stop, TxError};
+use mnemosyne::tx::{self, Space, Stop, TxError};
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::ffi::{CStr, OsString, c_void};
@@ -79,7 +79,11 @@ pub(crate) enum StartError {
     OtherLibrary { library: String },
     #[error(transparent)]
     Statics(#[from] StaticsError),
-    #[error("durable memory is not for a child made by fork: let it run a program of its own")]
+    #[error(
+        "durable memory is not for a child made by fork, and stays its parent's: let the child \
+         run a program of its own, or fork before durable memory is opened (a program with \
+         persistent variables cannot make itself a daemon: start it as one)"
+    )]
     Forked,
 }
 
@@ -142,8 +146,8 @@ pub(crate) fn start() -> Result<&'static Program, StartError> {
         return Ok(program);
     }
     let program = open()?;
-    // SAFETY: the handler only stores to an atomic.
-    unsafe { libc::pthread_atfork(None, None, Some(note_fork)) };
+    // SAFETY: the handler only loads and stores atomics, and makes system calls.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     Ok(PROGRAM.get_or_init(|| program))
 }
 
@@ -155,8 +159,41 @@ pub(crate) fn started() -> &'static Program {
     }
 }
 
-extern "C" fn note_fork() {
-    FORKED.store(true, Ordering::Relaxed);
+extern "C" fn in_child() {
+    let is_child_of_child = FORKED.swap(true, Ordering::Relaxed);
+    // Its descriptors are no longer the memory's.
+    let Some(program) = PROGRAM.get().filter(|_| !is_child_of_child) else {
+        return;
+    };
+    // SAFETY: from here on whoever asks for the memory is refused, and no static is dropped.
+    unsafe { program.memory.backing().arena().abandon() };
+    // SAFETY: zeros are a `sigaction` that the call replaces; `on_fault` is a handler with the
+    // arguments that `SA_SIGINFO` says.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGSEGV, std::ptr::null(), &mut action);
+        if action.sa_sigaction == libc::SIG_DFL {
+            action.sa_sigaction = on_fault as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// A child has touched what it has not got.
+extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the kernel passes a valid `siginfo_t`, and for this signal with an address.
+    let at = unsafe { (*info).si_addr() } as u64;
+    let is_ours = |program: &Program| {
+        let space = program.memory.memory().space();
+        space.offset(canonical(at)).is_some()
+    };
+    if PROGRAM.get().is_some_and(is_ours) {
+        die(StartError::Forked);
+    }
+    // As ever, when the access is done again.
+    // SAFETY: any thread may say so.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
 // Behind the program's own destructors, and what it called at exit.

@@ -27,7 +27,7 @@ use crate::space::set_alias;
 use medium::{EffectiveDurability, MediumError, Pmem, WORD_BYTES};
 use mnemosyne::store::{Region, RegionKind, StoreError};
 use mnemosyne::tx::Space;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;
@@ -383,7 +383,11 @@ fn map(
                     data,
                 )
             };
-            Ok(mapped?)
+            let mapped = mapped?;
+            // A child made by `fork` would store to its parent's variables.
+            // SAFETY: of the process's own accesses it changes none.
+            unsafe { madvise(mapped, section.len as usize, Advice::LinuxDontFork) }?;
+            Ok(())
         });
     if let Err(why) = mapped {
         let program = program.to_owned();

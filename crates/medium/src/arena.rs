@@ -11,7 +11,8 @@
 //! 4. [`map`](Arena::map) and [`unmap`](Arena::unmap) may run while other threads use the
 //!    arena. An access that meets an `unmap` happens wholly before it or is out of range,
 //!    and when `unmap` returns no thread is inside the region any more.
-//! 5. What a thread flushed in a region is durable when its next fence returns `Ok`, also
+//! 5. A child made by `fork` has none of it.
+//! 6. What a thread flushed in a region is durable when its next fence returns `Ok`, also
 //!    if another thread has taken the region away in between.
 //!
 //! Accesses take no lock. They find their region in a table of granules and use it inside
@@ -172,6 +173,21 @@ impl Arena {
         rcu::synchronize().map_err(synchronize)?;
         regions.remove(&start);
         Ok(())
+    }
+
+    /// Unlocks all files, in a child made by `fork`, which has not got their memory but their
+    /// locks. Lets go of nothing in the parent.
+    ///
+    /// # Safety
+    /// Nobody may use the arena in this process any more, or drop it.
+    pub unsafe fn abandon(&self) {
+        for place in &self.fenced[..self.fenced_end.load(Acquire)] {
+            // SAFETY: as in `access`; here is no other thread.
+            if let Some(region) = unsafe { place.load(Acquire).as_ref() } {
+                // SAFETY: the caller's promise.
+                unsafe { region.mapped.close_files() };
+            }
+        }
     }
 
     /// The durability in force for the region at `start`, if there is one.

@@ -21,9 +21,10 @@ use crate::touched::{PAGE_BYTES, Touched};
 use crate::{MediumError, Pmem};
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync};
+use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mmap, msync};
 use std::ffi::c_void;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -62,7 +63,7 @@ pub struct MappedPmem {
     /// Holds the lock.
     file: File,
     /// Keeps the kernel's claim on a block device.
-    _claim: Option<File>,
+    claim: Option<File>,
 }
 
 impl MappedPmem {
@@ -77,7 +78,8 @@ impl MappedPmem {
         Self::new(path, target, mapping, durability, options)
     }
 
-    /// Maps `target`, the file at `path`, at the address `place`.
+    /// Maps `target`, the file at `path`, at the address `place`, where a child made by `fork`
+    /// has nothing: it would store to its parent's memory.
     ///
     /// # Safety
     /// As for [`Mapping::move_to`].
@@ -95,6 +97,12 @@ impl MappedPmem {
         // SAFETY: the mapping is new; the rest is the caller's promise.
         let mapping = unsafe { mapping.move_to(place) };
         let mapping = mapping.map_err(|e| system("map", path, e))?;
+        // SAFETY: of the process's own accesses it changes none.
+        let kept = unsafe {
+            let len = target.len as usize;
+            madvise(place.as_ptr().cast(), len, Advice::LinuxDontFork)
+        };
+        kept.map_err(|e| system("keep from children", path, e))?;
         Self::new(path, target, mapping, durability, options)
     }
 
@@ -127,7 +135,7 @@ impl MappedPmem {
             path: path.to_owned(),
             _mapping: mapping,
             file: target.file,
-            _claim: target.claim,
+            claim: target.claim,
         };
         mapped.try_msync()?;
         Ok(mapped)
@@ -147,6 +155,17 @@ impl MappedPmem {
     /// The file's name as it was opened.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Closes the files, and so gives up the locks of a process that has not got the mapping.
+    ///
+    /// # Safety
+    /// Nobody may use or drop this any more.
+    pub(crate) unsafe fn close_files(&self) {
+        for file in std::iter::once(&self.file).chain(&self.claim) {
+            // SAFETY: nobody will use the descriptor.
+            unsafe { libc::close(file.as_raw_fd()) };
+        }
     }
 
     /// Finds out at open, rather than at the first commit, that `msync` does not work.
