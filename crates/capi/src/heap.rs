@@ -7,6 +7,7 @@
 //! durable before the transaction commits: nobody else knows of them until then, and no
 //! recovery writes to them. So a block may be larger than a log.
 
+use crate::itm::restart;
 use crate::message::report;
 use crate::program::{self, StartError};
 use crate::space::canonical;
@@ -29,6 +30,9 @@ pub(crate) enum CallError {
     Start(#[from] StartError),
     #[error(transparent)]
     Refused(#[from] TxError<Infallible>),
+    /// Nobody is told of it: the transaction that is under way runs again.
+    #[error(transparent)]
+    Interrupted(Interrupted),
     #[error("the address {0:#x} is not in durable memory")]
     Volatile(u64),
     #[error("no place was given for the address of the block")]
@@ -71,7 +75,7 @@ impl Thread {
                 Err(Interrupted::Heap(why)) if self.is_told(why) => {
                     Err(CallError::Refused(why.into()))
                 }
-                Err(why) => self.restart(why),
+                Err(why) => Err(CallError::Interrupted(why)),
             };
         }
         let mut attempts = 0;
@@ -112,7 +116,7 @@ impl Thread {
         let bytes = address.to_le_bytes();
         if self.depth > 0 {
             // SAFETY: the caller's promise.
-            return unsafe { self.try_store(at, &bytes) };
+            return unsafe { self.store(at, &bytes) };
         }
         // Our callers' frames stay until the commit.
         self.session.tx().write(canonical(at), &bytes)
@@ -193,10 +197,15 @@ fn call<T>(otherwise: T, body: impl FnOnce(&mut Thread) -> Result<T, CallError>)
             // SAFETY: the program called, and is called back only when the reference is not used.
             body(unsafe { Thread::get(program) })
         });
-    done.unwrap_or_else(|why| {
-        report(why.errno(), why);
-        otherwise
-    })
+    match done {
+        Ok(value) => value,
+        // SAFETY: in a transaction, and the reference is gone.
+        Err(CallError::Interrupted(why)) => unsafe { restart(why) },
+        Err(why) => {
+            report(why.errno(), why);
+            otherwise
+        }
+    }
 }
 
 /// A call and its transactional clone, which is the same.

@@ -23,6 +23,9 @@ pub(crate) struct Exceptions {
     uncaught: Option<c_uint>,
     /// The exception because of which it ends.
     ends_by: Option<*mut c_void>,
+    /// The same, once it is undone, if the exception was thrown by code that is no part of the
+    /// transaction: it will not arrive, and is to be deleted.
+    pub foreign: Option<*mut c_void>,
 }
 
 /// What there was, to come back to.
@@ -59,13 +62,8 @@ impl Exceptions {
 
     /// It has left nothing.
     pub fn rolled_back(&mut self) {
-        if let Some(exception) = self.ends_by.take()
-            && !self.objects.contains(&object_of(exception))
-        {
-            // Thrown by code that is no part of the transaction.
-            // SAFETY: it is on its way, and will not arrive.
-            unsafe { cxx::delete_unwind()(exception) };
-        }
+        let is_foreign = |exception: &_| !self.objects.contains(&object_of(*exception));
+        self.foreign = self.ends_by.take().filter(is_foreign);
         self.return_to(Mark {
             objects: 0,
             handled: 0,
@@ -99,6 +97,17 @@ impl Exceptions {
             // SAFETY: as above.
             self.uncaught = Some(unsafe { (*cxx::get_globals()()).uncaught });
         }
+    }
+}
+
+/// Deletes an exception that will not arrive.
+///
+/// # Safety
+/// It must be one that is on its way. Its destructor, which is the program's, runs.
+pub(crate) unsafe fn delete(exception: Option<*mut c_void>) {
+    if let Some(exception) = exception {
+        // SAFETY: the caller's promise.
+        unsafe { cxx::delete_unwind()(exception) };
     }
 }
 
