@@ -116,6 +116,24 @@ fn object_of(exception: *mut c_void) -> *mut c_void {
     exception.wrapping_byte_add(UNWIND_HEADER)
 }
 
+impl Thread {
+    /// The innermost handler is about to end. Its object goes, unless it was thrown again or
+    /// another handler has it, too.
+    fn handler_ends(&mut self) {
+        let Some(object) = self.exceptions.handled.pop() else {
+            return;
+        };
+        if self.exceptions.handled.contains(&object) || !self.fresh.has(object as u64) {
+            return;
+        }
+        // SAFETY: this transaction allocated it, and it was caught.
+        match unsafe { cxx::is_thrown_again(object) } {
+            true => self.exceptions.objects.push(object),
+            false => self.goes(object as u64),
+        }
+    }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_cxa_allocate_exception(len: usize) -> *mut c_void {
     // SAFETY: any length will do.
@@ -133,7 +151,7 @@ pub unsafe extern "C" fn _ITM_cxa_free_exception(object: *mut c_void) {
     // SAFETY: the program called.
     let thread = unsafe { Thread::running() };
     thread.exceptions.objects.retain(|o| *o != object);
-    thread.fresh.remove(object as u64);
+    thread.goes(object as u64);
     // SAFETY: the caller's promise.
     unsafe { cxx::free_exception()(object) };
 }
@@ -165,9 +183,7 @@ pub unsafe extern "C" fn _ITM_cxa_begin_catch(exception: *mut c_void) -> *mut c_
 pub unsafe extern "C-unwind" fn _ITM_cxa_end_catch() {
     // SAFETY: the program called; the reference is gone when a destructor runs.
     let thread = unsafe { Thread::running() };
-    if let Some(object) = thread.exceptions.handled.pop() {
-        thread.fresh.remove(object as u64);
-    }
+    thread.handler_ends();
     // SAFETY: the caller's promise.
     unsafe { cxx::end_catch()() };
 }
