@@ -179,13 +179,14 @@ SELVEDGE_SAFE int selvedge_root_remove(const char *name);
 void *selvedge_pmap(void *pointer, size_t length, int protection, int flags);
 
 /* Removes the region at *pointer, and sets *pointer to NULL. `length` is its length, or 0.
- * 0, or -1. */
+ * 0, or -1; EBUSY: a log in it is open. */
 int selvedge_punmap(void *pointer, size_t length);
 
 /* --- Logs, not inside patomic -------------------------------------------------------- */
 
 /* Records of bytes, appended in a region of their own. One thread may append while another
- * reads and truncates. */
+ * reads and truncates. Who has appended flushes before another thread appends or flushes
+ * (EBUSY): a fence is for the stores of its own thread. */
 typedef struct selvedge_log selvedge_log;
 
 #define SELVEDGE_LOG_TORNBIT 0 /* one fence for each flush */
@@ -195,8 +196,8 @@ typedef struct selvedge_log selvedge_log;
  * selvedge_pmap, and opens it. */
 selvedge_log *selvedge_log_create(void *pointer, size_t length, int kind);
 
-/* Opens a log that there was, by the address of its region. Once at a time. All records that
- * were flushed, and not dropped, can be read. */
+/* Opens a log that there was, by the address of its region. Once at a time (EBUSY). All records
+ * that were flushed, and not dropped, can be read. */
 selvedge_log *selvedge_log_open(const void *region);
 
 /* Appends a record. It is durable after the next flush; a crash before may leave it, and the

@@ -2,6 +2,7 @@
 
 use crate::message::report;
 use crate::program::{self, Program, StartError, errno_of_store};
+use crate::record;
 use crate::space::canonical;
 use crate::thread::Thread;
 use libc::{c_int, c_void};
@@ -27,6 +28,8 @@ pub(crate) enum RegionError {
     Arguments,
     #[error("no region begins at {0:#x}")]
     None(u64),
+    #[error("the log in the region is open: log_close it first")]
+    Open,
     #[error("the region at {at:#x} has {len} bytes, and is removed as a whole")]
     Part { at: u64, len: u64 },
 }
@@ -38,6 +41,7 @@ impl RegionError {
             Self::Start(why) => why.errno(),
             Self::Store(why) => errno_of_store(why),
             Self::InTransaction => libc::EDEADLK,
+            Self::Open => libc::EBUSY,
             _ => libc::EINVAL,
         }
     }
@@ -105,7 +109,9 @@ fn unmap(place: *mut c_void, len: usize) -> Result<(), RegionError> {
     }
     let place = canonical(place as u64);
     let unlink = |tx: &mut Transaction<'_, _>| tx.write(place, &0_u64.to_le_bytes());
-    Ok(program.memory.unmap(region.start, unlink)?)
+    record::while_closed(&region, || {
+        Ok(program.memory.unmap(region.start, unlink)?)
+    })
 }
 
 /// Makes a region. Null: there is none, and `errno` and the message say why.
