@@ -163,12 +163,12 @@ SELVEDGE_SAFE int selvedge_pfree(void *pointer);
 /* Bytes of a block: at least as many as were asked for. 0: it is none. */
 SELVEDGE_SAFE size_t selvedge_pmalloc_usable_size(const void *block);
 
-/* The durable object of this name (up to 104 bytes), `size` bytes of zeros when it is asked
- * for the first time. EINVAL: it has another size. With size 0 the object as it is, or NULL
- * if there is none. */
+/* The durable object of this name (up to 104 bytes, which do not begin with "selvedge."),
+ * `size` bytes of zeros when it is asked for the first time. EINVAL: it has another size. ENOSPC:
+ * there are too many. With size 0 the object as it is, or NULL if there is none. */
 SELVEDGE_SAFE void *selvedge_root(const char *name, size_t size);
 
-/* Frees it. 0, or -1: there is none. */
+/* Frees it. 0, or -1; ENOENT: there is none. */
 SELVEDGE_SAFE int selvedge_root_remove(const char *name);
 
 /* --- Regions, not inside patomic ----------------------------------------------------- */

@@ -15,11 +15,14 @@ use crate::thread::Thread;
 use libc::{c_char, c_int, c_void};
 use medium::{Pmem, WORD_BYTES};
 use mnemosyne::heap::HeapError;
+use mnemosyne::store::ROOT_NAME_MAX;
 use mnemosyne::tx::{Interrupted, Space, TxError, Uncommitted};
 use std::convert::Infallible;
 use std::ffi::CStr;
 use std::ptr::null_mut;
 
+/// How the names of the library's own roots begin.
+const RESERVED: &str = "selvedge.";
 /// Bytes that are copied at a time.
 const CHUNK: usize = 1024;
 
@@ -39,8 +42,18 @@ pub(crate) enum CallError {
     NoPlace,
     #[error("{0} blocks of {1} bytes are more than there can be")]
     TooMuch(usize, usize),
-    #[error("the name of a root is too long, empty, or no text, or there are too many roots")]
+    #[error("the name of a root has 1 to {ROOT_NAME_MAX} bytes of UTF-8")]
     Name,
+    #[error("the name {0} is the library's: no other root's begins with {RESERVED:?}")]
+    Reserved(String),
+    #[error("there is no root {0}")]
+    NoRoot(String),
+    #[error("there are as many roots as there can be")]
+    TooManyRoots,
+    #[error(
+        "no block that is allocated begins at {0:#x}: it was freed already, or never allocated"
+    )]
+    NoBlock(u64),
     #[error("the root {name} has {was} bytes, and not {wanted}")]
     Size { name: String, was: u64, wanted: u64 },
 }
@@ -53,9 +66,8 @@ impl CallError {
             Self::Refused(TxError::Heap(HeapError::NoSpace { .. })) | Self::TooMuch(..) => {
                 libc::ENOMEM
             }
-            Self::Refused(TxError::Heap(
-                HeapError::Foreign { .. } | HeapError::NotAllocated { .. },
-            )) => libc::EINVAL,
+            Self::NoRoot(_) => libc::ENOENT,
+            Self::TooManyRoots => libc::ENOSPC,
             Self::Refused(TxError::TooLong { .. }) => libc::E2BIG,
             Self::Refused(_) => libc::EIO,
             _ => libc::EINVAL,
@@ -72,9 +84,7 @@ impl Thread {
         if self.depth > 0 {
             return match body(self) {
                 Ok(value) => Ok(value),
-                Err(Interrupted::Heap(why)) if self.is_told(why) => {
-                    Err(CallError::Refused(why.into()))
-                }
+                Err(Interrupted::Heap(why)) if self.is_told(why) => Err(self.refusal(why.into())),
                 Err(why) => Err(CallError::Interrupted(why)),
             };
         }
@@ -93,7 +103,8 @@ impl Thread {
                 Err(why) => Ok(why),
             };
             self.session.roll_back();
-            self.session.overcome(why?, attempts)?;
+            let overcome = why.and_then(|why| self.session.overcome(why, attempts));
+            overcome.map_err(|why| self.refusal(why))?;
             attempts += 1;
         }
     }
@@ -105,6 +116,16 @@ impl Thread {
             // Before that, more room is looked for.
             HeapError::NoSpace { bytes } => self.refused.is_some_and(|least| bytes >= least),
             HeapError::Damaged { .. } | HeapError::Medium(_) => false,
+        }
+    }
+
+    /// As the caller knows it: by addresses.
+    fn refusal(&self, why: TxError<Infallible>) -> CallError {
+        match why {
+            TxError::Heap(HeapError::Foreign { off } | HeapError::NotAllocated { off }) => {
+                CallError::NoBlock(self.program.base + off)
+            }
+            why => CallError::Refused(why),
         }
     }
 
@@ -328,7 +349,8 @@ calls! {
                 tx.free(off)?;
                 tx.remove_root(name)
             })?;
-            is_removed.then_some(0).ok_or(CallError::Name)
+            let none = || CallError::NoRoot(name.to_owned());
+            is_removed.then_some(0).ok_or_else(none)
         })
     }
 }
@@ -342,11 +364,11 @@ unsafe fn text<'a>(name: *const c_char) -> Result<&'a str, CallError> {
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
     let name = name.to_str().map_err(|_| CallError::Name)?;
-    // The library's own begin so.
-    let is_ours = name.starts_with("selvedge.");
-    (!is_ours && !name.is_empty())
-        .then_some(name)
-        .ok_or(CallError::Name)
+    match name {
+        _ if name.starts_with(RESERVED) => Err(CallError::Reserved(name.to_owned())),
+        _ if !(1..=ROOT_NAME_MAX).contains(&name.len()) => Err(CallError::Name),
+        _ => Ok(name),
+    }
 }
 
 fn root(thread: &mut Thread, name: *const c_char, len: u64) -> Result<*mut c_void, CallError> {
@@ -369,7 +391,7 @@ fn root(thread: &mut Thread, name: *const c_char, len: u64) -> Result<*mut c_voi
         Ok(None)
     })?;
     match found {
-        None => Err(CallError::Name),
+        None => Err(CallError::TooManyRoots),
         Some((_, 0)) => Ok(null_mut()),
         Some((was, off)) if len == 0 || was == len => {
             Ok((thread.program.base + off) as *mut c_void)
