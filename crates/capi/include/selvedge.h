@@ -95,7 +95,8 @@ extern "C" {
 /* A variable that outlives the program: `SELVEDGE_STATIC int runs = 0;`, at file scope. It
  * has its initial value at the first run only, and is known by its name and size afterwards.
  * In C++ the initial value must be a constant. Not for variables of shared libraries, and
- * not with -flto. If the size is to change, so must the name.
+ * not with -flto. If the size is to change, so must the name. (A program is refused that has a
+ * library with such variables; in one that is loaded later, by dlopen, nothing is kept.)
  *
  * Its address is that of the executable: do not keep it in durable memory, unless the
  * executable is at a fixed address (-no-pie) and never built again. */
