@@ -23,8 +23,6 @@
 mod classes;
 mod index;
 mod segment;
-#[cfg(test)]
-mod tests;
 
 pub use segment::{PAGE_BYTES, Segment};
 

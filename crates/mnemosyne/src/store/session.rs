@@ -94,7 +94,11 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
             Interrupted::Heap(HeapError::NoSpace { bytes }) => match self.store.make_room(bytes) {
                 Ok(()) => {}
                 Err(StoreError::Failed(why)) => return Err(TxError::Failed(why)),
-                Err(_) => return Err(HeapError::NoSpace { bytes }.into()),
+                Err(StoreError::NoRoom { .. }) => return Err(HeapError::NoSpace { bytes }.into()),
+                Err(why) => {
+                    let why = why.into();
+                    return Err(TxError::Growth { bytes, why });
+                }
             },
             Interrupted::Heap(error) => return Err(error.into()),
             Interrupted::NoValue { off, what } => return Err(TxError::NoValue { off, what }),

@@ -115,6 +115,14 @@ pub enum TxError<E> {
     /// The heap refused a step.
     #[error(transparent)]
     Heap(#[from] HeapError),
+    /// The heap had no room, and cannot have more.
+    #[error("the heap has no room for a block of {bytes} bytes and cannot grow: {why}")]
+    Growth {
+        /// What was asked for.
+        bytes: u64,
+        /// Why not.
+        why: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A log is damaged, or memory could not be made durable: nothing can be committed any
     /// more. The transaction that finds out may or may not be there after the next recovery.
     #[error("no more transactions: {0}")]

@@ -17,8 +17,10 @@ pub struct Session<S: Space> {
     owner: u64,
     /// What was read is of this time.
     time: u64,
-    /// Locks that were read, and their versions then.
-    reads: Vec<(LockIndex, u64)>,
+    /// Locks that were read, and their versions then; some more than once.
+    pub(super) reads: Vec<(LockIndex, u64)>,
+    /// How many of them to put in order then.
+    most_reads: usize,
     /// Locks that were taken, and their versions before.
     taken: Map<u64>,
     writes: Map<Written>,
@@ -30,6 +32,9 @@ pub struct Session<S: Space> {
     /// What others see of it, if they wait for it.
     under: Option<Arc<Under>>,
 }
+
+/// Reads that may be noted more than once.
+const FEW_READS: usize = 1024;
 
 /// What a transaction has written so far, to come back to.
 #[derive(Debug)]
@@ -109,6 +114,7 @@ impl<S: Space> Session<S> {
             owner,
             time: 0,
             reads: Vec::new(),
+            most_reads: FEW_READS,
             taken: Map::new(),
             writes: Map::new(),
             is_changed: false,
@@ -240,11 +246,22 @@ impl<S: Space> Session<S> {
         }
         if self.reads.last() != Some(&(lock, version)) {
             self.reads.push((lock, version));
+            if self.reads.len() >= self.most_reads {
+                self.forget_repeated_reads();
+            }
         }
         if version > self.time {
             self.extend()?;
         }
         Ok(())
+    }
+
+    /// Keeps the memory that they need in proportion to what is read, not to how often.
+    #[cold]
+    fn forget_repeated_reads(&mut self) {
+        self.reads.sort_unstable();
+        self.reads.dedup();
+        self.most_reads = FEW_READS.max(2 * self.reads.len());
     }
 
     /// [`Transaction::read`].
@@ -573,6 +590,7 @@ impl<S: Space> Session<S> {
             self.core.locks.release(lock as LockIndex, version);
         }
         self.reads.clear();
+        self.most_reads = FEW_READS;
         self.taken.clear();
         self.writes.clear();
         (self.is_changed, self.has_filled) = (false, false);
