@@ -53,8 +53,11 @@ mod tests {
         assert!(SIZES.is_sorted());
         for bytes in 1..=4096 {
             let size = Class::of(bytes).unwrap().size();
-            assert!(size >= bytes && size % 16 == 0);
-            assert!(bytes % 64 != 0 || size % 64 == 0, "{bytes}: {size}");
+            assert!(size >= bytes && size.is_multiple_of(16));
+            assert!(
+                !bytes.is_multiple_of(64) || size.is_multiple_of(64),
+                "{bytes}: {size}"
+            );
         }
         assert_eq!(Class::of(4097), None);
     }
