@@ -1,12 +1,15 @@
 //! Every crash state of programs on durable memory: logs, transactions, heap and regions.
 
 mod programs;
+mod threads;
 
 use crash::program::{Program, explore};
 use crash::{Model, Options};
 use mnemosyne::log::Kind;
 use mnemosyne::tx::Truncation;
 use programs::{Logs, Step, Transactions, Whole};
+use std::sync::atomic::{AtomicBool, Ordering};
+use threads::Threads;
 
 const KINDS: [Kind; 2] = [Kind::TornBit, Kind::Base];
 
@@ -118,5 +121,32 @@ fn heap_and_regions() {
             };
             holds(&format!("{kind:?}, {truncation:?}"), &program, 1);
         }
+    }
+}
+
+#[test]
+fn threads() {
+    for kind in KINDS {
+        let mut stops = 0;
+        loop {
+            let program = Threads {
+                kind,
+                lines: 6,
+                commits: 2,
+                stop_after: stops,
+                prepare: || (),
+                was_stopped: AtomicBool::new(false),
+            };
+            holds(
+                &format!("{kind:?}, stopped after {stops} steps"),
+                &program,
+                1,
+            );
+            if !program.was_stopped.load(Ordering::Relaxed) {
+                break;
+            }
+            stops += 1;
+        }
+        assert!(stops >= 5, "{stops}: a commit has more steps");
     }
 }

@@ -3,13 +3,18 @@
 
 #[path = "../memory/programs.rs"]
 mod programs;
+#[path = "../memory/threads.rs"]
+mod threads;
 
 use crash::program::{Program, explore, replay};
 use crash::{Model, Options};
 use mnemosyne::log::Kind;
 use mnemosyne::seeded::{Bug, arm, fired};
 use mnemosyne::tx::Truncation;
+use parking_lot::Mutex;
 use programs::{Logs, Step, Transactions, Whole};
+use std::sync::atomic::AtomicBool;
+use threads::Threads;
 
 /// Bounds: first without crashes in recovery, then with.
 fn all_options() -> impl Iterator<Item = Options> {
@@ -109,6 +114,34 @@ fn whole(kind: Kind, steps: &'static [Step]) -> Whole {
     }
 }
 
+/// The bug that threads arm.
+static OF_THREADS: Mutex<Option<Bug>> = Mutex::new(None);
+
+/// What is wrong with threads, one of which is stopped; seen twice.
+fn failure_of_threads(bug: Bug, kind: Kind) -> Option<String> {
+    *OF_THREADS.lock() = Some(bug);
+    arm(Some(bug));
+    (0..5).find_map(|stop_after| {
+        let program = Threads {
+            kind,
+            lines: 6,
+            commits: 2,
+            stop_after,
+            prepare: || arm(*OF_THREADS.lock()),
+            was_stopped: AtomicBool::new(false),
+        };
+        all_options().find_map(|options| match explore(&program, &options) {
+            Ok(explored) => {
+                let failure = explored.failure?;
+                let again = replay(&program, &options, &failure).expect("the place is there");
+                assert!(again.is_some(), "{bug:?}: {failure:?} does not replay");
+                Some(format!("stopped after {stop_after} steps: {failure:?}"))
+            }
+            Err(why) => Some(format!("without a crash: {why}")),
+        })
+    })
+}
+
 fn is_found(bug: Bug) -> bool {
     let kinds = [Kind::TornBit, Kind::Base];
     let found = |text: &str, failure: Option<String>| {
@@ -123,6 +156,7 @@ fn is_found(bug: Bug) -> bool {
             || found("two sessions", failure(bug, &transactions(kind, 2)))
             || found("blocks", failure(bug, &whole(kind, BLOCKS)))
             || found("regions", failure(bug, &whole(kind, REGIONS)))
+            || found("threads", failure_of_threads(bug, kind))
     })
 }
 
