@@ -52,6 +52,8 @@ fn operations_end<T: Subject>() {
         model,
         ..
     } = trial;
+    // Lest a recovery repair what is damaged.
+    session.store().memory().truncate().unwrap();
     drop(session);
     let before = snapshot(&pm);
     let mut refused = 0;
