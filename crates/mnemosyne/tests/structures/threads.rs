@@ -92,7 +92,7 @@ fn sums_hold(store: &Store<Memory>, accounts: impl Accounts) {
             scope.spawn(move || {
                 let mut session = store.session();
                 let mut rng = Rng::with_seed(seed);
-                for _ in 0..3000 {
+                for _ in 0..20_000 {
                     let (from, to) = (rng.u64(..KEYS), rng.u64(..KEYS));
                     let amount = rng.u64(1..2 * SUM / 100);
                     run(&mut session, |tx| transfer(tx, accounts, from, to, amount));
@@ -101,7 +101,7 @@ fn sums_hold(store: &Store<Memory>, accounts: impl Accounts) {
         }
         scope.spawn(move || {
             let mut session = store.session();
-            for _ in 0..30 {
+            for _ in 0..200 {
                 check(&mut session, accounts);
             }
         });
@@ -141,7 +141,7 @@ fn threads_share_a_queue() {
     let queue = session.root("queue", |_| Ok(Queue::<u64, 4>::new()));
     let queue = queue.unwrap();
     let store = &session.store().clone();
-    let (producers, each) = (2, 1000);
+    let (producers, each) = (2, 10_000);
     let taken: Vec<Vec<u64>> = std::thread::scope(|scope| {
         for producer in 0..producers {
             scope.spawn(move || {
