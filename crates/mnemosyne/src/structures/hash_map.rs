@@ -10,7 +10,7 @@
 use super::counter::Counter;
 use super::hash::Seed;
 use super::vector::Vector;
-use super::{Circle, Item, damaged, headed, item, replace, until_over};
+use super::{Circle, Item, Pair, damaged, headed, item, replace, until_over};
 use crate::heap::HeapError;
 use crate::store::Tx;
 use crate::tx::{Interrupted, Space};
@@ -378,16 +378,28 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
     pub fn iter<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
-    ) -> impl Iterator<Item = Result<(K::Owned, V::Owned), Interrupted>> {
+    ) -> impl Iterator<Item = Result<Pair<K, V>, Interrupted>> {
+        Walk::new(self).entries(tx)
+    }
+
+    /// The entry that [`iter`](Self::iter) gives behind that of a key, if any; `None`: there is no
+    /// such key.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn next<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        key: &K::Borrowed,
+    ) -> Result<Option<Option<Pair<K, V>>>, Interrupted> {
+        let Some(entry) = self.entry(tx, key)? else {
+            return Ok(None);
+        };
+        let Entry { next, hash } = tx.get(entry)?;
         let mut walk = Walk::new(self);
-        until_over(move || {
-            let Some(entry) = walk.next(tx)? else {
-                return Ok(None);
-            };
-            let key = K::read(tx, HashMap::<K, V>::key(entry)?)?;
-            let value = V::read(tx, HashMap::<K, V>::value(entry)?)?;
-            Ok(Some((key, value)))
-        })
+        walk.bucket = bucket_of(hash, self.buckets().len(tx)?) + 1;
+        walk.entry = next;
+        walk.entries(tx).next().transpose().map(Some)
     }
 
     /// The blocks of the heap that it has, with O(n) steps: all of those that are allocated
@@ -474,6 +486,21 @@ impl<K: Item, V: Item> Walk<K, V> {
             entry: None,
             circle: Circle::default(),
         }
+    }
+
+    /// The entries from here on.
+    fn entries<S: Space>(
+        mut self,
+        tx: &mut Tx<'_, S>,
+    ) -> impl Iterator<Item = Result<Pair<K, V>, Interrupted>> {
+        until_over(move || {
+            let Some(entry) = self.next(tx)? else {
+                return Ok(None);
+            };
+            let key = K::read(tx, HashMap::<K, V>::key(entry)?)?;
+            let value = V::read(tx, HashMap::<K, V>::value(entry)?)?;
+            Ok(Some((key, value)))
+        })
     }
 
     fn next<S: Space>(&mut self, tx: &mut Tx<'_, S>) -> Result<Link, Interrupted> {

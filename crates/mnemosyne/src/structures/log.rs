@@ -39,10 +39,30 @@ struct Block {
     next: Option<Ptr<Block>>,
 }
 
+/// Where a reader of a [`Log`] is: in front of a record; at first, of the first one. It stays
+/// good whatever happens to the log.
+#[derive(Debug, Clone, Copy, Default, Persist)]
+pub struct Place {
+    /// The number of that record.
+    number: u64,
+    block: Option<Ptr<Block>>,
+    at: u64,
+}
+
+impl Place {
+    /// The number of the record that is next.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
 headed!([const BLOCK: usize] Log<BLOCK>, layout => layout.word(&format!("log/{BLOCK}")));
 
 impl<const BLOCK: usize> Log<BLOCK> {
-    const HAS_ROOM: () = assert!(BLOCK > 0 && BLOCK % 8 == 0, "a block has room for words");
+    const HAS_ROOM: () = assert!(
+        BLOCK > 0 && BLOCK.is_multiple_of(8),
+        "a block has room for words"
+    );
 
     /// An empty one.
     pub const fn new() -> Self {
@@ -191,6 +211,36 @@ impl<const BLOCK: usize> Ptr<Log<BLOCK>> {
             *number += 1;
             Ok(Some((*number - 1, record)))
         })
+    }
+
+    /// The record at a place, which comes to be behind it, with steps in proportion to its
+    /// length; `None`: there is none yet. Instead of a record that is gone, it is the first one.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn read<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        place: &mut Place,
+    ) -> Result<Option<Vec<u8>>, Interrupted> {
+        let head = tx.get(self.head())?;
+        let mut reader = Reader::new(self, &head);
+        // As long as the record before a place is there, so is the block where that ends.
+        if place.number > head.from {
+            (reader.block, reader.at) = (place.block, place.at);
+        }
+        let number = place.number.max(head.from);
+        if number >= head.until {
+            return Ok(None);
+        }
+        let mut record = Vec::new();
+        reader.next(tx, Some(&mut record))?;
+        *place = Place {
+            number: number + 1,
+            block: reader.block,
+            at: reader.at,
+        };
+        Ok(Some(record))
     }
 
     /// The blocks of the heap that it has, with O(1) steps for each: all of those that are

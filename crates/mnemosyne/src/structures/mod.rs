@@ -83,7 +83,7 @@ mod vector;
 pub use btree::BTree;
 pub use hash_map::HashMap;
 pub use item::{Bytes, Item, Key};
-pub use log::Log;
+pub use log::{Log, Place};
 pub use queue::Queue;
 pub use vector::Vector;
 
@@ -91,6 +91,9 @@ use crate::store::Tx;
 use crate::tx::{Interrupted, Space};
 use crate::typed::with_bytes;
 use crate::{Persist, Ptr};
+
+/// A key and its value, as a structure gives them.
+pub type Pair<K, V> = (<K as Item>::Owned, <V as Item>::Owned);
 
 /// What lies at `off` is not what it should be.
 fn damaged(off: u64, what: &'static str) -> Interrupted {

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use mnemosyne::store::Tx;
-use mnemosyne::structures::{BTree, Bytes, HashMap, Item, Key, Log, Queue, Vector};
+use mnemosyne::structures::{BTree, Bytes, HashMap, Item, Key, Log, Place, Queue, Vector};
 use mnemosyne::tx::{Interrupted, Space};
 use mnemosyne::{Persist, Ptr};
 use std::borrow::Borrow;
@@ -210,18 +210,28 @@ impl<T: Sample, const BLOCK: usize> Subject for Queues<T, BLOCK> {
 pub struct Logs<const BLOCK: usize>;
 
 impl<const BLOCK: usize> Subject for Logs<BLOCK> {
-    /// The records that there ever were, and the first that is left.
-    type Model = (Vec<Vec<u8>>, usize);
+    /// The records that there ever were, the first that is left, and where a reader is.
+    type Model = (Vec<Vec<u8>>, usize, Place);
     whole!(Log<BLOCK>);
 
     fn change<S: Space>(
         tx: &mut Tx<'_, S>,
         made: Ptr<Self::Made>,
-        (records, from): &mut Self::Model,
+        (records, from, place): &mut Self::Model,
         rng: &mut Rng,
         grows: bool,
     ) -> Result<(), Interrupted> {
         match rng.u32(..20) {
+            0..3 => {
+                let next = (place.number() as usize).max(*from);
+                let found = made.read(tx, place)?;
+                assert_eq!(found.as_ref(), records.get(next));
+                assert!(found.is_none() || place.number() == next as u64 + 1);
+            }
+            3 if !grows && rng.u32(..10) == 0 => {
+                made.clear(tx)?;
+                *from = records.len();
+            }
             k if (k < 15) == grows => {
                 let record = Bytes::sample(rng.u64(..1000));
                 assert_eq!(made.append(tx, &record)?, records.len() as u64);
@@ -239,7 +249,7 @@ impl<const BLOCK: usize> Subject for Logs<BLOCK> {
     fn check<S: Space>(
         tx: &mut Tx<'_, S>,
         made: Ptr<Self::Made>,
-        (records, from): &Self::Model,
+        (records, from, _): &Self::Model,
     ) -> Result<(), Interrupted> {
         assert_eq!(made.numbers(tx)?, *from as u64..records.len() as u64);
         for start in [0, *from, from + 3] {
@@ -292,6 +302,13 @@ impl<K: Sample, V: Sample> Subject for HashMaps<K, V> {
         assert_eq!(made.is_empty(tx)?, model.is_empty());
         let found = made.iter(tx).collect::<Result<Vec<_>, _>>()?;
         assert_eq!(found.len(), model.len());
+        let mut rest = found.iter();
+        while let Some((key, _)) = rest.next() {
+            let next = made
+                .next(tx, borrowed::<K>(key))?
+                .expect("the key is there");
+            assert_eq!(next.as_ref(), rest.as_slice().first());
+        }
         assert_eq!(&BTreeMap::from_iter(found), model);
         for (key, value) in model {
             assert_eq!(made.get(tx, borrowed::<K>(key))?.as_ref(), Some(value));

@@ -7,7 +7,7 @@
 mod node;
 
 use super::counter::Counter;
-use super::{Circle, Item, Key, damaged, headed, replace, until_over};
+use super::{Circle, Item, Key, Pair, damaged, headed, replace, until_over};
 use crate::store::Tx;
 use crate::tx::{Interrupted, Space};
 use crate::{Persist, Ptr};
@@ -222,10 +222,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
     ///
     /// # Errors
     /// [`Interrupted`].
-    pub fn first<S: Space>(
-        self,
-        tx: &mut Tx<'_, S>,
-    ) -> Result<Option<(K::Owned, V::Owned)>, Interrupted> {
+    pub fn first<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<Option<Pair<K, V>>, Interrupted> {
         let path = self.descend(tx, &Target::First)?;
         path.map(|path| read::<K, V, S>(tx, &path.leaf, 0))
             .transpose()
@@ -235,10 +232,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
     ///
     /// # Errors
     /// [`Interrupted`].
-    pub fn last<S: Space>(
-        self,
-        tx: &mut Tx<'_, S>,
-    ) -> Result<Option<(K::Owned, V::Owned)>, Interrupted> {
+    pub fn last<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<Option<Pair<K, V>>, Interrupted> {
         let path = self.descend(tx, &Target::Last)?;
         path.map(|path| read::<K, V, S>(tx, &path.leaf, path.pos.saturating_sub(1)))
             .transpose()
@@ -250,7 +244,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         self,
         tx: &mut Tx<'_, S>,
         range: R,
-    ) -> impl Iterator<Item = Result<(K::Owned, V::Owned), Interrupted>> {
+    ) -> impl Iterator<Item = Result<Pair<K, V>, Interrupted>> {
         let mut walk = None;
         until_over(move || {
             let walk = match &mut walk {
@@ -275,7 +269,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
     pub fn iter<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
-    ) -> impl Iterator<Item = Result<(K::Owned, V::Owned), Interrupted>> {
+    ) -> impl Iterator<Item = Result<Pair<K, V>, Interrupted>> {
         self.range(tx, ..)
     }
 
@@ -470,7 +464,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
     pub fn pop_first<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
-    ) -> Result<Option<(K::Owned, V::Owned)>, Interrupted> {
+    ) -> Result<Option<Pair<K, V>>, Interrupted> {
         let Some(path) = self.descend(tx, &Target::First)? else {
             return Ok(None);
         };
@@ -483,10 +477,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
     ///
     /// # Errors
     /// [`Interrupted`].
-    pub fn pop_last<S: Space>(
-        self,
-        tx: &mut Tx<'_, S>,
-    ) -> Result<Option<(K::Owned, V::Owned)>, Interrupted> {
+    pub fn pop_last<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<Option<Pair<K, V>>, Interrupted> {
         let Some(mut path) = self.descend(tx, &Target::Last)? else {
             return Ok(None);
         };
@@ -797,7 +788,7 @@ fn read<K: Key, V: Item, S: Space>(
     tx: &mut Tx<'_, S>,
     leaf: &View,
     pos: usize,
-) -> Result<(K::Owned, V::Owned), Interrupted> {
+) -> Result<Pair<K, V>, Interrupted> {
     let (key, value) = places::<K, V>(leaf, pos)?;
     Ok((K::read(tx, key)?, V::read(tx, value)?))
 }

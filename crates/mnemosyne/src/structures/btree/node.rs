@@ -265,9 +265,9 @@ mod tests {
     #[test]
     fn what_is_no_order_is_told() {
         // Too many; twice the same slot; a slot that is not there.
-        for word in [0x3210_4, 0x00_2, 0x3_1] {
+        for word in [0x3_2104, 0x002, 0x31] {
             assert_eq!(Order::new(word, 3), None, "{word:x}");
         }
-        assert_eq!(Order::new(0x21_2, 3), Some(Order(0x21_2)));
+        assert_eq!(Order::new(0x212, 3), Some(Order(0x212)));
     }
 }
