@@ -60,7 +60,7 @@ fn programs_in_c_and_rust_share_structures() {
 }
 
 fn go_on_in_rust(workshop: &Workshop) {
-    let directory = Directory::open(&workshop.memory(), &DirectoryOptions::default()).unwrap();
+    let directory = Directory::open(workshop.memory(), &DirectoryOptions::default()).unwrap();
     let arena = directory.arena().clone();
     let store = Store::open(directory, arena, Options::default()).unwrap();
     let mut session = store.session();
