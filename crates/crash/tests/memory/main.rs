@@ -17,18 +17,19 @@ const KINDS: [Kind; 2] = [Kind::TornBit, Kind::Base];
 /// demands that nothing is wrong.
 fn holds(what: &str, program: &impl Program, recovery_depth: usize) {
     // States of recoveries multiply with those before.
-    holds_within(what, program, [(0, 1024), (recovery_depth, 16)]);
+    holds_within(what, program, [(0, 1024, 8), (recovery_depth, 16, 8)]);
 }
 
-/// The same, with other bounds: of crashes in recovery, and of states at a point.
-fn holds_within(what: &str, program: &impl Program, bounds: [(usize, usize); 2]) {
+/// The same, with other bounds: of crashes in recovery, and of states at a point, all and
+/// samples.
+fn holds_within(what: &str, program: &impl Program, bounds: [(usize, usize, usize); 2]) {
     for model in Model::ALL {
-        for (recovery_depth, states_per_point) in bounds {
+        for (recovery_depth, states_per_point, samples) in bounds {
             let options = Options {
                 model,
                 recovery_depth,
                 states_per_point,
-                samples: 8,
+                samples,
                 ..Options::default()
             };
             let explored = explore(program, &options).expect("it runs without a crash");
@@ -141,7 +142,7 @@ fn structure(kind: structures::Kind, own: usize, from: usize, steps: &[&[Change]
         let parts: Vec<_> = parts.collect();
         assert!(parts.windows(2).any(|two| two[0] != two[1]), "{parts:?}");
         let what = format!("{kind:?}, {truncation:?}");
-        holds_within(&what, &program, [(0, 64), (1, 4)]);
+        holds_within(&what, &program, [(0, 64, 8), (1, 4, 2)]);
     }
 }
 
