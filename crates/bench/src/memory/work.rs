@@ -81,11 +81,7 @@ pub(super) fn key_of(thread: usize, n: u64) -> u64 {
 }
 
 /// Has as many threads as `load` says work on a table.
-pub(super) fn run<P: Pmem + Clone>(
-    store: &Durable<P>,
-    table: &Table<P>,
-    load: Load,
-) -> Result<Found> {
+pub(super) fn run<P: Pmem + Clone>(store: &Durable<P>, table: &Table, load: Load) -> Result<Found> {
     let cpus = machine::cpus();
     let start = Barrier::new(load.threads);
     let samples = std::thread::scope(|scope| {
@@ -110,7 +106,7 @@ pub(super) fn run<P: Pmem + Clone>(
 /// What one of them does.
 fn thread<P: Pmem + Clone>(
     session: &mut Session<P>,
-    table: &Table<P>,
+    table: &Table,
     load: Load,
     number: usize,
     start: &Barrier,
@@ -152,7 +148,7 @@ fn thread<P: Pmem + Clone>(
 /// The entries that are there before anything is timed.
 fn fill<P: Pmem + Clone>(
     session: &mut Session<P>,
-    table: &Table<P>,
+    table: &Table,
     load: Load,
     number: usize,
     value: &mut [u8],

@@ -23,8 +23,6 @@
 mod classes;
 mod index;
 mod segment;
-#[cfg(test)]
-mod tests;
 
 pub use segment::{PAGE_BYTES, Segment};
 
@@ -118,6 +116,8 @@ impl<S: Space> Heap<S> {
             current: [None; CLASSES],
             reserved: Vec::new(),
             freed: Vec::new(),
+            kept_back: Vec::new(),
+            segments: Vec::new(),
         }
     }
 
@@ -136,10 +136,12 @@ impl<S: Space> Heap<S> {
     /// Takes room by `take`: out of what is free, or kept back too long, or not read yet.
     fn find<T>(
         &self,
+        freed: impl Iterator<Item = (u64, Block)>,
         mut take: impl FnMut(&mut Index) -> Option<T>,
     ) -> Result<Option<T>, HeapError> {
         let memory = &self.shared.memory;
         let mut index = self.shared.index.lock();
+        index.put_freed(freed);
         index.release(memory.low_water());
         loop {
             if let Some(room) = take(&mut index) {
@@ -184,7 +186,15 @@ pub struct HeapSession<S: Space> {
     reserved: Vec<Block>,
     /// Freed by it.
     freed: Vec<Block>,
+    /// Freed by earlier ones, each with its stamp, and not in the index yet: small blocks,
+    /// and less than [`KEPT_BYTES`] of them.
+    kept_back: Vec<(u64, Block)>,
+    /// Segments that the index has read, those that were used: they never go.
+    segments: Vec<Segment>,
 }
+
+/// Bytes of freed blocks that a session tells the index of together.
+const KEPT_BYTES: u64 = PAGE_BYTES;
 
 /// What a transaction has done to the heap so far, to come back to.
 #[derive(Debug, Clone, Copy)]
@@ -241,7 +251,7 @@ impl<S: Space> HeapSession<S> {
                 return Ok((*taken, block));
             }
             let used_up = current.take();
-            let more = self.heap.find(|index| {
+            let more = self.heap.find(self.kept_back.drain(..), |index| {
                 if let Some(taken) = &used_up {
                     index.put_taken(taken);
                 }
@@ -257,7 +267,8 @@ impl<S: Space> HeapSession<S> {
 
     fn alloc_pages(&mut self, tx: &mut Session<S>, bytes: u64) -> Result<u64, Interrupted> {
         let pages = bytes.div_ceil(PAGE_BYTES);
-        let room = self.heap.find(|index| index.take_pages(pages))?;
+        let kept_back = self.kept_back.drain(..);
+        let room = self.heap.find(kept_back, |index| index.take_pages(pages))?;
         let start = room.ok_or(HeapError::NoSpace { bytes })?;
         self.reserved.push(Block::Extent { start, pages });
         let descriptor = self.heap.segment_of(start)?.descriptor(start);
@@ -301,17 +312,28 @@ impl<S: Space> HeapSession<S> {
     ///
     /// # Errors
     /// As [`free`](Self::free).
-    pub fn size_of(&self, tx: &mut Session<S>, off: u64) -> Result<u64, Interrupted> {
+    pub fn size_of(&mut self, tx: &mut Session<S>, off: u64) -> Result<u64, Interrupted> {
         Ok(self.block_at(tx, off)?.0.bytes())
     }
 
-    /// The allocated block at `off`, and its page's descriptor.
-    fn block_at(&self, tx: &mut Session<S>, off: u64) -> Result<(Block, u64), Interrupted> {
-        let shared = &self.heap.shared;
+    /// The segment that holds byte `off`, which the index has read: from then on it counts
+    /// what is freed there.
+    fn segment_of(&mut self, off: u64) -> Result<Segment, HeapError> {
+        let mut used = self.segments.iter();
+        if let Some(segment) = used.find(|segment| segment.holds(off)) {
+            return Ok(*segment);
+        }
         let segment = self.heap.segment_of(off)?;
-        // Before anything in it is freed: the index counts what is free from then on.
+        let shared = &self.heap.shared;
         let pm = shared.memory.space().pmem();
         shared.index.lock().ensure(pm, segment)?;
+        self.segments.push(segment);
+        Ok(segment)
+    }
+
+    /// The allocated block at `off`, and its page's descriptor.
+    fn block_at(&mut self, tx: &mut Session<S>, off: u64) -> Result<(Block, u64), Interrupted> {
+        let segment = self.segment_of(off)?;
         let (page, descriptor) = (segment.page_start(off), segment.descriptor(off));
         let none = Interrupted::Heap(HeapError::NotAllocated { off });
         let first = tx.address(descriptor);
@@ -344,12 +366,13 @@ impl<S: Space> HeapSession<S> {
         if self.freed.is_empty() {
             return;
         }
-        let freed = self.freed.drain(..);
-        let mut index = self.heap.shared.index.lock();
-        if hit(Bug::FreshBlockInLog) {
-            freed.for_each(|block| index.put(block));
-        } else {
-            index.put_freed(stamp, freed);
+        let stamp = if hit(Bug::FreshBlockInLog) { 0 } else { stamp };
+        self.kept_back
+            .extend(self.freed.drain(..).map(|block| (stamp, block)));
+        let bytes = self.kept_back.iter().map(|(_, block)| block.bytes());
+        if bytes.sum::<u64>() >= KEPT_BYTES {
+            let mut index = self.heap.shared.index.lock();
+            index.put_freed(self.kept_back.drain(..));
         }
     }
 
@@ -389,6 +412,7 @@ impl<S: Space> Drop for HeapSession<S> {
     fn drop(&mut self) {
         self.rolled_back();
         let mut index = self.heap.shared.index.lock();
+        index.put_freed(self.kept_back.drain(..));
         for taken in self.current.iter().flatten() {
             index.put_taken(taken);
         }

@@ -1,75 +1,59 @@
 //! Records as words of the ring: 63 bits of a stream and a torn bit each, or plain.
 
 use super::{Kind, LINE, Place, Result, checksum};
-use medium::{LINE_BYTES, Pmem, WORD_BYTES};
+use medium::Pmem;
+use zerocopy::IntoBytes;
+
+// Words are stored as they are in memory.
+const _: () = assert!(cfg!(target_endian = "little"), "logs are little-endian");
 
 /// Bits of a word that are not the torn bit.
 const BITS: u64 = u64::MAX >> 1;
 
-/// Turns words into those of the ring, and streams whole lines into it.
-pub(super) struct Packer<'a, P> {
-    pm: &'a P,
-    place: Place,
-    /// Of the next word.
-    position: u64,
-    /// Of all words of its line.
-    torn_bit: u64,
-    /// The lowest `count` bits of the stream that are not in a word yet; below 63.
-    rest: u64,
-    count: u32,
-    line: [u8; LINE_BYTES as usize],
+/// Turns the words of a record into those of the ring at `position`, a multiple of a line's
+/// words: whole lines, which replace what is in `ring`.
+pub(super) fn pack(place: Place, position: u64, record: [&[u64]; 2], ring: &mut Vec<u64>) {
+    ring.clear();
+    let words = record.into_iter().flatten().copied();
+    match place.kind {
+        Kind::Base => ring.extend(words),
+        Kind::TornBit => shift(words, ring),
+    }
+    ring.resize(ring.len().next_multiple_of(LINE as usize), 0);
+    let mut at = position;
+    for line in ring.chunks_mut(LINE as usize) {
+        let torn_bit = place.torn_bit(at);
+        line.iter_mut().for_each(|word| *word |= torn_bit);
+        at += LINE;
+    }
 }
 
-impl<'a, P: Pmem> Packer<'a, P> {
-    /// Starts at `position`, a multiple of a line's words.
-    pub fn new(pm: &'a P, place: Place, position: u64) -> Self {
-        Self {
-            pm,
-            place,
-            position,
-            torn_bit: place.torn_bit(position),
-            rest: 0,
-            count: 0,
-            line: [0; LINE_BYTES as usize],
+/// Leaves the highest bit of each word free.
+fn shift(words: impl Iterator<Item = u64>, ring: &mut Vec<u64>) {
+    // The lowest `count` bits are those of the stream that are not in a word yet.
+    let (mut rest, mut count) = (0, 0);
+    for word in words {
+        ring.push((rest | word << count) & BITS);
+        rest = word >> (63 - count);
+        count += 1;
+        if count == 63 {
+            ring.push(rest);
+            (rest, count) = (0, 0);
         }
     }
-
-    #[inline]
-    pub fn push(&mut self, word: u64) {
-        if self.place.kind == Kind::Base {
-            return self.emit(word);
-        }
-        self.emit((self.rest | word << self.count) & BITS);
-        self.rest = word >> (63 - self.count);
-        self.count += 1;
-        if self.count == 63 {
-            self.emit(self.rest);
-            (self.rest, self.count) = (0, 0);
-        }
+    if count > 0 {
+        ring.push(rest);
     }
+}
 
-    #[inline]
-    fn emit(&mut self, bits: u64) {
-        let word = bits | self.torn_bit;
-        let at = (self.position % LINE * WORD_BYTES) as usize;
-        self.line[at..at + 8].copy_from_slice(&word.to_le_bytes());
-        self.position += 1;
-        if self.position.is_multiple_of(LINE) {
-            let line = self.place.byte(self.position - LINE);
-            self.pm.store_nt(line, &self.line);
-            self.torn_bit = self.place.torn_bit(self.position);
+/// Stores words of the ring from `position` on. They are durable after the next fence.
+pub(super) fn store<P: Pmem>(pm: &P, place: Place, position: u64, ring: &[u64]) {
+    let until_wrap = place.words - position % place.words;
+    let (first, second) = ring.split_at(ring.len().min(until_wrap as usize));
+    for (at, words) in [(position, first), (position + until_wrap, second)] {
+        if !words.is_empty() {
+            pm.store_nt(place.byte(at), words.as_bytes());
         }
-    }
-
-    /// Fills the last line. Returns the position behind it.
-    pub fn finish(mut self) -> u64 {
-        if self.count > 0 {
-            self.emit(self.rest);
-        }
-        while !self.position.is_multiple_of(LINE) {
-            self.emit(0);
-        }
-        self.position
     }
 }
 

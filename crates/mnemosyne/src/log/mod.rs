@@ -39,10 +39,11 @@ mod tests;
 pub use recovery::Unrecovered;
 
 use crate::seeded::{Bug, hit};
-use bits::{Found, Packer};
+use bits::Found;
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use zerocopy::IntoBytes;
 
 /// Words in a line.
 const LINE: u64 = LINE_BYTES / WORD_BYTES;
@@ -181,6 +182,8 @@ pub struct Appender<P> {
     place: Place,
     shared: Arc<Shared>,
     tail: u64,
+    /// Of the record that is appended.
+    ring: Vec<u64>,
 }
 
 /// The half of a log that reads and truncates.
@@ -234,19 +237,7 @@ pub fn format<P: Pmem>(pm: &P, start: u64, len: u64, kind: Kind) -> Result<()> {
 /// The checksum of a record.
 fn checksum(position: u64, len: u64, flushed: u64, words: &[u64]) -> u64 {
     let head = [position, len, flushed];
-    let words = head.iter().chain(words);
-    let mut crc = 0;
-    let mut bytes = [0; 256];
-    let mut filled = 0;
-    for word in words {
-        bytes[filled..filled + 8].copy_from_slice(&word.to_le_bytes());
-        filled += 8;
-        if filled == bytes.len() {
-            crc = crc32c::crc32c_append(crc, &bytes);
-            filled = 0;
-        }
-    }
-    crc32c::crc32c_append(crc, &bytes[..filled]).into()
+    crc32c::crc32c_append(crc32c::crc32c(head.as_bytes()), words.as_bytes()).into()
 }
 
 impl<P: Pmem> Appender<P> {
@@ -270,13 +261,11 @@ impl<P: Pmem> Appender<P> {
         }
         let flushed = self.shared.flushed.load(Ordering::Relaxed);
         let crc = checksum(self.tail, len, flushed, words);
-        let mut packer = Packer::new(&self.pm, self.place, self.tail);
-        packer.push(len | crc << 32);
-        packer.push(flushed);
-        for word in words {
-            packer.push(*word);
-        }
-        self.tail = packer.finish();
+        let head = [len | crc << 32, flushed];
+        bits::pack(self.place, self.tail, [&head, words], &mut self.ring);
+        bits::store(&self.pm, self.place, self.tail, &self.ring);
+        debug_assert_eq!(self.ring.len() as u64, needed);
+        self.tail += needed;
         Ok(self.tail)
     }
 

@@ -205,6 +205,7 @@ impl<P: Pmem> Unrecovered<P> {
             place,
             shared: shared.clone(),
             tail,
+            ring: Vec::new(),
         };
         let consumer = Consumer {
             pm: self.pm,

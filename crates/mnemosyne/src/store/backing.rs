@@ -39,6 +39,11 @@ pub trait Backing: Send + Sync {
     /// [`BackingError`].
     fn open(&self, slot: u64, start: u64, len: u64) -> Result<bool, BackingError>;
 
+    /// What errors call the place of the region's bytes.
+    fn describe(&self, slot: u64) -> String {
+        format!("region {slot}")
+    }
+
     /// Takes the region's bytes away, if they are there. Durable at return.
     ///
     /// # Errors

@@ -171,6 +171,10 @@ impl Backing for Directory {
         Ok(true)
     }
 
+    fn describe(&self, slot: u64) -> String {
+        self.file(slot).display().to_string()
+    }
+
     fn remove(&self, slot: u64, start: u64) -> Result<(), BackingError> {
         match self.arena.unmap(start) {
             Ok(()) | Err(ArenaError::NotMapped { .. }) => {}

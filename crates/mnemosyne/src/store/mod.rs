@@ -70,10 +70,12 @@ pub enum StoreError {
     #[error(transparent)]
     Heap(HeapError),
     /// A region's bytes are gone.
-    #[error("the {len} bytes of region {slot} are missing or too few")]
+    #[error("{what} is missing or too short: region {slot} has {len} bytes there")]
     Lost {
         /// Its slot.
         slot: u64,
+        /// Where its bytes should be.
+        what: String,
         /// What it should have.
         len: u64,
     },
@@ -124,7 +126,7 @@ impl From<Arc<LogError>> for StoreError {
     }
 }
 
-/// Bytes of the heap's first segment, and of others that are no larger.
+/// Bytes of the heap's first segment; the least that it grows by.
 const FIRST_GROWTH: u64 = 4 << 20;
 
 /// What is not a matter of the format.
@@ -132,8 +134,8 @@ const FIRST_GROWTH: u64 = 4 << 20;
 pub struct Options {
     /// Of transactions.
     pub tx: tx::Options,
-    /// Most bytes by which the heap grows, if a block does not need more: it doubles until
-    /// then.
+    /// Most bytes by which the heap grows, if a block does not need more. Until then it grows
+    /// by half of what it has.
     pub heap_growth: u64,
 }
 
@@ -141,7 +143,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             tx: tx::Options::default(),
-            heap_growth: 64 << 20,
+            heap_growth: 1 << 30,
         }
     }
 }
@@ -189,7 +191,8 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
                 slot, start, len, ..
             } = *region;
             if *state == State::There && !backing.open(slot, start, len)? {
-                return Err(StoreError::Lost { slot, len });
+                let what = backing.describe(slot);
+                return Err(StoreError::Lost { slot, what, len });
             }
         }
         let is_there = |off: u64| {
@@ -288,8 +291,16 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
             self.finish_removal(&region)?;
             return Err(error);
         }
-        self.set(&region, Some(State::There), |tx| link(tx, region.start))?;
-        Ok(region)
+        let is_there = self.set(&region, Some(State::There), |tx| link(tx, region.start));
+        match is_there {
+            Ok(()) => Ok(region),
+            // After a crash it may be there.
+            Err(error @ StoreError::Refused(TxError::Failed(_))) => Err(error),
+            Err(error) => {
+                self.finish_removal(&region)?;
+                Err(error)
+            }
+        }
     }
 
     /// The bytes of a region that is being made.
@@ -405,12 +416,10 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         }
         let needed = Segment::bytes_for(bytes).ok_or(StoreError::NoRoom { len: bytes })?;
         let segments = self.shared.heap.segments();
-        let heap_bytes = segments
-            .iter()
-            .map(|segment| segment.pages * PAGE_BYTES)
-            .sum();
+        let sizes = segments.iter().map(|segment| segment.pages * PAGE_BYTES);
+        let heap_bytes: u64 = sizes.sum();
         let growth = self.shared.options.heap_growth;
-        let len = needed.max(growth.min(heap_bytes).max(growth.min(FIRST_GROWTH)));
+        let len = needed.max(growth.min(FIRST_GROWTH.max(heap_bytes / 2)));
         let region = match self.map(RegionKind::Heap, len, 0, |_, _| Ok(())) {
             Err(StoreError::NoRoom { .. } | StoreError::Backing(_)) if len > needed => {
                 self.map(RegionKind::Heap, needed, 0, |_, _| Ok(()))?

@@ -99,7 +99,13 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
                 match self.store.make_room(bytes, lacks) {
                     Ok(()) => self.lacks = lacks.saturating_add(1),
                     Err(StoreError::Failed(why)) => return Err(TxError::Failed(why)),
-                    Err(_) => return Err(HeapError::NoSpace { bytes }.into()),
+                    Err(StoreError::NoRoom { .. }) => {
+                        return Err(HeapError::NoSpace { bytes }.into());
+                    }
+                    Err(why) => {
+                        let why = why.into();
+                        return Err(TxError::Growth { bytes, why });
+                    }
                 }
             }
             Interrupted::Heap(error) => return Err(error.into()),

@@ -13,6 +13,7 @@ use super::truncation::Truncated;
 use super::{Core, IDLE, Memory, Options, Slot, Space};
 use crate::log::{self, Kind, LogError};
 use crate::seeded::{Bug, hit};
+use crossbeam_utils::CachePadded;
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -274,10 +275,10 @@ impl<S: Space> Unrecovered<S> {
             area: self.area,
             locks: Locks::new(options.locks, stamp),
             options,
-            clock: AtomicU64::new(stamp),
+            clock: AtomicU64::new(stamp).into(),
             slots,
             low_water: AtomicU64::new(stamp),
-            logged: AtomicU64::new(stamp),
+            logged: AtomicU64::new(stamp).into(),
             truncating: Mutex::new(()),
             helper: Helper::default(),
             sessions: AtomicU64::new(0),
@@ -302,7 +303,7 @@ fn bring_in_place<P: Pmem>(pm: &P, off: u64, words: &[u64]) {
 }
 
 /// A log without records, for use.
-fn slot<P: Pmem + Clone>(log: log::Unrecovered<P>) -> Result<Slot<P>, LogError> {
+fn slot<P: Pmem + Clone>(log: log::Unrecovered<P>) -> Result<CachePadded<Slot<P>>, LogError> {
     let (appender, consumer) = log.empty()?;
     let position = consumer.position();
     let truncated = Truncated {
@@ -311,10 +312,10 @@ fn slot<P: Pmem + Clone>(log: log::Unrecovered<P>) -> Result<Slot<P>, LogError> 
         done: VecDeque::new(),
         record: Vec::new(),
     };
-    Ok(Slot {
+    Ok(CachePadded::new(Slot {
         appender: Mutex::new(appender),
         truncated: Mutex::new(truncated),
         home: AtomicU64::new(position),
         active: AtomicU64::new(IDLE),
-    })
+    }))
 }
