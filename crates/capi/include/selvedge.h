@@ -24,6 +24,8 @@
  * done (the memory fails, a block writes more than a log takes), the process ends with one
  * line on standard error, and abort().
  *
+ * Structures that are ready to use (tables, trees, queues, ...) are in <selvedge/structures.h>.
+ *
  * Environment
  * -----------
  *   SELVEDGE_REGION_PATH  the directory of the files; "." if not set

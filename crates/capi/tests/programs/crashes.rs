@@ -5,10 +5,9 @@ use std::io::{BufRead, BufReader};
 
 /// Kills the program after some of its steps, again and again; each run checks what the ones
 /// before have left.
-#[test]
-fn what_a_killed_program_has_done_is_there() {
+fn what_was_done_is_there(source: &str) {
     let workshop = Workshop::new();
-    let program = workshop.compile("stress", &Recipe::new("stress.c"));
+    let program = workshop.compile("stress", &Recipe::new(source));
     let mut seen = 0;
     for round in 0..12 {
         let mut child = workshop.start(&program, &[]);
@@ -25,4 +24,14 @@ fn what_a_killed_program_has_done_is_there() {
     }
     let steps: u64 = workshop.run(&program, &["check"]).trim().parse().unwrap();
     assert!(steps >= seen, "{steps} of {seen}");
+}
+
+#[test]
+fn what_a_killed_program_has_done_is_there() {
+    what_was_done_is_there("stress.c");
+}
+
+#[test]
+fn so_are_its_structures() {
+    what_was_done_is_there("steps.c");
 }

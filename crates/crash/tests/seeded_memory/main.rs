@@ -3,6 +3,8 @@
 
 #[path = "../memory/programs.rs"]
 mod programs;
+#[path = "../memory/structures.rs"]
+mod structures;
 #[path = "../memory/threads.rs"]
 mod threads;
 
@@ -14,6 +16,9 @@ use mnemosyne::tx::Truncation;
 use parking_lot::Mutex;
 use programs::{Logs, Step, Transactions, Whole};
 use std::sync::atomic::AtomicBool;
+use structures::Change::{Add, Take};
+use structures::Kind::{Log, Queue, Table, Tree, Vector};
+use structures::Structures;
 use threads::Threads;
 
 /// Bounds: first without crashes in recovery, then with.
@@ -163,4 +168,27 @@ fn is_found(bug: Bug) -> bool {
 fn bugs_of_durable_memory() {
     let missed: Vec<_> = Bug::ALL.iter().filter(|bug| !is_found(**bug)).collect();
     assert!(missed.is_empty(), "{missed:?}");
+}
+
+/// Structures depend on the order of what is below them: each of these shows in what they hold.
+#[test]
+fn bugs_show_in_structures() {
+    let steps = vec![
+        vec![Add(Table, 1), Add(Tree, 1)],
+        // Of 600 bytes, which are filled.
+        vec![Add(Vector, 3), Add(Queue, 1)],
+        vec![Take(Vector, 0), Add(Log, 1)],
+        vec![Add(Vector, 7), Take(Table, 1)],
+    ];
+    let program = Structures::new(Truncation::Lazy, 1, steps);
+    for bug in [
+        Bug::UnfencedLog,
+        Bug::HomeBeforeLog,
+        Bug::UnflushedRecovery,
+        Bug::FillAfterLog,
+    ] {
+        let failure = failure(bug, &program);
+        println!("{bug:?}: {failure:?}");
+        assert!(failure.is_some(), "{bug:?} does not show");
+    }
 }
