@@ -5,11 +5,15 @@
 //! - [`heap`]: blocks that transactions allocate and free.
 //! - [`store`]: all of it together, in regions.
 //! - [`typed`]: values, pointers and roots with types.
+//! - [`statics`]: how persistent variables of programs are kept.
+//!
+//! The bytes, with numbered invariants, are in `format.md`.
 #![forbid(unsafe_code)]
 
 pub mod heap;
 pub mod log;
 pub mod seeded;
+pub mod statics;
 pub mod store;
 pub mod tx;
 pub mod typed;

@@ -34,7 +34,7 @@ use classes::{CLASSES, Class};
 use index::{Block, Index, Taken};
 use medium::MediumError;
 use parking_lot::{Mutex, RwLock};
-use segment::{Page, bit_of};
+use segment::{Page, TOO_LONG, UNKNOWN, bit_of};
 use std::sync::Arc;
 
 /// What the heap refuses.
@@ -314,6 +314,7 @@ impl<S: Space> HeapSession<S> {
         shared.index.lock().ensure(pm, segment)?;
         let (page, descriptor) = (segment.page_start(off), segment.descriptor(off));
         let none = Interrupted::Heap(HeapError::NotAllocated { off });
+        let damaged = |what| HeapError::Damaged { descriptor, what };
         let first = tx.address(descriptor);
         match Page::decode(tx.load(first)?) {
             Some(Page::Superblock(class)) => {
@@ -327,14 +328,12 @@ impl<S: Space> HeapSession<S> {
                     _ => Ok((Block::Small { page, class, block }, descriptor)),
                 }
             }
-            Some(Page::Extent(pages)) if off == page => {
-                Ok((Block::Extent { start: page, pages }, descriptor))
-            }
+            Some(Page::Extent(pages)) if off == page => match segment.fits(page, pages) {
+                true => Ok((Block::Extent { start: page, pages }, descriptor)),
+                false => Err(damaged(TOO_LONG).into()),
+            },
             Some(Page::Extent(_) | Page::Free) => Err(none),
-            None => {
-                let what = "a page of no known kind";
-                Err(HeapError::Damaged { descriptor, what }.into())
-            }
+            None => Err(damaged(UNKNOWN).into()),
         }
     }
 

@@ -32,6 +32,10 @@ const SMALL: u64 = 1;
 const LARGE: u64 = 2;
 const KIND_BITS: u32 = 8;
 
+/// What may be wrong with a descriptor.
+pub(super) const UNKNOWN: &str = "a page of no known kind";
+pub(super) const TOO_LONG: &str = "an extent leaves its segment";
+
 /// What a page is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Page {
@@ -48,6 +52,14 @@ impl Page {
             Self::Free => FREE,
             Self::Superblock(class) => SMALL | (class.number() as u64) << KIND_BITS,
             Self::Extent(pages) => LARGE | pages << KIND_BITS,
+        }
+    }
+
+    /// How many pages it is the first of.
+    pub fn pages(self) -> u64 {
+        match self {
+            Self::Extent(pages) => pages,
+            Self::Free | Self::Superblock(_) => 1,
         }
     }
 
@@ -145,28 +157,75 @@ impl Segment {
     ) -> Result<(), HeapError> {
         let mut page = self.data();
         while page < self.end() {
-            let descriptor = self.descriptor(page);
-            let damaged = |what| HeapError::Damaged { descriptor, what };
-            let what = Page::decode(pm.load(descriptor)?);
-            let what = what.ok_or_else(|| damaged("a page of no known kind"))?;
-            let (mut pages, mut allocated) = (1, Bits::default());
-            match what {
-                Page::Free => {}
-                Page::Extent(count) => pages = count,
-                Page::Superblock(class) => {
-                    allocated = bits(pm, descriptor)?;
-                    if !allocated.without(&Bits::first(class.capacity())).is_empty() {
-                        return Err(damaged("a superblock has more blocks than fit"));
-                    }
-                }
-            }
-            if pages > (self.end() - page) / PAGE_BYTES {
-                return Err(damaged("an extent leaves its segment"));
-            }
-            each((page, descriptor, what, allocated));
-            page += pages * PAGE_BYTES;
+            let (what, allocated) = self.page(pm, page)?;
+            each((page, self.descriptor(page), what, allocated));
+            page += what.pages() * PAGE_BYTES;
         }
         Ok(())
+    }
+
+    /// What the page at `page` is, and which blocks of a superblock are allocated.
+    fn page<P: Pmem>(&self, pm: &P, page: u64) -> Result<(Page, Bits), HeapError> {
+        let descriptor = self.descriptor(page);
+        let damaged = |what| Err(HeapError::Damaged { descriptor, what });
+        match Page::decode(pm.load(descriptor)?) {
+            None => damaged(UNKNOWN),
+            Some(Page::Extent(pages)) if !self.fits(page, pages) => damaged(TOO_LONG),
+            Some(Page::Superblock(class)) => {
+                let allocated = bits(pm, descriptor)?;
+                match allocated.without(&Bits::first(class.capacity())).is_empty() {
+                    true => Ok((Page::Superblock(class), allocated)),
+                    false => damaged("a superblock has more blocks than fit"),
+                }
+            }
+            Some(what) => Ok((what, Bits::default())),
+        }
+    }
+
+    /// Whether a block of so many pages can begin at a page.
+    pub(super) fn fits(&self, page: u64, pages: u64) -> bool {
+        pages <= (self.end() - page) / PAGE_BYTES
+    }
+
+    /// Calls `damaged` with what is wrong with each descriptor, also where nothing but a
+    /// checker looks.
+    pub(crate) fn check<P: Pmem>(&self, pm: &P, mut damaged: impl FnMut(HeapError)) {
+        let mut page = self.data();
+        while page < self.end() {
+            let pages = match self.page(pm, page) {
+                Ok((what, _)) => {
+                    let mut others = (0..what.pages()).map(|n| page + n * PAGE_BYTES);
+                    if matches!(what, Page::Superblock(_)) {
+                        others.next();
+                    }
+                    others.for_each(|other| {
+                        if let Err(error) = self.check_unused(pm, other, other == page) {
+                            damaged(error);
+                        }
+                    });
+                    what.pages()
+                }
+                Err(error) => {
+                    damaged(error);
+                    1
+                }
+            };
+            page += pages * PAGE_BYTES;
+        }
+    }
+
+    /// Whether the page at `page` has no small blocks and, unless it `is_first`, begins none.
+    fn check_unused<P: Pmem>(&self, pm: &P, page: u64, is_first: bool) -> Result<(), HeapError> {
+        let descriptor = self.descriptor(page);
+        let damaged = |what| Err(HeapError::Damaged { descriptor, what });
+        if !bits(pm, descriptor)?.is_empty() {
+            return damaged("a page without small blocks has some");
+        }
+        match Page::decode(pm.load(descriptor)?) {
+            None => damaged(UNKNOWN),
+            Some(Page::Extent(_)) if !is_first => damaged("an extent begins inside another"),
+            _ => Ok(()),
+        }
     }
 
     /// All allocated blocks, by offset: where each is and how long.

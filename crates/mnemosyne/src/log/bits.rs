@@ -84,6 +84,17 @@ struct Unpacker<'a, P> {
 }
 
 impl<'a, P: Pmem> Unpacker<'a, P> {
+    /// Starts at `position`, a multiple of a line's words.
+    fn new(pm: &'a P, place: Place, position: u64) -> Self {
+        Self {
+            pm,
+            place,
+            position,
+            word: 0,
+            used: 63,
+        }
+    }
+
     /// The word of the ring at `position`, without its torn bit; `None` if that is wrong.
     fn take(&mut self) -> Result<Option<u64>> {
         let word = self.pm.load(self.place.byte(self.position))?;
@@ -132,13 +143,38 @@ pub(super) enum Found {
     Record {
         /// The position behind it.
         end: u64,
-        /// Up to where all was flushed when it was appended.
-        flushed: u64,
     },
     /// Words are missing: nothing was appended here, or not all of it is there.
     Missing,
     /// All words are there, and they are no record.
     Damaged,
+}
+
+/// What a record says of itself.
+pub(super) struct Head {
+    /// Words that follow.
+    pub len: u64,
+    crc: u64,
+    /// Up to where all was flushed when it was appended.
+    pub flushed: u64,
+}
+
+impl Head {
+    /// The one at `position`, a multiple of a line's words; `None`: words are missing.
+    pub fn at<P: Pmem>(pm: &P, place: Place, position: u64) -> Result<Option<Self>> {
+        Self::read(&mut Unpacker::new(pm, place, position))
+    }
+
+    fn read<P: Pmem>(stream: &mut Unpacker<'_, P>) -> Result<Option<Self>> {
+        let (Some(first), Some(flushed)) = (stream.next()?, stream.next()?) else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            len: first & u64::from(u32::MAX),
+            crc: first >> 32,
+            flushed,
+        }))
+    }
 }
 
 /// Reads the record at `position`, a multiple of a line's words, into `words`.
@@ -149,17 +185,10 @@ pub(super) fn record<P: Pmem>(
     words: &mut Vec<u64>,
 ) -> Result<Found> {
     words.clear();
-    let mut stream = Unpacker {
-        pm,
-        place,
-        position,
-        word: 0,
-        used: 63,
-    };
-    let (Some(head), Some(flushed)) = (stream.next()?, stream.next()?) else {
+    let mut stream = Unpacker::new(pm, place, position);
+    let Some(Head { len, crc, flushed }) = Head::read(&mut stream)? else {
         return Ok(Found::Missing);
     };
-    let (len, crc) = (head & u64::from(u32::MAX), head >> 32);
     if len > place.longest() || flushed > position {
         return Ok(Found::Damaged);
     }
@@ -177,5 +206,5 @@ pub(super) fn record<P: Pmem>(
     }
     debug_assert_eq!(stream.position - position, place.taken(len));
     let end = stream.position;
-    Ok(Found::Record { end, flushed })
+    Ok(Found::Record { end })
 }

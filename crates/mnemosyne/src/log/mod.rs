@@ -48,6 +48,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const LINE: u64 = LINE_BYTES / WORD_BYTES;
 /// Words in front of those of a record.
 const RECORD_HEAD: u64 = 2;
+/// No log lives long enough for a position beyond it.
+const POSITION_MAX: u64 = 1 << 62;
 /// "SELVLOG" and the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"SELVLOG\x01");
 
@@ -200,6 +202,17 @@ pub fn longest(len: u64, kind: Kind) -> u64 {
     place.room(words.saturating_sub(LINE)).unwrap_or(0)
 }
 
+/// Whether what is at byte `start` begins as a log does.
+pub(crate) fn is_at<P: Pmem>(pm: &P, start: u64) -> bool {
+    pm.load(start + AT_MAGIC).is_ok_and(|word| word == MAGIC)
+}
+
+/// Where a position is in a log of `len` bytes, in bytes from its start.
+pub(crate) fn byte_of(len: u64, position: u64) -> u64 {
+    let words = len.saturating_sub(LINE_BYTES) / WORD_BYTES;
+    LINE_BYTES + position % words.max(1) * WORD_BYTES
+}
+
 /// Makes an empty log of `len` bytes at byte `start`, both multiples of [`LINE_BYTES`]; at
 /// least three lines. What was there is lost.
 ///
@@ -324,7 +337,7 @@ impl<P: Pmem> Consumer<P> {
             return Ok(None);
         }
         match bits::record(&self.pm, self.place, self.next, words)? {
-            Found::Record { end, .. } => {
+            Found::Record { end } => {
                 self.next = end;
                 Ok(Some(end))
             }

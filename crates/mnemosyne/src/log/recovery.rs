@@ -1,9 +1,9 @@
 //! Finding the records that a crash left.
 
-use super::bits::{self, Found};
+use super::bits::{self, Found, Head};
 use super::{
     AT_HEAD, AT_KIND, AT_MAGIC, AT_TAIL, AT_WORDS, Appender, Consumer, Kind, LINE, LogError, MAGIC,
-    Place, Result, Shared,
+    POSITION_MAX, Place, Result, Shared,
 };
 use crate::seeded::{Bug, hit};
 use medium::{LINE_BYTES, Pmem, WORD_BYTES};
@@ -53,8 +53,9 @@ impl<P: Pmem> Unrecovered<P> {
             Kind::TornBit => None,
         };
         let used = tail.map_or(Some(0), |tail| tail.checked_sub(head));
-        let aligned = [head, tail.unwrap_or(0)].map(|at| at.is_multiple_of(LINE));
-        if used.is_none_or(|used| used > words - LINE) || aligned.contains(&false) {
+        let is_one = |at: u64| at.is_multiple_of(LINE) && at <= POSITION_MAX;
+        let fits = used.is_some_and(|used| used <= words - LINE);
+        if !fits || !is_one(head) || !is_one(tail.unwrap_or(0)) {
             let what = format!("records from position {head} to {tail:?}");
             return Err(wrong(what));
         }
@@ -73,6 +74,11 @@ impl<P: Pmem> Unrecovered<P> {
         self.place.kind
     }
 
+    /// The position of the next record that [`next`](Self::next) reads.
+    pub fn position(&self) -> u64 {
+        self.next
+    }
+
     /// Bytes that it takes.
     pub fn bytes(&self) -> u64 {
         LINE_BYTES + self.place.words * WORD_BYTES
@@ -84,11 +90,12 @@ impl<P: Pmem> Unrecovered<P> {
     /// # Errors
     /// [`LogError::Damaged`], and what the memory says.
     pub fn next(&mut self, words: &mut Vec<u64>) -> Result<Option<u64>> {
-        if self.tail == Some(self.next) || self.next - self.head > self.place.words - LINE {
+        let limit = self.limit();
+        if self.next == limit {
             return Ok(None);
         }
         match bits::record(&self.pm, self.place, self.next, words)? {
-            Found::Record { end, .. } if self.tail.is_none_or(|tail| end <= tail) => {
+            Found::Record { end } if end <= limit => {
                 self.next = end;
                 Ok(Some(end))
             }
@@ -97,14 +104,28 @@ impl<P: Pmem> Unrecovered<P> {
         }
     }
 
+    /// No record ends behind it.
+    fn limit(&self) -> u64 {
+        let full = self.head + self.place.words - LINE;
+        self.tail.unwrap_or(full)
+    }
+
     /// Whether a later record says that what should be at `position` was durable. There is
     /// none after a crash: words go missing only behind the last flush.
     fn was_flushed(&self, position: u64) -> Result<bool> {
         let mut words = Vec::new();
-        let lines = (position + LINE..self.head + self.place.words).step_by(LINE as usize);
-        for later in lines {
+        // Words of records may look like heads of others, long ones: not all of it is read.
+        let mut left = 4 * self.place.words;
+        for later in (position + LINE..self.limit()).step_by(LINE as usize) {
+            let Some(head) = Head::at(&self.pm, self.place, later)? else {
+                continue;
+            };
+            if head.flushed <= position || head.flushed > later || head.len > left {
+                continue;
+            }
+            left -= head.len;
             let found = bits::record(&self.pm, self.place, later, &mut words)?;
-            if matches!(found, Found::Record { flushed, .. } if flushed > position) {
+            if matches!(found, Found::Record { .. }) {
                 return Ok(true);
             }
         }

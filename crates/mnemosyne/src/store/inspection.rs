@@ -21,9 +21,25 @@ pub struct Inspection {
 }
 
 /// A directory of which nothing is changed.
-struct ReadOnly {
-    directory: Directory,
+pub(super) struct ReadOnly {
+    pub directory: Directory,
     pm: Seen,
+}
+
+impl ReadOnly {
+    /// The one at `path`, which no program may have open.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let options = DirectoryOptions {
+            map: MapOptions {
+                read_only: true,
+                ..MapOptions::default()
+            },
+            ..DirectoryOptions::default()
+        };
+        let directory = Directory::open(path, &options)?;
+        let pm = Arc::new(Overlay::new(directory.arena().clone()));
+        Ok(Self { directory, pm })
+    }
 }
 
 /// A named root.
@@ -75,19 +91,8 @@ impl Inspection {
     /// # Errors
     /// [`StoreError`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
-        let options = DirectoryOptions {
-            map: MapOptions {
-                read_only: true,
-                ..MapOptions::default()
-            },
-            ..DirectoryOptions::default()
-        };
-        let directory = Directory::open(path, &options)?;
-        let pm = Arc::new(Overlay::new(directory.arena().clone()));
-        let backing = ReadOnly {
-            directory,
-            pm: pm.clone(),
-        };
+        let backing = ReadOnly::open(path)?;
+        let pm = backing.pm.clone();
         let store = Store::open(backing, pm, Options::default())?;
         Ok(Self { store })
     }

@@ -11,6 +11,7 @@
 //! without a name is free. Then the logs of transactions, from a multiple of 4,096 on.
 
 use super::StoreError;
+use crate::heap::PAGE_BYTES;
 use crate::log::Kind;
 use crate::tx::Area;
 use medium::{LINE_BYTES, Pmem, WORD_BYTES};
@@ -28,6 +29,11 @@ pub(super) const ROOT_BYTES: u64 = 2 * LINE_BYTES;
 pub(super) const ROOT_HEAD: u64 = 3 * WORD_BYTES;
 /// Bytes of the longest name of a root.
 pub const ROOT_NAME_MAX: usize = (ROOT_BYTES - ROOT_HEAD) as usize;
+
+/// The smallest granule: segments of the heap have pages of so many bytes.
+const GRANULE_MIN: u64 = PAGE_BYTES;
+/// Of which the length of every region is a multiple.
+pub(super) const LEN_UNIT: u64 = 4096;
 
 /// Most slots, and most roots.
 const COUNT_MAX: u64 = 1 << 16;
@@ -84,7 +90,7 @@ impl Layout {
     /// # Errors
     /// [`StoreError`].
     pub fn format<P: Pmem>(&self, pm: &P) -> Result<(), StoreError> {
-        let granule_fits = self.granule.is_power_of_two() && self.granule >= 8192;
+        let granule_fits = self.granule.is_power_of_two() && self.granule >= GRANULE_MIN;
         if self.slots > COUNT_MAX || self.roots > COUNT_MAX || !granule_fits {
             return Err(StoreError::Layout);
         }
@@ -141,7 +147,9 @@ impl System {
             return Err(StoreError::NotAStore { what });
         }
         let [_, bytes, granule, slots, roots] = head;
-        let fits = slots <= COUNT_MAX && roots <= COUNT_MAX && granule.is_power_of_two();
+        let granule_fits = granule.is_power_of_two() && granule >= GRANULE_MIN;
+        let counts_fit = slots <= COUNT_MAX && roots <= COUNT_MAX;
+        let fits = counts_fit && granule_fits && bytes.is_multiple_of(LEN_UNIT);
         let system = Self {
             bytes,
             granule,
@@ -174,28 +182,58 @@ impl System {
     pub fn regions<P: Pmem>(&self, pm: &P) -> Result<Vec<(State, Region)>, StoreError> {
         let mut found = Vec::new();
         for slot in 0..self.slots {
-            let at = self.slot(slot);
-            let word = |n: u64| pm.load(at + n * WORD_BYTES);
-            let Some((state, kind)) = decode(word(0)?).map_err(|()| StoreError::Slot { slot })?
-            else {
-                continue;
-            };
-            let region = Region {
-                slot,
-                kind,
-                start: word(1)?,
-                len: word(2)?,
-                tag: word(3)?,
-            };
-            let end = region.start.checked_add(region.len);
-            let fits = end.is_some_and(|end| end <= pm.len()) && region.start >= self.bytes;
-            if !fits || region.len == 0 || !region.start.is_multiple_of(self.granule) {
-                return Err(StoreError::Slot { slot });
-            }
-            found.push((state, region));
+            found.extend(self.region(pm, slot)?);
         }
-        Ok(found)
+        match overlap(&found) {
+            None => Ok(found),
+            Some((_, second)) => Err(StoreError::Slot {
+                slot: second.slot,
+                what: OVERLAP,
+            }),
+        }
     }
+
+    /// What a slot says; `None`: it is free.
+    pub fn region<P: Pmem>(
+        &self,
+        pm: &P,
+        slot: u64,
+    ) -> Result<Option<(State, Region)>, StoreError> {
+        let at = self.slot(slot);
+        let word = |n: u64| pm.load(at + n * WORD_BYTES);
+        let wrong = |what| StoreError::Slot { slot, what };
+        let what = decode(word(0)?).map_err(|()| wrong("its state or kind is unknown"))?;
+        let Some((state, kind)) = what else {
+            return Ok(None);
+        };
+        let region = Region {
+            slot,
+            kind,
+            start: word(1)?,
+            len: word(2)?,
+            tag: word(3)?,
+        };
+        let end = region.start.checked_add(region.len);
+        let is_inside = end.is_some_and(|end| end <= pm.len()) && region.start >= self.bytes;
+        let is_whole = region.len > 0 && region.len.is_multiple_of(LEN_UNIT);
+        match is_inside && is_whole && region.start.is_multiple_of(self.granule) {
+            true => Ok(Some((state, region))),
+            false => Err(wrong("no region can be there")),
+        }
+    }
+}
+
+/// What is wrong with two regions that have bytes in common.
+pub(super) const OVERLAP: &str = "its region overlaps with another";
+
+/// Two regions that have bytes in common.
+pub(super) fn overlap(regions: &[(State, Region)]) -> Option<(Region, Region)> {
+    let mut sorted: Vec<_> = regions.iter().map(|(_, region)| *region).collect();
+    sorted.sort_by_key(|region| region.start);
+    let mut pairs = sorted.windows(2);
+    pairs
+        .find(|pair| pair[0].start + pair[0].len > pair[1].start)
+        .map(|pair| (pair[0], pair[1]))
 }
 
 /// What is becoming of a region.
