@@ -18,12 +18,13 @@ use crate::log::{self, LogError};
 use crate::statics::{Table, TableError};
 use crate::tx::{Area, AreaError, Reading, Unrecovered};
 use medium::{Pmem, WORD_BYTES};
+use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 
 /// One violation of one invariant.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The invariant, numbered as in `format.md`.
     pub invariant: &'static str,
