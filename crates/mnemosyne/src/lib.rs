@@ -12,6 +12,7 @@
 
 pub mod heap;
 pub mod log;
+mod sealed;
 pub mod seeded;
 pub mod statics;
 pub mod store;

@@ -1,6 +1,6 @@
 //! Records as words of the ring: 63 bits of a stream and a torn bit each, or plain.
 
-use super::{Kind, LINE, Place, Result, checksum};
+use super::{Kind, LINE, Place, RECORD_HEAD, Result, checksum};
 use medium::{LINE_BYTES, Pmem, WORD_BYTES};
 
 /// Bits of a word that are not the torn bit.
@@ -73,11 +73,13 @@ impl<'a, P: Pmem> Packer<'a, P> {
     }
 }
 
-/// The inverse: words of a stream, as long as the torn bits are right.
+/// The inverse: words of a stream, as long as the torn bits are right, all but one.
 struct Unpacker<'a, P> {
     pm: &'a P,
     place: Place,
     position: u64,
+    /// A torn bit was wrong: the word is missing, or the bit has flipped.
+    is_torn: bool,
     /// The word before `position`, and how many bits of it were used.
     word: u64,
     used: u32,
@@ -90,20 +92,35 @@ impl<'a, P: Pmem> Unpacker<'a, P> {
             pm,
             place,
             position,
+            is_torn: false,
             word: 0,
             used: 63,
         }
     }
 
-    /// The word of the ring at `position`, without its torn bit; `None` if that is wrong.
+    /// The word of the ring at `position`, without its torn bit; `None` if that is wrong, and
+    /// not the first one.
     fn take(&mut self) -> Result<Option<u64>> {
         let word = self.pm.load(self.place.byte(self.position))?;
         let torn_bit = self.place.torn_bit(self.position);
         self.position += 1;
-        Ok(match self.place.kind {
-            Kind::Base => Some(word),
-            Kind::TornBit => (word & !BITS == torn_bit).then_some(word & BITS),
-        })
+        if self.place.kind == Kind::Base {
+            return Ok(Some(word));
+        }
+        let is_wrong = word & !BITS != torn_bit;
+        if is_wrong && self.is_torn {
+            return Ok(None);
+        }
+        self.is_torn |= is_wrong;
+        Ok(Some(word & BITS))
+    }
+
+    /// What words are that are no record.
+    fn none(&self) -> Found {
+        match self.is_torn {
+            true => Found::Missing,
+            false => Found::Damaged,
+        }
     }
 
     fn next(&mut self) -> Result<Option<u64>> {
@@ -154,12 +171,15 @@ pub(super) enum Found {
 pub(super) struct Head {
     /// Words that follow.
     pub len: u64,
-    crc: u64,
+    pub crc: u64,
     /// Up to where all was flushed when it was appended.
     pub flushed: u64,
 }
 
 impl Head {
+    /// The most that it can say.
+    pub const LEN_MAX: u64 = (1 << 31) - 1;
+
     /// The one at `position`, a multiple of a line's words; `None`: words are missing.
     pub fn at<P: Pmem>(pm: &P, place: Place, position: u64) -> Result<Option<Self>> {
         Self::read(&mut Unpacker::new(pm, place, position))
@@ -169,11 +189,23 @@ impl Head {
         let (Some(first), Some(flushed)) = (stream.next()?, stream.next()?) else {
             return Ok(None);
         };
+        let is_sealed = (first as u32).count_ones().is_multiple_of(2);
         Ok(Some(Self {
-            len: first & u64::from(u32::MAX),
+            // One that has changed is longer than any record.
+            len: if is_sealed {
+                first & Self::LEN_MAX
+            } else {
+                u64::MAX
+            },
             crc: first >> 32,
             flushed,
         }))
+    }
+
+    /// The two words.
+    pub fn encode(&self) -> [u64; RECORD_HEAD as usize] {
+        let is_odd = u64::from(self.len.count_ones() % 2);
+        [self.len | is_odd << 31 | self.crc << 32, self.flushed]
     }
 }
 
@@ -190,7 +222,7 @@ pub(super) fn record<P: Pmem>(
         return Ok(Found::Missing);
     };
     if len > place.longest() || flushed > position {
-        return Ok(Found::Damaged);
+        return Ok(stream.none());
     }
     for _ in 0..len {
         match stream.next()? {
@@ -202,7 +234,7 @@ pub(super) fn record<P: Pmem>(
         return Ok(Found::Missing);
     }
     if crc != checksum(position, len, flushed, words) {
-        return Ok(Found::Damaged);
+        return Ok(stream.none());
     }
     debug_assert_eq!(stream.position - position, place.taken(len));
     let end = stream.position;

@@ -11,8 +11,8 @@
 //! 4. What [`Store::open`](super::Store::open) refuses has a finding.
 
 use super::inspection::ReadOnly;
-use super::system::{OVERLAP, ROOT_HEAD, State, System, overlap};
-use super::{Backing, ROOT_NAME_MAX, Region, RegionKind, StoreError};
+use super::system::{OVERLAP, State, System, overlap};
+use super::{Backing, Region, RegionKind, StoreError};
 use crate::heap::{HeapError, Segment};
 use crate::log::{self, LogError};
 use crate::statics::{Table, TableError};
@@ -327,23 +327,21 @@ impl<B: Backing> Checker<'_, B> {
         let pm = self.backing.pmem();
         let mut names = HashSet::new();
         for root in 0..system.roots {
-            let at = system.root(root);
-            let place = (format!("root {root}"), at);
-            let Ok(len) = pm.load(at + 2 * WORD_BYTES) else {
-                self.bad("M6", SYSTEM, place, "it cannot be read");
-                continue;
-            };
-            let mut name = [0; ROOT_NAME_MAX];
-            let Some(name) = name.get_mut(..len as usize) else {
-                self.bad("M6", SYSTEM, place, format!("a name of {len} bytes"));
-                continue;
-            };
-            if let Err(error) = pm.read(at + ROOT_HEAD, name) {
-                self.bad("M6", SYSTEM, place, error);
-            } else if std::str::from_utf8(name).is_err() {
-                self.bad("M6", SYSTEM, place, "its name is no text");
-            } else if len > 0 && !names.insert(name.to_vec()) {
-                self.bad("M6", SYSTEM, place, "another root has its name");
+            let place = (format!("root {root}"), system.root(root));
+            match system.root_of(pm, root) {
+                Ok(None) => {}
+                Ok(Some((name, _))) => {
+                    if std::str::from_utf8(&name).is_err() {
+                        self.bad("M6", SYSTEM, place, "its name is no text");
+                    } else if !names.insert(name) {
+                        self.bad("M6", SYSTEM, place, "another root has its name");
+                    }
+                }
+                Err(StoreError::Root { .. }) => {
+                    let what = "its checksum is another, or its name too long";
+                    self.bad("M6", SYSTEM, place, what);
+                }
+                Err(error) => self.bad("M6", SYSTEM, place, error),
             }
         }
     }

@@ -42,7 +42,7 @@ use medium::{MediumError, OpenError, Pmem, WORD_BYTES};
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
-use system::{LEN_UNIT, State, System, encode};
+use system::{LEN_UNIT, SLOT_WORDS, State, System, encode};
 
 /// What is wrong with durable memory as a whole.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,7 @@ pub enum StoreError {
         what: &'static str,
     },
     /// A root is damaged.
-    #[error("root {root} is damaged: its name is too long")]
+    #[error("root {root} is damaged")]
     Root {
         /// Which one.
         root: u64,
@@ -350,8 +350,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         mut also: impl FnMut(&mut Transaction<'_, S>) -> Result<(), Interrupted>,
     ) -> Result<(), StoreError> {
         let at = self.shared.system.slot(region.slot);
-        let first = state.map_or(0, |state| encode(state, region.kind));
-        let words = [first, region.start, region.len, region.tag];
+        let words = state.map_or([0; SLOT_WORDS], |state| encode(state, region));
         let at = self.shared.memory.space().address(at);
         self.shared.memory.session().run(|tx| {
             for (n, word) in words.iter().enumerate() {

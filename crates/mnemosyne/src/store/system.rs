@@ -5,14 +5,17 @@
 //! Little-endian words. The first line: magic and version; bytes of the system region; the
 //! granule, of which every region's start is a multiple; slots of the region table; roots;
 //! and a CRC32C of these words. From byte 4,096 on the *region table*, a line for each slot:
-//! state (0 free, 1 being made, 2 there, 3 being removed) and from bit 8 on the kind (1 heap,
-//! 2 a program's, 3 static variables), start and length in bytes, and a tag. Then the *roots*,
-//! two lines each: the layout of what it is, its offset, bytes in its name, and the name; one
-//! without a name is free. Then the logs of transactions, from a multiple of 4,096 on.
+//! state (1 being made, 2 there, 3 being removed) and from bit 8 on the kind (1 heap, 2 a
+//! program's, 3 static variables), start and length in bytes, a tag, and a CRC32C of the slot's
+//! number and these; a free slot is zeros. Then the *roots*, two lines each: the layout of what
+//! it is, its offset, a sealed word, and the name. The word (bit 63 makes the number of ones
+//! even) is 0 if the root is free; else bytes in the name and from bit 24 on a CRC32C of layout,
+//! offset and name. Then the logs of transactions, from a multiple of 4,096 on.
 
 use super::StoreError;
 use crate::heap::PAGE_BYTES;
 use crate::log::Kind;
+use crate::sealed::{self, seal};
 use crate::tx::Area;
 use medium::{LINE_BYTES, Pmem, WORD_BYTES};
 
@@ -23,6 +26,11 @@ const HEAD_WORDS: usize = 5;
 const AT_CHECKSUM: u64 = HEAD_WORDS as u64 * WORD_BYTES;
 const AT_TABLE: u64 = 4096;
 
+/// Words of a slot that say something.
+pub(super) const SLOT_WORDS: usize = 5;
+
+/// Bits for the length of a root's name.
+const NAME_BITS: u32 = 24;
 /// Bytes of a root.
 pub(super) const ROOT_BYTES: u64 = 2 * LINE_BYTES;
 /// Bytes in front of its name.
@@ -117,9 +125,9 @@ impl Layout {
     }
 }
 
-fn checksum(head: &[u64; HEAD_WORDS]) -> u64 {
+fn checksum(words: &[u64; HEAD_WORDS]) -> u64 {
     let add = |crc, word: &u64| crc32c::crc32c_append(crc, &word.to_le_bytes());
-    head.iter().fold(0, add).into()
+    words.iter().fold(0, add).into()
 }
 
 /// Where everything is.
@@ -178,6 +186,30 @@ impl System {
         self.slot(self.slots) + root * ROOT_BYTES
     }
 
+    /// The name of a root, and what else it says; `None`: it is free.
+    pub fn root_of<P: Pmem>(
+        &self,
+        pm: &P,
+        root: u64,
+    ) -> Result<Option<(Vec<u8>, RootWords)>, StoreError> {
+        let at = self.root(root);
+        let sealed = pm.load(at + 2 * WORD_BYTES)?;
+        let len = name_len(sealed).ok_or(StoreError::Root { root })?;
+        if len == 0 {
+            return Ok(None);
+        }
+        let mut name = vec![0; len];
+        pm.read(at + ROOT_HEAD, &mut name)?;
+        let words = RootWords {
+            layout: pm.load(at)?,
+            off: pm.load(at + WORD_BYTES)?,
+        };
+        match words.seal(&name) == sealed {
+            true => Ok(Some((name, words))),
+            false => Err(StoreError::Root { root }),
+        }
+    }
+
     /// All regions but the system region, and what is becoming of them.
     pub fn regions<P: Pmem>(&self, pm: &P) -> Result<Vec<(State, Region)>, StoreError> {
         let mut found = Vec::new();
@@ -200,18 +232,26 @@ impl System {
         slot: u64,
     ) -> Result<Option<(State, Region)>, StoreError> {
         let at = self.slot(slot);
-        let word = |n: u64| pm.load(at + n * WORD_BYTES);
-        let wrong = |what| StoreError::Slot { slot, what };
-        let what = decode(word(0)?).map_err(|()| wrong("its state or kind is unknown"))?;
-        let Some((state, kind)) = what else {
+        let mut words = [0; SLOT_WORDS];
+        for (n, word) in words.iter_mut().enumerate() {
+            *word = pm.load(at + n as u64 * WORD_BYTES)?;
+        }
+        if words == [0; SLOT_WORDS] {
             return Ok(None);
-        };
+        }
+        let [what, start, len, tag, crc] = words;
+        let wrong = |what| StoreError::Slot { slot, what };
+        if crc != checksum(&[slot, what, start, len, tag]) {
+            return Err(wrong("its checksum is another"));
+        }
+        let what = decode(what).ok_or_else(|| wrong("its state or kind is unknown"))?;
+        let (state, kind) = what;
         let region = Region {
             slot,
             kind,
-            start: word(1)?,
-            len: word(2)?,
-            tag: word(3)?,
+            start,
+            len,
+            tag,
         };
         let end = region.start.checked_add(region.len);
         let is_inside = end.is_some_and(|end| end <= pm.len()) && region.start >= self.bytes;
@@ -277,25 +317,57 @@ impl Region {
     }
 }
 
-/// The first word of a slot.
-pub(super) fn encode(state: State, kind: RegionKind) -> u64 {
-    state as u64 | (kind as u64) << 8
+/// The words of a region's slot.
+pub(super) fn encode(state: State, region: &Region) -> [u64; SLOT_WORDS] {
+    let Region {
+        slot,
+        kind,
+        start,
+        len,
+        tag,
+    } = *region;
+    let what = state as u64 | (kind as u64) << 8;
+    let crc = checksum(&[slot, what, start, len, tag]);
+    [what, start, len, tag, crc]
 }
 
-/// `None`: it is free.
-fn decode(word: u64) -> Result<Option<(State, RegionKind)>, ()> {
+/// The first word of a slot that is not free; `None`: it is nothing that this version writes.
+fn decode(word: u64) -> Option<(State, RegionKind)> {
     let state = match word & 0xff {
-        0 if word == 0 => return Ok(None),
         1 => State::Creating,
         2 => State::There,
         3 => State::Removing,
-        _ => return Err(()),
+        _ => return None,
     };
     let kind = match word >> 8 {
         1 => RegionKind::Heap,
         2 => RegionKind::Program,
         3 => RegionKind::Static,
-        _ => return Err(()),
+        _ => return None,
     };
-    Ok(Some((state, kind)))
+    Some((state, kind))
+}
+
+/// What a root says of itself beside its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RootWords {
+    /// The layout of what it is.
+    pub layout: u64,
+    /// Where that is.
+    pub off: u64,
+}
+
+impl RootWords {
+    /// The word that vouches for it and its name.
+    pub fn seal(self, name: &[u8]) -> u64 {
+        let words = [self.layout, self.off].map(u64::to_le_bytes);
+        let crc = crc32c::crc32c_append(crc32c::crc32c(words.as_flattened()), name);
+        seal(name.len() as u64 | u64::from(crc) << NAME_BITS)
+    }
+}
+
+/// The bytes in a root's name, by that word; `None`: it has changed, or makes no sense.
+pub(super) fn name_len(sealed: u64) -> Option<usize> {
+    let len = sealed::open(sealed)? as usize & ((1 << NAME_BITS) - 1);
+    (len <= ROOT_NAME_MAX && (len > 0 || sealed == 0)).then_some(len)
 }

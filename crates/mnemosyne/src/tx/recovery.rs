@@ -3,7 +3,7 @@
 //! # Format
 //!
 //! An *area* is a line and the logs, one behind the other. The line holds, as little-endian
-//! words: magic and version, the number of logs, the bytes of each, and the low water.
+//! words, all but the first sealed as those of a log: magic and version, the number of logs, the bytes of each, and the low water.
 
 use super::locks::Locks;
 use super::record::Transaction;
@@ -12,6 +12,7 @@ use super::truncation::Helper;
 use super::truncation::Truncated;
 use super::{Core, IDLE, Memory, Options, Slot, Space};
 use crate::log::{self, Kind, LogError};
+use crate::sealed::{self, seal};
 use crate::seeded::{Bug, hit};
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 use parking_lot::Mutex;
@@ -131,8 +132,8 @@ impl Area {
         for log in 0..self.logs {
             log::format(pm, self.log_start(log), self.log_bytes, self.kind)?;
         }
-        pm.store_word(self.start + AT_LOGS, self.logs);
-        pm.store_word(self.start + AT_LOG_BYTES, self.log_bytes);
+        pm.store_word(self.start + AT_LOGS, seal(self.logs));
+        pm.store_word(self.start + AT_LOG_BYTES, seal(self.log_bytes));
         pm.store_word(self.start + AT_LOW_WATER, 0);
         pm.flush(self.start, LINE_BYTES);
         // Initialise before point.
@@ -153,8 +154,8 @@ impl Area {
         if start.saturating_add(LINE_BYTES) > end || pm.load(start + AT_MAGIC)? != MAGIC {
             return Err(area.wrong("the magic is missing, or of another version".into()));
         }
-        area.logs = pm.load(start + AT_LOGS)?;
-        area.log_bytes = pm.load(start + AT_LOG_BYTES)?;
+        area.logs = area.word(pm, AT_LOGS)?;
+        area.log_bytes = area.word(pm, AT_LOG_BYTES)?;
         let room = end - start - LINE_BYTES;
         let fits = area.log_bytes <= room / area.logs.max(1);
         let is_whole = area.log_bytes.is_multiple_of(LINE_BYTES);
@@ -166,9 +167,15 @@ impl Area {
         Ok(area)
     }
 
+    /// A sealed word of its line.
+    fn word<P: Pmem>(&self, pm: &P, at: u64) -> Result<u64, AreaError> {
+        let word = sealed::open(pm.load(self.start + at)?);
+        word.ok_or_else(|| self.wrong(format!("its word at byte {at} has changed")))
+    }
+
     /// Makes the low water durable.
     pub(super) fn store_low_water<P: Pmem>(&self, pm: &P, stamp: u64) -> Result<(), LogError> {
-        pm.store_word(self.start + AT_LOW_WATER, stamp);
+        pm.store_word(self.start + AT_LOW_WATER, seal(stamp));
         pm.flush(self.start + AT_LOW_WATER, WORD_BYTES);
         Ok(pm.fence()?)
     }
@@ -203,7 +210,7 @@ impl<P: Pmem + Clone> Reading<P> {
     /// Begins with the area at byte `start`, which ends at `end` at the latest.
     pub fn begin(pm: &P, start: u64, end: u64) -> Result<Self, AreaError> {
         let area = Area::open(pm, start, end)?;
-        let low_water = pm.load(start + AT_LOW_WATER)?;
+        let low_water = area.word(pm, AT_LOW_WATER)?;
         if low_water > STAMP_MAX {
             return Err(area.wrong(format!("a low water of {low_water}")));
         }

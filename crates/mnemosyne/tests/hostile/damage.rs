@@ -49,6 +49,23 @@ fn set(files: &mut Files, file: &str, at: u64, word: u64) {
     bytes[at as usize..][..8].copy_from_slice(&word.to_le_bytes());
 }
 
+/// Makes the checksum of a slot right.
+fn seal_slot(files: &mut Files, slot: u64) {
+    let at = TABLE + slot * 64;
+    let crc = slot_checksum(slot, &files[SYSTEM][at as usize..][..32]);
+    set(files, SYSTEM, at + 32, crc);
+}
+
+/// Gives a root this name, and makes its checksum right.
+fn name_root(files: &mut Files, root: u64, name: &[u8]) {
+    let at = (ROOT + root * 128) as usize;
+    let line = &mut files.get_mut(SYSTEM).unwrap()[at..][..128];
+    line[24..24 + name.len()].copy_from_slice(name);
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&line[..16]), name);
+    let word = sealed(name.len() as u64 | u64::from(crc) << 24);
+    line[16..24].copy_from_slice(&word.to_le_bytes());
+}
+
 /// Makes the checksum of the system region's first line right.
 fn seal(files: &mut Files) {
     let crc = crc32c::crc32c(&files[SYSTEM][..40]);
@@ -140,6 +157,7 @@ fn system_cases() -> Vec<Case> {
         case("M3", SYSTEM, TABLE + 64, Refuses, |files| {
             let start = word(files, SYSTEM, TABLE + 8);
             set(files, SYSTEM, TABLE + 64 + 8, start);
+            seal_slot(files, 1);
         }),
         case("M4", LOG_FILE, 0, Refuses, |files| {
             files.remove(LOG_FILE);
@@ -151,7 +169,7 @@ fn system_cases() -> Vec<Case> {
             files.insert("region-0005".into(), vec![0; 4096]);
         }),
         case("M5", LOG_FILE, 0, Accepts, |files| {
-            set(files, SYSTEM, TABLE + 64, 0);
+            files.get_mut(SYSTEM).unwrap()[TABLE as usize + 64..][..40].fill(0);
         }),
     ];
     let (slot, root) = (TABLE + 64, ROOT + 128);
@@ -167,13 +185,19 @@ fn system_cases() -> Vec<Case> {
         (16, u64::MAX - 4095),
     ] {
         cases.push(is("M2", SYSTEM, (slot, slot + at), Refuses, value));
+        cases.push(case("M2", SYSTEM, slot, Refuses, move |files| {
+            set(files, SYSTEM, slot + at, value);
+            seal_slot(files, 1);
+        }));
     }
-    cases.push(is("M6", SYSTEM, (root, root + 16), Accepts, 105));
+    cases.push(is("M6", SYSTEM, (root, root), Accepts, 1));
+    cases.push(is("M6", SYSTEM, (root, root + 16), Accepts, sealed(105)));
     cases.push(is("M6", SYSTEM, (root, root + 24), Accepts, 0xff));
-    cases.push(case("M6", SYSTEM, root, Accepts, |files| {
-        let name = word(files, SYSTEM, ROOT + 24);
-        set(files, SYSTEM, ROOT + 128 + 24, name);
-    }));
+    for name in [&b"one"[..], b"\xff"] {
+        cases.push(case("M6", SYSTEM, root, Accepts, move |files| {
+            name_root(files, 1, name);
+        }));
+    }
     cases
 }
 
@@ -183,8 +207,22 @@ fn log_cases() -> Vec<Case> {
         is("M7", SYSTEM, (AREA, AREA), Refuses, 0),
         is("M7", SYSTEM, (AREA, AREA + 8), Refuses, 0),
         is("M7", SYSTEM, (AREA, AREA + 8), Refuses, 4),
-        is("M7", SYSTEM, (AREA, AREA + 16), Refuses, LOG_BYTES + 8),
-        is("M7", SYSTEM, (AREA, AREA + 24), Refuses, u64::MAX >> 1),
+        is("M7", SYSTEM, (AREA, AREA + 8), Refuses, sealed(4)),
+        is(
+            "M7",
+            SYSTEM,
+            (AREA, AREA + 16),
+            Refuses,
+            sealed(LOG_BYTES + 8),
+        ),
+        is("M7", SYSTEM, (AREA, AREA + 24), Refuses, 1),
+        is(
+            "M7",
+            SYSTEM,
+            (AREA, AREA + 24),
+            Refuses,
+            sealed((1 << 62) + 1),
+        ),
         case("M8", SYSTEM, second, Refuses, move |files| {
             with_log(files, SYSTEM, second, |pm| {
                 log::format(pm, second, LOG_BYTES, Kind::Base).unwrap();
@@ -196,11 +234,25 @@ fn log_cases() -> Vec<Case> {
             });
         }),
         is("M9", SYSTEM, (second, second), Refuses, 0),
-        is("M9", SYSTEM, (second, second + 8), Refuses, 2),
-        is("M9", SYSTEM, (second, second + 16), Refuses, 7),
-        is("M9", SYSTEM, (second, second + 16), Refuses, u64::MAX - 7),
-        is("M9", SYSTEM, (second, second + 24), Refuses, 4),
-        is("M9", SYSTEM, (second, second + 24), Refuses, 1 << 63),
+        is("M9", SYSTEM, (second, second + 8), Refuses, sealed(2)),
+        is("M9", SYSTEM, (second, second + 8), Refuses, 1),
+        is("M9", SYSTEM, (second, second + 16), Refuses, sealed(7)),
+        is(
+            "M9",
+            SYSTEM,
+            (second, second + 16),
+            Refuses,
+            sealed((1 << 62) - 8),
+        ),
+        is("M9", SYSTEM, (second, second + 24), Refuses, 8),
+        is("M9", SYSTEM, (second, second + 24), Refuses, sealed(4)),
+        is(
+            "M9",
+            SYSTEM,
+            (second, second + 24),
+            Refuses,
+            sealed((1 << 62) + 8),
+        ),
     ];
     // The first record in the ring, which begins where the logs were emptied.
     cases.push(case("M10", SYSTEM, 0, Refuses, move |files| {
@@ -232,10 +284,8 @@ fn log_cases() -> Vec<Case> {
 
 /// Where the first record of a log is in the system region.
 fn first_record(files: &Files, start: u64) -> u64 {
-    let (words, head) = (
-        word(files, SYSTEM, start + 16),
-        word(files, SYSTEM, start + 24),
-    );
+    let value = |at| word(files, SYSTEM, start + at) & !(1 << 63);
+    let (words, head) = (value(16), value(24));
     start + 64 + head % words * 8
 }
 
@@ -243,12 +293,13 @@ fn region_cases() -> Vec<Case> {
     let mut cases = vec![
         is("M12", HEAP_FILE, (0, 0), Refuses, 0),
         is("M12", HEAP_FILE, (0, 8), Refuses, 0),
-        is("M12", HEAP_FILE, (0, 8), Refuses, 8),
+        is("M12", HEAP_FILE, (0, 8), Refuses, 1),
+        is("M12", HEAP_FILE, (0, 8), Refuses, sealed(8)),
         is("M14", STATICS_FILE, (0, 0), Accepts, 1),
         is("M14", STATICS_FILE, (0, 16), Accepts, 16),
         is("M14", STATICS_FILE, (0, 40), Accepts, 2),
-        is("M9", LOG_FILE, (0, 8), Accepts, 2),
-        is("M9", LOG_FILE, (0, 16), Accepts, 1 << 12),
+        is("M9", LOG_FILE, (0, 8), Accepts, sealed(2)),
+        is("M9", LOG_FILE, (0, 16), Accepts, sealed(1 << 12)),
         is("M10", LOG_FILE, (64, 64 + 16), Accepts, 0),
         case("M15", LOG_FILE, 64 + 3 * 64, Accepts, |files| {
             append(files, LOG_FILE, 0, &[100, 0]);
@@ -257,23 +308,33 @@ fn region_cases() -> Vec<Case> {
     // The tag of a region of variables is in the table.
     cases.push(case("M14", STATICS_FILE, 0, Accepts, |files| {
         set(files, SYSTEM, TABLE + 2 * 64 + 24, 1);
+        seal_slot(files, 2);
     }));
     // Pages: the small block, three of the large one, one that was in use, free ones.
     for (page, at, value) in [
         (0, 0, 3),
         (0, 0, 1 | 24 << 8),
-        (0, 8 + 2 * 8, 1),
+        (0, 8 + 2 * 8, 1 << 10),
         (1, 0, 2),
         (1, 0, 2 | 1 << 20),
         (1, 0, 2 | 1 << 60),
         (1, 8, 1),
         (2, 16, 1),
         (2, 0, 2 | 1 << 8),
-        (5, 56, 1 << 63),
+        (5, 56, 1 << 62),
     ] {
         let at = descriptor(page) + at;
-        cases.push(is("M13", HEAP_FILE, (descriptor(page), at), Accepts, value));
+        cases.push(is(
+            "M13",
+            HEAP_FILE,
+            (descriptor(page), at),
+            Accepts,
+            sealed(value),
+        ));
     }
+    let first = descriptor(0);
+    cases.push(is("M13", HEAP_FILE, (first, first), Accepts, 0));
+    cases.push(is("M13", HEAP_FILE, (first, first + 8), Accepts, 1));
     cases
 }
 

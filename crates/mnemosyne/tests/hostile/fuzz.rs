@@ -168,7 +168,7 @@ fn value(rng: &mut Rng, old: u64, words: &[u64], pm: &MemoryPmem) -> u64 {
         1 | 2 => old ^ 1 << rng.u8(..64),
         3 => old.wrapping_add(rng.u64(..17)).wrapping_sub(8),
         4 => pm.load(*rng.choice(words).unwrap()).unwrap(),
-        5 => old << 8 | old >> 56,
+        5 => old.rotate_left(8),
         _ => *rng.choice(&near).unwrap(),
     }
 }
@@ -215,17 +215,28 @@ fn lie(rng: &mut Rng, pm: &MemoryPmem, words: &[u64]) -> String {
             }
             _ => {
                 let at = *rng.choice(words).unwrap();
-                let new = value(rng, pm.load(at).unwrap(), words, pm);
+                let mut new = value(rng, pm.load(at).unwrap(), words, pm);
+                if rng.bool() {
+                    new = sealed(new & u64::MAX >> 1);
+                }
                 pm.store_word(at, new);
                 told += &format!("{at:#x} = {new:#x}; ");
             }
         }
     }
-    // The first line is sealed, or nothing else of it would ever be looked at.
+    // With right checksums, or nothing but these would ever be looked at.
     if rng.bool() {
         let mut head = [0; 40];
         pm.read(0, &mut head).unwrap();
         pm.store_word(40, crc32c::crc32c(&head).into());
+        for slot in 0..SLOTS {
+            let at = TABLE + slot * LINE_BYTES;
+            if pm.load(at).unwrap() != 0 {
+                let mut line = [0; 32];
+                pm.read(at, &mut line).unwrap();
+                pm.store_word(at + 32, slot_checksum(slot, &line));
+            }
+        }
     }
     told
 }

@@ -32,6 +32,16 @@ pub fn log_start(log: u64) -> u64 {
     AREA + LINE_BYTES + log * LOG_BYTES
 }
 
+/// A word whose top bit makes the number of ones even.
+pub fn sealed(word: u64) -> u64 {
+    word | u64::from(word.count_ones()) << 63
+}
+
+/// Of a slot of the region table, whose first words are `line`.
+pub fn slot_checksum(slot: u64, line: &[u8]) -> u64 {
+    crc32c::crc32c_append(crc32c::crc32c(&slot.to_le_bytes()), line).into()
+}
+
 pub fn layout(granule: u64) -> Layout {
     Layout {
         slots: SLOTS,

@@ -3,5 +3,6 @@
 //! that is broken.
 
 mod damage;
+mod flips;
 mod fuzz;
 mod image;
