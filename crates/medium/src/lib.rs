@@ -44,6 +44,7 @@ mod addresses;
 mod arena;
 mod arena_error;
 pub mod block;
+mod budget;
 mod counting;
 mod cpu;
 mod durability;
@@ -66,6 +67,7 @@ mod units;
 
 pub use arena::Arena;
 pub use arena_error::ArenaError;
+pub use budget::Budget;
 pub use counting::{Counting, Counts};
 pub use durability::{Durability, EffectiveDurability, UnknownDurability};
 pub use error::MediumError;

@@ -215,7 +215,11 @@ impl Report {
                 format!("{:.2}", restart.recovery_seconds_per_gib()),
             ]);
             rows.push(vec![
-                format!("open a heap of {}", mib(restart.heap_bytes)),
+                format!(
+                    "open a heap of {}, {} blocks",
+                    mib(restart.heap_bytes),
+                    restart.heap_blocks
+                ),
                 format!("{:.1}", restart.open_seconds * 1e3),
                 String::new(),
             ]);

@@ -14,7 +14,8 @@ use super::{Backing, BackingError, Layout, Options, Store, StoreError};
 use medium::{Arena, ArenaError, EffectiveDurability, MapOptions, MappedPmem, OpenError, Reserve};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
-use std::fs::File;
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirEntry, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,6 +23,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The file of the system region.
 const SYSTEM: &str = "regions";
+/// Those of other regions, in front of the numbers of their slots.
+const REGION: &str = "region-";
 /// What files are called, behind their names, until they are whole.
 const UNFINISHED: &str = ".new-";
 
@@ -106,16 +109,28 @@ impl Directory {
 
     /// The file of the region in `slot`.
     pub fn file(&self, slot: u64) -> PathBuf {
-        self.path.join(format!("region-{slot:04}"))
+        self.path.join(format!("{REGION}{slot:04}"))
+    }
+
+    /// Slots that have files.
+    pub(super) fn files(&self) -> Result<Vec<u64>, StoreError> {
+        let slot = |name: &OsStr| name.to_str()?.strip_prefix(REGION)?.parse().ok();
+        let names = self.names()?;
+        Ok(names.iter().filter_map(|name| slot(name)).collect())
+    }
+
+    fn names(&self) -> Result<Vec<OsString>, OpenError> {
+        let entries = std::fs::read_dir(&self.path).map_err(|e| failed("read", &self.path, e))?;
+        let name = |entry: io::Result<DirEntry>| {
+            let entry = entry.map_err(|e| failed("read", &self.path, e))?;
+            Ok(entry.file_name())
+        };
+        entries.map(name).collect()
     }
 
     /// Removes what those left behind who died while they made a file.
     fn remove_unfinished(&self) -> Result<(), StoreError> {
-        let entries = std::fs::read_dir(&self.path).map_err(|e| failed("read", &self.path, e))?;
-        for entry in entries {
-            let name = entry
-                .map_err(|e| failed("read", &self.path, e))?
-                .file_name();
+        for name in self.names()? {
             if name.to_string_lossy().contains(UNFINISHED) {
                 remove(&self.path.join(name))?;
             }

@@ -17,6 +17,7 @@
 //! is free. What a crash finds on the way is removed.
 
 mod backing;
+mod check;
 mod directory;
 mod inspection;
 mod session;
@@ -25,6 +26,7 @@ mod system;
 mod tests;
 
 pub use backing::{Backing, BackingError, Flat};
+pub use check::{Finding, Report, check, check_regions};
 pub use directory::{Directory, DirectoryOptions};
 pub use inspection::{Allocated, Inspection, Root, Seen};
 pub use session::{Savepoint, Session, Tx};
@@ -40,7 +42,7 @@ use medium::{MediumError, OpenError, Pmem, WORD_BYTES};
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
-use system::{State, System, encode};
+use system::{LEN_UNIT, SLOT_WORDS, State, System, encode};
 
 /// What is wrong with durable memory as a whole.
 #[derive(Debug, thiserror::Error)]
@@ -55,13 +57,15 @@ pub enum StoreError {
     #[error("durable memory cannot have this layout")]
     Layout,
     /// A slot of the region table is damaged.
-    #[error("slot {slot} of the region table is damaged")]
+    #[error("slot {slot} of the region table is damaged: {what}")]
     Slot {
         /// Which one.
         slot: u64,
+        /// What is wrong.
+        what: &'static str,
     },
     /// A root is damaged.
-    #[error("root {root} is damaged: its name is too long")]
+    #[error("root {root} is damaged")]
     Root {
         /// Which one.
         root: u64,
@@ -182,7 +186,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
     pub fn open(backing: B, space: S, options: Options) -> Result<Self, StoreError> {
         let pm = backing.pmem();
         let system = System::open(pm)?;
-        let unrecovered = tx::Unrecovered::open(space, system.area())?;
+        let unrecovered = tx::Unrecovered::open(space, system.area(), system.bytes)?;
         // What the logs say of regions, so that what they say of words in them has a place.
         unrecovered.replay(|off| off < system.bytes);
         let regions = system.regions(pm)?;
@@ -319,7 +323,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
             backing, system, ..
         } = &*self.shared;
         let none = StoreError::NoRoom { len };
-        let len = len.max(1).checked_next_multiple_of(4096).ok_or(none)?;
+        let len = len.max(1).checked_next_multiple_of(LEN_UNIT).ok_or(none)?;
         let none = || StoreError::NoRoom { len };
         let regions = system.regions(backing.pmem())?;
         let mut used: Vec<_> = regions.iter().map(|(_, region)| region).collect();
@@ -357,8 +361,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         mut also: impl FnMut(&mut Transaction<'_, S>) -> Result<(), Interrupted>,
     ) -> Result<(), StoreError> {
         let at = self.shared.system.slot(region.slot);
-        let first = state.map_or(0, |state| encode(state, region.kind));
-        let words = [first, region.start, region.len, region.tag];
+        let words = state.map_or([0; SLOT_WORDS], |state| encode(state, region));
         let at = self.shared.memory.space().address(at);
         self.shared.memory.session().run(|tx| {
             for (n, word) in words.iter().enumerate() {

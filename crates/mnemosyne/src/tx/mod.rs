@@ -47,6 +47,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use truncation::{Helper, Truncated};
 
+pub(crate) use recovery::Reading;
 pub use recovery::{Area, AreaError, Unrecovered};
 pub use session::{Savepoint, Session, Transaction};
 pub use space::Space;
