@@ -433,7 +433,7 @@ impl Moving {
             again,
             is_ending: AtomicBool::new(false),
             reserve,
-            waiting: reserve.max(frames as usize / 16),
+            waiting: (frames as usize / 8).max(1),
         })
     }
 
@@ -591,10 +591,9 @@ impl Shared {
                 return;
             }
             let count = moving.reserve;
-            let victims = match state.residency.waiting() < moving.waiting {
-                true => state.residency.begin_unmap(count),
-                false => Vec::new(),
-            };
+            // As many as go, besides those that keep their chance.
+            let missing = (count + moving.waiting).saturating_sub(state.residency.waiting());
+            let victims = state.residency.begin_unmap(missing);
             drop(state);
             self.unmap(moving, &victims);
             let batch = self.state.lock().residency.begin_write(count);
