@@ -1,11 +1,14 @@
-//! Every crash state of programs on durable memory: logs, transactions, heap and regions.
+//! Every crash state of programs on durable memory: logs, transactions, heap and regions, and
+//! pages that move.
 
+mod paging;
 mod programs;
 
 use crash::program::{Program, explore};
 use crash::{Model, Options};
 use mnemosyne::log::Kind;
 use mnemosyne::tx::Truncation;
+use paging::Paging;
 use programs::{Logs, Step, Transactions, Whole};
 
 const KINDS: [Kind; 2] = [Kind::TornBit, Kind::Base];
@@ -118,5 +121,18 @@ fn heap_and_regions() {
             };
             holds(&format!("{kind:?}, {truncation:?}"), &program, 1);
         }
+    }
+}
+
+#[test]
+fn pages() {
+    for seed in 0..12 {
+        let program = Paging {
+            frames: 3,
+            pages: 5,
+            seed,
+            steps: 24,
+        };
+        holds(&format!("paging, seed {seed}"), &program, 1);
     }
 }

@@ -250,9 +250,10 @@ impl<P: Pmem> Frames<P> {
         }
         let at = self.entry(frame);
         self.pm.store_word(at, self.encode(frame, page));
-        self.pm.flush(at, WORD_BYTES);
-        // Point before use: what is fenced in the frame is lost without the entry.
-        if !hit(Bug::UnfencedEntry) {
+        // Point before use: what is fenced in the frame is lost without the entry, which the
+        // fence of another thread does not wait for.
+        if !hit(Bug::EntryNotDurable) {
+            self.pm.flush(at, WORD_BYTES);
             self.pm.fence()?;
         }
         Ok(xxh3_128(buf))
@@ -354,8 +355,9 @@ pub(super) fn count_in(bytes: u64, page_bytes: u64) -> Option<u64> {
     }
     let most = bytes.checked_sub(AT_TABLE)? / (page_bytes + WORD_BYTES);
     let fits = |count: &u64| first_frame(*count, page_bytes) + count * page_bytes <= bytes;
-    // Rounding up where they start costs one at most.
-    [most, most.saturating_sub(1)].into_iter().find(fits)
+    // Where they start is rounded up, which costs as many as there are in 4,096 bytes at most.
+    let least = most.saturating_sub(AT_TABLE / LINE_BYTES);
+    (least..=most).rev().find(fits)
 }
 
 fn first_frame(count: u64, page_bytes: u64) -> u64 {

@@ -4,7 +4,7 @@ crate::seeded_bugs! {
     /// A frame's entry may be durable before the page is in the frame.
     EntryBeforeCopy,
     /// A page is stored to before the entry of its frame is durable.
-    UnfencedEntry,
+    EntryNotDurable,
     /// A frame that changed is taken for one that did not, and not written back.
     ChangeNotSeen,
     /// Entries are cleared before the pages are durable in their files.

@@ -56,15 +56,15 @@ impl Backing for ReadOnly {
         &self.pm
     }
 
-    fn create(&self, _slot: u64, _start: u64, _len: u64) -> Result<(), BackingError> {
+    fn create(&self, _region: &Region) -> Result<(), BackingError> {
         Ok(()) // nobody allocates here
     }
 
-    fn open(&self, slot: u64, start: u64, len: u64) -> Result<bool, BackingError> {
-        self.directory.open(slot, start, len)
+    fn open(&self, region: &Region) -> Result<bool, BackingError> {
+        self.directory.open(region)
     }
 
-    fn remove(&self, _slot: u64, _start: u64) -> Result<(), BackingError> {
+    fn remove(&self, _region: &Region) -> Result<(), BackingError> {
         Ok(()) // its program will
     }
 }
