@@ -256,7 +256,16 @@ impl MappedPmem {
         };
         let flags = MapFlags::FIXED | shared(self.durability);
         // SAFETY: the caller's promise.
-        unsafe { mmap(place as *mut c_void, len as usize, prot, flags, &self.file, off) }?;
+        unsafe {
+            mmap(
+                place as *mut c_void,
+                len as usize,
+                prot,
+                flags,
+                &self.file,
+                off,
+            )
+        }?;
         Ok(())
     }
 

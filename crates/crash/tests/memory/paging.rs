@@ -232,7 +232,9 @@ impl Using {
                 None => self.file.load(u64::from(page) * PAGE_BYTES + off),
             }
         };
-        (0..program.words()).map(|n| word(n).map_err(text)).collect()
+        (0..program.words())
+            .map(|n| word(n).map_err(text))
+            .collect()
     }
 }
 

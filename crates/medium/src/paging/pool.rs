@@ -658,9 +658,7 @@ impl Shared {
                 .write_back(frame, page.page, digest, &*region, buf);
             let digest = match written {
                 Ok((is_written, digest)) => {
-                    self.counters
-                        .written
-                        .fetch_add(is_written.into(), Relaxed);
+                    self.counters.written.fetch_add(is_written.into(), Relaxed);
                     Some(digest)
                 }
                 Err(why) => {
