@@ -18,7 +18,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, read, write};
 use rustix::mm::{
-    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed, munmap,
+    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed, munlock,
+    munmap,
 };
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -328,9 +329,9 @@ impl Pool {
             return Err(refused(Errno::FBIG));
         }
         rcu::prepare().map_err(refused)?;
-        keep_from_children(base, len).map_err(refused)?;
-        // SAFETY: the thread that answers is there as long as the pool, which `Paged` keeps.
-        unsafe { moving.faults.watch(base, len) }.map_err(refused)?;
+        // SAFETY: nobody has stored there; the thread that answers is there as long as the
+        // pool, which `Paged` keeps.
+        unsafe { moving.watch(base, len) }.map_err(refused)?;
         state.residency.attach(slot);
         state.regions.insert(base, region.clone());
         let pool = self.clone();
@@ -439,6 +440,22 @@ impl Moving {
 
     fn is_ending(&self) -> bool {
         self.is_ending.load(SeqCst)
+    }
+
+    /// Watches anonymous memory, in which there is nothing from then on.
+    ///
+    /// # Safety
+    /// As for [`Faults::watch`]; what anybody stored there is lost.
+    unsafe fn watch(&self, base: u64, len: u64) -> Result<(), Errno> {
+        keep_from_children(base, len)?;
+        let (start, bytes) = (base as *mut _, len as usize);
+        // SAFETY: the caller's promise. A program that locks all its memory has had it filled
+        // with zeros, which are to go.
+        unsafe {
+            munlock(start, bytes)?;
+            self.faults.watch(base, len)?;
+            madvise(start, bytes, Advice::LinuxDontNeed)
+        }
     }
 
     /// Has faults that had to wait tried again.
@@ -763,9 +780,8 @@ impl Watched {
         let base = anonymous(len)?;
         let left = base..base + len;
         let watched = Self { left, page_bytes };
-        keep_from_children(base, len)?;
         // SAFETY: nobody knows of it yet; where it goes, there are answers.
-        unsafe { moving.faults.watch(base, len) }?;
+        unsafe { moving.watch(base, len) }?;
         Ok(watched)
     }
 
