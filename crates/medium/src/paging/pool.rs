@@ -216,6 +216,11 @@ impl Pool {
         self.shared.frames.count()
     }
 
+    /// How many of its frames have a page.
+    pub fn frames_in_use(&self) -> u32 {
+        self.frames() - self.shared.residency().free() as u32
+    }
+
     /// How many pages have been moved.
     pub fn counts(&self) -> PageCounts {
         let Counters {

@@ -8,7 +8,7 @@ use super::{
     StoreError,
 };
 use crate::heap::HeapError;
-use medium::{Arena, MapOptions, Overlay, Pmem, WORD_BYTES};
+use medium::{Arena, MapOptions, Overlay, Pmem, Pool, WORD_BYTES};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -95,6 +95,11 @@ impl Inspection {
     /// The memory.
     pub fn memory(&self) -> &Seen {
         self.store.memory().space()
+    }
+
+    /// What moves pages between persistent memory and the directory, if there is such a thing.
+    pub fn pool(&self) -> Option<&Arc<Pool>> {
+        self.store.backing().directory.pool()
     }
 
     /// Bytes of the system region, and of them those of the logs.
