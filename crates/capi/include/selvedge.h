@@ -42,7 +42,8 @@
  * and `pstatic` variables do not move; they are in the pool's directory, too. A pool is chosen
  * when a directory is made, which knows it from then on; the two belong together, and one is
  * worth nothing without the other. It needs userfaultfd: root, access to /dev/userfaultfd, or
- * vm.unprivileged_userfaultfd=1. A child made by fork has none of this memory.
+ * vm.unprivileged_userfaultfd=1. A child made by fork has none of this memory. Since pages move,
+ * no direct I/O (O_DIRECT), and no mutex of several processes, may be in it.
  *
  * Names
  * -----

@@ -133,6 +133,36 @@ fn a_region_of_eight_times_the_pool_is_memory() {
 }
 
 #[test]
+fn regions_come_and_go_while_others_are_used() {
+    let place = Place::new(Durability::Auto);
+    let (arena, pool) = place.open();
+    let words = REGION_BYTES as usize / 8 / THREADS;
+    let mut models = vec![vec![0; words]; 2];
+    std::thread::scope(|scope| {
+        for (thread, model) in models.iter_mut().enumerate() {
+            let arena = &arena;
+            scope.spawn(move || churn(arena, model, thread, thread as u64));
+        }
+        for slot in 10..40 {
+            let path = place.dir.path().join(format!("region {slot}"));
+            medium::create_file(&path, 20 * PAGE, Reserve::Sparse).unwrap();
+            let start = 64 << 20;
+            arena
+                .map_paged(start, &path, (&pool, slot), &place.map)
+                .unwrap();
+            for page in 0..20 {
+                arena.store_word(start + page * PAGE, page);
+            }
+            pool.doom(slot);
+            arena.unmap(start).unwrap();
+            pool.forget(slot).unwrap();
+        }
+    });
+    arena.fence().unwrap();
+    pool.check_pages().unwrap();
+}
+
+#[test]
 fn pages_that_are_used_again_in_time_are_not_read_again() {
     let place = Place::new(Durability::Auto);
     let (arena, pool) = place.open();

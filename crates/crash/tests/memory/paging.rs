@@ -36,6 +36,8 @@ enum Step {
     Evict,
     /// Pages go; while they are written back, a word is put, perhaps in one of them.
     EvictInUse(usize),
+    /// The region is removed, and another one made in its place: all zeros.
+    Replace,
 }
 
 impl Step {
@@ -44,7 +46,7 @@ impl Step {
         match self {
             Self::Put(word) | Self::EvictInUse(word) => Some((word, true)),
             Self::Store(word) => Some((word, false)),
-            Self::Evict => None,
+            Self::Evict | Self::Replace => None,
         }
     }
 }
@@ -62,14 +64,33 @@ impl Paging {
         let mut rng = Rng::with_seed(self.seed);
         let step = |_| {
             let word = rng.usize(..self.words());
-            match rng.u8(..8) {
-                0..4 => Step::Put(word),
-                4..6 => Step::Store(word),
-                6 => Step::Evict,
-                _ => Step::EvictInUse(word),
+            match rng.u8(..16) {
+                0..8 => Step::Put(word),
+                8..11 => Step::Store(word),
+                11..13 => Step::Evict,
+                13..15 => Step::EvictInUse(word),
+                _ => Step::Replace,
             }
         };
         (0..self.steps).map(step).collect()
+    }
+
+    /// What a word may hold after some steps have begun, of which some have returned.
+    fn allowed(&self, word: usize, begun: usize, returned: usize) -> Vec<u64> {
+        let (mut ever, mut allowed) = (vec![0], vec![0]);
+        for (n, step) in self.steps()[..begun].iter().enumerate() {
+            let value = n as u64 + 1;
+            match (step, step.word()) {
+                (Step::Replace, _) if n < returned => allowed = vec![0],
+                // Frames and the file no longer belong together.
+                (Step::Replace, _) => allowed.clone_from(&ever),
+                (_, Some((it, true))) if it == word && n < returned => allowed = vec![value],
+                (_, Some((it, _))) if it == word => allowed.push(value),
+                _ => continue,
+            }
+            ever.extend_from_slice(&allowed);
+        }
+        allowed
     }
 
     fn pool(&self, pm: &Memory) -> Part {
@@ -212,8 +233,23 @@ impl Using {
         Ok(())
     }
 
+    fn replace(&mut self) -> Result<(), String> {
+        self.residency.end(SLOT);
+        self.residency.detach(SLOT);
+        let frames = self.residency.forget(SLOT);
+        self.frames.release(&frames).map_err(text)?;
+        self.residency.released(&frames);
+        for line in (0..self.file.len).step_by(LINE_BYTES as usize) {
+            self.file.store_nt(line, &[0; LINE_BYTES as usize]);
+        }
+        self.file.fence().map_err(text)?;
+        self.residency.attach(SLOT);
+        Ok(())
+    }
+
     fn step(&mut self, step: Step, value: u64) -> Result<(), String> {
         match step {
+            Step::Replace => self.replace(),
             Step::Put(word) => self.put(word, value),
             Step::Store(word) => self.store(word, value).map(drop),
             Step::Evict => self.evict(None),
@@ -267,14 +303,7 @@ impl Program for Paging {
         let found = using.words(self)?;
         let (begun, returned) = (count_of(marks, BEGUN), count_of(marks, RETURNED));
         for (word, found) in found.iter().enumerate() {
-            let mut allowed = vec![0];
-            for (n, step) in self.steps()[..begun].iter().enumerate() {
-                match step.word() {
-                    Some((it, true)) if it == word && n < returned => allowed = vec![n as u64 + 1],
-                    Some((it, _)) if it == word => allowed.push(n as u64 + 1),
-                    _ => {}
-                }
-            }
+            let allowed = self.allowed(word, begun, returned);
             if !allowed.contains(found) {
                 return Err(format!("word {word} holds {found}, not of {allowed:?}"));
             }
@@ -287,8 +316,10 @@ impl Program for Paging {
         for (n, step) in self.steps().into_iter().enumerate() {
             let value = 1000 + n as u64;
             using.step(step, value)?;
-            if let Some((word, _)) = step.word() {
-                expected[word] = value;
+            match step.word() {
+                Some((word, _)) => expected[word] = value,
+                None if matches!(step, Step::Replace) => expected.fill(0),
+                None => {}
             }
         }
         for using in [&using, &Using::open(self, &pm)?] {

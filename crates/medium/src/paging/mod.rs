@@ -16,6 +16,10 @@
 //!    for ever: if no frame can be freed, pages cannot be read.
 //! 5. A child made by `fork` does not have these regions.
 //!
+//! What holds on to memory by other means than its address takes no part in this, since a page
+//! does not stay in its frame: direct I/O (`O_DIRECT`) to or from these regions, other devices
+//! that write to memory by themselves, and futexes shared with other processes.
+//!
 //! # Format of a pool
 //!
 //! Little-endian words. The header: magic and version ("SELPOOL", 1); the pool's id; bytes of
@@ -49,7 +53,7 @@
 //! page torn on the disk does no harm. Then the entry is cleared; fence; and P4 holds. Only
 //! then does the frame go to another page. Of a page that was in its frame when the pool was
 //! opened nothing is known, and it is always written: whoever was here before may have died
-//! between writing and synchronising.
+//! between writing and synchronising. (And the file is synchronised once when it is opened.)
 //!
 //! *A region goes*: its entries are cleared, durably, before its file is removed.
 //!

@@ -7,7 +7,7 @@
 //! that waits for the first, which has to read of it.
 
 use super::PoolError;
-use super::frames::{Frames, PageError, PageId, check_layout, count_in};
+use super::frames::{Frames, FramesError, PageError, PageId, PageStore, check_layout, count_in};
 use super::region::{Paged, RegionFile};
 use super::residency::{Fault, Residency, Victim};
 use super::userfaultfd::Faults;
@@ -28,6 +28,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Bytes of a page, if a pool does not need larger ones to have few enough.
 pub const PAGE_BYTES: u64 = 64 << 10;
@@ -39,6 +40,8 @@ const FRAMES_LEAST: u64 = 16;
 const OTHER_MAPPINGS: u64 = 4096;
 /// Most frames that are kept free, and most that are unmapped or written back at a time.
 const RESERVE_MAX: usize = 32;
+/// The time until it is tried again to unmap pages, where the system did not let us.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Frames in persistent memory for the pages of regions that are larger.
 pub struct Pool {
@@ -86,6 +89,7 @@ struct Moving {
     faults: Faults,
     /// For the thread that answers faults: those that had to wait can be tried again.
     again: OwnedFd,
+    /// Faults need not be answered any more.
     is_ending: AtomicBool,
     /// Frames to keep free.
     reserve: usize,
@@ -101,6 +105,10 @@ struct State {
     doomed: Vec<u16>,
     /// Nothing can be freed until something happens.
     is_stuck: bool,
+    /// Faults had to wait since they were last tried again.
+    has_waiting: bool,
+    /// Frames need not be kept free any more.
+    is_ending: bool,
 }
 
 impl Pool {
@@ -142,6 +150,10 @@ impl Pool {
         let is_synced = memory.durability() != EffectiveDurability::Process || map.force_flush;
         let opened = Frames::open(memory);
         let (frames, entries) = opened.map_err(|why| PoolError::of(path, why))?;
+        if frames.page_bytes() < rustix::param::page_size() as u64 {
+            let what = "its pages are smaller than this system's";
+            return Err(PoolError::of(path, FramesError::NotAPool { what }));
+        }
         let moves_pages = match map.read_only {
             true => None,
             false => Some(Moving::new(path, frames.count())?),
@@ -151,6 +163,8 @@ impl Pool {
             regions: BTreeMap::new(),
             doomed: Vec::new(),
             is_stuck: false,
+            has_waiting: false,
+            is_ending: false,
         };
         let shared = Arc::new(Shared {
             path: path.to_owned(),
@@ -302,18 +316,8 @@ impl Pool {
         marker: Marker,
     ) -> Result<Paged, PoolError> {
         let shared = &*self.shared;
-        let pages = len.div_ceil(self.page_bytes());
         let mut state = shared.state.lock();
-        let mut there = state.residency.frames_of(slot);
-        if let Some((frame, page)) = there.find(|(_, page)| u64::from(page.page) >= pages) {
-            let page = page.page;
-            let what = format!("region {slot} has {pages} pages, and no page {page}");
-            return Err(PoolError::of(
-                self.path(),
-                shared.frames.damaged(frame, what),
-            ));
-        }
-        drop(there);
+        self.check_extent(&state.residency, slot, len)?;
         let base = base.as_ptr() as u64;
         let region = Arc::new(RegionFile {
             slot,
@@ -330,9 +334,9 @@ impl Pool {
         let Some(moving) = shared.moves_pages.as_ref().filter(|_| !in_use) else {
             return Err(refused(Errno::BUSY));
         };
-        if pages > u64::from(u32::MAX) {
-            return Err(refused(Errno::FBIG));
-        }
+        // Whoever was here before may have had no need of that.
+        let synced = region.sync();
+        synced.map_err(|e| refused(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
         rcu::prepare().map_err(refused)?;
         // SAFETY: nobody has stored there; the thread that answers is there as long as the
         // pool, which `Paged` keeps.
@@ -349,12 +353,11 @@ impl Pool {
     /// `base..base + len` must be a mapping that is the caller's.
     pub(crate) unsafe fn overlay(&self, slot: u16, base: u64, len: u64) -> Result<(), PoolError> {
         let shared = &*self.shared;
-        for (frame, page) in shared.residency().frames_of(slot) {
+        let residency = shared.residency();
+        self.check_extent(&residency, slot, len)?;
+        for (frame, page) in residency.frames_of(slot) {
             let off = u64::from(page.page) * self.page_bytes();
-            let bytes = self.page_bytes().min(len.saturating_sub(off));
-            if bytes == 0 {
-                continue;
-            }
+            let bytes = self.page_bytes().min(len - off);
             let memory = shared.frames.pmem();
             // SAFETY: inside the caller's mapping, and of the size of a frame at most.
             let mapped =
@@ -362,6 +365,22 @@ impl Pool {
             mapped.map_err(|e| self.system("map frames of", e))?;
         }
         Ok(())
+    }
+
+    /// Whether all pages of a region of so many bytes are inside it.
+    fn check_extent(&self, residency: &Residency, slot: u16, len: u64) -> Result<(), PoolError> {
+        let pages = len.div_ceil(self.page_bytes());
+        if pages > u64::from(u32::MAX) {
+            return Err(self.system("move so many pages with", Errno::FBIG));
+        }
+        let mut there = residency.frames_of(slot);
+        let Some((frame, page)) = there.find(|(_, page)| u64::from(page.page) >= pages) else {
+            return Ok(());
+        };
+        let page = page.page;
+        let what = format!("region {slot} has {pages} pages, and no page {page}");
+        let why = self.shared.frames.damaged(frame, what);
+        Err(PoolError::of(self.path(), why))
     }
 
     fn system(&self, doing: &'static str, e: Errno) -> PoolError {
@@ -384,18 +403,18 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        if let Some(moving) = &self.shared.moves_pages {
-            moving.is_ending.store(true, SeqCst);
-            {
-                // So that the thread is waiting, or has yet to look.
-                let _state = self.shared.state.lock();
-                self.shared.work.notify_all();
-            }
-            // The one that keeps frames free may be waiting for the other, never the reverse.
-            for thread in self.threads.drain(..).rev() {
+        let Some(moving) = &self.shared.moves_pages else {
+            return;
+        };
+        self.shared.state.lock().is_ending = true;
+        self.shared.work.notify_all();
+        // The one that keeps frames free may be waiting for the other, never the reverse.
+        while let Some(thread) = self.threads.pop() {
+            if self.threads.is_empty() {
+                moving.is_ending.store(true, SeqCst);
                 moving.try_again();
-                let _ = thread.join();
             }
+            let _ = thread.join();
         }
     }
 }
@@ -443,10 +462,6 @@ impl Moving {
         })
     }
 
-    fn is_ending(&self) -> bool {
-        self.is_ending.load(SeqCst)
-    }
-
     /// Watches anonymous memory, in which there is nothing from then on.
     ///
     /// # Safety
@@ -481,7 +496,7 @@ impl Shared {
     fn answer_faults(&self, moving: &Moving) {
         let mut buf = vec![0; self.frames.page_bytes() as usize];
         let mut waiting = Vec::new();
-        while !moving.is_ending() {
+        while !moving.is_ending.load(SeqCst) {
             let again = moving.faults.wait(&moving.again);
             let again = again.expect("faults can be waited for");
             let mut addresses = Vec::new();
@@ -534,6 +549,7 @@ impl Shared {
                 frame
             }
             Fault::Later => {
+                state.has_waiting = true;
                 self.call_for_work(&mut state);
                 return false;
             }
@@ -606,10 +622,10 @@ impl Shared {
         let mut buf = vec![0; self.frames.page_bytes() as usize];
         loop {
             let mut state = self.state.lock();
-            while !moving.is_ending() && (state.is_stuck || self.has_enough(moving, &state)) {
+            while !state.is_ending && (state.is_stuck || self.has_enough(moving, &state)) {
                 self.work.wait(&mut state);
             }
-            if moving.is_ending() {
+            if state.is_ending {
                 return;
             }
             let count = moving.reserve;
@@ -617,15 +633,31 @@ impl Shared {
             let missing = (count + moving.waiting).saturating_sub(state.residency.waiting());
             let victims = state.residency.begin_unmap(missing);
             drop(state);
-            self.unmap(moving, &victims);
-            let batch = self.state.lock().residency.begin_write(count);
+            let unmapped = self.unmap(moving, &victims);
+            let batch = self.begin_write(moving, count);
             self.write_back(&batch, &mut buf);
-            let mut state = self.state.lock();
-            state.is_stuck = victims.is_empty() && batch.is_empty();
-            drop(state);
-            self.done.notify_all();
+            self.state.lock().is_stuck = unmapped == 0 && batch.is_empty();
+            self.tell(moving);
+            if unmapped < victims.len() {
+                // The system was short of something.
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Lets those go on who wait for what was done.
+    fn tell(&self, moving: &Moving) {
+        self.done.notify_all();
+        if std::mem::take(&mut self.state.lock().has_waiting) {
             moving.try_again();
         }
+    }
+
+    fn begin_write(&self, moving: &Moving, most: usize) -> Vec<Victim> {
+        let batch = self.state.lock().residency.begin_write(most);
+        // Writing takes as long as a disk does; those that were unmapped can be used again.
+        self.tell(moving);
+        batch
     }
 
     fn has_enough(&self, moving: &Moving, state: &State) -> bool {
@@ -638,10 +670,10 @@ impl Shared {
         regions.find(|region| region.slot == slot).cloned()
     }
 
-    /// Makes the pages of `victims` fault again.
-    fn unmap(&self, moving: &Moving, victims: &[(u32, PageId)]) {
+    /// Makes the pages of `victims` fault again. How many of them do.
+    fn unmap(&self, moving: &Moving, victims: &[(u32, PageId)]) -> usize {
         if victims.is_empty() {
-            return;
+            return 0;
         }
         let mut watched = Watched::new(moving, victims.len(), self.frames.page_bytes());
         let take = |(_, page): &(u32, PageId)| {
@@ -657,9 +689,10 @@ impl Shared {
         // (Refused only where it was never allowed.)
         let _ = rcu::barrier();
         let mut state = self.state.lock();
-        for ((frame, _), taken) in victims.iter().zip(taken) {
-            state.residency.unmapped(*frame, taken);
+        for ((frame, _), taken) in victims.iter().zip(&taken) {
+            state.residency.unmapped(*frame, *taken);
         }
+        taken.iter().filter(|taken| **taken).count()
     }
 
     /// Writes pages back, and frees the frames of those that were not used meanwhile.
@@ -667,14 +700,15 @@ impl Shared {
         let mut digests = Vec::new();
         let mut regions: BTreeMap<u16, Arc<RegionFile>> = BTreeMap::new();
         for victim in batch {
-            let Some(region) = self.region_of(victim.page.slot) else {
-                continue;
-            };
             let Victim {
                 frame,
                 page,
                 digest,
             } = *victim;
+            let Some(region) = self.region_of(page.slot) else {
+                digests.push((frame, page.slot, None));
+                continue;
+            };
             let written = self
                 .frames
                 .write_back(frame, page.page, digest, &*region, buf);
