@@ -76,6 +76,7 @@
 
 mod error;
 mod frames;
+mod moving;
 mod pool;
 mod region;
 mod residency;

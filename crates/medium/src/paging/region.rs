@@ -1,7 +1,8 @@
 //! A region whose pages a pool has: what its mapping knows of the pool, and the pool of it.
 
 use super::frames::{PageId, PageStore};
-use super::pool::{Pool, Shared};
+use super::moving::Shared;
+use super::pool::Pool;
 use crate::MediumError;
 use crate::sigbus::Marker;
 use rustix::io::Errno;
