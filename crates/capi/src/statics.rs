@@ -270,7 +270,7 @@ fn map(
     data: u64,
     section: &Section,
 ) -> Result<(), StaticsError> {
-    let path = memory.backing().file(region.slot);
+    let path = memory.backing().file(region);
     let is_dax = memory.backing().durability() == EffectiveDurability::Dax;
     let flags = match is_dax {
         true => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,

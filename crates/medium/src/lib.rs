@@ -26,7 +26,7 @@
 //! | type | what it is |
 //! |---|---|
 //! | [`MappedPmem`] | a mapped file, block device or DAX device: the real thing |
-//! | [`Arena`] | several such files in one range of addresses |
+//! | [`Arena`] | several such files in one range of addresses; with a [`Pool`](paging::Pool), larger ones |
 //! | [`MemoryPmem`] | plain memory |
 //!
 //! and, around any of them,
@@ -56,6 +56,7 @@ mod mapped;
 mod memory;
 mod open_error;
 mod overlay;
+pub mod paging;
 mod power_cut;
 mod raw;
 mod rcu;
@@ -78,6 +79,7 @@ pub use mapped::{MapOptions, MappedPmem, Reserve, create_file};
 pub use memory::MemoryPmem;
 pub use open_error::OpenError;
 pub use overlay::Overlay;
+pub use paging::{PageCounts, Pool, PoolError};
 pub use power_cut::{CutAfter, CutReport, PersistModel, PowerCut, UnknownModel};
 pub use recording::Recording;
 pub use units::{Unit, unit_count, units};

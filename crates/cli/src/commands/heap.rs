@@ -90,9 +90,19 @@ struct Info<'a> {
     directory: &'a Path,
     system_bytes: u64,
     log_bytes: u64,
+    pool: Option<JsonPool>,
     regions: Vec<JsonRegion>,
     roots: Vec<JsonRoot>,
     heap: Heap,
+}
+
+/// What moves pages of the regions.
+#[derive(Serialize)]
+struct JsonPool {
+    file: PathBuf,
+    page_bytes: u64,
+    frames: u32,
+    frames_in_use: u32,
 }
 
 #[derive(Serialize)]
@@ -217,6 +227,12 @@ impl Place {
             directory: &self.dir,
             system_bytes,
             log_bytes,
+            pool: inspection.pool().map(|pool| JsonPool {
+                file: pool.path().to_owned(),
+                page_bytes: pool.page_bytes(),
+                frames: pool.frames(),
+                frames_in_use: pool.frames_in_use(),
+            }),
             heap: Heap {
                 bytes: of_heap.map(|region| region.len).sum(),
                 allocated_bytes: blocks.iter().map(|block| block.bytes).sum(),
@@ -328,6 +344,16 @@ impl Info<'_> {
             self.system_bytes,
             self.log_bytes
         );
+        if let Some(pool) = &self.pool {
+            let _ = writeln!(
+                text,
+                "pool {}: {} of {} frames of {} bytes in use",
+                pool.file.display(),
+                pool.frames_in_use,
+                pool.frames,
+                pool.page_bytes
+            );
+        }
         for region in &self.regions {
             let JsonRegion {
                 slot,

@@ -1,5 +1,7 @@
-//! Every crash state of programs on durable memory: logs, transactions, heap and regions.
+//! Every crash state of programs on durable memory: logs, transactions, heap and regions, and
+//! pages that move.
 
+mod paging;
 mod programs;
 mod structures;
 mod threads;
@@ -8,6 +10,7 @@ use crash::program::{Program, explore};
 use crash::{Model, Options};
 use mnemosyne::log::Kind;
 use mnemosyne::tx::Truncation;
+use paging::Paging;
 use programs::{Logs, Step, Transactions, Whole};
 use std::sync::atomic::{AtomicBool, Ordering};
 use structures::Change::{Add, Take};
@@ -159,6 +162,7 @@ fn threads() {
         assert!(stops >= 5, "{stops}: a commit has more steps");
     }
 }
+
 /// A program of some transactions, whose first `from` are over; and that the structure has more
 /// parts, or fewer, after some of the others, besides `own` blocks for each element.
 fn structure(kind: structures::Kind, own: usize, from: usize, steps: &[&[Change]]) {
@@ -300,4 +304,17 @@ fn two_structures_at_once() {
             &[Take(Table, 2), Take(Tree, 1), Add(Queue, 5)],
         ],
     );
+}
+
+#[test]
+fn pages() {
+    for seed in 0..12 {
+        let program = Paging {
+            frames: 3,
+            pages: 5,
+            seed,
+            steps: 24,
+        };
+        holds(&format!("paging, seed {seed}"), &program, 1);
+    }
 }

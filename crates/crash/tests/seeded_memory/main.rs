@@ -1,6 +1,8 @@
 //! Bugs put back into durable memory: each takes effect, each is found, its failure is there
 //! again when visited again, and nothing is wrong without it.
 
+#[path = "../memory/paging.rs"]
+mod paging;
 #[path = "../memory/programs.rs"]
 mod programs;
 #[path = "../memory/structures.rs"]
@@ -10,11 +12,15 @@ mod threads;
 
 use crash::program::{Program, explore, replay};
 use crash::{Model, Options};
+use medium::paging::seeded as paging_bugs;
 use mnemosyne::log::Kind;
 use mnemosyne::seeded::{Bug, arm, fired};
 use mnemosyne::tx::Truncation;
+use paging::Paging;
 use parking_lot::Mutex;
 use programs::{Logs, Step, Transactions, Whole};
+use programs::{Logs, Step, Transactions, Whole};
+use std::fmt::Debug;
 use std::sync::atomic::AtomicBool;
 use structures::Change::{Add, Take};
 use structures::Kind::{Log, Queue, Table, Tree, Vector};
@@ -40,6 +46,16 @@ fn all_options() -> impl Iterator<Item = Options> {
 /// What is wrong with a program: the first failure, seen twice, and not without the bug; or
 /// that it does not even run.
 fn failure(bug: Bug, program: &impl Program) -> Option<String> {
+    failure_of(bug, arm, fired, program)
+}
+
+/// The same for the bugs of any crate.
+fn failure_of<B: Copy + Debug>(
+    bug: B,
+    arm: fn(Option<B>),
+    fired: fn() -> u64,
+    program: &impl Program,
+) -> Option<String> {
     for options in all_options() {
         arm(Some(bug));
         let explored = explore(program, &options);
@@ -191,4 +207,26 @@ fn bugs_show_in_structures() {
         println!("{bug:?}: {failure:?}");
         assert!(failure.is_some(), "{bug:?} does not show");
     }
+}
+
+#[test]
+fn bugs_of_pages_that_move() {
+    use paging_bugs::{Bug, arm, fired};
+    let is_found = |bug: &Bug| {
+        (0..12).any(|seed| {
+            let program = Paging {
+                frames: 3,
+                pages: 5,
+                seed,
+                steps: 24,
+            };
+            let failure = failure_of(*bug, arm, fired, &program);
+            if let Some(failure) = &failure {
+                println!("{bug:?}, seed {seed}: {failure}");
+            }
+            failure.is_some()
+        })
+    };
+    let missed: Vec<_> = Bug::ALL.iter().filter(|bug| !is_found(bug)).collect();
+    assert!(missed.is_empty(), "{missed:?}");
 }

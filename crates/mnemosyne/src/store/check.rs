@@ -313,7 +313,7 @@ impl<B: Backing> Checker<'_, B> {
 
     /// M4: brings the bytes of a region in place.
     fn open(&mut self, region: &Region) -> bool {
-        let why = match self.backing.open(region.slot, region.start, region.len) {
+        let why = match self.backing.open(region) {
             Ok(true) => return true,
             Ok(false) => format!("its {} bytes are missing or too few", region.len),
             Err(error) => error.to_string(),

@@ -8,7 +8,7 @@ use super::{
     StoreError,
 };
 use crate::heap::HeapError;
-use medium::{Arena, MapOptions, Overlay, Pmem};
+use medium::{Arena, MapOptions, Overlay, Pmem, Pool};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -72,15 +72,15 @@ impl Backing for ReadOnly {
         &self.pm
     }
 
-    fn create(&self, _slot: u64, _start: u64, _len: u64) -> Result<(), BackingError> {
+    fn create(&self, _region: &Region) -> Result<(), BackingError> {
         Ok(()) // nobody allocates here
     }
 
-    fn open(&self, slot: u64, start: u64, len: u64) -> Result<bool, BackingError> {
-        self.directory.open(slot, start, len)
+    fn open(&self, region: &Region) -> Result<bool, BackingError> {
+        self.directory.open(region)
     }
 
-    fn remove(&self, _slot: u64, _start: u64) -> Result<(), BackingError> {
+    fn remove(&self, _region: &Region) -> Result<(), BackingError> {
         Ok(()) // its program will
     }
 }
@@ -100,6 +100,11 @@ impl Inspection {
     /// The memory.
     pub fn memory(&self) -> &Seen {
         self.store.memory().space()
+    }
+
+    /// What moves pages between persistent memory and the directory, if there is such a thing.
+    pub fn pool(&self) -> Option<&Arc<Pool>> {
+        self.store.backing().directory.pool()
     }
 
     /// Bytes of the system region, and of them those of the logs.

@@ -20,6 +20,7 @@ mod backing;
 mod check;
 mod directory;
 mod inspection;
+mod pool;
 mod session;
 mod system;
 #[cfg(test)]
@@ -27,8 +28,9 @@ mod tests;
 
 pub use backing::{Backing, BackingError, Flat};
 pub use check::{Finding, Report, check, check_regions};
-pub use directory::{Directory, DirectoryOptions};
+pub use directory::{Directory, DirectoryOptions, PoolOptions};
 pub use inspection::{Allocated, Inspection, Root, Seen};
+pub use pool::MismatchError;
 pub use session::{Savepoint, Session, Tx};
 pub use system::{Layout, ROOT_NAME_MAX, Region, RegionKind};
 
@@ -38,7 +40,7 @@ use crate::seeded::{Bug, hit};
 use crate::tx::{
     self, AreaError, Interrupted, Memory, Space, Stop, Transaction, Truncator, TxError,
 };
-use medium::{MediumError, OpenError, Pmem, WORD_BYTES};
+use medium::{MediumError, OpenError, Pmem, PoolError, WORD_BYTES};
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
@@ -124,6 +126,18 @@ impl From<OpenError> for StoreError {
     }
 }
 
+impl From<PoolError> for StoreError {
+    fn from(why: PoolError) -> Self {
+        Self::Backing(why.into())
+    }
+}
+
+impl From<MismatchError> for StoreError {
+    fn from(why: MismatchError) -> Self {
+        Self::Backing(why.into())
+    }
+}
+
 impl From<Arc<LogError>> for StoreError {
     fn from(why: Arc<LogError>) -> Self {
         Self::Failed(why)
@@ -191,14 +205,16 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         unrecovered.replay(|off| off < system.bytes);
         let regions = system.regions(pm)?;
         for (state, region) in &regions {
-            let Region {
-                slot, start, len, ..
-            } = *region;
-            if *state == State::There && !backing.open(slot, start, len)? {
-                let what = backing.describe(slot);
+            if *state != State::There {
+                // Now, since its bytes may take room that recovery needs.
+                backing.remove(region)?;
+            } else if !backing.open(region)? {
+                let Region { slot, len, .. } = *region;
+                let what = backing.describe(region);
                 return Err(StoreError::Lost { slot, what, len });
             }
         }
+        backing.all_opened()?;
         let is_there = |off: u64| {
             let mut there = regions.iter().filter(|(state, _)| *state == State::There);
             off < system.bytes || there.any(|(_, region)| region.holds(off))
@@ -225,7 +241,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
             }),
         };
         for (_, region) in regions.iter().filter(|(state, _)| *state != State::There) {
-            store.finish_removal(region)?;
+            store.set(region, None, |_| Ok(()))?;
         }
         Ok(store)
     }
@@ -310,7 +326,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
     /// The bytes of a region that is being made.
     fn make(&self, region: &Region) -> Result<(), StoreError> {
         let backing = &self.shared.backing;
-        backing.create(region.slot, region.start, region.len)?;
+        backing.create(region)?;
         if region.kind == RegionKind::Heap {
             Segment::format(backing.pmem(), region.start, region.len)?;
         }
@@ -402,7 +418,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
 
     /// The second half of removing a region, and the end of one that was never there.
     fn finish_removal(&self, region: &Region) -> Result<(), StoreError> {
-        self.shared.backing.remove(region.slot, region.start)?;
+        self.shared.backing.remove(region)?;
         self.set(region, None, |_| Ok(()))
     }
 
