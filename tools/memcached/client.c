@@ -4,6 +4,8 @@
  *                                                middle of sets, deletes and counts, starts it
  *                                                again, and looks whether all is there that was
  *                                                acknowledged, and nothing else
+ *   client move ...                              the same, but has slab pages moved all the time:
+ *                                                items may get lost, and must not come back
  *   client bench PORT THREADS BYTES SECONDS      "SETS GETS", both per second */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -48,6 +50,10 @@ struct worker {
     bool gets;
 };
 
+static pid_t server;
+/* Slab pages are moved, which throws away items that find no other place. */
+static bool moves;
+static unsigned long long lost;
 static volatile bool stop;
 static uint32_t round_sizes;
 
@@ -57,7 +63,8 @@ static _Noreturn __attribute__((format(printf, 1, 2))) void fail(const char *for
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);
     fputs("\n", stderr);
-    kill(0, SIGTERM); /* the server, too: the program leads a group of its own */
+    if (server > 0)
+        kill(server, SIGKILL);
     _exit(1);
 }
 
@@ -155,7 +162,7 @@ static bool is_as(struct worker *w, int key, const struct state *found, const st
     if (!found->is_there)
         return true;
     if (found->version != expected->version || found->length != expected->length
-        || (expected->cas && found->cas != expected->cas) || !found->ends != !expected->ends
+        || (expected->cas && !moves && found->cas != expected->cas) || !found->ends != !expected->ends
         || labs((long)(found->ends - expected->ends)) > 3)
         return false;
     fill(w->sent, found->length, w->number, key, found->version);
@@ -167,12 +174,24 @@ static bool is_as(struct worker *w, int key, const struct state *found, const st
 static bool change(struct worker *w)
 {
     char line[512];
+    if (moves && some(&w->seed, 500) == 0) { /* a page moves to whoever wants it */
+        if (!put(w, "slabs reassign -1 0\r\n", 21) || !take(w, line, 0))
+            return false;
+    }
     int size, key = some(&w->seed, KEYS + KEYS / 8);
+    if (moves)
+        key %= KEYS;
     w->changing = key >= KEYS ? COUNTER : key;
     if (w->changing == COUNTER) {
         size = snprintf(line, sizeof line, "ma t%d-count N0 J1 v\r\n", w->number);
         char value[512];
-        if (!put(w, line, size) || !take(w, line, 0) || !take(w, value, 0))
+        if (!put(w, line, size) || !take(w, line, 0))
+            return false;
+        if (strncmp(line, "SERVER_ERROR", 12) == 0) { /* no memory */
+            w->changing = -1;
+            return true;
+        }
+        if (!take(w, value, 0))
             return false;
         uint64_t is = strtoull(value, NULL, 10);
         if (strncmp(line, "VA ", 3) != 0 || is != ++w->count)
@@ -187,7 +206,7 @@ static bool change(struct worker *w)
         size = snprintf(line, sizeof line, "md t%d-%d\r\n", w->number, key);
         if (!put(w, line, size) || !take(w, line, 0))
             return false;
-        if (strcmp(line, was->is_there ? "HD" : "NF") != 0)
+        if (strcmp(line, was->is_there ? "HD" : "NF") != 0 && (!moves || strcmp(line, "NF") != 0))
             fail("deletes %d-%d: %s", w->number, key, line);
         break;
     case 1:
@@ -197,7 +216,9 @@ static bool change(struct worker *w)
             size = snprintf(line, sizeof line, "touch t%d-%d 50000\r\n", w->number, key);
             if (!put(w, line, size) || !take(w, line, 0))
                 return false;
-            if (strcmp(line, "TOUCHED") != 0)
+            if (moves && strcmp(line, "NOT_FOUND") == 0)
+                w->next.is_there = false;
+            else if (strcmp(line, "TOUCHED") != 0)
                 fail("touches %d-%d: %s", w->number, key, line);
             break;
         } /* fall through */
@@ -206,7 +227,7 @@ static bool change(struct worker *w)
         w->next.version = was->version + 1;
         /* Other sizes in each round: slab pages have to change their class. */
         w->next.length = 1 + some(&w->seed, some(&w->seed, 8) ? 200 : round_sizes);
-        if (some(&w->seed, 2000) == 0)
+        if (some(&w->seed, 1000) == 0)
             w->next.length = MOST_BYTES - some(&w->seed, 100000);
         int ttl = some(&w->seed, 2) ? 0 : 100000;
         w->next.ends = ttl ? time(NULL) + ttl : 0;
@@ -217,9 +238,18 @@ static bool change(struct worker *w)
         if (!put(w, line, size) || !put(w, w->sent, w->next.length + 2) || !take(w, line, 0))
             return false;
         unsigned long long cas;
-        if (sscanf(line, "HD c%llu", &cas) != 1)
+        if (sscanf(line, "HD c%llu", &cas) == 1)
+            w->next.cas = cas;
+        else if (strncmp(line, "SERVER_ERROR", 12) == 0) { /* no memory: the old value may go */
+            struct state found;
+            uint32_t flags;
+            if (!look(w, key, &found, &flags))
+                return false;
+            if (found.is_there && !is_as(w, key, &found, was))
+                fail("%d-%d is another now that a set failed", w->number, key);
+            w->next = found;
+        } else
             fail("sets %d-%d: %s", w->number, key, line);
-        w->next.cas = cas;
     }
     uint32_t version = was->version;
     *was = w->next;
@@ -250,7 +280,9 @@ static unsigned check(struct worker *w)
             fail("the server is gone");
         there += found.is_there;
         uint32_t version = w->now[key].version;
-        if (!is_as(w, key, &found, &w->now[key])) {
+        if (moves && !found.is_there && w->now[key].is_there)
+            lost++;
+        else if (!is_as(w, key, &found, &w->now[key])) {
             if (key != w->changing || !is_as(w, key, &found, &w->next))
                 fail("key %d of %d: is %s version %u, %u bytes, cas %llu, ends %ld; should be %s %u, %u, %llu, %ld",
                      key, w->number, found.is_there ? "there," : "gone,", found.version, found.length,
@@ -276,6 +308,8 @@ static unsigned check(struct worker *w)
         count = strtoull(value, NULL, 10);
         there++;
     }
+    if (moves)
+        count = w->count;
     bool may = w->changing == COUNTER && count == w->count + 1;
     /* The first one makes it, with the value 0. */
     if (count != w->count && !may)
@@ -304,9 +338,9 @@ static unsigned long long stat(struct worker *w, const char *which, const char *
     }
 }
 
-static pid_t start(char **command, struct worker *workers, int threads)
+static void start(char **command, struct worker *workers, int threads)
 {
-    pid_t server = fork();
+    server = fork();
     if (server == 0) {
         execvp(command[0], command);
         _exit(127);
@@ -320,10 +354,9 @@ static pid_t start(char **command, struct worker *workers, int threads)
         }
         workers[n].got_bytes = workers[n].got_used = 0;
     }
-    return server;
 }
 
-static void end(pid_t server, struct worker *workers, int threads)
+static void end(struct worker *workers, int threads)
 {
     kill(server, SIGKILL);
     waitpid(server, NULL, 0);
@@ -337,6 +370,7 @@ static int run_kill(int rounds, int threads, int port, char **command)
 {
     struct worker *workers = calloc(threads, sizeof *workers);
     uint64_t seed = time(NULL) * 2654435761u | 1, changes = 0;
+    unsigned long long moved = 0, rescued = 0, chunks = 0;
     printf("seed %llu\n", (unsigned long long)seed);
     for (int n = 0; n < threads; n++) {
         struct worker *w = &workers[n];
@@ -349,7 +383,7 @@ static int run_kill(int rounds, int threads, int port, char **command)
         static const uint32_t sizes[] = {400, 30000, 2000, 60000, 100, 8000};
         round_sizes = sizes[round % 6];
         stop = false;
-        pid_t server = start(command, workers, threads);
+        start(command, workers, threads);
         unsigned there = 0;
         for (int n = 0; n < threads; n++)
             there += check(&workers[n]);
@@ -367,24 +401,28 @@ static int run_kill(int rounds, int threads, int port, char **command)
         for (int n = 0; n < threads; n++)
             pthread_create(&workers[n].thread, NULL, worker_main, &workers[n]);
         usleep(50000 + some(&seed, 500000));
-        end(server, workers, threads);
+        struct worker observer = {.socket = reach(port)};
+        moved += stat(&observer, "", "slabs_moved");
+        rescued += stat(&observer, "", "slab_reassign_rescues");
+        chunks += stat(&observer, "", "slab_reassign_chunk_rescues");
+        close(observer.socket);
+        end(workers, threads);
         for (int n = 0; n < threads; n++)
             changes += workers[n].done;
     }
     /* All that there is goes, and is still gone. */
-    pid_t server = start(command, workers, threads);
+    start(command, workers, threads);
     unsigned there = 0;
     for (int n = 0; n < threads; n++)
         there += check(&workers[n]);
     char line[512];
-    unsigned long long moved = stat(&workers[0], "", "slabs_moved");
     if (!put(&workers[0], "flush_all\r\n", 11) || !take(&workers[0], line, 0) || strcmp(line, "OK") != 0)
         fail("flush_all: %s", line);
     kill(server, SIGKILL);
     waitpid(server, NULL, 0);
     for (int n = 0; n < threads; n++)
         close(workers[n].socket);
-    server = start(command, workers, threads);
+    start(command, workers, threads);
     for (int n = 0; n < threads; n++) {
         struct state found;
         uint32_t flags;
@@ -392,10 +430,10 @@ static int run_kill(int rounds, int threads, int port, char **command)
             if (!look(&workers[n], key, &found, &flags) || found.is_there)
                 fail("key %d of %d is there after flush_all", key, n);
     }
-    kill(server, SIGTERM);
+    kill(server, SIGKILL);
     waitpid(server, NULL, 0);
-    printf("%d kills, %llu changes, %u items at the end, %llu pages moved in the last run\n", rounds,
-           (unsigned long long)changes, there, moved);
+    printf("%d kills, %llu changes, %u items at the end; %llu pages moved, with %llu items and %llu chunks, %llu items lost\n",
+           rounds, (unsigned long long)changes, there, moved, rescued, chunks, lost);
     return 0;
 }
 
@@ -457,14 +495,13 @@ static int run_bench(int port, int threads, uint32_t bytes, double seconds)
 
 int main(int count, char **words)
 {
-    setpgid(0, 0);
-    signal(SIGTERM, SIG_IGN);
-    if (count > 5 && strcmp(words[1], "kill") == 0) {
+    if (count > 5 && (strcmp(words[1], "kill") == 0 || strcmp(words[1], "move") == 0)) {
+        moves = words[1][0] == 'm';
         setvbuf(stdout, NULL, _IOLBF, 0);
         return run_kill(atoi(words[2]), atoi(words[3]), atoi(words[4]), words + 5);
     }
     if (count == 6 && strcmp(words[1], "bench") == 0)
         return run_bench(atoi(words[2]), atoi(words[3]), atoi(words[4]), atof(words[5]));
-    fprintf(stderr, "client kill ROUNDS THREADS PORT COMMAND...\nclient bench PORT THREADS BYTES SECONDS\n");
+    fprintf(stderr, "client kill|move ROUNDS THREADS PORT COMMAND...\nclient bench PORT THREADS BYTES SECONDS\n");
     return 64;
 }
