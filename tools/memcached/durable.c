@@ -87,7 +87,7 @@ void durable_open(void)
             fail("%s", selvedge_message());
     }
     if (root->page_size != page_size)
-        fail("slab pages have %llu bytes here, not %zu: start with the -I that was used at first",
+        fail("slab pages have %llu bytes here, not %zu: start with the slab_ options that were used at first",
              (unsigned long long)root->page_size, page_size);
     if (root->pages < wanted)
         fprintf(stderr, "memcached: there is room for -m %llu only, as was asked for at first\n",
@@ -166,7 +166,11 @@ static void restore_item(item *it, uint64_t *chunks)
     if (class == 0 || it->nkey == 0 || it->nbytes < 2
         || (!is_chunked && ITEM_ntotal(it) > root->sizes[class]))
         fail("what is at %p is no item", (void *)it);
-    it->slabs_clsid = (is_chunked ? slabs_clsid(ITEM_ntotal(it)) : class) | lru;
+    if (is_chunked) { /* as if it was of the largest class */
+        size_t size = ITEM_ntotal(it), most = settings.item_size_max;
+        class = slabs_clsid(size < most ? size : most);
+    }
+    it->slabs_clsid = class | lru;
     if (is_chunked)
         restore_chunks(it, chunks);
 }
@@ -265,8 +269,8 @@ bool durable_restore(uint32_t *clock)
         return false;
     }
     if (memcmp(root->sizes, sizes, sizeof sizes) != 0)
-        fail("sizes of items are others here: start with the -f, -n, -I and slab_ options that "
-             "were used at first");
+        fail("sizes of items are others here: start with the -f, -n and slab_ options that were "
+             "used at first");
     restore_items();
     /* No number is given out twice, and nothing has to be written for each. */
     set_cas_id(root->runs << RUN_SHIFT);
