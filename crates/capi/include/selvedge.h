@@ -77,7 +77,9 @@ extern "C" {
  *
  * A block reads and writes whole words of 8 bytes of durable memory. Whoever changes durable
  * memory without a block, by the primitives below, must not do so while a block of another
- * thread writes to the same word. */
+ * thread writes to the same word; and what a block has written to is for blocks only from then
+ * on, until it is freed. After a crash a block that was over may be done once more: it puts its
+ * words back over what was stored there since by other means. */
 #if defined(__CHECKER__)
 #define SELVEDGE_ATOMIC
 #else
