@@ -6,7 +6,8 @@
  *                                                acknowledged, and nothing else
  *   client move ...                              the same, but has slab pages moved all the time:
  *                                                items may get lost, and must not come back
- *   client bench PORT THREADS BYTES SECONDS      "SETS GETS", both per second */
+ *   client bench PORT THREADS BYTES SECONDS PID  "SETS SET GETS GET": how many per second, and the
+ *                                                nanoseconds of processors that PID had for each */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -468,12 +469,21 @@ static void *bench_main(void *argument)
     return NULL;
 }
 
-static int run_bench(int port, int threads, uint32_t bytes, double seconds)
+static double used_by(pid_t program)
+{
+    struct timespec at = {0};
+    clockid_t clock;
+    if (clock_getcpuclockid(program, &clock) != 0 || clock_gettime(clock, &at) != 0)
+        fail("no program %d", program);
+    return at.tv_sec + at.tv_nsec / 1e9;
+}
+
+static int run_bench(int port, int threads, uint32_t bytes, double seconds, pid_t program)
 {
     for (int gets = 0; gets < 2; gets++) {
         struct worker *workers = calloc(threads, sizeof *workers);
         uint64_t done = 0;
-        double began = now();
+        double began = now(), used = used_by(program);
         for (int n = 0; n < threads; n++) {
             struct worker *w = &workers[n];
             w->number = n, w->bytes = bytes, w->seconds = seconds, w->gets = gets, w->seed = n + 1;
@@ -487,7 +497,7 @@ static int run_bench(int port, int threads, uint32_t bytes, double seconds)
             close(workers[n].socket);
             done += workers[n].done;
         }
-        printf(gets ? "%.0f\n" : "%.0f ", done / (now() - began));
+        printf("%.0f %.0f%s", done / (now() - began), (used_by(program) - used) * 1e9 / done, gets ? "\n" : " ");
         free(workers);
     }
     return 0;
@@ -500,8 +510,8 @@ int main(int count, char **words)
         setvbuf(stdout, NULL, _IOLBF, 0);
         return run_kill(atoi(words[2]), atoi(words[3]), atoi(words[4]), words + 5);
     }
-    if (count == 6 && strcmp(words[1], "bench") == 0)
-        return run_bench(atoi(words[2]), atoi(words[3]), atoi(words[4]), atof(words[5]));
-    fprintf(stderr, "client kill|move ROUNDS THREADS PORT COMMAND...\nclient bench PORT THREADS BYTES SECONDS\n");
+    if (count == 7 && strcmp(words[1], "bench") == 0)
+        return run_bench(atoi(words[2]), atoi(words[3]), atoi(words[4]), atof(words[5]), atoi(words[6]));
+    fprintf(stderr, "client kill|move ROUNDS THREADS PORT COMMAND...\nclient bench PORT THREADS BYTES SECONDS PID\n");
     return 64;
 }
