@@ -255,9 +255,13 @@ int selvedge_fence(void);
 #define punmap(pointer, length) selvedge_punmap((pointer), (length))
 
 #define log_create(pointer, length, kind) selvedge_log_create((pointer), (length), (kind))
+#define log_open(region) selvedge_log_open((region))
 #define log_append(log, record, size) selvedge_log_append((log), (record), (size))
 #define log_flush(log) selvedge_log_flush((log))
+#define log_read(log, buffer, size) selvedge_log_read((log), (buffer), (size))
 #define log_truncate(log) selvedge_log_truncate((log))
+#define log_drop_read(log) selvedge_log_drop_read((log))
+#define log_close(log) selvedge_log_close((log))
 
 #ifdef __cplusplus
 

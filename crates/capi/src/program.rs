@@ -183,9 +183,24 @@ fn open() -> Result<Program, StartError> {
         ..store::Options::default()
     };
     let memory = Store::open(directory, machine, options).map_err(failed)?;
+    without_signals(|| memory.truncate_in_background());
     check_base(&memory, base)?;
     statics::attach(&memory)?;
     Ok(Program { memory, base })
+}
+
+/// Runs `start` with all signals blocked, which threads that it starts inherit: the program's
+/// handlers are to run on the program's threads.
+fn without_signals(start: impl FnOnce()) {
+    // SAFETY: both sets are there to be written to, and zeros are sets.
+    unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
+            (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        start();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+    }
 }
 
 fn base() -> Result<u64, StartError> {

@@ -77,6 +77,7 @@ pub(crate) struct Level {
 pub(crate) struct Before {
     pub savepoint: Savepoint,
     pub undo: usize,
+    pub fresh: u64,
     pub actions: crate::itm::actions::Mark,
     pub exceptions: crate::itm::exceptions::Mark,
     pub id: u64,

@@ -222,6 +222,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_store_that_is_not_installed_is_told() {
+        let peers = Peers {
+            dir: tempfile::tempdir().unwrap(),
+            there: Vec::new(),
+            missing: Vec::new(),
+        };
+        let nowhere = program!("db", "no/such/store.h", "db-5.3", "libnowhere-dev");
+        let package = peers.build_one(&nowhere).unwrap();
+        let expected = match detached::installed("cc") {
+            true => "libnowhere-dev",
+            false => "gcc and libc6-dev",
+        };
+        assert_eq!(package, Some(expected));
+    }
+
+    #[test]
     fn every_store_has_a_program_and_every_program_a_store() {
         for peer in PEERS {
             assert!(PROGRAMS.iter().any(|program| program.name == peer.program));

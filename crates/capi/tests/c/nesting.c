@@ -104,6 +104,55 @@ __attribute__((noinline)) static void inner(void)
     CHECK(durable->words[10] == 0);
 }
 
+static char *kept, *lost;
+
+/* What an inner transaction allocated goes with it, and what it stored in memory that the outer
+ * one has just allocated. Who gets that memory next has it alone. */
+__attribute__((noinline)) static void allocations(void)
+{
+    patomic {
+        kept = malloc(64);
+        kept[0] = 1;
+        patomic {
+            lost = malloc(64);
+            lost[0] = 2;
+            kept[0] = 2;
+            kept[1] = 2;
+            __transaction_cancel;
+        }
+        kept[1] = 3;
+        lost = malloc(64);
+        lost[0] = 4;
+    }
+    CHECK(kept[0] == 1 && kept[1] == 3 && lost[0] == 4);
+    char *again = NULL;
+    patomic {
+        patomic {
+            again = malloc(64);
+            again[5] = 2;
+            __transaction_cancel;
+        }
+        free(lost);
+        lost = NULL;
+    }
+    CHECK(again == NULL && lost == NULL);
+    free(kept);
+}
+
+typedef long operation(long *to, long what);
+
+SELVEDGE_SAFE static long plus(long *to, long what) { return *to += what; }
+
+static SELVEDGE_SAFE operation *by_pointer = plus;
+
+/* Functions that are called by pointers have clones that the runtime finds. */
+__attribute__((noinline)) static void pointers(void)
+{
+    long result;
+    patomic { result = by_pointer(&durable->words[7], 5); }
+    CHECK(result == 5 && durable->words[7] == 5);
+}
+
 /* The outermost transaction is cancelled from inside. */
 __attribute__((noinline)) static void outer(void)
 {
@@ -147,6 +196,9 @@ int main(void)
         inner();
     }
     outer();
+    for (int n = 0; n < 100; n++)
+        allocations();
+    pointers();
     CHECK(flat(0) == 20 && durable->words[6] == 21);
     patomic {
         flat(15);

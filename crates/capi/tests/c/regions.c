@@ -28,7 +28,7 @@ static void check_refused(void)
     CHECK(pfree(&mine) == 0);
     CHECK(log_create(&mine, 100, SELVEDGE_LOG_TORNBIT) == NULL && errno == EINVAL);
     CHECK(log_create(&mine, 8192, 7) == NULL && errno == EINVAL);
-    CHECK(selvedge_log_open(&errno) == NULL && errno == EINVAL);
+    CHECK(log_open(&errno) == NULL && errno == EINVAL);
 }
 
 /* A record of its number and as many bytes of it. */
@@ -42,7 +42,7 @@ static int append(selvedge_log *log, int number)
 static int is_next(selvedge_log *log, int number)
 {
     char record[200];
-    if (selvedge_log_read(log, record, sizeof record) != number % (int)sizeof record)
+    if (log_read(log, record, sizeof record) != number % (int)sizeof record)
         return 0;
     for (int n = 0; n < number % (int)sizeof record; n++)
         if (record[n] != (char)number)
@@ -53,7 +53,7 @@ static int is_next(selvedge_log *log, int number)
 static int is_at_end(selvedge_log *log)
 {
     char record[1];
-    return selvedge_log_read(log, record, 1) == -1 && errno == ENOMSG;
+    return log_read(log, record, 1) == -1 && errno == ENOMSG;
 }
 
 static void make(void)
@@ -73,11 +73,11 @@ static void make(void)
         for (int n = 0; n < 10; n++)
             CHECK(is_next(log, n));
         char small[3];
-        CHECK(selvedge_log_read(log, small, 3) == -1 && errno == EMSGSIZE);
+        CHECK(log_read(log, small, 3) == -1 && errno == EMSGSIZE);
         CHECK(is_next(log, 10));
-        CHECK(selvedge_log_drop_read(log) == 0);
+        CHECK(log_drop_read(log) == 0);
         CHECK(is_next(log, 11));
-        selvedge_log_close(log);
+        log_close(log);
     }
     /* By hand: the pair, then the word that vouches for it. */
     wtstore(&pair.a, 7);
@@ -101,7 +101,7 @@ static void find(void)
     CHECK(punmap(&region, LENGTH) == 0 && region == NULL);
     CHECK(punmap(&other, 0) == 0 && other == NULL);
     for (int kind = 0; kind < 2; kind++) {
-        selvedge_log *log = selvedge_log_open(log_region[kind]);
+        selvedge_log *log = log_open(log_region[kind]);
         CHECK(log != NULL);
         for (int n = 11; n < 20; n++)
             CHECK(is_next(log, n));
@@ -120,8 +120,8 @@ static void find(void)
         static char large[20000];
         CHECK(log_append(log, large, sizeof large) == -1 && errno == E2BIG);
         CHECK(log_append(log, NULL, 0) == 0 && log_flush(log) == 0);
-        CHECK(selvedge_log_read(log, NULL, 0) == 0);
-        selvedge_log_close(log);
+        CHECK(log_read(log, NULL, 0) == 0);
+        log_close(log);
         CHECK(punmap(&log_region[kind], 0) == 0);
     }
     word = 0;

@@ -148,7 +148,7 @@ fn variables_survive_a_crash_while_they_move() {
         let way = round as usize % 2;
         let mut child = run(way);
         // Whenever it is, what is left must be right.
-        std::thread::sleep(std::time::Duration::from_micros(round * 7919 % 24 * 2500));
+        std::thread::sleep(std::time::Duration::from_micros(round * 7919 % 24 * 15_000));
         child.kill().unwrap();
         child.wait().unwrap();
         put_back(way);

@@ -170,6 +170,8 @@ fn numbers_that_would_do_nothing_are_refused() {
         &["bench", "scaling", "--rounds", "0"],
         &["bench", "scan", "--files", "0"],
         &["bench", "mounted", "--files", "0"],
+        &["bench", "memory", "--rounds", "0"],
+        &["bench", "memory", "--part", "hush"],
     ] {
         run(2, args);
     }

@@ -4,7 +4,7 @@
 #[path = "../memory/programs.rs"]
 mod programs;
 
-use crash::program::{Failure, Program, explore, replay};
+use crash::program::{Program, explore, replay};
 use crash::{Model, Options};
 use mnemosyne::log::Kind;
 use mnemosyne::seeded::{Bug, arm, fired};
@@ -27,13 +27,18 @@ fn all_options() -> impl Iterator<Item = Options> {
         })
 }
 
-/// The first failure of a program, seen twice, and not without the bug.
-fn failure(bug: Bug, program: &impl Program) -> Option<Failure> {
+/// What is wrong with a program: the first failure, seen twice, and not without the bug; or
+/// that it does not even run.
+fn failure(bug: Bug, program: &impl Program) -> Option<String> {
     for options in all_options() {
         arm(Some(bug));
         let explored = explore(program, &options);
         let took_effect = fired() > 0;
-        let Some(failure) = explored.expect("it runs without a crash").failure else {
+        let failure = match explored {
+            Ok(explored) => explored.failure,
+            Err(why) => return Some(format!("without a crash: {why}")),
+        };
+        let Some(failure) = failure else {
             continue;
         };
         assert!(took_effect, "{bug:?}: {failure:?} without the bug");
@@ -42,7 +47,7 @@ fn failure(bug: Bug, program: &impl Program) -> Option<Failure> {
         arm(None);
         let without = explore(program, &options).expect("it runs without a crash");
         assert!(without.failure.is_none(), "{bug:?}: found without it, too");
-        return Some(failure);
+        return Some(format!("{failure:?}"));
     }
     None
 }
@@ -106,9 +111,9 @@ fn whole(kind: Kind, steps: &'static [Step]) -> Whole {
 
 fn is_found(bug: Bug) -> bool {
     let kinds = [Kind::TornBit, Kind::Base];
-    let found = |text: &str, failure: Option<Failure>| {
+    let found = |text: &str, failure: Option<String>| {
         if let Some(failure) = &failure {
-            println!("{bug:?}, {text}: {failure:?}");
+            println!("{bug:?}, {text}: {failure}");
         }
         failure.is_some()
     };

@@ -157,18 +157,38 @@ impl<P: Pmem> Unrecovered<P> {
     /// now on: an append that a crash cut short may have left some. Fences.
     fn scrub(&self) -> Result<()> {
         if self.place.kind == Kind::TornBit && !hit(Bug::Unscrubbed) {
-            for position in self.next..self.next + (self.place.words - (self.next - self.head)) {
-                let at = self.place.byte(position);
-                let torn_bit = self.place.torn_bit(position);
-                let word = self.pm.load(at)?;
-                if word & 1 << 63 == torn_bit {
-                    self.pm.store_word(at, word ^ 1 << 63);
-                    self.pm.flush(at, WORD_BYTES);
-                }
+            let end = self.head + self.place.words;
+            for line in (self.next..end).step_by(LINE as usize) {
+                self.scrub_line(line)?;
             }
         }
         // What recovery stored before what is appended from now on.
         Ok(self.pm.fence()?)
+    }
+
+    /// Gives the words of a line at position `line` the torn bit of the pass before.
+    fn scrub_line(&self, line: u64) -> Result<()> {
+        let at = self.place.byte(line);
+        let torn_bit = self.place.torn_bit(line);
+        let mut bytes = [0; LINE_BYTES as usize];
+        self.pm.read(at, &mut bytes)?;
+        let (words, _) = bytes.as_chunks();
+        let mut is_scrubbed = false;
+        for (n, word) in words
+            .iter()
+            .map(|word| u64::from_le_bytes(*word))
+            .enumerate()
+        {
+            if word & 1 << 63 == torn_bit {
+                self.pm
+                    .store_word(at + n as u64 * WORD_BYTES, word ^ 1 << 63);
+                is_scrubbed = true;
+            }
+        }
+        if is_scrubbed {
+            self.pm.flush(at, LINE_BYTES);
+        }
+        Ok(())
     }
 
     fn halves(self, head: u64) -> (Appender<P>, Consumer<P>)

@@ -126,7 +126,7 @@ impl Directory {
 
 impl Store<Directory> {
     /// Opens the directory at `path`, which is made if it is not there, recovers what is in
-    /// it, and uses it. Addresses in transactions are offsets.
+    /// it, and uses it; a thread truncates the logs. Addresses in transactions are offsets.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -137,7 +137,9 @@ impl Store<Directory> {
     ) -> Result<Self, StoreError> {
         let directory = Directory::open(path, directory)?;
         let arena = directory.arena().clone();
-        Self::open(directory, arena, options)
+        let store = Self::open(directory, arena, options)?;
+        store.truncate_in_background();
+        Ok(store)
     }
 }
 

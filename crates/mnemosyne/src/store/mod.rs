@@ -33,11 +33,13 @@ pub use system::{Layout, ROOT_NAME_MAX, Region, RegionKind};
 use crate::heap::{Heap, HeapError, PAGE_BYTES, Segment};
 use crate::log::LogError;
 use crate::seeded::{Bug, hit};
-use crate::tx::{self, AreaError, Interrupted, Memory, Space, Stop, Transaction, TxError};
+use crate::tx::{
+    self, AreaError, Interrupted, Memory, Space, Stop, Transaction, Truncator, TxError,
+};
 use medium::{MediumError, OpenError, Pmem, WORD_BYTES};
 use parking_lot::Mutex;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use system::{State, System, encode};
 
 /// What is wrong with durable memory as a whole.
@@ -155,6 +157,7 @@ struct Shared<B, S: Space> {
     memory: Memory<S>,
     heap: Heap<S>,
     options: Options,
+    truncator: OnceLock<Truncator<S>>,
     /// Whose turn it is to change the region table.
     changing: Mutex<()>,
     /// Whose turn it is to find room for the heap.
@@ -209,6 +212,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
                 system,
                 memory,
                 options,
+                truncator: OnceLock::new(),
                 changing: Mutex::new(()),
                 growing: Mutex::new(()),
             }),
@@ -217,6 +221,18 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
             store.finish_removal(region)?;
         }
         Ok(store)
+    }
+
+    /// Has a thread of its own truncate the logs from now on, off the path of commits. It ends
+    /// with the store.
+    pub fn truncate_in_background(&self)
+    where
+        S: 'static,
+        S::Pmem: 'static,
+    {
+        if let Some(truncator) = self.shared.memory.truncator() {
+            self.shared.truncator.get_or_init(|| truncator);
+        }
     }
 
     /// One thread's way to use it. There may be any number of them.
