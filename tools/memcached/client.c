@@ -6,6 +6,8 @@
  *                                                acknowledged, and nothing else
  *   client move ...                              the same, but has slab pages moved all the time:
  *                                                items may get lost, and must not come back
+ *   client restart ITEMS BYTES PORT COMMAND...   makes so many items, kills the server, and says how
+ *                                                long the next one takes until it answers
  *   client bench PORT THREADS BYTES SECONDS PID  "SETS SET GETS GET": how many per second, and the
  *                                                nanoseconds of processors that PID had for each */
 #define _GNU_SOURCE
@@ -228,7 +230,7 @@ static bool change(struct worker *w)
         w->next.version = was->version + 1;
         /* Other sizes in each round: slab pages have to change their class. */
         w->next.length = 1 + some(&w->seed, some(&w->seed, 8) ? 200 : round_sizes);
-        if (some(&w->seed, 1000) == 0)
+        if (some(&w->seed, moves ? 100 : 1000) == 0)
             w->next.length = MOST_BYTES - some(&w->seed, 100000);
         int ttl = some(&w->seed, 2) ? 0 : 100000;
         w->next.ends = ttl ? time(NULL) + ttl : 0;
@@ -403,6 +405,14 @@ static int run_kill(int rounds, int threads, int port, char **command)
             pthread_create(&workers[n].thread, NULL, worker_main, &workers[n]);
         usleep(50000 + some(&seed, 500000));
         struct worker observer = {.socket = reach(port)};
+        /* Half of the time what was moved last is what nobody changed since. */
+        stop = moves && round % 2;
+        for (int n = 0; stop && n < 60; n++) {
+            char line[512];
+            if (!put(&observer, "slabs reassign -1 0\r\n", 21) || !take(&observer, line, 0))
+                fail("the server is gone");
+            usleep(5000);
+        }
         moved += stat(&observer, "", "slabs_moved");
         rescued += stat(&observer, "", "slab_reassign_rescues");
         chunks += stat(&observer, "", "slab_reassign_chunk_rescues");
@@ -503,15 +513,50 @@ static int run_bench(int port, int threads, uint32_t bytes, double seconds, pid_
     return 0;
 }
 
+/* --- Restart --------------------------------------------------------------------------- */
+
+static int run_restart(int items, int bytes, int port, char **command)
+{
+    struct worker w = {.port = port};
+    char line[512], value[MOST_BYTES];
+    memset(value, 'v', bytes);
+    start(command, &w, 1);
+    for (int n = 0; n < items; n++) {
+        int size = snprintf(line, sizeof line, "set key-%d 0 0 %d noreply\r\n", n, bytes);
+        if (!put(&w, line, size) || !put(&w, value, bytes) || !put(&w, "\r\n", 2))
+            fail("the server is gone");
+    }
+    for (int round = 0; round < 4; round++) {
+        unsigned long long found = stat(&w, "", "curr_items");
+        if (found != (unsigned)items)
+            fail("%llu items, not %d", found, items);
+        int size = snprintf(line, sizeof line, "mg key-%d s\r\n", items / 2);
+        if (!put(&w, line, size) || !take(&w, line, 0) || strncmp(line, "HD", 2) != 0)
+            fail("answered %s", line);
+        kill(server, SIGKILL);
+        waitpid(server, NULL, 0);
+        close(w.socket);
+        if (round == 3)
+            break;
+        double began = now();
+        start(command, &w, 1);
+        printf("%d items of %d bytes, killed: answers again after %.2f s\n", items, bytes, now() - began);
+    }
+    return 0;
+}
+
 int main(int count, char **words)
 {
+    setvbuf(stdout, NULL, _IOLBF, 0);
     if (count > 5 && (strcmp(words[1], "kill") == 0 || strcmp(words[1], "move") == 0)) {
         moves = words[1][0] == 'm';
-        setvbuf(stdout, NULL, _IOLBF, 0);
         return run_kill(atoi(words[2]), atoi(words[3]), atoi(words[4]), words + 5);
     }
+    if (count > 5 && strcmp(words[1], "restart") == 0 && atoi(words[3]) <= MOST_BYTES)
+        return run_restart(atoi(words[2]), atoi(words[3]), atoi(words[4]), words + 5);
     if (count == 7 && strcmp(words[1], "bench") == 0)
         return run_bench(atoi(words[2]), atoi(words[3]), atoi(words[4]), atof(words[5]), atoi(words[6]));
-    fprintf(stderr, "client kill|move ROUNDS THREADS PORT COMMAND...\nclient bench PORT THREADS BYTES SECONDS PID\n");
+    fprintf(stderr, "client kill|move ROUNDS THREADS PORT COMMAND...\n"
+                    "client restart ITEMS BYTES PORT COMMAND...\nclient bench PORT THREADS BYTES SECONDS PID\n");
     return 64;
 }

@@ -55,6 +55,13 @@ static _Noreturn __attribute__((format(printf, 1, 2))) void fail(const char *for
     exit(EXIT_FAILURE);
 }
 
+static double seconds(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return at.tv_sec + at.tv_nsec / 1e9;
+}
+
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 static size_t table_bytes(void)
@@ -72,9 +79,12 @@ void durable_open(void)
 {
     if (settings.memory_file != NULL)
         fail("-e is of no use: items are in $SELVEDGE_REGION_PATH, and stay");
+    double began = seconds();
     root = selvedge_root("memcached", sizeof *root);
     if (root == NULL)
         fail("%s", selvedge_message());
+    if (settings.verbose > 0)
+        fprintf(stderr, "memcached: memory opened and recovered in %.2f s\n", seconds() - began);
     size_t page_size = settings.slab_page_size;
     size_t wanted = round_up(settings.maxbytes, page_size) / page_size + EXTRA_PAGES;
     if (root->region == NULL) {
@@ -183,6 +193,7 @@ static int by_time(const void *a, const void *b)
 
 static void restore_items(void)
 {
+    double began = seconds();
     uint64_t *end = word(pages + used);
     size_t count = 0, found = 0;
     for (const uint64_t *at = linked; at < end; at++)
@@ -251,6 +262,8 @@ static void restore_items(void)
     }
     free(items);
     free(chunks);
+    if (settings.verbose > 0)
+        fprintf(stderr, "memcached: %zu items linked in %.2f s\n", count, seconds() - began);
 }
 
 bool durable_restore(uint32_t *clock)

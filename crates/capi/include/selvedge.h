@@ -30,6 +30,9 @@
  *   SELVEDGE_BASE         the first address, as 0x...; 0x100000000000 if not set
  *   SELVEDGE_DURABILITY   auto (default), dax, process, msync: what a commit is to survive
  *   SELVEDGE_STATICS      discard: pstatic variables begin anew
+ *   SELVEDGE_SIMULATE_POWER_CUT  1: a process that is killed leaves what a power failure would
+ *                         leave in persistent memory, what was flushed and fenced and by chance
+ *                         some of the rest. For tests, of programs without pstatic variables
  *
  * Names
  * -----

@@ -29,6 +29,7 @@ const DEFAULT_BASE: u64 = 0x1000_0000_0000;
 const BASE: &str = "SELVEDGE_BASE";
 const REGION_PATH: &str = "SELVEDGE_REGION_PATH";
 const DURABILITY: &str = "SELVEDGE_DURABILITY";
+const SIMULATE_POWER_CUT: &str = "SELVEDGE_SIMULATE_POWER_CUT";
 /// The root that tells where the memory was first.
 const BASE_ROOT: &str = "selvedge.base";
 
@@ -56,6 +57,8 @@ pub(crate) enum StartError {
     Durability(UnknownDurability),
     #[error("{DURABILITY}={}: not text", .0.display())]
     NotText(OsString),
+    #[error("{SIMULATE_POWER_CUT}={}: neither 0 nor 1", .0.display())]
+    SimulatePowerCut(OsString),
     #[error(
         "durable memory in {}: {why}{}", path.display(), way_out(why)
     )]
@@ -169,23 +172,24 @@ fn open() -> Result<Program, StartError> {
         base: Some(base),
         map: MapOptions {
             durability: durability()?,
+            simulate_power_cut: simulate_power_cut()?,
             ..MapOptions::default()
         },
         ..DirectoryOptions::default()
     };
     let directory = Directory::open(&path, &options).map_err(failed)?;
     let machine = Machine::new(directory.arena().clone());
-    let options = store::Options {
+    let store_options = store::Options {
         tx: tx::Options {
             privatise: true,
             ..tx::Options::default()
         },
         ..store::Options::default()
     };
-    let memory = Store::open(directory, machine, options).map_err(failed)?;
+    let memory = Store::open(directory, machine, store_options).map_err(failed)?;
     without_signals(|| memory.truncate_in_background());
     check_base(&memory, base)?;
-    statics::attach(&memory)?;
+    statics::attach(&memory, options.map.simulate_power_cut)?;
     Ok(Program { memory, base })
 }
 
@@ -219,6 +223,15 @@ fn durability() -> Result<Durability, StartError> {
     };
     let text = text.into_string().map_err(StartError::NotText)?;
     text.parse().map_err(StartError::Durability)
+}
+
+fn simulate_power_cut() -> Result<bool, StartError> {
+    let text = std::env::var_os(SIMULATE_POWER_CUT).unwrap_or_default();
+    match text.to_str() {
+        Some("" | "0") => Ok(false),
+        Some("1") => Ok(true),
+        _ => Err(StartError::SimulatePowerCut(text)),
+    }
 }
 
 /// Refuses memory whose pointers are for another base.

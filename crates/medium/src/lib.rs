@@ -51,6 +51,7 @@ mod error;
 mod faulty;
 mod latency;
 mod lock;
+mod lossy;
 mod mapped;
 mod memory;
 mod open_error;

@@ -81,6 +81,7 @@ fn bytes_survive_the_mapping_in_every_mode() {
                 durability,
                 force_flush,
                 read_only: false,
+                ..MapOptions::default()
             };
             let pm = image.open(options).unwrap();
             pm.store(3, b"through the cache");
