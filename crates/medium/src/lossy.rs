@@ -85,9 +85,8 @@ impl LossyCache {
         while off < end {
             let len = (end - off).min(PIECE_BYTES);
             let words = (off..off + len).step_by(WORD_BYTES as usize);
-            let bytes: Result<Vec<_>, _> = words
-                .map(|at| raw.load(at).map(u64::to_le_bytes))
-                .collect();
+            let bytes: Result<Vec<_>, _> =
+                words.map(|at| raw.load(at).map(u64::to_le_bytes)).collect();
             let bytes = bytes.map_err(io::Error::other)?;
             self.file.write_all_at(bytes.as_flattened(), off)?;
             off += len;
