@@ -107,8 +107,9 @@ install-c: need-build ## build the C library and install it, its header and link
 	install -D -m 644 $(TARGET)/release/libselvedge.a $(DESTDIR)$(LIBDIR)/libselvedge.a
 	install -D -m 755 $(TARGET)/release/libselvedge.so $(DESTDIR)$(LIBDIR)/libselvedge.so.0
 	ln -sf libselvedge.so.0 $(DESTDIR)$(LIBDIR)/libselvedge.so
-	install -d $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(LIBDIR)/pkgconfig
+	install -d $(DESTDIR)$(INCLUDEDIR)/selvedge $(DESTDIR)$(LIBDIR)/pkgconfig
 	install -m 644 $(CAPI)/include/selvedge.h $(CAPI)/include/selvedge.ld $(DESTDIR)$(INCLUDEDIR)
+	install -m 644 $(CAPI)/include/selvedge/structures.h $(DESTDIR)$(INCLUDEDIR)/selvedge
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|' \
 	  -e 's|@VERSION@|$(VERSION)|' $(CAPI)/selvedge.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/selvedge.pc
 
@@ -116,6 +117,7 @@ uninstall: ## remove what install and install-c put there
 	rm -f $(DESTDIR)$(LIBDIR)/libselvedge.a $(DESTDIR)$(LIBDIR)/libselvedge.so* \
 	  $(DESTDIR)$(LIBDIR)/pkgconfig/selvedge.pc $(DESTDIR)$(INCLUDEDIR)/selvedge.h \
 	  $(DESTDIR)$(INCLUDEDIR)/selvedge.ld
+	rm -rf $(DESTDIR)$(INCLUDEDIR)/selvedge
 	rm -f $(DESTDIR)$(BINDIR)/selvedge $(addprefix $(DESTDIR)$(SBINDIR)/,$(HELPERS))
 	rm -f $(DESTDIR)$(DATADIR)/man/man8/selvedge*.8 \
 	  $(DESTDIR)$(DATADIR)/bash-completion/completions/selvedge \

@@ -5,12 +5,14 @@
 //! - [`heap`]: blocks that transactions allocate and free.
 //! - [`store`]: all of it together, in regions.
 //! - [`typed`]: values, pointers and roots with types.
+//! - [`structures`]: maps, trees, vectors, queues and logs of them.
 #![forbid(unsafe_code)]
 
 pub mod heap;
 pub mod log;
 pub mod seeded;
 pub mod store;
+pub mod structures;
 pub mod tx;
 pub mod typed;
 

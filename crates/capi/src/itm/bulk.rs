@@ -4,6 +4,7 @@
 use crate::space::canonical;
 use crate::thread::Thread;
 use libc::{c_int, c_void};
+use mnemosyne::tx::Interrupted;
 
 /// Bytes that are copied at a time.
 const CHUNK: usize = 1024;
@@ -19,13 +20,25 @@ impl Thread {
     /// # Safety
     /// `buf.len()` bytes must be at `at`.
     unsafe fn read(&mut self, side: Side, at: u64, buf: &mut [u8]) {
-        if side == Side::Own || self.is_young(at) {
+        if side == Side::Own {
             // SAFETY: the caller's promise.
             unsafe { std::ptr::copy_nonoverlapping(at as *const u8, buf.as_mut_ptr(), buf.len()) };
             return;
         }
-        let read = self.session.tx().read(canonical(at), buf);
+        // SAFETY: the caller's promise.
+        let read = unsafe { self.try_read(at, buf) };
         self.done(read);
+    }
+
+    /// # Safety
+    /// As [`read`](Self::read).
+    pub unsafe fn try_read(&mut self, at: u64, buf: &mut [u8]) -> Result<(), Interrupted> {
+        if self.is_young(at) {
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(at as *const u8, buf.as_mut_ptr(), buf.len()) };
+            return Ok(());
+        }
+        self.session.tx().read(canonical(at), buf)
     }
 
     /// # Safety

@@ -392,11 +392,15 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         self.set(region, None, |_| Ok(()))
     }
 
-    /// Finds room for a block of so many bytes, after the heap had none.
-    fn make_room(&self, bytes: u64) -> Result<(), StoreError> {
+    /// Finds room for a block of so many bytes, after the heap had none. `lacks` says how often
+    /// that was of no use to the transaction: what the heap has by now may be what the
+    /// transaction itself gave back when it failed, and too little for all of its blocks.
+    fn make_room(&self, bytes: u64, lacks: u32) -> Result<(), StoreError> {
         let _turn = self.shared.growing.lock();
+        let heap = &self.shared.heap;
         // Somebody else may have been here meanwhile.
-        if self.shared.heap.may_hold(bytes) || self.shared.heap.reclaim()? {
+        let has_room = lacks == 0 && heap.may_hold(bytes);
+        if has_room || lacks <= 1 && heap.reclaim()? {
             return Ok(());
         }
         let needed = Segment::bytes_for(bytes).ok_or(StoreError::NoRoom { len: bytes })?;
@@ -417,7 +421,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         let segment = Segment::open(pm, region.start, region.len)?;
         let slot = region.slot;
         let segment = segment.ok_or(StoreError::NotASegment { slot })?;
-        self.shared.heap.add(segment);
+        heap.add(segment);
         Ok(())
     }
 }

@@ -13,6 +13,8 @@ pub struct Session<B: Backing, S: Space<Pmem = B::Pmem> = <B as Backing>::Pmem> 
     store: Store<B, S>,
     tx: tx::Session<S>,
     heap: HeapSession<S>,
+    /// How often the heap has had no room for the transaction that is to be run again.
+    lacks: u32,
 }
 
 /// What a transaction has done so far, to come back to.
@@ -44,6 +46,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
             store: store.clone(),
             tx: store.memory().session(),
             heap: store.heap().session(),
+            lacks: 0,
         }
     }
 
@@ -91,11 +94,14 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
         match why {
             Interrupted::Conflict => self.tx.pause(attempts),
             Interrupted::Medium(error) => return Err(error.into()),
-            Interrupted::Heap(HeapError::NoSpace { bytes }) => match self.store.make_room(bytes) {
-                Ok(()) => {}
-                Err(StoreError::Failed(why)) => return Err(TxError::Failed(why)),
-                Err(_) => return Err(HeapError::NoSpace { bytes }.into()),
-            },
+            Interrupted::Heap(HeapError::NoSpace { bytes }) => {
+                let lacks = std::mem::take(&mut self.lacks);
+                match self.store.make_room(bytes, lacks) {
+                    Ok(()) => self.lacks = lacks.saturating_add(1),
+                    Err(StoreError::Failed(why)) => return Err(TxError::Failed(why)),
+                    Err(_) => return Err(HeapError::NoSpace { bytes }.into()),
+                }
+            }
             Interrupted::Heap(error) => return Err(error.into()),
             Interrupted::NoValue { off, what } => return Err(TxError::NoValue { off, what }),
         }
@@ -126,6 +132,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
     pub fn commit(&mut self) -> Result<(), Uncommitted> {
         let stamp = self.tx.commit()?;
         self.heap.committed(stamp);
+        self.lacks = 0;
         Ok(())
     }
 
