@@ -151,6 +151,14 @@ struct path {
     struct record record; /* of the last one that was found */
 };
 
+/* Not all of a path is set: it is long. */
+static void begin(struct path *path)
+{
+    path->count = path->found = 0;
+    path->steps = NULL;
+    path->record = (struct record){NULL, 0, -1};
+}
+
 static bool split(BackendDB *be, const struct berval *ndn, struct path *path)
 {
     const struct berval *suffix = &be->be_nsuffix[0];
@@ -159,7 +167,6 @@ static bool split(BackendDB *be, const struct berval *ndn, struct path *path)
     for (; rest.bv_len > suffix->bv_len; rest = parent, count++)
         dnParent(&rest, &parent);
     path->count = count;
-    path->found = 0;
     path->steps = ch_calloc(count, sizeof *path->steps);
     rest = *ndn;
     while (--count > 0) {
@@ -208,6 +215,7 @@ SELVEDGE_SAFE static void follow(struct database *db, struct path *path)
 static Entry *find(Operation *op, const struct berval *ndn, struct path *path)
 {
     struct database *db = op->o_bd->be_private;
+    begin(path);
     if (ndn->bv_len > MOST_NAME || !split(op->o_bd, ndn, path))
         return NULL;
     path->record.bytes = ch_malloc(path->record.room = FIRST_RECORD);
@@ -243,7 +251,7 @@ static void forget(struct path *path)
 /* The entry of this name, or NULL. */
 static Entry *read_entry(Operation *op, const struct berval *ndn)
 {
-    struct path path = {0};
+    struct path path;
     Entry *e = find(op, ndn, &path);
     if (e != NULL && !is_found(&path)) {
         entry_free(e);
@@ -290,7 +298,8 @@ SELVEDGE_SAFE static bool next_child(struct database *db, uint64_t parent, bool 
 
 static bool has_children(struct database *db, uint64_t id)
 {
-    struct child child = {0};
+    struct child child;
+    child.record.bytes = NULL;
     bool is_there = false;
     patomic { is_there = next_child(db, id, true, &child); }
     return is_there;
@@ -438,7 +447,7 @@ static void search_below(Operation *op, SlapReply *rs, Entry *base)
 
 static int back_search(Operation *op, SlapReply *rs)
 {
-    struct path path = {0};
+    struct path path;
     slap_mask_t mask;
     Entry *base = find(op, &op->o_req_ndn, &path);
     rs->sr_err = LDAP_SUCCESS;
@@ -463,7 +472,7 @@ static int back_search(Operation *op, SlapReply *rs)
 
 static int back_compare(Operation *op, SlapReply *rs)
 {
-    struct path path = {0};
+    struct path path;
     Entry *e = find(op, &op->o_req_ndn, &path);
     if (e == NULL || !is_found(&path))
         note_missing(op, rs, e);
@@ -557,8 +566,11 @@ typedef int update(Operation *op, SlapReply *rs, struct path *path, struct answe
 static int run(Operation *op, SlapReply *rs, update *update)
 {
     struct database *db = op->o_bd->be_private;
-    struct answer answer = {.count = 0};
-    struct path path = {0};
+    struct answer answer;
+    struct path path;
+    answer.count = 0;
+    memset(answer.controls, 0, sizeof answer.controls);
+    begin(&path);
     rs->sr_text = NULL;
     ldap_pvt_thread_mutex_lock(&db->turn);
     rs->sr_err = update(op, rs, &path, &answer);

@@ -4,7 +4,9 @@
  *                                              middle of updates, starts it again, and looks
  *                                              whether all is there that was acknowledged, and
  *                                              nothing else
- *   client bench URI THREADS ENTRIES           "ADDS MODIFIES SEARCHES DELETES": each second
+ *   client bench URI THREADS ENTRIES PID       "ADDS ADD MODIFIES MODIFY SEARCHES SEARCH DELETES
+ *                                              DELETE": how many per second, and the microseconds
+ *                                              of processors that the server PID had for each
  *
  * The server has dc=test, whose cn=admin has the password "secret". */
 #define _GNU_SOURCE
@@ -509,7 +511,16 @@ static void *bench_main(void *argument)
     return NULL;
 }
 
-static int run_bench(int threads, int entries)
+static double used_by(pid_t program)
+{
+    struct timespec at = {0};
+    clockid_t clock;
+    if (clock_getcpuclockid(program, &clock) != 0 || clock_gettime(clock, &at) != 0)
+        fail("no program %d", program);
+    return at.tv_sec + at.tv_nsec / 1e9;
+}
+
+static int run_bench(int threads, int entries, pid_t program)
 {
     struct worker *workers = calloc(threads, sizeof *workers);
     for (int n = 0; n < threads; n++)
@@ -520,7 +531,7 @@ static int run_bench(int threads, int entries)
     put_text(&change, LDAP_MOD_ADD, "dc", "test");
     ldap_add_ext_s(workers[0].ldap, SUFFIX, change.list, NULL, NULL);
     for (const char *kind = "amsd"; *kind; kind++) {
-        double began = now();
+        double began = now(), used = used_by(program);
         for (int n = 0; n < threads; n++) {
             workers[n].kind = *kind;
             workers[n].count = entries / threads;
@@ -529,7 +540,8 @@ static int run_bench(int threads, int entries)
         }
         for (int n = 0; n < threads; n++)
             pthread_join(workers[n].thread, NULL);
-        printf("%.0f%s", entries / threads * threads / (now() - began), kind[1] ? " " : "\n");
+        int done = entries / threads * threads;
+        printf("%.0f %.0f%s", done / (now() - began), (used_by(program) - used) * 1e6 / done, kind[1] ? " " : "\n");
     }
     return 0;
 }
@@ -542,10 +554,10 @@ int main(int count, char **words)
         uri = words[4];
         return run_kill(atoi(words[2]), atoi(words[3]), words + 5);
     }
-    if (count == 5 && strcmp(words[1], "bench") == 0) {
+    if (count == 6 && strcmp(words[1], "bench") == 0) {
         uri = words[2];
-        return run_bench(atoi(words[3]), atoi(words[4]));
+        return run_bench(atoi(words[3]), atoi(words[4]), atoi(words[5]));
     }
-    fprintf(stderr, "client kill ROUNDS THREADS URI COMMAND...\nclient bench URI THREADS ENTRIES\n");
+    fprintf(stderr, "client kill ROUNDS THREADS URI COMMAND...\nclient bench URI THREADS ENTRIES PID\n");
     return 64;
 }
