@@ -20,10 +20,10 @@ CARGO ?= cargo
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build install-c demo test test-full lint unit suites bench install uninstall need-build need-mount
+.PHONY: help build install-c demo test test-full lint unit suites bench memcached memcached-test memcached-bench install uninstall need-build need-mount
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 need-build:
 	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev
@@ -71,8 +71,17 @@ test-full: test ## as test, and what takes longer
 bench: build need-mount ## measure; tables and plots land in target/bench
 	@tools/need postmark:postmark cc:gcc losetup:mount mkfs.ext4:e2fsprogs pkg-config:pkg-config /usr/include/fuse3/fuse.h:libfuse3-dev \
 	  /usr/include/db.h:libdb5.3-dev /usr/include/lmdb.h:liblmdb-dev /usr/include/sqlite3.h:libsqlite3-dev \
-	  /usr/include/rocksdb/c.h:librocksdb-dev /usr/include/libpmemobj.h:libpmemobj-dev
+	  /usr/include/rocksdb/c.h:librocksdb-dev /usr/include/libpmemobj.h:libpmemobj-dev /usr/include/tcbdb.h:libtokyocabinet-dev
 	$(RELEASE) bench all $(TARGET)/bench
+
+memcached: need-build ## build Debian's memcached with its items in durable memory
+	@tools/memcached/build
+
+memcached-test: need-build ## build it, and test it
+	@tools/memcached/test
+
+memcached-bench: need-build ## build it, and measure it beside the one it is made from
+	@tools/memcached/test bench
 
 # Builds only what is missing, so that `make build && sudo make install` needs no cargo
 # in root's path.

@@ -35,6 +35,9 @@
  *                         then be larger than persistent memory, and lie on a disk (see below)
  *   SELVEDGE_POOL_BYTES   bytes of a new pool; 268435456 if not set
  *   SELVEDGE_STATICS      discard: pstatic variables begin anew
+ *   SELVEDGE_SIMULATE_POWER_CUT  1: a process that is killed leaves what a power failure would
+ *                         leave in persistent memory, what was flushed and fenced and by chance
+ *                         some of the rest. For tests, of programs without pstatic variables
  *
  * More than persistent memory
  * --------------------------
@@ -93,7 +96,9 @@ extern "C" {
  *
  * A block reads and writes whole words of 8 bytes of durable memory. Whoever changes durable
  * memory without a block, by the primitives below, must not do so while a block of another
- * thread writes to the same word. */
+ * thread writes to the same word; and what a block has written to is for blocks only from then
+ * on, until it is freed. After a crash a block that was over may be done once more: it puts its
+ * words back over what was stored there since by other means. */
 #if defined(__CHECKER__)
 #define SELVEDGE_ATOMIC
 #else

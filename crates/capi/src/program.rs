@@ -35,6 +35,7 @@ const POOL_PATH: &str = "SELVEDGE_POOL_PATH";
 const POOL_BYTES: &str = "SELVEDGE_POOL_BYTES";
 /// Bytes of a new pool, unless [`POOL_BYTES`] says otherwise.
 const DEFAULT_POOL_BYTES: u64 = 256 << 20;
+const SIMULATE_POWER_CUT: &str = "SELVEDGE_SIMULATE_POWER_CUT";
 /// The root that tells where the memory was first.
 const BASE_ROOT: &str = "selvedge.base";
 
@@ -64,6 +65,8 @@ pub(crate) enum StartError {
     NotText(OsString),
     #[error("{POOL_BYTES}={}: not a multiple of 4096, such as {DEFAULT_POOL_BYTES}", .0.display())]
     PoolBytes(OsString),
+    #[error("{SIMULATE_POWER_CUT}={}: neither 0 nor 1", .0.display())]
+    SimulatePowerCut(OsString),
     #[error(
         "durable memory in {}: {why}{}", path.display(), way_out(why)
     )]
@@ -186,6 +189,7 @@ fn open() -> Result<Program, StartError> {
         base: Some(base),
         map: MapOptions {
             durability: durability()?,
+            simulate_power_cut: simulate_power_cut()?,
             ..MapOptions::default()
         },
         pool: pool()?,
@@ -193,17 +197,17 @@ fn open() -> Result<Program, StartError> {
     };
     let directory = without_signals(|| Directory::open(&path, &options)).map_err(failed)?;
     let machine = Machine::new(directory.arena().clone());
-    let options = store::Options {
+    let store_options = store::Options {
         tx: tx::Options {
             privatise: true,
             ..tx::Options::default()
         },
         ..store::Options::default()
     };
-    let memory = Store::open(directory, machine, options).map_err(failed)?;
+    let memory = Store::open(directory, machine, store_options).map_err(failed)?;
     without_signals(|| memory.truncate_in_background());
     check_base(&memory, base)?;
-    statics::attach(&memory)?;
+    statics::attach(&memory, options.map.simulate_power_cut)?;
     Ok(Program { memory, base })
 }
 
@@ -257,6 +261,15 @@ fn pool() -> Result<Option<PoolOptions>, StartError> {
         bytes,
         page_bytes: None,
     }))
+}
+
+fn simulate_power_cut() -> Result<bool, StartError> {
+    let text = std::env::var_os(SIMULATE_POWER_CUT).unwrap_or_default();
+    match text.to_str() {
+        Some("" | "0") => Ok(false),
+        Some("1") => Ok(true),
+        _ => Err(StartError::SimulatePowerCut(text)),
+    }
 }
 
 /// Refuses memory whose pointers are for another base.

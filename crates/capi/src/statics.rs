@@ -69,6 +69,11 @@ pub(crate) enum StaticsError {
         path: PathBuf,
         why: std::io::Error,
     },
+    #[error(
+        "a power cut cannot be simulated for persistent variables, which the program stores to \
+         in their section: keep what it needs in roots"
+    )]
+    Simulated,
     #[error("{STATICS}={0}: not 'discard'")]
     Unknown(String),
 }
@@ -91,13 +96,17 @@ extern "C" fn before_main() {
 pub static selvedge_anchor: u8 = 0;
 
 /// Maps the program's persistent variables, if it has some.
-pub(crate) fn attach(memory: &Memory) -> Result<(), StaticsError> {
+pub(crate) fn attach(memory: &Memory, is_simulated: bool) -> Result<(), StaticsError> {
     elf::check_libraries()?;
     let Some(section) = elf::section()? else {
         return Ok(());
     };
     if !section.address.is_multiple_of(PAGE_BYTES) || !section.len.is_multiple_of(PAGE_BYTES) {
         return Err(StaticsError::NotAligned);
+    }
+    // The section would be mapped from the file itself.
+    if is_simulated {
+        return Err(StaticsError::Simulated);
     }
     let variables = elf::variables()?;
     let program = elf::program_name()?;

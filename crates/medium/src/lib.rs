@@ -52,6 +52,7 @@ mod error;
 mod faulty;
 mod latency;
 mod lock;
+mod lossy;
 mod mapped;
 mod memory;
 mod open_error;

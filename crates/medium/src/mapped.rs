@@ -14,6 +14,7 @@ use crate::addresses::Mapping;
 use crate::cpu::{self, LineFlush};
 use crate::durability::{Durability, EffectiveDurability};
 use crate::lock::{Refused, lock};
+use crate::lossy::LossyCache;
 use crate::open_error::OpenError;
 use crate::paging::{Paged, Pool, PoolError};
 use crate::raw::Raw;
@@ -40,6 +41,11 @@ pub struct MapOptions {
     pub force_flush: bool,
     /// Refuse stores (the next fence reports them with `EROFS`).
     pub read_only: bool,
+    /// Have a process that is killed leave in the file what a power failure would leave in
+    /// persistent memory: what was flushed and fenced, and by chance some of the rest. What
+    /// the fence is worth is [`Process`](Durability::Process) then. For tests of programs
+    /// that store to the mapping themselves.
+    pub simulate_power_cut: bool,
 }
 
 /// Persistent memory in a mapped file.
@@ -51,6 +57,7 @@ pub struct MappedPmem {
     /// The flush instruction, where flushing means anything.
     line_flush: Option<LineFlush>,
     upkeep: Upkeep,
+    lossy: Option<LossyCache>,
     /// Held while pages are written back, so that a fence whose pages another one
     /// took returns only after they are durable.
     writing_back: Mutex<()>,
@@ -181,6 +188,8 @@ impl MappedPmem {
             let path = path.to_owned();
             return Err(OpenError::TooMany { path });
         };
+        let lossy = options.simulate_power_cut && !options.read_only;
+        let lossy = lossy.then(|| LossyCache::new(&target.file)).transpose();
         let is_dax = durability == EffectiveDurability::Dax;
         let writable = if options.read_only { 0 } else { len };
         Ok(Self {
@@ -192,6 +201,11 @@ impl MappedPmem {
             watch,
             line_flush: LineFlush::detect().filter(|_| is_dax || options.force_flush),
             upkeep: Upkeep::None,
+            lossy: lossy.map_err(|source| OpenError::System {
+                doing: "map",
+                path: path.to_owned(),
+                source,
+            })?,
             writing_back: Mutex::new(()),
             failed: OnceLock::new(),
             durability,
@@ -334,8 +348,7 @@ impl MappedPmem {
             Some(how) => unsafe { cpu::copy_nt(how, dst, bytes) },
             None => self.writable.store(off, bytes)?,
         }
-        self.upkeep.mark(off, bytes.len() as u64);
-        Ok(())
+        self.leaves_cache(off, bytes.len() as u64)
     }
 
     /// [`flush`](Pmem::flush) that returns its error instead of keeping it.
@@ -347,8 +360,17 @@ impl MappedPmem {
             unsafe { cpu::flush_lines(how, start, len as usize) };
         }
         // Here and not at each store: only what is flushed must become durable.
+        self.leaves_cache(off, len)
+    }
+
+    /// Notes what was flushed or stored around the cache, where the next fence needs it.
+    #[inline]
+    fn leaves_cache(&self, off: u64, len: u64) -> Result<(), MediumError> {
         self.upkeep.mark(off, len);
-        Ok(())
+        match &self.lossy {
+            Some(lossy) => lossy.flush(&self.raw, off, len).map_err(not_written),
+            None => Ok(()),
+        }
     }
 
     /// What a [`fence`](Pmem::fence) does besides waiting for the processor.
@@ -359,6 +381,11 @@ impl MappedPmem {
             Upkeep::WriteBack(touched) => self.sync_touched(touched),
             Upkeep::Paged(paged) => paged.settle()?,
         }
+        if let Some(lossy) = &self.lossy
+            && let Err(e) = lossy.fence(&self.raw)
+        {
+            self.fail(not_written(e));
+        }
         self.watch.check()?;
         self.failed.get().map_or(Ok(()), |e| Err(*e))
     }
@@ -367,6 +394,12 @@ impl MappedPmem {
 fn not_durable(e: Errno) -> MediumError {
     MediumError::NotDurable {
         errno: e.raw_os_error(),
+    }
+}
+
+fn not_written(e: std::io::Error) -> MediumError {
+    MediumError::NotDurable {
+        errno: e.raw_os_error().unwrap_or(libc::EIO),
     }
 }
 
@@ -453,6 +486,10 @@ fn map(
         // SAFETY: it is the mapping just made.
         Ok(unsafe { Mapping::new(base, len) })
     };
+    if options.simulate_power_cut {
+        let mapped = mapping(MapFlags::PRIVATE).map_err(|e| system("map", path, e))?;
+        return Ok((mapped, EffectiveDurability::Process));
+    }
     if matches!(options.durability, Durability::Auto | Durability::Dax) {
         let synced = match LineFlush::detect() {
             None => Err("this processor has no known flush instruction"),

@@ -1,11 +1,12 @@
-//! Durable memory (Mnemosyne) measured: its hash table beside other stores on the same
-//! memory, and what logs, commits, truncation, slower memory, trees and restarts cost; the
+//! Durable memory (Mnemosyne) measured: a hash table and a B+ tree beside other stores on the
+//! same memory, and what logs, commits, truncation, slower memory, trees and restarts cost; the
 //! figures and tables of section 3.5 of the dissertation.
 //!
 //! All stores do the same work with the same keys, each in a process or a mapping of its
 //! own, and are timed in the same way, call by call. They take turns, and of several rounds
 //! each one's best counts: what else the machine does makes no round shorter.
 
+mod btree;
 mod commits;
 mod goals;
 mod ground;
@@ -50,11 +51,13 @@ const OURS: [(&str, Fill); 2] = [
     ("mnemosyne", Fill::Logged),
     ("mnemosyne, in place", Fill::InPlace),
 ];
+/// What our B+ tree is called.
+const OUR_TREE: &str = "mnemosyne, B+ tree";
 
 /// One of the measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// The hash table beside other stores.
+    /// The hash table, and the B+ tree, beside other stores.
     Hash,
     /// What a commit costs beyond the memory.
     Commits,
@@ -136,7 +139,7 @@ pub struct Options {
     pub operations: u64,
     /// The same for stores on the disk.
     pub disk_operations: u64,
-    /// Rounds of the hash table, of which the best counts.
+    /// Rounds of stores, of which the best counts.
     pub rounds: u32,
     /// Batches of commits, and of records.
     pub batches: u32,
@@ -268,7 +271,7 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Stores that are not installed, and what to install.
     pub missing: Vec<String>,
-    /// The hash table and other stores.
+    /// Our stores and others.
     pub rows: Vec<Row>,
     /// What commits cost.
     pub commits: Vec<CommitRow>,
@@ -351,7 +354,7 @@ impl Report {
         Ok(())
     }
 
-    /// The hash table beside other stores.
+    /// Our stores beside others.
     fn measure_stores(&mut self, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<()> {
         let peers = Peers::build()?;
         self.notes.push(format!(
@@ -395,6 +398,7 @@ fn measure_load(
         for (store, fill) in OURS {
             keep(store, run_ours(options, load, fill)?);
         }
+        keep(OUR_TREE, run_our_tree(options, load)?);
         for peer in &peers.there {
             let found = match peer.on_disk {
                 true => peers.run(peer, &options.disk, options.disk_load(load))?,
@@ -411,6 +415,15 @@ fn run_ours(options: &Options, load: Load, fill: Fill) -> Result<Found> {
     let layout = Layout::default();
     let pm = ground::map(&options.dir, hash_bytes(&layout, load))?;
     work_on(pm, &layout, load, fill)
+}
+
+/// Our B+ tree, in memory of its own.
+fn run_our_tree(options: &Options, load: Load) -> Result<Found> {
+    let layout = Layout::default();
+    let pm = ground::map(&options.dir, hash_bytes(&layout, load))?;
+    let store = ground::make(pm, &layout, &ground::options())?;
+    let tree = btree::Tree::make(&mut store.session())?;
+    work::run(&store, &tree, load)
 }
 
 /// Makes durable memory with a hash table, and has it work.

@@ -150,3 +150,18 @@ fn a_program_needs_transactions_of_its_compiler() {
         "{error}"
     );
 }
+
+#[test]
+fn a_power_cut_is_not_simulated_for_persistent_variables() {
+    let workshop = Workshop::new();
+    let program = workshop.compile("counter", &Recipe::new("counter.c"));
+    for (value, told) in [
+        ("1", "keep what it needs in roots"),
+        ("yes", "neither 0 nor 1"),
+    ] {
+        let mut command = workshop.command(&program);
+        command.env("SELVEDGE_SIMULATE_POWER_CUT", value);
+        let error = error_of(&command.output().unwrap());
+        assert!(error.contains(told), "{error}");
+    }
+}

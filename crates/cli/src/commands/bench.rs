@@ -193,9 +193,9 @@ struct Fs {
 
 /// Measure durable memory, beside other stores on the same memory
 ///
-/// Berkeley DB, LMDB, SQLite, RocksDB and PMDK's libpmemobj take part as far as their
-/// headers are installed (on Debian libdb5.3-dev, liblmdb-dev, libsqlite3-dev,
-/// librocksdb-dev, libpmemobj-dev), by C programs that this builds.
+/// Berkeley DB, Tokyo Cabinet, LMDB, SQLite, RocksDB and PMDK's libpmemobj take part as far
+/// as their headers are installed (on Debian libdb5.3-dev, libtokyocabinet-dev, liblmdb-dev,
+/// libsqlite3-dev, librocksdb-dev, libpmemobj-dev), by C programs that this builds.
 #[derive(Debug, clap::Args)]
 struct Memory {
     /// A directory on the memory
