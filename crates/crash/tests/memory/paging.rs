@@ -30,6 +30,9 @@ pub struct Paging {
 enum Step {
     /// A word is stored, flushed and fenced.
     Put(usize),
+    /// A word is stored; its page goes, and perhaps comes back; then it is flushed, as far as
+    /// it is in a frame, and fenced.
+    PutAcross(usize),
     /// A word is stored.
     Store(usize),
     /// Pages go.
@@ -44,7 +47,7 @@ impl Step {
     /// The word that it stores, and whether that is durable at return.
     fn word(self) -> Option<(usize, bool)> {
         match self {
-            Self::Put(word) | Self::EvictInUse(word) => Some((word, true)),
+            Self::Put(word) | Self::PutAcross(word) | Self::EvictInUse(word) => Some((word, true)),
             Self::Store(word) => Some((word, false)),
             Self::Evict | Self::Replace => None,
         }
@@ -65,7 +68,8 @@ impl Paging {
         let step = |_| {
             let word = rng.usize(..self.words());
             match rng.u8(..16) {
-                0..8 => Step::Put(word),
+                0..4 => Step::Put(word),
+                4..8 => Step::PutAcross(word),
                 8..11 => Step::Store(word),
                 11..13 => Step::Evict,
                 13..15 => Step::EvictInUse(word),
@@ -99,6 +103,13 @@ impl Paging {
             start: 0,
             len: self.pool_bytes(),
         }
+    }
+}
+
+fn page_of(word: usize) -> PageId {
+    PageId {
+        slot: SLOT,
+        page: (word / OFFSETS.len()) as u32,
     }
 }
 
@@ -176,10 +187,7 @@ impl Using {
 
     /// Where a word is, by now in a frame.
     fn reach(&mut self, word: usize) -> Result<u64, String> {
-        let page = PageId {
-            slot: SLOT,
-            page: (word / OFFSETS.len()) as u32,
-        };
+        let page = page_of(word);
         let frame = loop {
             match self.residency.fault(page) {
                 Fault::Mapped => break self.residency.frame_of(page).ok_or("no frame")?,
@@ -194,7 +202,11 @@ impl Using {
                 Fault::Never => return Err("no frame will be free".into()),
             }
         };
-        Ok(self.frames.at(frame) + OFFSETS[word % OFFSETS.len()])
+        Ok(self.place(frame, word))
+    }
+
+    fn place(&self, frame: u32, word: usize) -> u64 {
+        self.frames.at(frame) + OFFSETS[word % OFFSETS.len()]
     }
 
     fn store(&mut self, word: usize, value: u64) -> Result<u64, String> {
@@ -206,6 +218,21 @@ impl Using {
     fn put(&mut self, word: usize, value: u64) -> Result<(), String> {
         let at = self.store(word, value)?;
         self.frames.pmem().flush(at, 8);
+        self.frames.pmem().fence().map_err(text)
+    }
+
+    fn put_across(&mut self, word: usize, value: u64) -> Result<(), String> {
+        self.store(word, value)?;
+        let page = page_of(word);
+        while self.residency.frame_of(page).is_some() {
+            self.evict(None)?;
+        }
+        if value.is_multiple_of(2) {
+            self.reach(word)?;
+        }
+        if let Some(frame) = self.residency.frame_of(page) {
+            self.frames.pmem().flush(self.place(frame, word), 8);
+        }
         self.frames.pmem().fence().map_err(text)
     }
 
@@ -251,6 +278,7 @@ impl Using {
         match step {
             Step::Replace => self.replace(),
             Step::Put(word) => self.put(word, value),
+            Step::PutAcross(word) => self.put_across(word, value),
             Step::Store(word) => self.store(word, value).map(drop),
             Step::Evict => self.evict(None),
             Step::EvictInUse(word) => self.evict(Some((word, value))),
@@ -260,12 +288,11 @@ impl Using {
     /// What all words hold, by plain loads.
     fn words(&self, program: &Paging) -> Result<Vec<u64>, String> {
         let word = |word: usize| {
-            let page = (word / OFFSETS.len()) as u32;
-            let off = OFFSETS[word % OFFSETS.len()];
-            let id = PageId { slot: SLOT, page };
+            let id = page_of(word);
+            let off = u64::from(id.page) * PAGE_BYTES + OFFSETS[word % OFFSETS.len()];
             match self.residency.frame_of(id) {
-                Some(frame) => self.frames.pmem().load(self.frames.at(frame) + off),
-                None => self.file.load(u64::from(page) * PAGE_BYTES + off),
+                Some(frame) => self.frames.pmem().load(self.place(frame, word)),
+                None => self.file.load(off),
             }
         };
         (0..program.words())
