@@ -160,16 +160,6 @@ impl Index {
         Some(start)
     }
 
-    /// Whether a search for so many bytes is worth while.
-    pub fn may_hold(&self, bytes: u64) -> bool {
-        let pages = bytes.div_ceil(PAGE_BYTES);
-        let has_superblock =
-            Class::of(bytes).is_some_and(|class| !self.available[class.number()].is_empty());
-        has_superblock
-            || self.by_pages.range((pages, 0)..).next().is_some()
-            || !self.unknown.is_empty()
-    }
-
     // --- superblocks ----------------------------------------------------------------
 
     /// Takes a superblock of this class that has free blocks, with all of them.

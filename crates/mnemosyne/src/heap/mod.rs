@@ -152,13 +152,6 @@ impl<S: Space> Heap<S> {
         }
     }
 
-    /// Whether there may be room for a block of so many bytes.
-    pub fn may_hold(&self, bytes: u64) -> bool {
-        let mut index = self.shared.index.lock();
-        index.release(self.shared.memory.low_water());
-        index.may_hold(bytes)
-    }
-
     /// Waits until what was freed can be used again. `false`: nothing was.
     ///
     /// # Errors

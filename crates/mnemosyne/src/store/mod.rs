@@ -397,13 +397,15 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
 
     /// Finds room for a block of so many bytes, after the heap had none.
     fn make_room(&self, bytes: u64) -> Result<(), StoreError> {
+        let seen = self.shared.heap.segments().len();
         let _turn = self.shared.growing.lock();
-        // Somebody else may have been here meanwhile.
-        if self.shared.heap.may_hold(bytes) || self.shared.heap.reclaim()? {
+        let segments = self.shared.heap.segments();
+        // Somebody else may have been here meanwhile. That there is room for this block says
+        // nothing: the transaction gave back what it had, and needs all of it again.
+        if segments.len() > seen || self.shared.heap.reclaim()? {
             return Ok(());
         }
         let needed = Segment::bytes_for(bytes).ok_or(StoreError::NoRoom { len: bytes })?;
-        let segments = self.shared.heap.segments();
         let heap_bytes = segments
             .iter()
             .map(|segment| segment.pages * PAGE_BYTES)

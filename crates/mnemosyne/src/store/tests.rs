@@ -390,6 +390,34 @@ fn cut(seed: u64) -> Result<(), String> {
     Ok(())
 }
 
+/// Each block has room, but not all of them: the heap grows, or says that it cannot.
+#[test]
+fn a_transaction_may_need_more_than_there_is() {
+    let pm = made(&mut Rng::with_seed(1));
+    let options = Options {
+        heap_growth: 64 << 10,
+        ..options(&mut Rng::with_seed(1))
+    };
+    let store = Store::open(Flat(&pm), &pm, options).unwrap();
+    let mut session = store.session();
+    let mut allocate = || {
+        session.run(|tx| {
+            // Five pages of blocks; a segment has seven.
+            (0..600).try_for_each(|_| tx.alloc(64).map(drop))?;
+            Ok::<_, Stop<()>>(())
+        })
+    };
+    let mut done = 0;
+    let refused = loop {
+        match allocate() {
+            Ok(()) => done += 1,
+            Err(refused) => break refused,
+        }
+    };
+    let is_full = matches!(refused, TxError::Heap(HeapError::NoSpace { .. }));
+    assert!(is_full && done >= 6, "{done}: {refused:?}");
+}
+
 #[test]
 fn power_cuts_lose_and_leak_nothing() {
     for seed in 0..250 {
