@@ -20,7 +20,7 @@ CARGO ?= cargo
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build install-c demo test test-full lint unit suites bench memcached memcached-test memcached-bench install uninstall need-build need-mount
+.PHONY: help build install-c demo test test-full lint unit suites bench memcached memcached-test memcached-bench openldap openldap-test openldap-bench install uninstall need-build need-mount
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,7 +47,7 @@ lint: need-build
 	@tools/need shellcheck:shellcheck
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
-	shellcheck .ci/run $(shell grep -lE '^#!.*\<(ba)?sh\>' tools/*)
+	shellcheck .ci/run $(shell grep -slE '^#!.*\<(ba)?sh\>' tools/* tools/*/*)
 
 unit: need-build need-mount
 	@tools/need gcc:gcc g++:g++ strip:binutils
@@ -82,6 +82,15 @@ memcached-test: need-build ## build it, and test it
 
 memcached-bench: need-build ## build it, and measure it beside the one it is made from
 	@tools/memcached/test bench
+
+openldap: need-build ## build a module for Debian's slapd that keeps a database in durable memory
+	@tools/openldap/build
+
+openldap-test: need-build ## build it, and test it
+	@tools/openldap/test
+
+openldap-bench: need-build ## build it, and measure it beside back-mdb
+	@tools/openldap/test bench
 
 # Builds only what is missing, so that `make build && sudo make install` needs no cargo
 # in root's path.

@@ -656,7 +656,7 @@ static int add_entry(Operation *op, SlapReply *rs, struct path *path, struct ans
         return LDAP_ASSERTION_FAILED;
 
     Entry *nearest = find(op, &e->e_nname, path);
-    if (nearest != NULL && is_found(path))
+    if (is_found(path))
         code = LDAP_ALREADY_EXISTS;
     else if (path->found + 1 < path->count)
         code = note_missing(op, rs, nearest);
