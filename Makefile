@@ -20,10 +20,10 @@ CARGO ?= cargo
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build install-c demo test test-full lint unit suites bench install uninstall need-build need-mount
+.PHONY: help build install-c demo test test-full lint unit suites bench memcached memcached-test memcached-bench openldap openldap-test openldap-bench install uninstall need-build need-mount
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 need-build:
 	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev
@@ -47,7 +47,7 @@ lint: need-build
 	@tools/need shellcheck:shellcheck
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
-	shellcheck .ci/run $(shell grep -lE '^#!.*\<(ba)?sh\>' tools/*)
+	shellcheck .ci/run $(shell grep -slE '^#!.*\<(ba)?sh\>' tools/* tools/*/*)
 
 unit: need-build need-mount
 	@tools/need gcc:gcc g++:g++ strip:binutils
@@ -71,8 +71,26 @@ test-full: test ## as test, and what takes longer
 bench: build need-mount ## measure; tables and plots land in target/bench
 	@tools/need postmark:postmark cc:gcc losetup:mount mkfs.ext4:e2fsprogs pkg-config:pkg-config /usr/include/fuse3/fuse.h:libfuse3-dev \
 	  /usr/include/db.h:libdb5.3-dev /usr/include/lmdb.h:liblmdb-dev /usr/include/sqlite3.h:libsqlite3-dev \
-	  /usr/include/rocksdb/c.h:librocksdb-dev /usr/include/libpmemobj.h:libpmemobj-dev
+	  /usr/include/rocksdb/c.h:librocksdb-dev /usr/include/libpmemobj.h:libpmemobj-dev /usr/include/tcbdb.h:libtokyocabinet-dev
 	$(RELEASE) bench all $(TARGET)/bench
+
+memcached: need-build ## build Debian's memcached with its items in durable memory
+	@tools/memcached/build
+
+memcached-test: need-build ## build it, and test it
+	@tools/memcached/test
+
+memcached-bench: need-build ## build it, and measure it beside the one it is made from
+	@tools/memcached/test bench
+
+openldap: need-build ## build a module for Debian's slapd that keeps a database in durable memory
+	@tools/openldap/build
+
+openldap-test: need-build ## build it, and test it
+	@tools/openldap/test
+
+openldap-bench: need-build ## build it, and measure it beside back-mdb
+	@tools/openldap/test bench
 
 # Builds only what is missing, so that `make build && sudo make install` needs no cargo
 # in root's path.
@@ -98,8 +116,9 @@ install-c: need-build ## build the C library and install it, its header and link
 	install -D -m 644 $(TARGET)/release/libselvedge.a $(DESTDIR)$(LIBDIR)/libselvedge.a
 	install -D -m 755 $(TARGET)/release/libselvedge.so $(DESTDIR)$(LIBDIR)/libselvedge.so.0
 	ln -sf libselvedge.so.0 $(DESTDIR)$(LIBDIR)/libselvedge.so
-	install -d $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(LIBDIR)/pkgconfig
+	install -d $(DESTDIR)$(INCLUDEDIR)/selvedge $(DESTDIR)$(LIBDIR)/pkgconfig
 	install -m 644 $(CAPI)/include/selvedge.h $(CAPI)/include/selvedge.ld $(DESTDIR)$(INCLUDEDIR)
+	install -m 644 $(CAPI)/include/selvedge/structures.h $(DESTDIR)$(INCLUDEDIR)/selvedge
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|' \
 	  -e 's|@VERSION@|$(VERSION)|' $(CAPI)/selvedge.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/selvedge.pc
 
@@ -107,6 +126,7 @@ uninstall: ## remove what install and install-c put there
 	rm -f $(DESTDIR)$(LIBDIR)/libselvedge.a $(DESTDIR)$(LIBDIR)/libselvedge.so* \
 	  $(DESTDIR)$(LIBDIR)/pkgconfig/selvedge.pc $(DESTDIR)$(INCLUDEDIR)/selvedge.h \
 	  $(DESTDIR)$(INCLUDEDIR)/selvedge.ld
+	rm -rf $(DESTDIR)$(INCLUDEDIR)/selvedge
 	rm -f $(DESTDIR)$(BINDIR)/selvedge $(addprefix $(DESTDIR)$(SBINDIR)/,$(HELPERS))
 	rm -f $(DESTDIR)$(DATADIR)/man/man8/selvedge*.8 \
 	  $(DESTDIR)$(DATADIR)/bash-completion/completions/selvedge \

@@ -1,169 +1,20 @@
 //! The heap and the named roots.
 //!
-//! Each call is a part of the transaction that is under way, or one by itself. For each there
-//! is a second symbol, the transactional clone, which gcc calls inside transactions.
-//!
 //! Blocks are filled (`pmalloc_set`, `pcalloc`, `prealloc`) by plain stores, which are made
 //! durable before the transaction commits: nobody else knows of them until then, and no
 //! recovery writes to them. So a block may be larger than a log.
 
-use crate::itm::restart;
-use crate::message::report;
-use crate::program::{self, StartError};
-use crate::space::canonical;
+use crate::call::{CallError, call, calls, text};
 use crate::thread::Thread;
 use libc::{c_char, c_int, c_void};
-use medium::{Pmem, WORD_BYTES};
-use mnemosyne::heap::HeapError;
-use mnemosyne::store::ROOT_NAME_MAX;
-use mnemosyne::tx::{Interrupted, Space, TxError, Uncommitted};
-use std::convert::Infallible;
-use std::ffi::CStr;
+use medium::Pmem;
+use mnemosyne::tx::{Interrupted, Space};
 use std::ptr::null_mut;
 
-/// How the names of the library's own roots begin.
-const RESERVED: &str = "selvedge.";
 /// Bytes that are copied at a time.
 const CHUNK: usize = 1024;
 
-/// Why a call does nothing.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CallError {
-    #[error(transparent)]
-    Start(#[from] StartError),
-    #[error(transparent)]
-    Refused(#[from] TxError<Infallible>),
-    /// Nobody is told of it: the transaction that is under way runs again.
-    #[error(transparent)]
-    Interrupted(Interrupted),
-    #[error("the address {0:#x} is not in durable memory")]
-    Volatile(u64),
-    #[error("no place was given for the address of the block")]
-    NoPlace,
-    #[error("{0} blocks of {1} bytes are more than there can be")]
-    TooMuch(usize, usize),
-    #[error("the name of a root has 1 to {ROOT_NAME_MAX} bytes of UTF-8")]
-    Name,
-    #[error("the name {0} is the library's: no other root's begins with {RESERVED:?}")]
-    Reserved(String),
-    #[error("there is no root {0}")]
-    NoRoot(String),
-    #[error("there are as many roots as there can be")]
-    TooManyRoots,
-    #[error(
-        "no block that is allocated begins at {0:#x}: it was freed already, or never allocated"
-    )]
-    NoBlock(u64),
-    #[error("the root {name} has {was} bytes, and not {wanted}")]
-    Size { name: String, was: u64, wanted: u64 },
-}
-
-impl CallError {
-    /// The errno that comes nearest.
-    fn errno(&self) -> c_int {
-        match self {
-            Self::Start(why) => why.errno(),
-            Self::Refused(TxError::Heap(HeapError::NoSpace { .. })) | Self::TooMuch(..) => {
-                libc::ENOMEM
-            }
-            Self::NoRoot(_) => libc::ENOENT,
-            Self::TooManyRoots => libc::ENOSPC,
-            Self::Refused(TxError::TooLong { .. }) => libc::E2BIG,
-            Self::Refused(_) => libc::EIO,
-            _ => libc::EINVAL,
-        }
-    }
-}
-
 impl Thread {
-    /// Runs `body` in the transaction that is under way, or as one.
-    fn run<T>(
-        &mut self,
-        mut body: impl FnMut(&mut Self) -> Result<T, Interrupted>,
-    ) -> Result<T, CallError> {
-        if self.depth > 0 {
-            return match body(self) {
-                Ok(value) => Ok(value),
-                Err(Interrupted::Heap(why)) if self.is_told(why) => Err(self.refusal(why.into())),
-                Err(why) => Err(CallError::Interrupted(why)),
-            };
-        }
-        let mut attempts = 0;
-        loop {
-            self.session.begin().map_err(TxError::Failed)?;
-            let step = body(self);
-            let step = step.map(|value| self.session.commit().map(|()| value));
-            let why = match step {
-                Ok(Ok(value)) => return Ok(value),
-                Ok(Err(Uncommitted::Conflict)) => Ok(Interrupted::Conflict),
-                Ok(Err(Uncommitted::TooLong { words, most })) => {
-                    Err(TxError::TooLong { words, most })
-                }
-                Ok(Err(Uncommitted::Failed(why))) => Err(TxError::Failed(why)),
-                Err(why) => Ok(why),
-            };
-            self.session.roll_back();
-            let overcome = why.and_then(|why| self.session.overcome(why, attempts));
-            overcome.map_err(|why| self.refusal(why))?;
-            attempts += 1;
-        }
-    }
-
-    /// Whether the caller is told of it, and can go on; it has changed nothing.
-    fn is_told(&self, why: HeapError) -> bool {
-        match why {
-            HeapError::Foreign { .. } | HeapError::NotAllocated { .. } => true,
-            // Before that, more room is looked for.
-            HeapError::NoSpace { bytes } => self.refused.is_some_and(|least| bytes >= least),
-            HeapError::Damaged { .. } | HeapError::Medium(_) => false,
-        }
-    }
-
-    /// As the caller knows it: by addresses.
-    fn refusal(&self, why: TxError<Infallible>) -> CallError {
-        match why {
-            TxError::Heap(HeapError::Foreign { off } | HeapError::NotAllocated { off }) => {
-                CallError::NoBlock(self.program.base + off)
-            }
-            why => CallError::Refused(why),
-        }
-    }
-
-    /// Stores an address at `at`.
-    ///
-    /// # Safety
-    /// There must be room for it.
-    unsafe fn put(&mut self, at: u64, address: u64) -> Result<(), Interrupted> {
-        let bytes = address.to_le_bytes();
-        if self.depth > 0 {
-            // SAFETY: the caller's promise.
-            return unsafe { self.store(at, &bytes) };
-        }
-        // Our callers' frames stay until the commit.
-        self.session.tx().write(canonical(at), &bytes)
-    }
-
-    /// Loads the address at `at`.
-    ///
-    /// # Safety
-    /// It must be there.
-    unsafe fn address_at(&mut self, at: u64) -> Result<u64, Interrupted> {
-        let mut bytes = [0; WORD_BYTES as usize];
-        if self.is_young(at) {
-            // SAFETY: the caller's promise.
-            return Ok(unsafe { (at as *const u64).read_unaligned() });
-        }
-        self.session.tx().read(canonical(at), &mut bytes)?;
-        Ok(u64::from_le_bytes(bytes))
-    }
-
-    /// The offset of a durable address.
-    fn offset(&self, address: u64) -> Result<u64, CallError> {
-        let space = self.program.memory.memory().space();
-        let off = space.offset(canonical(address));
-        off.ok_or(CallError::Volatile(address))
-    }
-
     /// A new block, which `fill` fills, given where it is.
     fn alloc(
         &mut self,
@@ -210,48 +61,9 @@ impl Thread {
     }
 }
 
-/// Runs a call on this thread, and tells why it does nothing.
-fn call<T>(otherwise: T, body: impl FnOnce(&mut Thread) -> Result<T, CallError>) -> T {
-    let done = program::start()
-        .map_err(CallError::from)
-        .and_then(|program| {
-            // SAFETY: the program called, and is called back only when the reference is not used.
-            body(unsafe { Thread::get(program) })
-        });
-    match done {
-        Ok(value) => value,
-        // SAFETY: in a transaction, and the reference is gone.
-        Err(CallError::Interrupted(why)) => unsafe { restart(why) },
-        Err(why) => {
-            report(why.errno(), why);
-            otherwise
-        }
-    }
-}
-
-/// A call and its transactional clone, which is the same.
-macro_rules! calls {
-    ($(
-        $(#[$doc:meta])*
-        $name:ident / $clone_name:ident = $clone:literal
-            ($($argument:ident: $ty:ty),*) -> $result:ty $body:block
-    )*) => {$(
-        $(#[$doc])*
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $ty),*) -> $result $body
-
-        $(#[$doc])*
-        #[unsafe(export_name = $clone)]
-        pub unsafe extern "C" fn $clone_name($($argument: $ty),*) -> $result {
-            // SAFETY: the caller's promise.
-            unsafe { $name($($argument),*) }
-        }
-    )*};
-}
-
 calls! {
     /// Allocates a block, whose address is stored at `place` with the same transaction.
-    selvedge_pmalloc / pmalloc_clone = "_ZGTt16selvedge_pmalloc"
+    selvedge_pmalloc / "_ZGTt16selvedge_pmalloc"
         (len: usize, place: *mut c_void) -> *mut c_void
     {
         call(null_mut(), |thread| {
@@ -261,7 +73,7 @@ calls! {
     }
 
     /// The same, with all its bytes set.
-    selvedge_pmalloc_set / pmalloc_set_clone = "_ZGTt20selvedge_pmalloc_set"
+    selvedge_pmalloc_set / "_ZGTt20selvedge_pmalloc_set"
         (len: usize, place: *mut c_void, byte: c_int) -> *mut c_void
     {
         call(null_mut(), |thread| {
@@ -272,7 +84,7 @@ calls! {
     }
 
     /// The same, for an array of zeros.
-    selvedge_pcalloc / pcalloc_clone = "_ZGTt16selvedge_pcalloc"
+    selvedge_pcalloc / "_ZGTt16selvedge_pcalloc"
         (count: usize, len: usize, place: *mut c_void) -> *mut c_void
     {
         match count.checked_mul(len) {
@@ -283,14 +95,14 @@ calls! {
     }
 
     /// Makes the block whose address is at `place` larger or smaller; it may move.
-    selvedge_prealloc / prealloc_clone = "_ZGTt17selvedge_prealloc"
+    selvedge_prealloc / "_ZGTt17selvedge_prealloc"
         (len: usize, place: *mut c_void) -> *mut c_void
     {
         call(null_mut(), |thread| resize(thread, len as u64, place as u64))
     }
 
     /// Frees the block whose address is at `place`, and stores null there. 0 or -1.
-    selvedge_pfree / pfree_clone = "_ZGTt14selvedge_pfree"
+    selvedge_pfree / "_ZGTt14selvedge_pfree"
         (place: *mut c_void) -> c_int
     {
         call(-1, |thread| {
@@ -316,7 +128,7 @@ calls! {
     }
 
     /// Bytes of a block: at least what was asked for. 0: it is none.
-    selvedge_pmalloc_usable_size / usable_size_clone = "_ZGTt28selvedge_pmalloc_usable_size"
+    selvedge_pmalloc_usable_size / "_ZGTt28selvedge_pmalloc_usable_size"
         (block: *const c_void) -> usize
     {
         call(0, |thread| {
@@ -328,14 +140,14 @@ calls! {
 
     /// The root of a name, of `len` bytes; zeros if there was none. Of length 0: null if there
     /// is none.
-    selvedge_root / root_clone = "_ZGTt13selvedge_root"
+    selvedge_root / "_ZGTt13selvedge_root"
         (name: *const c_char, len: usize) -> *mut c_void
     {
         call(null_mut(), |thread| root(thread, name, len as u64))
     }
 
     /// Frees the root of a name. 0, or -1: there is none.
-    selvedge_root_remove / root_remove_clone = "_ZGTt20selvedge_root_remove"
+    selvedge_root_remove / "_ZGTt20selvedge_root_remove"
         (name: *const c_char) -> c_int
     {
         call(-1, |thread| {
@@ -352,22 +164,6 @@ calls! {
             let none = || CallError::NoRoot(name.to_owned());
             is_removed.then_some(0).ok_or_else(none)
         })
-    }
-}
-
-/// # Safety
-/// `name` must be null or a string.
-unsafe fn text<'a>(name: *const c_char) -> Result<&'a str, CallError> {
-    if name.is_null() {
-        return Err(CallError::Name);
-    }
-    // SAFETY: the caller's promise.
-    let name = unsafe { CStr::from_ptr(name) };
-    let name = name.to_str().map_err(|_| CallError::Name)?;
-    match name {
-        _ if name.starts_with(RESERVED) => Err(CallError::Reserved(name.to_owned())),
-        _ if !(1..=ROOT_NAME_MAX).contains(&name.len()) => Err(CallError::Name),
-        _ => Ok(name),
     }
 }
 

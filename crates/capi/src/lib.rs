@@ -4,6 +4,7 @@
 //! - [`itm`]: transactions as a compiler calls them.
 //! - [`statics`]: persistent variables.
 //! - [`heap`], [`region`], [`record`], [`primitives`]: the other calls of the header.
+//! - [`structures`]: the calls of `selvedge/structures.h`.
 //!
 //! Programs call this crate by its C symbols. All of those begin with `selvedge_`, or with
 //! what the transactions of gcc need (`_ITM_`, and `_ZGTt` for the transactional clone of a
@@ -11,6 +12,7 @@
 //! gcc and its runtime; who breaks it breaks what any C program breaks.
 #![allow(clippy::missing_safety_doc)] // the header has them
 
+mod call;
 mod cxx;
 mod elf;
 mod fatal;
@@ -23,4 +25,5 @@ mod record;
 mod region;
 mod space;
 mod statics;
+mod structures;
 mod thread;

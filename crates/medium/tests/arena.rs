@@ -560,6 +560,7 @@ fn each_region_has_its_own_durability() {
                 durability,
                 force_flush,
                 read_only: false,
+                ..MapOptions::default()
             };
             arena.map(start, &path, &options).unwrap();
             let found = arena.durability(start).unwrap();

@@ -17,6 +17,7 @@ fn mapped(dir: &TempDir, name: &str, durability: Durability, force_flush: bool) 
         durability,
         force_flush,
         read_only: false,
+        ..MapOptions::default()
     };
     MappedPmem::open(path, &options).unwrap()
 }
@@ -29,6 +30,7 @@ fn arena(dir: &TempDir, name: &str, durability: Durability, force_flush: bool) -
         durability,
         force_flush,
         read_only: false,
+        ..MapOptions::default()
     };
     let arena = Arena::reserve(None, Arena::GRANULE_BYTES).unwrap();
     arena.map(0, path, &options).unwrap();

@@ -81,6 +81,7 @@ fn bytes_survive_the_mapping_in_every_mode() {
                 durability,
                 force_flush,
                 read_only: false,
+                ..MapOptions::default()
             };
             let pm = image.open(options).unwrap();
             pm.store(3, b"through the cache");
@@ -97,6 +98,40 @@ fn bytes_survive_the_mapping_in_every_mode() {
             assert_eq!((&buf[..299], buf[299]), (&[7; 299][..], 0));
         }
     }
+}
+
+/// What nobody wrote back is mostly lost, what was flushed may be there, and what was fenced is.
+#[test]
+fn a_simulated_power_cut_leaves_what_was_fenced_and_some_of_the_rest() {
+    const LINES: u64 = 200;
+    let options = MapOptions {
+        simulate_power_cut: true,
+        ..MapOptions::default()
+    };
+    let fill = |pm: &MappedPmem, start: u64, byte: u8| {
+        for line in 0..LINES {
+            pm.store((start + line) * 64, &[byte; 64]);
+        }
+    };
+    let (mut lost, mut evicted) = (0, 0);
+    for _ in 0..20 {
+        let image = Image::new();
+        let pm = image.open(options).unwrap();
+        fill(&pm, 0, 1);
+        pm.flush(0, LINES * 64);
+        pm.store_nt(LINES * 64, &[2; 100]);
+        pm.fence().unwrap();
+        fill(&pm, 1000, 3);
+        pm.flush(1000 * 64, LINES / 2 * 64);
+        drop(pm);
+        let left = std::fs::read(image.path()).unwrap();
+        let lines = |byte| left.chunks(64).filter(|&line| line == [byte; 64]).count() as u64;
+        assert_eq!(lines(1), LINES);
+        assert_eq!(left[LINES as usize * 64..][..100], [2; 100]);
+        lost += LINES - lines(3);
+        evicted += lines(3);
+    }
+    assert!(lost > 0 && evicted > 0, "{lost} lines, and {evicted}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! its value.
 
 use super::ground::Session;
+use super::work::Entries;
 use crate::error::{Context, Result};
 use medium::{LINE_BYTES, Pmem, WORD_BYTES};
 use mnemosyne::store::Tx;
@@ -71,20 +72,15 @@ impl Table {
             link = node;
         }
     }
+}
 
-    /// Whether there is such an entry.
-    pub(super) fn has<P: Pmem + Clone>(&self, session: &mut Session<P>, key: u64) -> Result<bool> {
+impl<P: Pmem + Clone> Entries<P> for Table {
+    fn has(&self, session: &mut Session<P>, key: u64) -> Result<bool> {
         let has = session.run(|tx| Ok::<_, Stop<Infallible>>(self.find(tx, key)?.1 != 0));
         has.what(|| "looking for an entry".into())
     }
 
-    /// Inserts an entry. `false`: there is one of this key.
-    pub(super) fn insert<P: Pmem + Clone>(
-        &self,
-        session: &mut Session<P>,
-        key: u64,
-        value: &[u8],
-    ) -> Result<bool> {
+    fn insert(&self, session: &mut Session<P>, key: u64, value: &[u8]) -> Result<bool> {
         let inserted = session.run(|tx| {
             if self.find(tx, key)?.1 != 0 {
                 return Ok::<_, Stop<Infallible>>(false);
@@ -109,12 +105,7 @@ impl Table {
         inserted.what(|| "inserting an entry".into())
     }
 
-    /// Deletes an entry. `false`: there is none.
-    pub(super) fn delete<P: Pmem + Clone>(
-        &self,
-        session: &mut Session<P>,
-        key: u64,
-    ) -> Result<bool> {
+    fn delete(&self, session: &mut Session<P>, key: u64) -> Result<bool> {
         let deleted = session.run(|tx| {
             let (link, node) = self.find(tx, key)?;
             if node == 0 {

@@ -6,7 +6,7 @@
 use super::Options;
 use super::ground;
 use super::hash::{Fill, Table};
-use super::work::key_of;
+use super::work::{Entries, key_of};
 use crate::error::Result;
 use crate::stats;
 use mnemosyne::store::{self, Layout};

@@ -1,17 +1,19 @@
-//! Durable memory (Mnemosyne) measured: its hash table beside other stores on the same
-//! memory, and what logs, commits, truncation, slower memory, trees and restarts cost; the
+//! Durable memory (Mnemosyne) measured: a hash table and a B+ tree beside other stores on the
+//! same memory, and what logs, commits, truncation, slower memory, trees and restarts cost; the
 //! figures and tables of section 3.5 of the dissertation.
 //!
 //! All stores do the same work with the same keys, each in a process or a mapping of its
 //! own, and are timed in the same way, call by call. They take turns, and of several rounds
 //! each one's best counts: what else the machine does makes no round shorter.
 
+mod btree;
 mod commits;
 mod goals;
 mod ground;
 mod hash;
 mod idle;
 mod logs;
+mod paging;
 mod peers;
 mod print;
 mod restart;
@@ -39,6 +41,7 @@ pub(crate) use print::NOTES;
 pub use commits::Row as CommitRow;
 pub use idle::{Row as IdleRow, Way};
 pub use logs::Row as LogRow;
+pub use paging::Row as PagingRow;
 pub use restart::Report as Restart;
 pub use saves::Row as SaveRow;
 pub use slow::Row as SlowRow;
@@ -48,11 +51,13 @@ const OURS: [(&str, Fill); 2] = [
     ("mnemosyne", Fill::Logged),
     ("mnemosyne, in place", Fill::InPlace),
 ];
+/// What our B+ tree is called.
+const OUR_TREE: &str = "mnemosyne, B+ tree";
 
 /// One of the measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// The hash table beside other stores.
+    /// The hash table, and the B+ tree, beside other stores.
     Hash,
     /// What a commit costs beyond the memory.
     Commits,
@@ -66,11 +71,13 @@ pub enum Part {
     Trees,
     /// Recovery, and the scan of the heap.
     Restart,
+    /// Regions larger than the memory that they are given.
+    Paging,
 }
 
 impl Part {
     /// All of them, in the order of the report.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Hash,
         Self::Commits,
         Self::Logs,
@@ -78,6 +85,7 @@ impl Part {
         Self::Latency,
         Self::Trees,
         Self::Restart,
+        Self::Paging,
     ];
 
     /// As it is chosen.
@@ -90,6 +98,7 @@ impl Part {
             Self::Latency => "latency",
             Self::Trees => "trees",
             Self::Restart => "restart",
+            Self::Paging => "paging",
         }
     }
 }
@@ -130,7 +139,7 @@ pub struct Options {
     pub operations: u64,
     /// The same for stores on the disk.
     pub disk_operations: u64,
-    /// Rounds of the hash table, of which the best counts.
+    /// Rounds of stores, of which the best counts.
     pub rounds: u32,
     /// Batches of commits, and of records.
     pub batches: u32,
@@ -138,6 +147,8 @@ pub struct Options {
     pub tree_nodes: Vec<u64>,
     /// Bytes of the heap that is scanned.
     pub heap_bytes: u64,
+    /// Bytes of the pool that pages move through.
+    pub pool_bytes: u64,
 }
 
 impl Default for Options {
@@ -157,6 +168,7 @@ impl Default for Options {
             batches: 1000,
             tree_nodes: vec![1 << 10, 8 << 10, 64 << 10, 256 << 10],
             heap_bytes: 1 << 30,
+            pool_bytes: 64 << 20,
         }
     }
 }
@@ -174,6 +186,7 @@ impl Options {
             batches: 100,
             tree_nodes: vec![1 << 10, 8 << 10],
             heap_bytes: 64 << 20,
+            pool_bytes: 16 << 20,
             ..self
         }
     }
@@ -210,6 +223,8 @@ impl Options {
             "operations on the disk, rounds and batches: one at least"
         } else if self.heap_bytes < 16 << 20 || self.tree_nodes.contains(&0) {
             "a heap has 16 MiB at least, a tree one node"
+        } else if self.pool_bytes < 2 << 20 {
+            "a pool has 2 MiB at least"
         } else {
             return Ok(());
         };
@@ -256,7 +271,7 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Stores that are not installed, and what to install.
     pub missing: Vec<String>,
-    /// The hash table and other stores.
+    /// Our stores and others.
     pub rows: Vec<Row>,
     /// What commits cost.
     pub commits: Vec<CommitRow>,
@@ -270,6 +285,8 @@ pub struct Report {
     pub trees: Vec<SaveRow>,
     /// Restarts.
     pub restart: Option<Restart>,
+    /// Paging.
+    pub paging: Vec<PagingRow>,
 }
 
 /// Runs the benchmark; tells `progress` what is next.
@@ -290,6 +307,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
             Part::Latency => report.latency = slow::measure(options)?,
             Part::Trees => report.trees = saves::measure(options)?,
             Part::Restart => report.restart = Some(restart::measure(options)?),
+            Part::Paging => paging::measure(options, &mut report)?,
         }
     }
     Ok(report)
@@ -308,6 +326,7 @@ impl Report {
             latency: Vec::new(),
             trees: Vec::new(),
             restart: None,
+            paging: Vec::new(),
         }
     }
 
@@ -335,7 +354,7 @@ impl Report {
         Ok(())
     }
 
-    /// The hash table beside other stores.
+    /// Our stores beside others.
     fn measure_stores(&mut self, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<()> {
         let peers = Peers::build()?;
         self.notes.push(format!(
@@ -379,6 +398,7 @@ fn measure_load(
         for (store, fill) in OURS {
             keep(store, run_ours(options, load, fill)?);
         }
+        keep(OUR_TREE, run_our_tree(options, load)?);
         for peer in &peers.there {
             let found = match peer.on_disk {
                 true => peers.run(peer, &options.disk, options.disk_load(load))?,
@@ -395,6 +415,15 @@ fn run_ours(options: &Options, load: Load, fill: Fill) -> Result<Found> {
     let layout = Layout::default();
     let pm = ground::map(&options.dir, hash_bytes(&layout, load))?;
     work_on(pm, &layout, load, fill)
+}
+
+/// Our B+ tree, in memory of its own.
+fn run_our_tree(options: &Options, load: Load) -> Result<Found> {
+    let layout = Layout::default();
+    let pm = ground::map(&options.dir, hash_bytes(&layout, load))?;
+    let store = ground::make(pm, &layout, &ground::options())?;
+    let tree = btree::Tree::make(&mut store.session())?;
+    work::run(&store, &tree, load)
 }
 
 /// Makes durable memory with a hash table, and has it work.

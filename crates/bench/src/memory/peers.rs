@@ -34,9 +34,15 @@ macro_rules! program {
     };
 }
 
-static PROGRAMS: [Program; 5] = [
+static PROGRAMS: [Program; 6] = [
     program!("pmemobj", "libpmemobj.h", "pmemobj", "libpmemobj-dev"),
     program!("db", "db.h", "db-5.3", "libdb5.3-dev"),
+    program!(
+        "tokyocabinet",
+        "tcbdb.h",
+        "tokyocabinet",
+        "libtokyocabinet-dev"
+    ),
     program!("lmdb", "lmdb.h", "lmdb", "liblmdb-dev"),
     program!("sqlite", "sqlite3.h", "sqlite3", "libsqlite3-dev"),
     program!("rocksdb", "rocksdb/c.h", "rocksdb", "librocksdb-dev"),
@@ -76,9 +82,10 @@ pub(super) const PMEMOBJ: &str = "libpmemobj";
 pub(super) const BERKELEY_RELAXED: &str = "Berkeley DB, no fsync";
 pub(super) const BERKELEY_ON_DISK: &str = "Berkeley DB, on disk";
 
+const TOKYO: &str = "B+ tree, an msync for each call (tcbdbsync)";
 const BERKELEY: &str = "hash table, a transaction and an fsync of the log for each call";
 
-pub(super) const PEERS: [Peer; 10] = [
+pub(super) const PEERS: [Peer; 13] = [
     Peer::new(
         PMEMOBJ,
         "pmemobj",
@@ -95,6 +102,17 @@ pub(super) const PEERS: [Peer; 10] = [
     Peer {
         on_disk: true,
         ..Peer::new(BERKELEY_ON_DISK, "db", true, BERKELEY)
+    },
+    Peer::new("Tokyo Cabinet", "tokyocabinet", true, TOKYO),
+    Peer::new(
+        "Tokyo Cabinet, no msync",
+        "tokyocabinet",
+        false,
+        "B+ tree, in its own cache until it is closed",
+    ),
+    Peer {
+        on_disk: true,
+        ..Peer::new("Tokyo Cabinet, on disk", "tokyocabinet", true, TOKYO)
     },
     Peer::new("LMDB", "lmdb", true, "a synced transaction for each call"),
     Peer::new("LMDB, no fsync", "lmdb", false, "the same with MDB_NOSYNC"),

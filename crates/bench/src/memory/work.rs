@@ -1,8 +1,7 @@
 //! The work that every store is given, and how it is timed: what `tools/peers/driver.h` does
-//! for the others, for the hash table in durable memory.
+//! for the others, for what is in durable memory.
 
 use super::ground::{Durable, Session};
-use super::hash::Table;
 use crate::error::{Error, Result};
 use crate::machine::{self, Pinned};
 use crate::stats;
@@ -64,6 +63,16 @@ impl Found {
     }
 }
 
+/// A store of entries in durable memory; each call is a transaction.
+pub(super) trait Entries<P: Pmem + Clone>: Sync {
+    /// Whether there is such an entry.
+    fn has(&self, session: &mut Session<P>, key: u64) -> Result<bool>;
+    /// Inserts an entry. `false`: there is one of this key.
+    fn insert(&self, session: &mut Session<P>, key: u64, value: &[u8]) -> Result<bool>;
+    /// Deletes an entry. `false`: there is none.
+    fn delete(&self, session: &mut Session<P>, key: u64) -> Result<bool>;
+}
+
 /// One thread's samples, in nanoseconds.
 struct Samples {
     inserts: Vec<f64>,
@@ -80,8 +89,12 @@ pub(super) fn key_of(thread: usize, n: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// Has as many threads as `load` says work on a table.
-pub(super) fn run<P: Pmem + Clone>(store: &Durable<P>, table: &Table, load: Load) -> Result<Found> {
+/// Has as many threads as `load` says work on a store.
+pub(super) fn run<P: Pmem + Clone>(
+    store: &Durable<P>,
+    entries: &impl Entries<P>,
+    load: Load,
+) -> Result<Found> {
     let cpus = machine::cpus();
     let start = Barrier::new(load.threads);
     let samples = std::thread::scope(|scope| {
@@ -90,7 +103,7 @@ pub(super) fn run<P: Pmem + Clone>(store: &Durable<P>, table: &Table, load: Load
             let start = &start;
             scope.spawn(move || {
                 let _pinned = cpu.map(Pinned::to);
-                thread(&mut store.session(), table, load, number, start)
+                thread(&mut store.session(), entries, load, number, start)
             })
         };
         let running: Vec<_> = (0..load.threads).map(work).collect();
@@ -106,13 +119,13 @@ pub(super) fn run<P: Pmem + Clone>(store: &Durable<P>, table: &Table, load: Load
 /// What one of them does.
 fn thread<P: Pmem + Clone>(
     session: &mut Session<P>,
-    table: &Table,
+    entries: &impl Entries<P>,
     load: Load,
     number: usize,
     start: &Barrier,
 ) -> Result<Samples> {
     let mut value = vec![0; load.value_bytes];
-    let filled = fill(session, table, load, number, &mut value);
+    let filled = fill(session, entries, load, number, &mut value);
     // Whether or not: the others wait.
     start.wait();
     filled?;
@@ -123,9 +136,9 @@ fn thread<P: Pmem + Clone>(
     for n in 0..load.operations {
         value[..8].copy_from_slice(&n.to_le_bytes());
         let before = Instant::now();
-        table.insert(session, key_of(number, load.live + n), &value)?;
+        entries.insert(session, key_of(number, load.live + n), &value)?;
         let between = Instant::now();
-        table.delete(session, key_of(number, n))?;
+        entries.delete(session, key_of(number, n))?;
         let after = Instant::now();
         inserts[n as usize] = (between - before).as_nanos() as f64;
         deletes[n as usize] = (after - between).as_nanos() as f64;
@@ -133,8 +146,8 @@ fn thread<P: Pmem + Clone>(
     let to = Instant::now();
     let newest = key_of(number, load.live + load.operations - 1);
     let deleted = key_of(number, load.operations - 1);
-    if !table.has(session, newest)? || table.has(session, deleted)? {
-        let what = "the hash table lost an insert or a delete";
+    if !entries.has(session, newest)? || entries.has(session, deleted)? {
+        let what = "durable memory lost an insert or a delete";
         return Err(Error::Wrong { what });
     }
     Ok(Samples {
@@ -148,14 +161,14 @@ fn thread<P: Pmem + Clone>(
 /// The entries that are there before anything is timed.
 fn fill<P: Pmem + Clone>(
     session: &mut Session<P>,
-    table: &Table,
+    entries: &impl Entries<P>,
     load: Load,
     number: usize,
     value: &mut [u8],
 ) -> Result<()> {
     for n in 0..load.live {
         value[..8].copy_from_slice(&n.to_le_bytes());
-        table.insert(session, key_of(number, n), value)?;
+        entries.insert(session, key_of(number, n), value)?;
     }
     Ok(())
 }

@@ -20,8 +20,22 @@ enum Side {
 impl Thread {
     /// # Safety
     /// `buf.len()` bytes must be at `at`.
-    unsafe fn read(&mut self, side: Side, at: u64, buf: &mut [u8]) -> Result<(), Interrupted> {
-        if side == Side::Own || self.is_young(at) {
+    unsafe fn read_side(&mut self, side: Side, at: u64, buf: &mut [u8]) -> Result<(), Interrupted> {
+        if side == Side::Own {
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(at as *const u8, buf.as_mut_ptr(), buf.len()) };
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.read(at, buf) }
+    }
+
+    /// Reads the bytes at `at`.
+    ///
+    /// # Safety
+    /// They must be there.
+    pub unsafe fn read(&mut self, at: u64, buf: &mut [u8]) -> Result<(), Interrupted> {
+        if self.is_young(at) {
             // SAFETY: the caller's promise.
             unsafe { std::ptr::copy_nonoverlapping(at as *const u8, buf.as_mut_ptr(), buf.len()) };
             return Ok(());
@@ -31,7 +45,7 @@ impl Thread {
 
     /// # Safety
     /// There must be room for the bytes at `at`.
-    unsafe fn write(&mut self, side: Side, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
+    unsafe fn write_side(&mut self, side: Side, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
         if side == Side::Own {
             // SAFETY: the caller's promise.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
@@ -58,8 +72,8 @@ impl Thread {
             let at = if is_backward { len - done - part } else { done } as u64;
             // SAFETY: inside the ranges of the caller.
             unsafe {
-                self.read(side, from + at, &mut buf[..part])?;
-                self.write(to_side, to + at, &buf[..part])?;
+                self.read_side(side, from + at, &mut buf[..part])?;
+                self.write_side(to_side, to + at, &buf[..part])?;
             }
             done += part;
         }
@@ -73,7 +87,7 @@ impl Thread {
         for at in (0..len).step_by(CHUNK) {
             let part = CHUNK.min(len - at);
             // SAFETY: inside the range of the caller.
-            unsafe { self.write(Side::Shared, to + at as u64, &bytes[..part]) }?;
+            unsafe { self.store(to + at as u64, &bytes[..part]) }?;
         }
         Ok(())
     }

@@ -196,7 +196,7 @@ impl Thread {
         match self.session.overcome::<Infallible>(why, self.attempts) {
             Ok(()) => {}
             // It will be told when it asks again.
-            Err(TxError::Heap(HeapError::NoSpace { bytes })) => {
+            Err(TxError::Heap(HeapError::NoSpace { bytes }) | TxError::Growth { bytes, .. }) => {
                 let least = self.refused.unwrap_or(u64::MAX);
                 self.refused = Some(least.min(bytes));
             }

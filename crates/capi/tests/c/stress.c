@@ -18,12 +18,12 @@ struct entry {
 };
 
 struct table {
+    unsigned long seed;
     unsigned long steps[THREADS];
     unsigned long count, checksum;
     struct entry *buckets[BUCKETS];
 };
 
-static pstatic unsigned long seed;
 static struct table *table;
 
 struct step {
@@ -40,7 +40,7 @@ SELVEDGE_SAFE static unsigned long mix(unsigned long x)
 
 static struct step step_of(unsigned long thread, unsigned long number)
 {
-    unsigned long random = mix(seed ^ mix(thread << 40 ^ number));
+    unsigned long random = mix(table->seed ^ mix(thread << 40 ^ number));
     /* Keys of different threads are in the same buckets. */
     unsigned long key = random % KEYS * THREADS + thread;
     return (struct step){key, random >> 20, random >> 10 & 3};
@@ -146,8 +146,8 @@ int main(int argc, char **argv)
 {
     table = selvedge_root("table", sizeof *table);
     CHECK(table != NULL);
-    if (seed == 0)
-        patomic { seed = 20260101; }
+    if (table->seed == 0)
+        patomic { table->seed = 20260101; }
     printf("%lu\n", check());
     fflush(stdout);
     if (argc > 1 && !strcmp(argv[1], "check"))

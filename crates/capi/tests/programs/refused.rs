@@ -25,6 +25,7 @@ fn what_cannot_be_done_is_told() {
         ("nowhere", "no region of the program's"),
         ("free", "use pfree"),
         ("long", "let it do less at a time"),
+        ("structure", "sound B+ tree"),
     ] {
         let error = workshop.fail(&program, &[what]);
         assert!(error.contains(told), "{what}: {error}");
@@ -169,4 +170,19 @@ fn a_program_needs_transactions_of_its_compiler() {
         error.contains("without transactional memory support"),
         "{error}"
     );
+}
+
+#[test]
+fn a_power_cut_is_not_simulated_for_persistent_variables() {
+    let workshop = Workshop::new();
+    let program = workshop.compile("counter", &Recipe::new("counter.c"));
+    for (value, told) in [
+        ("1", "keep what it needs in roots"),
+        ("yes", "neither 0 nor 1"),
+    ] {
+        let mut command = workshop.command(&program);
+        command.env("SELVEDGE_SIMULATE_POWER_CUT", value);
+        let error = error_of(&command.output().unwrap());
+        assert!(error.contains(told), "{error}");
+    }
 }

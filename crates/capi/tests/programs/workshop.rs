@@ -132,8 +132,15 @@ impl Workshop {
         command.env("SELVEDGE_REGION_PATH", self.memory());
         // What was freed is overwritten: whoever still reads it meets nonsense.
         command.env("MALLOC_PERTURB_", "165");
-        for name in ["SELVEDGE_BASE", "SELVEDGE_DURABILITY", "SELVEDGE_STATICS"] {
-            command.env_remove(name);
+        for name in [
+            "BASE",
+            "DURABILITY",
+            "STATICS",
+            "POOL_PATH",
+            "POOL_BYTES",
+            "SIMULATE_POWER_CUT",
+        ] {
+            command.env_remove(format!("SELVEDGE_{name}"));
         }
         command
     }

@@ -193,9 +193,9 @@ struct Fs {
 
 /// Measure durable memory, beside other stores on the same memory
 ///
-/// Berkeley DB, LMDB, SQLite, RocksDB and PMDK's libpmemobj take part as far as their
-/// headers are installed (on Debian libdb5.3-dev, liblmdb-dev, libsqlite3-dev,
-/// librocksdb-dev, libpmemobj-dev), by C programs that this builds.
+/// Berkeley DB, Tokyo Cabinet, LMDB, SQLite, RocksDB and PMDK's libpmemobj take part as far
+/// as their headers are installed (on Debian libdb5.3-dev, libtokyocabinet-dev, liblmdb-dev,
+/// libsqlite3-dev, librocksdb-dev, libpmemobj-dev), by C programs that this builds.
 #[derive(Debug, clap::Args)]
 struct Memory {
     /// A directory on the memory
@@ -204,8 +204,8 @@ struct Memory {
     /// A directory on a disk, for what is synced there
     #[arg(long, value_name = "DIR", default_value_os_t = memory::Options::default().disk)]
     disk: PathBuf,
-    /// Only this: hash, commits, logs, truncation, latency, trees or restart; may be
-    /// repeated
+    /// Only this: hash, commits, logs, truncation, latency, trees, restart or paging; may
+    /// be repeated
     #[arg(long = "part", value_name = "PART")]
     parts: Vec<memory::Part>,
     /// Rounds of the hash table, of which the best counts

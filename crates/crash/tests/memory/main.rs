@@ -1,26 +1,41 @@
-//! Every crash state of programs on durable memory: logs, transactions, heap and regions.
+//! Every crash state of programs on durable memory: logs, transactions, heap and regions, and
+//! pages that move.
 
+mod paging;
 mod programs;
+mod structures;
+mod threads;
 
 use crash::program::{Program, explore};
 use crash::{Model, Options};
 use mnemosyne::log::Kind;
 use mnemosyne::tx::Truncation;
+use paging::Paging;
 use programs::{Logs, Step, Transactions, Whole};
+use std::sync::atomic::{AtomicBool, Ordering};
+use structures::Change::{Add, Take};
+use structures::{Change, Structures};
+use threads::Threads;
 
 const KINDS: [Kind; 2] = [Kind::TornBit, Kind::Base];
 
 /// Explores under both models, once for the crash and once for a crash in recovery too, and
 /// demands that nothing is wrong.
 fn holds(what: &str, program: &impl Program, recovery_depth: usize) {
+    // States of recoveries multiply with those before.
+    holds_within(what, program, [(0, 1024, 8), (recovery_depth, 16, 8)]);
+}
+
+/// The same, with other bounds: of crashes in recovery, and of states at a point, all and
+/// samples.
+fn holds_within(what: &str, program: &impl Program, bounds: [(usize, usize, usize); 2]) {
     for model in Model::ALL {
-        // States of recoveries multiply with those before.
-        for (recovery_depth, states_per_point) in [(0, 1024), (recovery_depth, 16)] {
+        for (recovery_depth, states_per_point, samples) in bounds {
             let options = Options {
                 model,
                 recovery_depth,
                 states_per_point,
-                samples: 8,
+                samples,
                 ..Options::default()
             };
             let explored = explore(program, &options).expect("it runs without a crash");
@@ -120,5 +135,188 @@ fn heap_and_regions() {
             };
             holds(&format!("{kind:?}, {truncation:?}"), &program, 1);
         }
+    }
+}
+
+#[test]
+fn threads() {
+    for kind in KINDS {
+        let mut stops = 0;
+        loop {
+            let program = Threads {
+                kind,
+                lines: 6,
+                commits: 2,
+                stop_after: stops,
+                prepare: || (),
+                was_stopped: AtomicBool::new(false),
+            };
+            holds(
+                &format!("{kind:?}, stopped after {stops} steps"),
+                &program,
+                1,
+            );
+            if !program.was_stopped.load(Ordering::Relaxed) {
+                break;
+            }
+            stops += 1;
+        }
+        assert!(stops >= 5, "{stops}: a commit has more steps");
+    }
+}
+
+/// A program of some transactions, whose first `from` are over; and that the structure has more
+/// parts, or fewer, after some of the others, besides `own` blocks for each element.
+fn structure(kind: structures::Kind, own: usize, from: usize, steps: &[&[Change]]) {
+    for truncation in [Truncation::Lazy, Truncation::Eager] {
+        let steps = steps.iter().map(|step| step.to_vec()).collect();
+        let program = Structures::new(truncation, from, steps);
+        let states = program.states[from..].iter();
+        let holds = states.map(|state| &state[kind as usize]);
+        let parts = holds.map(|holds| holds.blocks.len() - own * (holds.contents.len() - 1));
+        let parts: Vec<_> = parts.collect();
+        assert!(parts.windows(2).any(|two| two[0] != two[1]), "{parts:?}");
+        let what = format!("{kind:?}, {truncation:?}");
+        holds_within(&what, &program, [(0, 64, 8), (1, 4, 2)]);
+    }
+}
+
+/// Buckets are added, and others split.
+#[test]
+fn hash_table_grows() {
+    const T: structures::Kind = structures::Kind::Table;
+    structure(
+        T,
+        2,
+        2,
+        &[
+            &[Add(T, 0), Add(T, 1), Add(T, 2), Add(T, 3)],
+            &[Add(T, 4), Add(T, 5), Add(T, 6), Add(T, 7)],
+            &[Add(T, 8)],
+            &[Add(T, 3), Take(T, 8)],
+            &[Take(T, 0), Add(T, 0)],
+        ],
+    );
+}
+
+/// Buckets are merged, and go with their segment, which was kept for a while.
+#[test]
+fn hash_table_shrinks() {
+    const T: structures::Kind = structures::Kind::Table;
+    let come = (0..33).map(|n| [Add(T, n)]);
+    let go = (4..33).map(|n| [Take(T, n)]);
+    let before: Vec<_> = come.chain(go).collect();
+    let mut steps: Vec<&[Change]> = before.iter().map(|step| &step[..]).collect();
+    steps.extend([&[Take(T, 1)] as &[_], &[Take(T, 0), Add(T, 2)]]);
+    structure(T, 2, before.len(), &steps);
+}
+
+/// Leaves and inner nodes are split, merged and evened out, and the root goes up and down.
+#[test]
+fn b_tree() {
+    const T: structures::Kind = structures::Kind::Tree;
+    structure(
+        T,
+        1,
+        2,
+        &[
+            &[Add(T, 10), Add(T, 20), Add(T, 30)],
+            &[Add(T, 40), Add(T, 50), Add(T, 60), Add(T, 70)],
+            &[Add(T, 25)],
+            &[Add(T, 80), Add(T, 90), Add(T, 23)],
+            &[Add(T, 25)],
+            &[Take(T, 10), Take(T, 20)],
+            &[Take(T, 30)],
+            &[Take(T, 90), Take(T, 80), Take(T, 70)],
+            &[Take(T, 23), Take(T, 25), Take(T, 40), Take(T, 50)],
+            &[Take(T, 60)],
+        ],
+    );
+}
+
+/// Segments come and go.
+#[test]
+fn vector() {
+    const V: structures::Kind = structures::Kind::Vector;
+    structure(
+        V,
+        1,
+        0,
+        &[
+            &[Add(V, 1)],
+            &[Add(V, 2)],
+            &[Add(V, 3), Add(V, 4)],
+            &[Take(V, 0), Take(V, 0), Take(V, 0)],
+            &[Add(V, 7)],
+        ],
+    );
+}
+
+/// Blocks come at one end, and go at the other.
+#[test]
+fn queue() {
+    const Q: structures::Kind = structures::Kind::Queue;
+    structure(
+        Q,
+        0,
+        0,
+        &[
+            &[Add(Q, 1), Add(Q, 2)],
+            &[Add(Q, 3)],
+            &[Take(Q, 0), Add(Q, 4), Add(Q, 5)],
+            &[Take(Q, 0)],
+            &[Take(Q, 0), Take(Q, 0), Take(Q, 0)],
+            &[Add(Q, 6)],
+        ],
+    );
+}
+
+/// Records go on in another block, and truncations free those in front.
+#[test]
+fn log() {
+    const L: structures::Kind = structures::Kind::Log;
+    structure(
+        L,
+        0,
+        0,
+        &[
+            &[Add(L, 1)],
+            &[Add(L, 3), Add(L, 7)],
+            &[Take(L, 1)],
+            &[Take(L, 3)],
+            &[Add(L, 2)],
+            &[Add(L, 5), Take(L, 4)],
+        ],
+    );
+}
+
+/// What one structure loses, another gets, in one transaction.
+#[test]
+fn two_structures_at_once() {
+    use structures::Kind::{Log, Queue, Table, Tree};
+    structure(
+        Queue,
+        0,
+        1,
+        &[
+            &[Add(Queue, 1), Add(Queue, 2), Add(Queue, 3)],
+            &[Take(Queue, 0), Add(Table, 1)],
+            &[Take(Queue, 0), Add(Table, 2), Add(Log, 2)],
+            &[Take(Table, 1), Add(Tree, 1), Add(Queue, 4)],
+            &[Take(Table, 2), Take(Tree, 1), Add(Queue, 5)],
+        ],
+    );
+}
+
+#[test]
+fn pages() {
+    for seed in 0..12 {
+        let program = Paging {
+            frames: 3,
+            pages: 5,
+            seed,
+            steps: 24,
+        };
+        holds(&format!("paging, seed {seed}"), &program, 1);
     }
 }

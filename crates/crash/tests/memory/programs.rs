@@ -10,22 +10,22 @@ use std::cell::Cell;
 use std::convert::Infallible;
 
 /// A mark: what, and of how many.
-fn mark_of(what: u64, count: usize) -> u64 {
+pub fn mark_of(what: u64, count: usize) -> u64 {
     what << 32 | count as u64
 }
 
 /// The largest count of a mark of this kind.
-fn count_of(marks: &[u64], what: u64) -> usize {
+pub fn count_of(marks: &[u64], what: u64) -> usize {
     let of_kind = marks.iter().filter(|mark| **mark >> 32 == what);
     let counts = of_kind.map(|mark| (*mark & 0xffff_ffff) as usize);
     counts.max().unwrap_or(0)
 }
 
-fn text(error: impl std::fmt::Display) -> String {
+pub fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-fn hash(words: impl IntoIterator<Item = u64>) -> u64 {
+pub fn hash(words: impl IntoIterator<Item = u64>) -> u64 {
     words.into_iter().fold(0xcbf2_9ce4_8422_2325, |h: u64, w| {
         (h ^ w).wrapping_mul(0x100_0000_01b3).rotate_left(23)
     })
@@ -174,8 +174,8 @@ pub struct Transactions {
     pub count: usize,
 }
 
-const BEGUN: u64 = 1;
-const RETURNED: u64 = 2;
+pub const BEGUN: u64 = 1;
+pub const RETURNED: u64 = 2;
 /// Words that transactions change.
 const WORDS: u64 = 24;
 

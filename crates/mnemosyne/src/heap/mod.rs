@@ -23,18 +23,17 @@
 mod classes;
 mod index;
 mod segment;
-#[cfg(test)]
-mod tests;
 
 pub use segment::{PAGE_BYTES, Segment};
 
+use crate::sealed::{self, seal};
 use crate::seeded::{Bug, hit};
 use crate::tx::{Interrupted, Memory, Session, Space};
 use classes::{CLASSES, Class};
 use index::{Block, Index, Taken};
 use medium::MediumError;
 use parking_lot::{Mutex, RwLock};
-use segment::{Page, bit_of};
+use segment::{FLIPPED, Page, TOO_LONG, UNKNOWN, bit_of};
 use std::sync::Arc;
 
 /// What the heap refuses.
@@ -232,13 +231,13 @@ impl<S: Space> HeapSession<S> {
             tx.store(first, what)?;
         }
         let (at, bit) = bit_of(first, block);
-        let word = tx.load(at)?;
-        if word & bit != 0 {
+        let bits = self.bits(tx, at, descriptor)?;
+        if bits & bit != 0 {
             let what = "a free block became allocated";
             return Err(HeapError::Damaged { descriptor, what }.into());
         }
         if !hit(Bug::BlockWithoutBit) {
-            tx.store(at, word | bit)?;
+            tx.store(at, seal(bits | bit))?;
         }
         Ok(page + u64::from(block) * class.size())
     }
@@ -302,8 +301,8 @@ impl<S: Space> HeapSession<S> {
             Block::Extent { .. } => tx.store(tx.address(descriptor), Page::Free.encode())?,
             Block::Small { block, .. } => {
                 let (at, bit) = bit_of(tx.address(descriptor), block);
-                let word = tx.load(at)?;
-                tx.store(at, word & !bit)?;
+                let bits = self.bits(tx, at, descriptor)?;
+                tx.store(at, seal(bits & !bit))?;
             }
         }
         self.freed.push(block);
@@ -316,6 +315,13 @@ impl<S: Space> HeapSession<S> {
     /// As [`free`](Self::free).
     pub fn size_of(&mut self, tx: &mut Session<S>, off: u64) -> Result<u64, Interrupted> {
         Ok(self.block_at(tx, off)?.0.bytes())
+    }
+
+    /// The bits of a descriptor that are in the word at `at`.
+    fn bits(&self, tx: &mut Session<S>, at: u64, descriptor: u64) -> Result<u64, Interrupted> {
+        let what = FLIPPED;
+        let damaged = HeapError::Damaged { descriptor, what };
+        Ok(sealed::open(tx.load(at)?).ok_or(damaged)?)
     }
 
     /// The segment that holds byte `off`, which the index has read: from then on it counts
@@ -338,6 +344,7 @@ impl<S: Space> HeapSession<S> {
         let segment = self.segment_of(off)?;
         let (page, descriptor) = (segment.page_start(off), segment.descriptor(off));
         let none = Interrupted::Heap(HeapError::NotAllocated { off });
+        let damaged = |what| HeapError::Damaged { descriptor, what };
         let first = tx.address(descriptor);
         match Page::decode(tx.load(first)?) {
             Some(Page::Superblock(class)) => {
@@ -346,19 +353,17 @@ impl<S: Space> HeapSession<S> {
                     return Err(none);
                 }
                 let (at, bit) = bit_of(first, block);
-                match tx.load(at)? & bit {
+                match self.bits(tx, at, descriptor)? & bit {
                     0 => Err(none),
                     _ => Ok((Block::Small { page, class, block }, descriptor)),
                 }
             }
-            Some(Page::Extent(pages)) if off == page => {
-                Ok((Block::Extent { start: page, pages }, descriptor))
-            }
+            Some(Page::Extent(pages)) if off == page => match segment.fits(page, pages) {
+                true => Ok((Block::Extent { start: page, pages }, descriptor)),
+                false => Err(damaged(TOO_LONG).into()),
+            },
             Some(Page::Extent(_) | Page::Free) => Err(none),
-            None => {
-                let what = "a page of no known kind";
-                Err(HeapError::Damaged { descriptor, what }.into())
-            }
+            None => Err(damaged(UNKNOWN).into()),
         }
     }
 

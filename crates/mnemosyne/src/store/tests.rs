@@ -410,3 +410,60 @@ fn seeded_bugs_are_found() {
         assert!(found.is_some(), "{bug:?} is not found");
     }
 }
+
+/// A transaction that needs more room than is left, a block at a time: what it gives back
+/// when it fails is not enough for it.
+#[test]
+fn a_transaction_of_many_blocks_makes_the_heap_grow() {
+    let pm = std::sync::Arc::new(MemoryPmem::new(BYTES));
+    let layout = Layout {
+        slots: 12,
+        roots: 3,
+        granule: 8192,
+        logs: 1,
+        log_bytes: 8 << 10,
+        log_kind: Kind::TornBit,
+    };
+    layout.format(&pm).unwrap();
+    let options = Options {
+        heap_growth: 32 << 10,
+        ..Options::default()
+    };
+    let mut session = Store::open(Flat(pm.clone()), pm, options)
+        .unwrap()
+        .session();
+    for (blocks, bytes) in [(10, 5000), (40, 1000), (3, 12_000)] {
+        let made = session.run(|tx| {
+            let blocks = (0..blocks).map(|_| tx.alloc(bytes));
+            Ok::<_, Stop<Infallible>>(blocks.collect::<Result<Vec<_>, _>>()?)
+        });
+        let made = made.unwrap();
+        let freed = session.run(|tx| {
+            made.iter().try_for_each(|off| tx.free(*off))?;
+            Ok::<_, Stop<Infallible>>(())
+        });
+        freed.unwrap();
+    }
+    let too_many = session.run(|tx| {
+        (0..100).try_for_each(|_| tx.alloc(8000).map(drop))?;
+        Ok::<_, Stop<Infallible>>(())
+    });
+    assert!(
+        matches!(too_many, Err(TxError::Heap(HeapError::NoSpace { .. }))),
+        "{too_many:?}"
+    );
+}
+
+#[test]
+fn a_region_that_cannot_be_linked_is_not_there() {
+    let mut rng = Rng::with_seed(1);
+    let pm = made(&mut rng);
+    let store = Store::open(Flat(&pm), &pm, options(&mut rng)).unwrap();
+    for _ in 0..2 * SLOTS {
+        let made = store.map(RegionKind::Program, 4096, 0, |tx, _| tx.store(BYTES, 1));
+        assert!(matches!(made, Err(StoreError::Refused(_))), "{made:?}");
+    }
+    store
+        .map(RegionKind::Program, 4096, 0, |_, _| Ok(()))
+        .unwrap();
+}

@@ -48,6 +48,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use truncation::{Helper, Truncated};
 
+pub(crate) use recovery::Reading;
 pub use recovery::{Area, AreaError, Unrecovered};
 pub use session::{Savepoint, Session, Transaction};
 pub use space::Space;
@@ -116,6 +117,14 @@ pub enum TxError<E> {
     /// The heap refused a step.
     #[error(transparent)]
     Heap(#[from] HeapError),
+    /// The heap had no room, and cannot have more.
+    #[error("the heap has no room for a block of {bytes} bytes and cannot grow: {why}")]
+    Growth {
+        /// What was asked for.
+        bytes: u64,
+        /// Why not.
+        why: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A log is damaged, or memory could not be made durable: nothing can be committed any
     /// more. The transaction that finds out may or may not be there after the next recovery.
     #[error("no more transactions: {0}")]

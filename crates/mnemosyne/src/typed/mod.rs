@@ -19,6 +19,7 @@ mod tx;
 pub use layout::Layouts;
 pub use pointer::{Array, Field, Ptr};
 pub use tx::RootError;
+pub(crate) use tx::with_bytes;
 
 /// Types whose values can lie in persistent memory. Derive it.
 pub trait Persist: Sized + 'static {

@@ -9,7 +9,7 @@ use crate::tx::{Interrupted, Space, Stop, TxError};
 const SMALL: usize = 256;
 /// Contents from so many bytes on are filled without a log: it would cost more than the
 /// fence that this needs.
-const FILLED: usize = 512;
+const FILLED: usize = 128;
 
 /// Why a root is not to be had.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ pub enum RootError {
 }
 
 /// Calls `with` with so many zero bytes.
-fn with_bytes<R>(len: u64, with: impl FnOnce(&mut [u8]) -> R) -> R {
+pub(crate) fn with_bytes<R>(len: u64, with: impl FnOnce(&mut [u8]) -> R) -> R {
     match len as usize {
         len @ 0..=SMALL => with(&mut [0; SMALL][..len]),
         len => with(&mut vec![0; len]),
@@ -78,7 +78,7 @@ impl<S: Space> Tx<'_, S> {
     }
 
     /// Fills what this transaction allocated.
-    fn write_fresh(&mut self, off: u64, bytes: &[u8]) -> Result<(), Interrupted> {
+    pub(crate) fn write_fresh(&mut self, off: u64, bytes: &[u8]) -> Result<(), Interrupted> {
         match bytes.len() < FILLED {
             true => self.write(self.address(off), bytes),
             false => self.fill(off, bytes),

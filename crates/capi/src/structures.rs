@@ -1,0 +1,850 @@
+//! Persistent structures: `mnemosyne::structures` of byte strings.
+//!
+//! A C program knows a structure by its address; its strings, buffers and cursors are memory
+//! like any other, which inside a transaction is read and written as a part of that.
+
+use crate::call::{CallError, call, calls, text};
+use crate::space::{Machine, canonical};
+use crate::thread::Thread;
+use libc::{c_char, c_int, c_void, ssize_t};
+use mnemosyne::heap::HeapError;
+use mnemosyne::store::Tx;
+use mnemosyne::structures::{BTree, Bytes, HashMap, Log, Place, Queue, Vector};
+use mnemosyne::tx::{Interrupted, Space};
+use mnemosyne::{Layouts, Persist, Ptr};
+use std::ops::Bound;
+use std::ptr::null_mut;
+
+type Table = HashMap<Bytes, Bytes>;
+type Tree = BTree<Bytes, Bytes>;
+type Strings = Vector<Bytes>;
+type Waiting = Queue<Bytes>;
+type Journal = Log;
+
+type Step<T> = Result<T, Interrupted>;
+
+// --- kinds of structures ------------------------------------------------------------
+
+/// A structure of any kind.
+trait Structure: Persist + Default {
+    /// What a message calls it.
+    const NAME: &'static str;
+    /// What one that is damaged is not.
+    const SOUND: &'static str;
+
+    fn count(made: Ptr<Self>, tx: &mut Tx<'_, Machine>) -> Step<u64>;
+
+    fn clear(made: Ptr<Self>, tx: &mut Tx<'_, Machine>) -> Step<()>;
+
+    fn clear_some(made: Ptr<Self>, tx: &mut Tx<'_, Machine>, most: u64) -> Step<bool>;
+}
+
+macro_rules! structures {
+    ($($type:ty: $name:literal, $count:expr;)*) => {$(
+        impl Structure for $type {
+            const NAME: &'static str = $name;
+            const SOUND: &'static str = concat!("part of a sound ", $name);
+
+            fn count(made: Ptr<Self>, tx: &mut Tx<'_, Machine>) -> Step<u64> {
+                $count(made, tx)
+            }
+
+            fn clear(made: Ptr<Self>, tx: &mut Tx<'_, Machine>) -> Step<()> {
+                made.clear(tx)
+            }
+
+            fn clear_some(made: Ptr<Self>, tx: &mut Tx<'_, Machine>, most: u64) -> Step<bool> {
+                made.clear_some(tx, most)
+            }
+        }
+    )*};
+}
+
+structures! {
+    Table: "hash table", Ptr::<Table>::len;
+    Tree: "B+ tree", Ptr::<Tree>::len;
+    Strings: "vector", Ptr::<Strings>::len;
+    Waiting: "queue", Ptr::<Waiting>::len;
+    Journal: "journal", |made: Ptr<Journal>, tx: &mut Tx<'_, Machine>| {
+        made.numbers(tx).map(|numbers| numbers.end - numbers.start)
+    };
+}
+
+/// One with keys.
+trait Keyed: Structure {
+    fn put(made: Ptr<Self>, tx: &mut Tx<'_, Machine>, key: &[u8], value: &[u8]) -> Step<()>;
+
+    fn get(made: Ptr<Self>, tx: &mut Tx<'_, Machine>, key: &[u8]) -> Step<Option<Vec<u8>>>;
+
+    fn remove(made: Ptr<Self>, tx: &mut Tx<'_, Machine>, key: &[u8]) -> Step<bool>;
+}
+
+macro_rules! keyed {
+    ($($type:ty)*) => {$(
+        impl Keyed for $type {
+            fn put(
+                made: Ptr<Self>,
+                tx: &mut Tx<'_, Machine>,
+                key: &[u8],
+                value: &[u8],
+            ) -> Step<()> {
+                made.insert(tx, key, value).map(drop)
+            }
+
+            fn get(
+                made: Ptr<Self>,
+                tx: &mut Tx<'_, Machine>,
+                key: &[u8],
+            ) -> Step<Option<Vec<u8>>> {
+                made.get(tx, key)
+            }
+
+            fn remove(made: Ptr<Self>, tx: &mut Tx<'_, Machine>, key: &[u8]) -> Step<bool> {
+                Ok(made.remove(tx, key)?.is_some())
+            }
+        }
+    )*};
+}
+
+keyed!(Table Tree);
+
+// --- memory of the program ----------------------------------------------------------
+
+/// Why the body of a call ends.
+enum Stopped {
+    Interrupted(Interrupted),
+    Told(CallError),
+}
+
+impl From<Interrupted> for Stopped {
+    fn from(why: Interrupted) -> Self {
+        Self::Interrupted(why)
+    }
+}
+
+impl From<CallError> for Stopped {
+    fn from(why: CallError) -> Self {
+        Self::Told(why)
+    }
+}
+
+type Answer<T> = Result<T, Stopped>;
+
+/// A buffer of the program's, and the room in it.
+#[derive(Clone, Copy)]
+struct Buffer(*mut c_void, usize);
+
+/// A cursor of the program's.
+#[derive(Clone, Copy)]
+struct Entry {
+    at: *mut c_void,
+    key: Buffer,
+    key_size: usize,
+    value: Buffer,
+}
+
+/// Bytes of a cursor, and where in it the sizes are of what was found.
+const ENTRY_BYTES: usize = 48;
+const KEY_SIZE: usize = 16;
+const VALUE_SIZE: usize = 40;
+
+impl Thread {
+    /// Reads memory of the program.
+    fn fetch(&mut self, at: *const c_void, bytes: &mut [u8]) -> Answer<()> {
+        if at.is_null() && !bytes.is_empty() {
+            return Err(CallError::Null(bytes.len()).into());
+        }
+        if self.depth > 0 {
+            // SAFETY: the program gave these bytes.
+            return Ok(unsafe { self.read(at as u64, bytes) }?);
+        }
+        // SAFETY: the program gave these bytes, and waits for the call.
+        unsafe { std::ptr::copy(at.cast(), bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Writes to memory of the program.
+    fn deliver(&mut self, at: *mut c_void, bytes: &[u8]) -> Answer<()> {
+        if at.is_null() && !bytes.is_empty() {
+            return Err(CallError::Null(bytes.len()).into());
+        }
+        if self.depth > 0 {
+            // SAFETY: the program gave this room.
+            return Ok(unsafe { self.store(at as u64, bytes) }?);
+        }
+        let known = canonical(at as u64);
+        if self.program.memory.memory().space().offset(known).is_some() {
+            return Ok(self.session.tx().write(known, bytes)?);
+        }
+        // SAFETY: the program gave this room, and waits for the call.
+        unsafe { std::ptr::copy(bytes.as_ptr(), at.cast(), bytes.len()) };
+        Ok(())
+    }
+
+    /// A byte string that the program gave.
+    fn string(&mut self, at: *const c_void, len: usize) -> Answer<Vec<u8>> {
+        if u32::try_from(len).is_err() {
+            return Err(CallError::TooLong(len).into());
+        }
+        let mut bytes = vec![0; len];
+        self.fetch(at, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Copies a string as far as there is room. Its length.
+    fn copy_out(&mut self, found: Option<Vec<u8>>, to: Buffer) -> Answer<ssize_t> {
+        let bytes = found.ok_or(CallError::Nothing)?;
+        self.deliver(to.0, &bytes[..bytes.len().min(to.1)])?;
+        Ok(bytes.len() as ssize_t)
+    }
+
+    fn entry(&mut self, at: *mut c_void) -> Answer<Entry> {
+        let mut bytes = [0; ENTRY_BYTES];
+        self.fetch(at, &mut bytes)?;
+        let (words, _) = bytes.as_chunks();
+        let word = |n: usize| usize::from_ne_bytes(words[n]);
+        Ok(Entry {
+            at,
+            key: Buffer(word(0) as *mut c_void, word(1)),
+            key_size: word(2),
+            value: Buffer(word(3) as *mut c_void, word(4)),
+        })
+    }
+
+    /// The key to which a cursor was moved.
+    fn key_of(&mut self, entry: Entry) -> Answer<Vec<u8>> {
+        match entry.key_size <= entry.key.1 {
+            true => self.string(entry.key.0, entry.key_size),
+            false => Err(CallError::Buffer(entry.key_size).into()),
+        }
+    }
+
+    /// Moves a cursor to an entry. 1; 0: there is none.
+    fn show(&mut self, found: Option<(Vec<u8>, Vec<u8>)>, entry: Entry) -> Answer<c_int> {
+        let Some((key, value)) = found else {
+            return Ok(0);
+        };
+        for (bytes, buffer, size) in [(key, entry.key, KEY_SIZE), (value, entry.value, VALUE_SIZE)]
+        {
+            let len = self.copy_out(Some(bytes), buffer)?;
+            self.deliver(entry.at.wrapping_byte_add(size), &len.to_ne_bytes())?;
+        }
+        Ok(1)
+    }
+}
+
+// --- what all structures have -------------------------------------------------------
+
+/// Runs `body`, which uses an `M`, in the transaction that is under way or as one.
+fn run<M: Structure, T>(
+    thread: &mut Thread,
+    mut body: impl FnMut(&mut Thread) -> Answer<T>,
+) -> Result<T, CallError> {
+    thread.run(|thread| match body(thread) {
+        Ok(value) => Ok(Ok(value)),
+        Err(Stopped::Told(why)) => Ok(Err(why)),
+        Err(Stopped::Interrupted(why)) => Err(damaged::<M>(why)),
+    })?
+}
+
+/// What a structure has taken for a part of it is none: that is the end of the call, of which
+/// something is done.
+fn damaged<M: Structure>(why: Interrupted) -> Interrupted {
+    match why {
+        Interrupted::Heap(HeapError::Foreign { off } | HeapError::NotAllocated { off })
+        | Interrupted::NoValue { off, .. } => {
+            let what = M::SOUND;
+            Interrupted::NoValue { off, what }
+        }
+        why => why,
+    }
+}
+
+/// The structure at an address.
+fn at<M: Structure>(thread: &Thread, made: *const c_void) -> Result<Ptr<M>, CallError> {
+    let address = made as u64;
+    Ptr::new(thread.offset(address)?).ok_or(CallError::NoStructure(address))
+}
+
+/// A call that uses a structure.
+fn on<M: Structure, T>(
+    otherwise: T,
+    made: *mut c_void,
+    mut body: impl FnMut(&mut Thread, Ptr<M>) -> Answer<T>,
+) -> T {
+    call(otherwise, |thread| {
+        let made = at(thread, made)?;
+        run::<M, _>(thread, |thread| body(thread, made))
+    })
+}
+
+fn root<M: Structure>(name: *const c_char) -> *mut c_void {
+    call(null_mut(), |thread| {
+        // SAFETY: the program gave a string.
+        let name = unsafe { text(name) }?;
+        let layout = Layouts::of::<M>().hash();
+        let found = run::<M, _>(thread, |thread| {
+            let mut tx = thread.session.tx();
+            if let Some((was, off)) = tx.root(name)? {
+                return Ok((was == layout).then_some(off));
+            }
+            let made = tx.create(&M::default())?;
+            if tx.set_root(name, layout, made.off())? {
+                return Ok(Some(made.off()));
+            }
+            tx.delete(made)?;
+            Err(CallError::TooManyRoots.into())
+        })?;
+        let other = || CallError::Layout {
+            name: name.to_owned(),
+            wanted: M::NAME,
+        };
+        let off = found.ok_or_else(other)?;
+        Ok((thread.program.base + off) as *mut c_void)
+    })
+}
+
+fn create<M: Structure>(place: *mut c_void) -> *mut c_void {
+    call(null_mut(), |thread| {
+        let base = thread.program.base;
+        run::<M, _>(thread, |thread| {
+            let made = base + thread.session.tx().create(&M::default())?.off();
+            if !place.is_null() {
+                // SAFETY: the program gave this place.
+                unsafe { thread.put(place as u64, made) }?;
+            }
+            Ok(made as *mut c_void)
+        })
+    })
+}
+
+fn free<M: Structure>(place: *mut c_void) -> c_int {
+    call(-1, |thread| {
+        if place.is_null() {
+            return Err(CallError::NoPlace);
+        }
+        run::<M, _>(thread, |thread| {
+            // SAFETY: the program gave this place.
+            let made = unsafe { thread.address_at(place as u64) }?;
+            if made == 0 {
+                return Ok(0);
+            }
+            let made = at::<M>(thread, made as *const c_void)?;
+            M::clear(made, &mut thread.session.tx())?;
+            thread.session.tx().delete(made)?;
+            // SAFETY: as above.
+            unsafe { thread.put(place as u64, 0) }?;
+            Ok(0)
+        })
+    })
+}
+
+fn clear<M: Structure>(made: *mut c_void, most: usize) -> c_int {
+    on(-1, made, |thread, made: Ptr<M>| {
+        let is_over = M::clear_some(made, &mut thread.session.tx(), most as u64)?;
+        Ok(is_over.into())
+    })
+}
+
+fn count<M: Structure>(made: *mut c_void) -> ssize_t {
+    on(-1, made, |thread, made: Ptr<M>| {
+        Ok(M::count(made, &mut thread.session.tx())? as ssize_t)
+    })
+}
+
+// --- what some have -----------------------------------------------------------------
+
+fn put<M: Keyed>(
+    made: *mut c_void,
+    key: (*const c_void, usize),
+    value: (*const c_void, usize),
+) -> c_int {
+    on(-1, made, |thread, made: Ptr<M>| {
+        let (key, value) = (
+            thread.string(key.0, key.1)?,
+            thread.string(value.0, value.1)?,
+        );
+        M::put(made, &mut thread.session.tx(), &key, &value)?;
+        Ok(0)
+    })
+}
+
+fn get<M: Keyed>(made: *mut c_void, key: (*const c_void, usize), to: Buffer) -> ssize_t {
+    on(-1, made, |thread, made: Ptr<M>| {
+        let key = thread.string(key.0, key.1)?;
+        let found = M::get(made, &mut thread.session.tx(), &key)?;
+        thread.copy_out(found, to)
+    })
+}
+
+fn remove<M: Keyed>(made: *mut c_void, key: (*const c_void, usize)) -> c_int {
+    on(-1, made, |thread, made: Ptr<M>| {
+        let key = thread.string(key.0, key.1)?;
+        match M::remove(made, &mut thread.session.tx(), &key)? {
+            true => Ok(0),
+            false => Err(CallError::Nothing.into()),
+        }
+    })
+}
+
+/// Moves a cursor to the entry that `find` finds.
+fn go<M: Structure>(
+    made: *mut c_void,
+    entry: *mut c_void,
+    mut find: impl FnMut(&mut Thread, Ptr<M>, Entry) -> Answer<Option<(Vec<u8>, Vec<u8>)>>,
+) -> c_int {
+    on(-1, made, |thread, made: Ptr<M>| {
+        let entry = thread.entry(entry)?;
+        let found = find(thread, made, entry)?;
+        thread.show(found, entry)
+    })
+}
+
+/// The first entry of a tree from a bound on.
+fn first_from(
+    thread: &mut Thread,
+    made: Ptr<Tree>,
+    bound: Bound<&[u8]>,
+) -> Answer<Option<(Vec<u8>, Vec<u8>)>> {
+    let mut tx = thread.session.tx();
+    let mut range = made.range(&mut tx, (bound, Bound::Unbounded));
+    Ok(range.next().transpose()?)
+}
+
+/// Removes the element that `peek` finds and `pop` removes, if there is room for it.
+fn pop<M: Structure>(
+    made: *mut c_void,
+    to: Buffer,
+    peek: impl Fn(Ptr<M>, &mut Tx<'_, Machine>) -> Step<Option<Vec<u8>>>,
+    pop: impl Fn(Ptr<M>, &mut Tx<'_, Machine>) -> Step<Option<Vec<u8>>>,
+) -> ssize_t {
+    on(-1, made, |thread, made: Ptr<M>| {
+        let found = peek(made, &mut thread.session.tx())?.ok_or(CallError::Nothing)?;
+        let is_wanted = !to.0.is_null();
+        if is_wanted && found.len() > to.1 {
+            return Err(CallError::Buffer(found.len()).into());
+        }
+        pop(made, &mut thread.session.tx())?;
+        let room = if is_wanted { to.1 } else { 0 };
+        thread.copy_out(Some(found), Buffer(to.0, room))
+    })
+}
+
+// --- calls --------------------------------------------------------------------------
+
+calls! {
+    /// The one of this name.
+    selvedge_table_root / "_ZGTt19selvedge_table_root"
+        (name: *const c_char) -> *mut c_void
+    {
+        root::<Table>(name)
+    }
+
+    /// A new one, whose address is stored at `place`.
+    selvedge_table_create / "_ZGTt21selvedge_table_create"
+        (place: *mut c_void) -> *mut c_void
+    {
+        create::<Table>(place)
+    }
+
+    /// Removes the one whose address is at `place`.
+    selvedge_table_free / "_ZGTt19selvedge_table_free"
+        (place: *mut c_void) -> c_int
+    {
+        free::<Table>(place)
+    }
+
+    /// Removes up to so many elements. 1: nothing is left.
+    selvedge_table_clear / "_ZGTt20selvedge_table_clear"
+        (made: *mut c_void, most: usize) -> c_int
+    {
+        clear::<Table>(made, most)
+    }
+
+    /// How many elements there are.
+    selvedge_table_count / "_ZGTt20selvedge_table_count"
+        (made: *mut c_void) -> ssize_t
+    {
+        count::<Table>(made)
+    }
+
+    /// The one of this name.
+    selvedge_tree_root / "_ZGTt18selvedge_tree_root"
+        (name: *const c_char) -> *mut c_void
+    {
+        root::<Tree>(name)
+    }
+
+    /// A new one, whose address is stored at `place`.
+    selvedge_tree_create / "_ZGTt20selvedge_tree_create"
+        (place: *mut c_void) -> *mut c_void
+    {
+        create::<Tree>(place)
+    }
+
+    /// Removes the one whose address is at `place`.
+    selvedge_tree_free / "_ZGTt18selvedge_tree_free"
+        (place: *mut c_void) -> c_int
+    {
+        free::<Tree>(place)
+    }
+
+    /// Removes up to so many elements. 1: nothing is left.
+    selvedge_tree_clear / "_ZGTt19selvedge_tree_clear"
+        (made: *mut c_void, most: usize) -> c_int
+    {
+        clear::<Tree>(made, most)
+    }
+
+    /// How many elements there are.
+    selvedge_tree_count / "_ZGTt19selvedge_tree_count"
+        (made: *mut c_void) -> ssize_t
+    {
+        count::<Tree>(made)
+    }
+
+    /// The one of this name.
+    selvedge_vector_root / "_ZGTt20selvedge_vector_root"
+        (name: *const c_char) -> *mut c_void
+    {
+        root::<Strings>(name)
+    }
+
+    /// A new one, whose address is stored at `place`.
+    selvedge_vector_create / "_ZGTt22selvedge_vector_create"
+        (place: *mut c_void) -> *mut c_void
+    {
+        create::<Strings>(place)
+    }
+
+    /// Removes the one whose address is at `place`.
+    selvedge_vector_free / "_ZGTt20selvedge_vector_free"
+        (place: *mut c_void) -> c_int
+    {
+        free::<Strings>(place)
+    }
+
+    /// Removes up to so many elements. 1: nothing is left.
+    selvedge_vector_clear / "_ZGTt21selvedge_vector_clear"
+        (made: *mut c_void, most: usize) -> c_int
+    {
+        clear::<Strings>(made, most)
+    }
+
+    /// How many elements there are.
+    selvedge_vector_count / "_ZGTt21selvedge_vector_count"
+        (made: *mut c_void) -> ssize_t
+    {
+        count::<Strings>(made)
+    }
+
+    /// The one of this name.
+    selvedge_queue_root / "_ZGTt19selvedge_queue_root"
+        (name: *const c_char) -> *mut c_void
+    {
+        root::<Waiting>(name)
+    }
+
+    /// A new one, whose address is stored at `place`.
+    selvedge_queue_create / "_ZGTt21selvedge_queue_create"
+        (place: *mut c_void) -> *mut c_void
+    {
+        create::<Waiting>(place)
+    }
+
+    /// Removes the one whose address is at `place`.
+    selvedge_queue_free / "_ZGTt19selvedge_queue_free"
+        (place: *mut c_void) -> c_int
+    {
+        free::<Waiting>(place)
+    }
+
+    /// Removes up to so many elements. 1: nothing is left.
+    selvedge_queue_clear / "_ZGTt20selvedge_queue_clear"
+        (made: *mut c_void, most: usize) -> c_int
+    {
+        clear::<Waiting>(made, most)
+    }
+
+    /// How many elements there are.
+    selvedge_queue_count / "_ZGTt20selvedge_queue_count"
+        (made: *mut c_void) -> ssize_t
+    {
+        count::<Waiting>(made)
+    }
+
+    /// The one of this name.
+    selvedge_journal_root / "_ZGTt21selvedge_journal_root"
+        (name: *const c_char) -> *mut c_void
+    {
+        root::<Journal>(name)
+    }
+
+    /// A new one, whose address is stored at `place`.
+    selvedge_journal_create / "_ZGTt23selvedge_journal_create"
+        (place: *mut c_void) -> *mut c_void
+    {
+        create::<Journal>(place)
+    }
+
+    /// Removes the one whose address is at `place`.
+    selvedge_journal_free / "_ZGTt21selvedge_journal_free"
+        (place: *mut c_void) -> c_int
+    {
+        free::<Journal>(place)
+    }
+
+    /// Removes up to so many elements. 1: nothing is left.
+    selvedge_journal_clear / "_ZGTt22selvedge_journal_clear"
+        (made: *mut c_void, most: usize) -> c_int
+    {
+        clear::<Journal>(made, most)
+    }
+
+    /// How many elements there are.
+    selvedge_journal_count / "_ZGTt22selvedge_journal_count"
+        (made: *mut c_void) -> ssize_t
+    {
+        count::<Journal>(made)
+    }
+
+    /// Sets the value of a key.
+    selvedge_table_put / "_ZGTt18selvedge_table_put"
+        (
+            made: *mut c_void,
+            key: *const c_void,
+            key_size: usize,
+            value: *const c_void,
+            size: usize
+        ) -> c_int
+    {
+        put::<Table>(made, (key, key_size), (value, size))
+    }
+
+    /// The value of a key.
+    selvedge_table_get / "_ZGTt18selvedge_table_get"
+        (
+            made: *mut c_void,
+            key: *const c_void,
+            key_size: usize,
+            to: *mut c_void,
+            room: usize
+        ) -> ssize_t
+    {
+        get::<Table>(made, (key, key_size), Buffer(to, room))
+    }
+
+    /// Removes a key.
+    selvedge_table_remove / "_ZGTt21selvedge_table_remove"
+        (made: *mut c_void, key: *const c_void, key_size: usize) -> c_int
+    {
+        remove::<Table>(made, (key, key_size))
+    }
+
+    /// Sets the value of a key.
+    selvedge_tree_put / "_ZGTt17selvedge_tree_put"
+        (
+            made: *mut c_void,
+            key: *const c_void,
+            key_size: usize,
+            value: *const c_void,
+            size: usize
+        ) -> c_int
+    {
+        put::<Tree>(made, (key, key_size), (value, size))
+    }
+
+    /// The value of a key.
+    selvedge_tree_get / "_ZGTt17selvedge_tree_get"
+        (
+            made: *mut c_void,
+            key: *const c_void,
+            key_size: usize,
+            to: *mut c_void,
+            room: usize
+        ) -> ssize_t
+    {
+        get::<Tree>(made, (key, key_size), Buffer(to, room))
+    }
+
+    /// Removes a key.
+    selvedge_tree_remove / "_ZGTt20selvedge_tree_remove"
+        (made: *mut c_void, key: *const c_void, key_size: usize) -> c_int
+    {
+        remove::<Tree>(made, (key, key_size))
+    }
+
+    /// Moves a cursor to an entry, whichever.
+    selvedge_table_first / "_ZGTt20selvedge_table_first"
+        (made: *mut c_void, entry: *mut c_void) -> c_int
+    {
+        go(made, entry, |thread, table: Ptr<Table>, _| {
+            Ok(table.iter(&mut thread.session.tx()).next().transpose()?)
+        })
+    }
+
+    /// To the next one.
+    selvedge_table_next / "_ZGTt19selvedge_table_next"
+        (made: *mut c_void, entry: *mut c_void) -> c_int
+    {
+        go(made, entry, |thread, table: Ptr<Table>, entry| {
+            let key = thread.key_of(entry)?;
+            let next = table.next(&mut thread.session.tx(), &key)?;
+            Ok(next.ok_or(CallError::Nothing)?)
+        })
+    }
+
+    /// To the entry with the smallest key.
+    selvedge_tree_first / "_ZGTt19selvedge_tree_first"
+        (made: *mut c_void, entry: *mut c_void) -> c_int
+    {
+        go(made, entry, |thread, tree, _| first_from(thread, tree, Bound::Unbounded))
+    }
+
+    /// To the one with the largest.
+    selvedge_tree_last / "_ZGTt18selvedge_tree_last"
+        (made: *mut c_void, entry: *mut c_void) -> c_int
+    {
+        go(made, entry, |thread, tree: Ptr<Tree>, _| {
+            Ok(tree.last(&mut thread.session.tx())?)
+        })
+    }
+
+    /// To the first one from a key on.
+    selvedge_tree_seek / "_ZGTt18selvedge_tree_seek"
+        (made: *mut c_void, key: *const c_void, key_size: usize, entry: *mut c_void) -> c_int
+    {
+        go(made, entry, |thread, tree, _| {
+            let key = thread.string(key, key_size)?;
+            first_from(thread, tree, Bound::Included(&key))
+        })
+    }
+
+    /// To the next one.
+    selvedge_tree_next / "_ZGTt18selvedge_tree_next"
+        (made: *mut c_void, entry: *mut c_void) -> c_int
+    {
+        go(made, entry, |thread, tree, entry| {
+            let key = thread.key_of(entry)?;
+            first_from(thread, tree, Bound::Excluded(&key))
+        })
+    }
+
+    /// Appends an element. Its number.
+    selvedge_vector_push / "_ZGTt20selvedge_vector_push"
+        (made: *mut c_void, element: *const c_void, size: usize) -> ssize_t
+    {
+        on(-1, made, |thread, vector: Ptr<Strings>| {
+            let element = thread.string(element, size)?;
+            Ok(vector.push(&mut thread.session.tx(), &element)? as ssize_t)
+        })
+    }
+
+    /// The `n`-th element.
+    selvedge_vector_get / "_ZGTt19selvedge_vector_get"
+        (made: *mut c_void, n: usize, to: *mut c_void, room: usize) -> ssize_t
+    {
+        on(-1, made, |thread, vector: Ptr<Strings>| {
+            let found = vector.get(&mut thread.session.tx(), n as u64)?;
+            thread.copy_out(found, Buffer(to, room))
+        })
+    }
+
+    /// Puts another in its place.
+    selvedge_vector_set / "_ZGTt19selvedge_vector_set"
+        (made: *mut c_void, n: usize, element: *const c_void, size: usize) -> c_int
+    {
+        on(-1, made, |thread, vector: Ptr<Strings>| {
+            let element = thread.string(element, size)?;
+            let old = vector.set(&mut thread.session.tx(), n as u64, &element)?;
+            old.ok_or(CallError::Nothing)?;
+            Ok(0)
+        })
+    }
+
+    /// Removes the last element.
+    selvedge_vector_pop / "_ZGTt19selvedge_vector_pop"
+        (made: *mut c_void, to: *mut c_void, room: usize) -> ssize_t
+    {
+        let last = |vector: Ptr<Strings>, tx: &mut Tx<'_, Machine>| {
+            let last = vector.len(tx)?.checked_sub(1);
+            last.map_or(Ok(None), |last| vector.get(tx, last))
+        };
+        pop(made, Buffer(to, room), last, |vector, tx| vector.pop(tx))
+    }
+
+    /// Removes all elements from the `len`-th on.
+    selvedge_vector_truncate / "_ZGTt24selvedge_vector_truncate"
+        (made: *mut c_void, len: usize) -> c_int
+    {
+        on(-1, made, |thread, vector: Ptr<Strings>| {
+            vector.truncate(&mut thread.session.tx(), len as u64)?;
+            Ok(0)
+        })
+    }
+
+    /// Appends an element.
+    selvedge_queue_push / "_ZGTt19selvedge_queue_push"
+        (made: *mut c_void, element: *const c_void, size: usize) -> c_int
+    {
+        on(-1, made, |thread, queue: Ptr<Waiting>| {
+            let element = thread.string(element, size)?;
+            queue.push(&mut thread.session.tx(), &element)?;
+            Ok(0)
+        })
+    }
+
+    /// The first element.
+    selvedge_queue_peek / "_ZGTt19selvedge_queue_peek"
+        (made: *mut c_void, to: *mut c_void, room: usize) -> ssize_t
+    {
+        on(-1, made, |thread, queue: Ptr<Waiting>| {
+            let found = queue.peek(&mut thread.session.tx())?;
+            thread.copy_out(found, Buffer(to, room))
+        })
+    }
+
+    /// Removes it.
+    selvedge_queue_pop / "_ZGTt18selvedge_queue_pop"
+        (made: *mut c_void, to: *mut c_void, room: usize) -> ssize_t
+    {
+        let first = |queue: Ptr<Waiting>, tx: &mut Tx<'_, Machine>| queue.peek(tx);
+        pop(made, Buffer(to, room), first, |queue, tx| queue.pop(tx))
+    }
+
+    /// Appends a record. Its number.
+    selvedge_journal_append / "_ZGTt23selvedge_journal_append"
+        (made: *mut c_void, record: *const c_void, size: usize) -> i64
+    {
+        on(-1, made, |thread, journal: Ptr<Journal>| {
+            let record = thread.string(record, size)?;
+            Ok(journal.append(&mut thread.session.tx(), &record)? as i64)
+        })
+    }
+
+    /// The record at a place, which comes to be behind it.
+    selvedge_journal_read / "_ZGTt21selvedge_journal_read"
+        (made: *mut c_void, place: *mut c_void, to: *mut c_void, room: usize) -> ssize_t
+    {
+        on(-1, made, |thread, journal: Ptr<Journal>| {
+            let mut bytes = [0; Place::SIZE as usize];
+            thread.fetch(place, &mut bytes)?;
+            let mut next = Place::decode(&bytes).ok_or(CallError::Place)?;
+            let found = journal.read(&mut thread.session.tx(), &mut next)?;
+            let len = thread.copy_out(found, Buffer(to, room))?;
+            next.encode(&mut bytes);
+            thread.deliver(place, &bytes)?;
+            Ok(len)
+        })
+    }
+
+    /// Removes all records in front of one.
+    selvedge_journal_truncate / "_ZGTt25selvedge_journal_truncate"
+        (made: *mut c_void, number: u64) -> c_int
+    {
+        on(-1, made, |thread, journal: Ptr<Journal>| {
+            journal.truncate(&mut thread.session.tx(), number)?;
+            Ok(0)
+        })
+    }
+}
