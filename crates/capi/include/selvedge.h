@@ -109,6 +109,9 @@ extern "C" {
  * and fenced. */
 #if defined(__CHECKER__)
 #define SELVEDGE_ATOMIC
+#elif defined(__clang__) /* It looks at pointers (-fsyntax-only), and makes no program. */
+__attribute__((error("patomic needs gcc, with -fgnu-tm"))) int selvedge_needs_gcc(void);
+#define SELVEDGE_ATOMIC if (selvedge_needs_gcc())
 #else
 #define SELVEDGE_ATOMIC __transaction_atomic
 #endif

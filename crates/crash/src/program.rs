@@ -6,8 +6,8 @@
 //! what is there fits the marks that had been set. It also cuts the power in the recovery,
 //! and uses what recovered.
 //!
-//! One thread at a time may use the memory (see [`Recording`]); it may do so for several
-//! sessions in turn.
+//! Threads may take part; what they do must come in the same order in each run, or a failure
+//! cannot be visited again. A fence makes durable what its own thread has flushed.
 
 use crate::choice::{Policy, mix};
 use crate::oracle::panic_text;

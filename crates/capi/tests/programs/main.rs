@@ -4,6 +4,7 @@ mod workshop;
 
 mod crashes;
 mod memory;
+mod pointers;
 mod refused;
 mod statics;
 mod structures;

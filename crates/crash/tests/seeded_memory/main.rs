@@ -19,7 +19,6 @@ use mnemosyne::tx::Truncation;
 use paging::Paging;
 use parking_lot::Mutex;
 use programs::{Logs, Step, Transactions, Whole};
-use programs::{Logs, Step, Transactions, Whole};
 use std::fmt::Debug;
 use std::sync::atomic::AtomicBool;
 use structures::Change::{Add, Take};

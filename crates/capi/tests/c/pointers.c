@@ -1,0 +1,27 @@
+/* What the kind of a pointer tells sparse and clang; with MIXED, what they must not pass. */
+#include <selvedge.h>
+
+struct node {
+    struct node persistent *next;
+};
+
+pstatic static struct node persistent *head = NULL;
+
+static void push(struct node persistent *node)
+{
+    patomic {
+        node->next = head;
+        head = node;
+    }
+}
+
+int main(void)
+{
+#ifdef MIXED
+    struct node *node = head;
+#else
+    struct node persistent *node = head;
+#endif
+    push((struct node persistent *)node);
+    return 0;
+}
