@@ -199,8 +199,8 @@ SELVEDGE_SAFE int selvedge_root_remove(const char *name);
 /* --- Regions, not inside patomic ----------------------------------------------------- */
 
 /* Makes a region of `length` bytes, zeros, in a file of its own, and stores its address at
- * `pointer`, the address of a durable pointer. `protection` is PROT_READ | PROT_WRITE, and
- * `flags` 0. */
+ * `pointer`, the address of a durable pointer (EINVAL: it is not in durable memory).
+ * `protection` is PROT_READ | PROT_WRITE, and `flags` 0. */
 void *selvedge_pmap(void *pointer, size_t length, int protection, int flags);
 
 /* Removes the region at *pointer, and sets *pointer to NULL. `length` is its length, or 0.

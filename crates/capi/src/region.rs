@@ -6,8 +6,9 @@ use crate::record;
 use crate::space::canonical;
 use crate::thread::Thread;
 use libc::{c_int, c_void};
+use medium::WORD_BYTES;
 use mnemosyne::store::{Region, RegionKind, StoreError};
-use mnemosyne::tx::{Interrupted, Transaction};
+use mnemosyne::tx::{Interrupted, Space, Transaction};
 use std::ptr::null_mut;
 
 /// How a region can be used.
@@ -24,6 +25,11 @@ pub(crate) enum RegionError {
     InTransaction,
     #[error("no place was given for the address of the region")]
     NoPlace,
+    #[error(
+        "the place {0:#x} for the address of the region is not in durable memory: nobody would \
+         know of the region after a crash"
+    )]
+    Volatile(u64),
     #[error("a region needs a length, PROT_READ | PROT_WRITE, and no flags")]
     Arguments,
     #[error("no region begins at {0:#x}")]
@@ -69,7 +75,11 @@ pub(crate) fn map(
     if place.is_null() {
         return Err(RegionError::NoPlace);
     }
-    let place = canonical(place as u64);
+    let (given, place) = (place as u64, canonical(place as u64));
+    let space = program.memory.memory().space();
+    let off = space.offset(place);
+    off.filter(|off| space.pmem().has(*off, WORD_BYTES))
+        .ok_or(RegionError::Volatile(given))?;
     let link = |tx: &mut Transaction<'_, _>, start: u64| {
         fill(program, start)?;
         tx.write(place, &(program.base + start).to_le_bytes())

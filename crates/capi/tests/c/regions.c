@@ -15,12 +15,16 @@ static pstatic struct {
 
 static void check_refused(void)
 {
+    static pstatic void *durable;
     void *mine = NULL;
     CHECK(pmap(NULL, 4096, PROT_READ | PROT_WRITE, 0) == NULL && errno == EINVAL);
     CHECK(pmap(&mine, 0, PROT_READ | PROT_WRITE, 0) == NULL && errno == EINVAL);
     CHECK(pmap(&mine, 4096, PROT_READ, 0) == NULL && errno == EINVAL);
-    CHECK(pmap(&mine, (size_t)1 << 45, PROT_READ | PROT_WRITE, 0) == NULL && errno == ENOMEM);
-    CHECK(mine == NULL && punmap(&mine, 0) == 0 && punmap(NULL, 0) == -1);
+    CHECK(pmap(&mine, 4096, PROT_READ | PROT_WRITE, 0) == NULL && errno == EINVAL);
+    CHECK(strstr(selvedge_message(), "is not in durable memory"));
+    CHECK(log_create(&mine, 8192, SELVEDGE_LOG_TORNBIT) == NULL && errno == EINVAL);
+    CHECK(pmap(&durable, (size_t)1 << 45, PROT_READ | PROT_WRITE, 0) == NULL && errno == ENOMEM);
+    CHECK(durable == NULL && mine == NULL && punmap(&mine, 0) == 0 && punmap(NULL, 0) == -1);
     mine = &mine;
     CHECK(punmap(&mine, 0) == -1 && errno == EINVAL && mine == &mine);
     /* No part of the heap is a region. */
