@@ -40,7 +40,6 @@ static void *change(void *first)
 static void check_calls(void)
 {
     int fds[2];
-    char byte;
     CHECK(pipe(fds) == 0);
     for (long n = 0; n < WORDS; n += 8192 + 1) {
         long was = array[n];
@@ -54,7 +53,7 @@ static void check_calls(void)
     long *first = array;
     pid_t child = fork();
     if (child == 0)
-        _exit(mincore(first, 4096, (unsigned char *)&byte) == 0);
+        _exit(write(fds[1], first, 1) != -1);
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
