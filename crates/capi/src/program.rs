@@ -15,7 +15,7 @@ use crate::statics::{self, StaticsError};
 use libc::c_int;
 use medium::{ArenaError, Durability, MapOptions, OpenError, PoolError, UnknownDurability};
 use mnemosyne::store::{
-    self, BackingError, Directory, DirectoryOptions, MismatchError, PoolOptions, Store, StoreError,
+    self, BackingError, Directory, DirectoryOptions, PoolOptions, Store, StoreError,
 };
 use mnemosyne::tx::{self, Stop, TxError};
 use parking_lot::Mutex;
@@ -105,11 +105,7 @@ fn way_out(why: &StoreError) -> &'static str {
         BackingError::Arena(ArenaError::Taken { .. } | ArenaError::Reserve { .. }) => {
             " (SELVEDGE_BASE)"
         }
-        BackingError::Mismatch(
-            MismatchError::Missing { .. }
-            | MismatchError::Foreign { .. }
-            | MismatchError::Taken { .. },
-        ) => " (SELVEDGE_POOL_PATH)",
+        BackingError::Mismatch(_) => " (SELVEDGE_POOL_PATH)",
         _ => "",
     }
 }
