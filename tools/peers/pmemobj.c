@@ -90,7 +90,9 @@ static PMEMoid *bucket_of(struct store *store, uint64_t key)
 
 static pthread_mutex_t *lock(struct store *store, uint64_t key)
 {
-    pthread_mutex_t *mutex = &store->locks[key & (LOCKS - 1)].mutex;
+    /* By the bucket: there may be fewer buckets than locks. */
+    uint64_t bucket = key & (store->buckets - 1);
+    pthread_mutex_t *mutex = &store->locks[bucket & (LOCKS - 1)].mutex;
     pthread_mutex_lock(mutex);
     return mutex;
 }

@@ -24,15 +24,31 @@
  * done (the memory fails, a block writes more than a log takes), the process ends with one
  * line on standard error, and abort().
  *
+ * Structures that are ready to use (tables, trees, queues, ...) are in <selvedge/structures.h>.
+ *
  * Environment
  * -----------
  *   SELVEDGE_REGION_PATH  the directory of the files; "." if not set
  *   SELVEDGE_BASE         the first address, as 0x...; 0x100000000000 if not set
  *   SELVEDGE_DURABILITY   auto (default), dax, process, msync: what a commit is to survive
+ *   SELVEDGE_POOL_PATH    a directory on persistent memory, for a pool of pages: the files may
+ *                         then be larger than persistent memory, and lie on a disk (see below)
+ *   SELVEDGE_POOL_BYTES   bytes of a new pool; 268435456 if not set
  *   SELVEDGE_STATICS      discard: pstatic variables begin anew
  *   SELVEDGE_SIMULATE_POWER_CUT  1: a process that is killed leaves what a power failure would
  *                         leave in persistent memory, what was flushed and fenced and by chance
  *                         some of the rest. For tests, of programs without pstatic variables
+ *
+ * More than persistent memory
+ * --------------------------
+ * With a pool, pages of the heap and of regions move between it and the files: at most
+ * SELVEDGE_POOL_BYTES of them are in persistent memory at a time, and a touch of another page
+ * waits for the disk. What a block or a fence made durable stays so wherever its page is. Logs
+ * and `pstatic` variables do not move; they are in the pool's directory, too. A pool is chosen
+ * when a directory is made, which knows it from then on; the two belong together, and one is
+ * worth nothing without the other. It needs userfaultfd: root, access to /dev/userfaultfd, or
+ * vm.unprivileged_userfaultfd=1. A child made by fork has none of this memory. Since pages move,
+ * no direct I/O (O_DIRECT), and no mutex of several processes, may be in it.
  *
  * Names
  * -----

@@ -58,9 +58,8 @@ impl CallError {
     fn errno(&self) -> c_int {
         match self {
             Self::Start(why) => why.errno(),
-            Self::Refused(TxError::Heap(HeapError::NoSpace { .. })) | Self::TooMuch(..) => {
-                libc::ENOMEM
-            }
+            Self::Refused(TxError::Heap(HeapError::NoSpace { .. }) | TxError::Growth { .. })
+            | Self::TooMuch(..) => libc::ENOMEM,
             Self::Refused(TxError::Heap(
                 HeapError::Foreign { .. } | HeapError::NotAllocated { .. },
             )) => libc::EINVAL,

@@ -1,10 +1,10 @@
 //! The executable of this process: its persistent variables, as its symbol table tells them.
 
+use mnemosyne::statics::{Variable, Variables};
 use object::read::elf::ElfFile64;
 use object::{
     Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SectionIndex, SymbolKind,
 };
-use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, c_void};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -38,14 +38,6 @@ pub(crate) enum ElfError {
          another run would not know: initialise it with 0, or link with -no-pie"
     )]
     Relocated(u64),
-}
-
-/// A persistent variable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Variable {
-    /// Its first byte, in the section.
-    pub start: u64,
-    pub len: u64,
 }
 
 /// The section of persistent variables, where it is in memory.
@@ -114,11 +106,11 @@ fn libraries() -> Vec<PathBuf> {
 }
 
 /// The variables, by name. One that is known in its source file only has that in front.
-pub(crate) fn variables() -> Result<BTreeMap<String, Variable>, ElfError> {
+pub(crate) fn variables() -> Result<Variables, ElfError> {
     let cache = ReadCache::new(File::open(EXECUTABLE)?);
     let elf: Elf<'_> = ElfFile64::parse(&cache)?;
     let Some(section) = elf.section_by_name(SECTION) else {
-        return Ok(BTreeMap::new());
+        return Ok(Variables::new());
     };
     let (address, len) = (section.address(), section.size());
     check_relocations(&elf, address, len)?;
@@ -129,12 +121,8 @@ pub(crate) fn variables() -> Result<BTreeMap<String, Variable>, ElfError> {
     }
 }
 
-fn variables_of(
-    elf: &Elf<'_>,
-    section: SectionIndex,
-    address: u64,
-) -> Result<BTreeMap<String, Variable>, ElfError> {
-    let mut variables = BTreeMap::new();
+fn variables_of(elf: &Elf<'_>, section: SectionIndex, address: u64) -> Result<Variables, ElfError> {
+    let mut variables = Variables::new();
     // Local symbols follow that of their source file.
     let mut file = String::new();
     for symbol in elf.symbols() {

@@ -13,8 +13,10 @@ use crate::fatal::die;
 use crate::space::Machine;
 use crate::statics::{self, StaticsError};
 use libc::c_int;
-use medium::{ArenaError, Durability, MapOptions, OpenError, UnknownDurability};
-use mnemosyne::store::{self, BackingError, Directory, DirectoryOptions, Store, StoreError};
+use medium::{ArenaError, Durability, MapOptions, OpenError, PoolError, UnknownDurability};
+use mnemosyne::store::{
+    self, BackingError, Directory, DirectoryOptions, MismatchError, PoolOptions, Store, StoreError,
+};
 use mnemosyne::tx::{self, Stop, TxError};
 use parking_lot::Mutex;
 use std::convert::Infallible;
@@ -29,6 +31,10 @@ const DEFAULT_BASE: u64 = 0x1000_0000_0000;
 const BASE: &str = "SELVEDGE_BASE";
 const REGION_PATH: &str = "SELVEDGE_REGION_PATH";
 const DURABILITY: &str = "SELVEDGE_DURABILITY";
+const POOL_PATH: &str = "SELVEDGE_POOL_PATH";
+const POOL_BYTES: &str = "SELVEDGE_POOL_BYTES";
+/// Bytes of a new pool, unless [`POOL_BYTES`] says otherwise.
+const DEFAULT_POOL_BYTES: u64 = 256 << 20;
 const SIMULATE_POWER_CUT: &str = "SELVEDGE_SIMULATE_POWER_CUT";
 /// The root that tells where the memory was first.
 const BASE_ROOT: &str = "selvedge.base";
@@ -57,6 +63,8 @@ pub(crate) enum StartError {
     Durability(UnknownDurability),
     #[error("{DURABILITY}={}: not text", .0.display())]
     NotText(OsString),
+    #[error("{POOL_BYTES}={}: not a multiple of 4096, such as {DEFAULT_POOL_BYTES}", .0.display())]
+    PoolBytes(OsString),
     #[error("{SIMULATE_POWER_CUT}={}: neither 0 nor 1", .0.display())]
     SimulatePowerCut(OsString),
     #[error(
@@ -90,12 +98,18 @@ fn way_out(why: &StoreError) -> &'static str {
         return "";
     };
     match why {
-        BackingError::Arena(ArenaError::Open(OpenError::InUse { .. })) => {
+        BackingError::Arena(ArenaError::Open(OpenError::InUse { .. }))
+        | BackingError::Pool(PoolError::Open(OpenError::InUse { .. })) => {
             "; wait for its end, or set SELVEDGE_REGION_PATH to another directory"
         }
         BackingError::Arena(ArenaError::Taken { .. } | ArenaError::Reserve { .. }) => {
             " (SELVEDGE_BASE)"
         }
+        BackingError::Mismatch(
+            MismatchError::Missing { .. }
+            | MismatchError::Foreign { .. }
+            | MismatchError::Taken { .. },
+        ) => " (SELVEDGE_POOL_PATH)",
         _ => "",
     }
 }
@@ -118,12 +132,15 @@ pub(crate) fn errno_of_store(why: &StoreError) -> c_int {
         StoreError::NoRoom { .. } => libc::ENOMEM,
         StoreError::NoRegion { .. } | StoreError::Layout => libc::EINVAL,
         StoreError::Backing(
-            BackingError::File(why) | BackingError::Arena(ArenaError::Open(why)),
+            BackingError::File(why)
+            | BackingError::Arena(ArenaError::Open(why))
+            | BackingError::Pool(PoolError::Open(why)),
         ) => match why {
             OpenError::InUse { .. } => libc::EBUSY,
             OpenError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             _ => libc::EINVAL,
         },
+        StoreError::Backing(BackingError::Mismatch(_)) => libc::EINVAL,
         StoreError::Backing(BackingError::Arena(_)) => libc::ENOMEM,
         _ => libc::EIO,
     }
@@ -175,9 +192,10 @@ fn open() -> Result<Program, StartError> {
             simulate_power_cut: simulate_power_cut()?,
             ..MapOptions::default()
         },
+        pool: pool()?,
         ..DirectoryOptions::default()
     };
-    let directory = Directory::open(&path, &options).map_err(failed)?;
+    let directory = without_signals(|| Directory::open(&path, &options)).map_err(failed)?;
     let machine = Machine::new(directory.arena().clone());
     let store_options = store::Options {
         tx: tx::Options {
@@ -195,15 +213,16 @@ fn open() -> Result<Program, StartError> {
 
 /// Runs `start` with all signals blocked, which threads that it starts inherit: the program's
 /// handlers are to run on the program's threads.
-fn without_signals(start: impl FnOnce()) {
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: both sets are there to be written to, and zeros are sets.
     unsafe {
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
             (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        start();
+        let started = start();
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        started
     }
 }
 
@@ -223,6 +242,25 @@ fn durability() -> Result<Durability, StartError> {
     };
     let text = text.into_string().map_err(StartError::NotText)?;
     text.parse().map_err(StartError::Durability)
+}
+
+fn pool() -> Result<Option<PoolOptions>, StartError> {
+    let Some(path) = std::env::var_os(POOL_PATH) else {
+        return Ok(None);
+    };
+    let bytes = match std::env::var_os(POOL_BYTES) {
+        None => DEFAULT_POOL_BYTES,
+        Some(text) => {
+            let bytes = text.to_str().and_then(|text| text.parse::<u64>().ok());
+            let fits = |bytes: &u64| *bytes > 0 && bytes.is_multiple_of(4096);
+            bytes.filter(fits).ok_or(StartError::PoolBytes(text))?
+        }
+    };
+    Ok(Some(PoolOptions {
+        path: path.into(),
+        bytes,
+        page_bytes: None,
+    }))
 }
 
 fn simulate_power_cut() -> Result<bool, StartError> {

@@ -101,7 +101,15 @@ fn open(at: *const c_void) -> Result<*mut Log, RecordError> {
     let space = program.memory.memory().space();
     let off = space.offset(canonical(at as u64));
     let off = off.ok_or(RecordError::Volatile(at as u64))?;
-    let (appender, consumer) = Unrecovered::open(space.pmem().clone(), off)?.keep()?;
+    let regions = program.memory.regions().map_err(RegionError::from)?;
+    let mut regions = regions.iter().filter(|region| region.start == off);
+    let region = regions.next().ok_or(RegionError::None(at as u64))?;
+    let log = Unrecovered::open(space.pmem().clone(), off)?;
+    if log.bytes() > region.len {
+        let what = format!("it has more than the {} bytes of its region", region.len);
+        return Err(LogError::NotALog { start: off, what }.into());
+    }
+    let (appender, consumer) = log.keep()?;
     let given = consumer.position();
     let log = Log {
         tail: Mutex::new(Tail {

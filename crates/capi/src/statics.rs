@@ -10,35 +10,20 @@
 //!    value in the executable; what is not there any more is kept, for the day it comes back.
 //! 3. A variable whose size has changed is refused.
 //! 4. A crash leaves the variables as they were, or as they are to be.
-//!
-//! # Format of the region
-//!
-//! A *table*, then from a multiple of 4,096 on the bytes of the section, then those of
-//! variables that the program has no more. The table is words: magic and version; a CRC32C of
-//! what follows; bytes of the table; where the section's bytes are; how many they are; the
-//! generation; how many variables; bytes of the program's name; then the name. Each variable
-//! has three words, where it is from the section's start on, its length, and bytes of its name,
-//! and the name. Of several regions of one program the last generation counts, and a crash has
-//! left the others. A region's tag is a checksum of the program's name.
+//! 5. Variables whose table is damaged are refused, and not taken for those of a first run.
 
-use crate::elf::{self, ElfError, Section, Variable};
+use crate::elf::{self, ElfError, Section};
 use crate::program::{self, Memory};
 use crate::space::set_alias;
-use medium::{EffectiveDurability, MediumError, Pmem, WORD_BYTES};
+use medium::{EffectiveDurability, Pmem};
+use mnemosyne::statics::{Table, TableError, Variable, Variables, tag};
 use mnemosyne::store::{Region, RegionKind, StoreError};
 use mnemosyne::tx::Space;
 use rustix::mm::{MapFlags, ProtFlags};
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;
 
-/// "SELVSTA" and the version.
-const MAGIC: u64 = u64::from_le_bytes(*b"SELVSTA\x01");
 const PAGE_BYTES: u64 = 4096;
-/// Words in front of the program's name.
-const HEAD_WORDS: usize = 8;
-/// Words of the head that the checksum does not cover.
-const UNCHECKED_WORDS: usize = 2;
 /// Where variables that are kept begin: multiples of it.
 const KEPT_ALIGN: u64 = 64;
 
@@ -65,6 +50,17 @@ pub(crate) enum StaticsError {
         was: u64,
         is: u64,
     },
+    #[error(
+        "the persistent variables of {program}: {why} (region {slot}); restore them from a copy, \
+         or begin anew with {STATICS}=discard"
+    )]
+    Table {
+        program: String,
+        slot: u64,
+        why: TableError,
+    },
+    #[error("the persistent variables of {program} need a table that is too long")]
+    TooMany { program: String },
     #[error("the persistent variables of {program}: {why}")]
     Store { program: String, why: StoreError },
     #[error("the persistent variables of {program} cannot be mapped from {}: {why}", path.display())]
@@ -99,18 +95,6 @@ extern "C" fn before_main() {
 #[unsafe(no_mangle)]
 pub static selvedge_anchor: u8 = 0;
 
-type Variables = BTreeMap<String, Variable>;
-
-/// What a region of variables holds.
-struct Table {
-    program: String,
-    generation: u64,
-    /// Where the section's bytes are, in the region, and how many.
-    data: u64,
-    section: u64,
-    variables: Variables,
-}
-
 /// Maps the program's persistent variables, if it has some.
 pub(crate) fn attach(memory: &Memory, is_simulated: bool) -> Result<(), StaticsError> {
     elf::check_libraries()?;
@@ -130,14 +114,14 @@ pub(crate) fn attach(memory: &Memory, is_simulated: bool) -> Result<(), StaticsE
         let program = program.clone();
         StaticsError::Store { program, why }
     };
-    let mut found = find(memory, &program).map_err(failed)?;
+    let discards = discards()?;
+    let mut found = find(memory, &program, discards)?;
     let latest = found.pop();
     for (old, _) in found {
         memory.unmap(old.start, |_| Ok(())).map_err(failed)?;
     }
-    let discards = discards()?;
     let (region, data) = match latest {
-        Some((region, table)) if !discards && table.is_for(&section, &variables) => {
+        Some((region, table)) if !discards && is_for(&table, &section, &variables) => {
             (region, table.data)
         }
         latest => {
@@ -161,24 +145,39 @@ fn discards() -> Result<bool, StaticsError> {
     }
 }
 
-/// The regions of this program's variables, by generation.
-fn find(memory: &Memory, program: &str) -> Result<Vec<(Region, Table)>, StoreError> {
+/// The regions of this program's variables, by generation. One whose table is damaged is
+/// removed, if the program `discards` its variables.
+fn find(
+    memory: &Memory,
+    program: &str,
+    discards: bool,
+) -> Result<Vec<(Region, Table)>, StaticsError> {
+    let failed = |why| {
+        let program = program.to_owned();
+        StaticsError::Store { program, why }
+    };
     let mut found = Vec::new();
-    for region in memory.regions()? {
-        if region.kind == RegionKind::Static
-            && region.tag == tag(program)
-            && let Some(table) = Table::read(memory, &region)?
-            && table.program == program
-        {
-            found.push((region, table));
+    let of_program =
+        |region: &Region| region.kind == RegionKind::Static && region.tag == tag(program);
+    let regions = memory.regions().map_err(failed)?.into_iter();
+    for region in regions.filter(of_program) {
+        match Table::read(memory.memory().space().pmem(), &region) {
+            Ok(table) if table.program == program => found.push((region, table)),
+            Ok(_) => {}
+            Err(TableError::Damaged(_)) if discards => {
+                memory.unmap(region.start, |_| Ok(())).map_err(failed)?;
+            }
+            Err(why) => {
+                return Err(StaticsError::Table {
+                    program: program.to_owned(),
+                    slot: region.slot,
+                    why,
+                });
+            }
         }
     }
     found.sort_by_key(|(_, table)| table.generation);
     Ok(found)
-}
-
-fn tag(program: &str) -> u64 {
-    crc32c::crc32c(program.as_bytes()).into()
 }
 
 /// Makes a region with the variables as they are to be. The region, and where the section's
@@ -208,9 +207,11 @@ fn make(
         variables,
     };
     if let Some((region, before)) = old {
-        table.take_over(memory, region, before, &mut bytes)?;
+        take_over(&mut table, memory, region, before, &mut bytes)?;
     }
-    let encoded = table.encode();
+    let encoded = table.encode().ok_or_else(|| StaticsError::TooMany {
+        program: program.to_owned(),
+    })?;
     let data = table.data;
     let len = data + bytes.len() as u64;
     let pm = memory.memory().space().pmem();
@@ -224,141 +225,50 @@ fn make(
     Ok((made.map_err(failed)?, data))
 }
 
-impl Table {
-    /// Whether the section has these variables, where they are now.
-    fn is_for(&self, section: &Section, variables: &Variables) -> bool {
-        let is_kept = |variable: &Variable| variable.start >= self.section;
-        let there = self.variables.iter().filter(|(_, v)| !is_kept(v));
-        self.section == section.len && there.eq(variables)
-    }
+/// Whether the section has these variables, where they are in the table.
+fn is_for(table: &Table, section: &Section, variables: &Variables) -> bool {
+    let is_kept = |variable: &Variable| variable.start >= table.section;
+    let there = table.variables.iter().filter(|(_, v)| !is_kept(v));
+    table.section == section.len && there.eq(variables)
+}
 
-    /// Takes the values of variables that there were, and keeps those that are gone.
-    fn take_over(
-        &mut self,
-        memory: &Memory,
-        region: &Region,
-        before: &Self,
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), StaticsError> {
-        let pm = memory.memory().space().pmem();
-        for (name, old) in &before.variables {
-            let now = match self.variables.get(name) {
-                Some(now) if now.len == old.len => *now,
-                Some(now) => {
-                    return Err(StaticsError::Size {
-                        program: self.program.clone(),
-                        name: name.clone(),
-                        was: old.len,
-                        is: now.len,
-                    });
-                }
-                None => {
-                    let start = (bytes.len() as u64).next_multiple_of(KEPT_ALIGN);
-                    bytes.resize((start + old.len) as usize, 0);
-                    let len = old.len;
-                    let kept = Variable { start, len };
-                    self.variables.insert(name.clone(), kept);
-                    kept
-                }
-            };
-            let to = &mut bytes[now.start as usize..][..now.len as usize];
-            let from = region.start + before.data + old.start;
-            pm.read(from, to).map_err(|why| StaticsError::Store {
-                program: self.program.clone(),
-                why: why.into(),
-            })?;
-        }
-        Ok(())
-    }
-
-    /// As bytes. Finds out where the section's bytes are to be.
-    fn encode(&mut self) -> Vec<u8> {
-        let mut body = self.program.as_bytes().to_vec();
-        for (name, variable) in &self.variables {
-            for word in [variable.start, variable.len, name.len() as u64] {
-                body.extend_from_slice(&word.to_le_bytes());
+/// Takes the values of variables that there were, and keeps those that are gone.
+fn take_over(
+    table: &mut Table,
+    memory: &Memory,
+    region: &Region,
+    before: &Table,
+    bytes: &mut Vec<u8>,
+) -> Result<(), StaticsError> {
+    let pm = memory.memory().space().pmem();
+    for (name, old) in &before.variables {
+        let now = match table.variables.get(name) {
+            Some(now) if now.len == old.len => *now,
+            Some(now) => {
+                return Err(StaticsError::Size {
+                    program: table.program.clone(),
+                    name: name.clone(),
+                    was: old.len,
+                    is: now.len,
+                });
             }
-            body.extend_from_slice(name.as_bytes());
-        }
-        let len = (HEAD_WORDS * WORD_BYTES as usize + body.len()) as u64;
-        self.data = len.next_multiple_of(PAGE_BYTES);
-        let head = [
-            len,
-            self.data,
-            self.section,
-            self.generation,
-            self.variables.len() as u64,
-            self.program.len() as u64,
-        ];
-        let mut checked: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).collect();
-        checked.extend(body);
-        let crc = u64::from(crc32c::crc32c(&checked));
-        let mut bytes = [MAGIC, crc].map(u64::to_le_bytes).concat();
-        bytes.extend(checked);
-        bytes
-    }
-
-    /// The table of a region; `None`: it has none that is whole.
-    fn read(memory: &Memory, region: &Region) -> Result<Option<Self>, MediumError> {
-        let pm = memory.memory().space().pmem();
-        let word = |n: usize| pm.load(region.start + n as u64 * WORD_BYTES);
-        let (magic, crc, len) = (word(0)?, word(1)?, word(2)?);
-        let unchecked = (UNCHECKED_WORDS as u64) * WORD_BYTES;
-        if magic != MAGIC || len > region.len || len < HEAD_WORDS as u64 * WORD_BYTES {
-            return Ok(None);
-        }
-        let mut bytes = vec![0; (len - unchecked) as usize];
-        pm.read(region.start + unchecked, &mut bytes)?;
-        if u64::from(crc32c::crc32c(&bytes)) != crc {
-            return Ok(None);
-        }
-        Ok(Self::decode(&bytes).filter(|table| table.fits(region)))
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut rest = bytes;
-        let mut take = |len: usize| {
-            let (part, more) = rest.split_at_checked(len)?;
-            rest = more;
-            Some(part)
-        };
-        let mut words = [0; HEAD_WORDS - UNCHECKED_WORDS];
-        for word in &mut words {
-            *word = u64::from_le_bytes(take(WORD_BYTES as usize)?.try_into().ok()?);
-        }
-        let [_, data, section, generation, count, name_len] = words;
-        let program = String::from_utf8(take(name_len as usize)?.to_vec()).ok()?;
-        let mut variables = Variables::new();
-        for _ in 0..count {
-            let mut words = [0; 3];
-            for word in &mut words {
-                *word = u64::from_le_bytes(take(WORD_BYTES as usize)?.try_into().ok()?);
+            None => {
+                let start = (bytes.len() as u64).next_multiple_of(KEPT_ALIGN);
+                bytes.resize((start + old.len) as usize, 0);
+                let len = old.len;
+                let kept = Variable { start, len };
+                table.variables.insert(name.clone(), kept);
+                kept
             }
-            let [start, len, name_len] = words;
-            let name = String::from_utf8(take(name_len as usize)?.to_vec()).ok()?;
-            variables.insert(name, Variable { start, len });
-        }
-        Some(Self {
-            program,
-            generation,
-            data,
-            section,
-            variables,
-        })
-    }
-
-    /// Whether all of it is inside the region.
-    fn fits(&self, region: &Region) -> bool {
-        let room = region.len.checked_sub(self.data);
-        let is_inside = |variable: &Variable| {
-            let end = variable.start.checked_add(variable.len);
-            end.is_some_and(|end| room.is_some_and(|room| end <= room))
         };
-        let aligned = self.data.is_multiple_of(PAGE_BYTES) && self.data > 0;
-        aligned
-            && room.is_some_and(|room| self.section <= room)
-            && self.variables.values().all(is_inside)
+        let to = &mut bytes[now.start as usize..][..now.len as usize];
+        let from = region.start + before.data + old.start;
+        pm.read(from, to).map_err(|why| StaticsError::Store {
+            program: table.program.clone(),
+            why: why.into(),
+        })?;
     }
+    Ok(())
 }
 
 /// Maps the variables over their section.
@@ -369,7 +279,7 @@ fn map(
     data: u64,
     section: &Section,
 ) -> Result<(), StaticsError> {
-    let path = memory.backing().file(region.slot);
+    let path = memory.backing().file(region);
     let is_dax = memory.backing().durability() == EffectiveDurability::Dax;
     let flags = match is_dax {
         true => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,

@@ -29,6 +29,8 @@ type Step<T> = Result<T, Interrupted>;
 trait Structure: Persist + Default {
     /// What a message calls it.
     const NAME: &'static str;
+    /// What one that is damaged is not.
+    const SOUND: &'static str;
 
     fn count(made: Ptr<Self>, tx: &mut Tx<'_, Machine>) -> Step<u64>;
 
@@ -41,6 +43,7 @@ macro_rules! structures {
     ($($type:ty: $name:literal, $count:expr;)*) => {$(
         impl Structure for $type {
             const NAME: &'static str = $name;
+            const SOUND: &'static str = concat!("part of a sound ", $name);
 
             fn count(made: Ptr<Self>, tx: &mut Tx<'_, Machine>) -> Step<u64> {
                 $count(made, tx)
@@ -115,15 +118,7 @@ enum Stopped {
 
 impl From<Interrupted> for Stopped {
     fn from(why: Interrupted) -> Self {
-        match why {
-            // What a structure has taken for its block is none: it is damaged, and a part of
-            // the call is done.
-            Interrupted::Heap(HeapError::Foreign { off } | HeapError::NotAllocated { off }) => {
-                let what = "block of a structure";
-                Self::Interrupted(Interrupted::NoValue { off, what })
-            }
-            why => Self::Interrupted(why),
-        }
+        Self::Interrupted(why)
     }
 }
 
@@ -240,16 +235,29 @@ impl Thread {
 
 // --- what all structures have -------------------------------------------------------
 
-/// Runs `body`, in the transaction that is under way or as one.
-fn run<T>(
+/// Runs `body`, which uses an `M`, in the transaction that is under way or as one.
+fn run<M: Structure, T>(
     thread: &mut Thread,
     mut body: impl FnMut(&mut Thread) -> Answer<T>,
 ) -> Result<T, CallError> {
     thread.run(|thread| match body(thread) {
         Ok(value) => Ok(Ok(value)),
         Err(Stopped::Told(why)) => Ok(Err(why)),
-        Err(Stopped::Interrupted(why)) => Err(why),
+        Err(Stopped::Interrupted(why)) => Err(damaged::<M>(why)),
     })?
+}
+
+/// What a structure has taken for a part of it is none: that is the end of the call, of which
+/// something is done.
+fn damaged<M: Structure>(why: Interrupted) -> Interrupted {
+    match why {
+        Interrupted::Heap(HeapError::Foreign { off } | HeapError::NotAllocated { off })
+        | Interrupted::NoValue { off, .. } => {
+            let what = M::SOUND;
+            Interrupted::NoValue { off, what }
+        }
+        why => why,
+    }
 }
 
 /// The structure at an address.
@@ -266,7 +274,7 @@ fn on<M: Structure, T>(
 ) -> T {
     call(otherwise, |thread| {
         let made = at(thread, made)?;
-        run(thread, |thread| body(thread, made))
+        run::<M, _>(thread, |thread| body(thread, made))
     })
 }
 
@@ -275,7 +283,7 @@ fn root<M: Structure>(name: *const c_char) -> *mut c_void {
         // SAFETY: the program gave a string.
         let name = unsafe { text(name) }?;
         let layout = Layouts::of::<M>().hash();
-        let found = run(thread, |thread| {
+        let found = run::<M, _>(thread, |thread| {
             let mut tx = thread.session.tx();
             if let Some((was, off)) = tx.root(name)? {
                 return Ok((was == layout).then_some(off));
@@ -299,7 +307,7 @@ fn root<M: Structure>(name: *const c_char) -> *mut c_void {
 fn create<M: Structure>(place: *mut c_void) -> *mut c_void {
     call(null_mut(), |thread| {
         let base = thread.program.base;
-        run(thread, |thread| {
+        run::<M, _>(thread, |thread| {
             let made = base + thread.session.tx().create(&M::default())?.off();
             if !place.is_null() {
                 // SAFETY: the program gave this place.
@@ -315,7 +323,7 @@ fn free<M: Structure>(place: *mut c_void) -> c_int {
         if place.is_null() {
             return Err(CallError::NoPlace);
         }
-        run(thread, |thread| {
+        run::<M, _>(thread, |thread| {
             // SAFETY: the program gave this place.
             let made = unsafe { thread.address_at(place as u64) }?;
             if made == 0 {

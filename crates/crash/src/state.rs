@@ -75,10 +75,19 @@ struct Pending {
     /// A crash left one of these in the cell, unknown which, the durable content first.
     /// Empty: the durable content.
     left: Vec<Content>,
-    /// Word within the cell, and the whole word after the store.
-    stores: Vec<(u32, u64)>,
-    /// How many of them the next fence makes durable.
-    flushed: usize,
+    stores: Vec<Store>,
+    /// Which of them the next fence of a thread makes durable: all up to a number.
+    flushed: Vec<(u32, u64)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Store {
+    /// Of all stores.
+    number: u64,
+    /// Word within the cell.
+    slot: u32,
+    /// The whole word after the store.
+    word: u64,
 }
 
 impl Pending {
@@ -113,8 +122,12 @@ enum Undo {
 #[derive(Default)]
 struct Inner {
     pending: HashMap<u32, Pending>,
-    /// Cells with a non-zero `flushed`.
-    in_flight: Vec<u32>,
+    /// Threads and cells with a `flushed` of theirs.
+    in_flight: Vec<(u32, u32)>,
+    /// Whose events these are.
+    thread: u32,
+    /// How many stores there were.
+    stores: u64,
     choices: Choices,
     /// Decides from here on, outside the path.
     tail: Option<Policy>,
@@ -144,7 +157,7 @@ pub(crate) struct StatePmem {
 /// What [`StatePmem::enter`] saved.
 pub(crate) struct Level {
     pending: HashMap<u32, Pending>,
-    in_flight: Vec<u32>,
+    in_flight: Vec<(u32, u32)>,
     choices: Choices,
     floor: usize,
 }
@@ -201,39 +214,45 @@ impl StatePmem {
             Event::Flush { line } => self.start_write_back(&mut inner, *line),
             Event::Fence => self.make_durable(&mut inner),
             Event::Mark(_) => {}
+            Event::Thread(number) => inner.thread = *number,
         }
     }
 
     fn issue(&self, inner: &mut Inner, unit: &Unit, nt: bool) {
         let word = (unit.off / WORD_BYTES) as usize;
         let (cell, slot) = self.cell_of(word);
+        inner.stores += 1;
+        let number = inner.stores;
         let pending = inner.pending.entry(cell).or_default();
-        let last = pending.stores.iter().rev().find(|(s, _)| *s == slot);
-        let old = last.map_or_else(|| self.words[word].load(Relaxed), |(_, v)| *v);
-        let new = stored(unit, old);
+        let last = pending.stores.iter().rev().find(|store| store.slot == slot);
+        let old = last.map_or_else(|| self.words[word].load(Relaxed), |store| store.word);
+        let word = stored(unit, old);
         // Where a crash left the word undecided, `old` may not be what it holds.
-        if new != old || !pending.left.is_empty() {
-            pending.stores.push((slot, new));
+        if word != old || !pending.left.is_empty() {
+            pending.stores.push(Store { number, slot, word });
             if self.set_open(cell, true) {
                 inner.undo.push(Undo::Closed(cell));
             }
         }
         if nt {
-            Self::in_flight(&mut inner.in_flight, cell, pending);
+            Self::in_flight(&mut inner.in_flight, inner.thread, cell, pending);
         }
         if pending.is_settled() {
             inner.pending.remove(&cell);
         }
     }
 
-    fn in_flight(list: &mut Vec<u32>, cell: u32, pending: &mut Pending) {
-        if pending.stores.is_empty() {
+    fn in_flight(list: &mut Vec<(u32, u32)>, thread: u32, cell: u32, pending: &mut Pending) {
+        let Some(Store { number, .. }) = pending.stores.last() else {
             return;
+        };
+        match pending.flushed.iter_mut().find(|(of, _)| *of == thread) {
+            Some((_, up_to)) => *up_to = *number,
+            None => {
+                list.push((thread, cell));
+                pending.flushed.push((thread, *number));
+            }
         }
-        if pending.flushed == 0 {
-            list.push(cell);
-        }
-        pending.flushed = pending.stores.len();
     }
 
     /// A flush covers a whole line, whatever the model.
@@ -242,21 +261,25 @@ impl StatePmem {
         let cells = (LINE_BYTES / self.model.cell_bytes()) as u32;
         for cell in first..first + cells {
             if let Some(p) = inner.pending.get_mut(&cell) {
-                Self::in_flight(&mut inner.in_flight, cell, p);
+                Self::in_flight(&mut inner.in_flight, inner.thread, cell, p);
             }
         }
     }
 
     fn make_durable(&self, inner: &mut Inner) {
-        for cell in std::mem::take(&mut inner.in_flight) {
+        let me = inner.thread;
+        let is_mine = |flushed: &mut (u32, u32)| flushed.0 == me;
+        for (_, cell) in inner.in_flight.extract_if(.., is_mine).collect::<Vec<_>>() {
             let Some(mut p) = inner.pending.remove(&cell) else {
                 continue;
             };
-            let flushed = std::mem::take(&mut p.flushed);
-            for (slot, value) in p.stores.drain(..flushed).collect::<Vec<_>>() {
-                let word = self.word_of(cell, slot);
-                self.put(inner, word, value, true);
-                p.overwrite(word);
+            let mine = p.flushed.iter().position(|(thread, _)| *thread == me);
+            let up_to = mine.map_or(0, |n| p.flushed.swap_remove(n).1);
+            let flushed = p.stores.partition_point(|store| store.number <= up_to);
+            for Store { slot, word, .. } in p.stores.drain(..flushed).collect::<Vec<_>>() {
+                let at = self.word_of(cell, slot);
+                self.put(inner, at, word, true);
+                p.overwrite(at);
             }
             if !p.is_settled() {
                 inner.pending.insert(cell, p);
@@ -302,14 +325,18 @@ impl StatePmem {
     pub(crate) fn point_key(&self) -> u64 {
         let inner = self.inner.lock();
         let of_cell = |(cell, p): (&u32, &Pending)| {
-            let seed = mix(u64::from(*cell), p.flushed as u64);
+            let flushed = |h, (thread, up_to): &(u32, u64)| {
+                let count = p.stores.partition_point(|store| store.number <= *up_to);
+                mix(h, mix(u64::from(*thread), count as u64))
+            };
+            let seed = p.flushed.iter().fold(u64::from(*cell), flushed);
             let of_word = |h, word: u64, value: u64| mix(h, mix(word, value));
             let left = p.left.iter().fold(seed, |h, content| {
                 let words = content.iter();
                 words.fold(mix(h, 0), |h, (w, v)| of_word(h, *w as u64, *v))
             });
             let stores = p.stores.iter();
-            stores.fold(left, |h, (slot, v)| of_word(h, u64::from(*slot), *v))
+            stores.fold(left, |h, store| of_word(h, store.slot.into(), store.word))
         };
         let pending = inner.pending.iter().map(of_cell);
         mix(
@@ -517,11 +544,11 @@ impl StatePmem {
         for content in left {
             let mut now = content.clone();
             push_new(&mut all, now.clone());
-            for (slot, value) in &pending.stores {
-                let word = self.word_of(cell, *slot);
+            for store in &pending.stores {
+                let word = self.word_of(cell, store.slot);
                 now.retain(|(w, _)| *w != word);
-                if *value != self.words[word].load(Relaxed) {
-                    now.push((word, *value));
+                if store.word != self.words[word].load(Relaxed) {
+                    now.push((word, store.word));
                     now.sort_unstable();
                 }
                 push_new(&mut all, now.clone());

@@ -42,6 +42,22 @@ impl Mapping {
         }
     }
 
+    /// Memory at which there is nothing yet, at `place`.
+    ///
+    /// # Safety
+    /// As for [`move_to`](Self::move_to).
+    pub(crate) unsafe fn anonymous_at(place: NonNull<u8>, len: usize) -> Result<Self, Errno> {
+        let flags = RESERVED | MapFlags::FIXED;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the caller vouches for the addresses.
+        unsafe { mmap_anonymous(place.as_ptr().cast(), len, prot, flags) }?;
+        Ok(Self {
+            base: place,
+            len,
+            reserved: true,
+        })
+    }
+
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }

@@ -20,6 +20,7 @@
 use crate::addresses::{Reservation, occupant};
 use crate::arena_error::ArenaError;
 use crate::mapped::Target;
+use crate::paging::Pool;
 use crate::{
     EffectiveDurability, MapOptions, MappedPmem, MediumError, OpenError, Pmem, WORD_BYTES,
 };
@@ -29,7 +30,7 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
-use std::ptr::null_mut;
+use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{
     AtomicPtr, AtomicUsize,
     Ordering::{Acquire, Release},
@@ -118,6 +119,40 @@ impl Arena {
         options: &MapOptions,
     ) -> Result<u64, ArenaError> {
         let path = path.as_ref();
+        self.put(start, path, options, |target, place| {
+            // SAFETY: `put` gives a place that is the region's.
+            Ok(unsafe { MappedPmem::place(path, target, place, options) }?)
+        })
+    }
+
+    /// As [`map`](Self::map), for a file of which `pool` has some pages, as those of the
+    /// region in `slot`; the pool's durability holds.
+    ///
+    /// # Errors
+    /// As `map`; [`ArenaError::Pool`]: the pool does not fit the file, or the system moves no
+    /// pages.
+    pub fn map_paged(
+        &self,
+        start: u64,
+        path: impl AsRef<Path>,
+        (pool, slot): (&Arc<Pool>, u16),
+        options: &MapOptions,
+    ) -> Result<u64, ArenaError> {
+        let path = path.as_ref();
+        self.put(start, path, options, |target, place| {
+            // SAFETY: `put` gives a place that is the region's.
+            Ok(unsafe { MappedPmem::place_paged(path, target, place, (pool, slot), options) }?)
+        })
+    }
+
+    /// Has `map` map the file at `path`, given the address of the offset `start`.
+    fn put(
+        &self,
+        start: u64,
+        path: &Path,
+        options: &MapOptions,
+        map: impl FnOnce(Target, NonNull<u8>) -> Result<MappedPmem, ArenaError>,
+    ) -> Result<u64, ArenaError> {
         check_granules("the offset in the arena", start)?;
         let mut regions = self.regions.lock();
         let target = Target::open(path, !options.read_only)?;
@@ -129,10 +164,8 @@ impl Arena {
         })?;
         // SAFETY: `start..start + len` lies inside the reservation, which outlives the
         // regions, and no region has any of it; nor will another, since we hold the lock.
-        let mapped = unsafe {
-            let place = self.reservation.base().add(start as usize);
-            MappedPmem::place(path, target, place, options)?
-        };
+        let place = unsafe { self.reservation.base().add(start as usize) };
+        let mapped = map(target, place)?;
         let region = Arc::new(Region {
             start,
             slot,

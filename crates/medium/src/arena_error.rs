@@ -1,6 +1,6 @@
 //! Why an arena, or a region in it, cannot be had.
 
-use crate::{Arena, OpenError};
+use crate::{Arena, OpenError, PoolError};
 use std::io;
 use std::path::PathBuf;
 
@@ -83,6 +83,9 @@ pub enum ArenaError {
     /// The file cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The pool cannot be used.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
 }
 
 fn place(base: Option<u64>) -> String {

@@ -26,7 +26,7 @@
 //! | type | what it is |
 //! |---|---|
 //! | [`MappedPmem`] | a mapped file, block device or DAX device: the real thing |
-//! | [`Arena`] | several such files in one range of addresses |
+//! | [`Arena`] | several such files in one range of addresses; with a [`Pool`](paging::Pool), larger ones |
 //! | [`MemoryPmem`] | plain memory |
 //!
 //! and, around any of them,
@@ -44,6 +44,7 @@ mod addresses;
 mod arena;
 mod arena_error;
 pub mod block;
+mod budget;
 mod counting;
 mod cpu;
 mod durability;
@@ -56,6 +57,7 @@ mod mapped;
 mod memory;
 mod open_error;
 mod overlay;
+pub mod paging;
 mod power_cut;
 mod raw;
 mod rcu;
@@ -67,6 +69,7 @@ mod units;
 
 pub use arena::Arena;
 pub use arena_error::ArenaError;
+pub use budget::Budget;
 pub use counting::{Counting, Counts};
 pub use durability::{Durability, EffectiveDurability, UnknownDurability};
 pub use error::MediumError;
@@ -77,6 +80,7 @@ pub use mapped::{MapOptions, MappedPmem, Reserve, create_file};
 pub use memory::MemoryPmem;
 pub use open_error::OpenError;
 pub use overlay::Overlay;
+pub use paging::{PageCounts, Pool, PoolError};
 pub use power_cut::{CutAfter, CutReport, PersistModel, PowerCut, UnknownModel};
 pub use recording::Recording;
 pub use units::{Unit, unit_count, units};

@@ -16,6 +16,7 @@ use crate::durability::{Durability, EffectiveDurability};
 use crate::lock::{Refused, lock};
 use crate::lossy::LossyCache;
 use crate::open_error::OpenError;
+use crate::paging::{Paged, Pool, PoolError};
 use crate::raw::Raw;
 use crate::sigbus::Watch;
 use crate::touched::{PAGE_BYTES, Touched};
@@ -27,7 +28,7 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// How to open a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,7 +56,7 @@ pub struct MappedPmem {
     watch: Watch,
     /// The flush instruction, where flushing means anything.
     line_flush: Option<LineFlush>,
-    touched: Option<Touched>,
+    upkeep: Upkeep,
     lossy: Option<LossyCache>,
     /// Held while pages are written back, so that a fence whose pages another one
     /// took returns only after they are durable.
@@ -67,9 +68,31 @@ pub struct MappedPmem {
     /// when the lock goes.
     _mapping: Mapping,
     /// Holds the lock.
-    file: File,
+    file: Arc<File>,
     /// Keeps the kernel's claim on a block device.
     _claim: Option<File>,
+}
+
+/// What a fence has to see to, besides lines that were flushed.
+enum Upkeep {
+    /// Nothing.
+    None,
+    /// Pages of the file.
+    WriteBack(Touched),
+    /// Pages that come from a pool, and go.
+    Paged(Paged),
+}
+
+impl Upkeep {
+    /// Notes that `off..off + len` has to be durable at the next fence.
+    #[inline]
+    fn mark(&self, off: u64, len: u64) {
+        match self {
+            Self::None => {}
+            Self::WriteBack(touched) => touched.mark(off, len),
+            Self::Paged(paged) => paged.mark(off, len),
+        }
+    }
 }
 
 impl MappedPmem {
@@ -81,7 +104,7 @@ impl MappedPmem {
         let path = path.as_ref();
         let target = Target::open(path, !options.read_only)?;
         let (mapping, durability) = map(path, &target, options)?;
-        Self::new(path, target, mapping, durability, options)
+        Self::mapped(path, target, mapping, durability, options)
     }
 
     /// Maps `target`, the file at `path`, at the address `place`.
@@ -102,7 +125,55 @@ impl MappedPmem {
         // SAFETY: the mapping is new; the rest is the caller's promise.
         let mapping = unsafe { mapping.move_to(place) };
         let mapping = mapping.map_err(|e| system("map", path, e))?;
-        Self::new(path, target, mapping, durability, options)
+        Self::mapped(path, target, mapping, durability, options)
+    }
+
+    /// Maps at the address `place` what `target`, the file at `path`, and the frames of `pool`
+    /// have of the region in `slot`.
+    ///
+    /// # Safety
+    /// As for [`Mapping::move_to`].
+    pub(crate) unsafe fn place_paged(
+        path: &Path,
+        target: Target,
+        place: NonNull<u8>,
+        (pool, slot): (&Arc<Pool>, u16),
+        options: &MapOptions,
+    ) -> Result<Self, PoolError> {
+        let (len, memory) = (target.len, pool.memory());
+        if options.read_only {
+            // SAFETY: the caller's promise.
+            let mapped = unsafe { Self::place(path, target, place, options) }?;
+            // SAFETY: what was just mapped, which nobody knows of.
+            unsafe { pool.overlay(slot, place.as_ptr() as u64, len) }?;
+            return Ok(mapped);
+        }
+        // SAFETY: the caller's promise.
+        let mapping = unsafe { Mapping::anonymous_at(place, len as usize) };
+        let mapping = mapping.map_err(|e| system("map", path, e))?;
+        let durability = memory.durability();
+        let mut mapped = Self::new(path, target, mapping, durability, options)?;
+        mapped.line_flush = memory.line_flush;
+        // SAFETY: it is the mapping just made, and ends after the region is detached.
+        let paged = unsafe { pool.attach(slot, place, len, &mapped.file, mapped.watch.marker()) }?;
+        mapped.upkeep = Upkeep::Paged(paged);
+        Ok(mapped)
+    }
+
+    /// What there is to a mapping of the target itself.
+    fn mapped(
+        path: &Path,
+        target: Target,
+        mapping: Mapping,
+        durability: EffectiveDurability,
+        options: &MapOptions,
+    ) -> Result<Self, OpenError> {
+        let mut mapped = Self::new(path, target, mapping, durability, options)?;
+        if durability == EffectiveDurability::Msync {
+            mapped.upkeep = Upkeep::WriteBack(Touched::new(mapped.raw.len()));
+        }
+        mapped.try_msync()?;
+        Ok(mapped)
     }
 
     fn new(
@@ -121,7 +192,7 @@ impl MappedPmem {
         let lossy = lossy.then(|| LossyCache::new(&target.file)).transpose();
         let is_dax = durability == EffectiveDurability::Dax;
         let writable = if options.read_only { 0 } else { len };
-        let mapped = Self {
+        Ok(Self {
             // SAFETY: the mapping stays as long as the value, page-aligned and `len` bytes
             // long, and nothing else knows of it.
             raw: unsafe { Raw::new(base, len) },
@@ -129,7 +200,7 @@ impl MappedPmem {
             writable: unsafe { Raw::new(base, writable) },
             watch,
             line_flush: LineFlush::detect().filter(|_| is_dax || options.force_flush),
-            touched: (durability == EffectiveDurability::Msync).then(|| Touched::new(len)),
+            upkeep: Upkeep::None,
             lossy: lossy.map_err(|source| OpenError::System {
                 doing: "map",
                 path: path.to_owned(),
@@ -142,9 +213,7 @@ impl MappedPmem {
             _mapping: mapping,
             file: target.file,
             _claim: target.claim,
-        };
-        mapped.try_msync()?;
-        Ok(mapped)
+        })
     }
 
     /// The durability in force.
@@ -165,11 +234,53 @@ impl MappedPmem {
 
     /// Finds out at open, rather than at the first commit, that `msync` does not work.
     fn try_msync(&self) -> Result<(), OpenError> {
-        if self.touched.is_none() || self.writable.len() == 0 {
+        if !self.writes_back() || self.writable.len() == 0 {
             return Ok(());
         }
         let first = self.write_back(0, PAGE_BYTES);
         first.map_err(|e| system("msync", &self.path, e))
+    }
+
+    /// Whether fences write back pages that were [marked](Self::mark).
+    pub(crate) fn writes_back(&self) -> bool {
+        matches!(self.upkeep, Upkeep::WriteBack(_))
+    }
+
+    /// Notes that `off..off + len`, which lies inside, has to be durable at the next fence,
+    /// whoever stored it, wherever it is mapped.
+    pub(crate) fn mark(&self, off: u64, len: u64) {
+        self.upkeep.mark(off, len);
+    }
+
+    /// Maps `len` bytes from `off` on a second time, at the address `place`.
+    ///
+    /// # Safety
+    /// What is at `place` must be the caller's to replace.
+    pub(crate) unsafe fn map_again(
+        &self,
+        off: u64,
+        len: u64,
+        place: u64,
+        writable: bool,
+    ) -> Result<(), Errno> {
+        self.raw.at(off, len as usize).map_err(|_| Errno::INVAL)?;
+        let prot = match writable {
+            true => ProtFlags::READ | ProtFlags::WRITE,
+            false => ProtFlags::READ,
+        };
+        let flags = MapFlags::FIXED | shared(self.durability);
+        // SAFETY: the caller's promise.
+        unsafe {
+            mmap(
+                place as *mut c_void,
+                len as usize,
+                prot,
+                flags,
+                &self.file,
+                off,
+            )
+        }?;
+        Ok(())
     }
 
     fn write_back(&self, off: u64, len: u64) -> Result<(), Errno> {
@@ -200,8 +311,8 @@ impl MappedPmem {
         if let Ok((FileType::RegularFile, stat)) = now
             && (stat.st_size as u64) < self.raw.len()
         {
-            self.watch
-                .fail(stat.st_size as u64 / PAGE_BYTES * PAGE_BYTES);
+            let marker = self.watch.marker();
+            marker.fail(stat.st_size as u64 / PAGE_BYTES * PAGE_BYTES);
         }
     }
 
@@ -255,9 +366,7 @@ impl MappedPmem {
     /// Notes what was flushed or stored around the cache, where the next fence needs it.
     #[inline]
     fn leaves_cache(&self, off: u64, len: u64) -> Result<(), MediumError> {
-        if let Some(touched) = &self.touched {
-            touched.mark(off, len);
-        }
+        self.upkeep.mark(off, len);
         match &self.lossy {
             Some(lossy) => lossy.flush(&self.raw, off, len).map_err(not_written),
             None => Ok(()),
@@ -267,8 +376,10 @@ impl MappedPmem {
     /// What a [`fence`](Pmem::fence) does besides waiting for the processor.
     #[inline]
     pub(crate) fn settle(&self) -> Result<(), MediumError> {
-        if let Some(touched) = &self.touched {
-            self.sync_touched(touched);
+        match &self.upkeep {
+            Upkeep::None => {}
+            Upkeep::WriteBack(touched) => self.sync_touched(touched),
+            Upkeep::Paged(paged) => paged.settle()?,
         }
         if let Some(lossy) = &self.lossy
             && let Err(e) = lossy.fence(&self.raw)
@@ -345,6 +456,9 @@ impl Pmem for MappedPmem {
 
 impl Drop for MappedPmem {
     fn drop(&mut self) {
+        if let Upkeep::Paged(paged) = &self.upkeep {
+            paged.detach();
+        }
         self.watch.end();
     }
 }
@@ -379,7 +493,7 @@ fn map(
     if matches!(options.durability, Durability::Auto | Durability::Dax) {
         let synced = match LineFlush::detect() {
             None => Err("this processor has no known flush instruction"),
-            Some(_) => match mapping(MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
+            Some(_) => match mapping(shared(EffectiveDurability::Dax)) {
                 Ok(mapped) => Ok(mapped),
                 Err(_) => Err("it is not persistent memory (no MAP_SYNC mapping)"),
             },
@@ -394,13 +508,21 @@ fn map(
         Durability::Msync => EffectiveDurability::Msync,
         _ => EffectiveDurability::Process,
     };
-    let mapped = mapping(MapFlags::SHARED).map_err(|e| system("map", path, e))?;
+    let mapped = mapping(shared(effective)).map_err(|e| system("map", path, e))?;
     Ok((mapped, effective))
+}
+
+/// How a file is mapped.
+fn shared(durability: EffectiveDurability) -> MapFlags {
+    match durability {
+        EffectiveDurability::Dax => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
+        EffectiveDurability::Process | EffectiveDurability::Msync => MapFlags::SHARED,
+    }
 }
 
 /// An open, locked file of a usable kind and size.
 pub(crate) struct Target {
-    file: File,
+    file: Arc<File>,
     claim: Option<File>,
     pub(crate) len: u64,
     /// Bytes of the smallest page of a mapping of it.
@@ -439,7 +561,7 @@ impl Target {
             });
         }
         Ok(Self {
-            file,
+            file: Arc::new(file),
             claim,
             len,
             page,

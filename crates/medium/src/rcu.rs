@@ -111,10 +111,16 @@ pub(crate) fn prepare() -> Result<(), Errno> {
     membarrier(MembarrierCommand::RegisterPrivateExpedited)
 }
 
+/// Has every other thread of the process pass a barrier between its accesses before and those
+/// after.
+pub(crate) fn barrier() -> Result<(), Errno> {
+    membarrier(MembarrierCommand::PrivateExpedited)
+}
+
 /// Waits until all sections have ended that may have found what was taken away before
 /// the call.
 pub(crate) fn synchronize() -> Result<(), Errno> {
-    membarrier(MembarrierCommand::PrivateExpedited)?;
+    barrier()?;
     // A thread that registers after this has taken the lock after us, and finds what
     // we took away gone.
     let readers = READERS.lock().all.clone();

@@ -8,6 +8,7 @@
 use crate::units::{lines, units};
 use crate::{MediumError, Pmem, Unit};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
 /// One step of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,16 +26,43 @@ pub enum Event {
     Fence,
     /// A caller's mark, such as the boundary between two operations.
     Mark(u64),
+    /// What follows was done by another thread: threads are numbered as they come, and the
+    /// first one begins.
+    Thread(u32),
 }
 
 /// Passes everything on to `P` and writes it down.
 ///
-/// Events of several threads share one trace and do not say whose they are; since a
-/// fence speaks for its own thread only, record one thread at a time when the trace
-/// is to be turned into crash states.
+/// Events of several threads share one trace; a fence speaks for its own thread only.
 pub struct Recording<P> {
     inner: P,
-    trace: Mutex<Vec<Event>>,
+    trace: Mutex<Trace>,
+}
+
+#[derive(Debug, Default)]
+struct Trace {
+    events: Vec<Event>,
+    /// By their numbers.
+    threads: Vec<ThreadId>,
+    /// The number of the last one.
+    last: u32,
+}
+
+impl Trace {
+    /// Says whose the next events are.
+    fn of_this_thread(&mut self) -> &mut Vec<Event> {
+        let me = thread::current().id();
+        let number = self.threads.iter().position(|thread| *thread == me);
+        let number = number.unwrap_or_else(|| {
+            self.threads.push(me);
+            self.threads.len() - 1
+        }) as u32;
+        if number != self.last {
+            self.last = number;
+            self.events.push(Event::Thread(number));
+        }
+        &mut self.events
+    }
 }
 
 impl<P: Pmem> Recording<P> {
@@ -53,31 +81,32 @@ impl<P: Pmem> Recording<P> {
 
     /// Adds a mark to the trace.
     pub fn mark(&self, id: u64) {
-        self.trace().push(Event::Mark(id));
+        self.trace().events.push(Event::Mark(id));
     }
 
     /// Takes the trace; recording goes on with an empty one.
     pub fn take(&self) -> Vec<Event> {
-        std::mem::take(&mut *self.trace())
+        std::mem::take(&mut self.trace().events)
     }
 
     /// Forgets the trace and keeps its memory for the next one.
     pub fn clear(&self) {
-        self.trace().clear();
+        self.trace().events.clear();
     }
 
     /// Looks at the trace in place; the region's stores wait meanwhile.
     pub fn with_trace<R>(&self, look: impl FnOnce(&[Event]) -> R) -> R {
-        look(&self.trace())
+        look(&self.trace().events)
     }
 
     /// Ends the recording.
     pub fn into_parts(self) -> (P, Vec<Event>) {
         let trace = self.trace.into_inner();
-        (self.inner, trace.unwrap_or_else(PoisonError::into_inner))
+        let trace = trace.unwrap_or_else(PoisonError::into_inner);
+        (self.inner, trace.events)
     }
 
-    fn trace(&self) -> MutexGuard<'_, Vec<Event>> {
+    fn trace(&self) -> MutexGuard<'_, Trace> {
         self.trace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -102,7 +131,8 @@ impl<P: Pmem> Pmem for Recording<P> {
     fn store(&self, off: u64, bytes: &[u8]) {
         let mut trace = self.trace();
         if self.in_range(off, bytes.len() as u64) {
-            trace.extend(units(off, bytes).map(Event::Store));
+            let events = trace.of_this_thread();
+            events.extend(units(off, bytes).map(Event::Store));
         }
         self.inner.store(off, bytes);
     }
@@ -110,7 +140,8 @@ impl<P: Pmem> Pmem for Recording<P> {
     fn store_nt(&self, off: u64, bytes: &[u8]) {
         let mut trace = self.trace();
         if self.in_range(off, bytes.len() as u64) {
-            trace.extend(units(off, bytes).map(Event::StoreNt));
+            let events = trace.of_this_thread();
+            events.extend(units(off, bytes).map(Event::StoreNt));
         }
         self.inner.store_nt(off, bytes);
     }
@@ -118,7 +149,8 @@ impl<P: Pmem> Pmem for Recording<P> {
     fn flush(&self, off: u64, len: u64) {
         let mut trace = self.trace();
         if self.in_range(off, len) {
-            trace.extend(lines(off, len).map(|line| Event::Flush { line }));
+            let events = trace.of_this_thread();
+            events.extend(lines(off, len).map(|line| Event::Flush { line }));
         }
         self.inner.flush(off, len);
     }
@@ -126,7 +158,7 @@ impl<P: Pmem> Pmem for Recording<P> {
     fn fence(&self) -> Result<(), MediumError> {
         let mut trace = self.trace();
         self.inner.fence()?;
-        trace.push(Event::Fence);
+        trace.of_this_thread().push(Event::Fence);
         Ok(())
     }
 }
@@ -170,6 +202,18 @@ mod tests {
         pm.flush(u64::MAX, 2);
         assert!(pm.fence().is_err());
         assert_eq!(pm.take(), []);
+    }
+
+    #[test]
+    fn fences_belong_to_threads() {
+        let pm = Recording::new(MemoryPmem::new(64));
+        pm.fence().unwrap();
+        let other = thread::scope(|scope| scope.spawn(|| pm.fence().unwrap()).join());
+        other.unwrap();
+        pm.fence().unwrap();
+        let fence = Event::Fence;
+        let expected = [fence, Event::Thread(1), fence, Event::Thread(0), fence];
+        assert_eq!(pm.take(), expected);
     }
 
     proptest! {

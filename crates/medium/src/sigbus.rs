@@ -49,6 +49,19 @@ impl Slot {
     }
 }
 
+/// Marks a mapping under watch as failed.
+pub(crate) struct Marker(&'static Slot);
+
+impl Marker {
+    /// Marks it as failed at `off`, as a fault there would. Not after the end of the watch.
+    pub(crate) fn fail(&self, off: u64) {
+        let _ = self
+            .0
+            .failed_at
+            .compare_exchange(INTACT, off, SeqCst, SeqCst);
+    }
+}
+
 /// A mapping under watch until [`end`](Watch::end).
 pub(crate) struct Watch(&'static Slot);
 
@@ -79,12 +92,9 @@ impl Watch {
         }
     }
 
-    /// Marks the mapping as failed at `off`, as a fault there would.
-    pub(crate) fn fail(&self, off: u64) {
-        let _ = self
-            .0
-            .failed_at
-            .compare_exchange(INTACT, off, SeqCst, SeqCst);
+    /// What marks the mapping as failed.
+    pub(crate) fn marker(&self) -> Marker {
+        Marker(self.0)
     }
 
     /// Ends the watch. To be called before unmapping: the addresses may become

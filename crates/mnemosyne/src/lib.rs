@@ -6,11 +6,16 @@
 //! - [`store`]: all of it together, in regions.
 //! - [`typed`]: values, pointers and roots with types.
 //! - [`structures`]: maps, trees, vectors, queues and logs of them.
+//! - [`statics`]: how persistent variables of programs are kept.
+//!
+//! The bytes, with numbered invariants, are in `format.md`.
 #![forbid(unsafe_code)]
 
 pub mod heap;
 pub mod log;
+mod sealed;
 pub mod seeded;
+pub mod statics;
 pub mod store;
 pub mod structures;
 pub mod tx;

@@ -15,6 +15,8 @@ medium::seeded_bugs! {
     NoLowWater,
     /// Records are given back before their words are durable in place.
     ReclaimBeforeHome,
+    /// Words are written back by one thread, and another one's fence is taken for theirs.
+    UnfencedWriteBack,
     /// Recovery does not write back what it brings in place.
     UnflushedRecovery,
     /// Recovery ends the life of records before their words are durable in place.

@@ -156,10 +156,15 @@ fn a_region_whose_file_is_gone_is_told() {
         .unwrap();
     for _ in 0..2 {
         let lost = open(dir.path()).err();
-        assert!(matches!(
-            lost,
-            Some(StoreError::Lost { slot: 0, len: 8192 })
-        ));
+        let Some(StoreError::Lost {
+            slot: 0,
+            len: 8192,
+            what,
+        }) = lost
+        else {
+            panic!("{lost:?}");
+        };
+        assert!(what.ends_with("region-0000"), "{what}");
         let _ = std::fs::remove_file(&file);
     }
 }

@@ -20,34 +20,29 @@ const AT_VALUE: u64 = 2 * WORD_BYTES;
 pub(super) enum Fill {
     /// By the transaction, through the log.
     Logged,
-    /// Streamed into the fresh node, with a fence of its own before the commit. Only the
-    /// value: a reader that still has a node's old offset must see that its link and key
-    /// are others now, which only logged words tell.
+    /// Stored in the fresh node, with a fence of its own before the commit.
     InPlace,
 }
 
 /// The table. Keys are all different, and well mixed.
-pub(super) struct Table<P> {
-    pm: P,
+pub(super) struct Table {
     buckets: u64,
     mask: u64,
     fill: Fill,
 }
 
-impl<P: Pmem + Clone> Table<P> {
+impl Table {
     /// An empty one for so many entries.
-    pub(super) fn make(session: &mut Session<P>, entries: u64, fill: Fill) -> Result<Self> {
-        let pm = session.store().memory().space().clone();
+    pub(super) fn make<P: Pmem + Clone>(
+        session: &mut Session<P>,
+        entries: u64,
+        fill: Fill,
+    ) -> Result<Self> {
         let count = entries.next_power_of_two();
         let bytes = (count * WORD_BYTES).next_multiple_of(LINE_BYTES);
         let made = session.run(|tx| {
             let buckets = tx.alloc(bytes)?;
-            // Fresh memory that nothing points to: no log needs to know.
-            for line in (buckets..buckets + bytes).step_by(LINE_BYTES as usize) {
-                pm.store_nt(line, &[0; LINE_BYTES as usize]);
-            }
-            // Initialise before point.
-            pm.fence().map_err(Interrupted::from)?;
+            tx.fill(buckets, &vec![0; bytes as usize])?;
             tx.set_root("table", 1, buckets)?;
             Ok::<_, Stop<Infallible>>(buckets)
         });
@@ -55,7 +50,6 @@ impl<P: Pmem + Clone> Table<P> {
             buckets: made.what(|| "making a hash table".into())?,
             mask: count - 1,
             fill,
-            pm,
         })
     }
 
@@ -64,7 +58,11 @@ impl<P: Pmem + Clone> Table<P> {
     }
 
     /// What points to the node of a key, or ends its chain; and what it says.
-    fn find(&self, tx: &mut Tx<'_, P>, key: u64) -> std::result::Result<(u64, u64), Interrupted> {
+    fn find<P: Pmem + Clone>(
+        &self,
+        tx: &mut Tx<'_, P>,
+        key: u64,
+    ) -> std::result::Result<(u64, u64), Interrupted> {
         let mut link = self.bucket(key);
         loop {
             let node = tx.load(link)?;
@@ -76,7 +74,7 @@ impl<P: Pmem + Clone> Table<P> {
     }
 }
 
-impl<P: Pmem + Clone> Entries<P> for Table<P> {
+impl<P: Pmem + Clone> Entries<P> for Table {
     fn has(&self, session: &mut Session<P>, key: u64) -> Result<bool> {
         let has = session.run(|tx| Ok::<_, Stop<Infallible>>(self.find(tx, key)?.1 != 0));
         has.what(|| "looking for an entry".into())
@@ -90,14 +88,15 @@ impl<P: Pmem + Clone> Entries<P> for Table<P> {
             let bucket = self.bucket(key);
             let node = tx.alloc(AT_VALUE + value.len() as u64)?;
             let next = tx.load(bucket)?;
-            tx.store(node, next)?;
-            tx.store(node + AT_KEY, key)?;
             match self.fill {
-                Fill::Logged => tx.write(node + AT_VALUE, value)?,
+                Fill::Logged => {
+                    tx.store(node, next)?;
+                    tx.store(node + AT_KEY, key)?;
+                    tx.write(node + AT_VALUE, value)?;
+                }
                 Fill::InPlace => {
-                    self.pm.store_nt(node + AT_VALUE, value);
-                    // Initialise before point.
-                    self.pm.fence().map_err(Interrupted::from)?;
+                    let words = [next, key].map(u64::to_le_bytes);
+                    tx.fill(node, &[words.as_flattened(), value].concat())?;
                 }
             }
             tx.store(bucket, node)?;

@@ -13,6 +13,7 @@ mod ground;
 mod hash;
 mod idle;
 mod logs;
+mod paging;
 mod peers;
 mod print;
 mod restart;
@@ -40,6 +41,7 @@ pub(crate) use print::NOTES;
 pub use commits::Row as CommitRow;
 pub use idle::{Row as IdleRow, Way};
 pub use logs::Row as LogRow;
+pub use paging::Row as PagingRow;
 pub use restart::Report as Restart;
 pub use saves::Row as SaveRow;
 pub use slow::Row as SlowRow;
@@ -69,11 +71,13 @@ pub enum Part {
     Trees,
     /// Recovery, and the scan of the heap.
     Restart,
+    /// Regions larger than the memory that they are given.
+    Paging,
 }
 
 impl Part {
     /// All of them, in the order of the report.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Hash,
         Self::Commits,
         Self::Logs,
@@ -81,6 +85,7 @@ impl Part {
         Self::Latency,
         Self::Trees,
         Self::Restart,
+        Self::Paging,
     ];
 
     /// As it is chosen.
@@ -93,6 +98,7 @@ impl Part {
             Self::Latency => "latency",
             Self::Trees => "trees",
             Self::Restart => "restart",
+            Self::Paging => "paging",
         }
     }
 }
@@ -141,6 +147,8 @@ pub struct Options {
     pub tree_nodes: Vec<u64>,
     /// Bytes of the heap that is scanned.
     pub heap_bytes: u64,
+    /// Bytes of the pool that pages move through.
+    pub pool_bytes: u64,
 }
 
 impl Default for Options {
@@ -160,6 +168,7 @@ impl Default for Options {
             batches: 1000,
             tree_nodes: vec![1 << 10, 8 << 10, 64 << 10, 256 << 10],
             heap_bytes: 1 << 30,
+            pool_bytes: 64 << 20,
         }
     }
 }
@@ -177,6 +186,7 @@ impl Options {
             batches: 100,
             tree_nodes: vec![1 << 10, 8 << 10],
             heap_bytes: 64 << 20,
+            pool_bytes: 16 << 20,
             ..self
         }
     }
@@ -213,6 +223,8 @@ impl Options {
             "operations on the disk, rounds and batches: one at least"
         } else if self.heap_bytes < 16 << 20 || self.tree_nodes.contains(&0) {
             "a heap has 16 MiB at least, a tree one node"
+        } else if self.pool_bytes < 2 << 20 {
+            "a pool has 2 MiB at least"
         } else {
             return Ok(());
         };
@@ -273,6 +285,8 @@ pub struct Report {
     pub trees: Vec<SaveRow>,
     /// Restarts.
     pub restart: Option<Restart>,
+    /// Paging.
+    pub paging: Vec<PagingRow>,
 }
 
 /// Runs the benchmark; tells `progress` what is next.
@@ -293,6 +307,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
             Part::Latency => report.latency = slow::measure(options)?,
             Part::Trees => report.trees = saves::measure(options)?,
             Part::Restart => report.restart = Some(restart::measure(options)?),
+            Part::Paging => paging::measure(options, &mut report)?,
         }
     }
     Ok(report)
@@ -311,6 +326,7 @@ impl Report {
             latency: Vec::new(),
             trees: Vec::new(),
             restart: None,
+            paging: Vec::new(),
         }
     }
 

@@ -53,6 +53,11 @@ impl Report {
             self.tree_grid(),
         );
         add(Part::Restart, "Restart", self.restart_grid());
+        add(
+            Part::Paging,
+            "64 bytes anywhere in a region with a pool",
+            self.paging_grid(),
+        );
         sections
     }
 
@@ -215,7 +220,11 @@ impl Report {
                 format!("{:.2}", restart.recovery_seconds_per_gib()),
             ]);
             rows.push(vec![
-                format!("open a heap of {}", mib(restart.heap_bytes)),
+                format!(
+                    "open a heap of {}, {} blocks",
+                    mib(restart.heap_bytes),
+                    restart.heap_blocks
+                ),
                 format!("{:.1}", restart.open_seconds * 1e3),
                 String::new(),
             ]);
@@ -228,6 +237,31 @@ impl Report {
         Grid {
             heads: heads(&["", "ms", "s per GiB"]),
             rows,
+        }
+    }
+
+    fn paging_grid(&self) -> Grid {
+        let names = [
+            "call, working set",
+            "mean us",
+            "median us",
+            "p99 us",
+            "pages read per call",
+            "pages written",
+        ];
+        let line = |row: &super::PagingRow| {
+            vec![
+                format!("{}, {} pools", row.op, row.pools),
+                us(row.us_mean),
+                us(row.us_median),
+                us(row.us_p99),
+                format!("{:.3}", row.loaded_per_op),
+                format!("{:.3}", row.written_per_op),
+            ]
+        };
+        Grid {
+            heads: heads(&names),
+            rows: self.paging.iter().map(line).collect(),
         }
     }
 

@@ -1,15 +1,16 @@
 //! What a restart costs: recovery of logs that are as full as commits leave them, and the scan
-//! of a heap, whose pages are all in use and all have room. The mapping is new each time, so
-//! that its page faults count.
+//! of a heap that is full of small blocks, for the only one that is free. The mapping is new
+//! each time, so that its page faults count; what a program does before it opens its memory
+//! does not.
 
 use super::Options;
 use super::ground::{self, Durable};
 use crate::error::{Context, Result};
 use crate::stats;
 use medium::{MapOptions, MappedPmem, Reserve};
-use mnemosyne::heap::PAGE_BYTES;
+use mnemosyne::heap::HeapError;
 use mnemosyne::store::{self, Layout, RegionKind};
-use mnemosyne::tx::Stop;
+use mnemosyne::tx::{Stop, TxError};
 use serde::Serialize;
 use std::convert::Infallible;
 use std::fs::File;
@@ -28,10 +29,10 @@ const RECORD_BYTES: u64 = 128;
 /// Where they write to.
 const REGION_BYTES: u64 = 64 << 20;
 
-/// Half of a page, so that a page without a free one has two.
-const BLOCK_BYTES: u64 = 4096;
-/// Blocks that one transaction allocates or frees.
-const BLOCKS: u64 = 64;
+/// Bytes of the blocks that the heap is full of.
+const BLOCK_BYTES: u64 = 64;
+/// Blocks that one transaction allocates.
+const BLOCKS: u64 = 1024;
 
 /// What was found: medians.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -44,9 +45,11 @@ pub struct Report {
     pub recovery_seconds: f64,
     /// Bytes of the heap.
     pub heap_bytes: u64,
+    /// Blocks in it.
+    pub heap_blocks: u64,
     /// Seconds to map the memory and open it, with empty logs.
     pub open_seconds: f64,
-    /// Seconds of the first allocation, which scans the heap.
+    /// Seconds of the first allocation, which scans all of the heap.
     pub scan_seconds: f64,
 }
 
@@ -77,7 +80,8 @@ pub(super) fn measure(options: &Options) -> Result<Report> {
         transactions: 0,
         record_bytes: 0,
         recovery_seconds: 0.0,
-        heap_bytes: options.heap_bytes,
+        heap_bytes: 0,
+        heap_blocks: 0,
         open_seconds: 0.0,
         scan_seconds: 0.0,
     };
@@ -177,14 +181,11 @@ fn scan(options: &Options, report: &mut Report) -> Result<()> {
     let layout = Layout::default();
     let room = layout.bytes().next_multiple_of(layout.granule);
     let image = Image::new(options, room + options.heap_bytes)?;
-    let store_options = store::Options {
-        heap_growth: options.heap_bytes,
-        ..ground::options()
-    };
+    let store_options = store::Options::default();
     layout
         .format(&image.map()?)
         .what(|| "making durable memory".into())?;
-    fill_heap(&image.open(&store_options)?)?;
+    (report.heap_blocks, report.heap_bytes) = fill_heap(&image.open(&store_options)?)?;
     let (mut opens, mut scans) = (Vec::new(), Vec::new());
     for _ in 0..REPEATS {
         let start = Instant::now();
@@ -205,34 +206,33 @@ fn scan(options: &Options, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Leaves the heap with a block in every page, and with room for another.
-fn fill_heap(store: &Durable<Arc<MappedPmem>>) -> Result<()> {
+/// Fills the heap, as far as it grows, and frees the last block. How many there are, and bytes
+/// of the heap.
+fn fill_heap(store: &Durable<Arc<MappedPmem>>) -> Result<(u64, u64)> {
     let mut session = store.session();
-    let mut allocate = |count: u64| {
+    let (mut blocks, mut last) = (0, 0);
+    let mut some = BLOCKS;
+    while some > 0 {
         let done = session.run(|tx| {
-            let blocks = (0..count).map(|_| tx.alloc(BLOCK_BYTES));
-            let blocks: std::result::Result<Vec<_>, _> = blocks.collect();
-            blocks.map_err(Stop::<Infallible>::from)
+            let mut off = 0;
+            for _ in 0..some {
+                off = tx.alloc(BLOCK_BYTES)?;
+            }
+            Ok::<_, Stop<Infallible>>(off)
         });
-        done.what(|| "filling the heap".into())
-    };
-    // The first one makes the heap's only segment.
-    let mut blocks = allocate(1)?;
-    let pages: u64 = store.heap().segments().iter().map(|s| s.pages).sum();
-    let all = pages * (PAGE_BYTES / BLOCK_BYTES);
-    while (blocks.len() as u64) < all {
-        let more = allocate(BLOCKS.min(all - blocks.len() as u64))?;
-        blocks.extend(more);
+        match done {
+            Ok(off) => (blocks, last) = (blocks + some, off),
+            // The last ones go one by one.
+            Err(TxError::Heap(HeapError::NoSpace { .. })) => some /= 2,
+            Err(error) => return Err(error).what(|| "filling the heap".into()),
+        }
     }
-    for some in blocks.chunks(BLOCKS as usize) {
-        let freed = session.run(|tx| {
-            let mut every_second = some.iter().step_by(2);
-            every_second.try_for_each(|block| tx.free(*block))?;
-            Ok::<_, Stop<Infallible>>(())
-        });
-        freed.what(|| "freeing blocks".into())?;
-    }
-    truncate(store)
+    let freed = session.run(|tx| Ok::<_, Stop<Infallible>>(tx.free(last)?));
+    freed.what(|| "freeing a block".into())?;
+    truncate(store)?;
+    let segments = store.heap().segments();
+    let bytes = segments.iter().map(|s| s.end() - s.start).sum();
+    Ok((blocks - 1, bytes))
 }
 
 fn truncate(store: &Durable<Arc<MappedPmem>>) -> Result<()> {

@@ -12,6 +12,7 @@ fn smallest(dir: &Path) -> Options {
         batches: 2,
         tree_nodes: vec![200],
         heap_bytes: 16 << 20,
+        pool_bytes: 2 << 20,
         ..Options::default().quick()
     }
 }
@@ -45,7 +46,17 @@ fn the_smallest_run_has_every_row() {
     assert!(report.trees[0].inserts_per_save() > 0.0);
     let restart = report.restart.as_ref().unwrap();
     assert!(restart.transactions > 0 && restart.scan_seconds > 0.0);
-    assert_eq!(report.sections().len(), 3 + 6);
+    let moved: Vec<_> = report.paging.iter().map(|row| row.loaded_per_op).collect();
+    assert_eq!(moved.len(), 4 * 2);
+    assert!(
+        moved[..2].iter().all(|moved| *moved < 0.3),
+        "what fits stays: {moved:?}"
+    );
+    assert!(
+        moved[6..].iter().all(|moved| *moved > 0.5),
+        "what does not, moves: {moved:?}"
+    );
+    assert_eq!(report.sections().len(), 3 + 7);
     assert!(report.goals().len() >= 3, "those that need no peer");
     let text = report.to_string();
     assert!(text.contains("mnemosyne, in place") && text.contains("torn bits"));

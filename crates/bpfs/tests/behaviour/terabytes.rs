@@ -23,6 +23,7 @@ fn four_terabytes_mount_in_little_memory_and_keep_their_files() {
         durability: Durability::Process,
         force_flush: false,
         read_only: false,
+        ..MapOptions::default()
     };
     let before = resident();
     for round in 0..2 {

@@ -6,15 +6,13 @@
 //! the checker must report; what the scan accepts, the checker may report only where
 //! [`LENIENT`] says so. An image that both accept must stay sound through the workload.
 
-mod budget;
 mod image;
 mod workload;
 
 use bpfs::format::{BLOCK, HeightAddr, LOG_BLOCKS, LOG_SLOT};
 use bpfs::{Bpfs, Dump, Mode, check, dump};
-use budget::Budget;
 use image::{Field, Image, Kind, LEN, Layout, commit_record, options, populated, seal};
-use medium::{MemoryPmem, Pmem};
+use medium::{Budget, MemoryPmem, Pmem};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use vfs::FileSystem;
 
@@ -73,7 +71,7 @@ fn judge(pm: MemoryPmem) -> Result<Verdict, String> {
     for ino in 0..12 {
         let _ = dump(&pm, &Dump::Inode(ino), &mut std::io::sink());
     }
-    let pm = Budget::new(pm.pm, USE_BUDGET);
+    let pm = Budget::new(pm.into_inner(), USE_BUDGET);
     let fs = match Bpfs::open(&pm, options()) {
         Ok(fs) => fs,
         Err(_) if report.is_clean() => return Err("refused, but the check is clean".into()),

@@ -87,8 +87,8 @@ SELVEDGE_SAFE int selvedge_queue_free(void *pointer);
 SELVEDGE_SAFE int selvedge_journal_free(void *pointer);
 
 /* Removes up to `most` elements: whichever of a table, the first of a tree, a queue or a
- * journal, the last of a vector. 1: nothing is left; 0: something is; or -1. What has 10,000
- * elements or more is better cleared in pieces, since a transaction must fit a log:
+ * journal, the last of a vector. 1: nothing is left; 0: something is; or -1. What has many
+ * thousands of elements is cleared in pieces, since a transaction must fit a log:
  *   while (selvedge_tree_clear(tree, 1000) == 0)
  *       ; */
 SELVEDGE_SAFE int selvedge_table_clear(selvedge_table *table, size_t most);

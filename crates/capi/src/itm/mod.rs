@@ -182,7 +182,7 @@ impl Thread {
         match thread.session.overcome::<Infallible>(why, thread.attempts) {
             Ok(()) => {}
             // It will be told when it asks again.
-            Err(TxError::Heap(HeapError::NoSpace { bytes })) => {
+            Err(TxError::Heap(HeapError::NoSpace { bytes }) | TxError::Growth { bytes, .. }) => {
                 let least = thread.refused.unwrap_or(u64::MAX);
                 thread.refused = Some(least.min(bytes));
             }

@@ -1,6 +1,8 @@
 /* Programs that do what cannot be done, each in a way of its own. */
 #include "check.h"
+#include <errno.h>
 #include <selvedge.h>
+#include <selvedge/structures.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -81,6 +83,11 @@ int main(int argc, char **argv)
         patomic { free(durable); }
     } else if (!strcmp(what, "long")) {
         too_long();
+    } else if (!strcmp(what, "structure")) {
+        /* Outside of a block it is told; inside of one, a part of it may be done. */
+        selvedge_tree *tree = pmalloc_set(100, NULL, 0x55);
+        CHECK(selvedge_tree_put(tree, "key", 3, NULL, 0) == -1 && errno == EIO);
+        patomic { selvedge_tree_put(tree, "key", 3, NULL, 0); }
     } else if (!strcmp(what, "fork")) {
         in_child();
     }

@@ -6,4 +6,5 @@ mod crashes;
 mod memory;
 mod refused;
 mod statics;
+mod structures;
 mod transactions;

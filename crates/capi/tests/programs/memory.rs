@@ -57,3 +57,31 @@ fn the_header_stands_alone() {
         workshop.run(&program, &[]);
     }
 }
+
+/// Pages of both kinds move; the second directory is as it would be on persistent memory.
+#[test]
+fn more_than_the_pool_has_room_for() {
+    let workshop = Workshop::new();
+    let program = workshop.compile("pages", &Recipe::new("pages.c"));
+    let pool = workshop.path("pool");
+    let run = |bytes: &str, argument: &str| {
+        let mut command = workshop.command(&program);
+        command
+            .env("SELVEDGE_POOL_PATH", &pool)
+            .env("SELVEDGE_POOL_BYTES", bytes)
+            .arg(argument);
+        command.output().unwrap()
+    };
+    let wrong = crate::workshop::error_of(&run("2M", "first"));
+    assert!(wrong.contains("SELVEDGE_POOL_BYTES=2M"), "{wrong}");
+    for (runs, argument) in [(1, "first"), (2, "locked"), (3, "calls")] {
+        let said = crate::workshop::said(&run("2097152", argument), &program);
+        assert_eq!(said, format!("{runs}\n"));
+    }
+    assert_eq!(pool.join("frames").metadata().unwrap().len(), 2 << 20);
+    std::fs::rename(&pool, workshop.path("elsewhere")).unwrap();
+    let missing = crate::workshop::error_of(&run("2097152", "again"));
+    let told = "pool/frames is missing: bring it back, or say where the pool is; without it they \
+                are lost (SELVEDGE_POOL_PATH)";
+    assert!(missing.contains(told), "{missing}");
+}

@@ -25,6 +25,7 @@ fn what_cannot_be_done_is_told() {
         ("nowhere", "no region of the program's"),
         ("free", "use pfree"),
         ("long", "let it do less at a time"),
+        ("structure", "sound B+ tree"),
     ] {
         let error = workshop.fail(&program, &[what]);
         assert!(error.contains(told), "{what}: {error}");

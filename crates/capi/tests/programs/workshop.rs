@@ -132,7 +132,14 @@ impl Workshop {
         command.env("SELVEDGE_REGION_PATH", self.memory());
         // What was freed is overwritten: whoever still reads it meets nonsense.
         command.env("MALLOC_PERTURB_", "165");
-        for name in ["BASE", "DURABILITY", "STATICS", "SIMULATE_POWER_CUT"] {
+        for name in [
+            "BASE",
+            "DURABILITY",
+            "STATICS",
+            "POOL_PATH",
+            "POOL_BYTES",
+            "SIMULATE_POWER_CUT",
+        ] {
             command.env_remove(format!("SELVEDGE_{name}"));
         }
         command

@@ -204,8 +204,8 @@ struct Memory {
     /// A directory on a disk, for what is synced there
     #[arg(long, value_name = "DIR", default_value_os_t = memory::Options::default().disk)]
     disk: PathBuf,
-    /// Only this: hash, commits, logs, truncation, latency, trees or restart; may be
-    /// repeated
+    /// Only this: hash, commits, logs, truncation, latency, trees, restart or paging; may
+    /// be repeated
     #[arg(long = "part", value_name = "PART")]
     parts: Vec<memory::Part>,
     /// Rounds of the hash table, of which the best counts

@@ -4,7 +4,9 @@
 use crate::failure::{Failure, Outcome, code};
 use crate::output;
 use medium::Pmem;
-use mnemosyne::store::{Allocated, Inspection, Region, RegionKind, Root, StoreError};
+use mnemosyne::store::{
+    self, Allocated, Finding, Inspection, Region, RegionKind, Root, StoreError,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -24,7 +26,10 @@ pub struct Args {
 enum What {
     /// Show regions, roots, and how full the heap is
     Info(Place),
-    /// Check the heap, and list blocks that nothing points to
+    /// Check all of it, and list blocks that nothing points to
+    ///
+    /// What violates the format is listed by the numbers of its format.md, with file,
+    /// structure, place in the file, and the way out.
     ///
     /// A block counts as reached if a root, a region of the program or a block that is
     /// reached holds a word that looks like a pointer into it: what is listed was lost, but
@@ -85,9 +90,19 @@ struct Info<'a> {
     directory: &'a Path,
     system_bytes: u64,
     log_bytes: u64,
+    pool: Option<JsonPool>,
     regions: Vec<JsonRegion>,
     roots: Vec<JsonRoot>,
     heap: Heap,
+}
+
+/// What moves pages of the regions.
+#[derive(Serialize)]
+struct JsonPool {
+    file: PathBuf,
+    page_bytes: u64,
+    frames: u32,
+    frames_in_use: u32,
 }
 
 #[derive(Serialize)]
@@ -127,8 +142,13 @@ struct JsonBlock {
 struct Checked<'a> {
     directory: &'a Path,
     clean: bool,
-    damage: Option<String>,
-    blocks: u64,
+    findings: Vec<Finding>,
+    /// There are more findings.
+    truncated: bool,
+    /// What depends on something that is damaged was not looked at.
+    partial: bool,
+    /// None: the damage leaves no way to tell.
+    blocks: Option<u64>,
     lost: Vec<JsonBlock>,
     lost_bytes: u64,
 }
@@ -207,6 +227,12 @@ impl Place {
             directory: &self.dir,
             system_bytes,
             log_bytes,
+            pool: inspection.pool().map(|pool| JsonPool {
+                file: pool.path().to_owned(),
+                page_bytes: pool.page_bytes(),
+                frames: pool.frames(),
+                frames_in_use: pool.frames_in_use(),
+            }),
             heap: Heap {
                 bytes: of_heap.map(|region| region.len).sum(),
                 allocated_bytes: blocks.iter().map(|block| block.bytes).sum(),
@@ -229,25 +255,23 @@ impl Place {
     }
 
     fn check(&self) -> Outcome {
+        let operational = |error: StoreError| self.about(error).with_code(code::FSCK_OPERATIONAL);
+        let report = store::check(&self.dir).map_err(operational)?;
         let opened = Inspection::open(&self.dir);
-        let found = opened.and_then(|inspection| self.blocks(&inspection));
-        let (blocks, damage) = match found {
-            Ok(blocks) => (blocks, None),
-            Err(error @ (StoreError::Backing(_) | StoreError::Medium(_))) => {
-                return Err(self.about(error).with_code(code::FSCK_OPERATIONAL));
-            }
-            Err(error) => (Vec::new(), Some(error.to_string())),
+        let blocks = match opened.and_then(|inspection| self.blocks(&inspection)) {
+            Ok(blocks) => Some(blocks),
+            Err(_) if !report.is_clean() => None,
+            Err(error) => return Err(operational(error)),
         };
-        let lost: Vec<JsonBlock> = blocks
-            .iter()
-            .filter(|block| !block.is_reached)
-            .map(Into::into)
-            .collect();
+        let lost = blocks.iter().flatten().filter(|block| !block.is_reached);
+        let lost: Vec<JsonBlock> = lost.map(Into::into).collect();
         let checked = Checked {
             directory: &self.dir,
-            clean: damage.is_none() && lost.is_empty(),
-            damage,
-            blocks: blocks.len() as u64,
+            clean: report.is_clean() && lost.is_empty(),
+            truncated: report.is_truncated,
+            partial: report.is_partial,
+            findings: report.findings,
+            blocks: blocks.map(|blocks| blocks.len() as u64),
             lost_bytes: lost.iter().map(|block| block.bytes).sum(),
             lost,
         };
@@ -320,6 +344,16 @@ impl Info<'_> {
             self.system_bytes,
             self.log_bytes
         );
+        if let Some(pool) = &self.pool {
+            let _ = writeln!(
+                text,
+                "pool {}: {} of {} frames of {} bytes in use",
+                pool.file.display(),
+                pool.frames_in_use,
+                pool.frames,
+                pool.page_bytes
+            );
+        }
         for region in &self.regions {
             let JsonRegion {
                 slot,
@@ -357,27 +391,35 @@ impl Info<'_> {
 impl Checked<'_> {
     fn text(&self) -> String {
         let dir = self.directory.display();
-        if let Some(damage) = &self.damage {
-            return format!("{dir}: {damage}\n");
-        }
         let mut text = String::new();
+        for finding in &self.findings {
+            let _ = writeln!(text, "{dir}: error: {finding}");
+        }
         for block in &self.lost {
             text.push_str(&block.line());
         }
-        let lost = self.lost.len() as u64;
-        let _ = match self.clean {
-            true => writeln!(
-                text,
-                "{dir}: clean, {}",
-                output::count(self.blocks, "block")
-            ),
-            false => writeln!(
-                text,
-                "{dir}: {} of {} lost, {} bytes",
-                lost,
-                output::count(self.blocks, "block"),
-                self.lost_bytes
-            ),
+        if !self.findings.is_empty() {
+            let found = output::count(self.findings.len() as u64, "violation");
+            let more = if self.truncated { " or more" } else { "" };
+            let rest = match self.partial {
+                true => "; what depends on it was not checked",
+                false => "",
+            };
+            let _ = writeln!(text, "{dir}: {found} of the format{more}{rest}");
+        }
+        let Some(blocks) = self.blocks.map(|blocks| output::count(blocks, "block")) else {
+            return text;
+        };
+        let _ = match (self.clean, self.lost.len()) {
+            (true, _) => writeln!(text, "{dir}: clean, {blocks}"),
+            (false, 0) => Ok(()),
+            (false, lost) => {
+                writeln!(
+                    text,
+                    "{dir}: {lost} of {blocks} lost, {} bytes",
+                    self.lost_bytes
+                )
+            }
         };
         text
     }

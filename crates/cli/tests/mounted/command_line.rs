@@ -1,6 +1,8 @@
 //! Names, arguments, exit codes.
 
 use crate::fixture::{Place, finish, run, selvedge, stderr, stdout};
+use mnemosyne::store::{DirectoryOptions, Layout, Options, Store};
+use mnemosyne::tx::Stop;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::process::{Command, Stdio};
@@ -337,6 +339,54 @@ fn crash_test_reports_in_json() {
         unknown.contains("'model'") && unknown.contains("[possible values: bpfs, ext2]"),
         "{unknown}"
     );
+}
+
+#[test]
+fn heap_check_names_what_is_wrong_and_the_way_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    run(8, &["heap", "check", &format!("{path}/none")]);
+    let options = DirectoryOptions {
+        layout: Layout {
+            log_bytes: 64 << 10,
+            ..Layout::default()
+        },
+        ..DirectoryOptions::default()
+    };
+    let store = Store::open_directory(path, &options, Options::default()).unwrap();
+    let lost = store
+        .session()
+        .run(|tx| Ok::<_, Stop<()>>(tx.alloc(20_000)?));
+    drop(store);
+    let check =
+        |code, flags: &[&str]| stdout(&run(code, &[&["heap", "check", path], flags].concat()));
+    let text = check(4, &[]);
+    assert!(text.contains("1 of 1 block lost"), "{text}");
+    // The heap's segment, which begins with its signature.
+    let heap = File::options()
+        .write(true)
+        .open(dir.path().join("region-0000"));
+    heap.unwrap().write_all_at(&[0], 0).unwrap();
+    let text = check(4, &[]);
+    let expected = "error: M12: region-0000 at 0x0, segment: ";
+    assert!(
+        text.contains(expected) && text.contains("restore"),
+        "{text}"
+    );
+    assert!(
+        lost.is_ok() && text.contains("1 violation of the format"),
+        "{text}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&check(4, &["--json"])).unwrap();
+    assert_eq!(json["clean"], false);
+    let finding = &json["findings"][0];
+    assert_eq!(finding["invariant"], "M12");
+    assert_eq!(finding["file"], "region-0000");
+    assert_eq!(
+        (&finding["structure"], &finding["offset"]),
+        (&"segment".into(), &0.into())
+    );
+    assert!(finding["what"].is_string() && finding["way_out"].is_string());
 }
 
 #[test]

@@ -366,42 +366,48 @@ fn brute_force(model: Model, trace: &[Event]) -> BTreeSet<Vec<u64>> {
     };
     let mut all = BTreeSet::new();
     let mut durable = vec![0u64; 512];
-    // Stores in order: cell, word, unit, whether the next fence makes it durable.
-    let mut pending: Vec<(u64, medium::Unit, bool)> = Vec::new();
+    // Stores in order: cell, unit, and the threads whose next fence makes it durable.
+    let mut pending: Vec<(u64, medium::Unit, BTreeSet<u32>)> = Vec::new();
+    let mut thread = 0;
     for event in trace.iter().chain([&Event::Fence]) {
         match event {
             Event::Store(unit) | Event::StoreNt(unit) => {
                 let cell = cell_of(unit.off);
-                pending.push((cell, *unit, false));
+                pending.push((cell, *unit, BTreeSet::new()));
                 if matches!(event, Event::StoreNt(_)) {
                     let mine = pending.iter_mut().filter(|p| p.0 == cell);
-                    mine.for_each(|p| p.2 = true);
+                    mine.for_each(|p| p.2.extend([thread]));
                 }
             }
             Event::Flush { line } => {
                 let mine = pending.iter_mut().filter(|p| p.1.off / 64 == line / 64);
-                mine.for_each(|p| p.2 = true);
+                mine.for_each(|p| p.2.extend([thread]));
             }
             Event::Fence => {
                 combine(&durable, &pending, &mut all);
-                for (_, unit, _) in pending.iter().filter(|p| p.2) {
+                for (_, unit, _) in pending.iter().filter(|p| p.2.contains(&thread)) {
                     let word = &mut durable[unit.off as usize / 8];
                     *word = unit.apply(*word);
                 }
-                pending.retain(|p| !p.2);
+                pending.retain(|p| !p.2.contains(&thread));
             }
+            Event::Thread(number) => thread = *number,
             Event::Mark(_) => {}
         }
     }
     all
 }
 
-fn combine(durable: &[u64], pending: &[(u64, medium::Unit, bool)], all: &mut BTreeSet<Vec<u64>>) {
+fn combine(
+    durable: &[u64],
+    pending: &[(u64, medium::Unit, BTreeSet<u32>)],
+    all: &mut BTreeSet<Vec<u64>>,
+) {
     let Some((cell, ..)) = pending.first() else {
         all.insert(durable.to_vec());
         return;
     };
-    let (mine, rest): (Vec<_>, Vec<_>) = pending.iter().partition(|p| p.0 == *cell);
+    let (mine, rest): (Vec<_>, Vec<_>) = pending.iter().cloned().partition(|p| p.0 == *cell);
     let mut image = durable.to_vec();
     combine(&image, &rest, all);
     for (_, unit, _) in mine {
@@ -412,23 +418,25 @@ fn combine(durable: &[u64], pending: &[(u64, medium::Unit, bool)], all: &mut BTr
 }
 
 fn any_step() -> impl Strategy<Value = (u8, u64, u8)> {
-    (0u8..6, 0u64..32, any::<u8>())
+    (0u8..7, 0u64..32, any::<u8>())
 }
 
 proptest! {
     #[test]
     fn exactly_the_legal_states_are_visited(steps in prop::collection::vec(any_step(), 1..12)) {
-        let trace = trace_of(|pm| {
-            for (kind, at, value) in &steps {
-                match kind {
+        let mut trace = Vec::new();
+        for (kind, at, value) in &steps {
+            trace.extend(match kind {
+                6 => vec![Event::Thread(*at as u32 % 2)],
+                _ => trace_of(|pm| match kind {
                     0 | 1 => pm.store_word(at % 8 * 8 + at / 8 * 64, u64::from(*value)),
                     2 => pm.store(*at, &[*value; 3]),
                     3 => pm.store_nt(at * 8, &[*value; 8]),
                     4 => pm.flush(at * 8, 8),
                     _ => pm.fence().unwrap(),
-                }
-            }
-        });
+                }),
+            });
+        }
         for model in Model::ALL {
             let mut seen = BTreeSet::new();
             let reader = |pm: &StatePmem| {

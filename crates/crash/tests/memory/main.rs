@@ -1,15 +1,21 @@
-//! Every crash state of programs on durable memory: logs, transactions, heap and regions.
+//! Every crash state of programs on durable memory: logs, transactions, heap and regions, and
+//! pages that move.
 
+mod paging;
 mod programs;
 mod structures;
+mod threads;
 
 use crash::program::{Program, explore};
 use crash::{Model, Options};
 use mnemosyne::log::Kind;
 use mnemosyne::tx::Truncation;
+use paging::Paging;
 use programs::{Logs, Step, Transactions, Whole};
+use std::sync::atomic::{AtomicBool, Ordering};
 use structures::Change::{Add, Take};
 use structures::{Change, Structures};
+use threads::Threads;
 
 const KINDS: [Kind; 2] = [Kind::TornBit, Kind::Base];
 
@@ -17,18 +23,19 @@ const KINDS: [Kind; 2] = [Kind::TornBit, Kind::Base];
 /// demands that nothing is wrong.
 fn holds(what: &str, program: &impl Program, recovery_depth: usize) {
     // States of recoveries multiply with those before.
-    holds_within(what, program, [(0, 1024), (recovery_depth, 16)]);
+    holds_within(what, program, [(0, 1024, 8), (recovery_depth, 16, 8)]);
 }
 
-/// The same, with other bounds: of crashes in recovery, and of states at a point.
-fn holds_within(what: &str, program: &impl Program, bounds: [(usize, usize); 2]) {
+/// The same, with other bounds: of crashes in recovery, and of states at a point, all and
+/// samples.
+fn holds_within(what: &str, program: &impl Program, bounds: [(usize, usize, usize); 2]) {
     for model in Model::ALL {
-        for (recovery_depth, states_per_point) in bounds {
+        for (recovery_depth, states_per_point, samples) in bounds {
             let options = Options {
                 model,
                 recovery_depth,
                 states_per_point,
-                samples: 8,
+                samples,
                 ..Options::default()
             };
             let explored = explore(program, &options).expect("it runs without a crash");
@@ -129,16 +136,46 @@ fn heap_and_regions() {
     }
 }
 
+#[test]
+fn threads() {
+    for kind in KINDS {
+        let mut stops = 0;
+        loop {
+            let program = Threads {
+                kind,
+                lines: 6,
+                commits: 2,
+                stop_after: stops,
+                prepare: || (),
+                was_stopped: AtomicBool::new(false),
+            };
+            holds(
+                &format!("{kind:?}, stopped after {stops} steps"),
+                &program,
+                1,
+            );
+            if !program.was_stopped.load(Ordering::Relaxed) {
+                break;
+            }
+            stops += 1;
+        }
+        assert!(stops >= 5, "{stops}: a commit has more steps");
+    }
+}
+
 /// A program of some transactions, whose first `from` are over; and that the structure has more
 /// parts, or fewer, after some of the others, besides `own` blocks for each element.
 fn structure(kind: structures::Kind, own: usize, from: usize, steps: &[&[Change]]) {
     for truncation in [Truncation::Lazy, Truncation::Eager] {
         let steps = steps.iter().map(|step| step.to_vec()).collect();
         let program = Structures::new(truncation, from, steps);
-        let parts = program.parts(kind, own);
+        let states = program.states[from..].iter();
+        let holds = states.map(|state| &state[kind as usize]);
+        let parts = holds.map(|holds| holds.blocks.len() - own * (holds.contents.len() - 1));
+        let parts: Vec<_> = parts.collect();
         assert!(parts.windows(2).any(|two| two[0] != two[1]), "{parts:?}");
         let what = format!("{kind:?}, {truncation:?}");
-        holds_within(&what, &program, [(0, 64), (1, 4)]);
+        holds_within(&what, &program, [(0, 64, 8), (1, 4, 2)]);
     }
 }
 
@@ -267,4 +304,17 @@ fn two_structures_at_once() {
             &[Take(Table, 2), Take(Tree, 1), Add(Queue, 5)],
         ],
     );
+}
+
+#[test]
+fn pages() {
+    for seed in 0..12 {
+        let program = Paging {
+            frames: 3,
+            pages: 5,
+            seed,
+            steps: 24,
+        };
+        holds(&format!("paging, seed {seed}"), &program, 1);
+    }
 }

@@ -49,9 +49,10 @@ pub enum Change {
 
 /// What a structure holds, and the blocks of the heap that it has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Holds {
-    contents: Vec<String>,
-    blocks: Vec<u64>,
+pub struct Holds {
+    /// A line for each element, and one that tells how many there are.
+    pub contents: Vec<String>,
+    pub blocks: Vec<u64>,
 }
 
 /// Transactions on structures. Those before `from` are over when the program begins.
@@ -60,7 +61,7 @@ pub struct Structures {
     pub from: usize,
     pub steps: Vec<Vec<Change>>,
     /// What there is after so many of them.
-    states: Vec<[Holds; 5]>,
+    pub states: Vec<[Holds; 5]>,
 }
 
 /// Too long to lie in a structure itself, and now and then to be logged.
@@ -237,17 +238,6 @@ impl Structures {
             states.push(using.found()?);
         }
         Ok(states)
-    }
-
-    /// How many blocks a structure has besides `own` for each element, after each step that the
-    /// program does.
-    pub fn parts(&self, kind: Kind, own: usize) -> Vec<usize> {
-        let states = self.states[self.from..].iter();
-        let holds = states.map(|state| &state[kind as usize]);
-        // The last line tells how many there are.
-        holds
-            .map(|holds| holds.blocks.len() - own * (holds.contents.len() - 1))
-            .collect()
     }
 
     fn layout(&self) -> Layout {

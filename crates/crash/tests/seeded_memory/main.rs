@@ -1,15 +1,31 @@
 //! Bugs put back into durable memory: each takes effect, each is found, its failure is there
 //! again when visited again, and nothing is wrong without it.
 
+#[path = "../memory/paging.rs"]
+mod paging;
 #[path = "../memory/programs.rs"]
 mod programs;
+#[path = "../memory/structures.rs"]
+mod structures;
+#[path = "../memory/threads.rs"]
+mod threads;
 
 use crash::program::{Program, explore, replay};
 use crash::{Model, Options};
+use medium::paging::seeded as paging_bugs;
 use mnemosyne::log::Kind;
 use mnemosyne::seeded::{Bug, arm, fired};
 use mnemosyne::tx::Truncation;
+use paging::Paging;
+use parking_lot::Mutex;
 use programs::{Logs, Step, Transactions, Whole};
+use programs::{Logs, Step, Transactions, Whole};
+use std::fmt::Debug;
+use std::sync::atomic::AtomicBool;
+use structures::Change::{Add, Take};
+use structures::Kind::{Log, Queue, Table, Tree, Vector};
+use structures::Structures;
+use threads::Threads;
 
 /// Bounds: first without crashes in recovery, then with.
 fn all_options() -> impl Iterator<Item = Options> {
@@ -30,6 +46,16 @@ fn all_options() -> impl Iterator<Item = Options> {
 /// What is wrong with a program: the first failure, seen twice, and not without the bug; or
 /// that it does not even run.
 fn failure(bug: Bug, program: &impl Program) -> Option<String> {
+    failure_of(bug, arm, fired, program)
+}
+
+/// The same for the bugs of any crate.
+fn failure_of<B: Copy + Debug>(
+    bug: B,
+    arm: fn(Option<B>),
+    fired: fn() -> u64,
+    program: &impl Program,
+) -> Option<String> {
     for options in all_options() {
         arm(Some(bug));
         let explored = explore(program, &options);
@@ -109,6 +135,34 @@ fn whole(kind: Kind, steps: &'static [Step]) -> Whole {
     }
 }
 
+/// The bug that threads arm.
+static OF_THREADS: Mutex<Option<Bug>> = Mutex::new(None);
+
+/// What is wrong with threads, one of which is stopped; seen twice.
+fn failure_of_threads(bug: Bug) -> Option<String> {
+    *OF_THREADS.lock() = Some(bug);
+    arm(Some(bug));
+    (0..5).find_map(|stop_after| {
+        let program = Threads {
+            kind: Kind::TornBit,
+            lines: 6,
+            commits: 2,
+            stop_after,
+            prepare: || arm(*OF_THREADS.lock()),
+            was_stopped: AtomicBool::new(false),
+        };
+        all_options().find_map(|options| match explore(&program, &options) {
+            Ok(explored) => {
+                let failure = explored.failure?;
+                let again = replay(&program, &options, &failure).expect("the place is there");
+                assert!(again.is_some(), "{bug:?}: {failure:?} does not replay");
+                Some(format!("stopped after {stop_after} steps: {failure:?}"))
+            }
+            Err(why) => Some(format!("without a crash: {why}")),
+        })
+    })
+}
+
 fn is_found(bug: Bug) -> bool {
     let kinds = [Kind::TornBit, Kind::Base];
     let found = |text: &str, failure: Option<String>| {
@@ -123,11 +177,56 @@ fn is_found(bug: Bug) -> bool {
             || found("two sessions", failure(bug, &transactions(kind, 2)))
             || found("blocks", failure(bug, &whole(kind, BLOCKS)))
             || found("regions", failure(bug, &whole(kind, REGIONS)))
-    })
+    }) || found("threads", failure_of_threads(bug))
 }
 
 #[test]
 fn bugs_of_durable_memory() {
     let missed: Vec<_> = Bug::ALL.iter().filter(|bug| !is_found(**bug)).collect();
+    assert!(missed.is_empty(), "{missed:?}");
+}
+
+/// Structures depend on the order of what is below them: each of these shows in what they hold.
+#[test]
+fn bugs_show_in_structures() {
+    let steps = vec![
+        vec![Add(Table, 1), Add(Tree, 1)],
+        // Of 600 bytes, which are filled.
+        vec![Add(Vector, 3), Add(Queue, 1)],
+        vec![Take(Vector, 0), Add(Log, 1)],
+        vec![Add(Vector, 7), Take(Table, 1)],
+    ];
+    let program = Structures::new(Truncation::Lazy, 1, steps);
+    for bug in [
+        Bug::UnfencedLog,
+        Bug::HomeBeforeLog,
+        Bug::UnflushedRecovery,
+        Bug::FillAfterLog,
+    ] {
+        let failure = failure(bug, &program);
+        println!("{bug:?}: {failure:?}");
+        assert!(failure.is_some(), "{bug:?} does not show");
+    }
+}
+
+#[test]
+fn bugs_of_pages_that_move() {
+    use paging_bugs::{Bug, arm, fired};
+    let is_found = |bug: &Bug| {
+        (0..12).any(|seed| {
+            let program = Paging {
+                frames: 3,
+                pages: 5,
+                seed,
+                steps: 24,
+            };
+            let failure = failure_of(*bug, arm, fired, &program);
+            if let Some(failure) = &failure {
+                println!("{bug:?}, seed {seed}: {failure}");
+            }
+            failure.is_some()
+        })
+    };
+    let missed: Vec<_> = Bug::ALL.iter().filter(|bug| !is_found(bug)).collect();
     assert!(missed.is_empty(), "{missed:?}");
 }

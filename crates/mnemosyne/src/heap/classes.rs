@@ -2,11 +2,11 @@
 
 use super::segment::{BITS, PAGE_BYTES};
 
-/// The sizes that blocks of a superblock have, in bytes: at most an eighth more than asked
-/// for from 128 bytes on, and as many as fit a page.
+/// The sizes that blocks of a superblock have, in bytes: a quarter apart up to 768, and then
+/// what a page has room for two to eight of. Who asks for a multiple of 64 gets one.
 const SIZES: [u16; 24] = [
-    16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024, 1360,
-    1632, 2048, 2720, 4096,
+    16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024, 1344,
+    1600, 2048, 2688, 4096,
 ];
 
 /// How many sizes there are.
@@ -41,5 +41,24 @@ impl Class {
     /// Blocks in a superblock: as many as fit, and have a bit.
     pub fn capacity(self) -> u32 {
         ((PAGE_BYTES / self.size()) as u32).min(BITS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_as_promised() {
+        assert!(SIZES.is_sorted());
+        for bytes in 1..=4096 {
+            let size = Class::of(bytes).unwrap().size();
+            assert!(size >= bytes && size.is_multiple_of(16));
+            assert!(
+                !bytes.is_multiple_of(64) || size.is_multiple_of(64),
+                "{bytes}: {size}"
+            );
+        }
+        assert_eq!(Class::of(4097), None);
     }
 }

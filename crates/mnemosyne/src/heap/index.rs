@@ -229,9 +229,9 @@ impl Index {
 
     // --- blocks ---------------------------------------------------------------------
 
-    /// Keeps blocks back that the transaction of a stamp freed.
-    pub fn put_freed(&mut self, stamp: u64, blocks: impl Iterator<Item = Block>) {
-        self.quarantine.extend(blocks.map(|block| (stamp, block)));
+    /// Keeps blocks back, each freed by the transaction of a stamp.
+    pub fn put_freed(&mut self, blocks: impl Iterator<Item = (u64, Block)>) {
+        self.quarantine.extend(blocks);
     }
 
     /// How many blocks are kept back.

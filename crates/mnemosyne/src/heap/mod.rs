@@ -23,18 +23,17 @@
 mod classes;
 mod index;
 mod segment;
-#[cfg(test)]
-mod tests;
 
 pub use segment::{PAGE_BYTES, Segment};
 
+use crate::sealed::{self, seal};
 use crate::seeded::{Bug, hit};
 use crate::tx::{Interrupted, Memory, Session, Space};
 use classes::{CLASSES, Class};
 use index::{Block, Index, Taken};
 use medium::MediumError;
 use parking_lot::{Mutex, RwLock};
-use segment::{Page, bit_of};
+use segment::{FLIPPED, Page, TOO_LONG, UNKNOWN, bit_of};
 use std::sync::Arc;
 
 /// What the heap refuses.
@@ -118,6 +117,8 @@ impl<S: Space> Heap<S> {
             current: [None; CLASSES],
             reserved: Vec::new(),
             freed: Vec::new(),
+            kept_back: Vec::new(),
+            segments: Vec::new(),
         }
     }
 
@@ -136,10 +137,12 @@ impl<S: Space> Heap<S> {
     /// Takes room by `take`: out of what is free, or kept back too long, or not read yet.
     fn find<T>(
         &self,
+        freed: impl Iterator<Item = (u64, Block)>,
         mut take: impl FnMut(&mut Index) -> Option<T>,
     ) -> Result<Option<T>, HeapError> {
         let memory = &self.shared.memory;
         let mut index = self.shared.index.lock();
+        index.put_freed(freed);
         index.release(memory.low_water());
         loop {
             if let Some(room) = take(&mut index) {
@@ -184,7 +187,15 @@ pub struct HeapSession<S: Space> {
     reserved: Vec<Block>,
     /// Freed by it.
     freed: Vec<Block>,
+    /// Freed by earlier ones, each with its stamp, and not in the index yet: small blocks,
+    /// and less than [`KEPT_BYTES`] of them.
+    kept_back: Vec<(u64, Block)>,
+    /// Segments that the index has read, those that were used: they never go.
+    segments: Vec<Segment>,
 }
+
+/// Bytes of freed blocks that a session tells the index of together.
+const KEPT_BYTES: u64 = PAGE_BYTES;
 
 /// What a transaction has done to the heap so far, to come back to.
 #[derive(Debug, Clone, Copy)]
@@ -220,13 +231,13 @@ impl<S: Space> HeapSession<S> {
             tx.store(first, what)?;
         }
         let (at, bit) = bit_of(first, block);
-        let word = tx.load(at)?;
-        if word & bit != 0 {
+        let bits = self.bits(tx, at, descriptor)?;
+        if bits & bit != 0 {
             let what = "a free block became allocated";
             return Err(HeapError::Damaged { descriptor, what }.into());
         }
         if !hit(Bug::BlockWithoutBit) {
-            tx.store(at, word | bit)?;
+            tx.store(at, seal(bits | bit))?;
         }
         Ok(page + u64::from(block) * class.size())
     }
@@ -241,7 +252,7 @@ impl<S: Space> HeapSession<S> {
                 return Ok((*taken, block));
             }
             let used_up = current.take();
-            let more = self.heap.find(|index| {
+            let more = self.heap.find(self.kept_back.drain(..), |index| {
                 if let Some(taken) = &used_up {
                     index.put_taken(taken);
                 }
@@ -257,7 +268,8 @@ impl<S: Space> HeapSession<S> {
 
     fn alloc_pages(&mut self, tx: &mut Session<S>, bytes: u64) -> Result<u64, Interrupted> {
         let pages = bytes.div_ceil(PAGE_BYTES);
-        let room = self.heap.find(|index| index.take_pages(pages))?;
+        let kept_back = self.kept_back.drain(..);
+        let room = self.heap.find(kept_back, |index| index.take_pages(pages))?;
         let start = room.ok_or(HeapError::NoSpace { bytes })?;
         self.reserved.push(Block::Extent { start, pages });
         let descriptor = self.heap.segment_of(start)?.descriptor(start);
@@ -289,8 +301,8 @@ impl<S: Space> HeapSession<S> {
             Block::Extent { .. } => tx.store(tx.address(descriptor), Page::Free.encode())?,
             Block::Small { block, .. } => {
                 let (at, bit) = bit_of(tx.address(descriptor), block);
-                let word = tx.load(at)?;
-                tx.store(at, word & !bit)?;
+                let bits = self.bits(tx, at, descriptor)?;
+                tx.store(at, seal(bits & !bit))?;
             }
         }
         self.freed.push(block);
@@ -301,19 +313,38 @@ impl<S: Space> HeapSession<S> {
     ///
     /// # Errors
     /// As [`free`](Self::free).
-    pub fn size_of(&self, tx: &mut Session<S>, off: u64) -> Result<u64, Interrupted> {
+    pub fn size_of(&mut self, tx: &mut Session<S>, off: u64) -> Result<u64, Interrupted> {
         Ok(self.block_at(tx, off)?.0.bytes())
     }
 
-    /// The allocated block at `off`, and its page's descriptor.
-    fn block_at(&self, tx: &mut Session<S>, off: u64) -> Result<(Block, u64), Interrupted> {
-        let shared = &self.heap.shared;
+    /// The bits of a descriptor that are in the word at `at`.
+    fn bits(&self, tx: &mut Session<S>, at: u64, descriptor: u64) -> Result<u64, Interrupted> {
+        let what = FLIPPED;
+        let damaged = HeapError::Damaged { descriptor, what };
+        Ok(sealed::open(tx.load(at)?).ok_or(damaged)?)
+    }
+
+    /// The segment that holds byte `off`, which the index has read: from then on it counts
+    /// what is freed there.
+    fn segment_of(&mut self, off: u64) -> Result<Segment, HeapError> {
+        let mut used = self.segments.iter();
+        if let Some(segment) = used.find(|segment| segment.holds(off)) {
+            return Ok(*segment);
+        }
         let segment = self.heap.segment_of(off)?;
-        // Before anything in it is freed: the index counts what is free from then on.
+        let shared = &self.heap.shared;
         let pm = shared.memory.space().pmem();
         shared.index.lock().ensure(pm, segment)?;
+        self.segments.push(segment);
+        Ok(segment)
+    }
+
+    /// The allocated block at `off`, and its page's descriptor.
+    fn block_at(&mut self, tx: &mut Session<S>, off: u64) -> Result<(Block, u64), Interrupted> {
+        let segment = self.segment_of(off)?;
         let (page, descriptor) = (segment.page_start(off), segment.descriptor(off));
         let none = Interrupted::Heap(HeapError::NotAllocated { off });
+        let damaged = |what| HeapError::Damaged { descriptor, what };
         let first = tx.address(descriptor);
         match Page::decode(tx.load(first)?) {
             Some(Page::Superblock(class)) => {
@@ -322,19 +353,17 @@ impl<S: Space> HeapSession<S> {
                     return Err(none);
                 }
                 let (at, bit) = bit_of(first, block);
-                match tx.load(at)? & bit {
+                match self.bits(tx, at, descriptor)? & bit {
                     0 => Err(none),
                     _ => Ok((Block::Small { page, class, block }, descriptor)),
                 }
             }
-            Some(Page::Extent(pages)) if off == page => {
-                Ok((Block::Extent { start: page, pages }, descriptor))
-            }
+            Some(Page::Extent(pages)) if off == page => match segment.fits(page, pages) {
+                true => Ok((Block::Extent { start: page, pages }, descriptor)),
+                false => Err(damaged(TOO_LONG).into()),
+            },
             Some(Page::Extent(_) | Page::Free) => Err(none),
-            None => {
-                let what = "a page of no known kind";
-                Err(HeapError::Damaged { descriptor, what }.into())
-            }
+            None => Err(damaged(UNKNOWN).into()),
         }
     }
 
@@ -344,12 +373,13 @@ impl<S: Space> HeapSession<S> {
         if self.freed.is_empty() {
             return;
         }
-        let freed = self.freed.drain(..);
-        let mut index = self.heap.shared.index.lock();
-        if hit(Bug::FreshBlockInLog) {
-            freed.for_each(|block| index.put(block));
-        } else {
-            index.put_freed(stamp, freed);
+        let stamp = if hit(Bug::FreshBlockInLog) { 0 } else { stamp };
+        self.kept_back
+            .extend(self.freed.drain(..).map(|block| (stamp, block)));
+        let bytes = self.kept_back.iter().map(|(_, block)| block.bytes());
+        if bytes.sum::<u64>() >= KEPT_BYTES {
+            let mut index = self.heap.shared.index.lock();
+            index.put_freed(self.kept_back.drain(..));
         }
     }
 
@@ -389,6 +419,7 @@ impl<S: Space> Drop for HeapSession<S> {
     fn drop(&mut self) {
         self.rolled_back();
         let mut index = self.heap.shared.index.lock();
+        index.put_freed(self.kept_back.drain(..));
         for taken in self.current.iter().flatten() {
             index.put_taken(taken);
         }

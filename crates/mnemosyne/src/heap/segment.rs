@@ -4,7 +4,8 @@
 //!
 //! A segment is a region: a line that names it, a descriptor of a line for each page, then
 //! from the next multiple of [`PAGE_BYTES`] on the pages, which hold nothing but blocks. The
-//! first line holds, as little-endian words: magic and version, the number of pages.
+//! first line holds, as little-endian words: magic and version, the number of pages. This
+//! and all words of descriptors are sealed: bit 63 makes the number of ones even.
 //!
 //! A descriptor's first word tells what its page is: free (0), a *superblock* of small
 //! blocks (1, and from bit 8 on the class) or the first of an *extent* of whole pages, one
@@ -15,12 +16,16 @@
 
 use super::HeapError;
 use super::classes::Class;
+use crate::sealed::{self, seal};
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 
 /// Bytes in a page.
 pub const PAGE_BYTES: u64 = 8192;
 /// Bits in a descriptor.
-pub(super) const BITS: u32 = (LINE_BYTES / WORD_BYTES - 1) as u32 * 64;
+pub(super) const BITS: u32 = BIT_WORDS as u32 * WORD_BITS;
+/// Words of a descriptor that have some, and how many each has.
+const BIT_WORDS: usize = (LINE_BYTES / WORD_BYTES - 1) as usize;
+const WORD_BITS: u32 = 63;
 /// "SELVHEAP" without a vowel, and the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"SELVHEP\x01");
 
@@ -31,6 +36,11 @@ const FREE: u64 = 0;
 const SMALL: u64 = 1;
 const LARGE: u64 = 2;
 const KIND_BITS: u32 = 8;
+
+/// What may be wrong with a descriptor.
+pub(super) const UNKNOWN: &str = "a page of no known kind";
+pub(super) const FLIPPED: &str = "a word of bits has changed";
+pub(super) const TOO_LONG: &str = "an extent leaves its segment";
 
 /// What a page is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,15 +54,24 @@ pub(super) enum Page {
 
 impl Page {
     pub fn encode(self) -> u64 {
-        match self {
+        seal(match self {
             Self::Free => FREE,
             Self::Superblock(class) => SMALL | (class.number() as u64) << KIND_BITS,
             Self::Extent(pages) => LARGE | pages << KIND_BITS,
+        })
+    }
+
+    /// How many pages it is the first of.
+    pub fn pages(self) -> u64 {
+        match self {
+            Self::Extent(pages) => pages,
+            Self::Free | Self::Superblock(_) => 1,
         }
     }
 
     /// `None`: it is nothing that this version writes.
     pub fn decode(word: u64) -> Option<Self> {
+        let word = sealed::open(word)?;
         let what = word >> KIND_BITS;
         match word & ((1 << KIND_BITS) - 1) {
             FREE if what == 0 => Some(Self::Free),
@@ -102,7 +121,7 @@ impl Segment {
     /// What the memory says.
     pub fn format<P: Pmem>(pm: &P, start: u64, len: u64) -> Result<Self, MediumError> {
         let made = Self::within(start, len);
-        pm.store_word(start + AT_PAGES, made.pages);
+        pm.store_word(start + AT_PAGES, seal(made.pages));
         pm.store_word(start + AT_MAGIC, MAGIC);
         pm.flush(start, LINE_BYTES);
         pm.fence()?;
@@ -116,9 +135,9 @@ impl Segment {
     pub fn open<P: Pmem>(pm: &P, start: u64, len: u64) -> Result<Option<Self>, MediumError> {
         let whole = Self::within(start, len);
         let is_one = pm.load(start + AT_MAGIC)? == MAGIC;
-        let pages = pm.load(start + AT_PAGES)?;
-        let fits = (1..=whole.pages).contains(&pages);
-        Ok((is_one && fits).then_some(Self { start, pages }))
+        let pages = sealed::open(pm.load(start + AT_PAGES)?);
+        let pages = pages.filter(|pages| is_one && (1..=whole.pages).contains(pages));
+        Ok(pages.map(|pages| Self { start, pages }))
     }
 
     /// Where the first page is.
@@ -145,28 +164,75 @@ impl Segment {
     ) -> Result<(), HeapError> {
         let mut page = self.data();
         while page < self.end() {
-            let descriptor = self.descriptor(page);
-            let damaged = |what| HeapError::Damaged { descriptor, what };
-            let what = Page::decode(pm.load(descriptor)?);
-            let what = what.ok_or_else(|| damaged("a page of no known kind"))?;
-            let (mut pages, mut allocated) = (1, Bits::default());
-            match what {
-                Page::Free => {}
-                Page::Extent(count) => pages = count,
-                Page::Superblock(class) => {
-                    allocated = bits(pm, descriptor)?;
-                    if !allocated.without(&Bits::first(class.capacity())).is_empty() {
-                        return Err(damaged("a superblock has more blocks than fit"));
-                    }
-                }
-            }
-            if pages > (self.end() - page) / PAGE_BYTES {
-                return Err(damaged("an extent leaves its segment"));
-            }
-            each((page, descriptor, what, allocated));
-            page += pages * PAGE_BYTES;
+            let (what, allocated) = self.page(pm, page)?;
+            each((page, self.descriptor(page), what, allocated));
+            page += what.pages() * PAGE_BYTES;
         }
         Ok(())
+    }
+
+    /// What the page at `page` is, and which blocks of a superblock are allocated.
+    fn page<P: Pmem>(&self, pm: &P, page: u64) -> Result<(Page, Bits), HeapError> {
+        let descriptor = self.descriptor(page);
+        let damaged = |what| Err(HeapError::Damaged { descriptor, what });
+        match Page::decode(pm.load(descriptor)?) {
+            None => damaged(UNKNOWN),
+            Some(Page::Extent(pages)) if !self.fits(page, pages) => damaged(TOO_LONG),
+            Some(Page::Superblock(class)) => {
+                let allocated = bits(pm, descriptor)?;
+                match allocated.without(&Bits::first(class.capacity())).is_empty() {
+                    true => Ok((Page::Superblock(class), allocated)),
+                    false => damaged("a superblock has more blocks than fit"),
+                }
+            }
+            Some(what) => Ok((what, Bits::default())),
+        }
+    }
+
+    /// Whether a block of so many pages can begin at a page.
+    pub(super) fn fits(&self, page: u64, pages: u64) -> bool {
+        pages <= (self.end() - page) / PAGE_BYTES
+    }
+
+    /// Calls `damaged` with what is wrong with each descriptor, also where nothing but a
+    /// checker looks.
+    pub(crate) fn check<P: Pmem>(&self, pm: &P, mut damaged: impl FnMut(HeapError)) {
+        let mut page = self.data();
+        while page < self.end() {
+            let pages = match self.page(pm, page) {
+                Ok((what, _)) => {
+                    let mut others = (0..what.pages()).map(|n| page + n * PAGE_BYTES);
+                    if matches!(what, Page::Superblock(_)) {
+                        others.next();
+                    }
+                    others.for_each(|other| {
+                        if let Err(error) = self.check_unused(pm, other, other == page) {
+                            damaged(error);
+                        }
+                    });
+                    what.pages()
+                }
+                Err(error) => {
+                    damaged(error);
+                    1
+                }
+            };
+            page += pages * PAGE_BYTES;
+        }
+    }
+
+    /// Whether the page at `page` has no small blocks and, unless it `is_first`, begins none.
+    fn check_unused<P: Pmem>(&self, pm: &P, page: u64, is_first: bool) -> Result<(), HeapError> {
+        let descriptor = self.descriptor(page);
+        let damaged = |what| Err(HeapError::Damaged { descriptor, what });
+        if !bits(pm, descriptor)?.is_empty() {
+            return damaged("a page without small blocks has some");
+        }
+        match Page::decode(pm.load(descriptor)?) {
+            None => damaged(UNKNOWN),
+            Some(Page::Extent(_)) if !is_first => damaged("an extent begins inside another"),
+            _ => Ok(()),
+        }
     }
 
     /// All allocated blocks, by offset: where each is and how long.
@@ -200,22 +266,26 @@ impl Segment {
 
 /// The word of a descriptor that holds a block's bit, and the bit.
 pub(super) fn bit_of(descriptor: u64, block: u32) -> (u64, u64) {
-    let word = u64::from(block / 64 + 1);
-    (descriptor + word * WORD_BYTES, 1 << (block % 64))
+    let word = u64::from(block / WORD_BITS + 1);
+    (descriptor + word * WORD_BYTES, 1 << (block % WORD_BITS))
 }
 
 /// Reads the bits of a superblock.
-fn bits<P: Pmem>(pm: &P, descriptor: u64) -> Result<Bits, MediumError> {
+fn bits<P: Pmem>(pm: &P, descriptor: u64) -> Result<Bits, HeapError> {
     let mut bits = Bits::default();
     for (n, word) in bits.0.iter_mut().enumerate() {
-        *word = pm.load(descriptor + (n as u64 + 1) * WORD_BYTES)?;
+        let sealed = pm.load(descriptor + (n as u64 + 1) * WORD_BYTES)?;
+        *word = sealed::open(sealed).ok_or(HeapError::Damaged {
+            descriptor,
+            what: FLIPPED,
+        })?;
     }
     Ok(bits)
 }
 
 /// A bit for each block of a superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Bits([u64; BITS as usize / 64]);
+pub(super) struct Bits([u64; BIT_WORDS]);
 
 impl Bits {
     /// The first `count`.
@@ -226,7 +296,7 @@ impl Bits {
     }
 
     pub fn set(&mut self, n: u32) {
-        self.0[n as usize / 64] |= 1 << (n % 64);
+        self.0[(n / WORD_BITS) as usize] |= 1 << (n % WORD_BITS);
     }
 
     /// Takes out the first.
@@ -234,11 +304,11 @@ impl Bits {
         let n = self.0.iter().position(|word| *word != 0)?;
         let bit = self.0[n].trailing_zeros();
         self.0[n] &= self.0[n] - 1;
-        Some(n as u32 * 64 + bit)
+        Some(n as u32 * WORD_BITS + bit)
     }
 
     pub fn has(&self, n: u32) -> bool {
-        self.0[n as usize / 64] & 1 << (n % 64) != 0
+        self.0[(n / WORD_BITS) as usize] & 1 << (n % WORD_BITS) != 0
     }
 
     pub fn count(&self) -> u32 {

@@ -1,98 +1,110 @@
 //! Records as words of the ring: 63 bits of a stream and a torn bit each, or plain.
 
-use super::{Kind, LINE, Place, Result, checksum};
-use medium::{LINE_BYTES, Pmem, WORD_BYTES};
+use super::{Kind, LINE, Place, RECORD_HEAD, Result, checksum};
+use medium::Pmem;
+use zerocopy::IntoBytes;
+
+// Words are stored as they are in memory.
+const _: () = assert!(cfg!(target_endian = "little"), "logs are little-endian");
 
 /// Bits of a word that are not the torn bit.
 const BITS: u64 = u64::MAX >> 1;
 
-/// Turns words into those of the ring, and streams whole lines into it.
-pub(super) struct Packer<'a, P> {
-    pm: &'a P,
-    place: Place,
-    /// Of the next word.
-    position: u64,
-    /// Of all words of its line.
-    torn_bit: u64,
-    /// The lowest `count` bits of the stream that are not in a word yet; below 63.
-    rest: u64,
-    count: u32,
-    line: [u8; LINE_BYTES as usize],
-}
-
-impl<'a, P: Pmem> Packer<'a, P> {
-    /// Starts at `position`, a multiple of a line's words.
-    pub fn new(pm: &'a P, place: Place, position: u64) -> Self {
-        Self {
-            pm,
-            place,
-            position,
-            torn_bit: place.torn_bit(position),
-            rest: 0,
-            count: 0,
-            line: [0; LINE_BYTES as usize],
-        }
+/// Turns the words of a record into those of the ring at `position`, a multiple of a line's
+/// words: whole lines, which replace what is in `ring`.
+pub(super) fn pack(place: Place, position: u64, record: [&[u64]; 2], ring: &mut Vec<u64>) {
+    ring.clear();
+    let words = record.into_iter().flatten().copied();
+    match place.kind {
+        Kind::Base => ring.extend(words),
+        Kind::TornBit => shift(words, ring),
     }
-
-    #[inline]
-    pub fn push(&mut self, word: u64) {
-        if self.place.kind == Kind::Base {
-            return self.emit(word);
-        }
-        self.emit((self.rest | word << self.count) & BITS);
-        self.rest = word >> (63 - self.count);
-        self.count += 1;
-        if self.count == 63 {
-            self.emit(self.rest);
-            (self.rest, self.count) = (0, 0);
-        }
-    }
-
-    #[inline]
-    fn emit(&mut self, bits: u64) {
-        let word = bits | self.torn_bit;
-        let at = (self.position % LINE * WORD_BYTES) as usize;
-        self.line[at..at + 8].copy_from_slice(&word.to_le_bytes());
-        self.position += 1;
-        if self.position.is_multiple_of(LINE) {
-            let line = self.place.byte(self.position - LINE);
-            self.pm.store_nt(line, &self.line);
-            self.torn_bit = self.place.torn_bit(self.position);
-        }
-    }
-
-    /// Fills the last line. Returns the position behind it.
-    pub fn finish(mut self) -> u64 {
-        if self.count > 0 {
-            self.emit(self.rest);
-        }
-        while !self.position.is_multiple_of(LINE) {
-            self.emit(0);
-        }
-        self.position
+    ring.resize(ring.len().next_multiple_of(LINE as usize), 0);
+    let mut at = position;
+    for line in ring.chunks_mut(LINE as usize) {
+        let torn_bit = place.torn_bit(at);
+        line.iter_mut().for_each(|word| *word |= torn_bit);
+        at += LINE;
     }
 }
 
-/// The inverse: words of a stream, as long as the torn bits are right.
+/// Leaves the highest bit of each word free.
+fn shift(words: impl Iterator<Item = u64>, ring: &mut Vec<u64>) {
+    // The lowest `count` bits are those of the stream that are not in a word yet.
+    let (mut rest, mut count) = (0, 0);
+    for word in words {
+        ring.push((rest | word << count) & BITS);
+        rest = word >> (63 - count);
+        count += 1;
+        if count == 63 {
+            ring.push(rest);
+            (rest, count) = (0, 0);
+        }
+    }
+    if count > 0 {
+        ring.push(rest);
+    }
+}
+
+/// Stores words of the ring from `position` on. They are durable after the next fence.
+pub(super) fn store<P: Pmem>(pm: &P, place: Place, position: u64, ring: &[u64]) {
+    let until_wrap = place.words - position % place.words;
+    let (first, second) = ring.split_at(ring.len().min(until_wrap as usize));
+    for (at, words) in [(position, first), (position + until_wrap, second)] {
+        if !words.is_empty() {
+            pm.store_nt(place.byte(at), words.as_bytes());
+        }
+    }
+}
+
+/// The inverse: words of a stream, as long as the torn bits are right, all but one.
 struct Unpacker<'a, P> {
     pm: &'a P,
     place: Place,
     position: u64,
+    /// A torn bit was wrong: the word is missing, or the bit has flipped.
+    is_torn: bool,
     /// The word before `position`, and how many bits of it were used.
     word: u64,
     used: u32,
 }
 
 impl<'a, P: Pmem> Unpacker<'a, P> {
-    /// The word of the ring at `position`, without its torn bit; `None` if that is wrong.
+    /// Starts at `position`, a multiple of a line's words.
+    fn new(pm: &'a P, place: Place, position: u64) -> Self {
+        Self {
+            pm,
+            place,
+            position,
+            is_torn: false,
+            word: 0,
+            used: 63,
+        }
+    }
+
+    /// The word of the ring at `position`, without its torn bit; `None` if that is wrong, and
+    /// not the first one.
     fn take(&mut self) -> Result<Option<u64>> {
         let word = self.pm.load(self.place.byte(self.position))?;
         let torn_bit = self.place.torn_bit(self.position);
         self.position += 1;
-        Ok(match self.place.kind {
-            Kind::Base => Some(word),
-            Kind::TornBit => (word & !BITS == torn_bit).then_some(word & BITS),
-        })
+        if self.place.kind == Kind::Base {
+            return Ok(Some(word));
+        }
+        let is_wrong = word & !BITS != torn_bit;
+        if is_wrong && self.is_torn {
+            return Ok(None);
+        }
+        self.is_torn |= is_wrong;
+        Ok(Some(word & BITS))
+    }
+
+    /// What words are that are no record.
+    fn none(&self) -> Found {
+        match self.is_torn {
+            true => Found::Missing,
+            false => Found::Damaged,
+        }
     }
 
     fn next(&mut self) -> Result<Option<u64>> {
@@ -132,13 +144,53 @@ pub(super) enum Found {
     Record {
         /// The position behind it.
         end: u64,
-        /// Up to where all was flushed when it was appended.
-        flushed: u64,
     },
     /// Words are missing: nothing was appended here, or not all of it is there.
     Missing,
     /// All words are there, and they are no record.
     Damaged,
+}
+
+/// What a record says of itself.
+pub(super) struct Head {
+    /// Words that follow.
+    pub len: u64,
+    pub crc: u64,
+    /// Up to where all was flushed when it was appended.
+    pub flushed: u64,
+}
+
+impl Head {
+    /// The most that it can say.
+    pub const LEN_MAX: u64 = (1 << 31) - 1;
+
+    /// The one at `position`, a multiple of a line's words; `None`: words are missing.
+    pub fn at<P: Pmem>(pm: &P, place: Place, position: u64) -> Result<Option<Self>> {
+        Self::read(&mut Unpacker::new(pm, place, position))
+    }
+
+    fn read<P: Pmem>(stream: &mut Unpacker<'_, P>) -> Result<Option<Self>> {
+        let (Some(first), Some(flushed)) = (stream.next()?, stream.next()?) else {
+            return Ok(None);
+        };
+        let is_sealed = (first as u32).count_ones().is_multiple_of(2);
+        Ok(Some(Self {
+            // One that has changed is longer than any record.
+            len: if is_sealed {
+                first & Self::LEN_MAX
+            } else {
+                u64::MAX
+            },
+            crc: first >> 32,
+            flushed,
+        }))
+    }
+
+    /// The two words.
+    pub fn encode(&self) -> [u64; RECORD_HEAD as usize] {
+        let is_odd = u64::from(self.len.count_ones() % 2);
+        [self.len | is_odd << 31 | self.crc << 32, self.flushed]
+    }
 }
 
 /// Reads the record at `position`, a multiple of a line's words, into `words`.
@@ -149,19 +201,12 @@ pub(super) fn record<P: Pmem>(
     words: &mut Vec<u64>,
 ) -> Result<Found> {
     words.clear();
-    let mut stream = Unpacker {
-        pm,
-        place,
-        position,
-        word: 0,
-        used: 63,
-    };
-    let (Some(head), Some(flushed)) = (stream.next()?, stream.next()?) else {
+    let mut stream = Unpacker::new(pm, place, position);
+    let Some(Head { len, crc, flushed }) = Head::read(&mut stream)? else {
         return Ok(Found::Missing);
     };
-    let (len, crc) = (head & u64::from(u32::MAX), head >> 32);
     if len > place.longest() || flushed > position {
-        return Ok(Found::Damaged);
+        return Ok(stream.none());
     }
     for _ in 0..len {
         match stream.next()? {
@@ -173,9 +218,9 @@ pub(super) fn record<P: Pmem>(
         return Ok(Found::Missing);
     }
     if crc != checksum(position, len, flushed, words) {
-        return Ok(Found::Damaged);
+        return Ok(stream.none());
     }
     debug_assert_eq!(stream.position - position, place.taken(len));
     let end = stream.position;
-    Ok(Found::Record { end, flushed })
+    Ok(Found::Record { end })
 }

@@ -8,25 +8,29 @@
 //!   not found either.
 //! - **L3** One thread appends while another reads and truncates; neither waits for the
 //!   other. A log that has no room says so.
-//! - **L4** Bits that flipped in a record that was flushed are told as damage. The only
-//!   exception is the last flush of a [`Kind::TornBit`] log: a flipped torn bit or length
-//!   there looks like a crash before it.
+//! - **L4** A bit that flipped, in the first line or in a record that was flushed, is told as
+//!   damage, or makes no difference: nothing else is found than without it.
 //!
 //! # Two kinds
 //!
 //! A [`Kind::Base`] log fences the records, then stores where they end, and fences that. A
 //! [`Kind::TornBit`] log needs one fence: the top bit of each of its words tells in which
-//! pass over the ring it was stored, so a word that is missing shows.
+//! pass over the ring it was stored, so a word that is missing shows. If just one of a record
+//! seems to be, its checksum decides: the word may be there, and its torn bit have flipped, or
+//! what was there before may have been the same. (Of records that lack one word, one in 2^32
+//! has such a checksum by chance. Two missing words need none.)
 //!
 //! # Format
 //!
-//! The first line holds, as little-endian words: magic and version, the kind, the words in
-//! the ring, the *head* (where the oldest record begins) and the *tail* (of a base log: where
-//! the last one ends). Positions count words since the log was made; word `p` is at `p` modulo
+//! The first line holds, as little-endian words, all but the first of them sealed (bit 63
+//! makes the number of ones even): magic and version, the kind, the words in the ring, the
+//! *head* (where the oldest record begins) and the *tail* (of a base log: where the last one
+//! ends). Positions count words since the log was made; word `p` is at `p` modulo
 //! the words in the ring. Head and tail are each changed by one store.
 //!
-//! A record begins at a line of 8 words: its length in words (32 bits) and a CRC32C of the
-//! position, the rest of its head and its words (32 bits); the position up to which all was
+//! A record begins at a line of 8 words: its length in words (31 bits), a bit that makes the
+//! number of ones in it even, and a CRC32C of the position, the rest of its head and its words
+//! (32 bits); the position up to which all was
 //! flushed when it was appended; its words; padding up to a line. In a torn-bit log these
 //! are a stream of bits, cut into 63 at a time. The torn bit is 1 in the first pass over the
 //! ring, which is zeroed when the log is made, 0 in the second, and so on.
@@ -38,16 +42,20 @@ mod tests;
 
 pub use recovery::Unrecovered;
 
+use crate::sealed::seal;
 use crate::seeded::{Bug, hit};
-use bits::{Found, Packer};
+use bits::{Found, Head};
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use zerocopy::IntoBytes;
 
 /// Words in a line.
 const LINE: u64 = LINE_BYTES / WORD_BYTES;
 /// Words in front of those of a record.
 const RECORD_HEAD: u64 = 2;
+/// No log lives long enough for a position beyond it.
+const POSITION_MAX: u64 = 1 << 62;
 /// "SELVLOG" and the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"SELVLOG\x01");
 
@@ -156,7 +164,7 @@ impl Place {
             Kind::TornBit => free - free.div_ceil(64),
             Kind::Base => free,
         };
-        Some(stream.checked_sub(RECORD_HEAD)?.min(u32::MAX.into()))
+        Some(stream.checked_sub(RECORD_HEAD)?.min(Head::LEN_MAX))
     }
 
     /// The longest record: a line stays free, lest a full log look like an empty one.
@@ -181,6 +189,8 @@ pub struct Appender<P> {
     place: Place,
     shared: Arc<Shared>,
     tail: u64,
+    /// Of the record that is appended.
+    ring: Vec<u64>,
 }
 
 /// The half of a log that reads and truncates.
@@ -198,6 +208,17 @@ pub fn longest(len: u64, kind: Kind) -> u64 {
     let start = 0;
     let place = Place { start, kind, words };
     place.room(words.saturating_sub(LINE)).unwrap_or(0)
+}
+
+/// Whether what is at byte `start` begins as a log does.
+pub(crate) fn is_at<P: Pmem>(pm: &P, start: u64) -> bool {
+    pm.load(start + AT_MAGIC).is_ok_and(|word| word == MAGIC)
+}
+
+/// Where a position is in a log of `len` bytes, in bytes from its start.
+pub(crate) fn byte_of(len: u64, position: u64) -> u64 {
+    let words = len.saturating_sub(LINE_BYTES) / WORD_BYTES;
+    LINE_BYTES + position % words.max(1) * WORD_BYTES
 }
 
 /// Makes an empty log of `len` bytes at byte `start`, both multiples of [`LINE_BYTES`]; at
@@ -219,8 +240,8 @@ pub fn format<P: Pmem>(pm: &P, start: u64, len: u64, kind: Kind) -> Result<()> {
     for line in 1..lines {
         pm.store_nt(start + line * LINE_BYTES, &[0; LINE_BYTES as usize]);
     }
-    pm.store_word(start + AT_KIND, u64::from(kind == Kind::TornBit));
-    pm.store_word(start + AT_WORDS, (lines - 1) * LINE);
+    pm.store_word(start + AT_KIND, seal((kind == Kind::TornBit).into()));
+    pm.store_word(start + AT_WORDS, seal((lines - 1) * LINE));
     pm.store_word(start + AT_HEAD, 0);
     pm.store_word(start + AT_TAIL, 0);
     pm.flush(start, LINE_BYTES);
@@ -234,19 +255,7 @@ pub fn format<P: Pmem>(pm: &P, start: u64, len: u64, kind: Kind) -> Result<()> {
 /// The checksum of a record.
 fn checksum(position: u64, len: u64, flushed: u64, words: &[u64]) -> u64 {
     let head = [position, len, flushed];
-    let words = head.iter().chain(words);
-    let mut crc = 0;
-    let mut bytes = [0; 256];
-    let mut filled = 0;
-    for word in words {
-        bytes[filled..filled + 8].copy_from_slice(&word.to_le_bytes());
-        filled += 8;
-        if filled == bytes.len() {
-            crc = crc32c::crc32c_append(crc, &bytes);
-            filled = 0;
-        }
-    }
-    crc32c::crc32c_append(crc, &bytes[..filled]).into()
+    crc32c::crc32c_append(crc32c::crc32c(head.as_bytes()), words.as_bytes()).into()
 }
 
 impl<P: Pmem> Appender<P> {
@@ -270,13 +279,11 @@ impl<P: Pmem> Appender<P> {
         }
         let flushed = self.shared.flushed.load(Ordering::Relaxed);
         let crc = checksum(self.tail, len, flushed, words);
-        let mut packer = Packer::new(&self.pm, self.place, self.tail);
-        packer.push(len | crc << 32);
-        packer.push(flushed);
-        for word in words {
-            packer.push(*word);
-        }
-        self.tail = packer.finish();
+        let head = Head { len, crc, flushed }.encode();
+        bits::pack(self.place, self.tail, [&head, words], &mut self.ring);
+        bits::store(&self.pm, self.place, self.tail, &self.ring);
+        debug_assert_eq!(self.ring.len() as u64, needed);
+        self.tail += needed;
         Ok(self.tail)
     }
 
@@ -294,7 +301,7 @@ impl<P: Pmem> Appender<P> {
                 self.pm.fence()?;
             }
             let at = self.place.start + AT_TAIL;
-            self.pm.store_word(at, self.tail);
+            self.pm.store_word(at, seal(self.tail));
             self.pm.flush(at, WORD_BYTES);
         }
         // Durable before return.
@@ -324,7 +331,7 @@ impl<P: Pmem> Consumer<P> {
             return Ok(None);
         }
         match bits::record(&self.pm, self.place, self.next, words)? {
-            Found::Record { end, .. } => {
+            Found::Record { end } => {
                 self.next = end;
                 Ok(Some(end))
             }
@@ -357,7 +364,7 @@ impl<P: Pmem> Consumer<P> {
     pub fn note_head(&mut self, position: u64) {
         debug_assert!(position <= self.next, "L1: only what was read is truncated");
         let at = self.place.start + AT_HEAD;
-        self.pm.store_word(at, position);
+        self.pm.store_word(at, seal(position));
         self.pm.flush(at, WORD_BYTES);
     }
 

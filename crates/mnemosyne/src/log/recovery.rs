@@ -1,10 +1,11 @@
 //! Finding the records that a crash left.
 
-use super::bits::{self, Found};
+use super::bits::{self, Found, Head};
 use super::{
     AT_HEAD, AT_KIND, AT_MAGIC, AT_TAIL, AT_WORDS, Appender, Consumer, Kind, LINE, LogError, MAGIC,
-    Place, Result, Shared,
+    POSITION_MAX, Place, Result, Shared,
 };
+use crate::sealed::{self, seal};
 use crate::seeded::{Bug, hit};
 use medium::{LINE_BYTES, Pmem, WORD_BYTES};
 use std::sync::Arc;
@@ -37,24 +38,29 @@ impl<P: Pmem> Unrecovered<P> {
         if pm.load(start + AT_MAGIC)? != MAGIC {
             return Err(wrong("its magic is missing, or of another version".into()));
         }
-        let kind = match pm.load(start + AT_KIND)? {
+        let word = |at| {
+            let word = sealed::open(pm.load(start + at)?);
+            word.ok_or_else(|| wrong(format!("its word at byte {at} has changed")))
+        };
+        let kind = match word(AT_KIND)? {
             0 => Kind::Base,
             1 => Kind::TornBit,
             other => return Err(wrong(format!("kind {other} is unknown"))),
         };
-        let words = pm.load(start + AT_WORDS)?;
+        let words = word(AT_WORDS)?;
         let room = (limit - start - LINE_BYTES) / WORD_BYTES;
         if !words.is_multiple_of(LINE) || words < 2 * LINE || words > room {
             return Err(wrong(format!("a ring of {words} words")));
         }
-        let head = pm.load(start + AT_HEAD)?;
+        let head = word(AT_HEAD)?;
         let tail = match kind {
-            Kind::Base => Some(pm.load(start + AT_TAIL)?),
+            Kind::Base => Some(word(AT_TAIL)?),
             Kind::TornBit => None,
         };
         let used = tail.map_or(Some(0), |tail| tail.checked_sub(head));
-        let aligned = [head, tail.unwrap_or(0)].map(|at| at.is_multiple_of(LINE));
-        if used.is_none_or(|used| used > words - LINE) || aligned.contains(&false) {
+        let is_one = |at: u64| at.is_multiple_of(LINE) && at <= POSITION_MAX;
+        let fits = used.is_some_and(|used| used <= words - LINE);
+        if !fits || !is_one(head) || !is_one(tail.unwrap_or(0)) {
             let what = format!("records from position {head} to {tail:?}");
             return Err(wrong(what));
         }
@@ -73,6 +79,11 @@ impl<P: Pmem> Unrecovered<P> {
         self.place.kind
     }
 
+    /// The position of the next record that [`next`](Self::next) reads.
+    pub fn position(&self) -> u64 {
+        self.next
+    }
+
     /// Bytes that it takes.
     pub fn bytes(&self) -> u64 {
         LINE_BYTES + self.place.words * WORD_BYTES
@@ -84,11 +95,12 @@ impl<P: Pmem> Unrecovered<P> {
     /// # Errors
     /// [`LogError::Damaged`], and what the memory says.
     pub fn next(&mut self, words: &mut Vec<u64>) -> Result<Option<u64>> {
-        if self.tail == Some(self.next) || self.next - self.head > self.place.words - LINE {
+        let limit = self.limit();
+        if self.next == limit {
             return Ok(None);
         }
         match bits::record(&self.pm, self.place, self.next, words)? {
-            Found::Record { end, .. } if self.tail.is_none_or(|tail| end <= tail) => {
+            Found::Record { end } if end <= limit => {
                 self.next = end;
                 Ok(Some(end))
             }
@@ -97,14 +109,28 @@ impl<P: Pmem> Unrecovered<P> {
         }
     }
 
+    /// No record ends behind it.
+    fn limit(&self) -> u64 {
+        let full = self.head + self.place.words - LINE;
+        self.tail.unwrap_or(full)
+    }
+
     /// Whether a later record says that what should be at `position` was durable. There is
     /// none after a crash: words go missing only behind the last flush.
     fn was_flushed(&self, position: u64) -> Result<bool> {
         let mut words = Vec::new();
-        let lines = (position + LINE..self.head + self.place.words).step_by(LINE as usize);
-        for later in lines {
+        // Words of records may look like heads of others, long ones: not all of it is read.
+        let mut left = 4 * self.place.words;
+        for later in (position + LINE..self.limit()).step_by(LINE as usize) {
+            let Some(head) = Head::at(&self.pm, self.place, later)? else {
+                continue;
+            };
+            if head.flushed <= position || head.flushed > later || head.len > left {
+                continue;
+            }
+            left -= head.len;
             let found = bits::record(&self.pm, self.place, later, &mut words)?;
-            if matches!(found, Found::Record { flushed, .. } if flushed > position) {
+            if matches!(found, Found::Record { .. }) {
                 return Ok(true);
             }
         }
@@ -121,8 +147,9 @@ impl<P: Pmem> Unrecovered<P> {
         P: Clone,
     {
         self.skip()?;
-        // What a killed program left in the processor's caches only.
         for line in (self.head..self.next).step_by(LINE as usize) {
+            self.set_torn_bits(line, self.place.torn_bit(line))?;
+            // What a killed program left in the processor's caches only.
             self.pm.flush(self.place.byte(line), LINE_BYTES);
         }
         self.scrub()?;
@@ -140,7 +167,7 @@ impl<P: Pmem> Unrecovered<P> {
     {
         self.skip()?;
         let start = self.place.start;
-        self.pm.store_word(start + AT_HEAD, self.next);
+        self.pm.store_word(start + AT_HEAD, seal(self.next));
         self.pm.flush(start + AT_HEAD, WORD_BYTES);
         self.scrub()?;
         let head = self.next;
@@ -159,33 +186,35 @@ impl<P: Pmem> Unrecovered<P> {
         if self.place.kind == Kind::TornBit && !hit(Bug::Unscrubbed) {
             let end = self.head + self.place.words;
             for line in (self.next..end).step_by(LINE as usize) {
-                self.scrub_line(line)?;
+                self.set_torn_bits(line, self.place.torn_bit(line) ^ 1 << 63)?;
             }
         }
         // What recovery stored before what is appended from now on.
         Ok(self.pm.fence()?)
     }
 
-    /// Gives the words of a line at position `line` the torn bit of the pass before.
-    fn scrub_line(&self, line: u64) -> Result<()> {
+    /// Gives the words of a line at position `line` this torn bit.
+    fn set_torn_bits(&self, line: u64, torn_bit: u64) -> Result<()> {
+        if self.place.kind == Kind::Base {
+            return Ok(());
+        }
         let at = self.place.byte(line);
-        let torn_bit = self.place.torn_bit(line);
         let mut bytes = [0; LINE_BYTES as usize];
         self.pm.read(at, &mut bytes)?;
         let (words, _) = bytes.as_chunks();
-        let mut is_scrubbed = false;
+        let mut is_changed = false;
         for (n, word) in words
             .iter()
             .map(|word| u64::from_le_bytes(*word))
             .enumerate()
         {
-            if word & 1 << 63 == torn_bit {
+            if word & 1 << 63 != torn_bit {
                 self.pm
                     .store_word(at + n as u64 * WORD_BYTES, word ^ 1 << 63);
-                is_scrubbed = true;
+                is_changed = true;
             }
         }
-        if is_scrubbed {
+        if is_changed {
             self.pm.flush(at, LINE_BYTES);
         }
         Ok(())
@@ -205,6 +234,7 @@ impl<P: Pmem> Unrecovered<P> {
             place,
             shared: shared.clone(),
             tail,
+            ring: Vec::new(),
         };
         let consumer = Consumer {
             pm: self.pm,

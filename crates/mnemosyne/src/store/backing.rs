@@ -1,6 +1,7 @@
 //! Where the bytes of regions come from.
 
-use medium::{ArenaError, LINE_BYTES, MediumError, OpenError, Pmem};
+use super::{MismatchError, Region};
+use medium::{ArenaError, LINE_BYTES, MediumError, OpenError, Pmem, PoolError};
 
 /// Why a region's bytes are not to be had.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +12,12 @@ pub enum BackingError {
     /// There are no addresses for it.
     #[error(transparent)]
     Arena(#[from] ArenaError),
+    /// The pool of pages cannot be used.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// It is not the pool of these regions.
+    #[error(transparent)]
+    Mismatch(#[from] MismatchError),
     /// The memory failed.
     #[error(transparent)]
     Medium(#[from] MediumError),
@@ -27,23 +34,37 @@ pub trait Backing: Send + Sync {
     /// The memory.
     fn pmem(&self) -> &Self::Pmem;
 
-    /// Makes the bytes of the region in `slot` of the table: zeros. Durable at return.
+    /// Makes the bytes of a region: zeros. Durable at return.
     ///
     /// # Errors
     /// [`BackingError`]; what was made is to be [removed](Self::remove).
-    fn create(&self, slot: u64, start: u64, len: u64) -> Result<(), BackingError>;
+    fn create(&self, region: &Region) -> Result<(), BackingError>;
 
     /// Brings the region's bytes in place. `false`: there are none, or not so many.
     ///
     /// # Errors
     /// [`BackingError`].
-    fn open(&self, slot: u64, start: u64, len: u64) -> Result<bool, BackingError>;
+    fn open(&self, region: &Region) -> Result<bool, BackingError>;
+
+    /// What errors call the place of the region's bytes.
+    fn describe(&self, region: &Region) -> String {
+        format!("region {}", region.slot)
+    }
 
     /// Takes the region's bytes away, if they are there. Durable at return.
     ///
     /// # Errors
     /// [`BackingError`].
-    fn remove(&self, slot: u64, start: u64) -> Result<(), BackingError>;
+    fn remove(&self, region: &Region) -> Result<(), BackingError>;
+
+    /// Checks that there are no bytes of other regions than those that were opened: all that
+    /// there are were, and all others were removed.
+    ///
+    /// # Errors
+    /// [`BackingError`].
+    fn all_opened(&self) -> Result<(), BackingError> {
+        Ok(())
+    }
 }
 
 /// Regions in one piece of memory, as large as it is.
@@ -57,20 +78,21 @@ impl<P: Pmem + Clone> Backing for Flat<P> {
         &self.0
     }
 
-    fn create(&self, _slot: u64, start: u64, len: u64) -> Result<(), BackingError> {
-        for line in (start..start + len).step_by(LINE_BYTES as usize) {
+    fn create(&self, region: &Region) -> Result<(), BackingError> {
+        for line in (region.start..region.start + region.len).step_by(LINE_BYTES as usize) {
             self.0.store_nt(line, &[0; LINE_BYTES as usize]);
         }
         Ok(self.0.fence()?)
     }
 
-    fn open(&self, _slot: u64, start: u64, len: u64) -> Result<bool, BackingError> {
-        Ok(start
-            .checked_add(len)
+    fn open(&self, region: &Region) -> Result<bool, BackingError> {
+        Ok(region
+            .start
+            .checked_add(region.len)
             .is_some_and(|end| end <= self.0.len()))
     }
 
-    fn remove(&self, _slot: u64, _start: u64) -> Result<(), BackingError> {
+    fn remove(&self, _region: &Region) -> Result<(), BackingError> {
         Ok(())
     }
 }

@@ -9,19 +9,29 @@
 //!    not at a store.
 //! 3. While a directory is open nobody else opens it, in this process or another.
 //! 4. Of processes that make a directory at the same time, one does.
+//! 5. With a pool, regions may be larger than persistent memory: their pages lie in the files
+//!    here, or in the pool (see [`medium::paging`]). The files may then be on a disk. What has
+//!    to be in persistent memory as a whole, is in the pool's directory: `regions`, and the
+//!    files of static variables.
 
-use super::{Backing, BackingError, Layout, Options, Store, StoreError};
-use medium::{Arena, ArenaError, EffectiveDurability, MapOptions, MappedPmem, OpenError, Reserve};
+use super::pool::Pooled;
+use super::{Backing, BackingError, Layout, Options, Region, RegionKind, Store, StoreError};
+use medium::{
+    Arena, ArenaError, EffectiveDurability, MapOptions, MappedPmem, OpenError, Pool, Reserve,
+};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
-use std::fs::File;
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirEntry, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The file of the system region.
-const SYSTEM: &str = "regions";
+pub(super) const SYSTEM: &str = "regions";
+/// Those of other regions, in front of the numbers of their slots.
+const REGION: &str = "region-";
 /// What files are called, behind their names, until they are whole.
 const UNFINISHED: &str = ".new-";
 
@@ -36,6 +46,20 @@ pub struct DirectoryOptions {
     pub layout: Layout,
     /// How to map the files.
     pub map: MapOptions,
+    /// What moves pages between the files and persistent memory. `None`: what the directory
+    /// was made with, which may be nothing.
+    pub pool: Option<PoolOptions>,
+}
+
+/// Where a pool is, and what it is to be like.
+#[derive(Debug, Clone)]
+pub struct PoolOptions {
+    /// A directory on persistent memory.
+    pub path: PathBuf,
+    /// Bytes of the pool, if there is none yet: 16 pages at least.
+    pub bytes: u64,
+    /// Bytes of a page, if there is none yet; `None`: 64 KiB, or more in a large pool.
+    pub page_bytes: Option<u64>,
 }
 
 impl Default for DirectoryOptions {
@@ -45,6 +69,7 @@ impl Default for DirectoryOptions {
             bytes: 1 << 40,
             layout: Layout::default(),
             map: MapOptions::default(),
+            pool: None,
         }
     }
 }
@@ -54,6 +79,7 @@ pub struct Directory {
     path: PathBuf,
     arena: Arc<Arena>,
     map: MapOptions,
+    pooled: Option<Pooled>,
 }
 
 impl Directory {
@@ -70,8 +96,10 @@ impl Directory {
         }
         // Mappings are known by it: it must not depend on where the program goes.
         let path = path.canonicalize().map_err(|e| failed("find", path, e))?;
-        let system = path.join(SYSTEM);
-        if !read_only && !exists(&system)? {
+        let pooled = Pooled::open(&path, options)?;
+        let in_memory = pooled.as_ref().map_or(&path, |pooled| &pooled.path);
+        let system = in_memory.join(SYSTEM);
+        if !read_only && pooled.is_none() && !exists(&system)? {
             make_system(&system, options)?;
         }
         let arena = Arena::reserve(options.base, options.bytes).map_err(BackingError::from)?;
@@ -81,9 +109,11 @@ impl Directory {
             path,
             arena: Arc::new(arena),
             map: options.map,
+            pooled,
         };
         if !read_only {
-            directory.remove_unfinished()?;
+            directory.remove_unfinished(&directory.path)?;
+            directory.remove_unfinished(directory.in_memory())?;
         }
         Ok(directory)
     }
@@ -104,20 +134,57 @@ impl Directory {
         system.unwrap_or(EffectiveDurability::Process)
     }
 
-    /// The file of the region in `slot`.
-    pub fn file(&self, slot: u64) -> PathBuf {
-        self.path.join(format!("region-{slot:04}"))
+    /// What moves pages, if there is such a thing.
+    pub fn pool(&self) -> Option<&Arc<Pool>> {
+        self.pooled.as_ref().map(|pooled| &pooled.pool)
+    }
+
+    /// Where the files are that are in persistent memory as a whole.
+    fn in_memory(&self) -> &Path {
+        let pooled = self.pooled.as_ref();
+        pooled.map_or(&self.path, |pooled| &pooled.path)
+    }
+
+    /// The file of a region.
+    pub fn file(&self, region: &Region) -> PathBuf {
+        let place = match self.pool_of(region) {
+            Some(_) => &self.path,
+            None => self.in_memory(),
+        };
+        place.join(format!("{REGION}{:04}", region.slot))
+    }
+
+    /// What moves a region's pages, and the slot by which it knows the region.
+    fn pool_of(&self, region: &Region) -> Option<(&Arc<Pool>, u16)> {
+        let pool = self.pool().filter(|_| region.kind != RegionKind::Static)?;
+        // There are no more slots than that.
+        Some((pool, region.slot as u16))
+    }
+
+    fn map(&self, region: &Region) -> Result<(), ArenaError> {
+        let (start, path) = (region.start, self.file(region));
+        match self.pool_of(region) {
+            Some(pool) => self.arena.map_paged(start, path, pool, &self.map)?,
+            None => self.arena.map(start, path, &self.map)?,
+        };
+        Ok(())
+    }
+
+    /// Slots that have files.
+    pub(super) fn files(&self) -> Result<Vec<u64>, StoreError> {
+        let slot = |name: &OsStr| name.to_str()?.strip_prefix(REGION)?.parse().ok();
+        let mut found = names(&self.path)?;
+        if self.in_memory() != self.path {
+            found.extend(names(self.in_memory())?);
+        }
+        Ok(found.iter().filter_map(|name| slot(name)).collect())
     }
 
     /// Removes what those left behind who died while they made a file.
-    fn remove_unfinished(&self) -> Result<(), StoreError> {
-        let entries = std::fs::read_dir(&self.path).map_err(|e| failed("read", &self.path, e))?;
-        for entry in entries {
-            let name = entry
-                .map_err(|e| failed("read", &self.path, e))?
-                .file_name();
+    fn remove_unfinished(&self, place: &Path) -> Result<(), StoreError> {
+        for name in names(place)? {
             if name.to_string_lossy().contains(UNFINISHED) {
-                remove(&self.path.join(name))?;
+                remove(&place.join(name))?;
             }
         }
         Ok(())
@@ -150,39 +217,67 @@ impl Backing for Directory {
         &self.arena
     }
 
-    fn create(&self, slot: u64, start: u64, len: u64) -> Result<(), BackingError> {
-        let path = self.file(slot);
-        make_file(&path, |unfinished| {
-            medium::create_file(unfinished, len, Reserve::Whole)
+    fn create(&self, region: &Region) -> Result<(), BackingError> {
+        make_file(&self.file(region), |unfinished| {
+            medium::create_file(unfinished, region.len, Reserve::Whole)
         })?;
-        self.arena.map(start, &path, &self.map)?;
-        Ok(())
+        Ok(self.map(region)?)
     }
 
-    fn open(&self, slot: u64, start: u64, len: u64) -> Result<bool, BackingError> {
-        let path = self.file(slot);
+    fn open(&self, region: &Region) -> Result<bool, BackingError> {
+        let path = self.file(region);
         match path.metadata() {
-            Ok(file) if file.len() >= len => {}
+            Ok(file) if file.len() >= region.len => {}
             Ok(_) => return Ok(false),
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(e) => return Err(failed("find", &path, e).into()),
         }
-        self.arena.map(start, &path, &self.map)?;
+        self.map(region)?;
         Ok(true)
     }
 
-    fn remove(&self, slot: u64, start: u64) -> Result<(), BackingError> {
-        match self.arena.unmap(start) {
+    fn describe(&self, region: &Region) -> String {
+        self.file(region).display().to_string()
+    }
+
+    fn remove(&self, region: &Region) -> Result<(), BackingError> {
+        let pool = self.pool_of(region);
+        if let Some((pool, slot)) = pool {
+            pool.doom(slot);
+        }
+        match self.arena.unmap(region.start) {
             Ok(()) | Err(ArenaError::NotMapped { .. }) => {}
             Err(e) => return Err(e.into()),
         }
-        remove(&self.file(slot))?;
-        Ok(sync_directory(&self.path)?)
+        if let Some((pool, slot)) = pool {
+            // Before the file: a page that is in a frame is one of a region that there is.
+            pool.forget(slot)?;
+        }
+        let path = self.file(region);
+        remove(&path)?;
+        Ok(sync_directory(path.parent().unwrap_or(&path))?)
+    }
+
+    fn all_opened(&self) -> Result<(), BackingError> {
+        match self.pool() {
+            Some(pool) => Ok(pool.check_pages()?),
+            None => Ok(()),
+        }
     }
 }
 
+/// What files there are in a directory.
+fn names(place: &Path) -> Result<Vec<OsString>, OpenError> {
+    let entries = std::fs::read_dir(place).map_err(|e| failed("read", place, e))?;
+    let name = |entry: io::Result<DirEntry>| {
+        let entry = entry.map_err(|e| failed("read", place, e))?;
+        Ok(entry.file_name())
+    };
+    entries.map(name).collect()
+}
+
 /// Makes the system region, unless somebody else is faster.
-fn make_system(path: &Path, options: &DirectoryOptions) -> Result<(), StoreError> {
+pub(super) fn make_system(path: &Path, options: &DirectoryOptions) -> Result<(), StoreError> {
     let bytes = options.layout.bytes();
     let unfinished = unfinished(path);
     let made = medium::create_file(&unfinished, bytes, Reserve::Whole)
@@ -210,20 +305,25 @@ fn make_system(path: &Path, options: &DirectoryOptions) -> Result<(), StoreError
 
 /// Makes a file at `path` that is there whole or not at all; `make` makes it elsewhere. One
 /// that is there is lost.
-fn make_file(
+pub(super) fn make_file<E: From<OpenError>>(
     path: &Path,
-    make: impl FnOnce(&Path) -> Result<(), OpenError>,
-) -> Result<(), OpenError> {
+    make: impl FnOnce(&Path) -> Result<(), E>,
+) -> Result<(), E> {
     let unfinished = unfinished(path);
-    let made = make(&unfinished).and_then(|()| sync(&unfinished));
-    let made = made.and_then(|()| {
-        std::fs::rename(&unfinished, path).map_err(|e| failed("rename", &unfinished, e))
+    let made = make(&unfinished).and_then(|()| {
+        sync(&unfinished)?;
+        std::fs::rename(&unfinished, path).map_err(|e| failed("rename", &unfinished, e))?;
+        Ok(())
     });
     if made.is_err() {
         let _ = std::fs::remove_file(&unfinished);
     }
     made?;
-    sync_directory(path.parent().unwrap_or(path))
+    Ok(sync_directory(path.parent().unwrap_or(path))?)
+}
+
+pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), OpenError> {
+    std::fs::write(path, bytes).map_err(|e| failed("write", path, e))
 }
 
 /// What a file is called that is not whole yet: as nobody else calls one.
@@ -235,7 +335,7 @@ fn unfinished(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn exists(path: &Path) -> Result<bool, OpenError> {
+pub(super) fn exists(path: &Path) -> Result<bool, OpenError> {
     path.try_exists().map_err(|e| failed("find", path, e))
 }
 
@@ -261,7 +361,7 @@ fn sync_directory(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-fn failed(doing: &'static str, path: &Path, source: io::Error) -> OpenError {
+pub(super) fn failed(doing: &'static str, path: &Path, source: io::Error) -> OpenError {
     OpenError::System {
         doing,
         path: path.to_owned(),

@@ -8,7 +8,7 @@ use super::{
     StoreError,
 };
 use crate::heap::HeapError;
-use medium::{Arena, MapOptions, Overlay, Pmem, WORD_BYTES};
+use medium::{Arena, MapOptions, Overlay, Pmem, Pool};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,9 +21,25 @@ pub struct Inspection {
 }
 
 /// A directory of which nothing is changed.
-struct ReadOnly {
-    directory: Directory,
+pub(super) struct ReadOnly {
+    pub directory: Directory,
     pm: Seen,
+}
+
+impl ReadOnly {
+    /// The one at `path`, which no program may have open.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let options = DirectoryOptions {
+            map: MapOptions {
+                read_only: true,
+                ..MapOptions::default()
+            },
+            ..DirectoryOptions::default()
+        };
+        let directory = Directory::open(path, &options)?;
+        let pm = Arc::new(Overlay::new(directory.arena().clone()));
+        Ok(Self { directory, pm })
+    }
 }
 
 /// A named root.
@@ -56,15 +72,15 @@ impl Backing for ReadOnly {
         &self.pm
     }
 
-    fn create(&self, _slot: u64, _start: u64, _len: u64) -> Result<(), BackingError> {
+    fn create(&self, _region: &Region) -> Result<(), BackingError> {
         Ok(()) // nobody allocates here
     }
 
-    fn open(&self, slot: u64, start: u64, len: u64) -> Result<bool, BackingError> {
-        self.directory.open(slot, start, len)
+    fn open(&self, region: &Region) -> Result<bool, BackingError> {
+        self.directory.open(region)
     }
 
-    fn remove(&self, _slot: u64, _start: u64) -> Result<(), BackingError> {
+    fn remove(&self, _region: &Region) -> Result<(), BackingError> {
         Ok(()) // its program will
     }
 }
@@ -75,19 +91,8 @@ impl Inspection {
     /// # Errors
     /// [`StoreError`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
-        let options = DirectoryOptions {
-            map: MapOptions {
-                read_only: true,
-                ..MapOptions::default()
-            },
-            ..DirectoryOptions::default()
-        };
-        let directory = Directory::open(path, &options)?;
-        let pm = Arc::new(Overlay::new(directory.arena().clone()));
-        let backing = ReadOnly {
-            directory,
-            pm: pm.clone(),
-        };
+        let backing = ReadOnly::open(path)?;
+        let pm = backing.pm.clone();
         let store = Store::open(backing, pm, Options::default())?;
         Ok(Self { store })
     }
@@ -95,6 +100,11 @@ impl Inspection {
     /// The memory.
     pub fn memory(&self) -> &Seen {
         self.store.memory().space()
+    }
+
+    /// What moves pages between persistent memory and the directory, if there is such a thing.
+    pub fn pool(&self) -> Option<&Arc<Pool>> {
+        self.store.backing().directory.pool()
     }
 
     /// Bytes of the system region, and of them those of the logs.
@@ -119,20 +129,13 @@ impl Inspection {
         let (pm, system) = (self.memory(), &self.store.shared.system);
         let mut roots = Vec::new();
         for root in 0..system.roots {
-            let at = system.root(root);
-            let len = pm.load(at + 2 * WORD_BYTES)?;
-            if len == 0 {
+            let Some((name, words)) = system.root_of(pm, root)? else {
                 continue;
-            }
-            let mut name = [0; super::ROOT_NAME_MAX];
-            let Some(name) = name.get_mut(..len as usize) else {
-                return Err(StoreError::Root { root });
             };
-            pm.read(at + super::system::ROOT_HEAD, name)?;
             roots.push(Root {
-                name: String::from_utf8_lossy(name).into_owned(),
-                layout: pm.load(at)?,
-                off: pm.load(at + WORD_BYTES)?,
+                name: String::from_utf8_lossy(&name).into_owned(),
+                layout: words.layout,
+                off: words.off,
             });
         }
         Ok(roots)

@@ -17,16 +17,20 @@
 //! is free. What a crash finds on the way is removed.
 
 mod backing;
+mod check;
 mod directory;
 mod inspection;
+mod pool;
 mod session;
 mod system;
 #[cfg(test)]
 mod tests;
 
 pub use backing::{Backing, BackingError, Flat};
-pub use directory::{Directory, DirectoryOptions};
+pub use check::{Finding, Report, check, check_regions};
+pub use directory::{Directory, DirectoryOptions, PoolOptions};
 pub use inspection::{Allocated, Inspection, Root, Seen};
+pub use pool::MismatchError;
 pub use session::{Savepoint, Session, Tx};
 pub use system::{Layout, ROOT_NAME_MAX, Region, RegionKind};
 
@@ -36,11 +40,11 @@ use crate::seeded::{Bug, hit};
 use crate::tx::{
     self, AreaError, Interrupted, Memory, Space, Stop, Transaction, Truncator, TxError,
 };
-use medium::{MediumError, OpenError, Pmem, WORD_BYTES};
+use medium::{MediumError, OpenError, Pmem, PoolError, WORD_BYTES};
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
-use system::{State, System, encode};
+use system::{LEN_UNIT, SLOT_WORDS, State, System, encode};
 
 /// What is wrong with durable memory as a whole.
 #[derive(Debug, thiserror::Error)]
@@ -55,13 +59,15 @@ pub enum StoreError {
     #[error("durable memory cannot have this layout")]
     Layout,
     /// A slot of the region table is damaged.
-    #[error("slot {slot} of the region table is damaged")]
+    #[error("slot {slot} of the region table is damaged: {what}")]
     Slot {
         /// Which one.
         slot: u64,
+        /// What is wrong.
+        what: &'static str,
     },
     /// A root is damaged.
-    #[error("root {root} is damaged: its name is too long")]
+    #[error("root {root} is damaged")]
     Root {
         /// Which one.
         root: u64,
@@ -70,10 +76,12 @@ pub enum StoreError {
     #[error(transparent)]
     Heap(HeapError),
     /// A region's bytes are gone.
-    #[error("the {len} bytes of region {slot} are missing or too few")]
+    #[error("{what} is missing or too short: region {slot} has {len} bytes there")]
     Lost {
         /// Its slot.
         slot: u64,
+        /// Where its bytes should be.
+        what: String,
         /// What it should have.
         len: u64,
     },
@@ -118,13 +126,25 @@ impl From<OpenError> for StoreError {
     }
 }
 
+impl From<PoolError> for StoreError {
+    fn from(why: PoolError) -> Self {
+        Self::Backing(why.into())
+    }
+}
+
+impl From<MismatchError> for StoreError {
+    fn from(why: MismatchError) -> Self {
+        Self::Backing(why.into())
+    }
+}
+
 impl From<Arc<LogError>> for StoreError {
     fn from(why: Arc<LogError>) -> Self {
         Self::Failed(why)
     }
 }
 
-/// Bytes of the heap's first segment, and of others that are no larger.
+/// Bytes of the heap's first segment; the least that it grows by.
 const FIRST_GROWTH: u64 = 4 << 20;
 
 /// What is not a matter of the format.
@@ -132,8 +152,8 @@ const FIRST_GROWTH: u64 = 4 << 20;
 pub struct Options {
     /// Of transactions.
     pub tx: tx::Options,
-    /// Most bytes by which the heap grows, if a block does not need more: it doubles until
-    /// then.
+    /// Most bytes by which the heap grows, if a block does not need more. Until then it grows
+    /// by half of what it has.
     pub heap_growth: u64,
 }
 
@@ -141,7 +161,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             tx: tx::Options::default(),
-            heap_growth: 64 << 20,
+            heap_growth: 1 << 30,
         }
     }
 }
@@ -180,18 +200,21 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
     pub fn open(backing: B, space: S, options: Options) -> Result<Self, StoreError> {
         let pm = backing.pmem();
         let system = System::open(pm)?;
-        let unrecovered = tx::Unrecovered::open(space, system.area())?;
+        let unrecovered = tx::Unrecovered::open(space, system.area(), system.bytes)?;
         // What the logs say of regions, so that what they say of words in them has a place.
         unrecovered.replay(|off| off < system.bytes);
         let regions = system.regions(pm)?;
         for (state, region) in &regions {
-            let Region {
-                slot, start, len, ..
-            } = *region;
-            if *state == State::There && !backing.open(slot, start, len)? {
-                return Err(StoreError::Lost { slot, len });
+            if *state != State::There {
+                // Now, since its bytes may take room that recovery needs.
+                backing.remove(region)?;
+            } else if !backing.open(region)? {
+                let Region { slot, len, .. } = *region;
+                let what = backing.describe(region);
+                return Err(StoreError::Lost { slot, what, len });
             }
         }
+        backing.all_opened()?;
         let is_there = |off: u64| {
             let mut there = regions.iter().filter(|(state, _)| *state == State::There);
             off < system.bytes || there.any(|(_, region)| region.holds(off))
@@ -218,7 +241,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
             }),
         };
         for (_, region) in regions.iter().filter(|(state, _)| *state != State::There) {
-            store.finish_removal(region)?;
+            store.set(region, None, |_| Ok(()))?;
         }
         Ok(store)
     }
@@ -288,14 +311,22 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
             self.finish_removal(&region)?;
             return Err(error);
         }
-        self.set(&region, Some(State::There), |tx| link(tx, region.start))?;
-        Ok(region)
+        let is_there = self.set(&region, Some(State::There), |tx| link(tx, region.start));
+        match is_there {
+            Ok(()) => Ok(region),
+            // After a crash it may be there.
+            Err(error @ StoreError::Refused(TxError::Failed(_))) => Err(error),
+            Err(error) => {
+                self.finish_removal(&region)?;
+                Err(error)
+            }
+        }
     }
 
     /// The bytes of a region that is being made.
     fn make(&self, region: &Region) -> Result<(), StoreError> {
         let backing = &self.shared.backing;
-        backing.create(region.slot, region.start, region.len)?;
+        backing.create(region)?;
         if region.kind == RegionKind::Heap {
             Segment::format(backing.pmem(), region.start, region.len)?;
         }
@@ -308,7 +339,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
             backing, system, ..
         } = &*self.shared;
         let none = StoreError::NoRoom { len };
-        let len = len.max(1).checked_next_multiple_of(4096).ok_or(none)?;
+        let len = len.max(1).checked_next_multiple_of(LEN_UNIT).ok_or(none)?;
         let none = || StoreError::NoRoom { len };
         let regions = system.regions(backing.pmem())?;
         let mut used: Vec<_> = regions.iter().map(|(_, region)| region).collect();
@@ -346,8 +377,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         mut also: impl FnMut(&mut Transaction<'_, S>) -> Result<(), Interrupted>,
     ) -> Result<(), StoreError> {
         let at = self.shared.system.slot(region.slot);
-        let first = state.map_or(0, |state| encode(state, region.kind));
-        let words = [first, region.start, region.len, region.tag];
+        let words = state.map_or([0; SLOT_WORDS], |state| encode(state, region));
         let at = self.shared.memory.space().address(at);
         self.shared.memory.session().run(|tx| {
             for (n, word) in words.iter().enumerate() {
@@ -388,7 +418,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
 
     /// The second half of removing a region, and the end of one that was never there.
     fn finish_removal(&self, region: &Region) -> Result<(), StoreError> {
-        self.shared.backing.remove(region.slot, region.start)?;
+        self.shared.backing.remove(region)?;
         self.set(region, None, |_| Ok(()))
     }
 
@@ -405,12 +435,10 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         }
         let needed = Segment::bytes_for(bytes).ok_or(StoreError::NoRoom { len: bytes })?;
         let segments = self.shared.heap.segments();
-        let heap_bytes = segments
-            .iter()
-            .map(|segment| segment.pages * PAGE_BYTES)
-            .sum();
+        let sizes = segments.iter().map(|segment| segment.pages * PAGE_BYTES);
+        let heap_bytes: u64 = sizes.sum();
         let growth = self.shared.options.heap_growth;
-        let len = needed.max(growth.min(heap_bytes).max(growth.min(FIRST_GROWTH)));
+        let len = needed.max(growth.min(FIRST_GROWTH.max(heap_bytes / 2)));
         let region = match self.map(RegionKind::Heap, len, 0, |_, _| Ok(())) {
             Err(StoreError::NoRoom { .. } | StoreError::Backing(_)) if len > needed => {
                 self.map(RegionKind::Heap, needed, 0, |_, _| Ok(()))?

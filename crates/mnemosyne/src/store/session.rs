@@ -1,6 +1,6 @@
 //! Transactions with the heap and the roots.
 
-use super::system::{ROOT_BYTES, ROOT_HEAD, ROOT_NAME_MAX, System};
+use super::system::{ROOT_BYTES, ROOT_HEAD, ROOT_NAME_MAX, RootWords, System, name_len};
 use super::{Backing, HeapError, Store, StoreError};
 use crate::heap::{self, HeapSession};
 use crate::log::LogError;
@@ -99,7 +99,13 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
                 match self.store.make_room(bytes, lacks) {
                     Ok(()) => self.lacks = lacks.saturating_add(1),
                     Err(StoreError::Failed(why)) => return Err(TxError::Failed(why)),
-                    Err(_) => return Err(HeapError::NoSpace { bytes }.into()),
+                    Err(StoreError::NoRoom { .. }) => {
+                        return Err(HeapError::NoSpace { bytes }.into());
+                    }
+                    Err(why) => {
+                        let why = why.into();
+                        return Err(TxError::Growth { bytes, why });
+                    }
                 }
             }
             Interrupted::Heap(error) => return Err(error.into()),
@@ -271,10 +277,8 @@ impl<S: Space> Tx<'_, S> {
     /// # Errors
     /// [`Interrupted`].
     pub fn root(&mut self, name: &str) -> Result<Option<(u64, u64)>, Interrupted> {
-        let Some(at) = self.find_root(name)?.filter(|_| !name.is_empty()) else {
-            return Ok(None);
-        };
-        Ok(Some((self.tx.load(at)?, self.tx.load(at + WORD_BYTES)?)))
+        let found = self.find_root(name)?.filter(|_| !name.is_empty());
+        Ok(found.map(|(_, words)| (words.layout, words.off)))
     }
 
     /// Names a root, anew or again. `false`: the name is empty or longer than
@@ -287,18 +291,19 @@ impl<S: Space> Tx<'_, S> {
             return Ok(false);
         }
         let at = match self.find_root(name)? {
-            Some(at) => at,
+            Some((at, _)) => at,
             None => match self.find_root("")? {
-                Some(at) => {
-                    self.tx.store(at + 2 * WORD_BYTES, name.len() as u64)?;
+                Some((at, _)) => {
                     self.tx.write(at + ROOT_HEAD, name.as_bytes())?;
                     at
                 }
                 None => return Ok(false),
             },
         };
-        self.tx.store(at, layout)?;
-        self.tx.store(at + WORD_BYTES, off)?;
+        let sealed = RootWords { layout, off }.seal(name.as_bytes());
+        for (n, word) in [layout, off, sealed].into_iter().enumerate() {
+            self.tx.store(at + n as u64 * WORD_BYTES, word)?;
+        }
         Ok(true)
     }
 
@@ -308,7 +313,7 @@ impl<S: Space> Tx<'_, S> {
     /// [`Interrupted`].
     pub fn remove_root(&mut self, name: &str) -> Result<bool, Interrupted> {
         match self.find_root(name)? {
-            Some(at) if !name.is_empty() => {
+            Some((at, _)) if !name.is_empty() => {
                 self.tx.store(at + 2 * WORD_BYTES, 0)?;
                 Ok(true)
             }
@@ -316,21 +321,32 @@ impl<S: Space> Tx<'_, S> {
         }
     }
 
-    /// Where a root of this name is; of none, where one could be.
-    fn find_root(&mut self, name: &str) -> Result<Option<u64>, Interrupted> {
+    /// Where a root of this name is, and what it says; of none, where one could be.
+    fn find_root(&mut self, name: &str) -> Result<Option<(u64, RootWords)>, Interrupted> {
         if name.len() > ROOT_NAME_MAX {
             return Ok(None);
         }
         for root in 0..self.system.roots {
-            let at = self.tx.address(self.system.root(root));
-            if self.tx.load(at + 2 * WORD_BYTES)? != name.len() as u64 {
+            let off = self.system.root(root);
+            let damaged = Interrupted::NoValue { off, what: "root" };
+            let at = self.tx.address(off);
+            let sealed = self.tx.load(at + 2 * WORD_BYTES)?;
+            if name_len(sealed).ok_or(damaged)? != name.len() {
                 continue;
             }
             let mut there = [0; ROOT_BYTES as usize];
             let there = &mut there[..name.len()];
             self.tx.read(at + ROOT_HEAD, there)?;
+            let words = RootWords {
+                layout: self.tx.load(at)?,
+                off: self.tx.load(at + WORD_BYTES)?,
+            };
+            // Also of another name: it may have been this one.
+            if sealed != 0 && words.seal(there) != sealed {
+                return Err(damaged);
+            }
             if there == name.as_bytes() {
-                return Ok(Some(at));
+                return Ok(Some((at, words)));
             }
         }
         Ok(None)

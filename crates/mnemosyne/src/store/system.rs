@@ -5,13 +5,17 @@
 //! Little-endian words. The first line: magic and version; bytes of the system region; the
 //! granule, of which every region's start is a multiple; slots of the region table; roots;
 //! and a CRC32C of these words. From byte 4,096 on the *region table*, a line for each slot:
-//! state (0 free, 1 being made, 2 there, 3 being removed) and from bit 8 on the kind (1 heap,
-//! 2 a program's, 3 static variables), start and length in bytes, and a tag. Then the *roots*,
-//! two lines each: the layout of what it is, its offset, bytes in its name, and the name; one
-//! without a name is free. Then the logs of transactions, from a multiple of 4,096 on.
+//! state (1 being made, 2 there, 3 being removed) and from bit 8 on the kind (1 heap, 2 a
+//! program's, 3 static variables), start and length in bytes, a tag, and a CRC32C of the slot's
+//! number and these; a free slot is zeros. Then the *roots*, two lines each: the layout of what
+//! it is, its offset, a sealed word, and the name. The word (bit 63 makes the number of ones
+//! even) is 0 if the root is free; else bytes in the name and from bit 24 on a CRC32C of layout,
+//! offset and name. Then the logs of transactions, from a multiple of 4,096 on.
 
 use super::StoreError;
+use crate::heap::PAGE_BYTES;
 use crate::log::Kind;
+use crate::sealed::{self, seal};
 use crate::tx::Area;
 use medium::{LINE_BYTES, Pmem, WORD_BYTES};
 
@@ -22,12 +26,22 @@ const HEAD_WORDS: usize = 5;
 const AT_CHECKSUM: u64 = HEAD_WORDS as u64 * WORD_BYTES;
 const AT_TABLE: u64 = 4096;
 
+/// Words of a slot that say something.
+pub(super) const SLOT_WORDS: usize = 5;
+
+/// Bits for the length of a root's name.
+const NAME_BITS: u32 = 24;
 /// Bytes of a root.
 pub(super) const ROOT_BYTES: u64 = 2 * LINE_BYTES;
 /// Bytes in front of its name.
 pub(super) const ROOT_HEAD: u64 = 3 * WORD_BYTES;
 /// Bytes of the longest name of a root.
 pub const ROOT_NAME_MAX: usize = (ROOT_BYTES - ROOT_HEAD) as usize;
+
+/// The smallest granule: segments of the heap have pages of so many bytes.
+const GRANULE_MIN: u64 = PAGE_BYTES;
+/// Of which the length of every region is a multiple.
+pub(super) const LEN_UNIT: u64 = 4096;
 
 /// Most slots, and most roots.
 const COUNT_MAX: u64 = 1 << 16;
@@ -84,7 +98,7 @@ impl Layout {
     /// # Errors
     /// [`StoreError`].
     pub fn format<P: Pmem>(&self, pm: &P) -> Result<(), StoreError> {
-        let granule_fits = self.granule.is_power_of_two() && self.granule >= 8192;
+        let granule_fits = self.granule.is_power_of_two() && self.granule >= GRANULE_MIN;
         if self.slots > COUNT_MAX || self.roots > COUNT_MAX || !granule_fits {
             return Err(StoreError::Layout);
         }
@@ -111,9 +125,9 @@ impl Layout {
     }
 }
 
-fn checksum(head: &[u64; HEAD_WORDS]) -> u64 {
+fn checksum(words: &[u64; HEAD_WORDS]) -> u64 {
     let add = |crc, word: &u64| crc32c::crc32c_append(crc, &word.to_le_bytes());
-    head.iter().fold(0, add).into()
+    words.iter().fold(0, add).into()
 }
 
 /// Where everything is.
@@ -141,7 +155,9 @@ impl System {
             return Err(StoreError::NotAStore { what });
         }
         let [_, bytes, granule, slots, roots] = head;
-        let fits = slots <= COUNT_MAX && roots <= COUNT_MAX && granule.is_power_of_two();
+        let granule_fits = granule.is_power_of_two() && granule >= GRANULE_MIN;
+        let counts_fit = slots <= COUNT_MAX && roots <= COUNT_MAX;
+        let fits = counts_fit && granule_fits && bytes.is_multiple_of(LEN_UNIT);
         let system = Self {
             bytes,
             granule,
@@ -170,32 +186,94 @@ impl System {
         self.slot(self.slots) + root * ROOT_BYTES
     }
 
+    /// The name of a root, and what else it says; `None`: it is free.
+    pub fn root_of<P: Pmem>(
+        &self,
+        pm: &P,
+        root: u64,
+    ) -> Result<Option<(Vec<u8>, RootWords)>, StoreError> {
+        let at = self.root(root);
+        let sealed = pm.load(at + 2 * WORD_BYTES)?;
+        let len = name_len(sealed).ok_or(StoreError::Root { root })?;
+        if len == 0 {
+            return Ok(None);
+        }
+        let mut name = vec![0; len];
+        pm.read(at + ROOT_HEAD, &mut name)?;
+        let words = RootWords {
+            layout: pm.load(at)?,
+            off: pm.load(at + WORD_BYTES)?,
+        };
+        match words.seal(&name) == sealed {
+            true => Ok(Some((name, words))),
+            false => Err(StoreError::Root { root }),
+        }
+    }
+
     /// All regions but the system region, and what is becoming of them.
     pub fn regions<P: Pmem>(&self, pm: &P) -> Result<Vec<(State, Region)>, StoreError> {
         let mut found = Vec::new();
         for slot in 0..self.slots {
-            let at = self.slot(slot);
-            let word = |n: u64| pm.load(at + n * WORD_BYTES);
-            let Some((state, kind)) = decode(word(0)?).map_err(|()| StoreError::Slot { slot })?
-            else {
-                continue;
-            };
-            let region = Region {
-                slot,
-                kind,
-                start: word(1)?,
-                len: word(2)?,
-                tag: word(3)?,
-            };
-            let end = region.start.checked_add(region.len);
-            let fits = end.is_some_and(|end| end <= pm.len()) && region.start >= self.bytes;
-            if !fits || region.len == 0 || !region.start.is_multiple_of(self.granule) {
-                return Err(StoreError::Slot { slot });
-            }
-            found.push((state, region));
+            found.extend(self.region(pm, slot)?);
         }
-        Ok(found)
+        match overlap(&found) {
+            None => Ok(found),
+            Some((_, second)) => Err(StoreError::Slot {
+                slot: second.slot,
+                what: OVERLAP,
+            }),
+        }
     }
+
+    /// What a slot says; `None`: it is free.
+    pub fn region<P: Pmem>(
+        &self,
+        pm: &P,
+        slot: u64,
+    ) -> Result<Option<(State, Region)>, StoreError> {
+        let at = self.slot(slot);
+        let mut words = [0; SLOT_WORDS];
+        for (n, word) in words.iter_mut().enumerate() {
+            *word = pm.load(at + n as u64 * WORD_BYTES)?;
+        }
+        if words == [0; SLOT_WORDS] {
+            return Ok(None);
+        }
+        let [what, start, len, tag, crc] = words;
+        let wrong = |what| StoreError::Slot { slot, what };
+        if crc != checksum(&[slot, what, start, len, tag]) {
+            return Err(wrong("its checksum is another"));
+        }
+        let what = decode(what).ok_or_else(|| wrong("its state or kind is unknown"))?;
+        let (state, kind) = what;
+        let region = Region {
+            slot,
+            kind,
+            start,
+            len,
+            tag,
+        };
+        let end = region.start.checked_add(region.len);
+        let is_inside = end.is_some_and(|end| end <= pm.len()) && region.start >= self.bytes;
+        let is_whole = region.len > 0 && region.len.is_multiple_of(LEN_UNIT);
+        match is_inside && is_whole && region.start.is_multiple_of(self.granule) {
+            true => Ok(Some((state, region))),
+            false => Err(wrong("no region can be there")),
+        }
+    }
+}
+
+/// What is wrong with two regions that have bytes in common.
+pub(super) const OVERLAP: &str = "its region overlaps with another";
+
+/// Two regions that have bytes in common.
+pub(super) fn overlap(regions: &[(State, Region)]) -> Option<(Region, Region)> {
+    let mut sorted: Vec<_> = regions.iter().map(|(_, region)| *region).collect();
+    sorted.sort_by_key(|region| region.start);
+    let mut pairs = sorted.windows(2);
+    pairs
+        .find(|pair| pair[0].start + pair[0].len > pair[1].start)
+        .map(|pair| (pair[0], pair[1]))
 }
 
 /// What is becoming of a region.
@@ -239,25 +317,57 @@ impl Region {
     }
 }
 
-/// The first word of a slot.
-pub(super) fn encode(state: State, kind: RegionKind) -> u64 {
-    state as u64 | (kind as u64) << 8
+/// The words of a region's slot.
+pub(super) fn encode(state: State, region: &Region) -> [u64; SLOT_WORDS] {
+    let Region {
+        slot,
+        kind,
+        start,
+        len,
+        tag,
+    } = *region;
+    let what = state as u64 | (kind as u64) << 8;
+    let crc = checksum(&[slot, what, start, len, tag]);
+    [what, start, len, tag, crc]
 }
 
-/// `None`: it is free.
-fn decode(word: u64) -> Result<Option<(State, RegionKind)>, ()> {
+/// The first word of a slot that is not free; `None`: it is nothing that this version writes.
+fn decode(word: u64) -> Option<(State, RegionKind)> {
     let state = match word & 0xff {
-        0 if word == 0 => return Ok(None),
         1 => State::Creating,
         2 => State::There,
         3 => State::Removing,
-        _ => return Err(()),
+        _ => return None,
     };
     let kind = match word >> 8 {
         1 => RegionKind::Heap,
         2 => RegionKind::Program,
         3 => RegionKind::Static,
-        _ => return Err(()),
+        _ => return None,
     };
-    Ok(Some((state, kind)))
+    Some((state, kind))
+}
+
+/// What a root says of itself beside its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RootWords {
+    /// The layout of what it is.
+    pub layout: u64,
+    /// Where that is.
+    pub off: u64,
+}
+
+impl RootWords {
+    /// The word that vouches for it and its name.
+    pub fn seal(self, name: &[u8]) -> u64 {
+        let words = [self.layout, self.off].map(u64::to_le_bytes);
+        let crc = crc32c::crc32c_append(crc32c::crc32c(words.as_flattened()), name);
+        seal(name.len() as u64 | u64::from(crc) << NAME_BITS)
+    }
+}
+
+/// The bytes in a root's name, by that word; `None`: it has changed, or makes no sense.
+pub(super) fn name_len(sealed: u64) -> Option<usize> {
+    let len = sealed::open(sealed)? as usize & ((1 << NAME_BITS) - 1);
+    (len <= ROOT_NAME_MAX && (len > 0 || sealed == 0)).then_some(len)
 }

@@ -453,3 +453,17 @@ fn a_transaction_of_many_blocks_makes_the_heap_grow() {
         "{too_many:?}"
     );
 }
+
+#[test]
+fn a_region_that_cannot_be_linked_is_not_there() {
+    let mut rng = Rng::with_seed(1);
+    let pm = made(&mut rng);
+    let store = Store::open(Flat(&pm), &pm, options(&mut rng)).unwrap();
+    for _ in 0..2 * SLOTS {
+        let made = store.map(RegionKind::Program, 4096, 0, |tx, _| tx.store(BYTES, 1));
+        assert!(matches!(made, Err(StoreError::Refused(_))), "{made:?}");
+    }
+    store
+        .map(RegionKind::Program, 4096, 0, |_, _| Ok(()))
+        .unwrap();
+}

@@ -49,11 +49,13 @@ impl<V: Copy> Map<V> {
     }
 
     #[inline]
-    pub fn set(&mut self, key: u64, value: V) {
-        if let Some(slot) = self.find(key) {
-            self.entries[slot].1 = value;
-            return;
-        }
+    pub fn get_mut(&mut self, key: u64) -> Option<&mut V> {
+        self.find(key).map(|slot| &mut self.entries[slot].1)
+    }
+
+    /// Adds an entry; there must be none of this key.
+    #[inline]
+    pub fn insert(&mut self, key: u64, value: V) {
         self.entries.push((key, value));
         match self.entries.len() - 1 {
             last if last < FEW => {}
@@ -100,16 +102,21 @@ mod tests {
         for before in 0..40 {
             for after in [0, 1, FEW as u64, FEW as u64 + 1, 100] {
                 let mut map = Map::new();
-                (0..before).for_each(|key| map.set(key, key));
+                (0..before).for_each(|key| map.insert(key, key));
                 let snapshot = map.snapshot();
-                (before..before + after).for_each(|key| map.set(key, key));
+                (before..before + after).for_each(|key| map.insert(key, key));
                 (0..before + after)
                     .step_by(3)
-                    .for_each(|key| map.set(key, 0));
+                    .for_each(|key| *map.get_mut(key).unwrap() = 0);
                 map.restore(&snapshot);
                 assert_eq!(map.iter().collect::<Vec<_>>(), snapshot);
                 assert_eq!(map.get(before), None);
-                (0..100).for_each(|key| map.set(key, key + 1));
+                for key in 0..100 {
+                    match map.get_mut(key) {
+                        Some(value) => *value = key + 1,
+                        None => map.insert(key, key + 1),
+                    }
+                }
                 assert!((0..100).all(|key| map.get(key) == Some(key + 1)));
             }
         }

@@ -38,6 +38,7 @@ mod truncation;
 
 use crate::heap::HeapError;
 use crate::log::{Appender, LogError};
+use crossbeam_utils::CachePadded;
 use locks::Locks;
 use medium::MediumError;
 use parking_lot::{Mutex, MutexGuard};
@@ -46,6 +47,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use truncation::{Helper, Truncated};
 
+pub(crate) use recovery::Reading;
 pub use recovery::{Area, AreaError, Unrecovered};
 pub use session::{Savepoint, Session, Transaction};
 pub use space::Space;
@@ -114,6 +116,14 @@ pub enum TxError<E> {
     /// The heap refused a step.
     #[error(transparent)]
     Heap(#[from] HeapError),
+    /// The heap had no room, and cannot have more.
+    #[error("the heap has no room for a block of {bytes} bytes and cannot grow: {why}")]
+    Growth {
+        /// What was asked for.
+        bytes: u64,
+        /// Why not.
+        why: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A log is damaged, or memory could not be made durable: nothing can be committed any
     /// more. The transaction that finds out may or may not be there after the next recovery.
     #[error("no more transactions: {0}")]
@@ -176,7 +186,8 @@ pub enum Uncommitted {
 /// No commit is under way.
 const IDLE: u64 = u64::MAX;
 
-/// One of the logs.
+/// One of the logs. Padded, as all that each commit changes, lest one thread's commits slow
+/// down what others only read.
 struct Slot<P> {
     appender: Mutex<Appender<P>>,
     truncated: Mutex<Truncated<P>>,
@@ -192,12 +203,12 @@ struct Core<S: Space> {
     options: Options,
     locks: Locks,
     /// The stamp of the last transaction that drew one.
-    clock: AtomicU64,
-    slots: Box<[Slot<S::Pmem>]>,
+    clock: CachePadded<AtomicU64>,
+    slots: Box<[CachePadded<Slot<S::Pmem>>]>,
     /// Records up to this stamp mean nothing any more.
     low_water: AtomicU64,
     /// The largest stamp of a record, or a little more.
-    logged: AtomicU64,
+    logged: CachePadded<AtomicU64>,
     /// Whose turn it is to raise the low water.
     truncating: Mutex<()>,
     helper: Helper,

@@ -3,7 +3,7 @@
 //! # Format
 //!
 //! An *area* is a line and the logs, one behind the other. The line holds, as little-endian
-//! words: magic and version, the number of logs, the bytes of each, and the low water.
+//! words, all but the first sealed as those of a log: magic and version, the number of logs, the bytes of each, and the low water.
 
 use super::locks::Locks;
 use super::record::Transaction;
@@ -12,7 +12,9 @@ use super::truncation::Helper;
 use super::truncation::Truncated;
 use super::{Core, IDLE, Memory, Options, Slot, Space};
 use crate::log::{self, Kind, LogError};
+use crate::sealed::{self, seal};
 use crate::seeded::{Bug, hit};
+use crossbeam_utils::CachePadded;
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -29,6 +31,8 @@ const AT_LOW_WATER: u64 = 24;
 
 /// Most logs in an area.
 const LOGS_MAX: u64 = 1024;
+/// Nobody commits often enough for a stamp beyond it.
+const STAMP_MAX: u64 = 1 << 62;
 
 /// The logs of transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +58,22 @@ pub enum AreaError {
         /// What is wrong.
         what: String,
     },
+    /// A log of another kind or length than the first one.
+    #[error("log at {start:#x}: it is not like the first one")]
+    Unlike {
+        /// Where it is, in bytes.
+        start: u64,
+    },
+    /// A record that nobody can have committed.
+    #[error("log at {start:#x}: the record at position {position} {what}")]
+    Record {
+        /// Where the log is, in bytes.
+        start: u64,
+        /// Which record.
+        position: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
     /// A log is damaged, or none.
     #[error(transparent)]
     Log(#[from] LogError),
@@ -68,7 +88,18 @@ impl From<MediumError> for AreaError {
 /// A transaction that was committed, and may not be in place.
 struct Replay {
     stamp: u64,
+    /// Where the log is, in bytes, and the position in it.
+    place: (u64, u64),
     record: Vec<u64>,
+}
+
+/// What there is in an area. One by one, so that a checker can go on behind a log that is
+/// damaged.
+pub(crate) struct Reading<P> {
+    pub area: Area,
+    low_water: u64,
+    logs: Vec<log::Unrecovered<P>>,
+    replay: Vec<Replay>,
 }
 
 impl Area {
@@ -77,7 +108,7 @@ impl Area {
         LINE_BYTES + self.logs * self.log_bytes
     }
 
-    fn log_start(&self, log: u64) -> u64 {
+    pub(crate) fn log_start(&self, log: u64) -> u64 {
         self.start + LINE_BYTES + log * self.log_bytes
     }
 
@@ -102,8 +133,8 @@ impl Area {
         for log in 0..self.logs {
             log::format(pm, self.log_start(log), self.log_bytes, self.kind)?;
         }
-        pm.store_word(self.start + AT_LOGS, self.logs);
-        pm.store_word(self.start + AT_LOG_BYTES, self.log_bytes);
+        pm.store_word(self.start + AT_LOGS, seal(self.logs));
+        pm.store_word(self.start + AT_LOG_BYTES, seal(self.log_bytes));
         pm.store_word(self.start + AT_LOW_WATER, 0);
         pm.flush(self.start, LINE_BYTES);
         // Initialise before point.
@@ -113,25 +144,23 @@ impl Area {
         Ok(pm.fence()?)
     }
 
-    /// The area at byte `start`.
-    ///
-    /// # Errors
-    /// [`AreaError`].
-    pub fn open<P: Pmem>(pm: &P, start: u64) -> Result<Self, AreaError> {
+    /// The area at byte `start`, which ends at `end` at the latest.
+    fn open<P: Pmem>(pm: &P, start: u64, end: u64) -> Result<Self, AreaError> {
         let mut area = Self {
             start,
             logs: 0,
             log_bytes: 0,
             kind: Kind::default(),
         };
-        if start.saturating_add(LINE_BYTES) > pm.len() || pm.load(start + AT_MAGIC)? != MAGIC {
+        if start.saturating_add(LINE_BYTES) > end || pm.load(start + AT_MAGIC)? != MAGIC {
             return Err(area.wrong("the magic is missing, or of another version".into()));
         }
-        area.logs = pm.load(start + AT_LOGS)?;
-        area.log_bytes = pm.load(start + AT_LOG_BYTES)?;
-        let room = pm.len() - start - LINE_BYTES;
+        area.logs = area.word(pm, AT_LOGS)?;
+        area.log_bytes = area.word(pm, AT_LOG_BYTES)?;
+        let room = end - start - LINE_BYTES;
         let fits = area.log_bytes <= room / area.logs.max(1);
-        if !(1..=LOGS_MAX).contains(&area.logs) || !fits {
+        let is_whole = area.log_bytes.is_multiple_of(LINE_BYTES);
+        if !(1..=LOGS_MAX).contains(&area.logs) || !fits || !is_whole {
             let what = format!("{} logs of {} bytes", area.logs, area.log_bytes);
             return Err(area.wrong(what));
         }
@@ -139,9 +168,15 @@ impl Area {
         Ok(area)
     }
 
+    /// A sealed word of its line.
+    fn word<P: Pmem>(&self, pm: &P, at: u64) -> Result<u64, AreaError> {
+        let word = sealed::open(pm.load(self.start + at)?);
+        word.ok_or_else(|| self.wrong(format!("its word at byte {at} has changed")))
+    }
+
     /// Makes the low water durable.
     pub(super) fn store_low_water<P: Pmem>(&self, pm: &P, stamp: u64) -> Result<(), LogError> {
-        pm.store_word(self.start + AT_LOW_WATER, stamp);
+        pm.store_word(self.start + AT_LOW_WATER, seal(stamp));
         pm.flush(self.start + AT_LOW_WATER, WORD_BYTES);
         Ok(pm.fence()?)
     }
@@ -156,36 +191,8 @@ impl Area {
         start: u64,
         options: Options,
     ) -> Result<Memory<S>, AreaError> {
-        Unrecovered::open(space, start)?.recover(|_| true, options)
-    }
-
-    /// All logs, and all transactions behind the low water, in order.
-    fn find<P: Pmem + Clone>(
-        &self,
-        pm: &P,
-        low_water: u64,
-    ) -> Result<(Vec<log::Unrecovered<P>>, Vec<Replay>), AreaError> {
-        let (mut logs, mut replay) = (Vec::new(), Vec::new());
-        for number in 0..self.logs {
-            let start = self.log_start(number);
-            let mut log = log::Unrecovered::open(pm.clone(), start)?;
-            if log.kind() != self.kind || log.bytes() > self.log_bytes {
-                return Err(self.wrong(format!("log {number} is not like the first one")));
-            }
-            let mut record = Vec::new();
-            while log.next(&mut record)?.is_some() {
-                let Some(stamp) = self.stamp(pm, &record) else {
-                    return Err(self.wrong(format!("log {number} holds what is no transaction")));
-                };
-                if stamp > low_water {
-                    let record = record.clone();
-                    replay.push(Replay { stamp, record });
-                }
-            }
-            logs.push(log);
-        }
-        replay.sort_by_key(|transaction| transaction.stamp);
-        Ok((logs, replay))
+        let end = space.pmem().len();
+        Unrecovered::open(space, start, end)?.recover(|_| true, options)
     }
 
     /// The stamp of a transaction, if the record is one that could have been committed.
@@ -200,6 +207,80 @@ impl Area {
     }
 }
 
+impl<P: Pmem + Clone> Reading<P> {
+    /// Begins with the area at byte `start`, which ends at `end` at the latest.
+    pub fn begin(pm: &P, start: u64, end: u64) -> Result<Self, AreaError> {
+        let area = Area::open(pm, start, end)?;
+        let low_water = area.word(pm, AT_LOW_WATER)?;
+        if low_water > STAMP_MAX {
+            return Err(area.wrong(format!("a low water of {low_water}")));
+        }
+        Ok(Self {
+            area,
+            low_water,
+            logs: Vec::new(),
+            replay: Vec::new(),
+        })
+    }
+
+    /// Reads a log, and those of its transactions that are behind the low water.
+    pub fn read(&mut self, pm: &P, number: u64) -> Result<(), AreaError> {
+        let start = self.area.log_start(number);
+        let mut log = log::Unrecovered::open(pm.clone(), start)?;
+        if log.kind() != self.area.kind || log.bytes() != self.area.log_bytes {
+            return Err(AreaError::Unlike { start });
+        }
+        let (mut record, mut position, mut last) = (Vec::new(), log.position(), 0);
+        while let Some(end) = log.next(&mut record)? {
+            let wrong = |what| AreaError::Record {
+                start,
+                position,
+                what,
+            };
+            let stamp = self.area.stamp(pm, &record);
+            let stamp = stamp.ok_or_else(|| wrong("is no transaction"))?;
+            if stamp <= last || stamp > STAMP_MAX {
+                return Err(wrong("is older than the one before it, or of no time"));
+            }
+            if stamp > self.low_water {
+                let record = record.clone();
+                let place = (start, position);
+                self.replay.push(Replay {
+                    stamp,
+                    place,
+                    record,
+                });
+            }
+            (position, last) = (end, stamp);
+        }
+        self.logs.push(log);
+        Ok(())
+    }
+
+    /// All of it.
+    pub fn finish<S: Space<Pmem = P>>(self, space: S) -> Result<Unrecovered<S>, AreaError> {
+        let (area, mut replay) = (self.area, self.replay);
+        replay.sort_by_key(|transaction| transaction.stamp);
+        let mut pairs = replay.windows(2);
+        if let Some(pair) = pairs.find(|pair| pair[0].stamp == pair[1].stamp) {
+            let (start, position) = pair[1].place;
+            let what = "has the stamp of another one";
+            return Err(AreaError::Record {
+                start,
+                position,
+                what,
+            });
+        }
+        Ok(Unrecovered {
+            space,
+            area,
+            low_water: self.low_water,
+            logs: self.logs,
+            replay,
+        })
+    }
+}
+
 /// Memory with logs as a crash left them.
 pub struct Unrecovered<S: Space> {
     space: S,
@@ -211,22 +292,17 @@ pub struct Unrecovered<S: Space> {
 }
 
 impl<S: Space> Unrecovered<S> {
-    /// Reads the logs of the area at byte `start`.
+    /// Reads the logs of the area at byte `start`, which ends at `end` at the latest.
     ///
     /// # Errors
     /// [`AreaError`].
-    pub fn open(space: S, start: u64) -> Result<Self, AreaError> {
+    pub fn open(space: S, start: u64, end: u64) -> Result<Self, AreaError> {
         let pm = space.pmem();
-        let area = Area::open(pm, start)?;
-        let low_water = pm.load(start + AT_LOW_WATER)?;
-        let (logs, replay) = area.find(pm, low_water)?;
-        Ok(Self {
-            space,
-            area,
-            low_water,
-            logs,
-            replay,
-        })
+        let mut reading = Reading::begin(pm, start, end)?;
+        for number in 0..reading.area.logs {
+            reading.read(pm, number)?;
+        }
+        reading.finish(space)
     }
 
     /// Brings in place those words whose offsets `is_meant`, for those who must read them
@@ -274,10 +350,10 @@ impl<S: Space> Unrecovered<S> {
             area: self.area,
             locks: Locks::new(options.locks, stamp),
             options,
-            clock: AtomicU64::new(stamp),
+            clock: AtomicU64::new(stamp).into(),
             slots,
             low_water: AtomicU64::new(stamp),
-            logged: AtomicU64::new(stamp),
+            logged: AtomicU64::new(stamp).into(),
             truncating: Mutex::new(()),
             helper: Helper::default(),
             sessions: AtomicU64::new(0),
@@ -302,7 +378,7 @@ fn bring_in_place<P: Pmem>(pm: &P, off: u64, words: &[u64]) {
 }
 
 /// A log without records, for use.
-fn slot<P: Pmem + Clone>(log: log::Unrecovered<P>) -> Result<Slot<P>, LogError> {
+fn slot<P: Pmem + Clone>(log: log::Unrecovered<P>) -> Result<CachePadded<Slot<P>>, LogError> {
     let (appender, consumer) = log.empty()?;
     let position = consumer.position();
     let truncated = Truncated {
@@ -311,10 +387,10 @@ fn slot<P: Pmem + Clone>(log: log::Unrecovered<P>) -> Result<Slot<P>, LogError> 
         done: VecDeque::new(),
         record: Vec::new(),
     };
-    Ok(Slot {
+    Ok(CachePadded::new(Slot {
         appender: Mutex::new(appender),
         truncated: Mutex::new(truncated),
         home: AtomicU64::new(position),
         active: AtomicU64::new(IDLE),
-    })
+    }))
 }

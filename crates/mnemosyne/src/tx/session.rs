@@ -17,8 +17,10 @@ pub struct Session<S: Space> {
     owner: u64,
     /// What was read is of this time.
     time: u64,
-    /// Locks that were read, and their versions then.
-    reads: Vec<(LockIndex, u64)>,
+    /// Locks that were read, and their versions then; some more than once.
+    pub(super) reads: Vec<(LockIndex, u64)>,
+    /// How many of them to put in order then.
+    most_reads: usize,
     /// Locks that were taken, and their versions before.
     taken: Map<u64>,
     writes: Map<Written>,
@@ -30,6 +32,9 @@ pub struct Session<S: Space> {
     /// What others see of it, if they wait for it.
     under: Option<Arc<Under>>,
 }
+
+/// Reads that may be noted more than once.
+const FEW_READS: usize = 1024;
 
 /// What a transaction has written so far, to come back to.
 #[derive(Debug)]
@@ -48,7 +53,11 @@ const WHOLE: u8 = u8::MAX;
 
 impl Written {
     /// The word, with those of `under` where nothing was written.
+    #[inline]
     fn over(self, under: u64) -> u64 {
+        if self.mask == WHOLE {
+            return self.word;
+        }
         let bits = (0..8).filter(|n| self.mask & 1 << n != 0);
         let bits = bits.fold(0, |bits, n| bits | 0xff << (8 * n));
         self.word & bits | under & !bits
@@ -109,6 +118,7 @@ impl<S: Space> Session<S> {
             owner,
             time: 0,
             reads: Vec::new(),
+            most_reads: FEW_READS,
             taken: Map::new(),
             writes: Map::new(),
             is_changed: false,
@@ -240,11 +250,22 @@ impl<S: Space> Session<S> {
         }
         if self.reads.last() != Some(&(lock, version)) {
             self.reads.push((lock, version));
+            if self.reads.len() >= self.most_reads {
+                self.forget_repeated_reads();
+            }
         }
         if version > self.time {
             self.extend()?;
         }
         Ok(())
+    }
+
+    /// Keeps the memory that they need in proportion to what is read, not to how often.
+    #[cold]
+    fn forget_repeated_reads(&mut self) {
+        self.reads.sort_unstable();
+        self.reads.dedup();
+        self.most_reads = FEW_READS.max(2 * self.reads.len());
     }
 
     /// [`Transaction::read`].
@@ -308,19 +329,20 @@ impl<S: Space> Session<S> {
     fn put(&mut self, at: u64, word: u64, mask: u8) -> Result<(), Interrupted> {
         self.own(at)?;
         let mut new = Written { word, mask };
-        if let Some(old) = self.writes.get(at) {
+        if let Some(old) = self.writes.get_mut(at) {
             new.word = new.over(old.word);
             new.mask |= old.mask;
-        } else {
-            // Now, and not when it is too late to refuse.
-            let under = self.check_place(at)?;
-            if self.core.space.offset(at).is_some() {
-                // It is logged as a whole.
-                new.word = new.over(under);
-                new.mask = WHOLE;
-            }
+            *old = new;
+            return Ok(());
         }
-        self.writes.set(at, new);
+        // Now, and not when it is too late to refuse.
+        let under = self.check_place(at)?;
+        if self.core.space.offset(at).is_some() {
+            // It is logged as a whole.
+            new.word = new.over(under);
+            new.mask = WHOLE;
+        }
+        self.writes.insert(at, new);
         Ok(())
     }
 
@@ -383,7 +405,7 @@ impl<S: Space> Session<S> {
         if !self.core.locks.take(lock, seen, self.owner) {
             return Err(Interrupted::Conflict);
         }
-        self.taken.set(lock.into(), version);
+        self.taken.insert(lock.into(), version);
         if version > self.time {
             self.extend()?;
         }
@@ -396,11 +418,10 @@ impl<S: Space> Session<S> {
         for word_at in (first..end).step_by(WORD_BYTES as usize) {
             let from = at.saturating_sub(word_at) as usize;
             let to = (end - word_at).min(WORD_BYTES) as usize;
-            if let Some(mut written) = self.writes.get(word_at)
-                && self.core.space.offset(word_at).is_none()
+            if self.core.space.offset(word_at).is_none()
+                && let Some(written) = self.writes.get_mut(word_at)
             {
                 written.mask &= !mask_of(from..to);
-                self.writes.set(word_at, written);
             }
         }
     }
@@ -506,7 +527,7 @@ impl<S: Space> Session<S> {
     }
 
     fn commit_durably(&mut self) -> Result<u64, Uncommitted> {
-        let core = self.core.clone();
+        let core = &*self.core;
         let (slot, mut appender) = core.slot(self.owner);
         core.make_room(&mut appender, self.record.len() as u64)?;
 
@@ -542,6 +563,7 @@ impl<S: Space> Session<S> {
         let is_half_full = appender.room().unwrap_or(0) < core.area.longest() / 2;
         drop(appender);
         self.release(Some(stamp));
+        let core = &*self.core;
         if core.options.truncation == Truncation::Eager || is_half_full && !core.helper.call() {
             // This one is durable; if truncating fails, whoever comes next hears of it.
             let _ = core.truncate();
@@ -572,6 +594,7 @@ impl<S: Space> Session<S> {
             self.core.locks.release(lock as LockIndex, version);
         }
         self.reads.clear();
+        self.most_reads = FEW_READS;
         self.taken.clear();
         self.writes.clear();
         (self.is_changed, self.has_filled) = (false, false);

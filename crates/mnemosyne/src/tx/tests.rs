@@ -306,6 +306,48 @@ fn a_thread_truncates() {
     assert_eq!(pm.load(DATA).unwrap(), 6000);
 }
 
+/// A round that cannot raise the low water writes nothing back: the fence of the next one,
+/// by another thread, would not make it durable.
+#[test]
+fn who_writes_back_fences() {
+    for seed in 0..20 {
+        let power = PowerCut::new(made(&mut Rng::with_seed(seed), 2));
+        let memory = Area::recover(&power, 0, Options::default()).unwrap();
+        // As if a commit were under way.
+        let active = &memory.core.slots[1].active;
+        active.store(1, Ordering::SeqCst);
+        let done = memory.session().run(|tx| {
+            tx.store(DATA, seed + 1)?;
+            Ok::<_, Stop<()>>(tx.store(DATA + 64, seed + 1)?)
+        });
+        done.unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| memory.core.truncate().unwrap());
+        });
+        active.store(IDLE, Ordering::SeqCst);
+        memory.truncate().unwrap();
+        power.cut(seed, PersistModel::Lines).unwrap();
+        let pm = power.inner();
+        Area::recover(pm, 0, Options::default()).unwrap();
+        let found = [DATA, DATA + 64].map(|at| pm.load(at).unwrap());
+        assert_eq!(found, [seed + 1; 2]);
+    }
+}
+
+#[test]
+fn reads_are_noted_once() {
+    let pm = made(&mut Rng::with_seed(1), 1);
+    let memory = Area::recover(&pm, 0, Options::default()).unwrap();
+    let mut session = memory.session();
+    session.begin().unwrap();
+    for n in 0..100_000 {
+        session.load(DATA + n % 2 * 64).unwrap();
+    }
+    assert!(session.reads.capacity() < 10_000);
+    session.store(DATA, 1).unwrap();
+    session.commit().unwrap();
+}
+
 /// Words from [`VOLATILE`] on, and persistent ones below.
 struct Mixed<'a> {
     pm: &'a MemoryPmem,

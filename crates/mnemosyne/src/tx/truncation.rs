@@ -14,6 +14,7 @@ use super::record::Transaction;
 use super::{Core, IDLE, Memory, Slot, Space};
 use crate::log::{Consumer, LogError};
 use crate::seeded::{Bug, hit};
+use crossbeam_utils::CachePadded;
 use medium::{Pmem, WORD_BYTES};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,15 +71,20 @@ impl<S: Space> Core<S> {
         let pm = self.space.pmem();
         let _turn = self.truncating.lock();
         let next = self.settled();
+        let is_stuck = next == self.low_water.load(Ordering::Relaxed);
+        if is_stuck && !hit(Bug::UnfencedWriteBack) {
+            return Ok(());
+        }
         for slot in &self.slots {
             // Acquire: the words that are stored there are seen, and written back.
             let home = slot.home.load(Ordering::Acquire);
             slot.truncated.lock().write_back(pm, home)?;
         }
-        if next == self.low_water.load(Ordering::Relaxed) {
+        if is_stuck {
             return Ok(());
         }
-        // Home before low water.
+        // Home before low water. Whoever starts to write back fences: no other thread's fence
+        // is good for it.
         if !hit(Bug::ReclaimBeforeHome) {
             pm.fence()?;
         }
@@ -113,7 +119,7 @@ impl<S: Space> Core<S> {
     /// drew, hence before the read: it is active now, with no larger a stamp, or over.
     fn settled(&self) -> u64 {
         let now = self.clock.load(Ordering::SeqCst);
-        let active = |slot: &Slot<S::Pmem>| match slot.active.load(Ordering::SeqCst) {
+        let active = |slot: &CachePadded<Slot<S::Pmem>>| match slot.active.load(Ordering::SeqCst) {
             IDLE => now,
             least => least - 1,
         };

@@ -9,7 +9,7 @@ use crate::tx::{Interrupted, Space, Stop, TxError};
 const SMALL: usize = 256;
 /// Contents from so many bytes on are filled without a log: it would cost more than the
 /// fence that this needs.
-const FILLED: usize = 512;
+const FILLED: usize = 128;
 
 /// Why a root is not to be had.
 #[derive(Debug, thiserror::Error)]

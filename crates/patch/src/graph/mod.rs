@@ -616,11 +616,13 @@ impl Graph {
         self.resolve(id).is_some()
     }
 
-    fn resolve_all(&self, befores: &[Before]) -> Slots {
+    /// As slots, each once: there may be thousands.
+    fn resolve_all(&mut self, befores: &[Before]) -> Slots {
+        let search = self.next_search();
         let mut slots = Slots::new();
         for before in befores {
             if let Some(slot) = self.resolve(before.patch)
-                && !slots.iter().any(|(other, _)| *other == slot)
+                && std::mem::replace(&mut self.patches[slot as usize].seen, search) != search
             {
                 slots.push((slot, before.rule));
             }
@@ -629,7 +631,7 @@ impl Graph {
     }
 
     /// As slots, without those that a new patch on `b` need not wait for.
-    fn resolve_befores(&self, b: BlockSlot, befores: &[Before]) -> Slots {
+    fn resolve_befores(&mut self, b: BlockSlot, befores: &[Before]) -> Slots {
         let mut slots = self.resolve_all(befores);
         slots.retain(|(slot, _)| {
             let patch = &self.patches[*slot as usize];

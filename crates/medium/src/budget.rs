@@ -1,21 +1,25 @@
-//! Persistent memory that gives out: a loop over the medium that does not end becomes a
+//! A region that gives out, for tests: a loop over the medium that does not end becomes a
 //! failure, without a clock. (One that never touches the medium hangs the test.)
 
-use medium::{MediumError, MemoryPmem, Pmem};
+use crate::{MediumError, Pmem};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Memory that panics after so many accesses.
-pub struct Budget {
-    pub pm: MemoryPmem,
+/// Passes so many accesses on to `P`, and panics at the next one.
+pub struct Budget<P> {
+    inner: P,
     left: AtomicU64,
 }
 
-impl Budget {
-    pub fn new(pm: MemoryPmem, accesses: u64) -> Self {
-        Self {
-            pm,
-            left: AtomicU64::new(accesses),
-        }
+impl<P: Pmem> Budget<P> {
+    /// Lets so many accesses pass.
+    pub fn new(inner: P, accesses: u64) -> Self {
+        let left = AtomicU64::new(accesses);
+        Self { inner, left }
+    }
+
+    /// The region underneath.
+    pub fn into_inner(self) -> P {
+        self.inner
     }
 
     fn spend(&self) {
@@ -26,36 +30,36 @@ impl Budget {
     }
 }
 
-impl Pmem for Budget {
+impl<P: Pmem> Pmem for Budget<P> {
     fn len(&self) -> u64 {
-        self.pm.len()
+        self.inner.len()
     }
 
     fn load(&self, off: u64) -> Result<u64, MediumError> {
         self.spend();
-        self.pm.load(off)
+        self.inner.load(off)
     }
 
     fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
         self.spend();
-        self.pm.read(off, buf)
+        self.inner.read(off, buf)
     }
 
     fn store(&self, off: u64, bytes: &[u8]) {
         self.spend();
-        self.pm.store(off, bytes);
+        self.inner.store(off, bytes);
     }
 
     fn store_nt(&self, off: u64, bytes: &[u8]) {
         self.spend();
-        self.pm.store_nt(off, bytes);
+        self.inner.store_nt(off, bytes);
     }
 
     fn flush(&self, off: u64, len: u64) {
-        self.pm.flush(off, len);
+        self.inner.flush(off, len);
     }
 
     fn fence(&self) -> Result<(), MediumError> {
-        self.pm.fence()
+        self.inner.fence()
     }
 }

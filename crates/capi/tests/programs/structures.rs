@@ -1,0 +1,95 @@
+//! Persistent structures: by themselves, and with a program in Rust.
+
+use crate::workshop::{Link, Recipe, Workshop};
+use mnemosyne::store::{Directory, DirectoryOptions, Options, Store, Tx};
+use mnemosyne::structures::{BTree, Bytes, HashMap, Log, Queue, Vector};
+use mnemosyne::tx::{Interrupted, Space, Stop};
+use std::convert::Infallible;
+
+#[test]
+fn all_structures() {
+    for (link, level) in [(Link::Static, "-O0"), (Link::Shared, "-O2")] {
+        let workshop = Workshop::new();
+        let flags = [level];
+        let recipe = Recipe {
+            flags: &flags,
+            link,
+            ..Recipe::new("structures.c")
+        };
+        let program = workshop.compile("structures", &recipe);
+        workshop.run(&program, &[]);
+        workshop.run(&program, &[]);
+    }
+}
+
+/// One that has no room left tells, and goes on.
+#[test]
+fn a_lack_of_room_is_told() {
+    let workshop = Workshop::new();
+    let program = workshop.compile("structures", &Recipe::new("structures.c"));
+    workshop.run(&program, &["full"]);
+    workshop.run(&program, &["full"]);
+}
+
+/// The header is C11 and C++17.
+#[test]
+fn the_header_is_for_cxx_too() {
+    for (source, standard) in [
+        ("structures.cc", "-std=c++17"),
+        ("structures.cc", "-std=c++20"),
+    ] {
+        let workshop = Workshop::new();
+        let flags = [standard, "-pedantic"];
+        let recipe = Recipe {
+            flags: &flags,
+            ..Recipe::new(source)
+        };
+        let program = workshop.compile("structures", &recipe);
+        workshop.run(&program, &[]);
+    }
+}
+
+/// Each finds what the other one has made.
+#[test]
+fn programs_in_c_and_rust_share_structures() {
+    let workshop = Workshop::new();
+    let program = workshop.compile("structures", &Recipe::new("structures.c"));
+    workshop.run(&program, &["make"]);
+    go_on_in_rust(&workshop);
+    workshop.run(&program, &["find"]);
+}
+
+fn go_on_in_rust(workshop: &Workshop) {
+    let directory = Directory::open(workshop.memory(), &DirectoryOptions::default()).unwrap();
+    let arena = directory.arena().clone();
+    let store = Store::open(directory, arena, Options::default()).unwrap();
+    let mut session = store.session();
+    // What it would be made by, were it not there.
+    fn there<S: Space, T>(_: &mut Tx<'_, S>) -> Result<T, Interrupted> {
+        panic!("it is there")
+    }
+    let table = session
+        .root::<HashMap<Bytes, Bytes>>("table", there)
+        .unwrap();
+    let tree = session.root::<BTree<Bytes, Bytes>>("tree", there).unwrap();
+    let vector = session.root::<Vector<Bytes>>("vector", there).unwrap();
+    let queue = session.root::<Queue<Bytes>>("queue", there).unwrap();
+    let journal = session.root::<Log>("journal", there).unwrap();
+    let done = session.run(|tx| {
+        for before in [
+            table.insert(tx, b"made", b"by Rust")?,
+            tree.insert(tx, b"made", b"by Rust")?,
+        ] {
+            assert!(before.unwrap().starts_with(b"by C, as a string"));
+        }
+        assert_eq!(vector.get(tx, 0)?.as_deref(), Some(b"by C".as_slice()));
+        vector.push(tx, b"by Rust")?;
+        assert_eq!(queue.pop(tx)?.as_deref(), Some(b"by C".as_slice()));
+        queue.push(tx, b"by Rust")?;
+        let records = journal.iter(tx, 0).collect::<Result<Vec<_>, _>>()?;
+        assert_eq!(records, [(0, b"by C".to_vec())]);
+        journal.append(tx, b"by Rust")?;
+        Ok::<_, Stop<Infallible>>(())
+    });
+    done.unwrap();
+}

@@ -1,0 +1,374 @@
+//! A pool in a file, and the regions that use it.
+
+use super::PoolError;
+use super::frames::{Frames, FramesError, PageId, PageStore, check_layout, count_in};
+use super::moving::{Moving, Shared};
+use super::region::{Paged, RegionFile};
+use super::residency::Residency;
+use crate::sigbus::Marker;
+use crate::{EffectiveDurability, MapOptions, MappedPmem, rcu};
+use rustix::io::Errno;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+/// Bytes of a page, if a pool does not need larger ones to have few enough.
+pub const PAGE_BYTES: u64 = 64 << 10;
+/// Bytes of the largest page that a pool is given unasked.
+const PAGE_BYTES_MAX: u64 = 2 << 20;
+/// Fewest frames: one instruction may need several pages at a time.
+const FRAMES_LEAST: u64 = 16;
+/// Mappings that are left to the rest of the program.
+const OTHER_MAPPINGS: u64 = 4096;
+
+/// Frames in persistent memory for the pages of regions that are larger.
+pub struct Pool {
+    path: PathBuf,
+    /// Whether files are to survive a power failure.
+    is_synced: bool,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// How many pages have been moved since the pool was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PageCounts {
+    /// Read from files into frames.
+    pub loaded: u64,
+    /// Mapped again, since they were still in their frames.
+    pub mapped_again: u64,
+    /// Written to files.
+    pub written: u64,
+    /// Removed from their frames, written or not.
+    pub released: u64,
+}
+
+impl Pool {
+    /// Makes a pool of `bytes` in a file at `path`; what was in it is lost. Pages are of
+    /// `page_bytes`, or of as few as this system can map.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub fn create(
+        path: impl AsRef<Path>,
+        bytes: u64,
+        page_bytes: Option<u64>,
+        map: &MapOptions,
+    ) -> Result<(), PoolError> {
+        let path = path.as_ref();
+        let page_bytes = page_bytes.unwrap_or_else(|| page_bytes_for(bytes));
+        let system = rustix::param::page_size() as u64;
+        let least = match page_bytes >= system {
+            true => FRAMES_LEAST,
+            false => u64::MAX, // No such page can be mapped.
+        };
+        let wrong = |why| PoolError::of(path, why);
+        check_layout(bytes, page_bytes, least).map_err(wrong)?;
+        crate::create_file(path, bytes, crate::Reserve::Whole)?;
+        let memory = MappedPmem::open(path, map)?;
+        Frames::<MappedPmem>::format(&memory, page_bytes, least, fastrand::u64(..)).map_err(wrong)
+    }
+
+    /// Opens the pool at `path`, with all pages that are in it. If it is to be mapped read
+    /// only, no pages are moved.
+    ///
+    /// # Errors
+    /// [`PoolError`]; of these [`OpenError::InUse`](crate::OpenError::InUse) names who has it
+    /// open.
+    pub fn open(path: impl AsRef<Path>, map: &MapOptions) -> Result<Self, PoolError> {
+        let path = path.as_ref();
+        let memory = MappedPmem::open(path, map)?;
+        // What survives no power failure needs no disk to wait for; except to measure that.
+        let is_synced = memory.durability() != EffectiveDurability::Process || map.force_flush;
+        let opened = Frames::open(memory);
+        let (frames, entries) = opened.map_err(|why| PoolError::of(path, why))?;
+        if frames.page_bytes() < rustix::param::page_size() as u64 {
+            let what = "its pages are smaller than this system's";
+            return Err(PoolError::of(path, FramesError::NotAPool { what }));
+        }
+        let moving = match map.read_only {
+            true => None,
+            false => Some(moving(path, frames.count())?),
+        };
+        let mut pool = Self {
+            path: path.to_owned(),
+            is_synced,
+            shared: Arc::new(Shared::new(frames, &entries, moving)),
+            threads: Vec::new(),
+        };
+        if pool.shared.moving.is_some() {
+            pool.start("page-in", Shared::answer_faults)?;
+            pool.start("page-out", Shared::keep_frames_free)?;
+        }
+        Ok(pool)
+    }
+
+    fn start(
+        &mut self,
+        name: &str,
+        run: impl Fn(&Shared, &Moving) + Send + 'static,
+    ) -> Result<(), PoolError> {
+        let shared = self.shared.clone();
+        let thread = std::thread::Builder::new().name(name.into());
+        let thread = thread.spawn(move || {
+            let ending = EndTogether;
+            if let Some(moving) = &shared.moving {
+                run(&shared, moving);
+            }
+            std::mem::forget(ending);
+        });
+        let thread = thread.map_err(|source| PoolError::System {
+            doing: "start a thread for",
+            path: self.path.clone(),
+            source,
+        })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// What tells it from other pools.
+    pub fn id(&self) -> u64 {
+        self.shared.frames.id()
+    }
+
+    /// The file's name as it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> u64 {
+        self.shared.frames.page_bytes()
+    }
+
+    /// How many pages it has room for.
+    pub fn frames(&self) -> u32 {
+        self.shared.frames.count()
+    }
+
+    /// How many of its frames have a page.
+    pub fn frames_in_use(&self) -> u32 {
+        self.frames() - self.shared.residency().free() as u32
+    }
+
+    /// How many pages have been moved.
+    pub fn counts(&self) -> PageCounts {
+        self.shared.state.lock().counts
+    }
+
+    /// Whether a directory knows of the pool.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub fn is_claimed(&self) -> Result<bool, PoolError> {
+        let claimed = self.shared.frames.is_claimed();
+        claimed.map_err(|why| PoolError::of(self.path(), why.into()))
+    }
+
+    /// Says that a directory knows of the pool. Durable at return.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub fn claim(&self) -> Result<(), PoolError> {
+        let claimed = self.shared.frames.claim();
+        claimed.map_err(|why| PoolError::of(self.path(), why.into()))
+    }
+
+    /// Has the pages of the region in `slot` go from their frames when it is unmapped.
+    pub fn doom(&self, slot: u16) {
+        self.shared.state.lock().doomed.push(slot);
+    }
+
+    /// Removes all pages of the region in `slot`, which is not in use, from their frames: the
+    /// region is to be removed. Durable at return.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub fn forget(&self, slot: u16) -> Result<(), PoolError> {
+        let mut state = self.shared.state.lock();
+        state.doomed.retain(|doomed| *doomed != slot);
+        if state.uses(slot) {
+            return Err(self.system("remove a region in use from", Errno::BUSY));
+        }
+        let forgotten = self.shared.forget(&mut state, slot);
+        forgotten.map_err(|why| PoolError::of(self.path(), why.into()))
+    }
+
+    /// Checks that all pages are of regions that are in use.
+    ///
+    /// # Errors
+    /// [`PoolError`], which names the entry of one that is not.
+    pub fn check_pages(&self) -> Result<(), PoolError> {
+        let Some((frame, page)) = self.shared.residency().stray() else {
+            return Ok(());
+        };
+        let PageId { slot, page } = page;
+        let what = format!("it is for page {page} of region {slot}, which there is not");
+        Err(PoolError::of(
+            self.path(),
+            self.shared.frames.damaged(frame, what),
+        ))
+    }
+
+    /// Uses the region in `slot`: memory that is all to be watched, from `base` on, for a file.
+    ///
+    /// # Safety
+    /// `base..base + len` must be anonymous memory to which nobody has stored yet, that stays
+    /// until [`Paged::detach`] returns.
+    pub(crate) unsafe fn attach(
+        self: &Arc<Self>,
+        slot: u16,
+        base: NonNull<u8>,
+        len: u64,
+        file: &Arc<File>,
+        marker: Marker,
+    ) -> Result<Paged, PoolError> {
+        let base = base.as_ptr() as u64;
+        let region = Arc::new(RegionFile {
+            slot,
+            base,
+            len,
+            page_bytes: self.page_bytes(),
+            file: file.clone(),
+            is_synced: self.is_synced,
+            marker,
+            failed: OnceLock::new(),
+        });
+        let refused = |e: Errno| self.system("move pages with", e);
+        // Whoever was here before may have had no need of that.
+        let synced = region.sync();
+        synced.map_err(|e| refused(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+        rcu::prepare().map_err(refused)?;
+        let mut state = self.shared.state.lock();
+        self.check_extent(&state.residency, slot, len)?;
+        let in_use = state.uses(slot);
+        let Some(moving) = self.shared.moving.as_ref().filter(|_| !in_use) else {
+            return Err(refused(Errno::BUSY));
+        };
+        // SAFETY: nobody has stored there; the thread that answers is there as long as the
+        // pool, which `Paged` keeps.
+        unsafe { moving.watch(base, len) }.map_err(refused)?;
+        state.residency.attach(slot);
+        state.regions.insert(base, region.clone());
+        let pool = self.clone();
+        Ok(Paged { pool, region })
+    }
+
+    /// Maps the pages of the region in `slot` that are in frames over its file, read only.
+    ///
+    /// # Safety
+    /// `base..base + len` must be a mapping that is the caller's.
+    pub(crate) unsafe fn overlay(&self, slot: u16, base: u64, len: u64) -> Result<(), PoolError> {
+        let shared = &*self.shared;
+        let residency = shared.residency();
+        self.check_extent(&residency, slot, len)?;
+        for (frame, page) in residency.frames_of(slot) {
+            let off = u64::from(page.page) * self.page_bytes();
+            let bytes = self.page_bytes().min(len - off);
+            let memory = shared.frames.pmem();
+            // SAFETY: inside the caller's mapping, and of the size of a frame at most.
+            let mapped =
+                unsafe { memory.map_again(shared.frames.at(frame), bytes, base + off, false) };
+            mapped.map_err(|e| self.system("map frames of", e))?;
+        }
+        Ok(())
+    }
+
+    /// Whether all pages of a region of so many bytes are inside it.
+    fn check_extent(&self, residency: &Residency, slot: u16, len: u64) -> Result<(), PoolError> {
+        let pages = len.div_ceil(self.page_bytes());
+        if pages > u64::from(u32::MAX) {
+            return Err(self.system("move so many pages with", Errno::FBIG));
+        }
+        let mut there = residency.frames_of(slot);
+        let Some((frame, page)) = there.find(|(_, page)| u64::from(page.page) >= pages) else {
+            return Ok(());
+        };
+        let page = page.page;
+        let what = format!("region {slot} has {pages} pages, and no page {page}");
+        let why = self.shared.frames.damaged(frame, what);
+        Err(PoolError::of(self.path(), why))
+    }
+
+    fn system(&self, doing: &'static str, e: Errno) -> PoolError {
+        PoolError::System {
+            doing,
+            path: self.path().to_owned(),
+            source: e.into(),
+        }
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// What its fence is worth.
+    pub(crate) fn memory(&self) -> &MappedPmem {
+        self.shared.frames.pmem()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let Some(moving) = &self.shared.moving else {
+            return;
+        };
+        self.shared.state.lock().is_ending = true;
+        self.shared.work.notify_all();
+        // The one that keeps frames free may be waiting for the other, never the reverse.
+        while let Some(thread) = self.threads.pop() {
+            if self.threads.is_empty() {
+                moving.is_ending.store(true, SeqCst);
+                moving.try_again();
+            }
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Ends the process with a thread that others wait for: they would wait for ever.
+struct EndTogether;
+
+impl Drop for EndTogether {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
+/// What it takes to move pages through so many frames.
+fn moving(path: &Path, frames: u32) -> Result<Moving, PoolError> {
+    let most = frames_that_can_be_mapped();
+    if u64::from(frames) > most {
+        return Err(PoolError::TooManyFrames {
+            path: path.to_owned(),
+            frames,
+            most,
+            needed: u64::from(frames) * 2 + OTHER_MAPPINGS,
+        });
+    }
+    Moving::new(frames).map_err(|source| PoolError::NoFaults {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// How many frames this system can map apart from each other, each with a gap behind it.
+fn frames_that_can_be_mapped() -> u64 {
+    let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+    let limit = limit.ok().and_then(|text| text.trim().parse::<u64>().ok());
+    // What Linux begins with.
+    limit.unwrap_or(65_530).saturating_sub(OTHER_MAPPINGS) / 2
+}
+
+/// Bytes of pages of which a pool has few enough.
+fn page_bytes_for(bytes: u64) -> u64 {
+    let most = frames_that_can_be_mapped();
+    let mut page_bytes = PAGE_BYTES;
+    while page_bytes < PAGE_BYTES_MAX && count_in(bytes, page_bytes).is_some_and(|n| n > most) {
+        page_bytes *= 2;
+    }
+    page_bytes
+}

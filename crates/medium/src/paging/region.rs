@@ -1,0 +1,129 @@
+//! A region whose pages a pool has: what its mapping knows of the pool, and the pool of it.
+
+use super::frames::{PageId, PageStore};
+use super::moving::Shared;
+use super::pool::Pool;
+use crate::MediumError;
+use crate::sigbus::Marker;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{Ordering::SeqCst, fence};
+use std::sync::{Arc, OnceLock};
+
+/// The region, as its mapping knows it.
+pub(crate) struct Paged {
+    pub(super) pool: Arc<Pool>,
+    pub(super) region: Arc<RegionFile>,
+}
+
+/// The region, as the pool knows it.
+pub(super) struct RegionFile {
+    pub(super) slot: u16,
+    /// Its first address.
+    pub(super) base: u64,
+    pub(super) len: u64,
+    pub(super) page_bytes: u64,
+    pub(super) file: Arc<File>,
+    /// Whether what was written is to survive a power failure.
+    pub(super) is_synced: bool,
+    /// Tells accesses of a page that is lost.
+    pub(super) marker: Marker,
+    /// Why what was stored is not durable.
+    pub(super) failed: OnceLock<MediumError>,
+}
+
+impl RegionFile {
+    /// The page that has an address of the region.
+    pub(super) fn page_at(&self, address: u64) -> PageId {
+        PageId {
+            slot: self.slot,
+            page: ((address - self.base) / self.page_bytes) as u32,
+        }
+    }
+
+    /// Where a page is in the region, and its bytes: the last one may be shorter.
+    pub(super) fn extent(&self, page: u32) -> (u64, u64) {
+        let off = u64::from(page) * self.page_bytes;
+        (off, self.page_bytes.min(self.len.saturating_sub(off)))
+    }
+
+    pub(super) fn fail(&self, error: MediumError) {
+        let _ = self.failed.set(error);
+    }
+
+    /// A page that somebody wants cannot be had.
+    pub(super) fn lose(&self, page: u32) {
+        self.marker.fail(self.extent(page).0);
+    }
+}
+
+impl PageStore for RegionFile {
+    fn read_page(&self, page: u32, buf: &mut [u8]) -> io::Result<()> {
+        let (off, len) = self.extent(page);
+        let (there, behind) = buf.split_at_mut(len as usize);
+        behind.fill(0);
+        self.file.read_exact_at(there, off)
+    }
+
+    fn write_page(&self, page: u32, bytes: &[u8]) -> io::Result<()> {
+        let (off, len) = self.extent(page);
+        self.file.write_all_at(&bytes[..len as usize], off)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        match self.is_synced {
+            true => self.file.sync_data(),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Paged {
+    /// Notes that stores to `off..off + len` are to be durable at the next fence, where the
+    /// flush of a line does not see to that.
+    pub(crate) fn mark(&self, off: u64, len: u64) {
+        let Shared { frames, .. } = self.pool.shared();
+        if len == 0 || !frames.pmem().writes_back() {
+            return;
+        }
+        // After the stores: what they went to is in a frame by now, or durable in the file.
+        fence(SeqCst);
+        let residency = self.pool.shared().residency();
+        let page_bytes = frames.page_bytes();
+        let (first, last) = (off / page_bytes, (off + len - 1) / page_bytes);
+        for page in first..=last {
+            let id = PageId {
+                slot: self.region.slot,
+                page: page as u32,
+            };
+            let Some(frame) = residency.frame_of(id) else {
+                continue;
+            };
+            let start = off.max(page * page_bytes);
+            let end = (off + len).min((page + 1) * page_bytes);
+            frames
+                .pmem()
+                .mark(frames.at(frame) + start % page_bytes, end - start);
+        }
+    }
+
+    /// Waits until what was marked is durable.
+    pub(crate) fn settle(&self) -> Result<(), MediumError> {
+        let settled = self.pool.shared().frames.pmem().settle();
+        // Its offsets are not those of the region.
+        settled.map_err(|why| match why {
+            MediumError::NotDurable { .. } => why,
+            _ => MediumError::NotDurable {
+                errno: Errno::IO.raw_os_error(),
+            },
+        })?;
+        self.region.failed.get().map_or(Ok(()), |e| Err(*e))
+    }
+
+    /// Ends the use of the region. Nobody may touch its addresses from here on.
+    pub(crate) fn detach(&self) {
+        self.pool.shared().detach(&self.region);
+    }
+}

@@ -1,0 +1,310 @@
+//! Regions whose pages a small pool has: what is read, what survives, and what fails.
+
+use fastrand::Rng;
+use medium::{
+    Arena, ArenaError, Durability, MapOptions, MediumError, Pmem, Pool, PoolError, Reserve,
+};
+use rustix::fd::AsRawFd;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempDir;
+
+const PAGE: u64 = 64 << 10;
+/// 17 pages: a header and 16 frames.
+const POOL_BYTES: u64 = 17 * PAGE;
+const REGION_BYTES: u64 = 128 * PAGE + 4096;
+const SLOT: u16 = 3;
+
+struct Place {
+    dir: TempDir,
+    map: MapOptions,
+}
+
+impl Place {
+    fn new(durability: Durability) -> Self {
+        let map = MapOptions {
+            durability,
+            ..MapOptions::default()
+        };
+        let place = Self {
+            dir: new_dir(),
+            map,
+        };
+        Pool::create(place.pool(), POOL_BYTES, None, &place.map).unwrap();
+        medium::create_file(place.region(), REGION_BYTES, Reserve::Sparse).unwrap();
+        place
+    }
+
+    fn pool(&self) -> PathBuf {
+        self.dir.path().join("pool")
+    }
+
+    fn region(&self) -> PathBuf {
+        self.dir.path().join("region")
+    }
+
+    fn open(&self) -> (Arena, Arc<Pool>) {
+        let pool = Arc::new(Pool::open(self.pool(), &self.map).unwrap());
+        let arena = new_arena();
+        let len = arena.map_paged(0, self.region(), (&pool, SLOT), &self.map);
+        assert_eq!(len.unwrap(), REGION_BYTES);
+        (arena, pool)
+    }
+}
+
+/// In memory, if there is room: no test here can tell what survives a power failure.
+fn new_dir() -> TempDir {
+    let shm = Path::new("/dev/shm");
+    let dir = match shm.is_dir() {
+        true => tempfile::tempdir_in(shm),
+        false => tempfile::tempdir(),
+    };
+    dir.unwrap()
+}
+
+fn new_arena() -> Arena {
+    Arena::reserve(None, 1 << 30).unwrap()
+}
+
+/// Stores to words all over the region, each thread to its own, and reads what it stored.
+fn churn(arena: &Arena, model: &mut [u64], thread: usize, seed: u64) {
+    let mut rng = Rng::with_seed(seed);
+    for _ in 0..1000 {
+        let n = rng.usize(..model.len());
+        let at = (n * THREADS + thread) as u64 * 8;
+        assert_eq!(arena.load(at).unwrap(), model[n], "{at:#x}");
+        model[n] = rng.u64(..);
+        match rng.u8(..4) {
+            0 => arena.store_nt(at, &model[n].to_le_bytes()),
+            _ => arena.store_word(at, model[n]),
+        }
+        if rng.u8(..8) == 0 {
+            arena.flush(at, 8);
+            arena.fence().unwrap();
+        }
+    }
+}
+
+const THREADS: usize = 4;
+
+fn churn_all(arena: &Arena, models: &mut [Vec<u64>], seed: u64) {
+    std::thread::scope(|scope| {
+        for (thread, model) in models.iter_mut().enumerate() {
+            scope.spawn(move || churn(arena, model, thread, seed + thread as u64));
+        }
+    });
+}
+
+#[test]
+fn a_region_of_eight_times_the_pool_is_memory() {
+    for durability in [Durability::Auto, Durability::Msync] {
+        let place = Place::new(durability);
+        let words = REGION_BYTES as usize / 8 / THREADS;
+        let mut models = vec![vec![0; words]; THREADS];
+        for round in 0..3 {
+            let (arena, pool) = place.open();
+            churn_all(&arena, &mut models, round * 100);
+            let counts = pool.counts();
+            assert!(counts.loaded > 500 && counts.written > 500, "{counts:?}");
+        }
+        // As who only looks sees it.
+        let map = MapOptions {
+            read_only: true,
+            ..place.map
+        };
+        let pool = Arc::new(Pool::open(place.pool(), &map).unwrap());
+        let arena = new_arena();
+        arena
+            .map_paged(0, place.region(), (&pool, SLOT), &map)
+            .unwrap();
+        let mut all = vec![0; REGION_BYTES as usize];
+        arena.read(0, &mut all).unwrap();
+        for (n, word) in all.as_chunks::<8>().0.iter().enumerate() {
+            assert_eq!(
+                u64::from_le_bytes(*word),
+                models[n % THREADS][n / THREADS],
+                "word {n}"
+            );
+        }
+        assert_eq!(pool.counts().loaded, 0);
+    }
+}
+
+#[test]
+fn regions_come_and_go_while_others_are_used() {
+    let place = Place::new(Durability::Auto);
+    let (arena, pool) = place.open();
+    let words = REGION_BYTES as usize / 8 / THREADS;
+    let mut models = vec![vec![0; words]; 2];
+    std::thread::scope(|scope| {
+        for (thread, model) in models.iter_mut().enumerate() {
+            let arena = &arena;
+            scope.spawn(move || churn(arena, model, thread, thread as u64));
+        }
+        for slot in 10..40 {
+            let path = place.dir.path().join(format!("region {slot}"));
+            medium::create_file(&path, 20 * PAGE, Reserve::Sparse).unwrap();
+            let start = 64 << 20;
+            arena
+                .map_paged(start, &path, (&pool, slot), &place.map)
+                .unwrap();
+            for page in 0..20 {
+                arena.store_word(start + page * PAGE, page);
+            }
+            pool.doom(slot);
+            arena.unmap(start).unwrap();
+            pool.forget(slot).unwrap();
+        }
+    });
+    arena.fence().unwrap();
+    pool.check_pages().unwrap();
+}
+
+#[test]
+fn pages_that_are_used_again_in_time_are_not_read_again() {
+    let place = Place::new(Durability::Auto);
+    let (arena, pool) = place.open();
+    for round in 0..1000 {
+        // One page all the time, among others that come once.
+        arena.store_word(0, round);
+        arena.load((1 + round % 100) * PAGE).unwrap();
+    }
+    let counts = pool.counts();
+    assert!(counts.mapped_again > 20, "{counts:?}");
+    assert!(counts.written < 20, "{counts:?}");
+    assert_eq!(arena.load(0).unwrap(), 999);
+}
+
+#[test]
+fn a_page_that_cannot_be_read_fails_its_region_and_nothing_waits() {
+    let place = Place::new(Durability::Auto);
+    let other = place.dir.path().join("other");
+    medium::create_file(&other, 40 * PAGE, Reserve::Sparse).unwrap();
+    let (arena, pool) = place.open();
+    arena
+        .map_paged(64 << 20, &other, (&pool, 9), &place.map)
+        .unwrap();
+    let file = std::fs::File::options().write(true).open(place.region());
+    file.unwrap().set_len(10 * PAGE).unwrap();
+    arena.load(9 * PAGE).unwrap();
+    let off = 10 * PAGE;
+    let unreadable = MediumError::Unreadable { off };
+    assert_eq!(arena.load(off + 8), Err(unreadable));
+    assert_eq!(arena.fence(), Err(unreadable));
+    // The other one works.
+    for page in 0..40 {
+        arena.store_word((64 << 20) + page * PAGE, page);
+    }
+    for page in 0..40 {
+        assert_eq!(arena.load((64 << 20) + page * PAGE), Ok(page));
+    }
+}
+
+/// A file that takes no more writes: a sealed one.
+#[test]
+fn a_page_that_cannot_be_written_stays_and_fences_fail() {
+    let place = Place::new(Durability::Auto);
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = std::fs::File::from(memfd_create("region", flags).unwrap());
+    file.set_len(REGION_BYTES).unwrap();
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let pool = Arc::new(Pool::open(place.pool(), &place.map).unwrap());
+    {
+        let arena = new_arena();
+        arena
+            .map_paged(0, &path, (&pool, SLOT), &place.map)
+            .unwrap();
+        fcntl_add_seals(&file, SealFlags::WRITE).unwrap();
+        for page in 0..8 {
+            arena.store_word(page * PAGE, page + 1);
+            arena.flush(page * PAGE, 8);
+        }
+        arena.fence().unwrap();
+        for page in 8..40 {
+            arena.store_word(page * PAGE, page + 1);
+        }
+        assert!(arena.fence().is_err());
+    }
+    // What was durable before is there.
+    let sealed = SealFlags::WRITE;
+    assert!(rustix::fs::fcntl_get_seals(&file).unwrap().contains(sealed));
+    let map = MapOptions {
+        read_only: true,
+        ..place.map
+    };
+    drop(pool);
+    let pool = Arc::new(Pool::open(place.pool(), &map).unwrap());
+    let arena = new_arena();
+    arena.map_paged(0, &path, (&pool, SLOT), &map).unwrap();
+    for page in 0..8 {
+        assert_eq!(arena.load(page * PAGE), Ok(page + 1));
+    }
+}
+
+fn message(result: Result<Pool, PoolError>) -> String {
+    result.err().unwrap().to_string()
+}
+
+#[test]
+fn what_is_wrong_with_a_pool_is_told() {
+    let place = Place::new(Durability::Auto);
+    let (arena, pool) = place.open();
+    for page in 0..16 {
+        arena.store_word(page * PAGE, page);
+    }
+    let in_use = message(Pool::open(place.pool(), &place.map));
+    assert!(in_use.contains("in use by process"), "{in_use}");
+    drop(arena);
+    assert!(pool.check_pages().is_err());
+    drop(pool);
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(place.pool())
+        .unwrap();
+    let mut entries = [0; 16 * 8];
+    file.read_exact_at(&mut entries, 4096).unwrap();
+    let used = entries.as_chunks::<8>().0.iter().position(|e| e[7] != 0);
+    let at = 4096 + used.unwrap() as u64 * 8;
+    let good = entries[used.unwrap() * 8..][..8].to_owned();
+    for (n, bit) in [(0, 1), (5, 2), (7, 0x80), (6, 0x10)] {
+        let mut bad = good.clone();
+        bad[n] ^= bit;
+        file.write_all_at(&bad, at).unwrap();
+        let damaged = message(Pool::open(place.pool(), &place.map));
+        let named = format!(
+            "pool: the entry of frame {}, at byte {at:#x}",
+            used.unwrap()
+        );
+        assert!(damaged.contains(&named), "{damaged}");
+    }
+    file.write_all_at(&good, at).unwrap();
+    // A page behind the end of the region.
+    medium::create_file(place.region(), PAGE, Reserve::Sparse).unwrap();
+    let pool = Arc::new(Pool::open(place.pool(), &place.map).unwrap());
+    let arena = new_arena();
+    let refused = arena.map_paged(0, place.region(), (&pool, SLOT), &place.map);
+    let Err(ArenaError::Pool(refused)) = refused else {
+        panic!("{refused:?}");
+    };
+    let refused = refused.to_string();
+    assert!(
+        refused.contains("region 3 has 1 pages, and no page"),
+        "{refused}"
+    );
+    pool.forget(SLOT).unwrap();
+    pool.check_pages().unwrap();
+    arena
+        .map_paged(0, place.region(), (&pool, SLOT), &place.map)
+        .unwrap();
+    assert_eq!(arena.load(0), Ok(0));
+    drop((arena, pool));
+    file.write_all_at(b"nothing", 0).unwrap();
+    let none = message(Pool::open(place.pool(), &place.map));
+    assert!(none.contains("pool: this is no pool of frames"), "{none}");
+    let small = Pool::create(place.pool(), 5 * PAGE, None, &place.map);
+    let small = small.err().unwrap().to_string();
+    assert!(small.contains("room for 16 of them"), "{small}");
+}

@@ -1,0 +1,172 @@
+//! Persistent variables of programs, as a region of each program keeps them.
+//!
+//! # Format
+//!
+//! A *table*, then from a multiple of 4,096 on the bytes of the section, then those of
+//! variables that the program has no more. The table is words: magic and version; a CRC32C of
+//! what follows; bytes of the table; where the section's bytes are; how many they are; the
+//! generation; how many variables; bytes of the program's name; then the name. Each variable
+//! has three words, where it is from the section's start on, its length, and bytes of its name,
+//! and the name. Of several regions of one program the last generation counts, and a crash has
+//! left the others. A region's tag is a checksum of the program's name.
+
+use crate::store::Region;
+use medium::{MediumError, Pmem, WORD_BYTES};
+use std::collections::BTreeMap;
+
+/// "SELVSTA" and the version.
+const MAGIC: u64 = u64::from_le_bytes(*b"SELVSTA\x01");
+/// Of which the section's place is a multiple.
+const PAGE_BYTES: u64 = 4096;
+/// Words in front of the program's name.
+const HEAD_WORDS: usize = 8;
+/// Words of the head that the checksum does not cover.
+const UNCHECKED_WORDS: usize = 2;
+/// Bytes of the longest table, which is read as a whole.
+const TABLE_MAX: u64 = 64 << 20;
+
+/// A persistent variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Variable {
+    /// Its first byte, in the section.
+    pub start: u64,
+    /// Its bytes.
+    pub len: u64,
+}
+
+/// Variables by name.
+pub type Variables = BTreeMap<String, Variable>;
+
+/// What a region of variables holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    /// Whose they are: the file name of the executable.
+    pub program: String,
+    /// Of several tables of a program, the largest counts.
+    pub generation: u64,
+    /// Where the section's bytes are, in the region.
+    pub data: u64,
+    /// How many they are.
+    pub section: u64,
+    /// All of them. Those behind the section are kept for a program that has them again.
+    pub variables: Variables,
+}
+
+/// Why there is no table.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// There should be one.
+    #[error("the table of persistent variables {0}")]
+    Damaged(&'static str),
+    /// The memory cannot be read.
+    #[error(transparent)]
+    Medium(#[from] MediumError),
+}
+
+/// The tag of a program's regions.
+pub fn tag(program: &str) -> u64 {
+    crc32c::crc32c(program.as_bytes()).into()
+}
+
+impl Table {
+    /// As bytes. Finds out where the section's bytes are to be. `None`: there is no table so
+    /// long.
+    pub fn encode(&mut self) -> Option<Vec<u8>> {
+        let mut body = self.program.as_bytes().to_vec();
+        for (name, variable) in &self.variables {
+            for word in [variable.start, variable.len, name.len() as u64] {
+                body.extend_from_slice(&word.to_le_bytes());
+            }
+            body.extend_from_slice(name.as_bytes());
+        }
+        let len = (HEAD_WORDS * WORD_BYTES as usize + body.len()) as u64;
+        self.data = len.next_multiple_of(PAGE_BYTES);
+        let head = [
+            len,
+            self.data,
+            self.section,
+            self.generation,
+            self.variables.len() as u64,
+            self.program.len() as u64,
+        ];
+        let mut checked: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).collect();
+        checked.extend(body);
+        let crc = u64::from(crc32c::crc32c(&checked));
+        let mut bytes = [MAGIC, crc].map(u64::to_le_bytes).concat();
+        bytes.extend(checked);
+        (len <= TABLE_MAX).then_some(bytes)
+    }
+
+    /// The table of a region.
+    ///
+    /// # Errors
+    /// [`TableError`].
+    pub fn read<P: Pmem>(pm: &P, region: &Region) -> Result<Self, TableError> {
+        let word = |n: usize| pm.load(region.start + n as u64 * WORD_BYTES);
+        let (magic, crc, len) = (word(0)?, word(1)?, word(2)?);
+        let unchecked = (UNCHECKED_WORDS as u64) * WORD_BYTES;
+        if magic != MAGIC {
+            return Err(TableError::Damaged(
+                "has no magic, or that of another version",
+            ));
+        }
+        let is_possible = len >= HEAD_WORDS as u64 * WORD_BYTES && len <= TABLE_MAX;
+        if !is_possible || len > region.len {
+            return Err(TableError::Damaged("has no possible length"));
+        }
+        let mut bytes = vec![0; (len - unchecked) as usize];
+        pm.read(region.start + unchecked, &mut bytes)?;
+        if u64::from(crc32c::crc32c(&bytes)) != crc {
+            return Err(TableError::Damaged("has changed: its checksum is another"));
+        }
+        let table = Self::decode(&bytes).filter(|table| table.fits(region));
+        table.ok_or(TableError::Damaged("makes no sense"))
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut rest = bytes;
+        let mut take = |len: u64| {
+            let (part, more) = rest.split_at_checked(usize::try_from(len).ok()?)?;
+            rest = more;
+            Some(part)
+        };
+        let mut words = [0; HEAD_WORDS - UNCHECKED_WORDS];
+        for word in &mut words {
+            *word = u64::from_le_bytes(take(WORD_BYTES)?.try_into().ok()?);
+        }
+        let [_, data, section, generation, count, name_len] = words;
+        let program = String::from_utf8(take(name_len)?.to_vec()).ok()?;
+        let mut variables = Variables::new();
+        for _ in 0..count {
+            let mut words = [0; 3];
+            for word in &mut words {
+                *word = u64::from_le_bytes(take(WORD_BYTES)?.try_into().ok()?);
+            }
+            let [start, len, name_len] = words;
+            let name = String::from_utf8(take(name_len)?.to_vec()).ok()?;
+            variables.insert(name, Variable { start, len });
+        }
+        let is_whole = rest.is_empty() && variables.len() as u64 == count;
+        is_whole.then_some(Self {
+            program,
+            generation,
+            data,
+            section,
+            variables,
+        })
+    }
+
+    /// Whether all of it is inside the region.
+    fn fits(&self, region: &Region) -> bool {
+        let Some(room) = region.len.checked_sub(self.data) else {
+            return false;
+        };
+        let is_inside = |variable: &Variable| {
+            let end = variable.start.checked_add(variable.len);
+            end.is_some_and(|end| end <= room)
+        };
+        let is_aligned = self.data.is_multiple_of(PAGE_BYTES) && self.data > 0;
+        let is_ours = region.tag == tag(&self.program);
+        is_aligned && is_ours && self.section <= room && self.variables.values().all(is_inside)
+    }
+}

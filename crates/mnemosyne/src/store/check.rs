@@ -1,0 +1,412 @@
+//! What is wrong with durable memory, by the invariants of `format.md`, M1 to M15.
+//!
+//! # Guarantees
+//!
+//! 1. Nothing on the medium changes. What logs hold is looked at as recovery would leave it.
+//! 2. Each finding says which invariant is broken, in which file, structure and place, and
+//!    the way out. The check goes on behind it wherever there is a way on.
+//! 3. Time and memory are bounded by the bytes of the files, whatever these hold: no record,
+//!    slot or descriptor is looked at more than a few times. (The heads of records that only
+//!    look like ones behind the end of a log are; of these, so much is read as four logs.)
+//! 4. What [`Store::open`](super::Store::open) refuses has a finding.
+
+use super::inspection::ReadOnly;
+use super::system::{OVERLAP, State, System, overlap};
+use super::{Backing, Region, RegionKind, StoreError};
+use crate::heap::{HeapError, Segment};
+use crate::log::{self, LogError};
+use crate::statics::{Table, TableError};
+use crate::tx::{Area, AreaError, Reading, Unrecovered};
+use medium::{Pmem, WORD_BYTES};
+use serde::Serialize;
+use std::collections::HashSet;
+use std::fmt;
+use std::path::Path;
+
+/// One violation of one invariant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The invariant, numbered as in `format.md`.
+    pub invariant: &'static str,
+    /// The file, in its directory.
+    pub file: String,
+    /// The structure in it.
+    pub structure: String,
+    /// Where that is, in bytes from the start of the file.
+    pub offset: u64,
+    /// What is wrong.
+    pub what: String,
+    /// What can be done about it.
+    pub way_out: &'static str,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            invariant,
+            file,
+            structure,
+            offset,
+            what,
+            way_out,
+        } = self;
+        write!(
+            f,
+            "{invariant}: {file} at {offset:#x}, {structure}: {what}; {way_out}"
+        )
+    }
+}
+
+/// What a check found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What is wrong.
+    pub findings: Vec<Finding>,
+    /// There was more, which is not listed.
+    pub is_truncated: bool,
+    /// What depends on something that is damaged was not looked at.
+    pub is_partial: bool,
+}
+
+impl Report {
+    /// Most findings that are listed.
+    pub const MAX_FINDINGS: usize = 1000;
+
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+}
+
+fn way_out(invariant: &str) -> &'static str {
+    match invariant {
+        "M1" => {
+            "open it with the version of selvedge that made it, or restore the directory from \
+             a copy"
+        }
+        "M4" => "put the file back as it was, or restore the directory from a copy",
+        "M5" => "move the file away once you know that nobody needs it",
+        "M14" => "begin anew with SELVEDGE_STATICS=discard, or restore the directory from a copy",
+        "M15" => "read the log with what wrote it, or have its program make it anew",
+        _ => "restore the directory from a copy",
+    }
+}
+
+/// Checks the directory at `path`, which no program may have open.
+///
+/// # Errors
+/// [`StoreError`]: there is none, or it cannot be read.
+pub fn check(path: impl AsRef<Path>) -> Result<Report, StoreError> {
+    let backing = ReadOnly::open(path)?;
+    let files = backing.directory.files()?;
+    Ok(check_regions(&backing, &files))
+}
+
+/// Checks the regions of `backing`, whose system region is in place, and of which these slots
+/// have files. What the logs hold is stored to the memory: to change nothing, it is an
+/// [`Overlay`](medium::Overlay).
+pub fn check_regions<B: Backing>(backing: &B, files: &[u64]) -> Report {
+    let mut checker = Checker {
+        backing,
+        report: Report::default(),
+    };
+    if checker.run(files).is_none() {
+        checker.report.is_partial = true;
+    }
+    checker.report
+}
+
+/// Where the system region is.
+const SYSTEM: &str = "regions";
+
+fn file_of(region: &Region) -> String {
+    format!("region-{:04}", region.slot)
+}
+
+/// A record of the log of so many bytes at `start` in a file, and where it begins there.
+fn record(start: u64, bytes: u64, position: u64) -> (String, u64) {
+    let structure = format!("record {position} of the log at {start:#x}");
+    (structure, start + log::byte_of(bytes, position))
+}
+
+struct Checker<'a, B> {
+    backing: &'a B,
+    report: Report,
+}
+
+impl<B: Backing> Checker<'_, B> {
+    fn bad(
+        &mut self,
+        invariant: &'static str,
+        file: impl Into<String>,
+        (structure, offset): (impl Into<String>, u64),
+        what: impl fmt::Display,
+    ) {
+        if self.report.findings.len() == Report::MAX_FINDINGS {
+            self.report.is_truncated = true;
+            return;
+        }
+        self.report.findings.push(Finding {
+            invariant,
+            file: file.into(),
+            structure: structure.into(),
+            offset,
+            what: what.to_string(),
+            way_out: way_out(invariant),
+        });
+    }
+
+    /// All of it; `None`: what the rest depends on is damaged.
+    fn run(&mut self, files: &[u64]) -> Option<()> {
+        let system = self.system()?;
+        let unrecovered = self.logs(&system)?;
+        unrecovered.replay(|off| off < system.bytes);
+        let there = self.table(&system, files);
+        unrecovered
+            .replay(|off| off < system.bytes || there.iter().any(|region| region.holds(off)));
+        self.roots(&system);
+        for region in &there {
+            match region.kind {
+                RegionKind::Heap => self.segment(region),
+                RegionKind::Static => self.statics(region),
+                RegionKind::Program => self.program_log(region),
+            }
+        }
+        Some(())
+    }
+
+    /// M1: the first line.
+    fn system(&mut self) -> Option<System> {
+        let pm = self.backing.pmem();
+        let place = ("system region", 0);
+        let system = match System::open(pm) {
+            Ok(system) => system,
+            Err(StoreError::NotAStore { what }) => {
+                self.bad("M1", SYSTEM, place, what);
+                return None;
+            }
+            Err(error) => {
+                self.bad("M1", SYSTEM, place, error);
+                return None;
+            }
+        };
+        if let Err(error) = pm.load(system.bytes - WORD_BYTES) {
+            let what = format!("its {} bytes are not all there: {error}", system.bytes);
+            self.bad("M1", SYSTEM, place, what);
+            return None;
+        }
+        Some(system)
+    }
+
+    // --- logs -----------------------------------------------------------------------
+
+    /// M7 to M11: the logs of transactions.
+    fn logs(&mut self, system: &System) -> Option<Unrecovered<B::Pmem>> {
+        let pm = self.backing.pmem();
+        let area = ("logs of transactions", system.area());
+        let mut reading = match Reading::begin(pm, system.area(), system.bytes) {
+            Ok(reading) => reading,
+            Err(AreaError::NotAnArea { what, .. }) => {
+                self.bad("M7", SYSTEM, area, what);
+                return None;
+            }
+            Err(error) => {
+                self.bad_in_area(error, system.area(), 0);
+                return None;
+            }
+        };
+        let Area {
+            logs, log_bytes, ..
+        } = reading.area;
+        for number in 0..logs {
+            if let Err(error) = reading.read(pm, number) {
+                self.bad_in_area(error, reading.area.log_start(number), log_bytes);
+            }
+        }
+        if !self.report.is_clean() {
+            return None;
+        }
+        match reading.finish(pm.clone()) {
+            Ok(unrecovered) => Some(unrecovered),
+            Err(error) => {
+                self.bad_in_area(error, system.area(), log_bytes);
+                None
+            }
+        }
+    }
+
+    /// What is wrong with the log at `start`, of so many bytes.
+    fn bad_in_area(&mut self, error: AreaError, start: u64, bytes: u64) {
+        match error {
+            AreaError::NotAnArea { what, .. } => {
+                self.bad("M7", SYSTEM, ("logs of transactions", start), what);
+            }
+            AreaError::Unlike { .. } => {
+                let what = "it is not like the first one";
+                self.bad("M8", SYSTEM, ("log", start), what);
+            }
+            AreaError::Record {
+                start,
+                position,
+                what,
+            } => {
+                let place = record(start, bytes, position);
+                self.bad("M11", SYSTEM, place, format!("it {what}"));
+            }
+            AreaError::Log(error) => self.bad_log(SYSTEM, error, start, bytes),
+        }
+    }
+
+    /// What is wrong with the log of so many bytes at `start` in the file.
+    fn bad_log(&mut self, file: &str, error: LogError, start: u64, bytes: u64) {
+        match error {
+            LogError::NotALog { what, .. } => self.bad("M9", file, ("log", start), what),
+            LogError::Damaged { position, .. } => {
+                let what = "it has changed since it was durable";
+                self.bad("M10", file, record(start, bytes, position), what);
+            }
+            error => self.bad("M9", file, ("log", start), error),
+        }
+    }
+
+    // --- tables ---------------------------------------------------------------------
+
+    /// M2 to M5: the region table, and the files. Regions whose bytes are in place.
+    fn table(&mut self, system: &System, files: &[u64]) -> Vec<Region> {
+        let pm = self.backing.pmem();
+        let files: HashSet<u64> = files.iter().copied().collect();
+        let (mut regions, mut owners) = (Vec::new(), HashSet::new());
+        for slot in 0..system.slots {
+            let place = (
+                format!("slot {slot} of the region table"),
+                system.slot(slot),
+            );
+            match system.region(pm, slot) {
+                Ok(None) => continue,
+                Ok(Some(region)) => regions.push(region),
+                Err(StoreError::Slot { what, .. }) => self.bad("M2", SYSTEM, place, what),
+                Err(error) => self.bad("M2", SYSTEM, place, error),
+            }
+            owners.insert(slot);
+        }
+        let mut lonely: Vec<_> = files.difference(&owners).collect();
+        lonely.sort_unstable();
+        for slot in lonely {
+            let what = "the region table has nothing for this slot";
+            self.bad("M5", format!("region-{slot:04}"), ("the file", 0), what);
+        }
+        if let Some((first, second)) = overlap(&regions) {
+            let slot = second.slot;
+            let place = (
+                format!("slot {slot} of the region table"),
+                system.slot(slot),
+            );
+            let what = format!("{OVERLAP}, that of slot {}", first.slot);
+            self.bad("M3", SYSTEM, place, what);
+            return Vec::new();
+        }
+        regions.retain(|(state, _)| *state == State::There);
+        let mut there: Vec<_> = regions.into_iter().map(|(_, region)| region).collect();
+        there.retain(|region| self.open(region));
+        there
+    }
+
+    /// M4: brings the bytes of a region in place.
+    fn open(&mut self, region: &Region) -> bool {
+        let why = match self.backing.open(region) {
+            Ok(true) => return true,
+            Ok(false) => format!("its {} bytes are missing or too few", region.len),
+            Err(error) => error.to_string(),
+        };
+        self.bad("M4", file_of(region), ("the file", 0), why);
+        false
+    }
+
+    /// M6: the roots.
+    fn roots(&mut self, system: &System) {
+        let pm = self.backing.pmem();
+        let mut names = HashSet::new();
+        for root in 0..system.roots {
+            let place = (format!("root {root}"), system.root(root));
+            match system.root_of(pm, root) {
+                Ok(None) => {}
+                Ok(Some((name, _))) => {
+                    if std::str::from_utf8(&name).is_err() {
+                        self.bad("M6", SYSTEM, place, "its name is no text");
+                    } else if !names.insert(name) {
+                        self.bad("M6", SYSTEM, place, "another root has its name");
+                    }
+                }
+                Err(StoreError::Root { .. }) => {
+                    let what = "its checksum is another, or its name too long";
+                    self.bad("M6", SYSTEM, place, what);
+                }
+                Err(error) => self.bad("M6", SYSTEM, place, error),
+            }
+        }
+    }
+
+    // --- regions --------------------------------------------------------------------
+
+    /// M12, M13: a segment of the heap.
+    fn segment(&mut self, region: &Region) {
+        let pm = self.backing.pmem();
+        let file = file_of(region);
+        let segment = match Segment::open(pm, region.start, region.len) {
+            Ok(Some(segment)) => segment,
+            Ok(None) => {
+                let what = "it is no part of the heap, or one of another length";
+                return self.bad("M12", file, ("segment", 0), what);
+            }
+            Err(error) => return self.bad("M12", file, ("segment", 0), error),
+        };
+        segment.check(pm, |error| match error {
+            HeapError::Damaged { descriptor, what } => {
+                let offset = descriptor - region.start;
+                self.bad("M13", &*file, ("descriptor", offset), what);
+            }
+            error => self.bad("M13", &*file, ("descriptors", 0), error),
+        });
+    }
+
+    /// M14: persistent variables.
+    fn statics(&mut self, region: &Region) {
+        match Table::read(self.backing.pmem(), region) {
+            Ok(_) => {}
+            Err(TableError::Damaged(what)) => {
+                let what = format!("it {what}");
+                self.bad("M14", file_of(region), ("table of variables", 0), what);
+            }
+            Err(error) => self.bad("M14", file_of(region), ("table of variables", 0), error),
+        }
+    }
+
+    /// M9, M10, M15: a program's own log, if that is what the region is.
+    fn program_log(&mut self, region: &Region) {
+        let (pm, start) = (self.backing.pmem(), region.start);
+        if !log::is_at(pm, start) {
+            return;
+        }
+        let file = file_of(region);
+        let mut log = match log::Unrecovered::open(pm.clone(), start) {
+            Ok(log) if log.bytes() <= region.len => log,
+            Ok(_) => return self.bad("M9", file, ("log", 0), "it leaves its region"),
+            Err(error) => return self.bad_log(&file, error, 0, region.len),
+        };
+        let (mut words, mut position) = (Vec::new(), log.position());
+        loop {
+            match log.next(&mut words) {
+                Ok(None) => return,
+                Ok(Some(end)) => {
+                    let len = words.first().map(|len| len.div_ceil(WORD_BYTES));
+                    if len != Some(words.len() as u64 - 1) {
+                        let what = "its length is not that of its bytes";
+                        self.bad("M15", &*file, record(0, log.bytes(), position), what);
+                    }
+                    position = end;
+                }
+                Err(error) => return self.bad_log(&file, error, 0, log.bytes()),
+            }
+        }
+    }
+}

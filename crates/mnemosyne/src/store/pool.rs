@@ -1,0 +1,246 @@
+//! The pool of a directory: which it is, and that it is there.
+//!
+//! # Guarantees
+//!
+//! 1. A directory whose pages are in a pool is used with that pool, or not at all.
+//! 2. A pool is used by one directory.
+//! 3. A crash while a pool is made leaves a directory that can be opened, with a pool or
+//!    without.
+//!
+//! # How
+//!
+//! The pool is a directory on persistent memory. In it are `frames`, the pages; `regions`, the
+//! system region, since logs are not paged; and the regions of static variables, which are
+//! mapped elsewhere, too. The directory has a file `pool`, which names the pool's id and its
+//! place. They are made in this order: `frames`, `regions`, `pool`; and then `frames` says that
+//! a directory knows of it. A pool that does not say so has nothing in it.
+
+use super::directory::{SYSTEM, exists, failed, make_file, make_system, write_file};
+use super::{DirectoryOptions, PoolOptions, StoreError};
+use medium::{OpenError, Pool};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The file of the pages.
+const FRAMES: &str = "frames";
+/// The file that names a directory's pool.
+const NOTE: &str = "pool";
+/// What it begins with, before the id in hexadecimal digits; the next line is the place.
+const NOTE_HEAD: &str = "selvedge pool ";
+
+/// A directory and a pool do not belong together.
+#[derive(Debug, thiserror::Error)]
+pub enum MismatchError {
+    /// The pool is not there.
+    #[error(
+        "pages of {} are in a pool, and {} is missing: bring it back, or say where the pool is; \
+         without it they are lost", directory.display(), file.display()
+    )]
+    Missing {
+        /// The directory.
+        directory: PathBuf,
+        /// What is missing of its pool.
+        file: PathBuf,
+    },
+    /// There is another one in its place.
+    #[error(
+        "pages of {} are in the pool {wanted:016x}, and {} is the pool {found:016x}: say where \
+         the right one is", directory.display(), pool.display()
+    )]
+    Foreign {
+        /// The directory.
+        directory: PathBuf,
+        /// The other pool.
+        pool: PathBuf,
+        /// The id of its own.
+        wanted: u64,
+        /// The id of the other.
+        found: u64,
+    },
+    /// The pool is another directory's.
+    #[error(
+        "{} is the pool of another directory than {}: say another place for a new one",
+        pool.display(), directory.display()
+    )]
+    Taken {
+        /// The directory.
+        directory: PathBuf,
+        /// The pool.
+        pool: PathBuf,
+    },
+    /// The directory was made without a pool, or does not know any more of which.
+    #[error(
+        "{} has durable memory, and no file '{NOTE}' that names a pool: open it without one, or \
+         bring the file back", directory.display()
+    )]
+    Unpooled {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// What names the pool is damaged.
+    #[error("{} does not name a pool: it is damaged", file.display())]
+    Note {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+/// The pool of a directory.
+pub(super) struct Pooled {
+    /// Its directory.
+    pub path: PathBuf,
+    pub pool: Arc<Pool>,
+}
+
+/// What a directory knows of its pool.
+struct Note {
+    id: u64,
+    path: PathBuf,
+}
+
+impl Note {
+    fn read(directory: &Path) -> Result<Option<Self>, StoreError> {
+        let file = directory.join(NOTE);
+        if !exists(&file)? {
+            return Ok(None);
+        }
+        let bytes = std::fs::read(&file).map_err(|e| failed("read", &file, e))?;
+        let note = Self::parse(&bytes).ok_or(MismatchError::Note { file })?;
+        Ok(Some(note))
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let rest = bytes.strip_prefix(NOTE_HEAD.as_bytes())?;
+        let (id, path) = rest.split_at_checked(16)?;
+        let path = path.strip_prefix(b"\n")?.strip_suffix(b"\n")?;
+        Some(Self {
+            id: u64::from_str_radix(std::str::from_utf8(id).ok()?, 16).ok()?,
+            path: OsString::from_vec(path.to_vec()).into(),
+        })
+    }
+
+    fn write(&self, directory: &Path) -> Result<(), OpenError> {
+        let mut bytes = format!("{NOTE_HEAD}{:016x}\n", self.id).into_bytes();
+        bytes.extend_from_slice(self.path.as_os_str().as_bytes());
+        bytes.push(b'\n');
+        make_file(&directory.join(NOTE), |unfinished| {
+            write_file(unfinished, &bytes)
+        })
+    }
+}
+
+impl Pooled {
+    /// The pool of the directory at `path`, if it has one or is to have one.
+    pub fn open(path: &Path, options: &DirectoryOptions) -> Result<Option<Self>, StoreError> {
+        match (Note::read(path)?, &options.pool) {
+            (None, None) => Ok(None),
+            (None, Some(_)) if options.map.read_only => Ok(None),
+            (None, Some(wanted)) => Self::make(path, wanted, options).map(Some),
+            (Some(note), wanted) => {
+                let at = wanted.as_ref().map_or(&note.path, |wanted| &wanted.path);
+                Self::find(path, at, &note, options).map(Some)
+            }
+        }
+    }
+
+    /// The pool that a directory knows of.
+    fn find(
+        directory: &Path,
+        at: &Path,
+        note: &Note,
+        options: &DirectoryOptions,
+    ) -> Result<Self, StoreError> {
+        for name in [FRAMES, SYSTEM] {
+            let file = at.join(name);
+            if !exists(&file)? {
+                let directory = directory.to_owned();
+                return Err(MismatchError::Missing { directory, file }.into());
+            }
+        }
+        let pooled = Self::at(at, options)?;
+        if pooled.pool.id() != note.id {
+            return Err(MismatchError::Foreign {
+                directory: directory.to_owned(),
+                pool: pooled.path,
+                wanted: note.id,
+                found: pooled.pool.id(),
+            }
+            .into());
+        }
+        if !options.map.read_only {
+            if pooled.path != note.path {
+                pooled.note(directory)?;
+            }
+            if !pooled.pool.is_claimed()? {
+                pooled.pool.claim()?;
+            }
+        }
+        Ok(pooled)
+    }
+
+    /// A new pool for a directory that has nothing in it.
+    fn make(
+        directory: &Path,
+        wanted: &PoolOptions,
+        options: &DirectoryOptions,
+    ) -> Result<Self, StoreError> {
+        if has_regions(directory)? {
+            let directory = directory.to_owned();
+            return Err(MismatchError::Unpooled { directory }.into());
+        }
+        let at = &wanted.path;
+        std::fs::create_dir_all(at).map_err(|e| failed("create", at, e))?;
+        let frames = at.join(FRAMES);
+        if !exists(&frames)? {
+            let PoolOptions {
+                bytes, page_bytes, ..
+            } = *wanted;
+            make_file(&frames, |unfinished| {
+                Pool::create(unfinished, bytes, page_bytes, &options.map)
+            })?;
+        }
+        let pooled = Self::at(at, options)?;
+        if pooled.pool.is_claimed()? {
+            return Err(MismatchError::Taken {
+                directory: directory.to_owned(),
+                pool: pooled.path,
+            }
+            .into());
+        }
+        let system = pooled.path.join(SYSTEM);
+        if !exists(&system)? {
+            make_system(&system, options)?;
+        }
+        pooled.note(directory)?;
+        pooled.pool.claim()?;
+        Ok(pooled)
+    }
+
+    fn at(path: &Path, options: &DirectoryOptions) -> Result<Self, StoreError> {
+        let path = path.canonicalize().map_err(|e| failed("find", path, e))?;
+        let pool = Arc::new(Pool::open(path.join(FRAMES), &options.map)?);
+        Ok(Self { path, pool })
+    }
+
+    fn note(&self, directory: &Path) -> Result<(), OpenError> {
+        let note = Note {
+            id: self.pool.id(),
+            path: self.path.clone(),
+        };
+        note.write(directory)
+    }
+}
+
+/// Whether a directory has files of durable memory.
+fn has_regions(directory: &Path) -> Result<bool, OpenError> {
+    let read = |e| failed("read", directory, e);
+    for entry in std::fs::read_dir(directory).map_err(read)? {
+        let name = entry.map_err(read)?.file_name();
+        if name == SYSTEM || name.as_bytes().starts_with(b"region-") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

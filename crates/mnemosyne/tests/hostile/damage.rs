@@ -1,0 +1,416 @@
+//! One lie at a time, in the files of a directory, and what the checker says of it.
+
+use crate::image::*;
+use medium::{MemoryPmem, Pmem};
+use mnemosyne::log::{self, Kind, Unrecovered};
+use mnemosyne::store::{
+    Directory, DirectoryOptions, Finding, Flat, Report, Store, StoreError, check, check_regions,
+};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+const SYSTEM: &str = "regions";
+const HEAP_FILE: &str = "region-0000";
+const LOG_FILE: &str = "region-0001";
+const STATICS_FILE: &str = "region-0002";
+
+fn open_directory(path: &Path) -> Result<Store<Directory>, StoreError> {
+    let options = DirectoryOptions {
+        bytes: 1 << 30,
+        layout: layout(2 << 20),
+        ..DirectoryOptions::default()
+    };
+    let directory = Directory::open(path, &options)?;
+    let arena = directory.arena().clone();
+    Store::open(directory, arena, crate::image::options())
+}
+
+fn sound() -> Files {
+    let dir = tempfile::tempdir().unwrap();
+    fill(&open_directory(dir.path()).unwrap());
+    leave_records(&open_directory(dir.path()).unwrap());
+    let read = |entry: std::io::Result<std::fs::DirEntry>| {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        (name, std::fs::read(entry.path()).unwrap())
+    };
+    std::fs::read_dir(dir.path()).unwrap().map(read).collect()
+}
+
+fn word(files: &Files, file: &str, at: u64) -> u64 {
+    let bytes = &files[file][at as usize..][..8];
+    u64::from_le_bytes(bytes.try_into().unwrap())
+}
+
+fn set(files: &mut Files, file: &str, at: u64, word: u64) {
+    let bytes = files.get_mut(file).unwrap();
+    bytes[at as usize..][..8].copy_from_slice(&word.to_le_bytes());
+}
+
+/// Makes the checksum of a slot right.
+fn seal_slot(files: &mut Files, slot: u64) {
+    let at = TABLE + slot * 64;
+    let crc = slot_checksum(slot, &files[SYSTEM][at as usize..][..32]);
+    set(files, SYSTEM, at + 32, crc);
+}
+
+/// Gives a root this name, and makes its checksum right.
+fn name_root(files: &mut Files, root: u64, name: &[u8]) {
+    let at = (ROOT + root * 128) as usize;
+    let line = &mut files.get_mut(SYSTEM).unwrap()[at..][..128];
+    line[24..24 + name.len()].copy_from_slice(name);
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&line[..16]), name);
+    let word = sealed(name.len() as u64 | u64::from(crc) << 24);
+    line[16..24].copy_from_slice(&word.to_le_bytes());
+}
+
+/// Makes the checksum of the system region's first line right.
+fn seal(files: &mut Files) {
+    let crc = crc32c::crc32c(&files[SYSTEM][..40]);
+    set(files, SYSTEM, 40, crc.into());
+}
+
+/// Uses a log in a file as its owner would.
+fn with_log(files: &mut Files, file: &str, start: u64, change: impl FnOnce(&MemoryPmem)) {
+    let bytes = files.get_mut(file).unwrap();
+    let pm = MemoryPmem::new(bytes.len() as u64);
+    pm.store(0, bytes);
+    assert!(Unrecovered::open(&pm, start).is_ok());
+    change(&pm);
+    pm.read(0, bytes).unwrap();
+}
+
+fn append(files: &mut Files, file: &str, start: u64, record: &[u64]) {
+    with_log(files, file, start, |pm| {
+        let (mut log, _) = Unrecovered::open(pm, start).unwrap().keep().unwrap();
+        log.append(record).unwrap();
+        log.flush().unwrap();
+    });
+}
+
+/// Of a page's descriptor in the file of the heap.
+fn descriptor(page: u64) -> u64 {
+    64 * (1 + page)
+}
+
+/// What opening makes of a lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Opening {
+    Refuses,
+    /// It does not look there; whoever uses it is told, or it is of no consequence.
+    Accepts,
+}
+use Opening::{Accepts, Refuses};
+
+struct Case {
+    invariant: &'static str,
+    file: &'static str,
+    offset: u64,
+    opening: Opening,
+    lie: Box<dyn Fn(&mut Files)>,
+}
+
+fn case(
+    invariant: &'static str,
+    file: &'static str,
+    offset: u64,
+    opening: Opening,
+    lie: impl Fn(&mut Files) + 'static,
+) -> Case {
+    let lie = Box::new(lie);
+    Case {
+        invariant,
+        file,
+        offset,
+        opening,
+        lie,
+    }
+}
+
+/// A word that is what it must not be.
+fn is(
+    invariant: &'static str,
+    file: &'static str,
+    (offset, at): (u64, u64),
+    opening: Opening,
+    value: u64,
+) -> Case {
+    case(invariant, file, offset, opening, move |files| {
+        set(files, file, at, value);
+    })
+}
+
+fn system_cases() -> Vec<Case> {
+    let mut cases = vec![
+        is("M1", SYSTEM, (0, 0), Refuses, 0),
+        is("M1", SYSTEM, (0, 16), Refuses, 4 << 20),
+        case("M1", SYSTEM, 0, Refuses, |files| {
+            set(files, SYSTEM, 16, 4096);
+            seal(files);
+        }),
+        case("M1", SYSTEM, 0, Refuses, |files| {
+            let bytes = files.get_mut(SYSTEM).unwrap();
+            bytes.truncate(bytes.len() - 4096);
+        }),
+        case("M3", SYSTEM, TABLE + 64, Refuses, |files| {
+            let start = word(files, SYSTEM, TABLE + 8);
+            set(files, SYSTEM, TABLE + 64 + 8, start);
+            seal_slot(files, 1);
+        }),
+        case("M4", LOG_FILE, 0, Refuses, |files| {
+            files.remove(LOG_FILE);
+        }),
+        case("M4", HEAP_FILE, 0, Refuses, |files| {
+            files.get_mut(HEAP_FILE).unwrap().truncate(4096);
+        }),
+        case("M5", "region-0005", 0, Accepts, |files| {
+            files.insert("region-0005".into(), vec![0; 4096]);
+        }),
+        case("M5", LOG_FILE, 0, Accepts, |files| {
+            files.get_mut(SYSTEM).unwrap()[TABLE as usize + 64..][..40].fill(0);
+        }),
+    ];
+    let (slot, root) = (TABLE + 64, ROOT + 128);
+    for (at, value) in [
+        (0, 0x204),
+        (0, 0x402),
+        (0, 2),
+        (8, 4096),
+        (8, 1),
+        (8, 1 << 40),
+        (16, 0),
+        (16, 100),
+        (16, u64::MAX - 4095),
+    ] {
+        cases.push(is("M2", SYSTEM, (slot, slot + at), Refuses, value));
+        cases.push(case("M2", SYSTEM, slot, Refuses, move |files| {
+            set(files, SYSTEM, slot + at, value);
+            seal_slot(files, 1);
+        }));
+    }
+    cases.push(is("M6", SYSTEM, (root, root), Accepts, 1));
+    cases.push(is("M6", SYSTEM, (root, root + 16), Accepts, sealed(105)));
+    cases.push(is("M6", SYSTEM, (root, root + 24), Accepts, 0xff));
+    for name in [&b"one"[..], b"\xff"] {
+        cases.push(case("M6", SYSTEM, root, Accepts, move |files| {
+            name_root(files, 1, name);
+        }));
+    }
+    cases
+}
+
+fn log_cases() -> Vec<Case> {
+    let [first, second] = [0, 1].map(log_start);
+    let mut cases = vec![
+        is("M7", SYSTEM, (AREA, AREA), Refuses, 0),
+        is("M7", SYSTEM, (AREA, AREA + 8), Refuses, 0),
+        is("M7", SYSTEM, (AREA, AREA + 8), Refuses, 4),
+        is("M7", SYSTEM, (AREA, AREA + 8), Refuses, sealed(4)),
+        is(
+            "M7",
+            SYSTEM,
+            (AREA, AREA + 16),
+            Refuses,
+            sealed(LOG_BYTES + 8),
+        ),
+        is("M7", SYSTEM, (AREA, AREA + 24), Refuses, 1),
+        is(
+            "M7",
+            SYSTEM,
+            (AREA, AREA + 24),
+            Refuses,
+            sealed((1 << 62) + 1),
+        ),
+        case("M8", SYSTEM, second, Refuses, move |files| {
+            with_log(files, SYSTEM, second, |pm| {
+                log::format(pm, second, LOG_BYTES, Kind::Base).unwrap();
+            });
+        }),
+        case("M8", SYSTEM, second, Refuses, move |files| {
+            with_log(files, SYSTEM, second, |pm| {
+                log::format(pm, second, LOG_BYTES - 64, Kind::TornBit).unwrap();
+            });
+        }),
+        is("M9", SYSTEM, (second, second), Refuses, 0),
+        is("M9", SYSTEM, (second, second + 8), Refuses, sealed(2)),
+        is("M9", SYSTEM, (second, second + 8), Refuses, 1),
+        is("M9", SYSTEM, (second, second + 16), Refuses, sealed(7)),
+        is(
+            "M9",
+            SYSTEM,
+            (second, second + 16),
+            Refuses,
+            sealed((1 << 62) - 8),
+        ),
+        is("M9", SYSTEM, (second, second + 24), Refuses, 8),
+        is("M9", SYSTEM, (second, second + 24), Refuses, sealed(4)),
+        is(
+            "M9",
+            SYSTEM,
+            (second, second + 24),
+            Refuses,
+            sealed((1 << 62) + 8),
+        ),
+    ];
+    // The first record in the ring, which begins where the logs were emptied.
+    cases.push(case("M10", SYSTEM, 0, Refuses, move |files| {
+        let at = first_record(files, first);
+        let flipped = word(files, SYSTEM, at + 24) ^ 1 << 7;
+        set(files, SYSTEM, at + 24, flipped);
+    }));
+    let stamp = 1 << 40;
+    for record in [
+        vec![],
+        vec![stamp, 5 << 16],
+        vec![stamp, 5 << 16 | 3, 1, 2],
+        vec![stamp, (1 << 47) << 16 | 1, 1],
+        vec![stamp, (AREA / 8) << 16 | 1, 1],
+        vec![1, 100 << 16 | 1, 1],
+        vec![u64::MAX, 100 << 16 | 1, 1],
+    ] {
+        cases.push(case("M11", SYSTEM, 0, Refuses, move |files| {
+            append(files, SYSTEM, first, &record);
+        }));
+    }
+    cases.push(case("M11", SYSTEM, 0, Refuses, move |files| {
+        for log in [first, second] {
+            append(files, SYSTEM, log, &[stamp, (1 << 20) << 16 | 1, 1]);
+        }
+    }));
+    cases
+}
+
+/// Where the first record of a log is in the system region.
+fn first_record(files: &Files, start: u64) -> u64 {
+    let value = |at| word(files, SYSTEM, start + at) & !(1 << 63);
+    let (words, head) = (value(16), value(24));
+    start + 64 + head % words * 8
+}
+
+fn region_cases() -> Vec<Case> {
+    let mut cases = vec![
+        is("M12", HEAP_FILE, (0, 0), Refuses, 0),
+        is("M12", HEAP_FILE, (0, 8), Refuses, 0),
+        is("M12", HEAP_FILE, (0, 8), Refuses, 1),
+        is("M12", HEAP_FILE, (0, 8), Refuses, sealed(8)),
+        is("M14", STATICS_FILE, (0, 0), Accepts, 1),
+        is("M14", STATICS_FILE, (0, 16), Accepts, 16),
+        is("M14", STATICS_FILE, (0, 40), Accepts, 2),
+        is("M9", LOG_FILE, (0, 8), Accepts, sealed(2)),
+        is("M9", LOG_FILE, (0, 16), Accepts, sealed(1 << 12)),
+        is("M10", LOG_FILE, (64, 64 + 16), Accepts, 0),
+        case("M15", LOG_FILE, 64 + 3 * 64, Accepts, |files| {
+            append(files, LOG_FILE, 0, &[100, 0]);
+        }),
+    ];
+    // The tag of a region of variables is in the table.
+    cases.push(case("M14", STATICS_FILE, 0, Accepts, |files| {
+        set(files, SYSTEM, TABLE + 2 * 64 + 24, 1);
+        seal_slot(files, 2);
+    }));
+    // Pages: the small block, three of the large one, one that was in use, free ones.
+    for (page, at, value) in [
+        (0, 0, 3),
+        (0, 0, 1 | 24 << 8),
+        (0, 8 + 2 * 8, 1 << 10),
+        (1, 0, 2),
+        (1, 0, 2 | 1 << 20),
+        (1, 0, 2 | 1 << 60),
+        (1, 8, 1),
+        (2, 16, 1),
+        (2, 0, 2 | 1 << 8),
+        (5, 56, 1 << 62),
+    ] {
+        let at = descriptor(page) + at;
+        cases.push(is(
+            "M13",
+            HEAP_FILE,
+            (descriptor(page), at),
+            Accepts,
+            sealed(value),
+        ));
+    }
+    let first = descriptor(0);
+    cases.push(is("M13", HEAP_FILE, (first, first), Accepts, 0));
+    cases.push(is("M13", HEAP_FILE, (first, first + 8), Accepts, 1));
+    cases
+}
+
+fn examine(sound: &Files, case: &Case) {
+    let mut files = sound.clone();
+    (case.lie)(&mut files);
+    assert!(files != *sound, "{}: nothing was changed", case.invariant);
+    let dir = tempfile::tempdir().unwrap();
+    for (name, bytes) in &files {
+        std::fs::write(dir.path().join(name), bytes).unwrap();
+    }
+    let report = check(dir.path()).unwrap();
+    let expected = |finding: &Finding| {
+        let place = case.offset == 0 || finding.offset == case.offset;
+        finding.invariant == case.invariant && finding.file == case.file && place
+    };
+    let Case {
+        invariant,
+        file,
+        offset,
+        ..
+    } = case;
+    let findings = &report.findings;
+    assert!(
+        findings.iter().any(expected),
+        "{invariant} in {file} at {offset:#x}: {findings:#?}"
+    );
+    assert!(
+        findings.iter().all(|finding| !finding.way_out.is_empty()),
+        "{findings:?}"
+    );
+    let opened = open_directory(dir.path()).map(drop);
+    let is_refused = case.opening == Refuses;
+    assert_eq!(opened.is_err(), is_refused, "{findings:#?}: {opened:?}");
+}
+
+#[test]
+fn a_sound_directory_has_no_findings() {
+    let files = sound();
+    let dir = tempfile::tempdir().unwrap();
+    for (name, bytes) in &files {
+        std::fs::write(dir.path().join(name), bytes).unwrap();
+    }
+    let report = check(dir.path()).unwrap();
+    assert!(report.is_clean() && !report.is_partial, "{report:#?}");
+    for (name, bytes) in &files {
+        assert!(std::fs::read(dir.path().join(name)).unwrap() == *bytes);
+    }
+}
+
+#[test]
+fn lies_about_the_system_region_are_told() {
+    let sound = sound();
+    system_cases().iter().for_each(|case| examine(&sound, case));
+}
+
+#[test]
+fn lies_in_logs_are_told() {
+    let sound = sound();
+    log_cases().iter().for_each(|case| examine(&sound, case));
+}
+
+#[test]
+fn lies_in_regions_are_told() {
+    let sound = sound();
+    region_cases().iter().for_each(|case| examine(&sound, case));
+}
+
+/// A list of findings has an end, and says if there were more.
+#[test]
+fn findings_are_bounded() {
+    let pm = made();
+    for (count, is_truncated) in [(Report::MAX_FINDINGS, false), (2000, true)] {
+        let files: Vec<u64> = (100..).take(count).collect();
+        let report = check_regions(&Flat(&pm), &files);
+        assert_eq!(report.findings.len(), Report::MAX_FINDINGS);
+        assert_eq!(report.is_truncated, is_truncated);
+    }
+}
