@@ -67,6 +67,8 @@ pub(crate) enum StartError {
     PoolBytes(OsString),
     #[error("{SIMULATE_POWER_CUT}={}: neither 0 nor 1", .0.display())]
     SimulatePowerCut(OsString),
+    #[error("{SIMULATE_POWER_CUT} and {POOL_PATH}: one of them only")]
+    PoolAndPowerCut,
     #[error(
         "durable memory in {}: {why}{}", path.display(), way_out(why)
     )]
@@ -191,6 +193,10 @@ fn open() -> Result<Program, StartError> {
         pool: pool()?,
         ..DirectoryOptions::default()
     };
+    // The program would see the pool's pages, which are shared with the file.
+    if options.map.simulate_power_cut && options.pool.is_some() {
+        return Err(StartError::PoolAndPowerCut);
+    }
     let directory = without_signals(|| Directory::open(&path, &options)).map_err(failed)?;
     let machine = Machine::new(directory.arena().clone());
     let store_options = store::Options {
