@@ -23,9 +23,10 @@ use crate::touched::{PAGE_BYTES, Touched};
 use crate::{MediumError, Pmem};
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync};
+use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mmap, msync};
 use std::ffi::c_void;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -70,7 +71,7 @@ pub struct MappedPmem {
     /// Holds the lock.
     file: Arc<File>,
     /// Keeps the kernel's claim on a block device.
-    _claim: Option<File>,
+    claim: Option<File>,
 }
 
 /// What a fence has to see to, besides lines that were flushed.
@@ -107,7 +108,8 @@ impl MappedPmem {
         Self::mapped(path, target, mapping, durability, options)
     }
 
-    /// Maps `target`, the file at `path`, at the address `place`.
+    /// Maps `target`, the file at `path`, at the address `place`, where a child made by `fork`
+    /// has nothing: it would store to its parent's memory.
     ///
     /// # Safety
     /// As for [`Mapping::move_to`].
@@ -122,6 +124,13 @@ impl MappedPmem {
             return Err(system("map", path, Errno::INVAL));
         }
         let (mapping, durability) = map(path, &target, options)?;
+        // SAFETY: nobody has reached the mapping yet; of this process's own accesses it changes
+        // none, and it goes along.
+        let kept = unsafe {
+            let start = mapping.base().as_ptr().cast();
+            madvise(start, target.len as usize, Advice::LinuxDontFork)
+        };
+        kept.map_err(|e| system("keep from children", path, e))?;
         // SAFETY: the mapping is new; the rest is the caller's promise.
         let mapping = unsafe { mapping.move_to(place) };
         let mapping = mapping.map_err(|e| system("map", path, e))?;
@@ -189,7 +198,7 @@ impl MappedPmem {
             return Err(OpenError::TooMany { path });
         };
         let lossy = options.simulate_power_cut && !options.read_only;
-        let lossy = lossy.then(|| LossyCache::new(&target.file)).transpose();
+        let lossy = lossy.then(|| LossyCache::new(target.file.clone()));
         let is_dax = durability == EffectiveDurability::Dax;
         let writable = if options.read_only { 0 } else { len };
         Ok(Self {
@@ -201,18 +210,14 @@ impl MappedPmem {
             watch,
             line_flush: LineFlush::detect().filter(|_| is_dax || options.force_flush),
             upkeep: Upkeep::None,
-            lossy: lossy.map_err(|source| OpenError::System {
-                doing: "map",
-                path: path.to_owned(),
-                source,
-            })?,
+            lossy,
             writing_back: Mutex::new(()),
             failed: OnceLock::new(),
             durability,
             path: path.to_owned(),
             _mapping: mapping,
             file: target.file,
-            _claim: target.claim,
+            claim: target.claim,
         })
     }
 
@@ -230,6 +235,17 @@ impl MappedPmem {
     /// The file's name as it was opened.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Closes the files, and so gives up the locks of a process that has not got the mapping.
+    ///
+    /// # Safety
+    /// Nobody may use or drop this any more.
+    pub(crate) unsafe fn close_files(&self) {
+        for file in std::iter::once(&*self.file).chain(&self.claim) {
+            // SAFETY: nobody will use the descriptor.
+            unsafe { libc::close(file.as_raw_fd()) };
+        }
     }
 
     /// Finds out at open, rather than at the first commit, that `msync` does not work.

@@ -45,6 +45,27 @@ fn a_child_made_by_fork_is_refused() {
 }
 
 #[test]
+fn a_child_leaves_its_parent_s_memory_alone() {
+    let workshop = Workshop::new();
+    for link in [Link::Static, Link::Shared] {
+        let recipe = Recipe {
+            link,
+            ..Recipe::new("fork.c")
+        };
+        let program = workshop.compile("fork", &recipe);
+        let output = workshop.command(&program).output().unwrap();
+        said(&output, &program);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(error.matches("let the child run").count(), 4, "{error}");
+        // It has no locks either.
+        let mut parent = workshop.start(&program, &["orphan"]);
+        assert!(parent.wait().unwrap().success());
+        workshop.run(&program, &[]);
+        drop(parent.stdin.take());
+    }
+}
+
+#[test]
 fn a_second_process_is_refused() {
     let workshop = Workshop::new();
     let program = wrong(&workshop, Link::Static);

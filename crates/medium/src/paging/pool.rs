@@ -177,6 +177,15 @@ impl Pool {
         claimed.map_err(|why| PoolError::of(self.path(), why.into()))
     }
 
+    /// Unlocks its file, in a child made by `fork`. Lets go of nothing in the parent.
+    ///
+    /// # Safety
+    /// Nobody may use the pool in this process any more, or drop it.
+    pub unsafe fn abandon(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.memory().close_files() };
+    }
+
     /// Has the pages of the region in `slot` go from their frames when it is unmapped.
     pub fn doom(&self, slot: u16) {
         self.shared.state.lock().doomed.push(slot);
