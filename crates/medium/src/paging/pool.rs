@@ -206,12 +206,12 @@ impl Pool {
         forgotten.map_err(|why| PoolError::of(self.path(), why.into()))
     }
 
-    /// Checks that all pages are of regions that are in use.
+    /// Checks that all pages are of regions in slots that are `known`.
     ///
     /// # Errors
     /// [`PoolError`], which names the entry of one that is not.
-    pub fn check_pages(&self) -> Result<(), PoolError> {
-        let Some((frame, page)) = self.shared.residency().stray() else {
+    pub fn check_pages(&self, known: impl Fn(u16) -> bool) -> Result<(), PoolError> {
+        let Some((frame, page)) = self.shared.residency().stray(known) else {
             return Ok(());
         };
         let PageId { slot, page } = page;
