@@ -221,6 +221,9 @@ impl Arena {
                 unsafe { region.mapped.close_files() };
             }
         }
+        // What another thread was putting there at the fork, and had not yet kept from children.
+        // SAFETY: the caller's promise.
+        let _ = unsafe { self.reservation.clear() };
     }
 
     /// The durability in force for the region at `start`, if there is one.

@@ -10,7 +10,7 @@
 //!    kills the process. A file cut off inside a page loses the rest of that page
 //!    without a fault; `msync` notices this at the next fence, the others do not.
 
-use crate::addresses::Mapping;
+use crate::addresses::{Mapping, keep_from_children};
 use crate::cpu::{self, LineFlush};
 use crate::durability::{Durability, EffectiveDurability};
 use crate::lock::{Refused, lock};
@@ -23,7 +23,7 @@ use crate::touched::{PAGE_BYTES, Touched};
 use crate::{MediumError, Pmem};
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mmap, msync};
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync};
 use std::ffi::c_void;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -67,7 +67,7 @@ pub struct MappedPmem {
     path: PathBuf,
     /// What `raw` and `writable` are about. Before `file`, because it has to be gone
     /// when the lock goes.
-    _mapping: Mapping,
+    mapping: Mapping,
     /// Holds the lock.
     file: Arc<File>,
     /// Keeps the kernel's claim on a block device.
@@ -124,12 +124,8 @@ impl MappedPmem {
             return Err(system("map", path, Errno::INVAL));
         }
         let (mapping, durability) = map(path, &target, options)?;
-        // SAFETY: nobody has reached the mapping yet; of this process's own accesses it changes
-        // none, and it goes along.
-        let kept = unsafe {
-            let start = mapping.base().as_ptr().cast();
-            madvise(start, target.len as usize, Advice::LinuxDontFork)
-        };
+        // Before it moves, so that there is no moment in which a child gets it.
+        let kept = keep_from_children(mapping.base().as_ptr() as u64, target.len);
         kept.map_err(|e| system("keep from children", path, e))?;
         // SAFETY: the mapping is new; the rest is the caller's promise.
         let mapping = unsafe { mapping.move_to(place) };
@@ -215,7 +211,7 @@ impl MappedPmem {
             failed: OnceLock::new(),
             durability,
             path: path.to_owned(),
-            _mapping: mapping,
+            mapping,
             file: target.file,
             claim: target.claim,
         })
@@ -235,6 +231,12 @@ impl MappedPmem {
     /// The file's name as it was opened.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Leaves the mapping out of children made by `fork`.
+    pub(crate) fn keep_from_children(&self) -> Result<(), OpenError> {
+        let kept = keep_from_children(self.mapping.base().as_ptr() as u64, self.raw.len());
+        kept.map_err(|e| system("keep from children", &self.path, e))
     }
 
     /// Closes the files, and so gives up the locks of a process that has not got the mapping.

@@ -63,11 +63,12 @@ fn a_child_leaves_its_parent_s_memory_alone() {
         said(&output, &program);
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(error.matches("let the child run").count(), 4, "{error}");
-        // It has no locks either.
+        // It has no locks either. It lives until its input ends, which a wait would see to.
         let mut parent = workshop.start(&program, &["orphan"]);
+        let input = parent.stdin.take();
         assert!(parent.wait().unwrap().success());
         workshop.run(&program, &[]);
-        drop(parent.stdin.take());
+        drop(input);
     }
 }
 

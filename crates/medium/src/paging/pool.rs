@@ -81,6 +81,7 @@ impl Pool {
     pub fn open(path: impl AsRef<Path>, map: &MapOptions) -> Result<Self, PoolError> {
         let path = path.as_ref();
         let memory = MappedPmem::open(path, map)?;
+        memory.keep_from_children()?;
         // What survives no power failure needs no disk to wait for; except to measure that.
         let is_synced = memory.durability() != EffectiveDurability::Process || map.force_flush;
         let opened = Frames::open(memory);
@@ -177,7 +178,8 @@ impl Pool {
         claimed.map_err(|why| PoolError::of(self.path(), why.into()))
     }
 
-    /// Unlocks its file, in a child made by `fork`. Lets go of nothing in the parent.
+    /// Unlocks its file, in a child made by `fork`, which has not got its memory but its lock.
+    /// Lets go of nothing in the parent.
     ///
     /// # Safety
     /// Nobody may use the pool in this process any more, or drop it.
