@@ -17,7 +17,7 @@ use crate::statics::{self, StaticsError};
 use libc::c_int;
 use medium::{ArenaError, Durability, MapOptions, OpenError, PoolError, UnknownDurability};
 use mnemosyne::store::{
-    self, BackingError, Directory, DirectoryOptions, MismatchError, PoolOptions, Store, StoreError,
+    self, BackingError, Directory, DirectoryOptions, PoolOptions, Store, StoreError,
 };
 use mnemosyne::tx::{self, Space, Stop, TxError};
 use parking_lot::Mutex;
@@ -69,6 +69,8 @@ pub(crate) enum StartError {
     PoolBytes(OsString),
     #[error("{SIMULATE_POWER_CUT}={}: neither 0 nor 1", .0.display())]
     SimulatePowerCut(OsString),
+    #[error("{SIMULATE_POWER_CUT} and {POOL_PATH}: one of them only")]
+    PoolAndPowerCut,
     #[error(
         "durable memory in {}: {why}{}", path.display(), way_out(why)
     )]
@@ -111,11 +113,7 @@ fn way_out(why: &StoreError) -> &'static str {
         BackingError::Arena(ArenaError::Taken { .. } | ArenaError::Reserve { .. }) => {
             " (SELVEDGE_BASE)"
         }
-        BackingError::Mismatch(
-            MismatchError::Missing { .. }
-            | MismatchError::Foreign { .. }
-            | MismatchError::Taken { .. },
-        ) => " (SELVEDGE_POOL_PATH)",
+        BackingError::Mismatch(_) => " (SELVEDGE_POOL_PATH)",
         _ => "",
     }
 }
@@ -255,6 +253,10 @@ fn open() -> Result<Program, StartError> {
         pool: pool()?,
         ..DirectoryOptions::default()
     };
+    // The program would see the pool's pages, which are shared with the file.
+    if options.map.simulate_power_cut && options.pool.is_some() {
+        return Err(StartError::PoolAndPowerCut);
+    }
     let directory = without_signals(|| Directory::open(&path, &options)).map_err(failed)?;
     let machine = Machine::new(directory.arena().clone());
     let store_options = store::Options {

@@ -23,6 +23,9 @@ const TORN_BIT: f64 = 1.8;
 /// Nanoseconds of a transaction of one word beyond those of a line.
 const BEYOND_A_LINE_NS: f64 = 250.0;
 
+/// Seconds until a program whose heap is full can allocate, for a GiB.
+const RESTART_SECONDS: f64 = 1.0;
+
 pub(super) fn judge(report: &Report) -> Vec<Goal> {
     let (ours, _) = OURS[0];
     let mut goals = Vec::new();
@@ -55,6 +58,11 @@ pub(super) fn judge(report: &Report) -> Vec<Goal> {
         what: "transaction of one word, ns beyond a line streamed and fenced".into(),
         figure: word.ns_median - line.ns_median,
         bound: Bound::AtMost(BEYOND_A_LINE_NS),
+    }));
+    goals.extend(report.restart.iter().map(|restart| Goal {
+        what: "restart with a full heap, s per GiB".into(),
+        figure: restart.restart_seconds_per_gib(),
+        bound: Bound::AtMost(RESTART_SECONDS),
     }));
     goals
 }

@@ -180,15 +180,17 @@ fn a_program_needs_transactions_of_its_compiler() {
 }
 
 #[test]
-fn a_power_cut_is_not_simulated_for_persistent_variables() {
+fn a_power_cut_is_not_simulated_where_it_cannot_be() {
     let workshop = Workshop::new();
     let program = workshop.compile("counter", &Recipe::new("counter.c"));
-    for (value, told) in [
-        ("1", "keep what it needs in roots"),
-        ("yes", "neither 0 nor 1"),
+    for (value, pool, told) in [
+        ("1", None, "keep what it needs in roots"),
+        ("yes", None, "neither 0 nor 1"),
+        ("1", Some("pool"), "one of them only"),
     ] {
         let mut command = workshop.command(&program);
         command.env("SELVEDGE_SIMULATE_POWER_CUT", value);
+        command.envs(pool.map(|pool| ("SELVEDGE_POOL_PATH", pool)));
         let error = error_of(&command.output().unwrap());
         assert!(error.contains(told), "{error}");
     }

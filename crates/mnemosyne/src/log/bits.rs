@@ -1,7 +1,7 @@
 //! Records as words of the ring: 63 bits of a stream and a torn bit each, or plain.
 
 use super::{Kind, LINE, Place, RECORD_HEAD, Result, checksum};
-use medium::Pmem;
+use medium::{Pmem, WORD_BYTES};
 use zerocopy::IntoBytes;
 
 // Words are stored as they are in memory.
@@ -62,6 +62,9 @@ struct Unpacker<'a, P> {
     pm: &'a P,
     place: Place,
     position: u64,
+    /// Where that is, in bytes, and the torn bit of its line: two divisions for each line.
+    at: u64,
+    torn_bit: u64,
     /// A torn bit was wrong: the word is missing, or the bit has flipped.
     is_torn: bool,
     /// The word before `position`, and how many bits of it were used.
@@ -76,6 +79,8 @@ impl<'a, P: Pmem> Unpacker<'a, P> {
             pm,
             place,
             position,
+            at: place.byte(position),
+            torn_bit: place.torn_bit(position),
             is_torn: false,
             word: 0,
             used: 63,
@@ -85,9 +90,14 @@ impl<'a, P: Pmem> Unpacker<'a, P> {
     /// The word of the ring at `position`, without its torn bit; `None` if that is wrong, and
     /// not the first one.
     fn take(&mut self) -> Result<Option<u64>> {
-        let word = self.pm.load(self.place.byte(self.position))?;
-        let torn_bit = self.place.torn_bit(self.position);
+        let word = self.pm.load(self.at)?;
+        let torn_bit = self.torn_bit;
         self.position += 1;
+        self.at += WORD_BYTES;
+        if self.position.is_multiple_of(LINE) {
+            self.at = self.place.byte(self.position);
+            self.torn_bit = self.place.torn_bit(self.position);
+        }
         if self.place.kind == Kind::Base {
             return Ok(Some(word));
         }
