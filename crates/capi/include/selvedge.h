@@ -24,6 +24,14 @@
  * done (the memory fails, a block writes more than a log takes), the process ends with one
  * line on standard error, and abort().
  *
+ * A child made by fork has no durable memory, which stays its parent's: it ends with a message
+ * if it touches it, and can run another program. So a program forks, and makes itself a daemon,
+ * before durable memory is opened; one with `pstatic` variables cannot, and is started as a
+ * daemon by others. What a child passes to exec must not be durable.
+ *
+ * Nothing of the library can be used in a signal handler, nor a `patomic` block: the thread may
+ * be inside one, or inside a call.
+ *
  * Structures that are ready to use (tables, trees, queues, ...) are in <selvedge/structures.h>.
  *
  * Environment
@@ -96,9 +104,9 @@ extern "C" {
  *
  * A block reads and writes whole words of 8 bytes of durable memory. Whoever changes durable
  * memory without a block, by the primitives below, must not do so while a block of another
- * thread writes to the same word; and what a block has written to is for blocks only from then
- * on, until it is freed. After a crash a block that was over may be done once more: it puts its
- * words back over what was stored there since by other means. */
+ * thread writes to the same word. After a crash a block that was over may be done once more: it
+ * puts its words back over what was stored there since by other means, unless that was flushed
+ * and fenced. */
 #if defined(__CHECKER__)
 #define SELVEDGE_ATOMIC
 #elif defined(__clang__) /* It looks at pointers (-fsyntax-only), and makes no program. */
@@ -111,7 +119,8 @@ __attribute__((error("patomic needs gcc, with -fgnu-tm"))) int selvedge_needs_gc
 /* A variable that outlives the program: `SELVEDGE_STATIC int runs = 0;`, at file scope. It
  * has its initial value at the first run only, and is known by its name and size afterwards.
  * In C++ the initial value must be a constant. Not for variables of shared libraries, and
- * not with -flto. If the size is to change, so must the name.
+ * not with -flto. If the size is to change, so must the name. (A program is refused that has a
+ * library with such variables; in one that is loaded later, by dlopen, nothing is kept.)
  *
  * Its address is that of the executable: do not keep it in durable memory, unless the
  * executable is at a fixed address (-no-pie) and never built again. */
@@ -145,7 +154,7 @@ void selvedge_set_message_hook(void (*hook)(const char *message, void *argument)
  * process only (0). */
 int selvedge_survives_power_failure(void);
 
-/* Whether `address` is durable memory. */
+/* Whether `address` is durable memory, and something is there. */
 SELVEDGE_SAFE int selvedge_is_persistent(const void *address);
 
 /* Whether this thread is inside a patomic block. */
@@ -179,29 +188,30 @@ SELVEDGE_SAFE int selvedge_pfree(void *pointer);
 /* Bytes of a block: at least as many as were asked for. 0: it is none. */
 SELVEDGE_SAFE size_t selvedge_pmalloc_usable_size(const void *block);
 
-/* The durable object of this name (up to 104 bytes), `size` bytes of zeros when it is asked
- * for the first time. EINVAL: it has another size. With size 0 the object as it is, or NULL
- * if there is none. */
+/* The durable object of this name (up to 104 bytes, which do not begin with "selvedge."),
+ * `size` bytes of zeros when it is asked for the first time. EINVAL: it has another size. ENOSPC:
+ * there are too many. With size 0 the object as it is, or NULL if there is none. */
 SELVEDGE_SAFE void *selvedge_root(const char *name, size_t size);
 
-/* Frees it. 0, or -1: there is none. */
+/* Frees it. 0, or -1; ENOENT: there is none. */
 SELVEDGE_SAFE int selvedge_root_remove(const char *name);
 
 /* --- Regions, not inside patomic ----------------------------------------------------- */
 
 /* Makes a region of `length` bytes, zeros, in a file of its own, and stores its address at
- * `pointer`, the address of a durable pointer. `protection` is PROT_READ | PROT_WRITE, and
- * `flags` 0. */
+ * `pointer`, the address of a durable pointer (EINVAL: it is not in durable memory).
+ * `protection` is PROT_READ | PROT_WRITE, and `flags` 0. */
 void *selvedge_pmap(void *pointer, size_t length, int protection, int flags);
 
 /* Removes the region at *pointer, and sets *pointer to NULL. `length` is its length, or 0.
- * 0, or -1. */
+ * 0, or -1; EBUSY: a log in it is open. */
 int selvedge_punmap(void *pointer, size_t length);
 
 /* --- Logs, not inside patomic -------------------------------------------------------- */
 
 /* Records of bytes, appended in a region of their own. One thread may append while another
- * reads and truncates. */
+ * reads and truncates. Who has appended flushes before another thread appends or flushes
+ * (EBUSY): a fence is for the stores of its own thread. */
 typedef struct selvedge_log selvedge_log;
 
 #define SELVEDGE_LOG_TORNBIT 0 /* one fence for each flush */
@@ -211,8 +221,8 @@ typedef struct selvedge_log selvedge_log;
  * selvedge_pmap, and opens it. */
 selvedge_log *selvedge_log_create(void *pointer, size_t length, int kind);
 
-/* Opens a log that there was, by the address of its region. Once at a time. All records that
- * were flushed, and not dropped, can be read. */
+/* Opens a log that there was, by the address of its region. Once at a time (EBUSY). All records
+ * that were flushed, and not dropped, can be read. */
 selvedge_log *selvedge_log_open(const void *region);
 
 /* Appends a record. It is durable after the next flush; a crash before may leave it, and the
@@ -238,7 +248,11 @@ void selvedge_log_close(selvedge_log *log);
 /* For data whose order the program keeps itself, outside of patomic. An aligned store of 1,
  * 2, 4 or 8 bytes is there after a crash as a whole or not at all, and any time after it was
  * issued. It is durable once its line was flushed, or it was written through, and then a
- * fence returned.
+ * fence returned. Until then a crash may also bring back what a block wrote there before. An
+ * orderly end of the process (exit, return from main) keeps all stores.
+ *
+ * The first flush of a line that a block wrote not long ago takes longer: the logs are
+ * truncated. Addresses at which there is nothing are left alone: EINVAL, and a text.
  *
  * These are calls, not instructions, since what has to be done depends on the durability in
  * force: nothing, instructions that differ between processors, or msync. */

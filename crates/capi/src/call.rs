@@ -2,12 +2,13 @@
 //!
 //! A call is a part of the transaction that is under way, or one by itself. In the middle of a
 //! transaction, what is in its way has the whole transaction run again: then control leaves
-//! [`Thread::run`] by a jump, and nothing with a destructor may be alive in the frames of the
-//! call but in `body`, which has returned.
+//! [`call`] by a jump. Its body has returned by then, so that nothing with a destructor is
+//! alive.
 //!
 //! For each call there is a second symbol, the transactional clone, which gcc calls inside
 //! transactions.
 
+use crate::itm::restart;
 use crate::message::{report, set_errno};
 use crate::program::{self, StartError};
 use crate::space::canonical;
@@ -15,9 +16,13 @@ use crate::thread::Thread;
 use libc::{c_char, c_int};
 use medium::WORD_BYTES;
 use mnemosyne::heap::HeapError;
+use mnemosyne::store::ROOT_NAME_MAX;
 use mnemosyne::tx::{Interrupted, Space, TxError, Uncommitted};
 use std::convert::Infallible;
 use std::ffi::CStr;
+
+/// How the names of the library's own roots begin.
+const RESERVED: &str = "selvedge.";
 
 /// Why a call does nothing.
 #[derive(Debug, thiserror::Error)]
@@ -26,14 +31,27 @@ pub(crate) enum CallError {
     Start(#[from] StartError),
     #[error(transparent)]
     Refused(#[from] TxError<Infallible>),
+    /// Nobody is told of it: the transaction that is under way runs again.
+    #[error(transparent)]
+    Interrupted(Interrupted),
     #[error("the address {0:#x} is not in durable memory")]
     Volatile(u64),
     #[error("no place was given for the address of the block")]
     NoPlace,
     #[error("{0} blocks of {1} bytes are more than there can be")]
     TooMuch(usize, usize),
-    #[error("the name of a root is too long, empty, or no text, or there are too many roots")]
+    #[error("the name of a root has 1 to {ROOT_NAME_MAX} bytes of UTF-8")]
     Name,
+    #[error("the name {0} is the library's: no other root's begins with {RESERVED:?}")]
+    Reserved(String),
+    #[error("there is no root {0}")]
+    NoRoot(String),
+    #[error("there are as many roots as there can be")]
+    TooManyRoots,
+    #[error(
+        "no block that is allocated begins at {0:#x}: it was freed already, or never allocated"
+    )]
+    NoBlock(u64),
     #[error("the root {name} has {was} bytes, and not {wanted}")]
     Size { name: String, was: u64, wanted: u64 },
     #[error("the root {name} is no {wanted}")]
@@ -60,12 +78,10 @@ impl CallError {
             Self::Start(why) => why.errno(),
             Self::Refused(TxError::Heap(HeapError::NoSpace { .. }) | TxError::Growth { .. })
             | Self::TooMuch(..) => libc::ENOMEM,
-            Self::Refused(TxError::Heap(
-                HeapError::Foreign { .. } | HeapError::NotAllocated { .. },
-            )) => libc::EINVAL,
+            Self::TooManyRoots => libc::ENOSPC,
             Self::Refused(TxError::TooLong { .. }) => libc::E2BIG,
             Self::Buffer(_) => libc::EMSGSIZE,
-            Self::Nothing => libc::ENOENT,
+            Self::NoRoot(_) | Self::Nothing => libc::ENOENT,
             Self::Refused(_) => libc::EIO,
             _ => libc::EINVAL,
         }
@@ -81,20 +97,16 @@ impl Thread {
         if self.depth > 0 {
             // A lack of room is told, and then must have changed nothing; which is rare.
             let before = self.refused.map(|_| self.session.savepoint());
-            let why = match body(self) {
-                Ok(value) => return Ok(value),
-                Err(why) => why,
-            };
-            match why {
-                Interrupted::Heap(why) if self.is_told(why) => {
+            return match body(self) {
+                Ok(value) => Ok(value),
+                Err(Interrupted::Heap(why)) if self.is_told(why) => {
                     if let Some(before) = before {
                         self.session.return_to(&before);
                     }
-                    return Err(CallError::Refused(why.into()));
+                    Err(self.refusal(why.into()))
                 }
-                _ => drop(before),
-            }
-            self.restart(why)
+                Err(why) => Err(CallError::Interrupted(why)),
+            };
         }
         let mut attempts = 0;
         loop {
@@ -111,7 +123,8 @@ impl Thread {
                 Err(why) => Ok(why),
             };
             self.session.roll_back();
-            self.session.overcome(why?, attempts)?;
+            let overcome = why.and_then(|why| self.session.overcome(why, attempts));
+            overcome.map_err(|why| self.refusal(why))?;
             attempts += 1;
         }
     }
@@ -126,6 +139,16 @@ impl Thread {
         }
     }
 
+    /// As the caller knows it: by addresses.
+    fn refusal(&self, why: TxError<Infallible>) -> CallError {
+        match why {
+            TxError::Heap(HeapError::Foreign { off } | HeapError::NotAllocated { off }) => {
+                CallError::NoBlock(self.program.base + off)
+            }
+            why => CallError::Refused(why),
+        }
+    }
+
     /// Stores an address at `at`.
     ///
     /// # Safety
@@ -134,7 +157,7 @@ impl Thread {
         let bytes = address.to_le_bytes();
         if self.depth > 0 {
             // SAFETY: the caller's promise.
-            return unsafe { self.try_store(at, &bytes) };
+            return unsafe { self.store(at, &bytes) };
         }
         // Our callers' frames stay until the commit.
         self.session.tx().write(canonical(at), &bytes)
@@ -170,13 +193,14 @@ pub(crate) fn call<T>(otherwise: T, body: impl FnOnce(&mut Thread) -> Result<T, 
             // SAFETY: the program called, and is called back only when the reference is not used.
             body(unsafe { Thread::get(program) })
         });
-    done.unwrap_or_else(|why| {
-        match why {
-            CallError::Nothing => set_errno(why.errno()),
-            why => report(why.errno(), why),
-        }
-        otherwise
-    })
+    match done {
+        Ok(value) => return value,
+        // SAFETY: in a transaction, and the reference is gone.
+        Err(CallError::Interrupted(why)) => unsafe { restart(why) },
+        Err(CallError::Nothing) => set_errno(CallError::Nothing.errno()),
+        Err(why) => report(why.errno(), why),
+    }
+    otherwise
 }
 
 /// A call and its transactional clone, which is the same.
@@ -210,9 +234,9 @@ pub(crate) unsafe fn text<'a>(name: *const c_char) -> Result<&'a str, CallError>
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
     let name = name.to_str().map_err(|_| CallError::Name)?;
-    // The library's own begin so.
-    let is_ours = name.starts_with("selvedge.");
-    (!is_ours && !name.is_empty())
-        .then_some(name)
-        .ok_or(CallError::Name)
+    match name {
+        _ if name.starts_with(RESERVED) => Err(CallError::Reserved(name.to_owned())),
+        _ if !(1..=ROOT_NAME_MAX).contains(&name.len()) => Err(CallError::Name),
+        _ => Ok(name),
+    }
 }

@@ -3,7 +3,7 @@
 //! Each is asked for weakly: its address is 0 where there is none. Whoever calls one is called
 //! by C++ code, which has it.
 
-use libc::{c_uint, c_void};
+use libc::{c_int, c_uint, c_void};
 use std::arch::naked_asm;
 
 macro_rules! weak {
@@ -58,4 +58,16 @@ pub(crate) struct Globals {
     caught: *mut c_void,
     /// Thrown, and not caught yet.
     pub uncaught: c_uint,
+}
+
+/// Where the C++ runtime counts the handlers of an exception, in front of its object: less than
+/// 0 once it was thrown again.
+const HANDLERS: usize = 72;
+
+/// # Safety
+/// `object` must be one that was made by `allocate_exception` and has been caught.
+pub(crate) unsafe fn is_thrown_again(object: *mut c_void) -> bool {
+    let handlers = object.wrapping_byte_sub(HANDLERS).cast::<c_int>();
+    // SAFETY: the interface of the runtime fixes what is there.
+    unsafe { handlers.read() < 0 }
 }

@@ -161,7 +161,8 @@ calls! {
                 tx.free(off)?;
                 tx.remove_root(name)
             })?;
-            is_removed.then_some(0).ok_or(CallError::Name)
+            let none = || CallError::NoRoot(name.to_owned());
+            is_removed.then_some(0).ok_or_else(none)
         })
     }
 }
@@ -186,7 +187,7 @@ fn root(thread: &mut Thread, name: *const c_char, len: u64) -> Result<*mut c_voi
         Ok(None)
     })?;
     match found {
-        None => Err(CallError::Name),
+        None => Err(CallError::TooManyRoots),
         Some((_, 0)) => Ok(null_mut()),
         Some((was, off)) if len == 0 || was == len => {
             Ok((thread.program.base + off) as *mut c_void)

@@ -2,50 +2,85 @@
 //!
 //! Calls rather than instructions in the header: which instructions are needed, if any, and
 //! whether a fence means `msync`, depends on the durability in force, and a fence can fail.
+//!
+//! Where a transaction wrote not long ago, a log may still have what it wrote, and a recovery
+//! would bring that back: such a line costs a truncation of the logs.
 
 use crate::message::report;
-use crate::program;
+use crate::program::{self, Program};
 use crate::space::canonical;
 use crate::thread::Thread;
 use libc::{c_int, c_void};
-use medium::{EffectiveDurability, Pmem};
+use medium::{Arena, EffectiveDurability, MediumError, Pmem};
+use mnemosyne::log::LogError;
 use mnemosyne::tx::Space;
+use std::sync::{Arc, OnceLock};
+
+/// Why the logs could not be truncated. It sticks: what was flushed is not durable.
+static UNSETTLED: OnceLock<Arc<LogError>> = OnceLock::new();
+
+/// Has `how` change `len` bytes at `at`, given their offset in durable memory, and sees to it
+/// that no recovery changes them back. `None`: they are volatile.
+fn change(
+    program: &Program,
+    at: u64,
+    len: usize,
+    how: impl FnOnce(&Arena, u64) -> Result<(), MediumError>,
+) -> Option<()> {
+    let memory = program.memory.memory();
+    let off = memory.space().offset(canonical(at))?;
+    match how(memory.space().pmem(), off) {
+        Ok(()) => {
+            if let Err(why) = memory.settle(off, len as u64) {
+                let _ = UNSETTLED.set(why);
+            }
+        }
+        Err(MediumError::OutOfRange { .. }) => {
+            let why = format_args!(
+                "the {len} bytes at {at:#x} are not in one region, although the addresses are \
+                 those of durable memory"
+            );
+            report(libc::EINVAL, why);
+        }
+        Err(why) => report(libc::EIO, why),
+    }
+    Some(())
+}
 
 /// Stores `len` bytes around the cache; durable after the next fence.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn selvedge_write_through(to: *mut c_void, from: *const c_void, len: usize) {
-    let space = program::started().memory.memory().space();
-    match space.offset(canonical(to as u64)) {
-        Some(off) => {
-            // SAFETY: the program has so many bytes there, and nobody changes them meanwhile.
-            let bytes = unsafe { std::slice::from_raw_parts(from.cast(), len) };
-            space.pmem().store_nt(off, bytes);
-        }
+    if len == 0 {
+        return; // neither address need mean anything
+    }
+    let store = |arena: &Arena, off| {
+        // SAFETY: the program has so many bytes there, and nobody changes them meanwhile.
+        let bytes = unsafe { std::slice::from_raw_parts(from.cast(), len) };
+        arena.try_store_nt(off, bytes)
+    };
+    if change(program::started(), to as u64, len, store).is_none() {
         // SAFETY: the program may copy so many bytes from here to there.
-        None => unsafe { std::ptr::copy(from.cast::<u8>(), to.cast(), len) },
+        unsafe { std::ptr::copy(from.cast::<u8>(), to.cast(), len) };
     }
 }
 
 /// Starts to write back every line of `len` bytes; durable after the next fence.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn selvedge_flush(at: *const c_void, len: usize) {
-    let space = program::started().memory.memory().space();
-    if let Some(off) = space.offset(canonical(at as u64)) {
-        space.pmem().flush(off, len as u64);
-    }
+    let flush = |arena: &Arena, off| arena.try_flush(off, len as u64);
+    let _ = change(program::started(), at as u64, len, flush);
 }
 
 /// Waits until what this thread wrote through or flushed is durable. 0, or -1: it is not.
 #[unsafe(no_mangle)]
 pub extern "C" fn selvedge_fence() -> c_int {
     let fenced = program::started().memory.memory().space().pmem().fence();
-    match fenced {
-        Ok(()) => 0,
-        Err(why) => {
-            report(libc::EIO, why);
-            -1
-        }
+    match (fenced, UNSETTLED.get()) {
+        (Ok(()), None) => return 0,
+        (Err(why), _) => report(libc::EIO, why),
+        (Ok(()), Some(why)) => report(libc::EIO, why),
     }
+    -1
 }
 
 /// What a commit or fence survives: 0 the death of the process, 1 a power failure.
@@ -59,7 +94,8 @@ pub extern "C" fn selvedge_survives_power_failure() -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn selvedge_is_persistent(at: *const c_void) -> c_int {
     let space = program::started().memory.memory().space();
-    space.offset(canonical(at as u64)).is_some().into()
+    let off = space.offset(canonical(at as u64));
+    off.is_some_and(|off| space.pmem().has(off, 1)).into()
 }
 
 /// The transactional clone of [`selvedge_is_persistent`].

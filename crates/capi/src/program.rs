@@ -7,17 +7,19 @@
 //! 2. It stays open until the process ends, however it ends.
 //! 3. Addresses in it are the same in each run. A directory that was made with another base
 //!    address is refused.
-//! 4. A child made by `fork` cannot use it: two processes would.
+//! 4. What was stored plainly is there when the process has ended by itself.
+//! 5. A child made by `fork` cannot use it: two processes would. It has neither the memory nor
+//!    its locks, and ends with a message if it tries.
 
 use crate::fatal::die;
-use crate::space::Machine;
+use crate::space::{Machine, canonical};
 use crate::statics::{self, StaticsError};
 use libc::c_int;
 use medium::{ArenaError, Durability, MapOptions, OpenError, PoolError, UnknownDurability};
 use mnemosyne::store::{
     self, BackingError, Directory, DirectoryOptions, PoolOptions, Store, StoreError,
 };
-use mnemosyne::tx::{self, Stop, TxError};
+use mnemosyne::tx::{self, Space, Stop, TxError};
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::ffi::{CStr, OsString, c_void};
@@ -90,7 +92,11 @@ pub(crate) enum StartError {
     OtherLibrary { library: String },
     #[error(transparent)]
     Statics(#[from] StaticsError),
-    #[error("durable memory is not for a child made by fork: let it run a program of its own")]
+    #[error(
+        "durable memory is not for a child made by fork, and stays its parent's: let the child \
+         run a program of its own, or fork before durable memory is opened (a program with \
+         persistent variables cannot make itself a daemon: start it as one)"
+    )]
     Forked,
 }
 
@@ -158,8 +164,8 @@ pub(crate) fn start() -> Result<&'static Program, StartError> {
         return Ok(program);
     }
     let program = open()?;
-    // SAFETY: the handler only stores to an atomic.
-    unsafe { libc::pthread_atfork(None, None, Some(note_fork)) };
+    // SAFETY: the handler only loads and stores atomics, and makes system calls.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     Ok(PROGRAM.get_or_init(|| program))
 }
 
@@ -171,8 +177,62 @@ pub(crate) fn started() -> &'static Program {
     }
 }
 
-extern "C" fn note_fork() {
-    FORKED.store(true, Ordering::Relaxed);
+extern "C" fn in_child() {
+    let is_child_of_child = FORKED.swap(true, Ordering::Relaxed);
+    // Its descriptors are no longer the memory's.
+    let Some(program) = PROGRAM.get().filter(|_| !is_child_of_child) else {
+        return;
+    };
+    let directory = program.memory.backing();
+    // SAFETY: from here on whoever asks for the memory is refused, and no static is dropped.
+    unsafe {
+        directory.arena().abandon();
+        if let Some(pool) = directory.pool() {
+            pool.abandon();
+        }
+    }
+    // SAFETY: zeros are a `sigaction` that the call replaces; `on_fault` is a handler with the
+    // arguments that `SA_SIGINFO` says.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGSEGV, std::ptr::null(), &mut action);
+        if action.sa_sigaction == libc::SIG_DFL {
+            action.sa_sigaction = on_fault as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// A child has touched what it has not got.
+extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the kernel passes a valid `siginfo_t`, and for this signal with an address.
+    let at = unsafe { (*info).si_addr() } as u64;
+    let is_ours = |program: &Program| {
+        let space = program.memory.memory().space();
+        space.offset(canonical(at)).is_some()
+    };
+    if PROGRAM.get().is_some_and(is_ours) {
+        die(StartError::Forked);
+    }
+    // As ever, when the access is done again.
+    // SAFETY: any thread may say so.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+// Behind the program's own destructors, and what it called at exit.
+#[used]
+#[unsafe(link_section = ".fini_array.00101")]
+static BEHIND_MAIN: extern "C" fn() = behind_main;
+
+/// Empties the logs, so that the next run finds plain stores, too, that were never flushed.
+extern "C" fn behind_main() {
+    if let Some(program) = PROGRAM.get()
+        && !FORKED.load(Ordering::Relaxed)
+    {
+        // If it fails, what was committed or flushed is as safe as before.
+        let _ = program.memory.memory().truncate();
+    }
 }
 
 fn open() -> Result<Program, StartError> {
@@ -213,7 +273,17 @@ fn open() -> Result<Program, StartError> {
     Ok(Program { memory, base })
 }
 
-/// Runs `start` with all signals blocked, which threads that it starts inherit: the program's
+/// Signals that a thread's own code raises: blocked, they would kill the process. A page of a
+/// file that is gone raises one.
+const OF_THE_THREAD: [c_int; 5] = [
+    libc::SIGBUS,
+    libc::SIGSEGV,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+];
+
+/// Runs `start` with signals blocked, which threads that it starts inherit: the program's
 /// handlers are to run on the program's threads.
 fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: both sets are there to be written to, and zeros are sets.
@@ -221,6 +291,9 @@ fn without_signals<T>(start: impl FnOnce() -> T) -> T {
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
             (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
+        for signal in OF_THE_THREAD {
+            libc::sigdelset(&mut all, signal);
+        }
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
         let started = start();
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());

@@ -1,7 +1,8 @@
 //! Logs of the program's own, each in a region: `mnemosyne::log` with records of bytes.
 //!
 //! A record is a word that tells its bytes, and these, padded to words. One thread may append
-//! while another reads and truncates; more of either take turns.
+//! while another reads and truncates; more of either take turns. Those who append hand over
+//! only what they have flushed: a fence is for the stores of its own thread.
 
 use crate::message::{report, set_errno};
 use crate::program::Program;
@@ -10,18 +11,39 @@ use crate::space::canonical;
 use libc::{c_int, c_void, ssize_t};
 use medium::{Arena, MediumError, WORD_BYTES};
 use mnemosyne::log::{self, Appender, Consumer, Kind, LogError, Unrecovered};
+use mnemosyne::store::Region;
 use mnemosyne::tx::{Interrupted, Space};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+/// Where the logs begin that are open: each is once, and its region stays.
+static OPEN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+/// Does something to a region while no log in it is open, or is opened.
+pub(crate) fn while_closed<T>(
+    region: &Region,
+    does: impl FnOnce() -> Result<T, RegionError>,
+) -> Result<T, RegionError> {
+    let open = OPEN.lock();
+    match open.range(region.start..region.start + region.len).next() {
+        Some(_) => Err(RegionError::Open),
+        None => does(),
+    }
+}
+
 /// A log that is open.
 pub struct Log {
+    /// Where it begins.
+    off: u64,
     tail: Mutex<Tail>,
     head: Mutex<Head>,
 }
 
 struct Tail {
+    /// Who has appended what is not flushed.
+    unflushed: Option<libc::pthread_t>,
     appender: Appender<Arc<Arena>>,
     words: Vec<u64>,
 }
@@ -50,6 +72,13 @@ enum RecordError {
     Arguments,
     #[error("a record has {0} bytes, more than the buffer")]
     Buffer(u64),
+    #[error("the log is open already")]
+    Twice,
+    #[error(
+        "another thread has appended records that are not flushed: it must flush them before \
+         this one appends or flushes"
+    )]
+    Unflushed,
     #[error("the log has a record that was not made by log_append")]
     Foreign,
 }
@@ -62,6 +91,7 @@ impl RecordError {
             Self::Log(LogError::TooLong { .. }) => libc::E2BIG,
             Self::Log(LogError::NotALog { .. }) => libc::EINVAL,
             Self::Buffer(_) => libc::EMSGSIZE,
+            Self::Twice | Self::Unflushed => libc::EBUSY,
             Self::Log(_) | Self::Foreign => libc::EIO,
             _ => libc::EINVAL,
         }
@@ -101,6 +131,10 @@ fn open(at: *const c_void) -> Result<*mut Log, RecordError> {
     let space = program.memory.memory().space();
     let off = space.offset(canonical(at as u64));
     let off = off.ok_or(RecordError::Volatile(at as u64))?;
+    let mut open = OPEN.lock();
+    if open.contains(&off) {
+        return Err(RecordError::Twice);
+    }
     let regions = program.memory.regions().map_err(RegionError::from)?;
     let mut regions = regions.iter().filter(|region| region.start == off);
     let region = regions.next().ok_or(RegionError::None(at as u64))?;
@@ -111,8 +145,11 @@ fn open(at: *const c_void) -> Result<*mut Log, RecordError> {
     }
     let (appender, consumer) = log.keep()?;
     let given = consumer.position();
+    open.insert(off);
     let log = Log {
+        off,
         tail: Mutex::new(Tail {
+            unflushed: None,
             appender,
             words: Vec::new(),
         }),
@@ -128,7 +165,25 @@ fn open(at: *const c_void) -> Result<*mut Log, RecordError> {
 }
 
 impl Tail {
-    fn append(&mut self, bytes: &[u8]) -> Result<(), LogError> {
+    /// Finds out that the thread may append, or flush.
+    fn take_turn(&self) -> Result<libc::pthread_t, RecordError> {
+        // SAFETY: it only tells.
+        let this = unsafe { libc::pthread_self() };
+        match self.unflushed {
+            Some(other) if other != this => Err(RecordError::Unflushed),
+            _ => Ok(this),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), RecordError> {
+        self.take_turn()?;
+        self.appender.flush()?;
+        self.unflushed = None;
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), RecordError> {
+        let this = self.take_turn()?;
         self.words.clear();
         self.words.push(bytes.len() as u64);
         for chunk in bytes.chunks(WORD_BYTES as usize) {
@@ -137,6 +192,7 @@ impl Tail {
             self.words.push(u64::from_le_bytes(word));
         }
         self.appender.append(&self.words)?;
+        self.unflushed = Some(this);
         Ok(())
     }
 }
@@ -172,6 +228,11 @@ impl Head {
         self.words = words;
         self.given = self.next;
         Ok(Some(len))
+    }
+
+    /// Drops all records that the program was given.
+    fn drop_read(&mut self) -> Result<(), LogError> {
+        self.consumer.truncate(self.given)
     }
 
     /// Drops all records that were flushed.
@@ -229,15 +290,15 @@ pub unsafe extern "C" fn selvedge_log_append(
     };
     // SAFETY: the program's promise.
     let appended = unsafe { of(log) }.tail.lock().append(bytes);
-    told(-1, appended.map(|()| 0).map_err(RecordError::from))
+    told(-1, appended.map(|()| 0))
 }
 
 /// Makes all that was appended durable. 0, or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn selvedge_log_flush(log: *mut Log) -> c_int {
     // SAFETY: the program's promise.
-    let flushed = unsafe { of(log) }.tail.lock().appender.flush();
-    told(-1, flushed.map(|()| 0).map_err(RecordError::from))
+    let flushed = unsafe { of(log) }.tail.lock().flush();
+    told(-1, flushed.map(|()| 0))
 }
 
 /// Puts the next durable record into a buffer. Its length; -1 with `ENOMSG`: there is none.
@@ -252,8 +313,10 @@ pub unsafe extern "C" fn selvedge_log_read(
         // SAFETY: the program has room for so many bytes there.
         _ => unsafe { std::slice::from_raw_parts_mut(buffer.cast(), len) },
     };
+    // Nothing is locked when the hook is called.
     // SAFETY: the program's promise.
-    match unsafe { of(log) }.head.lock().read(buffer) {
+    let read = unsafe { of(log) }.head.lock().read(buffer);
+    match read {
         Ok(Some(len)) => len as ssize_t,
         Ok(None) => {
             set_errno(libc::ENOMSG);
@@ -275,10 +338,8 @@ pub unsafe extern "C" fn selvedge_log_truncate(log: *mut Log) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn selvedge_log_drop_read(log: *mut Log) -> c_int {
     // SAFETY: the program's promise.
-    let mut head = unsafe { of(log) }.head.lock();
-    let given = head.given;
-    let truncated = head.consumer.truncate(given);
-    told(-1, truncated.map(|()| 0).map_err(RecordError::from))
+    let dropped = unsafe { of(log) }.head.lock().drop_read();
+    told(-1, dropped.map(|()| 0).map_err(RecordError::from))
 }
 
 /// Closes a log, which stays.
@@ -286,6 +347,7 @@ pub unsafe extern "C" fn selvedge_log_drop_read(log: *mut Log) -> c_int {
 pub unsafe extern "C" fn selvedge_log_close(log: *mut Log) {
     if !log.is_null() {
         // SAFETY: it came out of a box, and the program uses it no more.
-        drop(unsafe { Box::from_raw(log) });
+        let log = unsafe { Box::from_raw(log) };
+        OPEN.lock().remove(&log.off);
     }
 }

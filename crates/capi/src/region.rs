@@ -2,11 +2,13 @@
 
 use crate::message::report;
 use crate::program::{self, Program, StartError, errno_of_store};
+use crate::record;
 use crate::space::canonical;
 use crate::thread::Thread;
 use libc::{c_int, c_void};
+use medium::WORD_BYTES;
 use mnemosyne::store::{Region, RegionKind, StoreError};
-use mnemosyne::tx::{Interrupted, Transaction};
+use mnemosyne::tx::{Interrupted, Space, Transaction};
 use std::ptr::null_mut;
 
 /// How a region can be used.
@@ -23,10 +25,17 @@ pub(crate) enum RegionError {
     InTransaction,
     #[error("no place was given for the address of the region")]
     NoPlace,
+    #[error(
+        "the place {0:#x} for the address of the region is not in durable memory: nobody would \
+         know of the region after a crash"
+    )]
+    Volatile(u64),
     #[error("a region needs a length, PROT_READ | PROT_WRITE, and no flags")]
     Arguments,
     #[error("no region begins at {0:#x}")]
     None(u64),
+    #[error("the log in the region is open: log_close it first")]
+    Open,
     #[error("the region at {at:#x} has {len} bytes, and is removed as a whole")]
     Part { at: u64, len: u64 },
 }
@@ -38,6 +47,7 @@ impl RegionError {
             Self::Start(why) => why.errno(),
             Self::Store(why) => errno_of_store(why),
             Self::InTransaction => libc::EDEADLK,
+            Self::Open => libc::EBUSY,
             _ => libc::EINVAL,
         }
     }
@@ -65,7 +75,11 @@ pub(crate) fn map(
     if place.is_null() {
         return Err(RegionError::NoPlace);
     }
-    let place = canonical(place as u64);
+    let (given, place) = (place as u64, canonical(place as u64));
+    let space = program.memory.memory().space();
+    let off = space.offset(place);
+    off.filter(|off| space.pmem().has(*off, WORD_BYTES))
+        .ok_or(RegionError::Volatile(given))?;
     let link = |tx: &mut Transaction<'_, _>, start: u64| {
         fill(program, start)?;
         tx.write(place, &(program.base + start).to_le_bytes())
@@ -105,7 +119,9 @@ fn unmap(place: *mut c_void, len: usize) -> Result<(), RegionError> {
     }
     let place = canonical(place as u64);
     let unlink = |tx: &mut Transaction<'_, _>| tx.write(place, &0_u64.to_le_bytes());
-    Ok(program.memory.unmap(region.start, unlink)?)
+    record::while_closed(&region, || {
+        Ok(program.memory.unmap(region.start, unlink)?)
+    })
 }
 
 /// Makes a region. Null: there is none, and `errno` and the message say why.

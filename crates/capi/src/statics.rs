@@ -19,7 +19,7 @@ use medium::{EffectiveDurability, Pmem};
 use mnemosyne::statics::{Table, TableError, Variable, Variables, tag};
 use mnemosyne::store::{Region, RegionKind, StoreError};
 use mnemosyne::tx::Space;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 use std::fs::File;
 use std::path::PathBuf;
 
@@ -302,7 +302,11 @@ fn map(
                     data,
                 )
             };
-            Ok(mapped?)
+            let mapped = mapped?;
+            // A child made by `fork` would store to its parent's variables.
+            // SAFETY: of the process's own accesses it changes none.
+            unsafe { madvise(mapped, section.len as usize, Advice::LinuxDontFork) }?;
+            Ok(())
         });
     if let Err(why) = mapped {
         let program = program.to_owned();

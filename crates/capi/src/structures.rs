@@ -156,7 +156,7 @@ impl Thread {
         }
         if self.depth > 0 {
             // SAFETY: the program gave these bytes.
-            return Ok(unsafe { self.try_read(at as u64, bytes) }?);
+            return Ok(unsafe { self.read(at as u64, bytes) }?);
         }
         // SAFETY: the program gave these bytes, and waits for the call.
         unsafe { std::ptr::copy(at.cast(), bytes.as_mut_ptr(), bytes.len()) };
@@ -170,7 +170,7 @@ impl Thread {
         }
         if self.depth > 0 {
             // SAFETY: the program gave this room.
-            return Ok(unsafe { self.try_store(at as u64, bytes) }?);
+            return Ok(unsafe { self.store(at as u64, bytes) }?);
         }
         let known = canonical(at as u64);
         if self.program.memory.memory().space().offset(known).is_some() {
@@ -293,7 +293,7 @@ fn root<M: Structure>(name: *const c_char) -> *mut c_void {
                 return Ok(Some(made.off()));
             }
             tx.delete(made)?;
-            Err(CallError::Name.into())
+            Err(CallError::TooManyRoots.into())
         })?;
         let other = || CallError::Layout {
             name: name.to_owned(),

@@ -24,6 +24,7 @@ use crate::itm::jump::JumpBuffer;
 use crate::program::{Program, Session};
 use mnemosyne::store::Savepoint;
 use std::arch::{asm, global_asm};
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
@@ -255,18 +256,32 @@ impl Thread {
         match self.place(at) {
             Place::Elsewhere if !self.fresh.has(at) => return Ok(false),
             // What was allocated before an inner transaction must not keep what that stores.
-            Place::Elsewhere if self.levels.len() > 1 => self.undo.note(at, len),
+            Place::Elsewhere if self.levels.len() > 1 => self.note(at, len),
             Place::Elsewhere => {}
             Place::Young => {}
-            Place::Middle => self.undo.note(at, len),
+            Place::Middle => self.note(at, len),
             Place::Old => {
                 for word in (at & !7..at + len as u64).step_by(8) {
                     self.session.tx().lock(word)?;
                 }
-                self.undo.note(at, len);
+                self.note(at, len);
             }
         }
         Ok(true)
+    }
+
+    /// Notes bytes that are about to be changed in place.
+    fn note(&mut self, at: u64, len: usize) {
+        let before = self.levels.last().and_then(|level| level.before.as_ref());
+        let since = before.map_or(0, |before| before.undo);
+        self.undo.note(at, len, since);
+    }
+
+    /// Memory that the transaction allocated goes before its end.
+    pub fn goes(&mut self, block: u64) {
+        if let Some(len) = self.fresh.remove(block) {
+            self.undo.forget(block, len);
+        }
     }
 
     /// Notes bytes that the compiler is about to change.
@@ -275,7 +290,7 @@ impl Thread {
     /// The bytes must be there.
     pub unsafe fn note_old(&mut self, at: u64, len: usize) {
         if self.place(at) != Place::Young {
-            self.undo.note(at, len);
+            self.note(at, len);
         }
     }
 }
@@ -286,15 +301,39 @@ pub(crate) struct Undo {
     /// Where, and where in `bytes` they begin.
     ranges: Vec<(u64, usize)>,
     bytes: Vec<u8>,
+    /// The range that was noted last, by where and how long it is.
+    noted: HashMap<(u64, usize), usize>,
 }
 
+/// Where a range is whose memory is not there any more.
+const GONE: u64 = 0;
+
 impl Undo {
-    fn note(&mut self, at: u64, len: usize) {
+    /// Notes `len` bytes at `at`, unless they were noted since there were `since` ranges.
+    fn note(&mut self, at: u64, len: usize, since: usize) {
+        let next = self.ranges.len();
+        let last = self.noted.entry((at, len)).or_insert(next);
+        if (since..next).contains(last) {
+            return;
+        }
+        *last = next;
         self.ranges.push((at, self.bytes.len()));
         // SAFETY: the callers of this module's methods say that the bytes are there; nobody
         // else changes them meanwhile, since they are the thread's own, or locked.
         let old = unsafe { std::slice::from_raw_parts(at as *const u8, len) };
         self.bytes.extend_from_slice(old);
+    }
+
+    /// Leaves alone what was noted in `len` bytes at `start`, which go.
+    fn forget(&mut self, start: u64, len: u64) {
+        let mut end = self.bytes.len();
+        for (at, first) in self.ranges.iter_mut().rev() {
+            if at.wrapping_sub(start) < len {
+                self.noted.remove(&(*at, end - *first));
+                *at = GONE;
+            }
+            end = *first;
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -304,6 +343,7 @@ impl Undo {
     pub fn clear(&mut self) {
         self.ranges.clear();
         self.bytes.clear();
+        self.noted.clear();
     }
 
     /// Puts back what was there when so many ranges had been noted, but for frames younger
@@ -312,10 +352,12 @@ impl Undo {
         let here = stack_pointer();
         for (at, start) in self.ranges.drain(len..).rev() {
             let old = &self.bytes[start..];
-            let is_gone = at.wrapping_sub(here) < cfa.wrapping_sub(here);
+            self.noted.remove(&(at, old.len()));
+            let is_gone = at == GONE || at.wrapping_sub(here) < cfa.wrapping_sub(here);
             if !is_gone {
                 // SAFETY: the bytes were there when they were noted, in a frame that is older
-                // than the transaction, or in memory that the program keeps until its end.
+                // than the transaction, or in memory that is there until its end, or until
+                // `forget`.
                 unsafe {
                     std::ptr::copy_nonoverlapping(old.as_ptr(), at as *mut u8, old.len());
                 }
@@ -398,4 +440,42 @@ fn own_stack() -> (u64, u64) {
         libc::pthread_attr_destroy(&mut attributes);
     }
     (start as u64, start as u64 + len as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_noted_once_in_each_level() {
+        let mut words = vec![1_u64, 2, 3];
+        let at = words.as_mut_ptr() as u64;
+        let mut undo = Undo::default();
+        let store = |undo: &mut Undo, n: usize, word: u64, since: usize| {
+            undo.note(at + n as u64 * 8, 8, since);
+            // SAFETY: one of the words.
+            unsafe { (at as *mut u64).add(n).write_volatile(word) };
+        };
+        for round in 0..1000 {
+            store(&mut undo, 0, round, 0);
+            store(&mut undo, 1, round, 0);
+        }
+        assert_eq!((undo.len(), undo.bytes.len()), (2, 16));
+        // In an inner transaction again, which is cancelled, and then in the outer one.
+        for round in 0..1000 {
+            store(&mut undo, 0, 5 + round, 2);
+            store(&mut undo, 2, 5 + round, 2);
+        }
+        assert_eq!(undo.len(), 4);
+        undo.roll_back(2, stack_pointer());
+        assert_eq!(words, [999, 999, 3]);
+        store(&mut undo, 2, 7, 0);
+        // What goes is left alone, and is new when it comes again.
+        undo.forget(at + 8, 8);
+        store(&mut undo, 1, 8, 0);
+        store(&mut undo, 1, 9, 0);
+        undo.roll_back(0, stack_pointer());
+        assert_eq!(words, [1, 999, 3]);
+        assert!(undo.noted.is_empty());
+    }
 }

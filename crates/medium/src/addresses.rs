@@ -5,7 +5,9 @@
 //! anything else could be given them. A mapping goes there whole or not at all.
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed, munmap,
+};
 use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -80,20 +82,37 @@ impl Mapping {
     }
 }
 
+impl Mapping {
+    /// Ends it, and reserves its addresses.
+    ///
+    /// # Safety
+    /// Nobody may reach it any more.
+    unsafe fn reserve(&self) -> Result<(), Errno> {
+        let flags = RESERVED | MapFlags::FIXED;
+        let base = self.base.as_ptr().cast();
+        // SAFETY: the caller's promise.
+        unsafe { mmap_anonymous(base, self.len, ProtFlags::empty(), flags) }.map(drop)
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let base = self.base.as_ptr().cast();
         // SAFETY: nobody reaches the mapping any more. Failure would leave it mapped,
         // which harms nobody.
         let _ = unsafe {
-            if self.reserved {
-                let flags = RESERVED | MapFlags::FIXED;
-                mmap_anonymous(base, self.len, ProtFlags::empty(), flags).map(drop)
-            } else {
-                munmap(base, self.len)
+            match self.reserved {
+                true => self.reserve(),
+                false => munmap(self.base.as_ptr().cast(), self.len),
             }
         };
     }
+}
+
+/// Leaves what is mapped in `start..start + len` out of children made by `fork`, which would
+/// store to their parent's memory, and keep its file, with the lock, open.
+pub(crate) fn keep_from_children(start: u64, len: u64) -> Result<(), Errno> {
+    // SAFETY: of this process's own accesses it changes none.
+    unsafe { madvise(start as *mut c_void, len as usize, Advice::LinuxDontFork) }
 }
 
 /// Addresses that nothing else in the process is given. To touch one at which nothing
@@ -150,6 +169,15 @@ impl Reservation {
     /// Its size in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.0.len as u64
+    }
+
+    /// Ends whatever was put there.
+    ///
+    /// # Safety
+    /// Nobody may reach it any more, nor use or drop what owns it.
+    pub(crate) unsafe fn clear(&self) -> Result<(), Errno> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.reserve() }
     }
 }
 

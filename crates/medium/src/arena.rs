@@ -11,7 +11,8 @@
 //! 4. [`map`](Arena::map) and [`unmap`](Arena::unmap) may run while other threads use the
 //!    arena. An access that meets an `unmap` happens wholly before it or is out of range,
 //!    and when `unmap` returns no thread is inside the region any more.
-//! 5. What a thread flushed in a region is durable when its next fence returns `Ok`, also
+//! 5. A child made by `fork` has none of it.
+//! 6. What a thread flushed in a region is durable when its next fence returns `Ok`, also
 //!    if another thread has taken the region away in between.
 //!
 //! Accesses take no lock. They find their region in a table of granules and use it inside
@@ -207,10 +208,55 @@ impl Arena {
         Ok(())
     }
 
+    /// Unlocks all files, in a child made by `fork`, which has not got their memory but their
+    /// locks. Lets go of nothing in the parent.
+    ///
+    /// # Safety
+    /// Nobody may use the arena in this process any more, or drop it.
+    pub unsafe fn abandon(&self) {
+        for place in &self.fenced[..self.fenced_end.load(Acquire)] {
+            // SAFETY: as in `access`; here is no other thread.
+            if let Some(region) = unsafe { place.load(Acquire).as_ref() } {
+                // SAFETY: the caller's promise.
+                unsafe { region.mapped.close_files() };
+            }
+        }
+        // What another thread was putting there at the fork, and had not yet kept from children.
+        // SAFETY: the caller's promise.
+        let _ = unsafe { self.reservation.clear() };
+    }
+
     /// The durability in force for the region at `start`, if there is one.
     pub fn durability(&self, start: u64) -> Option<EffectiveDurability> {
         let regions = self.regions.lock();
         regions.get(&start).map(|r| r.mapped.durability())
+    }
+
+    /// Whether one region has all of the `len` bytes at `off`.
+    pub fn has(&self, off: u64, len: u64) -> bool {
+        let look = |mapped: &MappedPmem, at: u64| match at.checked_add(len) {
+            Some(end) if end <= mapped.len() => Ok(()),
+            _ => Err(MediumError::OutOfRange { off, len }),
+        };
+        self.access(off, len, look).is_ok()
+    }
+
+    /// [`store_nt`](Pmem::store_nt) that returns its error instead of keeping it.
+    ///
+    /// # Errors
+    /// [`MediumError`]; nothing was stored.
+    pub fn try_store_nt(&self, off: u64, bytes: &[u8]) -> Result<(), MediumError> {
+        let len = bytes.len() as u64;
+        self.access(off, len, |mapped, at| mapped.try_store_nt(at, bytes))
+    }
+
+    /// [`flush`](Pmem::flush) that returns its error instead of keeping it.
+    ///
+    /// # Errors
+    /// [`MediumError`]; nothing was flushed.
+    #[inline]
+    pub fn try_flush(&self, off: u64, len: u64) -> Result<(), MediumError> {
+        self.access(off, len, |mapped, at| mapped.try_flush(at, len))
     }
 
     /// Whether the file at `path` has its place free.
@@ -279,15 +325,10 @@ impl Arena {
         }
     }
 
-    /// [`access`](Self::access) to change something.
+    /// Keeps the error of a change.
     #[inline]
-    fn change(
-        &self,
-        off: u64,
-        len: u64,
-        how: impl FnOnce(&MappedPmem, u64) -> Result<(), MediumError>,
-    ) {
-        if let Err(e) = self.access(off, len, how) {
+    fn note(&self, changed: Result<(), MediumError>) {
+        if let Err(e) = changed {
             self.fail(e);
         }
     }
@@ -350,17 +391,16 @@ impl Pmem for Arena {
     #[inline]
     fn store(&self, off: u64, bytes: &[u8]) {
         let len = bytes.len() as u64;
-        self.change(off, len, |mapped, at| mapped.try_store(at, bytes));
+        self.note(self.access(off, len, |mapped, at| mapped.try_store(at, bytes)));
     }
 
     fn store_nt(&self, off: u64, bytes: &[u8]) {
-        let len = bytes.len() as u64;
-        self.change(off, len, |mapped, at| mapped.try_store_nt(at, bytes));
+        self.note(self.try_store_nt(off, bytes));
     }
 
     #[inline]
     fn flush(&self, off: u64, len: u64) {
-        self.change(off, len, |mapped, at| mapped.try_flush(at, len));
+        self.note(self.try_flush(off, len));
     }
 
     fn fence(&self) -> Result<(), MediumError> {

@@ -18,6 +18,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 /// Bytes that are written at once, at most.
 const PIECE_BYTES: u64 = 64 << 10;
@@ -26,7 +27,7 @@ const NEAR_LINES: u64 = 64;
 
 /// What is between a private mapping and its file.
 pub(crate) struct LossyCache {
-    file: File,
+    file: Arc<File>,
     /// Held while lines are written, so that a fence whose lines another one took returns
     /// only after they are in the file.
     waiting: Mutex<Waiting>,
@@ -40,15 +41,15 @@ struct Waiting {
 
 impl LossyCache {
     /// Nothing is on its way to `file`.
-    pub(crate) fn new(file: &File) -> io::Result<Self> {
+    pub(crate) fn new(file: Arc<File>) -> Self {
         let waiting = Waiting {
             lines: Vec::new(),
             rng: fastrand::Rng::new(),
         };
-        Ok(Self {
-            file: file.try_clone()?,
+        Self {
+            file,
             waiting: Mutex::new(waiting),
-        })
+        }
     }
 
     /// Lets the lines of `off..off + len` go to the file until the next fence, or at once.

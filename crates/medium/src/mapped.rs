@@ -10,7 +10,7 @@
 //!    kills the process. A file cut off inside a page loses the rest of that page
 //!    without a fault; `msync` notices this at the next fence, the others do not.
 
-use crate::addresses::Mapping;
+use crate::addresses::{Mapping, keep_from_children};
 use crate::cpu::{self, LineFlush};
 use crate::durability::{Durability, EffectiveDurability};
 use crate::lock::{Refused, lock};
@@ -26,6 +26,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync};
 use std::ffi::c_void;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -66,11 +67,11 @@ pub struct MappedPmem {
     path: PathBuf,
     /// What `raw` and `writable` are about. Before `file`, because it has to be gone
     /// when the lock goes.
-    _mapping: Mapping,
+    mapping: Mapping,
     /// Holds the lock.
     file: Arc<File>,
     /// Keeps the kernel's claim on a block device.
-    _claim: Option<File>,
+    claim: Option<File>,
 }
 
 /// What a fence has to see to, besides lines that were flushed.
@@ -107,7 +108,8 @@ impl MappedPmem {
         Self::mapped(path, target, mapping, durability, options)
     }
 
-    /// Maps `target`, the file at `path`, at the address `place`.
+    /// Maps `target`, the file at `path`, at the address `place`, where a child made by `fork`
+    /// has nothing: it would store to its parent's memory.
     ///
     /// # Safety
     /// As for [`Mapping::move_to`].
@@ -122,6 +124,9 @@ impl MappedPmem {
             return Err(system("map", path, Errno::INVAL));
         }
         let (mapping, durability) = map(path, &target, options)?;
+        // Before it moves, so that there is no moment in which a child gets it.
+        let kept = keep_from_children(mapping.base().as_ptr() as u64, target.len);
+        kept.map_err(|e| system("keep from children", path, e))?;
         // SAFETY: the mapping is new; the rest is the caller's promise.
         let mapping = unsafe { mapping.move_to(place) };
         let mapping = mapping.map_err(|e| system("map", path, e))?;
@@ -189,7 +194,7 @@ impl MappedPmem {
             return Err(OpenError::TooMany { path });
         };
         let lossy = options.simulate_power_cut && !options.read_only;
-        let lossy = lossy.then(|| LossyCache::new(&target.file)).transpose();
+        let lossy = lossy.then(|| LossyCache::new(target.file.clone()));
         let is_dax = durability == EffectiveDurability::Dax;
         let writable = if options.read_only { 0 } else { len };
         Ok(Self {
@@ -201,18 +206,14 @@ impl MappedPmem {
             watch,
             line_flush: LineFlush::detect().filter(|_| is_dax || options.force_flush),
             upkeep: Upkeep::None,
-            lossy: lossy.map_err(|source| OpenError::System {
-                doing: "map",
-                path: path.to_owned(),
-                source,
-            })?,
+            lossy,
             writing_back: Mutex::new(()),
             failed: OnceLock::new(),
             durability,
             path: path.to_owned(),
-            _mapping: mapping,
+            mapping,
             file: target.file,
-            _claim: target.claim,
+            claim: target.claim,
         })
     }
 
@@ -230,6 +231,23 @@ impl MappedPmem {
     /// The file's name as it was opened.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Leaves the mapping out of children made by `fork`.
+    pub(crate) fn keep_from_children(&self) -> Result<(), OpenError> {
+        let kept = keep_from_children(self.mapping.base().as_ptr() as u64, self.raw.len());
+        kept.map_err(|e| system("keep from children", &self.path, e))
+    }
+
+    /// Closes the files, and so gives up the locks of a process that has not got the mapping.
+    ///
+    /// # Safety
+    /// Nobody may use or drop this any more.
+    pub(crate) unsafe fn close_files(&self) {
+        for file in std::iter::once(&*self.file).chain(&self.claim) {
+            // SAFETY: nobody will use the descriptor.
+            unsafe { libc::close(file.as_raw_fd()) };
+        }
     }
 
     /// Finds out at open, rather than at the first commit, that `msync` does not work.

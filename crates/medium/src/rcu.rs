@@ -14,7 +14,9 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::thread::{MembarrierCommand, membarrier};
 use std::cell::Cell;
+use std::ffi::c_void;
 use std::marker::PhantomData;
+use std::sync::OnceLock;
 use std::sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
@@ -42,20 +44,27 @@ static READERS: Mutex<Readers> = Mutex::new(Readers {
 });
 
 thread_local! {
-    /// This thread's reader, once it has one. Apart from `LEAVE`, because what has no
-    /// destructor is reached without a test of whether it still lives.
+    /// This thread's reader, once it has one. Without a destructor: it is reached as long as
+    /// the thread runs.
     static READER: Cell<Option<&'static Reader>> = const { Cell::new(None) };
-    static LEAVE: Leave = const { Leave };
 }
 
-/// Gives the thread's reader back when the thread ends.
-struct Leave;
+/// Has [`leave`] called when a thread ends, behind the destructors of its variables: they may
+/// begin sections, too. `None`: the system has no more keys, and readers are kept for ever.
+fn key() -> Option<libc::pthread_key_t> {
+    static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
+    *KEY.get_or_init(|| {
+        let mut key = 0;
+        // SAFETY: `key` is there to be written to.
+        let failed = unsafe { libc::pthread_key_create(&mut key, Some(leave)) };
+        (failed == 0).then_some(key)
+    })
+}
 
-impl Drop for Leave {
-    fn drop(&mut self) {
-        if let Some(reader) = READER.take() {
-            READERS.lock().idle.push(reader);
-        }
+/// Gives the thread's reader back.
+unsafe extern "C" fn leave(_: *mut c_void) {
+    if let Some(reader) = READER.take() {
+        READERS.lock().idle.push(reader);
     }
 }
 
@@ -93,14 +102,17 @@ impl Drop for Section {
 
 #[cold]
 fn register() -> &'static Reader {
-    // Fails on a thread that is ending and has left: it keeps the reader for ever.
-    let _ = LEAVE.try_with(|_| ());
     let mut readers = READERS.lock();
     let reader = readers.idle.pop().unwrap_or_else(|| {
         let new: &Reader = Box::leak(Box::new(Reader(AtomicU64::new(0))));
         readers.all.push(new);
         new
     });
+    drop(readers);
+    if let Some(key) = key() {
+        // SAFETY: the key is valid; that the value is not null has `leave` called.
+        unsafe { libc::pthread_setspecific(key, std::ptr::from_ref(reader).cast()) };
+    }
     READER.set(Some(reader));
     reader
 }
@@ -197,8 +209,22 @@ mod tests {
 
     #[test]
     fn threads_that_ended_leave_their_readers_to_others() {
-        for _ in 0..1000 {
-            std::thread::spawn(|| drop(section())).join().unwrap();
+        /// Begins a section when the thread ends.
+        struct Late;
+        impl Drop for Late {
+            fn drop(&mut self) {
+                drop(section());
+            }
+        }
+        thread_local!(static LATE: Late = const { Late });
+        for round in 0..1000 {
+            let work = move || {
+                // Before the first section, or behind it.
+                (round % 2 == 0).then(|| LATE.with(|_| ()));
+                drop(section());
+                LATE.with(|_| ());
+            };
+            std::thread::spawn(work).join().unwrap();
         }
         assert!(READERS.lock().all.len() < 100);
     }

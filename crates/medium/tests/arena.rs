@@ -238,7 +238,10 @@ fn accesses_stay_inside_one_file() {
     for off in outside.into_iter().chain([u64::MAX, u64::MAX - 7]) {
         assert_eq!(arena.load(off), Err(out(off, 8)));
         assert_eq!(arena.read(off, &mut [0; 3]), Err(out(off, 3)));
+        assert!(!arena.has(off, 1));
     }
+    assert!(arena.has(start, GRANULE) && arena.has(border, end - border));
+    assert!(!arena.has(start, GRANULE + 1) && !arena.has(start, u64::MAX));
     for off in [start - 8, border - 8, end - 8] {
         assert_eq!(arena.read(off, &mut [0; 9]), Err(out(off, 9)));
     }
@@ -271,6 +274,10 @@ fn changes_out_of_range_stick_to_the_fence() {
                 let path = files.create(name, GRANULE);
                 arena.map(start, path, &any()).unwrap();
             }
+            // But for those who are told at once.
+            assert_eq!(arena.try_store_nt(off, &[9; 16]), Err(out(off, 16)));
+            assert_eq!(arena.try_flush(off, 16), Err(out(off, 16)));
+            assert_eq!(arena.fence(), Ok(()));
             change(&arena, off);
             assert_eq!(arena.fence(), Err(out(off, 16)));
             change(&arena, 3 * GRANULE - 8);

@@ -33,4 +33,6 @@ medium::seeded_bugs! {
     FreshBlockInLog,
     /// A region's bytes go while a recovery could bring back what was in them.
     RegionInLog,
+    /// A word that was stored without a transaction is durable while a log has an older one.
+    PlainStoreInLog,
 }

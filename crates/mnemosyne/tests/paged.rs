@@ -1,16 +1,17 @@
 //! Durable memory that is larger than its pool: what a store promises, and what is refused.
 
 use fastrand::Rng;
-use medium::Pmem;
+use medium::{Arena, MapOptions, Pmem, Pool, Reserve};
 use mnemosyne::store::{
     Backing, Directory, DirectoryOptions, Inspection, Layout, Options, PoolOptions, RegionKind,
-    Session, Store, StoreError,
+    Session, Store, StoreError, check,
 };
 use mnemosyne::tx::{Stop, Transaction, TxError};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use tempfile::TempDir;
 
 const POOL_BYTES: u64 = 4 << 20;
@@ -152,6 +153,8 @@ fn a_heap_of_sixteen_times_the_pool() {
     let heap = seen.regions().unwrap();
     let bytes: u64 = heap.iter().map(|region| region.len).sum();
     assert!(bytes >= 16 * POOL_BYTES);
+    let report = check(place.disk()).unwrap();
+    assert!(report.is_clean() && !report.is_partial, "{report:#?}");
     let roots = seen.roots().unwrap();
     for (thread, model) in models.iter().enumerate() {
         let name = format!("table {thread}");
@@ -183,7 +186,10 @@ fn regions_come_and_go_with_their_pages() {
         store.unmap(fixed.start, |_| Ok(())).unwrap();
         store.unmap(region.start, |_| Ok(())).unwrap();
         assert!(!file.exists());
-        store.backing().pool().unwrap().check_pages().unwrap();
+        store
+            .backing()
+            .no_others(&store.regions().unwrap())
+            .unwrap();
     }
 }
 
@@ -297,7 +303,7 @@ fn a_directory_is_used_with_its_pool_or_not_at_all() {
         "{damaged}"
     );
     std::fs::write(disk.join("pool"), note).unwrap();
-    // An entry for a region that there is not.
+    // An entry that is damaged.
     let frames = moved.join("frames");
     let file = std::fs::File::options()
         .read(true)
@@ -314,6 +320,40 @@ fn a_directory_is_used_with_its_pool_or_not_at_all() {
     );
     file.write_all_at(&entry, 4096).unwrap();
     assert_eq!(holds(&open(&disk, None).unwrap()), 77);
+}
+
+/// A page of a region that there is not: who opens the directory is refused, who looks is, and
+/// a check finds it; it stays as it is.
+#[test]
+fn a_page_without_a_region_is_told() {
+    let place = Place::new();
+    drop(place.open());
+    let frames = place.pool().join("frames");
+    let map = MapOptions::default();
+    let lost = place.0.path().join("lost");
+    medium::create_file(&lost, 1 << 20, Reserve::Sparse).unwrap();
+    let pool = Arc::new(Pool::open(&frames, &map).unwrap());
+    let arena = Arena::reserve(None, 1 << 30).unwrap();
+    arena.map_paged(0, &lost, (&pool, 500), &map).unwrap();
+    arena.store_word(0, 1);
+    drop((arena, pool));
+    let before = std::fs::read(&frames).unwrap();
+    let what = "page 0 of region 500, which there is not";
+    let refused = refusal(open(&place.disk(), None));
+    assert!(refused.contains(what), "{refused}");
+    let unseen = Inspection::open(place.disk()).err().unwrap().to_string();
+    assert!(unseen.contains(what), "{unseen}");
+    let report = check(place.disk()).unwrap();
+    let [finding] = &report.findings[..] else {
+        panic!("{report:#?}");
+    };
+    assert_eq!((finding.invariant, &*finding.file), ("P5", "frames"));
+    let entry = &before[finding.offset as usize..][..8];
+    assert!(entry != [0; 8] && finding.what.contains(what));
+    assert!(std::fs::read(&frames).unwrap() == before);
+    Pool::open(&frames, &map).unwrap().forget(500).unwrap();
+    assert!(check(place.disk()).unwrap().is_clean());
+    drop(place.open());
 }
 
 /// What a crash may leave while a pool is made can be opened, with a pool or without.

@@ -116,8 +116,12 @@ pub unsafe extern "C" fn _ITM_malloc(len: usize) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_calloc(count: usize, len: usize) -> *mut c_void {
-    // SAFETY: as above.
-    unsafe { thread().allocated(libc::calloc(count, len), count * len, libc::free) }
+    // SAFETY: any lengths will do.
+    let memory = unsafe { libc::calloc(count, len) };
+    // If the product is too large, there is no memory.
+    let len = count.saturating_mul(len);
+    // SAFETY: the program called.
+    unsafe { thread().allocated(memory, len, libc::free) }
 }
 
 #[unsafe(no_mangle)]

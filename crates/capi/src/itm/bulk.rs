@@ -1,6 +1,7 @@
 //! `memcpy`, `memmove` and `memset`. Of the sides of a copy, one may be memory that the
 //! compiler knows to be the thread's own (`Rn`, `Wn`), which is touched directly.
 
+use crate::itm::done;
 use crate::space::canonical;
 use crate::thread::Thread;
 use libc::{c_int, c_void};
@@ -19,20 +20,21 @@ enum Side {
 impl Thread {
     /// # Safety
     /// `buf.len()` bytes must be at `at`.
-    unsafe fn read(&mut self, side: Side, at: u64, buf: &mut [u8]) {
+    unsafe fn read_side(&mut self, side: Side, at: u64, buf: &mut [u8]) -> Result<(), Interrupted> {
         if side == Side::Own {
             // SAFETY: the caller's promise.
             unsafe { std::ptr::copy_nonoverlapping(at as *const u8, buf.as_mut_ptr(), buf.len()) };
-            return;
+            return Ok(());
         }
         // SAFETY: the caller's promise.
-        let read = unsafe { self.try_read(at, buf) };
-        self.done(read);
+        unsafe { self.read(at, buf) }
     }
 
+    /// Reads the bytes at `at`.
+    ///
     /// # Safety
-    /// As [`read`](Self::read).
-    pub unsafe fn try_read(&mut self, at: u64, buf: &mut [u8]) -> Result<(), Interrupted> {
+    /// They must be there.
+    pub unsafe fn read(&mut self, at: u64, buf: &mut [u8]) -> Result<(), Interrupted> {
         if self.is_young(at) {
             // SAFETY: the caller's promise.
             unsafe { std::ptr::copy_nonoverlapping(at as *const u8, buf.as_mut_ptr(), buf.len()) };
@@ -43,20 +45,24 @@ impl Thread {
 
     /// # Safety
     /// There must be room for the bytes at `at`.
-    unsafe fn write(&mut self, side: Side, at: u64, bytes: &[u8]) {
+    unsafe fn write_side(&mut self, side: Side, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
         if side == Side::Own {
             // SAFETY: the caller's promise.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
-            return;
+            return Ok(());
         }
         // SAFETY: the caller's promise.
-        let stored = unsafe { self.try_store(at, bytes) };
-        self.done(stored);
+        unsafe { self.store(at, bytes) }
     }
 
     /// # Safety
     /// As `memmove`.
-    unsafe fn copy(&mut self, (to_side, to): (Side, u64), (side, from): (Side, u64), len: usize) {
+    unsafe fn copy(
+        &mut self,
+        (to_side, to): (Side, u64),
+        (side, from): (Side, u64),
+        len: usize,
+    ) -> Result<(), Interrupted> {
         // From the end on if the beginning would be overwritten before it is read.
         let is_backward = to.wrapping_sub(from) < len as u64;
         let mut buf = [0; CHUNK];
@@ -66,22 +72,24 @@ impl Thread {
             let at = if is_backward { len - done - part } else { done } as u64;
             // SAFETY: inside the ranges of the caller.
             unsafe {
-                self.read(side, from + at, &mut buf[..part]);
-                self.write(to_side, to + at, &buf[..part]);
+                self.read_side(side, from + at, &mut buf[..part])?;
+                self.write_side(to_side, to + at, &buf[..part])?;
             }
             done += part;
         }
+        Ok(())
     }
 
     /// # Safety
     /// As `memset`.
-    unsafe fn set(&mut self, to: u64, byte: u8, len: usize) {
+    unsafe fn set(&mut self, to: u64, byte: u8, len: usize) -> Result<(), Interrupted> {
         let bytes = [byte; CHUNK];
         for at in (0..len).step_by(CHUNK) {
             let part = CHUNK.min(len - at);
             // SAFETY: inside the range of the caller.
-            unsafe { self.write(Side::Shared, to + at as u64, &bytes[..part]) };
+            unsafe { self.store(to + at as u64, &bytes[..part]) }?;
         }
+        Ok(())
     }
 }
 
@@ -95,7 +103,7 @@ macro_rules! copies {
         ) -> *mut c_void {
             let (target, source) = ((Side::$to, to as u64), (Side::$from, from as u64));
             // SAFETY: the program called, and is not called back; the rest is its promise.
-            unsafe { Thread::running().copy(target, source, len) };
+            unsafe { done(Thread::running().copy(target, source, len)) };
             to
         }
     )*};
@@ -117,7 +125,7 @@ macro_rules! sets {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(to: *mut c_void, byte: c_int, len: usize) -> *mut c_void {
             // SAFETY: as above.
-            unsafe { Thread::running().set(to as u64, byte as u8, len) };
+            unsafe { done(Thread::running().set(to as u64, byte as u8, len)) };
             to
         }
     )*};

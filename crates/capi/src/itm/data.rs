@@ -1,6 +1,7 @@
 //! Loads and stores of one value, and the log calls for values of the thread's own.
 
 use crate::fatal::die;
+use crate::itm::done;
 use crate::space::canonical;
 use crate::thread::Thread;
 use libc::c_void;
@@ -15,24 +16,22 @@ impl Thread {
     /// # Safety
     /// They must be there.
     #[inline(always)]
-    unsafe fn load<const N: usize>(&mut self, at: u64) -> [u8; N] {
+    unsafe fn load<const N: usize>(&mut self, at: u64) -> Result<[u8; N], Interrupted> {
         if self.is_young(at) {
             // SAFETY: the caller's promise.
-            return unsafe { (at as *const [u8; N]).read_unaligned() };
+            return Ok(unsafe { (at as *const [u8; N]).read_unaligned() });
         }
         let at = canonical(at);
         let skip = (at % WORD_BYTES) as usize;
         if skip + N <= WORD_BYTES as usize {
-            let word = self.session.tx().load(at - skip as u64);
-            let word = self.done(word).to_le_bytes();
+            let word = self.session.tx().load(at - skip as u64)?.to_le_bytes();
             let mut bytes = [0; N];
             bytes.copy_from_slice(&word[skip..skip + N]);
-            return bytes;
+            return Ok(bytes);
         }
         let mut bytes = [0; N];
-        let read = self.session.tx().read(at, &mut bytes);
-        self.done(read);
-        bytes
+        self.session.tx().read(at, &mut bytes)?;
+        Ok(bytes)
     }
 
     /// Stores bytes at `at`.
@@ -40,16 +39,7 @@ impl Thread {
     /// # Safety
     /// There must be room for them.
     #[inline(always)]
-    unsafe fn store<const N: usize>(&mut self, at: u64, bytes: [u8; N]) {
-        // SAFETY: the caller's promise.
-        let stored = unsafe { self.try_store(at, &bytes) };
-        self.done(stored);
-    }
-
-    /// # Safety
-    /// As [`store`](Self::store).
-    #[inline(always)]
-    pub unsafe fn try_store(&mut self, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
+    pub unsafe fn store(&mut self, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
         // SAFETY: the caller's promise.
         if unsafe { self.is_stored_at_once(at, bytes.len()) }? {
             // SAFETY: the caller's promise; the thread alone knows of the bytes, or has their
@@ -88,7 +78,7 @@ impl Thread {
 #[inline(always)]
 unsafe fn load<const N: usize, T>(at: *const T) -> [u8; N] {
     // SAFETY: the program called, and is not called back.
-    unsafe { Thread::running().load(at as u64) }
+    unsafe { done(Thread::running().load(at as u64)) }
 }
 
 /// # Safety
@@ -96,7 +86,7 @@ unsafe fn load<const N: usize, T>(at: *const T) -> [u8; N] {
 #[inline(always)]
 unsafe fn store<const N: usize, T>(at: *mut T, bytes: [u8; N]) {
     // SAFETY: as above.
-    unsafe { Thread::running().store(at as u64, bytes) }
+    unsafe { done(Thread::running().store(at as u64, &bytes)) }
 }
 
 macro_rules! loads {

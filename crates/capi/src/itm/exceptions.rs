@@ -23,6 +23,9 @@ pub(crate) struct Exceptions {
     uncaught: Option<c_uint>,
     /// The exception because of which it ends.
     ends_by: Option<*mut c_void>,
+    /// The same, once it is undone, if the exception was thrown by code that is no part of the
+    /// transaction: it will not arrive, and is to be deleted.
+    pub foreign: Option<*mut c_void>,
 }
 
 /// What there was, to come back to.
@@ -59,13 +62,8 @@ impl Exceptions {
 
     /// It has left nothing.
     pub fn rolled_back(&mut self) {
-        if let Some(exception) = self.ends_by.take()
-            && !self.objects.contains(&object_of(exception))
-        {
-            // Thrown by code that is no part of the transaction.
-            // SAFETY: it is on its way, and will not arrive.
-            unsafe { cxx::delete_unwind()(exception) };
-        }
+        let is_foreign = |exception: &_| !self.objects.contains(&object_of(*exception));
+        self.foreign = self.ends_by.take().filter(is_foreign);
         self.return_to(Mark {
             objects: 0,
             handled: 0,
@@ -102,9 +100,38 @@ impl Exceptions {
     }
 }
 
+/// Deletes an exception that will not arrive.
+///
+/// # Safety
+/// It must be one that is on its way. Its destructor, which is the program's, runs.
+pub(crate) unsafe fn delete(exception: Option<*mut c_void>) {
+    if let Some(exception) = exception {
+        // SAFETY: the caller's promise.
+        unsafe { cxx::delete_unwind()(exception) };
+    }
+}
+
 /// The object of an exception, as the unwinder knows it.
 fn object_of(exception: *mut c_void) -> *mut c_void {
     exception.wrapping_byte_add(UNWIND_HEADER)
+}
+
+impl Thread {
+    /// The innermost handler is about to end. Its object goes, unless it was thrown again or
+    /// another handler has it, too.
+    fn handler_ends(&mut self) {
+        let Some(object) = self.exceptions.handled.pop() else {
+            return;
+        };
+        if self.exceptions.handled.contains(&object) || !self.fresh.has(object as u64) {
+            return;
+        }
+        // SAFETY: this transaction allocated it, and it was caught.
+        match unsafe { cxx::is_thrown_again(object) } {
+            true => self.exceptions.objects.push(object),
+            false => self.goes(object as u64),
+        }
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -124,7 +151,7 @@ pub unsafe extern "C" fn _ITM_cxa_free_exception(object: *mut c_void) {
     // SAFETY: the program called.
     let thread = unsafe { Thread::running() };
     thread.exceptions.objects.retain(|o| *o != object);
-    thread.fresh.remove(object as u64);
+    thread.goes(object as u64);
     // SAFETY: the caller's promise.
     unsafe { cxx::free_exception()(object) };
 }
@@ -156,9 +183,7 @@ pub unsafe extern "C" fn _ITM_cxa_begin_catch(exception: *mut c_void) -> *mut c_
 pub unsafe extern "C-unwind" fn _ITM_cxa_end_catch() {
     // SAFETY: the program called; the reference is gone when a destructor runs.
     let thread = unsafe { Thread::running() };
-    if let Some(object) = thread.exceptions.handled.pop() {
-        thread.fresh.remove(object as u64);
-    }
+    thread.handler_ends();
     // SAFETY: the caller's promise.
     unsafe { cxx::end_catch()() };
 }

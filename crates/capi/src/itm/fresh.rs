@@ -40,8 +40,9 @@ impl Fresh {
         self.blocks.retain(|_, (_, count)| *count < mark);
     }
 
-    pub fn remove(&mut self, block: u64) {
-        self.blocks.remove(&block);
+    /// Takes a block out. Its length; `None`: it is none.
+    pub fn remove(&mut self, block: u64) -> Option<u64> {
+        self.blocks.remove(&block).map(|(len, _)| len)
     }
 
     pub fn clear(&mut self) {
@@ -81,7 +82,7 @@ mod tests {
         assert_eq!(has(&fresh), 61);
         fresh.return_to(mark);
         assert_eq!(has(&fresh), 31);
-        fresh.remove(100);
+        assert_eq!((fresh.remove(100), fresh.remove(100)), (Some(10), None));
         assert_eq!(has(&fresh), 21);
         fresh.clear();
         assert_eq!(has(&fresh), 0);

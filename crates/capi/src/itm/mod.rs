@@ -117,7 +117,7 @@ impl Thread {
 
     /// One transaction is over; the outermost one is committed. `exception`: it ends because
     /// this is on its way, or null. Whether something of the program is due now.
-    fn commit(&mut self, exception: *mut c_void) -> bool {
+    fn commit(&mut self, exception: *mut c_void) -> Result<bool, Interrupted> {
         self.depth -= 1;
         if self.depth > 0 {
             if self.levels.last().is_some_and(|l| l.depth == self.depth)
@@ -126,14 +126,14 @@ impl Thread {
             {
                 self.id = before.id;
             }
-            return false;
+            return Ok(false);
         }
         match self.session.commit() {
             Ok(()) => {}
             Err(Uncommitted::Conflict) => {
                 self.depth = 1;
                 self.exceptions.ends_by(exception);
-                self.restart(Interrupted::Conflict)
+                return Err(Interrupted::Conflict);
             }
             Err(Uncommitted::TooLong { words, most }) => die(format_args!(
                 "a transaction wrote so much that its {words} words do not fit a log, which takes \
@@ -146,7 +146,7 @@ impl Thread {
         self.fresh.clear();
         self.refused = None;
         self.exceptions.committed();
-        !self.actions.is_empty()
+        Ok(!self.actions.is_empty())
     }
 
     /// Undoes all of the transaction but what the program does for that. Where it began.
@@ -165,49 +165,10 @@ impl Thread {
         begin
     }
 
-    /// Runs the transaction again, or ends the process if that is of no use.
-    #[cold]
-    pub fn restart(&mut self, why: Interrupted) -> ! {
-        // Whoever reads what others are changing meets nonsense, and is not to blame.
-        let why = match why {
-            Interrupted::Medium(_) if !self.session.is_valid() => Interrupted::Conflict,
-            other => other,
-        };
-        let begin = self.roll_back();
-        // SAFETY: `self` is not used from here on.
-        let thread = unsafe {
-            actions::undone(actions::Mark::default());
-            Thread::running()
-        };
-        match thread.session.overcome::<Infallible>(why, thread.attempts) {
-            Ok(()) => {}
-            // It will be told when it asks again.
-            Err(TxError::Heap(HeapError::NoSpace { bytes }) | TxError::Growth { bytes, .. }) => {
-                let least = thread.refused.unwrap_or(u64::MAX);
-                thread.refused = Some(least.min(bytes));
-            }
-            Err(why) => thread.die_of(why),
-        }
-        let attempts = thread.attempts + 1;
-        thread.begin_outermost(begin);
-        (thread.attempts, thread.depth) = (attempts, 1);
-        // SAFETY: the frame of the begin waits for the end of its transaction; those in between
-        // are the program's, which expects this, and ours, which have no destructors to run.
-        unsafe { thread.land(RUN_INSTRUMENTED | RESTORE_LIVE_VARIABLES, begin) }
-    }
-
-    /// # Safety
-    /// As [`jump`].
-    unsafe fn land(&mut self, code: u32, at: JumpBuffer) -> ! {
-        // Off the stack, which is about to go.
-        self.landing = at;
-        // SAFETY: the caller's promise.
-        unsafe { jump(code, &self.landing) }
-    }
-
-    /// Cancels the innermost transaction that can be, or all.
-    fn cancel(&mut self, is_outer: bool) -> ! {
-        let (begin, mark) = match self.pop_level() {
+    /// Undoes the innermost transaction that can be cancelled, or all. Where it began, and
+    /// what the program has to undo.
+    fn cancel(&mut self, is_outer: bool) -> (JumpBuffer, actions::Mark) {
+        match self.pop_level() {
             Some(Level {
                 jump,
                 depth,
@@ -227,21 +188,23 @@ impl Thread {
                 (self.roll_back(), actions::Mark::default())
             }
             None => die("a transaction is cancelled that has not begun"),
-        };
-        // SAFETY: `self` is not used from here on; the frames are as in `restart`.
-        unsafe {
-            actions::undone(mark);
-            Thread::running().land(ABORTED | RESTORE_LIVE_VARIABLES, begin)
         }
     }
 
-    /// What a step gave; if it was not done, the transaction runs again.
-    #[inline(always)]
-    pub fn done<T>(&mut self, step: Result<T, Interrupted>) -> T {
-        match step {
-            Ok(value) => value,
-            Err(why) => self.restart(why),
+    /// Begins again what was undone because of `why`, or ends the process if that is of no use.
+    fn begin_again(&mut self, why: Interrupted, begin: JumpBuffer) {
+        match self.session.overcome::<Infallible>(why, self.attempts) {
+            Ok(()) => {}
+            // It will be told when it asks again.
+            Err(TxError::Heap(HeapError::NoSpace { bytes }) | TxError::Growth { bytes, .. }) => {
+                let least = self.refused.unwrap_or(u64::MAX);
+                self.refused = Some(least.min(bytes));
+            }
+            Err(why) => self.die_of(why),
         }
+        let attempts = self.attempts + 1;
+        self.begin_outermost(begin);
+        (self.attempts, self.depth) = (attempts, 1);
     }
 
     /// Gives the transaction an id, which no other one has: of the thread's number, and how
@@ -268,6 +231,88 @@ impl Thread {
     }
 }
 
+/// Runs the transaction again, or ends the process if that is of no use.
+///
+/// No method, and so with those that follow: whoever calls them has no reference to the thread
+/// as an argument either. What the program does to undo its part, and what it does after the
+/// jump, reaches the thread by itself.
+///
+/// # Safety
+/// This thread runs a transaction, and no reference to its state is used any more.
+#[cold]
+pub(crate) unsafe fn restart(why: Interrupted) -> ! {
+    // SAFETY: the caller's promise; so below, since each reference is gone when something of
+    // the program runs.
+    let thread = unsafe { Thread::running() };
+    // Whoever reads what others are changing meets nonsense, and is not to blame.
+    let why = match why {
+        Interrupted::Medium(_) if !thread.session.is_valid() => Interrupted::Conflict,
+        other => other,
+    };
+    let begin = thread.roll_back();
+    let foreign = thread.exceptions.foreign.take();
+    // SAFETY: as above.
+    unsafe {
+        exceptions::delete(foreign);
+        actions::undone(actions::Mark::default());
+        Thread::running().begin_again(why, begin);
+        land(RUN_INSTRUMENTED | RESTORE_LIVE_VARIABLES, begin)
+    }
+}
+
+/// Cancels the innermost transaction that can be, or all.
+///
+/// # Safety
+/// As [`restart`].
+unsafe fn cancel(is_outer: bool) -> ! {
+    // SAFETY: as in `restart`.
+    unsafe {
+        let (begin, mark) = Thread::running().cancel(is_outer);
+        actions::undone(mark);
+        land(ABORTED | RESTORE_LIVE_VARIABLES, begin)
+    }
+}
+
+/// Goes back to a begin.
+///
+/// # Safety
+/// As [`restart`]: the frame of the begin waits for the end of its transaction; those in between
+/// are the program's, which expects this, and ours, which have no destructors to run.
+unsafe fn land(code: u32, at: JumpBuffer) -> ! {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // Off the stack, which is about to go.
+        let landing = &raw mut Thread::running().landing;
+        landing.write(at);
+        jump(code, landing)
+    }
+}
+
+/// What a step gave; if it was not done, the transaction runs again.
+///
+/// # Safety
+/// As [`restart`].
+#[inline(always)]
+pub(crate) unsafe fn done<T>(step: Result<T, Interrupted>) -> T {
+    match step {
+        Ok(value) => value,
+        // SAFETY: the caller's promise.
+        Err(why) => unsafe { restart(why) },
+    }
+}
+
+/// # Safety
+/// As [`restart`].
+unsafe fn commit(exception: *mut c_void) {
+    // SAFETY: the caller's promise; the reference is gone when something of the program runs.
+    unsafe {
+        let is_due = Thread::running().commit(exception);
+        if done(is_due) {
+            actions::committed();
+        }
+    }
+}
+
 /// Nothing can be committed any more.
 fn die_of_commit(why: impl std::fmt::Display) -> ! {
     let path = program::started().memory.backing().path().display();
@@ -279,29 +324,21 @@ fn die_of_commit(why: impl std::fmt::Display) -> ! {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_commitTransaction() {
-    // SAFETY: the program called; the reference is gone when something of it runs.
-    unsafe {
-        if Thread::running().commit(std::ptr::null_mut()) {
-            actions::committed();
-        }
-    }
+    // SAFETY: the program called.
+    unsafe { commit(std::ptr::null_mut()) };
 }
 
 /// The commit of a transaction that an exception leaves.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_commitTransactionEH(exception: *mut c_void) {
     // SAFETY: as above.
-    unsafe {
-        if Thread::running().commit(exception) {
-            actions::committed();
-        }
-    }
+    unsafe { commit(exception) };
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_abortTransaction(reason: c_int) -> ! {
     // SAFETY: the program called.
-    unsafe { Thread::running() }.cancel(reason & OUTER_ABORT != 0)
+    unsafe { cancel(reason & OUTER_ABORT != 0) }
 }
 
 #[unsafe(no_mangle)]

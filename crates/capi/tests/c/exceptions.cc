@@ -99,6 +99,93 @@ __attribute__((noinline)) static void cancelled_behind()
     CHECK(*durable == before && std::uncaught_exceptions() == 0);
 }
 
+// What an exception had is somebody else's once it is gone: neither the commit nor the end of
+// what was cancelled stores there.
+static unsigned char *taken;
+static size_t taken_bytes;
+
+SELVEDGE_PURE __attribute__((noinline)) void take(size_t bytes)
+{
+    taken_bytes = bytes + 128; // as the C++ runtime does
+    taken = static_cast<unsigned char *>(malloc(taken_bytes));
+    memset(taken, 0x11, taken_bytes);
+}
+
+static bool is_untouched()
+{
+    size_t same = 0;
+    for (size_t n = 0; n < taken_bytes; n++)
+        same += taken[n] == 0x11;
+    free(taken);
+    return same == taken_bytes;
+}
+
+struct Large {
+    long values[8];
+    SELVEDGE_SAFE Large(long value)
+    {
+        for (long &place : values)
+            place = value;
+    }
+};
+
+SELVEDGE_SAFE __attribute__((noinline)) void throws_large(long value) { throw Large(value); }
+
+SELVEDGE_SAFE __attribute__((noinline)) void catches_large()
+{
+    try {
+        throws_large(*durable);
+    } catch (...) {
+        *durable += 1;
+    }
+}
+
+SELVEDGE_SAFE __attribute__((noinline)) void catches_inside()
+{
+    patomic {
+        if (*durable == -1)
+            __transaction_cancel;
+        catches_large();
+    }
+}
+
+__attribute__((noinline)) static void gone()
+{
+    patomic {
+        catches_inside();
+        take(sizeof(Large));
+        if (*durable != -2)
+            __transaction_cancel;
+    }
+    CHECK(is_untouched());
+}
+
+#ifdef __OPTIMIZE__
+SELVEDGE_SAFE __attribute__((noinline)) void throws_again()
+{
+    try {
+        throws(4);
+    } catch (...) {
+        *durable += 1;
+        throw;
+    }
+}
+
+__attribute__((noinline)) static void gone_later()
+{
+    long before = *durable;
+    patomic {
+        try {
+            throws_again();
+        } catch (Error &error) {
+            error.value = 5;
+        }
+        take(sizeof(Error));
+    }
+    CHECK(is_untouched() && *durable == before + 101);
+}
+#endif
+
 // Those of the standard library have transactional clones.
 __attribute__((noinline)) static void standard()
 {
@@ -219,7 +306,9 @@ int main()
         cancelled_behind();
 #ifdef __OPTIMIZE__
         CHECK(value() == 7);
+        gone_later();
 #endif
+        gone();
     }
     standard();
     objects();

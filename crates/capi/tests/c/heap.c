@@ -145,13 +145,22 @@ static void named(void)
     REFUSED(selvedge_root("one", 17) == NULL, EINVAL);
     REFUSED(selvedge_root("", 17) == NULL, EINVAL);
     REFUSED(selvedge_root("selvedge.base", 0) == NULL, EINVAL);
+    CHECK(strstr(selvedge_message(), "is the library's"));
     REFUSED(selvedge_root(NULL, 17) == NULL, EINVAL);
     char name[200];
     memset(name, 'n', sizeof name);
     name[199] = 0;
     REFUSED(selvedge_root(name, 17) == NULL, EINVAL);
     CHECK(selvedge_root_remove("one") == 0);
-    REFUSED(selvedge_root_remove("one") == -1, EINVAL);
+    REFUSED(selvedge_root_remove("one") == -1, ENOENT);
+    CHECK(!strcmp(selvedge_message(), "there is no root one"));
+    /* Told as the program knows it. */
+    void *block = pmalloc(100, NULL), *inside = (char *)block + 1, *outside = (char *)block;
+    char address[32];
+    CHECK(block != NULL && snprintf(address, sizeof address, "at %p:", inside) > 0);
+    REFUSED(pfree(&inside) == -1, EINVAL);
+    CHECK(strstr(selvedge_message(), address));
+    CHECK(pfree(&outside) == 0);
     CHECK(selvedge_root("one", 0) == NULL);
 }
 

@@ -1,6 +1,7 @@
 /* Copies in all directions, and memory that is allocated and freed in transactions. */
 #include "check.h"
 #include <malloc.h>
+#include <stdint.h>
 #include <selvedge.h>
 
 #define SIZE 6000
@@ -95,11 +96,22 @@ static void allocations(void)
     CHECK(mallinfo2().uordblks < before + 2000 * sizeof(struct node));
 }
 
+/* More bytes than can be counted. */
+static void too_large(void)
+{
+    volatile size_t most = SIZE_MAX;
+    size_t count = most;
+    void *memory = &list;
+    patomic { memory = calloc(count, 4); }
+    CHECK(memory == NULL);
+}
+
 int main(void)
 {
     durable = selvedge_root("bytes", SIZE);
     CHECK(durable != NULL);
     copies();
     allocations();
+    too_large();
     return 0;
 }

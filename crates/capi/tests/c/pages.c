@@ -51,9 +51,10 @@ static void check_calls(void)
     memset(array, 0, BYTES);
     CHECK(read(open("/dev/zero", O_RDONLY), array, BYTES) == BYTES);
     /* A child has none of it, rather than something else. */
+    long *first = array;
     pid_t child = fork();
     if (child == 0)
-        _exit(mincore(array, 4096, (unsigned char *)&byte) == 0);
+        _exit(mincore(first, 4096, (unsigned char *)&byte) == 0);
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }

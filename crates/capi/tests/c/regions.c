@@ -1,6 +1,7 @@
 /* Regions, logs and primitives: in a first run made, in a second one found and removed. */
 #include "check.h"
 #include <errno.h>
+#include <pthread.h>
 #include <selvedge.h>
 
 #define LENGTH (5 << 20)
@@ -14,12 +15,16 @@ static pstatic struct {
 
 static void check_refused(void)
 {
+    static pstatic void *durable;
     void *mine = NULL;
     CHECK(pmap(NULL, 4096, PROT_READ | PROT_WRITE, 0) == NULL && errno == EINVAL);
     CHECK(pmap(&mine, 0, PROT_READ | PROT_WRITE, 0) == NULL && errno == EINVAL);
     CHECK(pmap(&mine, 4096, PROT_READ, 0) == NULL && errno == EINVAL);
-    CHECK(pmap(&mine, (size_t)1 << 45, PROT_READ | PROT_WRITE, 0) == NULL && errno == ENOMEM);
-    CHECK(mine == NULL && punmap(&mine, 0) == 0 && punmap(NULL, 0) == -1);
+    CHECK(pmap(&mine, 4096, PROT_READ | PROT_WRITE, 0) == NULL && errno == EINVAL);
+    CHECK(strstr(selvedge_message(), "is not in durable memory"));
+    CHECK(log_create(&mine, 8192, SELVEDGE_LOG_TORNBIT) == NULL && errno == EINVAL);
+    CHECK(pmap(&durable, (size_t)1 << 45, PROT_READ | PROT_WRITE, 0) == NULL && errno == ENOMEM);
+    CHECK(durable == NULL && mine == NULL && punmap(&mine, 0) == 0 && punmap(NULL, 0) == -1);
     mine = &mine;
     CHECK(punmap(&mine, 0) == -1 && errno == EINVAL && mine == &mine);
     /* No part of the heap is a region. */
@@ -127,9 +132,79 @@ static void find(void)
     word = 0;
 }
 
+/* Addresses of the range that no region has, and no bytes: all goes on. */
+static void stray(void)
+{
+    char *nowhere = (char *)0x10f000000000;
+    CHECK(pmalloc(8, &other) == other && other != NULL && selvedge_is_persistent(other) && selvedge_is_persistent(&pair));
+    CHECK(!selvedge_is_persistent(nowhere) && !selvedge_is_persistent(&nowhere));
+    errno = 0;
+    flush(nowhere);
+    CHECK(errno == EINVAL && strstr(selvedge_message(), "0x10f000000000"));
+    errno = 0;
+    wtstore(nowhere, 1);
+    CHECK(errno == EINVAL);
+    selvedge_flush(other, (size_t)1 << 40);
+    selvedge_write_through(other, NULL, 0);
+    selvedge_write_through(NULL, other, 0);
+    CHECK(fence() == 0);
+    CHECK(pfree(&other) == 0);
+}
+
+/* What a hook, another thread and a region that is removed meet. */
+static selvedge_log *open_log;
+static ssize_t in_hook;
+
+static void read_again(const char *message, void *argument)
+{
+    char record[100];
+    (void)message, (void)argument;
+    in_hook = log_read(open_log, record, sizeof record);
+}
+
+static void *from_elsewhere(void *refuses)
+{
+    int expected = refuses ? -1 : 0;
+    CHECK(log_append(open_log, "b", 1) == expected && (!refuses || errno == EBUSY));
+    CHECK(log_flush(open_log) == expected && (!refuses || errno == EBUSY));
+    return NULL;
+}
+
+static void elsewhere(void *refuses)
+{
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, NULL, from_elsewhere, refuses));
+    CHECK(!pthread_join(thread, NULL));
+}
+
+static void open_logs(void)
+{
+    static pstatic void *place;
+    char record[4];
+    CHECK((open_log = log_create(&place, 8192, SELVEDGE_LOG_TORNBIT)) != NULL);
+    CHECK(log_open(place) == NULL && errno == EBUSY);
+    CHECK(punmap(&place, 0) == -1 && errno == EBUSY && place != NULL);
+    CHECK(log_append(open_log, "0123456789", 10) == 0);
+    elsewhere(&place);
+    CHECK(log_flush(open_log) == 0);
+    elsewhere(NULL);
+    selvedge_set_message_hook(read_again, NULL);
+    CHECK(log_read(open_log, record, sizeof record) == -1 && errno == EMSGSIZE);
+    selvedge_set_message_hook(NULL, NULL);
+    CHECK(in_hook == 10 && log_read(open_log, record, sizeof record) == 1);
+    log_close(open_log);
+    CHECK((open_log = log_open(place)) != NULL);
+    log_close(open_log);
+    CHECK(punmap(&place, 0) == 0);
+}
+
 int main(void)
 {
     check_refused();
+    if (!word) {
+        stray();
+        open_logs();
+    }
     if (word)
         find();
     else

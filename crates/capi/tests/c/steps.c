@@ -7,14 +7,14 @@
 #define KEYS 60
 #define LONGEST 900
 
-static pstatic struct {
+static struct {
     unsigned long steps;
     selvedge_table *table;
     selvedge_tree *tree;
     selvedge_vector *vector;
     selvedge_queue *queue;
     selvedge_journal *journal;
-} my;
+} *my;
 
 /* What there must be. Of a string, its number is all: text and length follow. */
 static struct {
@@ -57,24 +57,24 @@ static void step(unsigned long n, int durably)
     if (durably)
         patomic {
             if (puts) {
-                selvedge_table_put(my.table, key, key_size, element, size);
-                selvedge_tree_put(my.tree, key, key_size, element, size);
+                selvedge_table_put(my->table, key, key_size, element, size);
+                selvedge_tree_put(my->tree, key, key_size, element, size);
             } else {
-                selvedge_table_remove(my.table, key, key_size);
-                selvedge_tree_remove(my.tree, key, key_size);
+                selvedge_table_remove(my->table, key, key_size);
+                selvedge_tree_remove(my->tree, key, key_size);
             }
             if (n % 50 == 0)
-                selvedge_vector_truncate(my.vector, shorter);
+                selvedge_vector_truncate(my->vector, shorter);
             else if (pushes)
-                selvedge_vector_push(my.vector, element, size);
+                selvedge_vector_push(my->vector, element, size);
             else
-                selvedge_vector_pop(my.vector, NULL, 0);
-            selvedge_queue_push(my.queue, element, size);
+                selvedge_vector_pop(my->vector, NULL, 0);
+            selvedge_queue_push(my->queue, element, size);
             if (queued >= 30)
-                selvedge_queue_pop(my.queue, NULL, 0);
-            selvedge_journal_append(my.journal, element, size);
-            selvedge_journal_truncate(my.journal, truncated);
-            my.steps += 1;
+                selvedge_queue_pop(my->queue, NULL, 0);
+            selvedge_journal_append(my->journal, element, size);
+            selvedge_journal_truncate(my->journal, truncated);
+            my->steps += 1;
         }
     model.by_key[which] = puts ? n : 0;
     if (n % 50 != 0 && pushes)
@@ -97,58 +97,60 @@ static void check(void)
     unsigned long there = 0;
     for (unsigned long which = 0; which < KEYS; which++) {
         size_t key_size = key_of(which, key);
-        ssize_t a = selvedge_table_get(my.table, key, key_size, found, sizeof found);
+        ssize_t a = selvedge_table_get(my->table, key, key_size, found, sizeof found);
         CHECK(model.by_key[which] ? is_text(model.by_key[which], found, a) : a == -1);
-        ssize_t b = selvedge_tree_get(my.tree, key, key_size, found, sizeof found);
+        ssize_t b = selvedge_tree_get(my->tree, key, key_size, found, sizeof found);
         CHECK(model.by_key[which] ? is_text(model.by_key[which], found, b) : b == -1);
         there += model.by_key[which] != 0;
     }
-    CHECK(selvedge_table_count(my.table) == (ssize_t)there);
-    CHECK(selvedge_tree_count(my.tree) == (ssize_t)there);
+    CHECK(selvedge_table_count(my->table) == (ssize_t)there);
+    CHECK(selvedge_tree_count(my->tree) == (ssize_t)there);
     selvedge_entry at = {key, sizeof key, 0, found, sizeof found, 0};
-    for (int is = selvedge_tree_first(my.tree, &at); is; is = selvedge_tree_next(my.tree, &at)) {
+    for (int is = selvedge_tree_first(my->tree, &at); is; is = selvedge_tree_next(my->tree, &at)) {
         key[at.key_size] = 0;
         CHECK(is == 1 && strcmp(last, key) < 0);
         strcpy(last, key);
         there -= 1;
     }
     CHECK(there == 0);
-    CHECK(selvedge_vector_count(my.vector) == (ssize_t)model.length);
+    CHECK(selvedge_vector_count(my->vector) == (ssize_t)model.length);
     for (unsigned long n = 0; n < model.length; n++)
         CHECK(is_text(model.line[n], found,
-                      selvedge_vector_get(my.vector, n, found, sizeof found)));
-    unsigned long queued = my.steps - model.popped;
-    CHECK(selvedge_queue_count(my.queue) == (ssize_t)queued);
+                      selvedge_vector_get(my->vector, n, found, sizeof found)));
+    unsigned long queued = my->steps - model.popped;
+    CHECK(selvedge_queue_count(my->queue) == (ssize_t)queued);
     if (queued)
         CHECK(is_text(model.popped, found,
-                      selvedge_queue_peek(my.queue, found, sizeof found)));
-    CHECK(selvedge_journal_count(my.journal) == (ssize_t)(my.steps - model.truncated));
+                      selvedge_queue_peek(my->queue, found, sizeof found)));
+    CHECK(selvedge_journal_count(my->journal) == (ssize_t)(my->steps - model.truncated));
     selvedge_place place = {0, {0, 0}};
-    for (unsigned long n = model.truncated; n < my.steps; n++)
+    for (unsigned long n = model.truncated; n < my->steps; n++)
         CHECK(is_text(n, found,
-                      selvedge_journal_read(my.journal, &place, found, sizeof found)));
+                      selvedge_journal_read(my->journal, &place, found, sizeof found)));
 }
 
 int main(int argc, char **argv)
 {
-    if (!my.table)
+    my = selvedge_root("steps", sizeof *my);
+    CHECK(my != NULL);
+    if (!my->table)
         patomic {
-            selvedge_table_create(&my.table);
-            selvedge_tree_create(&my.tree);
-            selvedge_vector_create(&my.vector);
-            selvedge_queue_create(&my.queue);
-            selvedge_journal_create(&my.journal);
+            selvedge_table_create(&my->table);
+            selvedge_tree_create(&my->tree);
+            selvedge_vector_create(&my->vector);
+            selvedge_queue_create(&my->queue);
+            selvedge_journal_create(&my->journal);
         }
-    for (unsigned long n = 0; n < my.steps; n++)
+    for (unsigned long n = 0; n < my->steps; n++)
         step(n, 0);
     check();
-    printf("%lu\n", my.steps);
+    printf("%lu\n", my->steps);
     fflush(stdout);
     if (argc > 1 && !strcmp(argv[1], "check"))
         return 0;
     for (;;) {
-        step(my.steps, 1);
-        if (my.steps % 100 == 1)
+        step(my->steps, 1);
+        if (my->steps % 100 == 1)
             CHECK(write(1, "\n", 1) == 1);
     }
 }

@@ -1,7 +1,8 @@
 //! Programs that are killed.
 
-use crate::workshop::{Recipe, Workshop};
+use crate::workshop::{Link, Recipe, Workshop};
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -50,4 +51,31 @@ fn kill_again_and_again(source: &str, simulate_power_cut: &str, rounds: u64) {
     }
     let steps: u64 = workshop.run(&program, &["check"]).trim().parse().unwrap();
     assert!(steps >= seen, "{steps} of {seen}");
+}
+
+/// Neither the logs nor the end of the process undo what was stored without transactions.
+#[test]
+fn plain_stores_are_not_undone() {
+    for link in [Link::Static, Link::Shared] {
+        let workshop = Workshop::new();
+        let recipe = Recipe {
+            link,
+            ..Recipe::new("plain.c")
+        };
+        let program = workshop.compile("plain", &recipe);
+        let mut killed = workshop.start(&program, &["kill"]);
+        assert_eq!(killed.wait().unwrap().signal(), Some(9));
+        workshop.run(&program, &["check"]);
+        workshop.run(&program, &["exit"]);
+        workshop.run(&program, &["kept"]);
+    }
+}
+
+/// A page that is gone is an error, also on the thread that truncates the logs.
+#[test]
+fn a_file_that_becomes_shorter_is_told() {
+    let workshop = Workshop::new();
+    let program = workshop.compile("fault", &Recipe::new("fault.c"));
+    let error = workshop.fail(&program, &[]);
+    assert!(error.contains("no more transactions"), "{error}");
 }

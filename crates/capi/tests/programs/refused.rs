@@ -45,6 +45,34 @@ fn a_child_made_by_fork_is_refused() {
 }
 
 #[test]
+fn a_child_leaves_its_parent_s_memory_alone() {
+    // Also where pages move: in a child nobody would bring them.
+    for (link, has_pool) in [(Link::Static, false), (Link::Shared, true)] {
+        let workshop = Workshop::new();
+        let recipe = Recipe {
+            link,
+            ..Recipe::new("fork.c")
+        };
+        let program = workshop.compile("fork", &recipe);
+        let mut command = workshop.command(&program);
+        if has_pool {
+            command.env("SELVEDGE_POOL_PATH", workshop.path("pool"));
+        }
+        let output = command.output().unwrap();
+        assert_eq!(workshop.path("pool").exists(), has_pool);
+        said(&output, &program);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(error.matches("let the child run").count(), 4, "{error}");
+        // It has no locks either. It lives until its input ends, which a wait would see to.
+        let mut parent = workshop.start(&program, &["orphan"]);
+        let input = parent.stdin.take();
+        assert!(parent.wait().unwrap().success());
+        workshop.run(&program, &[]);
+        drop(input);
+    }
+}
+
+#[test]
 fn a_second_process_is_refused() {
     let workshop = Workshop::new();
     let program = wrong(&workshop, Link::Static);

@@ -77,16 +77,18 @@ fn logs() {
 fn transactions() {
     for kind in KINDS {
         for truncation in [Truncation::Lazy, Truncation::Eager] {
-            for sessions in [1, 2] {
+            for (sessions, by_hand) in [(1, false), (2, false), (2, true)] {
                 let program = Transactions {
                     kind,
                     truncation,
                     sessions,
                     lines: 6,
                     writes: &[&[0, 1, 9], &[0], &[1, 17], &[9, 0], &[2]],
+                    by_hand,
                     count: 14,
                 };
-                let what = format!("{kind:?}, {truncation:?}, {sessions} sessions");
+                let what =
+                    format!("{kind:?}, {truncation:?}, {sessions} sessions, by hand: {by_hand}");
                 holds(&what, &program, 1);
             }
         }

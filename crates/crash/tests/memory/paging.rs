@@ -170,7 +170,7 @@ impl Using {
         let (frames, there) = Frames::open(program.pool(pm)).map_err(text)?;
         let mut residency = Residency::new(&there);
         residency.attach(SLOT);
-        if let Some(stray) = residency.stray() {
+        if let Some(stray) = residency.stray(|slot| slot == SLOT) {
             return Err(format!("{stray:?} is no page of the region"));
         }
         let file = Part {

@@ -168,6 +168,8 @@ pub struct Transactions {
     pub lines: u64,
     /// The words that each transaction writes, again and again.
     pub writes: &'static [&'static [u64]],
+    /// A single word is written without a transaction.
+    pub by_hand: bool,
     /// Transactions in all.
     pub count: usize,
 }
@@ -223,6 +225,15 @@ impl Transactions {
         });
         done.map_err(text)
     }
+
+    /// Stores a word, and makes it durable.
+    fn store(&self, n: usize, word: u64, memory: &tx::Memory<Memory>) -> Result<(), String> {
+        let (pm, off) = (memory.space(), self.data() + word * WORD_BYTES);
+        pm.store_word(off, n as u64 + 1);
+        pm.flush(off, WORD_BYTES);
+        memory.settle(off, WORD_BYTES).map_err(text)?;
+        pm.fence().map_err(text)
+    }
 }
 
 impl Program for Transactions {
@@ -241,7 +252,10 @@ impl Program for Transactions {
         let mut sessions: Vec<_> = (0..self.sessions).map(|_| memory.session()).collect();
         for n in 0..self.count {
             mark(mark_of(BEGUN, n + 1));
-            self.change(n, &mut sessions[n % self.sessions])?;
+            match *self.writes(n) {
+                [word] if self.by_hand => self.store(n, word, &memory)?,
+                _ => self.change(n, &mut sessions[n % self.sessions])?,
+            }
             mark(mark_of(RETURNED, n + 1));
         }
         Ok(())

@@ -86,13 +86,14 @@ fn logs(kind: Kind) -> Logs {
     }
 }
 
-fn transactions(kind: Kind, sessions: usize) -> Transactions {
+fn transactions(kind: Kind, sessions: usize, by_hand: bool) -> Transactions {
     Transactions {
         kind,
         truncation: Truncation::Lazy,
         sessions,
         lines: 6,
         writes: &[&[0, 1, 9], &[0], &[1, 17], &[9, 0], &[2]],
+        by_hand,
         count: 14,
     }
 }
@@ -172,8 +173,9 @@ fn is_found(bug: Bug) -> bool {
     };
     kinds.into_iter().any(|kind| {
         found("logs", failure(bug, &logs(kind)))
-            || found("transactions", failure(bug, &transactions(kind, 1)))
-            || found("two sessions", failure(bug, &transactions(kind, 2)))
+            || found("transactions", failure(bug, &transactions(kind, 1, false)))
+            || found("two sessions", failure(bug, &transactions(kind, 2, false)))
+            || found("by hand", failure(bug, &transactions(kind, 2, true)))
             || found("blocks", failure(bug, &whole(kind, BLOCKS)))
             || found("regions", failure(bug, &whole(kind, REGIONS)))
     }) || found("threads", failure_of_threads(bug))

@@ -11,6 +11,7 @@ use super::pool::PageCounts;
 use super::region::RegionFile;
 use super::residency::{Fault, Residency, Victim};
 use super::userfaultfd::Faults;
+use crate::addresses::keep_from_children;
 use crate::{MappedPmem, MediumError, rcu};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
@@ -100,6 +101,7 @@ impl Moving {
     /// # Safety
     /// As for [`Faults::watch`]; what anybody stored there is lost.
     pub(super) unsafe fn watch(&self, base: u64, len: u64) -> Result<(), Errno> {
+        // In a child nobody would answer.
         keep_from_children(base, len)?;
         let (start, bytes) = (base as *mut _, len as usize);
         // SAFETY: the caller's promise. A program that locks all its memory has had it filled
@@ -242,7 +244,8 @@ impl Shared {
                 .pmem()
                 .map_again(self.frames.at(frame), len, place, true)
         }?;
-        // No reason to do without the page.
+        // In a child it would be another page's by the time that it is stored to. No reason to do
+        // without the page.
         let _ = keep_from_children(place, len);
         Ok(())
     }
@@ -517,13 +520,6 @@ fn unmap(range: &Range<u64>) {
         // SAFETY: a part of a mapping of [`Watched`], that was not put anywhere.
         let _ = unsafe { munmap(range.start as *mut _, len) };
     }
-}
-
-/// Leaves memory out of processes that are forked: in them nobody would answer, and a frame
-/// would be another page's by the time they store to it.
-fn keep_from_children(start: u64, len: u64) -> Result<(), Errno> {
-    // SAFETY: it changes no bytes in this process.
-    unsafe { madvise(start as *mut _, len as usize, Advice::LinuxDontFork) }
 }
 
 fn not_durable(e: Errno) -> MediumError {

@@ -81,6 +81,7 @@ impl Pool {
     pub fn open(path: impl AsRef<Path>, map: &MapOptions) -> Result<Self, PoolError> {
         let path = path.as_ref();
         let memory = MappedPmem::open(path, map)?;
+        memory.keep_from_children()?;
         // What survives no power failure needs no disk to wait for; except to measure that.
         let is_synced = memory.durability() != EffectiveDurability::Process || map.force_flush;
         let opened = Frames::open(memory);
@@ -177,6 +178,16 @@ impl Pool {
         claimed.map_err(|why| PoolError::of(self.path(), why.into()))
     }
 
+    /// Unlocks its file, in a child made by `fork`, which has not got its memory but its lock.
+    /// Lets go of nothing in the parent.
+    ///
+    /// # Safety
+    /// Nobody may use the pool in this process any more, or drop it.
+    pub unsafe fn abandon(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.memory().close_files() };
+    }
+
     /// Has the pages of the region in `slot` go from their frames when it is unmapped.
     pub fn doom(&self, slot: u16) {
         self.shared.state.lock().doomed.push(slot);
@@ -197,12 +208,12 @@ impl Pool {
         forgotten.map_err(|why| PoolError::of(self.path(), why.into()))
     }
 
-    /// Checks that all pages are of regions that are in use.
+    /// Checks that all pages are of regions in slots that are `known`.
     ///
     /// # Errors
     /// [`PoolError`], which names the entry of one that is not.
-    pub fn check_pages(&self) -> Result<(), PoolError> {
-        let Some((frame, page)) = self.shared.residency().stray() else {
+    pub fn check_pages(&self, known: impl Fn(u16) -> bool) -> Result<(), PoolError> {
+        let Some((frame, page)) = self.shared.residency().stray(known) else {
             return Ok(());
         };
         let PageId { slot, page } = page;

@@ -150,10 +150,10 @@ impl Residency {
         of_slot.map(|(page, frame)| (*frame, *page))
     }
 
-    /// A frame, and its page, of a region that is not in use.
-    pub fn stray(&self) -> Option<(u32, PageId)> {
+    /// A frame, and its page, of a region in a slot that is not `known`.
+    pub fn stray(&self, known: impl Fn(u16) -> bool) -> Option<(u32, PageId)> {
         let mut frames = self.resident.iter();
-        let stray = frames.find(|(page, _)| !self.slots.contains_key(&page.slot));
+        let stray = frames.find(|(page, _)| !known(page.slot));
         stray.map(|(page, frame)| (*frame, *page))
     }
 

@@ -57,12 +57,11 @@ pub trait Backing: Send + Sync {
     /// [`BackingError`].
     fn remove(&self, region: &Region) -> Result<(), BackingError>;
 
-    /// Checks that there are no bytes of other regions than those that were opened: all that
-    /// there are were, and all others were removed.
+    /// Checks that what regions share, such as a pool of pages, has nothing of others than these.
     ///
     /// # Errors
     /// [`BackingError`].
-    fn all_opened(&self) -> Result<(), BackingError> {
+    fn no_others(&self, _regions: &[Region]) -> Result<(), BackingError> {
         Ok(())
     }
 }

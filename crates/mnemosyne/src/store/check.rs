@@ -1,4 +1,5 @@
-//! What is wrong with durable memory, by the invariants of `format.md`, M1 to M15.
+//! What is wrong with durable memory, by the invariants of `format.md`, M1 to M15, and of
+//! [`medium::paging`], P5.
 //!
 //! # Guarantees
 //!
@@ -11,13 +12,15 @@
 //! 4. What [`Store::open`](super::Store::open) refuses has a finding.
 
 use super::inspection::ReadOnly;
+use super::pool::FRAMES;
 use super::system::{OVERLAP, State, System, overlap};
-use super::{Backing, Region, RegionKind, StoreError};
+use super::{Backing, BackingError, Region, RegionKind, StoreError};
 use crate::heap::{HeapError, Segment};
 use crate::log::{self, LogError};
 use crate::statics::{Table, TableError};
 use crate::tx::{Area, AreaError, Reading, Unrecovered};
-use medium::{Pmem, WORD_BYTES};
+use medium::paging::FramesError;
+use medium::{Pmem, PoolError, WORD_BYTES};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
@@ -26,7 +29,7 @@ use std::path::Path;
 /// One violation of one invariant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The invariant, numbered as in `format.md`.
+    /// The invariant, numbered as in `format.md`, or in [`medium::paging`].
     pub invariant: &'static str,
     /// The file, in its directory.
     pub file: String,
@@ -85,6 +88,7 @@ fn way_out(invariant: &str) -> &'static str {
              a copy"
         }
         "M4" => "put the file back as it was, or restore the directory from a copy",
+        "P5" => "restore the directory and its pool from a copy",
         "M5" => "move the file away once you know that nobody needs it",
         "M14" => "begin anew with SELVEDGE_STATICS=discard, or restore the directory from a copy",
         "M15" => "read the log with what wrote it, or have its program make it anew",
@@ -271,11 +275,12 @@ impl<B: Backing> Checker<'_, B> {
 
     // --- tables ---------------------------------------------------------------------
 
-    /// M2 to M5: the region table, and the files. Regions whose bytes are in place.
+    /// M2 to M5, P5: the region table, the files and the pool. Regions whose bytes are in place.
     fn table(&mut self, system: &System, files: &[u64]) -> Vec<Region> {
         let pm = self.backing.pmem();
         let files: HashSet<u64> = files.iter().copied().collect();
         let (mut regions, mut owners) = (Vec::new(), HashSet::new());
+        let before = self.report.findings.len();
         for slot in 0..system.slots {
             let place = (
                 format!("slot {slot} of the region table"),
@@ -288,6 +293,10 @@ impl<B: Backing> Checker<'_, B> {
                 Err(error) => self.bad("M2", SYSTEM, place, error),
             }
             owners.insert(slot);
+        }
+        // A slot that nobody can read may be any page's.
+        if self.report.findings.len() == before {
+            self.pages(&regions);
         }
         let mut lonely: Vec<_> = files.difference(&owners).collect();
         lonely.sort_unstable();
@@ -309,6 +318,22 @@ impl<B: Backing> Checker<'_, B> {
         let mut there: Vec<_> = regions.into_iter().map(|(_, region)| region).collect();
         there.retain(|region| self.open(region));
         there
+    }
+
+    /// P5: what the pool has is of these regions.
+    fn pages(&mut self, regions: &[(State, Region)]) {
+        let all: Vec<_> = regions.iter().map(|(_, region)| *region).collect();
+        let Err(error) = self.backing.no_others(&all) else {
+            return;
+        };
+        let at = match error {
+            BackingError::Pool(PoolError::Frames {
+                why: FramesError::Entry { at, .. },
+                ..
+            }) => at,
+            _ => 0,
+        };
+        self.bad("P5", FRAMES, ("frame table", at), error);
     }
 
     /// M4: brings the bytes of a region in place.

@@ -21,6 +21,7 @@ use medium::{
 };
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirEntry, File};
 use std::io;
@@ -258,9 +259,11 @@ impl Backing for Directory {
         Ok(sync_directory(path.parent().unwrap_or(&path))?)
     }
 
-    fn all_opened(&self) -> Result<(), BackingError> {
+    fn no_others(&self, regions: &[Region]) -> Result<(), BackingError> {
+        let paged = regions.iter().filter_map(|region| self.pool_of(region));
+        let slots: HashSet<u16> = paged.map(|(_, slot)| slot).collect();
         match self.pool() {
-            Some(pool) => Ok(pool.check_pages()?),
+            Some(pool) => Ok(pool.check_pages(|slot| slots.contains(&slot))?),
             None => Ok(()),
         }
     }

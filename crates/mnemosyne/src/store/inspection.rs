@@ -83,6 +83,10 @@ impl Backing for ReadOnly {
     fn remove(&self, _region: &Region) -> Result<(), BackingError> {
         Ok(()) // its program will
     }
+
+    fn no_others(&self, regions: &[Region]) -> Result<(), BackingError> {
+        self.directory.no_others(regions)
+    }
 }
 
 impl Inspection {

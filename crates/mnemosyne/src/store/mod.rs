@@ -214,7 +214,8 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
                 return Err(StoreError::Lost { slot, what, len });
             }
         }
-        backing.all_opened()?;
+        let all: Vec<_> = regions.iter().map(|(_, region)| *region).collect();
+        backing.no_others(&all)?;
         let is_there = |off: u64| {
             let mut there = regions.iter().filter(|(state, _)| *state == State::There);
             off < system.bytes || there.any(|(_, region)| region.holds(off))

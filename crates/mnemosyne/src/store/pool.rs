@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The file of the pages.
-const FRAMES: &str = "frames";
+pub(super) const FRAMES: &str = "frames";
 /// The file that names a directory's pool.
 const NOTE: &str = "pool";
 /// What it begins with, before the id in hexadecimal digits; the next line is the place.

@@ -38,9 +38,10 @@ mod truncation;
 
 use crate::heap::HeapError;
 use crate::log::{Appender, LogError};
+use crate::seeded::{Bug, hit};
 use crossbeam_utils::CachePadded;
 use locks::Locks;
-use medium::MediumError;
+use medium::{LINE_BYTES, MediumError};
 use parking_lot::{Mutex, MutexGuard};
 use running::Running;
 use std::sync::Arc;
@@ -265,6 +266,33 @@ impl<S: Space> Memory<S> {
             // A round leaves out what is behind a commit that is under way.
             self.core.truncate()?;
             std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// [`truncate`](Self::truncate), unless no log has anything for the `len` bytes at offset
+    /// `off`: for whoever changes them without transactions. To be called after the stores,
+    /// and before the fence that they are to be durable by.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settle(&self, off: u64, len: u64) -> Result<(), Arc<LogError>> {
+        let core = &self.core;
+        let low_water = self.low_water();
+        let nothing = core.logged.load(Ordering::SeqCst) <= low_water;
+        if nothing || len == 0 || hit(Bug::PlainStoreInLog) {
+            return Ok(());
+        }
+        // Whose lock is taken may be on its way to a log, with another word of the line.
+        let is_logged = |line| {
+            let lock = core.locks.of(core.space.address(line * LINE_BYTES));
+            let version = core.locks.state(lock).version();
+            version.is_none_or(|version| version > low_water)
+        };
+        let (first, last) = (off / LINE_BYTES, off.saturating_add(len - 1) / LINE_BYTES);
+        let is_long = last - first >= core.options.locks as u64;
+        if is_long || (first..=last).any(is_logged) {
+            self.truncate()?;
         }
         Ok(())
     }
