@@ -266,7 +266,7 @@ static void restore_items(void)
         fprintf(stderr, "memcached: %zu items linked in %.2f s\n", count, seconds() - began);
 }
 
-bool durable_restore(uint32_t *clock)
+bool durable_restore(void)
 {
     uint32_t sizes[CLASSES] = {0};
     for (int class = POWER_SMALLEST; class < CLASSES; class++)
@@ -291,7 +291,6 @@ bool durable_restore(uint32_t *clock)
     settings.oldest_live = root->oldest_live;
     settings.oldest_cas = root->oldest_cas;
     process_started = root->started;
-    *clock = time(NULL) - process_started;
     return true;
 }
 

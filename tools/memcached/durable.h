@@ -10,9 +10,10 @@ struct _stritem;
 struct _strchunk;
 
 /* At start, before the hash table is made, and after the slab classes are known. The latter
- * links what there was, and says whether there was a run before, whose clock goes on. */
+ * links what there was, and says whether there was a run before, whose process_started, from
+ * which the clock goes on, is this run's too. */
 void durable_open(void);
-bool durable_restore(uint32_t *clock);
+bool durable_restore(void);
 
 /* Slab pages: where they are, bytes of those that were in use, and of all. */
 void *durable_pages(void);
