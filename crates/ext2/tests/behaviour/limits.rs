@@ -248,7 +248,7 @@ fn large_directories_are_as_they_look_to_a_new_mount() {
     let file = fs.create(&root(), Ino::ROOT, b"f", 0o644).unwrap().ino;
     let mut random = fastrand::Rng::with_seed(7);
     let mut names = std::collections::BTreeSet::new();
-    for _ in 0..3000 {
+    for _ in 0..6000 {
         let number = random.u32(..1500);
         let name = format!("{number}{}", "x".repeat(number as usize % 40)).into_bytes();
         let to = [&name[..], b"!"].concat();

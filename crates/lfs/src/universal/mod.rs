@@ -85,12 +85,25 @@ struct Known {
     nameable: bool,
     /// Patches that fsync must wait for.
     recent: Vec<PatchId>,
+    /// Those of them that no removal of one of its names waits for yet.
+    unsettled: Vec<PatchId>,
     /// What last lowered its link count: after it, so many of its names are gone.
     lowered: Option<PatchId>,
     /// It has no name, and none of those that it had has ever been on the medium.
     never_named: bool,
     /// Nothing lies past its size that a crash has left.
     trimmed: bool,
+}
+
+impl Known {
+    /// Drops patches that are durable.
+    fn prune(&mut self, is_pending: impl Fn(&PatchId) -> bool) {
+        for patches in [&mut self.recent, &mut self.unsettled] {
+            patches.sort_unstable();
+            patches.dedup();
+            patches.retain(&is_pending);
+        }
+    }
 }
 
 /// Patches kept for one inode before those that are durable are dropped.
@@ -219,22 +232,28 @@ impl<L: LowLevel> Universal<L> {
         let mut known = self.known.lock();
         if known.len() >= self.most_known.load(Relaxed) {
             known.retain(|_, k| {
-                k.recent.retain(|patch| self.low.store().is_pending(*patch));
+                k.prune(|patch| self.low.store().is_pending(*patch));
                 k.refs > 0 || !k.recent.is_empty()
             });
             let most = (known.len() * 2).max(MIN_KNOWN);
             self.most_known.store(most, Relaxed);
         }
-        let recent = &mut known.entry(ino).or_default().recent;
+        let known = known.entry(ino).or_default();
         for patch in patches {
-            if recent.last() != Some(patch) && *patch != PatchId::DURABLE {
-                recent.push(*patch);
+            if known.recent.last() != Some(patch) && *patch != PatchId::DURABLE {
+                known.recent.push(*patch);
+                known.unsettled.push(*patch);
             }
         }
-        if recent.len() >= RECENT && recent.len().is_power_of_two() {
-            recent.sort_unstable();
-            recent.dedup();
-            recent.retain(|patch| self.low.store().is_pending(*patch));
+        if known.recent.len() >= RECENT && known.recent.len().is_power_of_two() {
+            known.prune(|patch| self.low.store().is_pending(*patch));
+        }
+    }
+
+    /// Something waits for all that was noted of this inode: a removal of one of its names.
+    fn settle(&self, ino: Ino) {
+        if let Some(known) = self.known.lock().get_mut(&ino) {
+            known.unsettled.clear();
         }
     }
 
@@ -248,9 +267,7 @@ impl<L: LowLevel> Universal<L> {
             entry.refs = entry.refs.saturating_sub(count);
             let unused = entry.refs == 0;
             if unused {
-                entry
-                    .recent
-                    .retain(|patch| self.low.store().is_pending(*patch));
+                entry.prune(|patch| self.low.store().is_pending(*patch));
                 if entry.recent.is_empty() {
                     known.remove(&ino);
                 }

@@ -398,6 +398,11 @@ impl<L: LowLevel> Universal<L> {
             ..InodeChange::links(links)
         };
         let lowered = self.low.change_inode(op, victim.ino, &change, &gone)?;
+        if victim.nlink > 1 && victim.kind != FileType::Directory {
+            // The removal waits for them (U4), and so does whatever waits for it: to name them
+            // again at the next one makes as many edges as there are pairs of names.
+            self.settle(victim.ino);
+        }
         self.note(victim.ino, &[removed.patch, lowered]);
         {
             let mut known = self.known.lock();
@@ -415,15 +420,17 @@ impl<L: LowLevel> Universal<L> {
     }
 
     /// What must be there before a name of a file goes that has others (U4): all that fsync
-    /// would wait for, the other names among it.
+    /// would wait for, the other names among it, or what waits for it.
     pub(super) fn other_names_of(&self, victim: &Attr) -> Befores {
         let known = self.known.lock();
-        let recent = match known.get(&victim.ino) {
-            Some(known) if victim.kind != FileType::Directory && victim.nlink > 1 => &known.recent,
+        let unsettled = match known.get(&victim.ino) {
+            Some(known) if victim.kind != FileType::Directory && victim.nlink > 1 => {
+                &known.unsettled
+            }
             _ => return Befores::new(),
         };
         let store = self.low.store();
-        let open = recent.iter().filter(|patch| store.is_pending(**patch));
+        let open = unsettled.iter().filter(|patch| store.is_pending(**patch));
         let open = open.filter(|_| !hit(Bug::UnlinkBeforeLink));
         after(Rule::LinkBeforeUnlink, open.copied())
     }
