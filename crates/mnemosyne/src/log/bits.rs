@@ -10,50 +10,59 @@ const _: () = assert!(cfg!(target_endian = "little"), "logs are little-endian");
 /// Bits of a word that are not the torn bit.
 const BITS: u64 = u64::MAX >> 1;
 
-/// Turns the words of a record into those of the ring at `position`, a multiple of a line's
-/// words: whole lines, which replace what is in `ring`.
-pub(super) fn pack(place: Place, position: u64, record: [&[u64]; 2], ring: &mut Vec<u64>) {
+/// Turns the words of a record into those of a ring, without torn bits: whole lines, which
+/// replace what is in `ring`.
+pub(super) fn pack(kind: Kind, record: [&[u64]; 2], ring: &mut Vec<u64>) {
     ring.clear();
-    let words = record.into_iter().flatten().copied();
-    match place.kind {
-        Kind::Base => ring.extend(words),
-        Kind::TornBit => shift(words, ring),
+    match kind {
+        Kind::Base => record
+            .iter()
+            .for_each(|words| ring.extend_from_slice(words)),
+        Kind::TornBit => shift(record, ring),
     }
     ring.resize(ring.len().next_multiple_of(LINE as usize), 0);
-    let mut at = position;
-    for line in ring.chunks_mut(LINE as usize) {
-        let torn_bit = place.torn_bit(at);
-        line.iter_mut().for_each(|word| *word |= torn_bit);
-        at += LINE;
-    }
 }
 
 /// Leaves the highest bit of each word free.
-fn shift(words: impl Iterator<Item = u64>, ring: &mut Vec<u64>) {
+fn shift(record: [&[u64]; 2], ring: &mut Vec<u64>) {
+    let words: usize = record.iter().map(|words| words.len()).sum();
+    ring.resize(words + words.div_ceil(63), 0);
+    let mut out = ring.iter_mut();
+    let mut put = |word| {
+        if let Some(place) = out.next() {
+            *place = word;
+        }
+    };
     // The lowest `count` bits are those of the stream that are not in a word yet.
     let (mut rest, mut count) = (0, 0);
-    for word in words {
-        ring.push((rest | word << count) & BITS);
+    for word in record.into_iter().flatten() {
+        put((rest | word << count) & BITS);
         rest = word >> (63 - count);
         count += 1;
         if count == 63 {
-            ring.push(rest);
+            put(rest);
             (rest, count) = (0, 0);
         }
     }
     if count > 0 {
-        ring.push(rest);
+        put(rest);
     }
 }
 
-/// Stores words of the ring from `position` on. They are durable after the next fence.
-pub(super) fn store<P: Pmem>(pm: &P, place: Place, position: u64, ring: &[u64]) {
-    let until_wrap = place.words - position % place.words;
-    let (first, second) = ring.split_at(ring.len().min(until_wrap as usize));
-    for (at, words) in [(position, first), (position + until_wrap, second)] {
-        if !words.is_empty() {
-            pm.store_nt(place.byte(at), words.as_bytes());
+/// Gives words their torn bits and stores them from `position` on, a multiple of a line's
+/// words. They are durable after the next fence.
+pub(super) fn store<P: Pmem>(pm: &P, place: Place, position: u64, ring: &mut [u64]) {
+    // One division: they take as long as all the rest.
+    let (pass, first) = (position / place.words, position % place.words);
+    let until_wrap = ring.len().min((place.words - first) as usize);
+    let (before, behind) = ring.split_at_mut(until_wrap);
+    for (pass, at, words) in [(pass, first, before), (pass + 1, 0, behind)] {
+        if words.is_empty() {
+            continue;
         }
+        let torn_bit = place.torn_bit_of(pass);
+        words.iter_mut().for_each(|word| *word |= torn_bit);
+        pm.store_nt(place.byte_of(at), words.as_bytes());
     }
 }
 

@@ -137,13 +137,23 @@ impl Place {
 
     /// Of a position, in bytes.
     fn byte(&self, position: u64) -> u64 {
-        self.start + LINE_BYTES + position % self.words * WORD_BYTES
+        self.byte_of(position % self.words)
+    }
+
+    /// Of a word of the ring, in bytes.
+    fn byte_of(&self, word: u64) -> u64 {
+        self.start + LINE_BYTES + word * WORD_BYTES
     }
 
     /// The torn bit of a word that was stored at this position.
     fn torn_bit(&self, position: u64) -> u64 {
+        self.torn_bit_of(position / self.words)
+    }
+
+    /// The torn bit of words that were stored in this pass over the ring.
+    fn torn_bit_of(&self, pass: u64) -> u64 {
         match self.kind {
-            Kind::TornBit => (!(position / self.words) & 1) << 63,
+            Kind::TornBit => (!pass & 1) << 63,
             Kind::Base => 0,
         }
     }
@@ -280,8 +290,8 @@ impl<P: Pmem> Appender<P> {
         let flushed = self.shared.flushed.load(Ordering::Relaxed);
         let crc = checksum(self.tail, len, flushed, words);
         let head = Head { len, crc, flushed }.encode();
-        bits::pack(self.place, self.tail, [&head, words], &mut self.ring);
-        bits::store(&self.pm, self.place, self.tail, &self.ring);
+        bits::pack(self.place.kind, [&head, words], &mut self.ring);
+        bits::store(&self.pm, self.place, self.tail, &mut self.ring);
         debug_assert_eq!(self.ring.len() as u64, needed);
         self.tail += needed;
         Ok(self.tail)
@@ -344,8 +354,9 @@ impl<P: Pmem> Consumer<P> {
         self.next
     }
 
-    /// Gives back the room of all records that end at `position` or before; it must be the
-    /// end of one that was read, or of none. Durably, so that no crash brings them back.
+    /// Gives back the room of all records that end at `position` or before, read or not; it
+    /// must be the end of a flushed one, or of none. Durably, so that no crash brings them
+    /// back.
     ///
     /// # Errors
     /// What the memory says: they may or may not be there after a crash.
@@ -362,7 +373,8 @@ impl<P: Pmem> Consumer<P> {
     /// The first half of [`truncate`](Self::truncate): stores the new head, and starts to
     /// write it back. For callers who truncate several logs with one fence.
     pub fn note_head(&mut self, position: u64) {
-        debug_assert!(position <= self.next, "L1: only what was read is truncated");
+        let flushed = self.shared.flushed.load(Ordering::Relaxed);
+        debug_assert!(position <= flushed, "L1: only what is there is truncated");
         let at = self.place.start + AT_HEAD;
         self.pm.store_word(at, seal(position));
         self.pm.flush(at, WORD_BYTES);
@@ -370,6 +382,7 @@ impl<P: Pmem> Consumer<P> {
 
     /// The second half: that fence returned, and the room can be used again.
     pub fn release(&mut self, position: u64) {
+        self.next = self.next.max(position);
         // Release: the appender overwrites what was read, and no crash brings back.
         self.shared.head.store(position, Ordering::Release);
     }
