@@ -4,7 +4,7 @@
 use hashbrown::HashTable;
 
 /// Up to so many a search is faster than a table.
-const FEW: usize = 8;
+const FEW: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Map<V> {

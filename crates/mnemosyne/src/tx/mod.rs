@@ -46,7 +46,7 @@ use parking_lot::{Mutex, MutexGuard};
 use running::Running;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use truncation::{Helper, Truncated};
+use truncation::{Helper, Home, Truncated};
 
 pub(crate) use recovery::Reading;
 pub use recovery::{Area, AreaError, Unrecovered};
@@ -191,9 +191,8 @@ const IDLE: u64 = u64::MAX;
 /// down what others only read.
 struct Slot<P> {
     appender: Mutex<Appender<P>>,
-    truncated: Mutex<Truncated<P>>,
-    /// Records up to here are in place, though perhaps not durably.
-    home: AtomicU64,
+    /// What was committed to it since the last truncation.
+    home: Mutex<Home>,
     /// No larger than the stamp of the commit that is under way, or [`IDLE`].
     active: AtomicU64,
 }
@@ -210,8 +209,8 @@ struct Core<S: Space> {
     low_water: AtomicU64,
     /// The largest stamp of a record, or a little more.
     logged: CachePadded<AtomicU64>,
-    /// Whose turn it is to raise the low water.
-    truncating: Mutex<()>,
+    /// For each slot; whoever holds them may raise the low water.
+    truncating: Mutex<Box<[Truncated<S::Pmem>]>>,
     helper: Helper,
     sessions: AtomicU64,
     /// Transactions under way, if anybody waits for them.

@@ -31,6 +31,23 @@ pub(super) fn set_stamp(record: &mut [u64], stamp: u64) {
     record[0] = stamp;
 }
 
+/// Where the words of a run are: offset and length, in bytes.
+pub(super) fn place(head: u64) -> (u64, u64) {
+    let (number, count) = (head >> COUNT_BITS, head & COUNT_MAX);
+    (number * WORD_BYTES, count * WORD_BYTES)
+}
+
+/// The stamp of a record that [`encode`] made, and the heads of its runs.
+pub(super) fn heads(record: &[u64]) -> (u64, impl Iterator<Item = u64>) {
+    let mut at = 1;
+    let heads = std::iter::from_fn(move || {
+        let head = *record.get(at)?;
+        at += 1 + (head & COUNT_MAX) as usize;
+        Some(head)
+    });
+    (record[0], heads)
+}
+
 /// A transaction that was found in a log.
 pub(super) struct Transaction<'a> {
     /// When it committed, among all.
@@ -57,7 +74,7 @@ impl<'a> Transaction<'a> {
             let (&head, words) = rest.split_first()?;
             let (run, more) = words.split_at((head & COUNT_MAX) as usize);
             rest = more;
-            Some(((head >> COUNT_BITS) * WORD_BYTES, run))
+            Some((place(head).0, run))
         })
     }
 }

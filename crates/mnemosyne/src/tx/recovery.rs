@@ -8,8 +8,7 @@
 use super::locks::Locks;
 use super::record::Transaction;
 use super::running::Running;
-use super::truncation::Helper;
-use super::truncation::Truncated;
+use super::truncation::{Helper, Truncated};
 use super::{Core, IDLE, Memory, Options, Slot, Space};
 use crate::log::{self, Kind, LogError};
 use crate::sealed::{self, seal};
@@ -17,7 +16,6 @@ use crate::seeded::{Bug, hit};
 use crossbeam_utils::CachePadded;
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -344,17 +342,26 @@ impl<S: Space> Unrecovered<S> {
         }
         let stamp = self.replay.last().map_or(self.low_water, |last| last.stamp);
         self.area.store_low_water(pm, stamp)?;
-        let slots = self.logs.into_iter().map(slot).collect::<Result<_, _>>()?;
+        let (mut slots, mut truncating) = (Vec::new(), Vec::new());
+        for log in self.logs {
+            let (appender, consumer) = log.empty()?;
+            slots.push(CachePadded::new(Slot {
+                appender: Mutex::new(appender),
+                home: Mutex::default(),
+                active: AtomicU64::new(IDLE),
+            }));
+            truncating.push(Truncated::new(consumer));
+        }
         let core = Core {
             space: self.space,
             area: self.area,
             locks: Locks::new(options.locks, stamp),
             options,
             clock: AtomicU64::new(stamp).into(),
-            slots,
+            slots: slots.into(),
             low_water: AtomicU64::new(stamp),
             logged: AtomicU64::new(stamp).into(),
-            truncating: Mutex::new(()),
+            truncating: Mutex::new(truncating.into()),
             helper: Helper::default(),
             sessions: AtomicU64::new(0),
             running: Running::default(),
@@ -375,22 +382,4 @@ fn bring_in_place<P: Pmem>(pm: &P, off: u64, words: &[u64]) {
     if !hit(Bug::UnflushedRecovery) {
         pm.flush(off, words.len() as u64 * WORD_BYTES);
     }
-}
-
-/// A log without records, for use.
-fn slot<P: Pmem + Clone>(log: log::Unrecovered<P>) -> Result<CachePadded<Slot<P>>, LogError> {
-    let (appender, consumer) = log.empty()?;
-    let position = consumer.position();
-    let truncated = Truncated {
-        consumer,
-        position,
-        done: VecDeque::new(),
-        record: Vec::new(),
-    };
-    Ok(CachePadded::new(Slot {
-        appender: Mutex::new(appender),
-        truncated: Mutex::new(truncated),
-        home: AtomicU64::new(position),
-        active: AtomicU64::new(IDLE),
-    }))
 }

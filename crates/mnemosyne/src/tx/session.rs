@@ -276,7 +276,7 @@ impl<S: Space> Session<S> {
         let mut rest = buf;
         let mut at = at;
         while !rest.is_empty() {
-            let len = rest.len().min((LINE_BYTES - at % LINE_BYTES) as usize);
+            let len = rest.len().min(left_in_line(at));
             let (part, more) = rest.split_at_mut(len);
             self.read_in_line(at, part)?;
             at += len as u64;
@@ -308,7 +308,8 @@ impl<S: Space> Session<S> {
     /// [`Interrupted`].
     #[inline]
     pub fn store(&mut self, at: u64, word: u64) -> Result<(), Interrupted> {
-        self.put(at, word, WHOLE)
+        let is_first = self.own(at)?;
+        self.put(at, Written { word, mask: WHOLE }, is_first)
     }
 
     /// [`Transaction::write`].
@@ -316,20 +317,28 @@ impl<S: Space> Session<S> {
     /// # Errors
     /// [`Interrupted`].
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
-        words_of(at, bytes.len(), |word_at, range, in_word| {
-            let mask = mask_of(in_word.clone());
-            let mut word = [0; WORD_BYTES as usize];
-            word[in_word].copy_from_slice(&bytes[range]);
-            self.put(word_at, u64::from_le_bytes(word), mask)
-        })
+        let (mut rest, mut at) = (bytes, at);
+        while !rest.is_empty() {
+            let (part, more) = rest.split_at(rest.len().min(left_in_line(at)));
+            let is_first = self.own(at)?;
+            words_of(at, part.len(), |word_at, range, in_word| {
+                let mask = mask_of(in_word.clone());
+                let mut word = [0; WORD_BYTES as usize];
+                word[in_word].copy_from_slice(&part[range]);
+                let word = u64::from_le_bytes(word);
+                self.put(word_at, Written { word, mask }, is_first)
+            })?;
+            at += part.len() as u64;
+            rest = more;
+        }
+        Ok(())
     }
 
-    /// Notes what is to be stored in some bytes of a word.
+    /// Notes what is to be stored in some bytes of a word whose lock is ours. `is_first`: no
+    /// word of its line was written before.
     #[inline]
-    fn put(&mut self, at: u64, word: u64, mask: u8) -> Result<(), Interrupted> {
-        self.own(at)?;
-        let mut new = Written { word, mask };
-        if let Some(old) = self.writes.get_mut(at) {
+    fn put(&mut self, at: u64, mut new: Written, is_first: bool) -> Result<(), Interrupted> {
+        if !is_first && let Some(old) = self.writes.get_mut(at) {
             new.word = new.over(old.word);
             new.mask |= old.mask;
             *old = new;
@@ -393,13 +402,13 @@ impl<S: Space> Session<S> {
         Ok(())
     }
 
-    /// Takes the lock of a word.
+    /// Takes the lock of a word. `true`: only now.
     #[inline]
-    fn own(&mut self, at: u64) -> Result<(), Interrupted> {
+    fn own(&mut self, at: u64) -> Result<bool, Interrupted> {
         let lock = self.core.locks.of(at);
         let seen = self.core.locks.state(lock);
         if seen == State::taken(self.owner) {
-            return Ok(());
+            return Ok(false);
         }
         let version = seen.version().ok_or(Interrupted::Conflict)?;
         if !self.core.locks.take(lock, seen, self.owner) {
@@ -409,7 +418,7 @@ impl<S: Space> Session<S> {
         if version > self.time {
             self.extend()?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Does not store what was written to volatile bytes of `at..at + len`: they are gone.
@@ -558,7 +567,7 @@ impl<S: Space> Session<S> {
             Err(error) => return Err(Uncommitted::Failed(core.fail(error))),
         };
         self.store_home();
-        slot.home.store(end, Ordering::Release);
+        slot.home.lock().add(&self.record, end);
         slot.active.store(IDLE, Ordering::SeqCst);
         let is_half_full = appender.room().unwrap_or(0) < core.area.longest() / 2;
         drop(appender);
@@ -610,6 +619,11 @@ impl<S: Space> Drop for Session<S> {
             self.core.running.leave(under);
         }
     }
+}
+
+/// Bytes from `at` to the end of its line.
+fn left_in_line(at: u64) -> usize {
+    (LINE_BYTES - at % LINE_BYTES) as usize
 }
 
 /// The mask of those bytes of a word.

@@ -10,44 +10,64 @@
 //! The fence between 3 and 4 is why the low water is there: logs begin in different lines,
 //! and a crash between two of them would leave an older record without a newer one.
 
-use super::record::Transaction;
-use super::{Core, IDLE, Memory, Slot, Space};
+use super::{Core, IDLE, Memory, Slot, Space, record};
 use crate::log::{Consumer, LogError};
 use crate::seeded::{Bug, hit};
 use crossbeam_utils::CachePadded;
-use medium::{Pmem, WORD_BYTES};
+use medium::Pmem;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 
+/// Commits whose words are in place, and perhaps not durably. Kept apart from the log: what
+/// was streamed to it would have to be fetched from memory again.
+#[derive(Debug, Default)]
+pub(super) struct Home {
+    /// Of each its stamp, and where its record ends.
+    records: Vec<(u64, u64)>,
+    /// Where their words are: the heads of runs.
+    runs: Vec<u64>,
+}
+
+impl Home {
+    /// Adds what has just been stored in place.
+    pub fn add(&mut self, record: &[u64], end: u64) {
+        let (stamp, heads) = record::heads(record);
+        self.records.push((stamp, end));
+        self.runs.extend(heads);
+    }
+}
+
 /// How far the records of a log are done with.
 #[derive(Debug)]
 pub(super) struct Truncated<P> {
-    pub consumer: Consumer<P>,
-    /// Up to here records were written back.
-    pub position: u64,
+    consumer: Consumer<P>,
     /// Records whose words are durable in place: stamp, and where they end.
-    pub done: VecDeque<(u64, u64)>,
-    pub record: Vec<u64>,
+    done: VecDeque<(u64, u64)>,
+    /// Being written back.
+    home: Home,
 }
 
 impl<P: Pmem> Truncated<P> {
-    /// Starts to write back the words of all records up to `home`.
-    fn write_back(&mut self, pm: &P, home: u64) -> Result<(), LogError> {
-        while self.position < home {
-            let Some(end) = self.consumer.next(&mut self.record)? else {
-                break;
-            };
-            self.position = end;
-            if let Some(transaction) = Transaction::decode(&self.record) {
-                for (off, words) in transaction.runs() {
-                    pm.flush(off, words.len() as u64 * WORD_BYTES);
-                }
-                self.done.push_back((transaction.stamp, end));
-            }
+    /// Nothing was committed.
+    pub fn new(consumer: Consumer<P>) -> Self {
+        Self {
+            consumer,
+            done: VecDeque::new(),
+            home: Home::default(),
         }
-        Ok(())
+    }
+
+    /// Starts to write back the words of all commits so far.
+    fn write_back(&mut self, pm: &P, home: &Mutex<Home>) {
+        std::mem::swap(&mut self.home, &mut *home.lock());
+        for head in self.home.runs.drain(..) {
+            let (off, bytes) = record::place(head);
+            pm.flush(off, bytes);
+        }
+        self.done.extend(self.home.records.drain(..));
     }
 
     /// Takes out records up to the low water; where the last of them ends.
@@ -69,16 +89,14 @@ impl<S: Space> Core<S> {
 
     fn round(&self) -> Result<(), LogError> {
         let pm = self.space.pmem();
-        let _turn = self.truncating.lock();
+        let mut logs = self.truncating.lock();
         let next = self.settled();
         let is_stuck = next == self.low_water.load(Ordering::Relaxed);
         if is_stuck && !hit(Bug::UnfencedWriteBack) {
             return Ok(());
         }
-        for slot in &self.slots {
-            // Acquire: the words that are stored there are seen, and written back.
-            let home = slot.home.load(Ordering::Acquire);
-            slot.truncated.lock().write_back(pm, home)?;
+        for (log, slot) in logs.iter_mut().zip(&self.slots) {
+            log.write_back(pm, &slot.home);
         }
         if is_stuck {
             return Ok(());
@@ -92,12 +110,11 @@ impl<S: Space> Core<S> {
             self.area.store_low_water(pm, next)?;
         }
         self.low_water.store(next, Ordering::Release);
-        let mut ends = Vec::with_capacity(self.slots.len());
-        for slot in &self.slots {
-            let mut truncated = slot.truncated.lock();
-            let end = truncated.drop_until(next);
+        let mut ends = Vec::with_capacity(logs.len());
+        for log in logs.iter_mut() {
+            let end = log.drop_until(next);
             if let Some(end) = end {
-                truncated.consumer.note_head(end);
+                log.consumer.note_head(end);
             }
             ends.push(end);
         }
@@ -105,9 +122,9 @@ impl<S: Space> Core<S> {
         if !hit(Bug::ReuseBeforeTruncated) {
             pm.fence()?;
         }
-        for (slot, end) in self.slots.iter().zip(ends) {
+        for (log, end) in logs.iter_mut().zip(ends) {
             if let Some(end) = end {
-                slot.truncated.lock().consumer.release(end);
+                log.consumer.release(end);
             }
         }
         Ok(())
