@@ -304,6 +304,9 @@ fn region_cases() -> Vec<Case> {
         case("M15", LOG_FILE, 64 + 3 * 64, Accepts, |files| {
             append(files, LOG_FILE, 0, &[100, 0]);
         }),
+        case("M15", LOG_FILE, 64 + 3 * 64, Accepts, |files| {
+            append(files, LOG_FILE, 0, &[]);
+        }),
     ];
     // The tag of a region of variables is in the table.
     cases.push(case("M14", STATICS_FILE, 0, Accepts, |files| {
