@@ -471,6 +471,8 @@ impl<S: Space> Session<S> {
             self.release(None);
             return Ok(self.time); // what was read is of one time
         }
+        // Who failed gave back words and blocks that a log may still have.
+        self.core.check().map_err(Uncommitted::Failed)?;
         let space = &self.core.space;
         let words = self.writes.iter();
         let persistent = words.filter_map(|(at, new)| Some((space.offset(at)?, new.word)));
