@@ -359,15 +359,22 @@ impl<S: Space> Session<S> {
 
     /// Copies `bytes` to offset `off` at once, without a log: to memory that nobody can reach
     /// before this transaction commits, and that no recovery writes to. The commit makes them
-    /// durable before it; if it fails, anything may be there.
+    /// durable before it; if it fails, anything may be there. No return to a savepoint undoes it.
     ///
     /// # Errors
     /// [`Interrupted`].
     pub(crate) fn fill(&mut self, off: u64, bytes: &[u8]) -> Result<(), Interrupted> {
         let end = off + bytes.len() as u64;
         // Whoever still reads there, of the block's former life, is to notice.
+        let mut may_be_written = false;
         for line in (off / LINE_BYTES * LINE_BYTES..end).step_by(LINE_BYTES as usize) {
-            self.own(self.address(line))?;
+            let at = self.address(line);
+            let state = self.core.locks.state(self.core.locks.of(at));
+            may_be_written |= state == State::taken(self.owner);
+            self.own(at)?;
+        }
+        if may_be_written {
+            self.write_again(self.address(off), bytes)?;
         }
         (self.is_changed, self.has_filled) = (true, true);
         let pm = self.core.space.pmem();
@@ -380,6 +387,18 @@ impl<S: Space> Session<S> {
             pm.flush(at, part.len() as u64);
         }
         Ok(())
+    }
+
+    /// Changes those words from `at` on that are to be stored by the commit.
+    fn write_again(&mut self, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
+        words_of(at, bytes.len(), |word_at, range, in_word| {
+            if let Some(written) = self.writes.get_mut(word_at) {
+                let mut word = written.word.to_le_bytes();
+                word[in_word].copy_from_slice(&bytes[range]);
+                written.word = u64::from_le_bytes(word);
+            }
+            Ok(())
+        })
     }
 
     /// Keeps others away from the aligned word at `at`, which the caller changes in place, and

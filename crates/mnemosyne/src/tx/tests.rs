@@ -578,3 +578,20 @@ fn behind_a_commit_that_failed_nobody_commits() {
     Area::recover(&pm, 0, Options::default()).unwrap();
     assert_eq!(all(&pm)[..2], [1, 1]);
 }
+
+/// Bytes that are filled replace those that the transaction stored there before.
+#[test]
+fn what_is_filled_last_stays() {
+    let mut rng = Rng::with_seed(1);
+    let pm = made(&mut rng, 1);
+    let memory = Area::recover(&pm, 0, Options::default()).unwrap();
+    let mut session = memory.session();
+    session.begin().unwrap();
+    session.store(DATA, u64::MAX).unwrap();
+    session.store(DATA + 8, 1).unwrap();
+    session.fill(DATA + 4, &[2; 100]).unwrap();
+    let expected = u64::MAX >> 32 | 0x0202_0202 << 32;
+    assert_eq!(session.load(DATA).unwrap(), expected);
+    session.commit().unwrap();
+    assert_eq!(all(&pm)[..2], [expected, 0x0202_0202_0202_0202]);
+}
