@@ -366,15 +366,15 @@ impl<S: Space> Session<S> {
     pub(crate) fn fill(&mut self, off: u64, bytes: &[u8]) -> Result<(), Interrupted> {
         let end = off + bytes.len() as u64;
         // Whoever still reads there, of the block's former life, is to notice.
-        let mut may_be_written = false;
         for line in (off / LINE_BYTES * LINE_BYTES..end).step_by(LINE_BYTES as usize) {
-            let at = self.address(line);
-            let state = self.core.locks.state(self.core.locks.of(at));
-            may_be_written |= state == State::taken(self.owner);
-            self.own(at)?;
-        }
-        if may_be_written {
-            self.write_again(self.address(off), bytes)?;
+            let lock = self.core.locks.of(self.address(line));
+            if self.core.locks.state(lock) == State::taken(self.owner) {
+                let (from, to) = (line.max(off), end.min(line + LINE_BYTES));
+                let part = &bytes[(from - off) as usize..(to - off) as usize];
+                self.write_again(self.address(from), part)?;
+            } else {
+                self.own(self.address(line))?;
+            }
         }
         (self.is_changed, self.has_filled) = (true, true);
         let pm = self.core.space.pmem();
