@@ -356,6 +356,31 @@ fn a_page_without_a_region_is_told() {
     drop(place.open());
 }
 
+/// The pages of the one who does are in the pool that the directory knows of.
+#[test]
+fn of_those_who_make_a_pool_at_once_one_does() {
+    for _ in 0..20 {
+        let place = Place::new();
+        let (disk, pool) = (place.disk(), place.pool());
+        let opened = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..2)
+                .map(|_| scope.spawn(|| open(&disk, Some(&pool))))
+                .collect();
+            let opened = threads.into_iter().map(|thread| thread.join().unwrap());
+            opened.collect::<Vec<_>>()
+        });
+        let mut users: Vec<_> = opened.into_iter().flatten().collect();
+        let store = users.pop().expect("one does");
+        assert!(users.is_empty(), "only one does");
+        let mut session = store.session();
+        let table = table(&mut session, 0).unwrap();
+        write(&mut session, table, 77).unwrap();
+        store.memory().truncate().unwrap();
+        drop((session, store));
+        assert_eq!(value(place.open().backing().pmem(), table), 77);
+    }
+}
+
 /// What a crash may leave while a pool is made can be opened, with a pool or without.
 #[test]
 fn a_pool_that_was_never_whole_is_made_again() {

@@ -61,4 +61,14 @@ mod tests {
         }
         assert_eq!(Class::of(4097), None);
     }
+
+    #[test]
+    fn the_format_has_the_same_sizes() {
+        let lines = include_str!("../../format.md").lines();
+        let rows = lines.filter_map(|line| line.strip_prefix("| bytes |"));
+        let cells = rows.flat_map(|row| row.split('|'));
+        let numbers = cells.map(|cell| cell.trim().replace(',', ""));
+        let said: Vec<u16> = numbers.filter_map(|number| number.parse().ok()).collect();
+        assert_eq!(said, SIZES);
+    }
 }

@@ -117,7 +117,7 @@ impl<S: Space> Heap<S> {
             current: [None; CLASSES],
             reserved: Vec::new(),
             freed: Vec::new(),
-            kept_back: Vec::new(),
+            kept_back: KeptBack::default(),
             segments: Vec::new(),
         }
     }
@@ -187,15 +187,33 @@ pub struct HeapSession<S: Space> {
     reserved: Vec<Block>,
     /// Freed by it.
     freed: Vec<Block>,
-    /// Freed by earlier ones, each with its stamp, and not in the index yet: small blocks,
-    /// and less than [`KEPT_BYTES`] of them.
-    kept_back: Vec<(u64, Block)>,
+    /// Freed by earlier ones and not in the index yet: less than [`KEPT_BYTES`].
+    kept_back: KeptBack,
     /// Segments that the index has read, those that were used: they never go.
     segments: Vec<Segment>,
 }
 
 /// Bytes of freed blocks that a session tells the index of together.
 const KEPT_BYTES: u64 = PAGE_BYTES;
+
+/// Freed blocks, each with the stamp of its transaction, and how many bytes they are.
+#[derive(Default)]
+struct KeptBack {
+    blocks: Vec<(u64, Block)>,
+    bytes: u64,
+}
+
+impl KeptBack {
+    fn put(&mut self, stamp: u64, block: Block) {
+        self.bytes += block.bytes();
+        self.blocks.push((stamp, block));
+    }
+
+    fn drain(&mut self) -> impl Iterator<Item = (u64, Block)> + '_ {
+        self.bytes = 0;
+        self.blocks.drain(..)
+    }
+}
 
 /// What a transaction has done to the heap so far, to come back to.
 #[derive(Debug, Clone, Copy)]
@@ -252,7 +270,7 @@ impl<S: Space> HeapSession<S> {
                 return Ok((*taken, block));
             }
             let used_up = current.take();
-            let more = self.heap.find(self.kept_back.drain(..), |index| {
+            let more = self.heap.find(self.kept_back.drain(), |index| {
                 if let Some(taken) = &used_up {
                     index.put_taken(taken);
                 }
@@ -268,7 +286,7 @@ impl<S: Space> HeapSession<S> {
 
     fn alloc_pages(&mut self, tx: &mut Session<S>, bytes: u64) -> Result<u64, Interrupted> {
         let pages = bytes.div_ceil(PAGE_BYTES);
-        let kept_back = self.kept_back.drain(..);
+        let kept_back = self.kept_back.drain();
         let room = self.heap.find(kept_back, |index| index.take_pages(pages))?;
         let start = room.ok_or(HeapError::NoSpace { bytes })?;
         self.reserved.push(Block::Extent { start, pages });
@@ -374,12 +392,12 @@ impl<S: Space> HeapSession<S> {
             return;
         }
         let stamp = if hit(Bug::FreshBlockInLog) { 0 } else { stamp };
-        self.kept_back
-            .extend(self.freed.drain(..).map(|block| (stamp, block)));
-        let bytes = self.kept_back.iter().map(|(_, block)| block.bytes());
-        if bytes.sum::<u64>() >= KEPT_BYTES {
+        for block in self.freed.drain(..) {
+            self.kept_back.put(stamp, block);
+        }
+        if self.kept_back.bytes >= KEPT_BYTES {
             let mut index = self.heap.shared.index.lock();
-            index.put_freed(self.kept_back.drain(..));
+            index.put_freed(self.kept_back.drain());
         }
     }
 
@@ -419,7 +437,7 @@ impl<S: Space> Drop for HeapSession<S> {
     fn drop(&mut self) {
         self.rolled_back();
         let mut index = self.heap.shared.index.lock();
-        index.put_freed(self.kept_back.drain(..));
+        index.put_freed(self.kept_back.drain());
         for taken in self.current.iter().flatten() {
             index.put_taken(taken);
         }

@@ -423,8 +423,10 @@ impl<B: Backing> Checker<'_, B> {
             match log.next(&mut words) {
                 Ok(None) => return,
                 Ok(Some(end)) => {
-                    let len = words.first().map(|len| len.div_ceil(WORD_BYTES));
-                    if len != Some(words.len() as u64 - 1) {
+                    let is_whole = words.split_first().is_some_and(|(bytes, rest)| {
+                        bytes.div_ceil(WORD_BYTES) == rest.len() as u64
+                    });
+                    if !is_whole {
                         let what = "its length is not that of its bytes";
                         self.bad("M15", &*file, record(0, log.bytes(), position), what);
                     }

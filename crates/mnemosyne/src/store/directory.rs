@@ -281,29 +281,11 @@ fn names(place: &Path) -> Result<Vec<OsString>, OpenError> {
 
 /// Makes the system region, unless somebody else is faster.
 pub(super) fn make_system(path: &Path, options: &DirectoryOptions) -> Result<(), StoreError> {
-    let bytes = options.layout.bytes();
-    let unfinished = unfinished(path);
-    let made = medium::create_file(&unfinished, bytes, Reserve::Whole)
-        .and_then(|()| MappedPmem::open(&unfinished, &options.map))
-        .map_err(|e| StoreError::Backing(e.into()))
-        .and_then(|file| options.layout.format(&file));
-    let made = made.and_then(|()| {
-        sync(&unfinished)?;
-        Ok(())
-    });
-    if let Err(error) = made {
-        // What is in the way of this is what the error tells.
-        let _ = std::fs::remove_file(&unfinished);
-        return Err(error);
-    }
-    match renameat_with(CWD, &unfinished, CWD, path, RenameFlags::NOREPLACE) {
-        Ok(()) => {}
-        // Somebody was faster, and may have taken ours for a leftover.
-        Err(Errno::EXIST | Errno::NOENT) => remove(&unfinished)?,
-        Err(e) => return Err(failed("rename", &unfinished, e.into()).into()),
-    }
-    sync_directory(path.parent().unwrap_or(path))?;
-    Ok(())
+    make_first(path, |unfinished| {
+        medium::create_file(unfinished, options.layout.bytes(), Reserve::Whole)?;
+        let file = MappedPmem::open(unfinished, &options.map)?;
+        options.layout.format(&file)
+    })
 }
 
 /// Makes a file at `path` that is there whole or not at all; `make` makes it elsewhere. One
@@ -312,13 +294,38 @@ pub(super) fn make_file<E: From<OpenError>>(
     path: &Path,
     make: impl FnOnce(&Path) -> Result<(), E>,
 ) -> Result<(), E> {
+    make_and_rename(path, make, |unfinished| {
+        std::fs::rename(unfinished, path).map_err(|e| failed("rename", unfinished, e))
+    })
+}
+
+/// As [`make_file`], but one that is there stays: somebody else was faster, and may use it.
+pub(super) fn make_first<E: From<OpenError>>(
+    path: &Path,
+    make: impl FnOnce(&Path) -> Result<(), E>,
+) -> Result<(), E> {
+    make_and_rename(path, make, |unfinished| {
+        match renameat_with(CWD, unfinished, CWD, path, RenameFlags::NOREPLACE) {
+            Ok(()) => Ok(()),
+            // Who was faster may have taken ours for a leftover.
+            Err(Errno::EXIST | Errno::NOENT) => remove(unfinished),
+            Err(e) => Err(failed("rename", unfinished, e.into())),
+        }
+    })
+}
+
+fn make_and_rename<E: From<OpenError>>(
+    path: &Path,
+    make: impl FnOnce(&Path) -> Result<(), E>,
+    rename: impl FnOnce(&Path) -> Result<(), OpenError>,
+) -> Result<(), E> {
     let unfinished = unfinished(path);
     let made = make(&unfinished).and_then(|()| {
         sync(&unfinished)?;
-        std::fs::rename(&unfinished, path).map_err(|e| failed("rename", &unfinished, e))?;
-        Ok(())
+        Ok(rename(&unfinished)?)
     });
     if made.is_err() {
+        // What is in the way of this is what the error tells.
         let _ = std::fs::remove_file(&unfinished);
     }
     made?;

@@ -15,7 +15,7 @@
 //! place. They are made in this order: `frames`, `regions`, `pool`; and then `frames` says that
 //! a directory knows of it. A pool that does not say so has nothing in it.
 
-use super::directory::{SYSTEM, exists, failed, make_file, make_system, write_file};
+use super::directory::{SYSTEM, exists, failed, make_file, make_first, make_system, write_file};
 use super::{DirectoryOptions, PoolOptions, StoreError};
 use medium::{OpenError, Pool};
 use std::ffi::OsString;
@@ -197,7 +197,7 @@ impl Pooled {
             let PoolOptions {
                 bytes, page_bytes, ..
             } = *wanted;
-            make_file(&frames, |unfinished| {
+            make_first(&frames, |unfinished| {
                 Pool::create(unfinished, bytes, page_bytes, &options.map)
             })?;
         }

@@ -246,7 +246,8 @@ impl<S: Space> Tx<'_, S> {
     }
 
     /// Copies `bytes` to offset `off`, in a block that this transaction allocated, without a
-    /// log: a shadow update. Costs a fence, and saves the log twice the bytes.
+    /// log: a shadow update. Costs a fence, and saves the log twice the bytes. No return to a
+    /// savepoint undoes it.
     ///
     /// # Errors
     /// [`Interrupted`]; [`HeapError::NotAllocated`]: the block is not of this transaction, or

@@ -3,7 +3,8 @@
 //! # Format
 //!
 //! An *area* is a line and the logs, one behind the other. The line holds, as little-endian
-//! words, all but the first sealed as those of a log: magic and version, the number of logs, the bytes of each, and the low water.
+//! words, all but the first sealed as those of a log: magic and version, the number of logs,
+//! the bytes of each, and the low water.
 
 use super::locks::Locks;
 use super::record::Transaction;

@@ -368,7 +368,7 @@ impl<S: Space> Session<S> {
 
     /// Copies `bytes` to offset `off` at once, without a log: to memory that nobody can reach
     /// before this transaction commits, and that no recovery writes to. The commit makes them
-    /// durable before it; if it fails, anything may be there.
+    /// durable before it; if it fails, anything may be there. No return to a savepoint undoes it.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -376,7 +376,14 @@ impl<S: Space> Session<S> {
         let end = off + bytes.len() as u64;
         // Whoever still reads there, of the block's former life, is to notice.
         for line in (off / LINE_BYTES * LINE_BYTES..end).step_by(LINE_BYTES as usize) {
-            self.own(self.address(line))?;
+            let lock = self.core.locks.of(self.address(line));
+            if self.core.locks.state(lock) == State::taken(self.owner) {
+                let (from, to) = (line.max(off), end.min(line + LINE_BYTES));
+                let part = &bytes[(from - off) as usize..(to - off) as usize];
+                self.write_again(self.address(from), part)?;
+            } else {
+                self.own(self.address(line))?;
+            }
         }
         (self.is_changed, self.has_filled) = (true, true);
         let pm = self.core.space.pmem();
@@ -389,6 +396,18 @@ impl<S: Space> Session<S> {
             pm.flush(at, part.len() as u64);
         }
         Ok(())
+    }
+
+    /// Changes those words from `at` on that are to be stored by the commit.
+    fn write_again(&mut self, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
+        words_of(at, bytes.len(), |word_at, range, in_word| {
+            if let Some(written) = self.writes.get_mut(word_at) {
+                let mut word = written.word.to_le_bytes();
+                word[in_word].copy_from_slice(&bytes[range]);
+                written.word = u64::from_le_bytes(word);
+            }
+            Ok(())
+        })
     }
 
     /// Keeps others away from the aligned word at `at`, which the caller changes in place, and
@@ -480,6 +499,8 @@ impl<S: Space> Session<S> {
             self.release(None);
             return Ok(self.time); // what was read is of one time
         }
+        // Who failed gave back words and blocks that a log may still have.
+        self.core.check().map_err(Uncommitted::Failed)?;
         let space = &self.core.space;
         let words = self.writes.iter();
         let persistent = words.filter_map(|(at, new)| Some((space.offset(at)?, new.word)));

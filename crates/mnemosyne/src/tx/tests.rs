@@ -3,7 +3,7 @@
 use super::*;
 use crate::log::Kind;
 use fastrand::Rng;
-use medium::{CutAfter, MemoryPmem, PersistModel, Pmem, PowerCut};
+use medium::{CutAfter, Faulty, MemoryPmem, PersistModel, Pmem, PowerCut};
 
 const DATA: u64 = 32 << 10;
 const WORDS: u64 = 64;
@@ -547,4 +547,51 @@ fn changes_in_place_are_isolated() {
         assert!(!other.is_valid(), "it was changed, if only for a while");
         other.roll_back();
     }
+}
+
+/// A commit that failed may have left its words in a log: nobody stores newer ones in place.
+#[test]
+fn behind_a_commit_that_failed_nobody_commits() {
+    let pm = MemoryPmem::new(DATA + WORDS * 8);
+    let area = Area {
+        start: 0,
+        logs: 2,
+        log_bytes: 1024,
+        kind: Kind::TornBit,
+    };
+    area.format(&pm).unwrap();
+    let faulty = Faulty::new(&pm);
+    let memory = Area::recover(&faulty, 0, Options::default()).unwrap();
+    let (mut one, mut other) = (memory.session(), memory.session());
+    other.begin().unwrap();
+    one.begin().unwrap();
+    one.store(DATA, 1).unwrap();
+    one.store(DATA + 8, 1).unwrap();
+    faulty.fail_fence(5);
+    assert!(matches!(one.commit(), Err(Uncommitted::Failed(_))));
+    one.roll_back();
+    faulty.heal();
+    other.store(DATA, 2).unwrap();
+    assert!(matches!(other.commit(), Err(Uncommitted::Failed(_))));
+    other.roll_back();
+    drop((one, other, memory));
+    Area::recover(&pm, 0, Options::default()).unwrap();
+    assert_eq!(all(&pm)[..2], [1, 1]);
+}
+
+/// Bytes that are filled replace those that the transaction stored there before.
+#[test]
+fn what_is_filled_last_stays() {
+    let mut rng = Rng::with_seed(1);
+    let pm = made(&mut rng, 1);
+    let memory = Area::recover(&pm, 0, Options::default()).unwrap();
+    let mut session = memory.session();
+    session.begin().unwrap();
+    session.store(DATA, u64::MAX).unwrap();
+    session.store(DATA + 8, 1).unwrap();
+    session.fill(DATA + 4, &[2; 100]).unwrap();
+    let expected = u64::MAX >> 32 | 0x0202_0202 << 32;
+    assert_eq!(session.load(DATA).unwrap(), expected);
+    session.commit().unwrap();
+    assert_eq!(all(&pm)[..2], [expected, 0x0202_0202_0202_0202]);
 }
