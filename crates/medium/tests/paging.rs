@@ -202,6 +202,23 @@ fn a_page_that_cannot_be_read_fails_its_region_and_nothing_waits() {
     }
 }
 
+/// Whether its entry is durable, nobody knows: it is in a frame of its own.
+#[test]
+fn a_page_that_a_pool_that_fails_has_keeps_its_frame() {
+    let place = Place::new(Durability::Auto);
+    let (arena, pool) = place.open();
+    let file = std::fs::File::options().write(true).open(place.pool());
+    // Without its frames.
+    file.unwrap().set_len(PAGE).unwrap();
+    for page in 0..3 {
+        let off = 0;
+        let unreadable = MediumError::Unreadable { off };
+        assert_eq!(arena.load(page * PAGE), Err(unreadable));
+    }
+    assert!(arena.fence().is_err());
+    assert_eq!(pool.frames_in_use(), 3);
+}
+
 /// A file that takes no more writes: a sealed one.
 #[test]
 fn a_page_that_cannot_be_written_stays_and_fences_fail() {

@@ -366,24 +366,25 @@ impl Whole {
         }
     }
 
-    /// The states that a step goes through: what each slot's thing is long, and holds.
-    fn states(&self) -> Vec<Table> {
-        let mut states = vec![Table::default()];
+    /// The states that a step goes through: what each slot's thing is long, and holds; and what
+    /// the step fills things with.
+    fn states(&self) -> Vec<(Table, u64)> {
+        let mut states = vec![(Table::default(), 0)];
         for (n, step) in self.steps.iter().enumerate() {
-            let mut now = *states.last().expect("there is a first one");
+            let (mut now, _) = *states.last().expect("there is a first one");
             let seed = n as u64 + 1;
             match *step {
                 Step::Alloc { slot, bytes } => now[slot as usize] = (bytes, seed),
                 Step::Shadow { slot, bytes } => {
                     now[slot as usize] = (bytes, 0);
-                    states.push(now);
+                    states.push((now, seed));
                     now[slot as usize] = (bytes, seed);
                 }
                 Step::Write { slot } => now[slot as usize].1 = seed,
                 Step::Free { slot } => now[slot as usize] = (0, 0),
                 Step::Map { slot } => {
                     now[slot as usize] = (4096, 0);
-                    states.push(now);
+                    states.push((now, seed));
                     now[slot as usize] = (4096, seed);
                 }
                 Step::Unmap { slot } => now[slot as usize] = (0, 0),
@@ -392,7 +393,7 @@ impl Whole {
                     now[other as usize] = (bytes, seed);
                 }
             }
-            states.push(now);
+            states.push((now, seed));
         }
         states
     }
@@ -535,8 +536,9 @@ impl Using {
         pm.fence().map_err(text)
     }
 
-    /// What is there; leaks and losses are wrong.
-    fn found(&self) -> Result<Table, String> {
+    /// What is there; leaks and losses are wrong. A new region is zeros, besides what is being
+    /// filled in.
+    fn found(&self, filling: u64) -> Result<Table, String> {
         let pm = self.pm();
         let load = |at: u64| pm.load(at).map_err(text);
         let mut table = Table::default();
@@ -553,13 +555,19 @@ impl Using {
             if start == 0 {
                 continue;
             }
-            match programs.contains(&start) {
+            let is_region = programs.contains(&start);
+            match is_region {
                 true => regions.push(start),
                 false => blocks.push(start),
             }
-            for word in pattern(start, bytes - 8).filter(|_| seed != 0) {
+            for word in pattern(start, bytes - 8) {
                 let holds = load(word)?;
-                if holds != seed {
+                let fits = match (seed, is_region) {
+                    (0, true) => [0, filling].contains(&holds),
+                    (0, false) => true,
+                    _ => holds == seed,
+                };
+                if !fits {
                     return Err(format!("slot {slot}: {word:#x} holds {holds}, not {seed}"));
                 }
             }
@@ -636,10 +644,11 @@ impl Program for Whole {
     }
 
     fn check(&self, using: &mut Using, marks: &[u64]) -> Result<u64, String> {
-        let found = using.found()?;
         let states = self.states();
         let allowed = count_of(marks, RETURNED)..=count_of(marks, BEGUN);
-        match allowed.clone().any(|n| states[n] == found) {
+        let (_, filling) = states[*allowed.end()];
+        let found = using.found(filling)?;
+        match allowed.clone().any(|n| states[n].0 == found) {
             true => Ok(hash(found.iter().flat_map(|(a, b)| [*a, *b]))),
             false => Err(format!("{found:?} is none of the states {allowed:?}")),
         }
@@ -656,6 +665,6 @@ impl Program for Whole {
                 (_, false) => using.step(Step::Free { slot }, 99, &|| {})?,
             }
         }
-        using.found().map(drop)
+        using.found(0).map(drop)
     }
 }

@@ -191,17 +191,25 @@ impl Shared {
             }
             Fault::Load(frame) => {
                 // Others go on meanwhile: it may take as long as a disk does.
-                let digest = MutexGuard::unlocked(&mut state, || {
-                    let loaded = self.frames.load(frame, page, &*region, buf);
-                    loaded.map_err(|why| self.not_loaded(&region, &why)).ok()
+                let loaded = MutexGuard::unlocked(&mut state, || {
+                    self.frames.load(frame, page, &*region, buf)
                 });
-                state.residency.loaded(frame, digest);
+                let is_loaded = loaded.is_ok();
+                match loaded {
+                    Ok(digest) => state.residency.loaded(frame, Some(digest)),
+                    Err(PageError::File(_)) => state.residency.loaded(frame, None),
+                    // Its entry may be durable: with another page in it, this one would be lost.
+                    Err(PageError::Pool(_)) => {
+                        state.residency.not_mapped(frame);
+                        region.fail(not_durable(Errno::IO));
+                    }
+                }
                 state.counts.loaded += 1;
                 self.done.notify_all();
                 if !self.has_enough(moving, &state) {
                     self.call_for_work(&mut state);
                 }
-                if digest.is_none() {
+                if !is_loaded {
                     return self.lose(moving, &region, address);
                 }
                 frame
@@ -248,13 +256,6 @@ impl Shared {
         // without the page.
         let _ = keep_from_children(place, len);
         Ok(())
-    }
-
-    /// Says why a page cannot be had.
-    fn not_loaded(&self, region: &RegionFile, why: &PageError) {
-        if let PageError::Pool(_) = why {
-            region.fail(not_durable(Errno::IO));
-        }
     }
 
     /// Gives zeros in place of what cannot be had, and lets their reader know. Whether it
