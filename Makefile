@@ -11,6 +11,7 @@ INCLUDEDIR ?= $(PREFIX)/include
 
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release/selvedge
+LIBRARY := $(TARGET)/release/libselvedge.a
 # Built with the tests: optimised, and with every assertion on.
 CHECKED := $(TARGET)/debug/selvedge
 HELPERS := mkfs.selvedge fsck.selvedge fsck.fuse.selvedge mount.selvedge mount.fuse.selvedge umount.fuse.selvedge
@@ -20,7 +21,7 @@ CARGO ?= cargo
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build install-c demo test test-full lint unit suites bench memcached memcached-test memcached-bench openldap openldap-test openldap-bench install uninstall need-build need-mount
+.PHONY: help build build-c install-c demo test test-full lint unit suites bench memcached memcached-test memcached-bench openldap openldap-test openldap-bench install uninstall need-build need-mount
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +40,9 @@ need-mount:
 
 build: need-build ## build target/release/selvedge
 	@$(CARGO) build --release --locked -p selvedge
+
+build-c: need-build ## build target/release/libselvedge.a and .so
+	@$(CARGO) build --release --locked -p selvedge-capi
 
 demo: build need-mount ## unpack, build, cut the power, look: about a minute
 	@SELVEDGE=$(abspath $(RELEASE)) tools/demo
@@ -111,9 +115,11 @@ install: $(RELEASE) ## install under PREFIX (default /usr/local), honours DESTDI
 CAPI := crates/capi
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
-install-c: need-build ## build the C library and install it, its header and linker script
-	$(CARGO) build --release --locked -p selvedge-capi
-	install -D -m 644 $(TARGET)/release/libselvedge.a $(DESTDIR)$(LIBDIR)/libselvedge.a
+$(LIBRARY):
+	@$(MAKE) --no-print-directory build-c
+
+install-c: $(LIBRARY) ## install the C library, its headers and linker script, as install does
+	install -D -m 644 $(LIBRARY) $(DESTDIR)$(LIBDIR)/libselvedge.a
 	install -D -m 755 $(TARGET)/release/libselvedge.so $(DESTDIR)$(LIBDIR)/libselvedge.so.0
 	ln -sf libselvedge.so.0 $(DESTDIR)$(LIBDIR)/libselvedge.so
 	install -d $(DESTDIR)$(INCLUDEDIR)/selvedge $(DESTDIR)$(LIBDIR)/pkgconfig

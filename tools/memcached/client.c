@@ -16,7 +16,6 @@
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,6 +24,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "../client.h"
 
 #define KEYS 600 /* of each thread */
 #define MOST_BYTES 700000
@@ -54,36 +55,11 @@ struct worker {
     bool gets;
 };
 
-static pid_t server;
 /* Slab pages are moved, which throws away items that find no other place. */
 static bool moves;
 static unsigned long long lost;
 static volatile bool stop;
 static uint32_t round_sizes;
-
-static _Noreturn __attribute__((format(printf, 1, 2))) void fail(const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    fputs("\n", stderr);
-    if (server > 0)
-        kill(server, SIGKILL);
-    _exit(1);
-}
-
-static double now(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return at.tv_sec + at.tv_nsec / 1e9;
-}
-
-static uint64_t some(uint64_t *seed, uint64_t below)
-{
-    *seed ^= *seed << 13, *seed ^= *seed >> 7, *seed ^= *seed << 17;
-    return *seed % below;
-}
 
 /* --- Talking --------------------------------------------------------------------------- */
 
@@ -354,7 +330,7 @@ static void start(char **command, struct worker *workers, int threads)
         while ((workers[n].socket = reach(workers[n].port)) < 0) {
             if (now() > until || waitpid(server, NULL, WNOHANG) != 0)
                 fail("the server does not start");
-            usleep(5000);
+            usleep(5000); /* it tells nobody that it listens */
         }
         workers[n].got_bytes = workers[n].got_used = 0;
     }
@@ -404,7 +380,7 @@ static int run_kill(int rounds, int threads, int port, char **command)
         }
         for (int n = 0; n < threads; n++)
             pthread_create(&workers[n].thread, NULL, worker_main, &workers[n]);
-        usleep(50000 + some(&seed, 500000));
+        usleep(50000 + some(&seed, 500000)); /* until it is killed, wherever it is */
         struct worker observer = {.socket = reach(port)};
         /* Half of the time what was moved last is what nobody changed since. */
         stop = moves && round % 2;
@@ -412,7 +388,7 @@ static int run_kill(int rounds, int threads, int port, char **command)
             char line[512];
             if (!put(&observer, "slabs reassign -1 0\r\n", 21) || !take(&observer, line, 0))
                 fail("the server is gone");
-            usleep(5000);
+            usleep(5000); /* for a page to move: one at a time does */
         }
         moved += stat(&observer, "", "slabs_moved");
         rescued += stat(&observer, "", "slab_reassign_rescues");
@@ -478,15 +454,6 @@ static void *bench_main(void *argument)
             fail("get: %s", line);
     }
     return NULL;
-}
-
-static double used_by(pid_t program)
-{
-    struct timespec at = {0};
-    clockid_t clock;
-    if (clock_getcpuclockid(program, &clock) != 0 || clock_gettime(clock, &at) != 0)
-        fail("no program %d", program);
-    return at.tv_sec + at.tv_nsec / 1e9;
 }
 
 static int run_bench(int port, int threads, uint32_t bytes, double seconds, pid_t program)

@@ -156,6 +156,7 @@ static void begin(struct path *path)
 {
     path->count = path->found = 0;
     path->steps = NULL;
+    path->is_too_long = false;
     path->record = (struct record){NULL, 0, -1};
 }
 
@@ -216,7 +217,8 @@ static Entry *find(Operation *op, const struct berval *ndn, struct path *path)
 {
     struct database *db = op->o_bd->be_private;
     begin(path);
-    if (ndn->bv_len > MOST_NAME || !split(op->o_bd, ndn, path))
+    path->is_too_long = ndn->bv_len > MOST_NAME;
+    if (path->is_too_long || !split(op->o_bd, ndn, path))
         return NULL;
     path->record.bytes = ch_malloc(path->record.room = FIRST_RECORD);
     do {
@@ -656,7 +658,9 @@ static int add_entry(Operation *op, SlapReply *rs, struct path *path, struct ans
         return LDAP_ASSERTION_FAILED;
 
     Entry *nearest = find(op, &e->e_nname, path);
-    if (is_found(path))
+    if (path->is_too_long)
+        code = deny(rs, LDAP_ADMINLIMIT_EXCEEDED, "the name is too long");
+    else if (is_found(path))
         code = LDAP_ALREADY_EXISTS;
     else if (path->found + 1 < path->count)
         code = note_missing(op, rs, nearest);
@@ -859,6 +863,9 @@ static int find_target(Operation *op, SlapReply *rs, const Entry *e, const struc
         entry_free(superior);
     if (code == LDAP_SUCCESS)
         code = dnNormalize(0, NULL, NULL, &target->dn, &target->ndn, NULL);
+    /* A name may be longer when it is normalised. */
+    if (code == LDAP_SUCCESS && target->ndn.bv_len > MOST_NAME)
+        code = deny(rs, LDAP_ADMINLIMIT_EXCEEDED, "the name is too long");
     if (code != LDAP_SUCCESS || dn_match(&target->ndn, &e->e_nname))
         return code;
     Entry *other = read_entry(op, &target->ndn);

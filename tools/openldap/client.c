@@ -13,7 +13,6 @@
 #include <ldap.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,6 +21,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "../client.h"
 
 #define SUFFIX "dc=test"
 #define PEOPLE 150  /* of each thread */
@@ -59,31 +60,6 @@ struct worker {
 };
 
 static const char *uri;
-static pid_t server;
-
-static _Noreturn __attribute__((format(printf, 1, 2))) void fail(const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    fputs("\n", stderr);
-    if (server > 0)
-        kill(server, SIGKILL);
-    _exit(1);
-}
-
-static double now(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return at.tv_sec + at.tv_nsec / 1e9;
-}
-
-static uint64_t some(uint64_t *seed, uint64_t below)
-{
-    *seed ^= *seed << 13, *seed ^= *seed >> 7, *seed ^= *seed << 17;
-    return *seed % below;
-}
 
 /* --- Talking --------------------------------------------------------------------------- */
 
@@ -397,7 +373,7 @@ static void start(char **command, struct worker *workers, int threads)
         while ((workers[n].ldap = reach()) == NULL) {
             if (now() > until || waitpid(server, NULL, WNOHANG) != 0)
                 fail("the server does not start");
-            usleep(5000);
+            usleep(5000); /* it tells nobody that it listens */
         }
 }
 
@@ -458,7 +434,7 @@ static int run_kill(int rounds, int threads, char **command)
         if (round < rounds) {
             for (int n = 0; n < threads; n++)
                 pthread_create(&workers[n].thread, NULL, worker_main, &workers[n]);
-            usleep(50000 + some(&seed, 500000));
+            usleep(50000 + some(&seed, 500000)); /* until it is killed, wherever it is */
         }
         end(workers, threads);
         for (int n = 0; n < threads; n++)
@@ -509,15 +485,6 @@ static void *bench_main(void *argument)
             fail("%c %s: %s", w->kind, dn, ldap_err2string(code));
     }
     return NULL;
-}
-
-static double used_by(pid_t program)
-{
-    struct timespec at = {0};
-    clockid_t clock;
-    if (clock_getcpuclockid(program, &clock) != 0 || clock_gettime(clock, &at) != 0)
-        fail("no program %d", program);
-    return at.tv_sec + at.tv_nsec / 1e9;
 }
 
 static int run_bench(int threads, int entries, pid_t program)

@@ -1,6 +1,9 @@
 //! A hash table in durable memory: buckets of chained nodes, a node allocated by the
 //! transaction that links it.
 //!
+//! Not the library's, which grows and hashes what it is given: one of the same shape as that
+//! of libpmemobj's program, `tools/peers/pmemobj.c`, so that what differs is the memory below.
+//!
 //! A bucket and a link are the offset of a node, or 0. A node: the next one, its key, and
 //! its value.
 
@@ -20,7 +23,7 @@ const AT_VALUE: u64 = 2 * WORD_BYTES;
 pub(super) enum Fill {
     /// By the transaction, through the log.
     Logged,
-    /// Stored in the fresh node, with a fence of its own before the commit.
+    /// Stored in the fresh node with all else, and a fence of its own before the commit.
     InPlace,
 }
 
@@ -95,6 +98,7 @@ impl<P: Pmem + Clone> Entries<P> for Table {
                     tx.write(node + AT_VALUE, value)?;
                 }
                 Fill::InPlace => {
+                    // In one piece, at the price of a copy: two would flush a line twice.
                     let words = [next, key].map(u64::to_le_bytes);
                     tx.fill(node, &[words.as_flattened(), value].concat())?;
                 }

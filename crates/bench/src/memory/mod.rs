@@ -269,7 +269,7 @@ pub struct Report {
     pub machine: Machine,
     /// How it was measured.
     pub notes: Vec<String>,
-    /// Stores that are not installed, and what to install.
+    /// What could not be measured here, and what it needs.
     pub missing: Vec<String>,
     /// Our stores and others.
     pub rows: Vec<Row>,
@@ -378,7 +378,7 @@ impl Report {
                 }
             }
         }
-        self.missing = peers.missing;
+        self.missing.extend(peers.missing);
         Ok(())
     }
 }

@@ -6,10 +6,12 @@
 //! written back. Flushes, fences and `fdatasync` are executed as for persistent memory.
 
 use super::{Options, Report};
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::stats;
-use medium::{Arena, MapOptions, PageCounts, Pmem, Pool};
-use mnemosyne::store::{Backing, Directory, DirectoryOptions, PoolOptions, RegionKind, Store};
+use medium::{Arena, ArenaError, MapOptions, PageCounts, Pmem, Pool, PoolError};
+use mnemosyne::store::{
+    Backing, BackingError, Directory, DirectoryOptions, PoolOptions, RegionKind, Store, StoreError,
+};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,11 +39,17 @@ pub struct Row {
     pub written_per_op: f64,
 }
 
-/// Measures them, and notes how.
+/// Measures them, and notes how; where this user may not move pages, notes that.
 pub(super) fn measure(options: &Options, report: &mut Report) -> Result<()> {
     for halves in HALVES {
         let bytes = options.pool_bytes * halves / 2;
-        let place = Place::make(options, bytes)?;
+        let place = match Place::make(options, bytes) {
+            Err(error) if is_refused(&error) => {
+                report.missing.push(format!("paging: {error}"));
+                return Ok(());
+            }
+            made => made?,
+        };
         if halves == HALVES[0] {
             report.notes.push(format!(
                 "Paging: a pool of {} MiB, {} frames of {} KiB, files in {} ({}).",
@@ -58,6 +66,20 @@ pub(super) fn measure(options: &Options, report: &mut Report) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether the system tells this user no page faults.
+fn is_refused(error: &Error) -> bool {
+    let Error::Store { source, .. } = error else {
+        return false;
+    };
+    matches!(
+        source,
+        StoreError::Backing(
+            BackingError::Pool(PoolError::NoFaults { .. })
+                | BackingError::Arena(ArenaError::Pool(PoolError::NoFaults { .. }))
+        )
+    )
 }
 
 /// A region and its pool, in directories that go with it.
@@ -151,5 +173,27 @@ impl Place {
         self.pm.store(at, &line);
         self.pm.flush(at, LINE);
         self.pm.fence()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_of_page_faults_is_no_failure() {
+        let of = |why: PoolError| {
+            let opened: std::result::Result<(), StoreError> = Err(why.into());
+            opened.what(|| "making a region".into()).unwrap_err()
+        };
+        let (path, source) = ("pool".into(), std::io::Error::other("not for you"));
+        assert!(is_refused(&of(PoolError::NoFaults { path, source })));
+        let (path, source) = ("pool".into(), std::io::Error::other("no room"));
+        let doing = "make";
+        assert!(!is_refused(&of(PoolError::System {
+            doing,
+            path,
+            source
+        })));
     }
 }

@@ -38,12 +38,12 @@ enum What {
     /// Exit codes: 0 nothing is wrong, 4 blocks were lost or something is damaged, 8 the check
     /// could not be made.
     Check(Place),
-    /// List all blocks, or show the bytes of one
+    /// List all blocks, or show the bytes of one (as text only)
     Dump {
         #[command(flatten)]
         place: Place,
         /// The block at this offset (hexadecimal with 0x)
-        #[arg(long, value_name = "OFFSET", value_parser = number)]
+        #[arg(long, value_name = "OFFSET", value_parser = number, conflicts_with = "json")]
         block: Option<u64>,
     },
 }

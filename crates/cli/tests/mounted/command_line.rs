@@ -163,7 +163,7 @@ fn a_preallocated_image_takes_its_space_at_once() {
 }
 
 #[test]
-fn numbers_that_would_do_nothing_are_refused() {
+fn options_that_would_do_nothing_are_refused() {
     for args in [
         &["crash", "test", "--threads", "0"][..],
         &["crash", "test", "--max-failures", "0"],
@@ -174,6 +174,7 @@ fn numbers_that_would_do_nothing_are_refused() {
         &["bench", "mounted", "--files", "0"],
         &["bench", "memory", "--rounds", "0"],
         &["bench", "memory", "--part", "hush"],
+        &["heap", "dump", ".", "--json", "--block", "0"],
     ] {
         run(2, args);
     }
