@@ -376,13 +376,11 @@ impl<S: Space> Session<S> {
         let end = off + bytes.len() as u64;
         // Whoever still reads there, of the block's former life, is to notice.
         for line in (off / LINE_BYTES * LINE_BYTES..end).step_by(LINE_BYTES as usize) {
-            let lock = self.core.locks.of(self.address(line));
-            if self.core.locks.state(lock) == State::taken(self.owner) {
+            let is_first = self.own(self.address(line))?;
+            if !is_first {
                 let (from, to) = (line.max(off), end.min(line + LINE_BYTES));
                 let part = &bytes[(from - off) as usize..(to - off) as usize];
                 self.write_again(self.address(from), part)?;
-            } else {
-                self.own(self.address(line))?;
             }
         }
         (self.is_changed, self.has_filled) = (true, true);
