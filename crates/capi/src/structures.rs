@@ -128,7 +128,19 @@ impl From<CallError> for Stopped {
     }
 }
 
+impl From<Stopped> for CallError {
+    fn from(why: Stopped) -> Self {
+        match why {
+            Stopped::Interrupted(why) => Self::Interrupted(why),
+            Stopped::Told(why) => why,
+        }
+    }
+}
+
 type Answer<T> = Result<T, Stopped>;
+
+/// A key and its value.
+type Pair = (Vec<u8>, Vec<u8>);
 
 /// A buffer of the program's, and the room in it.
 #[derive(Clone, Copy)]
@@ -220,7 +232,7 @@ impl Thread {
     }
 
     /// Moves a cursor to an entry. 1; 0: there is none.
-    fn show(&mut self, found: Option<(Vec<u8>, Vec<u8>)>, entry: Entry) -> Answer<c_int> {
+    fn show(&mut self, found: Option<Pair>, entry: Entry) -> Answer<c_int> {
         let Some((key, value)) = found else {
             return Ok(0);
         };
@@ -387,25 +399,32 @@ fn remove<M: Keyed>(made: *mut c_void, key: (*const c_void, usize)) -> c_int {
     })
 }
 
-/// Moves a cursor to the entry that `find` finds.
+/// Moves a cursor to the entry that `find` finds, given the key that `from` fetches: once, since
+/// an attempt that is made again may have moved the cursor.
 fn go<M: Structure>(
     made: *mut c_void,
     entry: *mut c_void,
-    mut find: impl FnMut(&mut Thread, Ptr<M>, Entry) -> Answer<Option<(Vec<u8>, Vec<u8>)>>,
+    from: impl FnOnce(&mut Thread, Entry) -> Answer<Vec<u8>>,
+    mut find: impl FnMut(&mut Thread, Ptr<M>, &[u8]) -> Answer<Option<Pair>>,
 ) -> c_int {
-    on(-1, made, |thread, made: Ptr<M>| {
+    call(-1, |thread| {
+        let made = at(thread, made)?;
         let entry = thread.entry(entry)?;
-        let found = find(thread, made, entry)?;
-        thread.show(found, entry)
+        let key = from(thread, entry)?;
+        run::<M, _>(thread, |thread| {
+            let found = find(thread, made, &key)?;
+            thread.show(found, entry)
+        })
     })
 }
 
+/// Where a walk begins that needs no key.
+fn anywhere(_: &mut Thread, _: Entry) -> Answer<Vec<u8>> {
+    Ok(Vec::new())
+}
+
 /// The first entry of a tree from a bound on.
-fn first_from(
-    thread: &mut Thread,
-    made: Ptr<Tree>,
-    bound: Bound<&[u8]>,
-) -> Answer<Option<(Vec<u8>, Vec<u8>)>> {
+fn first_from(thread: &mut Thread, made: Ptr<Tree>, bound: Bound<&[u8]>) -> Answer<Option<Pair>> {
     let mut tx = thread.session.tx();
     let mut range = made.range(&mut tx, (bound, Bound::Unbounded));
     Ok(range.next().transpose()?)
@@ -678,7 +697,7 @@ calls! {
     selvedge_table_first / "_ZGTt20selvedge_table_first"
         (made: *mut c_void, entry: *mut c_void) -> c_int
     {
-        go(made, entry, |thread, table: Ptr<Table>, _| {
+        go(made, entry, anywhere, |thread, table: Ptr<Table>, _| {
             Ok(table.iter(&mut thread.session.tx()).next().transpose()?)
         })
     }
@@ -687,9 +706,8 @@ calls! {
     selvedge_table_next / "_ZGTt19selvedge_table_next"
         (made: *mut c_void, entry: *mut c_void) -> c_int
     {
-        go(made, entry, |thread, table: Ptr<Table>, entry| {
-            let key = thread.key_of(entry)?;
-            let next = table.next(&mut thread.session.tx(), &key)?;
+        go(made, entry, Thread::key_of, |thread, table: Ptr<Table>, key| {
+            let next = table.next(&mut thread.session.tx(), key)?;
             Ok(next.ok_or(CallError::Nothing)?)
         })
     }
@@ -698,14 +716,14 @@ calls! {
     selvedge_tree_first / "_ZGTt19selvedge_tree_first"
         (made: *mut c_void, entry: *mut c_void) -> c_int
     {
-        go(made, entry, |thread, tree, _| first_from(thread, tree, Bound::Unbounded))
+        go(made, entry, anywhere, |thread, tree, _| first_from(thread, tree, Bound::Unbounded))
     }
 
     /// To the one with the largest.
     selvedge_tree_last / "_ZGTt18selvedge_tree_last"
         (made: *mut c_void, entry: *mut c_void) -> c_int
     {
-        go(made, entry, |thread, tree: Ptr<Tree>, _| {
+        go(made, entry, anywhere, |thread, tree: Ptr<Tree>, _| {
             Ok(tree.last(&mut thread.session.tx())?)
         })
     }
@@ -714,9 +732,9 @@ calls! {
     selvedge_tree_seek / "_ZGTt18selvedge_tree_seek"
         (made: *mut c_void, key: *const c_void, key_size: usize, entry: *mut c_void) -> c_int
     {
-        go(made, entry, |thread, tree, _| {
-            let key = thread.string(key, key_size)?;
-            first_from(thread, tree, Bound::Included(&key))
+        let from = |thread: &mut Thread, _: Entry| thread.string(key, key_size);
+        go(made, entry, from, |thread, tree, key| {
+            first_from(thread, tree, Bound::Included(key))
         })
     }
 
@@ -724,9 +742,8 @@ calls! {
     selvedge_tree_next / "_ZGTt18selvedge_tree_next"
         (made: *mut c_void, entry: *mut c_void) -> c_int
     {
-        go(made, entry, |thread, tree, entry| {
-            let key = thread.key_of(entry)?;
-            first_from(thread, tree, Bound::Excluded(&key))
+        go(made, entry, Thread::key_of, |thread, tree, key| {
+            first_from(thread, tree, Bound::Excluded(key))
         })
     }
 
@@ -826,15 +843,20 @@ calls! {
     selvedge_journal_read / "_ZGTt21selvedge_journal_read"
         (made: *mut c_void, place: *mut c_void, to: *mut c_void, room: usize) -> ssize_t
     {
-        on(-1, made, |thread, journal: Ptr<Journal>| {
+        call(-1, |thread| {
+            let journal: Ptr<Journal> = at(thread, made)?;
+            // Once: an attempt that is made again may have moved the place.
             let mut bytes = [0; Place::SIZE as usize];
             thread.fetch(place, &mut bytes)?;
-            let mut next = Place::decode(&bytes).ok_or(CallError::Place)?;
-            let found = journal.read(&mut thread.session.tx(), &mut next)?;
-            let len = thread.copy_out(found, Buffer(to, room))?;
-            next.encode(&mut bytes);
-            thread.deliver(place, &bytes)?;
-            Ok(len)
+            let start = Place::decode(&bytes).ok_or(CallError::Place)?;
+            run::<Journal, _>(thread, |thread| {
+                let mut next = start;
+                let found = journal.read(&mut thread.session.tx(), &mut next)?;
+                let len = thread.copy_out(found, Buffer(to, room))?;
+                next.encode(&mut bytes);
+                thread.deliver(place, &bytes)?;
+                Ok(len)
+            })
         })
     }
 
