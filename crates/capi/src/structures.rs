@@ -451,248 +451,131 @@ fn pop<M: Structure>(
 
 // --- calls --------------------------------------------------------------------------
 
+/// The calls of every structure.
+macro_rules! of_all {
+    ($(
+        $type:ident:
+            $root:ident / $root_clone:tt,
+            $create:ident / $create_clone:tt,
+            $free:ident / $free_clone:tt,
+            $clear:ident / $clear_clone:tt,
+            $count:ident / $count_clone:tt;
+    )*) => {calls! {$(
+        /// The one of this name.
+        $root / $root_clone (name: *const c_char) -> *mut c_void {
+            root::<$type>(name)
+        }
+
+        /// A new one, whose address is stored at `place`.
+        $create / $create_clone (place: *mut c_void) -> *mut c_void {
+            create::<$type>(place)
+        }
+
+        /// Removes the one whose address is at `place`.
+        $free / $free_clone (place: *mut c_void) -> c_int {
+            free::<$type>(place)
+        }
+
+        /// Removes up to so many elements. 1: nothing is left.
+        $clear / $clear_clone (made: *mut c_void, most: usize) -> c_int {
+            clear::<$type>(made, most)
+        }
+
+        /// How many elements there are.
+        $count / $count_clone (made: *mut c_void) -> ssize_t {
+            count::<$type>(made)
+        }
+    )*}};
+}
+
+of_all! {
+    Table:
+        selvedge_table_root / "_ZGTt19selvedge_table_root",
+        selvedge_table_create / "_ZGTt21selvedge_table_create",
+        selvedge_table_free / "_ZGTt19selvedge_table_free",
+        selvedge_table_clear / "_ZGTt20selvedge_table_clear",
+        selvedge_table_count / "_ZGTt20selvedge_table_count";
+    Tree:
+        selvedge_tree_root / "_ZGTt18selvedge_tree_root",
+        selvedge_tree_create / "_ZGTt20selvedge_tree_create",
+        selvedge_tree_free / "_ZGTt18selvedge_tree_free",
+        selvedge_tree_clear / "_ZGTt19selvedge_tree_clear",
+        selvedge_tree_count / "_ZGTt19selvedge_tree_count";
+    Strings:
+        selvedge_vector_root / "_ZGTt20selvedge_vector_root",
+        selvedge_vector_create / "_ZGTt22selvedge_vector_create",
+        selvedge_vector_free / "_ZGTt20selvedge_vector_free",
+        selvedge_vector_clear / "_ZGTt21selvedge_vector_clear",
+        selvedge_vector_count / "_ZGTt21selvedge_vector_count";
+    Waiting:
+        selvedge_queue_root / "_ZGTt19selvedge_queue_root",
+        selvedge_queue_create / "_ZGTt21selvedge_queue_create",
+        selvedge_queue_free / "_ZGTt19selvedge_queue_free",
+        selvedge_queue_clear / "_ZGTt20selvedge_queue_clear",
+        selvedge_queue_count / "_ZGTt20selvedge_queue_count";
+    Journal:
+        selvedge_journal_root / "_ZGTt21selvedge_journal_root",
+        selvedge_journal_create / "_ZGTt23selvedge_journal_create",
+        selvedge_journal_free / "_ZGTt21selvedge_journal_free",
+        selvedge_journal_clear / "_ZGTt22selvedge_journal_clear",
+        selvedge_journal_count / "_ZGTt22selvedge_journal_count";
+}
+
+/// The calls of those with keys.
+macro_rules! of_keyed {
+    ($(
+        $type:ident:
+            $put:ident / $put_clone:tt,
+            $get:ident / $get_clone:tt,
+            $remove:ident / $remove_clone:tt;
+    )*) => {calls! {$(
+        /// Sets the value of a key.
+        $put / $put_clone
+            (
+                made: *mut c_void,
+                key: *const c_void,
+                key_size: usize,
+                value: *const c_void,
+                size: usize
+            ) -> c_int
+        {
+            put::<$type>(made, (key, key_size), (value, size))
+        }
+
+        /// The value of a key.
+        $get / $get_clone
+            (
+                made: *mut c_void,
+                key: *const c_void,
+                key_size: usize,
+                to: *mut c_void,
+                room: usize
+            ) -> ssize_t
+        {
+            get::<$type>(made, (key, key_size), Buffer(to, room))
+        }
+
+        /// Removes a key.
+        $remove / $remove_clone
+            (made: *mut c_void, key: *const c_void, key_size: usize) -> c_int
+        {
+            remove::<$type>(made, (key, key_size))
+        }
+    )*}};
+}
+
+of_keyed! {
+    Table:
+        selvedge_table_put / "_ZGTt18selvedge_table_put",
+        selvedge_table_get / "_ZGTt18selvedge_table_get",
+        selvedge_table_remove / "_ZGTt21selvedge_table_remove";
+    Tree:
+        selvedge_tree_put / "_ZGTt17selvedge_tree_put",
+        selvedge_tree_get / "_ZGTt17selvedge_tree_get",
+        selvedge_tree_remove / "_ZGTt20selvedge_tree_remove";
+}
+
 calls! {
-    /// The one of this name.
-    selvedge_table_root / "_ZGTt19selvedge_table_root"
-        (name: *const c_char) -> *mut c_void
-    {
-        root::<Table>(name)
-    }
-
-    /// A new one, whose address is stored at `place`.
-    selvedge_table_create / "_ZGTt21selvedge_table_create"
-        (place: *mut c_void) -> *mut c_void
-    {
-        create::<Table>(place)
-    }
-
-    /// Removes the one whose address is at `place`.
-    selvedge_table_free / "_ZGTt19selvedge_table_free"
-        (place: *mut c_void) -> c_int
-    {
-        free::<Table>(place)
-    }
-
-    /// Removes up to so many elements. 1: nothing is left.
-    selvedge_table_clear / "_ZGTt20selvedge_table_clear"
-        (made: *mut c_void, most: usize) -> c_int
-    {
-        clear::<Table>(made, most)
-    }
-
-    /// How many elements there are.
-    selvedge_table_count / "_ZGTt20selvedge_table_count"
-        (made: *mut c_void) -> ssize_t
-    {
-        count::<Table>(made)
-    }
-
-    /// The one of this name.
-    selvedge_tree_root / "_ZGTt18selvedge_tree_root"
-        (name: *const c_char) -> *mut c_void
-    {
-        root::<Tree>(name)
-    }
-
-    /// A new one, whose address is stored at `place`.
-    selvedge_tree_create / "_ZGTt20selvedge_tree_create"
-        (place: *mut c_void) -> *mut c_void
-    {
-        create::<Tree>(place)
-    }
-
-    /// Removes the one whose address is at `place`.
-    selvedge_tree_free / "_ZGTt18selvedge_tree_free"
-        (place: *mut c_void) -> c_int
-    {
-        free::<Tree>(place)
-    }
-
-    /// Removes up to so many elements. 1: nothing is left.
-    selvedge_tree_clear / "_ZGTt19selvedge_tree_clear"
-        (made: *mut c_void, most: usize) -> c_int
-    {
-        clear::<Tree>(made, most)
-    }
-
-    /// How many elements there are.
-    selvedge_tree_count / "_ZGTt19selvedge_tree_count"
-        (made: *mut c_void) -> ssize_t
-    {
-        count::<Tree>(made)
-    }
-
-    /// The one of this name.
-    selvedge_vector_root / "_ZGTt20selvedge_vector_root"
-        (name: *const c_char) -> *mut c_void
-    {
-        root::<Strings>(name)
-    }
-
-    /// A new one, whose address is stored at `place`.
-    selvedge_vector_create / "_ZGTt22selvedge_vector_create"
-        (place: *mut c_void) -> *mut c_void
-    {
-        create::<Strings>(place)
-    }
-
-    /// Removes the one whose address is at `place`.
-    selvedge_vector_free / "_ZGTt20selvedge_vector_free"
-        (place: *mut c_void) -> c_int
-    {
-        free::<Strings>(place)
-    }
-
-    /// Removes up to so many elements. 1: nothing is left.
-    selvedge_vector_clear / "_ZGTt21selvedge_vector_clear"
-        (made: *mut c_void, most: usize) -> c_int
-    {
-        clear::<Strings>(made, most)
-    }
-
-    /// How many elements there are.
-    selvedge_vector_count / "_ZGTt21selvedge_vector_count"
-        (made: *mut c_void) -> ssize_t
-    {
-        count::<Strings>(made)
-    }
-
-    /// The one of this name.
-    selvedge_queue_root / "_ZGTt19selvedge_queue_root"
-        (name: *const c_char) -> *mut c_void
-    {
-        root::<Waiting>(name)
-    }
-
-    /// A new one, whose address is stored at `place`.
-    selvedge_queue_create / "_ZGTt21selvedge_queue_create"
-        (place: *mut c_void) -> *mut c_void
-    {
-        create::<Waiting>(place)
-    }
-
-    /// Removes the one whose address is at `place`.
-    selvedge_queue_free / "_ZGTt19selvedge_queue_free"
-        (place: *mut c_void) -> c_int
-    {
-        free::<Waiting>(place)
-    }
-
-    /// Removes up to so many elements. 1: nothing is left.
-    selvedge_queue_clear / "_ZGTt20selvedge_queue_clear"
-        (made: *mut c_void, most: usize) -> c_int
-    {
-        clear::<Waiting>(made, most)
-    }
-
-    /// How many elements there are.
-    selvedge_queue_count / "_ZGTt20selvedge_queue_count"
-        (made: *mut c_void) -> ssize_t
-    {
-        count::<Waiting>(made)
-    }
-
-    /// The one of this name.
-    selvedge_journal_root / "_ZGTt21selvedge_journal_root"
-        (name: *const c_char) -> *mut c_void
-    {
-        root::<Journal>(name)
-    }
-
-    /// A new one, whose address is stored at `place`.
-    selvedge_journal_create / "_ZGTt23selvedge_journal_create"
-        (place: *mut c_void) -> *mut c_void
-    {
-        create::<Journal>(place)
-    }
-
-    /// Removes the one whose address is at `place`.
-    selvedge_journal_free / "_ZGTt21selvedge_journal_free"
-        (place: *mut c_void) -> c_int
-    {
-        free::<Journal>(place)
-    }
-
-    /// Removes up to so many elements. 1: nothing is left.
-    selvedge_journal_clear / "_ZGTt22selvedge_journal_clear"
-        (made: *mut c_void, most: usize) -> c_int
-    {
-        clear::<Journal>(made, most)
-    }
-
-    /// How many elements there are.
-    selvedge_journal_count / "_ZGTt22selvedge_journal_count"
-        (made: *mut c_void) -> ssize_t
-    {
-        count::<Journal>(made)
-    }
-
-    /// Sets the value of a key.
-    selvedge_table_put / "_ZGTt18selvedge_table_put"
-        (
-            made: *mut c_void,
-            key: *const c_void,
-            key_size: usize,
-            value: *const c_void,
-            size: usize
-        ) -> c_int
-    {
-        put::<Table>(made, (key, key_size), (value, size))
-    }
-
-    /// The value of a key.
-    selvedge_table_get / "_ZGTt18selvedge_table_get"
-        (
-            made: *mut c_void,
-            key: *const c_void,
-            key_size: usize,
-            to: *mut c_void,
-            room: usize
-        ) -> ssize_t
-    {
-        get::<Table>(made, (key, key_size), Buffer(to, room))
-    }
-
-    /// Removes a key.
-    selvedge_table_remove / "_ZGTt21selvedge_table_remove"
-        (made: *mut c_void, key: *const c_void, key_size: usize) -> c_int
-    {
-        remove::<Table>(made, (key, key_size))
-    }
-
-    /// Sets the value of a key.
-    selvedge_tree_put / "_ZGTt17selvedge_tree_put"
-        (
-            made: *mut c_void,
-            key: *const c_void,
-            key_size: usize,
-            value: *const c_void,
-            size: usize
-        ) -> c_int
-    {
-        put::<Tree>(made, (key, key_size), (value, size))
-    }
-
-    /// The value of a key.
-    selvedge_tree_get / "_ZGTt17selvedge_tree_get"
-        (
-            made: *mut c_void,
-            key: *const c_void,
-            key_size: usize,
-            to: *mut c_void,
-            room: usize
-        ) -> ssize_t
-    {
-        get::<Tree>(made, (key, key_size), Buffer(to, room))
-    }
-
-    /// Removes a key.
-    selvedge_tree_remove / "_ZGTt20selvedge_tree_remove"
-        (made: *mut c_void, key: *const c_void, key_size: usize) -> c_int
-    {
-        remove::<Tree>(made, (key, key_size))
-    }
-
     /// Moves a cursor to an entry, whichever.
     selvedge_table_first / "_ZGTt20selvedge_table_first"
         (made: *mut c_void, entry: *mut c_void) -> c_int
