@@ -1,6 +1,7 @@
 //! What types mean, as text: two programs that describe a root alike can share it.
 
 use super::Persist;
+use crate::structures::hash::Seed;
 use std::any::TypeId;
 
 /// How a type adds itself to a description.
@@ -22,13 +23,9 @@ impl Layouts {
         layouts
     }
 
-    /// A number that differs for layouts that differ.
+    /// A number that differs for layouts that differ. It lies in memory, with the roots.
     pub fn hash(&self) -> u64 {
-        // Two halves, so that it has 64 bits.
-        let low = crc32c::crc32c(self.text.as_bytes());
-        let high = crc32c::crc32c_append(low, &self.text.len().to_le_bytes());
-        let high = crc32c::crc32c_append(high, self.text.as_bytes());
-        u64::from(high) << 32 | u64::from(low)
+        Seed::new(0).hash(self.text.as_bytes())
     }
 
     /// It, for people.
@@ -60,5 +57,22 @@ impl Layouts {
     /// One of some names.
     pub fn variants(&mut self, name: &str, variants: &[&str]) {
         self.word(&format!("{name} {{ {} }}", variants.join(" | ")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_with_the_same_checksum_differ() {
+        let [one, other] = ["ccaoacux", "wcjifoae"].map(|name| {
+            let mut layouts = Layouts::default();
+            layouts.word(name);
+            layouts
+        });
+        let checksum = |layouts: &Layouts| crc32c::crc32c(layouts.text.as_bytes());
+        assert_eq!(checksum(&one), checksum(&other));
+        assert_ne!(one.hash(), other.hash());
     }
 }
