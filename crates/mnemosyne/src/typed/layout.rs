@@ -41,12 +41,14 @@ impl Layouts {
 
     /// A structure of named fields.
     pub fn structure<T: Persist>(&mut self, name: &str, fields: &[(&str, Describe)]) {
-        self.word(name);
-        if self.seen.contains(&TypeId::of::<T>()) {
+        let this = TypeId::of::<T>();
+        if let Some(n) = self.seen.iter().position(|seen| *seen == this) {
+            // Others may have the same name.
+            self.word(&format!("{name}#{n}"));
             return;
         }
-        self.seen.push(TypeId::of::<T>());
-        self.word("{");
+        self.seen.push(this);
+        self.word(&format!("{name} {{"));
         for ((name, describe), place) in fields.iter().zip(T::PLACES) {
             self.word(&format!("{place} {name}:"));
             describe(self);
@@ -74,5 +76,30 @@ mod tests {
         let checksum = |layouts: &Layouts| crc32c::crc32c(layouts.text.as_bytes());
         assert_eq!(checksum(&one), checksum(&other));
         assert_ne!(one.hash(), other.hash());
+    }
+
+    mod one {
+        #[derive(crate::Persist)]
+        pub struct Same {
+            pub number: u64,
+        }
+    }
+
+    mod other {
+        #[derive(crate::Persist)]
+        pub struct Same {
+            pub flag: bool,
+        }
+    }
+
+    #[test]
+    fn types_of_one_name_are_told_apart() {
+        let text = |last: Describe| {
+            let each: [Describe; 3] = [one::Same::describe, other::Same::describe, last];
+            let mut layouts = Layouts::default();
+            each.into_iter().for_each(|describe| describe(&mut layouts));
+            layouts.text
+        };
+        assert_ne!(text(one::Same::describe), text(other::Same::describe));
     }
 }
