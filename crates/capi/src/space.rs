@@ -128,6 +128,8 @@ impl Space for Machine {
 
     #[inline]
     fn address(&self, off: u64) -> u64 {
-        self.base + off
+        // A damaged pointer may lead behind the end, where the process has memory of another
+        // kind. Of the last word there is a region only when all addresses are given out.
+        self.base + off.min(self.len - WORD_BYTES)
     }
 }

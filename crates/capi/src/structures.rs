@@ -128,7 +128,19 @@ impl From<CallError> for Stopped {
     }
 }
 
+impl From<Stopped> for CallError {
+    fn from(why: Stopped) -> Self {
+        match why {
+            Stopped::Interrupted(why) => Self::Interrupted(why),
+            Stopped::Told(why) => why,
+        }
+    }
+}
+
 type Answer<T> = Result<T, Stopped>;
+
+/// A key and its value.
+type Pair = (Vec<u8>, Vec<u8>);
 
 /// A buffer of the program's, and the room in it.
 #[derive(Clone, Copy)]
@@ -220,7 +232,7 @@ impl Thread {
     }
 
     /// Moves a cursor to an entry. 1; 0: there is none.
-    fn show(&mut self, found: Option<(Vec<u8>, Vec<u8>)>, entry: Entry) -> Answer<c_int> {
+    fn show(&mut self, found: Option<Pair>, entry: Entry) -> Answer<c_int> {
         let Some((key, value)) = found else {
             return Ok(0);
         };
@@ -387,25 +399,32 @@ fn remove<M: Keyed>(made: *mut c_void, key: (*const c_void, usize)) -> c_int {
     })
 }
 
-/// Moves a cursor to the entry that `find` finds.
+/// Moves a cursor to the entry that `find` finds, given the key that `from` fetches: once, since
+/// an attempt that is made again may have moved the cursor.
 fn go<M: Structure>(
     made: *mut c_void,
     entry: *mut c_void,
-    mut find: impl FnMut(&mut Thread, Ptr<M>, Entry) -> Answer<Option<(Vec<u8>, Vec<u8>)>>,
+    from: impl FnOnce(&mut Thread, Entry) -> Answer<Vec<u8>>,
+    mut find: impl FnMut(&mut Thread, Ptr<M>, &[u8]) -> Answer<Option<Pair>>,
 ) -> c_int {
-    on(-1, made, |thread, made: Ptr<M>| {
+    call(-1, |thread| {
+        let made = at(thread, made)?;
         let entry = thread.entry(entry)?;
-        let found = find(thread, made, entry)?;
-        thread.show(found, entry)
+        let key = from(thread, entry)?;
+        run::<M, _>(thread, |thread| {
+            let found = find(thread, made, &key)?;
+            thread.show(found, entry)
+        })
     })
 }
 
+/// Where a walk begins that needs no key.
+fn anywhere(_: &mut Thread, _: Entry) -> Answer<Vec<u8>> {
+    Ok(Vec::new())
+}
+
 /// The first entry of a tree from a bound on.
-fn first_from(
-    thread: &mut Thread,
-    made: Ptr<Tree>,
-    bound: Bound<&[u8]>,
-) -> Answer<Option<(Vec<u8>, Vec<u8>)>> {
+fn first_from(thread: &mut Thread, made: Ptr<Tree>, bound: Bound<&[u8]>) -> Answer<Option<Pair>> {
     let mut tx = thread.session.tx();
     let mut range = made.range(&mut tx, (bound, Bound::Unbounded));
     Ok(range.next().transpose()?)
@@ -432,253 +451,136 @@ fn pop<M: Structure>(
 
 // --- calls --------------------------------------------------------------------------
 
+/// The calls of every structure.
+macro_rules! of_all {
+    ($(
+        $type:ident:
+            $root:ident / $root_clone:tt,
+            $create:ident / $create_clone:tt,
+            $free:ident / $free_clone:tt,
+            $clear:ident / $clear_clone:tt,
+            $count:ident / $count_clone:tt;
+    )*) => {calls! {$(
+        /// The one of this name.
+        $root / $root_clone (name: *const c_char) -> *mut c_void {
+            root::<$type>(name)
+        }
+
+        /// A new one, whose address is stored at `place`.
+        $create / $create_clone (place: *mut c_void) -> *mut c_void {
+            create::<$type>(place)
+        }
+
+        /// Removes the one whose address is at `place`.
+        $free / $free_clone (place: *mut c_void) -> c_int {
+            free::<$type>(place)
+        }
+
+        /// Removes up to so many elements. 1: nothing is left.
+        $clear / $clear_clone (made: *mut c_void, most: usize) -> c_int {
+            clear::<$type>(made, most)
+        }
+
+        /// How many elements there are.
+        $count / $count_clone (made: *mut c_void) -> ssize_t {
+            count::<$type>(made)
+        }
+    )*}};
+}
+
+of_all! {
+    Table:
+        selvedge_table_root / "_ZGTt19selvedge_table_root",
+        selvedge_table_create / "_ZGTt21selvedge_table_create",
+        selvedge_table_free / "_ZGTt19selvedge_table_free",
+        selvedge_table_clear / "_ZGTt20selvedge_table_clear",
+        selvedge_table_count / "_ZGTt20selvedge_table_count";
+    Tree:
+        selvedge_tree_root / "_ZGTt18selvedge_tree_root",
+        selvedge_tree_create / "_ZGTt20selvedge_tree_create",
+        selvedge_tree_free / "_ZGTt18selvedge_tree_free",
+        selvedge_tree_clear / "_ZGTt19selvedge_tree_clear",
+        selvedge_tree_count / "_ZGTt19selvedge_tree_count";
+    Strings:
+        selvedge_vector_root / "_ZGTt20selvedge_vector_root",
+        selvedge_vector_create / "_ZGTt22selvedge_vector_create",
+        selvedge_vector_free / "_ZGTt20selvedge_vector_free",
+        selvedge_vector_clear / "_ZGTt21selvedge_vector_clear",
+        selvedge_vector_count / "_ZGTt21selvedge_vector_count";
+    Waiting:
+        selvedge_queue_root / "_ZGTt19selvedge_queue_root",
+        selvedge_queue_create / "_ZGTt21selvedge_queue_create",
+        selvedge_queue_free / "_ZGTt19selvedge_queue_free",
+        selvedge_queue_clear / "_ZGTt20selvedge_queue_clear",
+        selvedge_queue_count / "_ZGTt20selvedge_queue_count";
+    Journal:
+        selvedge_journal_root / "_ZGTt21selvedge_journal_root",
+        selvedge_journal_create / "_ZGTt23selvedge_journal_create",
+        selvedge_journal_free / "_ZGTt21selvedge_journal_free",
+        selvedge_journal_clear / "_ZGTt22selvedge_journal_clear",
+        selvedge_journal_count / "_ZGTt22selvedge_journal_count";
+}
+
+/// The calls of those with keys.
+macro_rules! of_keyed {
+    ($(
+        $type:ident:
+            $put:ident / $put_clone:tt,
+            $get:ident / $get_clone:tt,
+            $remove:ident / $remove_clone:tt;
+    )*) => {calls! {$(
+        /// Sets the value of a key.
+        $put / $put_clone
+            (
+                made: *mut c_void,
+                key: *const c_void,
+                key_size: usize,
+                value: *const c_void,
+                size: usize
+            ) -> c_int
+        {
+            put::<$type>(made, (key, key_size), (value, size))
+        }
+
+        /// The value of a key.
+        $get / $get_clone
+            (
+                made: *mut c_void,
+                key: *const c_void,
+                key_size: usize,
+                to: *mut c_void,
+                room: usize
+            ) -> ssize_t
+        {
+            get::<$type>(made, (key, key_size), Buffer(to, room))
+        }
+
+        /// Removes a key.
+        $remove / $remove_clone
+            (made: *mut c_void, key: *const c_void, key_size: usize) -> c_int
+        {
+            remove::<$type>(made, (key, key_size))
+        }
+    )*}};
+}
+
+of_keyed! {
+    Table:
+        selvedge_table_put / "_ZGTt18selvedge_table_put",
+        selvedge_table_get / "_ZGTt18selvedge_table_get",
+        selvedge_table_remove / "_ZGTt21selvedge_table_remove";
+    Tree:
+        selvedge_tree_put / "_ZGTt17selvedge_tree_put",
+        selvedge_tree_get / "_ZGTt17selvedge_tree_get",
+        selvedge_tree_remove / "_ZGTt20selvedge_tree_remove";
+}
+
 calls! {
-    /// The one of this name.
-    selvedge_table_root / "_ZGTt19selvedge_table_root"
-        (name: *const c_char) -> *mut c_void
-    {
-        root::<Table>(name)
-    }
-
-    /// A new one, whose address is stored at `place`.
-    selvedge_table_create / "_ZGTt21selvedge_table_create"
-        (place: *mut c_void) -> *mut c_void
-    {
-        create::<Table>(place)
-    }
-
-    /// Removes the one whose address is at `place`.
-    selvedge_table_free / "_ZGTt19selvedge_table_free"
-        (place: *mut c_void) -> c_int
-    {
-        free::<Table>(place)
-    }
-
-    /// Removes up to so many elements. 1: nothing is left.
-    selvedge_table_clear / "_ZGTt20selvedge_table_clear"
-        (made: *mut c_void, most: usize) -> c_int
-    {
-        clear::<Table>(made, most)
-    }
-
-    /// How many elements there are.
-    selvedge_table_count / "_ZGTt20selvedge_table_count"
-        (made: *mut c_void) -> ssize_t
-    {
-        count::<Table>(made)
-    }
-
-    /// The one of this name.
-    selvedge_tree_root / "_ZGTt18selvedge_tree_root"
-        (name: *const c_char) -> *mut c_void
-    {
-        root::<Tree>(name)
-    }
-
-    /// A new one, whose address is stored at `place`.
-    selvedge_tree_create / "_ZGTt20selvedge_tree_create"
-        (place: *mut c_void) -> *mut c_void
-    {
-        create::<Tree>(place)
-    }
-
-    /// Removes the one whose address is at `place`.
-    selvedge_tree_free / "_ZGTt18selvedge_tree_free"
-        (place: *mut c_void) -> c_int
-    {
-        free::<Tree>(place)
-    }
-
-    /// Removes up to so many elements. 1: nothing is left.
-    selvedge_tree_clear / "_ZGTt19selvedge_tree_clear"
-        (made: *mut c_void, most: usize) -> c_int
-    {
-        clear::<Tree>(made, most)
-    }
-
-    /// How many elements there are.
-    selvedge_tree_count / "_ZGTt19selvedge_tree_count"
-        (made: *mut c_void) -> ssize_t
-    {
-        count::<Tree>(made)
-    }
-
-    /// The one of this name.
-    selvedge_vector_root / "_ZGTt20selvedge_vector_root"
-        (name: *const c_char) -> *mut c_void
-    {
-        root::<Strings>(name)
-    }
-
-    /// A new one, whose address is stored at `place`.
-    selvedge_vector_create / "_ZGTt22selvedge_vector_create"
-        (place: *mut c_void) -> *mut c_void
-    {
-        create::<Strings>(place)
-    }
-
-    /// Removes the one whose address is at `place`.
-    selvedge_vector_free / "_ZGTt20selvedge_vector_free"
-        (place: *mut c_void) -> c_int
-    {
-        free::<Strings>(place)
-    }
-
-    /// Removes up to so many elements. 1: nothing is left.
-    selvedge_vector_clear / "_ZGTt21selvedge_vector_clear"
-        (made: *mut c_void, most: usize) -> c_int
-    {
-        clear::<Strings>(made, most)
-    }
-
-    /// How many elements there are.
-    selvedge_vector_count / "_ZGTt21selvedge_vector_count"
-        (made: *mut c_void) -> ssize_t
-    {
-        count::<Strings>(made)
-    }
-
-    /// The one of this name.
-    selvedge_queue_root / "_ZGTt19selvedge_queue_root"
-        (name: *const c_char) -> *mut c_void
-    {
-        root::<Waiting>(name)
-    }
-
-    /// A new one, whose address is stored at `place`.
-    selvedge_queue_create / "_ZGTt21selvedge_queue_create"
-        (place: *mut c_void) -> *mut c_void
-    {
-        create::<Waiting>(place)
-    }
-
-    /// Removes the one whose address is at `place`.
-    selvedge_queue_free / "_ZGTt19selvedge_queue_free"
-        (place: *mut c_void) -> c_int
-    {
-        free::<Waiting>(place)
-    }
-
-    /// Removes up to so many elements. 1: nothing is left.
-    selvedge_queue_clear / "_ZGTt20selvedge_queue_clear"
-        (made: *mut c_void, most: usize) -> c_int
-    {
-        clear::<Waiting>(made, most)
-    }
-
-    /// How many elements there are.
-    selvedge_queue_count / "_ZGTt20selvedge_queue_count"
-        (made: *mut c_void) -> ssize_t
-    {
-        count::<Waiting>(made)
-    }
-
-    /// The one of this name.
-    selvedge_journal_root / "_ZGTt21selvedge_journal_root"
-        (name: *const c_char) -> *mut c_void
-    {
-        root::<Journal>(name)
-    }
-
-    /// A new one, whose address is stored at `place`.
-    selvedge_journal_create / "_ZGTt23selvedge_journal_create"
-        (place: *mut c_void) -> *mut c_void
-    {
-        create::<Journal>(place)
-    }
-
-    /// Removes the one whose address is at `place`.
-    selvedge_journal_free / "_ZGTt21selvedge_journal_free"
-        (place: *mut c_void) -> c_int
-    {
-        free::<Journal>(place)
-    }
-
-    /// Removes up to so many elements. 1: nothing is left.
-    selvedge_journal_clear / "_ZGTt22selvedge_journal_clear"
-        (made: *mut c_void, most: usize) -> c_int
-    {
-        clear::<Journal>(made, most)
-    }
-
-    /// How many elements there are.
-    selvedge_journal_count / "_ZGTt22selvedge_journal_count"
-        (made: *mut c_void) -> ssize_t
-    {
-        count::<Journal>(made)
-    }
-
-    /// Sets the value of a key.
-    selvedge_table_put / "_ZGTt18selvedge_table_put"
-        (
-            made: *mut c_void,
-            key: *const c_void,
-            key_size: usize,
-            value: *const c_void,
-            size: usize
-        ) -> c_int
-    {
-        put::<Table>(made, (key, key_size), (value, size))
-    }
-
-    /// The value of a key.
-    selvedge_table_get / "_ZGTt18selvedge_table_get"
-        (
-            made: *mut c_void,
-            key: *const c_void,
-            key_size: usize,
-            to: *mut c_void,
-            room: usize
-        ) -> ssize_t
-    {
-        get::<Table>(made, (key, key_size), Buffer(to, room))
-    }
-
-    /// Removes a key.
-    selvedge_table_remove / "_ZGTt21selvedge_table_remove"
-        (made: *mut c_void, key: *const c_void, key_size: usize) -> c_int
-    {
-        remove::<Table>(made, (key, key_size))
-    }
-
-    /// Sets the value of a key.
-    selvedge_tree_put / "_ZGTt17selvedge_tree_put"
-        (
-            made: *mut c_void,
-            key: *const c_void,
-            key_size: usize,
-            value: *const c_void,
-            size: usize
-        ) -> c_int
-    {
-        put::<Tree>(made, (key, key_size), (value, size))
-    }
-
-    /// The value of a key.
-    selvedge_tree_get / "_ZGTt17selvedge_tree_get"
-        (
-            made: *mut c_void,
-            key: *const c_void,
-            key_size: usize,
-            to: *mut c_void,
-            room: usize
-        ) -> ssize_t
-    {
-        get::<Tree>(made, (key, key_size), Buffer(to, room))
-    }
-
-    /// Removes a key.
-    selvedge_tree_remove / "_ZGTt20selvedge_tree_remove"
-        (made: *mut c_void, key: *const c_void, key_size: usize) -> c_int
-    {
-        remove::<Tree>(made, (key, key_size))
-    }
-
     /// Moves a cursor to an entry, whichever.
     selvedge_table_first / "_ZGTt20selvedge_table_first"
         (made: *mut c_void, entry: *mut c_void) -> c_int
     {
-        go(made, entry, |thread, table: Ptr<Table>, _| {
+        go(made, entry, anywhere, |thread, table: Ptr<Table>, _| {
             Ok(table.iter(&mut thread.session.tx()).next().transpose()?)
         })
     }
@@ -687,9 +589,8 @@ calls! {
     selvedge_table_next / "_ZGTt19selvedge_table_next"
         (made: *mut c_void, entry: *mut c_void) -> c_int
     {
-        go(made, entry, |thread, table: Ptr<Table>, entry| {
-            let key = thread.key_of(entry)?;
-            let next = table.next(&mut thread.session.tx(), &key)?;
+        go(made, entry, Thread::key_of, |thread, table: Ptr<Table>, key| {
+            let next = table.next(&mut thread.session.tx(), key)?;
             Ok(next.ok_or(CallError::Nothing)?)
         })
     }
@@ -698,14 +599,14 @@ calls! {
     selvedge_tree_first / "_ZGTt19selvedge_tree_first"
         (made: *mut c_void, entry: *mut c_void) -> c_int
     {
-        go(made, entry, |thread, tree, _| first_from(thread, tree, Bound::Unbounded))
+        go(made, entry, anywhere, |thread, tree, _| first_from(thread, tree, Bound::Unbounded))
     }
 
     /// To the one with the largest.
     selvedge_tree_last / "_ZGTt18selvedge_tree_last"
         (made: *mut c_void, entry: *mut c_void) -> c_int
     {
-        go(made, entry, |thread, tree: Ptr<Tree>, _| {
+        go(made, entry, anywhere, |thread, tree: Ptr<Tree>, _| {
             Ok(tree.last(&mut thread.session.tx())?)
         })
     }
@@ -714,9 +615,9 @@ calls! {
     selvedge_tree_seek / "_ZGTt18selvedge_tree_seek"
         (made: *mut c_void, key: *const c_void, key_size: usize, entry: *mut c_void) -> c_int
     {
-        go(made, entry, |thread, tree, _| {
-            let key = thread.string(key, key_size)?;
-            first_from(thread, tree, Bound::Included(&key))
+        let from = |thread: &mut Thread, _: Entry| thread.string(key, key_size);
+        go(made, entry, from, |thread, tree, key| {
+            first_from(thread, tree, Bound::Included(key))
         })
     }
 
@@ -724,9 +625,8 @@ calls! {
     selvedge_tree_next / "_ZGTt18selvedge_tree_next"
         (made: *mut c_void, entry: *mut c_void) -> c_int
     {
-        go(made, entry, |thread, tree, entry| {
-            let key = thread.key_of(entry)?;
-            first_from(thread, tree, Bound::Excluded(&key))
+        go(made, entry, Thread::key_of, |thread, tree, key| {
+            first_from(thread, tree, Bound::Excluded(key))
         })
     }
 
@@ -826,15 +726,20 @@ calls! {
     selvedge_journal_read / "_ZGTt21selvedge_journal_read"
         (made: *mut c_void, place: *mut c_void, to: *mut c_void, room: usize) -> ssize_t
     {
-        on(-1, made, |thread, journal: Ptr<Journal>| {
+        call(-1, |thread| {
+            let journal: Ptr<Journal> = at(thread, made)?;
+            // Once: an attempt that is made again may have moved the place.
             let mut bytes = [0; Place::SIZE as usize];
             thread.fetch(place, &mut bytes)?;
-            let mut next = Place::decode(&bytes).ok_or(CallError::Place)?;
-            let found = journal.read(&mut thread.session.tx(), &mut next)?;
-            let len = thread.copy_out(found, Buffer(to, room))?;
-            next.encode(&mut bytes);
-            thread.deliver(place, &bytes)?;
-            Ok(len)
+            let start = Place::decode(&bytes).ok_or(CallError::Place)?;
+            run::<Journal, _>(thread, |thread| {
+                let mut next = start;
+                let found = journal.read(&mut thread.session.tx(), &mut next)?;
+                let len = thread.copy_out(found, Buffer(to, room))?;
+                next.encode(&mut bytes);
+                thread.deliver(place, &bytes)?;
+                Ok(len)
+            })
         })
     }
 

@@ -289,8 +289,8 @@ fn layouts_say_what_a_type_means() {
     assert_eq!(
         layouts.text(),
         "Queue { 0 first: option ptr Mail { 0 state: State { Queued | Sent } 4 urgent: bool \
-         6 size: u16 8 to: [5] u8 16 weight: f64 24 next: option ptr Mail 32 } 8 count: u64 \
-         16 buckets: array option ptr Mail 32 } "
+         6 size: u16 8 to: [5] u8 16 weight: f64 24 next: option ptr Mail#1 32 } 8 count: u64 \
+         16 buckets: array option ptr Mail#1 32 } "
     );
     // A field's constant hides the trait's.
     let of_mail = (<Mail as Persist>::SIZE, Mail::ALIGN);

@@ -345,6 +345,49 @@ static void threads(void)
     CHECK(selvedge_queue_clear(my.queue, 10) == 1);
 }
 
+#define RECORDS 10000
+
+static void *change(void *argument)
+{
+    for (long n = 0; n < RECORDS; n++) {
+        CHECK(selvedge_tree_put(my.tree, "b", 1, &n, sizeof n) == 0);
+        CHECK(selvedge_journal_append(my.journal, &n, sizeof n) >= 0);
+    }
+    return argument;
+}
+
+/* A cursor and a place move once with each call, however often that is tried: others get in the
+ * way of its commit, which there is because the buffers are durable. */
+static void follow(void)
+{
+    char key;
+    selvedge_entry at = {&key, 1, 0, my.text, 8, 0};
+    selvedge_place place = {0, {0, 0}};
+    pthread_t other;
+    for (int n = 0; n < 4; n++)
+        CHECK(selvedge_tree_put(my.tree, &"abcd"[n], 1, "", 0) == 0);
+    CHECK(!pthread_create(&other, NULL, change, NULL));
+    for (long n = 0, found; n < RECORDS;) {
+        int keys = 0;
+        for (int is = selvedge_tree_first(my.tree, &at); is == 1;
+             is = selvedge_tree_next(my.tree, &at))
+            CHECK(key == "abcd"[keys++]);
+        CHECK(keys == 4);
+        if (selvedge_journal_read(my.journal, &place, my.text + 8, 8) == 8) {
+            memcpy(&found, my.text + 8, sizeof found);
+            CHECK(found == n++);
+        } else {
+            CHECK(errno == ENOENT);
+        }
+    }
+    CHECK(!pthread_join(other, NULL));
+    CHECK(selvedge_tree_clear(my.tree, 4) == 1);
+    while (selvedge_journal_clear(my.journal, 1000) == 0)
+        ;
+    CHECK(selvedge_journal_count(my.journal) == 0);
+    memset(my.text, 0, sizeof my.text);
+}
+
 /* --- names, and what is no structure ---------------------------------------------------- */
 
 static void named(void)
@@ -447,6 +490,7 @@ int main(int argc, char **argv)
     journal();
     whole();
     threads();
+    follow();
     named();
     durable_buffers();
     CHECK(selvedge_table_count(my.table) == 0 && selvedge_tree_count(my.tree) == 0);

@@ -88,6 +88,13 @@ int main(int argc, char **argv)
         selvedge_tree *tree = pmalloc_set(100, NULL, 0x55);
         CHECK(selvedge_tree_put(tree, "key", 3, NULL, 0) == -1 && errno == EIO);
         patomic { selvedge_tree_put(tree, "key", 3, NULL, 0); }
+    } else if (!strcmp(what, "wild")) {
+        /* So it is if a pointer in it leads behind all of durable memory. */
+        unsigned long *words = pcalloc(4, sizeof *words, NULL);
+        selvedge_tree *tree = (selvedge_tree *)words;
+        patomic { words[0] = 0x5050505050505050; }
+        CHECK(selvedge_tree_get(tree, "key", 3, NULL, 0) == -1 && errno == EIO);
+        patomic { selvedge_tree_get(tree, "key", 3, NULL, 0); }
     } else if (!strcmp(what, "fork")) {
         in_child();
     }

@@ -1,21 +1,10 @@
 //! The heap, regions and logs.
 
-use crate::workshop::{Link, Recipe, Workshop};
+use crate::workshop::{self, Recipe, Workshop};
 
 #[test]
 fn the_heap() {
-    for (link, level) in [(Link::Static, "-O0"), (Link::Shared, "-O2")] {
-        let workshop = Workshop::new();
-        let flags = [level];
-        let recipe = Recipe {
-            flags: &flags,
-            link,
-            ..Recipe::new("heap.c")
-        };
-        let program = workshop.compile("heap", &recipe);
-        workshop.run(&program, &[]);
-        workshop.run(&program, &[]);
-    }
+    workshop::try_both_libraries("heap.c");
 }
 
 #[test]
@@ -29,7 +18,7 @@ fn regions_and_logs() {
                 .env("SELVEDGE_DURABILITY", durability)
                 .output()
                 .unwrap();
-            crate::workshop::said(&output, &program);
+            workshop::said(&output, &program);
         }
     }
     // All that is left is the heap, and the variables.
@@ -39,14 +28,16 @@ fn regions_and_logs() {
     assert_eq!(names, ["region-0000", "region-0001", "regions"]);
 }
 
-/// The header is C11 and C++17, and without its short names.
+/// The headers are C11 and C++17, and the first one without its short names.
 #[test]
-fn the_header_stands_alone() {
+fn the_headers_stand_alone() {
     for (source, flags) in [
         ("header.c", &["-std=c11", "-pedantic"][..]),
         ("header.c", &["-std=gnu11", "-DSELVEDGE_NO_SHORT_NAMES"]),
         ("header.cc", &["-std=c++17", "-pedantic"]),
         ("header.cc", &["-std=c++20", "-DSELVEDGE_NO_SHORT_NAMES"]),
+        ("structures.cc", &["-std=c++17", "-pedantic"]),
+        ("structures.cc", &["-std=c++20", "-pedantic"]),
     ] {
         let workshop = Workshop::new();
         let recipe = Recipe {
@@ -72,15 +63,15 @@ fn more_than_the_pool_has_room_for() {
             .arg(argument);
         command.output().unwrap()
     };
-    let wrong = crate::workshop::error_of(&run("2M", "first"));
+    let wrong = workshop::error_of(&run("2M", "first"));
     assert!(wrong.contains("SELVEDGE_POOL_BYTES=2M"), "{wrong}");
     for (runs, argument) in [(1, "first"), (2, "locked"), (3, "calls")] {
-        let said = crate::workshop::said(&run("2097152", argument), &program);
+        let said = workshop::said(&run("2097152", argument), &program);
         assert_eq!(said, format!("{runs}\n"));
     }
     assert_eq!(pool.join("frames").metadata().unwrap().len(), 2 << 20);
     std::fs::rename(&pool, workshop.path("elsewhere")).unwrap();
-    let missing = crate::workshop::error_of(&run("2097152", "again"));
+    let missing = workshop::error_of(&run("2097152", "again"));
     let told = "pool/frames is missing: bring it back, or say where the pool is; without it they \
                 are lost (SELVEDGE_POOL_PATH)";
     assert!(missing.contains(told), "{missing}");

@@ -26,6 +26,7 @@ fn what_cannot_be_done_is_told() {
         ("free", "use pfree"),
         ("long", "let it do less at a time"),
         ("structure", "sound B+ tree"),
+        ("wild", "no region of the program's"),
     ] {
         let error = workshop.fail(&program, &[what]);
         assert!(error.contains(told), "{what}: {error}");

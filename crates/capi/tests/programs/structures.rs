@@ -1,6 +1,6 @@
 //! Persistent structures: by themselves, and with a program in Rust.
 
-use crate::workshop::{Link, Recipe, Workshop};
+use crate::workshop::{self, Recipe, Workshop};
 use mnemosyne::store::{Directory, DirectoryOptions, Options, Store, Tx};
 use mnemosyne::structures::{BTree, Bytes, HashMap, Log, Queue, Vector};
 use mnemosyne::tx::{Interrupted, Space, Stop};
@@ -8,18 +8,7 @@ use std::convert::Infallible;
 
 #[test]
 fn all_structures() {
-    for (link, level) in [(Link::Static, "-O0"), (Link::Shared, "-O2")] {
-        let workshop = Workshop::new();
-        let flags = [level];
-        let recipe = Recipe {
-            flags: &flags,
-            link,
-            ..Recipe::new("structures.c")
-        };
-        let program = workshop.compile("structures", &recipe);
-        workshop.run(&program, &[]);
-        workshop.run(&program, &[]);
-    }
+    workshop::try_both_libraries("structures.c");
 }
 
 /// One that has no room left tells, and goes on.
@@ -29,24 +18,6 @@ fn a_lack_of_room_is_told() {
     let program = workshop.compile("structures", &Recipe::new("structures.c"));
     workshop.run(&program, &["full"]);
     workshop.run(&program, &["full"]);
-}
-
-/// The header is C11 and C++17.
-#[test]
-fn the_header_is_for_cxx_too() {
-    for (source, standard) in [
-        ("structures.cc", "-std=c++17"),
-        ("structures.cc", "-std=c++20"),
-    ] {
-        let workshop = Workshop::new();
-        let flags = [standard, "-pedantic"];
-        let recipe = Recipe {
-            flags: &flags,
-            ..Recipe::new(source)
-        };
-        let program = workshop.compile("structures", &recipe);
-        workshop.run(&program, &[]);
-    }
 }
 
 /// Each finds what the other one has made.

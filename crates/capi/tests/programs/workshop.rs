@@ -168,6 +168,21 @@ impl Workshop {
     }
 }
 
+/// Runs a program with either library, twice: the second run finds what the first one has left.
+pub fn try_both_libraries(source: &str) {
+    for (link, level) in [(Link::Static, "-O0"), (Link::Shared, "-O2")] {
+        let workshop = Workshop::new();
+        let recipe = Recipe {
+            flags: &[level],
+            link,
+            ..Recipe::new(source)
+        };
+        let program = workshop.compile("program", &recipe);
+        workshop.run(&program, &[]);
+        workshop.run(&program, &[]);
+    }
+}
+
 /// What a program said that succeeded.
 pub fn said(output: &Output, program: &Path) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -1,8 +1,8 @@
 //! A log: records of bytes behind one another, up to a truncation, in blocks that form a
 //! chain.
 //!
-//! A record is its length as a word, its bytes, and zeros up to a whole word; where a block
-//! ends, it goes on in the next.
+//! A record is its length as a word, its bytes, and whatever was there up to a whole word; where a
+//! block ends, it goes on in the next.
 
 use super::{Circle, damaged, headed, until_over};
 use crate::heap::HeapError;

@@ -73,7 +73,7 @@
 
 mod btree;
 mod counter;
-mod hash;
+pub(crate) mod hash;
 mod hash_map;
 mod item;
 mod log;

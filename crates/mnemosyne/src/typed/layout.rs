@@ -1,6 +1,7 @@
 //! What types mean, as text: two programs that describe a root alike can share it.
 
 use super::Persist;
+use crate::structures::hash::Seed;
 use std::any::TypeId;
 
 /// How a type adds itself to a description.
@@ -22,13 +23,9 @@ impl Layouts {
         layouts
     }
 
-    /// A number that differs for layouts that differ.
+    /// A number that differs for layouts that differ. It lies in memory, with the roots.
     pub fn hash(&self) -> u64 {
-        // Two halves, so that it has 64 bits.
-        let low = crc32c::crc32c(self.text.as_bytes());
-        let high = crc32c::crc32c_append(low, &self.text.len().to_le_bytes());
-        let high = crc32c::crc32c_append(high, self.text.as_bytes());
-        u64::from(high) << 32 | u64::from(low)
+        Seed::new(0).hash(self.text.as_bytes())
     }
 
     /// It, for people.
@@ -44,12 +41,14 @@ impl Layouts {
 
     /// A structure of named fields.
     pub fn structure<T: Persist>(&mut self, name: &str, fields: &[(&str, Describe)]) {
-        self.word(name);
-        if self.seen.contains(&TypeId::of::<T>()) {
+        let this = TypeId::of::<T>();
+        if let Some(n) = self.seen.iter().position(|seen| *seen == this) {
+            // Others may have the same name.
+            self.word(&format!("{name}#{n}"));
             return;
         }
-        self.seen.push(TypeId::of::<T>());
-        self.word("{");
+        self.seen.push(this);
+        self.word(&format!("{name} {{"));
         for ((name, describe), place) in fields.iter().zip(T::PLACES) {
             self.word(&format!("{place} {name}:"));
             describe(self);
@@ -60,5 +59,47 @@ impl Layouts {
     /// One of some names.
     pub fn variants(&mut self, name: &str, variants: &[&str]) {
         self.word(&format!("{name} {{ {} }}", variants.join(" | ")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_with_the_same_checksum_differ() {
+        let [one, other] = ["ccaoacux", "wcjifoae"].map(|name| {
+            let mut layouts = Layouts::default();
+            layouts.word(name);
+            layouts
+        });
+        let checksum = |layouts: &Layouts| crc32c::crc32c(layouts.text.as_bytes());
+        assert_eq!(checksum(&one), checksum(&other));
+        assert_ne!(one.hash(), other.hash());
+    }
+
+    mod one {
+        #[derive(crate::Persist)]
+        pub struct Same {
+            pub number: u64,
+        }
+    }
+
+    mod other {
+        #[derive(crate::Persist)]
+        pub struct Same {
+            pub flag: bool,
+        }
+    }
+
+    #[test]
+    fn types_of_one_name_are_told_apart() {
+        let text = |last: Describe| {
+            let each: [Describe; 3] = [one::Same::describe, other::Same::describe, last];
+            let mut layouts = Layouts::default();
+            each.into_iter().for_each(|describe| describe(&mut layouts));
+            layouts.text
+        };
+        assert_ne!(text(one::Same::describe), text(other::Same::describe));
     }
 }
