@@ -105,9 +105,6 @@ impl Space for Machine {
     }
 
     fn store_at(&self, at: u64, word: u64, mask: u8) {
-        if let Some(off) = self.offset(at) {
-            return self.arena.store_at(off, word, mask);
-        }
         if mask == u8::MAX {
             // SAFETY: the program stored to all of the aligned word (see the type).
             return unsafe { AtomicU64::from_ptr(at as *mut u64) }.store(word, Relaxed);

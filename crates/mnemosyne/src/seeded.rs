@@ -17,6 +17,8 @@ medium::seeded_bugs! {
     ReclaimBeforeHome,
     /// Words are written back by one thread, and another one's fence is taken for theirs.
     UnfencedWriteBack,
+    /// A line that was written back by an earlier round counts as written back.
+    WrittenBackBefore,
     /// Recovery does not write back what it brings in place.
     UnflushedRecovery,
     /// Recovery ends the life of records before their words are durable in place.

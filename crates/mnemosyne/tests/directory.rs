@@ -168,3 +168,26 @@ fn a_region_whose_file_is_gone_is_told() {
         let _ = std::fs::remove_file(&file);
     }
 }
+
+#[test]
+fn words_of_neighbours_are_written_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    let map = |len| store.map(RegionKind::Program, len, 0, |_, _| Ok(()));
+    let (first, second) = (map(2 << 20).unwrap(), map(4096).unwrap());
+    let last = second.start - 8;
+    assert_eq!(first.start + first.len, second.start);
+    let mut session = store.session();
+    for n in 1..4 {
+        let stored = session.run(|tx| {
+            tx.store(last, n)?;
+            Ok::<_, Stop<()>>(tx.store(second.start, n)?)
+        });
+        stored.unwrap();
+        store.memory().truncate().unwrap();
+    }
+    drop((session, store));
+    let store = open(dir.path()).unwrap();
+    let pm = store.backing().pmem();
+    assert_eq!([last, second.start].map(|at| pm.load(at)), [Ok(3), Ok(3)]);
+}

@@ -46,7 +46,7 @@ use parking_lot::{Mutex, MutexGuard};
 use running::Running;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use truncation::{Helper, Home, Truncated};
+use truncation::{Helper, Home, Truncating};
 
 pub(crate) use recovery::Reading;
 pub use recovery::{Area, AreaError, Unrecovered};
@@ -184,6 +184,9 @@ pub enum Uncommitted {
     Failed(Arc<LogError>),
 }
 
+/// Commits that threads need not tell each other of: one tells of so many to come.
+const LOGGED_AHEAD: u64 = 255;
+
 /// No commit is under way.
 const IDLE: u64 = u64::MAX;
 
@@ -207,10 +210,10 @@ struct Core<S: Space> {
     slots: Box<[CachePadded<Slot<S::Pmem>>]>,
     /// Records up to this stamp mean nothing any more.
     low_water: AtomicU64,
-    /// The largest stamp of a record, or a little more.
+    /// The largest stamp of a record, or up to [`LOGGED_AHEAD`] more.
     logged: CachePadded<AtomicU64>,
-    /// For each slot; whoever holds them may raise the low water.
-    truncating: Mutex<Box<[Truncated<S::Pmem>]>>,
+    /// Whose turn it is to raise the low water.
+    truncating: Mutex<Truncating<S::Pmem>>,
     helper: Helper,
     sessions: AtomicU64,
     /// Transactions under way, if anybody waits for them.
@@ -309,6 +312,14 @@ impl<S: Space> Core<S> {
         }
         let slot = &self.slots[first];
         (slot, slot.appender.lock())
+    }
+
+    /// Before a record of this stamp gets into a log.
+    fn note_logged(&self, stamp: u64) {
+        if self.logged.load(Ordering::SeqCst) < stamp {
+            self.logged
+                .fetch_max(stamp + LOGGED_AHEAD, Ordering::SeqCst);
+        }
     }
 
     /// Waits until a record of so many words fits.

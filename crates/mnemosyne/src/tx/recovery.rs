@@ -9,7 +9,7 @@
 use super::locks::Locks;
 use super::record::Transaction;
 use super::running::Running;
-use super::truncation::{Helper, Truncated};
+use super::truncation::{Helper, Truncating};
 use super::{Core, IDLE, Memory, Options, Slot, Space};
 use crate::log::{self, Kind, LogError};
 use crate::sealed::{self, seal};
@@ -343,7 +343,7 @@ impl<S: Space> Unrecovered<S> {
         }
         let stamp = self.replay.last().map_or(self.low_water, |last| last.stamp);
         self.area.store_low_water(pm, stamp)?;
-        let (mut slots, mut truncating) = (Vec::new(), Vec::new());
+        let (mut slots, mut consumers) = (Vec::new(), Vec::new());
         for log in self.logs {
             let (appender, consumer) = log.empty()?;
             slots.push(CachePadded::new(Slot {
@@ -351,7 +351,7 @@ impl<S: Space> Unrecovered<S> {
                 home: Mutex::default(),
                 active: AtomicU64::new(IDLE),
             }));
-            truncating.push(Truncated::new(consumer));
+            consumers.push(consumer);
         }
         let core = Core {
             space: self.space,
@@ -362,7 +362,7 @@ impl<S: Space> Unrecovered<S> {
             slots: slots.into(),
             low_water: AtomicU64::new(stamp),
             logged: AtomicU64::new(stamp).into(),
-            truncating: Mutex::new(truncating.into()),
+            truncating: Mutex::new(Truncating::new(consumers)),
             helper: Helper::default(),
             sessions: AtomicU64::new(0),
             running: Running::default(),

@@ -10,6 +10,7 @@ use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use zerocopy::IntoBytes;
 
 /// One thread's way to run transactions, one at a time.
 pub struct Session<S: Space> {
@@ -560,8 +561,7 @@ impl<S: Space> Session<S> {
         core.make_room(&mut appender, self.record.len() as u64)?;
 
         // Before the stamp is drawn, lest the low water pass it by.
-        let least = core.clock.load(Ordering::SeqCst) + 1;
-        slot.active.store(least, Ordering::SeqCst);
+        slot.active.store(self.time + 1, Ordering::SeqCst);
         if self.has_filled && !hit(Bug::FillAfterLog) {
             // Data before commit.
             let filled = core.space.pmem().fence();
@@ -572,7 +572,7 @@ impl<S: Space> Session<S> {
             slot.active.store(IDLE, Ordering::Release);
             return Err(Uncommitted::Conflict);
         }
-        core.logged.fetch_max(stamp, Ordering::SeqCst);
+        core.note_logged(stamp);
         record::set_stamp(&mut self.record, stamp);
         if hit(Bug::HomeBeforeLog) {
             self.store_home();
@@ -586,7 +586,7 @@ impl<S: Space> Session<S> {
             Err(error) => return Err(Uncommitted::Failed(core.fail(error))),
         };
         self.store_home();
-        slot.home.lock().add(&self.record, end);
+        slot.home.lock().add(stamp, end, &self.record);
         slot.active.store(IDLE, Ordering::SeqCst);
         let is_half_full = appender.room().unwrap_or(0) < core.area.longest() / 2;
         drop(appender);
@@ -599,11 +599,18 @@ impl<S: Space> Session<S> {
         Ok(stamp)
     }
 
+    /// Stores what was written: what is persistent as the record has it.
     fn store_home(&self) {
         // Readers that see a new word see that its lock is taken.
         fence(Ordering::Release);
+        let space = &self.core.space;
+        for (off, words) in record::runs(&self.record) {
+            space.pmem().store(off, words.as_bytes());
+        }
         for (at, new) in self.writes.iter() {
-            self.core.space.store_at(at, new.word, new.mask);
+            if space.offset(at).is_none() {
+                space.store_at(at, new.word, new.mask);
+            }
         }
     }
 

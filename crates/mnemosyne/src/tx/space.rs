@@ -27,8 +27,8 @@ pub trait Space: Send + Sync {
     /// As [`load_at`](Self::load_at).
     fn read_at(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError>;
 
-    /// Stores those bytes of a word whose bits in `mask` are set (the lowest is the first
-    /// byte's); never called for a word that could not be loaded.
+    /// Stores those bytes of a volatile word whose bits in `mask` are set (the lowest is the
+    /// first byte's); never called for a word that could not be loaded.
     fn store_at(&self, at: u64, word: u64, mask: u8);
 
     /// The offset of a word in persistent memory; `None`: it is volatile.
@@ -55,16 +55,8 @@ impl<P: Pmem + Clone> Space for P {
         self.read(at, buf)
     }
 
-    #[inline]
-    fn store_at(&self, at: u64, word: u64, mask: u8) {
-        if mask == u8::MAX {
-            return self.store_word(at, word);
-        }
-        for (n, byte) in word.to_le_bytes().iter().enumerate() {
-            if mask & 1 << n != 0 {
-                self.store(at + n as u64, &[*byte]);
-            }
-        }
+    fn store_at(&self, _at: u64, _word: u64, _mask: u8) {
+        // No word is volatile.
     }
 
     #[inline]

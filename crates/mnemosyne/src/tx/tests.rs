@@ -384,7 +384,11 @@ impl<'a> Space for Mixed<'a> {
 
     fn store_at(&self, at: u64, word: u64, mask: u8) {
         let (memory, at) = self.place(at);
-        (&memory).store_at(at, word, mask);
+        for (n, byte) in word.to_le_bytes().iter().enumerate() {
+            if mask & 1 << n != 0 {
+                memory.store(at + n as u64, &[*byte]);
+            }
+        }
     }
 
     fn offset(&self, at: u64) -> Option<u64> {

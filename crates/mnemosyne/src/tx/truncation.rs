@@ -14,35 +14,36 @@ use super::{Core, IDLE, Memory, Slot, Space, record};
 use crate::log::{Consumer, LogError};
 use crate::seeded::{Bug, hit};
 use crossbeam_utils::CachePadded;
-use medium::Pmem;
+use medium::{LINE_BYTES, Pmem, WORD_BYTES};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 
-/// Commits whose words are in place, and perhaps not durably. Kept apart from the log: what
-/// was streamed to it would have to be fetched from memory again.
+/// Commits whose words are in place, and perhaps not durably. The log tells that, too, but to
+/// read it takes as long as to write it.
 #[derive(Debug, Default)]
 pub(super) struct Home {
     /// Of each its stamp, and where its record ends.
     records: Vec<(u64, u64)>,
-    /// Where their words are: the heads of runs.
-    runs: Vec<u64>,
+    /// Where their words are: offsets and bytes.
+    runs: Vec<(u64, u64)>,
 }
 
 impl Home {
     /// Adds what has just been stored in place.
-    pub fn add(&mut self, record: &[u64], end: u64) {
-        let (stamp, heads) = record::heads(record);
+    pub fn add(&mut self, stamp: u64, end: u64, record: &[u64]) {
         self.records.push((stamp, end));
-        self.runs.extend(heads);
+        let runs = record::runs(record);
+        self.runs
+            .extend(runs.map(|(off, words)| (off, words.len() as u64 * WORD_BYTES)));
     }
 }
 
 /// How far the records of a log are done with.
 #[derive(Debug)]
-pub(super) struct Truncated<P> {
+struct Truncated<P> {
     consumer: Consumer<P>,
     /// Records whose words are durable in place: stamp, and where they end.
     done: VecDeque<(u64, u64)>,
@@ -50,22 +51,30 @@ pub(super) struct Truncated<P> {
     home: Home,
 }
 
-impl<P: Pmem> Truncated<P> {
+impl<P> Truncated<P> {
     /// Nothing was committed.
-    pub fn new(consumer: Consumer<P>) -> Self {
+    fn new(consumer: Consumer<P>) -> Self {
         Self {
             consumer,
             done: VecDeque::new(),
             home: Home::default(),
         }
     }
+}
 
-    /// Starts to write back the words of all commits so far.
-    fn write_back(&mut self, pm: &P, home: &Mutex<Home>) {
+impl<P: Pmem> Truncated<P> {
+    /// Takes what was committed so far.
+    fn take(&mut self, home: &Mutex<Home>) {
         std::mem::swap(&mut self.home, &mut *home.lock());
-        for head in self.home.runs.drain(..) {
-            let (off, bytes) = record::place(head);
-            pm.flush(off, bytes);
+    }
+
+    /// Starts to write back the words of all that was taken.
+    fn write_back(&mut self, pm: &P, recent: &mut Recent) {
+        for (off, bytes) in self.home.runs.drain(..) {
+            let lines = off / LINE_BYTES..(off + bytes).div_ceil(LINE_BYTES);
+            for line in lines.filter(|line| recent.is_new(*line)) {
+                pm.flush(line * LINE_BYTES, LINE_BYTES);
+            }
         }
         self.done.extend(self.home.records.drain(..));
     }
@@ -80,6 +89,40 @@ impl<P: Pmem> Truncated<P> {
     }
 }
 
+/// Lines that were written back in this round, the last of each place. Many commits change
+/// the same few lines: descriptors, roots, counts. Who writes one back takes it from the
+/// processor that is about to change it again.
+#[derive(Debug)]
+struct Recent([u64; 64]);
+
+impl Recent {
+    fn new() -> Self {
+        Self([u64::MAX; 64])
+    }
+
+    fn is_new(&mut self, line: u64) -> bool {
+        let place = &mut self.0[line as usize % 64];
+        std::mem::replace(place, line) != line
+    }
+}
+
+/// What truncating needs.
+#[derive(Debug)]
+pub(super) struct Truncating<P> {
+    logs: Vec<Truncated<P>>,
+    recent: Recent,
+}
+
+impl<P> Truncating<P> {
+    /// Of logs in which nothing is.
+    pub fn new(consumers: Vec<Consumer<P>>) -> Self {
+        Self {
+            logs: consumers.into_iter().map(Truncated::new).collect(),
+            recent: Recent::new(),
+        }
+    }
+}
+
 impl<S: Space> Core<S> {
     /// One round.
     pub(super) fn truncate(&self) -> Result<(), Arc<LogError>> {
@@ -89,15 +132,24 @@ impl<S: Space> Core<S> {
 
     fn round(&self) -> Result<(), LogError> {
         let pm = self.space.pmem();
-        let mut logs = self.truncating.lock();
+        let mut truncating = self.truncating.lock();
+        let Truncating { logs, recent } = &mut *truncating;
+        // The low water is to pass what counts as logged, too: nobody draws those stamps.
+        let logged = self.logged.load(Ordering::SeqCst);
+        self.clock.fetch_max(logged, Ordering::SeqCst);
         let next = self.settled();
-        let is_stuck = next == self.low_water.load(Ordering::Relaxed);
+        let is_stuck = next <= self.low_water.load(Ordering::Relaxed);
         if is_stuck && !hit(Bug::UnfencedWriteBack) {
             return Ok(());
         }
         for (log, slot) in logs.iter_mut().zip(&self.slots) {
-            log.write_back(pm, &slot.home);
+            log.take(&slot.home);
         }
+        // A line is written back once, after all that was taken was stored to it.
+        if !hit(Bug::WrittenBackBefore) {
+            *recent = Recent::new();
+        }
+        logs.iter_mut().for_each(|log| log.write_back(pm, recent));
         if is_stuck {
             return Ok(());
         }
