@@ -7,6 +7,10 @@ medium::seeded_bugs! {
     TailBeforeRecords,
     /// Recovery leaves words of an append that a crash cut short.
     Unscrubbed,
+    /// Recovery scrubs, and what is appended may be durable before.
+    UnfencedScrub,
+    /// Recovery gives back the records of a log, and does not write that back.
+    UnflushedHead,
     /// Room of a log is used again before a crash can no longer bring back its records.
     ReuseBeforeTruncated,
     /// Words are stored in place before the log has them.

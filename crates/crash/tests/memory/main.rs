@@ -62,13 +62,20 @@ fn logs() {
             (5, &[7, 2]),
             (6, &[1, 12, 5]),
         ] {
-            let program = Logs {
-                kind,
-                lines,
-                lengths,
-                count: 24,
-            };
-            holds(&format!("{kind:?}, {lines} lines"), &program, 2);
+            for (before, empties) in [(0, false), (2, false), (2, true)] {
+                let program = Logs {
+                    kind,
+                    lines,
+                    lengths,
+                    count: before + 24,
+                    before,
+                    empties,
+                };
+                let what = format!(
+                    "{kind:?}, {lines} lines, {before} records before, given up: {empties}"
+                );
+                holds(&what, &program, 2);
+            }
         }
     }
 }
@@ -77,7 +84,9 @@ fn logs() {
 fn transactions() {
     for kind in KINDS {
         for truncation in [Truncation::Lazy, Truncation::Eager] {
-            for (sessions, by_hand) in [(1, false), (2, false), (2, true)] {
+            for (sessions, by_hand, before) in
+                [(1, false, 0), (1, false, 3), (2, false, 4), (2, true, 0)]
+            {
                 let program = Transactions {
                     kind,
                     truncation,
@@ -85,10 +94,13 @@ fn transactions() {
                     lines: 6,
                     writes: &[&[0, 1, 9], &[0], &[1, 17], &[9, 0], &[2]],
                     by_hand,
-                    count: 14,
+                    count: before + 14,
+                    before,
                 };
-                let what =
-                    format!("{kind:?}, {truncation:?}, {sessions} sessions, by hand: {by_hand}");
+                let what = format!(
+                    "{kind:?}, {truncation:?}, {sessions} sessions, by hand: {by_hand}, {before} \
+                     transactions before"
+                );
                 holds(&what, &program, 1);
             }
         }

@@ -8,6 +8,7 @@ use mnemosyne::store::{Flat, Layout, Options, RegionKind, Session, Store, StoreE
 use mnemosyne::tx::{self, Area, Interrupted, Stop, Transaction, Truncation, TxError};
 use std::cell::Cell;
 use std::convert::Infallible;
+use std::ops::Range;
 
 /// A mark: what, and of how many.
 pub fn mark_of(what: u64, count: usize) -> u64 {
@@ -42,6 +43,10 @@ pub struct Logs {
     pub lengths: &'static [usize],
     /// Records in all.
     pub count: usize,
+    /// How many of them are there before: the program begins with a recovery.
+    pub before: usize,
+    /// Which gives them up.
+    pub empties: bool,
 }
 
 const APPENDING: u64 = 1;
@@ -75,14 +80,31 @@ impl Program for Logs {
     }
 
     fn format(&self, pm: Memory) -> Result<(), String> {
-        log::format(&pm, 0, self.bytes_of_log(), self.kind).map_err(text)
+        log::format(&pm, 0, self.bytes_of_log(), self.kind).map_err(text)?;
+        let (mut log, _) = Unrecovered::open(pm, 0)
+            .and_then(Unrecovered::keep)
+            .map_err(text)?;
+        for n in 0..self.before {
+            log.append(&self.record(n)).map_err(text)?;
+        }
+        log.flush().map_err(text)
     }
 
     fn run(&self, pm: Memory, mark: &dyn Fn(u64)) -> Result<(), String> {
         let log = Unrecovered::open(pm, 0).map_err(text)?;
-        let (mut log, mut reader) = log.keep().map_err(text)?;
-        let (mut words, mut read) = (Vec::new(), 0);
-        for n in 0..self.count {
+        let mut read = 0;
+        let halves = match self.empties {
+            true => {
+                read = self.before;
+                mark(mark_of(TRUNCATING, read));
+                log.empty()
+            }
+            false => log.keep(),
+        };
+        let (mut log, mut reader) = halves.map_err(text)?;
+        mark(mark_of(TRUNCATED, read));
+        let mut words = Vec::new();
+        for n in self.before..self.count {
             mark(mark_of(APPENDING, n + 1));
             while let Err(error) = log.append(&self.record(n)) {
                 if !matches!(error, LogError::Full { .. }) {
@@ -119,7 +141,8 @@ impl Program for Logs {
             found.push(words.clone());
         }
         let truncated = count_of(marks, TRUNCATED)..=count_of(marks, TRUNCATING);
-        let appended = count_of(marks, FLUSHED)..=count_of(marks, APPENDING);
+        let appended = [FLUSHED, APPENDING].map(|what| self.before.max(count_of(marks, what)));
+        let appended = appended[0]..=appended[1];
         let fits = |first: usize| {
             let records = found.iter().enumerate();
             appended.contains(&(first + found.len()))
@@ -172,6 +195,8 @@ pub struct Transactions {
     pub by_hand: bool,
     /// Transactions in all.
     pub count: usize,
+    /// How many of them are over before: the program begins with a recovery.
+    pub before: usize,
 }
 
 pub const BEGUN: u64 = 1;
@@ -226,6 +251,20 @@ impl Transactions {
         done.map_err(text)
     }
 
+    fn run_some(&self, some: Range<usize>, pm: Memory, mark: &dyn Fn(u64)) -> Result<(), String> {
+        let memory = Area::recover(pm, 0, self.options()).map_err(text)?;
+        let mut sessions: Vec<_> = (0..self.sessions).map(|_| memory.session()).collect();
+        for n in some {
+            mark(mark_of(BEGUN, n + 1));
+            match *self.writes(n) {
+                [word] if self.by_hand => self.store(n, word, &memory)?,
+                _ => self.change(n, &mut sessions[n % self.sessions])?,
+            }
+            mark(mark_of(RETURNED, n + 1));
+        }
+        Ok(())
+    }
+
     /// Stores a word, and makes it durable.
     fn store(&self, n: usize, word: u64, memory: &tx::Memory<Memory>) -> Result<(), String> {
         let (pm, off) = (memory.space(), self.data() + word * WORD_BYTES);
@@ -244,21 +283,12 @@ impl Program for Transactions {
     }
 
     fn format(&self, pm: Memory) -> Result<(), String> {
-        self.area().format(&pm).map_err(text)
+        self.area().format(&pm).map_err(text)?;
+        self.run_some(0..self.before, pm, &|_| ())
     }
 
     fn run(&self, pm: Memory, mark: &dyn Fn(u64)) -> Result<(), String> {
-        let memory = Area::recover(pm, 0, self.options()).map_err(text)?;
-        let mut sessions: Vec<_> = (0..self.sessions).map(|_| memory.session()).collect();
-        for n in 0..self.count {
-            mark(mark_of(BEGUN, n + 1));
-            match *self.writes(n) {
-                [word] if self.by_hand => self.store(n, word, &memory)?,
-                _ => self.change(n, &mut sessions[n % self.sessions])?,
-            }
-            mark(mark_of(RETURNED, n + 1));
-        }
-        Ok(())
+        self.run_some(self.before..self.count, pm, mark)
     }
 
     fn open(&self, pm: Memory) -> Result<Self::Opened, String> {
@@ -269,7 +299,8 @@ impl Program for Transactions {
     fn check(&self, (_, pm): &mut Self::Opened, marks: &[u64]) -> Result<u64, String> {
         let words = (0..WORDS).map(|word| pm.load(self.data() + word * WORD_BYTES));
         let words = words.collect::<Result<Vec<_>, _>>().map_err(text)?;
-        let allowed = count_of(marks, RETURNED)..=count_of(marks, BEGUN);
+        let allowed = [RETURNED, BEGUN].map(|what| self.before.max(count_of(marks, what)));
+        let allowed = allowed[0]..=allowed[1];
         match allowed.clone().any(|count| words == self.state(count)) {
             true => Ok(hash(words)),
             false => Err(format!("{words:?} is none of the states {allowed:?}")),

@@ -168,7 +168,9 @@ impl<P: Pmem> Unrecovered<P> {
         self.skip()?;
         let start = self.place.start;
         self.pm.store_word(start + AT_HEAD, seal(self.next));
-        self.pm.flush(start + AT_HEAD, WORD_BYTES);
+        if !hit(Bug::UnflushedHead) {
+            self.pm.flush(start + AT_HEAD, WORD_BYTES);
+        }
         self.scrub()?;
         let head = self.next;
         Ok(self.halves(head))
@@ -190,7 +192,10 @@ impl<P: Pmem> Unrecovered<P> {
             }
         }
         // What recovery stored before what is appended from now on.
-        Ok(self.pm.fence()?)
+        if !hit(Bug::UnfencedScrub) {
+            self.pm.fence()?;
+        }
+        Ok(())
     }
 
     /// Gives the words of a line at position `line` this torn bit.
