@@ -360,8 +360,10 @@ impl<S: Space> Session<S> {
     fn check_place(&self, at: u64) -> Result<u64, Interrupted> {
         let core = &self.core;
         let logs = core.area.start..core.area.start + core.area.bytes();
-        if core.space.offset(at).is_some_and(|off| logs.contains(&off)) {
-            let (off, len) = (at, WORD_BYTES);
+        if let Some(off) = core.space.offset(at)
+            && logs.contains(&off)
+        {
+            let len = WORD_BYTES;
             return Err(Interrupted::Medium(MediumError::OutOfRange { off, len }));
         }
         Ok(core.space.load_at(at)?)
