@@ -119,7 +119,7 @@ impl Table {
         if u64::from(crc32c::crc32c(&bytes)) != crc {
             return Err(TableError::Damaged("has changed: its checksum is another"));
         }
-        let table = Self::decode(&bytes).filter(|table| table.fits(region));
+        let table = Self::decode(&bytes).filter(|table| table.data >= len && table.fits(region));
         table.ok_or(TableError::Damaged("makes no sense"))
     }
 
@@ -168,5 +168,44 @@ impl Table {
         let is_aligned = self.data.is_multiple_of(PAGE_BYTES) && self.data > 0;
         let is_ours = region.tag == tag(&self.program);
         is_aligned && is_ours && self.section <= room && self.variables.values().all(is_inside)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::RegionKind;
+    use medium::MemoryPmem;
+
+    #[test]
+    fn variables_do_not_lie_over_their_table() {
+        let variable = Variable { start: 0, len: 8 };
+        let names = (0..200).map(|n| (format!("variable{n}"), variable));
+        let mut table = Table {
+            program: "program".to_owned(),
+            generation: 1,
+            data: 0,
+            section: 8,
+            variables: names.collect(),
+        };
+        let encoded = table.encode().unwrap();
+        assert_eq!(table.data, 2 * PAGE_BYTES);
+        let region = Region {
+            slot: 0,
+            kind: RegionKind::Static,
+            start: 0,
+            len: 3 * PAGE_BYTES,
+            tag: tag(&table.program),
+        };
+        for data in [PAGE_BYTES, 2 * PAGE_BYTES] {
+            let mut bytes = encoded.clone();
+            bytes[24..32].copy_from_slice(&data.to_le_bytes());
+            let crc = u64::from(crc32c::crc32c(&bytes[16..]));
+            bytes[8..16].copy_from_slice(&crc.to_le_bytes());
+            let pm = MemoryPmem::new(region.len);
+            pm.store(0, &bytes);
+            let read = Table::read(&pm, &region);
+            assert_eq!(read.is_ok(), data > PAGE_BYTES, "{read:?}");
+        }
     }
 }
