@@ -19,7 +19,7 @@ use super::{Backing, BackingError, Layout, Options, Region, RegionKind, Store, S
 use medium::{
     Arena, ArenaError, EffectiveDurability, MapOptions, MappedPmem, OpenError, Pool, Reserve,
 };
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -97,6 +97,11 @@ impl Directory {
         }
         // Mappings are known by it: it must not depend on where the program goes.
         let path = path.canonicalize().map_err(|e| failed("find", path, e))?;
+        // Until the system region is ours, which keeps others out.
+        let _turn = match read_only {
+            true => None,
+            false => Some(turn(&path)?),
+        };
         let pooled = Pooled::open(&path, options)?;
         let in_memory = pooled.as_ref().map_or(&path, |pooled| &pooled.path);
         let system = in_memory.join(SYSTEM);
@@ -267,6 +272,15 @@ impl Backing for Directory {
             None => Ok(()),
         }
     }
+}
+
+/// The right to make what a directory needs, as long as this is kept: of those who open it at
+/// the same time one finds nothing there, and the others what it has made.
+fn turn(path: &Path) -> Result<File, OpenError> {
+    let directory = File::open(path).map_err(|e| failed("open", path, e))?;
+    let locked = flock(&directory, FlockOperation::LockExclusive);
+    locked.map_err(|e| failed("lock", path, e.into()))?;
+    Ok(directory)
 }
 
 /// What files there are in a directory.
