@@ -6,12 +6,12 @@
 //! own, and are timed in the same way, call by call. They take turns, and of several rounds
 //! each one's best counts: what else the machine does makes no round shorter.
 
-mod btree;
 mod commits;
 mod goals;
 mod ground;
 mod hash;
 mod idle;
+mod library;
 mod logs;
 mod paging;
 mod peers;
@@ -28,13 +28,14 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::matrix::Cell;
 use crate::micro::Goal;
+use ground::{Mapped, Session};
 use hash::{Fill, Table};
 use medium::Pmem;
 use mnemosyne::store::Layout;
 use peers::Peers;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use work::{Found, Load};
+use work::{Entries, Found, Load};
 
 pub(crate) use print::NOTES;
 
@@ -51,8 +52,8 @@ const OURS: [(&str, Fill); 2] = [
     ("mnemosyne", Fill::Logged),
     ("mnemosyne, in place", Fill::InPlace),
 ];
-/// What our B+ tree is called.
-const OUR_TREE: &str = "mnemosyne, B+ tree";
+/// What the library's structures are called.
+const LIBRARY: [&str; 2] = ["mnemosyne, HashMap", "mnemosyne, B+ tree"];
 
 /// One of the measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -359,7 +360,8 @@ impl Report {
         let peers = Peers::build()?;
         self.notes.push(format!(
             "Each thread keeps {} entries ({} on the disk); {} times ({}) it inserts one and \
-             deletes its oldest. Every call is timed; best of {} rounds.",
+             deletes its oldest. Every call is timed; best of {} rounds. Ours has a thread more, \
+             which truncates the logs.",
             options.live,
             options.disk_operations,
             options.operations,
@@ -398,7 +400,9 @@ fn measure_load(
         for (store, fill) in OURS {
             keep(store, run_ours(options, load, fill)?);
         }
-        keep(OUR_TREE, run_our_tree(options, load)?);
+        let [map, tree] = LIBRARY;
+        keep(map, run_library(options, load, library::Map::make)?);
+        keep(tree, run_library(options, load, library::Tree::make)?);
         for peer in &peers.there {
             let found = match peer.on_disk {
                 true => peers.run(peer, &options.disk, options.disk_load(load))?,
@@ -417,18 +421,29 @@ fn run_ours(options: &Options, load: Load, fill: Fill) -> Result<Found> {
     work_on(pm, &layout, load, fill)
 }
 
-/// Our B+ tree, in memory of its own.
-fn run_our_tree(options: &Options, load: Load) -> Result<Found> {
+/// What `make` makes, in memory of its own.
+fn run_library<E: Entries<Mapped>>(
+    options: &Options,
+    load: Load,
+    make: impl FnOnce(&mut Session<Mapped>) -> Result<E>,
+) -> Result<Found> {
     let layout = Layout::default();
     let pm = ground::map(&options.dir, hash_bytes(&layout, load))?;
     let store = ground::make(pm, &layout, &ground::options())?;
-    let tree = btree::Tree::make(&mut store.session())?;
-    work::run(&store, &tree, load)
+    store.truncate_in_background();
+    let entries = make(&mut store.session())?;
+    work::run(&store, &entries, load)
 }
 
 /// Makes durable memory with a hash table, and has it work.
-fn work_on<P: Pmem + Clone>(pm: P, layout: &Layout, load: Load, fill: Fill) -> Result<Found> {
+fn work_on<P: Pmem + Clone + 'static>(
+    pm: P,
+    layout: &Layout,
+    load: Load,
+    fill: Fill,
+) -> Result<Found> {
     let store = ground::make(pm, layout, &ground::options())?;
+    store.truncate_in_background();
     let entries = load.threads as u64 * load.live;
     let table = Table::make(&mut store.session(), entries, fill)?;
     work::run(&store, &table, load)

@@ -29,7 +29,7 @@ fn the_smallest_run_has_every_row() {
         let is_missing = report.missing.iter().any(|line| line.contains(peer.name));
         assert!(there.contains(&peer.name) != is_missing, "{}", peer.name);
     }
-    for ours in OURS.map(|(name, _)| name).into_iter().chain([OUR_TREE]) {
+    for ours in OURS.map(|(name, _)| name).into_iter().chain(LIBRARY) {
         let rows = report.rows.iter().filter(|row| row.store == ours);
         assert_eq!(rows.count(), 3 * 2, "three calls, one and two threads");
     }
