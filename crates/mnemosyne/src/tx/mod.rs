@@ -251,8 +251,8 @@ impl<S: Space> Memory<S> {
         self.core.area
     }
 
-    /// No recovery replays transactions up to this stamp: what they wrote is durable in
-    /// place.
+    /// No recovery replays transactions up to this stamp: what those wrote that returned is
+    /// durable in place.
     pub fn low_water(&self) -> u64 {
         self.core.low_water.load(Ordering::Acquire)
     }
@@ -330,6 +330,8 @@ impl<S: Space> Core<S> {
         }
         while appender.room().is_none_or(|room| room < words) {
             self.truncate().map_err(Uncommitted::Failed)?;
+            // A round leaves out what is behind a commit that is under way.
+            std::thread::yield_now();
         }
         Ok(())
     }

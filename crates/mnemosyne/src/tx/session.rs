@@ -371,7 +371,8 @@ impl<S: Space> Session<S> {
 
     /// Copies `bytes` to offset `off` at once, without a log: to memory that nobody can reach
     /// before this transaction commits, and that no recovery writes to. The commit makes them
-    /// durable before it; if it fails, anything may be there. No return to a savepoint undoes it.
+    /// durable before it; if it fails, anything may be there. No return to a savepoint undoes
+    /// it, but of words that were stored before it.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -387,6 +388,10 @@ impl<S: Space> Session<S> {
             }
         }
         (self.is_changed, self.has_filled) = (true, true);
+        if self.core.check().is_err() {
+            // The block may be one that a commit which failed gave back, and a log still has.
+            return Err(Interrupted::Conflict); // which begins anew, and hears of it
+        }
         let pm = self.core.space.pmem();
         let head = (off.wrapping_neg() % LINE_BYTES).min(bytes.len() as u64) as usize;
         let (head, rest) = bytes.split_at(head);
@@ -496,12 +501,13 @@ impl<S: Space> Session<S> {
     /// # Errors
     /// [`Uncommitted`].
     pub fn commit(&mut self) -> Result<u64, Uncommitted> {
+        // Who failed gave back words and blocks that are not durable, or that a log may still
+        // have: whoever saw them sees that, too.
+        self.core.check().map_err(Uncommitted::Failed)?;
         if self.writes.is_empty() && !self.is_changed {
             self.release(None);
             return Ok(self.time); // what was read is of one time
         }
-        // Who failed gave back words and blocks that a log may still have.
-        self.core.check().map_err(Uncommitted::Failed)?;
         let space = &self.core.space;
         let words = self.writes.iter();
         let persistent = words.filter_map(|(at, new)| Some((space.offset(at)?, new.word)));
@@ -562,13 +568,13 @@ impl<S: Space> Session<S> {
         let (slot, mut appender) = core.slot(self.owner);
         core.make_room(&mut appender, self.record.len() as u64)?;
 
-        // Before the stamp is drawn, lest the low water pass it by.
-        slot.active.store(self.time + 1, Ordering::SeqCst);
         if self.has_filled && !hit(Bug::FillAfterLog) {
             // Data before commit.
             let filled = core.space.pmem().fence();
             filled.map_err(|error| Uncommitted::Failed(core.fail(error.into())))?;
         }
+        // Before the stamp is drawn, lest the low water pass it by.
+        slot.active.store(self.time + 1, Ordering::SeqCst);
         let stamp = core.clock.fetch_add(1, Ordering::SeqCst) + 1;
         if stamp != self.time + 1 && !self.is_valid() {
             slot.active.store(IDLE, Ordering::Release);

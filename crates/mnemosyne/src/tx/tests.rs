@@ -553,18 +553,24 @@ fn changes_in_place_are_isolated() {
     }
 }
 
-/// A commit that failed may have left its words in a log: nobody stores newer ones in place.
-#[test]
-fn behind_a_commit_that_failed_nobody_commits() {
-    let pm = MemoryPmem::new(DATA + WORDS * 8);
+/// Memory for two sessions.
+fn for_two(pm: &MemoryPmem) -> Faulty<&MemoryPmem> {
     let area = Area {
         start: 0,
         logs: 2,
         log_bytes: 1024,
         kind: Kind::TornBit,
     };
-    area.format(&pm).unwrap();
-    let faulty = Faulty::new(&pm);
+    area.format(pm).unwrap();
+    Faulty::new(pm)
+}
+
+/// A commit that failed may have left its words in a log: nobody stores newer ones in place,
+/// or fills a block that it gave back.
+#[test]
+fn behind_a_commit_that_failed_nobody_commits() {
+    let pm = MemoryPmem::new(DATA + WORDS * 8);
+    let faulty = for_two(&pm);
     let memory = Area::recover(&faulty, 0, Options::default()).unwrap();
     let (mut one, mut other) = (memory.session(), memory.session());
     other.begin().unwrap();
@@ -575,12 +581,32 @@ fn behind_a_commit_that_failed_nobody_commits() {
     assert!(matches!(one.commit(), Err(Uncommitted::Failed(_))));
     one.roll_back();
     faulty.heal();
+    let filled = other.fill(DATA + 64, &[1; 64]);
+    assert_eq!(filled, Err(Interrupted::Conflict));
     other.store(DATA, 2).unwrap();
     assert!(matches!(other.commit(), Err(Uncommitted::Failed(_))));
     other.roll_back();
     drop((one, other, memory));
     Area::recover(&pm, 0, Options::default()).unwrap();
     assert_eq!(all(&pm)[..2], [1, 1]);
+    assert_eq!(all(&pm)[8], 0);
+}
+
+/// A word that was stored and is not durable has been seen by nobody.
+#[test]
+fn who_saw_what_is_not_durable_does_not_commit() {
+    let pm = MemoryPmem::new(DATA + WORDS * 8);
+    let faulty = for_two(&pm);
+    let memory = Area::recover(&faulty, 0, Options::default()).unwrap();
+    let (mut one, mut other) = (memory.session(), memory.session());
+    other.begin().unwrap();
+    one.begin().unwrap();
+    one.store(DATA, 1).unwrap();
+    faulty.fail_fence(5);
+    assert!(matches!(one.commit(), Err(Uncommitted::Failed(_))));
+    one.roll_back();
+    assert_eq!(other.load(DATA), Ok(1));
+    assert!(matches!(other.commit(), Err(Uncommitted::Failed(_))));
 }
 
 /// Bytes that are filled replace those that the transaction stored there before.

@@ -2,7 +2,8 @@
 //!
 //! One round, for all logs:
 //!
-//! 1. Find a stamp, the new low water, such that all commits up to it are over.
+//! 1. Find a stamp, the new low water, such that all commits up to it are over, of those that
+//!    have records.
 //! 2. Write back the words of all records that are in place; fence.
 //! 3. Store the low water; fence. Records up to it mean nothing any more.
 //! 4. Store where the logs begin now; fence. Their room can be used again.
@@ -22,7 +23,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 
 /// Commits whose words are in place, and perhaps not durably. The log tells that, too, but to
-/// read it takes as long as to write it.
+/// read it takes as long as to write it. Two words for each record and each run: at most a few
+/// times the bytes of the log.
 #[derive(Debug, Default)]
 pub(super) struct Home {
     /// Of each its stamp, and where its record ends.
@@ -45,7 +47,8 @@ impl Home {
 #[derive(Debug)]
 struct Truncated<P> {
     consumer: Consumer<P>,
-    /// Records whose words are durable in place: stamp, and where they end.
+    /// Records whose words are durable in place after this round's fence: stamp, and where
+    /// they end.
     done: VecDeque<(u64, u64)>,
     /// Being written back.
     home: Home,
@@ -136,7 +139,9 @@ impl<S: Space> Core<S> {
         let Truncating { logs, recent } = &mut *truncating;
         // The low water is to pass what counts as logged, too: nobody draws those stamps.
         let logged = self.logged.load(Ordering::SeqCst);
-        self.clock.fetch_max(logged, Ordering::SeqCst);
+        if self.clock.load(Ordering::SeqCst) < logged {
+            self.clock.fetch_max(logged, Ordering::SeqCst);
+        }
         let next = self.settled();
         let is_stuck = next <= self.low_water.load(Ordering::Relaxed);
         if is_stuck && !hit(Bug::UnfencedWriteBack) {
@@ -182,10 +187,10 @@ impl<S: Space> Core<S> {
         Ok(())
     }
 
-    /// A stamp such that all commits up to it are over: in place, or none.
+    /// A stamp such that all commits with records up to it are over: in place, or none.
     ///
-    /// Whoever drew a stamp no larger than the clock read here announced itself before it
-    /// drew, hence before the read: it is active now, with no larger a stamp, or over.
+    /// Whoever drew a stamp for a record no larger than the clock read here announced itself
+    /// before it drew, hence before the read: it is active now, with no larger a stamp, or over.
     fn settled(&self) -> u64 {
         let now = self.clock.load(Ordering::SeqCst);
         let active = |slot: &CachePadded<Slot<S::Pmem>>| match slot.active.load(Ordering::SeqCst) {
