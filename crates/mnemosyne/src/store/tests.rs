@@ -454,6 +454,66 @@ fn a_transaction_of_many_blocks_makes_the_heap_grow() {
     );
 }
 
+/// Memory that was never used: regions need no zeroing, and pages that nobody touches are not
+/// there.
+#[derive(Clone)]
+struct Untouched(Arc<MemoryPmem>);
+
+impl Backing for Untouched {
+    type Pmem = Arc<MemoryPmem>;
+
+    fn pmem(&self) -> &Self::Pmem {
+        &self.0
+    }
+
+    fn create(&self, _region: &Region) -> Result<(), BackingError> {
+        Ok(())
+    }
+
+    fn open(&self, region: &Region) -> Result<bool, BackingError> {
+        Flat(self.0.clone()).open(region)
+    }
+
+    fn remove(&self, _region: &Region) -> Result<(), BackingError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_block_of_gigabytes_is_like_any_other() {
+    const BLOCK_BYTES: u64 = 5 << 30;
+    let ends = |at| [at, at + (4 << 30), at + BLOCK_BYTES - WORD_BYTES];
+    let pm = Arc::new(MemoryPmem::new(BLOCK_BYTES + (2 << 30)));
+    Layout::default().format(&pm).unwrap();
+    let open = || Store::open(Untouched(pm.clone()), pm.clone(), Options::default()).unwrap();
+    let make = |tx: &mut Tx<'_, Arc<MemoryPmem>>| {
+        let small = tx.alloc(64)?;
+        let at = tx.alloc(BLOCK_BYTES)?;
+        ends(at)
+            .into_iter()
+            .try_for_each(|end| tx.store(end, end))?;
+        tx.set_root("block", 1, at)?;
+        tx.free(small)?;
+        Ok::<_, Stop<Infallible>>(at)
+    };
+    let at = open().session().run(make).unwrap();
+    let mut session = open().session();
+    let found = session.run(|tx| {
+        let found: Vec<_> = ends(at).into_iter().map(|end| tx.load(end)).collect();
+        tx.free(at)?;
+        Ok::<_, Stop<Infallible>>(found.into_iter().collect::<Result<Vec<_>, _>>()?)
+    });
+    assert_eq!(found.unwrap(), ends(at));
+    // There is no room for two.
+    let again = session.run(make).unwrap();
+    let second = session.run(|tx| Ok::<_, Stop<Infallible>>(tx.alloc(BLOCK_BYTES)?));
+    assert_eq!(again, at);
+    assert!(
+        matches!(second, Err(TxError::Heap(HeapError::NoSpace { .. }))),
+        "{second:?}"
+    );
+}
+
 #[test]
 fn a_region_that_cannot_be_linked_is_not_there() {
     let mut rng = Rng::with_seed(1);
