@@ -9,6 +9,8 @@
 //!    [`MediumError::Unreadable`] on every load, read and fence from then on; it never
 //!    kills the process. A file cut off inside a page loses the rest of that page
 //!    without a fault; `msync` notices this at the next fence, the others do not.
+//! 4. What is there when it is opened for writing is as durable as after a fence, whoever
+//!    stored it, also if they were killed before their fence.
 
 use crate::addresses::{Mapping, keep_from_children};
 use crate::cpu::{self, LineFlush};
@@ -177,7 +179,7 @@ impl MappedPmem {
         if durability == EffectiveDurability::Msync {
             mapped.upkeep = Upkeep::WriteBack(Touched::new(mapped.raw.len()));
         }
-        mapped.try_msync()?;
+        mapped.make_durable()?;
         Ok(mapped)
     }
 
@@ -250,13 +252,26 @@ impl MappedPmem {
         }
     }
 
-    /// Finds out at open, rather than at the first commit, that `msync` does not work.
-    fn try_msync(&self) -> Result<(), OpenError> {
-        if !self.writes_back() || self.writable.len() == 0 {
+    /// Makes durable what is there: a process that was killed may have left it in caches only,
+    /// and whoever opens it cannot tell. Finds out, too, that `msync` works.
+    fn make_durable(&self) -> Result<(), OpenError> {
+        let system = |e| system("msync", &self.path, e);
+        if self.durability == EffectiveDurability::Process || self.writable.len() == 0 {
             return Ok(());
         }
-        let first = self.write_back(0, PAGE_BYTES);
-        first.map_err(|e| system("msync", &self.path, e))
+        let stat = fstat(&self.file).map_err(system)?;
+        match (FileType::from_raw_mode(stat.st_mode), self.line_flush) {
+            // The kernel does not know what was stored to such a device.
+            (FileType::CharacterDevice, Some(how)) => {
+                // SAFETY: the mapping has so many bytes.
+                unsafe {
+                    cpu::flush_lines(how, self.mapping.base().as_ptr(), self.raw.len() as usize)
+                };
+                cpu::fence();
+                Ok(())
+            }
+            _ => self.write_back(0, self.raw.len()).map_err(system),
+        }
     }
 
     /// Whether fences write back pages that were [marked](Self::mark).

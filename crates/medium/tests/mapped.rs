@@ -7,6 +7,8 @@ use medium::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -101,6 +103,41 @@ fn bytes_survive_the_mapping_in_every_mode() {
 }
 
 /// What nobody wrote back is mostly lost, what was flushed may be there, and what was fenced is.
+/// Pages of a file that no disk has yet, as cachestat(2) counts them. `None`: this kernel is
+/// older than it.
+fn unwritten_pages(file: &File) -> Option<u64> {
+    const CACHESTAT: libc::c_long = 451;
+    let (range, mut counts) = ([0_u64, LEN], [0_u64; 5]);
+    // SAFETY: a range of two words to read, and five counters to write to.
+    let done = unsafe {
+        libc::syscall(
+            CACHESTAT,
+            file.as_raw_fd(),
+            range.as_ptr(),
+            counts.as_mut_ptr(),
+            0,
+        )
+    };
+    let [_cached, dirty, written_back, ..] = counts;
+    (done == 0).then_some(dirty + written_back)
+}
+
+#[test]
+fn what_was_left_in_caches_is_durable_when_it_is_opened() {
+    let image = Image::new();
+    let file = OpenOptions::new().write(true).open(image.path()).unwrap();
+    // As the stores of a process that was killed before its fence.
+    file.write_all_at(&[7; 3 * 4096], LEN / 2).unwrap();
+    if unwritten_pages(&file).is_none_or(|pages| pages == 0) {
+        println!("not tested: this kernel, or file system, does not tell");
+        return;
+    }
+    drop(image.open(read_only()).unwrap());
+    drop(image.open(with(Durability::Process)).unwrap());
+    drop(image.open(with(Durability::Msync)).unwrap());
+    assert_eq!(unwritten_pages(&file), Some(0));
+}
+
 #[test]
 fn a_simulated_power_cut_leaves_what_was_fenced_and_some_of_the_rest() {
     const LINES: u64 = 200;
