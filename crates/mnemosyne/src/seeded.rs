@@ -11,6 +11,10 @@ medium::seeded_bugs! {
     UnfencedScrub,
     /// Recovery gives back the records of a log, and does not write that back.
     UnflushedHead,
+    /// The torn bit is the same in every pass over the ring.
+    NoFlip,
+    /// A log may be found whole before the rest of it is made.
+    UnfencedFormat,
     /// Room of a log is used again before a crash can no longer bring back its records.
     ReuseBeforeTruncated,
     /// Words are stored in place before the log has them.
@@ -27,6 +31,10 @@ medium::seeded_bugs! {
     UnflushedRecovery,
     /// Recovery ends the life of records before their words are durable in place.
     LowWaterBeforeReplay,
+    /// Recovery brings transactions in place log by log, and not in the order of their stamps.
+    ReplayUnordered,
+    /// Recovery brings in place what is below the low water, too.
+    ReplayAll,
     /// A word is stored without a log while a log has an older one for it.
     WordInLog,
     /// A word that is stored without a log is seen before it is durable.

@@ -20,7 +20,7 @@ use paging::Paging;
 use parking_lot::Mutex;
 use programs::{Logs, Step, Transactions, Whole};
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use structures::Change::{Add, Take};
 use structures::Kind::{Log, Queue, Table, Tree, Vector};
 use structures::Structures;
@@ -61,7 +61,10 @@ fn failure_of<B: Copy + Debug>(
         let took_effect = fired() > 0;
         let failure = match explored {
             Ok(explored) => explored.failure,
-            Err(why) => return Some(format!("without a crash: {why}")),
+            Err(why) => {
+                assert!(took_effect, "{bug:?}: {why} without the bug");
+                return Some(format!("without a crash: {why}"));
+            }
         };
         let Some(failure) = failure else {
             continue;
@@ -148,32 +151,56 @@ fn whole(kind: Kind, steps: &'static [Step]) -> Whole {
 
 /// The bug that threads arm.
 static OF_THREADS: Mutex<Option<Bug>> = Mutex::new(None);
+/// How often it took effect in those that are over.
+static FIRED_IN_THREADS: AtomicU64 = AtomicU64::new(0);
 /// For which there is one place.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// What is wrong with threads, one of which is stopped; seen twice.
+/// Adds what took effect in a thread when the thread ends: who joins it finds it there.
+struct AddFired;
+
+impl Drop for AddFired {
+    fn drop(&mut self) {
+        FIRED_IN_THREADS.fetch_add(fired(), Relaxed);
+    }
+}
+
+thread_local! {
+    static ADD_FIRED: AddFired = const { AddFired };
+}
+
+/// What each thread does first.
+fn prepare_thread() {
+    arm(*OF_THREADS.lock());
+    // It is dropped only where it was used.
+    ADD_FIRED.with(|_| ());
+}
+
+/// Arms a bug for this thread and for those that it starts.
+fn arm_threads(bug: Option<Bug>) {
+    *OF_THREADS.lock() = bug;
+    FIRED_IN_THREADS.store(0, Relaxed);
+    arm(bug);
+}
+
+fn fired_in_threads() -> u64 {
+    fired() + FIRED_IN_THREADS.load(Relaxed)
+}
+
+/// What is wrong with threads, one of which is stopped.
 fn failure_of_threads(bug: Bug) -> Option<String> {
     let _turn = TURN.lock();
-    *OF_THREADS.lock() = Some(bug);
-    arm(Some(bug));
     (0..5).find_map(|stop_after| {
         let program = Threads {
             kind: Kind::TornBit,
             lines: 6,
             commits: 2,
             stop_after,
-            prepare: || arm(*OF_THREADS.lock()),
+            prepare: prepare_thread,
             was_stopped: AtomicBool::new(false),
         };
-        all_options().find_map(|options| match explore(&program, &options) {
-            Ok(explored) => {
-                let failure = explored.failure?;
-                let again = replay(&program, &options, &failure).expect("the place is there");
-                assert!(again.is_some(), "{bug:?}: {failure:?} does not replay");
-                Some(format!("stopped after {stop_after} steps: {failure:?}"))
-            }
-            Err(why) => Some(format!("without a crash: {why}")),
-        })
+        let failure = failure_of(bug, arm_threads, fired_in_threads, &program)?;
+        Some(format!("stopped after {stop_after} steps: {failure}"))
     })
 }
 
@@ -196,13 +223,17 @@ fn is_found(bug: Bug) -> bool {
     }) || found("threads", failure_of_threads(bug))
 }
 
+/// Programs begin with memory that is made, so none of them finds it. `log::tests` of the crate
+/// does, which cuts the power while a log is made.
+const FOUND_WHERE_LOGS_ARE_MADE: Bug = Bug::UnfencedFormat;
+
 #[test]
 fn bugs_of_durable_memory() {
     // Each bug is armed for a thread.
     let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let look = || {
         while let Some(bug) = Bug::ALL.get(next.fetch_add(1, Relaxed)) {
-            if !is_found(*bug) {
+            if *bug != FOUND_WHERE_LOGS_ARE_MADE && !is_found(*bug) {
                 missed.lock().push(*bug);
             }
         }

@@ -153,6 +153,7 @@ impl Place {
     /// The torn bit of words that were stored in this pass over the ring.
     fn torn_bit_of(&self, pass: u64) -> u64 {
         match self.kind {
+            Kind::TornBit if hit(Bug::NoFlip) => 1 << 63,
             Kind::TornBit => (!pass & 1) << 63,
             Kind::Base => 0,
         }
@@ -256,7 +257,9 @@ pub fn format<P: Pmem>(pm: &P, start: u64, len: u64, kind: Kind) -> Result<()> {
     pm.store_word(start + AT_TAIL, 0);
     pm.flush(start, LINE_BYTES);
     // Initialise before point: all of it comes before the magic.
-    pm.fence()?;
+    if !hit(Bug::UnfencedFormat) {
+        pm.fence()?;
+    }
     pm.store_word(start + AT_MAGIC, MAGIC);
     pm.flush(start, LINE_BYTES);
     Ok(pm.fence()?)

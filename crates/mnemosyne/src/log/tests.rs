@@ -194,11 +194,16 @@ fn seeded_bugs_are_found() {
         Bug::UnfencedLog,
         Bug::TailBeforeRecords,
         Bug::Unscrubbed,
+        Bug::NoFlip,
         Bug::ReuseBeforeTruncated,
+        Bug::UnfencedFormat,
     ];
     for bug in bugs {
         arm(Some(bug));
-        let found = (0..4000).find_map(|seed| cut(seed).err());
+        let found = (0..4000).find_map(|seed| match bug {
+            Bug::UnfencedFormat => cut_while_made(seed).err(),
+            _ => cut(seed).err(),
+        });
         assert!(fired() > 0, "{bug:?} is never reached");
         arm(None);
         assert!(found.is_some(), "{bug:?} is not found");
@@ -265,6 +270,113 @@ fn cut(seed: u64) -> Outcome {
         found.push(words.clone());
     }
     expected.check(&found, &format!("seed {seed}, at the end"))
+}
+
+#[test]
+fn a_log_that_is_being_made_is_none_or_empty() {
+    for seed in 0..4000 {
+        cut_while_made(seed).unwrap();
+    }
+}
+
+/// A log is made where one was, and the power goes meanwhile.
+fn cut_while_made(seed: u64) -> Outcome {
+    let mut rng = Rng::with_seed(seed);
+    let old_lines = rng.u64(2..16);
+    let lines = match rng.bool() {
+        true => old_lines,
+        false => rng.u64(2..16),
+    };
+    let pm = MemoryPmem::new((old_lines.max(lines) + 1) * LINE_BYTES);
+    let old = use_log(&pm, old_lines, &mut rng);
+    let kind = *rng.choice(&KINDS).unwrap();
+    let len = (lines + 1) * LINE_BYTES;
+    // The ring, the first line and its magic twice; one more, and it comes too late.
+    let stores = lines * LINE + 6;
+    let when = match rng.bool() {
+        true => CutAfter::Stores(rng.u64(1..=stores + 1)),
+        false => CutAfter::Fences(rng.u64(1..=4)),
+    };
+    let model = *rng.choice(&PersistModel::ALL).unwrap();
+    let power = PowerCut::new(pm);
+    power.cut_after(when, rng.u64(..), model);
+    let is_made = format(&power, 0, len, kind).is_ok();
+    // If it did not come, it comes now.
+    power.cut(rng.u64(..), model).unwrap();
+    let pm = power.into_inner();
+    // Before the first fence returns, the old log may be there, and is whole then.
+    let is_first = matches!(when, CutAfter::Stores(1) | CutAfter::Fences(1));
+    if is_first && found(&pm).is_ok_and(|found| found == old) {
+        return Ok(());
+    }
+    check_made(&pm, len, kind, is_made, rng.bool())
+        .map_err(|what| format!("seed {seed}, {when:?}, {model}, {kind:?}: {what}"))
+}
+
+/// Makes a log of any kind and uses it: records are there and are not any more, round the ring
+/// or not. Returns those that are.
+fn use_log(pm: &MemoryPmem, lines: u64, rng: &mut Rng) -> Vec<Vec<u64>> {
+    let kind = *rng.choice(&KINDS).unwrap();
+    format(pm, 0, (lines + 1) * LINE_BYTES, kind).unwrap();
+    let (mut log, mut reader) = Unrecovered::open(pm, 0).unwrap().keep().unwrap();
+    // Short ones, so that several fit.
+    let longest = log.place.longest().min(12) as usize;
+    for n in 0..rng.u64(1..40) {
+        let next = record(n, rng.usize(..=longest));
+        while log.append(&next).is_err() {
+            give_up_oldest(&mut log, &mut reader);
+        }
+        if rng.u8(..4) == 0 {
+            give_up_oldest(&mut log, &mut reader);
+        }
+    }
+    log.flush().unwrap();
+    found(pm).unwrap()
+}
+
+fn give_up_oldest<P: Pmem>(log: &mut Appender<P>, reader: &mut Consumer<P>) {
+    log.flush().unwrap();
+    if let Some(end) = reader.next(&mut Vec::new()).unwrap() {
+        reader.truncate(end).unwrap();
+    }
+}
+
+/// There is no log, if it need not be made; or it is the one that was to be, it is empty, and
+/// what is appended to it is found again.
+fn check_made(pm: &MemoryPmem, len: u64, kind: Kind, is_made: bool, keeps: bool) -> Outcome {
+    let mut log = match Unrecovered::open(pm, 0) {
+        Err(LogError::NotALog { .. }) if !is_made => return Ok(()),
+        opened => opened.map_err(text)?,
+    };
+    if log.kind() != kind || log.bytes() != len {
+        return Err("it is another log".into());
+    }
+    if log.next(&mut Vec::new()).map_err(text)?.is_some() {
+        return Err("there is a record".into());
+    }
+    let halves = match keeps {
+        true => log.keep(),
+        false => log.empty(),
+    };
+    let (mut log, _) = halves.map_err(text)?;
+    // One by one: behind each of them something could have been left.
+    let mut sent = Vec::new();
+    loop {
+        let next = record(sent.len() as u64, 5);
+        match log.append(&next) {
+            Err(LogError::Full { .. }) if !sent.is_empty() => return Ok(()),
+            appended => appended.map_err(text)?,
+        };
+        log.flush().map_err(text)?;
+        sent.push(next);
+        if found(pm).map_err(text)? != sent {
+            return Err(format!("{} records are not found again", sent.len()));
+        }
+    }
+}
+
+fn text(error: LogError) -> String {
+    error.to_string()
 }
 
 #[test]

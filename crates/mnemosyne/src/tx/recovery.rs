@@ -241,7 +241,7 @@ impl<P: Pmem + Clone> Reading<P> {
             if stamp <= last || stamp > STAMP_MAX {
                 return Err(wrong("is older than the one before it, or of no time"));
             }
-            if stamp > self.low_water {
+            if stamp > self.low_water || hit(Bug::ReplayAll) {
                 let record = record.clone();
                 let place = (start, position);
                 self.replay.push(Replay {
@@ -259,7 +259,9 @@ impl<P: Pmem + Clone> Reading<P> {
     /// All of it.
     pub fn finish<S: Space<Pmem = P>>(self, space: S) -> Result<Unrecovered<S>, AreaError> {
         let (area, mut replay) = (self.area, self.replay);
-        replay.sort_by_key(|transaction| transaction.stamp);
+        if !hit(Bug::ReplayUnordered) {
+            replay.sort_by_key(|transaction| transaction.stamp);
+        }
         let mut pairs = replay.windows(2);
         if let Some(pair) = pairs.find(|pair| pair[0].stamp == pair[1].stamp) {
             let (start, position) = pair[1].place;
