@@ -39,6 +39,8 @@
  *   SELVEDGE_REGION_PATH  the directory of the files; "." if not set
  *   SELVEDGE_BASE         the first address, as 0x...; 0x100000000000 if not set
  *   SELVEDGE_DURABILITY   auto (default), dax, process, msync: what a commit is to survive
+ *   SELVEDGE_FORCE_FLUSH  1: flush and fence also where durability does not need it. For
+ *                         measurements on memory that stands in for persistent memory
  *   SELVEDGE_POOL_PATH    a directory on persistent memory, for a pool of pages: the files may
  *                         then be larger than persistent memory, and lie on a disk (see below)
  *   SELVEDGE_POOL_BYTES   bytes of a new pool; 268435456 if not set

@@ -36,6 +36,7 @@ impl Thread {
 
     /// Fills a block that this transaction allocated, durably.
     fn fill(&mut self, off: u64, len: u64, byte: u8) -> Result<(), Interrupted> {
+        self.session.tx().may_fill()?;
         let pm = self.program.memory.memory().space().pmem();
         let bytes = [byte; CHUNK];
         for at in (0..len).step_by(CHUNK) {
@@ -48,6 +49,7 @@ impl Thread {
 
     /// Copies a block into one that this transaction allocated, durably.
     fn fill_from(&mut self, from: u64, to: u64, len: u64) -> Result<(), Interrupted> {
+        self.session.tx().may_fill()?;
         let program = self.program;
         let pm = program.memory.memory().space().pmem();
         let mut bytes = [0; CHUNK];

@@ -37,6 +37,7 @@ const POOL_PATH: &str = "SELVEDGE_POOL_PATH";
 const POOL_BYTES: &str = "SELVEDGE_POOL_BYTES";
 /// Bytes of a new pool, unless [`POOL_BYTES`] says otherwise.
 const DEFAULT_POOL_BYTES: u64 = 256 << 20;
+const FORCE_FLUSH: &str = "SELVEDGE_FORCE_FLUSH";
 const SIMULATE_POWER_CUT: &str = "SELVEDGE_SIMULATE_POWER_CUT";
 /// The root that tells where the memory was first.
 const BASE_ROOT: &str = "selvedge.base";
@@ -67,8 +68,8 @@ pub(crate) enum StartError {
     NotText(OsString),
     #[error("{POOL_BYTES}={}: not a multiple of 4096, such as {DEFAULT_POOL_BYTES}", .0.display())]
     PoolBytes(OsString),
-    #[error("{SIMULATE_POWER_CUT}={}: neither 0 nor 1", .0.display())]
-    SimulatePowerCut(OsString),
+    #[error("{0}={value}: neither 0 nor 1", value = .1.display())]
+    Flag(&'static str, OsString),
     #[error("{SIMULATE_POWER_CUT} and {POOL_PATH}: one of them only")]
     PoolAndPowerCut,
     #[error(
@@ -247,7 +248,8 @@ fn open() -> Result<Program, StartError> {
         base: Some(base),
         map: MapOptions {
             durability: durability()?,
-            simulate_power_cut: simulate_power_cut()?,
+            force_flush: flag(FORCE_FLUSH)?,
+            simulate_power_cut: flag(SIMULATE_POWER_CUT)?,
             ..MapOptions::default()
         },
         pool: pool()?,
@@ -338,12 +340,12 @@ fn pool() -> Result<Option<PoolOptions>, StartError> {
     }))
 }
 
-fn simulate_power_cut() -> Result<bool, StartError> {
-    let text = std::env::var_os(SIMULATE_POWER_CUT).unwrap_or_default();
+fn flag(name: &'static str) -> Result<bool, StartError> {
+    let text = std::env::var_os(name).unwrap_or_default();
     match text.to_str() {
         Some("" | "0") => Ok(false),
         Some("1") => Ok(true),
-        _ => Err(StartError::SimulatePowerCut(text)),
+        _ => Err(StartError::Flag(name, text)),
     }
 }
 

@@ -256,6 +256,16 @@ impl<S: Space> Tx<'_, S> {
         self.heap.fill(self.tx, off, bytes)
     }
 
+    /// Whether a block that this transaction allocated may be stored to without a log, by a
+    /// caller who makes it durable before the commit, and whom no reader of its former life can
+    /// meet.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn may_fill(&self) -> Result<(), Interrupted> {
+        self.tx.may_fill()
+    }
+
     /// Frees the block at offset `off`.
     ///
     /// # Errors

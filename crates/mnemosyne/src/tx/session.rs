@@ -388,10 +388,7 @@ impl<S: Space> Session<S> {
             }
         }
         (self.is_changed, self.has_filled) = (true, true);
-        if self.core.check().is_err() {
-            // The block may be one that a commit which failed gave back, and a log still has.
-            return Err(Interrupted::Conflict); // which begins anew, and hears of it
-        }
+        self.may_fill()?;
         let pm = self.core.space.pmem();
         let head = (off.wrapping_neg() % LINE_BYTES).min(bytes.len() as u64) as usize;
         let (head, rest) = bytes.split_at(head);
@@ -402,6 +399,15 @@ impl<S: Space> Session<S> {
             pm.flush(at, part.len() as u64);
         }
         Ok(())
+    }
+
+    /// Refuses once a commit failed: a fresh block may be one that it gave back, and that a
+    /// log still has.
+    ///
+    /// # Errors
+    /// [`Interrupted::Conflict`]: whoever begins anew hears of it.
+    pub(crate) fn may_fill(&self) -> Result<(), Interrupted> {
+        self.core.check().map_err(|_| Interrupted::Conflict)
     }
 
     /// Changes those words from `at` on that are to be stored by the commit.
