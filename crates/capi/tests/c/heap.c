@@ -65,6 +65,15 @@ static void outside(void)
     REFUSED(pfree(&inside) == -1, EINVAL);
     REFUSED(pfree(&foreign) == -1 && foreign == &here, EINVAL);
     REFUSED(pfree(NULL) == -1, EINVAL);
+    /* Nor is what is durable, but no part of the heap. */
+    char *variable = (char *)&roots, *region = NULL;
+    REFUSED(pfree(&variable) == -1 && variable == (char *)&roots, EINVAL);
+    REFUSED(prealloc(10, &variable) == NULL, EINVAL);
+    REFUSED(pmalloc_usable_size(&roots) == 0, EINVAL);
+    region = pmap(&roots.large, 4096, PROT_READ | PROT_WRITE, 0);
+    CHECK(region != NULL && region == roots.large);
+    REFUSED(pfree(&roots.large) == -1 && roots.large == region, EINVAL);
+    CHECK(punmap(&roots.large, 0) == 0 && roots.large == NULL);
     REFUSED(prealloc(10, &again) == NULL, EINVAL);
     REFUSED(prealloc(10, &foreign) == NULL, EINVAL);
     REFUSED(prealloc(10, NULL) == NULL, EINVAL);

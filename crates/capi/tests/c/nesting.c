@@ -169,6 +169,50 @@ __attribute__((noinline)) static void outer(void)
     CHECK(after == 0 && durable->words[4] == 0 && durable->words[5] == 0);
 }
 
+/* As the interface of libitm has them. */
+typedef uint64_t _ITM_transactionId_t;
+#define _ITM_noTransactionId 1
+SELVEDGE_PURE void _ITM_addUserCommitAction(void (*)(void *), _ITM_transactionId_t, void *);
+SELVEDGE_PURE void _ITM_addUserUndoAction(void (*)(void *), void *);
+SELVEDGE_PURE _ITM_transactionId_t _ITM_getTransactionId(void);
+
+static volatile int committed, undone;
+
+/* Both count only if they are called behind the block, when the word is as it stays. */
+static void on_commit(void *word)
+{
+    committed += !selvedge_in_transaction() && *(long *)word == 1;
+}
+
+static void on_undo(void *word)
+{
+    undone += !selvedge_in_transaction() && *(long *)word == 0;
+}
+
+/* What a block asked for is done at its end: one thing if it commits, another if not. */
+__attribute__((noinline)) static void actions(int how)
+{
+    long *word = &durable->words[20];
+    *word = 0;
+    committed = undone = 0;
+    CHECK(_ITM_getTransactionId() == _ITM_noTransactionId);
+    patomic {
+        _ITM_addUserCommitAction(on_commit, _ITM_noTransactionId, word);
+        _ITM_addUserUndoAction(on_undo, word);
+        add(word, 1);
+        if (_ITM_getTransactionId() == _ITM_noTransactionId)
+            abort();
+        if (how)
+            __transaction_cancel;
+    }
+    CHECK(committed == (how ? 0 : 1));
+    CHECK(undone == (how ? 1 : 0));
+    CHECK(*word == (how ? 0 : 1));
+    /* Nothing is left for the next one. */
+    patomic { add(word, 1); }
+    CHECK(committed == (how ? 0 : 1) && undone == (how ? 1 : 0));
+}
+
 /* A transaction in a function that others call inside of theirs. */
 SELVEDGE_SAFE __attribute__((noinline)) static int flat(int depth)
 {
@@ -199,6 +243,8 @@ int main(void)
     for (int n = 0; n < 100; n++)
         allocations();
     pointers();
+    for (int n = 0; n < 4; n++)
+        actions(n % 2);
     CHECK(flat(0) == 20 && durable->words[6] == 21);
     patomic {
         flat(15);

@@ -108,6 +108,8 @@ fn settings_are_checked() {
         ("SELVEDGE_BASE", "1048576"),
         ("SELVEDGE_DURABILITY", "much"),
         ("SELVEDGE_DURABILITY", "dax"),
+        ("SELVEDGE_FORCE_FLUSH", "often"),
+        ("SELVEDGE_SIMULATE_POWER_CUT", "often"),
         ("SELVEDGE_REGION_PATH", "/proc/nowhere"),
     ] {
         let error = error_of(&with(name, value));

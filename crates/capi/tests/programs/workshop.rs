@@ -135,6 +135,7 @@ impl Workshop {
         for name in [
             "BASE",
             "DURABILITY",
+            "FORCE_FLUSH",
             "STATICS",
             "POOL_PATH",
             "POOL_BYTES",

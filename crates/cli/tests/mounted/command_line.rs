@@ -342,19 +342,103 @@ fn crash_test_reports_in_json() {
     );
 }
 
-#[test]
-fn heap_check_names_what_is_wrong_and_the_way_out() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().to_str().unwrap();
-    run(8, &["heap", "check", &format!("{path}/none")]);
-    let options = DirectoryOptions {
+/// Durable memory with logs that are soon made.
+fn with_short_logs() -> DirectoryOptions {
+    DirectoryOptions {
         layout: Layout {
             log_bytes: 64 << 10,
             ..Layout::default()
         },
         ..DirectoryOptions::default()
-    };
-    let store = Store::open_directory(path, &options, Options::default()).unwrap();
+    }
+}
+
+/// Makes durable memory with a block that a root points to and one that nothing points to.
+/// Returns where they are, and their bytes.
+fn with_two_blocks(path: &str) -> [(u64, u64); 2] {
+    let store = Store::open_directory(path, &with_short_logs(), Options::default()).unwrap();
+    let made = store.session().run(|tx| {
+        let (rooted, lost) = (tx.alloc(100)?, tx.alloc(20_000)?);
+        assert!(tx.set_root("letters", 42, rooted)?);
+        let sizes = [tx.size_of(rooted)?, tx.size_of(lost)?];
+        Ok::<_, Stop<()>>([(rooted, sizes[0]), (lost, sizes[1])])
+    });
+    made.unwrap()
+}
+
+/// What `selvedge heap` tells, as text and in JSON.
+fn told_of_heap(what: &str, path: &str) -> (String, serde_json::Value) {
+    let text = stdout(&run(0, &["heap", what, path]));
+    let json = stdout(&run(0, &["heap", what, path, "--json"]));
+    (text, serde_json::from_str(&json).unwrap())
+}
+
+#[test]
+fn heap_info_tells_regions_roots_and_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let [(rooted, short), (lost, long)] = with_two_blocks(path);
+    let (text, json) = told_of_heap("info", path);
+    assert_eq!(json["directory"], path);
+    let region = &json["regions"][0];
+    assert_eq!(region["kind"], "heap");
+    let slot = region["slot"].as_u64().unwrap();
+    let start = region["offset"].as_u64().unwrap();
+    let bytes = region["bytes"].as_u64().unwrap();
+    for (off, len) in [(rooted, short), (lost, long)] {
+        assert!(off > start && off + len <= start + bytes, "{json}");
+    }
+    let root = serde_json::json!({
+        "name": "letters",
+        "layout": "000000000000002a",
+        "offset": rooted,
+    });
+    assert_eq!(json["roots"], serde_json::json!([root]));
+    let heap = &json["heap"];
+    assert_eq!(heap["bytes"], bytes);
+    let allocated = short + long;
+    assert_eq!(heap["allocated_bytes"], allocated);
+    assert_eq!(heap["blocks"], 2);
+    assert_eq!(heap["sizes"][short.to_string()], 1);
+    assert_eq!(heap["sizes"][long.to_string()], 1);
+    for line in [
+        path.to_owned(),
+        format!("region {slot} at {start:#x}: {bytes} bytes, heap"),
+        format!("root \"letters\" at {rooted:#x}, layout 000000000000002a"),
+        format!("heap: {bytes} bytes, {allocated} of them in 2 blocks"),
+        format!("  1 of {short} bytes"),
+        format!("  1 of {long} bytes"),
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+}
+
+#[test]
+fn heap_dump_lists_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let [(rooted, short), (lost, long)] = with_two_blocks(path);
+    let (text, json) = told_of_heap("dump", path);
+    let blocks = json.as_array().unwrap();
+    assert_eq!((blocks.len(), text.lines().count()), (2, 2), "{text}");
+    for (off, bytes, is_reached) in [(rooted, short, true), (lost, long, false)] {
+        let block = serde_json::json!({"offset": off, "bytes": bytes, "reached": is_reached});
+        assert!(blocks.contains(&block), "{json}");
+        let note = match is_reached {
+            true => "",
+            false => "  nothing points to it",
+        };
+        let line = format!("{off:#014x} {bytes:>12}{note}");
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+}
+
+#[test]
+fn heap_check_names_what_is_wrong_and_the_way_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    run(8, &["heap", "check", &format!("{path}/none")]);
+    let store = Store::open_directory(path, &with_short_logs(), Options::default()).unwrap();
     let lost = store
         .session()
         .run(|tx| Ok::<_, Stop<()>>(tx.alloc(20_000)?));

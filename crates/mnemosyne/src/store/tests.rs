@@ -481,11 +481,17 @@ impl Backing for Untouched {
 
 #[test]
 fn a_block_of_gigabytes_is_like_any_other() {
-    const BLOCK_BYTES: u64 = 5 << 30;
+    const BLOCK_BYTES: u64 = (4 << 30) + 4096;
     let ends = |at| [at, at + (4 << 30), at + BLOCK_BYTES - WORD_BYTES];
-    let pm = Arc::new(MemoryPmem::new(BLOCK_BYTES + (2 << 30)));
-    Layout::default().format(&pm).unwrap();
-    let open = || Store::open(Untouched(pm.clone()), pm.clone(), Options::default()).unwrap();
+    let layout = Layout::default();
+    // Of which few pages are touched.
+    let pm = Arc::new(MemoryPmem::new(layout.bytes() + BLOCK_BYTES + (64 << 20)));
+    layout.format(&pm).unwrap();
+    let options = Options {
+        heap_growth: 8 << 20,
+        ..Options::default()
+    };
+    let open = || Store::open(Untouched(pm.clone()), pm.clone(), options.clone()).unwrap();
     let make = |tx: &mut Tx<'_, Arc<MemoryPmem>>| {
         let small = tx.alloc(64)?;
         let at = tx.alloc(BLOCK_BYTES)?;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::log::Kind;
 use fastrand::Rng;
-use medium::{CutAfter, Faulty, MemoryPmem, PersistModel, Pmem, PowerCut};
+use medium::{Counting, CutAfter, Faulty, MemoryPmem, PersistModel, Pmem, PowerCut};
 
 const DATA: u64 = 32 << 10;
 const WORDS: u64 = 64;
@@ -304,6 +304,117 @@ fn a_thread_truncates() {
     drop(memory);
     Area::recover(&pm, 0, Options::default()).unwrap();
     assert_eq!(pm.load(DATA).unwrap(), 6000);
+}
+
+/// Adds 1 to each word.
+fn add_to(session: &mut Session<&MemoryPmem>, words: [u64; 2]) {
+    let added = session.run(|tx| {
+        for word in words {
+            let off = DATA + word * 8;
+            let sum = tx.load(off)? + 1;
+            tx.store(off, sum)?;
+        }
+        Ok::<_, Stop<()>>(())
+    });
+    added.unwrap();
+}
+
+/// Each thread has a line of its own, and all count in the first word.
+fn share_two_logs(options: Options) {
+    const THREADS: u64 = 6;
+    const ROUNDS: u64 = 300;
+    let pm = made(&mut Rng::with_seed(1), 2);
+    let memory = Area::recover(&pm, 0, options).unwrap();
+    let slots = memory.core.slots.iter();
+    let held: Vec<_> = slots.map(|slot| slot.appender.lock()).collect();
+    let begun = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 1..=THREADS {
+            let mut session = memory.session();
+            let begun = &begun;
+            scope.spawn(move || {
+                begun.fetch_add(1, Ordering::SeqCst);
+                for _ in 0..ROUNDS {
+                    add_to(&mut session, [thread * 8, thread * 8 + 1]);
+                    add_to(&mut session, [0, thread * 8]);
+                }
+            });
+        }
+        while begun.load(Ordering::SeqCst) < THREADS {
+            std::thread::yield_now();
+        }
+        // Long enough for all of them to want a log.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert_eq!(all(&pm), [0; WORDS as usize], "without a log");
+        drop(held);
+    });
+    let mut expected = [0; WORDS as usize];
+    expected[0] = THREADS * ROUNDS;
+    for thread in 1..=THREADS as usize {
+        expected[thread * 8] = 2 * ROUNDS;
+        expected[thread * 8 + 1] = ROUNDS;
+    }
+    assert_eq!(all(&pm), expected);
+    drop(memory);
+    Area::recover(&pm, 0, Options::default()).unwrap();
+    assert_eq!(all(&pm), expected, "after a recovery");
+}
+
+/// More threads commit than there are logs, which are all in use when they begin: some have
+/// to wait for one.
+#[test]
+fn threads_wait_for_logs() {
+    for truncation in [Truncation::Lazy, Truncation::Eager] {
+        for privatise in [false, true] {
+            share_two_logs(Options {
+                truncation,
+                privatise,
+                ..Options::default()
+            });
+        }
+    }
+}
+
+/// T4, for words that were committed by way of a log.
+fn only_reads(truncation: Truncation) {
+    let pm = Counting::new(made(&mut Rng::with_seed(1), 1));
+    let options = Options {
+        truncation,
+        ..Options::default()
+    };
+    let memory = Area::recover(&pm, 0, options).unwrap();
+    let (mut writer, mut reader) = (memory.session(), memory.session());
+    let mut write = |word: u64| {
+        let written = writer.run(|tx| {
+            tx.store(DATA, word)?;
+            Ok::<_, Stop<()>>(tx.store(DATA + 64, word)?)
+        });
+        written.unwrap();
+    };
+    write(1);
+    let before = pm.snapshot();
+    for _ in 0..100 {
+        let found = reader.run(|tx| {
+            let mut bytes = [0; 16];
+            tx.read(DATA + 60, &mut bytes)?;
+            Ok::<_, Stop<()>>((tx.load(DATA)?, bytes[4]))
+        });
+        assert_eq!(found.unwrap(), (1, 1));
+    }
+    assert_eq!(pm.snapshot(), before);
+    write(2);
+    let since = pm.snapshot() - before;
+    assert!(since.stores > 0 && since.fences > 0, "{since:?}");
+    if truncation == Truncation::Eager {
+        assert!(since.flushed_lines > 0, "{since:?}");
+    }
+}
+
+#[test]
+fn who_only_reads_stores_nothing() {
+    for truncation in [Truncation::Lazy, Truncation::Eager] {
+        only_reads(truncation);
+    }
 }
 
 /// A round that cannot raise the low water writes nothing back: the fence of the next one,
