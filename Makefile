@@ -84,7 +84,7 @@ memcached: need-build ## build Debian's memcached with its items in durable memo
 memcached-test: need-build ## build it, and test it
 	@tools/memcached/test
 
-memcached-bench: need-build ## build it, and measure it beside the one it is made from
+memcached-bench: need-build ## build it, and measure it beside the one it is made from and Berkeley DB
 	@tools/memcached/test bench
 
 openldap: need-build ## build a module for Debian's slapd that keeps a database in durable memory

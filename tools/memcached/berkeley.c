@@ -1,14 +1,15 @@
 /* berkeley -d DIR [-t THREADS] [-m MEGABYTES] [-n] ...
  *
  * A store with Berkeley DB behind memcached's protocol, to measure beside (MemcacheDB, which was
- * one, is no longer in Debian). It has "set", "get" and "delete" of text, one after the other in
- * a connection; each set or delete is a transaction of its own, durable before it is answered,
+ * one, is no longer in Debian). It has "set", "get" of one key and "delete", in text and each
+ * with an answer; each set or delete is a transaction of its own, durable before it is answered,
  * or with -n written and not synced. Threads share out connections as memcached's do. -l, -p, -u
  * and -U are memcached's, of which the last two mean nothing here. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <db.h>
 #include <err.h>
+#include <errno.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -133,9 +134,10 @@ static ssize_t one(const struct connection *c, size_t at)
     size_t next = at + length + 1;
     uint32_t flags, size;
     bool done;
-    if (sscanf(line, "set %250s %u %*u %u", key, &flags, &size) == 3) {
-        if (size > VALUE_MOST)
-            return -1;
+    int words = sscanf(line, "set %250s %u %*u %u", key, &flags, &size);
+    if (words > 0) {
+        if (words != 3 || size > VALUE_MOST || strstr(line, "noreply") != NULL)
+            return -1; /* there is no telling what follows */
         if (c->used - next < size + 2)
             return 0;
         done = set(c, key, flags, c->bytes + next, size);
@@ -197,13 +199,16 @@ static _Noreturn void listen_at(const char *address, int port, int *epolls, int 
         err(1, "nobody can listen at %s:%d", address, port);
     for (int n = 0;; n = (n + 1) % threads) {
         int accepted = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        if (accepted < 0 && (errno == EINTR || errno == ECONNABORTED))
+            continue;
         struct connection *c = accepted < 0 ? NULL : malloc(sizeof *c);
         if (c == NULL)
             err(1, "no more connections");
         c->socket = accepted, c->used = 0;
         setsockopt(accepted, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
-        epoll_ctl(epolls[n], EPOLL_CTL_ADD, accepted, &event);
+        if (epoll_ctl(epolls[n], EPOLL_CTL_ADD, accepted, &event) != 0)
+            err(1, "epoll_ctl");
     }
 }
 
@@ -227,10 +232,12 @@ int main(int count, char **words)
         errx(64, "berkeley -d DIR [-t THREADS] [-m MEGABYTES] [-n] [-l ADDRESS] [-p PORT]");
     open_db(directory, megabytes, durable);
     int *epolls = calloc(threads, sizeof *epolls);
+    if (epolls == NULL)
+        err(1, "no memory");
     for (int n = 0; n < threads; n++) {
         pthread_t thread;
         epolls[n] = epoll_create1(EPOLL_CLOEXEC);
-        if (pthread_create(&thread, NULL, worker, &epolls[n]) != 0)
+        if (epolls[n] < 0 || pthread_create(&thread, NULL, worker, &epolls[n]) != 0)
             errx(1, "no more threads");
     }
     listen_at(address, port, epolls, threads);

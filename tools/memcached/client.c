@@ -8,8 +8,10 @@
  *                                                items may get lost, and must not come back
  *   client restart ITEMS BYTES PORT COMMAND...   makes so many items, kills the server, and says how
  *                                                long the next one takes until it answers
- *   client bench PORT THREADS BYTES SECONDS PID  "SETS SET GETS GET": how many per second, and the
- *                                                nanoseconds of processors that PID had for each */
+ *   client bench PORT THREADS BYTES SECONDS PID  "CHANGES CHANGE GETS GET": how many per second,
+ *                                                and the nanoseconds of processors that PID had
+ *                                                for each. Changes: inserts, each with a delete
+ *                                                of the oldest */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -427,57 +429,99 @@ static int run_kill(int rounds, int threads, int port, char **command)
 
 /* --- Bench ----------------------------------------------------------------------------- */
 
+#define LIVE 10000 /* items of each thread */
+
+/* Sends a request, of which `size` bytes are in `request`; the first line of the answer. */
+static void ask(struct worker *w, const char *request, size_t size, char *line)
+{
+    if (!put(w, request, size) || !take(w, line, 0))
+        fail("the server is gone");
+}
+
+static void bench_insert(struct worker *w, uint64_t n)
+{
+    char line[512];
+    int size = sprintf(w->sent, "set t%d-%08u 0 0 %u\r\n", w->number, (unsigned)n, w->bytes);
+    memset(w->sent + size, 'v', w->bytes);
+    memcpy(w->sent + size + w->bytes, "\r\n", 2);
+    ask(w, w->sent, size + w->bytes + 2, line);
+    if (strcmp(line, "STORED") != 0)
+        fail("set: %s", line);
+}
+
+static void bench_delete(struct worker *w, uint64_t n)
+{
+    char line[512];
+    ask(w, w->sent, sprintf(w->sent, "delete t%d-%08u\r\n", w->number, (unsigned)n), line);
+    if (strcmp(line, "DELETED") != 0)
+        fail("delete: %s", line);
+}
+
+static void bench_get(struct worker *w, uint64_t n)
+{
+    char line[512];
+    ask(w, w->sent, sprintf(w->sent, "get t%d-%08u\r\n", w->number, (unsigned)n), line);
+    if (strncmp(line, "VALUE ", 6) != 0 || !take(w, w->got, w->bytes + 2) || !take(w, line, 0)
+        || strcmp(line, "END") != 0)
+        fail("get: %s", line);
+}
+
+static void *fill_main(void *argument)
+{
+    for (uint64_t n = 0; n < LIVE; n++)
+        bench_insert(argument, n);
+    return NULL;
+}
+
 static void *bench_main(void *argument)
 {
     struct worker *w = argument;
-    char line[512], *value = w->sent;
-    memset(value, 'v', w->bytes);
-    memcpy(value + w->bytes, "\r\n", 2);
-    char *request = malloc(w->bytes + 512), *answer = malloc(w->bytes + 512);
     double until = now() + w->seconds;
     for (w->done = 0; w->done % 64 || now() < until; w->done++) {
-        unsigned key = some(&w->seed, 10000);
-        int size;
         if (w->gets)
-            size = sprintf(request, "get t%d-%08u\r\n", w->number, key);
-        else {
-            size = sprintf(request, "set t%d-%08u 0 0 %u\r\n", w->number, key, w->bytes);
-            memcpy(request + size, value, w->bytes + 2);
-            size += w->bytes + 2;
-        }
-        if (!put(w, request, size) || !take(w, line, 0))
-            fail("the server is gone");
-        if (!w->gets && strcmp(line, "STORED") != 0)
-            fail("set: %s", line);
-        if (w->gets && strcmp(line, "END") != 0
-            && (!take(w, answer, w->bytes + 2) || !take(w, line, 0) || strcmp(line, "END") != 0))
-            fail("get: %s", line);
+            bench_get(w, some(&w->seed, LIVE));
+        else if (w->done % 2 == 0)
+            bench_insert(w, LIVE + w->done / 2);
+        else
+            bench_delete(w, w->done / 2);
     }
     return NULL;
 }
 
+/* Has all threads do something. */
+static void in_threads(struct worker *workers, int threads, void *(*work)(void *))
+{
+    for (int n = 0; n < threads; n++)
+        pthread_create(&workers[n].thread, NULL, work, &workers[n]);
+    for (int n = 0; n < threads; n++)
+        pthread_join(workers[n].thread, NULL);
+}
+
 static int run_bench(int port, int threads, uint32_t bytes, double seconds, pid_t program)
 {
-    for (int gets = 0; gets < 2; gets++) {
-        struct worker *workers = calloc(threads, sizeof *workers);
+    struct worker *workers = calloc(threads, sizeof *workers);
+    double rate[2], ns[2];
+    for (int n = 0; n < threads; n++) {
+        struct worker *w = &workers[n];
+        w->number = n, w->bytes = bytes, w->seconds = seconds, w->seed = n + 1;
+        w->sent = malloc(bytes + 512), w->got = malloc(bytes + 512);
+        if ((w->socket = reach(port)) < 0)
+            fail("no server");
+    }
+    in_threads(workers, threads, fill_main);
+    /* Gets first: they need what was filled in. */
+    for (int gets = 1; gets >= 0; gets--) {
         uint64_t done = 0;
         double began = now(), used = used_by(program);
-        for (int n = 0; n < threads; n++) {
-            struct worker *w = &workers[n];
-            w->number = n, w->bytes = bytes, w->seconds = seconds, w->gets = gets, w->seed = n + 1;
-            w->sent = malloc(bytes + 2);
-            if ((w->socket = reach(port)) < 0)
-                fail("no server");
-            pthread_create(&w->thread, NULL, bench_main, w);
-        }
-        for (int n = 0; n < threads; n++) {
-            pthread_join(workers[n].thread, NULL);
-            close(workers[n].socket);
+        for (int n = 0; n < threads; n++)
+            workers[n].gets = gets;
+        in_threads(workers, threads, bench_main);
+        for (int n = 0; n < threads; n++)
             done += workers[n].done;
-        }
-        printf("%.0f %.0f%s", done / (now() - began), (used_by(program) - used) * 1e9 / done, gets ? "\n" : " ");
-        free(workers);
+        rate[gets] = done / (now() - began);
+        ns[gets] = (used_by(program) - used) * 1e9 / done;
     }
+    printf("%.0f %.0f %.0f %.0f\n", rate[0], ns[0], rate[1], ns[1]);
     return 0;
 }
 
