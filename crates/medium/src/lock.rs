@@ -62,8 +62,11 @@ fn holder(file: &File) -> Option<Holder> {
     let stat = fstat(file).ok()?;
     let (dev, ino) = (stat.st_dev, stat.st_ino);
     let id = format!("{:02x}:{:02x}:{ino}", major(dev), minor(dev));
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let pid = locks.lines().find_map(|line| holder_pid(line, &id))?;
+    // The list is read in pieces; if others unlock meanwhile, some of it is passed over.
+    let pid = (0..ATTEMPTS).find_map(|_| {
+        let locks = std::fs::read_to_string("/proc/locks").ok()?;
+        locks.lines().find_map(|line| holder_pid(line, &id))
+    })?;
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(Holder {
         pid,
