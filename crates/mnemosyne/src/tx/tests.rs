@@ -676,6 +676,21 @@ fn for_two(pm: &MemoryPmem) -> Faulty<&MemoryPmem> {
     Faulty::new(pm)
 }
 
+/// Stores 1 in these words, and finds at the commit that fences fail.
+fn fail_to_commit<'a>(
+    session: &mut Session<&'a Faulty<&'a MemoryPmem>>,
+    faulty: &Faulty<&MemoryPmem>,
+    words: &[u64],
+) {
+    session.begin().unwrap();
+    for word in words {
+        session.store(*word, 1).unwrap();
+    }
+    faulty.fail_fence(5);
+    assert!(matches!(session.commit(), Err(Uncommitted::Failed(_))));
+    session.roll_back();
+}
+
 /// A commit that failed may have left its words in a log: nobody stores newer ones in place,
 /// or fills a block that it gave back.
 #[test]
@@ -685,12 +700,7 @@ fn behind_a_commit_that_failed_nobody_commits() {
     let memory = Area::recover(&faulty, 0, Options::default()).unwrap();
     let (mut one, mut other) = (memory.session(), memory.session());
     other.begin().unwrap();
-    one.begin().unwrap();
-    one.store(DATA, 1).unwrap();
-    one.store(DATA + 8, 1).unwrap();
-    faulty.fail_fence(5);
-    assert!(matches!(one.commit(), Err(Uncommitted::Failed(_))));
-    one.roll_back();
+    fail_to_commit(&mut one, &faulty, &[DATA, DATA + 8]);
     faulty.heal();
     let filled = other.fill(DATA + 64, &[1; 64]);
     assert_eq!(filled, Err(Interrupted::Conflict));
@@ -711,11 +721,7 @@ fn who_saw_what_is_not_durable_does_not_commit() {
     let memory = Area::recover(&faulty, 0, Options::default()).unwrap();
     let (mut one, mut other) = (memory.session(), memory.session());
     other.begin().unwrap();
-    one.begin().unwrap();
-    one.store(DATA, 1).unwrap();
-    faulty.fail_fence(5);
-    assert!(matches!(one.commit(), Err(Uncommitted::Failed(_))));
-    one.roll_back();
+    fail_to_commit(&mut one, &faulty, &[DATA]);
     assert_eq!(other.load(DATA), Ok(1));
     assert!(matches!(other.commit(), Err(Uncommitted::Failed(_))));
 }
