@@ -2,11 +2,14 @@
 
 use crate::mount::{Devices, MountOptions, mount};
 use crate::{Inodes, MkfsOptions, check, mkfs};
+use lfs::LowLevel;
 use medium::block::{BlockDevice, BlockError, Buffer, Lba, MemoryDevice, Write};
 use patch::stack::{CacheModule, Mode, Stack};
 use std::sync::Arc;
 use vfs::check::{Report, Severity};
-use vfs::{Atime, CachedSystem, Clock, FileSystem, ManualClock, Still, System, Timestamp};
+use vfs::{
+    Atime, CachedSystem, Clock, Ctx, Errno, FileSystem, Ino, ManualClock, Still, System, Timestamp,
+};
 
 const BLOCK_BYTES: u32 = 1024;
 /// Blocks of a test image besides the journal.
@@ -22,7 +25,12 @@ pub struct Ext2System {
     /// Blocks besides the journal.
     blocks: u64,
     journal_blocks: u64,
+    /// New images hold [`CUT_FILE`].
+    cut_file: bool,
 }
+
+/// A file of 100 bytes in the root of [`Ext2System::with_cut_file`].
+const CUT_FILE: &[u8] = b"cut";
 
 impl Ext2System {
     /// In this mode. A journal is so small that it is quick to walk, and full now and then.
@@ -31,6 +39,7 @@ impl Ext2System {
             mode,
             blocks: BLOCKS,
             journal_blocks: JOURNAL_BLOCKS,
+            cut_file: false,
         }
     }
 
@@ -46,6 +55,15 @@ impl Ext2System {
     pub const fn with_usual_journal(mode: Mode) -> Self {
         Self {
             journal_blocks: 1024,
+            ..Self::new(mode)
+        }
+    }
+
+    /// With a file `cut` of 100 bytes. Its block holds other bytes past that size, as a crash
+    /// between a cut and the zeroing of the rest of the block leaves them.
+    pub const fn with_cut_file(mode: Mode) -> Self {
+        Self {
+            cut_file: true,
             ..Self::new(mode)
         }
     }
@@ -114,9 +132,10 @@ impl Ext2System {
 
 impl System<dyn BlockDevice> for Ext2System {
     fn id(&self) -> String {
+        let cut = if self.cut_file { "-cut" } else { "" };
         match self.blocks {
-            BLOCKS => format!("ext2-{}", self.mode),
-            blocks => format!("ext2-{}-{blocks}", self.mode),
+            BLOCKS => format!("ext2-{}{cut}", self.mode),
+            blocks => format!("ext2-{}-{blocks}{cut}", self.mode),
         }
     }
 
@@ -136,8 +155,17 @@ impl System<dyn BlockDevice> for Ext2System {
         // The first mount makes the journal.
         let clock = Arc::new(ManualClock::new(Timestamp(0), 0));
         let mounted = self.mounted(image.clone(), clock, 1024)?;
+        let past_end = if self.cut_file {
+            Some(make_cut_file(&mounted).map_err(|e| format!("a file to begin with: {e}"))?)
+        } else {
+            None
+        };
         mounted.close().map_err(|e| e.to_string())?;
-        copy(&image.bytes(), device).map_err(|e| e.to_string())
+        let mut bytes = image.bytes();
+        past_end
+            .into_iter()
+            .for_each(|range| bytes[range].fill(0xee));
+        copy(&bytes, device).map_err(|e| e.to_string())
     }
 
     fn open(
@@ -202,6 +230,17 @@ impl CachedSystem<dyn BlockDevice> for Ext2System {
             write_some: Box::new(write_some),
         })
     }
+}
+
+/// Makes [`CUT_FILE`]; returns where in the image the rest of its block is.
+fn make_cut_file(mounted: &crate::Mounted) -> vfs::Result<std::ops::Range<usize>> {
+    let (fs, cx) = (mounted.file_system(), Ctx::root());
+    let made = fs.create(&cx, Ino::ROOT, CUT_FILE, 0o644)?.ino;
+    let len = fs.write(&cx, made, 0, &[1; 100])?;
+    fs.forget(made, 1);
+    let block = fs.low().block_of(made, 0).map_err(|e| e.errno())?;
+    let start = block.ok_or(Errno::IO)?.0 as usize * BLOCK_BYTES as usize;
+    Ok(start + len..start + BLOCK_BYTES as usize)
 }
 
 /// Stores a whole image, durably.

@@ -13,4 +13,8 @@ medium::seeded_bugs! {
     EmptyBeforeUnlink,
     /// A name of a file may go before another one is there.
     UnlinkBeforeLink,
+    /// An fsync may not wait for the zeroing of the rest of a block that a file was cut in.
+    ForgetClearedTail,
+    /// A file may grow before the rest of its last block is zeros.
+    GrowBeforeClear,
 }

@@ -5,14 +5,16 @@
 //! - B2. It opens.
 //! - B3. What callers see is allowed: under soft updates by the rules of [`super::soft`];
 //!   in a journaled file system it equals the state after some operation since the last
-//!   sync, or since the last change of a file that was fsynced after it. Of that, metadata journals promise the metadata; ordered ones also that data
-//!   is no older than the metadata and no one else's.
+//!   sync, or since the last change of a file that was fsynced after it. Of that, metadata
+//!   journals promise the metadata, and the data of files that did not change since they
+//!   were synced; ordered ones also that data is no older than the metadata and no one
+//!   else's.
 //! - B4. It takes a write to every file, a new file, and the deletion of everything; synced,
 //!   B1 holds again.
 
 use super::device::StateDevice;
 use super::soft::{Allowed, Floors, Known, bytes_fit};
-use super::world::{Pieces, World};
+use super::world::{Inode, Pieces, World};
 use crate::BlockSystem;
 use crate::choice::{Policy, mix};
 use crate::oracle::{Expected, RECOVERY_TIME, panic_text, same_content, use_up};
@@ -215,7 +217,7 @@ impl BlockJudge<'_> {
     /// Data with the metadata of `state` may be newer, and nothing else.
     fn data_fits(&self, world: &World, state: usize, data: Data) -> Result<(), String> {
         if data == Data::Nothing {
-            return Ok(());
+            return self.synced_data_fits(world);
         }
         for (ino, inode) in &world.nodes {
             let file = self.past[state].known.files.get(ino);
@@ -225,6 +227,30 @@ impl BlockJudge<'_> {
             let same = since.filter(|known| known.files.get(ino) == file);
             let then: Vec<&Pieces> = same.map(|known| &known.world.nodes[ino].data).collect();
             bytes_fit(&inode.data, &then, false).map_err(|e| format!("inode {ino}: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// A file that no operation has changed since it was synced holds what it held then.
+    fn synced_data_fits(&self, world: &World) -> Result<(), String> {
+        for (ino, inode) in &world.nodes {
+            let file = self.past[self.newest].known.files.get(ino);
+            let synced = file.and_then(|file| self.floors.files.get(file));
+            let floor = synced.map_or(self.floors.all, |own| self.floors.all.max(*own));
+            let since = self.past[floor..=self.newest].iter();
+            let mut then = since.map(|past| {
+                let known = &past.known;
+                let same = known.files.get(ino) == file;
+                known.world.nodes.get(ino).filter(|_| same)
+            });
+            let Some(Some(first)) = then.next() else {
+                continue;
+            };
+            let is_first = |now: Option<&Inode>| now.is_some_and(|now| now.data == first.data);
+            if then.all(is_first) {
+                bytes_fit(&inode.data, &[&first.data], false)
+                    .map_err(|e| format!("inode {ino}, which was synced: {e}"))?;
+            }
         }
         Ok(())
     }

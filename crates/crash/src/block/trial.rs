@@ -20,8 +20,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use vfs::script::{Op, Script, State, run_op};
 use vfs::{
-    Atime, Cookie, Ctx, Errno, FileSystem, Ino, ManualClock, ModelFs, ModelOptions, RenameFlags,
-    Snapshot, Still, Timestamp,
+    Atime, Cookie, Ctx, Errno, FileSystem, FileType, Ino, ManualClock, ModelFs, ModelOptions,
+    RenameFlags, Snapshot, Still, Timestamp,
 };
 
 /// What scripts start from: an image, and the model in the same state.
@@ -255,9 +255,8 @@ impl<'a> Run<'a> {
         let Some(file) = at.map(|at| past.inos[at]) else {
             return;
         };
-        if self.promise == Promise::Soft {
-            floors.files.insert(file, state);
-        } else {
+        floors.files.insert(file, state);
+        if self.promise != Promise::Soft {
             // Ordered: what came before the file's last change is there as well.
             floors.all = floors.all.max(self.last_change(file, state));
         }
@@ -380,7 +379,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Gives the model the directories that a new file system has.
+/// Gives the model the directories and files that a new file system has in its root.
 fn make_alike(model: &ModelFs, fs: &dyn FileSystem) -> vfs::Result<()> {
     let cx = Ctx::root();
     let mut names = Vec::new();
@@ -392,8 +391,16 @@ fn make_alike(model: &ModelFs, fs: &dyn FileSystem) -> vfs::Result<()> {
     })?;
     for name in names {
         let attr = fs.lookup(&cx, Ino::ROOT, &name)?;
+        let made = match attr.kind {
+            FileType::Directory => model.mkdir(&cx, Ino::ROOT, &name, attr.perm)?,
+            _ => model.create(&cx, Ino::ROOT, &name, attr.perm)?,
+        };
+        let mut data = vec![0; attr.size as usize];
+        if attr.kind == FileType::Regular {
+            fs.read(&cx, attr.ino, 0, &mut data)?;
+            model.write(&cx, made.ino, 0, &data)?;
+        }
         fs.forget(attr.ino, 1);
-        let made = model.mkdir(&cx, Ino::ROOT, &name, attr.perm)?;
         model.forget(made.ino, 1);
     }
     Ok(())

@@ -132,3 +132,52 @@ fn a_name_leads_to_what_it_led_to_as_long_as_it_is_there() {
         }
     }
 }
+
+/// Of two changes of a file, the second may find in memory what the first has not stored yet;
+/// an fsync after it waits for both. The byte ranges end within blocks.
+#[test]
+fn fsync_covers_every_change_since_the_last_one() {
+    let cuts = [
+        "truncate f 100",
+        "truncate f 1500",
+        "fallocate f punch 100 2500",
+    ];
+    let growths = [
+        "truncate f 5000",
+        "write f 4000 8 4",
+        "fallocate f zero 2000 3000",
+    ];
+    let pairs = cuts
+        .iter()
+        .flat_map(|cut| growths.iter().map(move |growth| format!("{cut}\n{growth}")));
+    for rest in pairs {
+        for mode in [Mode::SoftUpdates, Mode::JournalMetadata] {
+            let script = format!("create f 644\nwrite f 0 3000 1\nfsync f\n{rest}\nfsync f\n");
+            let failure = explore_script(&Ext2System::new(mode), &script, &quick());
+            assert_eq!(failure.expect("a script"), None, "{mode}: {rest}");
+        }
+    }
+}
+
+/// A crash came between a cut and the zeroing of the rest of the block.
+#[test]
+fn what_a_crash_left_past_the_end_of_a_file_never_comes_back() {
+    for growth in [
+        "truncate cut 5000",
+        "append cut 11 3",
+        "write cut 4000 8 4",
+        "fallocate cut allocate 0 5000",
+        "fallocate cut zero 500 3000",
+    ] {
+        for mode in [
+            Mode::SoftUpdates,
+            Mode::JournalMetadata,
+            Mode::JournalOrdered,
+        ] {
+            let system = Ext2System::with_cut_file(mode);
+            let script = format!("{growth}\nfsync cut\n");
+            let failure = explore_script(&system, &script, &quick());
+            assert_eq!(failure.expect("a script"), None, "{mode}: {growth}");
+        }
+    }
+}

@@ -50,6 +50,9 @@ const CLOSE: &str = "create e 644\ncreate f 644\nwrite f 0 3000 1\nsync\nopen 0 
 /// As mail stores deliver: the new name, then the old one goes.
 const DELIVER: &str = "mkdir A 755\ncreate f 644\nsync\nlink f A/g\nunlink f\n";
 
+/// A file grows over what a crash left behind its end.
+const REGROW: &str = "truncate cut 5000\nfsync cut\n";
+
 /// Runs with a bug put back by `arm`, on one script or on those of one call.
 fn is_found(
     name: &str,
@@ -90,6 +93,8 @@ fn bugs_of_the_universal_file_system() {
     for &bug in Bug::ALL {
         let system = match bug {
             Bug::ReuseBeforeNullify => Ext2System::cramped(Mode::SoftUpdates),
+            Bug::ForgetClearedTail => Ext2System::with_cut_file(Mode::JournalMetadata),
+            Bug::GrowBeforeClear => Ext2System::with_cut_file(Mode::SoftUpdates),
             _ => Ext2System::new(Mode::SoftUpdates),
         };
         let reuse = reuse();
@@ -98,6 +103,7 @@ fn bugs_of_the_universal_file_system() {
             Bug::PointBeforeFill => Some(REFILL),
             Bug::EmptyBeforeUnlink => Some(CLOSE),
             Bug::UnlinkBeforeLink => Some(DELIVER),
+            Bug::ForgetClearedTail | Bug::GrowBeforeClear => Some(REGROW),
             _ => None,
         };
         let put = |on: bool| arm(on.then_some(bug));

@@ -91,6 +91,8 @@ struct Known {
     lowered: Option<PatchId>,
     /// It has no name, and none of those that it had has ever been on the medium.
     never_named: bool,
+    /// What last zeroed the rest of its last block when it was cut: before it grows again.
+    cleared: Option<PatchId>,
     /// Nothing lies past its size that a crash has left.
     trimmed: bool,
 }
@@ -310,7 +312,11 @@ impl<L: LowLevel> Universal<L> {
             ..Default::default()
         };
         // A read does not fail because its time could not be noted.
-        let _ = self.change(1, |op| Ok(self.low.change_inode(op, ino, &change, &[])?));
+        let _ = self.change(1, |op| {
+            let stamped = self.low.change_inode(op, ino, &change, &[])?;
+            self.note(ino, &[stamped]);
+            Ok(())
+        });
     }
 }
 
