@@ -36,6 +36,11 @@ impl LowLevel for Ext2 {
         INLINE_TARGET_MAX
     }
 
+    /// The target and a zero behind it fill one block.
+    fn max_target(&self) -> usize {
+        self.layout.block_bytes as usize - 1
+    }
+
     fn statfs(&self) -> Result<StatFs> {
         let state = self.state.lock();
         Ok(StatFs {

@@ -149,6 +149,8 @@ pub trait LowLevel: Send + Sync {
     fn max_links(&self, kind: FileType) -> u32;
     /// Longest symbolic-link target that [`set_inline_target`](Self::set_inline_target) takes.
     fn max_inline_target(&self) -> usize;
+    /// Longest symbolic-link target: at most a block.
+    fn max_target(&self) -> usize;
     /// Space and inodes.
     fn statfs(&self) -> Result<StatFs>;
 

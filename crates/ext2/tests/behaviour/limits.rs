@@ -42,6 +42,37 @@ fn every_block_can_be_used_and_comes_back() {
     }
 }
 
+/// The kernel and e2fsck take a symbolic link whose target does not end in its first block for
+/// a damaged one.
+#[test]
+fn a_target_and_its_end_fit_a_block() {
+    for block in [1024, 2048, 4096] {
+        let mounted = mount(mke2fs(&["-b", &block.to_string()], "8M"));
+        let fs = &mounted.fs;
+        let before = fs.statfs().unwrap();
+        for len in [block, 4096] {
+            let target = vec![b'x'; len];
+            let made = fs.symlink(&root(), Ino::ROOT, b"s", &target);
+            assert_eq!(made.unwrap_err(), Errno::NAMETOOLONG);
+        }
+        assert_eq!(fs.statfs().unwrap(), before);
+        let target = vec![b'x'; block - 1];
+        let link = fs.symlink(&root(), Ino::ROOT, b"s", &target).unwrap().ino;
+        assert_eq!(fs.readlink(&root(), link).unwrap(), target);
+        let image = mounted.close();
+        assert_eq!(e2fsck(&image), None);
+        // As earlier versions stored longer ones.
+        let size = format!("set_inode_field s size {block}");
+        let (image, _) = debugfs(&image, &size);
+        let report = ext2::check(&*device(image.clone()));
+        assert!(
+            report.findings.iter().any(|f| f.invariant == "E10"),
+            "{report:?}"
+        );
+        assert!(e2fsck(&image).is_some());
+    }
+}
+
 #[test]
 fn inodes_run_out() {
     let mounted = mount(mke2fs(&["-b", "1024", "-N", "64"], "2M"));

@@ -123,6 +123,9 @@ impl<L: LowLevel> Universal<L> {
             if directory && parent.nlink >= self.low.max_links(FileType::Directory) {
                 return Err(Errno::MLINK.into());
             }
+            if made.target.len() > self.low.max_target() {
+                return Err(Errno::NAMETOOLONG.into());
+            }
             let (ino, ready) = self.make_inode(op, cx, &parent, made)?;
             let mut befores = after(Rule::InitialiseBeforePoint, ready);
             if hit(Bug::NameBeforeInode) {
@@ -195,16 +198,12 @@ impl<L: LowLevel> Universal<L> {
             size: Some(target.len() as u64),
             ..InodeChange::default()
         };
-        let block_bytes = self.low.block_bytes() as usize;
-        let mut heads = Heads::new();
-        for (index, part) in target.chunks(block_bytes).enumerate() {
-            let mut block = Buffer::zeroed(block_bytes);
-            block[..part.len()].copy_from_slice(part);
-            let purpose = (Purpose::Data, Content::Metadata);
-            heads.push(self.fill_hole(op, ino, index as u64, &block, purpose)?);
-        }
-        heads.push(self.low.change_inode(op, ino, &size, &[])?);
-        Ok(heads)
+        let mut block = Buffer::zeroed(self.low.block_bytes() as usize);
+        block[..target.len()].copy_from_slice(target);
+        let purpose = (Purpose::Data, Content::Metadata);
+        let filled = self.fill_hole(op, ino, 0, &block, purpose)?;
+        let sized = self.low.change_inode(op, ino, &size, &[])?;
+        Ok(Heads::from_slice(&[filled, sized]))
     }
 
     /// The target of a symbolic link.
