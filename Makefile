@@ -54,7 +54,7 @@ lint: need-build
 	shellcheck .ci/run $(shell grep -slE '^#!.*\<(ba)?sh\>' tools/* tools/*/*)
 
 unit: need-build need-mount
-	@tools/need gcc:gcc g++:g++ strip:binutils sparse:sparse
+	@tools/need gcc:gcc g++:g++ strip:binutils sparse:sparse valgrind:valgrind
 	$(CARGO) test --locked --workspace --no-fail-fast
 	$(CARGO) test --locked --workspace --features selvedge-crash/seeded-bugs --test seeded --test seeded_blocks --test seeded_memory
 

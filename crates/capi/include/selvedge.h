@@ -22,7 +22,8 @@
  * Durable memory is opened at the first call that needs it, or before main if there are
  * `pstatic` variables. One process at a time can use a directory. Where nothing else can be
  * done (the memory fails, a block writes more than a log takes), the process ends with one
- * line on standard error, and abort().
+ * line on standard error, and abort(). Directories and files are made for their owner only
+ * (modes 0700 and 0600).
  *
  * A child made by fork has no durable memory, which stays its parent's: it ends with a message
  * if it touches it, and can run another program. So a program forks, and makes itself a daemon,
@@ -37,7 +38,10 @@
  * Environment
  * -----------
  *   SELVEDGE_REGION_PATH  the directory of the files; "." if not set
- *   SELVEDGE_BASE         the first address, as 0x...; 0x100000000000 if not set
+ *   SELVEDGE_BASE         the first address, as 0x...; if not set that of an earlier run, or of a
+ *                         new directory 0x200000000000. A directory keeps its first address
+ *   SELVEDGE_BYTES        bytes of addresses to reserve, which all of durable memory fits in:
+ *                         1099511627776 if not set. Fewer where addresses are limited (ulimit -v)
  *   SELVEDGE_DURABILITY   auto (default), dax, process, msync: what a commit is to survive
  *   SELVEDGE_FORCE_FLUSH  1: flush and fence also where durability does not need it. For
  *                         measurements on memory that stands in for persistent memory
@@ -72,6 +76,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/types.h>
 
@@ -116,6 +121,41 @@ __attribute__((error("patomic needs gcc, with -fgnu-tm"))) int selvedge_needs_gc
 #define SELVEDGE_ATOMIC if (selvedge_needs_gcc())
 #else
 #define SELVEDGE_ATOMIC __transaction_atomic
+#endif
+
+/* Inside a block, these functions of <string.h> are done by the library: strlen, strnlen, strcmp,
+ * strncmp, memcmp, strcpy, strncpy, strcat, strdup, strndup, and in C memchr. What strdup and
+ * strndup allocate there is freed if the block fails. (gcc makes memcpy, memmove, memset, malloc,
+ * calloc and free parts of a block by itself.) */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CHECKER__)
+#ifdef __cplusplus
+#define SELVEDGE_NOTHROW noexcept
+#else
+#define SELVEDGE_NOTHROW
+#endif
+/* The second one is for what gcc makes of calls with constants, and of _FORTIFY_SOURCE. */
+#define SELVEDGE_IN_BLOCK(result, name, arguments)                               \
+    __attribute__((transaction_pure, transaction_wrap(name)))                    \
+    result selvedge_tx_##name arguments SELVEDGE_NOTHROW;                        \
+    __attribute__((transaction_pure, transaction_wrap(__builtin_##name)))        \
+    result selvedge_tx_builtin_##name arguments __asm__("selvedge_tx_" #name)
+SELVEDGE_IN_BLOCK(size_t, strlen, (const char *text));
+SELVEDGE_IN_BLOCK(int, strcmp, (const char *one, const char *other));
+SELVEDGE_IN_BLOCK(int, strncmp, (const char *one, const char *other, size_t most));
+SELVEDGE_IN_BLOCK(int, memcmp, (const void *one, const void *other, size_t size));
+SELVEDGE_IN_BLOCK(char *, strcpy, (char *to, const char *from));
+SELVEDGE_IN_BLOCK(char *, strncpy, (char *to, const char *from, size_t most));
+SELVEDGE_IN_BLOCK(char *, strcat, (char *to, const char *from));
+#ifndef __cplusplus /* where it is two functions */
+SELVEDGE_IN_BLOCK(void *, memchr, (const void *bytes, int byte, size_t most));
+#endif
+#ifdef __USE_XOPEN2K8 /* where <string.h> has them */
+SELVEDGE_IN_BLOCK(size_t, strnlen, (const char *text, size_t most));
+SELVEDGE_IN_BLOCK(char *, strdup, (const char *text));
+SELVEDGE_IN_BLOCK(char *, strndup, (const char *text, size_t most));
+#endif
+#undef SELVEDGE_IN_BLOCK
+#undef SELVEDGE_NOTHROW
 #endif
 
 /* A variable that outlives the program: `SELVEDGE_STATIC int runs = 0;`, at file scope. It

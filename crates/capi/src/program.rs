@@ -5,8 +5,8 @@
 //! 1. It is opened once, before anybody sees any of it, and recovered by then: at the first
 //!    call that needs it, or before `main` if the program has persistent variables.
 //! 2. It stays open until the process ends, however it ends.
-//! 3. Addresses in it are the same in each run. A directory that was made with another base
-//!    address is refused.
+//! 3. Addresses in it are the same in each run: those that the directory was made with. Another
+//!    base address that the environment asks for is refused.
 //! 4. What was stored plainly is there when the process has ended by itself.
 //! 5. A child made by `fork` cannot use it: two processes would. It has neither the memory nor
 //!    its locks, and ends with a message if it tries.
@@ -23,14 +23,19 @@ use mnemosyne::tx::{self, Space, Stop, TxError};
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::ffi::{CStr, OsString, c_void};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The first address, unless [`BASE`] says otherwise: far from what the system gives out.
-const DEFAULT_BASE: u64 = 0x1000_0000_0000;
+/// The first address of a new directory, unless [`BASE`] says otherwise. It is far from what the
+/// system gives out, above the shadow memory of AddressSanitizer (which ends at
+/// `0x1000_7fff_8000`), and below the end of what valgrind gives to programs.
+const DEFAULT_BASE: u64 = 0x2000_0000_0000;
+/// Bytes of addresses, unless [`BYTES`] says otherwise.
+const DEFAULT_BYTES: u64 = 1 << 40;
 /// The environment variables.
 const BASE: &str = "SELVEDGE_BASE";
+const BYTES: &str = "SELVEDGE_BYTES";
 const REGION_PATH: &str = "SELVEDGE_REGION_PATH";
 const DURABILITY: &str = "SELVEDGE_DURABILITY";
 const POOL_PATH: &str = "SELVEDGE_POOL_PATH";
@@ -62,6 +67,8 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 pub(crate) enum StartError {
     #[error("{BASE}={}: not a multiple of 0x200000, such as {DEFAULT_BASE:#x}", .0.display())]
     Base(OsString),
+    #[error("{BYTES}={}: not a multiple of 2097152, such as {DEFAULT_BYTES}", .0.display())]
+    Bytes(OsString),
     #[error("{DURABILITY}: {0}")]
     Durability(UnknownDurability),
     #[error("{DURABILITY}={}: not text", .0.display())]
@@ -81,6 +88,11 @@ pub(crate) enum StartError {
         path.display()
     )]
     Moved { path: PathBuf, was: u64, is: u64 },
+    #[error(
+        "durable memory in {}: all roots are taken, so that the base address cannot be noted; it \
+         is not that of a C program", path.display()
+    )]
+    NoBase { path: PathBuf },
     #[error("durable memory in {}: {why}", path.display())]
     Refused {
         path: PathBuf,
@@ -103,16 +115,20 @@ pub(crate) enum StartError {
 
 /// What a user can do about it.
 fn way_out(why: &StoreError) -> &'static str {
-    let StoreError::Backing(why) = why else {
-        return "";
+    let why = match why {
+        StoreError::Backing(why) => why,
+        StoreError::Beyond { .. } => return "; set SELVEDGE_BYTES to more bytes",
+        _ => return "",
     };
     match why {
         BackingError::Arena(ArenaError::Open(OpenError::InUse { .. }))
         | BackingError::Pool(PoolError::Open(OpenError::InUse { .. })) => {
             "; wait for its end, or set SELVEDGE_REGION_PATH to another directory"
         }
-        BackingError::Arena(ArenaError::Taken { .. } | ArenaError::Reserve { .. }) => {
-            " (SELVEDGE_BASE)"
+        BackingError::Arena(ArenaError::Taken { .. }) => " (SELVEDGE_BASE)",
+        BackingError::Arena(ArenaError::Reserve { .. }) => {
+            "; if the addresses of the process are limited (ulimit -v), set SELVEDGE_BYTES to fewer \
+             bytes"
         }
         BackingError::Mismatch(_) => " (SELVEDGE_POOL_PATH)",
         _ => "",
@@ -135,7 +151,9 @@ impl StartError {
 pub(crate) fn errno_of_store(why: &StoreError) -> c_int {
     match why {
         StoreError::NoRoom { .. } => libc::ENOMEM,
-        StoreError::NoRegion { .. } | StoreError::Layout => libc::EINVAL,
+        StoreError::NoRegion { .. } | StoreError::Layout | StoreError::Beyond { .. } => {
+            libc::EINVAL
+        }
         StoreError::Backing(
             BackingError::File(why)
             | BackingError::Arena(ArenaError::Open(why))
@@ -239,13 +257,10 @@ extern "C" fn behind_main() {
 fn open() -> Result<Program, StartError> {
     check_symbols()?;
     let path = PathBuf::from(std::env::var_os(REGION_PATH).unwrap_or_else(|| ".".into()));
-    let base = base()?;
-    let failed = |why| {
-        let path = path.clone();
-        StartError::Store { path, why }
-    };
+    let wanted = base()?;
     let options = DirectoryOptions {
-        base: Some(base),
+        base: Some(wanted.unwrap_or(DEFAULT_BASE)),
+        bytes: bytes()?,
         map: MapOptions {
             durability: durability()?,
             force_flush: flag(FORCE_FLUSH)?,
@@ -259,7 +274,37 @@ fn open() -> Result<Program, StartError> {
     if options.map.simulate_power_cut && options.pool.is_some() {
         return Err(StartError::PoolAndPowerCut);
     }
-    let directory = without_signals(|| Directory::open(&path, &options)).map_err(failed)?;
+    let mut memory = open_at(&path, &options)?;
+    let mut base = memory.backing().arena().base();
+    let was = base_of(&memory, base)?;
+    if was != base {
+        if wanted.is_some() {
+            let (path, is) = (memory.backing().path().to_owned(), base);
+            return Err(StartError::Moved { path, was, is });
+        }
+        // The directory was made with another default, or was asked for another address.
+        drop(memory);
+        base = was;
+        let base = Some(base);
+        memory = open_at(
+            &path,
+            &DirectoryOptions {
+                base,
+                ..options.clone()
+            },
+        )?;
+    }
+    without_signals(|| memory.truncate_in_background());
+    statics::attach(&memory, options.map.simulate_power_cut)?;
+    Ok(Program { memory, base })
+}
+
+fn open_at(path: &Path, options: &DirectoryOptions) -> Result<Memory, StartError> {
+    let failed = |why| {
+        let path = path.to_owned();
+        StartError::Store { path, why }
+    };
+    let directory = without_signals(|| Directory::open(path, options)).map_err(failed)?;
     let machine = Machine::new(directory.arena().clone());
     let store_options = store::Options {
         tx: tx::Options {
@@ -268,11 +313,7 @@ fn open() -> Result<Program, StartError> {
         },
         ..store::Options::default()
     };
-    let memory = Store::open(directory, machine, store_options).map_err(failed)?;
-    without_signals(|| memory.truncate_in_background());
-    check_base(&memory, base)?;
-    statics::attach(&memory, options.map.simulate_power_cut)?;
-    Ok(Program { memory, base })
+    Store::open(directory, machine, store_options).map_err(failed)
 }
 
 /// Signals that a thread's own code raises: blocked, they would kill the process. A page of a
@@ -303,14 +344,26 @@ fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     }
 }
 
-fn base() -> Result<u64, StartError> {
+fn base() -> Result<Option<u64>, StartError> {
     let Some(text) = std::env::var_os(BASE) else {
-        return Ok(DEFAULT_BASE);
+        return Ok(None);
     };
     let digits = text.to_str().and_then(|text| text.strip_prefix("0x"));
     let base = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-    let fits = |base: &u64| *base > 0 && base.is_multiple_of(medium::Arena::GRANULE_BYTES);
-    base.filter(fits).ok_or(StartError::Base(text))
+    let base = base.filter(is_granules).ok_or(StartError::Base(text))?;
+    Ok(Some(base))
+}
+
+fn bytes() -> Result<u64, StartError> {
+    let Some(text) = std::env::var_os(BYTES) else {
+        return Ok(DEFAULT_BYTES);
+    };
+    let bytes = text.to_str().and_then(|text| text.parse::<u64>().ok());
+    bytes.filter(is_granules).ok_or(StartError::Bytes(text))
+}
+
+fn is_granules(number: &u64) -> bool {
+    *number > 0 && number.is_multiple_of(medium::Arena::GRANULE_BYTES)
 }
 
 fn durability() -> Result<Durability, StartError> {
@@ -349,8 +402,8 @@ fn flag(name: &'static str) -> Result<bool, StartError> {
     }
 }
 
-/// Refuses memory whose pointers are for another base.
-fn check_base(memory: &Memory, base: u64) -> Result<(), StartError> {
+/// The base address that the pointers in the memory are for: `base`, if it is new.
+fn base_of(memory: &Memory, base: u64) -> Result<u64, StartError> {
     let path = || memory.backing().path().to_owned();
     let was = memory.session().run(|tx| match tx.root(BASE_ROOT)? {
         Some((was, _)) => Ok::<_, Stop<Infallible>>(Some(was)),
@@ -360,12 +413,8 @@ fn check_base(memory: &Memory, base: u64) -> Result<(), StartError> {
         }
     });
     match was {
-        Ok(Some(was)) if was == base => Ok(()),
-        Ok(was) => Err(StartError::Moved {
-            path: path(),
-            was: was.unwrap_or(0),
-            is: base,
-        }),
+        Ok(Some(was)) => Ok(was),
+        Ok(None) => Err(StartError::NoBase { path: path() }),
         Err(why) => Err(StartError::Refused { path: path(), why }),
     }
 }

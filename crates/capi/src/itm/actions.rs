@@ -108,10 +108,19 @@ unsafe fn thread<'a>() -> &'a mut Thread {
     unsafe { Thread::running() }
 }
 
+/// Memory of the transaction that runs; null: there is none.
+///
+/// # Safety
+/// As [`Thread::running`].
+pub(super) unsafe fn allocate(len: usize) -> *mut c_void {
+    // SAFETY: any length will do; the rest is the caller's promise.
+    unsafe { thread().allocated(libc::malloc(len), len, libc::free) }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_malloc(len: usize) -> *mut c_void {
-    // SAFETY: any length will do; the program called.
-    unsafe { thread().allocated(libc::malloc(len), len, libc::free) }
+    // SAFETY: the program called.
+    unsafe { allocate(len) }
 }
 
 #[unsafe(no_mangle)]

@@ -82,7 +82,7 @@ impl Thread {
 
     /// # Safety
     /// As `memset`.
-    unsafe fn set(&mut self, to: u64, byte: u8, len: usize) -> Result<(), Interrupted> {
+    pub unsafe fn set(&mut self, to: u64, byte: u8, len: usize) -> Result<(), Interrupted> {
         let bytes = [byte; CHUNK];
         for at in (0..len).step_by(CHUNK) {
             let part = CHUNK.min(len - at);

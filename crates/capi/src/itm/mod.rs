@@ -26,6 +26,7 @@ mod data;
 pub(crate) mod exceptions;
 pub(crate) mod fresh;
 pub(crate) mod jump;
+mod strings;
 
 use crate::fatal::die;
 use crate::program;

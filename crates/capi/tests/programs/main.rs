@@ -6,6 +6,7 @@ mod crashes;
 mod memory;
 mod pointers;
 mod refused;
+mod sanitizers;
 mod statics;
 mod structures;
 mod transactions;

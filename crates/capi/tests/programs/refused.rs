@@ -106,6 +106,8 @@ fn settings_are_checked() {
     for (name, value) in [
         ("SELVEDGE_BASE", "0x1234"),
         ("SELVEDGE_BASE", "1048576"),
+        ("SELVEDGE_BYTES", "4096"),
+        ("SELVEDGE_BYTES", "1G"),
         ("SELVEDGE_DURABILITY", "much"),
         ("SELVEDGE_DURABILITY", "dax"),
         ("SELVEDGE_FORCE_FLUSH", "often"),
@@ -115,14 +117,16 @@ fn settings_are_checked() {
         let error = error_of(&with(name, value));
         assert!(error.contains(value), "{name}={value}: {error}");
     }
-    let moved = "0x200000000000";
+    // Where it was made it stays, also if that is not the default.
+    let moved = "0x100000000000";
     assert_eq!(said(&with("SELVEDGE_BASE", moved), &program), "1 1 1\n");
     let error = error_of(&with("SELVEDGE_BASE", "0x300000000000"));
     assert!(
-        error.contains("are for SELVEDGE_BASE=0x200000000000"),
+        error.contains("are for SELVEDGE_BASE=0x100000000000"),
         "{error}"
     );
     assert_eq!(said(&with("SELVEDGE_BASE", moved), &program), "2 2 2\n");
+    assert_eq!(workshop.run(&program, &[]), "3 3 3\n");
     // Where the program itself is.
     let fixed = Recipe {
         flags: &["-O2", "-no-pie", "-fno-pie"],
@@ -136,6 +140,27 @@ fn settings_are_checked() {
         error.contains("is in the way") && error.contains("SELVEDGE_BASE"),
         "{error}"
     );
+}
+
+/// Where the addresses of a process are limited, fewer are reserved on request.
+#[test]
+fn a_limit_of_addresses_is_told() {
+    let workshop = Workshop::new();
+    let program = workshop.compile("counter", &Recipe::new("counter.c"));
+    let limited = |bytes: Option<&str>| {
+        let mut command = workshop.command("sh".as_ref());
+        command.args(["-c", "ulimit -v 4000000; exec \"$0\""]);
+        command.arg(&program);
+        command.envs(bytes.map(|bytes| ("SELVEDGE_BYTES", bytes)));
+        command.output().unwrap()
+    };
+    let error = error_of(&limited(None));
+    assert!(error.contains("set SELVEDGE_BYTES to fewer"), "{error}");
+    let enough = Some("1073741824");
+    assert_eq!(said(&limited(enough), &program), "1 1 1\n");
+    let error = error_of(&limited(Some("20971520")));
+    assert!(error.contains("set SELVEDGE_BYTES to more"), "{error}");
+    assert_eq!(said(&limited(enough), &program), "2 2 2\n");
 }
 
 #[test]

@@ -71,6 +71,12 @@ fn copies_and_allocations() {
 }
 
 #[test]
+fn functions_of_the_c_library_work_inside_a_block() {
+    at_all_levels("strings.c", &[]);
+    at(&["-O2"], "strings.c", &["-D_FORTIFY_SOURCE=2"]);
+}
+
+#[test]
 fn exceptions() {
     at_all_levels("exceptions.cc", &[]);
 }

@@ -44,6 +44,13 @@ fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+fn compiler(recipe: &Recipe<'_>) -> &'static str {
+    match recipe.source.ends_with(".cc") {
+        true => "g++",
+        false => "gcc",
+    }
+}
+
 /// Where the libraries are, which were built with this test.
 fn libraries() -> PathBuf {
     let test = std::env::current_exe().unwrap();
@@ -86,28 +93,10 @@ impl Workshop {
     }
 
     pub fn try_compile(&self, name: &str, recipe: &Recipe<'_>) -> Result<PathBuf, String> {
-        let source = here().join("tests/c").join(recipe.source);
-        let compiler = match recipe.source.ends_with(".cc") {
-            true => "g++",
-            false => "gcc",
-        };
+        let object = self.try_object(name, recipe)?;
         let include = here().join("include");
-        let (object, program) = (self.path(&format!("{name}.o")), self.path(name));
-        let mut compile = Command::new(compiler);
-        compile.args([
-            "-Wall",
-            "-Wextra",
-            "-Wno-clobbered",
-            "-Werror",
-            "-g",
-            "-pthread",
-            "-fgnu-tm",
-            "-c",
-        ]);
-        compile.arg("-I").arg(&include).args(recipe.flags);
-        compile.arg(&source).arg("-o").arg(&object);
-        done(&mut compile)?;
-        let mut link = Command::new(compiler);
+        let program = self.path(name);
+        let mut link = Command::new(compiler(recipe));
         link.arg("-pthread")
             .args(recipe.flags)
             .arg(&object)
@@ -126,6 +115,30 @@ impl Workshop {
         Ok(program)
     }
 
+    /// Compiles what [`compile`](Self::compile) links.
+    pub fn try_object(&self, name: &str, recipe: &Recipe<'_>) -> Result<PathBuf, String> {
+        let source = here().join("tests/c").join(recipe.source);
+        let object = self.path(&format!("{name}.o"));
+        let mut compile = Command::new(compiler(recipe));
+        compile.args([
+            "-Wall",
+            "-Wextra",
+            "-Wno-clobbered",
+            "-Werror",
+            "-g",
+            "-pthread",
+            "-fgnu-tm",
+            "-c",
+        ]);
+        compile
+            .arg("-I")
+            .arg(here().join("include"))
+            .args(recipe.flags);
+        compile.arg(&source).arg("-o").arg(&object);
+        done(&mut compile)?;
+        Ok(object)
+    }
+
     /// The program, to be run with the workshop's memory.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
@@ -134,6 +147,7 @@ impl Workshop {
         command.env("MALLOC_PERTURB_", "165");
         for name in [
             "BASE",
+            "BYTES",
             "DURABILITY",
             "FORCE_FLUSH",
             "STATICS",

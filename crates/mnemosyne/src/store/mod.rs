@@ -85,6 +85,16 @@ pub enum StoreError {
         /// What it should have.
         len: u64,
     },
+    /// A region lies beyond the addresses that were reserved.
+    #[error("region {slot} ends at {end:#x}, and only {len:#x} bytes of addresses are reserved")]
+    Beyond {
+        /// Its slot.
+        slot: u64,
+        /// Where it ends.
+        end: u64,
+        /// Bytes of addresses.
+        len: u64,
+    },
     /// There is no room for a region.
     #[error("there is no room for a region of {len} bytes")]
     NoRoom {

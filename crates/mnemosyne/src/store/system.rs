@@ -254,11 +254,18 @@ impl System {
             tag,
         };
         let end = region.start.checked_add(region.len);
-        let is_inside = end.is_some_and(|end| end <= pm.len()) && region.start >= self.bytes;
+        let is_inside = end.is_some() && region.start >= self.bytes;
         let is_whole = region.len > 0 && region.len.is_multiple_of(LEN_UNIT);
-        match is_inside && is_whole && region.start.is_multiple_of(self.granule) {
-            true => Ok(Some((state, region))),
-            false => Err(wrong("no region can be there")),
+        if !is_inside || !is_whole || !region.start.is_multiple_of(self.granule) {
+            return Err(wrong("no region can be there"));
+        }
+        match end.filter(|end| *end > pm.len()) {
+            Some(end) => Err(StoreError::Beyond {
+                slot,
+                end,
+                len: pm.len(),
+            }),
+            None => Ok(Some((state, region))),
         }
     }
 }
