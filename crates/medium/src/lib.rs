@@ -76,7 +76,7 @@ pub use error::MediumError;
 pub use faulty::Faulty;
 pub use latency::{Calibration, Latency, LatencyModel};
 pub use lock::Holder;
-pub use mapped::{MapOptions, MappedPmem, Reserve, create_file};
+pub use mapped::{MapOptions, MappedPmem, Reserve, create_file, create_private_file};
 pub use memory::MemoryPmem;
 pub use open_error::OpenError;
 pub use overlay::Overlay;

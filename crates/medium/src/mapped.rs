@@ -688,7 +688,22 @@ pub fn create_file(
     len_bytes: u64,
     reserve: Reserve,
 ) -> Result<(), OpenError> {
-    let path = path.as_ref();
+    create(path.as_ref(), len_bytes, reserve, 0o666)
+}
+
+/// As [`create_file`], but a new file is readable and writable by its owner only.
+///
+/// # Errors
+/// As [`create_file`].
+pub fn create_private_file(
+    path: impl AsRef<Path>,
+    len_bytes: u64,
+    reserve: Reserve,
+) -> Result<(), OpenError> {
+    create(path.as_ref(), len_bytes, reserve, 0o600)
+}
+
+fn create(path: &Path, len_bytes: u64, reserve: Reserve, mode: u32) -> Result<(), OpenError> {
     if len_bytes == 0 || !len_bytes.is_multiple_of(PAGE_BYTES) {
         let path = path.to_owned();
         return Err(OpenError::WrongSize { path, len_bytes });
@@ -704,7 +719,7 @@ pub fn create_file(
     }
     // Not truncated by the open: whoever uses it must be asked first.
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o666));
+    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(mode));
     let file = File::from(file.map_err(|e| system("create", path, e))?);
     locked(path, &file, true)?;
     let resize = |len| rustix::fs::ftruncate(&file, len).map_err(|e| system("resize", path, e));

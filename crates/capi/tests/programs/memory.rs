@@ -1,6 +1,8 @@
 //! The heap, regions and logs.
 
 use crate::workshop::{self, Recipe, Workshop};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 #[test]
 fn the_heap() {
@@ -63,11 +65,22 @@ fn more_than_the_pool_has_room_for() {
             .arg(argument);
         command.output().unwrap()
     };
+    // What another user could read, whatever the umask.
+    let modes = |place: &Path| {
+        let files = std::fs::read_dir(place).unwrap();
+        let mut all: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+        all.push(place.to_owned());
+        all.retain(|path| path.metadata().unwrap().mode() & 0o077 != 0);
+        all
+    };
     let wrong = workshop::error_of(&run("2M", "first"));
     assert!(wrong.contains("SELVEDGE_POOL_BYTES=2M"), "{wrong}");
     for (runs, argument) in [(1, "first"), (2, "locked"), (3, "calls")] {
         let said = workshop::said(&run("2097152", argument), &program);
         assert_eq!(said, format!("{runs}\n"));
+    }
+    for place in [&pool, &workshop.memory()] {
+        assert_eq!(modes(place), [] as [PathBuf; 0]);
     }
     assert_eq!(pool.join("frames").metadata().unwrap().len(), 2 << 20);
     std::fs::rename(&pool, workshop.path("elsewhere")).unwrap();

@@ -67,7 +67,7 @@ impl Pool {
         };
         let wrong = |why| PoolError::of(path, why);
         check_layout(bytes, page_bytes, least).map_err(wrong)?;
-        crate::create_file(path, bytes, crate::Reserve::Whole)?;
+        crate::create_private_file(path, bytes, crate::Reserve::Whole)?;
         let memory = MappedPmem::open(path, map)?;
         Frames::<MappedPmem>::format(&memory, page_bytes, least, fastrand::u64(..)).map_err(wrong)
     }

@@ -9,7 +9,9 @@
 //!    not at a store.
 //! 3. While a directory is open nobody else opens it, in this process or another.
 //! 4. Of processes that make a directory at the same time, one does.
-//! 5. With a pool, regions may be larger than persistent memory: their pages lie in the files
+//! 5. Directories, files and pools are made for their owner only (modes 0700 and 0600). Those
+//!    that are there keep their modes.
+//! 6. With a pool, regions may be larger than persistent memory: their pages lie in the files
 //!    here, or in the pool (see [`medium::paging`]). The files may then be on a disk. What has
 //!    to be in persistent memory as a whole, is in the pool's directory: `regions`, and the
 //!    files of static variables.
@@ -23,8 +25,9 @@ use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::{DirEntry, File};
-use std::io;
+use std::fs::{DirBuilder, DirEntry, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -93,7 +96,7 @@ impl Directory {
         let path = path.as_ref();
         let read_only = options.map.read_only;
         if !read_only {
-            std::fs::create_dir_all(path).map_err(|e| failed("create", path, e))?;
+            make_directory(path)?;
         }
         // Mappings are known by it: it must not depend on where the program goes.
         let path = path.canonicalize().map_err(|e| failed("find", path, e))?;
@@ -225,7 +228,7 @@ impl Backing for Directory {
 
     fn create(&self, region: &Region) -> Result<(), BackingError> {
         make_file(&self.file(region), |unfinished| {
-            medium::create_file(unfinished, region.len, Reserve::Whole)
+            medium::create_private_file(unfinished, region.len, Reserve::Whole)
         })?;
         Ok(self.map(region)?)
     }
@@ -296,7 +299,7 @@ fn names(place: &Path) -> Result<Vec<OsString>, OpenError> {
 /// Makes the system region, unless somebody else is faster.
 pub(super) fn make_system(path: &Path, options: &DirectoryOptions) -> Result<(), StoreError> {
     make_first(path, |unfinished| {
-        medium::create_file(unfinished, options.layout.bytes(), Reserve::Whole)?;
+        medium::create_private_file(unfinished, options.layout.bytes(), Reserve::Whole)?;
         let file = MappedPmem::open(unfinished, &options.map)?;
         options.layout.format(&file)
     })
@@ -347,7 +350,18 @@ fn make_and_rename<E: From<OpenError>>(
 }
 
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), OpenError> {
-    std::fs::write(path, bytes).map_err(|e| failed("write", path, e))
+    remove(path)?;
+    let mut options = File::options();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    let written = file.and_then(|mut file| file.write_all(bytes));
+    written.map_err(|e| failed("write", path, e))
+}
+
+/// Makes a directory, unless it is there, with those above it: for its owner only.
+pub(super) fn make_directory(path: &Path) -> Result<(), OpenError> {
+    let mut builder = DirBuilder::new();
+    let made = builder.recursive(true).mode(0o700).create(path);
+    made.map_err(|e| failed("create", path, e))
 }
 
 /// What a file is called that is not whole yet: as nobody else calls one.

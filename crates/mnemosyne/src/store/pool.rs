@@ -15,7 +15,9 @@
 //! place. They are made in this order: `frames`, `regions`, `pool`; and then `frames` says that
 //! a directory knows of it. A pool that does not say so has nothing in it.
 
-use super::directory::{SYSTEM, exists, failed, make_file, make_first, make_system, write_file};
+use super::directory::{
+    SYSTEM, exists, failed, make_directory, make_file, make_first, make_system, write_file,
+};
 use super::{DirectoryOptions, PoolOptions, StoreError};
 use medium::{OpenError, Pool};
 use std::ffi::OsString;
@@ -191,7 +193,7 @@ impl Pooled {
             return Err(MismatchError::Unpooled { directory }.into());
         }
         let at = &wanted.path;
-        std::fs::create_dir_all(at).map_err(|e| failed("create", at, e))?;
+        make_directory(at)?;
         let frames = at.join(FRAMES);
         if !exists(&frames)? {
             let PoolOptions {
