@@ -109,11 +109,10 @@ extern "C" {
  * Relaxed transactions (__transaction_relaxed) work as long as they call nothing that cannot
  * be undone, and end the process when they do.
  *
- * A block reads and writes whole words of 8 bytes of durable memory. Whoever changes durable
- * memory without a block, by the primitives below, must not do so while a block of another
- * thread writes to the same word. After a crash a block that was over may be done once more: it
- * puts its words back over what was stored there since by other means, unless that was flushed
- * and fenced. */
+ * A block changes the bytes that it stores to, and no others: another thread may change a
+ * variable beside them without a block, in the same word too. After a crash a block that was
+ * over may be done once more: it puts its bytes back over what was stored there since by other
+ * means, unless that was flushed and fenced. */
 #if defined(__CHECKER__)
 #define SELVEDGE_ATOMIC
 #elif defined(__clang__) /* It looks at pointers (-fsyntax-only), and makes no program. */

@@ -35,6 +35,10 @@ medium::seeded_bugs! {
     ReplayUnordered,
     /// Recovery brings in place what is below the low water, too.
     ReplayAll,
+    /// A word of which some bytes were written is logged and stored as a whole.
+    WholeWords,
+    /// Recovery brings words in place as a whole of which some bytes were written.
+    ReplayWhole,
     /// A word is stored without a log while a log has an older one for it.
     WordInLog,
     /// A word that is stored without a log is seen before it is durable.

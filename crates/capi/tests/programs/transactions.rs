@@ -65,6 +65,15 @@ fn all_kinds_of_values() {
     }
 }
 
+/// In a block, and when it is replayed.
+#[test]
+fn blocks_leave_neighbours_alone() {
+    let workshop = Workshop::new();
+    let program = workshop.compile("neighbours", &Recipe::new("neighbours.c"));
+    workshop.run(&program, &[]);
+    workshop.run(&program, &["again"]);
+}
+
 #[test]
 fn copies_and_allocations() {
     at_all_levels("memory.c", &[]);

@@ -1,6 +1,7 @@
 //! Every crash state of programs on durable memory: logs, transactions, heap and regions, and
 //! pages that move.
 
+mod neighbours;
 mod paging;
 mod programs;
 mod structures;
@@ -10,6 +11,7 @@ use crash::program::{Program, explore};
 use crash::{Model, Options};
 use mnemosyne::log::Kind;
 use mnemosyne::tx::Truncation;
+use neighbours::Neighbours;
 use paging::Paging;
 use programs::{Logs, Step, Transactions, Whole};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -104,6 +106,18 @@ fn transactions() {
                 holds(&what, &program, 1);
             }
         }
+    }
+}
+
+#[test]
+fn neighbours_of_what_is_written_are_left_alone() {
+    for kind in KINDS {
+        let program = Neighbours {
+            kind,
+            lines: 6,
+            count: 9,
+        };
+        holds(&format!("neighbours, {kind:?}"), &program, 1);
     }
 }
 

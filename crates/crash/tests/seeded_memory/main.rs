@@ -1,6 +1,8 @@
 //! Bugs put back into durable memory: each takes effect, each is found, its failure is there
 //! again when visited again, and nothing is wrong without it.
 
+#[path = "../memory/neighbours.rs"]
+mod neighbours;
 #[path = "../memory/paging.rs"]
 mod paging;
 #[path = "../memory/programs.rs"]
@@ -16,6 +18,7 @@ use medium::paging::seeded as paging_bugs;
 use mnemosyne::log::Kind;
 use mnemosyne::seeded::{Bug, arm, fired};
 use mnemosyne::tx::Truncation;
+use neighbours::Neighbours;
 use paging::Paging;
 use parking_lot::Mutex;
 use programs::{Logs, Step, Transactions, Whole};
@@ -109,6 +112,14 @@ fn transactions(kind: Kind, sessions: usize, by_hand: bool) -> Transactions {
         by_hand,
         count: 18,
         before: 4,
+    }
+}
+
+fn neighbours(kind: Kind) -> Neighbours {
+    Neighbours {
+        kind,
+        lines: 6,
+        count: 6,
     }
 }
 
@@ -218,6 +229,7 @@ fn is_found(bug: Bug) -> bool {
             || found("transactions", failure(bug, &transactions(kind, 1, false)))
             || found("two sessions", failure(bug, &transactions(kind, 2, false)))
             || found("by hand", failure(bug, &transactions(kind, 2, true)))
+            || found("neighbours", failure(bug, &neighbours(kind)))
             || found("blocks", failure(bug, &whole(kind, BLOCKS)))
             || found("regions", failure(bug, &whole(kind, REGIONS)))
     }) || found("threads", failure_of_threads(bug))

@@ -10,6 +10,8 @@
 //! - **T3** Whoever sees what a transaction wrote sees something durable.
 //! - **T4** One that only reads stores nothing.
 //! - **T5** What does not fit a log is refused, and leaves nothing.
+//! - **T6** A transaction changes the bytes that it writes and no others, in its commit and in
+//!   a replay: a neighbour in the same word may be changed without transactions meanwhile.
 //!
 //! # How
 //!
@@ -27,6 +29,7 @@
 
 mod locks;
 mod map;
+mod mask;
 mod record;
 mod recovery;
 mod running;

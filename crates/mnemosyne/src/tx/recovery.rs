@@ -7,7 +7,8 @@
 //! the bytes of each, and the low water.
 
 use super::locks::Locks;
-use super::record::Transaction;
+use super::mask::WHOLE;
+use super::record::{Run, Transaction};
 use super::running::Running;
 use super::truncation::{Helper, Truncating};
 use super::{Core, IDLE, Memory, Options, Slot, Space};
@@ -21,7 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// "SELVTXN" and the version.
-const MAGIC: u64 = u64::from_le_bytes(*b"SELVTXN\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"SELVTXN\x02");
+/// Of version 1, in which runs have no masks.
+const MAGIC_1: u64 = u64::from_le_bytes(*b"SELVTXN\x01");
 
 const AT_MAGIC: u64 = 0;
 const AT_LOGS: u64 = 8;
@@ -151,7 +154,8 @@ impl Area {
             log_bytes: 0,
             kind: Kind::default(),
         };
-        if start.saturating_add(LINE_BYTES) > end || pm.load(start + AT_MAGIC)? != MAGIC {
+        let is_there = start.saturating_add(LINE_BYTES) <= end;
+        if !is_there || ![MAGIC, MAGIC_1].contains(&pm.load(start + AT_MAGIC)?) {
             return Err(area.wrong("the magic is missing, or of another version".into()));
         }
         area.logs = area.word(pm, AT_LOGS)?;
@@ -171,6 +175,16 @@ impl Area {
     fn word<P: Pmem>(&self, pm: &P, at: u64) -> Result<u64, AreaError> {
         let word = sealed::open(pm.load(self.start + at)?);
         word.ok_or_else(|| self.wrong(format!("its word at byte {at} has changed")))
+    }
+
+    /// Declares version 2, before a record with a mask is appended: with the next
+    /// [`store_low_water`](Self::store_low_water), which writes back and fences this line.
+    /// Records of version 1 mean the same in both.
+    fn upgrade<P: Pmem>(&self, pm: &P) -> Result<(), LogError> {
+        if pm.load(self.start + AT_MAGIC)? == MAGIC_1 {
+            pm.store_word(self.start + AT_MAGIC, MAGIC);
+        }
+        Ok(())
     }
 
     /// Makes the low water durable.
@@ -198,9 +212,9 @@ impl Area {
     fn stamp<P: Pmem>(&self, pm: &P, record: &[u64]) -> Option<u64> {
         let transaction = Transaction::decode(record)?;
         let ours = self.start..self.start + self.bytes();
-        let fits = transaction.runs().all(|(off, words)| {
-            let end = off.saturating_add(words.len() as u64 * WORD_BYTES);
-            end <= pm.len() && (end <= ours.start || off >= ours.end)
+        let fits = transaction.runs().all(|run| {
+            let end = run.off.saturating_add(run.bytes());
+            end <= pm.len() && (end <= ours.start || run.off >= ours.end)
         });
         fits.then_some(transaction.stamp)
     }
@@ -312,16 +326,13 @@ impl<S: Space> Unrecovered<S> {
         let pm = self.space.pmem();
         let records = self.replay.iter().map(|one| &one.record);
         let transactions = records.filter_map(|record| Transaction::decode(record));
-        for (off, words) in transactions.flat_map(|transaction| transaction.runs()) {
-            let mut line = off;
-            let mut rest = words;
-            while !rest.is_empty() {
-                let room = (LINE_BYTES - line % LINE_BYTES) / WORD_BYTES;
-                let (words, more) = rest.split_at(rest.len().min(room as usize));
-                if is_meant(line) {
-                    bring_in_place(pm, line, words);
+        for mut rest in transactions.flat_map(|transaction| transaction.runs()) {
+            while !rest.words.is_empty() {
+                let room = (LINE_BYTES - rest.off % LINE_BYTES) / WORD_BYTES;
+                let (in_line, more) = rest.split_at(room as usize);
+                if is_meant(in_line.off) {
+                    bring_in_place(pm, in_line);
                 }
-                line += words.len() as u64 * WORD_BYTES;
                 rest = more;
             }
         }
@@ -344,6 +355,7 @@ impl<S: Space> Unrecovered<S> {
             pm.fence()?;
         }
         let stamp = self.replay.last().map_or(self.low_water, |last| last.stamp);
+        self.area.upgrade(pm)?;
         self.area.store_low_water(pm, stamp)?;
         let (mut slots, mut consumers) = (Vec::new(), Vec::new());
         for log in self.logs {
@@ -378,11 +390,12 @@ impl<S: Space> Unrecovered<S> {
 }
 
 /// Stores words that lie in one line.
-fn bring_in_place<P: Pmem>(pm: &P, off: u64, words: &[u64]) {
-    for (at, word) in (off..).step_by(WORD_BYTES as usize).zip(words) {
-        pm.store_word(at, *word);
+fn bring_in_place<P: Pmem>(pm: &P, mut run: Run<'_>) {
+    if run.mask != WHOLE && hit(Bug::ReplayWhole) {
+        run.mask = WHOLE;
     }
+    run.store(pm);
     if !hit(Bug::UnflushedRecovery) {
-        pm.flush(off, words.len() as u64 * WORD_BYTES);
+        pm.flush(run.off, run.bytes());
     }
 }

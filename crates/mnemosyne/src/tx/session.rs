@@ -2,6 +2,8 @@
 
 use super::locks::{LockIndex, State};
 use super::map::Map;
+use super::mask::{self, WHOLE};
+use super::record::Word;
 use super::running::Under;
 use super::{Core, IDLE, Interrupted, Space, Stop, Truncation, TxError, Uncommitted, record};
 use crate::log::LogError;
@@ -10,7 +12,6 @@ use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use zerocopy::IntoBytes;
 
 /// One thread's way to run transactions, one at a time.
 pub struct Session<S: Space> {
@@ -45,22 +46,16 @@ pub struct Savepoint(Vec<(u64, Written)>);
 #[derive(Debug, Clone, Copy)]
 struct Written {
     word: u64,
-    /// Which of its bytes; all of a persistent one.
+    /// Which of its bytes were written. The others are left alone: they may belong to a
+    /// variable that another thread changes without transactions.
     mask: u8,
 }
-
-/// All bytes of a word.
-const WHOLE: u8 = u8::MAX;
 
 impl Written {
     /// The word, with those of `under` where nothing was written.
     #[inline]
     fn over(self, under: u64) -> u64 {
-        if self.mask == WHOLE {
-            return self.word;
-        }
-        let bits = (0..8).filter(|n| self.mask & 1 << n != 0);
-        let bits = bits.fold(0, |bits, n| bits | 0xff << (8 * n));
+        let bits = mask::bits(self.mask);
         self.word & bits | under & !bits
     }
 }
@@ -323,7 +318,7 @@ impl<S: Space> Session<S> {
             let (part, more) = rest.split_at(rest.len().min(left_in_line(at)));
             let is_first = self.own(at)?;
             words_of(at, part.len(), |word_at, range, in_word| {
-                let mask = mask_of(in_word.clone());
+                let mask = mask::of(in_word.clone());
                 let mut word = [0; WORD_BYTES as usize];
                 word[in_word].copy_from_slice(&part[range]);
                 let word = u64::from_le_bytes(word);
@@ -347,10 +342,8 @@ impl<S: Space> Session<S> {
         }
         // Now, and not when it is too late to refuse.
         let under = self.check_place(at)?;
-        if self.core.space.offset(at).is_some() {
-            // It is logged as a whole.
-            new.word = new.over(under);
-            new.mask = WHOLE;
+        if new.mask != WHOLE && hit(Bug::WholeWords) {
+            (new.word, new.mask) = (new.over(under), WHOLE);
         }
         self.writes.insert(at, new);
         Ok(())
@@ -461,7 +454,7 @@ impl<S: Space> Session<S> {
             if self.core.space.offset(word_at).is_none()
                 && let Some(written) = self.writes.get_mut(word_at)
             {
-                written.mask &= !mask_of(from..to);
+                written.mask &= !mask::of(from..to);
             }
         }
     }
@@ -515,11 +508,14 @@ impl<S: Space> Session<S> {
             return Ok(self.time); // what was read is of one time
         }
         let space = &self.core.space;
-        let words = self.writes.iter();
-        let persistent = words.filter_map(|(at, new)| Some((space.offset(at)?, new.word)));
+        let persistent = self.writes.iter().filter_map(|(at, new)| {
+            let off = space.offset(at)?;
+            let Written { word, mask } = new;
+            Some(Word { off, word, mask })
+        });
         let stamp = match record::encode(&mut self.record, persistent) {
             0 => self.commit_volatile(),
-            1 if !self.has_filled && self.is_unlogged() => self.commit_word(),
+            1 if self.is_one_store() && self.is_unlogged() => self.commit_word(),
             _ => self.commit_durably(),
         }?;
         if self.under.is_some() {
@@ -539,6 +535,12 @@ impl<S: Space> Session<S> {
         Ok(stamp)
     }
 
+    /// Whether one store brings all persistent words that were written in place: there is one.
+    fn is_one_store(&self) -> bool {
+        let mut runs = record::runs(&self.record);
+        !self.has_filled && runs.all(|run| mask::is_one_store(run.mask))
+    }
+
     /// Whether no log has anything for the words that were written.
     fn is_unlogged(&self) -> bool {
         let low_water = self.core.low_water.load(Ordering::Acquire);
@@ -547,7 +549,7 @@ impl<S: Space> Session<S> {
         unlogged || hit(Bug::WordInLog)
     }
 
-    /// Commits one persistent word, which is stored in one piece: it needs no log.
+    /// Commits one persistent word, or an aligned part of it, by one store: it needs no log.
     fn commit_word(&mut self) -> Result<u64, Uncommitted> {
         let stamp = self.core.clock.fetch_add(1, Ordering::SeqCst) + 1;
         if stamp != self.time + 1 && !self.is_valid() {
@@ -555,11 +557,9 @@ impl<S: Space> Session<S> {
         }
         self.store_home();
         let core = &self.core;
-        let words = self
-            .writes
-            .iter()
-            .filter_map(|(at, _)| core.space.offset(at));
-        words.for_each(|off| core.space.pmem().flush(off, WORD_BYTES));
+        for run in record::runs(&self.record) {
+            core.space.pmem().flush(run.off, WORD_BYTES);
+        }
         // Durable before anybody sees it.
         if !hit(Bug::UnfencedWord) {
             let fenced = core.space.pmem().fence();
@@ -618,8 +618,8 @@ impl<S: Space> Session<S> {
         // Readers that see a new word see that its lock is taken.
         fence(Ordering::Release);
         let space = &self.core.space;
-        for (off, words) in record::runs(&self.record) {
-            space.pmem().store(off, words.as_bytes());
+        for run in record::runs(&self.record) {
+            run.store(space.pmem());
         }
         for (at, new) in self.writes.iter() {
             if space.offset(at).is_none() {
@@ -664,11 +664,6 @@ impl<S: Space> Drop for Session<S> {
 /// Bytes from `at` to the end of its line.
 fn left_in_line(at: u64) -> usize {
     (LINE_BYTES - at % LINE_BYTES) as usize
-}
-
-/// The mask of those bytes of a word.
-fn mask_of(in_word: Range<usize>) -> u8 {
-    (WHOLE >> (8 - in_word.len())) << in_word.start
 }
 
 /// Cuts `at..at + len` at words: for each its address, which part of the range lies in it,

@@ -14,7 +14,7 @@ fn made(rng: &mut Rng, logs: u64) -> MemoryPmem {
     let area = Area {
         start: 0,
         logs,
-        log_bytes: rng.u64(8..24) * 64,
+        log_bytes: rng.u64(10..24) * 64,
         kind: *rng.choice(&[Kind::TornBit, Kind::Base]).unwrap(),
     };
     area.format(&pm).unwrap();
@@ -224,10 +224,80 @@ fn threads_and_power_cuts_lose_no_update() {
     }
 }
 
+/// Other threads change a variable beside one that a transaction writes, in the same word.
 #[test]
-fn long_transactions_are_refused_and_leave_nothing() {
+fn bytes_beside_those_written_are_left_alone() {
     let mut rng = Rng::with_seed(1);
     let pm = made(&mut rng, 1);
+    let memory = Area::recover(&pm, 0, Options::default()).unwrap();
+    let mut session = memory.session();
+    let neighbour = DATA + 4;
+    // Without a record, with one, and in parts that lie apart.
+    let writes: [&[(u64, usize)]; 3] = [&[(0, 4)], &[(0, 4), (16, 2)], &[(0, 1), (2, 2), (9, 1)]];
+    for (n, writes) in writes.iter().enumerate() {
+        session.begin().unwrap();
+        for (start, len) in *writes {
+            let bytes = vec![n as u8 + 1; *len];
+            session.write(DATA + start, &bytes).unwrap();
+        }
+        pm.store(neighbour, &[n as u8 + 100; 4]);
+        assert_eq!(
+            session.load(DATA).unwrap() >> 32,
+            pm.load(DATA).unwrap() >> 32
+        );
+        session.commit().unwrap();
+        let word = pm.load(DATA).unwrap().to_le_bytes();
+        assert_eq!(
+            (word[0], &word[4..]),
+            (n as u8 + 1, &[n as u8 + 100; 4][..])
+        );
+    }
+    drop((session, memory));
+    // A replay leaves them alone, too.
+    pm.store(neighbour, b"else");
+    Area::recover(&pm, 0, Options::default()).unwrap();
+    let expected = [3, 2, 3, 3, b'e', b'l', b's', b'e'];
+    assert_eq!(pm.load(DATA).unwrap().to_le_bytes(), expected);
+    assert_eq!(pm.load(DATA + 8).unwrap().to_le_bytes()[..2], [0, 3]);
+    assert_eq!(pm.load(DATA + 16).unwrap().to_le_bytes()[..3], [2, 2, 0]);
+}
+
+#[test]
+fn version_1_is_recovered_and_becomes_version_2() {
+    let mut rng = Rng::with_seed(1);
+    let pm = made(&mut rng, 2);
+    let version = |pm: &MemoryPmem| pm.load(0).unwrap() >> 56;
+    let write = |memory: &Memory<_>| {
+        let write = |tx: &mut Transaction<'_, _>| {
+            tx.store(DATA, 1)?;
+            Ok::<_, Stop<()>>(tx.store(DATA + 8, 2)?)
+        };
+        memory.session().run(write).unwrap();
+    };
+    write(&Area::recover(&pm, 0, Options::default()).unwrap());
+    // A record of whole words is the same in both.
+    pm.store(7, &[1]);
+    pm.store_word(DATA + 8, 0);
+    Area::recover(&pm, 0, Options::default()).unwrap();
+    assert_eq!((version(&pm), pm.load(DATA + 8).unwrap()), (2, 2));
+    pm.store(7, &[3]);
+    let refused = Area::recover(&pm, 0, Options::default()).err();
+    assert!(
+        matches!(refused, Some(AreaError::NotAnArea { .. })),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn long_transactions_are_refused_and_leave_nothing() {
+    let pm = MemoryPmem::new(DATA + WORDS * 8);
+    let area = Area {
+        start: 0,
+        logs: 1,
+        log_bytes: 10 * 64,
+        kind: Kind::TornBit,
+    };
+    area.format(&pm).unwrap();
     let memory = Area::recover(&pm, 0, Options::default()).unwrap();
     let mut session = memory.session();
     let refused = session.run(|tx| {

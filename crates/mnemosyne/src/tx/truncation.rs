@@ -15,7 +15,7 @@ use super::{Core, IDLE, Memory, Slot, Space, record};
 use crate::log::{Consumer, LogError};
 use crate::seeded::{Bug, hit};
 use crossbeam_utils::CachePadded;
-use medium::{LINE_BYTES, Pmem, WORD_BYTES};
+use medium::{LINE_BYTES, Pmem};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,8 +38,7 @@ impl Home {
     pub fn add(&mut self, stamp: u64, end: u64, record: &[u64]) {
         self.records.push((stamp, end));
         let runs = record::runs(record);
-        self.runs
-            .extend(runs.map(|(off, words)| (off, words.len() as u64 * WORD_BYTES)));
+        self.runs.extend(runs.map(|run| (run.off, run.bytes())));
     }
 }
 
