@@ -10,7 +10,9 @@ use crate::{bytes, memory, micro, mounted, patches, scaling, scan};
 use serde::Serialize;
 use std::fmt::{Display, Write};
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
+use tempfile::NamedTempFile;
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -227,7 +229,14 @@ impl Folder<'_> {
 
     fn write(&self, name: &str, text: &str) -> Result<()> {
         let path = self.dir.join(name);
-        fs::write(&path, text).what(|| format!("writing {}", path.display()))
+        // A link of that name, which somebody else may have made, is replaced.
+        let written = NamedTempFile::new_in(self.dir).and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            Ok(file.persist(&path)?)
+        });
+        written
+            .map(drop)
+            .what(|| format!("writing {}", path.display()))
     }
 }
 

@@ -9,6 +9,7 @@ mod failure;
 mod image;
 mod mount;
 mod output;
+mod own_file;
 mod random;
 mod signature;
 mod size;

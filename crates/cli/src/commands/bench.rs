@@ -4,6 +4,7 @@
 //! could be measured.
 
 use crate::failure::{Failure, Outcome};
+use crate::own_file::{self, OwnFile};
 use crate::{output, terminal};
 use bench::{Engine, bytes, devices, fs, memory, micro, mounted, patches, report, scaling, scan};
 use clap::Subcommand;
@@ -309,7 +310,8 @@ impl Patches {
         let options = patches::scale::Options::default();
         let report = waiting("measuring", || patches::scale::run(&options));
         if let (Some(path), Ok(report)) = (&self.svg, &report) {
-            let written = std::fs::write(path, report.svg());
+            let written =
+                OwnFile::new(path).and_then(|file| file.write(report.svg(), own_file::PRIVATE));
             written.map_err(|e| Failure::new(format!("writing {}: {e}", path.display())))?;
         }
         show(report, self.json)

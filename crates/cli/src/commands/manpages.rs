@@ -3,6 +3,7 @@
 use crate::Cli;
 use crate::commands::guarantees;
 use crate::failure::{Failure, Outcome};
+use crate::own_file::OwnFile;
 use clap::CommandFactory;
 use clap_mangen::Man;
 use std::path::{Path, PathBuf};
@@ -45,7 +46,8 @@ fn write_pages(command: clap::Command, dir: &Path) -> io::Result<()> {
         text.extend(promises()?.into_bytes());
     }
     text.extend(ending(&name).into_bytes());
-    fs::write(dir.join(page.get_filename()), text)
+    // For all to read, once they are installed.
+    OwnFile::new(&dir.join(page.get_filename()))?.write(text, 0o644)
 }
 
 /// The table of promises, its lines left as they are and at the margin, for it is wide;

@@ -7,9 +7,12 @@
 //! without that byte means that it failed.
 
 use crate::failure::{Failure, code};
+use crate::own_file;
+use rustix::fs::OFlags;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -82,23 +85,47 @@ pub fn leave_session() {
     let _ = rustix::process::setsid();
 }
 
+/// Where the server's output goes once it serves in the background.
+pub struct Output {
+    null: File,
+    log: Option<File>,
+}
+
+impl Output {
+    /// Standard error goes to `log`, or to nobody but the system log.
+    ///
+    /// # Errors
+    /// If the log cannot be written.
+    pub fn open(log: Option<&Path>) -> Result<Self, Failure> {
+        let open = |options: &OpenOptions, path: &Path| {
+            let opened = options.open(path);
+            opened.map_err(|e| crate::image::about(path, e).with_code(code::MOUNT_FAILED))
+        };
+        Ok(Self {
+            null: open(OpenOptions::new().write(true), Path::new("/dev/null"))?,
+            log: log.map(|path| open(&log_options(), path)).transpose()?,
+        })
+    }
+}
+
 /// In the second process, when it serves: tells the user `told` and lets the first
-/// process go. What this one prints from here on goes to `log`, or to nobody but the
-/// system log.
+/// process go. What this one prints from here on goes to `output`.
 ///
 /// # Errors
-/// If the first process is gone, or the log cannot be written.
-pub fn serves(told: &str, log: Option<&Path>) -> Result<(), Failure> {
-    let open = |options: &mut OpenOptions, path: &Path| {
-        let opened = options.open(path);
-        opened.map_err(|e| crate::image::about(path, e))
-    };
-    let null = open(OpenOptions::new().write(true), Path::new("/dev/null"))?;
-    let log = match log {
-        Some(path) => &open(OpenOptions::new().append(true).create(true), path)?,
-        None => &null,
-    };
-    let_go(told, &null, log).map_err(Failure::new)
+/// If the first process is gone.
+pub fn serves(told: &str, output: &Output) -> Result<(), Failure> {
+    let log = output.log.as_ref().unwrap_or(&output.null);
+    let_go(told, &output.null, log).map_err(Failure::new)
+}
+
+/// A log is appended to, and made for its owner only. A link is not followed, and a pipe
+/// without a reader is refused instead of waited for.
+fn log_options() -> OpenOptions {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(own_file::PRIVATE);
+    options.custom_flags(flags.bits() as i32);
+    options
 }
 
 fn let_go(told: &str, null: &File, log: &File) -> io::Result<()> {
