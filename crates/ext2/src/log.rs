@@ -35,12 +35,16 @@ impl Ext2 {
         Ok(Place::new(runs))
     }
 
+    /// The free blocks that a journal of `blocks` could have, without those that would
+    /// point to it.
+    pub(crate) fn room_for_log(&self, blocks: u64) -> Result<u64> {
+        let pointers = blocks / 128 + 16;
+        Ok(self.statfs()?.blocks_free.saturating_sub(pointers))
+    }
+
     /// Makes inode 8 a file of this many zeroed blocks, durably. It is made as an ordinary
     /// file, whose inode then moves.
     pub(crate) fn make_log(&self, blocks: u64) -> Result<()> {
-        if self.statfs()?.blocks_free < blocks + blocks / 128 + 16 {
-            return Err(lfs::LowError::NoSpace);
-        }
         let new = NewInode {
             kind: FileType::Regular,
             perm: 0o600,

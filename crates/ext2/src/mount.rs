@@ -8,7 +8,7 @@
 //! - [`Mounted::close`] returns `Ok` only when everything is in place, durably.
 
 use crate::format::{Compat, Incompat, JOURNAL_INO};
-use crate::{Error, Ext2, Options, log};
+use crate::{Error, Ext2, Options, features, log};
 use lfs::{Universal, UniversalOptions};
 use medium::OpenError;
 use medium::block::{
@@ -189,14 +189,19 @@ pub fn mount(
         return Err(MountError::Format(stack.format.clone()));
     }
     let Devices { disk, log } = devices;
-    recover(&disk, log.as_ref(), options)?;
     let journal = match &stack.module {
-        Module::Journal(module) if !options.read_only => {
+        Module::Journal(module) if !options.read_only => Some(module),
+        _ => None,
+    };
+    check(&disk, log.as_ref(), journal.is_some(), options)?;
+    recover(&disk, log.as_ref(), options)?;
+    let journal = match journal {
+        Some(module) => {
             let place = prepare_log(&disk, log.as_ref(), options)?;
             log::set_recover(&*disk, true)?;
             Some((module, place))
         }
-        _ => None,
+        None => None,
     };
     let mut all: Vec<Box<dyn BlockDevice>> = vec![Box::new(disk.clone())];
     let log_number = u8::from(log.is_some());
@@ -299,6 +304,28 @@ impl Mounted {
 
 // --- journals -----------------------------------------------------------------------
 
+/// Refuses, before anything is written, what the superblock shows to be impossible.
+fn check(
+    disk: &Arc<dyn BlockDevice>,
+    external: Option<&Arc<dyn BlockDevice>>,
+    journal: bool,
+    options: &MountOptions,
+) -> Result<(), MountError> {
+    let sup = log::superblock(&**disk)?;
+    let replayed = Options {
+        read_only: options.read_only,
+        clock: options.clock.clone(),
+        replayed: true,
+    };
+    features::check(&sup, &replayed)?;
+    if let Some(log) = external {
+        own_log(log, sup.uuid)?;
+    } else if journal && sup.revision.get() == 0 {
+        return Err(MountError::Revision0);
+    }
+    Ok(())
+}
+
 /// Brings home what a crash left in a journal.
 pub(crate) fn recover(
     disk: &Arc<dyn BlockDevice>,
@@ -348,9 +375,6 @@ fn prepare_log(
             log.flush()?;
         }
         return Ok(place);
-    }
-    if sup.revision.get() == 0 {
-        return Err(MountError::Revision0);
     }
     if sup.compat.get() & Compat::HAS_JOURNAL.bits() == 0 {
         add_journal(disk, options.journal_blocks, options.clock.clone())?;
@@ -413,19 +437,30 @@ pub fn add_journal(
 ) -> Result<(), MountError> {
     let sup = log::superblock(&**disk)?;
     let blocks = blocks.unwrap_or_else(|| log::usual_blocks(sup.blocks_count.get()));
-    let (place, inode) = {
+    let open = |read_only| {
         let options = Options {
-            read_only: false,
-            clock,
+            read_only,
+            clock: clock.clone(),
             replayed: false,
         };
-        let low = Ext2::open(Arc::new(plain_cache(disk).volume(0)), options)?;
-        let free = lfs::LowLevel::statfs(&low)?.blocks_free;
-        low.make_log(blocks).map_err(|error| match error {
-            lfs::LowError::NoSpace => MountError::NoRoom { blocks, free },
-            error => error.into(),
-        })?;
+        Ext2::open(Arc::new(plain_cache(disk).volume(0)), options)
+    };
+    let fits = |low: &Ext2| match low.room_for_log(blocks)? {
+        free if free < blocks => Err(MountError::NoRoom { blocks, free }),
+        _ => Ok(()),
+    };
+    // The counts of an image that was not unmounted are right only once it is open.
+    let reader = open(true)?;
+    if reader.was_clean() {
+        fits(&reader)?;
+    }
+    drop(reader);
+    let (place, inode) = {
+        let low = open(false)?;
+        let made = fits(&low).and_then(|()| Ok(low.make_log(blocks)?));
+        // Marked as unmounted also without a journal.
         lfs::LowLevel::close(&low)?;
+        made?;
         (low.log_place()?, low.load(JOURNAL_INO)?.inode)
     };
     journal::format(&**disk, &place, sup.uuid)?;
