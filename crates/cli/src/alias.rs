@@ -18,11 +18,16 @@ pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let subcommand = subcommand(&program);
     let is_mount_helper = subcommand.first().is_some_and(|word| word == "mount");
     expanded.extend(subcommand);
+    let first = expanded.len();
     expanded.extend(args.map(|arg| match arg.to_str() {
         // Who calls `selvedge mount -f` means the foreground, as with all FUSE servers.
         Some("-f") if is_mount_helper => "--fake".into(),
         _ => arg,
     }));
+    // mount(8) prints nothing on success, unless it is asked to.
+    if is_mount_helper && !expanded[first..].iter().any(|arg| arg == "-v") {
+        expanded.push("--quiet".into());
+    }
     expanded
 }
 
@@ -61,11 +66,15 @@ mod tests {
         check(&["mkfs.selvedge", "x"], &["selvedge", "mkfs", "x"]);
         check(
             &["/sbin/mount.fuse.selvedge", "a", "b", "-o", "ro"],
-            &["selvedge", "mount", "a", "b", "-o", "ro"],
+            &["selvedge", "mount", "a", "b", "-o", "ro", "--quiet"],
+        );
+        check(
+            &["/sbin/mount.fuse.selvedge", "a", "b", "-v"],
+            &["selvedge", "mount", "a", "b", "-v"],
         );
         check(
             &["mount.selvedge", "a", "b", "-f"],
-            &["selvedge", "mount", "a", "b", "--fake"],
+            &["selvedge", "mount", "a", "b", "--fake", "--quiet"],
         );
         check(
             &["selvedge", "mount", "a", "b", "-f"],

@@ -3,15 +3,16 @@
 use crate::failure::Failure;
 use crate::image::about;
 use crate::mount::options::Options;
-use crate::mount::power_cut::{Spec, Switch};
-use crate::mount::serve::Opened;
+use crate::mount::power_cut::Power;
+use crate::mount::serve::{Close, Draw, Opened, Prepared};
+use crate::own_file::{self, OwnFile};
 use ext2::{Devices, MountOptions, Mounted};
 use fuse::Fact;
 use medium::block::BlockDevice;
 use patch::draw::Drawing;
 use patch::stack::{Mode, Module, Stack};
 use serde_json::{Map, Value, json};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use vfs::FileSystem;
 
@@ -59,35 +60,53 @@ pub fn stack(
     checked.map_err(|e| Failure::new(format_args!("stack: {e}")))
 }
 
-/// Opens the image, an absolute path, for a mount; `power` may put a switch before its
+/// Locks the image, an absolute path, for a mount; `power` may put a switch before its
 /// devices.
 ///
 /// # Errors
 /// [`ext2::MountError`], with the path; those of `power`.
-pub fn open<'a>(
+pub fn prepare<'a>(
+    path: &'a Path,
+    stack: Stack,
+    options: &'a Options,
+    power: impl FnOnce(&mut Devices) -> Result<Option<Power<'a>>, Failure>,
+) -> Result<Prepared<'a>, Failure> {
+    let devices = Devices::open(path, &stack, options.read_only);
+    let mut devices = devices.map_err(|e| named(path, &e))?;
+    let power = power(&mut devices)?;
+    // A read-only mount has nothing that is not durable.
+    let picture = (!options.read_only).then(|| OwnFile::beside(path, ".graph.svg"));
+    let picture = picture.transpose().map_err(|e| about(path, e))?;
+    Ok(Prepared {
+        source: path.display().to_string(),
+        open: Box::new(move || open(path, &stack, options, devices, power, picture)),
+    })
+}
+
+fn open(
     path: &Path,
     stack: &Stack,
     options: &Options,
-    power: impl FnOnce(&mut Devices) -> Result<Option<(&'a Spec, Switch)>, Failure>,
+    devices: Devices,
+    power: Option<Power<'_>>,
+    picture: Option<OwnFile>,
 ) -> Result<Opened, Failure> {
-    let devices = Devices::open(path, stack, options.read_only);
-    let mut devices = devices.map_err(|e| named(path, &e))?;
-    let power = power(&mut devices)?;
     let mut notes = vec![
         format!("type: ext2, mode {}", stack.mode()),
         format!("stack: {stack}"),
     ];
-    notes.extend(tearing(stack, &*devices.disk));
+    if let Some(picture) = &picture {
+        notes.extend(tearing(stack, &*devices.disk));
+        notes.push(format!(
+            "graph: kill -USR2 {} draws what is not durable yet as {}",
+            std::process::id(),
+            picture.path().display()
+        ));
+    }
     if let Some((_, switch)) = &power {
         let seed = switch.seed();
         notes.push(format!("simulation: slower than a real mount; seed {seed}"));
     }
-    let picture = beside(path);
-    notes.push(format!(
-        "graph: kill -USR2 {} draws what is not durable yet as {}",
-        std::process::id(),
-        picture.display()
-    ));
     let mount = MountOptions {
         read_only: options.read_only,
         atime: options.atime,
@@ -95,35 +114,45 @@ pub fn open<'a>(
     };
     let mounted = ext2::mount(stack, devices, &mount).map_err(|e| named(path, &e))?;
     let mounted = Arc::new(mounted);
-    let (drawn, counted) = (Arc::clone(&mounted), Arc::clone(&mounted));
-    let log_path = path.to_owned();
     let mut fs: Arc<dyn FileSystem> = mounted.file_system().clone();
     if let Some((spec, switch)) = &power {
         fs = switch.arm(spec, fs);
     }
     Ok(Opened {
         fs,
-        source: path.display().to_string(),
         durability: None,
-        about: told(stack, &mounted, &picture),
-        stats: Some(Fact::new(move || {
-            json!(counted.cache().stats()).to_string()
-        })),
+        about: told(stack, &mounted, picture.as_ref()),
+        stats: Some(stats(&mounted)),
         notes,
         switch: power.map(|(_, switch)| switch),
-        close: Box::new(move || {
-            let closed = mounted.close();
-            closed.map_err(|e| format!("{}: {e}", log_path.display()))
-        }),
-        draw: Some(Box::new(move || {
-            let svg = drawing(&drawn).svg();
-            std::fs::write(&picture, svg).map_err(|e| format!("{}: {e}", picture.display()))
-        })),
+        draw: picture.map(|picture| draw(&mounted, picture)),
+        close: close(mounted, path),
+    })
+}
+
+fn stats(mounted: &Arc<Mounted>) -> Fact {
+    let mounted = Arc::clone(mounted);
+    Fact::new(move || json!(mounted.cache().stats()).to_string())
+}
+
+fn close(mounted: Arc<Mounted>, path: &Path) -> Close {
+    let path = path.to_owned();
+    Box::new(move || {
+        let closed = mounted.close();
+        closed.map_err(|e| format!("{}: {e}", path.display()))
+    })
+}
+
+fn draw(mounted: &Arc<Mounted>, picture: OwnFile) -> Draw {
+    let mounted = Arc::clone(mounted);
+    Box::new(move || {
+        let written = picture.write(drawing(&mounted).svg(), own_file::PRIVATE);
+        written.map_err(|e| format!("{}: {e}", picture.path().display()))
     })
 }
 
 /// What the mount tells of itself, under the names that `info` shows.
-fn told(stack: &Stack, mounted: &Mounted, picture: &Path) -> Map<String, Value> {
+fn told(stack: &Stack, mounted: &Mounted, picture: Option<&OwnFile>) -> Map<String, Value> {
     let geometry = mounted.disk().geometry();
     let told = [
         ("type", json!("ext2")),
@@ -132,11 +161,10 @@ fn told(stack: &Stack, mounted: &Mounted, picture: &Path) -> Map<String, Value> 
         ("size_bytes", json!(geometry.bytes())),
         ("block_bytes", json!(geometry.block_bytes)),
         ("blocks", json!(geometry.blocks)),
-        ("graph", json!(picture)),
     ];
-    told.map(|(name, value)| (name.into(), value))
-        .into_iter()
-        .collect()
+    let graph = picture.map(|picture| ("graph", json!(picture.path())));
+    let told = told.into_iter().chain(graph);
+    told.map(|(name, value)| (name.into(), value)).collect()
 }
 
 /// The graph of what is mounted, its blocks named.
@@ -148,13 +176,6 @@ pub fn drawing(mounted: &Mounted) -> Drawing {
         _ => Some("log".into()),
     });
     drawing
-}
-
-/// Where the picture of a mounted image goes.
-pub fn beside(image: &Path) -> PathBuf {
-    let mut name = image.as_os_str().to_owned();
-    name.push(".graph.svg");
-    name.into()
 }
 
 /// Errors that do not name the file get its name.

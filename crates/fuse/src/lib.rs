@@ -9,7 +9,8 @@
 //!   kernel splits longer ones.
 //! - Permissions are checked by the kernel, always.
 //!
-//! [`Mount::new`] mounts, [`Mount::serve`] answers until somebody unmounts.
+//! [`Mount::new`] mounts, [`Mount::serve`] answers until somebody unmounts. What opens the
+//! file system comes between the two: a mount that fails has changed nothing.
 #![forbid(unsafe_code)]
 
 mod error;
@@ -18,5 +19,6 @@ mod ops;
 mod transport;
 
 pub use error::Error;
-pub use mount::{Fact, Mount, MountOptions, Unmounter};
+pub use mount::{Fact, Facts, Invalidator, Mount, MountOptions, Unmounter};
 pub use ops::{STATS_XATTR, SYNC_XATTR, SYNCED};
+pub use transport::dev_fuse::io_errors;

@@ -2,17 +2,19 @@
 
 use crate::Error;
 use crate::ops::Ops;
-use crate::transport::dev_fuse::DevFuse;
-use fuser::{Config, MountOption, Session, SessionACL};
+use crate::transport::dev_fuse::{DevFuse, Late};
+use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::{fmt, fs, io, thread};
-use vfs::FileSystem;
+use vfs::{FileSystem, Ino};
 
 /// The type that mounts have in `/proc/mounts`, after `fuse.`.
 const SUBTYPE: &str = "selvedge";
@@ -62,33 +64,37 @@ pub struct MountOptions {
     pub noexec: bool,
     /// Never update access times.
     pub noatime: bool,
-    /// What the root tells about the mount: names and values of extended attributes. They
-    /// are in no list, so that nothing copies them.
-    pub facts: Vec<(&'static str, Fact)>,
     /// Threads that serve requests; `None` for one per CPU, at most 8.
     pub threads: Option<usize>,
 }
 
-/// A file system that is mounted. Dropping it without [`serve`](Mount::serve) leaves a
-/// mount that answers nothing.
+/// What the root tells about the mount: names and values of extended attributes. They are
+/// in no list, so that nothing copies them.
+pub type Facts = Vec<(&'static str, Fact)>;
+
+/// A mount that is in place before its file system is open. Dropping it without
+/// [`serve`](Mount::serve) leaves a mount that answers nothing.
 pub struct Mount {
     session: Session<DevFuse>,
+    served: Late,
+    notifier: Notifier,
     unmounter: Unmounter,
 }
 
 impl Mount {
-    /// Mounts `fs` on the directory `dir`. The mount is live when this returns: requests
-    /// wait until [`serve`](Mount::serve) answers them.
+    /// Mounts on the directory `dir`. Requests wait until [`serve`](Mount::serve) answers
+    /// them, so that a file system can be opened, and changed by that, after everything that
+    /// can refuse the mount.
     ///
     /// The super-user mounts directly, others through `fusermount3`.
     ///
     /// # Errors
     /// [`Error`] if `dir` is not a directory, `/dev/fuse` cannot be opened or the kernel
     /// refuses.
-    pub fn new(fs: Arc<dyn FileSystem>, dir: &Path, o: &MountOptions) -> Result<Self, Error> {
+    pub fn new(dir: &Path, o: &MountOptions) -> Result<Self, Error> {
         let dir = mount_point(dir)?;
-        let notifier = Arc::new(OnceLock::new());
-        let server = DevFuse::new(Ops::new(fs, o.facts.clone()), Arc::clone(&notifier));
+        let (served, notifier) = (Late::default(), Arc::new(OnceLock::new()));
+        let server = DevFuse::new(served.clone(), Arc::clone(&notifier));
         let session = if rustix::process::geteuid().is_root() {
             mount_directly(server, &dir, o)?
         } else {
@@ -97,7 +103,9 @@ impl Mount {
         // A fresh cell: nothing else fills it.
         let _ = notifier.set(session.notifier());
         Ok(Self {
+            notifier: session.notifier(),
             session,
+            served,
             unmounter: Unmounter { dir },
         })
     }
@@ -107,16 +115,39 @@ impl Mount {
         self.unmounter.clone()
     }
 
-    /// Answers requests until the file system is unmounted, by whomever. A last
+    /// What makes the kernel ask again, from any thread that serves no requests.
+    pub fn invalidator(&self) -> Invalidator {
+        Invalidator(self.notifier.clone())
+    }
+
+    /// Answers requests from `fs` until it is unmounted, by whomever. A last
     /// [`sync`](FileSystem::sync) is left to the caller.
     ///
     /// # Errors
     /// [`Error::Connection`] if requests cannot be read any more.
-    pub fn serve(self) -> Result<(), Error> {
+    pub fn serve(self, fs: Arc<dyn FileSystem>, facts: Facts) -> Result<(), Error> {
         let dir = self.unmounter.dir;
+        self.served.set(Ops::new(fs, facts));
         self.session
             .run()
             .map_err(|source| Error::Connection { dir, source })
+    }
+}
+
+/// Drops what the kernel holds of a mounted file system.
+#[derive(Debug, Clone)]
+pub struct Invalidator(Notifier);
+
+impl Invalidator {
+    /// Drops the attributes and the data of an inode. The kernel may not have it: that is
+    /// not an error.
+    pub fn inode(&self, ino: Ino) {
+        let _ = self.0.inval_inode(INodeNo(ino.0), 0, 0);
+    }
+
+    /// Drops a name, or its absence. As for [`inode`](Self::inode).
+    pub fn entry(&self, dir: Ino, name: &[u8]) {
+        let _ = self.0.inval_entry(INodeNo(dir.0), OsStr::from_bytes(name));
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::engine::{Engine, Type};
 use crate::failure::{Failure, Outcome, code};
 use crate::mount::options::Options;
-use crate::mount::power_cut::{Spec, Switch};
-use crate::mount::serve::{Close, Opened, serve};
+use crate::mount::power_cut::{self, Power, Spec, Switch};
+use crate::mount::serve::{Close, Opened, Prepared, serve};
 use crate::mount::{daemon, facts, table};
 use crate::{ext2fs, image};
 use bpfs::format::BLOCK;
@@ -73,11 +73,12 @@ pub struct Args {
     /// Use an ext2 image also where flushing does not work: a crash can leave anything
     #[arg(long)]
     unsafe_no_flush: bool,
-    /// End as if the power had failed: at SIGUSR1, at a fence, behind a store or in a call
+    /// Stop as if the power had failed: at SIGUSR1, at a fence, after a store or in a call
     ///
     /// The image is left in a state that a power failure at that moment could have left,
-    /// chosen by the seed, and the server ends. SPEC is after=N (at the N-th fence or, of
-    /// ext2, flush), after-stores=N (behind the N-th store of a word or, of ext2, block) or
+    /// chosen by the seed. From then on all calls fail with EIO until the unmount, which
+    /// ends the server. SPEC is after=N (at the N-th fence or, of
+    /// ext2, flush), after-stores=N (after the N-th store of a word or, of ext2, block) or
     /// after-calls=N (within the N-th call that changes the file system, or at its end, as
     /// the seed has it), seed=S, model=M, report=FILE, separated by commas; all of them are
     /// optional. M is words or lines (of memory), blocks or sectors (of disks: what is old
@@ -96,6 +97,9 @@ pub struct Args {
     /// system log
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
+    /// Print nothing about a mount that succeeds
+    #[arg(long, short = 'q')]
+    quiet: bool,
     /// Check the arguments, but do not mount (what `-f` is to mount(8)'s helpers)
     #[arg(long, hide = true)]
     fake: bool,
@@ -132,10 +136,19 @@ impl Args {
         if daemon::is_second() {
             daemon::leave_session();
         }
-        let opened = self
-            .open(&options)
-            .map_err(|e| e.with_code(code::MOUNT_FAILED))?;
-        serve(opened, &self.dir, &options, self.log.as_deref())
+        // The server leaves its working directory.
+        let image = match self.fs_type {
+            Type::One(Engine::Model) => Ok("none".into()),
+            _ => self.image.canonicalize(),
+        };
+        let mounted = image
+            .map_err(|e| image::about(&self.image, e))
+            .and_then(|image| {
+                let prepared = self.prepare(&image, &options)?;
+                let log = self.log.as_deref();
+                serve(prepared, &self.dir, &options, log, self.quiet)
+            });
+        mounted.map_err(|e| e.with_code(code::MOUNT_FAILED))
     }
 
     /// Refuses a remount that asks for what its server was started with, unless that is
@@ -189,15 +202,24 @@ impl Args {
         }
     }
 
-    fn open(&self, options: &Options) -> Result<Opened, Failure> {
-        match self.fs_type.engine(&self.image)? {
+    /// Locks the image. Whatever can be refused without changing it is refused here.
+    fn prepare<'a>(
+        &'a self,
+        path: &'a Path,
+        options: &'a Options,
+    ) -> Result<Prepared<'a>, Failure> {
+        match self.fs_type.engine(path)? {
             Engine::Model => Ok(model(options)),
-            Engine::Bpfs => self.open_bpfs(options),
-            Engine::Ext2 => self.open_ext2(options),
+            Engine::Bpfs => self.prepare_bpfs(path, options),
+            Engine::Ext2 => self.prepare_ext2(path, options),
         }
     }
 
-    fn open_ext2(&self, options: &Options) -> Result<Opened, Failure> {
+    fn prepare_ext2<'a>(
+        &'a self,
+        path: &'a Path,
+        options: &'a Options,
+    ) -> Result<Prepared<'a>, Failure> {
         let durability = self.durability.or(options.durability);
         if self.emulate_latency.is_some() || durability.is_some() {
             return Err(Failure::new(
@@ -205,54 +227,59 @@ impl Args {
                  memory; a stack can end in 'delay(ssd) > disk'",
             ));
         }
-        let path = self.image.canonicalize();
-        let path = path.map_err(|e| image::about(&self.image, e))?;
         let stack = ext2fs::stack(options, self.stack.as_deref(), self.unsafe_no_flush)?;
         let switch = |devices: &mut Devices| {
             let spec = self.simulate_power_cut.as_ref();
             let devices = [&mut devices.disk].into_iter().chain(&mut devices.log);
-            spec.map(|spec| Ok((spec, Switch::of_blocks(devices, &path, spec, self.seed)?)))
+            spec.map(|spec| Ok((spec, Switch::of_blocks(devices, path, spec, self.seed)?)))
                 .transpose()
         };
-        ext2fs::open(&path, &stack, options, switch)
+        ext2fs::prepare(path, stack, options, switch)
     }
 
-    fn open_bpfs(&self, options: &Options) -> Result<Opened, Failure> {
-        // The server leaves its working directory.
-        let path = self.image.canonicalize();
-        let path = path.map_err(|e| image::about(&self.image, e))?;
+    fn prepare_bpfs<'a>(
+        &'a self,
+        path: &'a Path,
+        options: &'a Options,
+    ) -> Result<Prepared<'a>, Failure> {
         let durability = self.durability.or(options.durability).unwrap_or_default();
         let pm = if options.read_only {
-            image::open_read_only(&path)?
+            image::open_read_only(path)?
         } else {
-            image::open(&path, durability)?
+            image::open(path, durability)?
         };
-        let header = image::probe(&path, &pm)?;
+        let header = image::probe(path, &pm)?;
         let mode = bpfs_mode(options)?.unwrap_or(header.mode);
         let effective = pm.durability();
         let mut notes = vec![
             format!("type: bpfs, mode {mode}"),
             format!("durability: {effective}: {}", effective.describe()),
         ];
-        let (fs, switch) = if self.simulate_power_cut.is_some() || self.emulate_latency.is_some() {
-            let (fs, switch) = self.simulated(pm, &path, options)?;
-            let seed = switch.as_ref().map(|s| format!("; seed {}", s.seed()));
+        let (region, power) = self.simulated(pm, path)?;
+        if self.simulate_power_cut.is_some() || self.emulate_latency.is_some() {
+            let seed = power.as_ref().map(|(_, s)| format!("; seed {}", s.seed()));
             let seed = seed.unwrap_or_default();
             notes.push(format!("simulation: slower than a real mount{seed}"));
-            (fs, switch)
-        } else {
-            (bpfs(pm, &path, options)?, None)
+        }
+        let open = move || {
+            let mut fs = region.open(path, options)?;
+            if let Some((spec, switch)) = &power {
+                fs = switch.arm(spec, fs);
+            }
+            Ok(Opened {
+                close: synced(&fs),
+                draw: None,
+                stats: None,
+                fs,
+                durability: Some(effective),
+                about: about(&header, mode),
+                notes,
+                switch: power.map(|(_, switch)| switch),
+            })
         };
-        Ok(Opened {
-            close: synced(&fs),
-            draw: None,
-            stats: None,
-            fs,
+        Ok(Prepared {
             source: path.display().to_string(),
-            durability: Some(effective),
-            about: about(&header, mode),
-            notes,
-            switch,
+            open: Box::new(open),
         })
     }
 
@@ -261,18 +288,36 @@ impl Args {
         &self,
         pm: MappedPmem,
         path: &Path,
-        options: &Options,
-    ) -> Result<(Arc<dyn FileSystem>, Option<Switch>), Failure> {
+    ) -> Result<(Region, Option<Power<'_>>), Failure> {
+        if self.simulate_power_cut.is_none() && self.emulate_latency.is_none() {
+            return Ok((Region::Plain(Box::new(pm)), None));
+        }
         let region: Box<dyn Pmem> = match self.emulate_latency {
             Some(model) => Box::new(Latency::new(pm, model)),
             None => Box::new(pm),
         };
         let Some(spec) = &self.simulate_power_cut else {
-            return Ok((bpfs(region, path, options)?, None));
+            return Ok((Region::Slow(region), None));
         };
         let (switch, region) = Switch::of_memory(region, path, spec, self.seed)?;
-        let fs = bpfs(region, path, options)?;
-        Ok((switch.arm(spec, fs), Some(switch)))
+        Ok((Region::Switched(region), Some((spec, switch))))
+    }
+}
+
+/// What a BPFS lies on. Mounts that simulate nothing call nothing through pointers.
+enum Region {
+    Plain(Box<MappedPmem>),
+    Slow(Box<dyn Pmem>),
+    Switched(power_cut::Region),
+}
+
+impl Region {
+    fn open(self, path: &Path, options: &Options) -> Result<Arc<dyn FileSystem>, Failure> {
+        match self {
+            Self::Plain(pm) => bpfs(*pm, path, options),
+            Self::Slow(pm) => bpfs(pm, path, options),
+            Self::Switched(pm) => bpfs(pm, path, options),
+        }
     }
 }
 
@@ -336,22 +381,29 @@ fn synced(fs: &Arc<dyn FileSystem>) -> Close {
     Box::new(move || fs.sync().map_err(|e| e.to_string()))
 }
 
-fn model(options: &Options) -> Opened {
+fn model(options: &Options) -> Prepared<'static> {
     let fs = ModelFs::new(ModelOptions {
         atime: options.atime,
         ..ModelOptions::default()
     });
     let fs: Arc<dyn FileSystem> = Arc::new(fs);
-    Opened {
-        close: synced(&fs),
-        draw: None,
-        stats: None,
-        fs,
+    let open = || {
+        Ok(Opened {
+            close: synced(&fs),
+            draw: None,
+            stats: None,
+            fs,
+            durability: None,
+            about: Map::from_iter([("type".into(), "model".into())]),
+            notes: vec![
+                "durability: none: everything is in memory, and gone at the unmount".into(),
+            ],
+            switch: None,
+        })
+    };
+    Prepared {
         source: "none".into(),
-        durability: None,
-        about: Map::from_iter([("type".into(), "model".into())]),
-        notes: vec!["durability: none: everything is in memory, and gone at the unmount".into()],
-        switch: None,
+        open: Box::new(open),
     }
 }
 

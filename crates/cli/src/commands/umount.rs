@@ -1,7 +1,8 @@
 //! `selvedge umount`: unmounts, and waits until the image is free.
 
 use crate::failure::{Failure, Outcome};
-use crate::mount::table;
+use crate::mount::{facts, table};
+use crate::output;
 use fuse::Unmounter;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
@@ -14,6 +15,9 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Unmount a file system and wait until its image can be opened again
+///
+/// If the file system is mounted elsewhere too, by a bind mount or in another mount
+/// namespace, its server goes on: then that place is printed, and nothing is waited for.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Where it is mounted
@@ -54,9 +58,16 @@ impl Args {
             unmounter.detach().map_err(Failure::new)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let synced = sync(unmounter.dir());
+        // After a simulated power cut nothing can be synced, nor is that a failure.
+        let synced = match facts::is_cut(unmounter.dir()) {
+            true => Ok(()),
+            false => sync(unmounter.dir()),
+        };
         unmounter.unmount().map_err(Failure::new)?;
-        if table::is_file(&entry.source) {
+        if let Some(rest) = table::rest_of(&entry) {
+            let (source, dir) = (entry.source.display(), unmounter.dir().display());
+            output::print(format!("{dir} is unmounted; {source} is still {rest}\n"))?;
+        } else if table::is_file(&entry.source) {
             wait_until_free(&entry.source)?;
         }
         synced.map_err(|e| {
@@ -75,11 +86,13 @@ impl Args {
     }
 }
 
-/// Has the server make everything durable, and asks whether all is well: nobody else hears
-/// what it finds at its end. A server that serves others only is not asked, nor is a dead one.
+/// Has the server make everything durable, and asks whether all was well since the mount:
+/// nobody else hears what it finds at its end. A server that serves others only is not
+/// asked, nor is a dead one.
 fn sync(dir: &Path) -> Result<(), Errno> {
     match super::sync::make_durable(dir) {
         Err(e @ (Errno::IO | Errno::NOSPC)) => Err(e),
+        Ok(_) | Err(_) if facts::io_errors(dir) > 0 => Err(Errno::IO),
         Ok(_) | Err(_) => Ok(()),
     }
 }

@@ -4,6 +4,7 @@
 use fuse::STATS_XATTR;
 use medium::EffectiveDurability;
 use rustix::fs::getxattr;
+use rustix::io::Errno;
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -12,6 +13,35 @@ pub const DURABILITY: &str = "selvedge.durability";
 
 /// A JSON object: what `info` shows of an image, and `threads` if their number was given.
 pub const INFO: &str = "selvedge.info";
+
+/// Whether the power of a mount that simulates it is on: see [`power`].
+pub const POWER: &str = "selvedge.power";
+
+/// The value of [`POWER`].
+pub fn power(is_cut: bool) -> &'static str {
+    if is_cut { "cut" } else { "on" }
+}
+
+/// How many calls failed with `EIO`, as a decimal number.
+pub const IO_ERRORS: &str = "selvedge.io_errors";
+
+/// How many calls of a mount failed with `EIO`; at least 1 if it answers nothing else.
+pub fn io_errors(dir: &Path) -> u64 {
+    let mut value = [0; 20];
+    match getxattr(dir, IO_ERRORS, &mut value[..]) {
+        Ok(len) => {
+            let text = std::str::from_utf8(&value[..len]).ok();
+            text.and_then(|text| text.parse().ok()).unwrap_or(0)
+        }
+        Err(Errno::IO) => 1,
+        Err(_) => 0,
+    }
+}
+
+/// Whether this is a mount whose simulated power was cut.
+pub fn is_cut(dir: &Path) -> bool {
+    read(dir, POWER).is_some_and(|value| value == power(true).as_bytes())
+}
 
 /// The durability in force in a mount of ours, if it tells.
 pub fn durability(dir: &Path) -> Option<EffectiveDurability> {

@@ -5,5 +5,6 @@ pub mod facts;
 pub mod nth_call;
 pub mod options;
 pub mod power_cut;
+pub mod power_line;
 pub mod serve;
 pub mod table;

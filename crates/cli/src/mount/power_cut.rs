@@ -1,18 +1,19 @@
-//! `--simulate-power-cut`: a mount that ends as if the power had failed.
+//! `--simulate-power-cut`: a mount whose medium stops as if the power had failed.
 
 use crate::failure::Failure;
 use crate::image;
 use crate::mount::nth_call::NthCall;
+use crate::mount::power_line::PowerLine;
+use crate::own_file::{self, OwnFile};
 use crate::random;
-use fuse::Unmounter;
+use fuse::Invalidator;
 use medium::block::{BlockCutAfter, BlockDevice, PowerSupply, TearModel};
 use medium::{CutAfter, PersistModel, Pmem, PowerCut};
 use serde_json::{Value, json};
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use vfs::FileSystem;
 
@@ -107,8 +108,11 @@ impl std::str::FromStr for Spec {
 pub struct Switch {
     medium: Medium,
     seed: u64,
-    report: PathBuf,
+    report: OwnFile,
 }
+
+/// A switch, and when its power is to go.
+pub type Power<'a> = (&'a Spec, Switch);
 
 /// Memory that hangs on a switch.
 pub type Region = Arc<PowerCut<Box<dyn Pmem>>>;
@@ -221,14 +225,8 @@ impl Switch {
     }
 
     fn new(medium: Medium, image: &Path, spec: &Spec, seed: Option<u64>) -> Result<Self, Failure> {
-        let beside = || {
-            let mut name = image.as_os_str().to_owned();
-            name.push(".power-cut.json");
-            name.into()
-        };
         let seed = spec.seed.or(seed).map_or_else(random::seed, Ok)?;
-        let report = spec.report.clone().unwrap_or_else(beside);
-        let report = writable(&report).map_err(|e| image::about(&report, e))?;
+        let report = report(spec, image)?;
         Ok(Self {
             medium,
             seed,
@@ -286,36 +284,34 @@ impl Switch {
         self.medium.outcome().is_some()
     }
 
-    /// Waits in the background for the power to go, by whatever cause; then reports,
-    /// takes the mount away and ends the process.
-    pub fn watch(self, unmounter: Unmounter) {
+    /// Waits in the background for the power to go, by whatever cause; then reports, and has
+    /// the kernel forget what it knows of the file system behind `line`, whose calls fail.
+    /// The mount stays: nothing that its users do by path reaches the directory below.
+    pub fn watch(
+        &self,
+        line: Arc<PowerLine>,
+        kernel: Invalidator,
+    ) -> JoinHandle<Result<(), Failure>> {
+        let switch = self.clone();
         thread::spawn(move || {
             let outcome = loop {
-                match self.medium.outcome() {
+                match switch.medium.outcome() {
                     Some(outcome) => break outcome,
                     None => thread::sleep(Duration::from_millis(1)),
                 }
             };
-            let ended = outcome.and_then(|(line, report)| self.tell(&line, &report));
-            if let Err(e) = unmounter.detach() {
-                tracing::error!("{e}");
-            }
-            match ended {
-                Ok(()) => std::process::exit(0),
-                Err(e) => {
-                    tracing::error!("{e}");
-                    std::process::exit(1)
-                }
-            }
-        });
+            line.invalidate(&kernel);
+            let told = outcome.and_then(|(line, report)| switch.tell(&line, &report));
+            told.inspect_err(|e| tracing::error!("{e}"))
+        })
     }
 
     fn tell(&self, line: &str, report: &Value) -> Result<(), Failure> {
         crate::output::print(format!("{line}\n"))?;
         let mut json = serde_json::to_vec_pretty(report).map_err(Failure::new)?;
         json.push(b'\n');
-        std::fs::write(&self.report, json)
-            .map_err(|e| Failure::new(format_args!("{}: {e}", self.report.display())))
+        let written = self.report.write(json, own_file::PRIVATE);
+        written.map_err(|e| image::about(self.report.path(), e))
     }
 }
 
@@ -325,17 +321,23 @@ fn wrong_model(model: impl std::fmt::Display, known: &str) -> Failure {
     ))
 }
 
-/// The absolute name of a file that can be written; one that is not there is not left
-/// there. (The server leaves its working directory, and a report that cannot be written
-/// would be missed only when there is something to report.)
-fn writable(path: &Path) -> io::Result<PathBuf> {
-    let path = std::path::absolute(path)?;
-    let there = path.try_exists()?;
-    File::options().append(true).create(true).open(&path)?;
-    if !there {
-        std::fs::remove_file(&path)?;
-    }
-    Ok(path)
+/// Where the report goes. A report that cannot be written would otherwise be missed only
+/// when there is something to report.
+fn report(spec: &Spec, image: &Path) -> Result<OwnFile, Failure> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |e: io::Error| image::about(&path, format_args!("cannot be the report: {e}"))
+    };
+    let report = match &spec.report {
+        Some(path) => {
+            let report = OwnFile::new(path).map_err(failed(path))?;
+            report.refuse_special().map_err(failed(path))?;
+            report
+        }
+        None => OwnFile::beside(image, ".power-cut.json").map_err(failed(image))?,
+    };
+    report.try_write().map_err(failed(report.path()))?;
+    Ok(report)
 }
 
 #[cfg(test)]

@@ -3,25 +3,34 @@
 use crate::failure::{Failure, Outcome, code};
 use crate::mount::options::Options;
 use crate::mount::power_cut::Switch;
-use crate::mount::{daemon, facts};
-use fuse::{Fact, Mount, MountOptions, STATS_XATTR, Unmounter};
+use crate::mount::power_line::PowerLine;
+use crate::mount::{daemon, facts, table};
+use fuse::{Fact, Facts, Mount, MountOptions, STATS_XATTR, Unmounter};
 use medium::EffectiveDurability;
 use rustix::process::geteuid;
 use serde_json::{Map, Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
+use std::fmt::Display;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 use vfs::FileSystem;
 
+/// An image that is locked and known to be mountable as far as its superblock tells.
+pub struct Prepared<'a> {
+    /// What the mount table shows as its source.
+    pub source: String,
+    /// Opens the file system. Until then nothing is written, so that a mount that is refused
+    /// leaves the image as it was.
+    pub open: Box<dyn FnOnce() -> Result<Opened, Failure> + 'a>,
+}
+
 /// A file system that is open, and what the user should know about it.
 pub struct Opened {
     /// What to serve.
     pub fs: Arc<dyn FileSystem>,
-    /// What the mount table shows as its source.
-    pub source: String,
     /// The durability in force, if anything is durable.
     pub durability: Option<EffectiveDurability>,
     /// What the mount tells `info` about the image.
@@ -44,80 +53,119 @@ pub type Close = Box<dyn FnOnce() -> Result<(), String>>;
 /// See [`Opened::draw`]. The error is one line.
 pub type Draw = Box<dyn Fn() -> Result<(), String> + Send>;
 
-/// Mounts `opened` on `dir` and serves it until it is unmounted or a signal ends it.
+/// Mounts `prepared` on `dir` and serves it until it is unmounted or a signal ends it.
 ///
-/// `log`: where a server in the background writes what it would have printed.
-pub fn serve(opened: Opened, dir: &Path, options: &Options, log: Option<&Path>) -> Outcome {
-    let failed = |e: &dyn std::fmt::Display| Failure::new(e).with_code(code::MOUNT_FAILED);
+/// `log`: where a server in the background writes what it would have printed. `quiet`: do
+/// not print that and how it is mounted.
+pub fn serve(
+    prepared: Prepared<'_>,
+    dir: &Path,
+    options: &Options,
+    log: Option<&Path>,
+    quiet: bool,
+) -> Outcome {
     // Caught from before the mount on, so that no signal can leave a dead one behind.
     // SIGUSR1 and SIGUSR2 too, which would end a server that has no use for them.
     let signals = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2];
-    let signals = Signals::new(signals).map_err(|e| failed(&e))?;
+    let signals = Signals::new(signals).map_err(failed)?;
+    let output = daemon::Output::open(log)?;
+    let kernel = kernel_options(prepared.source, options);
+    let mount = Mount::new(dir, &kernel).map_err(failed)?;
+    let unmounter = mount.unmounter();
+    let opened = (prepared.open)().inspect_err(|_| {
+        // A mount without a server: nothing is lost with it.
+        let _ = unmounter.detach();
+    })?;
+    let first = format!("{} is mounted on {}", kernel.source, dir.display());
+    let told = match quiet {
+        true => String::new(),
+        false => lines(std::iter::once(&first).chain(&opened.notes)),
+    };
+    if let Err(e) = tell(&told, output) {
+        let _ = unmounter.detach();
+        let _ = (opened.close)();
+        return Err(failed(e));
+    }
+    run(mount, opened, signals, options)
+}
+
+/// Serves what is open and mounted, to the end.
+fn run(mount: Mount, opened: Opened, signals: Signals, options: &Options) -> Outcome {
+    let unmounter = mount.unmounter();
+    let dir = unmounter.dir().to_owned();
+    let facts = facts_of(&opened, options);
     let Opened {
         fs,
-        source,
-        durability,
-        mut about,
-        stats,
-        notes,
         switch,
         close,
         draw,
+        ..
     } = opened;
-    about.insert("guarantees".into(), json!(fs.guarantees()));
-    about.extend(options.threads.map(|n| ("threads".into(), n.into())));
-    let mut facts = vec![(facts::INFO, Value::Object(about).to_string().into())];
-    facts.extend(durability.map(|d| (facts::DURABILITY, d.to_string().into())));
-    facts.extend(stats.map(|stats| (STATS_XATTR, stats)));
-    let kernel = kernel_options(source, facts, options);
-    let mount = Mount::new(Arc::clone(&fs), dir, &kernel).map_err(|e| failed(&e))?;
-    let unmounter = mount.unmounter();
-    let mut told = format!("{} is mounted on {}\n", kernel.source, dir.display());
-    for note in notes {
-        told.push_str(&note);
-        told.push('\n');
-    }
-    if let Err(e) = tell(&told, log) {
-        let _ = unmounter.detach();
-        return Err(failed(&e));
-    }
-    if let Some(switch) = &switch {
-        switch.clone().watch(unmounter.clone());
-    }
+    let (fs, blackout) = match &switch {
+        Some(switch) => {
+            let fs = Arc::new(PowerLine::new(fs, switch.clone()));
+            let blackout = switch.watch(Arc::clone(&fs), mount.invalidator());
+            (fs as Arc<dyn FileSystem>, Some(blackout))
+        }
+        None => (fs, None),
+    };
     let on_signal = OnSignal {
         unmounter,
-        fs,
+        fs: Arc::clone(&fs),
         switch: switch.clone(),
         draw,
     };
     thread::spawn(move || on_signal.serve(signals));
-    mount.serve().map_err(|e| failed(&e))?;
-    if switch.is_some_and(|s| s.is_cut()) {
-        // The watch is about to end the process.
-        loop {
-            thread::park();
-        }
+    mount.serve(fs, facts).map_err(failed)?;
+    if let Some(blackout) = blackout.filter(|_| switch.is_some_and(|s| s.is_cut())) {
+        // Nothing can be stored any more. What is left to do is the report.
+        let reported = blackout
+            .join()
+            .unwrap_or_else(|_| Err(Failure::new("no report")));
+        return reported.map(|()| ExitCode::SUCCESS);
     }
     close().map_err(|e| {
-        let e = format_args!("{}: not everything could be stored: {e}", dir.display());
-        failed(&e)
+        let dir = dir.display();
+        failed(format_args!("{dir}: not everything could be stored: {e}"))
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(told: &str, log: Option<&Path>) -> Result<(), Failure> {
+fn failed(e: impl Display) -> Failure {
+    Failure::new(e).with_code(code::MOUNT_FAILED)
+}
+
+fn lines<'a>(lines: impl Iterator<Item = &'a String>) -> String {
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// What the root of the mount tells.
+fn facts_of(opened: &Opened, options: &Options) -> Facts {
+    let mut about = opened.about.clone();
+    about.insert("guarantees".into(), json!(opened.fs.guarantees()));
+    about.extend(options.threads.map(|n| ("threads".into(), n.into())));
+    let mut facts: Facts = vec![(facts::INFO, Value::Object(about).to_string().into())];
+    let durability = opened.durability.map(|d| d.to_string().into());
+    facts.extend(durability.map(|d| (facts::DURABILITY, d)));
+    facts.extend(opened.stats.clone().map(|stats| (STATS_XATTR, stats)));
+    let io_errors = Fact::new(|| fuse::io_errors().to_string());
+    facts.push((facts::IO_ERRORS, io_errors));
+    facts.extend(opened.switch.clone().map(|switch| {
+        let power = move || facts::power(switch.is_cut()).into();
+        (facts::POWER, Fact::new(power))
+    }));
+    facts
+}
+
+fn tell(told: &str, output: daemon::Output) -> Result<(), Failure> {
     if daemon::is_second() {
-        daemon::serves(told, log)
+        daemon::serves(told, &output)
     } else {
         crate::output::print(told)
     }
 }
 
-fn kernel_options(
-    source: String,
-    facts: Vec<(&'static str, Fact)>,
-    options: &Options,
-) -> MountOptions {
+fn kernel_options(source: String, options: &Options) -> MountOptions {
     // Others than root get these from the kernel in any case.
     let unprivileged = !geteuid().is_root();
     MountOptions {
@@ -128,14 +176,13 @@ fn kernel_options(
         nodev: options.nodev || unprivileged,
         noexec: options.noexec,
         noatime: options.atime == vfs::Atime::Never,
-        facts,
         threads: options.threads,
     }
 }
 
-/// SIGUSR1 cuts the power and SIGUSR2 draws, where there is such a thing. The other signals unmount, which ends the server
-/// in good order. If the mount is in use it is taken out of the tree all the same, and the
-/// server ends under its users, after a last sync.
+/// SIGUSR1 cuts the power and SIGUSR2 draws, where there is such a thing. The other signals
+/// unmount, which ends the server in good order. If the mount is in use it is taken out of
+/// the tree all the same, and the server ends under its users, after a last sync.
 struct OnSignal {
     unmounter: Unmounter,
     fs: Arc<dyn FileSystem>,
@@ -154,30 +201,45 @@ impl OnSignal {
                         tracing::error!("{e}");
                     }
                 }
-                _ => match self.unmounter.unmount() {
-                    Ok(()) => return,
-                    Err(fuse::Error::Busy { dir }) => {
-                        tracing::warn!(
-                            "signal {signal}: {} is in use, and ends now",
-                            dir.display()
-                        );
-                        self.end(&dir);
-                    }
-                    Err(e) => tracing::error!("signal {signal}: {e}"),
-                },
+                _ => self.unmount(signal),
             }
         }
     }
 
-    /// Ends the server of a mount that is in use.
-    fn end(&self, dir: &Path) -> ! {
-        let detached = self.unmounter.detach();
-        let synced = self.fs.sync();
-        if let Err(e) = detached {
-            tracing::error!("{e}");
+    fn unmount(&self, signal: i32) {
+        let dir = self.unmounter.dir();
+        let mount = table::find(dir).ok().flatten();
+        match self.unmounter.unmount() {
+            Ok(()) => {
+                let Some(rest) = mount.and_then(|mount| table::rest_of(&mount)) else {
+                    return;
+                };
+                tracing::warn!(
+                    "signal {signal}: {} is also {rest}, and ends now",
+                    dir.display()
+                );
+                self.end();
+            }
+            Err(fuse::Error::Busy { dir }) => {
+                tracing::warn!("signal {signal}: {} is in use, and ends now", dir.display());
+                if let Err(e) = self.unmounter.detach() {
+                    tracing::error!("{e}");
+                }
+                self.end();
+            }
+            Err(e) => tracing::error!("signal {signal}: {e}"),
         }
+    }
+
+    /// Ends the server of a mount that is in use.
+    fn end(&self) -> ! {
+        if self.switch.as_ref().is_some_and(Switch::is_cut) {
+            std::process::exit(0);
+        }
+        let synced = self.fs.sync();
         if let Err(e) = &synced {
-            tracing::error!("{}: the last sync failed: {e}", dir.display());
+            let dir = self.unmounter.dir().display();
+            tracing::error!("{dir}: the last sync failed: {e}");
         }
         std::process::exit(i32::from(synced.is_err()))
     }

@@ -1,9 +1,10 @@
 //! The kernel's table of mounts, `/proc/self/mountinfo`.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::{fmt, fs, io};
 
 /// The type that our mounts have.
 pub const OURS: &str = "fuse.selvedge";
@@ -11,6 +12,8 @@ pub const OURS: &str = "fuse.selvedge";
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
+    /// The device number of its file system, as `0:35`: the same in every mount of it.
+    pub device: String,
     /// Where it is mounted.
     pub dir: PathBuf,
     /// Its type, such as `fuse.selvedge`.
@@ -26,9 +29,7 @@ pub struct Entry {
 /// # Errors
 /// If the table cannot be read.
 pub fn find(dir: &Path) -> io::Result<Option<Entry>> {
-    let table = fs::read("/proc/self/mountinfo")?;
-    let mut entries = table.split(|b| *b == b'\n').filter_map(parse);
-    Ok(entries.rfind(|e| e.dir == dir))
+    Ok(entries("self")?.into_iter().rfind(|e| e.dir == dir))
 }
 
 /// The mount of ours whose source is `image`, an absolute path.
@@ -36,17 +37,82 @@ pub fn find(dir: &Path) -> io::Result<Option<Entry>> {
 /// # Errors
 /// If the table cannot be read.
 pub fn find_image(image: &Path) -> io::Result<Option<Entry>> {
-    let table = fs::read("/proc/self/mountinfo")?;
-    let mut entries = table.split(|b| *b == b'\n').filter_map(parse);
-    Ok(entries.rfind(|e| e.fs_type == OURS && e.source == image))
+    let mut ours = entries("self")?.into_iter().filter(|e| e.fs_type == OURS);
+    Ok(ours.rfind(|e| e.source == image))
+}
+
+/// What process `pid` sees mounted.
+fn entries(pid: &str) -> io::Result<Vec<Entry>> {
+    let table = fs::read(format!("/proc/{pid}/mountinfo"))?;
+    Ok(table.split(|b| *b == b'\n').filter_map(parse).collect())
+}
+
+/// Where a file system still is in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rest {
+    /// Mounted here, too.
+    Mounted(PathBuf),
+    /// Mounted in the mount namespace of this process.
+    Elsewhere { pid: u32, dir: PathBuf },
+    /// Mounted nowhere, but files in it are open.
+    Open,
+}
+
+impl fmt::Display for Rest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mounted(dir) => write!(f, "mounted on {}", dir.display()),
+            Self::Elsewhere { pid, dir } => {
+                let dir = dir.display();
+                write!(
+                    f,
+                    "mounted on {dir} in the mount namespace of process {pid}"
+                )
+            }
+            Self::Open => f.write_str("in use through open files"),
+        }
+    }
+}
+
+/// Where the file system of a mount that is gone still is in use, as far as this process
+/// may look: its server ends only after that.
+pub fn rest_of(gone: &Entry) -> Option<Rest> {
+    let same = |e: &Entry| e.device == gone.device && e.source == gone.source;
+    let in_table = |pid: &str| entries(pid).ok()?.into_iter().find(same).map(|e| e.dir);
+    if let Some(dir) = in_table("self") {
+        return Some(Rest::Mounted(dir));
+    }
+    let mut seen = HashSet::from([namespace("self")]);
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let elsewhere = pids.filter_map(|pid| {
+        let id = pid.to_string();
+        let new = seen.insert(namespace(&id));
+        let dir = new.then(|| in_table(&id)).flatten()?;
+        Some(Rest::Elsewhere { pid, dir })
+    });
+    elsewhere.into_iter().next().or_else(|| {
+        // The kernel has a directory there for each connection that is alive, if fusectl is
+        // mounted.
+        let minor = gone.device.strip_prefix("0:")?;
+        let alive = Path::new("/sys/fs/fuse/connections").join(minor).exists();
+        alive.then_some(Rest::Open)
+    })
+}
+
+/// The mount namespace of a process, if this one may know.
+fn namespace(pid: &str) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()
 }
 
 /// `36 35 98:0 /root /dir options [tag...] - type source super-options`
 fn parse(line: &[u8]) -> Option<Entry> {
     let mut words = line.split(|b| *b == b' ');
-    let dir = unescape(words.nth(4)?);
+    let device = String::from_utf8_lossy(words.nth(2)?).into_owned();
+    let dir = unescape(words.nth(1)?);
     let mut after = words.skip_while(|w| *w != b"-").skip(1);
     Some(Entry {
+        device,
         dir: dir.into(),
         fs_type: String::from_utf8_lossy(after.next()?).into_owned(),
         source: unescape(after.next()?).into(),
@@ -85,6 +151,7 @@ mod tests {
             br"40 25 0:35 / /mnt/a\040b rw,relatime shared:1 - fuse.selvedge /x\134y rw,user_id=0";
         let entry = parse(line).unwrap();
         assert_eq!(entry.dir, Path::new("/mnt/a b"));
+        assert_eq!(entry.device, "0:35");
         assert_eq!(entry.fs_type, "fuse.selvedge");
         assert_eq!(entry.source, Path::new("/x\\y"));
         assert_eq!(parse(b""), None);

@@ -1,7 +1,9 @@
-//! Mounts that end as if the power had failed.
+//! Mounts whose power is cut.
 
-use crate::fixture::{Place, finish, run, selvedge, stderr, stdout, wait_for};
-use std::fs;
+use crate::fixture::{Place, Server, finish, run, selvedge, stderr, stdout, wait_for};
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -11,6 +13,18 @@ use std::process::Command;
 fn write_until_the_end(place: &Place) -> usize {
     let write = |i: usize| fs::write(place.dir().join(i.to_string()), contents(i));
     (0..).take_while(|i| write(*i).is_ok()).count()
+}
+
+/// Whether the power is gone.
+fn is_dark(place: &Place) -> bool {
+    fs::read_dir(place.dir()).is_ok_and(|mut dir| matches!(dir.next(), Some(Err(_))))
+}
+
+/// Unmounts what has no power any more, which ends its server.
+fn end(place: &Place, server: &mut Server) {
+    assert!(place.is_mounted());
+    place.umount();
+    assert_eq!(server.wait(), Some(0));
 }
 
 fn contents(i: usize) -> String {
@@ -56,8 +70,7 @@ fn what_had_returned_survives_a_cut_at_any_fence_store_or_call() {
         );
         let mut server = place.serve(&[&spec]);
         let returned = write_until_the_end(&place);
-        assert_eq!(server.wait(), Some(0));
-        assert!(!place.is_mounted());
+        end(&place, &mut server);
         let report: serde_json::Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
         assert_eq!(report["seed"], 7);
         assert_eq!(report["model"], model);
@@ -75,7 +88,7 @@ fn the_nth_call_is_cut_within_or_at_its_end() {
         let spec = format!("--simulate-power-cut=after-calls=9,seed={seed}");
         let mut server = place.serve(&[&spec]);
         let returned = write_until_the_end(&place);
-        assert_eq!(server.wait(), Some(0));
+        end(&place, &mut server);
         assert!((4..=5).contains(&returned), "{returned}");
         place.fsck();
         place.mount(&[]);
@@ -115,10 +128,10 @@ fn a_write_drops_the_set_id_bits_in_the_same_step() {
             .gid(65534)
             .output()
             .unwrap();
-        if place.is_mounted() {
-            server.signal("USR1");
-        }
-        assert_eq!(server.wait(), Some(0));
+        // There may be no such fence.
+        server.signal("USR1");
+        wait_for("the cut", || is_dark(&place));
+        end(&place, &mut server);
         place.mount(&[]);
         let mode = fs::metadata(&path).unwrap().mode() & 0o7777;
         match (fs::read_to_string(&path).unwrap().as_str(), mode) {
@@ -155,10 +168,51 @@ fn a_report_of_a_server_in_the_background_lies_where_it_was_asked_for() {
     assert!(stdout(&said).contains("seed 77"), "{said:?}");
     assert!(!place.path("report").exists());
     write_until_the_end(&place);
-    wait_for("the cut", || !place.is_mounted());
-    wait_for("the report", || {
-        fs::read_to_string(place.path("report")).is_ok_and(|text| text.contains("77"))
-    });
+    place.umount();
+    let report = fs::read_to_string(place.path("report")).unwrap();
+    assert!(report.contains("77"), "{report}");
+}
+
+/// All that can be done by path, and what the kernel may have kept.
+#[test]
+fn everything_fails_from_the_cut_to_the_unmount() {
+    let place = Place::with_image();
+    let below = place.dir().join("below");
+    fs::write(&below, "of the directory below").unwrap();
+    let mut server = place.serve(&["--simulate-power-cut=seed=1"]);
+    let (file, dir) = (place.dir().join("file"), place.dir().join("dir"));
+    fs::write(&file, "text").unwrap();
+    fs::create_dir(&dir).unwrap();
+    fs::metadata(place.dir().join("none")).unwrap_err();
+    let mut open = File::open(&file).unwrap();
+    server.signal("USR1");
+    wait_for("the cut", || is_dark(&place));
+    // The kernel forgets after the power is gone.
+    wait_for("the report", || place.path("image.power-cut.json").exists());
+    let new = place.dir().join("new");
+    let mut text = String::new();
+    for result in [
+        fs::read(&file).map(drop),
+        fs::metadata(&file).map(drop),
+        fs::metadata(place.dir().join("none")).map(drop),
+        fs::read_dir(place.dir()).and_then(|mut d| d.next().map_or(Ok(()), |e| e.map(drop))),
+        fs::write(&file, "new"),
+        fs::write(&new, "new"),
+        fs::create_dir(&new),
+        fs::remove_file(&file),
+        fs::remove_dir(&dir),
+        fs::rename(&file, &new),
+        open.read_to_string(&mut text).map(drop),
+    ] {
+        let error = result.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()));
+    }
+    drop(open);
+    assert!(place.is_mounted());
+    end(&place, &mut server);
+    let names: Vec<_> = fs::read_dir(place.dir()).unwrap().collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+    assert!(below.exists());
 }
 
 #[test]
@@ -177,10 +231,9 @@ fn a_signal_cuts_the_power_of_a_mount_in_the_background() {
         .args(["-s", "USR1", &pid.to_string()])
         .status();
     assert!(status.unwrap().success());
-    wait_for("the cut", || !place.is_mounted());
-    wait_for("the server's end", || {
-        !std::path::Path::new(&format!("/proc/{pid}")).exists()
-    });
+    wait_for("the cut", || is_dark(&place));
+    // The image is free the moment umount returns.
+    place.umount();
     let report = fs::read(place.path("image.power-cut.json")).unwrap();
     let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
     assert_eq!(report["seed"], 3);

@@ -11,8 +11,10 @@ use fuser::{
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
+use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use vfs::{Attr, Ctx, SetAttr, SetTime, Timestamp};
@@ -46,15 +48,36 @@ thread_local! {
     static READ_BUF: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// [`Ops`] that are set after the mount and before its first request.
+#[derive(Clone, Default)]
+pub(crate) struct Late(Arc<OnceLock<Ops>>);
+
+impl Late {
+    /// Once only.
+    pub(crate) fn set(&self, ops: Ops) {
+        let _ = self.0.set(ops);
+    }
+}
+
+impl Deref for Late {
+    type Target = Ops;
+
+    fn deref(&self) -> &Ops {
+        self.0
+            .get()
+            .expect("set before the session reads a request")
+    }
+}
+
 /// [`Ops`] behind the trait of the crate `fuser`.
 pub(crate) struct DevFuse {
-    ops: Ops,
+    ops: Late,
     notifier: Arc<OnceLock<Notifier>>,
 }
 
 impl DevFuse {
     /// `notifier` is to be filled in once the session exists.
-    pub(crate) fn new(ops: Ops, notifier: Arc<OnceLock<Notifier>>) -> Self {
+    pub(crate) fn new(ops: Late, notifier: Arc<OnceLock<Notifier>>) -> Self {
         Self { ops, notifier }
     }
 
@@ -72,7 +95,19 @@ fn ctx(req: &Request) -> Ctx {
     ops::caller(req.uid(), req.gid(), req.pid())
 }
 
+/// See [`io_errors`].
+static IO_ERRORS: AtomicU64 = AtomicU64::new(0);
+
+/// Calls that failed with `EIO` since this process began to serve: the file system, or what
+/// it is stored on, is not well.
+pub fn io_errors() -> u64 {
+    IO_ERRORS.load(Relaxed)
+}
+
 fn errno(e: vfs::Errno) -> Errno {
+    if e == vfs::Errno::IO {
+        IO_ERRORS.fetch_add(1, Relaxed);
+    }
     Errno::from_i32(e.raw_os_error())
 }
 

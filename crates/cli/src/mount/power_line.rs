@@ -1,0 +1,170 @@
+//! A file system whose calls fail from a simulated power cut on.
+
+use crate::mount::power_cut::Switch;
+use fuse::Invalidator;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use vfs::check::Finding;
+use vfs::{
+    Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Guarantees, Ino,
+    OpenFlags, RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
+};
+
+/// Passes calls on while there is power, and fails them with `EIO` afterwards. The root
+/// keeps its attributes, without which nobody could unmount it.
+pub struct PowerLine {
+    fs: Arc<dyn FileSystem>,
+    switch: Switch,
+    root: Result<Attr>,
+    shown: Mutex<Shown>,
+}
+
+/// What the kernel was shown, and may hold.
+#[derive(Default)]
+struct Shown {
+    inodes: HashSet<Ino>,
+    names: HashSet<(Ino, Vec<u8>)>,
+}
+
+impl PowerLine {
+    /// The power of `fs` hangs on `switch`.
+    pub fn new(fs: Arc<dyn FileSystem>, switch: Switch) -> Self {
+        Self {
+            root: fs.getattr(&Ctx::root(), Ino::ROOT),
+            fs,
+            switch,
+            shown: Mutex::default(),
+        }
+    }
+
+    /// Has the kernel ask again for all that it was shown.
+    pub fn invalidate(&self, kernel: &Invalidator) {
+        // Not under the lock: calls under way may be what the kernel waits for.
+        let shown = std::mem::take(&mut *self.shown());
+        for (dir, name) in &shown.names {
+            kernel.entry(*dir, name);
+        }
+        for ino in shown.inodes {
+            kernel.inode(ino);
+        }
+    }
+
+    fn shown(&self) -> std::sync::MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn show(&self, dir: Ino, name: &[u8], ino: Option<Ino>) {
+        let mut shown = self.shown();
+        shown.names.insert((dir, name.to_owned()));
+        shown.inodes.extend(ino.filter(|ino| *ino != Ino::ROOT));
+    }
+
+    fn powered(&self) -> Result<&dyn FileSystem> {
+        if self.switch.is_cut() {
+            return Err(Errno::IO);
+        }
+        Ok(&*self.fs)
+    }
+}
+
+/// Methods that are passed on as they are.
+macro_rules! pass {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        fn $name(&self, $($arg: $type),*) -> $result {
+            self.powered()?.$name($($arg),*)
+        }
+    )*};
+}
+
+/// Methods that make something in a directory.
+macro_rules! make {
+    ($($name:ident($cx:ident, $dir:ident, $new:ident $(, $arg:ident: $type:ty)*);)*) => {$(
+        fn $name(&self, $cx: &Ctx, $dir: Ino, $new: &[u8] $(, $arg: $type)*) -> Result<Attr> {
+            let made = self.powered()?.$name($cx, $dir, $new $(, $arg)*);
+            self.show($dir, $new, made.as_ref().ok().map(|attr| attr.ino));
+            made
+        }
+    )*};
+}
+
+impl FileSystem for PowerLine {
+    make! {
+        create(cx, dir, name, mode: u32);
+        mknod(cx, dir, name, kind: FileType, mode: u32, rdev: u32);
+        mkdir(cx, dir, name, mode: u32);
+        symlink(cx, dir, name, target: &[u8]);
+    }
+    pass! {
+        readdir(cx: &Ctx, dir: Ino, after: Cookie, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
+        readlink(cx: &Ctx, ino: Ino) -> Result<Vec<u8>>;
+        open(cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()>;
+        read(cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize>;
+        seek(cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64>;
+        fsync(cx: &Ctx, ino: Ino, data_only: bool) -> Result<()>;
+        fsyncdir(cx: &Ctx, ino: Ino, data_only: bool) -> Result<()>;
+        sync() -> Result<()>;
+        statfs() -> Result<StatFs>;
+        getxattr(cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
+        listxattr(cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>>;
+        setattr(cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr>;
+        link(cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr>;
+        unlink(cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()>;
+        rmdir(cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()>;
+        rename(cx: &Ctx, dir: Ino, name: &[u8], new_dir: Ino, new_name: &[u8], flags: RenameFlags) -> Result<()>;
+        tmpfile(cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr>;
+        write(cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize>;
+        truncate(cx: &Ctx, ino: Ino, size: u64) -> Result<()>;
+        fallocate(cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()>;
+        setxattr(cx: &Ctx, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
+        removexattr(cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()>;
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        self.fs.guarantees()
+    }
+
+    fn audit(&self) -> Vec<Finding> {
+        self.fs.audit()
+    }
+
+    fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
+        let found = self.powered()?.lookup(cx, dir, name);
+        self.show(dir, name, found.as_ref().ok().map(|attr| attr.ino));
+        // The power may have gone since, and what the kernel was shown with it.
+        self.powered()?;
+        found
+    }
+
+    fn getattr(&self, cx: &Ctx, ino: Ino) -> Result<Attr> {
+        match self.powered() {
+            Err(_) if ino == Ino::ROOT => self.root,
+            powered => powered?.getattr(cx, ino),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
+    ) -> Result<()> {
+        self.powered()?
+            .readdirplus(cx, dir, after, &mut |entry, attr| {
+                self.show(dir, entry.name, Some(attr.ino));
+                sink(entry, attr)
+            })
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        if let Ok(fs) = self.powered() {
+            fs.forget(ino, count);
+        }
+    }
+
+    fn release(&self, ino: Ino) {
+        if let Ok(fs) = self.powered() {
+            fs.release(ino);
+        }
+    }
+}

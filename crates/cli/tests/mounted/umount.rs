@@ -1,0 +1,130 @@
+//! Unmounting what is mounted elsewhere, too, or has failed.
+
+use crate::fixture::{Place, Server, finish, run, selvedge, stderr, stdout, wait_for};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A second place where a file system is mounted. Unmounted when dropped.
+struct Bound(PathBuf);
+
+impl Bound {
+    fn new(place: &Place) -> Self {
+        let bound = Self(place.path("bound"));
+        fs::create_dir(&bound.0).unwrap();
+        let mut mount = Command::new("mount");
+        finish(0, mount.arg("--bind").arg(place.dir()).arg(&bound.0));
+        bound
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = Command::new("umount")
+            .args(["--internal-only", "--lazy"])
+            .arg(&self.0)
+            .stderr(Stdio::null())
+            .status();
+    }
+}
+
+fn umount(dir: &Path) -> String {
+    stdout(&finish(0, selvedge().arg("umount").arg(dir)))
+}
+
+#[test]
+fn a_bind_mount_and_its_origin_are_unmounted_one_by_one() {
+    for origin_first in [true, false] {
+        let place = Place::with_image();
+        place.mount(&[]);
+        let bound = Bound::new(&place);
+        let (first, second) = match origin_first {
+            true => (place.dir(), bound.0.clone()),
+            false => (bound.0.clone(), place.dir()),
+        };
+        let said = umount(&first);
+        let expected = format!("still mounted on {}", second.display());
+        assert!(said.contains(&expected), "{said}");
+        fs::write(second.join("file"), "text").unwrap();
+        assert_eq!(umount(&second), "");
+        // The image is free the moment umount returns.
+        place.fsck();
+    }
+}
+
+#[test]
+fn a_mount_in_another_namespace_is_not_waited_for() {
+    let place = Place::with_image();
+    place.mount(&[]);
+    let other = Command::new("unshare")
+        .args(["--mount", "--propagation", "private"])
+        .args(["sh", "-c", "echo; exec sleep 600"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut other = other.unwrap();
+    // It has its own namespace when it speaks.
+    std::io::Read::read(&mut other.stdout.take().unwrap(), &mut [0]).unwrap();
+    let other = Server::from(other);
+    let said = umount(&place.dir());
+    let expected = format!("mount namespace of process {}", other.pid());
+    assert!(said.contains(&expected), "{said}");
+    run(8, &["fsck", place.image_str()]);
+    drop(other);
+    place.fsck();
+}
+
+#[test]
+fn sigterm_ends_a_server_that_is_mounted_twice() {
+    let place = Place::with_image();
+    let mut server = place.serve(&[]);
+    let bound = Bound::new(&place);
+    fs::write(bound.0.join("file"), "text").unwrap();
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+    place.fsck();
+}
+
+/// Whatever was asked of the mount, and whether it answered from memory.
+#[test]
+fn umount_fails_if_the_image_was_cut_short() {
+    let ext2 = |mode| vec!["--type", "ext2", "-o", mode];
+    for args in [
+        vec!["--type", "bpfs"],
+        vec!["--type", "bpfs", "--durability", "msync"],
+        ext2("mode=softupdates"),
+        ext2("mode=async"),
+        ext2("mode=journal"),
+    ] {
+        for write in [true, false] {
+            let place = Place::new();
+            run(
+                0,
+                &["mkfs", "-t", args[1], "--size", "32M", place.image_str()],
+            );
+            place.mount(&args);
+            let file = place.dir().join("file");
+            fs::write(&file, vec![1; 1 << 20]).unwrap();
+            place.umount();
+            place.mount(&args);
+            let image = File::options().write(true).open(place.image()).unwrap();
+            image.set_len(65_536).unwrap();
+            if write {
+                let _ = fs::write(place.dir().join("new"), vec![1; 1 << 20]);
+            } else {
+                assert!(fs::read(&file).is_err(), "{args:?}: the test shows nothing");
+            }
+            let mut umount = selvedge();
+            let failed = umount.args(["umount", place.dir_str()]).output().unwrap();
+            let said = stderr(&failed);
+            assert_eq!(
+                failed.status.code(),
+                Some(1),
+                "{args:?}, write {write}: {said}"
+            );
+            assert!(said.contains("failed while it was mounted"), "{said}");
+            wait_for("the unmount", || !place.is_mounted());
+        }
+    }
+}
