@@ -7,24 +7,31 @@
 //!   write them in any order; a patch commits only when its wave is durable.
 //! - **C2** Blocks leave in the order in which they became dirty, those first of which
 //!   nothing must be left out; the neighbours `n + 1`, `n + 2`, … of a block go with it.
+//!   A sync of some patches writes their blocks in the order of the device.
 //! - **C3** Dirt is bounded: [`Store::begin`] waits, by writing back itself, until the
 //!   operation fits under the dirty limit. Clean blocks go least recently used first.
 //! - **C4** A failed write or flush commits nothing, now or later: the cache keeps the
 //!   error, starts no further operation, and gives the error to whoever waits for what
 //!   was lost.
+//! - **C5** The work of a sync depends on what its patches wait for, and on nothing else
+//!   that is dirty. There is one flush for each level of their order.
 //!
-//! One lock guards the graph and the tables; nobody holds it during I/O.
+//! One lock guards the graph and the tables; nobody holds it during I/O. Several waves can
+//! be under way at once. Each has only blocks all of whose befores are durable, so that
+//! waves do not depend on each other.
 
 mod core;
 #[cfg(test)]
 mod tests;
+mod wave;
 
-use self::core::{Core, Sent};
+use self::core::Core;
+use self::wave::Want;
 use crate::draw::Drawing;
 use crate::graph::Addr;
 use crate::store::check_change;
 use crate::{Before, Change, Content, Op, Optimise, PatchId, Patched, Stats, Store, StoreError};
-use medium::block::{BlockDevice, BlockError, Buffer, Lba, Write};
+use medium::block::{BlockDevice, BlockError, Buffer, Lba};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,8 +62,8 @@ pub struct CacheOptions {
     pub blocks: usize,
     /// Most dirty blocks before operations wait.
     pub dirty_limit: usize,
-    /// Most blocks in one wave of a sync of everything. All others take at most 1,024, so
-    /// that whoever wants to sync something else comes next.
+    /// Most blocks that a sync writes before it flushes. Waves that make room for other
+    /// blocks have at most 1,024.
     pub wave: usize,
     /// How waves become durable.
     pub durable: Durable,
@@ -72,7 +79,7 @@ impl Default for CacheOptions {
         Self {
             blocks: 65_536,
             dirty_limit: 32_768,
-            wave: 8192,
+            wave: 65_536,
             durable: Durable::Auto,
             interval: Some(Duration::from_secs(5)),
             optimise: Optimise::ALL,
@@ -91,6 +98,8 @@ pub struct CacheStats {
     pub flushes: u64,
     /// Waves.
     pub waves: u64,
+    /// Times that an operation slept: there was no room for it, and nothing to write.
+    pub waits: u64,
     /// Blocks that were dirty and not written, since they were again as on the device.
     pub unchanged: u64,
     /// Blocks now, and dirty ones among them.
@@ -115,8 +124,11 @@ struct Shared {
     loaded: Condvar,
     /// The cache is closing.
     closing: Condvar,
-    /// Held during a wave: one at a time.
-    wave: Mutex<()>,
+    /// Something that could not be written before may be ready now, or an operation has
+    /// ended.
+    progress: Condvar,
+    /// Held while a part of a wave is written, and while a wave is flushed.
+    turn: Mutex<()>,
 }
 
 impl Cache {
@@ -137,7 +149,8 @@ impl Cache {
             options,
             loaded: Condvar::new(),
             closing: Condvar::new(),
-            wave: Mutex::new(()),
+            progress: Condvar::new(),
+            turn: Mutex::new(()),
         });
         let flusher = shared.options.interval.map(|interval| {
             let shared = shared.clone();
@@ -183,14 +196,14 @@ impl Cache {
     /// change of a block ever waits, by way of another block, for an older change of its
     /// own block with which it must be written.
     pub fn set_befores(&self, empty: PatchId, befores: &[Before]) {
-        self.shared.core.lock().graph.set_befores(empty, befores);
+        self.shared
+            .change_order(|core| core.graph.set_befores(empty, befores));
     }
 
     /// Gives a held empty patch one more before, under the same condition.
     pub fn add_before(&self, empty: PatchId, before: Before) {
-        let mut core = self.shared.core.lock();
-        core.graph.add_before(empty, before);
-        core.settle();
+        self.shared
+            .change_order(|core| core.graph.add_before(empty, before));
     }
 
     /// Whether any of these patches must wait for `before`, or is it. A search: its time
@@ -201,9 +214,7 @@ impl Cache {
 
     /// Lets a held empty patch commit.
     pub fn release(&self, empty: PatchId) {
-        let mut core = self.shared.core.lock();
-        core.graph.release(empty);
-        core.settle();
+        self.shared.change_order(|core| core.graph.release(empty));
     }
 
     /// Writes one wave of what can be written, oldest first. Returns how many blocks left.
@@ -211,7 +222,7 @@ impl Cache {
     /// # Errors
     /// The failure of a device, now or earlier.
     pub fn write_some(&self) -> Result<usize, StoreError> {
-        self.shared.wave(None, self.shared.options.wave)
+        self.shared.wave(Want::Anything, self.shared.options.wave)
     }
 
     /// The graph as it is now, as a picture.
@@ -282,148 +293,6 @@ impl Shared {
         Ok((core, slot))
     }
 
-    /// Most blocks in a wave that not everybody waits for.
-    fn small_wave(&self) -> usize {
-        self.options.wave.min(AT_ONCE)
-    }
-
-    /// Writes back what is ready, at most `most` blocks: what these patches need, or
-    /// anything.
-    fn wave(&self, only: Option<&[PatchId]>, most: usize) -> Result<usize, StoreError> {
-        let _turn = self.wave.lock();
-        let (sent, unchanged) = self.choose(only, most)?;
-        if sent.is_empty() {
-            return Ok(unchanged);
-        }
-        match self.write(&sent) {
-            Ok(flushes) => {
-                let mut core = self.core.lock();
-                core.counts.waves += 1;
-                core.counts.flushes += flushes;
-                drop(core);
-                for part in sent.chunks(AT_ONCE) {
-                    let mut core = self.core.lock();
-                    core.commit(part);
-                    MutexGuard::unlock_fair(core);
-                }
-                Ok(sent.len() + unchanged)
-            }
-            Err(error) => {
-                tracing::error!("{error}; no more is written, and the file system is read-only");
-                let mut core = self.core.lock();
-                core.failure = Some(Arc::new(error));
-                core.check().map(|()| 0)
-            }
-        }
-    }
-
-    /// Issues the blocks of a wave. Returned with how many were as on the device. While it
-    /// chooses from all, it lets others in between: what is written is not committed yet,
-    /// so what becomes ready meanwhile does not depend on it.
-    fn choose(
-        &self,
-        only: Option<&[PatchId]>,
-        most: usize,
-    ) -> Result<(Vec<Sent>, usize), StoreError> {
-        let (mut sent, mut unchanged) = (Vec::new(), 0);
-        loop {
-            let mut core = self.core.lock();
-            core.check()?;
-            let before = core.counts.unchanged;
-            let room = (most - sent.len()).min(AT_ONCE);
-            let more = match only {
-                Some(ids) => core.select_for(ids, room),
-                None => core.select(room, sent.is_empty()),
-            };
-            unchanged += (core.counts.unchanged - before) as usize;
-            MutexGuard::unlock_fair(core);
-            let is_last = only.is_some() || more.len() < room;
-            sent.extend(more);
-            if is_last || sent.len() >= most {
-                return Ok((sent, unchanged));
-            }
-        }
-    }
-
-    /// Writes a wave and makes it durable. Returns the number of flushes.
-    fn write(&self, sent: &[Sent]) -> Result<u64, BlockError> {
-        let mut flushes = 0;
-        let mut first_error = None;
-        for (number, device) in self.devices.iter().enumerate() {
-            let mine = sent.iter().filter(|s| usize::from(s.addr.device) == number);
-            let count = mine.clone().count();
-            if count == 0 {
-                continue;
-            }
-            let (durable, flush) = self.how(&**device, count);
-            let writes = mine.enumerate().map(|(tag, s)| Write {
-                tag: tag as u64,
-                lba: s.addr.lba,
-                data: s.data.clone(),
-                durable,
-            });
-            device.submit(writes.collect());
-            let mut left = count;
-            while left > 0 {
-                for done in device.reap(1) {
-                    left -= 1;
-                    if let Err(error) = done.result {
-                        first_error.get_or_insert(error);
-                    }
-                }
-            }
-            if flush && first_error.is_none() {
-                flushes += 1;
-                first_error = device.flush().err();
-            }
-        }
-        first_error.map_or(Ok(flushes), Err)
-    }
-
-    /// Whether to write with FUA, and whether to flush, for so many blocks.
-    fn how(&self, device: &dyn BlockDevice, blocks: usize) -> (bool, bool) {
-        let persistence = device.persistence();
-        if !persistence.volatile_cache {
-            return (false, false);
-        }
-        match self.options.durable {
-            Durable::Unsafe => (false, false),
-            Durable::ForceUnitAccess if persistence.durable_writes => (true, false),
-            Durable::Auto if persistence.durable_writes && blocks <= 2 => (true, false),
-            Durable::Auto | Durable::Flush | Durable::ForceUnitAccess => (false, true),
-        }
-    }
-
-    /// Waits until patches are durable. Writes only what they need; or, `eagerly`, anything
-    /// that can be written, without looking for what they need, as long as whole waves can
-    /// be filled.
-    fn sync(&self, ids: &[PatchId], mut eagerly: bool) -> Result<(), StoreError> {
-        loop {
-            {
-                let core = self.core.lock();
-                if !ids.iter().any(|id| core.graph.is_pending(*id)) {
-                    return Ok(());
-                }
-                core.check()?;
-            }
-            if eagerly {
-                // Operations that wait for room must not wait for all of it.
-                let most = self.options.wave.min(self.options.dirty_limit / 4).max(1);
-                // What others make dirty meanwhile must not come first for ever.
-                eagerly = self.wave(None, most)? >= most;
-                continue;
-            }
-            let written = self.wave(Some(ids), self.small_wave())?;
-            if written == 0 {
-                let core = self.core.lock();
-                let open = ids.iter().filter(|id| core.graph.is_pending(**id)).count();
-                if open > 0 {
-                    return Err(StoreError::Held { patches: open });
-                }
-            }
-        }
-    }
-
     /// The thread that writes back what has been dirty for long.
     fn write_old(&self, interval: Duration) {
         let mut last_tick = 0;
@@ -440,7 +309,7 @@ impl Shared {
                 core.age()
             };
             while self.core.lock().has_older_than(last_tick) {
-                match self.wave(None, self.small_wave()) {
+                match self.wave(Want::Anything, self.small_wave()) {
                     Ok(0) | Err(_) => break,
                     Ok(_) => {}
                 }
@@ -519,26 +388,16 @@ impl Store for Volume {
                 limit,
             });
         }
-        loop {
-            {
-                let mut core = shared.core.lock();
-                core.check()?;
-                if core.dirty() + core.reserved + blocks as usize <= limit {
-                    core.reserved += blocks as usize;
-                    return Ok(Op {
-                        token: u64::from(blocks),
-                    });
-                }
-            }
-            if shared.wave(None, shared.small_wave())? == 0 {
-                // What is left waits for operations that are under way, or for a journal.
-                std::thread::yield_now();
-            }
-        }
+        shared.make_room(blocks as usize)?;
+        Ok(Op {
+            token: u64::from(blocks),
+        })
     }
 
     fn end(&self, op: Op) {
-        self.cache.shared.core.lock().reserved -= op.token as usize;
+        let shared = &self.cache.shared;
+        shared.core.lock().reserved -= op.token as usize;
+        shared.progress.notify_all();
     }
 
     fn change(
@@ -568,11 +427,14 @@ impl Store for Volume {
         _befores: &[Before],
         unreachable: bool,
     ) -> Result<(), StoreError> {
-        let mut core = self.cache.shared.core.lock();
-        if unreachable && let Some(slot) = core.find(self.addr(lba)) {
-            core.graph.cancel(slot);
-            core.settle();
-            core.drop_if_clean(slot);
+        if unreachable {
+            self.cache.shared.change_order(|core| {
+                if let Some(slot) = core.find(self.addr(lba)) {
+                    core.graph.cancel(slot);
+                    core.settle();
+                    core.drop_if_clean(slot);
+                }
+            });
         }
         Ok(())
     }
@@ -582,12 +444,11 @@ impl Store for Volume {
     }
 
     fn sync(&self, patches: &[PatchId]) -> Result<(), StoreError> {
-        self.cache.shared.sync(patches, false)
+        self.cache.shared.sync(patches)
     }
 
     fn sync_all(&self) -> Result<(), StoreError> {
-        let all = self.cache.shared.core.lock().graph.all();
-        self.cache.shared.sync(&all, true)
+        self.cache.shared.sync_all()
     }
 
     fn failure(&self) -> Option<Arc<BlockError>> {

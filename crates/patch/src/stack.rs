@@ -16,7 +16,7 @@
 //! | `delay` | makes the device as slow as another | `disk` or `ssd` |
 //! | `disk` | the file or device that is mounted | `io=auto`, `uring` or `pwrite`; `direct=auto`, `on` or `off`; `unsafe-no-flush` |
 //!
-//! `wave` bounds what one flush covers in a sync of everything ([`CacheOptions::wave`]).
+//! `wave` bounds what one flush of a sync covers ([`CacheOptions::wave`]).
 //! With neither `async` nor `journal` the format's own order is what reaches the device:
 //! soft updates. [`Mode`] has short names for the usual stacks.
 

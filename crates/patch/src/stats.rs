@@ -28,6 +28,8 @@ pub struct Stats {
     pub blocks_issued: u64,
     /// See `blocks_issued`.
     pub blocks_partial: u64,
+    /// Patches that syncs have asked for or come by on their search for what to write.
+    pub visited: u64,
     /// Patches now.
     pub patches_now: u64,
     /// Edges now.

@@ -17,6 +17,15 @@ pub(super) struct Sent {
     pub data: Arc<Buffer>,
 }
 
+/// What a sync has still to see written.
+#[derive(Debug)]
+pub(super) struct Needed {
+    /// Patches with data that its own wait for, as the last walk of the graph found them.
+    patches: Vec<PatchId>,
+    /// Blocks of the level under way that have not been looked at, in falling order.
+    level: Vec<Addr>,
+}
+
 /// What the cache knows of a block besides its patches.
 #[derive(Debug, Clone, Copy, Default)]
 struct Note {
@@ -55,6 +64,10 @@ pub(super) struct Core {
     clock: u64,
     /// Blocks that operations under way may still make dirty.
     pub reserved: usize,
+    /// Waves that have issued blocks and are not durable yet.
+    pub in_flight: usize,
+    /// Moves on when something may have become ready or durable.
+    pub progress: u64,
     pub reading: HashSet<Addr>,
     pub failure: Option<Arc<BlockError>>,
     pub closing: bool,
@@ -73,6 +86,8 @@ impl Core {
             dirty: BTreeMap::new(),
             clock: 0,
             reserved: 0,
+            in_flight: 0,
+            progress: 0,
             reading: HashSet::new(),
             failure: None,
             closing: false,
@@ -272,22 +287,58 @@ impl Core {
         sent
     }
 
-    /// The next wave that brings these patches nearer to the medium.
-    pub fn select_for(&mut self, ids: &[PatchId], limit: usize) -> Vec<Sent> {
-        let (mut blocks, _) = self.graph.closure(ids);
+    /// What a sync of these patches must see written.
+    pub fn needed_by(&mut self, ids: &[PatchId]) -> Needed {
+        Needed {
+            patches: self.graph.closure(ids),
+            level: Vec::new(),
+        }
+    }
+
+    /// Blocks of the next wave of a sync: those of the lowest level, which can go whole.
+    /// Only if there are none, blocks that must leave something behind.
+    pub fn select_for(&mut self, needed: &mut Needed, limit: usize, is_first: bool) -> Vec<Sent> {
         let mut sent = Vec::new();
-        for &slot in &blocks {
-            let block = self.graph.block(slot);
-            if sent.len() < limit && block.is_ready() && block.is_whole() {
+        if is_first {
+            let mut ready = self.ready_blocks(needed);
+            let is_whole = |addr: &Addr| self.can_go_whole(*addr).is_some();
+            needed.level = ready.iter().copied().filter(is_whole).collect();
+            needed.level.reverse();
+            if needed.level.is_empty() {
+                let slots: Vec<_> = ready.drain(..).filter_map(|addr| self.find(addr)).collect();
+                self.send_partial(&slots, limit, &mut sent);
+                return sent;
+            }
+        }
+        while sent.len() < limit
+            && let Some(addr) = needed.level.pop()
+        {
+            // Another wave may have taken it.
+            if let Some(slot) = self.can_go_whole(addr) {
                 self.send(slot, &mut sent);
             }
         }
-        // The others may be able to go whole in the next wave.
-        if sent.is_empty() {
-            blocks.retain(|slot| self.graph.block(*slot).is_ready());
-            self.send_partial(&blocks, limit, &mut sent);
-        }
         sent
+    }
+
+    /// The block, if it can be written and nothing must stay behind.
+    fn can_go_whole(&self, addr: Addr) -> Option<BlockSlot> {
+        let block = |slot: &BlockSlot| self.graph.block(*slot);
+        self.find(addr)
+            .filter(|slot| block(slot).is_ready() && block(slot).is_whole())
+    }
+
+    /// Blocks with needed patches that can be written, in the order of the device. Forgets
+    /// patches that are durable.
+    fn ready_blocks(&self, needed: &mut Needed) -> Vec<Addr> {
+        let graph = &self.graph;
+        needed.patches.retain(|id| graph.is_pending(*id));
+        let blocks = needed.patches.iter().filter_map(|id| graph.block_of(*id));
+        let blocks = blocks.map(|slot| graph.block(slot));
+        let mut ready: Vec<Addr> = blocks.filter(|b| b.is_ready()).map(|b| b.addr).collect();
+        ready.sort_unstable();
+        ready.dedup();
+        ready
     }
 
     /// Issues a block. If it is again as on the device, it commits at once.
@@ -310,17 +361,17 @@ impl Core {
     }
 
     /// A wave is durable.
-    pub fn commit(&mut self, sent: &[Sent]) {
-        for sent in sent {
-            self.graph.commit(sent.slot);
+    pub fn commit(&mut self, written: &[BlockSlot]) {
+        for &slot in written {
+            self.graph.commit(slot);
             // What stayed behind queues up again, behind what is older by now.
-            if self.graph.block(sent.slot).is_dirty() {
-                self.enqueue(sent.slot, Queue::None);
+            if self.graph.block(slot).is_dirty() {
+                self.enqueue(slot, Queue::None);
                 self.clock += 1;
-                let note = &mut self.notes[sent.slot.0 as usize];
+                let note = &mut self.notes[slot.0 as usize];
                 let was = std::mem::replace(&mut note.dirty_since, self.clock);
-                self.dirty.remove(&(was, sent.slot));
-                self.dirty.insert((self.clock, sent.slot), ());
+                self.dirty.remove(&(was, slot));
+                self.dirty.insert((self.clock, slot), ());
             }
         }
         self.settle();

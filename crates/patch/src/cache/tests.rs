@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Rule;
-use medium::block::{Completion, Geometry, MemoryDevice, Persistence};
+use medium::block::{Completion, Geometry, MemoryDevice, Persistence, Write};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const BLOCK: usize = 1024;
@@ -142,6 +142,66 @@ fn a_wave_is_chosen_in_parts_and_flushed_once() {
     let stats = volume.cache().stats();
     assert_eq!((stats.waves, stats.flushes, stats.dirty), (1, 1, 0));
     assert!((0..100).all(|lba| stored(&device, lba) == byte(lba)));
+}
+
+#[test]
+fn a_sync_flushes_once_for_each_level_of_order() {
+    let (device, volume) = setup(CacheOptions {
+        durable: Durable::Flush,
+        ..quiet()
+    });
+    const LEVELS: u64 = 4;
+    const WIDE: u64 = 30;
+    let mut last: Vec<PatchId> = Vec::new();
+    for lba in 0..LEVELS * WIDE {
+        let before = lba.checked_sub(WIDE).map(|before| last[before as usize]);
+        last.push(put(&volume, lba, 0, &[byte(lba)], before.as_slice()).id);
+    }
+    let needed = last.len() as u64;
+    volume.sync(&last).unwrap();
+    volume.cache().verify().unwrap();
+    let stats = volume.cache().stats();
+    assert_eq!((stats.flushes, stats.dirty), (LEVELS, 0));
+    assert!(
+        stats.graph.visited <= 2 * needed,
+        "the closure is walked once: {stats:?}"
+    );
+    let lens: Vec<usize> = device.waves.lock().iter().map(Vec::len).collect();
+    assert_eq!(
+        lens, [WIDE as usize; LEVELS as usize],
+        "{WIDE} are several parts"
+    );
+}
+
+#[test]
+fn a_sync_does_not_look_at_what_it_does_not_need() {
+    let (_device, volume) = setup(quiet());
+    for lba in 0..500 {
+        put(&volume, lba, 0, &[byte(lba)], &[]);
+    }
+    let before = volume.cache().stats().graph.visited;
+    let needed = put(&volume, 700, 0, &[7], &[]).id;
+    volume.sync(&[needed]).unwrap();
+    let stats = volume.cache().stats();
+    assert_eq!((stats.graph.visited - before, stats.dirty), (2, 500));
+}
+
+#[test]
+fn threads_that_wait_for_room_sleep_until_an_operation_ends() {
+    let (_device, volume) = setup(CacheOptions {
+        dirty_limit: 4,
+        ..quiet()
+    });
+    let large = volume.begin(4).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| volume.end(volume.begin(4).unwrap()));
+        while volume.cache().stats().waits == 0 {
+            std::thread::yield_now();
+        }
+        volume.end(large);
+        waiting.join().unwrap();
+    });
+    assert_eq!(volume.cache().stats().waits, 1);
 }
 
 #[test]

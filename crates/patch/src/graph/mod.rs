@@ -205,11 +205,13 @@ impl Graph {
         };
         let mut todo: Vec<u32> = ids.iter().filter_map(|id| self.resolve(*id)).collect();
         let search = self.next_search();
+        self.stats.visited += ids.len() as u64;
         while let Some(slot) = todo.pop() {
             if slot == before {
                 return true;
             }
             if std::mem::replace(&mut self.patches[slot as usize].seen, search) != search {
+                self.stats.visited += 1;
                 todo.extend(self.befores(slot).map(|e| e.before));
             }
         }
@@ -805,27 +807,30 @@ impl Graph {
         })
     }
 
-    /// The blocks with patches that these patches wait for, their own included, and the
-    /// held empty patches in between.
-    pub fn closure(&mut self, ids: &[PatchId]) -> (Vec<BlockSlot>, Vec<PatchId>) {
+    /// The patches with data that these patches wait for, themselves included.
+    pub fn closure(&mut self, ids: &[PatchId]) -> Vec<PatchId> {
         let mut todo: Vec<u32> = ids.iter().filter_map(|id| self.resolve(*id)).collect();
-        let (mut blocks, mut held) = (Vec::new(), Vec::new());
+        let mut patches = Vec::new();
         let search = self.next_search();
+        self.stats.visited += ids.len() as u64;
         while let Some(slot) = todo.pop() {
             if std::mem::replace(&mut self.patches[slot as usize].seen, search) == search {
                 continue;
             }
+            self.stats.visited += 1;
             let patch = &self.patches[slot as usize];
             if !patch.is_empty() {
-                blocks.push(patch.block);
-            } else if patch.held {
-                held.push(PatchId::of(slot, patch));
+                patches.push(PatchId::of(slot, patch));
             }
             todo.extend(self.befores(slot).map(|e| e.before));
         }
-        blocks.sort_unstable();
-        blocks.dedup();
-        (blocks, held)
+        patches
+    }
+
+    /// The block of a patch that is not durable, unless the patch is empty.
+    pub fn block_of(&self, id: PatchId) -> Option<BlockSlot> {
+        let patch = &self.patches[self.resolve(id)? as usize];
+        Some(patch.block).filter(|block| block.0 != NONE)
     }
 
     /// Every patch that is not durable.

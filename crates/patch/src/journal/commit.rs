@@ -58,7 +58,6 @@ impl Shared {
         let ordered = self.options.mode == super::Mode::Ordered;
         state.running = Running::new(hold_for(&self.home, wait), wait, ordered);
         state.log.push(transaction);
-        self.prune_direct(state);
         Ok(())
     }
 

@@ -1,0 +1,296 @@
+//! Waves: writing blocks that do not depend on each other, and making them durable by one
+//! flush.
+//!
+//! A wave is written in parts, and other waves may come in between its parts. That keeps C1:
+//! a block is ready only if all its befores are durable, so no wave has a block that waits
+//! for one of another wave.
+
+use super::core::{Core, Needed, Sent};
+use super::{AT_ONCE, Durable, Shared};
+use crate::graph::BlockSlot;
+use crate::{PatchId, StoreError};
+use medium::block::{BlockDevice, BlockError, Write};
+use parking_lot::MutexGuard;
+use std::sync::Arc;
+
+/// Which blocks a wave takes.
+pub(super) enum Want<'a> {
+    /// Any that can be written, oldest first.
+    Anything,
+    /// Those of the next level of what a sync needs.
+    Level(&'a mut Needed),
+}
+
+/// A wave under way.
+#[derive(Default)]
+struct Wave {
+    /// It has issued blocks, so others may wait for it.
+    in_flight: bool,
+    written: Vec<BlockSlot>,
+    /// Blocks that were again as on their device.
+    unchanged: usize,
+    /// Numbers of the devices that must be flushed.
+    to_flush: Vec<usize>,
+    flushes: u64,
+}
+
+impl Shared {
+    /// Most blocks in a wave that makes room for others.
+    pub(super) fn small_wave(&self) -> usize {
+        self.options.wave.min(AT_ONCE)
+    }
+
+    /// Changes the graph in a way that may make patches ready or durable.
+    pub(super) fn change_order(&self, f: impl FnOnce(&mut Core)) {
+        let mut core = self.core.lock();
+        f(&mut core);
+        core.settle();
+        core.progress += 1;
+        drop(core);
+        self.progress.notify_all();
+    }
+
+    /// Writes at most `most` blocks and makes them durable. Returns how many blocks left.
+    pub(super) fn wave(&self, mut want: Want<'_>, most: usize) -> Result<usize, StoreError> {
+        let mut wave = Wave::default();
+        let result = self.write_wave(&mut wave, &mut want, most);
+        if result.is_ok() {
+            self.commit(&wave);
+        }
+        let left = wave.written.len() + wave.unchanged;
+        if wave.in_flight || left > 0 {
+            let mut core = self.core.lock();
+            core.in_flight -= usize::from(wave.in_flight);
+            core.progress += 1;
+            drop(core);
+            self.progress.notify_all();
+        }
+        result.map(|()| left)
+    }
+
+    /// Everything of a wave but the commit of its patches.
+    fn write_wave(
+        &self,
+        wave: &mut Wave,
+        want: &mut Want<'_>,
+        most: usize,
+    ) -> Result<(), StoreError> {
+        loop {
+            let room = (most - wave.written.len()).min(AT_ONCE);
+            let turn = self.turn.lock();
+            let part = self.choose(wave, want, room)?;
+            let is_last = part.len() < room || wave.written.len() + part.len() >= most;
+            let is_only = wave.written.is_empty() && is_last;
+            self.write(&part, is_only, &mut wave.to_flush)
+                .map_err(|error| self.fail(error))?;
+            wave.written.extend(part.iter().map(|sent| sent.slot));
+            if is_last {
+                return self.flush(wave);
+            }
+            MutexGuard::unlock_fair(turn);
+        }
+    }
+
+    /// Issues the blocks of a part of a wave.
+    fn choose(
+        &self,
+        wave: &mut Wave,
+        want: &mut Want<'_>,
+        room: usize,
+    ) -> Result<Vec<Sent>, StoreError> {
+        let mut core = self.core.lock();
+        core.check()?;
+        let before = core.counts.unchanged;
+        let is_first = wave.written.is_empty();
+        let part = match want {
+            Want::Anything => core.select(room, is_first),
+            Want::Level(needed) => core.select_for(needed, room, is_first),
+        };
+        wave.unchanged += (core.counts.unchanged - before) as usize;
+        if !part.is_empty() && !wave.in_flight {
+            wave.in_flight = true;
+            core.in_flight += 1;
+        }
+        MutexGuard::unlock_fair(core);
+        Ok(part)
+    }
+
+    /// Writes a part of a wave. Adds the devices that must be flushed.
+    fn write(
+        &self,
+        part: &[Sent],
+        is_only: bool,
+        to_flush: &mut Vec<usize>,
+    ) -> Result<(), BlockError> {
+        let mut first_error = None;
+        for (number, device) in self.devices.iter().enumerate() {
+            let mine = part.iter().filter(|s| usize::from(s.addr.device) == number);
+            let count = mine.clone().count();
+            if count == 0 {
+                continue;
+            }
+            let (durable, flush) = self.how(&**device, is_only, count);
+            let writes = mine.enumerate().map(|(tag, s)| Write {
+                tag: tag as u64,
+                lba: s.addr.lba,
+                data: s.data.clone(),
+                durable,
+            });
+            device.submit(writes.collect());
+            let mut left = count;
+            while left > 0 {
+                for done in device.reap(1) {
+                    left -= 1;
+                    if let Err(error) = done.result {
+                        first_error.get_or_insert(error);
+                    }
+                }
+            }
+            if flush && !to_flush.contains(&number) {
+                to_flush.push(number);
+            }
+        }
+        first_error.map_or(Ok(()), Err)
+    }
+
+    /// Whether to write with FUA, and whether to flush, for this many blocks, which are all
+    /// of a wave or not.
+    fn how(&self, device: &dyn BlockDevice, is_only: bool, blocks: usize) -> (bool, bool) {
+        let persistence = device.persistence();
+        if !persistence.volatile_cache {
+            return (false, false);
+        }
+        match self.options.durable {
+            Durable::Unsafe => (false, false),
+            Durable::ForceUnitAccess if persistence.durable_writes => (true, false),
+            Durable::Auto if persistence.durable_writes && is_only && blocks <= 2 => (true, false),
+            Durable::Auto | Durable::Flush | Durable::ForceUnitAccess => (false, true),
+        }
+    }
+
+    /// Makes durable what was written. The caller has the turn.
+    fn flush(&self, wave: &mut Wave) -> Result<(), StoreError> {
+        for &number in &wave.to_flush {
+            wave.flushes += 1;
+            let flushed = self.devices[number].flush();
+            flushed.map_err(|error| self.fail(error))?;
+        }
+        Ok(())
+    }
+
+    /// C4. The caller has the turn, so that no later flush can hide the error.
+    fn fail(&self, error: BlockError) -> StoreError {
+        tracing::error!("{error}; no more is written, and the file system is read-only");
+        let error = Arc::new(error);
+        self.core.lock().failure = Some(error.clone());
+        StoreError::Failed(error)
+    }
+
+    /// A wave is durable.
+    fn commit(&self, wave: &Wave) {
+        if wave.written.is_empty() {
+            return;
+        }
+        {
+            let mut core = self.core.lock();
+            core.counts.waves += 1;
+            core.counts.flushes += wave.flushes;
+        }
+        for part in wave.written.chunks(AT_ONCE) {
+            let mut core = self.core.lock();
+            core.commit(part);
+            MutexGuard::unlock_fair(core);
+        }
+    }
+
+    // --- syncs ----------------------------------------------------------------------
+
+    /// Waits until patches are durable. Writes only what they need.
+    pub(super) fn sync(&self, ids: &[PatchId]) -> Result<(), StoreError> {
+        let mut ids = ids.to_vec();
+        loop {
+            let (mut needed, seen) = {
+                let mut core = self.core.lock();
+                ids.retain(|id| core.graph.is_pending(*id));
+                if ids.is_empty() {
+                    return Ok(());
+                }
+                core.check()?;
+                (core.needed_by(&ids), core.progress)
+            };
+            let mut progress = false;
+            while self.wave(Want::Level(&mut needed), self.options.wave)? > 0 {
+                progress = true;
+            }
+            if !progress {
+                self.wait_for_others(seen, ids.len())?;
+            }
+        }
+    }
+
+    /// Nothing that a sync of `open` patches needs could be written: waits for the waves of
+    /// others, which may have it.
+    fn wait_for_others(&self, seen: u64, open: usize) -> Result<(), StoreError> {
+        let mut core = self.core.lock();
+        if core.progress != seen {
+            return Ok(());
+        }
+        if core.in_flight == 0 {
+            return Err(StoreError::Held { patches: open });
+        }
+        self.progress.wait(&mut core);
+        Ok(())
+    }
+
+    /// Makes everything durable: whole waves of anything that can be written, without
+    /// looking for what is needed, then the rest.
+    pub(super) fn sync_all(&self) -> Result<(), StoreError> {
+        let all = self.core.lock().graph.all();
+        // Operations that wait for room must not wait for all of it.
+        let most = self.options.wave.min(self.options.dirty_limit / 4).max(1);
+        // What others make dirty meanwhile must not come first for ever.
+        while self.any_pending(&all) && self.wave(Want::Anything, most)? >= most {}
+        self.sync(&all)
+    }
+
+    fn any_pending(&self, ids: &[PatchId]) -> bool {
+        let core = self.core.lock();
+        ids.iter().any(|id| core.graph.is_pending(*id))
+    }
+
+    // --- room -----------------------------------------------------------------------
+
+    /// C3: reserves room for an operation.
+    pub(super) fn make_room(&self, blocks: usize) -> Result<(), StoreError> {
+        loop {
+            let seen = {
+                let mut core = self.core.lock();
+                if self.has_room(&mut core, blocks)? {
+                    return Ok(());
+                }
+                core.progress
+            };
+            if self.wave(Want::Anything, self.small_wave())? > 0 {
+                continue;
+            }
+            // What is left waits for operations or waves that are under way, or for a
+            // journal.
+            let mut core = self.core.lock();
+            if self.has_room(&mut core, blocks)? {
+                return Ok(());
+            }
+            if core.progress == seen {
+                core.counts.waits += 1;
+                self.progress.wait(&mut core);
+            }
+        }
+    }
+
+    /// Reserves the blocks, if they fit under the dirty limit.
+    fn has_room(&self, core: &mut Core, blocks: usize) -> Result<bool, StoreError> {
+        core.check()?;
+        let fits = core.dirty() + core.reserved + blocks <= self.options.dirty_limit;
+        core.reserved += if fits { blocks } else { 0 };
+        Ok(fits)
+    }
+}
