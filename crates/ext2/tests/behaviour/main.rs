@@ -5,5 +5,6 @@ mod crash;
 mod differential;
 mod fixture;
 mod formats;
+mod fsync;
 mod hostile;
 mod limits;

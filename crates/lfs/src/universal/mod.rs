@@ -28,6 +28,7 @@ mod attrs;
 mod data;
 mod names;
 mod rename;
+mod unstored;
 
 use crate::{Heads, LowError, LowLevel, Removed};
 use hashbrown::HashMap;
@@ -35,6 +36,7 @@ use parking_lot::{Mutex, RwLock};
 use patch::{Before, Op, PatchId, Rule};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use unstored::Unstored;
 use vfs::check::Finding;
 use vfs::{
     Atime, Attr, Clock, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Guarantees,
@@ -84,9 +86,9 @@ struct Known {
     /// Made by `tmpfile`, and may still be given a name.
     nameable: bool,
     /// Patches that fsync must wait for.
-    recent: Vec<PatchId>,
+    recent: Unstored,
     /// Those of them that no removal of one of its names waits for yet.
-    unsettled: Vec<PatchId>,
+    unsettled: Unstored,
     /// What last lowered its link count: after it, so many of its names are gone.
     lowered: Option<PatchId>,
     /// It has no name, and none of those that it had has ever been on the medium.
@@ -99,17 +101,12 @@ struct Known {
 
 impl Known {
     /// Drops patches that are durable.
-    fn prune(&mut self, is_pending: impl Fn(&PatchId) -> bool) {
+    fn prune(&mut self, is_pending: impl Fn(PatchId) -> bool) {
         for patches in [&mut self.recent, &mut self.unsettled] {
-            patches.sort_unstable();
-            patches.dedup();
-            patches.retain(&is_pending);
+            patches.prune(&is_pending);
         }
     }
 }
-
-/// Patches kept for one inode before those that are durable are dropped.
-const RECENT: usize = 64;
 
 /// Inodes known before those are forgotten that nobody refers to and that are durable.
 const MIN_KNOWN: usize = 4096;
@@ -234,21 +231,17 @@ impl<L: LowLevel> Universal<L> {
         let mut known = self.known.lock();
         if known.len() >= self.most_known.load(Relaxed) {
             known.retain(|_, k| {
-                k.prune(|patch| self.low.store().is_pending(*patch));
-                k.refs > 0 || !k.recent.is_empty()
+                k.prune(|patch| self.low.store().is_pending(patch));
+                k.refs > 0 || !k.recent.patches().is_empty()
             });
             let most = (known.len() * 2).max(MIN_KNOWN);
             self.most_known.store(most, Relaxed);
         }
         let known = known.entry(ino).or_default();
         for patch in patches {
-            if known.recent.last() != Some(patch) && *patch != PatchId::DURABLE {
-                known.recent.push(*patch);
-                known.unsettled.push(*patch);
-            }
-        }
-        if known.recent.len() >= RECENT && known.recent.len().is_power_of_two() {
-            known.prune(|patch| self.low.store().is_pending(*patch));
+            let is_pending = |patch| self.low.store().is_pending(patch);
+            known.recent.push(*patch, is_pending);
+            known.unsettled.push(*patch, is_pending);
         }
     }
 
@@ -269,8 +262,8 @@ impl<L: LowLevel> Universal<L> {
             entry.refs = entry.refs.saturating_sub(count);
             let unused = entry.refs == 0;
             if unused {
-                entry.prune(|patch| self.low.store().is_pending(*patch));
-                if entry.recent.is_empty() {
+                entry.prune(|patch| self.low.store().is_pending(patch));
+                if entry.recent.patches().is_empty() {
                     known.remove(&ino);
                 }
             }
@@ -290,11 +283,16 @@ impl<L: LowLevel> Universal<L> {
         let ino = self.down(ino);
         self.look(|| self.attr(ino))?;
         let recent = match self.known.lock().get(&ino) {
-            Some(known) => known.recent.clone(),
+            Some(known) => known.recent.patches().to_vec(),
             None => Vec::new(),
         };
         let result = self.low.store().sync(&recent).map_err(LowError::from);
-        result.map_err(|e| not_stored(report(&e)))
+        result.map_err(|e| not_stored(report(&e)))?;
+        // The next fsync must not look at them again.
+        if let Some(known) = self.known.lock().get_mut(&ino) {
+            known.prune(|patch| self.low.store().is_pending(patch));
+        }
+        Ok(())
     }
 
     /// Moves the access time of what was just read, if the policy says so.

@@ -429,7 +429,10 @@ impl<L: LowLevel> Universal<L> {
             _ => return Befores::new(),
         };
         let store = self.low.store();
-        let open = unsettled.iter().filter(|patch| store.is_pending(**patch));
+        let open = unsettled
+            .patches()
+            .iter()
+            .filter(|patch| store.is_pending(**patch));
         let open = open.filter(|_| !hit(Bug::UnlinkBeforeLink));
         after(Rule::LinkBeforeUnlink, open.copied())
     }

@@ -1,0 +1,107 @@
+//! The work of an fsync, counted: it depends on what the file has changed since the last
+//! one, and on nothing else.
+
+use crate::fixture::mke2fs;
+use ext2::mount::{Devices, MountOptions, Mounted, mount};
+use medium::block::MemoryDevice;
+use patch::stack::{CacheModule, Mode, Stack};
+use std::sync::Arc;
+use vfs::{Ctx, FileSystem, Ino, OpenFlags};
+
+const BLOCK: u64 = 4096;
+/// Blocks of the file that is synced, and of one that stays dirty.
+const FILE_BLOCKS: u64 = 500;
+
+fn mounted(mode: Mode) -> Mounted {
+    let disk = Arc::new(MemoryDevice::from_bytes(
+        BLOCK as u32,
+        mke2fs(&["-b", "4096"], "32M"),
+    ));
+    let stack = Stack {
+        cache: CacheModule {
+            interval: None,
+            ..CacheModule::default()
+        },
+        ..Stack::new("ext2", mode)
+    };
+    mount(
+        &stack,
+        Devices { disk, log: None },
+        &MountOptions::default(),
+    )
+    .unwrap()
+}
+
+/// A file full of data, open for writing.
+fn full_file(mounted: &Mounted, name: &[u8]) -> Ino {
+    let (fs, cx) = (mounted.file_system(), Ctx::root());
+    let ino = fs.create(&cx, Ino::ROOT, name, 0o644).unwrap().ino;
+    fs.open(&cx, ino, OpenFlags::WRITE).unwrap();
+    let block = [1; BLOCK as usize];
+    for index in 0..FILE_BLOCKS {
+        fs.write(&cx, ino, index * BLOCK, &block).unwrap();
+    }
+    ino
+}
+
+/// Overwrites random blocks, each with an fsync. Returns the most patches that one fsync
+/// has looked at, and how many waves all of them took.
+fn cost(mounted: &Mounted, ino: Ino, writes: u64) -> (u64, u64) {
+    let (fs, cx) = (mounted.file_system(), Ctx::root());
+    let mut random = fastrand::Rng::with_seed(7);
+    let (mut most, start) = (0, mounted.cache().stats().waves);
+    for round in 0..writes {
+        let block = [round as u8; BLOCK as usize];
+        let at = random.u64(0..FILE_BLOCKS) * BLOCK;
+        fs.write(&cx, ino, at, &block).unwrap();
+        let before = mounted.cache().stats().graph.visited;
+        fs.fsync(&cx, ino, false).unwrap();
+        most = most.max(mounted.cache().stats().graph.visited - before);
+    }
+    (most, mounted.cache().stats().waves - start)
+}
+
+#[test]
+fn an_fsync_does_not_look_at_what_earlier_ones_made_durable() {
+    // In a journal, the data and the log are one level and the commit block is the next.
+    for (mode, waves) in [
+        (Mode::SoftUpdates, 1),
+        (Mode::JournalOrdered, 2),
+        (Mode::JournalMetadata, 2),
+    ] {
+        let mounted = mounted(mode);
+        let ino = full_file(&mounted, b"file");
+        mounted
+            .file_system()
+            .fsync(&Ctx::root(), ino, false)
+            .unwrap();
+        let few = cost(&mounted, ino, 20);
+        let many = cost(&mounted, ino, 1000);
+        assert!(
+            many.0 <= few.0 + 4 && many.0 < 60,
+            "{mode}: {few:?}, {many:?}"
+        );
+        // Now and then the log's tail has to move first.
+        assert!(many.1 <= 1000 * waves + 20, "{mode}: {many:?}");
+    }
+}
+
+#[test]
+fn an_fsync_does_not_look_at_other_files() {
+    let mounted = mounted(Mode::SoftUpdates);
+    let synced = full_file(&mounted, b"synced");
+    let (fs, cx) = (mounted.file_system(), Ctx::root());
+    // Inodes of one block are written together.
+    for n in 0..32 {
+        let name = format!("between{n}");
+        fs.create(&cx, Ino::ROOT, name.as_bytes(), 0o644).unwrap();
+    }
+    fs.sync().unwrap();
+    let alone = cost(&mounted, synced, 20);
+    full_file(&mounted, b"dirty");
+    let dirty = mounted.cache().dirty();
+    let beside = cost(&mounted, synced, 20);
+    assert!(dirty as u64 >= FILE_BLOCKS, "{dirty}");
+    assert_eq!(beside.1, alone.1);
+    assert!(beside.0 <= alone.0 + 8, "{alone:?}, {beside:?}");
+}
