@@ -141,6 +141,7 @@ impl<'a, S: Subject + ?Sized> Worker<'a, S> {
             recovery_depth: self.options.recovery_depth,
             samples: self.options.samples,
             tails: 2,
+            moments: self.options.moments,
             seed: self.options.seed,
         }
     }

@@ -17,6 +17,7 @@ use medium::Pmem;
 use medium::recording::Event;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use vfs::script::State;
 use vfs::snapshot::{Node, Snapshot, Times};
 use vfs::{
     Atomicity, Clock, Cookie, Ctx, Durability, Errno, FileSystem, FileType, Guarantees, Ino,
@@ -33,24 +34,37 @@ pub(crate) struct Expected {
     pub hash: u64,
     /// The inode of each path, in order.
     pub inos: Vec<Ino>,
+    /// The times of what is open, which may have no name.
+    open: Vec<(Ino, Times)>,
 }
 
 impl Expected {
-    pub(crate) fn of(model: &dyn FileSystem) -> Result<Self, String> {
+    /// `state`: what the script has open.
+    pub(crate) fn of(model: &dyn FileSystem, state: &State) -> Result<Self, String> {
         let snapshot = Snapshot::take(model).map_err(|e| format!("model: {e}"))?;
         let inos: Result<_, Errno> = snapshot.iter().map(|(p, ..)| resolve(model, p)).collect();
         let inos = inos.map_err(|e| format!("model: {e}"))?;
+        let open = state.open_inodes().map(|ino| {
+            let attr = model.getattr(&state.cx, ino)?;
+            Ok((ino, Times::of(&attr)))
+        });
+        let open: Result<_, Errno> = open.collect();
+        let open = open.map_err(|e| format!("model: {e}"))?;
         let hash = snapshot.hash() as u64;
         Ok(Self {
             snapshot,
             hash,
             inos,
+            open,
         })
     }
 
     fn times_of(&self, ino: Ino) -> Option<&Times> {
-        let at = self.inos.iter().position(|i| *i == ino)?;
-        self.snapshot.iter().nth(at).map(|(_, _, times)| times)
+        if let Some(at) = self.inos.iter().position(|i| *i == ino) {
+            return self.snapshot.iter().nth(at).map(|(_, _, times)| times);
+        }
+        let open = self.open.iter().find(|(open, _)| *open == ino);
+        open.map(|(_, times)| times)
     }
 }
 

@@ -158,6 +158,7 @@ pub fn explore<P: Program>(program: &P, options: &Options) -> Result<Explored, S
         recovery_depth: options.recovery_depth,
         samples: options.samples,
         tails: 1,
+        moments: usize::MAX,
         seed: options.seed,
     };
     let mut tally = Tally::default();

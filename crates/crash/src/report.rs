@@ -32,6 +32,9 @@ pub struct Options {
     pub states_per_point: usize,
     /// Random subsets, and single cells, tried at a point with more states.
     pub samples: usize,
+    /// Moments of a script at which crashes are explored: calls on persistent memory, ends of
+    /// flushes on block devices. Of a longer script a seeded choice of about that many.
+    pub moments: usize,
     /// Further crashes inside recovery: 0, 1 or 2.
     pub recovery_depth: usize,
     /// Starts no further script after this time.
@@ -57,6 +60,7 @@ impl Default for Options {
             schedules: Schedule::ALL.to_vec(),
             states_per_point: 4096,
             samples: 64,
+            moments: usize::MAX,
             recovery_depth: 1,
             time_limit: None,
             max_failures: 10,

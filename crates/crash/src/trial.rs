@@ -41,6 +41,7 @@ impl Start {
         let model = ModelFs::new(ModelOptions {
             clock: clock.clone(),
             atime: Atime::Never,
+            times: system.times(),
             ..ModelOptions::default()
         });
         let fs = system.open(pm.clone(), clock.clone())?;
@@ -89,7 +90,8 @@ impl Subject for PmemSystem {
     ) -> Result<(), Failure> {
         let run = Run::record(self, start, script)?;
         tally.full += run.full;
-        for op in ops.clone() {
+        let moments = ops.len();
+        for op in ops.clone().filter(|op| limits.takes(*op, moments)) {
             tally.looked += run.switches_once(op)?;
         }
         run.crash(ops, limits, tally)
@@ -174,7 +176,7 @@ impl<'a> Run<'a> {
             guarantees: fs.guarantees(),
             trace: Vec::new(),
             ends: Vec::new(),
-            expected: vec![Expected::of(&model)?],
+            expected: vec![Expected::of(&model, &on_model)?],
             full: 0,
         };
         for (i, op) in script.ops.iter().enumerate() {
@@ -192,7 +194,7 @@ impl<'a> Run<'a> {
                     return Err(format!("{op}: gives {ours:?}, the model {theirs:?}"));
                 }
             }
-            run.compare(&*fs, &model, &pm)?;
+            run.compare(&*fs, &model, &on_model, &pm)?;
         }
         Ok(run)
     }
@@ -202,9 +204,10 @@ impl<'a> Run<'a> {
         &mut self,
         fs: &dyn FileSystem,
         model: &ModelFs,
+        on_model: &State,
         pm: &Recording<Arc<StatePmem>>,
     ) -> Result<(), String> {
-        let expected = Expected::of(model)?;
+        let expected = Expected::of(model, on_model)?;
         let seen = Snapshot::take(fs).map_err(|e| format!("cannot be read: {e}"))?;
         let states = std::slice::from_ref(&expected);
         let demand = Demand {
@@ -256,8 +259,9 @@ impl<'a> Run<'a> {
         tally: &mut Tally,
     ) -> Result<(), Failure> {
         let pm = self.memory();
+        let moments = ops.len();
         for op in 0..ops.end {
-            if ops.contains(&op) {
+            if ops.contains(&op) && limits.takes(op, moments) {
                 self.crash_in(op, pm, limits, tally)?;
             } else {
                 self.trace[self.events(op)].iter().for_each(|e| pm.apply(e));

@@ -90,8 +90,17 @@ pub(crate) struct Limits {
     pub samples: usize,
     /// Random choices tried for the tail, beside none and all.
     pub tails: u64,
+    /// Moments of a script that are visited: of a longer one a seeded choice.
+    pub moments: usize,
     /// Seed of everything random.
     pub seed: u64,
+}
+
+impl Limits {
+    /// Whether moment number `n` of `of` is visited.
+    pub(crate) fn takes(&self, n: usize, of: usize) -> bool {
+        of <= self.moments || mix(self.seed, n as u64) % (of as u64) < self.moments as u64
+    }
 }
 
 /// One crash: before which event of the trace, and what was chosen, in order of reads.

@@ -9,7 +9,7 @@ use medium::block::Lba;
 use patch::{Before, Op, PatchId, Rule};
 use smallvec::SmallVec;
 use std::mem::{offset_of, size_of};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use vfs::{Attr, Errno, FileType, Ino, Timestamp};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -85,17 +85,25 @@ fn time_of(secs: u32, extra: Option<u32>) -> Timestamp {
     }
 }
 
-/// The inverse; times that do not fit are clamped.
-fn of_time(time: Timestamp, has_extra: bool) -> (u32, u32) {
-    let (secs, nanos) = time.parts();
+/// The times that an inode can have, with room for the extra bits or without.
+pub(crate) fn times(has_extra: bool) -> RangeInclusive<Timestamp> {
     let low = i64::from(i32::MIN);
-    if has_extra {
-        let secs = secs.clamp(low, low + (4 << 32) - 1);
-        let epoch = (secs - i64::from(secs as i32)) >> 32;
-        (secs as u32, nanos << 2 | (epoch as u32 & 3))
-    } else {
-        (secs.clamp(low, i32::MAX.into()) as u32, 0)
+    let high = match has_extra {
+        true => low + (4 << 32) - 1,
+        false => i32::MAX.into(),
+    };
+    Timestamp::from_parts(low, 0)..=Timestamp::from_parts(high, 0)
+}
+
+/// The inverse; times that do not fit become the nearest that does, as in the kernel.
+fn of_time(time: Timestamp, has_extra: bool) -> (u32, u32) {
+    let range = times(has_extra);
+    let (secs, nanos) = time.clamp(*range.start(), *range.end()).parts();
+    if !has_extra {
+        return (secs as u32, 0);
     }
+    let epoch = (secs - i64::from(secs as i32)) >> 32;
+    (secs as u32, nanos << 2 | (epoch as u32 & 3))
 }
 
 fn device_pointers(rdev: u32) -> (u32, u32) {

@@ -5,6 +5,7 @@ use crate::{Inodes, MkfsOptions, check, mkfs};
 use lfs::LowLevel;
 use medium::block::{BlockDevice, BlockError, Buffer, Lba, MemoryDevice, Write};
 use patch::stack::{CacheModule, Mode, Stack};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use vfs::check::{Report, Severity};
 use vfs::{
@@ -141,6 +142,10 @@ impl System<dyn BlockDevice> for Ext2System {
 
     fn image_bytes(&self) -> u64 {
         self.all_blocks() * u64::from(BLOCK_BYTES)
+    }
+
+    fn times(&self) -> RangeInclusive<Timestamp> {
+        crate::inode::times(true)
     }
 
     fn format(&self, device: &dyn BlockDevice) -> Result<(), String> {

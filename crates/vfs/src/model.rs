@@ -34,6 +34,7 @@ use hashbrown::HashMap;
 use node::{Body, Content, DOT, DOT_DOT, Directory, Entry, Node};
 use pages::{BLOCK, Pages, covering};
 use parking_lot::RwLock;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -49,6 +50,7 @@ pub struct ModelFs {
     space: Space,
     clock: Arc<dyn Clock>,
     atime: Atime,
+    times: RangeInclusive<Timestamp>,
 }
 
 struct Table {
@@ -94,6 +96,7 @@ impl ModelFs {
             },
             clock: options.clock,
             atime: options.atime,
+            times: options.times,
         }
     }
 
@@ -113,6 +116,7 @@ impl ModelFs {
             },
             clock: self.clock.clone(),
             atime: self.atime,
+            times: self.times.clone(),
         }
     }
 
@@ -466,7 +470,7 @@ impl FileSystem for ModelFs {
         }
         let time = |set| match set {
             SetTime::Now => now,
-            SetTime::At(at) => at,
+            SetTime::At(at) => at.clamp(*self.times.start(), *self.times.end()),
         };
         body.perm = set.perm.unwrap_or(body.perm);
         body.uid = set.uid.unwrap_or(body.uid);

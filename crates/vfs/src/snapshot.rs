@@ -15,7 +15,7 @@ mod take;
 
 pub use take::{Limits, SnapshotError};
 
-use crate::{FileSystem, FileType, Timestamp};
+use crate::{Attr, FileSystem, FileType, Timestamp};
 
 /// Files of up to this many bytes are kept whole; longer ones as a hash.
 pub const KEPT_MAX: u64 = 64 << 10;
@@ -82,6 +82,17 @@ pub struct Times {
     pub mtime: Timestamp,
     /// Last change of the inode.
     pub ctime: Timestamp,
+}
+
+impl Times {
+    /// Those of an inode with these attributes.
+    pub fn of(attr: &Attr) -> Self {
+        Self {
+            atime: attr.atime,
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+        }
+    }
 }
 
 impl Snapshot {

@@ -1,7 +1,8 @@
 //! An engine as harnesses meet it: made, opened and checked by one trait.
 
 use crate::check::Report;
-use crate::{Clock, FileSystem};
+use crate::{Clock, FileSystem, Timestamp};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// A kind of file system, in one configuration, on a medium that is reached through `M`
@@ -15,6 +16,11 @@ pub trait System<M: ?Sized>: Send + Sync {
 
     /// Size of a test image in bytes; small, so that images are quick to walk.
     fn image_bytes(&self) -> u64;
+
+    /// The times that inodes can have; others become the nearest of these.
+    fn times(&self) -> RangeInclusive<Timestamp> {
+        Timestamp::MIN..=Timestamp::MAX
+    }
 
     /// Makes an empty file system whose root directory belongs to the super-user, mode
     /// 0755, made at time 0. The medium is zeroed.

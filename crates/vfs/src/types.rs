@@ -29,6 +29,11 @@ pub struct Cookie(pub u64);
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
+    /// The earliest time.
+    pub const MIN: Self = Self(i64::MIN);
+    /// The latest time.
+    pub const MAX: Self = Self(i64::MAX);
+
     /// From seconds and nanoseconds (0 to 999,999,999), clamped to the range.
     pub fn from_parts(secs: i64, nanos: u32) -> Self {
         let total = i128::from(secs) * 1_000_000_000 + i128::from(nanos);

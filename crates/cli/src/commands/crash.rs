@@ -70,6 +70,11 @@ struct Test {
     /// Calls in each of them
     #[arg(long, value_name = "N", default_value_t = 200)]
     random_len: usize,
+    /// Most moments of a script at which crashes are explored: calls on bpfs, flushes of ext2
+    ///
+    /// Of a longer script about that many are drawn. By default all are taken.
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    moments: Option<usize>,
     /// Seed of all that is random
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -230,6 +235,7 @@ impl Test {
             singles: self.singles(),
             random_scripts: self.random,
             random_len: self.random_len,
+            moments: self.moments.unwrap_or(usize::MAX),
             seed: self.seed,
             model: self.model,
             recovery_depth: self.recovery_depth.into(),

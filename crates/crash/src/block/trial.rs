@@ -18,6 +18,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use vfs::check::Severity;
 use vfs::script::{Op, Script, State, run_op};
 use vfs::{
     Atime, Cookie, Ctx, Errno, FileSystem, FileType, Ino, ManualClock, ModelFs, ModelOptions,
@@ -44,6 +45,7 @@ impl Start {
         let model = ModelFs::new(ModelOptions {
             clock: clock.clone(),
             atime: Atime::Never,
+            times: system.times(),
             ..ModelOptions::default()
         });
         let still = system.open_still(device.clone(), clock.clone(), 1024)?;
@@ -137,7 +139,7 @@ impl<'a> Run<'a> {
             past: Vec::new(),
             full: 0,
         };
-        run.remember(&*still.fs, &model, Timestamp(0))?;
+        run.remember(&*still.fs, &model, &on_model, Timestamp(0))?;
         let mut floors = Floors::default();
         for (i, op) in script.ops.iter().enumerate() {
             done.set(i);
@@ -154,7 +156,7 @@ impl<'a> Run<'a> {
             if schedule == Schedule::Each {
                 (still.write_some)()?;
             }
-            run.remember(&*still.fs, &model, time_of(i))?;
+            run.remember(&*still.fs, &model, &on_model, time_of(i))?;
             let mut after = floors.clone();
             if ours.is_ok() {
                 run.raise(&mut after, op, i + 1);
@@ -167,18 +169,47 @@ impl<'a> Run<'a> {
             );
         }
         done.set(script.ops.len());
-        run.finish(&still, schedule, &device, floors)?;
+        run.finish(&still, schedule, &device, floors, &mut on_fs)?;
         Ok(run)
     }
 
-    /// Writes everything back.
+    /// Writes everything back; then closes what is still open, and writes that back too.
     fn finish(
         &mut self,
         still: &Still,
         schedule: Schedule,
         device: &Recorded,
         floors: Floors,
+        on_fs: &mut State,
     ) -> Result<(), String> {
+        let is_open = on_fs.open_inodes().next().is_some();
+        let floors = self.write_back(still, schedule, device, floors)?;
+        if is_open {
+            // A file without a name that is open must not be gone yet.
+            self.clean(device, Some(Severity::Leak), "after a sync with open files")?;
+            on_fs.close_all(&*still.fs);
+            self.write_back(still, schedule, device, floors)?;
+        }
+        self.clean(device, None, "after a sync, without a crash")
+    }
+
+    /// Demands that the checker finds nothing worse than `worst`.
+    fn clean(&self, device: &Recorded, worst: Option<Severity>, when: &str) -> Result<(), String> {
+        let report = self.system.check(&**device);
+        match report.findings.iter().find(|f| Some(f.severity) > worst) {
+            Some(first) => Err(format!("checker {when}: {first}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes everything back; returns what is durable then.
+    fn write_back(
+        &mut self,
+        still: &Still,
+        schedule: Schedule,
+        device: &Recorded,
+        floors: Floors,
+    ) -> Result<Floors, String> {
         if matches!(schedule, Schedule::Ones | Schedule::Twos | Schedule::Waves) {
             while (still.write_some)()? > 0 {}
         }
@@ -188,12 +219,8 @@ impl<'a> Run<'a> {
             all: newest,
             ..floors.clone()
         };
-        self.close(device, newest, floors, after);
-        let report = self.system.check(&**device);
-        match report.findings.first() {
-            Some(first) => Err(format!("checker after a sync, without a crash: {first}")),
-            None => Ok(()),
-        }
+        self.close(device, newest, floors, after.clone());
+        Ok(after)
     }
 
     fn close(&mut self, device: &Recorded, newest: usize, before: Floors, after: Floors) {
@@ -211,9 +238,10 @@ impl<'a> Run<'a> {
         &mut self,
         fs: &dyn FileSystem,
         model: &ModelFs,
+        on_model: &State,
         at: Timestamp,
     ) -> Result<(), String> {
-        let expected = Expected::of(model)?;
+        let expected = Expected::of(model, on_model)?;
         let seen = Snapshot::take(fs).map_err(|e| format!("cannot be read: {e}"))?;
         let demand = Demand {
             states: std::slice::from_ref(&expected),
@@ -287,6 +315,17 @@ impl<'a> Run<'a> {
         start..self.phases[phase].end
     }
 
+    /// Ends of flushes, and of writes that need none.
+    fn moments(&self) -> usize {
+        let is_moment = |e: &&BlockEvent| {
+            matches!(
+                e,
+                BlockEvent::FlushEnded { ok: true, .. } | BlockEvent::Issued { durable: true, .. }
+            )
+        };
+        self.trace.iter().filter(is_moment).count()
+    }
+
     fn judge(&self, phase: usize, returned: bool) -> BlockJudge<'_> {
         let Phase {
             newest,
@@ -318,6 +357,7 @@ impl<'a> Run<'a> {
     ) -> Result<(), Failure> {
         let is_write = |e: &BlockEvent| matches!(e, BlockEvent::Issued { .. });
         let last_write = self.trace.iter().rposition(is_write);
+        let moments = self.moments();
         let mut walk = Walk {
             medium: device,
             judge: &mut self.judge(phase, false),
@@ -327,7 +367,7 @@ impl<'a> Run<'a> {
         };
         for i in self.events(phase) {
             let event = &self.trace[i];
-            if device.narrows(event) {
+            if device.narrows(event) && limits.takes(i, moments) {
                 walk.point(i).map_err(|found| Failure {
                     op: phase,
                     spot: Spot::In(found.place),
@@ -339,7 +379,8 @@ impl<'a> Run<'a> {
             }
         }
         let Phase { before, after, .. } = &self.phases[phase];
-        if before == after || hit(Sabotage::FinalStateSkipped) {
+        let skipped = !limits.takes(self.events(phase).end, moments);
+        if before == after || skipped || hit(Sabotage::FinalStateSkipped) {
             return Ok(()); // nothing more is demanded than before the next event
         }
         let mut judge = self.judge(phase, true);

@@ -44,6 +44,7 @@ const LIMITS: Limits = Limits {
     samples: 16,
     tails: 2,
     seed: 7,
+    moments: usize::MAX,
 };
 
 struct Explored {

@@ -5,7 +5,7 @@ mod bug_classes;
 mod crowded;
 
 use bpfs::{BpfsSystem, Mode};
-use crash::{Model, Options, Outcome, explore};
+use crash::{Model, Options, Outcome, explore, explore_script};
 
 fn run(mode: Mode, options: &Options) -> Outcome {
     let outcome = explore(&BpfsSystem(mode), options, &|_| {}).expect("BPFS can be set up");
@@ -109,4 +109,28 @@ fn long_random_scripts_in_every_mode() {
         };
         run(mode, &options);
     }
+}
+
+/// Thousands of calls, of which some are crashed.
+#[test]
+fn long_random_scripts_of_calls() {
+    for (mode, model) in [(Mode::Log, Model::Words), (Mode::Other, Model::Lines)] {
+        let options = Options {
+            ops: 0,
+            random_scripts: 2,
+            random_len: 2000,
+            moments: 100,
+            model,
+            ..Options::default()
+        };
+        run(mode, &options);
+    }
+}
+
+/// Until its name is durable, the file may have the times that it had without one.
+#[test]
+fn a_file_made_without_a_name_gets_one() {
+    let script = "mkdir A 755\ntmpfile 2 A 644\nlink @2 n\n";
+    let failure = explore_script(&BpfsSystem(Mode::Log), script, &Options::default());
+    assert_eq!(failure.expect("a script"), None);
 }

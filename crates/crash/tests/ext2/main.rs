@@ -2,6 +2,7 @@
 //! schedule of write-back; and e2fsck as a second judge of a part of the states.
 
 mod full;
+mod long;
 mod second_judge;
 
 use crash::block::{explore, explore_script};

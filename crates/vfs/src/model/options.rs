@@ -1,6 +1,7 @@
 //! How a model file system is set up.
 
 use crate::{Attr, Clock, SystemClock, Timestamp};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// When reading a file or a directory moves its access time.
@@ -46,6 +47,8 @@ pub struct ModelOptions {
     pub uid: u32,
     /// Group of the root directory.
     pub gid: u32,
+    /// The times that it can store; others become the nearest of these.
+    pub times: RangeInclusive<Timestamp>,
 }
 
 impl Default for ModelOptions {
@@ -59,6 +62,7 @@ impl Default for ModelOptions {
             root_perm: 0o755,
             uid: 0,
             gid: 0,
+            times: Timestamp::MIN..=Timestamp::MAX,
         }
     }
 }

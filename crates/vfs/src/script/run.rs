@@ -33,6 +33,11 @@ impl State {
         self.handles.get(&handle).copied()
     }
 
+    /// The inodes that are open, each as often as it is.
+    pub fn open_inodes(&self) -> impl Iterator<Item = Ino> {
+        self.handles.values().copied()
+    }
+
     /// Closes all handles, as the end of a process does. A state that is dropped after
     /// a crash needs no closing.
     pub fn close_all(&mut self, fs: &dyn FileSystem) {

@@ -1,0 +1,47 @@
+//! Scripts of thousands of calls, crashed at some moments: what a journal wraps around, what
+//! is freed and used again, handles that stay open.
+
+use super::{holds, quick};
+use crash::block::explore_script;
+use crash::{Options, Schedule};
+use ext2::Ext2System;
+use patch::stack::Mode;
+
+#[test]
+fn long_random_scripts() {
+    for (mode, scripts) in [
+        (Mode::SoftUpdates, 1),
+        (Mode::JournalMetadata, 1),
+        (Mode::JournalOrdered, 1),
+        (Mode::Journal, 2),
+    ] {
+        let options = Options {
+            ops: 0,
+            random_scripts: scripts,
+            random_len: 2000,
+            moments: 40,
+            schedules: vec![Schedule::Sync, Schedule::Each],
+            ..quick()
+        };
+        holds(mode, &options);
+    }
+}
+
+fn script_holds(mode: Mode, script: &str) {
+    let failure = explore_script(&Ext2System::new(mode), script, &quick());
+    assert_eq!(failure.expect("a script"), None, "{mode}: {script}");
+}
+
+#[test]
+fn times_beyond_the_format_become_the_nearest() {
+    let script = "create f 644\nutimens f -9000000000000000000 9000000000000000000\n";
+    script_holds(Mode::SoftUpdates, script);
+}
+
+#[test]
+fn a_script_may_end_with_an_open_file_without_a_name() {
+    let script = "tmpfile 0 / 644\nappend @0 3000 4\ncreate f 644\nopen 1 f\nunlink f\n";
+    for mode in [Mode::SoftUpdates, Mode::Journal] {
+        script_holds(mode, script);
+    }
+}
