@@ -99,7 +99,10 @@ pub struct Super {
     pub min_extra_isize: U16,
     pub want_extra_isize: U16,
     pub flags: U32,
-    pub rest: [U32; 167],
+    pub unused: [U32; 58],
+    /// With `sparse_super2`: the groups that have copies; 0 for none.
+    pub backup_groups: [U32; 2],
+    pub rest: [U32; 107],
 }
 
 /// [`Super::state`]: unmounted cleanly.
@@ -123,6 +126,8 @@ bitflags::bitflags! {
         const RESIZE_INODE = 0x10;
         /// Directories may have hash indexes.
         const DIR_INDEX = 0x20;
+        /// Backups of superblock and descriptors only in [`Super::backup_groups`].
+        const SPARSE_SUPER2 = 0x200;
     }
 
     /// [`Super::incompat`]: who does not know them must not mount.

@@ -63,11 +63,22 @@ pub(crate) struct Layout {
     pub groups: u32,
     pub revision: u32,
     pub file_types: bool,
-    pub sparse: bool,
+    pub copies: Copies,
     /// Blocks of the descriptor table.
     pub descriptor_blocks: u32,
     /// Blocks that hold structures of the format.
     pub overhead: u64,
+}
+
+/// Which groups have copies of superblock and descriptors, besides the first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Copies {
+    /// All.
+    Everywhere,
+    /// `sparse_super`: 1 and powers of 3, 5 and 7.
+    Sparse,
+    /// `sparse_super2`: these; 0 stands for none.
+    In([u32; 2]),
 }
 
 /// Where a group's structures are.
@@ -269,7 +280,7 @@ impl Layout {
             groups: 0,
             revision,
             file_types: false,
-            sparse: false,
+            copies: Copies::Everywhere,
             descriptor_blocks: 0,
             overhead: 0,
         };
@@ -277,7 +288,13 @@ impl Layout {
             layout.inode_bytes = found.inode_size.get().into();
             layout.first_ino = found.first_ino.get();
             layout.file_types = found.incompat.get() & Incompat::FILETYPE.bits() != 0;
-            layout.sparse = found.ro_compat.get() & RoCompat::SPARSE_SUPER.bits() != 0;
+            layout.copies = if found.compat.get() & Compat::SPARSE_SUPER2.bits() != 0 {
+                Copies::In(found.backup_groups.map(|group| group.get()))
+            } else if found.ro_compat.get() & RoCompat::SPARSE_SUPER.bits() != 0 {
+                Copies::Sparse
+            } else {
+                Copies::Everywhere
+            };
         }
         let bad = |what: &str| Err(Error::Corrupt(format!("superblock: {what}")));
         let bits = block_bytes * 8;
@@ -360,7 +377,12 @@ impl Layout {
             }
             at == group
         };
-        !self.sparse || group <= 1 || power(3) || power(5) || power(7)
+        group == 0
+            || match self.copies {
+                Copies::Everywhere => true,
+                Copies::Sparse => group == 1 || power(3) || power(5) || power(7),
+                Copies::In(groups) => groups.contains(&group),
+            }
     }
 
     fn count_overhead(&self) -> u64 {

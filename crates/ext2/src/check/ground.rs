@@ -198,8 +198,14 @@ impl Ground {
             let logs = group.max(1).ilog(base);
             base.pow(logs) == group
         };
+        if group == 0 {
+            return true;
+        }
+        if self.compat.contains(Compat::SPARSE_SUPER2) {
+            return self.sup.backup_groups.iter().any(|g| g.get() == group);
+        }
         !self.ro_compat.contains(RoCompat::SPARSE_SUPER)
-            || group <= 1
+            || group == 1
             || [3, 5, 7].into_iter().any(power_of)
     }
 

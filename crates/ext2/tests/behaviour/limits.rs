@@ -9,8 +9,13 @@ fn root() -> Ctx {
 
 #[test]
 fn every_block_can_be_used_and_comes_back() {
-    for args in [["-b", "1024"], ["-b", "4096"]] {
-        let mounted = mount(mke2fs(&args, "8M"));
+    let kinds: [&[&str]; 3] = [
+        &["-b", "1024"],
+        &["-b", "4096"],
+        &["-b", "1024", "-g", "1024", "-O", "sparse_super2"],
+    ];
+    for args in kinds {
+        let mounted = mount(mke2fs(args, "8M"));
         let fs = &mounted.fs;
         let before = fs.statfs().unwrap();
         let file = fs.create(&root(), Ino::ROOT, b"large", 0o644).unwrap().ino;

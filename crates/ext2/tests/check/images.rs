@@ -12,7 +12,7 @@ pub struct Kind {
     pub kib: u64,
 }
 
-pub const KINDS: [Kind; 7] = [
+pub const KINDS: [Kind; 9] = [
     Kind {
         name: "usual",
         options: &["-N", "64"],
@@ -47,6 +47,25 @@ pub const KINDS: [Kind; 7] = [
         name: "groups",
         options: &["-N", "192", "-g", "512", "-I", "128"],
         kib: 1600,
+    },
+    Kind {
+        name: "two copies",
+        options: &["-N", "320", "-g", "512", "-O", "sparse_super2"],
+        kib: 2600,
+    },
+    Kind {
+        name: "no copies",
+        options: &[
+            "-N",
+            "320",
+            "-g",
+            "512",
+            "-O",
+            "sparse_super2",
+            "-E",
+            "num_backup_sb=0",
+        ],
+        kib: 2600,
     },
 ];
 
