@@ -3,6 +3,7 @@
 //! # Guarantees
 //! - Nothing is read but the superblock, and the journal's inode, before what a crash left
 //!   in the journal is in place.
+//! - A mount for reading writes nothing: it replays the journal in memory.
 //! - While a journal may hold what the image lacks, the image says so (`needs_recovery`):
 //!   whoever cannot replay it refuses the image.
 //! - [`Mounted::close`] returns `Ok` only when everything is in place, durably.
@@ -12,7 +13,7 @@ use crate::{Error, Ext2, Options, features, log};
 use lfs::{Universal, UniversalOptions};
 use medium::OpenError;
 use medium::block::{
-    BlockDevice, BlockError, DelayDevice, DeviceOptions, FileDevice, Geometry, Lba,
+    BlockDevice, BlockError, DelayDevice, DeviceOptions, FileDevice, Geometry, Lba, OverlayDevice,
 };
 use patch::journal::{self, JournalError, Place};
 use patch::stack::{JournalModule, Log, Module, Stack};
@@ -36,9 +37,6 @@ pub enum MountError {
     /// The stack names another format.
     #[error("the format '{0}' is not one of ext2")]
     Format(String),
-    /// There is something to replay, which changes the image.
-    #[error("its journal must be replayed; mount it once for writing")]
-    ReplayReadOnly,
     /// The image lacks what an external log has.
     #[error("its log is on another device; mount it with journal(..., external=PATH)")]
     LogElsewhere,
@@ -194,7 +192,7 @@ pub fn mount(
         _ => None,
     };
     check(&disk, log.as_ref(), journal.is_some(), options)?;
-    recover(&disk, log.as_ref(), options)?;
+    let disk = recover(&disk, log.as_ref(), options.read_only)?;
     let journal = match journal {
         Some(module) => {
             let place = prepare_log(&disk, log.as_ref(), options)?;
@@ -326,39 +324,46 @@ fn check(
     Ok(())
 }
 
-/// Brings home what a crash left in a journal.
-pub(crate) fn recover(
+/// Brings home what a crash left in a journal. Returns the device to use: with `read_only` a
+/// view of `disk`, in whose memory the replay took place; else `disk` itself.
+///
+/// # Errors
+/// [`MountError`].
+pub fn recover(
     disk: &Arc<dyn BlockDevice>,
     external: Option<&Arc<dyn BlockDevice>>,
-    options: &MountOptions,
-) -> Result<(), MountError> {
+    read_only: bool,
+) -> Result<Arc<dyn BlockDevice>, MountError> {
     let sup = log::superblock(&**disk)?;
     let inside = sup.compat.get() & Compat::HAS_JOURNAL.bits() != 0;
     if inside && external.is_some() {
         return Err(MountError::LogInside);
     }
     if sup.incompat.get() & Incompat::RECOVER.bits() == 0 {
-        return Ok(());
+        return Ok(disk.clone());
     }
+    let usable = |device: &Arc<dyn BlockDevice>| -> Arc<dyn BlockDevice> {
+        if read_only {
+            Arc::new(OverlayDevice::new(device.clone()))
+        } else {
+            device.clone()
+        }
+    };
+    let disk = usable(disk);
     let (log, place) = match external {
-        _ if inside => (disk, internal_place(disk, true, options)?),
+        _ if inside => (disk.clone(), internal_place(&disk, true)?),
         Some(log) => {
             own_log(log, sup.uuid)?;
-            (log, whole(log.geometry()))
+            (usable(log), whole(log.geometry()))
         }
         None => return Err(MountError::LogElsewhere),
     };
-    if journal::needs_recovery(&**log, &place)? {
-        if options.read_only {
-            return Err(MountError::ReplayReadOnly);
-        }
-        let done = journal::replay(&**disk, &**log, &place)?;
+    if journal::needs_recovery(&*log, &place)? {
+        let done = journal::replay(&*disk, &*log, &place)?;
         tracing::info!("journal: {} transactions replayed", done.transactions);
     }
-    if !options.read_only {
-        log::set_recover(&**disk, false)?;
-    }
-    Ok(())
+    log::set_recover(&*disk, false)?;
+    Ok(disk)
 }
 
 /// The place of an empty log.
@@ -379,7 +384,7 @@ fn prepare_log(
     if sup.compat.get() & Compat::HAS_JOURNAL.bits() == 0 {
         add_journal(disk, options.journal_blocks, options.clock.clone())?;
     }
-    internal_place(disk, false, options)
+    internal_place(disk, false)
 }
 
 /// A log that has a device to itself.
@@ -404,12 +409,11 @@ fn own_log(log: &Arc<dyn BlockDevice>, uuid: [u8; 16]) -> Result<bool, MountErro
 pub(crate) fn internal_place(
     disk: &Arc<dyn BlockDevice>,
     replayed: bool,
-    options: &MountOptions,
 ) -> Result<Place, MountError> {
     let options = Options {
         read_only: true,
-        clock: options.clock.clone(),
         replayed,
+        ..Options::default()
     };
     let low = Ext2::open(Arc::new(plain_cache(disk).volume(0)), options)?;
     Ok(low.log_place()?)

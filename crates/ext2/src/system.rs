@@ -121,11 +121,7 @@ impl Ext2System {
         device.read(Lba(0), &mut bytes).map_err(|e| e.to_string())?;
         let image: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_bytes(BLOCK_BYTES, bytes));
         if self.is_journaled() {
-            let options = MountOptions {
-                clock: Arc::new(ManualClock::new(Timestamp(0), 0)),
-                ..MountOptions::default()
-            };
-            crate::mount::recover(&image, None, &options).map_err(|e| e.to_string())?;
+            crate::mount::recover(&image, None, false).map_err(|e| e.to_string())?;
         }
         Ok(image)
     }
@@ -211,7 +207,7 @@ impl CachedSystem<dyn BlockDevice> for Ext2System {
         if !self.is_journaled() {
             return Ok(Vec::new());
         }
-        let place = crate::mount::internal_place(&device, true, &MountOptions::default());
+        let place = crate::mount::internal_place(&device, true);
         let place = place.map_err(|e| e.to_string())?;
         Ok(place.lbas().skip(1).map(|lba| lba.0).collect())
     }

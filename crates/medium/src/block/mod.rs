@@ -34,6 +34,7 @@
 //! | [`CountingDevice`] | counts of reads, writes, blocks and flushes |
 //! | [`DelayDevice`] | the timing of a disk or an SSD |
 //! | [`FaultyDevice`] | errors, torn and misdirected writes, lost flushes |
+//! | [`OverlayDevice`] | writes that stay in memory |
 //! | [`PoweredDevice`] | a power cut at any moment |
 //! | [`RecordingDevice`] | a trace of every write, completion and flush |
 //!
@@ -47,6 +48,7 @@ mod faulty;
 mod file;
 mod image;
 mod memory;
+mod overlay;
 mod power;
 mod recording;
 mod replay;
@@ -59,6 +61,7 @@ pub use faulty::FaultyDevice;
 pub use file::{DeviceFacts, DeviceOptions, Direct, FileDevice, Io};
 pub use image::{Image, ImageDevice};
 pub use memory::MemoryDevice;
+pub use overlay::OverlayDevice;
 pub use power::{BlockCutAfter, BlockCutReport, PowerSupply, PoweredDevice, TearModel};
 pub use recording::{BlockEvent, EventId, RecordingDevice};
 pub use replay::{Left, OpenWrite, Replay};
