@@ -13,6 +13,8 @@ pub mod code {
     pub const MOUNT_USAGE: u8 = 1;
     /// mount(8): mount failure.
     pub const MOUNT_FAILED: u8 = 32;
+    /// fsck(8): file system errors corrected.
+    pub const FSCK_CORRECTED: u8 = 1;
     /// fsck(8): file system errors left uncorrected.
     pub const FSCK_ERRORS_LEFT: u8 = 4;
     /// fsck(8): operational error.

@@ -23,9 +23,8 @@ pub enum Verdict {
 impl Verdict {
     /// Of our own checker's report.
     pub fn of(report: &Report) -> Self {
-        match report.findings.iter().map(|f| f.severity).max() {
+        match report.worst() {
             None => Self::Clean,
-            Some(_) if report.truncated => Self::Corrupt,
             Some(Severity::Leak) => Self::Leaks,
             Some(Severity::Corrupt) => Self::Corrupt,
         }

@@ -37,24 +37,42 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// True if the checker stopped listing findings because there were too many.
     pub truncated: bool,
+    /// How many of the findings are leaks.
+    #[serde(skip)]
+    leaks: usize,
 }
 
 impl Report {
     /// Most findings that a report lists.
     pub const MAX_FINDINGS: usize = 1000;
 
-    /// Adds a finding, up to [`MAX_FINDINGS`](Self::MAX_FINDINGS).
+    /// Adds a finding, up to [`MAX_FINDINGS`](Self::MAX_FINDINGS). Of more than that, leaks
+    /// make room for what is worse.
     pub fn add(&mut self, invariant: &str, severity: Severity, what: impl Into<String>) {
-        if self.findings.len() == Self::MAX_FINDINGS {
-            self.truncated = true;
-        } else {
-            let what = what.into();
-            self.findings.push(Finding {
-                invariant: invariant.into(),
-                severity,
-                what,
-            });
+        let finding = Finding {
+            invariant: invariant.into(),
+            severity,
+            what: what.into(),
+        };
+        let is_leak = severity == Severity::Leak;
+        if self.findings.len() < Self::MAX_FINDINGS {
+            self.findings.push(finding);
+            self.leaks += usize::from(is_leak);
+            return;
         }
+        self.truncated = true;
+        if !is_leak && self.leaks > 0 {
+            let milder = |found: &&mut Finding| found.severity == Severity::Leak;
+            if let Some(leak) = self.findings.iter_mut().find(milder) {
+                *leak = finding;
+                self.leaks -= 1;
+            }
+        }
+    }
+
+    /// The worst finding, listed or not; `None` if nothing is wrong.
+    pub fn worst(&self) -> Option<Severity> {
+        self.findings.iter().map(|found| found.severity).max()
     }
 
     /// Whether nothing is wrong (leaks count as wrong).
@@ -67,4 +85,26 @@ impl Report {
 pub trait Checker {
     /// Examines the whole image.
     fn check(&self) -> Report;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaks_make_room_for_what_is_worse() {
+        let mut report = Report::default();
+        for _ in 0..Report::MAX_FINDINGS + 1 {
+            report.add("X1", Severity::Leak, "a leak");
+        }
+        assert_eq!(
+            (report.worst(), report.truncated),
+            (Some(Severity::Leak), true)
+        );
+        for _ in 0..Report::MAX_FINDINGS + 1 {
+            report.add("X2", Severity::Corrupt, "damage");
+        }
+        assert!(report.findings.iter().all(|found| found.invariant == "X2"));
+        assert_eq!(report.findings.len(), Report::MAX_FINDINGS);
+    }
 }

@@ -2,22 +2,27 @@
 
 use crate::engine::Engine;
 use crate::failure::{Failure, Outcome, code};
-use crate::{image, output, terminal};
-use medium::block::{DeviceOptions, FileDevice};
+use crate::{ext2fs, image, output, terminal};
+use medium::block::{BlockDevice, DeviceOptions, FileDevice};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use vfs::check::{Report, Severity};
 
 /// Check a file system that is not mounted
 ///
-/// Reads the whole image, changes nothing, and lists what violates the format, by the
-/// numbers of format.md. There is nothing to repair after a crash: mounting recovers by
-/// itself, so the options that ask for repairs are accepted and repair nothing.
+/// Reads the whole image and lists what violates the format, by the numbers of format.md.
+/// A crash needs no repair: mounting recovers by itself. The options that ask for repairs
+/// (-a, -p, -y) replay a journal, and accept leaks: space and counts that a crash without a
+/// journal leaves behind. Without them nothing is changed, and a journal is replayed in
+/// memory only.
 ///
-/// Exit codes, as fsck(8) defines them: 0 clean, 4 errors found, 8 the check could not
-/// be made, 16 wrong usage.
+/// Exit codes, as fsck(8) defines them: 0 clean (with -a, -p, -y: or leaks), 1 a journal was
+/// replayed, 4 errors (without -a, -p, -y: or leaks) found, 8 the check could not be made, 16
+/// wrong usage.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The image
@@ -26,13 +31,13 @@ pub struct Args {
     /// Print a report in JSON
     #[arg(long)]
     json: bool,
-    /// Change nothing (always so)
-    #[arg(short = 'n')]
+    /// Change nothing
+    #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
     no_changes: bool,
-    /// For fsck(8): repair without questions
+    /// Replay a journal, and accept leaks, without questions
     #[arg(short = 'p', short_alias = 'a', visible_short_alias = 'a')]
     preen: bool,
-    /// For fsck(8): answer yes to all questions
+    /// The same as -p
     #[arg(short = 'y')]
     yes: bool,
     /// For fsck(8): ask before repairs
@@ -55,60 +60,100 @@ struct Json<'a> {
     path: &'a Path,
     r#type: &'static str,
     clean: bool,
+    /// What became of a journal: it was replayed in place, or in memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replayed: Option<Replayed>,
     #[serde(flatten)]
     report: &'a Report,
+}
+
+/// Where a journal was replayed before the check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Replayed {
+    InPlace,
+    InMemory,
+}
+
+/// What a check found.
+struct Found {
+    engine: &'static str,
+    replayed: Option<Replayed>,
+    report: Report,
 }
 
 impl Args {
     /// Runs the command.
     pub fn run(&self) -> Outcome {
-        let operational = |e: Failure| e.with_code(code::FSCK_OPERATIONAL);
-        let ext2 = Engine::of_image(&self.path).map_err(operational)? == Engine::Ext2;
-        let report = if ext2 {
-            self.check_ext2()
+        self.examine()
+            .map_err(|e| e.with_code(code::FSCK_OPERATIONAL))
+    }
+
+    fn examine(&self) -> Outcome {
+        let found = if Engine::of_image(&self.path)? == Engine::Ext2 {
+            self.check_ext2()?
         } else {
-            self.check()
+            self.check()?
         };
-        let report = report.map_err(operational)?;
-        let clean = report.is_clean();
-        let printed = if self.json {
+        let Found {
+            engine,
+            replayed,
+            report,
+        } = &found;
+        if self.json {
             output::print_json(&Json {
                 path: &self.path,
-                r#type: if ext2 { "ext2" } else { "bpfs" },
-                clean,
-                report: &report,
-            })
+                r#type: engine,
+                clean: report.is_clean(),
+                replayed: *replayed,
+                report,
+            })?;
         } else {
-            output::print(text(&self.path, &report))
-        };
-        printed.map_err(operational)?;
-        Ok(if clean {
-            ExitCode::SUCCESS
-        } else {
-            code::FSCK_ERRORS_LEFT.into()
+            output::print(text(&self.path, &found))?;
+        }
+        Ok(match report.worst() {
+            Some(Severity::Corrupt) => code::FSCK_ERRORS_LEFT.into(),
+            Some(Severity::Leak) if !self.repairs() => code::FSCK_ERRORS_LEFT.into(),
+            _ if *replayed == Some(Replayed::InPlace) => code::FSCK_CORRECTED.into(),
+            _ => ExitCode::SUCCESS,
         })
     }
 
-    fn check_ext2(&self) -> Result<Report, Failure> {
-        let options = DeviceOptions {
-            read_only: true,
-            ..DeviceOptions::default()
-        };
-        let open = |bytes| FileDevice::open(&self.path, bytes, &options).map_err(Failure::new);
-        // The superblock tells the size of the blocks.
-        let sup = ext2::probe(&open(4096)?).map_err(|e| image::about(&self.path, e))?;
-        if sup.features.iter().any(|name| name == "needs_recovery") {
-            let why = "its journal must be replayed first: mount it";
-            return Err(image::about(&self.path, why));
-        }
-        let device = open(sup.block_bytes)?;
-        let spinner = terminal::spinner("checking");
-        let report = ext2::check(&device);
-        spinner.finish_and_clear();
-        Ok(report)
+    /// Whether a journal is replayed and leaks are accepted.
+    fn repairs(&self) -> bool {
+        self.preen || self.yes
     }
 
-    fn check(&self) -> Result<Report, Failure> {
+    fn check_ext2(&self) -> Result<Found, Failure> {
+        let open = |bytes, read_only| {
+            let options = DeviceOptions {
+                read_only,
+                ..DeviceOptions::default()
+            };
+            FileDevice::open(&self.path, bytes, &options).map_err(Failure::new)
+        };
+        // The superblock tells the size of the blocks.
+        let sup = ext2::probe(&open(4096, true)?).map_err(|e| image::about(&self.path, e))?;
+        let dirty = sup.features.iter().any(|name| name == "needs_recovery");
+        let replayed = dirty.then(|| match self.repairs() {
+            true => Replayed::InPlace,
+            false => Replayed::InMemory,
+        });
+        let in_place = replayed == Some(Replayed::InPlace);
+        let device: Arc<dyn BlockDevice> = Arc::new(open(sup.block_bytes, !in_place)?);
+        let device = ext2::mount::recover(&device, None, !in_place)
+            .map_err(|e| ext2fs::named(&self.path, &e))?;
+        let spinner = terminal::spinner("checking");
+        let report = ext2::check(&*device);
+        spinner.finish_and_clear();
+        Ok(Found {
+            engine: "ext2",
+            replayed,
+            report,
+        })
+    }
+
+    fn check(&self) -> Result<Found, Failure> {
         let pm = image::open_read_only(&self.path)?;
         // Told apart from a damaged image: this is not one at all.
         if let Err(e @ bpfs::Error::NotBpfs) = bpfs::probe(&pm) {
@@ -117,26 +162,64 @@ impl Args {
         let spinner = terminal::spinner("checking");
         let report = bpfs::check(&pm);
         spinner.finish_and_clear();
-        Ok(report)
+        Ok(Found {
+            engine: "bpfs",
+            replayed: None,
+            report,
+        })
     }
 }
 
-fn text(path: &Path, report: &Report) -> String {
+fn text(path: &Path, found: &Found) -> String {
     let name = path.display();
-    if report.is_clean() {
-        return format!("{name}: clean\n");
-    }
     let mut text = String::new();
-    for finding in &report.findings {
-        let kind = match finding.severity {
-            Severity::Leak => "leak",
-            Severity::Corrupt => "error",
-        };
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{name}: {kind}: {finding}");
+    // Writing to a string cannot fail.
+    let _ = match found.replayed {
+        None => Ok(()),
+        Some(Replayed::InPlace) => writeln!(text, "{name}: the journal was replayed"),
+        Some(Replayed::InMemory) => writeln!(
+            text,
+            "{name}: the journal is to be replayed by the next mount; checked as it will be then"
+        ),
+    };
+    let report = &found.report;
+    let errors = || (report.findings.iter()).filter(|found| found.severity == Severity::Corrupt);
+    for error in errors() {
+        let _ = writeln!(text, "{name}: error: {error}");
     }
-    let found = output::count(report.findings.len() as u64, "violation");
-    let more = if report.truncated { " or more" } else { "" };
-    let _ = writeln!(text, "{name}: {found} of the format{more}");
+    if let Some(leaks) = leaks(report) {
+        let _ = writeln!(text, "{name}: {leaks}");
+    }
+    let _ = match report.worst() {
+        None => writeln!(text, "{name}: clean"),
+        Some(Severity::Leak) => writeln!(text, "{name}: sound, and can be used as it is"),
+        Some(Severity::Corrupt) => {
+            let violations = output::count(errors().count() as u64, "violation");
+            let more = if report.truncated { " or more" } else { "" };
+            writeln!(text, "{name}: {violations} of the format{more}")
+        }
+    };
     text
+}
+
+/// Most leaks that are described.
+const LEAKS: usize = 20;
+
+/// What a crash left and does no harm, in one line, by invariant.
+fn leaks(report: &Report) -> Option<String> {
+    let leaks = || (report.findings.iter()).filter(|found| found.severity == Severity::Leak);
+    let mut kinds: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for leak in leaks().take(LEAKS) {
+        kinds.entry(&leak.invariant).or_default().push(&leak.what);
+    }
+    let kinds: Vec<String> = (kinds.iter())
+        .map(|(invariant, leaks)| format!("{invariant}: {}", leaks.join(", ")))
+        .collect();
+    let more = match leaks().count().saturating_sub(LEAKS) {
+        0 => String::new(),
+        more if report.truncated => format!("; and {more} more at least"),
+        more => format!("; and {more} more"),
+    };
+    let listed = kinds.join("; ");
+    (!kinds.is_empty()).then(|| format!("leaks, which e2fsck reclaims: {listed}{more}"))
 }

@@ -99,6 +99,9 @@ struct Directory {
     second: u32,
 }
 
+/// Most findings about contents that wait until it is known whether their inode has a name.
+const MAX_CONTENTS: usize = 1 << 16;
+
 /// The state of one check.
 struct Checker<'d, D: ?Sized> {
     device: &'d D,
@@ -162,7 +165,7 @@ impl<'d, D: BlockDevice + ?Sized> Checker<'d, D> {
     /// Something wrong in an inode that would not matter if it had no name: it is half
     /// made, or half removed.
     fn content(&mut self, ino: u32, invariant: &'static str, what: Arguments<'_>) {
-        if self.contents.len() < Report::MAX_FINDINGS {
+        if self.contents.len() < MAX_CONTENTS {
             self.contents.push((ino, invariant, what.to_string()));
         } else {
             self.corrupt(invariant, what);
@@ -195,13 +198,7 @@ impl<'d, D: BlockDevice + ?Sized> Checker<'d, D> {
 }
 
 fn add(report: &mut Report, invariant: &str, severity: Severity, what: Arguments<'_>) {
-    let full = report.findings.len() >= Report::MAX_FINDINGS;
-    let what = if full {
-        String::new()
-    } else {
-        what.to_string()
-    };
-    report.add(invariant, severity, what);
+    report.add(invariant, severity, what.to_string());
 }
 
 /// Whether a read succeeded; if not, a finding (E1).

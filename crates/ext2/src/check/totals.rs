@@ -3,6 +3,8 @@
 use super::Checker;
 use crate::format::{GroupDescriptor, ROOT_INO};
 use medium::block::BlockDevice;
+use std::fmt::{self, Display, Formatter};
+use std::ops::RangeInclusive;
 
 /// Which bitmap of a group.
 struct Bitmap {
@@ -127,6 +129,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
 
     fn compare(&mut self, bitmap: &Bitmap, stored: &[u8], found: &[u8]) {
         let name = bitmap.name;
+        let (mut missing, mut spare) = (Ranges::default(), Ranges::default());
         for (at, stored) in stored.iter().enumerate() {
             let from = at as u64 * 8;
             let real = match bitmap.len.saturating_sub(from) {
@@ -144,13 +147,61 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
                     let what = format_args!("{name} bitmap: bit {number}, past the end, is clear");
                     self.corrupt(bitmap.missing, what);
                 } else if found & (1 << bit) != 0 {
-                    let what = format_args!("{name} {number} is in use and marked as free");
-                    self.corrupt(bitmap.missing, what);
+                    missing.add(number);
                 } else {
-                    let what = format_args!("{name} {number} is marked as used and is not");
-                    self.leak(bitmap.extra, what);
+                    spare.add(number);
                 }
             }
+        }
+        if missing.count > 0 {
+            let what = format_args!("in use and marked as free: {name} {missing}");
+            self.corrupt(bitmap.missing, what);
+        }
+        if spare.count > 0 {
+            let what = format_args!("marked as used and not in use: {name} {spare}");
+            self.leak(bitmap.extra, what);
+        }
+    }
+}
+
+/// Ascending numbers, neighbours as one range.
+#[derive(Default)]
+struct Ranges {
+    /// How many numbers there are.
+    count: u64,
+    each: Vec<RangeInclusive<u64>>,
+    /// How many of the numbers are not in `each`.
+    unlisted: u64,
+}
+
+impl Ranges {
+    /// Most ranges that are listed.
+    const MAX: usize = 64;
+
+    fn add(&mut self, number: u64) {
+        self.count += 1;
+        let full = self.each.len() == Self::MAX;
+        match self.each.last_mut() {
+            Some(last) if *last.end() + 1 == number => *last = *last.start()..=number,
+            _ if full => self.unlisted += 1,
+            _ => self.each.push(number..=number),
+        }
+    }
+}
+
+/// `7, 9-12 and 3 more`.
+impl Display for Ranges {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for (n, range) in self.each.iter().enumerate() {
+            let comma = if n == 0 { "" } else { ", " };
+            match range.start() == range.end() {
+                true => write!(f, "{comma}{}", range.start())?,
+                false => write!(f, "{comma}{}-{}", range.start(), range.end())?,
+            }
+        }
+        match self.unlisted {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
         }
     }
 }
