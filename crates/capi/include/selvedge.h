@@ -21,8 +21,10 @@
  *
  * Durable memory is opened at the first call that needs it, or before main if there are
  * `pstatic` variables. One process at a time can use a directory. Where nothing else can be
- * done (the memory fails, a block writes more than a log takes), the process ends with one
- * line on standard error, and abort(). Directories and files are made for their owner only
+ * done (the memory fails, a block writes more than a log takes to memory that was there before
+ * it), the process ends with one line on standard error, and abort(), unless the program has
+ * asked for an error (selvedge_try). What a block writes to memory that it has allocated takes no
+ * room in a log. Directories and files are made for their owner only
  * (modes 0700 and 0600).
  *
  * A child made by fork has no durable memory, which stays its parent's: it ends with a message
@@ -93,6 +95,12 @@ extern "C" {
 #else
 #define SELVEDGE_SAFE
 #define SELVEDGE_PURE
+#endif
+
+#if defined(__GNUC__)
+#define SELVEDGE_RETURNS_TWICE __attribute__((returns_twice))
+#else
+#define SELVEDGE_RETURNS_TWICE
 #endif
 
 /* A block that happens as a whole, durably: SELVEDGE_ATOMIC { ... }. It may be run several
@@ -183,6 +191,25 @@ static const unsigned char *const selvedge_keep __attribute__((used)) = &selvedg
 
 /* Opens durable memory now. 0, or -1: then it can be tried again. */
 int selvedge_start(void);
+
+/* Has a block that cannot be done fail, and not end the process. Returns 0; and once more, -1, if
+ * until selvedge_try_end a block of this thread cannot be done: it has left nothing then, errno
+ * and selvedge_message say why, and what selvedge_try began is over.
+ *
+ *     if (selvedge_try() == 0) {
+ *         patomic { ... }
+ *         selvedge_try_end();
+ *     } else {
+ *         fprintf(stderr, "%s\n", selvedge_message());
+ *     }
+ *
+ * As with setjmp, the function that calls it must not have returned by then, variables of it that
+ * were changed in between have any value unless they are volatile, and destructors of C++ do not
+ * run. E2BIG: the block wrote more than a log takes to memory that was there before it. EIO: it
+ * used an address of durable memory at which there is nothing, met damage, or the memory failed.
+ * Not inside a block (EINVAL). */
+int selvedge_try(void) SELVEDGE_RETURNS_TWICE;
+void selvedge_try_end(void);
 
 /* Why the last call of this thread failed: text, until the next one that fails. */
 const char *selvedge_message(void);

@@ -76,15 +76,22 @@ impl CallError {
     fn errno(&self) -> c_int {
         match self {
             Self::Start(why) => why.errno(),
-            Self::Refused(TxError::Heap(HeapError::NoSpace { .. }) | TxError::Growth { .. })
-            | Self::TooMuch(..) => libc::ENOMEM,
+            Self::Refused(why) => errno_of(why),
+            Self::TooMuch(..) => libc::ENOMEM,
             Self::TooManyRoots => libc::ENOSPC,
-            Self::Refused(TxError::TooLong { .. }) => libc::E2BIG,
             Self::Buffer(_) => libc::EMSGSIZE,
             Self::NoRoot(_) | Self::Nothing => libc::ENOENT,
-            Self::Refused(_) => libc::EIO,
             _ => libc::EINVAL,
         }
+    }
+}
+
+/// The errno that comes nearest.
+pub(crate) fn errno_of(why: &TxError<Infallible>) -> c_int {
+    match why {
+        TxError::Heap(HeapError::NoSpace { .. }) | TxError::Growth { .. } => libc::ENOMEM,
+        TxError::TooLong { .. } => libc::E2BIG,
+        _ => libc::EIO,
     }
 }
 

@@ -1,13 +1,13 @@
 //! The heap and the named roots.
 //!
-//! Blocks are filled (`pmalloc_set`, `pcalloc`, `prealloc`) by plain stores, which are made
-//! durable before the transaction commits: nobody else knows of them until then, and no
-//! recovery writes to them. So a block may be larger than a log.
+//! A block is filled, by these calls and by the transaction that allocated it, by stores in place,
+//! which are made durable before the transaction commits: nobody else knows of it until then, and
+//! no recovery writes to it. So a block may be larger than a log.
 
 use crate::call::{CallError, call, calls, text};
 use crate::thread::Thread;
 use libc::{c_char, c_int, c_void};
-use medium::Pmem;
+use medium::{Pmem, WORD_BYTES};
 use mnemosyne::tx::{Interrupted, Space};
 use std::ptr::null_mut;
 
@@ -24,7 +24,7 @@ impl Thread {
     ) -> Result<u64, CallError> {
         let base = self.program.base;
         self.run(|thread| {
-            let off = thread.session.tx().alloc(len.max(1))?;
+            let off = thread.new_block(len)?;
             fill(thread, off)?;
             if place != 0 {
                 // SAFETY: the program gave this place.
@@ -34,22 +34,32 @@ impl Thread {
         })
     }
 
-    /// Fills a block that this transaction allocated, durably.
-    fn fill(&mut self, off: u64, len: u64, byte: u8) -> Result<(), Interrupted> {
+    /// A new block, which the rest of the transaction that is under way stores to in place.
+    fn new_block(&mut self, len: u64) -> Result<u64, Interrupted> {
+        let len = len.max(1);
+        let off = self.session.tx().alloc(len)?;
         self.session.tx().may_fill()?;
+        if self.depth > 0 {
+            // Its end is that of its last word, which nobody else has a part of.
+            self.blocks
+                .add(self.program.base + off, len.next_multiple_of(WORD_BYTES));
+        }
+        Ok(off)
+    }
+
+    /// Fills a block that this transaction allocated.
+    fn fill_block(&mut self, off: u64, len: u64, byte: u8) {
         let pm = self.program.memory.memory().space().pmem();
         let bytes = [byte; CHUNK];
         for at in (0..len).step_by(CHUNK) {
             let part = (len - at).min(CHUNK as u64);
             pm.store_nt(off + at, &bytes[..part as usize]);
         }
-        // Data before commit.
-        Ok(pm.fence()?)
+        self.session.tx().note_filled(off, 0);
     }
 
-    /// Copies a block into one that this transaction allocated, durably.
+    /// Copies a block into one that this transaction allocated.
     fn fill_from(&mut self, from: u64, to: u64, len: u64) -> Result<(), Interrupted> {
-        self.session.tx().may_fill()?;
         let program = self.program;
         let pm = program.memory.memory().space().pmem();
         let mut bytes = [0; CHUNK];
@@ -58,8 +68,8 @@ impl Thread {
             self.session.tx().read(program.base + from + at, part)?;
             pm.store_nt(to + at, part);
         }
-        // Data before commit.
-        Ok(pm.fence()?)
+        self.session.tx().note_filled(to, 0);
+        Ok(())
     }
 }
 
@@ -80,7 +90,10 @@ calls! {
     {
         call(null_mut(), |thread| {
             let len = len as u64;
-            let block = thread.alloc(len, place as u64, |t, off| t.fill(off, len, byte as u8))?;
+            let block = thread.alloc(len, place as u64, |thread, off| {
+                thread.fill_block(off, len, byte as u8);
+                Ok(())
+            })?;
             Ok(block as *mut c_void)
         })
     }
@@ -179,8 +192,8 @@ fn root(thread: &mut Thread, name: *const c_char, len: u64) -> Result<*mut c_voi
         if len == 0 {
             return Ok(Some((0, 0)));
         }
-        let off = thread.session.tx().alloc(len)?;
-        thread.fill(off, len, 0)?;
+        let off = thread.new_block(len)?;
+        thread.fill_block(off, len, 0);
         let mut tx = thread.session.tx();
         if tx.set_root(name, len, off)? {
             return Ok(Some((len, off)));
@@ -223,7 +236,7 @@ fn resize(thread: &mut Thread, len: u64, place: u64) -> Result<*mut c_void, Call
             }
             old = Some(off);
         }
-        let new = thread.session.tx().alloc(len.max(1))?;
+        let new = thread.new_block(len)?;
         if let Some(old) = old {
             thread.fill_from(old, new, len.min(was))?;
             thread.session.tx().free(old)?;

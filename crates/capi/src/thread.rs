@@ -11,7 +11,9 @@
 //! - older frames are stored to at once too, but under their locks, since other threads may
 //!   have been given their addresses, and with an undo record.
 //!
-//! Memory that the transaction itself has allocated is stored to at once as well.
+//! Memory that the transaction itself has allocated is stored to at once as well. Of durable
+//! memory that saves the log, which would have to hold all of it: it is written back before the
+//! commit, and nobody can reach it if there is none.
 //!
 //! What the compiler logs (`_ITM_L*`) before it stores itself has an undo record and no lock:
 //! it knows that the memory is the thread's own.
@@ -22,13 +24,18 @@ use crate::itm::exceptions::Exceptions;
 use crate::itm::fresh::Fresh;
 use crate::itm::jump::JumpBuffer;
 use crate::program::{Program, Session};
+use medium::Pmem;
 use mnemosyne::store::Savepoint;
+use mnemosyne::tx::Space;
 use std::arch::{asm, global_asm};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// From so many bytes on, stores to a fresh block are streamed past the caches.
+const STREAMED: usize = 512;
 
 /// The state of a thread.
 pub(crate) struct Thread {
@@ -41,6 +48,8 @@ pub(crate) struct Thread {
     pub levels: Vec<Level>,
     /// Where to go back to now.
     pub landing: JumpBuffer,
+    /// Where to go back to if a transaction cannot be done, the latest last.
+    pub tries: Vec<JumpBuffer>,
     /// How often the transaction has failed.
     pub attempts: u32,
     /// A block of so many bytes is not to be had, as this transaction found out.
@@ -52,7 +61,9 @@ pub(crate) struct Thread {
     /// Of the thread.
     pub number: u32,
     pub undo: Undo,
+    /// What the transaction allocated: volatile memory, and blocks of durable memory.
     pub fresh: Fresh,
+    pub blocks: Fresh,
     pub actions: Actions,
     pub exceptions: Exceptions,
     /// Where the outermost transaction began on the stack, and the innermost one that can be
@@ -79,6 +90,7 @@ pub(crate) struct Before {
     pub savepoint: Savepoint,
     pub undo: usize,
     pub fresh: u64,
+    pub blocks: u64,
     pub actions: crate::itm::actions::Mark,
     pub exceptions: crate::itm::exceptions::Mark,
     pub id: u64,
@@ -254,7 +266,7 @@ impl Thread {
         len: usize,
     ) -> Result<bool, mnemosyne::tx::Interrupted> {
         match self.place(at) {
-            Place::Elsewhere if !self.fresh.has(at) => return Ok(false),
+            Place::Elsewhere if !self.fresh.has(at, len) => return Ok(false),
             // What was allocated before an inner transaction must not keep what that stores.
             Place::Elsewhere if self.levels.len() > 1 => self.note(at, len),
             Place::Elsewhere => {}
@@ -268,6 +280,33 @@ impl Thread {
             }
         }
         Ok(true)
+    }
+
+    /// Whether the bytes are in a block of durable memory that the transaction allocated, and in
+    /// which they are loaded from and stored to in place.
+    #[inline(always)]
+    pub fn is_own_block(&self, at: u64, len: usize) -> bool {
+        self.blocks.has(at, len)
+    }
+
+    /// Stores bytes to a block that the transaction allocated, without a log.
+    pub fn fill(&mut self, at: u64, bytes: &[u8]) {
+        // A block that is older than an inner transaction must not keep what that stores.
+        if self.levels.len() > 1 {
+            self.note(at, bytes.len());
+        }
+        let off = at - self.program.base;
+        let pm = self.program.memory.memory().space().pmem();
+        match bytes.len() < STREAMED {
+            true => {
+                pm.store(off, bytes);
+                self.session.tx().note_filled(off, bytes.len() as u64);
+            }
+            false => {
+                pm.store_nt(off, bytes);
+                self.session.tx().note_filled(off, 0);
+            }
+        }
     }
 
     /// Notes bytes that are about to be changed in place.
@@ -377,6 +416,7 @@ fn make(program: &'static Program) -> *mut Thread {
         depth: 0,
         levels: Vec::new(),
         landing: JumpBuffer::default(),
+        tries: Vec::new(),
         attempts: 0,
         refused: None,
         id: 0,
@@ -384,6 +424,7 @@ fn make(program: &'static Program) -> *mut Thread {
         number: NUMBER.fetch_add(1, Ordering::Relaxed),
         undo: Undo::default(),
         fresh: Fresh::default(),
+        blocks: Fresh::default(),
         actions: Actions::default(),
         exceptions: Exceptions::default(),
         outer: 0,

@@ -45,6 +45,8 @@ medium::seeded_bugs! {
     UnfencedWord,
     /// A record may be durable before what the transaction filled is.
     FillAfterLog,
+    /// What the transaction filled by plain stores is not written back before its record.
+    FillUnflushed,
     /// A block is handed out without its bit.
     BlockWithoutBit,
     /// A freed block is handed out while a recovery could bring back what was in it.

@@ -35,7 +35,7 @@ impl Thread {
     /// # Safety
     /// They must be there.
     pub unsafe fn read(&mut self, at: u64, buf: &mut [u8]) -> Result<(), Interrupted> {
-        if self.is_young(at) {
+        if self.is_young(at) || self.is_own_block(at, buf.len()) {
             // SAFETY: the caller's promise.
             unsafe { std::ptr::copy_nonoverlapping(at as *const u8, buf.as_mut_ptr(), buf.len()) };
             return Ok(());

@@ -17,7 +17,7 @@ impl Thread {
     /// They must be there.
     #[inline(always)]
     unsafe fn load<const N: usize>(&mut self, at: u64) -> Result<[u8; N], Interrupted> {
-        if self.is_young(at) {
+        if self.is_young(at) || self.is_own_block(at, N) {
             // SAFETY: the caller's promise.
             return Ok(unsafe { (at as *const [u8; N]).read_unaligned() });
         }
@@ -45,6 +45,10 @@ impl Thread {
             // SAFETY: the caller's promise; the thread alone knows of the bytes, or has their
             // locks.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
+            return Ok(());
+        }
+        if self.is_own_block(at, bytes.len()) {
+            self.fill(at, bytes);
             return Ok(());
         }
         let at = canonical(at);

@@ -123,7 +123,7 @@ impl Thread {
         let Some(object) = self.exceptions.handled.pop() else {
             return;
         };
-        if self.exceptions.handled.contains(&object) || !self.fresh.has(object as u64) {
+        if self.exceptions.handled.contains(&object) || !self.fresh.has(object as u64, 1) {
             return;
         }
         // SAFETY: this transaction allocated it, and it was caught.

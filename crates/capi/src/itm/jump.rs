@@ -1,9 +1,11 @@
-//! The begin of a transaction, which returns once for each attempt.
+//! The begin of a transaction, which returns once for each attempt, and `selvedge_try`, which
+//! returns once more if a transaction fails.
 //!
 //! What must be as it was is saved at the begin: the registers that a call preserves, where to
 //! return, and how floating point rounds. It is copied off the stack, whose place is soon used
 //! otherwise.
 
+use libc::c_int;
 use std::arch::naked_asm;
 
 /// A place to go back to.
@@ -24,12 +26,10 @@ pub(crate) struct JumpBuffer {
     x87_control: u32,
 }
 
-/// Begins a transaction. Returns what its code is to do, and again whenever the transaction is
-/// run again or was cancelled.
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn _ITM_beginTransaction(properties: u32) -> u32 {
-    naked_asm!(
+/// Hands `$function` the argument and a buffer, by which it can return again.
+macro_rules! with_buffer {
+    ($function:path) => {
+        naked_asm!(
         ".cfi_startproc",
         "lea rax, [rsp + 8]",
         "sub rsp, 72", // the buffer; the stack is a multiple of 16 again
@@ -46,13 +46,29 @@ pub unsafe extern "C" fn _ITM_beginTransaction(properties: u32) -> u32 {
         "stmxcsr [rsp + 64]",
         "fnstcw [rsp + 68]",
         "mov rsi, rsp",
-        "call {begin}",
+        "call {function}",
         "add rsp, 72",
         ".cfi_adjust_cfa_offset -72",
         "ret",
         ".cfi_endproc",
-        begin = sym super::begin,
-    )
+        function = sym $function,
+        )
+    };
+}
+
+/// Begins a transaction. Returns what its code is to do, and again whenever the transaction is
+/// run again or was cancelled.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn _ITM_beginTransaction(properties: u32) -> u32 {
+    with_buffer!(super::begin)
+}
+
+/// Returns 0, and once more, -1, if a transaction of this thread fails.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn selvedge_try() -> c_int {
+    with_buffer!(super::failure::begin)
 }
 
 /// Returns from the begin that `buffer` is of, once more, with `code`.

@@ -24,6 +24,7 @@ mod bulk;
 mod clones;
 mod data;
 pub(crate) mod exceptions;
+mod failure;
 pub(crate) mod fresh;
 pub(crate) mod jump;
 mod strings;
@@ -31,12 +32,11 @@ mod strings;
 use crate::fatal::die;
 use crate::program;
 use crate::thread::{Before, Level, Thread};
+use failure::Failure;
 use jump::{JumpBuffer, jump};
 use libc::{c_char, c_int, c_void};
-use medium::MediumError;
 use mnemosyne::heap::HeapError;
 use mnemosyne::tx::{Interrupted, TxError, Uncommitted};
-use std::convert::Infallible;
 
 // Properties of a transaction.
 const HAS_INSTRUMENTED_CODE: u32 = 0x01;
@@ -75,7 +75,12 @@ unsafe extern "C" fn begin(properties: u32, buffer: *const JumpBuffer) -> u32 {
     // SAFETY: the naked function in front of this one has filled it.
     let buffer = unsafe { *buffer };
     match thread.depth {
-        0 => thread.begin_outermost(buffer),
+        0 => {
+            if let Err(why) = thread.begin_outermost(buffer) {
+                // SAFETY: the reference is used no more; nothing has begun.
+                unsafe { failure::refuse(why) }
+            }
+        }
         _ if properties & HAS_NO_ABORT == 0 => thread.begin_level(buffer),
         _ => {}
     }
@@ -84,10 +89,8 @@ unsafe extern "C" fn begin(properties: u32, buffer: *const JumpBuffer) -> u32 {
 }
 
 impl Thread {
-    fn begin_outermost(&mut self, buffer: JumpBuffer) {
-        if let Err(why) = self.session.begin() {
-            die_of_commit(why);
-        }
+    fn begin_outermost(&mut self, buffer: JumpBuffer) -> Result<(), Failure> {
+        self.session.begin().map_err(TxError::Failed)?;
         self.attempts = 0;
         self.set_id();
         self.exceptions.begin();
@@ -96,6 +99,7 @@ impl Thread {
             depth: 0,
             before: None,
         });
+        Ok(())
     }
 
     /// An inner transaction that may be cancelled by itself.
@@ -104,6 +108,7 @@ impl Thread {
             savepoint: self.session.savepoint(),
             undo: self.undo.len(),
             fresh: self.fresh.mark(),
+            blocks: self.blocks.mark(),
             actions: self.actions.mark(),
             exceptions: self.exceptions.mark(),
             id: self.id,
@@ -118,7 +123,7 @@ impl Thread {
 
     /// One transaction is over; the outermost one is committed. `exception`: it ends because
     /// this is on its way, or null. Whether something of the program is due now.
-    fn commit(&mut self, exception: *mut c_void) -> Result<bool, Interrupted> {
+    fn commit(&mut self, exception: *mut c_void) -> Result<bool, Uncommitted> {
         self.depth -= 1;
         if self.depth > 0 {
             if self.levels.last().is_some_and(|l| l.depth == self.depth)
@@ -129,22 +134,15 @@ impl Thread {
             }
             return Ok(false);
         }
-        match self.session.commit() {
-            Ok(()) => {}
-            Err(Uncommitted::Conflict) => {
-                self.depth = 1;
-                self.exceptions.ends_by(exception);
-                return Err(Interrupted::Conflict);
-            }
-            Err(Uncommitted::TooLong { words, most }) => die(format_args!(
-                "a transaction wrote so much that its {words} words do not fit a log, which takes \
-                 {most}: let it do less at a time"
-            )),
-            Err(Uncommitted::Failed(why)) => die_of_commit(why),
+        if let Err(why) = self.session.commit() {
+            self.depth = 1;
+            self.exceptions.ends_by(exception);
+            return Err(why);
         }
         self.clear_levels();
         self.undo.clear();
         self.fresh.clear();
+        self.blocks.clear();
         self.refused = None;
         self.exceptions.committed();
         Ok(!self.actions.is_empty())
@@ -161,6 +159,7 @@ impl Thread {
         self.session.roll_back();
         self.clear_levels();
         self.fresh.clear();
+        self.blocks.clear();
         self.depth = 0;
         self.exceptions.rolled_back();
         begin
@@ -178,6 +177,7 @@ impl Thread {
                 self.undo.roll_back(before.undo, jump.cfa);
                 self.session.return_to(&before.savepoint);
                 self.fresh.return_to(before.fresh);
+                self.blocks.return_to(before.blocks);
                 self.exceptions.return_to(before.exceptions);
                 self.depth = depth;
                 self.id = before.id;
@@ -192,20 +192,24 @@ impl Thread {
         }
     }
 
-    /// Begins again what was undone because of `why`, or ends the process if that is of no use.
-    fn begin_again(&mut self, why: Interrupted, begin: JumpBuffer) {
-        match self.session.overcome::<Infallible>(why, self.attempts) {
+    /// Begins again what was undone because of `why`.
+    ///
+    /// # Errors
+    /// It is of no use.
+    fn begin_again(&mut self, why: Interrupted, begin: JumpBuffer) -> Result<(), Failure> {
+        match self.session.overcome(why, self.attempts) {
             Ok(()) => {}
             // It will be told when it asks again.
             Err(TxError::Heap(HeapError::NoSpace { bytes }) | TxError::Growth { bytes, .. }) => {
                 let least = self.refused.unwrap_or(u64::MAX);
                 self.refused = Some(least.min(bytes));
             }
-            Err(why) => self.die_of(why),
+            Err(why) => return Err(why),
         }
         let attempts = self.attempts + 1;
-        self.begin_outermost(begin);
+        self.begin_outermost(begin)?;
         (self.attempts, self.depth) = (attempts, 1);
+        Ok(())
     }
 
     /// Gives the transaction an id, which no other one has: of the thread's number, and how
@@ -214,25 +218,9 @@ impl Thread {
         self.ids += 1;
         self.id = u64::from(self.number) << 40 | self.ids & ((1 << 40) - 1);
     }
-
-    /// The end, because of memory.
-    fn die_of(&self, why: TxError<Infallible>) -> ! {
-        let path = self.program.memory.backing().path().display();
-        match why {
-            TxError::Medium(MediumError::OutOfRange { off, .. }) => {
-                let at = self.program.base + off;
-                die(format_args!(
-                    "a transaction uses the address {at:#x}, which is durable memory ({path}), \
-                     but no region of the program's"
-                ))
-            }
-            TxError::Failed(why) => die_of_commit(why),
-            why => die(format_args!("durable memory in {path}: {why}")),
-        }
-    }
 }
 
-/// Runs the transaction again, or ends the process if that is of no use.
+/// Runs the transaction again, unless that is of no use.
 ///
 /// No method, and so with those that follow: whoever calls them has no reference to the thread
 /// as an argument either. What the program does to undo its part, and what it does after the
@@ -256,7 +244,9 @@ pub(crate) unsafe fn restart(why: Interrupted) -> ! {
     unsafe {
         exceptions::delete(foreign);
         actions::undone(actions::Mark::default());
-        Thread::running().begin_again(why, begin);
+        if let Err(why) = Thread::running().begin_again(why, begin) {
+            failure::refuse(why)
+        }
         land(RUN_INSTRUMENTED | RESTORE_LIVE_VARIABLES, begin)
     }
 }
@@ -307,20 +297,16 @@ pub(crate) unsafe fn done<T>(step: Result<T, Interrupted>) -> T {
 unsafe fn commit(exception: *mut c_void) {
     // SAFETY: the caller's promise; the reference is gone when something of the program runs.
     unsafe {
-        let is_due = Thread::running().commit(exception);
-        if done(is_due) {
-            actions::committed();
+        match Thread::running().commit(exception) {
+            Ok(true) => actions::committed(),
+            Ok(false) => {}
+            Err(Uncommitted::Conflict) => restart(Interrupted::Conflict),
+            Err(Uncommitted::TooLong { words, most }) => {
+                failure::give_up(TxError::TooLong { words, most })
+            }
+            Err(Uncommitted::Failed(why)) => failure::give_up(TxError::Failed(why)),
         }
     }
-}
-
-/// Nothing can be committed any more.
-fn die_of_commit(why: impl std::fmt::Display) -> ! {
-    let path = program::started().memory.backing().path().display();
-    die(format_args!(
-        "durable memory in {path}: no more transactions: {why}; what was committed is there \
-         once this is mended"
-    ))
 }
 
 #[unsafe(no_mangle)]

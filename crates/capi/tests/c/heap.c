@@ -101,6 +101,49 @@ static void inside(void)
     /* A block that is larger than a log, and filled. */
     patomic { pmalloc_set(8 << 20, &roots.large, 3); }
     CHECK(is_all(roots.large, 3, 8 << 20));
+    /* So is one that the program fills by itself, in all the ways there are. */
+    static char pattern[1 << 20];
+    memset(pattern, 'p', sizeof pattern);
+    long *words = NULL;
+    patomic {
+        pfree(&roots.large);
+        pmalloc(8 << 20, &roots.large);
+        for (int n = 0; n < 8; n++)
+            memcpy((char *)roots.large + n * sizeof pattern, pattern, sizeof pattern);
+        words = pmalloc(4 << 20, NULL);
+        for (int n = 0; n < 512 << 10; n++)
+            words[n] = n;
+        for (int n = 0; n < 512 << 10; n += 2)
+            words[n] += words[n + 1];
+        memset((char *)roots.large + 5, 'q', 3 << 20);
+        pmalloc(3 << 20, &roots.c);
+        strcpy(roots.c, "text");
+        memmove(roots.c + 1000, words, 2 << 20);
+        memmove(roots.c + 2, roots.c, 5);
+    }
+    char *large_block = roots.large;
+    CHECK(is_all(large_block, 'p', 5) && is_all(large_block + 5, 'q', 3 << 20));
+    CHECK(is_all(large_block + 5 + (3 << 20), 'p', (5 << 20) - 5));
+    for (int n = 0; n < 512 << 10; n += 2)
+        CHECK(words[n] == 2 * n + 1 && words[n + 1] == n + 1);
+    CHECK(!memcmp(roots.c, "tetext", 7) && !memcmp(roots.c + 1000, words, 2 << 20));
+    /* What an inner transaction stores to a block of the outer one goes with it. */
+    patomic {
+        pfree(&roots.c);
+        char *kept = pmalloc(100, &roots.c);
+        memset(kept, 'k', 100);
+        patomic {
+            kept[50] = 'x';
+            memset(kept, 'x', 10);
+            prealloc(2000, &roots.c);
+            roots.c[0] = 'y';
+            __transaction_cancel;
+        }
+        kept[99]++;
+    }
+    CHECK(is_all(roots.c, 'k', 99) && roots.c[99] == 'l');
+    CHECK(pmalloc_usable_size(roots.c) < 2000 && pfree(&roots.c) == 0 && pfree(&words) == 0);
+    memset(roots.large, 3, 8 << 20);
     patomic {
         again = roots.b;
         freed = pfree(&roots.b);

@@ -36,6 +36,11 @@ fn what_cannot_be_done_is_told() {
 }
 
 #[test]
+fn a_block_that_cannot_be_done_fails_on_request() {
+    crate::workshop::try_both_libraries("tries.c");
+}
+
+#[test]
 fn a_child_made_by_fork_is_refused() {
     let workshop = Workshop::new();
     let program = wrong(&workshop, Link::Shared);

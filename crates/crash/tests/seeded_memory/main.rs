@@ -273,6 +273,7 @@ fn bugs_show_in_structures() {
         Bug::HomeBeforeLog,
         Bug::UnflushedRecovery,
         Bug::FillAfterLog,
+        Bug::FillUnflushed,
     ] {
         let failure = failure(bug, &program);
         println!("{bug:?}: {failure:?}");

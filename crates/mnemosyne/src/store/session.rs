@@ -256,14 +256,21 @@ impl<S: Space> Tx<'_, S> {
         self.heap.fill(self.tx, off, bytes)
     }
 
-    /// Whether a block that this transaction allocated may be stored to without a log, by a
-    /// caller who makes it durable before the commit, and whom no reader of its former life can
-    /// meet.
+    /// Whether a block that this transaction allocated may be stored to in place, without a log,
+    /// by a caller who reports it by [`note_filled`](Self::note_filled), and whom no reader of
+    /// the block's former life can meet.
     ///
     /// # Errors
     /// [`Interrupted`].
     pub fn may_fill(&self) -> Result<(), Interrupted> {
         self.tx.may_fill()
+    }
+
+    /// Makes what the caller has stored at `off..off + len` durable before the commit; what it has
+    /// streamed needs no length. See [`may_fill`](Self::may_fill).
+    #[inline]
+    pub fn note_filled(&mut self, off: u64, len: u64) {
+        self.tx.note_filled(off, len);
     }
 
     /// Frees the block at offset `off`.

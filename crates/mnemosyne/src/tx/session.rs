@@ -28,8 +28,8 @@ pub struct Session<S: Space> {
     writes: Map<Written>,
     /// Whether something was changed in place, which locks vouch for.
     is_changed: bool,
-    /// Whether something persistent was.
-    has_filled: bool,
+    /// What was stored to blocks that the transaction allocated.
+    filled: Filled,
     record: Vec<u64>,
     /// What others see of it, if they wait for it.
     under: Option<Arc<Under>>,
@@ -57,6 +57,69 @@ impl Written {
     fn over(self, under: u64) -> u64 {
         let bits = mask::bits(self.mask);
         self.word & bits | under & !bits
+    }
+}
+
+/// What a transaction has stored in place to blocks of its own, and has to write back.
+#[derive(Default)]
+struct Filled {
+    /// Whether there is something, which may have been streamed.
+    any: bool,
+    /// Lines that were stored to, from the first byte of one to the end of one; some twice.
+    lines: Vec<Range<u64>>,
+    /// How many ranges to merge then.
+    most: usize,
+}
+
+/// Ranges that may overlap.
+const FEW_RANGES: usize = 256;
+
+impl Filled {
+    #[inline]
+    fn add(&mut self, off: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        let new = off / LINE_BYTES * LINE_BYTES..(off + len).next_multiple_of(LINE_BYTES);
+        match self.lines.last_mut() {
+            // As a rule the next store is to the same line, or to the one after it.
+            Some(last) if last.start <= new.start && new.start <= last.end => {
+                last.end = last.end.max(new.end);
+            }
+            _ => self.push(new),
+        }
+    }
+
+    fn push(&mut self, new: Range<u64>) {
+        self.lines.push(new);
+        if self.lines.len() > self.most {
+            self.merge();
+            self.most = FEW_RANGES.max(2 * self.lines.len());
+        }
+    }
+
+    /// Leaves no two ranges that touch.
+    fn merge(&mut self) {
+        self.lines.sort_unstable_by_key(|lines| lines.start);
+        self.lines.dedup_by(|next, last| {
+            let touches = next.start <= last.end;
+            if touches {
+                last.end = last.end.max(next.end);
+            }
+            touches
+        });
+    }
+
+    /// All lines, each once.
+    fn lines(&mut self) -> &[Range<u64>] {
+        self.merge();
+        &self.lines
+    }
+
+    #[inline]
+    fn clear(&mut self) {
+        self.any = false;
+        self.lines.clear();
     }
 }
 
@@ -118,7 +181,7 @@ impl<S: Space> Session<S> {
             taken: Map::new(),
             writes: Map::new(),
             is_changed: false,
-            has_filled: false,
+            filled: Filled::default(),
             record: Vec::new(),
             under,
         }
@@ -380,18 +443,28 @@ impl<S: Space> Session<S> {
                 self.write_again(self.address(from), part)?;
             }
         }
-        (self.is_changed, self.has_filled) = (true, true);
+        self.is_changed = true;
         self.may_fill()?;
         let pm = self.core.space.pmem();
         let head = (off.wrapping_neg() % LINE_BYTES).min(bytes.len() as u64) as usize;
         let (head, rest) = bytes.split_at(head);
         let (lines, tail) = rest.split_at(rest.len() - rest.len() % LINE_BYTES as usize);
         pm.store_nt(off + head.len() as u64, lines);
+        self.filled.any = true;
         for (at, part) in [(off, head), (end - tail.len() as u64, tail)] {
             pm.store(at, part);
-            pm.flush(at, part.len() as u64);
+            self.filled.add(at, part.len() as u64);
         }
         Ok(())
+    }
+
+    /// Makes what the caller has stored at `off..off + len`, or streamed anywhere if `len` is 0,
+    /// durable before the commit: for stores to blocks that this transaction allocated, whose
+    /// conditions are those of [`may_fill`](Self::may_fill).
+    #[inline]
+    pub(crate) fn note_filled(&mut self, off: u64, len: u64) {
+        self.filled.any = true;
+        self.filled.add(off, len);
     }
 
     /// Refuses once a commit failed: a fresh block may be one that it gave back, and that a
@@ -538,7 +611,7 @@ impl<S: Space> Session<S> {
     /// Whether one store brings all persistent words that were written in place: there is one.
     fn is_one_store(&self) -> bool {
         let mut runs = record::runs(&self.record);
-        !self.has_filled && runs.all(|run| mask::is_one_store(run.mask))
+        !self.filled.any && runs.all(|run| mask::is_one_store(run.mask))
     }
 
     /// Whether no log has anything for the words that were written.
@@ -574,7 +647,13 @@ impl<S: Space> Session<S> {
         let (slot, mut appender) = core.slot(self.owner);
         core.make_room(&mut appender, self.record.len() as u64)?;
 
-        if self.has_filled && !hit(Bug::FillAfterLog) {
+        if self.filled.any && !hit(Bug::FillUnflushed) {
+            for lines in self.filled.lines() {
+                let len = lines.end - lines.start;
+                core.space.pmem().flush(lines.start, len);
+            }
+        }
+        if self.filled.any && !hit(Bug::FillAfterLog) {
             // Data before commit.
             let filled = core.space.pmem().fence();
             filled.map_err(|error| Uncommitted::Failed(core.fail(error.into())))?;
@@ -646,7 +725,8 @@ impl<S: Space> Session<S> {
         self.most_reads = FEW_READS;
         self.taken.clear();
         self.writes.clear();
-        (self.is_changed, self.has_filled) = (false, false);
+        self.is_changed = false;
+        self.filled.clear();
         if let Some(under) = &self.under {
             under.end();
         }

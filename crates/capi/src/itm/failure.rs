@@ -1,0 +1,119 @@
+//! Transactions that cannot be done: the end of the process, or an error for those who ask.
+//!
+//! `selvedge_try` is to a transaction what `setjmp` is to a jump: if one of the thread's fails
+//! before `selvedge_try_end`, it leaves nothing, and the call returns once more.
+
+use super::{actions, exceptions, jump::JumpBuffer, land};
+use crate::call::errno_of;
+use crate::fatal::die;
+use crate::message::report;
+use crate::program;
+use crate::thread::Thread;
+use libc::c_int;
+use medium::MediumError;
+use mnemosyne::tx::TxError;
+use std::convert::Infallible;
+
+/// Why a transaction cannot be done.
+pub(super) type Failure = TxError<Infallible>;
+
+/// What `selvedge_try` returns again.
+const FAILED: c_int = -1;
+
+/// The first half of `selvedge_try`.
+pub(super) unsafe extern "C" fn begin(_: u32, buffer: *const JumpBuffer) -> c_int {
+    let program = match program::start() {
+        Ok(program) => program,
+        Err(why) => {
+            report(why.errno(), why);
+            return FAILED;
+        }
+    };
+    // SAFETY: the program called; the naked function in front of this one has filled the buffer.
+    let (thread, buffer) = unsafe { (Thread::get(program), *buffer) };
+    if thread.depth > 0 {
+        report(
+            libc::EINVAL,
+            "selvedge_try cannot be called inside a transaction",
+        );
+        return FAILED;
+    }
+    thread.tries.push(buffer);
+    0
+}
+
+/// Ends what the latest `selvedge_try` of this thread began.
+#[unsafe(no_mangle)]
+pub extern "C" fn selvedge_try_end() {
+    // SAFETY: the program called; the reference is gone at once.
+    if let Some(thread) = unsafe { Thread::current() } {
+        thread.tries.pop();
+    }
+}
+
+/// Ends the transaction that is under way, because of `why`.
+///
+/// # Safety
+/// As [`restart`](super::restart).
+#[cold]
+pub(super) unsafe fn give_up(why: Failure) -> ! {
+    // SAFETY: the caller's promise; each reference is gone when something of the program runs.
+    unsafe {
+        let thread = Thread::running();
+        if thread.tries.is_empty() {
+            die(thread.describe(&why));
+        }
+        thread.roll_back();
+        let foreign = thread.exceptions.foreign.take();
+        exceptions::delete(foreign);
+        actions::undone(actions::Mark::default());
+        refuse(why)
+    }
+}
+
+/// Returns to the latest `selvedge_try` of this thread, which runs no transaction; without one
+/// the process ends.
+///
+/// # Safety
+/// No reference to the thread's state is used any more, and the frame of the call is there.
+#[cold]
+pub(super) unsafe fn refuse(why: Failure) -> ! {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let thread = Thread::running();
+        let text = thread.describe(&why);
+        let Some(buffer) = thread.tries.pop() else {
+            die(text);
+        };
+        thread.refused = None;
+        report(errno_of(&why), &text);
+        // What has a destructor, before the jump.
+        drop((why, text));
+        land(FAILED as u32, buffer)
+    }
+}
+
+impl Thread {
+    /// Why a transaction cannot be done, as the program knows it.
+    fn describe(&self, why: &Failure) -> String {
+        let path = self.program.memory.backing().path().display();
+        match why {
+            TxError::Medium(MediumError::OutOfRange { off, .. }) => {
+                let at = self.program.base + off;
+                format!(
+                    "a transaction uses the address {at:#x}, which is durable memory ({path}), \
+                     but no region of the program's"
+                )
+            }
+            TxError::TooLong { words, most } => format!(
+                "a transaction wrote so much to memory that was there before it that its {words} \
+                 words do not fit a log, which takes {most}: let it do less at a time"
+            ),
+            TxError::Failed(why) => format!(
+                "durable memory in {path}: no more transactions: {why}; what was committed is \
+                 there once this is mended"
+            ),
+            why => format!("durable memory in {path}: {why}"),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+/* Blocks that cannot be done fail, if the program asks for it, and leave nothing. */
+#include "check.h"
+#include <errno.h>
+#include <selvedge.h>
+#include <stdlib.h>
+
+#define WORDS (1 << 20)
+
+static long *large, ordinary;
+static int undone;
+static void *leaked;
+
+static void fill(long with)
+{
+    patomic {
+        ordinary += 1;
+        for (int n = 0; n < WORDS; n++)
+            large[n] = with;
+    }
+}
+
+/* Returns errno, or 0. */
+static int try_to(void (*what)(long), long argument)
+{
+    if (selvedge_try() == 0) {
+        what(argument);
+        selvedge_try_end();
+        return 0;
+    }
+    undone++;
+    CHECK(selvedge_message()[0] != 0 && !selvedge_in_transaction());
+    return errno;
+}
+
+static void touch(long words)
+{
+    patomic {
+        large[0] = 77;
+        ordinary = 77;
+        leaked = malloc(100);
+        large[words] = 1;
+    }
+}
+
+static void again(long with)
+{
+    CHECK(try_to(fill, with) == E2BIG);
+    patomic { large[1] = with; }
+    touch(1ul << 34);
+}
+
+int main(void)
+{
+    large = selvedge_root("large", WORDS * sizeof *large);
+    CHECK(large != NULL);
+    patomic { large[0] = 1; }
+    CHECK(try_to(fill, 5) == E2BIG && large[0] == 1 && large[WORDS - 1] == 0 && ordinary == 0);
+    CHECK(strstr(selvedge_message(), "let it do less at a time"));
+    CHECK(try_to(touch, 1ul << 34) == EIO && large[0] == 1 && ordinary == 0);
+    CHECK(strstr(selvedge_message(), "no region of the program's"));
+    CHECK(try_to(touch, 2) == 0 && large[0] == 77 && large[2] == 1 && ordinary == 77);
+    /* One inside another. */
+    CHECK(try_to(again, 9) == EIO && large[1] == 9 && large[0] == 77);
+    CHECK(undone == 4);
+    free(leaked);
+    patomic { large[0] = large[1] = large[2] = 0; }
+    return 0;
+}
