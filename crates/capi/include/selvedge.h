@@ -44,7 +44,9 @@
  *                         new directory 0x200000000000. A directory keeps its first address
  *   SELVEDGE_BYTES        bytes of addresses to reserve, which all of durable memory fits in:
  *                         1099511627776 if not set. Fewer where addresses are limited (ulimit -v)
- *   SELVEDGE_DURABILITY   auto (default), dax, process, msync: what a commit is to survive
+ *   SELVEDGE_DURABILITY   what a commit is to survive: auto (default), dax, msync, process
+ *   SELVEDGE_ACCEPT_LOSS  1: start although the machine went down while the memory was in use
+ *                         with durability process
  *   SELVEDGE_FORCE_FLUSH  1: flush and fence also where durability does not need it. For
  *                         measurements on memory that stands in for persistent memory
  *   SELVEDGE_POOL_PATH    a directory on persistent memory, for a pool of pages: the files may
@@ -54,6 +56,22 @@
  *   SELVEDGE_SIMULATE_POWER_CUT  1: a process that is killed leaves what a power failure would
  *                         leave in persistent memory, what was flushed and fenced and by chance
  *                         some of the rest. For tests, of programs without pstatic variables
+ *
+ * Durability
+ * ----------
+ * What has returned from a block survives every end of the process. What else it survives is up
+ * to SELVEDGE_DURABILITY:
+ *
+ *   dax      a power failure; the files must be on persistent memory (MAP_SYNC)
+ *   msync    a power failure; each commit waits for the disk: 4 ms on a virtual disk where
+ *            process takes 0.5 us
+ *   process  nothing else. If the machine goes down before the program has ended in an orderly
+ *            way, the next start is refused: pages reach the disk in any order, so that anything
+ *            may be missing. `selvedge heap check` says what it can; SELVEDGE_ACCEPT_LOSS=1
+ *            starts all the same, once
+ *
+ * auto is dax where the system grants it, and msync elsewhere. In a file system in memory (tmpfs)
+ * it is process: a crash of the machine takes the files with it.
  *
  * More than persistent memory
  * --------------------------

@@ -43,6 +43,7 @@ const POOL_BYTES: &str = "SELVEDGE_POOL_BYTES";
 /// Bytes of a new pool, unless [`POOL_BYTES`] says otherwise.
 const DEFAULT_POOL_BYTES: u64 = 256 << 20;
 const FORCE_FLUSH: &str = "SELVEDGE_FORCE_FLUSH";
+const ACCEPT_LOSS: &str = "SELVEDGE_ACCEPT_LOSS";
 const SIMULATE_POWER_CUT: &str = "SELVEDGE_SIMULATE_POWER_CUT";
 /// The root that tells where the memory was first.
 const BASE_ROOT: &str = "selvedge.base";
@@ -131,6 +132,7 @@ fn way_out(why: &StoreError) -> &'static str {
              bytes"
         }
         BackingError::Mismatch(_) => " (SELVEDGE_POOL_PATH)",
+        BackingError::Crashed { .. } => " (SELVEDGE_ACCEPT_LOSS=1)",
         _ => "",
     }
 }
@@ -244,13 +246,15 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void
 #[unsafe(link_section = ".fini_array.00101")]
 static BEHIND_MAIN: extern "C" fn() = behind_main;
 
-/// Empties the logs, so that the next run finds plain stores, too, that were never flushed.
+/// Empties the logs, so that the next run finds plain stores, too, that were never flushed. With
+/// durability `process` it makes them durable, so that the next start need not be refused.
 extern "C" fn behind_main() {
     if let Some(program) = PROGRAM.get()
         && !FORKED.load(Ordering::Relaxed)
     {
         // If it fails, what was committed or flushed is as safe as before.
         let _ = program.memory.memory().truncate();
+        let _ = program.memory.backing().settle();
     }
 }
 
@@ -268,6 +272,7 @@ fn open() -> Result<Program, StartError> {
             ..MapOptions::default()
         },
         pool: pool()?,
+        accept_loss: flag(ACCEPT_LOSS)?,
         ..DirectoryOptions::default()
     };
     // The program would see the pool's pages, which are shared with the file.

@@ -1,12 +1,17 @@
 //! What a mapping's fence is worth.
 
+use crate::open_error::OpenError;
+use rustix::fs::StatFs;
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 /// What the user asks for (`--durability`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Durability {
-    /// [`Dax`](Self::Dax) where the file allows it, else [`Process`](Self::Process).
+    /// [`Dax`](Self::Dax) where the file allows it, else [`Process`](Self::Process); or
+    /// [`Msync`](Self::Msync), if the mapping is to be
+    /// [safe against power failures](crate::MapOptions::power_safe).
     #[default]
     Auto,
     /// Durable through a power failure by flush and fence alone; needs persistent
@@ -95,6 +100,29 @@ impl FromStr for Durability {
         let found = Self::ALL.into_iter().find(|d| d.name() == s);
         found.ok_or_else(|| UnknownDurability(s.to_owned()))
     }
+}
+
+/// Whether files at `path` lie in a file system in memory (tmpfs, ramfs): nothing there
+/// outlives a crash of the machine, whatever the durability.
+///
+/// # Errors
+/// [`OpenError::System`].
+pub fn is_in_memory(path: impl AsRef<Path>) -> Result<bool, OpenError> {
+    let path = path.as_ref();
+    let found = rustix::fs::statfs(path).map_err(|e| OpenError::System {
+        doing: "find",
+        path: path.to_owned(),
+        source: e.into(),
+    })?;
+    Ok(keeps_in_memory(&found))
+}
+
+/// Whether a file system keeps its files in memory.
+pub(crate) fn keeps_in_memory(found: &StatFs) -> bool {
+    const TMPFS: u32 = 0x0102_1994;
+    const RAMFS: u32 = 0x8584_58f6;
+    const HUGETLBFS: u32 = 0x9584_58f6;
+    [TMPFS, RAMFS, HUGETLBFS].contains(&(found.f_type as u32))
 }
 
 #[cfg(test)]

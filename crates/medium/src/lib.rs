@@ -71,7 +71,7 @@ pub use arena::Arena;
 pub use arena_error::ArenaError;
 pub use budget::Budget;
 pub use counting::{Counting, Counts};
-pub use durability::{Durability, EffectiveDurability, UnknownDurability};
+pub use durability::{Durability, EffectiveDurability, UnknownDurability, is_in_memory};
 pub use error::MediumError;
 pub use faulty::Faulty;
 pub use latency::{Calibration, Latency, LatencyModel};

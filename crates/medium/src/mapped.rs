@@ -14,7 +14,7 @@
 
 use crate::addresses::{Mapping, keep_from_children};
 use crate::cpu::{self, LineFlush};
-use crate::durability::{Durability, EffectiveDurability};
+use crate::durability::{Durability, EffectiveDurability, keeps_in_memory};
 use crate::lock::{Refused, lock};
 use crate::lossy::LossyCache;
 use crate::open_error::OpenError;
@@ -38,6 +38,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub struct MapOptions {
     /// What the fence is to be worth.
     pub durability: Durability,
+    /// On a disk, [`Auto`](Durability::Auto) is [`Msync`](Durability::Msync) and not
+    /// [`Process`](Durability::Process). In a file system in memory it is `Process` all the
+    /// same: nothing there outlives the machine.
+    pub power_safe: bool,
     /// Execute the flush and fence instructions even where the durability in force
     /// does not need them. For measurements on memory that stands in for persistent
     /// memory; ignored on processors without such instructions.
@@ -539,10 +543,17 @@ fn map(
     }
     let effective = match options.durability {
         Durability::Msync => EffectiveDurability::Msync,
+        Durability::Auto if options.power_safe && !is_volatile(&target.file) => {
+            EffectiveDurability::Msync
+        }
         _ => EffectiveDurability::Process,
     };
     let mapped = mapping(shared(effective)).map_err(|e| system("map", path, e))?;
     Ok((mapped, effective))
+}
+
+fn is_volatile(file: &File) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|found| keeps_in_memory(&found))
 }
 
 /// How a file is mapped.

@@ -1,12 +1,13 @@
 //! Durable memory in the files of a directory.
 
-use medium::{OpenError, Pmem};
+use medium::{Durability, EffectiveDurability, MapOptions, OpenError, Pmem, is_in_memory};
 use mnemosyne::store::{
     Backing, BackingError, Directory, DirectoryOptions, Layout, Options, RegionKind, Store,
     StoreError,
 };
 use mnemosyne::tx::Stop;
 use std::path::Path;
+use tempfile::TempDir;
 
 fn options() -> DirectoryOptions {
     DirectoryOptions {
@@ -20,11 +21,35 @@ fn options() -> DirectoryOptions {
 }
 
 fn open(path: &Path) -> Result<Store<Directory>, StoreError> {
+    open_as(path, &options())
+}
+
+fn open_as(path: &Path, options: &DirectoryOptions) -> Result<Store<Directory>, StoreError> {
     let options_of_store = Options {
         heap_growth: 1 << 20,
         ..Options::default()
     };
-    Store::open_directory(path, &options(), options_of_store)
+    Store::open_directory(path, options, options_of_store)
+}
+
+fn with(durability: Durability, accept_loss: bool) -> DirectoryOptions {
+    DirectoryOptions {
+        map: MapOptions {
+            durability,
+            ..MapOptions::default()
+        },
+        accept_loss,
+        ..options()
+    }
+}
+
+/// A directory on a disk, if the system has one; and whether it has not.
+fn on_a_disk() -> (TempDir, bool) {
+    let place = env!("CARGO_TARGET_TMPDIR");
+    (
+        tempfile::tempdir_in(place).unwrap(),
+        is_in_memory(place).unwrap(),
+    )
 }
 
 fn names(path: &Path) -> Vec<String> {
@@ -100,6 +125,72 @@ fn a_directory_has_one_user_at_a_time() {
     drop(users);
     open(dir.path()).unwrap();
     assert_eq!(names(dir.path()), ["regions"]);
+}
+
+#[test]
+fn commits_survive_power_failures_unless_less_is_asked_for() {
+    let shm = Path::new("/dev/shm");
+    let in_memory = shm.is_dir().then(|| tempfile::tempdir_in(shm).unwrap());
+    let in_memory = in_memory.map(|dir| (dir, is_in_memory(shm).unwrap()));
+    for (dir, is_in_memory) in std::iter::once(on_a_disk()).chain(in_memory) {
+        let store = open(dir.path()).unwrap();
+        let is_process = store.backing().durability() == EffectiveDurability::Process;
+        assert_eq!(is_process, is_in_memory);
+        assert_eq!(names(dir.path()), ["regions"]);
+        drop(store);
+        let store = open_as(dir.path(), &with(Durability::Process, false)).unwrap();
+        assert_eq!(store.backing().durability(), EffectiveDurability::Process);
+        assert_eq!(dir.path().join("boot").exists(), !is_in_memory);
+        drop(store);
+        assert_eq!(names(dir.path()), ["regions"]);
+    }
+}
+
+#[test]
+fn a_crash_of_the_machine_is_noticed_where_durability_does_not_cover_it() {
+    let (dir, is_in_memory) = on_a_disk();
+    let note = dir.path().join("boot");
+    let process = with(Durability::Process, false);
+    let store = open_as(dir.path(), &process).unwrap();
+    assert_eq!(count(&store), 1);
+    let of_this_boot = std::fs::read(&note).ok();
+    assert_eq!(of_this_boot.is_none(), is_in_memory);
+    drop(store);
+    // A process was killed, and the machine did not go down.
+    for durability in [Durability::Process, Durability::Msync] {
+        if let Some(of_this_boot) = &of_this_boot {
+            std::fs::write(&note, of_this_boot).unwrap();
+        }
+        let store = open_as(dir.path(), &with(durability, false)).unwrap();
+        assert_eq!(
+            note.exists(),
+            durability == Durability::Process && !is_in_memory
+        );
+        drop(store);
+        assert!(!note.exists());
+    }
+    let other = "selvedge boot 00000000-0000-0000-0000-000000000000\n";
+    for durability in [Durability::Process, Durability::Msync] {
+        std::fs::write(&note, other).unwrap();
+        for _ in 0..2 {
+            let refused = open_as(dir.path(), &with(durability, false)).err();
+            let Some(StoreError::Backing(BackingError::Crashed { directory })) = refused else {
+                panic!("{refused:?}");
+            };
+            assert_eq!(directory, dir.path().canonicalize().unwrap());
+        }
+        let store = open_as(dir.path(), &with(durability, true)).unwrap();
+        let found = std::fs::read(&note).ok();
+        assert_eq!(
+            found,
+            of_this_boot
+                .clone()
+                .filter(|_| durability == Durability::Process)
+        );
+        drop(store);
+        assert!(!note.exists());
+    }
+    assert_eq!(count(&open(dir.path()).unwrap()), 2);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::workshop::{Link, Recipe, Workshop, error_of, said};
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 
 fn wrong(workshop: &Workshop, link: Link) -> std::path::PathBuf {
     let recipe = Recipe {
@@ -100,6 +101,44 @@ fn a_second_process_is_refused() {
     workshop.run(&counter, &[]);
 }
 
+/// With durability `process`, which must be asked for.
+#[test]
+fn a_crash_of_the_machine_is_noticed() {
+    let workshop = Workshop::new();
+    let program = workshop.compile("counter", &Recipe::new("counter.c"));
+    let killed = workshop.compile("neighbours", &Recipe::new("neighbours.c"));
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let is_in_memory = medium::is_in_memory(disk.path()).unwrap();
+    let note = disk.path().join("boot");
+    let run = |program: &Path, accept: &str| {
+        let mut command = workshop.command(program);
+        command.env("SELVEDGE_REGION_PATH", disk.path());
+        command.env("SELVEDGE_DURABILITY", "process");
+        command.env("SELVEDGE_ACCEPT_LOSS", accept);
+        command.output().unwrap()
+    };
+    // The end of a program makes all of it durable; a kill does not.
+    assert_eq!(said(&run(&program, ""), &program), "1 1 1\n");
+    assert!(!note.exists());
+    said(&run(&killed, ""), &killed);
+    assert_eq!(note.exists(), !is_in_memory);
+    assert_eq!(said(&run(&program, ""), &program), "2 2 2\n");
+    assert!(!note.exists());
+    // As a boot before this one would have left it.
+    std::fs::write(
+        &note,
+        "selvedge boot 00000000-0000-0000-0000-000000000000\n",
+    )
+    .unwrap();
+    let error = error_of(&run(&program, "0"));
+    assert!(
+        error.contains("when the machine went down") && error.contains("SELVEDGE_ACCEPT_LOSS=1"),
+        "{error}"
+    );
+    assert_eq!(said(&run(&program, "1"), &program), "3 3 3\n");
+    assert!(!note.exists());
+}
+
 #[test]
 fn settings_are_checked() {
     let workshop = Workshop::new();
@@ -116,6 +155,7 @@ fn settings_are_checked() {
         ("SELVEDGE_DURABILITY", "much"),
         ("SELVEDGE_DURABILITY", "dax"),
         ("SELVEDGE_FORCE_FLUSH", "often"),
+        ("SELVEDGE_ACCEPT_LOSS", "often"),
         ("SELVEDGE_SIMULATE_POWER_CUT", "often"),
         ("SELVEDGE_REGION_PATH", "/proc/nowhere"),
     ] {

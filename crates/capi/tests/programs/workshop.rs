@@ -148,6 +148,7 @@ impl Workshop {
         for name in [
             "BASE",
             "BYTES",
+            "ACCEPT_LOSS",
             "DURABILITY",
             "FORCE_FLUSH",
             "STATICS",

@@ -2,6 +2,7 @@
 
 use super::{MismatchError, Region};
 use medium::{ArenaError, LINE_BYTES, MediumError, OpenError, Pmem, PoolError};
+use std::path::PathBuf;
 
 /// Why a region's bytes are not to be had.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +19,16 @@ pub enum BackingError {
     /// It is not the pool of these regions.
     #[error(transparent)]
     Mismatch(#[from] MismatchError),
+    /// The machine went down while the directory was open with durability `process`.
+    #[error(
+        "{} was in use with durability 'process' when the machine went down: what was stored last \
+         may be missing, or there in part; run 'selvedge heap check', and accept the loss or \
+         restore the directory from a copy", directory.display()
+    )]
+    Crashed {
+        /// The directory.
+        directory: PathBuf,
+    },
     /// The memory failed.
     #[error(transparent)]
     Medium(#[from] MediumError),

@@ -11,12 +11,16 @@
 //! 4. Of processes that make a directory at the same time, one does.
 //! 5. Directories, files and pools are made for their owner only (modes 0700 and 0600). Those
 //!    that are there keep their modes.
-//! 6. With a pool, regions may be larger than persistent memory: their pages lie in the files
+//! 6. What was committed survives a power failure, unless less is asked for: on a disk
+//!    [`Durability::Auto`](medium::Durability::Auto) is `msync`. With `process` a crash of the
+//!    machine is noticed at the next opening (see `boot`).
+//! 7. With a pool, regions may be larger than persistent memory: their pages lie in the files
 //!    here, or in the pool (see [`medium::paging`]). The files may then be on a disk. What has
 //!    to be in persistent memory as a whole, is in the pool's directory: `regions`, and the
 //!    files of static variables.
 
-use super::pool::Pooled;
+use super::boot::BootNote;
+use super::pool::{FRAMES, Pooled};
 use super::{Backing, BackingError, Layout, Options, Region, RegionKind, Store, StoreError};
 use medium::{
     Arena, ArenaError, EffectiveDurability, MapOptions, MappedPmem, OpenError, Pool, Reserve,
@@ -53,6 +57,9 @@ pub struct DirectoryOptions {
     /// What moves pages between the files and persistent memory. `None`: what the directory
     /// was made with, which may be nothing.
     pub pool: Option<PoolOptions>,
+    /// Open the directory, too, if the machine went down while it was in use with durability
+    /// `process`: what was stored last may be missing, or there in part.
+    pub accept_loss: bool,
 }
 
 /// Where a pool is, and what it is to be like.
@@ -74,6 +81,7 @@ impl Default for DirectoryOptions {
             layout: Layout::default(),
             map: MapOptions::default(),
             pool: None,
+            accept_loss: false,
         }
     }
 }
@@ -84,6 +92,7 @@ pub struct Directory {
     arena: Arc<Arena>,
     map: MapOptions,
     pooled: Option<Pooled>,
+    boot: Option<BootNote>,
 }
 
 impl Directory {
@@ -94,6 +103,9 @@ impl Directory {
     /// [`StoreError`]; of these [`OpenError::InUse`] names who has it open.
     pub fn open(path: impl AsRef<Path>, options: &DirectoryOptions) -> Result<Self, StoreError> {
         let path = path.as_ref();
+        let mut options = options.clone();
+        options.map.power_safe = true;
+        let options = &options;
         let read_only = options.map.read_only;
         if !read_only {
             make_directory(path)?;
@@ -105,6 +117,10 @@ impl Directory {
             true => None,
             false => Some(turn(&path)?),
         };
+        let boot = match read_only {
+            true => None,
+            false => Some(BootNote::find(&path, options.accept_loss)?),
+        };
         let pooled = Pooled::open(&path, options)?;
         let in_memory = pooled.as_ref().map_or(&path, |pooled| &pooled.path);
         let system = in_memory.join(SYSTEM);
@@ -114,17 +130,52 @@ impl Directory {
         let arena = Arena::reserve(options.base, options.bytes).map_err(BackingError::from)?;
         let mapped = arena.map(0, &system, &options.map);
         mapped.map_err(BackingError::from)?;
-        let directory = Self {
+        let mut directory = Self {
             path,
             arena: Arc::new(arena),
             map: options.map,
             pooled,
+            boot,
         };
+        directory.note_boot()?;
         if !read_only {
             directory.remove_unfinished(&directory.path)?;
             directory.remove_unfinished(directory.in_memory())?;
         }
         Ok(directory)
+    }
+
+    /// Has the next opening notice a crash of the machine, if the durability does not cover it.
+    fn note_boot(&mut self) -> Result<(), StoreError> {
+        let is_lost = self.durability() == EffectiveDurability::Process
+            && !medium::is_in_memory(self.in_memory())?;
+        match &mut self.boot {
+            // A simulation leaves what a power failure would leave, which is no loss.
+            Some(boot) if is_lost && !self.map.simulate_power_cut => Ok(boot.make()?),
+            _ => self.settle(),
+        }
+    }
+
+    /// Makes all files durable, if they are not, and the note superfluous that the next opening
+    /// would notice a crash of the machine by. For the end of a program: what is stored later
+    /// is not covered. Dropping does it.
+    ///
+    /// # Errors
+    /// [`StoreError`]; then the note stays.
+    pub fn settle(&self) -> Result<(), StoreError> {
+        let Some(boot) = self.boot.as_ref().filter(|boot| boot.is_there) else {
+            return Ok(());
+        };
+        let mut files = Vec::new();
+        for place in [&self.path, self.in_memory()] {
+            let names = names(place)?.into_iter();
+            let is_ours = |name: &OsString| {
+                let name = name.to_string_lossy();
+                name == SYSTEM || name == FRAMES || name.starts_with(REGION)
+            };
+            files.extend(names.filter(is_ours).map(|name| place.join(name)));
+        }
+        Ok(boot.settle(files)?)
     }
 
     /// The range of addresses.
@@ -197,6 +248,16 @@ impl Directory {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Whoever else has the arena may still store to it.
+        if Arc::strong_count(&self.arena) == 1 {
+            // If it fails, the note stays.
+            let _ = self.settle();
+        }
     }
 }
 
@@ -377,19 +438,19 @@ pub(super) fn exists(path: &Path) -> Result<bool, OpenError> {
     path.try_exists().map_err(|e| failed("find", path, e))
 }
 
-fn remove(path: &Path) -> Result<(), OpenError> {
+pub(super) fn remove(path: &Path) -> Result<(), OpenError> {
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed("remove", path, e)),
         _ => Ok(()),
     }
 }
 
-fn sync(path: &Path) -> Result<(), OpenError> {
+pub(super) fn sync(path: &Path) -> Result<(), OpenError> {
     let file = File::open(path).map_err(|e| failed("open", path, e))?;
     file.sync_all().map_err(|e| failed("sync", path, e))
 }
 
-fn sync_directory(path: &Path) -> Result<(), OpenError> {
+pub(super) fn sync_directory(path: &Path) -> Result<(), OpenError> {
     match sync(path) {
         // Some file systems have no such call for directories.
         Err(OpenError::System { source, .. }) if source.kind() == io::ErrorKind::InvalidInput => {

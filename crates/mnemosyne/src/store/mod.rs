@@ -17,6 +17,7 @@
 //! is free. What a crash finds on the way is removed.
 
 mod backing;
+mod boot;
 mod check;
 mod directory;
 mod inspection;
@@ -182,7 +183,6 @@ pub struct Store<B: Backing, S: Space<Pmem = B::Pmem> = <B as Backing>::Pmem> {
 }
 
 struct Shared<B, S: Space> {
-    backing: B,
     system: System,
     memory: Memory<S>,
     heap: Heap<S>,
@@ -192,6 +192,8 @@ struct Shared<B, S: Space> {
     changing: Mutex<()>,
     /// Whose turn it is to find room for the heap.
     growing: Mutex<()>,
+    /// Last: when it is dropped, nobody stores any more.
+    backing: B,
 }
 
 impl<B: Backing, S: Space<Pmem = B::Pmem>> Clone for Store<B, S> {
