@@ -18,7 +18,9 @@ use crate::fs::{Bpfs, CTIME_ALONE, Found};
 use crate::tx::Tx;
 use medium::Pmem;
 use std::sync::atomic::Ordering::Relaxed;
-use vfs::{Attr, Ctx, Errno, Ino, NAME_MAX, SetAttr, SetTime, Timestamp, XattrMode, perm};
+use vfs::{
+    Attr, Ctx, Errno, Ino, NAME_MAX, SetAttr, SetTime, Timestamp, XattrMode, check_xattr_name, perm,
+};
 
 /// Bytes before the first attribute.
 const HEADER: usize = 16;
@@ -29,14 +31,6 @@ const VALUE_MAX: usize = 65536;
 
 /// Names and values.
 type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
-
-fn check_xattr_name(name: &[u8]) -> Res<()> {
-    if name.is_empty() || name.len() > NAME_MAX {
-        Err(Errno::RANGE.into())
-    } else {
-        Ok(())
-    }
-}
 
 fn encode(xattrs: &Xattrs) -> Res<Vec<u8>> {
     let mut bytes = vec![0; HEADER];

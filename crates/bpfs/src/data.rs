@@ -9,7 +9,9 @@ use crate::tx::{Stores, Tx, What};
 use crate::volume::{Tree, Volume};
 use medium::Pmem;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use vfs::{Atime, Attr, Ctx, Errno, Fallocate, FileType, Ino, SIZE_MAX, SeekKind, perm};
+use vfs::{
+    Atime, Attr, Ctx, Errno, Fallocate, FileType, Ino, SIZE_MAX, SYMLINK_MAX, SeekKind, perm,
+};
 
 /// Rounds down, and up, to whole blocks.
 fn floor(byte: u64) -> u64 {
@@ -69,8 +71,12 @@ impl<P: Pmem> Bpfs<P> {
         if found.attr.kind != FileType::Symlink {
             return Err(Errno::INVAL.into());
         }
-        self.vol
-            .first_leaf(&found, found.attr.size.min(BLOCK + 1) as usize)
+        let len = found.attr.size;
+        if len > SYMLINK_MAX as u64 {
+            let what = format!("inode {ino}: symbolic link of {len} bytes");
+            return Err(Fault::Corrupt(what));
+        }
+        self.vol.first_leaf(&found, len as usize)
     }
 
     fn atime_due(&self, attr: &Attr) -> bool {
@@ -78,8 +84,8 @@ impl<P: Pmem> Bpfs<P> {
     }
 
     /// Updates the access time if it is due. Failing to is no reason to fail a read.
-    pub(crate) fn accessed(&self, ino: Ino) {
-        if self.read_only || self.atime == Atime::Never {
+    pub(crate) fn accessed(&self, cx: &Ctx, ino: Ino) {
+        if cx.noatime || self.read_only || self.atime == Atime::Never {
             return;
         }
         let updated = self.mutate(false, |exclusive| {
@@ -480,5 +486,35 @@ impl Found<'_> {
     /// Books blocks that were freed outside a crawl.
     pub(crate) fn book_freed(&self, blocks: u64) {
         self.node.blocks.fetch_sub(blocks, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MkfsOptions, MountOptions, mkfs};
+    use medium::MemoryPmem;
+    use vfs::FileSystem;
+
+    #[test]
+    fn damaged_objects_are_unclean_and_not_io_errors() {
+        let pm = MemoryPmem::new(1 << 20);
+        mkfs(&pm, &MkfsOptions::default()).unwrap();
+        let fs = Bpfs::open(&pm, MountOptions::default()).unwrap();
+        let (cx, root) = (Ctx::root(), Ino::ROOT);
+        let link = fs.symlink(&cx, root, b"link", b"target").unwrap().ino;
+        let file = fs.create(&cx, root, b"file", 0o644).unwrap().ino;
+        let at = |ino, field| fs.vol.inode_addr(ino).unwrap() + field;
+        for (field, bad) in [(at::SIZE, 0), (at::SIZE, 4096), (at::HA, 0)] {
+            let good = pm.load(at(link, field)).unwrap();
+            pm.store_word(at(link, field), bad);
+            assert_eq!(fs.readlink(&cx, link), Err(Errno::UCLEAN), "{field} {bad}");
+            pm.store_word(at(link, field), good);
+        }
+        assert_eq!(fs.readlink(&cx, link).unwrap(), b"target");
+        pm.store_word(at(file, at::MODE), 0);
+        assert_eq!(fs.getattr(&cx, file).err(), Some(Errno::UCLEAN));
+        assert_eq!(fs.lookup(&cx, root, b"file").err(), Some(Errno::UCLEAN));
+        assert_eq!(fs.unlink(&cx, root, b"file").err(), Some(Errno::UCLEAN));
     }
 }

@@ -50,7 +50,7 @@ pub(crate) enum Fault {
     Medium(MediumError),
     /// Inodes must move: try again under the exclusive lock.
     Exclusive,
-    /// The image breaks the format: `EIO`.
+    /// The image breaks the format: `EUCLEAN`.
     Corrupt(String),
 }
 
@@ -68,7 +68,7 @@ impl Fault {
             }
             Fault::Corrupt(what) => {
                 tracing::error!("{what}; run fsck for a full report");
-                Errno::IO
+                Errno::UCLEAN
             }
         }
     }

@@ -425,6 +425,14 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
         self.look(|| self.do_lookup(cx, dir, name))
     }
 
+    fn by_number(&self, ino: Ino) -> Result<Attr> {
+        self.look(|| {
+            let (_guard, found) = self.peek(ino)?;
+            found.node.life.refs.fetch_add(1, SeqCst);
+            Ok(found.attr)
+        })
+    }
+
     fn forget(&self, ino: Ino, count: u64) {
         self.unref(ino, count);
     }
@@ -451,7 +459,7 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
         let listed = self.list(cx, dir, after, &mut |entry, _| Ok(sink(entry)));
         drop(guard);
         listed.map_err(Fault::errno)?;
-        self.accessed(dir);
+        self.accessed(cx, dir);
         Ok(())
     }
 
@@ -475,7 +483,7 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
         });
         drop(guard);
         listed.map_err(Fault::errno)?;
-        self.accessed(dir);
+        self.accessed(cx, dir);
         Ok(())
     }
 
@@ -517,9 +525,9 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
         }
     }
 
-    fn readlink(&self, _cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
+    fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
         let target = self.look(|| self.do_readlink(ino))?;
-        self.accessed(ino);
+        self.accessed(cx, ino);
         Ok(target)
     }
 
@@ -581,13 +589,13 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
         self.unref(ino, 1);
     }
 
-    fn read(&self, _cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
+    fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
         let guard = self.shared();
         let read = self.do_read(ino, off, buf);
         drop(guard);
         let (len, stale) = read.map_err(Fault::errno)?;
         if stale && !buf.is_empty() {
-            self.accessed(ino);
+            self.accessed(cx, ino);
         }
         Ok(len)
     }

@@ -366,6 +366,9 @@ impl FileSystem for ToyFs {
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
         self.model.lookup(cx, dir, name).map(|a| self.seen(a))
     }
+    fn by_number(&self, ino: Ino) -> Result<Attr> {
+        self.model.by_number(ino).map(|a| self.seen(a))
+    }
     fn forget(&self, ino: Ino, count: u64) {
         self.model.forget(ino, count);
     }

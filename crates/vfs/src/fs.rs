@@ -21,8 +21,9 @@ use crate::{
 /// are no references.
 ///
 /// # Errors
-/// The errno of the Linux system call of the same name, plus `EIO` for a medium or an
-/// image that fails, `ESTALE` for a dead inode number and `EROFS` when read-only.
+/// The errno of the Linux system call of the same name, plus `EIO` for a medium that
+/// fails, `EUCLEAN` for what breaks its format, `ESTALE` for a dead inode number and `EROFS`
+/// when read-only.
 /// Unless `cx` [is privileged](Ctx::is_privileged), permissions are checked as Linux
 /// does (`EACCES`, `EPERM`). A call that fails has changed nothing (a short `write`
 /// never happens: it is whole or `ENOSPC`).
@@ -39,6 +40,9 @@ pub trait FileSystem: Send + Sync {
 
     /// Finds `name` in `dir`. Takes a reference.
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr>;
+    /// Finds an inode by its number alone, for a caller that kept the number from before
+    /// (a file handle). Takes a reference.
+    fn by_number(&self, ino: Ino) -> Result<Attr>;
     /// Gives back `count` references that calls other than `open` took.
     fn forget(&self, ino: Ino, count: u64);
     /// `stat`.
@@ -146,8 +150,8 @@ pub trait FileSystem: Send + Sync {
 
     /// An extended attribute's value; `ENODATA` if there is none.
     fn getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
-    /// Sets an extended attribute; `ENOSPC` or `E2BIG` when it does not fit, `ERANGE`
-    /// for a name of over 255 bytes.
+    /// Sets an extended attribute; `ENOSPC` or `E2BIG` when it does not fit. For names see
+    /// [`check_xattr_name`](crate::check_xattr_name).
     fn setxattr(
         &self,
         cx: &Ctx,

@@ -29,6 +29,7 @@ use crate::{
     Atomicity, Attr, Clock, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileSystem,
     FileType, Guarantees, Ino, NAME_MAX, OpenFlags, Ordering, RenameFlags, Result, SIZE_MAX,
     SYMLINK_MAX, SeekKind, SetAttr, SetTime, StatFs, Timestamp, XattrMode, check_name,
+    check_xattr_name,
 };
 use hashbrown::HashMap;
 use node::{Body, Content, DOT, DOT_DOT, Directory, Entry, Node};
@@ -130,8 +131,8 @@ impl ModelFs {
     }
 
     /// Moves the access time of what was just read, if the policy says so.
-    fn accessed(&self, node: &Node, attr: &Attr) {
-        if self.atime == Atime::Never {
+    fn accessed(&self, cx: &Ctx, node: &Node, attr: &Attr) {
+        if cx.noatime || self.atime == Atime::Never {
             return;
         }
         let now = self.clock.now();
@@ -224,7 +225,7 @@ impl ModelFs {
                 }
             }
         })?;
-        self.accessed(node, &attr);
+        self.accessed(cx, node, &attr);
         Ok(())
     }
 
@@ -448,6 +449,14 @@ impl FileSystem for ModelFs {
         }
     }
 
+    fn by_number(&self, ino: Ino) -> Result<Attr> {
+        // The table is held, so that the inode cannot be freed in between.
+        let table = self.table.read();
+        let node = table.node(ino)?;
+        node.add_ref();
+        Ok(node.attr())
+    }
+
     fn getattr(&self, _cx: &Ctx, ino: Ino) -> Result<Attr> {
         Ok(self.node(ino)?.attr())
     }
@@ -566,13 +575,13 @@ impl FileSystem for ModelFs {
         self.make(cx, dir, name, made)
     }
 
-    fn readlink(&self, _cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
+    fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
         let node = self.node(ino)?;
         let target = match &node.body.read().content {
             Content::Target(target) => target.to_vec(),
             _ => return Err(Errno::INVAL),
         };
-        self.accessed(&node, &node.attr());
+        self.accessed(cx, &node, &node.attr());
         Ok(target)
     }
 
@@ -668,7 +677,7 @@ impl FileSystem for ModelFs {
         self.forget(ino, 1);
     }
 
-    fn read(&self, _cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
+    fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
         let node = self.node(ino)?;
         must_be_regular(node.kind, Errno::INVAL)?;
         let (len, attr) = {
@@ -681,7 +690,7 @@ impl FileSystem for ModelFs {
             (len, node.attr_of(&body))
         };
         if !buf.is_empty() {
-            self.accessed(&node, &attr);
+            self.accessed(cx, &node, &attr);
         }
         Ok(len)
     }
@@ -841,13 +850,6 @@ const XATTR_HEADER: usize = 16;
 /// Bytes of one attribute in the attribute block.
 fn xattr_bytes(name: &[u8], value: &[u8]) -> usize {
     (8 + name.len() + value.len()).next_multiple_of(8)
-}
-
-fn check_xattr_name(name: &[u8]) -> Result<()> {
-    if name.is_empty() || name.len() > NAME_MAX {
-        return Err(Errno::RANGE);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -63,6 +63,8 @@ pub struct Ctx {
     /// The caller (the kernel, with `default_permissions`) has checked permissions
     /// already; the file system must not check again, since it may not know `groups`.
     pub checked: bool,
+    /// The descriptor that is read was opened with `O_NOATIME`: the access time stays.
+    pub noatime: bool,
 }
 
 impl Ctx {
@@ -74,6 +76,7 @@ impl Ctx {
             groups: Vec::new(),
             pid: std::process::id(),
             checked: false,
+            noatime: false,
         }
     }
 
@@ -310,6 +313,27 @@ pub const SYMLINK_MAX: usize = 4095;
 
 /// Largest file size in bytes (`i64::MAX`, as in the kernel).
 pub const SIZE_MAX: u64 = i64::MAX as u64;
+
+/// Name spaces of extended attributes. `system.` (access control lists) is not one: no
+/// file system here would enforce what it says.
+const XATTR_SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+
+/// Checks the name of an extended attribute, as the kernel does for its own file systems.
+///
+/// # Errors
+/// `ERANGE` if it is empty or over [`NAME_MAX`] bytes; `EOPNOTSUPP` outside of the name
+/// spaces `user.`, `trusted.` and `security.`; `EINVAL` for the name space alone.
+pub fn check_xattr_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Err(Errno::RANGE);
+    }
+    let mut spaces = XATTR_SPACES.iter();
+    match spaces.find_map(|space| name.strip_prefix(*space)) {
+        None => Err(Errno::OPNOTSUPP),
+        Some(b"") => Err(Errno::INVAL),
+        Some(_) => Ok(()),
+    }
+}
 
 /// Checks a name that is to be looked up or made in a directory.
 ///

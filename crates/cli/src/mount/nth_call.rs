@@ -69,6 +69,7 @@ impl FileSystem for NthCall {
         guarantees() -> Guarantees;
         audit() -> Vec<Finding>;
         lookup(cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr>;
+        by_number(ino: Ino) -> Result<Attr>;
         forget(ino: Ino, count: u64);
         getattr(cx: &Ctx, ino: Ino) -> Result<Attr>;
         readdir(cx: &Ctx, dir: Ino, after: Cookie, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;

@@ -156,6 +156,13 @@ impl FileSystem for PowerLine {
             })
     }
 
+    fn by_number(&self, ino: Ino) -> Result<Attr> {
+        let attr = self.powered()?.by_number(ino)?;
+        self.shown().inodes.insert(attr.ino);
+        self.powered()?; // as above
+        Ok(attr)
+    }
+
     fn forget(&self, ino: Ino, count: u64) {
         if let Ok(fs) = self.powered() {
             fs.forget(ino, count);

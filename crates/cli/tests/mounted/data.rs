@@ -167,6 +167,18 @@ fn extended_attributes() {
         assert_eq!(names, [&b"user.a\0"[..], b"user.empty\0"]);
         assert_eq!(removexattr(path, "user.a"), Ok(()));
         assert_eq!(removexattr(path, "user.a"), Err(Errno::NODATA));
+        // As with the kernel's own file systems.
+        for (name, refused) in [
+            ("user.", Errno::INVAL),
+            ("trusted.", Errno::INVAL),
+            ("security.", Errno::INVAL),
+            ("user", Errno::OPNOTSUPP),
+            ("other.name", Errno::OPNOTSUPP),
+        ] {
+            assert_eq!(set(name, b"1", XattrFlags::empty()), Err(refused), "{name}");
+            assert_eq!(get(name, &mut [0; 8]), Err(refused), "{name}");
+            assert_eq!(removexattr(path, name), Err(refused), "{name}");
+        }
         // Nobody would enforce an access control list.
         let acl = set(
             "system.posix_acl_access",

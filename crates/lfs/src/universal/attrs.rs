@@ -58,7 +58,7 @@ impl<L: LowLevel> Universal<L> {
     }
 
     pub(super) fn get_attribute(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        check_name(name)?;
+        vfs::check_xattr_name(name)?;
         self.look(|| {
             perm::may_get_xattr(cx, &self.attr(ino)?, name)?;
             let all = self.low.attributes(ino)?;
@@ -75,7 +75,7 @@ impl<L: LowLevel> Universal<L> {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        check_name(name)?;
+        vfs::check_xattr_name(name)?;
         if value.len() > VALUE_MAX {
             return Err(Errno::TOOBIG);
         }
@@ -91,7 +91,7 @@ impl<L: LowLevel> Universal<L> {
     }
 
     pub(super) fn remove_attribute(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
-        check_name(name)?;
+        vfs::check_xattr_name(name)?;
         self.change_attributes(cx, ino, name, |all, at| {
             all.remove(at.ok_or(Errno::NODATA)?);
             Ok(())
@@ -122,11 +122,4 @@ impl<L: LowLevel> Universal<L> {
             Ok(())
         })
     }
-}
-
-fn check_name(name: &[u8]) -> Result<()> {
-    if name.is_empty() || name.len() > vfs::NAME_MAX {
-        return Err(Errno::RANGE);
-    }
-    Ok(())
 }

@@ -296,8 +296,8 @@ impl<L: LowLevel> Universal<L> {
     }
 
     /// Moves the access time of what was just read, if the policy says so.
-    fn accessed(&self, ino: Ino) {
-        if self.options.atime == Atime::Never || self.options.read_only {
+    fn accessed(&self, cx: &Ctx, ino: Ino) {
+        if cx.noatime || self.options.atime == Atime::Never || self.options.read_only {
             return;
         }
         let now = self.now();
@@ -397,6 +397,18 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         })
     }
 
+    fn by_number(&self, ino: Ino) -> Result<Attr> {
+        let ino = self.down(ino);
+        self.look(|| {
+            let attr = self.attr(ino)?;
+            if attr.nlink == 0 && !self.is_referenced(ino) {
+                return Err(Errno::STALE.into());
+            }
+            self.refer(ino);
+            Ok(self.shown(attr))
+        })
+    }
+
     fn forget(&self, ino: Ino, count: u64) {
         self.give_back(self.down(ino), count);
     }
@@ -489,10 +501,10 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         self.make(cx, dir, name, &names::Made::symlink(target))
     }
 
-    fn readlink(&self, _cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
+    fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
         let ino = self.down(ino);
         let target = self.look(|| self.target_of(ino))?;
-        self.accessed(ino);
+        self.accessed(cx, ino);
         Ok(target)
     }
 
@@ -552,11 +564,11 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         self.give_back(self.down(ino), 1);
     }
 
-    fn read(&self, _cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
+    fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
         let ino = self.down(ino);
         let len = self.look(|| self.read_data(ino, off, buf))?;
         if !buf.is_empty() {
-            self.accessed(ino);
+            self.accessed(cx, ino);
         }
         Ok(len)
     }

@@ -105,7 +105,7 @@ impl<L: LowLevel> Universal<L> {
             })?;
             Ok(())
         })?;
-        self.accessed(dir);
+        self.accessed(cx, dir);
         Ok(())
     }
 

@@ -113,6 +113,9 @@ impl FileSystem for HostFs {
     fn lookup(&self, _: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
         self.child(dir, name)
     }
+    fn by_number(&self, ino: Ino) -> Result<Attr> {
+        self.attr(self.fd(ino)?)
+    }
     fn forget(&self, _: Ino, _: u64) {}
     fn getattr(&self, _: &Ctx, ino: Ino) -> Result<Attr> {
         self.attr(self.fd(ino)?)
