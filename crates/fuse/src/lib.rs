@@ -5,8 +5,10 @@
 //! - A call has returned to its caller only if the file system returned: nothing is held
 //!   back here, and the kernel's write-back cache is off. Killing the server loses
 //!   nothing that had returned (beyond what the file system itself defers).
-//! - One write of up to 1 MiB within 256 pages is one call of the file system; the
-//!   kernel splits longer ones.
+//! - If the file system promises that each call is atomic for data, one write from 256 pages
+//!   of memory or fewer is one call of the file system, wherever in the file it begins; the
+//!   kernel splits longer ones. Without that promise writes go through the page cache, which
+//!   also splits those that begin inside a page that it does not hold.
 //! - Permissions are checked by the kernel, always.
 //!
 //! [`Mount::new`] mounts, [`Mount::serve`] answers until somebody unmounts. What opens the

@@ -64,6 +64,9 @@ pub struct MountOptions {
     pub noexec: bool,
     /// Never update access times.
     pub noatime: bool,
+    /// Have every read reach the file system, so that it sees each access: nothing that is
+    /// read is served by the kernel's caches, but for mapped files.
+    pub strict_atime: bool,
     /// Threads that serve requests; `None` for one per CPU, at most 8.
     pub threads: Option<usize>,
 }
@@ -94,7 +97,7 @@ impl Mount {
     pub fn new(dir: &Path, o: &MountOptions) -> Result<Self, Error> {
         let dir = mount_point(dir)?;
         let (served, notifier) = (Late::default(), Arc::new(OnceLock::new()));
-        let server = DevFuse::new(served.clone(), Arc::clone(&notifier));
+        let server = DevFuse::new(o, served.clone(), Arc::clone(&notifier));
         let session = if rustix::process::geteuid().is_root() {
             mount_directly(server, &dir, o)?
         } else {

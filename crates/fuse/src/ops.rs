@@ -16,8 +16,8 @@ use crate::mount::Fact;
 use std::sync::Arc;
 use vfs::perm::perm_after_write;
 use vfs::{
-    Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Ino, RenameFlags, Result,
-    SeekKind, SetAttr, StatFs, XattrMode,
+    Atomicity, Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Ino,
+    RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
 };
 
 const S_ISUID: u32 = 0o4000;
@@ -39,6 +39,7 @@ pub const STATS_XATTR: &str = "selvedge.stats";
 /// A file system as the kernel addresses it.
 pub(crate) struct Ops {
     fs: Arc<dyn FileSystem>,
+    atomic_writes: bool,
     facts: Vec<(&'static str, Fact)>,
 }
 
@@ -60,22 +61,50 @@ pub(crate) fn caller(uid: u32, gid: u32, pid: u32) -> Ctx {
         groups: Vec::new(),
         pid,
         checked: true,
+        noatime: false,
     }
 }
 
 impl Ops {
     /// `facts`: extended attributes that the root has besides its own.
     pub(crate) fn new(fs: Arc<dyn FileSystem>, facts: Vec<(&'static str, Fact)>) -> Self {
-        Self { fs, facts }
+        Self {
+            atomic_writes: fs.guarantees().data_atomic >= Atomicity::Call,
+            fs,
+            facts,
+        }
     }
 
-    /// The entry, or `None` for a name that the kernel may remember as absent.
+    /// Whether each write is promised to be atomic, whatever its length.
+    pub(crate) fn has_atomic_writes(&self) -> bool {
+        self.atomic_writes
+    }
+
+    /// The entry, or `None` for a name that the kernel may remember as absent. `.` and `..`
+    /// come with a file handle whose inode the kernel has dropped (`open_by_handle_at`, NFS).
     pub(crate) fn lookup(&self, cx: &Ctx, dir: u64, name: &[u8]) -> Result<Option<Attr>> {
+        match name {
+            b"." => return self.fs.by_number(Ino(dir)).map(Some),
+            b".." => return self.parent(cx, Ino(dir)).map(Some),
+            _ => {}
+        }
         match self.fs.lookup(cx, Ino(dir), name) {
             Ok(attr) => Ok(Some(attr)),
             Err(Errno::NOENT) => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    /// The directory that holds the directory `dir`.
+    fn parent(&self, cx: &Ctx, dir: Ino) -> Result<Attr> {
+        let mut parent = Err(Errno::STALE);
+        self.fs.readdir(cx, dir, Cookie(0), &mut |entry| {
+            if entry.name == b".." {
+                parent = Ok(entry.ino);
+            }
+            parent.is_err()
+        })?;
+        self.fs.by_number(parent?)
     }
 
     pub(crate) fn forget(&self, ino: u64, count: u64) {

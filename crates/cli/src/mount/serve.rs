@@ -176,6 +176,7 @@ fn kernel_options(source: String, options: &Options) -> MountOptions {
         nodev: options.nodev || unprivileged,
         noexec: options.noexec,
         noatime: options.atime == vfs::Atime::Never,
+        strict_atime: options.atime == vfs::Atime::Strict && !options.read_only,
         threads: options.threads,
     }
 }

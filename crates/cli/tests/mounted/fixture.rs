@@ -215,6 +215,11 @@ pub fn on_each_engine(test: impl Fn(&Path)) {
 
 /// As [`on_each_engine`], on some of them.
 pub fn on_engines(engines: &[&str], test: impl Fn(&Path)) {
+    on_mounts(engines, "allow_other", test);
+}
+
+/// As [`on_engines`], with these mount options.
+pub fn on_mounts(engines: &[&str], options: &str, test: impl Fn(&Path)) {
     for &engine in engines {
         let place = Place::with_image();
         if engine == "ext2" {
@@ -222,7 +227,7 @@ pub fn on_engines(engines: &[&str], test: impl Fn(&Path)) {
             let ext2 = ["--force", "--type", "ext2", "--block-size", "4096"];
             run(0, &[&["mkfs"], &ext2[..], &[place.image_str()]].concat());
         }
-        place.mount(&["--type", engine, "-o", "allow_other"]);
+        place.mount(&["--type", engine, "-o", options]);
         if engine == "ext2" {
             fs::remove_dir(place.dir().join("lost+found")).expect("it is empty");
         }

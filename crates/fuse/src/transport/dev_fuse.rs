@@ -1,12 +1,13 @@
 //! Requests through `/dev/fuse`, by the crate `fuser`.
 
+use crate::mount::MountOptions;
 use crate::ops::{self, Ops};
 use fuser::{
-    CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, PollEvents, PollFlags,
-    PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags,
+    PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -28,14 +29,15 @@ const MAX_IO_BYTES: u32 = 1 << 20;
 
 /// What we ask of the kernel, where it offers it. Not asked for, on purpose:
 /// `WRITEBACK_CACHE` (loses the order of writes and who made them), `POSIX_LOCKS` and
-/// `FLOCK_LOCKS` (the kernel keeps locks itself), `ATOMIC_O_TRUNC` (there are no opens),
-/// `AUTO_INVAL_DATA` (would drop cached data after our own writes).
+/// `FLOCK_LOCKS` (the kernel keeps locks itself), `ATOMIC_O_TRUNC` (truncation is a
+/// `setattr`), `AUTO_INVAL_DATA` (would drop cached data after our own writes).
 const WANTED: [InitFlags; 9] = [
     InitFlags::FUSE_ASYNC_DIO,
     InitFlags::FUSE_PARALLEL_DIROPS,
     InitFlags::FUSE_DO_READDIRPLUS,
     InitFlags::FUSE_READDIRPLUS_AUTO,
-    InitFlags::FUSE_CACHE_SYMLINKS,
+    // File handles stay valid when the kernel has dropped an inode: it looks `.` up.
+    InitFlags::FUSE_EXPORT_SUPPORT,
     InitFlags::FUSE_EXPLICIT_INVAL_DATA,
     InitFlags::FUSE_NO_OPEN_SUPPORT,
     InitFlags::FUSE_NO_OPENDIR_SUPPORT,
@@ -69,16 +71,85 @@ impl Deref for Late {
     }
 }
 
+/// Which opens of files reach the server, and which files bypass the kernel's page cache.
+///
+/// The kernel splits a write through its page cache that begins inside a page which it does
+/// not hold. A write that bypasses the cache is one request, up to [`MAX_IO_BYTES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bypass {
+    /// No open reaches the server; the page cache serves all files.
+    Nothing,
+    /// Files that are open for writing bypass the cache; the cache serves all others.
+    Writers,
+    /// All files bypass the cache, and no listing or link target is cached: the server
+    /// sees every read.
+    Everything,
+}
+
+impl Bypass {
+    /// The answer to an open with these flags; `None`: the kernel need not ask again.
+    fn of(self, flags: OpenFlags) -> Option<FopenFlags> {
+        let reads_only = flags.acc_mode() == OpenAccMode::O_RDONLY;
+        match self {
+            Bypass::Nothing => None,
+            Bypass::Writers if reads_only => Some(FopenFlags::FOPEN_KEEP_CACHE),
+            Bypass::Writers | Bypass::Everything => Some(FopenFlags::FOPEN_DIRECT_IO),
+        }
+    }
+}
+
+/// No open file or directory has any state here.
+const NO_HANDLE: FileHandle = FileHandle(0);
+
 /// [`Ops`] behind the trait of the crate `fuser`.
 pub(crate) struct DevFuse {
     ops: Late,
+    read_only: bool,
+    strict_atime: bool,
+    /// The kernel shares mappings of files that bypass its page cache: without, programs
+    /// would fail.
+    mappable: bool,
     notifier: Arc<OnceLock<Notifier>>,
 }
 
 impl DevFuse {
     /// `notifier` is to be filled in once the session exists.
-    pub(crate) fn new(ops: Late, notifier: Arc<OnceLock<Notifier>>) -> Self {
-        Self { ops, notifier }
+    pub(crate) fn new(o: &MountOptions, ops: Late, notifier: Arc<OnceLock<Notifier>>) -> Self {
+        Self {
+            ops,
+            read_only: o.read_only,
+            strict_atime: o.strict_atime,
+            mappable: false,
+            notifier,
+        }
+    }
+
+    /// What bypasses the kernel's page cache. Writes must if the file system promises that
+    /// each is atomic. The price is a request for each open, and for each read of a file
+    /// that is open for writing.
+    fn bypass(&self) -> Bypass {
+        if self.strict_atime {
+            Bypass::Everything
+        } else if self.mappable && !self.read_only && self.ops.has_atomic_writes() {
+            Bypass::Writers
+        } else {
+            Bypass::Nothing
+        }
+    }
+
+    /// Asks for what the page cache's bypass needs.
+    fn negotiate_bypass(&mut self, config: &mut KernelConfig) {
+        let mut offered = |flag| config.add_capabilities(flag).is_ok();
+        self.mappable = offered(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
+        if !self.mappable {
+            tracing::warn!(
+                "this kernel (before 6.6) splits writes that begin inside a page which it has \
+                 not cached: such writes are not atomic"
+            );
+        }
+        if !self.strict_atime {
+            offered(InitFlags::FUSE_CACHE_SYMLINKS);
+        }
     }
 
     /// Tells the kernel that attributes which it holds are stale.
@@ -98,14 +169,14 @@ fn ctx(req: &Request) -> Ctx {
 /// See [`io_errors`].
 static IO_ERRORS: AtomicU64 = AtomicU64::new(0);
 
-/// Calls that failed with `EIO` since this process began to serve: the file system, or what
+/// Calls that failed with `EIO` or `EUCLEAN` since this process began to serve: the file system, or what
 /// it is stored on, is not well.
 pub fn io_errors() -> u64 {
     IO_ERRORS.load(Relaxed)
 }
 
 fn errno(e: vfs::Errno) -> Errno {
-    if e == vfs::Errno::IO {
+    if matches!(e, vfs::Errno::IO | vfs::Errno::UCLEAN) {
         IO_ERRORS.fetch_add(1, Relaxed);
     }
     Errno::from_i32(e.raw_os_error())
@@ -236,6 +307,7 @@ impl Filesystem for DevFuse {
                 tracing::debug!("the kernel does not offer {flag:?}");
             }
         }
+        self.negotiate_bypass(config);
         // The nearest value that the kernel takes is what we want when it takes less.
         let _ = config.set_max_write(MAX_IO_BYTES);
         if let Err(most) = config.set_max_readahead(MAX_IO_BYTES) {
@@ -314,19 +386,30 @@ impl Filesystem for DevFuse {
         reply_entry(made, reply);
     }
 
-    /// `ENOSYS` makes the kernel use `mknod`: one request instead of a create and a
-    /// release. It holds the directory's lock meanwhile, so that `O_EXCL` stays exact.
+    /// Where opens do not reach the server, `ENOSYS` makes the kernel use `mknod`: one
+    /// request instead of a create and a release. It holds the directory's lock meanwhile,
+    /// so that `O_EXCL` stays exact.
     fn create(
         &self,
-        _req: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _mode: u32,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
         _umask: u32,
-        _flags: i32,
+        flags: i32,
         reply: ReplyCreate,
     ) {
-        reply.error(Errno::ENOSYS);
+        let Some(how) = self.bypass().of(OpenFlags(flags)) else {
+            return reply.error(Errno::ENOSYS);
+        };
+        let name = name.as_bytes();
+        match self.ops.mknod(&ctx(req), parent.0, name, mode, 0) {
+            Ok(a) => {
+                let generation = Generation(a.generation);
+                reply.created(&LIFETIME, &file_attr(&a), generation, NO_HANDLE, how);
+            }
+            Err(e) => reply.error(errno(e)),
+        }
     }
 
     fn mkdir(
@@ -401,13 +484,19 @@ impl Filesystem for DevFuse {
     }
 
     /// `ENOSYS` makes the kernel stop asking: opens and closes then cost no request.
-    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.error(Errno::ENOSYS);
+    fn open(&self, _req: &Request, _ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match self.bypass().of(flags) {
+            Some(how) => reply.opened(NO_HANDLE, how),
+            None => reply.error(Errno::ENOSYS),
+        }
     }
 
-    /// As [`open`](Self::open).
+    /// Either every listing reaches the server, or as in [`open`](Self::open) no opening.
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.error(Errno::ENOSYS);
+        match self.bypass() {
+            Bypass::Everything => reply.opened(NO_HANDLE, FopenFlags::empty()),
+            Bypass::Nothing | Bypass::Writers => reply.error(Errno::ENOSYS),
+        }
     }
 
     fn read(
@@ -417,16 +506,20 @@ impl Filesystem for DevFuse {
         _fh: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let cx = Ctx {
+            noatime: flags.0 & libc::O_NOATIME != 0,
+            ..ctx(req)
+        };
         READ_BUF.with_borrow_mut(|buf| {
             let size = size as usize;
             if buf.len() < size {
                 buf.resize(size, 0);
             }
-            match self.ops.read(&ctx(req), ino.0, offset, &mut buf[..size]) {
+            match self.ops.read(&cx, ino.0, offset, &mut buf[..size]) {
                 Ok(len) => reply.data(&buf[..len]),
                 Err(e) => reply.error(errno(e)),
             }
