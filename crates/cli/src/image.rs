@@ -18,7 +18,24 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// # Errors
 /// The medium's, which name the file and the way out.
 pub fn open(path: &Path, durability: Durability) -> Result<MappedPmem, Failure> {
-    map(path, durability, false).map_err(Failure::new)
+    let options = MapOptions {
+        durability,
+        ..MapOptions::default()
+    };
+    map(path, &options).map_err(Failure::new)
+}
+
+/// Locks and maps an image that is to be overwritten; with `force`, also one that loop
+/// devices show which nobody uses.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_to_format(path: &Path, force: bool) -> Result<MappedPmem, Failure> {
+    let options = MapOptions {
+        over_idle_loops: force,
+        ..MapOptions::default()
+    };
+    map(path, &options).map_err(Failure::new)
 }
 
 /// Locks and maps an image for reading.
@@ -34,18 +51,17 @@ pub fn open_read_only(path: &Path) -> Result<MappedPmem, Failure> {
 /// # Errors
 /// As [`open`].
 pub fn try_open_read_only(path: &Path) -> Result<MappedPmem, OpenError> {
-    map(path, Durability::Auto, true)
-}
-
-fn map(path: &Path, durability: Durability, read_only: bool) -> Result<MappedPmem, OpenError> {
     let options = MapOptions {
-        durability,
-        read_only,
+        read_only: true,
         ..MapOptions::default()
     };
+    map(path, &options)
+}
+
+fn map(path: &Path, options: &MapOptions) -> Result<MappedPmem, OpenError> {
     let start = Instant::now();
     loop {
-        match MappedPmem::open(path, &options) {
+        match MappedPmem::open(path, options) {
             Err(OpenError::InUse { .. }) if start.elapsed() < PATIENCE && !is_mounted(path) => {
                 thread::sleep(Duration::from_millis(10));
             }

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// A magic number: bytes at an offset from the start.
@@ -59,11 +60,15 @@ const KNOWN: &[Magic] = &[
     magic(0, b"SQLite format 3\0", "an SQLite database"),
 ];
 
-/// What the file holds, in words, if it is known.
+/// What the file or block device holds, in words, if it is known.
 ///
 /// # Errors
 /// If it cannot be read.
 pub fn find(path: &Path) -> io::Result<Option<&'static str>> {
+    let kind = path.metadata()?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Ok(None);
+    }
     let mut file = File::open(path)?;
     for known in KNOWN {
         let mut bytes = vec![0; known.bytes.len()];

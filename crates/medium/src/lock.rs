@@ -3,11 +3,20 @@
 //! The lock is `flock(2)` on the open file: it holds between processes and between
 //! two opens in one process, and the kernel drops it when the last descriptor goes,
 //! however the process ends.
+//!
+//! Whoever may read a file may lock it. So that this is not a way to keep the super-user
+//! from an image, the super-user's writer shares the lock with readers that are neither the
+//! super-user's nor the owner's. Other writers are kept out by that, too, and readers of the
+//! super-user look for such a writer.
 
-use rustix::fs::{FlockOperation, flock, fstat, major, minor};
+use crate::OpenError;
+use rustix::fs::{FlockOperation, OFlags, flock, fstat, major, minor};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use std::fmt;
-use std::fs::File;
+use std::fs::{DirEntry, File};
+use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::time::Duration;
 
 /// Who has a file locked.
@@ -25,53 +34,168 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Why a lock was not had.
-pub(crate) enum Refused {
-    /// Somebody else has it; who, if the system tells.
-    Held(Option<Holder>),
-    /// The system could not lock at all.
-    Failed(Errno),
-}
-
 /// Attempts to get a lock, since it may be held by nobody who means it: a child of its
 /// former holder has it too, from its fork until it runs another program.
 const ATTEMPTS: usize = 10;
 /// The time from one attempt to the next.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Locks `file` against other writers, and if `exclusive` against readers too.
-pub(crate) fn lock(file: &File, exclusive: bool) -> Result<(), Refused> {
-    let how = if exclusive {
-        FlockOperation::NonBlockingLockExclusive
-    } else {
-        FlockOperation::NonBlockingLockShared
+/// Locks `file`, which is at `path`, against other writers, and if `exclusive` against
+/// readers too.
+pub(crate) fn lock(path: &Path, file: &File, exclusive: bool) -> Result<(), OpenError> {
+    let locked = match exclusive {
+        true => attempt(file, FlockOperation::NonBlockingLockExclusive),
+        false => attempt(file, FlockOperation::NonBlockingLockShared),
     };
-    for attempt in 1.. {
-        match flock(file, how) {
+    let holder = match locked {
+        Ok(()) if exclusive => return Ok(()),
+        Ok(()) => match sharing_writer(file) {
+            None => return Ok(()),
+            writer => writer,
+        },
+        Err(Errno::WOULDBLOCK) if exclusive => match share_with_readers(file) {
             Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) if attempt < ATTEMPTS => std::thread::sleep(PAUSE),
-            Err(Errno::WOULDBLOCK) => break,
-            Err(e) => return Err(Refused::Failed(e)),
+            Err(other) => other.or_else(|| holder(file)),
+        },
+        Err(Errno::WOULDBLOCK) => holder(file),
+        Err(e) => {
+            return Err(OpenError::System {
+                doing: "lock",
+                path: path.to_owned(),
+                source: e.into(),
+            });
         }
-    }
-    Err(Refused::Held(holder(file)))
+    };
+    let path = path.to_owned();
+    Err(OpenError::InUse { path, holder })
 }
 
-/// Looks the holder up in the kernel's list of locks.
-fn holder(file: &File) -> Option<Holder> {
+fn attempt(file: &File, how: FlockOperation) -> Result<(), Errno> {
+    for _ in 1..ATTEMPTS {
+        match flock(file, how) {
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(PAUSE),
+            done => return done,
+        }
+    }
+    flock(file, how)
+}
+
+/// Shares the lock with readers that must not stop the super-user, if all others are such;
+/// else returns one that is not, if it can be seen.
+fn share_with_readers(file: &File) -> Result<(), Option<Holder>> {
+    if !geteuid().is_root() || flock(file, FlockOperation::NonBlockingLockShared).is_err() {
+        return Err(None);
+    }
+    let owner = fstat(file).map_or(0, |stat| stat.st_uid);
+    let is_reader = |other: &Locker| !other.writes && other.uid != 0 && other.uid != owner;
+    let (readers, others): (Vec<_>, Vec<_>) = lockers(file).into_iter().partition(is_reader);
+    if !readers.is_empty() && others.is_empty() {
+        for reader in readers {
+            tracing::warn!("{} has the image locked for reading", reader.holder);
+        }
+        return Ok(());
+    }
+    // They may be gone by now. If not, sharing the lock would keep others out for nothing.
+    flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        let _ = flock(file, FlockOperation::Unlock);
+        others.into_iter().next().map(|other| other.holder)
+    })
+}
+
+/// A writer that shares its lock, as far as the super-user can tell.
+fn sharing_writer(file: &File) -> Option<Holder> {
+    let id = id(file)?;
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let others = locks.lines().filter(|line| holder_pid(line, &id).is_some());
+    if !geteuid().is_root() || others.count() <= 1 {
+        return None;
+    }
+    let mut others = lockers(file).into_iter();
+    Some(others.find(|other| other.writes)?.holder)
+}
+
+/// A process that has a file locked.
+struct Locker {
+    holder: Holder,
+    /// Its real user.
+    uid: u32,
+    /// Whether it can write to the file.
+    writes: bool,
+}
+
+/// The others that have a file locked, as far as they can be seen.
+fn lockers(file: &File) -> Vec<Locker> {
+    let Some(id) = id(file) else {
+        return Vec::new();
+    };
+    let own = (std::process::id(), file.as_raw_fd().to_string());
+    let mut lockers = Vec::new();
+    for pid in numbers("/proc") {
+        for fd in numbers(&format!("/proc/{pid}/fdinfo")) {
+            if (pid, fd.to_string()) == own {
+                continue;
+            }
+            let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}"));
+            let writes = info.ok().and_then(|info| locks(&info, &id));
+            lockers.extend(writes.and_then(|writes| Locker::new(pid, writes)));
+        }
+    }
+    lockers
+}
+
+impl Locker {
+    fn new(pid: u32, writes: bool) -> Option<Self> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        Some(Self {
+            holder: named(pid)?,
+            uid: uids.split_ascii_whitespace().next()?.parse().ok()?,
+            writes,
+        })
+    }
+}
+
+/// Entries of a directory of `/proc` that are numbers.
+fn numbers(dir: &str) -> Vec<u32> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let number = |entry: DirEntry| entry.file_name().to_str()?.parse().ok();
+    entries.filter_map(number).collect()
+}
+
+/// If a descriptor, of which this is the `fdinfo`, locks the file `id`: whether it can write.
+fn locks(info: &str, id: &str) -> Option<bool> {
+    let mut locks = info.lines().filter_map(|line| line.strip_prefix("lock:"));
+    locks.find(|line| line.contains(" FLOCK ") && line.contains(&format!(" {id} ")))?;
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
+    Some(flags & OFlags::ACCMODE.bits() != OFlags::RDONLY.bits())
+}
+
+/// A file as the kernel's list of locks names it.
+fn id(file: &File) -> Option<String> {
     let stat = fstat(file).ok()?;
     let (dev, ino) = (stat.st_dev, stat.st_ino);
-    let id = format!("{:02x}:{:02x}:{ino}", major(dev), minor(dev));
-    // The list is read in pieces; if others unlock meanwhile, some of it is passed over.
-    let pid = (0..ATTEMPTS).find_map(|_| {
-        let locks = std::fs::read_to_string("/proc/locks").ok()?;
-        locks.lines().find_map(|line| holder_pid(line, &id))
-    })?;
+    Some(format!("{:02x}:{:02x}:{ino}", major(dev), minor(dev)))
+}
+
+fn named(pid: u32) -> Option<Holder> {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(Holder {
         pid,
         name: name.trim_end().to_owned(),
     })
+}
+
+/// Looks the holder up in the kernel's list of locks. A lock outlives the process that took
+/// it, if a child has the file open: then the holder is who has it open.
+fn holder(file: &File) -> Option<Holder> {
+    let id = id(file)?;
+    // The list is read in pieces; if others unlock meanwhile, some of it is passed over.
+    let pid = (0..ATTEMPTS).find_map(|_| {
+        let locks = std::fs::read_to_string("/proc/locks").ok()?;
+        locks.lines().find_map(|line| holder_pid(line, &id))
+    })?;
+    named(pid).or_else(|| lockers(file).pop().map(|locker| locker.holder))
 }
 
 /// The process id in a line of `/proc/locks`, if it is a `flock` of the file `id`.
@@ -98,5 +222,19 @@ mod tests {
         assert_eq!(pid("1: FLOCK  ADVISORY  WRITE 1856 fe:00:7 0 EOF"), None);
         assert_eq!(pid("1: OFDLCK ADVISORY  WRITE -1 fe:00:77 0 EOF"), None);
         assert_eq!(pid(""), None);
+    }
+
+    #[test]
+    fn descriptors_that_lock() {
+        let info = |flags| {
+            format!(
+                "pos:\t0\nflags:\t{flags}\nmnt_id:\t25\nino:\t77\n\
+                 lock:\t1: FLOCK  ADVISORY  READ 1856 fe:00:77 0 EOF\n"
+            )
+        };
+        assert_eq!(locks(&info("0100000"), "fe:00:77"), Some(false));
+        assert_eq!(locks(&info("02100002"), "fe:00:77"), Some(true));
+        assert_eq!(locks(&info("0100000"), "fe:00:7"), None);
+        assert_eq!(locks("flags:\t02\n", "fe:00:77"), None);
     }
 }

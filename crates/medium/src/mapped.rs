@@ -3,7 +3,9 @@
 //! Guarantees:
 //!
 //! 1. While a mapping is open for writing nobody else has one of the same file, and
-//!    while one is open for reading nobody has one for writing.
+//!    while one is open for reading nobody has one for writing. (The super-user's writers
+//!    pass over readers of other users.) [`MappedPmem::open`] refuses what the kernel uses,
+//!    as a mounted device, as swap space or behind a loop device.
 //! 2. What [`fence`](Pmem::fence) is worth is what [`MappedPmem::durability`] says.
 //! 3. A page that is gone (file truncated, its file system full, memory broken) gives
 //!    [`MediumError::Unreadable`] on every load, read and fence from then on; it never
@@ -13,9 +15,10 @@
 //!    stored it, also if they were killed before their fence.
 
 use crate::addresses::{Mapping, keep_from_children};
+use crate::claim::{self, Intent};
 use crate::cpu::{self, LineFlush};
 use crate::durability::{Durability, EffectiveDurability, keeps_in_memory};
-use crate::lock::{Refused, lock};
+use crate::lock::lock;
 use crate::lossy::LossyCache;
 use crate::open_error::OpenError;
 use crate::paging::{Paged, Pool, PoolError};
@@ -48,6 +51,8 @@ pub struct MapOptions {
     pub force_flush: bool,
     /// Refuse stores (the next fence reports them with `EROFS`).
     pub read_only: bool,
+    /// Map also a file for writing that loop devices show which nobody uses.
+    pub over_idle_loops: bool,
     /// Have a process that is killed leave in the file what a power failure would leave in
     /// persistent memory: what was flushed and fenced, and by chance some of the rest. What
     /// the fence is worth is [`Process`](Durability::Process) then. For tests of programs
@@ -78,6 +83,8 @@ pub struct MappedPmem {
     file: Arc<File>,
     /// Keeps the kernel's claim on a block device.
     claim: Option<File>,
+    /// Holds the lock of the file behind a loop device.
+    backing: Option<File>,
 }
 
 /// What a fence has to see to, besides lines that were flushed.
@@ -109,7 +116,9 @@ impl MappedPmem {
     /// [`OpenError`], which names the file and, if it is in use, by whom.
     pub fn open(path: impl AsRef<Path>, options: &MapOptions) -> Result<Self, OpenError> {
         let path = path.as_ref();
-        let target = Target::open(path, !options.read_only)?;
+        let mut target = Target::open(path, !options.read_only)?;
+        let intent = Intent::new(options.read_only, options.over_idle_loops);
+        target.backing = claim::check(path, &target.file, intent)?;
         let (mapping, durability) = map(path, &target, options)?;
         Self::mapped(path, target, mapping, durability, options)
     }
@@ -220,6 +229,7 @@ impl MappedPmem {
             mapping,
             file: target.file,
             claim: target.claim,
+            backing: target.backing,
         })
     }
 
@@ -250,7 +260,8 @@ impl MappedPmem {
     /// # Safety
     /// Nobody may use or drop this any more.
     pub(crate) unsafe fn close_files(&self) {
-        for file in std::iter::once(&*self.file).chain(&self.claim) {
+        let others = self.claim.iter().chain(&self.backing);
+        for file in std::iter::once(&*self.file).chain(others) {
             // SAFETY: nobody will use the descriptor.
             unsafe { libc::close(file.as_raw_fd()) };
         }
@@ -568,6 +579,7 @@ fn shared(durability: EffectiveDurability) -> MapFlags {
 pub(crate) struct Target {
     file: Arc<File>,
     claim: Option<File>,
+    backing: Option<File>,
     pub(crate) len: u64,
     /// Bytes of the smallest page of a mapping of it.
     page: usize,
@@ -587,11 +599,12 @@ impl Target {
         let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
         let open = |flags| rustix::fs::open(path, access | OFlags::CLOEXEC | flags, Mode::empty());
         let file = File::from(open(OFlags::empty()).map_err(|e| system("open", path, e))?);
-        locked(path, &file, write)?;
+        lock(path, &file, write)?;
         // The kernel refuses a device that is mounted or part of another. After our own
         // lock, whose error can name the holder.
         let claim = (write && kind == FileType::BlockDevice).then(|| open(OFlags::EXCL));
-        let claim = claim.transpose().map_err(|e| system("claim", path, e))?;
+        let claim = claim.transpose();
+        let claim = claim.map_err(|e| claim::not_ours(path, &file, e))?;
         let claim = claim.map(File::from);
         let (len, page) = match dax {
             Some(dax) => (dax.len, dax.align),
@@ -607,20 +620,11 @@ impl Target {
         Ok(Self {
             file: Arc::new(file),
             claim,
+            backing: None,
             len,
             page,
         })
     }
-}
-
-fn locked(path: &Path, file: &File, exclusive: bool) -> Result<(), OpenError> {
-    lock(file, exclusive).map_err(|refused| match refused {
-        Refused::Held(holder) => OpenError::InUse {
-            path: path.to_owned(),
-            holder,
-        },
-        Refused::Failed(e) => system("lock", path, e),
-    })
 }
 
 /// Size of a file or block device, by the offset of its end.
@@ -732,7 +736,7 @@ fn create(path: &Path, len_bytes: u64, reserve: Reserve, mode: u32) -> Result<()
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(mode));
     let file = File::from(file.map_err(|e| system("create", path, e))?);
-    locked(path, &file, true)?;
+    lock(path, &file, true)?;
     let resize = |len| rustix::fs::ftruncate(&file, len).map_err(|e| system("resize", path, e));
     // The first one shows whether the size is possible, before anything is lost.
     for len in [len_bytes, 0, len_bytes] {

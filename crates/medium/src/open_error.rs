@@ -1,5 +1,6 @@
 //! Why a file cannot be used as a medium.
 
+use crate::claim::Claim;
 use crate::lock::Holder;
 use std::io;
 use std::path::PathBuf;
@@ -71,6 +72,14 @@ pub enum OpenError {
         path: PathBuf,
         /// Who, if the system tells.
         holder: Option<Holder>,
+    },
+    /// The kernel uses it.
+    #[error("{} is {claim}", path.display())]
+    Claimed {
+        /// The file or device.
+        path: PathBuf,
+        /// What for.
+        claim: Claim,
     },
     /// `dax` was asked for and is not to be had.
     #[error("{} cannot give durability 'dax': {reason}", path.display())]

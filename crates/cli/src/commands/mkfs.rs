@@ -6,7 +6,7 @@ use crate::{ext2fs, image, output, random, signature, size};
 use bpfs::format::{BLOCK, MIN_BLOCKS};
 use bpfs::{MkfsOptions, Mode};
 use medium::block::{BlockDevice, DeviceOptions, FileDevice};
-use medium::{Durability, Reserve, create_file};
+use medium::{Reserve, check_unclaimed, create_file};
 use rustix::process::{getgid, getuid};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -58,7 +58,7 @@ pub struct Args {
     /// ext2: make an internal journal; without it the first mount that wants one does
     #[arg(long, short = 'j')]
     journal: bool,
-    /// Overwrite what PATH holds
+    /// Overwrite what PATH holds, also if a loop device shows it that nobody uses
     #[arg(long, short)]
     force: bool,
 }
@@ -74,6 +74,7 @@ impl Args {
         }
         let ext2 = self.fs_type == Type::One(Engine::Ext2);
         self.check_options(ext2)?;
+        check_unclaimed(path, self.force).map_err(Failure::new)?;
         let there = path.try_exists().map_err(|e| image::about(path, e))?;
         if there && !self.force {
             refuse_known(path)?;
@@ -114,7 +115,7 @@ impl Args {
 
     fn format(&self) -> Outcome {
         let path = &self.path;
-        let pm = image::open(path, Durability::Auto)?;
+        let pm = image::open_to_format(path, self.force)?;
         let options = self.options()?;
         bpfs::mkfs(&pm, &options).map_err(|e| image::about(path, e))?;
         let info = image::probe(path, &pm)?;
@@ -167,8 +168,12 @@ impl Args {
     fn run_ext2(&self) -> Outcome {
         let path = &self.path;
         let failed = |e: ext2::Error| image::about(path, e);
+        let device_options = DeviceOptions {
+            over_idle_loops: self.force,
+            ..DeviceOptions::default()
+        };
         let device = |block_bytes| {
-            FileDevice::open(path, block_bytes, &DeviceOptions::default()).map_err(Failure::new)
+            FileDevice::open(path, block_bytes, &device_options).map_err(Failure::new)
         };
         let mut options = ext2::MkfsOptions::for_size(device(1024)?.geometry().bytes());
         if self.revision_0 {

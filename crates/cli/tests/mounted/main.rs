@@ -9,6 +9,7 @@ mod ext2;
 mod ext2_power_cut;
 mod failed_mounts;
 mod fixture;
+mod holders;
 mod kernel;
 mod names;
 mod own_files;

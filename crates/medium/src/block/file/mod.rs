@@ -3,7 +3,9 @@
 //! Guarantees:
 //!
 //! 1. While a device is open for writing nobody else has the same file open as a device
-//!    or a mapping, and while one is open for reading nobody has it for writing.
+//!    or a mapping, and while one is open for reading nobody has it for writing. (The
+//!    super-user's writers pass over readers of other users.) It is not opened while the
+//!    kernel uses it, as a mounted device, as swap space or behind a loop device.
 //! 2. A flush is `fdatasync`, a durable write `RWF_DSYNC`. Once a flush has failed, all
 //!    later ones do: the system forgets a failed write-back after reporting it once.
 //! 3. A file that was cut short gives errors, on reads behind its end and on every flush
@@ -63,6 +65,8 @@ pub struct DeviceOptions {
     /// Open it also if it cannot flush. Its flushes then do nothing: a crash may leave
     /// anything at all.
     pub unsafe_no_flush: bool,
+    /// Open also a file for writing that loop devices show which nobody uses.
+    pub over_idle_loops: bool,
 }
 
 /// What was found and chosen when a [`FileDevice`] was opened.
@@ -97,6 +101,8 @@ pub struct FileDevice {
     /// Holds the lock.
     file: Arc<File>,
     flushed: File,
+    /// Holds the lock of the file behind a loop device.
+    _backing: Option<File>,
     /// Why flushing has failed, if it has.
     failed: Mutex<Option<Errno>>,
 }
@@ -171,6 +177,7 @@ impl FileDevice {
             name,
             file,
             flushed: target.flushed,
+            _backing: target.backing,
             failed: Mutex::new(None),
         })
     }

@@ -3,7 +3,8 @@
 use super::{DeviceOptions, Direct};
 use crate::OpenError;
 use crate::block::{Buffer, Geometry};
-use crate::lock::{Refused, lock};
+use crate::claim::{self, Intent};
+use crate::lock::lock;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl};
 use rustix::fs::{fdatasync, fstat, major, minor, statx};
 use rustix::io::Errno;
@@ -20,6 +21,8 @@ pub(super) struct Target {
     /// write-back once to each, so no other call can take the report away. It also
     /// keeps the kernel's claim on a block device.
     pub(super) flushed: File,
+    /// Holds the lock of the file behind a loop device.
+    pub(super) backing: Option<File>,
     pub(super) kind: Kind,
     pub(super) geometry: Geometry,
     /// Where buffers of direct I/O must begin; 0 if it is not direct.
@@ -48,8 +51,11 @@ impl Target {
         // Look before opening: opening a pipe or a tape has effects.
         let stat = rustix::fs::stat(path).map_err(|e| system("open", path, e))?;
         let kind = kind(path, FileType::from_raw_mode(stat.st_mode))?;
-        let file = open_as(path, options.read_only, OFlags::empty())?;
-        locked(path, &file, !options.read_only)?;
+        let file = open_as(path, options.read_only, OFlags::empty());
+        let file = file.map_err(|e| system("open", path, e))?;
+        lock(path, &file, !options.read_only)?;
+        let intent = Intent::new(options.read_only, options.over_idle_loops);
+        let backing = claim::check(path, &file, intent)?;
         // The kernel refuses a device that is mounted or part of another. After our own
         // lock, whose error can name the holder.
         let claims = kind == Kind::Block && !options.read_only;
@@ -58,7 +64,11 @@ impl Target {
         } else {
             OFlags::empty()
         };
-        let flushed = open_as(path, options.read_only, flags)?;
+        let flushed = open_as(path, options.read_only, flags);
+        let flushed = flushed.map_err(|e| match claims {
+            true => claim::not_ours(path, &file, e),
+            false => system("open", path, e),
+        })?;
         check_same(path, &file, &flushed)?;
         let sectors = Sectors::of(&file, kind);
         let geometry = geometry(path, &file, kind, block_bytes, &sectors)?;
@@ -68,6 +78,7 @@ impl Target {
             flushes: options.read_only || can_flush(path, &flushed, options)?,
             file,
             flushed,
+            backing,
             kind,
             geometry,
             buffer_align,
@@ -77,15 +88,14 @@ impl Target {
     }
 }
 
-fn open_as(path: &Path, read_only: bool, flags: OFlags) -> Result<File, OpenError> {
+fn open_as(path: &Path, read_only: bool, flags: OFlags) -> Result<File, Errno> {
     let access = if read_only {
         OFlags::RDONLY
     } else {
         OFlags::RDWR
     };
     let flags = access | OFlags::CLOEXEC | flags;
-    let file = rustix::fs::open(path, flags, Mode::empty());
-    file.map(File::from).map_err(|e| system("open", path, e))
+    rustix::fs::open(path, flags, Mode::empty()).map(File::from)
 }
 
 fn kind(path: &Path, found: FileType) -> Result<Kind, OpenError> {
@@ -100,16 +110,6 @@ fn kind(path: &Path, found: FileType) -> Result<Kind, OpenError> {
     };
     let path = path.to_owned();
     Err(OpenError::WrongKind { path, kind })
-}
-
-fn locked(path: &Path, file: &File, exclusive: bool) -> Result<(), OpenError> {
-    lock(file, exclusive).map_err(|refused| match refused {
-        Refused::Held(holder) => OpenError::InUse {
-            path: path.to_owned(),
-            holder,
-        },
-        Refused::Failed(e) => system("lock", path, e),
-    })
 }
 
 /// The name may have come to mean another file between two opens.

@@ -1,0 +1,380 @@
+//! What the kernel uses a file or block device for. It asks for none of our locks.
+//!
+//! A check says what is so at that moment: nothing keeps the kernel from a file later.
+
+use crate::OpenError;
+use crate::lock::lock;
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, major, minor, open, stat};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{File, read_dir, read_to_string};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+/// A use that the kernel makes of a file or block device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claim {
+    /// A loop device shows the file as a block device, which may be in use itself.
+    Loop {
+        /// The device, such as `/dev/loop0`.
+        device: PathBuf,
+        /// What uses it.
+        used: Option<Box<Claim>>,
+    },
+    /// A file system on it is mounted, on this directory.
+    Mounted(PathBuf),
+    /// It is swap space.
+    Swap,
+    /// It is a part of this device.
+    Part(String),
+    /// The kernel refuses it to others and does not say why.
+    Unknown,
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Loop { device, used: None } => {
+                let device = device.display();
+                write!(
+                    f,
+                    "in use by the loop device {device}; detach it with `losetup -d {device}`"
+                )
+            }
+            Self::Loop {
+                device,
+                used: Some(used),
+            } => write!(
+                f,
+                "in use by the loop device {}, which is {used}",
+                device.display()
+            ),
+            Self::Mounted(dir) => {
+                let dir = dir.display();
+                write!(
+                    f,
+                    "mounted by the kernel on {dir}; unmount it with `umount {dir}`"
+                )
+            }
+            Self::Swap => f.write_str("in use as swap space; see swapoff(8)"),
+            Self::Part(device) => write!(f, "in use as a part of the device {device}"),
+            Self::Unknown => f.write_str("in use by the kernel"),
+        }
+    }
+}
+
+/// How a file is going to be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Intent {
+    /// Nothing that stays the same is in the way.
+    Read,
+    /// Nobody else may use it.
+    Write,
+    /// As [`Write`](Self::Write), but loop devices that nobody uses are not in the way.
+    Overwrite,
+}
+
+impl Intent {
+    pub(crate) fn new(read_only: bool, over_idle_loops: bool) -> Self {
+        match (read_only, over_idle_loops) {
+            (true, _) => Self::Read,
+            (false, false) => Self::Write,
+            (false, true) => Self::Overwrite,
+        }
+    }
+}
+
+/// Refuses to overwrite the file or block device at `path`, if it is there, while the kernel
+/// uses it. With `over_idle_loops`, loop devices that nobody uses are not in the way.
+///
+/// # Errors
+/// [`OpenError::Claimed`] with the use.
+pub fn check_unclaimed(path: impl AsRef<Path>, over_idle_loops: bool) -> Result<(), OpenError> {
+    let path = path.as_ref();
+    let found = match stat(path) {
+        Ok(found) => found,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(e) => return Err(system(path, e)),
+    };
+    let intent = Intent::new(false, over_idle_loops);
+    claim(&found, intent, None).map_or(Ok(()), |claim| Err(claimed(path, claim)))
+}
+
+/// Refuses `file`, the regular file or block device at `path`, if the kernel uses it in a
+/// way that is in conflict with `intent`. Of a loop device, the file behind it is looked at
+/// and locked, too: the result keeps that lock.
+pub(crate) fn check(path: &Path, file: &File, intent: Intent) -> Result<Option<File>, OpenError> {
+    let found = fstat(file).map_err(|e| system(path, e))?;
+    if let Some(claim) = claim(&found, intent, None) {
+        return Err(claimed(path, claim));
+    }
+    let Some((device, backing)) = backing_file(&found) else {
+        return Ok(None);
+    };
+    // Out of reach in another mount namespace, or after its removal.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = open(&backing, flags, Mode::empty()).map(File::from) else {
+        return Ok(None);
+    };
+    let behind = fstat(&file).map_err(|e| system(&backing, e))?;
+    if let Some(claim) = claim(&behind, intent, Some(&device)) {
+        return Err(claimed(&backing, claim));
+    }
+    lock(&backing, &file, intent != Intent::Read)?;
+    Ok(Some(file))
+}
+
+/// The error for a claim on a block device that the kernel refuses.
+pub(crate) fn not_ours(path: &Path, file: &File, error: Errno) -> OpenError {
+    if error != Errno::BUSY {
+        return OpenError::System {
+            doing: "claim",
+            path: path.to_owned(),
+            source: error.into(),
+        };
+    }
+    let found = fstat(file).ok();
+    let claim = found.and_then(|found| use_of_device(found.st_rdev, false));
+    claimed(path, claim.unwrap_or(Claim::Unknown))
+}
+
+fn claimed(path: &Path, claim: Claim) -> OpenError {
+    let path = path.to_owned();
+    OpenError::Claimed { path, claim }
+}
+
+fn system(path: &Path, error: Errno) -> OpenError {
+    OpenError::System {
+        doing: "look at",
+        path: path.to_owned(),
+        source: error.into(),
+    }
+}
+
+/// The use that is in conflict, apart from that by the loop device `except`.
+fn claim(found: &Stat, intent: Intent, except: Option<&Path>) -> Option<Claim> {
+    match FileType::from_raw_mode(found.st_mode) {
+        // For writing, the kernel itself refuses a device that is in use.
+        FileType::BlockDevice => use_of_device(found.st_rdev, intent == Intent::Read),
+        FileType::RegularFile => use_of_file(found, intent, except),
+        _ => None,
+    }
+}
+
+fn use_of_file(found: &Stat, intent: Intent, except: Option<&Path>) -> Option<Claim> {
+    let is_it = |swap: &Path| stat(swap).is_ok_and(|swap| same(&swap, found));
+    if swaps().iter().any(|swap| is_it(swap)) {
+        return Some(Claim::Swap);
+    }
+    let loops = loops_over(found).into_iter();
+    let loops = loops.filter(|device| Some(device.as_path()) != except);
+    let mut claims = loops.filter_map(|device| {
+        let rdev = stat(&device).map(|found| found.st_rdev);
+        let used = rdev.map(|rdev| use_of_device(rdev, intent == Intent::Read));
+        let used = used.ok().flatten().map(Box::new);
+        match intent {
+            _ if used.is_some() => Some(Claim::Loop { device, used }),
+            Intent::Read => None,
+            _ if is_claimed(&device) => {
+                let used = Some(Box::new(Claim::Unknown));
+                Some(Claim::Loop { device, used })
+            }
+            // One that ends when it is closed is about to.
+            Intent::Write if !ends_when_closed(&device) => Some(Claim::Loop { device, used }),
+            Intent::Write | Intent::Overwrite => None,
+        }
+    });
+    claims.next()
+}
+
+/// What uses a block device, or a partition of it; with `only_writers`, what may write.
+fn use_of_device(rdev: u64, only_writers: bool) -> Option<Claim> {
+    let number = |rdev| format!("{}:{}", major(rdev), minor(rdev));
+    let sysfs = Path::new("/sys/dev/block").join(number(rdev));
+    let mut numbers = vec![number(rdev)];
+    for entry in read_dir(&sysfs).into_iter().flatten().flatten() {
+        if entry.path().join("partition").exists() {
+            let number = read_to_string(entry.path().join("dev"));
+            numbers.extend(number.map(|number| number.trim().to_owned()));
+        }
+    }
+    let mut mounts = mounts().into_iter();
+    let is_it = |mount: &Mounted| numbers.contains(&mount.device);
+    if let Some(mount) = mounts.find(|mount| is_it(mount) && (mount.writes || !only_writers)) {
+        return Some(Claim::Mounted(mount.dir));
+    }
+    let is_it = |swap: &PathBuf| stat(swap).is_ok_and(|s| numbers.contains(&number(s.st_rdev)));
+    if swaps().iter().any(is_it) {
+        return Some(Claim::Swap);
+    }
+    let mut holders = read_dir(sysfs.join("holders"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let holder = holders.next().filter(|_| !only_writers)?.file_name();
+    Some(Claim::Part(holder.to_string_lossy().into_owned()))
+}
+
+/// Whether somebody has claimed a block device, or cannot be asked.
+fn is_claimed(device: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    open(device, flags, Mode::empty()).is_err()
+}
+
+fn same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+}
+
+// --- loop devices -------------------------------------------------------------------
+
+/// The loop devices that show a file.
+fn loops_over(found: &Stat) -> Vec<PathBuf> {
+    let entries = read_dir("/sys/block").into_iter().flatten().flatten();
+    let loops = entries.filter_map(|entry| {
+        let backing = backing_path(&entry.path())?;
+        let device = Path::new("/dev").join(entry.file_name());
+        // The device tells exactly, but not to everybody. The path may mean another file
+        // in another mount namespace.
+        let shown = match status(&device) {
+            Ok(status) => (status[0], status[1]) == (found.st_dev, found.st_ino),
+            Err(_) => stat(&backing).is_ok_and(|backing| same(&backing, found)),
+        };
+        shown.then_some(device)
+    });
+    loops.collect()
+}
+
+/// The loop device that this is, and the file behind it.
+fn backing_file(found: &Stat) -> Option<(PathBuf, PathBuf)> {
+    if FileType::from_raw_mode(found.st_mode) != FileType::BlockDevice {
+        return None;
+    }
+    let (major, minor) = (major(found.st_rdev), minor(found.st_rdev));
+    let sysfs = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
+    // A partition's directory is inside that of its device.
+    let sysfs = sysfs.canonicalize().ok()?;
+    let whole = match sysfs.join("partition").exists() {
+        true => sysfs.parent()?,
+        false => &sysfs,
+    };
+    let backing = backing_path(whole)?;
+    let device = Path::new("/dev").join(whole.file_name()?);
+    let is_device = std::fs::metadata(&device).is_ok_and(|d| d.file_type().is_block_device());
+    let status = is_device.then(|| status(&device).ok()).flatten();
+    let found = stat(&backing).ok()?;
+    let matches =
+        status.is_none_or(|status| (status[0], status[1]) == (found.st_dev, found.st_ino));
+    matches.then_some((device, backing))
+}
+
+/// Whether a loop device ends when nobody has it open any more, as those of mount(8) do.
+fn ends_when_closed(device: &Path) -> bool {
+    let name = device.file_name().unwrap_or_default();
+    let flag = Path::new("/sys/block").join(name).join("loop/autoclear");
+    read_to_string(flag).is_ok_and(|flag| flag.trim() == "1")
+}
+
+fn backing_path(sysfs: &Path) -> Option<PathBuf> {
+    let mut path = std::fs::read(sysfs.join("loop/backing_file")).ok()?;
+    path.pop_if(|last| *last == b'\n');
+    Some(OsString::from_vec(path).into())
+}
+
+/// `struct loop_info64` in words: the first are device and inode of the file.
+type Status = [u64; 29];
+
+/// `LOOP_GET_STATUS64`.
+const GET_STATUS: rustix::ioctl::Opcode = 0x4c05;
+
+fn status(device: &Path) -> io::Result<Status> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let device = open(device, flags, Mode::empty())?;
+    // SAFETY: on a loop device, which is what the caller found, LOOP_GET_STATUS64 writes
+    // the 232 bytes of a loop_info64; other block devices know no such request.
+    let status = unsafe {
+        let get = rustix::ioctl::Getter::<GET_STATUS, Status>::new();
+        rustix::ioctl::ioctl(&device, get)?
+    };
+    Ok(status)
+}
+
+// --- mounts and swap space ----------------------------------------------------------
+
+/// A line of the mount table.
+#[derive(Debug, PartialEq, Eq)]
+struct Mounted {
+    device: String,
+    dir: PathBuf,
+    /// Whether the file system may write, however this mount of it may be used.
+    writes: bool,
+}
+
+fn mounts() -> Vec<Mounted> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let table = String::from_utf8_lossy(&table);
+    table.lines().filter_map(mounted).collect()
+}
+
+/// `36 35 98:0 /root /dir options [tag...] - type source super-options`
+fn mounted(line: &str) -> Option<Mounted> {
+    let mut words = line.split(' ');
+    let device = words.nth(2)?.to_owned();
+    let dir = words.nth(1)?.into();
+    let mut rest = words.skip_while(|word| *word != "-").skip(3);
+    let writes = rest.next()?.split(',').any(|option| option == "rw");
+    Some(Mounted {
+        device,
+        dir,
+        writes,
+    })
+}
+
+/// Files and devices that are swap space.
+fn swaps() -> Vec<PathBuf> {
+    let table = read_to_string("/proc/swaps").unwrap_or_default();
+    let lines = table.lines().skip(1);
+    let paths = lines.filter_map(|line| line.split_ascii_whitespace().next());
+    paths.map(PathBuf::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_mount_table() {
+        let line = "36 35 7:0 / /mnt/a ro,noatime master:1 - ext4 /dev/loop0 rw,errors=continue";
+        let expected = Mounted {
+            device: "7:0".into(),
+            dir: "/mnt/a".into(),
+            writes: true,
+        };
+        assert_eq!(mounted(line), Some(expected));
+        assert_eq!(mounted("36 35 7:0 / /mnt/a rw -"), None);
+    }
+
+    #[test]
+    fn a_file_that_nobody_uses_is_free() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for intent in [Intent::Read, Intent::Write, Intent::Overwrite] {
+            let lock = check(file.path(), file.as_file(), intent).unwrap();
+            assert!(lock.is_none());
+        }
+        check_unclaimed(file.path(), false).unwrap();
+        check_unclaimed("/no/such/file", false).unwrap();
+    }
+
+    #[test]
+    fn a_claim_names_the_way_out() {
+        let claim = Claim::Loop {
+            device: "/dev/loop3".into(),
+            used: Some(Box::new(Claim::Mounted("/mnt".into()))),
+        };
+        let expected = "in use by the loop device /dev/loop3, which is mounted by the kernel on \
+                        /mnt; unmount it with `umount /mnt`";
+        assert_eq!(claim.to_string(), expected);
+    }
+}
