@@ -4,7 +4,7 @@
 //! 1. the system's id,
 //! 2. the persistence model of memory (`words`), or the schedule of write-back (`each`),
 //! 3. the script: `e3.17` (the 17th of those with three operations; `c3.17`: on the
-//!    crowded tree), `r42.5.200` (random, seed 42, the 5th, of 200 operations) or
+//!    crowded tree, `n3.17`: on that of names), `r42.5.200` (random, seed 42, the 5th, of 200 operations) or
 //!    `=TEXT`, percent-encoded,
 //! 4. the operation, counted from 0,
 //! 5. how it failed: `live`, `store.N` (after store N of the trace) or `in` / `end`
@@ -75,6 +75,7 @@ impl Display for ScriptRef {
             ScriptRef::Enumerated { tree, ops, index } => {
                 let kind = match tree {
                     Tree::Crowded => 'c',
+                    Tree::Names => 'n',
                     Tree::Small | Tree::Empty => 'e',
                 };
                 write!(f, "{kind}{ops}.{index}")
@@ -178,9 +179,10 @@ impl FromStr for ScriptRef {
         let kind = s.get(..1).ok_or_else(bad)?;
         let numbers = s.get(1..).and_then(numbers).ok_or_else(bad)?;
         match (kind, numbers.as_slice()) {
-            ("e" | "c", &[ops, index]) => Ok(ScriptRef::Enumerated {
+            ("e" | "c" | "n", &[ops, index]) => Ok(ScriptRef::Enumerated {
                 tree: match kind {
                     "c" => Tree::Crowded,
+                    "n" => Tree::Names,
                     _ => Tree::Small,
                 },
                 ops: ops.try_into().map_err(|_| bad())?,
@@ -275,8 +277,8 @@ mod tests {
 
     fn any_script() -> impl Strategy<Value = ScriptRef> {
         prop_oneof![
-            (any::<bool>(), 1u32..4, any::<u64>()).prop_map(|(crowded, ops, index)| {
-                let tree = if crowded { Tree::Crowded } else { Tree::Small };
+            (0usize..3, 1u32..4, any::<u64>()).prop_map(|(tree, ops, index)| {
+                let tree = [Tree::Small, Tree::Crowded, Tree::Names][tree];
                 ScriptRef::Enumerated { tree, ops, index }
             }),
             (any::<u64>(), any::<u64>(), 0usize..999)

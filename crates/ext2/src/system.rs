@@ -4,6 +4,7 @@ use crate::mount::{Devices, MountOptions, mount};
 use crate::{Inodes, MkfsOptions, check, mkfs};
 use lfs::LowLevel;
 use medium::block::{BlockDevice, BlockError, Buffer, Lba, MemoryDevice, Write};
+use patch::Optimised;
 use patch::stack::{CacheModule, Mode, Stack};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub struct Ext2System {
     journal_blocks: u64,
     /// New images hold [`CUT_FILE`].
     cut_file: bool,
+    optimised: Optimised,
 }
 
 /// A file of 100 bytes in the root of [`Ext2System::with_cut_file`].
@@ -41,6 +43,7 @@ impl Ext2System {
             blocks: BLOCKS,
             journal_blocks: JOURNAL_BLOCKS,
             cut_file: false,
+            optimised: Optimised::Both,
         }
     }
 
@@ -69,6 +72,13 @@ impl Ext2System {
         }
     }
 
+    /// With these optimisations of the patch graph. Without them fewer changes reach the
+    /// medium in one write, so that an order that nobody asked for shows.
+    #[must_use]
+    pub const fn optimised(self, optimised: Optimised) -> Self {
+        Self { optimised, ..self }
+    }
+
     fn is_journaled(self) -> bool {
         !matches!(self.mode, Mode::Async | Mode::SoftUpdates)
     }
@@ -88,6 +98,7 @@ impl Ext2System {
                 bytes: 8 << 20,
                 wave,
                 interval: None,
+                optimise: self.optimised,
                 ..CacheModule::default()
             },
             ..Stack::new("ext2", self.mode)
@@ -129,11 +140,16 @@ impl Ext2System {
 
 impl System<dyn BlockDevice> for Ext2System {
     fn id(&self) -> String {
+        let blocks = match self.blocks {
+            BLOCKS => String::new(),
+            blocks => format!("-{blocks}"),
+        };
         let cut = if self.cut_file { "-cut" } else { "" };
-        match self.blocks {
-            BLOCKS => format!("ext2-{}{cut}", self.mode),
-            blocks => format!("ext2-{}-{blocks}{cut}", self.mode),
-        }
+        let optimised = match self.optimised {
+            Optimised::Both => String::new(),
+            other => format!("-{other}"),
+        };
+        format!("ext2-{}{blocks}{cut}{optimised}", self.mode)
     }
 
     fn image_bytes(&self) -> u64 {

@@ -53,6 +53,11 @@ pub enum Optimised {
     Both,
 }
 
+impl Optimised {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::None, Self::Hard, Self::Overlap, Self::Both];
+}
+
 impl From<Optimised> for Optimise {
     fn from(which: Optimised) -> Self {
         let hard = matches!(which, Optimised::Hard | Optimised::Both);

@@ -290,6 +290,21 @@ const OPTIMISE: &[(&str, Optimised)] = &[
     ("overlap", Optimised::Overlap),
     ("both", Optimised::Both),
 ];
+
+impl fmt::Display for Optimised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(name_of(self, OPTIMISE))
+    }
+}
+
+impl FromStr for Optimised {
+    type Err = StackError;
+
+    fn from_str(text: &str) -> Result<Self, StackError> {
+        choose(text, OPTIMISE)
+    }
+}
+
 const DELAY: &[(&str, Delay)] = &[("disk", Delay::Disk), ("ssd", Delay::Ssd)];
 const IO: &[(&str, Io)] = &[
     ("auto", Io::Auto),

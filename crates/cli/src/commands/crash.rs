@@ -11,6 +11,7 @@ use crash::{
     explore, replay,
 };
 use ext2::Ext2System;
+use patch::Optimised;
 use patch::stack::Mode as StackMode;
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -52,10 +53,18 @@ struct Test {
     /// judged by the rules of soft updates, and must be found to break them.
     #[arg(long, value_name = "MODE")]
     mode: Option<String>,
+    /// Optimisations of ext2's patch graph: both, hard (hard patches), overlap (changes that
+    /// join the patch that they overlap) or none; of a journal they matter little
+    ///
+    /// They let changes reach the medium in one write that could go in several. Without
+    /// them, an order that is missing shows.
+    #[arg(long, value_name = "WHICH", default_value_t = Optimised::Both)]
+    optimise: Optimised,
     /// Longest scripts of the enumeration: 1, 2 or 3 calls; 0 enumerates none
     ///
     /// They start from a small tree. Of bpfs, scripts of one call also start from a crowded
-    /// one, where tables and directories must grow.
+    /// one, where tables and directories must grow. Of ext2, others start from a tree of names,
+    /// where calls rename, link and remove what the call before has made.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=3))]
     ops: u32,
     /// How many of the longest scripts to draw; 0 takes all
@@ -125,7 +134,7 @@ enum System {
 
 impl Engine {
     /// The engine in the mode of that name, or in its usual one.
-    fn system(self, mode: Option<&str>) -> Result<System, Failure> {
+    fn system(self, mode: Option<&str>, optimised: Optimised) -> Result<System, Failure> {
         Ok(match self {
             Self::Bpfs => {
                 let usual = MkfsOptions::default().mode;
@@ -135,7 +144,7 @@ impl Engine {
             Self::Ext2 => {
                 let usual = StackMode::SoftUpdates;
                 let mode = mode.map_or(Ok(usual), str::parse).map_err(Failure::new)?;
-                System::Block(Box::new(Ext2System::new(mode)))
+                System::Block(Box::new(Ext2System::new(mode).optimised(optimised)))
             }
         })
     }
@@ -145,7 +154,11 @@ impl System {
     /// The system with this id.
     fn by_id(id: &str) -> Option<Self> {
         let bpfs = Mode::ALL.map(|mode| Self::Pmem(Box::new(BpfsSystem(mode))));
-        let ext2 = StackMode::ALL.map(|mode| Self::Block(Box::new(Ext2System::new(mode))));
+        let of_mode = |mode| {
+            let system = move |which| Ext2System::new(mode).optimised(which);
+            Optimised::ALL.map(|which| Self::Block(Box::new(system(which))))
+        };
+        let ext2 = StackMode::ALL.into_iter().flat_map(of_mode);
         let mut all = bpfs.into_iter().chain(ext2);
         all.find(|system| system.id() == id)
     }
@@ -210,7 +223,7 @@ impl Test {
                 count(p.violations, "violation")
             ));
         };
-        let system = self.engine.system(self.mode.as_deref())?;
+        let system = self.engine.system(self.mode.as_deref(), self.optimise)?;
         let found = system.explore(&self.options(), &show);
         bar.finish_and_clear();
         let found = found.map_err(Failure::new)?;
@@ -232,6 +245,7 @@ impl Test {
             schedules,
             ops: self.ops,
             sample: self.sample(),
+            trees: self.trees(),
             singles: self.singles(),
             random_scripts: self.random,
             random_len: self.random_len,
@@ -243,6 +257,13 @@ impl Test {
             max_failures: self.max_failures,
             threads: self.threads.unwrap_or_else(cpus),
             ..Options::default()
+        }
+    }
+
+    fn trees(&self) -> Vec<Tree> {
+        match self.engine {
+            Engine::Bpfs => vec![Tree::Small],
+            Engine::Ext2 => vec![Tree::Small, Tree::Names],
         }
     }
 

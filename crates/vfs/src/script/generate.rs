@@ -3,6 +3,8 @@
 //! [`setup`] makes them; [`all_ops`] is every operation on them that crash tests try in
 //! all sequences; [`random`] makes long scripts of everything that scripts can do.
 //! [`Tree::Crowded`] has the same names among so many others that blocks are full.
+//! [`Tree::Names`] is about names alone: its operations make things, and rename, link and
+//! remove what was just made.
 
 use super::{Op, Script};
 use crate::{Fallocate, FileType, RenameFlags, SetTime, Timestamp, XattrMode};
@@ -25,6 +27,8 @@ pub enum Tree {
     /// one block, `B`, `A/g` and `s` in the other. `B` is empty and has one block, of
     /// nothing but holes that are too short for long names.
     Crowded,
+    /// Directories in directories, and a symbolic link with a target of [`LONG_TARGET`] bytes.
+    Names,
 }
 
 /// Makes directories `A` and `B`, `f` of 8300 bytes (two blocks and a part), `A/g` of
@@ -116,6 +120,93 @@ const OPS: &str = "
     fsyncdir A
 ";
 
+/// Makes directories `A`, `B`, `C` and `C/D`, the files `f` and `A/g`, and the symbolic link
+/// `s`. `T` stands for a long target.
+const NAMES_SETUP: &str = "
+    mkdir A 755
+    mkdir B 755
+    mkdir C 755
+    mkdir C/D 755
+    create f 644
+    create A/g 644
+    symlink T s
+";
+
+/// Makers first, then what is done to the old and the new names. `T` as above.
+const NAMES_OPS: &str = "
+    create n 644
+    create A/n 644
+    mkdir n 755
+    mkdir A/n 755
+    mkdir C/D/n 755
+    symlink T n
+    symlink T A/n
+    setxattr n user.x 100 0 set
+    setxattr A/n user.x 100 0 set
+
+    link f n
+    link f A/n
+    link A/g n
+    link A/g m
+    link f B/m
+    link s A/n
+    link n m
+    link n B/m
+    link A/n n
+    link f n/m
+
+    rename f n replace
+    rename f A/n replace
+    rename f n/m replace
+    rename A/g f replace
+    rename A/g A/n replace
+    rename A/g n replace
+    rename A/g A/n/m replace
+    rename s A/n replace
+    rename n m replace
+    rename n f replace
+    rename n A/g replace
+    rename n B/m replace
+    rename A/n n replace
+    rename A/n B/m replace
+    rename A/n f replace
+    rename C/D A/n replace
+    rename C/D n replace
+    rename C/D n/m replace
+    rename C/D B replace
+    rename C/D B/m replace
+    rename B C/D replace
+    rename B/m C/D replace
+    rename B C/D/n replace
+
+    unlink f
+    unlink A/g
+    unlink s
+    unlink n
+    unlink m
+    unlink A/n
+    unlink B/m
+    rmdir A
+    rmdir B
+    rmdir C
+    rmdir C/D
+    rmdir C/D/n
+    rmdir n
+    rmdir A/n
+    rmdir B/m
+    fsync f
+    fsync n
+    fsyncdir A
+";
+
+/// Bytes of the target of the long symbolic link of [`Tree::Names`]: more than an inode of
+/// ext2 holds.
+pub const LONG_TARGET: usize = 100;
+
+fn names(text: &str) -> Vec<Op> {
+    parse(&text.replace("symlink T", &format!("symlink {}", "t".repeat(LONG_TARGET))))
+}
+
 /// Bytes of the longer of the names that fill directories, 272 with their entry's head.
 const LONG: usize = 255;
 /// Bytes of the shorter, 72 with the head.
@@ -182,6 +273,7 @@ impl Tree {
             Tree::Empty => Script::default(),
             Tree::Small => parse(SETUP).into(),
             Tree::Crowded => crowded(),
+            Tree::Names => names(NAMES_SETUP).into(),
         }
     }
 
@@ -193,10 +285,12 @@ impl Tree {
         });
         static CROWDED: LazyLock<Vec<Op>> =
             LazyLock::new(|| SMALL.iter().cloned().chain(long_name_ops()).collect());
+        static NAMES: LazyLock<Vec<Op>> = LazyLock::new(|| names(NAMES_OPS));
         match self {
             Tree::Empty => &[],
             Tree::Small => &SMALL,
             Tree::Crowded => &CROWDED,
+            Tree::Names => &NAMES,
         }
     }
 
@@ -228,6 +322,7 @@ impl Display for Tree {
             Tree::Empty => "empty",
             Tree::Small => "small",
             Tree::Crowded => "crowded",
+            Tree::Names => "names",
         })
     }
 }

@@ -1,5 +1,6 @@
 //! Scripts: as text, generated, run and shrunk.
 
+use super::generate::Tree;
 use super::*;
 use crate::{Atime, Errno, FileSystem, Ino, ModelFs, ModelOptions, Snapshot, Timestamp};
 use proptest::prelude::*;
@@ -63,6 +64,24 @@ fn the_setup_works_and_every_operation_is_worth_trying() {
         assert_eq!(fs.audit(), [], "{op}");
     }
     assert!(changing >= 45, "{changing}");
+}
+
+#[test]
+fn scripts_of_names_do_something_with_what_was_just_made() {
+    let (fs, _, results) = run_fresh(&Tree::Names.setup());
+    assert_eq!(results, vec![Ok(()); 7]);
+    let ops = Tree::Names.ops();
+    let works = |fs: &ModelFs, op: &Op| run_op(fs, &mut State::default(), op).is_ok();
+    let first: Vec<bool> = ops.iter().map(|op| works(&fs.fork(), op)).collect();
+    for (index, op) in ops.iter().enumerate() {
+        assert!(!ops[..index].contains(op), "twice: {op}");
+        let after = |before: &Op| {
+            let fs = fs.fork();
+            works(&fs, before) && works(&fs, op)
+        };
+        let useful = first[index] || ops.iter().any(after);
+        assert!(useful, "no operation makes `{op}` possible");
+    }
 }
 
 #[test]
