@@ -17,4 +17,14 @@ medium::seeded_bugs! {
     ForgetClearedTail,
     /// A file may grow before the rest of its last block is zeros.
     GrowBeforeClear,
+    /// A further name may reach the medium before what its file's first name waits for.
+    SecondNameBeforeInode,
+    /// A further name of a directory may reach the medium before the one that it has.
+    NamesAtOnce,
+    /// A name may be removed before the directory with the other one has a name.
+    UnlinkBeforePath,
+    /// A name of a directory may be removed while its name before that one is there.
+    RemoveBeforeOldName,
+    /// A directory may lose its name before what was moved out of it has another one.
+    DirectoryBeforeContents,
 }

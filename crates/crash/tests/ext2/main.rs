@@ -3,6 +3,7 @@
 
 mod full;
 mod long;
+mod names;
 mod second_judge;
 
 use crash::block::{explore, explore_script};

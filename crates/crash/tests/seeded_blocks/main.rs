@@ -8,8 +8,10 @@ use crash::Options;
 use crash::block::{explore, explore_script, replay};
 use ext2::Ext2System;
 use full::on_full;
+use patch::Optimised;
 use patch::stack::Mode;
 use std::time::{Duration, Instant};
+use vfs::script::generate::{LONG_TARGET, Tree};
 
 /// Time in which a bug must be found.
 const BUDGET: Duration = Duration::from_secs(60);
@@ -52,6 +54,28 @@ const DELIVER: &str = "mkdir A 755\ncreate f 644\nsync\nlink f A/g\nunlink f\n";
 
 /// A file grows over what a crash left behind its end.
 const REGROW: &str = "truncate cut 5000\nfsync cut\n";
+
+/// A second name of a symbolic link. The fsync of another file stores its inode without its
+/// block, since that file's inode is in the same block of inodes.
+const SECOND_NAME: &str = "symlink TARGET A/n\nrename A/n B/n replace\ncreate m 644\nfsync m\n";
+
+/// A directory that has its first name nowhere yet.
+const FRESH_DIRECTORY: &str = "mkdir A/n 755\nrename A/n B/n replace\n";
+
+/// The last name of a file, in a directory that has none yet.
+const FRESH_PARENT: &str = "mkdir A/n 755\nrename f A/n/f replace\n";
+
+/// A directory is removed where it has just been moved to.
+const REMOVE_MOVED: &str = "rename C/D B/D replace\nrmdir B/D\n";
+
+/// A directory is removed when its last file has been moved out.
+const REMOVE_OLD: &str = "rename A/g B/g replace\nrmdir A\n";
+
+/// On [`Tree::Names`], which is durable first.
+fn of_names(script: &str) -> String {
+    let script = script.replace("TARGET", &"t".repeat(LONG_TARGET));
+    format!("{}sync\n{script}", Tree::Names.setup())
+}
 
 /// Runs with a bug put back by `arm`, on one script or on those of one call.
 fn is_found(
@@ -98,13 +122,26 @@ fn bugs_of_the_universal_file_system() {
             _ => Ext2System::new(Mode::SoftUpdates),
         };
         let reuse = reuse();
+        let names = match bug {
+            Bug::SecondNameBeforeInode => SECOND_NAME,
+            Bug::NamesAtOnce => FRESH_DIRECTORY,
+            Bug::UnlinkBeforePath => FRESH_PARENT,
+            Bug::RemoveBeforeOldName => REMOVE_MOVED,
+            Bug::DirectoryBeforeContents => REMOVE_OLD,
+            _ => "",
+        };
+        let names = (!names.is_empty()).then(|| of_names(names));
+        let system = match names {
+            Some(_) => system.optimised(Optimised::None),
+            None => system,
+        };
         let script = match bug {
             Bug::ReuseBeforeNullify => Some(&*reuse),
             Bug::PointBeforeFill => Some(REFILL),
             Bug::EmptyBeforeUnlink => Some(CLOSE),
             Bug::UnlinkBeforeLink => Some(DELIVER),
             Bug::ForgetClearedTail | Bug::GrowBeforeClear => Some(REGROW),
-            _ => None,
+            _ => names.as_deref(),
         };
         let put = |on: bool| arm(on.then_some(bug));
         is_found(&format!("{bug:?}"), &system, script, &put, &fired);

@@ -11,11 +11,11 @@
 //!   never garbage (`InitialiseBeforePoint`, `NullifyBeforeReuse`).
 //! - **U3** A link count is at least the number of names: it is raised before a name is
 //!   made and lowered after one is gone.
-//! - **U4** What has had a name all along has one (`LinkBeforeUnlink`): when it was renamed,
-//!   the old or the new one or both; a name of several goes only when the others are there,
-//!   and all that belongs to them. A name that is replaced means the old inode or the new one. Of a
-//!   directory with both names, `..` leads to where one of them is; it can be used, and
-//!   either name be removed or renamed.
+//! - **U4** A file is never unreachable (`LinkBeforeUnlink`). During a rename the old name, the
+//!   new name or both lead to it from the root. Of several names, one is removed only after
+//!   the others are durable. A name that is replaced means the old inode or the new one. A
+//!   directory has at most two names. Both can be reached, `..` leads to where one of them
+//!   is, and either can be removed or renamed.
 //!
 //! What may be left over: blocks and inodes that are marked as used and belong to no one,
 //! link counts that are too high, free counts that are wrong.
@@ -27,6 +27,7 @@
 mod attrs;
 mod data;
 mod names;
+mod order;
 mod rename;
 mod unstored;
 
@@ -89,8 +90,12 @@ struct Known {
     recent: Unstored,
     /// Those of them that no removal of one of its names waits for yet.
     unsettled: Unstored,
-    /// What last lowered its link count: after it, so many of its names are gone.
+    /// What last lowered its link count: after it, that many of its names are gone.
     lowered: Option<PatchId>,
+    /// What a further name must come after; see `order`.
+    foundation: Heads,
+    /// Of a directory: what removals of names from it waited for; see `order`.
+    left: Unstored,
     /// It has no name, and none of those that it had has ever been on the medium.
     never_named: bool,
     /// What last zeroed the rest of its last block when it was cut: before it grows again.
@@ -102,9 +107,16 @@ struct Known {
 impl Known {
     /// Drops patches that are durable.
     fn prune(&mut self, is_pending: impl Fn(PatchId) -> bool) {
-        for patches in [&mut self.recent, &mut self.unsettled] {
+        for patches in [&mut self.recent, &mut self.unsettled, &mut self.left] {
             patches.prune(&is_pending);
         }
+        self.foundation.retain(|patch| is_pending(*patch));
+    }
+
+    /// Nothing is lost if it is forgotten.
+    fn is_settled(&self) -> bool {
+        let lists = [&self.recent, &self.left];
+        lists.iter().all(|list| list.patches().is_empty()) && self.foundation.is_empty()
     }
 }
 
@@ -232,7 +244,7 @@ impl<L: LowLevel> Universal<L> {
         if known.len() >= self.most_known.load(Relaxed) {
             known.retain(|_, k| {
                 k.prune(|patch| self.low.store().is_pending(patch));
-                k.refs > 0 || !k.recent.patches().is_empty()
+                k.refs > 0 || !k.is_settled()
             });
             let most = (known.len() * 2).max(MIN_KNOWN);
             self.most_known.store(most, Relaxed);
@@ -263,7 +275,7 @@ impl<L: LowLevel> Universal<L> {
             let unused = entry.refs == 0;
             if unused {
                 entry.prune(|patch| self.low.store().is_pending(patch));
-                if entry.recent.patches().is_empty() {
+                if entry.is_settled() {
                     known.remove(&ino);
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::{Befores, Refusal, Universal, after, joined, once_gone};
 use crate::seeded::{Bug, hit};
-use crate::{Found, Heads, InodeChange, LowLevel, NewInode, Purpose, Removed};
+use crate::{Found, Heads, InodeChange, LowError, LowLevel, NewInode, Purpose, Removed};
 use medium::block::Buffer;
 use patch::{Content, Op, PatchId, Rule};
 use std::collections::HashSet;
@@ -127,7 +127,7 @@ impl<L: LowLevel> Universal<L> {
                 return Err(Errno::NAMETOOLONG.into());
             }
             let (ino, ready) = self.make_inode(op, cx, &parent, made)?;
-            let mut befores = after(Rule::InitialiseBeforePoint, ready);
+            let mut befores = after(Rule::InitialiseBeforePoint, ready.iter().copied());
             if hit(Bug::NameBeforeInode) {
                 befores.clear();
             }
@@ -150,6 +150,8 @@ impl<L: LowLevel> Universal<L> {
             let stamped = self.touch(op, dir, self.now())?;
             self.note(dir, &[entry, stamped]);
             self.note(ino, &[entry]);
+            let entry = Heads::from_slice(&[entry]);
+            self.found_on(ino, if directory { &entry } else { &ready });
             self.refer(ino);
             Ok(self.shown(self.attr(ino)?))
         })
@@ -212,15 +214,23 @@ impl<L: LowLevel> Universal<L> {
         if attr.kind != FileType::Symlink {
             return Err(Errno::INVAL.into());
         }
-        if let Some(target) = self.low.inline_target(ino)? {
-            return Ok(target);
-        }
+        let damaged =
+            || LowError::Corrupt(format!("inode {ino}: a symbolic link without its target"));
         if attr.size > vfs::SYMLINK_MAX as u64 {
-            return Err(Errno::IO.into());
+            return Err(damaged().into());
         }
-        let mut target = vec![0; attr.size as usize];
-        self.copy_out(ino, 0, &mut target)?;
-        Ok(target)
+        let target = match self.low.inline_target(ino)? {
+            Some(target) => target,
+            None => {
+                let mut target = vec![0; attr.size as usize];
+                self.copy_out(ino, 0, &mut target)?;
+                target
+            }
+        };
+        match target.is_empty() || target.contains(&0) {
+            true => Err(damaged().into()),
+            false => Ok(target),
+        }
     }
 
     /// Takes back an inode that has got no name.
@@ -259,11 +269,12 @@ impl<L: LowLevel> Universal<L> {
             let made = Made::node(FileType::Regular, mode, 0);
             let (ino, ready) = self.make_inode(op, cx, &parent, &made)?;
             let none = InodeChange::links(0);
-            let befores = after(Rule::InitialiseBeforePoint, ready);
+            let befores = after(Rule::InitialiseBeforePoint, ready.iter().copied());
             let unlinked = self.low.change_inode(op, ino, &none, &befores)?;
             let befores = after(Rule::InitialiseBeforePoint, [unlinked]);
             self.low.add_orphan(op, ino, &befores)?;
             self.note(ino, &[unlinked]);
+            self.found_on(ino, &ready);
             self.refer(ino);
             let mut known = self.known.lock();
             let known = known.entry(ino).or_default();
@@ -289,8 +300,10 @@ impl<L: LowLevel> Universal<L> {
             if attr.nlink >= self.low.max_links(attr.kind) {
                 return Err(Errno::MLINK.into());
             }
+            let reached = self.before_reached(dir)?;
             let raised = self.raise_links(op, &attr)?;
-            let befores = after(Rule::LinkBeforeUnlink, raised);
+            let mut befores = after(Rule::LinkBeforeUnlink, raised);
+            befores.extend(self.before_name(&attr));
             let entry = match self.low.add_name(op, dir, name, ino, attr.kind, &befores) {
                 Ok(entry) => entry,
                 Err(error) => {
@@ -311,6 +324,9 @@ impl<L: LowLevel> Universal<L> {
             let touched = self.touch(op, dir, now)?;
             self.note(dir, &[entry, touched]);
             self.note(ino, &[entry, stamped]);
+            // The removal of another name waits for them as well.
+            let reached: Heads = reached.iter().map(|before| before.patch).collect();
+            self.note(ino, &reached);
             self.known.lock().entry(ino).or_default().nameable = false;
             self.refer(ino);
             self.attr(ino)
@@ -347,9 +363,10 @@ impl<L: LowLevel> Universal<L> {
             }
             let now = self.now();
             let stays = self.lean_on_other(op, &victim, dir, name)?;
-            let mut befores = self.other_names_of(&victim);
+            let mut befores = self.before_removal(&victim);
             befores.extend(stays.iter().flat_map(|other| other.there.iter().copied()));
             let removed = self.low.remove_name(op, dir, name, &befores)?;
+            self.leave_behind(dir, &befores);
             if directory && stays.as_ref().is_none_or(|other| other.moved) {
                 let links = InodeChange::links(parent.nlink - 1);
                 let lowered = self
@@ -384,8 +401,10 @@ impl<L: LowLevel> Universal<L> {
         };
         // Names that went before may still be on the medium, though this one never was.
         let earlier = self.lowered(victim.ino);
-        let never_stored = removed.never_stored && earlier.is_none();
+        let left = self.left_behind(victim.ino);
+        let never_stored = removed.never_stored && earlier.is_none() && left.is_empty();
         let mut gone = once_gone(removed);
+        gone.extend(left);
         gone.extend(after(Rule::NullifyBeforeReuse, earlier));
         let referenced = self.is_referenced(victim.ino);
         if links == 0 && !referenced && victim.blocks <= self.small() {
@@ -416,31 +435,6 @@ impl<L: LowLevel> Universal<L> {
         noted.extend(after(Rule::LinkBeforeUnlink, [lowered]));
         self.low.add_orphan(op, victim.ino, &noted)?;
         Ok((!referenced).then_some(victim.ino))
-    }
-
-    /// What must be there before a name of a file goes that has others (U4): all that fsync
-    /// would wait for, the other names among it, or what waits for it.
-    pub(super) fn other_names_of(&self, victim: &Attr) -> Befores {
-        let known = self.known.lock();
-        let unsettled = match known.get(&victim.ino) {
-            Some(known) if victim.kind != FileType::Directory && victim.nlink > 1 => {
-                &known.unsettled
-            }
-            _ => return Befores::new(),
-        };
-        let store = self.low.store();
-        let open = unsettled
-            .patches()
-            .iter()
-            .filter(|patch| store.is_pending(**patch));
-        let open = open.filter(|_| !hit(Bug::UnlinkBeforeLink));
-        after(Rule::LinkBeforeUnlink, open.copied())
-    }
-
-    /// What last lowered an inode's link count, unless that is durable.
-    fn lowered(&self, ino: Ino) -> Option<PatchId> {
-        let lowered = self.known.lock().get(&ino).and_then(|known| known.lowered);
-        lowered.filter(|patch| self.low.store().is_pending(*patch))
     }
 
     /// Prepares the removal of one name of an empty directory that may have two, since a

@@ -2,8 +2,8 @@
 
 use super::{Befores, Refusal, Universal, after, once_gone};
 use crate::seeded::{Bug, hit};
-use crate::{Found, InodeChange, LowLevel};
-use patch::{Op, Rule};
+use crate::{Found, InodeChange, LowLevel, Removed};
+use patch::{Op, PatchId, Rule};
 use vfs::{Attr, Ctx, Errno, FileType, Ino, RenameFlags, Result, Timestamp, perm};
 
 /// A rename that may be done.
@@ -16,6 +16,15 @@ struct Move<'a> {
     /// What has the new name now.
     target: Option<Attr>,
     exchange: bool,
+}
+
+/// The new name is there.
+struct Arrived {
+    patch: PatchId,
+    /// What had it.
+    replaced: Option<Removed>,
+    /// A directory was replaced, and this was its only name.
+    inherits: bool,
 }
 
 impl Move<'_> {
@@ -118,21 +127,7 @@ impl<L: LowLevel> Universal<L> {
 
     /// Whether `ino` is `below` or one of the directories above it.
     fn is_above(&self, ino: Ino, below: Ino) -> std::result::Result<bool, Refusal> {
-        let mut at = below;
-        // No path is longer than there are inodes; a damaged image may have a ring.
-        for _ in 0..=self.low.statfs()?.inodes {
-            if at == ino {
-                return Ok(true);
-            }
-            if at == self.low.root() {
-                return Ok(false);
-            }
-            at = match self.low.inode(at)? {
-                Some(attr) if attr.nlink > 0 => self.low.parent(at)?,
-                _ => return Ok(false),
-            };
-        }
-        Err(Errno::IO.into())
+        Ok(self.path_up(below)?.contains(&ino))
     }
 
     /// What is replaced must be of the same sort, and empty; and there must be links left.
@@ -161,12 +156,43 @@ impl<L: LowLevel> Universal<L> {
     /// New name, then the old one goes (U4); links are raised before and lowered after
     /// (U3). Returned: what was replaced, if it is left to be destroyed.
     fn move_to(&self, op: &Op, plan: &Move<'_>) -> std::result::Result<Option<Ino>, Refusal> {
-        let (source, now) = (&plan.source, self.now());
+        let now = self.now();
+        let reached = match plan.crosses() {
+            true => self.before_reached(plan.to.ino)?,
+            false => Befores::new(),
+        };
+        let arrived = self.arrive(op, plan, &reached)?;
+        self.depart(op, plan, &arrived, reached, now)?;
+        self.stamp(op, plan, now)?;
+        match (&plan.target, arrived.replaced) {
+            (Some(target), Some(replaced)) => {
+                self.drop_link(op, target, replaced, now, !arrived.inherits)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Makes the new name, with a link for it. `reached`: what the new directory is reached
+    /// after.
+    fn arrive(
+        &self,
+        op: &Op,
+        plan: &Move<'_>,
+        reached: &Befores,
+    ) -> std::result::Result<Arrived, Refusal> {
+        let source = &plan.source;
+        let mut befores = self.before_name(source);
+        let new_parent = plan.moves_directory() && plan.crosses();
+        if new_parent {
+            // While it has two names, both can be found: `..` leads to one of them, and when
+            // the other one is removed it is not freed.
+            befores.extend(self.before_reached(plan.from.ino)?);
+            befores.extend(reached.iter().copied());
+        }
         let raised = self
             .low
             .change_inode(op, source.ino, &links(source.nlink + 1), &[])?;
-        let mut befores = after(Rule::LinkBeforeUnlink, [raised]);
-        let new_parent = plan.moves_directory() && plan.crosses();
+        befores.extend(after(Rule::LinkBeforeUnlink, [raised]));
         let stays = match &plan.target {
             Some(target) => self.lean_on_other(op, target, plan.to.ino, plan.new_name)?,
             None => None,
@@ -174,18 +200,22 @@ impl<L: LowLevel> Universal<L> {
         // A directory that is replaced leaves its link to the one that replaces it.
         let inherits = plan.target.is_some() && stays.is_none();
         if let Some(target) = &plan.target {
-            befores.extend(self.other_names_of(target));
-        }
-        if let Some(other) = &stays {
-            befores.extend(other.there.iter().copied());
+            let mut replaces = self.before_removal(target);
+            replaces.extend(stays.iter().flat_map(|other| other.there.iter().copied()));
+            self.leave_behind(plan.to.ino, &replaces);
+            befores.extend(replaces);
         }
         if new_parent && !inherits {
             let change = links(plan.to.nlink + 1);
             let raised = self.low.change_inode(op, plan.to.ino, &change, &[])?;
             befores.extend(after(Rule::LinkBeforeUnlink, [raised]));
         }
-        let (arrived, replaced) = match self.take_name(op, plan, &befores) {
-            Ok(done) => done,
+        match self.take_name(op, plan, &befores) {
+            Ok((patch, replaced)) => Ok(Arrived {
+                patch,
+                replaced,
+                inherits,
+            }),
             Err(error) => {
                 self.low
                     .change_inode(op, source.ino, &links(source.nlink), &[])?;
@@ -193,16 +223,33 @@ impl<L: LowLevel> Universal<L> {
                     self.low
                         .change_inode(op, plan.to.ino, &links(plan.to.nlink), &[])?;
                 }
-                return Err(error.into());
+                Err(error.into())
             }
-        };
-        let there = after(Rule::LinkBeforeUnlink, [arrived]);
+        }
+    }
+
+    /// Removes the old name, then its link, once the new one is there and can be `reached`.
+    fn depart(
+        &self,
+        op: &Op,
+        plan: &Move<'_>,
+        arrived: &Arrived,
+        reached: Befores,
+        now: Timestamp,
+    ) -> crate::Result<()> {
+        let source = &plan.source;
+        let there = after(Rule::LinkBeforeUnlink, [arrived.patch]);
         let mut settled = there.clone();
+        settled.extend(reached);
+        let new_parent = plan.moves_directory() && plan.crosses();
         // With two names after a crash, it may be the other one that counts.
         let counted = new_parent && self.low.parent(source.ino)? == plan.from.ino;
         if new_parent {
             let moved = self.low.set_parent(op, source.ino, plan.to.ino, &there)?;
-            settled = after(Rule::LinkBeforeUnlink, [moved, arrived]);
+            settled.extend(after(Rule::LinkBeforeUnlink, [moved]));
+        }
+        if plan.moves_directory() {
+            self.found_on(source.ino, &[arrived.patch]);
         }
         if hit(Bug::OldNameFirst) {
             settled.clear();
@@ -210,8 +257,9 @@ impl<L: LowLevel> Universal<L> {
         let removed = self
             .low
             .remove_name(op, plan.from.ino, plan.name, &settled)?;
+        self.leave_behind(plan.from.ino, &self.left_by(plan, removed, settled));
         let gone = once_gone(removed);
-        if counted || (plan.moves_directory() && !plan.crosses() && inherits) {
+        if counted || (plan.moves_directory() && !plan.crosses() && arrived.inherits) {
             self.leave_parent(op, plan, &gone)?;
         }
         let back = InodeChange {
@@ -222,15 +270,20 @@ impl<L: LowLevel> Universal<L> {
         if !removed.never_stored {
             self.known.lock().entry(source.ino).or_default().lowered = Some(lowered);
         }
-        self.stamp(op, plan, now)?;
         self.note(plan.from.ino, &[removed.patch]);
-        self.note(plan.to.ino, &[arrived]);
-        self.note(source.ino, &[arrived, removed.patch, lowered]);
-        match (&plan.target, replaced) {
-            (Some(target), Some(replaced)) => {
-                self.drop_link(op, target, replaced, now, stays.is_some())
-            }
-            _ => Ok(None),
+        self.note(plan.to.ino, &[arrived.patch]);
+        self.note(source.ino, &[arrived.patch, removed.patch, lowered]);
+        Ok(())
+    }
+
+    /// What the end of the old directory must come after. Of a file, its new name is there
+    /// by then. Of a directory, the old name is gone besides: when its only name that can be
+    /// reached is removed, it is freed.
+    fn left_by(&self, plan: &Move<'_>, removed: Removed, settled: Befores) -> Befores {
+        match (plan.crosses(), plan.moves_directory()) {
+            (false, _) => Befores::new(),
+            (true, false) => settled,
+            (true, true) => after(Rule::NullifyBeforeReuse, [removed.patch]),
         }
     }
 
@@ -240,7 +293,7 @@ impl<L: LowLevel> Universal<L> {
         op: &Op,
         plan: &Move<'_>,
         befores: &Befores,
-    ) -> crate::Result<(patch::PatchId, Option<crate::Removed>)> {
+    ) -> crate::Result<(PatchId, Option<Removed>)> {
         let (dir, name) = (plan.to.ino, plan.new_name);
         let (ino, kind) = (plan.source.ino, plan.source.kind);
         if plan.target.is_some() {

@@ -1,0 +1,87 @@
+//! The order of names with the optimisations of the patch graph switched off, one by one and
+//! all: with them, two changes often reach the medium in one write although nothing demands it.
+
+use super::{quick, run};
+use crash::Options;
+use crash::block::explore_script;
+use ext2::Ext2System;
+use patch::Optimised;
+use patch::stack::Mode;
+use vfs::script::generate::{LONG_TARGET, Tree};
+
+fn soft(optimised: Optimised) -> Ext2System {
+    Ext2System::new(Mode::SoftUpdates).optimised(optimised)
+}
+
+/// Without recovery: soft updates write nothing then.
+fn options() -> Options {
+    Options {
+        recovery_depth: 0,
+        ..quick()
+    }
+}
+
+/// All scripts of one call on a tree, and some of two.
+fn holds(optimised: Optimised, tree: Tree, pairs: u64) {
+    let options = Options {
+        trees: vec![tree],
+        ops: 2,
+        sample: Some(pairs),
+        ..options()
+    };
+    let outcome = run(&soft(optimised), &options);
+    assert_eq!(outcome.failures.first(), None, "{optimised}");
+    assert!(outcome.complete);
+}
+
+#[test]
+fn order_of_names_holds_with_any_optimisations() {
+    for optimised in [Optimised::Hard, Optimised::Overlap, Optimised::Both] {
+        holds(optimised, Tree::Names, 100);
+    }
+}
+
+#[test]
+fn order_holds_without_optimisations() {
+    for tree in [Tree::Small, Tree::Names] {
+        holds(Optimised::None, tree, 200);
+    }
+}
+
+/// Scripts of several calls on what was just made, moved or removed. `T` is a long target.
+const SCRIPTS: [&str; 21] = [
+    "symlink T A/n\nrename A/n B/n replace\ncreate m 644\nfsync m\n",
+    "symlink T A/n\nlink A/n B/n\ncreate m 644\nfsync m\n",
+    "symlink T A/n\nrename A/n B/n replace\n",
+    "symlink T A/n\nlink A/n B/m\n",
+    "symlink T A/n\nrename A/n f replace\n",
+    "mkdir n 755\nrename f n/f replace\n",
+    "mkdir A/n 755\nlink f A/n/f\nunlink f\n",
+    "mkdir A/n 755\nmkdir A/n/m 755\nrename f A/n/m/f replace\n",
+    "mkdir A/n 755\nrename A/n B/n replace\nrmdir B/n\n",
+    "mkdir A/n 755\nmkdir A/n/m 755\nrename A/n/m B/m replace\nrmdir A/n\nrmdir B/m\n",
+    "rename C/D A/D replace\nrename A/D B/D replace\n",
+    "rename C/D A/D replace\nrmdir A/D\n",
+    "rename C/D A/D replace\nrmdir A/D\nrmdir C\nmkdir m 755\n",
+    "rename C/D A/D replace\nrename A/D C/D replace\nrmdir C/D\nrmdir C\n",
+    "rename C/D A/D replace\nrmdir C\nmkdir m 755\nrename A/D m/D replace\n",
+    "mkdir n 755\nrename C/D n/D replace\nrmdir n/D\nrmdir n\n",
+    "mkdir n 755\nrename C/D n/D replace\nrename n/D A/D replace\nrmdir n\n",
+    "rename A/g B/g replace\nrmdir A\nrename B/g f replace\nrmdir B\n",
+    "link A/g B/g\nunlink A/g\nrmdir A\n",
+    "rmdir C/D\nrmdir C\nmkdir n 755\nmkdir m 755\nmkdir m/n 755\n",
+    "mkdir C/D/n 755\nrmdir C/D/n\nrmdir C/D\nrmdir C\nmkdir n 755\ncreate n/m 644\n",
+];
+
+#[test]
+fn what_was_just_made_moved_or_removed_can_be_so_again() {
+    let target = "t".repeat(LONG_TARGET);
+    for optimised in Optimised::ALL {
+        for script in SCRIPTS {
+            let script = script.replace("symlink T", &format!("symlink {target}"));
+            let script = format!("{}sync\n{script}", Tree::Names.setup());
+            let failure = explore_script(&soft(optimised), &script, &options());
+            assert_eq!(failure.expect("a script"), None, "{optimised}: {script}");
+        }
+    }
+}
