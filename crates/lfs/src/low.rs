@@ -28,7 +28,8 @@ impl LowError {
     pub fn errno(&self) -> Errno {
         match self {
             Self::Store(StoreError::Failed(_)) => Errno::ROFS,
-            Self::Store(_) | Self::Corrupt(_) => Errno::IO,
+            Self::Store(_) => Errno::IO,
+            Self::Corrupt(_) => Errno::UCLEAN,
             Self::NoSpace => Errno::NOSPC,
             Self::Limit(errno) => *errno,
         }

@@ -1,11 +1,11 @@
 //! Damaged images: whatever is in them, calls end, with errors rather than panics.
 
-use super::fixture::{Mounted, mke2fs, mount, options};
+use super::fixture::{Mounted, debugfs, mke2fs, mount, options};
 use medium::block::MemoryDevice;
 use std::sync::Arc;
-use vfs::FileSystem;
 use vfs::script::{State, generate, run, run_op};
 use vfs::snapshot::Snapshot;
+use vfs::{Ctx, Errno, FileSystem, Ino};
 
 /// An image with all sorts of things in it.
 fn full_image() -> Vec<u8> {
@@ -21,6 +21,35 @@ fn used_blocks(image: &[u8]) -> Vec<usize> {
     let blocks = image.chunks(1024).enumerate();
     let used = blocks.filter(|(_, block)| block.iter().any(|byte| *byte != 0));
     used.map(|(number, _)| number).collect()
+}
+
+#[test]
+fn a_symbolic_link_without_its_target_is_damaged() {
+    let mounted = mount(mke2fs(&["-b", "1024", "-N", "64"], "1M"));
+    let cx = Ctx::root();
+    let long = [b't'; 100];
+    for (name, target) in [(&b"long"[..], &long[..]), (b"short", b"target")] {
+        mounted.fs.symlink(&cx, Ino::ROOT, name, target).unwrap();
+    }
+    let read = |mounted: &Mounted, name| {
+        let link = mounted.fs.lookup(&cx, Ino::ROOT, name).unwrap().ino;
+        mounted.fs.readlink(&cx, link)
+    };
+    assert_eq!(read(&mounted, b"long").unwrap(), long);
+    let image = mounted.close();
+    for (name, damage) in [
+        (&b"long"[..], "sif /long block[0] 0"),
+        (b"long", "sif /long size 5000"),
+        (b"short", "sif /short size 0"),
+        (b"short", "sif /short size 40"),
+    ] {
+        let (bad, said) = debugfs(&image, damage);
+        assert_eq!(
+            read(&mount(bad), name),
+            Err(Errno::UCLEAN),
+            "{damage}: {said}"
+        );
+    }
 }
 
 #[test]
