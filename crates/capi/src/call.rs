@@ -44,6 +44,11 @@ pub(crate) enum CallError {
     Name,
     #[error("the name {0} is the library's: no other root's begins with {RESERVED:?}")]
     Reserved(String),
+    #[error(
+        "the root {name} is damaged: it names {at:#x}, where no block is allocated; see \
+         'selvedge heap check'"
+    )]
+    NotThere { name: String, at: u64 },
     #[error("there is no root {0}")]
     NoRoot(String),
     #[error("there are as many roots as there can be")]
@@ -79,6 +84,7 @@ impl CallError {
             Self::Refused(why) => errno_of(why),
             Self::TooMuch(..) => libc::ENOMEM,
             Self::TooManyRoots => libc::ENOSPC,
+            Self::NotThere { .. } => libc::EIO,
             Self::Buffer(_) => libc::EMSGSIZE,
             Self::NoRoot(_) | Self::Nothing => libc::ENOENT,
             _ => libc::EINVAL,
@@ -231,6 +237,22 @@ macro_rules! calls {
     )*};
 }
 pub(crate) use calls;
+
+impl Thread {
+    /// Finds out that what a root names is there.
+    pub fn check_root(
+        &mut self,
+        name: &str,
+        off: u64,
+    ) -> Result<Result<(), CallError>, Interrupted> {
+        let name = name.to_owned();
+        let at = self.program.base + off;
+        Ok(match self.session.tx().is_block(off)? {
+            true => Ok(()),
+            false => Err(CallError::NotThere { name, at }),
+        })
+    }
+}
 
 /// # Safety
 /// `name` must be null or a string.

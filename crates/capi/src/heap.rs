@@ -187,20 +187,21 @@ fn root(thread: &mut Thread, name: *const c_char, len: u64) -> Result<*mut c_voi
     let name = unsafe { text(name) }?;
     let found = thread.run(|thread| {
         if let Some((was, off)) = thread.session.tx().root(name)? {
-            return Ok(Some((was, off)));
+            let is_there = thread.check_root(name, off)?;
+            return Ok(is_there.map(|()| Some((was, off))));
         }
         if len == 0 {
-            return Ok(Some((0, 0)));
+            return Ok(Ok(Some((0, 0))));
         }
         let off = thread.new_block(len)?;
         thread.fill_block(off, len, 0);
         let mut tx = thread.session.tx();
         if tx.set_root(name, len, off)? {
-            return Ok(Some((len, off)));
+            return Ok(Ok(Some((len, off))));
         }
         tx.free(off)?;
-        Ok(None)
-    })?;
+        Ok(Ok(None))
+    })??;
     match found {
         None => Err(CallError::TooManyRoots),
         Some((_, 0)) => Ok(null_mut()),

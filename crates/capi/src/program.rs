@@ -17,7 +17,7 @@ use crate::statics::{self, StaticsError};
 use libc::c_int;
 use medium::{ArenaError, Durability, MapOptions, OpenError, PoolError, UnknownDurability};
 use mnemosyne::store::{
-    self, BackingError, Directory, DirectoryOptions, PoolOptions, Store, StoreError,
+    self, BASE_ROOT, BackingError, Directory, DirectoryOptions, PoolOptions, Store, StoreError,
 };
 use mnemosyne::tx::{self, Space, Stop, TxError};
 use parking_lot::Mutex;
@@ -45,8 +45,6 @@ const DEFAULT_POOL_BYTES: u64 = 256 << 20;
 const FORCE_FLUSH: &str = "SELVEDGE_FORCE_FLUSH";
 const ACCEPT_LOSS: &str = "SELVEDGE_ACCEPT_LOSS";
 const SIMULATE_POWER_CUT: &str = "SELVEDGE_SIMULATE_POWER_CUT";
-/// The root that tells where the memory was first.
-const BASE_ROOT: &str = "selvedge.base";
 
 /// Durable memory with this process's addresses.
 pub(crate) type Memory = Store<Directory, Machine>;

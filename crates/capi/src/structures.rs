@@ -296,10 +296,11 @@ fn root<M: Structure>(name: *const c_char) -> *mut c_void {
         let name = unsafe { text(name) }?;
         let layout = Layouts::of::<M>().hash();
         let found = run::<M, _>(thread, |thread| {
-            let mut tx = thread.session.tx();
-            if let Some((was, off)) = tx.root(name)? {
+            if let Some((was, off)) = thread.session.tx().root(name)? {
+                thread.check_root(name, off)??;
                 return Ok((was == layout).then_some(off));
             }
+            let mut tx = thread.session.tx();
             let made = tx.create(&M::default())?;
             if tx.set_root(name, layout, made.off())? {
                 return Ok(Some(made.off()));

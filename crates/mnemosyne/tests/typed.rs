@@ -245,6 +245,22 @@ mod later {
     }
 }
 
+/// What would be used is not there: that is an error, and not found out by the first access.
+#[test]
+fn a_root_that_names_nothing_is_refused() {
+    let pm = formatted();
+    let mut session = opened(&pm);
+    let number = session.root("number", |_| Ok(1_u64)).unwrap();
+    session
+        .run(|tx| Ok::<_, Stop<()>>(tx.free(number.off())?))
+        .unwrap();
+    let refused = session.root("number", |_| Ok(1_u64));
+    assert!(
+        matches!(&refused, Err(TxError::Cancelled(RootError::NotThere { name, .. })) if name == "number"),
+        "{refused:?}"
+    );
+}
+
 #[test]
 fn a_root_of_another_layout_is_refused() {
     let pm = formatted();

@@ -56,6 +56,12 @@ int main(int argc, char **argv)
         printf("%s", selvedge_message());
         return 0;
     }
+    if (!strcmp(what, "root")) {
+        CHECK(selvedge_root("nowhere", 0) == NULL && errno == EIO);
+        printf("%s", selvedge_message());
+        CHECK(selvedge_tree_root("nowhere") == NULL && errno == EIO);
+        return 0;
+    }
     durable = selvedge_root("wrong", sizeof *durable);
     CHECK(durable != NULL);
     if (!strcmp(what, "wait")) {

@@ -4,7 +4,8 @@ use crate::workshop::{Link, Recipe, Workshop, error_of, said};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-fn wrong(workshop: &Workshop, link: Link) -> std::path::PathBuf {
+/// A program that does what its argument says, wrongly.
+pub fn wrong(workshop: &Workshop, link: Link) -> std::path::PathBuf {
     let recipe = Recipe {
         // What a program does that is wrong on purpose.
         flags: &["-O1", "-Wno-free-nonheap-object", "-Wno-cast-function-type"],

@@ -1,6 +1,6 @@
 //! Persistent structures: by themselves, and with a program in Rust.
 
-use crate::workshop::{self, Recipe, Workshop};
+use crate::workshop::{self, Link, Recipe, Workshop};
 use mnemosyne::store::{Directory, DirectoryOptions, Options, Store, Tx};
 use mnemosyne::structures::{BTree, Bytes, HashMap, Log, Queue, Vector};
 use mnemosyne::tx::{Interrupted, Space, Stop};
@@ -28,6 +28,23 @@ fn programs_in_c_and_rust_share_structures() {
     workshop.run(&program, &["make"]);
     go_on_in_rust(&workshop);
     workshop.run(&program, &["find"]);
+}
+
+/// A pointer to what is not there would end the program when it is used.
+#[test]
+fn a_root_that_names_nothing_is_told() {
+    let workshop = Workshop::new();
+    let program = crate::refused::wrong(&workshop, Link::Shared);
+    workshop.run(&program, &["nothing"]);
+    let options = DirectoryOptions::default();
+    let store = Store::open_directory(workshop.memory(), &options, Options::default()).unwrap();
+    let named = store
+        .session()
+        .run(|tx| Ok::<_, Stop<()>>(tx.set_root("nowhere", 8, 1 << 30)?));
+    assert!(named.unwrap());
+    drop(store);
+    let told = workshop.run(&program, &["root"]);
+    assert!(told.contains("names 0x200040000000"), "{told}");
 }
 
 fn go_on_in_rust(workshop: &Workshop) {

@@ -1,11 +1,11 @@
 //! `selvedge heap`: the durable memory of a program, looked at while the program does not
-//! run. It only reads; what a crash left is recovered in memory first.
+//! run. All but `repair` only read; what a crash left is recovered in memory first.
 
 use crate::failure::{Failure, Outcome, code};
 use crate::output;
 use medium::Pmem;
 use mnemosyne::store::{
-    self, Allocated, Finding, Inspection, Region, RegionKind, Root, StoreError,
+    self, Allocated, Finding, Inspection, Loss, Region, RegionKind, Root, StoreError,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 /// Examine the durable memory of a program that does not run
 ///
-/// It changes nothing. What a crash left in the logs is taken into account.
+/// All commands but repair change nothing. What a crash left in the logs is taken into account.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -38,6 +38,26 @@ enum What {
     /// Exit codes: 0 nothing is wrong, 4 blocks were lost or something is damaged, 8 the check
     /// could not be made.
     Check(Place),
+    /// Give up what is damaged, so that the rest can be used
+    ///
+    /// Without --accept-loss it lists what would be given up, by the numbers of the format.md, and
+    /// changes nothing: damaged records of logs with those after them (M10, M11), roots that are
+    /// damaged (M6) or name what is not there (M16), and which blocks of a page are free (M13).
+    /// Other damage cannot be repaired. Copy the directory first.
+    ///
+    /// Exit codes: 0 nothing is wrong, 1 repaired, 4 something is wrong and was not changed, 8
+    /// damage that cannot be repaired, or another error.
+    Repair {
+        /// The directory of its regions
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+        /// Give up what is listed
+        #[arg(long)]
+        accept_loss: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// List all blocks, or show the bytes of one (as text only)
     Dump {
         #[command(flatten)]
@@ -76,6 +96,11 @@ impl Args {
         match &self.what {
             What::Info(place) => place.info(),
             What::Check(place) => place.check(),
+            What::Repair {
+                dir,
+                accept_loss,
+                json,
+            } => repair(dir, *accept_loss, *json),
             What::Dump { place, block } => match block {
                 Some(off) => place.dump_block(*off),
                 None => place.dump(),
@@ -151,6 +176,45 @@ struct Checked<'a> {
     blocks: Option<u64>,
     lost: Vec<JsonBlock>,
     lost_bytes: u64,
+}
+
+/// What `repair` gives up, as JSON has it.
+#[derive(Serialize)]
+struct Repaired<'a> {
+    directory: &'a Path,
+    /// Whether it was given up.
+    accepted: bool,
+    losses: Vec<Loss>,
+    /// What is wrong still.
+    findings: Vec<Finding>,
+}
+
+fn repair(dir: &Path, accepted: bool, json: bool) -> Outcome {
+    let operational = |why: StoreError| {
+        let why = format_args!("{}: {why}", dir.display());
+        Failure::new(why).with_code(code::FSCK_OPERATIONAL)
+    };
+    let losses = store::repair(dir, accepted).map_err(operational)?;
+    let findings = match accepted || losses.is_empty() {
+        true => store::check(dir).map_err(operational)?.findings,
+        false => Vec::new(),
+    };
+    let exit = match (losses.is_empty(), accepted && findings.is_empty()) {
+        (true, _) if findings.is_empty() => ExitCode::SUCCESS,
+        (false, true) => code::FSCK_CORRECTED.into(),
+        _ => code::FSCK_ERRORS_LEFT.into(),
+    };
+    let repaired = Repaired {
+        directory: dir,
+        accepted,
+        losses,
+        findings,
+    };
+    match json {
+        true => output::print_json(&repaired)?,
+        false => output::print(repaired.text())?,
+    }
+    Ok(exit)
 }
 
 fn kind(kind: RegionKind) -> &'static str {
@@ -384,6 +448,30 @@ impl Info<'_> {
         for (size, count) in sizes {
             let _ = writeln!(text, "  {count} of {size} bytes");
         }
+        text
+    }
+}
+
+impl Repaired<'_> {
+    fn text(&self) -> String {
+        let dir = self.directory.display();
+        let mut text = String::new();
+        let lost = if self.accepted { "lost" } else { "to be lost" };
+        for loss in &self.losses {
+            let _ = writeln!(text, "{dir}: {lost}: {loss}");
+        }
+        for finding in &self.findings {
+            let _ = writeln!(text, "{dir}: error: {finding}");
+        }
+        let _ = match (self.losses.len(), self.accepted, self.findings.len()) {
+            (0, _, 0) => writeln!(text, "{dir}: nothing to repair"),
+            (_, _, 1..) => writeln!(text, "{dir}: what else is wrong cannot be repaired"),
+            (_, true, _) => writeln!(text, "{dir}: repaired"),
+            (_, false, _) => writeln!(
+                text,
+                "{dir}: not changed; copy the directory, then repair it with --accept-loss"
+            ),
+        };
         text
     }
 }

@@ -474,6 +474,41 @@ fn heap_check_names_what_is_wrong_and_the_way_out() {
     assert!(finding["what"].is_string() && finding["way_out"].is_string());
 }
 
+/// Nothing is given up without consent, and what is, is named.
+#[test]
+fn heap_repair_names_what_it_gives_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    with_two_blocks(path);
+    let repair =
+        |code, flags: &[&str]| stdout(&run(code, &[&["heap", "repair", path], flags].concat()));
+    assert_eq!(repair(0, &[]), format!("{path}: nothing to repair\n"));
+    let store = Store::open_directory(path, &with_short_logs(), Options::default()).unwrap();
+    let named = store
+        .session()
+        .run(|tx| Ok::<_, Stop<()>>(tx.set_root("nowhere", 1, 1 << 30)?));
+    assert!(named.unwrap());
+    drop(store);
+    let check = stdout(&run(4, &["heap", "check", path]));
+    assert!(
+        check.contains("M16") && check.contains("heap repair"),
+        "{check}"
+    );
+    let text = repair(4, &[]);
+    assert!(
+        text.contains("to be lost: M16: the root \"nowhere\""),
+        "{text}"
+    );
+    assert!(text.contains("not changed"), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&repair(1, &["--accept-loss", "--json"])).unwrap();
+    assert_eq!(json["losses"][0]["invariant"], "M16");
+    assert_eq!(
+        repair(0, &["--accept-loss"]),
+        format!("{path}: nothing to repair\n")
+    );
+}
+
 #[test]
 fn guarantees_are_listed_for_every_engine() {
     let json = run(0, &["guarantees", "--json"]);

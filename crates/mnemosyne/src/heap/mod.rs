@@ -357,9 +357,37 @@ impl<S: Space> HeapSession<S> {
         Ok(segment)
     }
 
+    /// Whether an allocated block begins at `off`. Reads no more than the descriptor of its page.
+    ///
+    /// # Errors
+    /// What steps of transactions give, and [`HeapError::Damaged`].
+    pub fn is_block(&self, tx: &mut Session<S>, off: u64) -> Result<bool, Interrupted> {
+        let found = match self.heap.segment_of(off) {
+            Ok(segment) => self.block_in(tx, segment, off),
+            Err(why) => Err(why.into()),
+        };
+        match found {
+            Ok(_) => Ok(true),
+            Err(Interrupted::Heap(HeapError::Foreign { .. } | HeapError::NotAllocated { .. })) => {
+                Ok(false)
+            }
+            Err(why) => Err(why),
+        }
+    }
+
     /// The allocated block at `off`, and its page's descriptor.
     fn block_at(&mut self, tx: &mut Session<S>, off: u64) -> Result<(Block, u64), Interrupted> {
         let segment = self.segment_of(off)?;
+        self.block_in(tx, segment, off)
+    }
+
+    /// The same, in its segment.
+    fn block_in(
+        &self,
+        tx: &mut Session<S>,
+        segment: Segment,
+        off: u64,
+    ) -> Result<(Block, u64), Interrupted> {
         let (page, descriptor) = (segment.page_start(off), segment.descriptor(off));
         let none = Interrupted::Heap(HeapError::NotAllocated { off });
         let damaged = |what| HeapError::Damaged { descriptor, what };

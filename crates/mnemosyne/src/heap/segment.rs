@@ -221,6 +221,38 @@ impl Segment {
         }
     }
 
+    /// The words of bits that are damaged: the page of each, where it is, and what it is if all
+    /// blocks that it is for are allocated.
+    ///
+    /// # Errors
+    /// [`HeapError::Damaged`]: what a page is cannot be told.
+    pub(crate) fn damaged_bits<P: Pmem>(&self, pm: &P) -> Result<Vec<(u64, u64, u64)>, HeapError> {
+        let mut found = Vec::new();
+        let mut page = self.data();
+        while page < self.end() {
+            let descriptor = self.descriptor(page);
+            let damaged = |what| HeapError::Damaged { descriptor, what };
+            let what = Page::decode(pm.load(descriptor)?).ok_or_else(|| damaged(UNKNOWN))?;
+            let most = match what {
+                Page::Superblock(class) => class.capacity(),
+                Page::Free | Page::Extent(_) => 0,
+            };
+            if !self.fits(page, what.pages()) {
+                return Err(damaged(TOO_LONG));
+            }
+            let all = Bits::first(most).0;
+            for (n, all) in all.into_iter().enumerate() {
+                let at = descriptor + (n as u64 + 1) * WORD_BYTES;
+                let fits = |bits| bits & !all == 0;
+                if !sealed::open(pm.load(at)?).is_some_and(fits) {
+                    found.push((page, at, seal(all)));
+                }
+            }
+            page += what.pages() * PAGE_BYTES;
+        }
+        Ok(found)
+    }
+
     /// Whether the page at `page` has no small blocks and, unless it `is_first`, begins none.
     fn check_unused<P: Pmem>(&self, pm: &P, page: u64, is_first: bool) -> Result<(), HeapError> {
         let descriptor = self.descriptor(page);

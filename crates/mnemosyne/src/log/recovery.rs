@@ -22,6 +22,8 @@ pub struct Unrecovered<P> {
     next: u64,
     /// Of a base log: where the last one ends.
     tail: Option<u64>,
+    /// Where it was cut short.
+    cut: Option<u64>,
 }
 
 impl<P: Pmem> Unrecovered<P> {
@@ -71,6 +73,7 @@ impl<P: Pmem> Unrecovered<P> {
             head,
             next: head,
             tail,
+            cut: None,
         })
     }
 
@@ -109,10 +112,18 @@ impl<P: Pmem> Unrecovered<P> {
         }
     }
 
+    /// Gives up the record at `position`, which [`next`](Self::next) has reached or read, and all
+    /// that follow: only [`empty`](Self::empty) makes that last.
+    pub(crate) fn cut(&mut self, position: u64) {
+        // A base log has no records before its tail then.
+        self.next = self.tail.unwrap_or(position);
+        self.cut = Some(self.next);
+    }
+
     /// No record ends behind it.
     fn limit(&self) -> u64 {
         let full = self.head + self.place.words - LINE;
-        self.tail.unwrap_or(full)
+        self.cut.or(self.tail).unwrap_or(full)
     }
 
     /// Whether a later record says that what should be at `position` was durable. There is

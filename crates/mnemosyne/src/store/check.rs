@@ -1,4 +1,4 @@
-//! What is wrong with durable memory, by the invariants of `format.md`, M1 to M15, and of
+//! What is wrong with durable memory, by the invariants of `format.md`, M1 to M16, and of
 //! [`medium::paging`], P5.
 //!
 //! # Guarantees
@@ -13,8 +13,8 @@
 
 use super::inspection::ReadOnly;
 use super::pool::FRAMES;
-use super::system::{OVERLAP, State, System, overlap};
-use super::{Backing, BackingError, Region, RegionKind, StoreError};
+use super::system::{OVERLAP, RootWords, State, System, overlap};
+use super::{BASE_ROOT, Backing, BackingError, Region, RegionKind, StoreError};
 use crate::heap::{HeapError, Segment};
 use crate::log::{self, LogError};
 use crate::statics::{Table, TableError};
@@ -88,6 +88,9 @@ fn way_out(invariant: &str) -> &'static str {
              a copy"
         }
         "M4" => "put the file back as it was, or restore the directory from a copy",
+        "M6" | "M10" | "M11" | "M16" => {
+            "see what `selvedge heap repair` would give up, or restore the directory from a copy"
+        }
         "P5" => "restore the directory and its pool from a copy",
         "M5" => "move the file away once you know that nobody needs it",
         "M14" => "begin anew with SELVEDGE_STATICS=discard, or restore the directory from a copy",
@@ -133,6 +136,52 @@ fn record(start: u64, bytes: u64, position: u64) -> (String, u64) {
     (structure, start + log::byte_of(bytes, position))
 }
 
+/// What roots can name: allocated blocks, and regions that are no part of the heap.
+pub(super) struct Targets {
+    /// Where each begins, and its bytes; in this order.
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Targets {
+    /// # Errors
+    /// A part of the heap is damaged.
+    pub fn read<P: Pmem>(pm: &P, regions: &[Region]) -> Result<Self, HeapError> {
+        let mut ranges = Vec::new();
+        for region in regions {
+            match region.kind {
+                RegionKind::Heap => match Segment::open(pm, region.start, region.len)? {
+                    Some(segment) => ranges.extend(segment.blocks(pm)?),
+                    None => return Err(HeapError::Foreign { off: region.start }),
+                },
+                RegionKind::Program | RegionKind::Static => {
+                    ranges.push((region.start, region.len));
+                }
+            }
+        }
+        ranges.sort_unstable();
+        Ok(Self { ranges })
+    }
+
+    /// What is wrong with the target of a root.
+    pub fn check(&self, system: &System, name: &[u8], words: RootWords) -> Result<(), String> {
+        let RootWords { layout, off } = words;
+        if name == BASE_ROOT.as_bytes() {
+            return match off == 0 && layout > 0 && layout.is_multiple_of(system.granule) {
+                true => Ok(()),
+                false => Err(format!("{layout:#x} is not a base address")),
+            };
+        }
+        let behind = self.ranges.partition_point(|(start, _)| *start <= off);
+        let before = behind.checked_sub(1).map(|at| self.ranges[at]);
+        match before.is_some_and(|(start, len)| off - start < len) {
+            true => Ok(()),
+            false => Err(format!(
+                "no block is allocated and no region of a program is at {off:#x}, which it names"
+            )),
+        }
+    }
+}
+
 struct Checker<'a, B> {
     backing: &'a B,
     report: Report,
@@ -168,7 +217,8 @@ impl<B: Backing> Checker<'_, B> {
         let there = self.table(&system, files);
         unrecovered
             .replay(|off| off < system.bytes || there.iter().any(|region| region.holds(off)));
-        self.roots(&system);
+        let roots = self.roots(&system);
+        self.targets(&system, &roots, &there);
         for region in &there {
             match region.kind {
                 RegionKind::Heap => self.segment(region),
@@ -347,15 +397,17 @@ impl<B: Backing> Checker<'_, B> {
         false
     }
 
-    /// M6: the roots.
-    fn roots(&mut self, system: &System) {
+    /// M6: the roots. Returns those that can be read.
+    fn roots(&mut self, system: &System) -> Vec<(u64, Vec<u8>, RootWords)> {
         let pm = self.backing.pmem();
         let mut names = HashSet::new();
+        let mut roots = Vec::new();
         for root in 0..system.roots {
             let place = (format!("root {root}"), system.root(root));
             match system.root_of(pm, root) {
                 Ok(None) => {}
-                Ok(Some((name, _))) => {
+                Ok(Some((name, words))) => {
+                    roots.push((root, name.clone(), words));
                     if std::str::from_utf8(&name).is_err() {
                         self.bad("M6", SYSTEM, place, "its name is no text");
                     } else if !names.insert(name) {
@@ -367,6 +419,26 @@ impl<B: Backing> Checker<'_, B> {
                     self.bad("M6", SYSTEM, place, what);
                 }
                 Err(error) => self.bad("M6", SYSTEM, place, error),
+            }
+        }
+        roots
+    }
+
+    /// M16: what the roots name. A damaged part of the heap has findings of its own.
+    fn targets(
+        &mut self,
+        system: &System,
+        roots: &[(u64, Vec<u8>, RootWords)],
+        regions: &[Region],
+    ) {
+        let Ok(targets) = Targets::read(self.backing.pmem(), regions) else {
+            return;
+        };
+        for (root, name, words) in roots {
+            if let Err(what) = targets.check(system, name, *words) {
+                let name = String::from_utf8_lossy(name);
+                let place = (format!("root {root}, {name:?}"), system.root(*root));
+                self.bad("M16", SYSTEM, place, what);
             }
         }
     }

@@ -52,6 +52,8 @@ pub struct DirectoryOptions {
     pub bytes: u64,
     /// What a system region is to be like, if there is none yet.
     pub layout: Layout,
+    /// Fails if there is nothing at the path, rather than make it.
+    pub must_exist: bool,
     /// How to map the files.
     pub map: MapOptions,
     /// What moves pages between the files and persistent memory. `None`: what the directory
@@ -79,6 +81,7 @@ impl Default for DirectoryOptions {
             base: None,
             bytes: 1 << 40,
             layout: Layout::default(),
+            must_exist: false,
             map: MapOptions::default(),
             pool: None,
             accept_loss: false,
@@ -107,7 +110,8 @@ impl Directory {
         options.map.power_safe = true;
         let options = &options;
         let read_only = options.map.read_only;
-        if !read_only {
+        let makes = !read_only && !options.must_exist;
+        if makes {
             make_directory(path)?;
         }
         // Mappings are known by it: it must not depend on where the program goes.
@@ -124,7 +128,7 @@ impl Directory {
         let pooled = Pooled::open(&path, options)?;
         let in_memory = pooled.as_ref().map_or(&path, |pooled| &pooled.path);
         let system = in_memory.join(SYSTEM);
-        if !read_only && pooled.is_none() && !exists(&system)? {
+        if makes && pooled.is_none() && !exists(&system)? {
             make_system(&system, options)?;
         }
         let arena = Arena::reserve(options.base, options.bytes).map_err(BackingError::from)?;

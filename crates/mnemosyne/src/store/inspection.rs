@@ -4,8 +4,8 @@
 //! so that what is seen is what the program would find.
 
 use super::{
-    Backing, BackingError, Directory, DirectoryOptions, Options, Region, RegionKind, Store,
-    StoreError,
+    BASE_ROOT, Backing, BackingError, Directory, DirectoryOptions, Options, Region, RegionKind,
+    Store, StoreError,
 };
 use crate::heap::HeapError;
 use medium::{Arena, MapOptions, Overlay, Pmem, Pool};
@@ -153,7 +153,7 @@ impl Inspection {
     pub fn base(&self) -> Result<Option<u64>, StoreError> {
         let mut roots = self.roots()?.into_iter();
         Ok(roots
-            .find(|root| root.name == "selvedge.base")
+            .find(|root| root.name == BASE_ROOT)
             .map(|root| root.layout))
     }
 

@@ -22,6 +22,7 @@ mod check;
 mod directory;
 mod inspection;
 mod pool;
+mod repair;
 mod session;
 mod system;
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub use check::{Finding, Report, check, check_regions};
 pub use directory::{Directory, DirectoryOptions, PoolOptions};
 pub use inspection::{Allocated, Inspection, Root, Seen};
 pub use pool::MismatchError;
+pub use repair::{Loss, repair};
 pub use session::{Savepoint, Session, Tx};
 pub use system::{Layout, ROOT_NAME_MAX, Region, RegionKind};
 
@@ -155,6 +157,9 @@ impl From<Arc<LogError>> for StoreError {
     }
 }
 
+/// The root that holds, as its layout, the address at which C programs map the memory.
+pub const BASE_ROOT: &str = "selvedge.base";
+
 /// Bytes of the heap's first segment; the least that it grows by.
 const FIRST_GROWTH: u64 = 4 << 20;
 
@@ -210,9 +215,20 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
     /// # Errors
     /// [`StoreError`].
     pub fn open(backing: B, space: S, options: Options) -> Result<Self, StoreError> {
+        Self::open_with(backing, space, options, None)
+    }
+
+    /// As [`open`](Self::open), but gives up records that are damaged, with those after them in
+    /// their logs, if there is a list to say so in.
+    fn open_with(
+        backing: B,
+        space: S,
+        options: Options,
+        lost: Option<&mut Vec<AreaError>>,
+    ) -> Result<Self, StoreError> {
         let pm = backing.pmem();
         let system = System::open(pm)?;
-        let unrecovered = tx::Unrecovered::open(space, system.area(), system.bytes)?;
+        let unrecovered = tx::Unrecovered::open(space, system.area(), system.bytes, lost)?;
         // What the logs say of regions, so that what they say of words in them has a place.
         unrecovered.replay(|off| off < system.bytes);
         let regions = system.regions(pm)?;

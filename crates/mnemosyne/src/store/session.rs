@@ -290,6 +290,14 @@ impl<S: Space> Tx<'_, S> {
         self.heap.size_of(self.tx, off)
     }
 
+    /// Whether an allocated block begins at offset `off`.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn is_block(&mut self, off: u64) -> Result<bool, Interrupted> {
+        self.heap.is_block(self.tx, off)
+    }
+
     /// The root of a name: the layout of what it is, and its offset.
     ///
     /// # Errors

@@ -210,6 +210,15 @@ impl System {
         }
     }
 
+    /// What a damaged root has where names are, without what follows the first 0.
+    pub fn remains_of_name<P: Pmem>(&self, pm: &P, root: u64) -> Result<Vec<u8>, StoreError> {
+        let mut name = vec![0; ROOT_NAME_MAX];
+        pm.read(self.root(root) + ROOT_HEAD, &mut name)?;
+        let len = name.iter().position(|byte| *byte == 0);
+        name.truncate(len.unwrap_or(ROOT_NAME_MAX));
+        Ok(name)
+    }
+
     /// All regions but the system region, and what is becoming of them.
     pub fn regions<P: Pmem>(&self, pm: &P) -> Result<Vec<(State, Region)>, StoreError> {
         let mut found = Vec::new();

@@ -205,7 +205,7 @@ impl Area {
         options: Options,
     ) -> Result<Memory<S>, AreaError> {
         let end = space.pmem().len();
-        Unrecovered::open(space, start, end)?.recover(|_| true, options)
+        Unrecovered::open(space, start, end, None)?.recover(|_| true, options)
     }
 
     /// The stamp of a transaction, if the record is one that could have been committed.
@@ -238,36 +238,80 @@ impl<P: Pmem + Clone> Reading<P> {
 
     /// Reads a log, and those of its transactions that are behind the low water.
     pub fn read(&mut self, pm: &P, number: u64) -> Result<(), AreaError> {
+        match self.read_records(pm, number)? {
+            (log, None) => {
+                self.logs.push(log);
+                Ok(())
+            }
+            (_, Some((_, why))) => Err(why),
+        }
+    }
+
+    /// As [`read`](Self::read), but gives up a record that is damaged, with those after it in the
+    /// log. What is wrong with it.
+    fn read_what_is_whole(&mut self, pm: &P, number: u64) -> Result<Option<AreaError>, AreaError> {
+        match self.read_records(pm, number)? {
+            (log, None) => {
+                self.logs.push(log);
+                Ok(None)
+            }
+            (mut log, Some((position, why))) => {
+                log.cut(position);
+                self.logs.push(log);
+                Ok(Some(why))
+            }
+        }
+    }
+
+    /// Reads the records of a log up to one that is damaged: its position, and what is wrong.
+    #[expect(clippy::type_complexity)]
+    fn read_records(
+        &mut self,
+        pm: &P,
+        number: u64,
+    ) -> Result<(log::Unrecovered<P>, Option<(u64, AreaError)>), AreaError> {
         let start = self.area.log_start(number);
         let mut log = log::Unrecovered::open(pm.clone(), start)?;
         if log.kind() != self.area.kind || log.bytes() != self.area.log_bytes {
             return Err(AreaError::Unlike { start });
         }
         let (mut record, mut position, mut last) = (Vec::new(), log.position(), 0);
-        while let Some(end) = log.next(&mut record)? {
-            let wrong = |what| AreaError::Record {
-                start,
-                position,
-                what,
+        loop {
+            let end = match log.next(&mut record) {
+                Ok(Some(end)) => end,
+                Ok(None) => return Ok((log, None)),
+                Err(why @ LogError::Damaged { .. }) => {
+                    return Ok((log, Some((position, why.into()))));
+                }
+                Err(why) => return Err(why.into()),
             };
-            let stamp = self.area.stamp(pm, &record);
-            let stamp = stamp.ok_or_else(|| wrong("is no transaction"))?;
-            if stamp <= last || stamp > STAMP_MAX {
-                return Err(wrong("is older than the one before it, or of no time"));
-            }
+            let stamp = match self.area.stamp(pm, &record) {
+                None => Err("is no transaction"),
+                Some(stamp) if stamp <= last || stamp > STAMP_MAX => {
+                    Err("is older than the one before it, or of no time")
+                }
+                Some(stamp) => Ok(stamp),
+            };
+            let stamp = match stamp {
+                Ok(stamp) => stamp,
+                Err(what) => {
+                    let why = AreaError::Record {
+                        start,
+                        position,
+                        what,
+                    };
+                    return Ok((log, Some((position, why))));
+                }
+            };
             if stamp > self.low_water || hit(Bug::ReplayAll) {
-                let record = record.clone();
-                let place = (start, position);
                 self.replay.push(Replay {
                     stamp,
-                    place,
-                    record,
+                    place: (start, position),
+                    record: record.clone(),
                 });
             }
             (position, last) = (end, stamp);
         }
-        self.logs.push(log);
-        Ok(())
     }
 
     /// All of it.
@@ -307,15 +351,25 @@ pub struct Unrecovered<S: Space> {
 }
 
 impl<S: Space> Unrecovered<S> {
-    /// Reads the logs of the area at byte `start`, which ends at `end` at the latest.
+    /// Reads the logs of the area at byte `start`, which ends at `end` at the latest. Records that
+    /// are damaged go on the list `lost`, if there is one: recovery gives up each, with all that
+    /// follow in its log.
     ///
     /// # Errors
     /// [`AreaError`].
-    pub fn open(space: S, start: u64, end: u64) -> Result<Self, AreaError> {
+    pub fn open(
+        space: S,
+        start: u64,
+        end: u64,
+        mut lost: Option<&mut Vec<AreaError>>,
+    ) -> Result<Self, AreaError> {
         let pm = space.pmem();
         let mut reading = Reading::begin(pm, start, end)?;
         for number in 0..reading.area.logs {
-            reading.read(pm, number)?;
+            match &mut lost {
+                None => reading.read(pm, number)?,
+                Some(lost) => lost.extend(reading.read_what_is_whole(pm, number)?),
+            }
         }
         reading.finish(space)
     }

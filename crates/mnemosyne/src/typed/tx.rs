@@ -22,6 +22,17 @@ pub enum RootError {
         /// What was asked for.
         wanted: String,
     },
+    /// It is damaged.
+    #[error(
+        "root {name:?} is damaged: it names offset {off:#x}, where no block is allocated; see \
+         `selvedge heap check`"
+    )]
+    NotThere {
+        /// Its name.
+        name: String,
+        /// What it names.
+        off: u64,
+    },
     /// Its name is no name, or there are too many.
     #[error("root {name:?}: a name has 1 to {ROOT_NAME_MAX} bytes, or there are too many roots")]
     NoRoom {
@@ -149,9 +160,13 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
             wanted: std::any::type_name::<T>().to_owned(),
         };
         self.run(|tx| match tx.root(name)? {
-            Some((found, off)) if found == layout => {
-                Ptr::new(off).ok_or_else(|| Stop::Cancel(other()))
-            }
+            Some((found, off)) if found == layout => match tx.is_block(off)? {
+                true => Ptr::new(off).ok_or_else(|| Stop::Cancel(other())),
+                false => Err(Stop::Cancel(RootError::NotThere {
+                    name: name.to_owned(),
+                    off,
+                })),
+            },
             Some(_) => Err(Stop::Cancel(other())),
             None => {
                 let value = make(tx)?;

@@ -5,6 +5,7 @@ use medium::{MemoryPmem, Pmem};
 use mnemosyne::log::{self, Kind, Unrecovered};
 use mnemosyne::store::{
     Directory, DirectoryOptions, Finding, Flat, Report, Store, StoreError, check, check_regions,
+    repair,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -67,6 +68,12 @@ fn name_root(files: &mut Files, root: u64, name: &[u8]) {
     line[16..24].copy_from_slice(&word.to_le_bytes());
 }
 
+/// Has a root, whose name has three bytes, name an offset.
+fn point_root(files: &mut Files, root: u64, off: u64) {
+    set(files, SYSTEM, ROOT + root * 128 + 8, off);
+    name_root(files, root, b"two");
+}
+
 /// Makes the checksum of the system region's first line right.
 fn seal(files: &mut Files) {
     let crc = crc32c::crc32c(&files[SYSTEM][..40]);
@@ -105,12 +112,15 @@ enum Opening {
 }
 use Opening::{Accepts, Refuses};
 
+/// Changes files that are sound.
+type Lie = Box<dyn Fn(&mut Files)>;
+
 struct Case {
     invariant: &'static str,
     file: &'static str,
     offset: u64,
     opening: Opening,
-    lie: Box<dyn Fn(&mut Files)>,
+    lie: Lie,
 }
 
 fn case(
@@ -197,6 +207,11 @@ fn system_cases() -> Vec<Case> {
     for name in [&b"one"[..], b"\xff"] {
         cases.push(case("M6", SYSTEM, root, Accepts, move |files| {
             name_root(files, 1, name);
+        }));
+    }
+    for off in [3 * 8192, 1 << 29, 2 << 20] {
+        cases.push(case("M16", SYSTEM, root, Accepts, move |files| {
+            point_root(files, 1, off);
         }));
     }
     cases
@@ -409,6 +424,92 @@ fn lies_in_logs_are_told() {
 #[test]
 fn lies_in_regions_are_told() {
     examine(&region_cases());
+}
+
+/// What repair can give up is named, and nothing changes before that is accepted; then the rest is
+/// as it was.
+#[test]
+fn repair_names_what_it_gives_up() {
+    let sound = sound();
+    let (root, first) = (ROOT + 128, log_start(0));
+    let stamp = 1 << 40;
+    let bits = descriptor(0) + 8;
+    let lies: [(&str, &str, Lie); 6] = [
+        (
+            "M6",
+            "\"two\"",
+            Box::new(move |f| set(f, SYSTEM, root + 8, 1)),
+        ),
+        ("M16", "\"two\"", Box::new(|f| point_root(f, 1, 1 << 29))),
+        (
+            "M13",
+            "0x20",
+            Box::new(move |f| set(f, HEAP_FILE, bits, 1 << 63)),
+        ),
+        (
+            "M10",
+            "what they wrote",
+            Box::new(move |f| {
+                let at = first_record(f, first);
+                let flipped = word(f, SYSTEM, at + 24) ^ 1 << 7;
+                set(f, SYSTEM, at + 24, flipped);
+            }),
+        ),
+        (
+            "M11",
+            "what they wrote",
+            Box::new(move |f| append(f, SYSTEM, first, &[stamp, 5 << 16])),
+        ),
+        (
+            "M11",
+            "what they wrote",
+            Box::new(move |f| append(f, SYSTEM, first, &[stamp, (AREA / 8) << 16 | 1, 1])),
+        ),
+    ];
+    for (invariant, named, lie) in lies {
+        let mut files = sound.clone();
+        lie(&mut files);
+        let dir = written(&files);
+        let losses = repair(dir.path(), false).unwrap();
+        assert_eq!(losses.len(), 1, "{losses:?}");
+        assert_eq!(losses[0].invariant, invariant);
+        assert!(losses[0].what.contains(named), "{losses:?}");
+        for (name, bytes) in &files {
+            assert!(std::fs::read(dir.path().join(name)).unwrap() == *bytes);
+        }
+        assert_eq!(repair(dir.path(), true).unwrap(), losses);
+        assert!(check(dir.path()).unwrap().is_clean());
+        assert_eq!(repair(dir.path(), true).unwrap(), []);
+        let store = open_directory(dir.path()).unwrap();
+        let roots = run(&mut store.session(), |tx| {
+            Ok([tx.root("one")?, tx.root("two")?])
+        });
+        assert!(roots[0].is_some());
+        assert_eq!(roots[1].is_none(), ["M6", "M16"].contains(&invariant));
+        // What is in use stays so, and there is room for more.
+        let made = run(&mut store.session(), |tx| tx.alloc(64));
+        assert!(roots.iter().flatten().all(|(_, off)| *off != made));
+    }
+}
+
+#[test]
+fn repair_refuses_what_it_cannot_guess() {
+    let sound = sound();
+    let lies: [fn(&mut Files); 3] = [
+        |f| set(f, SYSTEM, TABLE, 0x204),
+        |f| set(f, SYSTEM, log_start(1), 0),
+        |f| set(f, HEAP_FILE, descriptor(0), 3),
+    ];
+    for lie in lies {
+        let mut files = sound.clone();
+        lie(&mut files);
+        let dir = written(&files);
+        repair(dir.path(), true).unwrap_err();
+    }
+    let nothing = tempfile::tempdir().unwrap();
+    let path = nothing.path().join("none");
+    repair(&path, true).unwrap_err();
+    assert!(!path.exists());
 }
 
 /// A list of findings has an end, and says if there were more.
