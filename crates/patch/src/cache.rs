@@ -192,6 +192,11 @@ impl Cache {
         self.shared.core.lock().graph.empty(befores, held)
     }
 
+    /// Another id of a patch that is not durable.
+    pub fn alias(&self, patch: PatchId) -> PatchId {
+        self.shared.core.lock().graph.alias(patch)
+    }
+
     /// Replaces the befores of a held empty patch. The caller answers for it that no
     /// change of a block ever waits, by way of another block, for an older change of its
     /// own block with which it must be written.

@@ -8,11 +8,12 @@ use patch::stack::{CacheModule, Mode, Stack};
 use std::sync::Arc;
 use vfs::{Ctx, FileSystem, Ino, OpenFlags};
 
-const BLOCK: u64 = 4096;
+pub const BLOCK: u64 = 4096;
 /// Blocks of the file that is synced, and of one that stays dirty.
 const FILE_BLOCKS: u64 = 500;
 
-fn mounted(mode: Mode) -> Mounted {
+/// An empty file system that writes nothing back by itself.
+pub fn mounted(mode: Mode) -> Mounted {
     let disk = Arc::new(MemoryDevice::from_bytes(
         BLOCK as u32,
         mke2fs(&["-b", "4096"], "32M"),

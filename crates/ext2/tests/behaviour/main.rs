@@ -8,3 +8,4 @@ mod formats;
 mod fsync;
 mod hostile;
 mod limits;
+mod short_lived;

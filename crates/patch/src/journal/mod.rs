@@ -308,10 +308,11 @@ impl Shared {
             let blocks = blocks as usize;
             let running = &state.running;
             let wanted = running.blocks.len() + running.reserved + blocks;
-            // One transaction does not fill the log, unless a single operation does.
-            let large = running.promised > 0
-                && !self.fits(wanted, (state.log.capacity() / 4).max(1))
-                && !running.is_empty();
+            // One transaction does not fill the log, unless a single operation does. What
+            // the new one may change does not count here: it asks for the worst case, and a
+            // commit for each would write what the next one takes back.
+            let large = !running.is_empty()
+                && !self.fits(wanted - blocks, (state.log.capacity() / 4).max(1));
             if large {
                 self.commit(&mut state)?;
             } else if self.fits(wanted, state.log.free()) {
@@ -356,7 +357,7 @@ impl Shared {
         // J6: replay would put back what the log holds of this block; and while its
         // freeing is not committed, it may still be what it was.
         if running.blocks.contains_key(&lba)
-            || running.freed.contains(&lba)
+            || running.emptied.contains(&lba)
             || matches!(state.log.marks.get(&lba), Some(Mark::Logged(_)))
         {
             return true;
@@ -396,11 +397,7 @@ impl Shared {
         if !patches.contains(&patched.id) {
             patches.push(patched.id);
         }
-        Ok(Patched {
-            id: patched.id,
-            // An older transaction may be replayed without this one.
-            merged: patched.merged && known && !state.log.marks.contains_key(&lba),
-        })
+        Ok(running.identify(patched, || self.home.cache().alias(patched.id)))
     }
 
     fn change_direct(
@@ -479,12 +476,19 @@ impl Shared {
     fn freed(&self, op: &Op, lba: Lba, unreachable: bool) -> Result<(), StoreError> {
         let mut state = self.state.lock();
         let marked = state.log.marks.contains_key(&lba);
-        state.running.blocks.remove(&lba);
-        if marked || self.options.mode != Mode::Full {
-            state.running.freed.insert(lba);
+        let running = &mut state.running;
+        running.blocks.remove(&lba);
+        // Of a block that was taken and freed in this transaction nothing is left, unless
+        // an older one had it.
+        let nobodys = unreachable && !marked && !running.emptied.contains(&lba);
+        if !nobodys {
+            running.emptied.insert(lba);
+            if marked || self.options.mode != Mode::Full {
+                running.freed.insert(lba);
+            }
         }
         // What an older transaction would put there again must not be taken back.
-        self.home.freed(op, lba, &[], unreachable && !marked)
+        self.home.freed(op, lba, &[], nobodys)
     }
 
     // --- durability -----------------------------------------------------------------
