@@ -9,7 +9,8 @@
 //!   nothing must be left out; the neighbours `n + 1`, `n + 2`, … of a block go with it.
 //!   A sync of some patches writes their blocks in the order of the device.
 //! - **C3** Dirt is bounded: [`Store::begin`] waits, by writing back itself, until the
-//!   operation fits under the dirty limit. Clean blocks go least recently used first.
+//!   operation fits under the dirty limit, and until the graph takes less than its limit of
+//!   memory or nothing of it can be written. Clean blocks go least recently used first.
 //! - **C4** A failed write or flush commits nothing, now or later: the cache keeps the
 //!   error, starts no further operation, and gives the error to whoever waits for what
 //!   was lost.
@@ -62,6 +63,9 @@ pub struct CacheOptions {
     pub blocks: usize,
     /// Most dirty blocks before operations wait.
     pub dirty_limit: usize,
+    /// Bytes of patches, edges and undo data from which on operations wait. Operations that
+    /// are under way may exceed it.
+    pub patch_bytes: u64,
     /// Most blocks that a sync writes before it flushes. Waves that make room for other
     /// blocks have at most 1,024.
     pub wave: usize,
@@ -79,6 +83,7 @@ impl Default for CacheOptions {
         Self {
             blocks: 65_536,
             dirty_limit: 32_768,
+            patch_bytes: 64 << 20,
             wave: 65_536,
             durable: Durable::Auto,
             interval: Some(Duration::from_secs(5)),
@@ -90,6 +95,8 @@ impl Default for CacheOptions {
 /// What a cache has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CacheStats {
+    /// Times that a file system read a block, cached or not.
+    pub lookups: u64,
     /// Blocks read from devices.
     pub reads: u64,
     /// Blocks written to devices.
@@ -179,6 +186,12 @@ impl Cache {
     /// Dirty blocks now.
     pub fn dirty(&self) -> usize {
         self.shared.core.lock().dirty()
+    }
+
+    /// Whether patches take so much memory that operations wait for write-back. A store that
+    /// holds patches back must let them go then.
+    pub fn is_crowded(&self) -> bool {
+        self.shared.is_crowded(&self.shared.core.lock())
     }
 
     /// What it was made with.
@@ -362,6 +375,7 @@ impl Store for Volume {
         let shared = &self.cache.shared;
         let (mut core, slot) = shared.load(shared.core.lock(), self.addr(lba), true)?;
         core.used(slot);
+        core.counts.lookups += 1;
         Ok(core.graph.block(slot).data.clone())
     }
 

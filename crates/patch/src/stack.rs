@@ -16,7 +16,8 @@
 //! | `delay` | makes the device as slow as another | `disk` or `ssd` |
 //! | `disk` | the file or device that is mounted | `io=auto`, `uring` or `pwrite`; `direct=auto`, `on` or `off`; `unsafe-no-flush` |
 //!
-//! `wave` bounds what one flush of a sync covers ([`CacheOptions::wave`]).
+//! `wave` bounds what one flush of a sync covers ([`CacheOptions::wave`]). Operations wait
+//! for write-back when patches take a quarter of the cache's `SIZE` besides.
 //! With neither `async` nor `journal` the format's own order is what reaches the device:
 //! soft updates. [`Mode`] has short names for the usual stacks.
 
@@ -214,6 +215,7 @@ impl CacheModule {
         CacheOptions {
             blocks: blocks(self.bytes),
             dirty_limit: blocks(self.dirty_bytes.unwrap_or(self.bytes / 2)),
+            patch_bytes: self.bytes / 4,
             wave: self.wave,
             durable: self.durable,
             interval: self.interval,

@@ -253,6 +253,43 @@ fn dirt_is_bounded_and_clean_blocks_go() {
 }
 
 #[test]
+fn memory_of_patches_is_bounded() {
+    const LIMIT: u64 = 100_000;
+    let (device, volume) = setup(CacheOptions {
+        patch_bytes: LIMIT,
+        ..quiet()
+    });
+    // Two blocks whose changes wait for each other by turns: nothing merges.
+    let (mut last, mut peak) = (Vec::new(), 0);
+    for n in 0..20_000u64 {
+        let at = (n / 2 % (BLOCK as u64 / 16) * 16) as u32;
+        last = vec![put(&volume, n % 2, at, &[byte(n); 16], &last).id];
+        peak = peak.max(volume.cache().stats().graph.memory_now());
+    }
+    assert!(peak > LIMIT / 2 && peak < LIMIT + 1000, "{peak}");
+    volume.sync_all().unwrap();
+    volume.cache().verify().unwrap();
+    assert_eq!(stored(&device, 1), byte(19_969));
+}
+
+#[test]
+fn patches_that_nothing_lets_go_do_not_stop_operations() {
+    let (_device, volume) = setup(CacheOptions {
+        patch_bytes: 1000,
+        ..quiet()
+    });
+    let hold = volume.cache().empty(&[], true);
+    for lba in 0..100 {
+        put(&volume, lba, 0, &[1], &[hold]);
+    }
+    assert!(volume.cache().is_crowded());
+    volume.cache().release(hold);
+    put(&volume, 200, 0, &[1], &[]);
+    let left = volume.cache().stats().graph.memory_now();
+    assert!(left < 1200, "{left}");
+}
+
+#[test]
 fn a_failed_write_commits_nothing_and_is_reported() {
     let (device, volume) = setup(quiet());
     let first = put(&volume, 1, 0, &[1], &[]).id;

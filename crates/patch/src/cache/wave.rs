@@ -265,7 +265,7 @@ impl Shared {
         loop {
             let seen = {
                 let mut core = self.core.lock();
-                if self.has_room(&mut core, blocks)? {
+                if !self.is_crowded(&core) && self.has_room(&mut core, blocks)? {
                     return Ok(());
                 }
                 core.progress
@@ -276,7 +276,8 @@ impl Shared {
             // What is left waits for operations or waves that are under way, or for a
             // journal.
             let mut core = self.core.lock();
-            if self.has_room(&mut core, blocks)? {
+            let may_shrink = self.is_crowded(&core) && core.in_flight > 0;
+            if !may_shrink && self.has_room(&mut core, blocks)? {
                 return Ok(());
             }
             if core.progress == seen {
@@ -284,6 +285,11 @@ impl Shared {
                 self.progress.wait(&mut core);
             }
         }
+    }
+
+    /// Whether the graph takes more memory than it should.
+    pub(super) fn is_crowded(&self, core: &Core) -> bool {
+        core.graph.stats().memory_now() > self.options.patch_bytes
     }
 
     /// Reserves the blocks, if they fit under the dirty limit.

@@ -311,9 +311,8 @@ impl Shared {
             // One transaction does not fill the log, unless a single operation does. What
             // the new one may change does not count here: it asks for the worst case, and a
             // commit for each would write what the next one takes back.
-            let large = !running.is_empty()
-                && !self.fits(wanted - blocks, (state.log.capacity() / 4).max(1));
-            if large {
+            let large = !self.fits(wanted - blocks, (state.log.capacity() / 4).max(1));
+            if !running.is_empty() && (large || self.home.cache().is_crowded()) {
                 self.commit(&mut state)?;
             } else if self.fits(wanted, state.log.free()) {
                 break;
