@@ -151,6 +151,10 @@ impl LowLevel for Ext2 {
         Ok(found.map(|found| found.max(index)))
     }
 
+    fn next_hole(&self, ino: Ino, index: u64, end: u64) -> Result<Option<u64>> {
+        self.next_hole_from(ino, index..end)
+    }
+
     fn cost(&self, blocks: u64) -> u32 {
         self.worst_cost(blocks)
     }

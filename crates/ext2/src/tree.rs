@@ -178,10 +178,59 @@ impl Ext2 {
         }
         let block = self.store.read(Lba(block.into()))?;
         let below = self.span(level - 1);
-        for index in 0..self.fan_out() {
+        let first = range.start.saturating_sub(base) / below;
+        for index in first as u32..self.fan_out() {
             let base = base + u64::from(index) * below;
             let pointer = pointer_at(&block, index);
             let found = self.next_below(ino, pointer, level - 1, base, range)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn next_hole_from(&self, ino: Ino, range: Range<u64>) -> Result<Option<u64>> {
+        let node = self.load_ino(ino)?;
+        if !node.has_blocks(self.layout.block_bytes) {
+            return Ok(Some(range.start).filter(|start| *start < range.end));
+        }
+        for root in self.roots() {
+            let pointer = node.inode.block[root.slot].get();
+            let found = self.hole_below(node.ino, pointer, root.level, root.base, &range)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first hole of a range below a pointer. Reads each indirect block once.
+    fn hole_below(
+        &self,
+        ino: u32,
+        pointer: u32,
+        level: u32,
+        base: u64,
+        range: &Range<u64>,
+    ) -> Result<Option<u64>> {
+        let from = range.start.max(base);
+        let to = range.end.min(base + self.span(level));
+        if from >= to {
+            return Ok(None);
+        }
+        if pointer == 0 || level == 0 {
+            return Ok(Some(from).filter(|_| pointer == 0));
+        }
+        let Some(block) = self.pointee(pointer, ino)? else {
+            return Ok(Some(from));
+        };
+        let block = self.store.read(Lba(block.into()))?;
+        let below = self.span(level - 1);
+        for index in (from - base) / below..(to - base).div_ceil(below) {
+            let pointer = pointer_at(&block, index as u32);
+            let base = base + index * below;
+            let found = self.hole_below(ino, pointer, level - 1, base, range)?;
             if found.is_some() {
                 return Ok(found);
             }

@@ -231,6 +231,8 @@ pub trait LowLevel: Send + Sync {
     fn block_of(&self, ino: Ino, index: u64) -> Result<Option<Lba>>;
     /// The first index at or after `index`, and below `end`, that has a block.
     fn next_block(&self, ino: Ino, index: u64, end: u64) -> Result<Option<u64>>;
+    /// The first index at or after `index`, and below `end`, that has no block.
+    fn next_hole(&self, ino: Ino, index: u64, end: u64) -> Result<Option<u64>>;
     /// Most distinct blocks that attaching or detaching `blocks` neighbouring blocks of one
     /// file changes, these blocks themselves, its inode and the bitmaps included: for
     /// [`Store::begin`].

@@ -9,3 +9,4 @@ mod fsync;
 mod hostile;
 mod limits;
 mod short_lived;
+mod space;

@@ -113,11 +113,8 @@ impl<L: LowLevel> Universal<L> {
                 Ok((next * block).max(off))
             }
             SeekKind::Hole => {
-                let mut index = first;
-                while index < end && self.low.block_of(ino, index)?.is_some() {
-                    index += 1;
-                }
-                Ok((index * block).clamp(off, attr.size))
+                let next = self.low.next_hole(ino, first, end)?.unwrap_or(end);
+                Ok((next * block).clamp(off, attr.size))
             }
         }
     }

@@ -26,12 +26,14 @@
 
 mod attrs;
 mod data;
+mod dying;
 mod names;
 mod order;
 mod rename;
 mod unstored;
 
 use crate::{Heads, LowError, LowLevel, Removed};
+use dying::Dying;
 use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
 use patch::{Before, Op, PatchId, Rule};
@@ -78,6 +80,7 @@ pub struct Universal<L: LowLevel> {
     known: Mutex<HashMap<Ino, Known>>,
     /// When to forget those of `known` that are as good as unknown.
     most_known: AtomicUsize,
+    dying: Dying,
 }
 
 /// What is kept of an inode that is referenced or has changes under way.
@@ -136,6 +139,7 @@ impl<L: LowLevel> Universal<L> {
             tree: RwLock::new(()),
             known: Mutex::new(HashMap::new()),
             most_known: AtomicUsize::new(MIN_KNOWN),
+            dying: Dying::default(),
         };
         if !fs.options.read_only {
             fs.finish_orphans()?;
@@ -183,6 +187,18 @@ impl<L: LowLevel> Universal<L> {
         };
         self.low.store().end(op);
         result.map_err(Refusal::errno)
+    }
+
+    /// Runs a call again that found no room, when blocks have been freed that nobody had
+    /// any more.
+    fn patiently<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
+        loop {
+            let ended = self.dying.ended();
+            match f() {
+                Err(Errno::NOSPC) if self.dying.wait(ended) => {}
+                result => return result,
+            }
+        }
     }
 
     /// Runs something that changes nothing.
@@ -522,7 +538,8 @@ impl<L: LowLevel> FileSystem for Universal<L> {
 
     fn link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
         vfs::check_name(name)?;
-        let attr = self.add_link(cx, self.down(ino), self.down(dir), name)?;
+        let (ino, dir) = (self.down(ino), self.down(dir));
+        let attr = self.patiently(|| self.add_link(cx, ino, dir, name))?;
         Ok(self.shown(attr))
     }
 
@@ -546,11 +563,12 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         vfs::check_name(name)?;
         vfs::check_name(new_name)?;
         let names = [(self.down(dir), name), (self.down(new_dir), new_name)];
-        self.move_name(cx, names, flags)
+        self.patiently(|| self.move_name(cx, names, flags))
     }
 
     fn tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
-        let attr = self.make_nameless(cx, self.down(dir), mode)?;
+        let dir = self.down(dir);
+        let attr = self.patiently(|| self.make_nameless(cx, dir, mode))?;
         Ok(self.shown(attr))
     }
 
@@ -586,11 +604,13 @@ impl<L: LowLevel> FileSystem for Universal<L> {
     }
 
     fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
-        self.write_data(cx, self.down(ino), off, data)
+        let ino = self.down(ino);
+        self.patiently(|| self.write_data(cx, ino, off, data))
     }
 
     fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
-        self.allocate_range(cx, self.down(ino), kind, off, len)
+        let ino = self.down(ino);
+        self.patiently(|| self.allocate_range(cx, ino, kind, off, len))
     }
 
     fn seek(&self, _cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64> {
@@ -623,7 +643,17 @@ impl<L: LowLevel> FileSystem for Universal<L> {
     }
 
     fn statfs(&self) -> Result<StatFs> {
-        self.look(|| Ok(self.low.statfs()?))
+        self.look(|| {
+            let mut free = self.low.statfs()?;
+            for ino in self.dying.inodes() {
+                let attr = self.low.inode(ino)?.filter(|attr| attr.nlink == 0);
+                if let Some(attr) = attr.filter(|_| !self.is_referenced(ino)) {
+                    free.blocks_free += attr.blocks * 512 / u64::from(free.block_bytes);
+                    free.inodes_free += 1;
+                }
+            }
+            Ok(free)
+        })
     }
 
     fn getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
@@ -638,7 +668,8 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        self.put_attribute(cx, self.down(ino), name, value, mode)
+        let ino = self.down(ino);
+        self.patiently(|| self.put_attribute(cx, ino, name, value, mode))
     }
 
     fn listxattr(&self, _cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {

@@ -113,6 +113,10 @@ impl<L: LowLevel> Universal<L> {
     pub(super) fn make(&self, cx: &Ctx, dir: Ino, name: &[u8], made: &Made<'_>) -> Result<Attr> {
         vfs::check_name(name)?;
         let dir = self.down(dir);
+        self.patiently(|| self.make_node(cx, dir, name, made))
+    }
+
+    fn make_node(&self, cx: &Ctx, dir: Ino, name: &[u8], made: &Made<'_>) -> Result<Attr> {
         let blocks = self.low.cost(1) * 2 + 4;
         self.change(blocks, |op| {
             let parent = self.parent_for_new(cx, dir, name)?;
@@ -536,6 +540,9 @@ impl<L: LowLevel> Universal<L> {
     /// Frees an orphan, in as many operations as it takes: a crash in between leaves one
     /// that is smaller, or what nobody owns.
     pub(super) fn destroy_orphan(&self, ino: Ino) -> Result<()> {
+        let Some(_dying) = self.dying.enter(ino) else {
+            return Ok(()); // another thread is at it
+        };
         loop {
             let more = self.change(self.low.cost(self.destroyed_at_once()), |op| {
                 if self.low.inode(ino)?.is_none_or(|attr| attr.nlink > 0) || self.is_referenced(ino)
