@@ -18,11 +18,16 @@ mod terminal;
 use clap::{Parser, Subcommand};
 use failure::{Outcome, code};
 use std::ffi::OsString;
+use std::fmt;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use syslog_tracing::{Facility, Options, Syslog};
+use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
+use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Storage in which every write states what must be durable before it
 #[derive(Debug, Parser)]
@@ -133,5 +138,33 @@ fn log(cli: &Cli) {
         .without_time()
         // Said on standard error, which may be what failed: that would end the thread.
         .log_internal_errors(false)
+        .finish()
+        .with(Interruptions)
         .init();
+}
+
+/// Leaves out what the crate `fuser` reports as an error when a client is interrupted: it
+/// refuses the kernel's request to stop through a descriptor that is not the one which has
+/// the request, and the kernel then says that there is none. The request itself is answered.
+struct Interruptions;
+
+impl<S: Subscriber> Layer<S> for Interruptions {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        let mut found = Found(false);
+        event.record(&mut found);
+        !found.0
+    }
+}
+
+/// Whether that is the event's message.
+struct Found(bool);
+
+impl Visit for Found {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            let no_request = io::Error::from(rustix::io::Errno::NOENT);
+            let refused = format!("Failed to send FUSE reply: {no_request}");
+            self.0 = format!("{value:?}") == refused;
+        }
+    }
 }

@@ -4,6 +4,7 @@ use crate::fixture::{Place, finish, run, selvedge, stderr, stdout};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::Write;
+use std::process::{Command, Stdio};
 
 #[test]
 fn a_killed_server_loses_nothing_that_had_returned() {
@@ -149,6 +150,70 @@ fn a_log_that_cannot_be_written_is_named() {
     let said = stderr(&refused);
     assert!(said.contains("/no/such/dir/log"), "{said}");
     assert!(!place.is_mounted());
+}
+
+/// The kernel tells the server, which cannot stop: that is not an error of either.
+#[test]
+fn an_interrupted_client_is_not_an_error() {
+    let place = Place::new();
+    let image = place.image_str();
+    run(0, &["mkfs", "--type", "ext2", "--size", "16M", image]);
+    let log = place.path("log");
+    let slow = "stack=uhfs > ext2 > cache > delay(disk) > disk,threads=2";
+    place.mount(&["-o", slow, "--log", log.to_str().unwrap()]);
+    let file = format!("of={}", place.dir().join("file").display());
+    let mut interrupted = 0;
+    for _ in 0..5 {
+        let mut dd = Command::new("timeout");
+        dd.args([
+            "0.03",
+            "dd",
+            "if=/dev/zero",
+            "bs=8k",
+            "count=200",
+            "oflag=sync",
+        ]);
+        let status = dd.arg(&file).stderr(Stdio::null()).status().unwrap();
+        interrupted += u32::from(status.code() == Some(124));
+    }
+    place.umount();
+    assert!(interrupted > 0, "the test shows nothing");
+    assert_eq!(fs::read_to_string(&log).unwrap(), "");
+}
+
+#[test]
+fn a_mount_helper_prints_nothing_on_success() {
+    let place = Place::with_image();
+    let helper = place.path("mount.fuse.selvedge");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_selvedge"), &helper).unwrap();
+    for (flags, is_quiet) in [(&["-o", "rw"][..], true), (&["-v"], false)] {
+        let mut mount = Command::new(&helper);
+        mount.args([place.image_str(), place.dir_str()]).args(flags);
+        let said = finish(0, &mut mount);
+        assert_eq!(stdout(&said).is_empty(), is_quiet, "{said:?}");
+        assert!(said.stderr.is_empty(), "{said:?}");
+        place.umount();
+    }
+}
+
+#[test]
+fn a_read_only_mount_says_nothing_of_tearing_and_drawings() {
+    let place = Place::new();
+    let image = place.image_str();
+    run(0, &["mkfs", "--type", "ext2", "--size", "16M", image]);
+    for (options, is_told) in [("rw", true), ("ro", false)] {
+        let mount = ["mount", image, place.dir_str(), "-o", options];
+        let said = stdout(&run(0, &mount));
+        assert_eq!(
+            said.contains("SIGUSR2") || said.contains("USR2"),
+            is_told,
+            "{said}"
+        );
+        assert_eq!(said.contains("tear"), is_told, "{said}");
+        let info = stdout(&run(0, &["info", image]));
+        assert!(is_told || !info.contains("graph"), "{info}");
+        place.umount();
+    }
 }
 
 #[test]
