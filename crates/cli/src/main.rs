@@ -14,6 +14,7 @@ mod random;
 mod signature;
 mod size;
 mod terminal;
+mod values;
 
 use clap::{Parser, Subcommand};
 use failure::{Outcome, code};

@@ -5,6 +5,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::own_file::{self, OwnFile};
+use crate::values::listed;
 use crate::{output, terminal};
 use bench::{Engine, bytes, devices, fs, memory, micro, mounted, patches, report, scaling, scan};
 use clap::Subcommand;
@@ -207,7 +208,7 @@ struct Memory {
     disk: PathBuf,
     /// Only this: hash, commits, logs, truncation, latency, trees, restart or paging; may
     /// be repeated
-    #[arg(long = "part", value_name = "PART")]
+    #[arg(long = "part", value_name = "PART", value_parser = listed::<memory::Part>(memory::Part::ALL))]
     parts: Vec<memory::Part>,
     /// Rounds of the hash table, of which the best counts
     #[arg(long, value_name = "N", default_value_t = memory::Options::default().rounds, value_parser = clap::value_parser!(u32).range(1..))]

@@ -3,6 +3,7 @@
 use crate::failure::{Failure, Outcome, code};
 use crate::output::{self, count};
 use crate::terminal;
+use crate::values::listed;
 use bpfs::{BpfsSystem, MkfsOptions, Mode};
 use clap::builder::RangedU64ValueParser;
 use clap::{Subcommand, ValueEnum};
@@ -89,12 +90,12 @@ struct Test {
     seed: u64,
     /// What memory may do under bpfs: words (any subset of the 8-byte words that are not durable)
     /// or lines (each cache line keeps a prefix of its stores)
-    #[arg(long, value_name = "MODEL", default_value_t = Model::Words)]
+    #[arg(long, value_name = "MODEL", default_value_t = Model::Words, value_parser = listed::<Model>(Model::ALL))]
     model: Model,
     /// When ext2 writes back, once or several times: sync (by a sync at the end), each (a wave
     /// after each call), ones, twos or waves (one, two or all that can go at a time, then a
     /// sync); by default all of them
-    #[arg(long = "schedule", value_name = "SCHEDULE")]
+    #[arg(long = "schedule", value_name = "SCHEDULE", value_parser = listed::<Schedule>(Schedule::ALL))]
     schedules: Vec<Schedule>,
     /// Further crashes inside the recovery: 0, 1 or 2
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=2))]

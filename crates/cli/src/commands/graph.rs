@@ -1,6 +1,7 @@
 //! `selvedge graph`: what is not durable yet, and what waits for what, as a picture.
 
 use crate::failure::{Failure, Outcome};
+use crate::values::listed;
 use crate::{ext2fs, image, output, size};
 use clap::ValueEnum;
 use ext2::{Devices, MkfsOptions, MountOptions};
@@ -28,8 +29,13 @@ pub struct Args {
     /// The script; - reads standard input
     #[arg(long, value_name = "FILE")]
     script: PathBuf,
-    /// How order is kept: async, softupdates, journal-metadata, journal-ordered, journal
-    #[arg(long, value_name = "MODE", default_value_t = Mode::default())]
+    /// How order is kept
+    #[arg(
+        long,
+        value_name = "MODE",
+        default_value_t = Mode::default(),
+        value_parser = listed::<Mode>(Mode::ALL)
+    )]
     mode: Mode,
     /// What it is put together from, as for mount
     #[arg(long, value_name = "STACK", conflicts_with = "mode")]

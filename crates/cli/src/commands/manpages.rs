@@ -37,7 +37,8 @@ fn write_pages(command: clap::Command, dir: &Path) -> io::Result<()> {
         write_pages(sub.clone(), dir)?;
     }
     let name = command.get_display_name().unwrap_or("selvedge").to_owned();
-    let page = Man::new(command)
+    let usage = usage(&command);
+    let page = Man::new(command.override_usage(usage))
         .section("8")
         .manual("System Administration");
     let mut text = Vec::new();
@@ -48,6 +49,27 @@ fn write_pages(command: clap::Command, dir: &Path) -> io::Result<()> {
     text.extend(ending(&name).into_bytes());
     // For all to read, once they are installed.
     OwnFile::new(&dir.join(page.get_filename()))?.write(text, 0o644)
+}
+
+/// The synopsis. That of clap_mangen leaves out the values of options.
+fn usage(command: &clap::Command) -> String {
+    let name = command.get_bin_name().unwrap_or(command.get_name());
+    let is_shown = |arg: &&clap::Arg| !arg.is_hide_set();
+    let options = command
+        .get_opts()
+        .filter(is_shown)
+        .map(|arg| match arg.is_required_set() {
+            true => arg.to_string(),
+            false => format!("[{arg}]"),
+        });
+    let operands = command.get_positionals().filter(is_shown);
+    let words = options.chain(operands.map(|arg| arg.to_string()));
+    let command = command.has_subcommands().then(|| "<COMMAND>".into());
+    std::iter::once(name.to_owned())
+        .chain(words)
+        .chain(command)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// The table of promises, its lines left as they are and at the margin, for it is wide;

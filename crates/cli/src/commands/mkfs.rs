@@ -2,6 +2,7 @@
 
 use crate::engine::{Engine, Type};
 use crate::failure::{Failure, Outcome};
+use crate::values::listed;
 use crate::{ext2fs, image, output, random, signature, size};
 use bpfs::format::{BLOCK, MIN_BLOCKS};
 use bpfs::{MkfsOptions, Mode};
@@ -27,7 +28,8 @@ pub struct Args {
         long = "type",
         short = 't',
         value_name = "TYPE",
-        default_value = "bpfs"
+        default_value = "bpfs",
+        value_parser = listed::<Type>(["bpfs", "ext2"])
     )]
     fs_type: Type,
     /// Size of the file, such as 64M or 1G; needed if it is not there yet
@@ -37,8 +39,8 @@ pub struct Args {
     /// the mount
     #[arg(long, requires = "size")]
     preallocate: bool,
-    /// Commit mode until a mount chooses another: sp, sc, a, t, at, other, log
-    #[arg(long, value_name = "MODE")]
+    /// bpfs: commit mode until a mount chooses another
+    #[arg(long, value_name = "MODE", value_parser = listed::<Mode>(Mode::ALL))]
     mode: Option<Mode>,
     /// ext2: bytes in a block, 1024, 2048 or 4096; by default as mke2fs
     #[arg(long, short = 'b', value_name = "BYTES")]

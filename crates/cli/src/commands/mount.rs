@@ -6,6 +6,7 @@ use crate::mount::options::Options;
 use crate::mount::power_cut::{self, Power, Spec, Switch};
 use crate::mount::serve::{Close, Opened, Prepared, serve};
 use crate::mount::{daemon, facts, table};
+use crate::values::{Listed, explained, listed};
 use crate::{ext2fs, image};
 use bpfs::format::BLOCK;
 use bpfs::{Bpfs, Mode, SuperInfo};
@@ -32,31 +33,41 @@ pub struct Args {
     dir: PathBuf,
     /// Mount options, separated by commas
     ///
-    /// ro, rw, allow_other, nosuid, nodev, noexec, noatime, relatime, strictatime,
-    /// mode=M, durability=D, fsname=NAME, threads=N, remount. Of bpfs, M is a commit mode.
-    /// Of ext2, M is async, softupdates (the usual one), journal-metadata, journal-ordered
-    /// or journal, and there are also cache=SIZE (memory for blocks), dirty=SIZE (memory for
-    /// changed blocks), commit=SECONDS (the age at which changes are written back),
-    /// stack=STACK and unsafe-no-flush. Options that concern only mount(8) and fstab(5),
+    /// ro, rw, allow_other, nosuid, nodev, noexec, noatime, relatime, strictatime and remount
+    /// are those of mount(8).
+    ///
+    /// mode=MODE: of bpfs sp, sc, a, t, at, other or log; by default that of mkfs. Of ext2
+    /// async, softupdates (the default), journal-metadata, journal-ordered or journal.
+    ///
+    /// fsname=NAME: the source that the mount table shows. threads=N: the threads that serve,
+    /// 1 to 256; by default one per CPU, at most 8.
+    ///
+    /// durability=LEVEL, of bpfs: auto, dax, process or msync, as --durability.
+    ///
+    /// Of ext2 also: cache=SIZE (memory for blocks), dirty=SIZE (memory for changed blocks),
+    /// commit=SECONDS (the age at which changes are written back, 1 to 86400), stack=STACK
+    /// (as --stack) and unsafe-no-flush.
+    ///
+    /// Options that concern only mount(8) and fstab(5),
     /// such as nofail, _netdev and x-*, are ignored. A remount changes ro, nosuid, nodev,
     /// noexec and noatime; the others need an unmount.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
-    /// The type: bpfs, ext2 or model; by default what the image holds
+    /// The type; by default what the image holds
     #[arg(
         long = "type",
         short = 't',
         value_name = "TYPE",
         default_value = "selvedge",
-        hide_default_value = true
+        hide_default_value = true,
+        value_parser = listed::<Type>(["bpfs", "ext2", "model"])
     )]
     fs_type: Type,
     /// Serve in the foreground; do not put a server in the background
     #[arg(long, short = 'f')]
     foreground: bool,
-    /// What a commit is worth: auto, dax (persistent memory), process (survives crashes
-    /// of this program only), msync (survives power failures on any disk, slowly)
-    #[arg(long, value_name = "D")]
+    /// What a commit of bpfs is worth
+    #[arg(long, value_name = "LEVEL", value_parser = levels())]
     durability: Option<Durability>,
     /// What ext2 is put together from, such as 'uhfs > ext2 > journal(full, internal) >
     /// cache(256M, durable=flush) > disk'
@@ -109,6 +120,18 @@ pub struct Args {
     /// Do not write /etc/mtab, which nobody does (for mount(8))
     #[arg(short = 'n', hide = true)]
     no_mtab: bool,
+}
+
+fn levels() -> Listed<Durability> {
+    explained([
+        (
+            "auto",
+            "dax where the image is on persistent memory, else process",
+        ),
+        ("dax", "survives power failures; needs persistent memory"),
+        ("process", "survives crashes of this program only"),
+        ("msync", "survives power failures on any disk, slowly"),
+    ])
 }
 
 impl Args {

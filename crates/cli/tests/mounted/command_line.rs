@@ -556,6 +556,53 @@ fn completions_and_manual_pages() {
 }
 
 #[test]
+fn manual_pages_list_the_values_of_options() {
+    let place = Place::new();
+    let man = place.path("man");
+    finish(0, selvedge().arg("manpages").arg(&man));
+    for (page, synopsis, values) in [
+        (
+            "mount",
+            "[--type <TYPE>]",
+            &["ext2", "msync", "softupdates", "log"][..],
+        ),
+        (
+            "mkfs",
+            "[--mode <MODE>]",
+            &["sp", "sc", "at", "other", "log"],
+        ),
+        (
+            "graph",
+            "--script <FILE>",
+            &["async", "journal-ordered", "dot"],
+        ),
+        (
+            "crash-test",
+            "[--model <MODEL>]",
+            &["words", "lines", "waves"],
+        ),
+        ("bench-memory", "[--part <PART>]", &["hash", "paging"]),
+    ] {
+        let text = fs::read_to_string(man.join(format!("selvedge-{page}.8"))).unwrap();
+        let text = text.replace("\\-", "-");
+        assert!(text.contains(synopsis), "{page}: {text}");
+        assert!(text.contains("Possible values"), "{page}: {text}");
+        for value in values {
+            assert!(text.contains(value), "{page}: {value}: {text}");
+        }
+    }
+    // Also what is not listed is taken, by the names of mount(8).
+    let refused = run(
+        1,
+        &["mount", "-t", "ext4", place.image_str(), place.dir_str()],
+    );
+    assert!(
+        stderr(&refused).contains("not one of bpfs, ext2, model"),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     let mut child = selvedge()
         .args(["completions", "bash"])
