@@ -129,8 +129,9 @@ extern "C" {
  * a transaction_pure function must not look for it there.
  *
  * When a block has returned, memory that it took away from others is the thread's own. That is
- * why its end waits for other threads that are inside a block: do not wait in one for a thread
- * that is about to leave its own.
+ * why its end waits for blocks of other threads that have read what it changed: do not wait in
+ * one for a thread that is about to leave its own. A block that others got in the way of some
+ * ten times gets its turn: their blocks wait.
  *
  * Relaxed transactions (__transaction_relaxed) work as long as they call nothing that cannot
  * be undone, and end the process when they do.

@@ -135,6 +135,9 @@ impl Thread {
                 Ok(Err(Uncommitted::Failed(why))) => Err(TxError::Failed(why)),
                 Err(why) => Ok(why),
             };
+            if matches!(why, Ok(Interrupted::Conflict)) {
+                self.session.keep_turn();
+            }
             self.session.roll_back();
             let overcome = why.and_then(|why| self.session.overcome(why, attempts));
             overcome.map_err(|why| self.refusal(why))?;

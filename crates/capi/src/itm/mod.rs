@@ -6,8 +6,8 @@
 //!    process's memory: durable words are durable, and all words are isolated and rolled back.
 //! 2. Inner transactions are part of the outer one. One that can be cancelled by itself leaves
 //!    nothing when it is, and the outer one goes on.
-//! 3. Before a transaction that wrote returns from its commit, all others that may have read
-//!    what it replaced are over: what it took away from them can be used without transactions,
+//! 3. Before a transaction that wrote returns from its commit, all others that have read what it
+//!    replaced are over: what it took away from them can be used without transactions,
 //!    and memory that it freed goes only then.
 //! 4. What cannot be rolled back is refused: a transaction without instrumented code, or one
 //!    that would have to become irrevocable. Its stores would not be logged, and nobody could
@@ -238,6 +238,9 @@ pub(crate) unsafe fn restart(why: Interrupted) -> ! {
         Interrupted::Medium(_) if !thread.session.is_valid() => Interrupted::Conflict,
         other => other,
     };
+    if why == Interrupted::Conflict {
+        thread.session.keep_turn();
+    }
     let begin = thread.roll_back();
     let foreign = thread.exceptions.foreign.take();
     // SAFETY: as above.

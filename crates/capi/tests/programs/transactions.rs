@@ -65,6 +65,13 @@ fn all_kinds_of_values() {
     }
 }
 
+#[test]
+fn blocks_get_through_and_wait_for_those_who_read_what_they_change() {
+    let workshop = Workshop::new();
+    let program = workshop.compile("patience", &Recipe::new("patience.c"));
+    workshop.run(&program, &[]);
+}
+
 /// In a block, and when it is replayed.
 #[test]
 fn blocks_leave_neighbours_alone() {

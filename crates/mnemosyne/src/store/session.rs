@@ -80,10 +80,18 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
                 Err(Stop::Interrupted(why)) => why,
                 Err(Stop::Cancel(why)) => return Err(TxError::Cancelled(why)),
             };
+            if why == Interrupted::Conflict {
+                attempt.0.keep_turn();
+            }
             drop(attempt);
             self.overcome(why, attempts)?;
             attempts += 1;
         }
+    }
+
+    /// As [`tx::Session::keep_turn`].
+    pub fn keep_turn(&mut self) {
+        self.tx.keep_turn();
     }
 
     /// Waits until what stopped an attempt, the `attempts`-th, may be over.

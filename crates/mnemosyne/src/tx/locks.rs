@@ -43,6 +43,11 @@ impl Locks {
         }
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
     /// The lock of the word at `off`.
     #[inline]
     pub fn of(&self, off: u64) -> LockIndex {

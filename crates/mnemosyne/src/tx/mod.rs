@@ -12,6 +12,7 @@
 //! - **T5** What does not fit a log is refused, and leaves nothing.
 //! - **T6** A transaction changes the bytes that it writes and no others, in its commit and in
 //!   a replay: a neighbour in the same word may be changed without transactions meanwhile.
+//! - **T7** A transaction that others get in the way of again and again gets its turn: they wait.
 //!
 //! # How
 //!
@@ -38,6 +39,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 mod truncation;
+mod turn;
 
 use crate::heap::HeapError;
 use crate::log::{Appender, LogError};
@@ -50,6 +52,7 @@ use running::Running;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use truncation::{Helper, Home, Truncating};
+use turn::Turn;
 
 pub(crate) use recovery::Reading;
 pub use recovery::{Area, AreaError, Unrecovered};
@@ -75,10 +78,10 @@ pub struct Options {
     pub truncation: Truncation,
     /// Locks in the table, rounded up to a power of two.
     pub locks: usize,
-    /// A commit that changed something returns only once nobody reads what it replaced, not
-    /// even in a transaction that is bound to fail: for programs that go on to use without
-    /// transactions what they took away from others. A thread must not commit while it has
-    /// another transaction under way.
+    /// A commit waits for transactions that have read what it replaces, even if they are bound to
+    /// fail: for programs that go on to use without transactions what they took away from
+    /// others. A thread must not commit while it has another transaction under way that has
+    /// read what this one changes.
     pub privatise: bool,
 }
 
@@ -221,6 +224,8 @@ struct Core<S: Space> {
     sessions: AtomicU64,
     /// Transactions under way, if anybody waits for them.
     running: Running,
+    /// The one that others wait for, since it failed too often.
+    turn: CachePadded<Turn>,
     failed: AtomicBool,
     failure: Mutex<Option<Arc<LogError>>>,
 }

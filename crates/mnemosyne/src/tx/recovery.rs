@@ -421,6 +421,7 @@ impl<S: Space> Unrecovered<S> {
             }));
             consumers.push(consumer);
         }
+        let running = Running::new(options.privatise);
         let core = Core {
             space: self.space,
             area: self.area,
@@ -433,7 +434,8 @@ impl<S: Space> Unrecovered<S> {
             truncating: Mutex::new(Truncating::new(consumers)),
             helper: Helper::default(),
             sessions: AtomicU64::new(0),
-            running: Running::default(),
+            running,
+            turn: CachePadded::default(),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
         };

@@ -12,6 +12,7 @@ use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
 
 /// One thread's way to run transactions, one at a time.
 pub struct Session<S: Space> {
@@ -33,10 +34,23 @@ pub struct Session<S: Space> {
     record: Vec<u64>,
     /// What others see of it, if they wait for it.
     under: Option<Arc<Under>>,
+    /// Whether it has the turn, and keeps it when the transaction is rolled back.
+    has_turn: bool,
+    keeps_turn: bool,
+    /// How long it waits for a lock then, and whether it has waited in vain.
+    patience: Duration,
+    gave_up: bool,
 }
 
 /// Reads that may be noted more than once.
 const FEW_READS: usize = 1024;
+
+/// Attempts after which a transaction asks for the turn.
+const FEW_ATTEMPTS: u32 = 10;
+/// Time that one with the turn waits for a lock at first.
+const FIRST_PATIENCE: Duration = Duration::from_millis(20);
+/// At most.
+const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a transaction has written so far, to come back to.
 #[derive(Debug)]
@@ -171,7 +185,8 @@ impl<S: Space> Transaction<'_, S> {
 
 impl<S: Space> Session<S> {
     pub(super) fn new(core: Arc<Core<S>>, owner: u64) -> Self {
-        let under = core.options.privatise.then(|| core.running.join());
+        let under = core.options.privatise;
+        let under = under.then(|| core.running.join(core.locks.len()));
         Self {
             core,
             owner,
@@ -184,6 +199,10 @@ impl<S: Space> Session<S> {
             filled: Filled::default(),
             record: Vec::new(),
             under,
+            has_turn: false,
+            keeps_turn: false,
+            patience: FIRST_PATIENCE,
+            gave_up: false,
         }
     }
 
@@ -217,6 +236,9 @@ impl<S: Space> Session<S> {
                 }
                 Err(Stop::Cancel(why)) => Some(TxError::Cancelled(why)),
             };
+            if error.is_none() {
+                tx.0.keep_turn();
+            }
             drop(tx);
             if let Some(error) = error {
                 return Err(error);
@@ -226,9 +248,23 @@ impl<S: Space> Session<S> {
         }
     }
 
-    /// Waits for others after so many attempts, longer and longer, and each session
-    /// differently.
-    pub fn pause(&self, attempts: u32) {
+    /// To be called before [`roll_back`](Self::roll_back) if the transaction met a conflict and is
+    /// to be run again: after many attempts it has the turn, and would give it back.
+    pub fn keep_turn(&mut self) {
+        self.keeps_turn = true;
+    }
+
+    /// Waits for others after that many attempts, longer and longer, and each session
+    /// differently. After a few it waits for the turn: then the others wait.
+    pub fn pause(&mut self, attempts: u32) {
+        if attempts >= FEW_ATTEMPTS {
+            if std::mem::take(&mut self.gave_up) {
+                // Somebody may need a commit first, to give back what is needed here.
+                std::thread::sleep(self.patience);
+            }
+            self.has_turn = self.has_turn || self.core.turn.take();
+            return;
+        }
         let longest = 1_u64 << attempts.min(10);
         let spins = (self.owner + u64::from(attempts)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         for _ in 0..spins % (longest * 16) {
@@ -237,6 +273,47 @@ impl<S: Space> Session<S> {
         if attempts > 2 {
             std::thread::yield_now();
         }
+        self.core.turn.wait();
+    }
+
+    fn give_turn_back(&mut self) {
+        if std::mem::take(&mut self.has_turn) {
+            self.core.turn.give_back();
+        }
+    }
+
+    /// The state of a lock that is free or ours.
+    #[inline]
+    fn usable(&mut self, lock: LockIndex) -> Result<State, Interrupted> {
+        let seen = self.core.locks.state(lock);
+        match seen.version().is_some() || seen == State::taken(self.owner) {
+            true => Ok(seen),
+            false => self.wait_for(lock),
+        }
+    }
+
+    /// Waits for a lock of another one, which gives it back since this one has the turn. Not
+    /// for ever: it may belong to a transaction that waits for another of its thread.
+    #[cold]
+    fn wait_for(&mut self, lock: LockIndex) -> Result<State, Interrupted> {
+        let begun = Instant::now();
+        while self.has_turn && begun.elapsed() < self.patience {
+            let seen = self.core.locks.state(lock);
+            if seen.version().is_some() {
+                return Ok(seen);
+            }
+            // The owner may be waiting for the end of this one, which has read what it changed.
+            if !self.is_valid() {
+                return Err(Interrupted::Conflict);
+            }
+            std::thread::yield_now();
+        }
+        if self.has_turn {
+            self.give_turn_back();
+            self.gave_up = true;
+            self.patience = LAST_PATIENCE.min(2 * self.patience);
+        }
+        Err(Interrupted::Conflict)
     }
 
     /// Begins a transaction; [`run`](Self::run) does it, and all that follows.
@@ -279,7 +356,7 @@ impl<S: Space> Session<S> {
     #[inline]
     pub fn load(&mut self, at: u64) -> Result<u64, Interrupted> {
         let lock = self.core.locks.of(at);
-        let seen = self.core.locks.state(lock);
+        let seen = self.usable(lock)?;
         if seen == State::taken(self.owner) {
             return self.own_word(at);
         }
@@ -302,16 +379,21 @@ impl<S: Space> Session<S> {
     /// Notes a read that began when the lock was as `seen`, unless somebody was in between.
     #[inline]
     fn was_read(&mut self, lock: LockIndex, seen: State, version: u64) -> Result<(), Interrupted> {
-        // What was loaded, then how the lock is now.
+        // A second read of another version is later than this one's time, and not valid then.
+        let is_new = match &self.under {
+            Some(under) => under.note_read(lock),
+            None => self.reads.last() != Some(&(lock, version)),
+        };
+        if is_new {
+            self.reads.push((lock, version));
+            if self.under.is_none() && self.reads.len() >= self.most_reads {
+                self.forget_repeated_reads();
+            }
+        }
+        // What was loaded and noted, then how the lock is now.
         fence(Ordering::Acquire);
         if self.core.locks.state(lock) != seen {
             return Err(Interrupted::Conflict);
-        }
-        if self.reads.last() != Some(&(lock, version)) {
-            self.reads.push((lock, version));
-            if self.reads.len() >= self.most_reads {
-                self.forget_repeated_reads();
-            }
         }
         if version > self.time {
             self.extend()?;
@@ -346,7 +428,7 @@ impl<S: Space> Session<S> {
 
     fn read_in_line(&mut self, at: u64, part: &mut [u8]) -> Result<(), Interrupted> {
         let lock = self.core.locks.of(at);
-        let seen = self.core.locks.state(lock);
+        let seen = self.usable(lock)?;
         if seen == State::taken(self.owner) {
             return words_of(at, part.len(), |word_at, range, in_word| {
                 let word = self.own_word(word_at)?.to_le_bytes();
@@ -503,9 +585,12 @@ impl<S: Space> Session<S> {
     #[inline]
     fn own(&mut self, at: u64) -> Result<bool, Interrupted> {
         let lock = self.core.locks.of(at);
-        let seen = self.core.locks.state(lock);
+        let seen = self.usable(lock)?;
         if seen == State::taken(self.owner) {
             return Ok(false);
+        }
+        if self.core.turn.is_others() {
+            return Err(Interrupted::Conflict);
         }
         let version = seen.version().ok_or(Interrupted::Conflict)?;
         if !self.core.locks.take(lock, seen, self.owner) {
@@ -578,7 +663,11 @@ impl<S: Space> Session<S> {
         self.core.check().map_err(Uncommitted::Failed)?;
         if self.writes.is_empty() && !self.is_changed {
             self.release(None);
+            self.had_turn();
             return Ok(self.time); // what was read is of one time
+        }
+        if self.core.turn.is_others() {
+            return Err(Uncommitted::Conflict);
         }
         let space = &self.core.space;
         let persistent = self.writes.iter().filter_map(|(at, new)| {
@@ -591,10 +680,24 @@ impl<S: Space> Session<S> {
             1 if self.is_one_store() && self.is_unlogged() => self.commit_word(),
             _ => self.commit_durably(),
         }?;
-        if self.under.is_some() {
-            self.core.running.wait(stamp);
-        }
+        self.had_turn();
         Ok(stamp)
+    }
+
+    /// It has committed.
+    #[inline]
+    fn had_turn(&mut self) {
+        self.give_turn_back();
+        (self.patience, self.gave_up) = (FIRST_PATIENCE, false);
+    }
+
+    /// Waits until nobody uses what the commit replaced, before anybody sees that it did.
+    #[inline]
+    fn wait_for_readers(&self, stamp: u64) {
+        if let Some(under) = &self.under {
+            let taken = || self.taken.iter().map(|(lock, _)| lock as LockIndex);
+            self.core.running.wait(stamp, under, taken);
+        }
     }
 
     /// Commits what no crash needs to know of.
@@ -604,6 +707,7 @@ impl<S: Space> Session<S> {
             return Err(Uncommitted::Conflict);
         }
         self.store_home();
+        self.wait_for_readers(stamp);
         self.release(Some(stamp));
         Ok(stamp)
     }
@@ -638,6 +742,7 @@ impl<S: Space> Session<S> {
             let fenced = core.space.pmem().fence();
             fenced.map_err(|error| Uncommitted::Failed(core.fail(error.into())))?;
         }
+        self.wait_for_readers(stamp);
         self.release(Some(stamp));
         Ok(stamp)
     }
@@ -683,6 +788,7 @@ impl<S: Space> Session<S> {
         slot.active.store(IDLE, Ordering::SeqCst);
         let is_half_full = appender.room().unwrap_or(0) < core.area.longest() / 2;
         drop(appender);
+        self.wait_for_readers(stamp);
         self.release(Some(stamp));
         let core = &*self.core;
         if core.options.truncation == Truncation::Eager || is_half_full && !core.helper.call() {
@@ -713,6 +819,9 @@ impl<S: Space> Session<S> {
         let is_changed = self.is_changed;
         let stamp = is_changed.then(|| self.core.clock.fetch_add(1, Ordering::SeqCst) + 1);
         self.release(stamp);
+        if !std::mem::take(&mut self.keeps_turn) {
+            self.give_turn_back();
+        }
     }
 
     /// Gives all locks back, with a new version or as they were.
@@ -721,20 +830,21 @@ impl<S: Space> Session<S> {
             let version = stamp.unwrap_or(version);
             self.core.locks.release(lock as LockIndex, version);
         }
+        if let Some(under) = &self.under {
+            under.end(self.reads.iter().map(|(lock, _)| *lock));
+        }
         self.reads.clear();
         self.most_reads = FEW_READS;
         self.taken.clear();
         self.writes.clear();
         self.is_changed = false;
         self.filled.clear();
-        if let Some(under) = &self.under {
-            under.end();
-        }
     }
 }
 
 impl<S: Space> Drop for Session<S> {
     fn drop(&mut self) {
+        self.give_turn_back();
         if let Some(under) = &self.under {
             self.core.running.leave(under);
         }

@@ -664,6 +664,154 @@ fn what_a_commit_took_away_nobody_uses_any_more() {
     });
 }
 
+/// A commit waits for transactions that have read what it changes, and for no others; nobody
+/// sees the change before.
+#[test]
+fn a_commit_waits_only_for_those_who_read_what_it_changed() {
+    let pm = std::sync::Arc::new(made(&mut Rng::with_seed(1), 3));
+    let options = Options {
+        privatise: true,
+        ..Options::default()
+    };
+    let memory = Area::recover(pm.clone(), 0, options).unwrap();
+    let write = |at: u64| {
+        let mut session = memory.session();
+        let both = move |tx: &mut Transaction<'_, _>| {
+            tx.store(at, 7)?;
+            Ok::<_, Stop<()>>(tx.store(at + 8, 7)?)
+        };
+        session.run(both).unwrap();
+    };
+    let mut reader = memory.session();
+    reader.begin().unwrap();
+    assert_eq!(reader.load(DATA).unwrap(), 0);
+    let has_returned = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // What it has not read: it may be under way for as long as it likes.
+        scope.spawn(|| write(DATA + 64)).join().unwrap();
+        assert_eq!(reader.load(DATA + 64).unwrap(), 7);
+        scope.spawn(|| {
+            write(DATA);
+            has_returned.store(true, Ordering::SeqCst);
+        });
+        while pm.load(DATA).unwrap() == 0 {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        assert!(!has_returned.load(Ordering::SeqCst));
+        let mut other = memory.session();
+        other.begin().unwrap();
+        assert_eq!(other.load(DATA), Err(Interrupted::Conflict));
+        other.roll_back();
+        // What it has read is of one time, still.
+        reader.commit().unwrap();
+    });
+    assert_eq!(pm.load(DATA).unwrap(), 7);
+}
+
+/// Somebody commits during each of its attempts, as long as somebody may.
+#[test]
+fn a_transaction_that_always_loses_gets_its_turn() {
+    for privatise in [false, true] {
+        let pm = std::sync::Arc::new(made(&mut Rng::with_seed(1), 2));
+        let options = Options {
+            privatise,
+            ..Options::default()
+        };
+        let memory = Area::recover(pm, 0, options).unwrap();
+        let (count, done) = (AtomicU64::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut session = memory.session();
+                while !done.load(Ordering::SeqCst) {
+                    let n = count.fetch_add(1, Ordering::SeqCst);
+                    let written = session.run(|tx| {
+                        tx.store(DATA, n)?;
+                        Ok::<_, Stop<()>>(tx.store(DATA + 64, n)?)
+                    });
+                    written.unwrap();
+                }
+            });
+            let mut attempts = 0;
+            let read = memory.session().run(|tx| {
+                attempts += 1;
+                if attempts > 100 {
+                    return Err(Stop::Cancel("it never gets through"));
+                }
+                let first = tx.load(DATA)?;
+                let before = count.load(Ordering::SeqCst);
+                for _ in 0..100 {
+                    if count.load(Ordering::SeqCst) > before + 1 {
+                        break;
+                    }
+                    std::thread::sleep(std::time::Duration::from_micros(100));
+                }
+                Ok((first, tx.load(DATA + 64)?))
+            });
+            done.store(true, Ordering::SeqCst);
+            let (first, second) = read.unwrap();
+            assert_eq!(first, second);
+        });
+    }
+}
+
+/// One that has the turn needs a lock, whose owner's thread waits for a commit of its own.
+#[test]
+fn the_turn_is_given_up_rather_than_waited_for_each_other() {
+    let pm = made(&mut Rng::with_seed(1), 2);
+    let memory = Area::recover(&pm, 0, Options::default()).unwrap();
+    let (mut outer, mut inner) = (memory.session(), memory.session());
+    outer.begin().unwrap();
+    outer.store(DATA, 1).unwrap();
+    let attempts = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let written = memory.session().run(|tx| {
+                attempts.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, Stop<()>>(tx.store(DATA, 2)?)
+            });
+            written.unwrap();
+        });
+        while attempts.load(Ordering::SeqCst) < 12 {
+            std::thread::yield_now();
+        }
+        let written = inner.run(|tx| Ok::<_, Stop<()>>(tx.store(DATA + 64, 3)?));
+        written.unwrap();
+        outer.roll_back();
+    });
+    assert_eq!([0, 8].map(|n| all(&pm)[n]), [2, 3]);
+}
+
+#[test]
+fn the_turn_is_that_of_a_thread() {
+    let pm = made(&mut Rng::with_seed(1), 2);
+    let memory = Area::recover(&pm, 0, Options::default()).unwrap();
+    let write = |at: u64| {
+        let mut session = memory.session();
+        let written = session.run(|tx| Ok::<_, Stop<()>>(tx.store(at, 1)?));
+        written.unwrap();
+    };
+    let mut session = memory.session();
+    session.pause(u32::MAX);
+    std::thread::scope(|scope| {
+        session.begin().unwrap();
+        assert_eq!(session.load(DATA).unwrap(), 0);
+        let other = scope.spawn(|| write(DATA));
+        write(DATA + 64);
+        assert_eq!(session.load(DATA + 64).unwrap(), 1);
+        session.store(DATA + 128, 1).unwrap();
+        session.commit().unwrap();
+        other.join().unwrap();
+        // An end of any kind gives it back.
+        session.pause(u32::MAX);
+        session.begin().unwrap();
+        session.roll_back();
+        scope.spawn(|| write(DATA)).join().unwrap();
+    });
+    let failed = memory.session().run(|_| Err::<(), _>(Stop::Cancel(())));
+    assert!(failed.is_err());
+}
+
 #[test]
 fn a_transaction_returns_to_a_savepoint() {
     let mut rng = Rng::with_seed(1);
