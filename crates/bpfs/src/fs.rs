@@ -20,9 +20,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use vfs::check::{Finding, Report};
 use vfs::{
-    Atime, Atomicity, Attr, Clock, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileSystem,
-    FileType, Guarantees, Ino, OpenFlags, Ordering, RenameFlags, Result, SeekKind, SetAttr, StatFs,
-    SystemClock, Timestamp, XattrMode, perm,
+    Atime, Atomicity, Attr, Clock, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileFlags,
+    FileSystem, FileType, Guarantees, Ino, OpenFlags, Ordering, RenameFlags, Result, SeekKind,
+    SetAttr, StatFs, SystemClock, Timestamp, XattrMode, perm,
 };
 
 /// How to mount.
@@ -257,6 +257,7 @@ impl<P: Pmem> Bpfs<P> {
             atime: Timestamp(inode.atime.get()),
             mtime: Timestamp(inode.mtime.get()),
             ctime: ctime_of(inode),
+            flags: FileFlags::empty(),
         })
     }
 
@@ -644,6 +645,7 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
             block_bytes: BLOCK as u32,
             blocks: self.vol.blocks,
             blocks_free: free,
+            blocks_avail: free,
             inodes: used + inodes_free,
             inodes_free,
             name_max: vfs::NAME_MAX as u32,

@@ -110,6 +110,7 @@ fn open(
     let mount = MountOptions {
         read_only: options.read_only,
         atime: options.atime,
+        on_error: options.on_error,
         ..MountOptions::default()
     };
     let mounted = ext2::mount(stack, devices, &mount).map_err(|e| named(path, &e))?;

@@ -35,6 +35,8 @@ pub(crate) struct State {
     pub fresh: Pending<u32, Fresh>,
     pub orphans: Orphans,
     pub generation: u32,
+    /// The blocks of [`Layout::reserve`] are not for the change that is under way.
+    pub keeps_reserve: bool,
 }
 
 /// An inode that is not durable yet.
@@ -67,7 +69,18 @@ impl State {
             fresh: Pending::default(),
             orphans: Orphans::default(),
             generation: 0,
+            keeps_reserve: false,
         }
+    }
+
+    /// Free blocks for the change that is under way.
+    pub fn usable_blocks(&self, layout: &Layout) -> u64 {
+        let kept = if self.keeps_reserve {
+            layout.reserve.blocks
+        } else {
+            0
+        };
+        self.free_blocks.saturating_sub(kept)
     }
 
     /// Notes a free block whose last pointers `removed` takes away.
@@ -182,6 +195,9 @@ impl Ext2 {
         };
         let first = layout.group_of(goal);
         let mut state = self.state.lock();
+        if state.usable_blocks(layout) == 0 {
+            return Err(LowError::NoSpace);
+        }
         for rested in [true, false] {
             for step in 0..layout.groups {
                 let group = (first + step) % layout.groups;

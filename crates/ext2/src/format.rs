@@ -110,6 +110,17 @@ pub const STATE_VALID: u16 = 1;
 /// [`Super::state`]: errors were found.
 pub const STATE_ERRORS: u16 = 2;
 
+impl Super {
+    /// What [`Super::errors`] asks for; the kernel goes on if it says nothing.
+    pub fn on_error(&self) -> lfs::OnError {
+        match self.errors.get() {
+            2 => lfs::OnError::ReadOnly,
+            3 => lfs::OnError::Halt,
+            _ => lfs::OnError::Continue,
+        }
+    }
+}
+
 bitflags::bitflags! {
     /// [`Super::compat`]: may be ignored by who does not know them.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,10 +174,14 @@ bitflags::bitflags! {
         const IMMUTABLE = 0x10;
         /// Writes append only.
         const APPEND = 0x20;
+        /// Not for dump(8).
+        const NODUMP = 0x40;
         /// No access times.
         const NOATIME = 0x80;
         /// A directory with a hash index.
         const INDEX = 0x1000;
+        /// Changes of a directory's names are synchronous.
+        const DIRSYNC = 0x1_0000;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::alloc::Fresh;
 use crate::features::Need;
-use crate::format::{DIRECT, INLINE_TARGET_MAX, Inode, InodeExtra, ROOT_INO};
+use crate::format::{DIRECT, INLINE_TARGET_MAX, Inode, InodeExtra, InodeFlags, ROOT_INO};
 use crate::volume::Ext2;
 use lfs::{Heads, InodeChange, LowError, NewInode, Result};
 use medium::block::Lba;
@@ -10,7 +10,7 @@ use patch::{Before, Op, PatchId, Rule};
 use smallvec::SmallVec;
 use std::mem::{offset_of, size_of};
 use std::ops::{Range, RangeInclusive};
-use vfs::{Attr, Errno, FileType, Ino, Timestamp};
+use vfs::{Attr, Errno, FileFlags, FileType, Ino, Timestamp};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Sizes beyond this need the feature `large_file`.
@@ -104,6 +104,32 @@ fn of_time(time: Timestamp, has_extra: bool) -> (u32, u32) {
     }
     let epoch = (secs - i64::from(secs as i32)) >> 32;
     (secs as u32, nanos << 2 | (epoch as u32 & 3))
+}
+
+/// The flags that change what calls do.
+fn flags_of(inode: &Inode) -> FileFlags {
+    let found = InodeFlags::from_bits_truncate(inode.flags.get());
+    let each = [
+        (InodeFlags::IMMUTABLE, FileFlags::IMMUTABLE),
+        (InodeFlags::APPEND, FileFlags::APPEND),
+        (InodeFlags::SYNC, FileFlags::SYNC),
+        (InodeFlags::DIRSYNC, FileFlags::DIRSYNC),
+        (InodeFlags::NOATIME, FileFlags::NOATIME),
+    ];
+    let set = each.into_iter().filter(|(bit, _)| found.contains(*bit));
+    set.map(|(_, flag)| flag).collect()
+}
+
+/// The flags that a new inode gets from its directory, as the kernel's ext2 hands them down.
+fn inherited(of_directory: u32, kind: FileType) -> u32 {
+    let any = InodeFlags::NODUMP | InodeFlags::NOATIME;
+    let file = any | InodeFlags::SYNC;
+    let handed = match kind {
+        FileType::Directory => file | InodeFlags::DIRSYNC,
+        FileType::Regular => file,
+        _ => any,
+    };
+    of_directory & handed.bits()
 }
 
 fn device_pointers(rdev: u32) -> (u32, u32) {
@@ -213,6 +239,7 @@ impl Ext2 {
             atime: time_of(inode.atime.get(), extra(|e| e.atime_extra.get())),
             mtime: time_of(inode.mtime.get(), extra(|e| e.mtime_extra.get())),
             ctime: time_of(inode.ctime.get(), extra(|e| e.ctime_extra.get())),
+            flags: flags_of(inode),
         }))
     }
 
@@ -230,12 +257,13 @@ impl Ext2 {
 
     /// A new inode in one change.
     pub(crate) fn make(&self, op: &Op, dir: Ino, new: &NewInode) -> Result<(Ino, Heads)> {
-        let dir = self.load_ino(dir)?.ino;
-        let (ino, bit) = self.take_inode(op, dir, new.kind == FileType::Directory)?;
+        let dir = self.load_ino(dir)?;
+        let flags = inherited(dir.inode.flags.get(), new.kind);
+        let (ino, bit) = self.take_inode(op, dir.ino, new.kind == FileType::Directory)?;
         let (lba, at) = self.place(ino);
         let size = self.layout.inode_bytes as usize;
         let old: Box<[u8]> = self.store.read(lba)?[at as usize..at as usize + size].into();
-        let bytes = self.new_bytes(new, &old);
+        let bytes = self.new_bytes(new, flags, &old);
         // Else a crash may leave an inode that looks used and is marked free.
         let marked = Before {
             patch: bit,
@@ -247,13 +275,14 @@ impl Ext2 {
         Ok((Ino(ino.into()), Heads::from_slice(&[made])))
     }
 
-    fn new_bytes(&self, new: &NewInode, old: &[u8]) -> Vec<u8> {
+    fn new_bytes(&self, new: &NewInode, flags: u32, old: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; self.layout.inode_bytes as usize];
         let mut inode = Inode::new_zeroed();
         let has_extra = bytes.len() >= INODE + size_of::<InodeExtra>();
         let (secs, nanos) = of_time(new.now, has_extra);
         inode.mode.set((new.kind.mode_bits() | new.perm) as u16);
         inode.links.set(new.nlink as u16);
+        inode.flags.set(flags);
         inode.uid_low.set(new.uid as u16);
         inode.uid_high.set((new.uid >> 16) as u16);
         inode.gid_low.set(new.gid as u16);

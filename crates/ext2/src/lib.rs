@@ -31,6 +31,7 @@ mod volume;
 
 pub use check::check;
 pub use error::Error;
+pub use lfs::OnError;
 pub use mkfs::{Inodes, MkfsOptions, mkfs};
 pub use mount::{Devices, MountError, MountOptions, Mounted, mount};
 pub use probe::{SuperInfo, probe};

@@ -1,7 +1,7 @@
 //! [`LowLevel`] for [`Ext2`].
 
 use crate::format::{INLINE_TARGET_MAX, LINK_MAX, ROOT_INO};
-use crate::volume::Ext2;
+use crate::volume::{Ext2, Reserve};
 use lfs::{
     Allocated, Detached, Found, Heads, InodeChange, LowError, LowLevel, NewInode, Purpose, Removed,
     Result,
@@ -9,7 +9,7 @@ use lfs::{
 use medium::block::Lba;
 use patch::{Before, Op, PatchId, Store};
 use vfs::check::Finding;
-use vfs::{Attr, Cookie, DirEntry, FileType, Ino, NAME_MAX, StatFs};
+use vfs::{Attr, Cookie, Ctx, DirEntry, FileType, Ino, NAME_MAX, StatFs};
 
 impl LowLevel for Ext2 {
     fn name(&self) -> &'static str {
@@ -41,12 +41,24 @@ impl LowLevel for Ext2 {
         self.layout.block_bytes as usize - 1
     }
 
+    /// As the kernel: the super-user, the user whom the superblock names, and the group, unless
+    /// that is group 0.
+    fn may_use_reserve(&self, cx: &Ctx) -> bool {
+        let Reserve { uid, gid, .. } = self.layout.reserve;
+        cx.uid == 0 || cx.uid == uid || (gid != 0 && cx.in_group(gid))
+    }
+
+    fn keep_reserve(&self, on: bool) {
+        self.state.lock().keeps_reserve = on;
+    }
+
     fn statfs(&self) -> Result<StatFs> {
         let state = self.state.lock();
         Ok(StatFs {
             block_bytes: self.layout.block_bytes,
             blocks: u64::from(self.layout.blocks).saturating_sub(self.layout.overhead),
             blocks_free: state.free_blocks,
+            blocks_avail: state.free_blocks.saturating_sub(self.layout.reserve.blocks),
             inodes: self.layout.inodes.into(),
             inodes_free: state.free_inodes,
             name_max: NAME_MAX as u32,
@@ -231,6 +243,10 @@ impl LowLevel for Ext2 {
 
     fn orphans(&self) -> Result<Vec<Ino>> {
         Ok(self.list_orphans())
+    }
+
+    fn mark_damaged(&self) -> Result<()> {
+        self.note_errors()
     }
 
     fn audit(&self) -> Vec<Finding> {

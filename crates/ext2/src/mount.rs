@@ -10,7 +10,7 @@
 
 use crate::format::{Compat, Incompat, JOURNAL_INO};
 use crate::{Error, Ext2, Options, features, log};
-use lfs::{Universal, UniversalOptions};
+use lfs::{OnError, Universal, UniversalOptions};
 use medium::OpenError;
 use medium::block::{
     BlockDevice, BlockError, DelayDevice, DeviceOptions, FileDevice, Geometry, Lba, OverlayDevice,
@@ -148,6 +148,8 @@ pub struct MountOptions {
     pub atime: Atime,
     /// Where times come from.
     pub clock: Arc<dyn Clock>,
+    /// What to do about damage; `None`: as the superblock says.
+    pub on_error: Option<OnError>,
     /// Blocks of an internal journal, if one must be made; `None`: as mke2fs.
     pub journal_blocks: Option<u64>,
 }
@@ -158,6 +160,7 @@ impl Default for MountOptions {
             read_only: false,
             atime: Atime::default(),
             clock: Arc::new(SystemClock),
+            on_error: None,
             journal_blocks: None,
         }
     }
@@ -231,6 +234,10 @@ pub fn mount(
         atime: options.atime,
         clock: options.clock.clone(),
         guarantees: guarantees(stack),
+        on_error: match options.on_error {
+            Some(chosen) => chosen,
+            None => log::superblock(&*disk)?.on_error(),
+        },
     };
     Ok(Mounted {
         fs: Arc::new(Universal::open(low, universal)?),

@@ -304,7 +304,7 @@ impl Ext2 {
             return Err(LowError::Corrupt(what));
         }
         let new = path.steps.len() - way.len();
-        if self.state.lock().free_blocks < new as u64 {
+        if self.state.lock().usable_blocks(&self.layout) < new as u64 {
             return Err(LowError::NoSpace);
         }
         let mut befores: SmallVec<[Before; 8]> = SmallVec::from_slice(befores);

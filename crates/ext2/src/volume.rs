@@ -3,7 +3,7 @@
 use crate::alloc::State;
 use crate::format::{
     Compat, FIRST_INO_REV0, GroupDescriptor, INODE_BYTES_REV0, Incompat, MAGIC, RoCompat,
-    STATE_VALID, SUPER_OFFSET, Super,
+    STATE_ERRORS, STATE_VALID, SUPER_OFFSET, Super,
 };
 use crate::names::AllNames;
 use crate::{Error, features};
@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use patch::{Before, Change, Content, Op, PatchId, Store};
 use std::mem::{offset_of, size_of};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use vfs::{Clock, SystemClock};
 use zerocopy::FromBytes;
 
@@ -45,8 +46,8 @@ pub struct Ext2 {
     pub(crate) state: Mutex<State>,
     /// Never held while anything else is waited for.
     pub(crate) names: Mutex<AllNames>,
-    /// [`Super::state`] before we mounted.
-    found_state: u16,
+    /// [`Super::state`] before we mounted, and errors found since.
+    found_state: AtomicU16,
 }
 
 /// What does not change while mounted.
@@ -68,6 +69,15 @@ pub(crate) struct Layout {
     pub descriptor_blocks: u32,
     /// Blocks that hold structures of the format.
     pub overhead: u64,
+    pub reserve: Reserve,
+}
+
+/// The last free blocks, and for whom they are kept besides the super-user.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reserve {
+    pub blocks: u64,
+    pub uid: u32,
+    pub gid: u32,
 }
 
 /// Which groups have copies of superblock and descriptors, besides the first.
@@ -110,10 +120,13 @@ impl Ext2 {
             store,
             layout,
             options,
-            found_state: found.state.get(),
+            found_state: AtomicU16::new(found.state.get()),
         };
         if fs.options.read_only {
             return Ok(fs);
+        }
+        if found.state.get() & STATE_ERRORS != 0 {
+            tracing::warn!("errors were found in the image: unmount it and run e2fsck");
         }
         fs.read_orphans(found.last_orphan.get())?;
         if !fs.was_clean() {
@@ -156,7 +169,8 @@ impl Ext2 {
         self.store.sync_all()?;
         let op = self.store.begin(1)?;
         let at = offset_of!(Super, state);
-        let state = self.change_super(&op, at, &self.found_state.to_le_bytes(), &[]);
+        let state = self.found_state.load(Relaxed).to_le_bytes();
+        let state = self.change_super(&op, at, &state, &[]);
         let at = offset_of!(Super, write_time);
         let time = self.change_super(&op, at, &self.now_secs().to_le_bytes(), &[]);
         self.store.end(op);
@@ -165,7 +179,19 @@ impl Ext2 {
     }
 
     pub(crate) fn was_clean(&self) -> bool {
-        self.found_state & STATE_VALID != 0
+        self.found_state.load(Relaxed) & STATE_VALID != 0
+    }
+
+    /// Notes in the superblock, durably, that there are errors; it stays when the image is
+    /// unmounted.
+    pub(crate) fn note_errors(&self) -> Result<()> {
+        let state = self.found_state.fetch_or(STATE_ERRORS, Relaxed) | STATE_ERRORS;
+        let op = self.store.begin(1)?;
+        let bytes = (state & !STATE_VALID).to_le_bytes();
+        let marked = self.change_super(&op, offset_of!(Super, state), &bytes, &[]);
+        self.store.end(op);
+        self.store.sync(&[marked?])?;
+        Ok(())
     }
 
     /// Changes bytes of the superblock.
@@ -283,6 +309,11 @@ impl Layout {
             copies: Copies::Everywhere,
             descriptor_blocks: 0,
             overhead: 0,
+            reserve: Reserve {
+                blocks: found.reserved_blocks.get().into(),
+                uid: found.reserved_uid.get().into(),
+                gid: found.reserved_gid.get().into(),
+            },
         };
         if revision > 0 {
             layout.inode_bytes = found.inode_size.get().into();

@@ -13,4 +13,4 @@ pub use low::{
     Allocated, Detached, Found, Heads, InodeChange, LowError, LowLevel, NewInode, Purpose, Removed,
     Result,
 };
-pub use universal::{Universal, UniversalOptions};
+pub use universal::{OnError, Universal, UniversalOptions};

@@ -4,7 +4,7 @@
 use medium::block::Lba;
 use patch::{Before, Op, PatchId, Store, StoreError};
 use smallvec::SmallVec;
-use vfs::{Attr, Cookie, DirEntry, Errno, FileType, Ino, StatFs, Timestamp};
+use vfs::{Attr, Cookie, Ctx, DirEntry, Errno, FileType, Ino, StatFs, Timestamp};
 
 /// Why a step failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -152,6 +152,10 @@ pub trait LowLevel: Send + Sync {
     fn max_inline_target(&self) -> usize;
     /// Longest symbolic-link target: at most a block.
     fn max_target(&self) -> usize;
+    /// Whether a caller may use the blocks that are kept for the super-user and his like.
+    fn may_use_reserve(&self, cx: &Ctx) -> bool;
+    /// Whether blocks are kept from the steps that follow. Off, unless a change is under way.
+    fn keep_reserve(&self, on: bool);
     /// Space and inodes.
     fn statfs(&self) -> Result<StatFs>;
 
@@ -292,6 +296,8 @@ pub trait LowLevel: Send + Sync {
     /// All inodes so noted: at mount, what a crash left.
     fn orphans(&self) -> Result<Vec<Ino>>;
 
+    /// Marks the image, durably, as one in which damage was found. Callers hold no lock.
+    fn mark_damaged(&self) -> Result<()>;
     /// Compares what is kept in memory with what is stored. Empty: they agree.
     fn audit(&self) -> Vec<vfs::check::Finding>;
     /// Writes what is kept in memory only (free counts), so that the image

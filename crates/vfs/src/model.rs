@@ -776,10 +776,12 @@ impl FileSystem for ModelFs {
     }
 
     fn statfs(&self) -> Result<StatFs> {
+        let free = self.space.blocks - self.space.used.load(SeqCst);
         Ok(StatFs {
             block_bytes: BLOCK as u32,
             blocks: self.space.blocks,
-            blocks_free: self.space.blocks - self.space.used.load(SeqCst),
+            blocks_free: free,
+            blocks_avail: free,
             inodes: INODES,
             inodes_free: INODES.saturating_sub(self.inodes() as u64),
             name_max: NAME_MAX as u32,

@@ -6,7 +6,9 @@
 //! ([`Ctx::checked`]) passes everything, and keeps the modes that it asks for: the
 //! kernel has cleared set-id bits before it passes them on.
 
-use crate::{Attr, Ctx, Errno, FileType, OpenFlags, Result, SIZE_MAX, SetAttr, SetTime};
+use crate::{
+    Attr, Ctx, Errno, Fallocate, FileFlags, FileType, OpenFlags, Result, SIZE_MAX, SetAttr, SetTime,
+};
 
 /// `S_ISUID`: a program runs as its owner.
 pub const SET_UID: u32 = 0o4000;
@@ -37,8 +39,11 @@ bitflags::bitflags! {
 /// group, else others. The super-user may all but execute what nobody may execute.
 ///
 /// # Errors
-/// `EACCES`.
+/// `EACCES`; `EPERM` for everyone who is to write what is immutable.
 pub fn access(cx: &Ctx, attr: &Attr, want: Access) -> Result<()> {
+    if want.contains(Access::WRITE) && attr.flags.contains(FileFlags::IMMUTABLE) {
+        return Err(Errno::PERM);
+    }
     let allowed = if cx.checked {
         true
     } else if cx.uid == 0 {
@@ -92,9 +97,12 @@ pub fn may_mknod(cx: &Ctx, kind: FileType) -> Result<()> {
 ///
 /// # Errors
 /// `EACCES` without write and search permission on `dir`; `EPERM` if `dir` is sticky and
-/// the caller owns neither.
+/// the caller owns neither, or if flags of one of them forbid it.
 pub fn may_delete(cx: &Ctx, dir: &Attr, victim: &Attr) -> Result<()> {
     access(cx, dir, Access::WRITE | Access::EXEC)?;
+    if dir.flags.contains(FileFlags::APPEND) || victim.flags.intersects(FileFlags::FIXED) {
+        return Err(Errno::PERM);
+    }
     let owner = cx.is_privileged() || cx.uid == victim.uid || cx.uid == dir.uid;
     if dir.perm & STICKY != 0 && !owner {
         return Err(Errno::PERM);
@@ -133,25 +141,56 @@ pub fn may_rename(
     Ok(())
 }
 
-/// Whether an inode of this type may get a further name.
+/// Whether an inode may get a further name.
 ///
 /// # Errors
-/// `EPERM` for a directory, for everyone.
+/// `EPERM` for a directory and for what has a flag against it, for everyone.
 pub fn may_link(attr: &Attr) -> Result<()> {
+    let fixed = attr.flags.intersects(FileFlags::FIXED);
     match attr.kind {
         FileType::Directory => Err(Errno::PERM),
+        _ if fixed => Err(Errno::PERM),
         _ => Ok(()),
     }
+}
+
+/// Whether the flags of a file let its contents change from `off` on, in a file that may be
+/// open already.
+///
+/// # Errors
+/// `EPERM` if it is immutable, or append-only and `off` lies before its end.
+pub fn may_write(attr: &Attr, off: u64) -> Result<()> {
+    let fixed = attr.flags.contains(FileFlags::IMMUTABLE);
+    if fixed || (attr.flags.contains(FileFlags::APPEND) && off < attr.size) {
+        return Err(Errno::PERM);
+    }
+    Ok(())
+}
+
+/// Whether the flags of a file allow an `fallocate`.
+///
+/// # Errors
+/// `EPERM` if it is immutable, or append-only and more than space is taken.
+pub fn may_fallocate(attr: &Attr, kind: Fallocate) -> Result<()> {
+    let off = match kind {
+        Fallocate::Allocate { .. } => attr.size,
+        Fallocate::PunchHole | Fallocate::ZeroRange { .. } => 0,
+    };
+    may_write(attr, off)
 }
 
 /// Whether `attr` may be opened with `flags`.
 ///
 /// # Errors
-/// `EISDIR` for a directory to be written or cut; `EACCES`.
+/// `EISDIR` for a directory to be written or cut; `EPERM` for an append-only file to be cut;
+/// `EACCES`.
 pub fn may_open(cx: &Ctx, attr: &Attr, flags: OpenFlags) -> Result<()> {
     let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
     if writes && attr.kind == FileType::Directory {
         return Err(Errno::ISDIR);
+    }
+    if flags.contains(OpenFlags::TRUNCATE) && attr.flags.contains(FileFlags::APPEND) {
+        return Err(Errno::PERM);
     }
     let mut want = Access::empty();
     want.set(Access::READ, flags.contains(OpenFlags::READ));
@@ -178,8 +217,12 @@ pub fn may_get_xattr(cx: &Ctx, attr: &Attr, name: &[u8]) -> Result<()> {
 ///
 /// # Errors
 /// `user.`: `EACCES` without write permission, `EPERM` on a sticky directory of another
-/// owner. Others: `EPERM` unless privileged or, but for `trusted.`, the owner.
+/// owner. Others: `EPERM` unless privileged or, but for `trusted.`, the owner. `EPERM` for
+/// all if flags forbid it.
 pub fn may_set_xattr(cx: &Ctx, attr: &Attr, name: &[u8]) -> Result<()> {
+    if attr.flags.intersects(FileFlags::FIXED) {
+        return Err(Errno::PERM);
+    }
     let owner = cx.is_privileged() || cx.uid == attr.uid;
     if name.starts_with(b"user.") {
         if attr.kind == FileType::Directory && attr.perm & STICKY != 0 && !owner {
@@ -259,8 +302,10 @@ fn without_set_id(cx: &Ctx, attr: &Attr) -> u32 {
 /// - `EACCES`: `size`, or both times to now, by one who neither may write nor (times)
 ///   owns it.
 /// - `EPERM`: `perm` or a chosen time by one who is not the owner; `uid` changed by
-///   one who is not privileged; `gid` changed to a group that the owner is not in.
+///   one who is not privileged; `gid` changed to a group that the owner is not in; anything
+///   that flags forbid.
 pub fn check_setattr(cx: &Ctx, attr: &Attr, set: &SetAttr) -> Result<SetAttr> {
+    check_flags(attr, set)?;
     if let Some(size) = set.size {
         check_size(cx, attr, size)?;
     }
@@ -277,6 +322,22 @@ pub fn check_setattr(cx: &Ctx, attr: &Attr, set: &SetAttr) -> Result<SetAttr> {
     }
     set.perm = effective_perm(cx, attr, &set);
     Ok(set)
+}
+
+/// What is immutable or append-only stays as it is; but "now" may be the time of the latter.
+fn check_flags(attr: &Attr, set: &SetAttr) -> Result<()> {
+    let now = Some(SetTime::Now);
+    let touch = SetAttr {
+        atime: now,
+        mtime: now,
+        ..SetAttr::default()
+    };
+    let harmless =
+        *set == SetAttr::default() || (*set == touch && !attr.flags.contains(FileFlags::IMMUTABLE));
+    if attr.flags.intersects(FileFlags::FIXED) && !harmless {
+        return Err(Errno::PERM);
+    }
+    Ok(())
 }
 
 fn check_size(cx: &Ctx, attr: &Attr, size: u64) -> Result<()> {

@@ -177,6 +177,30 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last change of the inode.
     pub ctime: Timestamp,
+    /// What chattr(1) sets.
+    pub flags: FileFlags,
+}
+
+bitflags::bitflags! {
+    /// Inode flags of chattr(1) that change what calls do.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct FileFlags: u32 {
+        /// `i`: neither the inode nor its contents change, and it gets and loses no names.
+        const IMMUTABLE = 1;
+        /// `a`: contents, or the names of a directory, are added only.
+        const APPEND = 2;
+        /// `S`: changes are durable when the call returns.
+        const SYNC = 4;
+        /// `D`: the same for the names of a directory.
+        const DIRSYNC = 8;
+        /// `A`: reads do not move the access time.
+        const NOATIME = 16;
+    }
+}
+
+impl FileFlags {
+    /// Those that forbid changes of the inode itself, and of its names.
+    pub const FIXED: Self = Self::IMMUTABLE.union(Self::APPEND);
 }
 
 impl Attr {
@@ -297,6 +321,8 @@ pub struct StatFs {
     pub blocks: u64,
     /// Free blocks.
     pub blocks_free: u64,
+    /// Free blocks that any caller may use: less those kept for the super-user.
+    pub blocks_avail: u64,
     /// Inodes in all (that could exist).
     pub inodes: u64,
     /// Inodes that could still be made.

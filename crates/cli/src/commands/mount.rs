@@ -46,7 +46,9 @@ pub struct Args {
     ///
     /// Of ext2 also: cache=SIZE (memory for blocks), dirty=SIZE (memory for changed blocks),
     /// commit=SECONDS (the age at which changes are written back, 1 to 86400), stack=STACK
-    /// (as --stack) and unsafe-no-flush.
+    /// (as --stack) and unsafe-no-flush. errors=ACTION, when a call finds the image damaged:
+    /// continue, remount-ro, or panic, which refuses all calls; by default what the
+    /// superblock says.
     ///
     /// Options that concern only mount(8) and fstab(5),
     /// such as nofail, _netdev and x-*, are ignored. A remount changes ro, nosuid, nodev,

@@ -1,6 +1,7 @@
 //! The `-o` options of mount(8) and ours.
 
 use crate::size;
+use ext2::OnError;
 use medium::Durability;
 use std::time::Duration;
 use vfs::Atime;
@@ -32,6 +33,8 @@ pub struct Options {
     pub dirty: Option<u64>,
     /// `commit=`: the age in seconds at which changes are written back.
     pub commit: Option<Duration>,
+    /// `errors=`: what ext2 does about damage.
+    pub on_error: Option<OnError>,
     /// `unsafe-no-flush`.
     pub unsafe_no_flush: bool,
     /// `sync` or `dirsync`.
@@ -70,6 +73,7 @@ impl Options {
             || self.cache.is_some()
             || self.dirty.is_some()
             || self.commit.is_some()
+            || self.on_error.is_some()
             || self.unsafe_no_flush
     }
 
@@ -112,6 +116,14 @@ impl Options {
                 Ok(seconds @ 1..=86_400) => self.commit = Some(Duration::from_secs(seconds)),
                 _ => return Err(wrong(&"a number of seconds from 1 to 86400 is needed")),
             },
+            "errors" => {
+                self.on_error = Some(match value {
+                    "continue" => OnError::Continue,
+                    "remount-ro" => OnError::ReadOnly,
+                    "panic" => OnError::Halt,
+                    _ => return Err(wrong(&"continue, remount-ro or panic is needed")),
+                });
+            }
             "durability" => self.durability = Some(value.parse().map_err(|e| wrong(&e))?),
             "fsname" => self.fsname = Some(value.to_owned()),
             "threads" => match value.parse() {
@@ -229,6 +241,11 @@ mod tests {
         assert_eq!(options.commit, Some(Duration::from_secs(7)));
         assert_eq!(options.cache, Some(1 << 20));
         assert!(parse("commit=0").is_err());
+        assert_eq!(
+            parse("errors=remount-ro").unwrap().on_error,
+            Some(OnError::ReadOnly)
+        );
+        assert!(parse("errors=ignore").is_err());
     }
 
     #[test]

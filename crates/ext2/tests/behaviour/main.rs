@@ -2,11 +2,14 @@
 //! e2fsck and by debugfs.
 
 mod crash;
+mod damage;
 mod differential;
 mod fixture;
+mod flags;
 mod formats;
 mod fsync;
 mod hostile;
 mod limits;
+mod reserve;
 mod short_lived;
 mod space;

@@ -637,7 +637,7 @@ impl Filesystem for DevFuse {
             Ok(s) => reply.statfs(
                 s.blocks,
                 s.blocks_free,
-                s.blocks_free,
+                s.blocks_avail,
                 s.inodes,
                 s.inodes_free,
                 s.block_bytes,

@@ -106,7 +106,7 @@ impl<L: LowLevel> Universal<L> {
         name: &[u8],
         f: impl FnOnce(&mut Vec<(Vec<u8>, Vec<u8>)>, Option<usize>) -> std::result::Result<(), Refusal>,
     ) -> Result<()> {
-        self.change(self.low.cost(2), |op| {
+        self.change_for(cx, self.low.cost(2), |op| {
             perm::may_set_xattr(cx, &self.attr(ino)?, name)?;
             let mut all = self.low.attributes(ino)?;
             let at = all.iter().position(|(other, _)| other == name);

@@ -126,13 +126,17 @@ impl<L: LowLevel> Universal<L> {
     pub(super) fn write_data(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
         let block = self.block_size();
         let end = self.end_of(off, data.len() as u64)?;
-        self.look(|| must_be_regular(&self.attr(ino)?, Errno::INVAL))?;
+        self.look(|| {
+            let attr = self.attr(ino)?;
+            must_be_regular(&attr, Errno::INVAL)?;
+            Ok(perm::may_write(&attr, off)?)
+        })?;
         self.trim(ino, end)?;
         let piece = (self.portion(WRITE_BLOCKS) * block) as usize;
         if data.len() > piece - (off % block) as usize {
             // Or the pieces before the one that finds no room would stay written. A single
             // piece looks for itself.
-            self.look(|| self.check_room(ino, off / block, end.div_ceil(block)))?;
+            self.look(|| self.check_room(cx, ino, off / block, end.div_ceil(block)))?;
         }
         let mut done = 0;
         while done < data.len() {
@@ -151,9 +155,9 @@ impl<L: LowLevel> Universal<L> {
             .ok_or(Errno::FBIG)
     }
 
-    fn check_room(&self, ino: Ino, from: u64, to: u64) -> Refused<()> {
+    fn check_room(&self, cx: &Ctx, ino: Ino, from: u64, to: u64) -> Refused<()> {
         let needed = self.low.room_for(ino, from, to)?;
-        if needed > self.low.statfs()?.blocks_free {
+        if needed > self.room(cx)? {
             return Err(Errno::NOSPC.into());
         }
         Ok(())
@@ -163,10 +167,10 @@ impl<L: LowLevel> Universal<L> {
         let block = self.block_size();
         let end = off + data.len() as u64;
         let blocks = end.div_ceil(block) - off / block;
-        self.change(self.low.cost(blocks) + 2, |op| {
+        self.change_for(cx, self.low.cost(blocks) + 2, |op| {
             let attr = self.attr(ino)?;
             must_be_regular(&attr, Errno::INVAL)?;
-            self.check_room(ino, off / block, end.div_ceil(block))?;
+            self.check_room(cx, ino, off / block, end.div_ceil(block))?;
             let mut heads: Heads = self.clear_tail(op, &attr, end)?.into_iter().collect();
             for part in parts(block, off, data.len()) {
                 let bytes = &data[part.from..part.from + part.len];
@@ -418,6 +422,7 @@ impl<L: LowLevel> Universal<L> {
         let attr = self.look(|| {
             let attr = self.attr(ino)?;
             must_be_regular(&attr, Errno::NODEV)?;
+            perm::may_fallocate(&attr, kind)?;
             Ok(attr)
         })?;
         if len == 0 {
@@ -429,7 +434,7 @@ impl<L: LowLevel> Universal<L> {
             Fallocate::PunchHole => false,
             Fallocate::Allocate { keep_size } | Fallocate::ZeroRange { keep_size } => {
                 self.trim(ino, end)?;
-                self.look(|| self.check_room(ino, off / block, end.div_ceil(block)))?;
+                self.look(|| self.check_room(cx, ino, off / block, end.div_ceil(block)))?;
                 !keep_size
             }
         };
@@ -439,7 +444,7 @@ impl<L: LowLevel> Universal<L> {
         let mut at = off;
         loop {
             let until = end.min((at / block + most) * block);
-            self.change(self.low.cost(most) + 4, |op| {
+            self.change_for(cx, self.low.cost(most) + 4, |op| {
                 if at < until {
                     self.allocate_part(op, ino, kind, at..until)?;
                 }

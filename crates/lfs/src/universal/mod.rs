@@ -29,8 +29,11 @@ mod data;
 mod dying;
 mod names;
 mod order;
+mod policy;
 mod rename;
 mod unstored;
+
+pub use policy::OnError;
 
 use crate::{Heads, LowError, LowLevel, Removed};
 use dying::Dying;
@@ -42,9 +45,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use unstored::Unstored;
 use vfs::check::Finding;
 use vfs::{
-    Atime, Attr, Clock, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Guarantees,
-    Ino, OpenFlags, RenameFlags, Result, SeekKind, SetAttr, StatFs, SystemClock, Timestamp,
-    XattrMode, perm,
+    Atime, Attr, Clock, Cookie, Ctx, DirEntry, Errno, Fallocate, FileFlags, FileSystem, FileType,
+    Guarantees, Ino, OpenFlags, RenameFlags, Result, SeekKind, SetAttr, StatFs, SystemClock,
+    Timestamp, XattrMode, perm,
 };
 
 /// How to mount.
@@ -58,6 +61,8 @@ pub struct UniversalOptions {
     pub clock: Arc<dyn Clock>,
     /// What the stack promises.
     pub guarantees: Guarantees,
+    /// What to do about damage.
+    pub on_error: OnError,
 }
 
 impl UniversalOptions {
@@ -68,6 +73,7 @@ impl UniversalOptions {
             atime: Atime::Relative,
             clock: Arc::new(SystemClock),
             guarantees,
+            on_error: OnError::default(),
         }
     }
 }
@@ -81,6 +87,7 @@ pub struct Universal<L: LowLevel> {
     /// When to forget those of `known` that are as good as unknown.
     most_known: AtomicUsize,
     dying: Dying,
+    policy: policy::Policy,
 }
 
 /// What is kept of an inode that is referenced or has changes under way.
@@ -140,6 +147,7 @@ impl<L: LowLevel> Universal<L> {
             known: Mutex::new(HashMap::new()),
             most_known: AtomicUsize::new(MIN_KNOWN),
             dying: Dying::default(),
+            policy: policy::Policy::default(),
         };
         if !fs.options.read_only {
             fs.finish_orphans()?;
@@ -158,7 +166,9 @@ impl<L: LowLevel> Universal<L> {
         }
         // Open or not: what has no name goes, after its last name has.
         (self.known.lock().values_mut()).for_each(|known| known.refs = 0);
-        self.finish_orphans()?;
+        if !self.is_read_only() {
+            self.finish_orphans()?;
+        }
         self.sync().map_err(LowError::Limit)?;
         self.low.close()
     }
@@ -176,7 +186,8 @@ impl<L: LowLevel> Universal<L> {
         blocks: u32,
         f: impl FnOnce(&Op) -> std::result::Result<T, Refusal>,
     ) -> Result<T> {
-        if self.options.read_only {
+        self.is_served()?;
+        if self.is_read_only() {
             return Err(Errno::ROFS);
         }
         let op = self.low.store().begin(blocks).map_err(LowError::from);
@@ -186,7 +197,7 @@ impl<L: LowLevel> Universal<L> {
             f(&op)
         };
         self.low.store().end(op);
-        result.map_err(Refusal::errno)
+        result.map_err(|refusal| self.failed(refusal))
     }
 
     /// Runs a call again that found no room, when blocks have been freed that nobody had
@@ -203,8 +214,12 @@ impl<L: LowLevel> Universal<L> {
 
     /// Runs something that changes nothing.
     fn look<T>(&self, f: impl FnOnce() -> std::result::Result<T, Refusal>) -> Result<T> {
-        let _shared = self.tree.read();
-        f().map_err(Refusal::errno)
+        self.is_served()?;
+        let result = {
+            let _shared = self.tree.read();
+            f()
+        };
+        result.map_err(|refusal| self.failed(refusal))
     }
 
     fn now(&self) -> Timestamp {
@@ -234,6 +249,7 @@ impl<L: LowLevel> Universal<L> {
     /// Attributes of an inode in use, by the format's number.
     fn attr(&self, ino: Ino) -> std::result::Result<Attr, Refusal> {
         let attr = self.low.inode(ino)?.ok_or(Errno::STALE)?;
+        self.saw(attr.flags);
         Ok(attr)
     }
 
@@ -298,7 +314,7 @@ impl<L: LowLevel> Universal<L> {
             unused
         };
         if unused
-            && !self.options.read_only
+            && !self.is_read_only()
             && let Ok(Some(attr)) = self.look(|| Ok(self.low.inode(ino)?))
             && attr.nlink == 0
             && let Err(errno) = self.destroy_orphan(ino)
@@ -325,11 +341,13 @@ impl<L: LowLevel> Universal<L> {
 
     /// Moves the access time of what was just read, if the policy says so.
     fn accessed(&self, cx: &Ctx, ino: Ino) {
-        if cx.noatime || self.options.atime == Atime::Never || self.options.read_only {
+        if cx.noatime || self.options.atime == Atime::Never || self.is_read_only() {
             return;
         }
         let now = self.now();
-        let due = |attr: &Attr| self.options.atime.is_due(attr, now);
+        let due = |attr: &Attr| {
+            !attr.flags.contains(FileFlags::NOATIME) && self.options.atime.is_due(attr, now)
+        };
         let Ok(true) = self.look(|| Ok(due(&self.attr(ino)?))) else {
             return;
         };
@@ -449,6 +467,7 @@ impl<L: LowLevel> FileSystem for Universal<L> {
     fn setattr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let ino = self.down(ino);
         let attr = self.set_attributes_of(cx, ino, set)?;
+        self.stored(&[ino], FileFlags::SYNC)?;
         Ok(self.shown(attr))
     }
 
@@ -484,7 +503,7 @@ impl<L: LowLevel> FileSystem for Universal<L> {
             }
             accepted
         })?;
-        failed.map_or(Ok(()), |refusal| Err(refusal.errno()))
+        failed.map_or(Ok(()), |refusal| Err(self.failed(refusal)))
     }
 
     fn create(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
@@ -540,15 +559,18 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         vfs::check_name(name)?;
         let (ino, dir) = (self.down(ino), self.down(dir));
         let attr = self.patiently(|| self.add_link(cx, ino, dir, name))?;
+        self.stored_names(&[dir])?;
         Ok(self.shown(attr))
     }
 
     fn unlink(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
-        self.remove(cx, self.down(dir), name, false)
+        self.remove(cx, self.down(dir), name, false)?;
+        self.stored_names(&[dir])
     }
 
     fn rmdir(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
-        self.remove(cx, self.down(dir), name, true)
+        self.remove(cx, self.down(dir), name, true)?;
+        self.stored_names(&[dir])
     }
 
     fn rename(
@@ -563,7 +585,8 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         vfs::check_name(name)?;
         vfs::check_name(new_name)?;
         let names = [(self.down(dir), name), (self.down(new_dir), new_name)];
-        self.patiently(|| self.move_name(cx, names, flags))
+        self.patiently(|| self.move_name(cx, names, flags))?;
+        self.stored_names(&[dir, new_dir])
     }
 
     fn tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
@@ -605,12 +628,15 @@ impl<L: LowLevel> FileSystem for Universal<L> {
 
     fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
         let ino = self.down(ino);
-        self.patiently(|| self.write_data(cx, ino, off, data))
+        let len = self.patiently(|| self.write_data(cx, ino, off, data))?;
+        self.stored(&[ino], FileFlags::SYNC)?;
+        Ok(len)
     }
 
     fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
         let ino = self.down(ino);
-        self.patiently(|| self.allocate_range(cx, ino, kind, off, len))
+        self.patiently(|| self.allocate_range(cx, ino, kind, off, len))?;
+        self.stored(&[ino], FileFlags::SYNC)
     }
 
     fn seek(&self, _cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64> {
@@ -634,7 +660,11 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         if self.options.read_only {
             return Ok(());
         }
-        self.change(self.low.cost(0), |op| Ok(self.low.settle(op)?))
+        let settled = match self.is_read_only() {
+            true => Ok(()),
+            false => self.change(self.low.cost(0), |op| Ok(self.low.settle(op)?)),
+        };
+        settled
             .and_then(|()| {
                 let synced = self.low.store().sync_all().map_err(LowError::from);
                 synced.map_err(|e| report(&e))
@@ -648,7 +678,10 @@ impl<L: LowLevel> FileSystem for Universal<L> {
             for ino in self.dying.inodes() {
                 let attr = self.low.inode(ino)?.filter(|attr| attr.nlink == 0);
                 if let Some(attr) = attr.filter(|_| !self.is_referenced(ino)) {
-                    free.blocks_free += attr.blocks * 512 / u64::from(free.block_bytes);
+                    let blocks = attr.blocks * 512 / u64::from(free.block_bytes);
+                    free.blocks_free += blocks;
+                    // With none left to all, these are kept, too, as far as is known.
+                    free.blocks_avail += if free.blocks_avail > 0 { blocks } else { 0 };
                     free.inodes_free += 1;
                 }
             }
@@ -669,7 +702,8 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         mode: XattrMode,
     ) -> Result<()> {
         let ino = self.down(ino);
-        self.patiently(|| self.put_attribute(cx, ino, name, value, mode))
+        self.patiently(|| self.put_attribute(cx, ino, name, value, mode))?;
+        self.stored(&[ino], FileFlags::SYNC)
     }
 
     fn listxattr(&self, _cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -682,7 +716,8 @@ impl<L: LowLevel> FileSystem for Universal<L> {
     }
 
     fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
-        self.remove_attribute(cx, self.down(ino), name)
+        self.remove_attribute(cx, self.down(ino), name)?;
+        self.stored(&[ino], FileFlags::SYNC)
     }
 }
 

@@ -113,12 +113,14 @@ impl<L: LowLevel> Universal<L> {
     pub(super) fn make(&self, cx: &Ctx, dir: Ino, name: &[u8], made: &Made<'_>) -> Result<Attr> {
         vfs::check_name(name)?;
         let dir = self.down(dir);
-        self.patiently(|| self.make_node(cx, dir, name, made))
+        let attr = self.patiently(|| self.make_node(cx, dir, name, made))?;
+        self.stored_names(&[dir])?;
+        Ok(attr)
     }
 
     fn make_node(&self, cx: &Ctx, dir: Ino, name: &[u8], made: &Made<'_>) -> Result<Attr> {
         let blocks = self.low.cost(1) * 2 + 4;
-        self.change(blocks, |op| {
+        self.change_for(cx, blocks, |op| {
             let parent = self.parent_for_new(cx, dir, name)?;
             let directory = made.kind == FileType::Directory;
             if matches!(made.kind, FileType::CharDevice | FileType::BlockDevice) {
@@ -289,7 +291,7 @@ impl<L: LowLevel> Universal<L> {
 
     /// Gives an inode a further name. Takes a reference.
     pub(super) fn add_link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
-        self.change(self.low.cost(1) + 4, |op| {
+        self.change_for(cx, self.low.cost(1) + 4, |op| {
             let attr = self.attr(ino)?;
             self.parent_for_new(cx, dir, name)?;
             perm::may_link(&attr)?;

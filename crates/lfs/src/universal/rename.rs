@@ -45,7 +45,7 @@ impl<L: LowLevel> Universal<L> {
         flags: RenameFlags,
     ) -> Result<()> {
         let blocks = self.low.cost(1) + self.low.cost(self.destroyed_at_once()) + 8;
-        let orphan = self.change(blocks, |op| {
+        let orphan = self.change_for(cx, blocks, |op| {
             let Some(plan) = self.plan(cx, names, flags)? else {
                 return Ok(None);
             };

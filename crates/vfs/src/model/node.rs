@@ -1,7 +1,7 @@
 //! Inodes and directories of the model.
 
 use super::pages::{BLOCK, Pages};
-use crate::{Attr, Cookie, Errno, FileType, Ino, Result, Timestamp};
+use crate::{Attr, Cookie, Errno, FileFlags, FileType, Ino, Result, Timestamp};
 use hashbrown::HashMap;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -65,6 +65,7 @@ impl Node {
             atime: body.atime,
             mtime: body.mtime,
             ctime: body.ctime,
+            flags: FileFlags::empty(),
         }
     }
 

@@ -19,6 +19,7 @@ fn attr(kind: FileType, perm: u32, uid: u32, gid: u32) -> Attr {
         atime: Timestamp(0),
         mtime: Timestamp(0),
         ctime: Timestamp(0),
+        flags: FileFlags::empty(),
     }
 }
 

@@ -68,6 +68,7 @@ impl HostFs {
             atime: time(stat.st_atime, stat.st_atime_nsec),
             mtime: time(stat.st_mtime, stat.st_mtime_nsec),
             ctime: time(stat.st_ctime, stat.st_ctime_nsec),
+            flags: FileFlags::empty(),
         })
     }
 

@@ -1,0 +1,104 @@
+//! Damage that is found while mounted: the image is marked, and the mount does what the
+//! superblock or its own options say.
+
+use super::fixture::{clock, debugfs, device, mke2fs, mount};
+use ext2::{Devices, MountOptions};
+use lfs::OnError;
+use medium::block::MemoryDevice;
+use patch::stack::{Mode, Stack};
+use std::sync::Arc;
+use vfs::{Ctx, Errno, FileSystem, Ino};
+
+fn root() -> Ctx {
+    Ctx::root()
+}
+
+/// A file `f` whose first block is one of the format's own, and a file `g`.
+fn image(errors: u32) -> Vec<u8> {
+    let mounted = mount(mke2fs(&["-b", "1024"], "4M"));
+    let fs = &mounted.fs;
+    for name in [&b"f"[..], b"g"] {
+        let file = fs.create(&root(), Ino::ROOT, name, 0o644).unwrap().ino;
+        fs.write(&root(), file, 0, &[1; 100]).unwrap();
+    }
+    let mut image = mounted.close();
+    for command in ["sif f block[0] 2", &format!("ssv errors {errors}")] {
+        (image, _) = debugfs(&image, command);
+    }
+    image
+}
+
+fn is_marked(device: &MemoryDevice) -> bool {
+    ext2::probe(device).unwrap().errors
+}
+
+fn mounted(
+    device: &Arc<MemoryDevice>,
+    on_error: Option<OnError>,
+    read_only: bool,
+) -> ext2::Mounted {
+    let devices = Devices {
+        disk: device.clone(),
+        log: None,
+    };
+    let options = MountOptions {
+        read_only,
+        on_error,
+        clock: clock(),
+        ..MountOptions::default()
+    };
+    ext2::mount(&Stack::new("ext2", Mode::SoftUpdates), devices, &options).unwrap()
+}
+
+#[test]
+fn damage_marks_the_image_and_stops_what_it_is_to_stop() {
+    for (stored, chosen, works) in [
+        (1, None, (true, true)),
+        (2, None, (true, false)),
+        (3, None, (false, false)),
+        (3, Some(OnError::Continue), (true, true)),
+        (1, Some(OnError::ReadOnly), (true, false)),
+        (1, Some(OnError::Halt), (false, false)),
+    ] {
+        let device = device(image(stored));
+        let mounted = mounted(&device, chosen, false);
+        let fs = mounted.file_system();
+        let damaged = fs.lookup(&root(), Ino::ROOT, b"f").unwrap().ino;
+        let sound = fs.lookup(&root(), Ino::ROOT, b"g").unwrap().ino;
+        fs.write(&root(), sound, 0, b"before").unwrap();
+        assert!(!is_marked(&device));
+        assert!(fs.read(&root(), damaged, 0, &mut [0; 10]).is_err());
+        assert!(is_marked(&device), "{stored} {chosen:?}");
+        let reads = fs.read(&root(), sound, 0, &mut [0; 10]);
+        let writes = fs.write(&root(), sound, 0, b"after");
+        assert_eq!(
+            (reads.is_ok(), writes.is_ok()),
+            works,
+            "{stored} {chosen:?}"
+        );
+        if works == (true, false) {
+            assert_eq!(writes, Err(Errno::ROFS));
+        }
+        // What was written before is stored all the same.
+        mounted.close().unwrap();
+        assert!(is_marked(&device));
+        let bytes = device.bytes();
+        assert!(
+            bytes
+                .windows(6)
+                .any(|found| found == b"before" || found == b"aftere")
+        );
+    }
+}
+
+#[test]
+fn a_mount_for_reading_marks_nothing() {
+    let device = device(image(2));
+    let before = device.bytes();
+    let mounted = mounted(&device, None, true);
+    let fs = mounted.file_system();
+    let damaged = fs.lookup(&root(), Ino::ROOT, b"f").unwrap().ino;
+    assert!(fs.read(&root(), damaged, 0, &mut [0; 10]).is_err());
+    mounted.close().unwrap();
+    assert!(device.bytes() == before);
+}

@@ -1,0 +1,131 @@
+//! What an image and its mount ask for: what to do about damage, for whom blocks are kept,
+//! which changes are durable when the call returns.
+
+use super::{Refusal, Universal};
+use crate::{LowError, LowLevel};
+use patch::Op;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use vfs::{Ctx, Errno, FileFlags, Ino, Result};
+
+/// What to do when a call finds the image damaged. In any case the call fails and the image is
+/// marked, so that it is checked before long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnError {
+    /// Nothing more.
+    #[default]
+    Continue,
+    /// Refuse changes from then on.
+    ReadOnly,
+    /// Refuse all calls from then on: where the kernel would panic.
+    Halt,
+}
+
+/// What has been found while mounted.
+#[derive(Default)]
+pub(super) struct Policy {
+    /// What is refused because of damage: nothing, changes, all.
+    refused: AtomicU8,
+    /// Damage was found, and the image marked.
+    damaged: AtomicBool,
+    /// An inode was seen whose changes are to be durable at once.
+    synchronous: AtomicBool,
+}
+
+const CHANGES: u8 = 1;
+const ALL: u8 = 2;
+
+impl<L: LowLevel> Universal<L> {
+    /// Whether changes are refused.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.options.read_only || self.policy.refused.load(Relaxed) >= CHANGES
+    }
+
+    /// Fails once all calls are refused.
+    pub(super) fn is_served(&self) -> Result<()> {
+        match self.policy.refused.load(Relaxed) {
+            ALL => Err(Errno::IO),
+            _ => Ok(()),
+        }
+    }
+
+    /// The errno of a refusal. Damage has its consequences: the caller must hold no lock.
+    pub(super) fn failed(&self, refusal: Refusal) -> Errno {
+        if matches!(refusal, Refusal::Low(LowError::Corrupt(_))) {
+            self.damaged();
+        }
+        refusal.errno()
+    }
+
+    /// Marks the image once, and does what the mount asks for.
+    fn damaged(&self) {
+        if self.options.read_only || self.policy.damaged.swap(true, Relaxed) {
+            return;
+        }
+        if let Err(error) = self.low.mark_damaged() {
+            tracing::error!("the image could not be marked as damaged: {error}");
+        }
+        let (refused, told) = match self.options.on_error {
+            OnError::Continue => (0, "goes on"),
+            OnError::ReadOnly => (CHANGES, "is read-only from now on"),
+            OnError::Halt => (ALL, "refuses all calls from now on"),
+        };
+        self.policy.refused.store(refused, Relaxed);
+        tracing::error!("the image is damaged: the mount {told}; unmount it and run e2fsck");
+    }
+
+    /// [`change`](Self::change) for a caller who may not be among those for whom the last
+    /// blocks are kept.
+    pub(super) fn change_for<T>(
+        &self,
+        cx: &Ctx,
+        blocks: u32,
+        f: impl FnOnce(&Op) -> std::result::Result<T, Refusal>,
+    ) -> Result<T> {
+        let keeps = !self.low.may_use_reserve(cx);
+        self.change(blocks, |op| {
+            self.low.keep_reserve(keeps);
+            let done = f(op);
+            self.low.keep_reserve(false);
+            done
+        })
+    }
+
+    /// Free blocks for this caller.
+    pub(super) fn room(&self, cx: &Ctx) -> crate::Result<u64> {
+        let space = self.low.statfs()?;
+        Ok(match self.low.may_use_reserve(cx) {
+            true => space.blocks_free,
+            false => space.blocks_avail,
+        })
+    }
+
+    /// Notes that an inode has these flags.
+    pub(super) fn saw(&self, flags: FileFlags) {
+        if flags.intersects(FileFlags::SYNC | FileFlags::DIRSYNC) {
+            self.policy.synchronous.store(true, Relaxed);
+        }
+    }
+
+    /// Makes durable what a call has changed of these inodes, by the callers' numbers, if one
+    /// of these flags of theirs asks for it.
+    pub(super) fn stored(&self, inos: &[Ino], flags: FileFlags) -> Result<()> {
+        if !self.policy.synchronous.load(Relaxed) {
+            return Ok(());
+        }
+        for &ino in inos {
+            if self
+                .look(|| self.attr(self.down(ino)))?
+                .flags
+                .intersects(flags)
+            {
+                self.sync_inode(ino)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Of directories whose names have changed.
+    pub(super) fn stored_names(&self, dirs: &[Ino]) -> Result<()> {
+        self.stored(dirs, FileFlags::SYNC | FileFlags::DIRSYNC)
+    }
+}
