@@ -290,10 +290,13 @@ impl StatePmem {
     }
 
     /// Issues a store and makes it durable at once: memory as a running program sees it.
-    pub(crate) fn apply_now(&self, unit: &Unit) {
+    /// Returns whether that changed the memory.
+    pub(crate) fn apply_now(&self, unit: &Unit) -> bool {
         let word = (unit.off / WORD_BYTES) as usize;
         let old = self.words[word].load(Relaxed);
-        self.put(&mut self.inner.lock(), word, stored(unit, old), true);
+        let new = stored(unit, old);
+        self.put(&mut self.inner.lock(), word, new, true);
+        new != old
     }
 
     /// Makes what the trace did so far the state that evaluations start from.

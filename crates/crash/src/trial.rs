@@ -325,8 +325,8 @@ impl<'a> Run<'a> {
 
     /// Replays each store of `op` in program order; what callers would see must go from
     /// old to new in one step (the "bpfsatomic" check of the BPFS paper, 3.6.5). It is
-    /// looked at again only when a store touches what was last read. Returns how often
-    /// it was looked at.
+    /// looked at again only when a store changes what was last read (a store of what is
+    /// there already shows nothing new). Returns how often it was looked at.
     pub(crate) fn switches_once(&self, op: usize) -> Result<u64, Failure> {
         let fail = |event: usize| {
             move |what: String| Failure {
@@ -337,8 +337,9 @@ impl<'a> Run<'a> {
         };
         let pm = self.memory();
         let events = self.events(op);
-        self.stores(0..events.start)
-            .for_each(|(_, unit)| pm.apply_now(&unit));
+        for (_, unit) in self.stores(0..events.start) {
+            pm.apply_now(&unit);
+        }
         let mut switch = Switch {
             old: &self.expected[op].snapshot,
             new: &self.expected[op + 1].snapshot,
@@ -348,9 +349,8 @@ impl<'a> Run<'a> {
         let first = self.look(pm).and_then(|seen| switch.starts(&seen));
         first.map_err(fail(events.start))?;
         for (i, unit) in self.stores(events.clone()) {
-            let matters = pm.was_read(unit.off);
-            pm.apply_now(&unit);
-            if matters {
+            let changed = pm.apply_now(&unit);
+            if changed && pm.was_read(unit.off) {
                 looked += 1;
                 let step = self.look(pm).and_then(|seen| switch.step(&seen));
                 step.map_err(fail(i))?;
