@@ -118,10 +118,9 @@ impl<P: Pmem> Bpfs<P> {
         let new = changed(&found, &set, self.clock.now());
         let detached = (new.ctime.get() & !found.inode.ctime.get()) & CTIME_ALONE != 0;
         let mut tx = Tx::new(&self.vol, exclusive);
-        let freed = match set.size {
-            Some(size) if size != found.attr.size => self.resize(&mut tx, &found, size)?,
-            _ => 0,
-        };
+        if let Some(size) = set.size.filter(|size| *size != found.attr.size) {
+            self.resize(&mut tx, &found, size)?;
+        }
         let differs = |field: &u64| new.word(*field) != found.inode.word(*field);
         for field in [at::OWNER, at::MODE].into_iter().filter(differs) {
             tx.set(ino, field, new.word(field));
@@ -138,7 +137,6 @@ impl<P: Pmem> Bpfs<P> {
         }
         let deltas = tx.commit()?;
         self.apply(&deltas);
-        found.book_freed(freed);
         self.attr(ino, found.node, &new)
     }
 

@@ -17,7 +17,7 @@
 use crate::error::Res;
 use crate::format::{BLOCK, BlockNo, FANOUT, HeightAddr, height_for, span};
 use crate::tx::{Edit, Tx, What};
-use crate::volume::Tree;
+use crate::volume::{Dropped, Tree};
 use medium::Pmem;
 use smallvec::SmallVec;
 use vfs::Ino;
@@ -307,12 +307,12 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
             return Ok(Outcome::Same);
         }
         self.tx.may_move(self.tree)?;
-        let valid = self.size.div_ceil(BLOCK);
-        let (vol, tx) = (self.tx.vol, &mut *self.tx);
-        vol.walk_node(child, height, first, valid, &mut |block, _| {
-            tx.free(block);
-            Ok(true)
-        })?;
+        let dropped = Dropped {
+            block: child,
+            height,
+            leaves: self.size.div_ceil(BLOCK) - first,
+        };
+        self.tx.drop_tree(self.tree, dropped)?;
         Ok(Outcome::Moved {
             to: BlockNo::NULL,
             neutral: false,

@@ -2,13 +2,13 @@
 
 use crate::crawl::merge;
 use crate::error::{Fault, Res};
-use crate::format::{BLOCK, BlockNo, FANOUT, at, span};
+use crate::format::{BLOCK, BlockNo, FANOUT, HeightAddr, at, height_for, span};
 use crate::fs::{Bpfs, CTIME_ALONE, Found};
 use crate::seeded::{self, Bug, hit};
 use crate::tx::{Stores, Tx, What};
-use crate::volume::{Tree, Volume};
+use crate::volume::{Dropped, Tree, Volume};
 use medium::Pmem;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use vfs::{
     Atime, Attr, Ctx, Errno, Fallocate, FileType, Ino, SIZE_MAX, SYMLINK_MAX, SeekKind, perm,
 };
@@ -218,22 +218,45 @@ impl<P: Pmem> Bpfs<P> {
         self.touch_contents(tx, found, self.clock.now());
     }
 
-    /// Adds to `tx` what sets a file's size. Blocks past the new end are in the returned
-    /// count; they are free once the transaction has committed.
-    pub(crate) fn resize(&self, tx: &mut Tx<'_, '_, P>, found: &Found<'_>, size: u64) -> Res<u64> {
+    /// Adds to `tx` what sets a file's size. Blocks past the new end, and those above a
+    /// lower root, are free once the transaction has committed.
+    pub(crate) fn resize(&self, tx: &mut Tx<'_, '_, P>, found: &Found<'_>, size: u64) -> Res<()> {
         let old = found.attr.size;
         if size > old {
             zero(tx, found.ino, old, size);
         }
         tx.set(found.ino, at::SIZE, size);
-        let mut freed = 0;
-        if size < old {
-            self.vol.beyond(&found.tree(), size, &mut |block| {
-                freed += 1;
-                tx.free(block);
-            })?;
+        if size < old
+            && let Some(all) = found.tree().whole()
+        {
+            self.cut(tx, found.ino, all, size.div_ceil(BLOCK))?;
         }
-        Ok(freed)
+        Ok(())
+    }
+
+    /// Adds to `tx` that only `keep` leaves of a whole tree count: what lies beyond is
+    /// dropped, and the tree gets as low as its leaves allow. Of no leaves even the word of
+    /// height and root is ignored.
+    fn cut(&self, tx: &mut Tx<'_, '_, P>, ino: Ino, all: Dropped, keep: u64) -> Res<()> {
+        let mut each = |dropped| tx.drop_tree(ino, dropped);
+        self.vol.beyond(all, keep, &mut each)?;
+        let Some(need) = keep.checked_sub(1).map(height_for) else {
+            return Ok(());
+        };
+        let (mut root, mut height) = (all.block, all.height);
+        while height > need && !root.is_null() {
+            each(Dropped {
+                block: root,
+                height: 0, // what is below stays
+                leaves: 0,
+            })?;
+            root = self.vol.slot(root, 0)?;
+            height -= 1;
+        }
+        if height < all.height {
+            tx.lower(ino, HeightAddr::new(need, root));
+        }
+        Ok(())
     }
 
     pub(crate) fn do_fallocate(
@@ -386,46 +409,26 @@ fn reserve<P: Pmem>(tx: &mut Tx<'_, '_, P>, ino: Ino, off: u64, end: u64, size: 
 }
 
 impl<P: Pmem> Volume<P> {
-    /// Calls `each` for the blocks that a tree cut to `size` bytes no longer needs.
-    fn beyond(&self, tree: &Tree, size: u64, each: &mut dyn FnMut(BlockNo)) -> Res<()> {
-        if tree.size == 0 || tree.ha.block().is_null() {
+    /// Calls `each` for the largest subtrees of `all` that have none of its first `keep`
+    /// leaves.
+    fn beyond(&self, all: Dropped, keep: u64, each: &mut dyn FnMut(Dropped) -> Res<()>) -> Res<()> {
+        if keep == 0 {
+            return each(all);
+        }
+        if all.height == 0 {
             return Ok(());
         }
-        let keep = size.div_ceil(BLOCK);
-        self.beyond_node(
-            tree.ha.block(),
-            tree.ha.height(),
-            0,
-            keep,
-            tree.valid_leaves(),
-            each,
-        )
-    }
-
-    fn beyond_node(
-        &self,
-        block: BlockNo,
-        height: u32,
-        base: u64,
-        keep: u64,
-        end: u64,
-        each: &mut dyn FnMut(BlockNo),
-    ) -> Res<()> {
-        if base >= keep {
-            return self.walk_node(block, height, base, end, &mut |block, _| {
-                each(block);
-                Ok(true)
-            });
-        }
-        if height == 0 {
-            return Ok(());
-        }
-        let step = span(height - 1);
-        let first = (keep - base - 1) / step;
-        for slot in first..FANOUT.min(end.saturating_sub(base).div_ceil(step)) {
-            let child = self.slot(block, slot)?;
+        let step = span(all.height - 1);
+        for slot in (keep - 1) / step..FANOUT.min(all.leaves.div_ceil(step)) {
+            let child = self.slot(all.block, slot)?;
             if !child.is_null() {
-                self.beyond_node(child, height - 1, base + slot * step, keep, end, each)?;
+                let first = slot * step;
+                let below = Dropped {
+                    block: child,
+                    height: all.height - 1,
+                    leaves: (all.leaves - first).min(step),
+                };
+                self.beyond(below, keep.saturating_sub(first), each)?;
             }
         }
         Ok(())
@@ -482,11 +485,6 @@ impl Found<'_> {
         let mode = self.attr.kind.mode_bits() | perm;
         u64::from(self.inode.flags.get()) << 32 | u64::from(mode)
     }
-
-    /// Books blocks that were freed outside a crawl.
-    pub(crate) fn book_freed(&self, blocks: u64) {
-        self.node.blocks.fetch_sub(blocks, Relaxed);
-    }
 }
 
 #[cfg(test)]
@@ -495,6 +493,40 @@ mod tests {
     use crate::{MkfsOptions, MountOptions, mkfs};
     use medium::MemoryPmem;
     use vfs::FileSystem;
+
+    /// What a change notes does not grow with what it frees; and the tree gets lower.
+    #[test]
+    fn a_cut_notes_subtrees_and_not_blocks() {
+        const LEAVES: u64 = 3000;
+        let pm = MemoryPmem::new(16 << 20);
+        mkfs(&pm, &MkfsOptions::default()).unwrap();
+        let fs = Bpfs::open(&pm, MountOptions::default()).unwrap();
+        let (cx, root) = (Ctx::root(), Ino::ROOT);
+        let file = fs.create(&cx, root, b"file", 0o644).unwrap().ino;
+        let free = fs.vol.map.free();
+        let data = vec![1; 1 << 20];
+        for off in (0..LEAVES * BLOCK).step_by(1 << 20) {
+            fs.write(&cx, file, off, &data).unwrap();
+        }
+        let tall = fs.hold(file).unwrap().1.tree();
+        assert_eq!(tall.ha.height(), 2);
+        {
+            let (_held, found) = fs.hold(file).unwrap();
+            let mut tx = Tx::new(&fs.vol, false);
+            fs.resize(&mut tx, &found, 1).unwrap();
+            // The other leaves of the first node, the other nodes, and the two above.
+            assert!(tx.dropped.len() <= 511 + 5 + 2);
+        }
+        fs.truncate(&cx, file, 1).unwrap();
+        assert_eq!(fs.hold(file).unwrap().1.tree().ha.height(), 0);
+        assert_eq!(fs.getattr(&cx, file).unwrap().blocks, BLOCK / 512);
+        let mut back = [0; 2];
+        assert_eq!(fs.read(&cx, file, 0, &mut back), Ok(1));
+        assert_eq!((back[0], fs.vol.map.free()), (1, free - 1));
+        fs.unlink(&cx, root, b"file").unwrap();
+        fs.forget(file, 1);
+        assert_eq!((fs.audit(), fs.vol.map.free()), (Vec::new(), free));
+    }
 
     #[test]
     fn damaged_objects_are_unclean_and_not_io_errors() {

@@ -13,6 +13,7 @@ use crate::volume::{Tree, Volume};
 use hashbrown::HashTable;
 use medium::Pmem;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{FileType, Ino};
 use zerocopy::FromBytes;
 
@@ -108,6 +109,10 @@ pub(crate) struct DirIndex {
     tails: Vec<u32>,
     /// Blocks in which only holes remain.
     empty: Vec<u32>,
+    /// Used since it was last asked.
+    touched: AtomicBool,
+    /// What [`Indexes`](crate::indexes::Indexes) has counted of [`bytes`](Self::bytes).
+    pub counted: u64,
 }
 
 /// A place for a new entry.
@@ -146,6 +151,8 @@ impl DirIndex {
             holes: Vec::new(),
             tails: Vec::new(),
             empty: Vec::new(),
+            touched: AtomicBool::new(true),
+            counted: 0,
         };
         for_blocks(vol, tree, 0, &mut |base, bytes| {
             index.blocks.push(Block::default());
@@ -165,6 +172,32 @@ impl DirIndex {
             Ok(true)
         })?;
         Ok(index)
+    }
+
+    /// Notes that the index is used.
+    pub fn touch(&self) {
+        // Stored only once: many threads may read the same line.
+        if !self.touched.load(Relaxed) {
+            self.touched.store(true, Relaxed);
+        }
+    }
+
+    /// Whether it was used since the last time that this was asked.
+    pub fn was_touched(&self) -> bool {
+        self.touched.swap(false, Relaxed)
+    }
+
+    /// Memory that the index takes.
+    pub fn bytes(&self) -> u64 {
+        let holes = self.holes.iter().map(Vec::capacity).sum::<usize>();
+        let lists = self.tails.capacity() + self.empty.capacity();
+        let bytes = size_of::<Self>()
+            + self.names.allocation_size()
+            + self.blocks.capacity() * size_of::<Block>()
+            + self.holes.capacity() * size_of::<Vec<Hole>>()
+            + holes * size_of::<Hole>()
+            + lists * size_of::<u32>();
+        bytes as u64
     }
 
     /// Number of names.

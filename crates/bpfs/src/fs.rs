@@ -7,6 +7,7 @@ use crate::alloc::Bitmap;
 use crate::dir::{self, DirIndex};
 use crate::error::{Fault, Res};
 use crate::format::{BLOCK, INODE, Inode, at};
+use crate::indexes::Indexes;
 use crate::mode::Mode;
 use crate::mount::SuperInfo;
 use crate::table::{Node, Table};
@@ -63,6 +64,7 @@ pub struct Bpfs<P: Pmem> {
     pub(crate) tree_lock: ShardedLock<()>,
     /// Held while the inode file grows.
     pub(crate) grow_lock: Mutex<()>,
+    pub(crate) indexes: Indexes,
     pub(crate) info: SuperInfo,
 }
 
@@ -308,7 +310,9 @@ impl<P: Pmem> Bpfs<P> {
             Some(index) => index,
             None => Box::new(DirIndex::build(&self.vol, &dir.tree())?),
         };
-        Ok(guard.insert(index))
+        let index = guard.insert(index);
+        self.indexes.used(dir.ino, index, &self.table);
+        Ok(index)
     }
 
     /// Gives back `count` references; frees the inode with the last, if it has no name.
@@ -327,7 +331,9 @@ impl<P: Pmem> Bpfs<P> {
         if !node.life.end() {
             return;
         }
-        *guard = None;
+        if let Some(index) = guard.take() {
+            self.indexes.dropped(&index);
+        }
         if !self.read_only
             && let Err(e) = self.free_contents(ino)
         {
@@ -341,18 +347,15 @@ impl<P: Pmem> Bpfs<P> {
 
     fn free_contents(&self, ino: Ino) -> Res<()> {
         let addr = self.vol.inode_addr(ino)?;
-        let mut blocks = Vec::new();
-        self.vol.walk(&self.vol.tree(addr)?, &mut |block, _| {
-            blocks.push(block);
-            Ok(true)
-        })?;
+        let tree = self.vol.tree(addr)?;
         let xattr = self.vol.pointer(self.vol.inode(addr)?.xattr.get())?;
-        blocks.extend((!xattr.is_null()).then_some(xattr));
-        // Only now: a pointer block that is free may be somebody else's already.
-        for block in blocks {
-            self.vol.map.release(block.0);
+        if !xattr.is_null() {
+            self.vol.map.release(xattr.0);
         }
-        Ok(())
+        match tree.whole() {
+            Some(all) => self.vol.release(all, &mut 0),
+            None => Ok(()),
+        }
     }
 
     fn list(

@@ -34,6 +34,7 @@ mod dump;
 mod error;
 pub mod format;
 mod fs;
+mod indexes;
 mod life;
 mod log;
 mod mkfs;

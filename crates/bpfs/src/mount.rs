@@ -9,6 +9,7 @@ use crate::alloc::Bitmap;
 use crate::error::Error;
 use crate::format::{BLOCK, INODE, LOG_BLOCKS, MAGIC, MIN_BLOCKS, Super, VERSION, at};
 use crate::fs::{Bpfs, MountOptions};
+use crate::indexes::{self, Indexes};
 use crate::log::{self, Log};
 use crate::mkfs::static_crc;
 use crate::mode::Mode;
@@ -237,6 +238,7 @@ impl<P: Pmem> Bpfs<P> {
             clock: o.clock,
             tree_lock: ShardedLock::new(()),
             grow_lock: Mutex::new(()),
+            indexes: Indexes::new(indexes::LIMIT_BYTES),
             info,
         })
     }

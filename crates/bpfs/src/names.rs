@@ -100,7 +100,10 @@ impl<P: Pmem> Bpfs<P> {
         }
         perm::may_search(cx, &parent.attr)?;
         let found = match held.as_deref() {
-            Some(index) => index.find(&self.vol, &parent.tree(), name)?,
+            Some(index) => {
+                index.touch();
+                index.find(&self.vol, &parent.tree(), name)?
+            }
             None => {
                 drop(held);
                 let (mut held, parent) = self.hold(dir)?;

@@ -30,11 +30,15 @@ pub enum Bug {
     AbortUnflushed,
     /// A mount does not write back what it reads and trusts.
     MountUnsettled,
+    /// Of a subtree that is cut off or punched out only the topmost block is freed.
+    DroppedTreeLeaks,
+    /// A cut tree gets its lower root along with the size, not after it.
+    LoweredAtOnce,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Bug; 12] = [
+    pub const ALL: [Bug; 14] = [
         Bug::SizeSetEarly,
         Bug::FirstByte,
         Bug::CommitByMemcpy,
@@ -47,6 +51,8 @@ impl Bug {
         Bug::TimesAtOnce,
         Bug::AbortUnflushed,
         Bug::MountUnsettled,
+        Bug::DroppedTreeLeaks,
+        Bug::LoweredAtOnce,
     ];
 }
 

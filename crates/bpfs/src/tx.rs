@@ -16,6 +16,7 @@
 //!    the commit must not outrun them.*
 //! 3. **The commit**: one aligned store, or the log's header, or the two super blocks.
 //!    Then the times, then a fence. *Rule: data before commit.*
+//!    A tree that was cut may then get a lower root, by a store and a fence of its own.
 //! 4. Only now are replaced blocks free. *Rule: nullify before reuse.*
 //!
 //! # The commit point
@@ -39,7 +40,7 @@ use crate::error::{Fault, Res};
 use crate::format::{BLOCK, BlockNo, HeightAddr, INODE, RootRecord, at};
 use crate::log::{Records, Slot};
 use crate::seeded::{Bug, hit};
-use crate::volume::{Tree, Volume};
+use crate::volume::{Dropped, Tree, Volume};
 use medium::{LINE_BYTES, Pmem};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering::SeqCst;
@@ -252,6 +253,10 @@ pub(crate) struct Tx<'v, 'a, P: Pmem> {
     root_size: Option<u64>,
     taken: Blocks,
     freed: Blocks,
+    /// Subtrees that nothing leads to once this operation has committed, and whose they are.
+    pub(crate) dropped: SmallVec<[(Ino, Dropped); 2]>,
+    /// A lower root over what a tree keeps, stored after the commit: inode, new word.
+    lower: Option<(Ino, HeightAddr)>,
     stores: Stores<'v, P>,
     pub(crate) neutral: SmallVec<[(u64, u64); 2]>,
 }
@@ -270,6 +275,8 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             root_size: None,
             taken: Blocks::new(),
             freed: Blocks::new(),
+            dropped: SmallVec::new(),
+            lower: None,
             stores: Stores::new(vol),
             neutral: SmallVec::new(),
         }
@@ -346,6 +353,30 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         self.freed.push(block);
     }
 
+    /// A subtree of `tree` that nothing leads to once this operation has committed. Its
+    /// blocks are found again when they are freed: to list them takes memory without bound.
+    pub fn drop_tree(&mut self, tree: Ino, dropped: Dropped) -> Res<()> {
+        if hit(Bug::ReuseBeforeCommit) {
+            return self.vol.release(dropped, &mut 0);
+        }
+        self.dropped.push((tree, dropped));
+        Ok(())
+    }
+
+    /// The tree of `ino`, which this operation cuts, has no leaf beyond what `root` leads to.
+    /// The nodes above, which the caller drops, are then of no use.
+    ///
+    /// Where the commit copies, this is part of it. Else it is a store of its own, once the
+    /// commit is durable. *Rule: nullify before reuse*, and the reverse: a lower tree with the
+    /// old size has lost its end.
+    pub fn lower(&mut self, ino: Ino, root: HeightAddr) {
+        if self.vol.rules.short_circuit {
+            self.lower = Some((ino, root));
+        } else {
+            self.set(ino, at::HA, root.0);
+        }
+    }
+
     /// Fails, for another try under the exclusive lock, if inodes must not move now.
     pub fn may_move(&mut self, tree: Ino) -> Res<()> {
         if tree == INODE_FILE {
@@ -420,7 +451,23 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         for block in self.freed.drain(..) {
             self.vol.map.release(block.0);
         }
+        self.release_dropped(&mut deltas);
         Ok(deltas)
+    }
+
+    /// Step 4 for subtrees. The operation has happened: that something cannot be read is
+    /// logged, and its blocks stay taken until the next mount.
+    fn release_dropped(&mut self, deltas: &mut Deltas) {
+        for (ino, dropped) in std::mem::take(&mut self.dropped) {
+            let mut freed = 0;
+            if hit(Bug::DroppedTreeLeaks) {
+                self.vol.map.release(dropped.block.0);
+                freed = 1;
+            } else if let Err(e) = self.vol.release(dropped, &mut freed) {
+                e.errno();
+            }
+            deltas.push((ino, -(freed as i64)));
+        }
     }
 
     /// Steps 1 and 2: everything but the commit point.
@@ -616,8 +663,22 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             } => self.commit_log(slot, *header, records)?,
             Point::Supers(root) => self.commit_supers(*root)?,
         }
+        if hit(Bug::LoweredAtOnce) {
+            self.put_lower()?;
+        }
         self.put_times()?;
+        self.barrier()?;
+        self.put_lower()?;
         self.barrier()
+    }
+
+    /// Stores a lower root. The commit that makes it enough is durable.
+    fn put_lower(&mut self) -> Res<()> {
+        if let Some((ino, root)) = self.lower.take() {
+            let addr = self.home(ino)? + at::HA;
+            self.stores.commit_word(addr, root.0)?;
+        }
+        Ok(())
     }
 
     /// Stores the times that go one by one.

@@ -19,10 +19,30 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
+    /// All of it, if it has any block.
+    pub fn whole(&self) -> Option<Dropped> {
+        let has_blocks = self.size > 0 && !self.ha.block().is_null();
+        has_blocks.then(|| Dropped {
+            block: self.ha.block(),
+            height: self.ha.height(),
+            leaves: self.valid_leaves(),
+        })
+    }
+
     /// Leaves that hold valid bytes.
     pub fn valid_leaves(&self) -> u64 {
         self.size.div_ceil(BLOCK)
     }
+}
+
+/// A subtree that nothing leads to any more.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Dropped {
+    pub block: BlockNo,
+    /// At height 0 the block alone.
+    pub height: u32,
+    /// Leaves from its first on that count.
+    pub leaves: u64,
 }
 
 /// What was read cannot be true. Apart, so that the reads themselves are inlined: there is
@@ -177,7 +197,7 @@ impl<P: Pmem> Volume<P> {
 
     /// As [`walk`](Self::walk), from the node of `height` whose first leaf is `base`;
     /// leaves from `end` on do not count.
-    pub fn walk_node(
+    fn walk_node(
         &self,
         block: BlockNo,
         height: u32,
@@ -193,6 +213,40 @@ impl<P: Pmem> Volume<P> {
             let child = self.slot(block, slot)?;
             if !child.is_null() {
                 self.walk_node(child, height - 1, base + slot * step, end, each)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees the blocks of a subtree, adding to `freed` how many. Memory is one node for each
+    /// level. After an error some blocks stay taken until the next mount.
+    ///
+    /// A node is read before it is freed: a block that is free may belong to another at once.
+    pub fn release(&self, dropped: Dropped, freed: &mut u64) -> Res<()> {
+        let Dropped {
+            block,
+            height,
+            leaves,
+        } = dropped;
+        let mut bytes = [0; BLOCK as usize];
+        let step = if height == 0 { 1 } else { span(height - 1) };
+        let slots = match height {
+            0 => 0,
+            _ => FANOUT.min(leaves.div_ceil(step)),
+        };
+        let bytes = &mut bytes[..slots as usize * 8];
+        self.pm.read(block.addr(), bytes)?;
+        self.map.release(block.0);
+        *freed += 1;
+        for (slot, word) in bytes.chunks_exact(8).enumerate() {
+            let child = self.pointer(word.try_into().map_or(0, u64::from_le_bytes))?;
+            if !child.is_null() {
+                let below = Dropped {
+                    block: child,
+                    height: height - 1,
+                    leaves: (leaves - slot as u64 * step).min(step),
+                };
+                self.release(below, freed)?;
             }
         }
         Ok(())

@@ -76,6 +76,10 @@ bug_classes! {
     data_after_link: "create f 644\n write f 0 9000 1\n append f 100 2\n link f g\n fsync g\n fallocate f punch 0 4096\n link g h\n fsync f";
     /// A new inode takes a number that is in use.
     ino_reuse: "create f 644\n fsync f\n unlink f\n create g 644\n create h 644\n unlink g\n mkdir g 755";
+    /// A whole subtree is punched out or cut off, and only its top is freed.
+    punched_subtree: "create f 644\n write f 0 5000 1\n write f 2097152 9000 2\n write f 4194304 5000 3\n fallocate f punch 2097152 2097152\n write f 2200000 10 4\n fallocate f punch 0 6291456\n write f 2097152 9000 5\n write f 4190000 9000 6\n truncate f 4000000\n fallocate f zero 2000000 3000000\n unlink f";
+    /// A tree that is cut gets lower before it is short.
+    lowered_tree: "create f 644\n write f 0 5000 1\n write f 4194304 5000 2\n truncate f 4500\n append f 6000 3\n write f 1073741824 10 4\n truncate f 2097153\n append f 10 5\n truncate f 9000\n truncate f 100\n append f 10 6\n truncate f 0\n write f 4194304 10 7\n truncate f 5000\n append f 9000 8";
     /// The target or an attribute is missing.
     symlink_xattr: "symlink a/target s\n create f 644\n setxattr f user.a 20 1 create\n fsync f\n setxattr f user.a 30 2 replace\n setxattr f user.b 5 3 set\n removexattr f user.a\n removexattr f user.b";
 }
