@@ -157,3 +157,35 @@ fn readable<T>(report: &mut Report, read: Result<T, MediumError>, what: impl Dis
     read.map_err(|e| bad(report, "B1", format_args!("{what}: {e}")))
         .ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::BLOCK;
+    use crate::{Bpfs, MkfsOptions, MountOptions, mkfs};
+    use medium::MemoryPmem;
+    use vfs::{Ctx, FileSystem};
+
+    #[test]
+    fn a_zeroed_directory_block_is_noticed() {
+        let pm = MemoryPmem::new(1 << 20);
+        mkfs(&pm, &MkfsOptions::default()).unwrap();
+        let fs = Bpfs::open(&pm, MountOptions::default()).unwrap();
+        let (cx, root) = (Ctx::root(), Ino::ROOT);
+        fs.create(&cx, root, b"first", 0o644).unwrap();
+        // Emptied and restarted blocks are sound.
+        fs.unlink(&cx, root, b"first").unwrap();
+        fs.create(&cx, root, &[b'l'; 200], 0o644).unwrap();
+        fs.unlink(&cx, root, &[b'l'; 200]).unwrap();
+        assert_eq!(check(&pm).findings, []);
+        let tree = fs.vol.tree(fs.vol.inode_addr(root).unwrap()).unwrap();
+        let addr = tree.ha.block().addr();
+        drop(fs);
+        pm.store(addr, &[0; BLOCK as usize]);
+        let found = check(&pm).findings;
+        let rules: Vec<_> = found.iter().map(|f| f.invariant.as_str()).collect();
+        assert_eq!(rules, ["B14"]);
+        let refused = Bpfs::open(&pm, MountOptions::default()).err();
+        assert!(refused.unwrap().to_string().contains("all zeros"));
+    }
+}

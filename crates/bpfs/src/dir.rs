@@ -44,6 +44,9 @@ pub(crate) fn parse<'b>(
             DirentHead::read_from_prefix(&block[off..]).map_err(|_| bad("is cut off"))?;
         let len = usize::from(head.rec_len.get());
         if len == 0 {
+            if off == 0 && never_stored(block) {
+                return Err(bad("the block is all zeros, and its names are lost"));
+            }
             return Ok(off as u64);
         }
         let size_ok = (DIRENT_MIN..=DIRENT_MAX).contains(&len) && len.is_multiple_of(8);
@@ -66,6 +69,12 @@ pub(crate) fn parse<'b>(
         off += len;
     }
     Ok(BLOCK)
+}
+
+/// Whether nothing was ever stored in a block of a directory: there is a block for the sake of
+/// its first entry, and what restarts it leaves that entry's type and name.
+fn never_stored(block: &[u8]) -> bool {
+    block.iter().all(|byte| *byte == 0)
 }
 
 /// Largest directory: positions / 8 are kept in 32 bits.

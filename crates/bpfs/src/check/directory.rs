@@ -20,6 +20,10 @@ impl<P: Pmem + ?Sized> Checker<'_, P> {
             };
             let (len, pos) = (usize::from(head.rec_len.get()), base + off as u64);
             if len == 0 {
+                if off == 0 && bytes.iter().all(|byte| *byte == 0) {
+                    let what = format_args!("directory {dir}, block at {base}: it is all zeros");
+                    self.bad("B14", what);
+                }
                 return;
             }
             let fits = len.is_multiple_of(8) && (DIRENT_MIN..=DIRENT_MAX).contains(&len);
