@@ -53,6 +53,7 @@
  *                         then be larger than persistent memory, and lie on a disk (see below)
  *   SELVEDGE_POOL_BYTES   bytes of a new pool; 268435456 if not set
  *   SELVEDGE_STATICS      discard: pstatic variables begin anew
+ *   SELVEDGE_STATICS_NAME  the name of the program by which its pstatic variables are known
  *   SELVEDGE_SIMULATE_POWER_CUT  1: a process that is killed leaves what a power failure would
  *                         leave in persistent memory, what was flushed and fenced and by chance
  *                         some of the rest. For tests, of programs without pstatic variables
@@ -190,9 +191,20 @@ SELVEDGE_IN_BLOCK(char *, strndup, (const char *text, size_t most));
  * not with -flto. If the size is to change, so must the name. (A program is refused that has a
  * library with such variables; in one that is loaded later, by dlopen, nothing is kept.)
  *
- * Its address is that of the executable: do not keep it in durable memory, unless the
- * executable is at a fixed address (-no-pie) and never built again. */
+ * Its address is that of the executable, which is another one in each run: a block that stores it
+ * in durable memory fails. Do not store it there by other means either. With -no-pie it stays
+ * until the executable is built again. */
 #define SELVEDGE_STATIC __attribute__((section(".persistent")))
+
+/* The name by which the variables of this program are known, once in a program, at file scope:
+ * SELVEDGE_PROGRAM("visits"). Without it that is the name of its file, so that a program which is
+ * renamed begins anew (and says so); SELVEDGE_STATICS_NAME comes before both. A program with such
+ * variables is refused if it is started through the dynamic loader. */
+#ifdef __cplusplus
+#define SELVEDGE_PROGRAM(name) extern "C" __attribute__((used)) const char selvedge_program_name[] = name
+#else
+#define SELVEDGE_PROGRAM(name) __attribute__((used)) const char selvedge_program_name[] = name
+#endif
 
 /* Says of a pointer that what it points to is durable: `struct node SELVEDGE_PERSISTENT *p`.
  * Tells sparse, and clang, to warn if pointers of both kinds are mixed. */

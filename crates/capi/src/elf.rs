@@ -31,6 +31,11 @@ pub(crate) enum ElfError {
         "the library {} has persistent variables, which only programs can have", .0.display()
     )]
     Library(PathBuf),
+    #[error(
+        "{} has persistent variables, and was started through {}, whose variables they are not: \
+         start the program itself", program.display(), loader.display()
+    )]
+    Loader { program: PathBuf, loader: PathBuf },
     #[error("two persistent variables are called {0}: give one another name")]
     Ambiguous(String),
     #[error(
@@ -51,12 +56,53 @@ type Cache = ReadCache<File>;
 type Elf<'a> = ElfFile64<'a, Endianness, &'a Cache>;
 
 /// The section, if the program has one that is not empty.
+///
+/// # Errors
+/// [`ElfError`]; of these [`ElfError::Loader`] if the dynamic loader was started in its place.
 pub(crate) fn section() -> Result<Option<Section>, ElfError> {
-    let found = section_of(EXECUTABLE.as_ref())?;
-    Ok(found.map(|section| Section {
+    let Some(section) = section_of(EXECUTABLE.as_ref())? else {
+        return check_loader().map(|()| None);
+    };
+    Ok(Some(Section {
         address: load_bias().wrapping_add(section.address),
         ..section
     }))
+}
+
+/// Finds out that no program was started through another one, such as the dynamic loader, that
+/// has persistent variables.
+fn check_loader() -> Result<(), ElfError> {
+    let Some(program) = mapped_program() else {
+        return Ok(());
+    };
+    // One whose file is gone was not started that way.
+    match section_of(&program) {
+        Ok(Some(_)) => {
+            let loader = std::fs::read_link(EXECUTABLE)?;
+            Err(ElfError::Loader { program, loader })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The file in which the program's own headers are mapped.
+fn mapped_program() -> Option<PathBuf> {
+    let headers = first_object().1;
+    let maps = std::fs::read("/proc/self/maps").ok()?;
+    maps.split(|byte| *byte == b'\n').find_map(|line| {
+        let at = line.iter().position(|byte| *byte == b'/')?;
+        let (start, end) = std::str::from_utf8(line.split(|byte| *byte == b' ').next()?)
+            .ok()?
+            .split_once('-')?;
+        let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16));
+        let has = (start.ok()?..end.ok()?).contains(&headers);
+        has.then(|| PathBuf::from(OsStr::from_bytes(&line[at..])))
+    })
+}
+
+/// Whether the program is at another address in each run.
+pub(crate) fn is_moved() -> bool {
+    load_bias() != 0
 }
 
 /// The section of an executable or library, as its file has it.
@@ -173,7 +219,8 @@ fn check_relocations(elf: &Elf<'_>, address: u64, len: u64) -> Result<(), ElfErr
     }
 }
 
-/// The name of the program's file.
+/// The name by which the program's variables are known, unless another was chosen: that of its
+/// file.
 pub(crate) fn program_name() -> Result<String, ElfError> {
     let path: PathBuf = std::fs::read_link(EXECUTABLE)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -184,19 +231,29 @@ pub(crate) fn program_name() -> Result<String, ElfError> {
 
 /// By how much the program lies elsewhere than its file says.
 fn load_bias() -> u64 {
+    first_object().0
+}
+
+/// By how much the program lies elsewhere than its file says, and where its headers are.
+fn first_object() -> (u64, u64) {
     unsafe extern "C" fn first(
         object: *mut libc::dl_phdr_info,
         _len: usize,
-        bias: *mut c_void,
+        found: *mut c_void,
     ) -> libc::c_int {
         // SAFETY: both are valid: what the system passes, and what we passed.
-        unsafe { bias.cast::<u64>().write((*object).dlpi_addr) };
+        unsafe {
+            let headers = (*object).dlpi_phdr as u64;
+            found
+                .cast::<(u64, u64)>()
+                .write(((*object).dlpi_addr, headers));
+        }
         1 // The first is the program.
     }
-    let mut bias = 0_u64;
-    // SAFETY: `first` writes a `u64` there.
-    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut bias).cast()) };
-    bias
+    let mut found = (0_u64, 0_u64);
+    // SAFETY: `first` writes a pair there.
+    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut found).cast()) };
+    found
 }
 
 #[cfg(test)]

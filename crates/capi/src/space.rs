@@ -34,16 +34,21 @@ struct Alias {
     start: AtomicU64,
     len: AtomicU64,
     target: AtomicU64,
+    /// Bytes of the section, if it is at another address in the next run; else 0.
+    moved: AtomicU64,
 }
 
 static ALIAS: Alias = Alias {
     start: AtomicU64::new(0),
     len: AtomicU64::new(0),
     target: AtomicU64::new(0),
+    moved: AtomicU64::new(0),
 };
 
-/// Says that `start..start + len` is also at the address `target`. Once.
-pub(crate) fn set_alias(start: u64, len: u64, target: u64) {
+/// Says that `start..start + len` is also at the address `target`, and whether `start` is another
+/// one in the next run. Once.
+pub(crate) fn set_alias(start: u64, len: u64, target: u64, is_moved: bool) {
+    ALIAS.moved.store(if is_moved { len } else { 0 }, Relaxed);
     ALIAS.start.store(start, Relaxed);
     ALIAS.target.store(target, Relaxed);
     ALIAS.len.store(len, Release);
@@ -56,6 +61,21 @@ pub(crate) fn canonical(at: u64) -> u64 {
     match distance < ALIAS.len.load(Acquire) {
         true => ALIAS.target.load(Relaxed) + distance,
         false => at,
+    }
+}
+
+/// Whether one of the words that are stored by `bytes` at `at` is the address of a persistent
+/// variable, which means something else in the next run.
+#[inline]
+pub(crate) fn has_stale_address(at: u64, bytes: &[u8]) -> bool {
+    let len = ALIAS.moved.load(Relaxed);
+    len > 0 && bytes.len() >= WORD_BYTES as usize && {
+        let skip = (at.wrapping_neg() % WORD_BYTES) as usize;
+        let start = ALIAS.start.load(Relaxed);
+        let (words, _) = bytes.get(skip..).unwrap_or_default().as_chunks();
+        words
+            .iter()
+            .any(|word| u64::from_le_bytes(*word).wrapping_sub(start) < len)
     }
 }
 

@@ -5,14 +5,19 @@
 //! 1. The variables of a program are in a region, which is mapped over their section before
 //!    any code of the program runs. They have the values that the last run left; at the first
 //!    run, those in the executable.
-//! 2. They are known by the program's file name and their own names and sizes. A program that
-//!    was built anew finds each where it is now, whatever else has changed. What is new has the
+//! 2. They are known by the program's name and their own names and sizes. The program's name is
+//!    that of its file, unless the environment or the program itself says otherwise; one that
+//!    begins with new variables where another name has the same ones says so. A program that was
+//!    built anew finds each where it is now, whatever else has changed. What is new has the
 //!    value in the executable; what is not there any more is kept, for the day it comes back.
 //! 3. A variable whose size has changed is refused.
 //! 4. A crash leaves the variables as they were, or as they are to be.
-//! 5. Variables whose table is damaged are refused, and not taken for those of a first run.
+//! 5. No block leaves the address of a variable in durable memory if the program is at another
+//!    address in the next run: it fails.
+//! 6. Variables whose table is damaged are refused, and not taken for those of a first run.
 
 use crate::elf::{self, ElfError, Section};
+use crate::fatal::die;
 use crate::program::{self, Memory};
 use crate::space::set_alias;
 use medium::{EffectiveDurability, Pmem};
@@ -20,7 +25,10 @@ use mnemosyne::statics::{Table, TableError, Variable, Variables, tag};
 use mnemosyne::store::{Region, RegionKind, StoreError};
 use mnemosyne::tx::Space;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
+use std::arch::naked_asm;
+use std::ffi::{CStr, c_char};
 use std::fs::File;
+use std::io::Write;
 use std::path::PathBuf;
 
 const PAGE_BYTES: u64 = 4096;
@@ -29,6 +37,9 @@ const KEPT_ALIGN: u64 = 64;
 
 /// What to do with what is there: `discard` it, and begin with the values in the executable.
 const STATICS: &str = "SELVEDGE_STATICS";
+
+/// The name by which they are known.
+const NAME: &str = "SELVEDGE_STATICS_NAME";
 
 /// Why the persistent variables cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +87,8 @@ pub(crate) enum StaticsError {
     Simulated,
     #[error("{STATICS}={0}: not 'discard'")]
     Unknown(String),
+    #[error("{NAME}: the name of a program is text that is not empty")]
+    Name,
 }
 
 // Before the program's own constructors, which may use the variables.
@@ -84,9 +97,66 @@ pub(crate) enum StaticsError {
 static BEFORE_MAIN: extern "C" fn() = before_main;
 
 extern "C" fn before_main() {
-    // A program that cannot be read is told when it uses the library.
-    if matches!(elf::section(), Ok(Some(_))) {
-        program::started();
+    match elf::section() {
+        Ok(Some(_)) => {
+            program::started();
+        }
+        Err(why @ ElfError::Loader { .. }) => die(why),
+        // A program that cannot be read is told when it uses the library.
+        Ok(None) | Err(_) => {}
+    }
+}
+
+/// The name by which the variables are known: what the environment says, the program itself
+/// (`SELVEDGE_PROGRAM`), or the name of its file.
+fn name() -> Result<String, StaticsError> {
+    let name = match (std::env::var_os(NAME), own_name()) {
+        (Some(name), _) => name.into_string().map_err(|_| StaticsError::Name)?,
+        (None, Some(name)) => name.to_str().map_err(|_| StaticsError::Name)?.to_owned(),
+        (None, None) => elf::program_name()?,
+    };
+    match name.is_empty() {
+        true => Err(StaticsError::Name),
+        false => Ok(name),
+    }
+}
+
+/// The name that the program has in its code.
+fn own_name() -> Option<&'static CStr> {
+    #[unsafe(naked)]
+    extern "C" fn address() -> *const c_char {
+        naked_asm!(
+            ".weak selvedge_program_name",
+            "mov rax, qword ptr [rip + selvedge_program_name@GOTPCREL]",
+            "ret",
+        )
+    }
+    let name = address();
+    // SAFETY: null, or the string that the header's macro defines.
+    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
+}
+
+/// Says that another program's variables are there, which may be this one's.
+fn tell_of_others(memory: &Memory, program: &str, variables: &Variables) {
+    let Ok(regions) = memory.regions() else {
+        return;
+    };
+    let pm = memory.memory().space().pmem();
+    let is_same = |name: &String, len: u64| variables.get(name).is_some_and(|new| new.len == len);
+    let mut others = regions
+        .iter()
+        .filter(|region| region.kind == RegionKind::Static)
+        .filter_map(|region| Table::read(pm, region).ok())
+        .filter(|table| table.program != program)
+        .filter(|table| table.variables.iter().any(|(name, v)| is_same(name, v.len)));
+    if let Some(Table { program: other, .. }) = others.next() {
+        let line = format!(
+            "selvedge: note: the persistent variables of {program} begin anew; {} has those of \
+             {other}: if the program was renamed, set {NAME}={other} or name it by \
+             SELVEDGE_PROGRAM\n",
+            memory.backing().path().display()
+        );
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }
 }
 
@@ -109,7 +179,7 @@ pub(crate) fn attach(memory: &Memory, is_simulated: bool) -> Result<(), StaticsE
         return Err(StaticsError::Simulated);
     }
     let variables = elf::variables()?;
-    let program = elf::program_name()?;
+    let program = name()?;
     let failed = |why| {
         let program = program.clone();
         StaticsError::Store { program, why }
@@ -117,6 +187,9 @@ pub(crate) fn attach(memory: &Memory, is_simulated: bool) -> Result<(), StaticsE
     let discards = discards()?;
     let mut found = find(memory, &program, discards)?;
     let latest = found.pop();
+    if latest.is_none() && !discards {
+        tell_of_others(memory, &program, &variables);
+    }
     for (old, _) in found {
         memory.unmap(old.start, |_| Ok(())).map_err(failed)?;
     }
@@ -313,10 +386,7 @@ fn map(
         return Err(StaticsError::Map { program, path, why });
     }
     let space = memory.memory().space();
-    set_alias(
-        section.address,
-        section.len,
-        space.address(region.start + data),
-    );
+    let target = space.address(region.start + data);
+    set_alias(section.address, section.len, target, elf::is_moved());
     Ok(())
 }

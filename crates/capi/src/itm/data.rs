@@ -2,7 +2,8 @@
 
 use crate::fatal::die;
 use crate::itm::done;
-use crate::space::canonical;
+use crate::itm::failure::STALE;
+use crate::space::{canonical, has_stale_address};
 use crate::thread::Thread;
 use libc::c_void;
 use medium::WORD_BYTES;
@@ -47,11 +48,18 @@ impl Thread {
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
             return Ok(());
         }
+        let at = canonical(at);
+        if has_stale_address(at, bytes) {
+            let space = self.program.memory.memory().space();
+            if let Some(off) = space.offset(at) {
+                let what = STALE;
+                return Err(Interrupted::NoValue { off, what });
+            }
+        }
         if self.is_own_block(at, bytes.len()) {
             self.fill(at, bytes);
             return Ok(());
         }
-        let at = canonical(at);
         match bytes.try_into() {
             Ok(word) if at.is_multiple_of(WORD_BYTES) => {
                 self.session.tx().store(at, u64::from_le_bytes(word))

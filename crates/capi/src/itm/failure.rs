@@ -17,6 +17,9 @@ use std::convert::Infallible;
 /// Why a transaction cannot be done.
 pub(super) type Failure = TxError<Infallible>;
 
+/// What a word is not that holds the address of a persistent variable.
+pub(super) const STALE: &str = "address of the next run";
+
 /// What `selvedge_try` returns again.
 const FAILED: c_int = -1;
 
@@ -105,6 +108,12 @@ impl Thread {
                      but no region of the program's"
                 )
             }
+            TxError::NoValue { off, what: STALE } => format!(
+                "a block stores the address of a persistent variable at {:#x}, in durable memory: \
+                 in the next run it means something else; link with -no-pie, or point to a root \
+                 or a block",
+                self.program.base + off
+            ),
             TxError::TooLong { words, most } => format!(
                 "a transaction wrote so much to memory that was there before it that its {words} \
                  words do not fit a log, which takes {most}: let it do less at a time"

@@ -4,7 +4,8 @@
 static SELVEDGE_STATIC long number;
 
 #ifndef SELVEDGE_NO_SHORT_NAMES
-static pstatic long persistent *pointer;
+static pstatic long other;
+static long persistent *pointer;
 #else
 /* Names that a program may have for itself. */
 static int store, flush, fence, pmap;
@@ -15,7 +16,7 @@ int main(void)
 {
     SELVEDGE_ATOMIC { number += 1; }
 #ifndef SELVEDGE_NO_SHORT_NAMES
-    patomic { pointer = &number; }
+    patomic { pointer = &number, other = 1; }
     store(&number, 2);
     wtstore(&number, 3);
     flush(&number);

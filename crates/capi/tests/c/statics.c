@@ -27,6 +27,10 @@ static pstatic struct {
     long counts[3000];
 } c = {"initial", {7}};
 
+#ifdef NAMED
+SELVEDGE_PROGRAM("statics");
+#endif
+
 #ifdef ADDRESS
 pstatic int *address = &a;
 #endif

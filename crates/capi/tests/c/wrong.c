@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <selvedge.h>
 #include <selvedge/structures.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -102,6 +102,92 @@ fn programs_have_variables_of_their_own() {
     assert_eq!(workshop.run(&one, &[]), "3 Initial 9 2 12 b 4\n");
 }
 
+/// A program that was renamed says that it begins anew, and how it need not.
+#[test]
+fn a_renamed_program_is_told() {
+    let workshop = Workshop::new();
+    let program = built(&workshop, &["-O2"]);
+    assert_eq!(workshop.run(&program, &[]), "2 Initial 8 1 11 b 3\n");
+    let renamed = workshop.path("renamed");
+    std::fs::copy(&program, &renamed).unwrap();
+    let run = |name: Option<&str>| {
+        let mut command = workshop.command(&renamed);
+        command.envs(name.map(|name| ("SELVEDGE_STATICS_NAME", name)));
+        let output = command.output().unwrap();
+        let said = crate::workshop::said(&output, &renamed);
+        (said, String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(
+        run(Some("statics")),
+        ("3 Initial 9 2 12 b 4\n".to_owned(), String::new())
+    );
+    let (said, told) = run(None);
+    assert_eq!(said, "2 Initial 8 1 11 b 3\n");
+    assert!(told.contains("set SELVEDGE_STATICS_NAME=statics"), "{told}");
+    // Only at its first run.
+    assert_eq!(run(None).1, "");
+    // One that has its name in it keeps it.
+    let named = Recipe {
+        flags: &["-O2", "-DNAMED"],
+        ..Recipe::new("statics.c")
+    };
+    for link in [Link::Static, Link::Shared] {
+        let recipe = Recipe {
+            link,
+            ..named.clone()
+        };
+        let named = workshop.compile("another", &recipe);
+        assert!(workshop.run(&named, &[]).ends_with('\n'));
+    }
+    assert_eq!(workshop.run(&program, &[]), "6 Initial 12 5 15 b 7\n");
+}
+
+/// It would mean something else in the next run, unless the program is where it was.
+#[test]
+fn addresses_of_variables_are_not_kept() {
+    let workshop = Workshop::new();
+    for (flags, is_refused) in [
+        (&["-O2"][..], true),
+        (&["-O2", "-no-pie", "-fno-pie"], false),
+    ] {
+        let recipe = Recipe {
+            flags,
+            ..Recipe::new("stale.c")
+        };
+        let program = workshop.compile("stale", &recipe);
+        workshop.run(&program, &["neither"]);
+        for how in ["stored", "copied"] {
+            if !is_refused {
+                workshop.run(&program, &[how]);
+                continue;
+            }
+            let error = workshop.fail(&program, &[how]);
+            assert!(
+                error.contains("address of a persistent variable"),
+                "{error}"
+            );
+        }
+    }
+}
+
+/// The loader, and not the program, is the executable then.
+#[test]
+fn a_start_through_the_dynamic_loader_is_refused() {
+    let workshop = Workshop::new();
+    let program = built(&workshop, &["-O2"]);
+    let loader = std::path::Path::new("/lib64/ld-linux-x86-64.so.2");
+    let output = workshop.command(loader).arg(&program).output().unwrap();
+    let error = crate::workshop::error_of(&output);
+    assert!(
+        error.contains("start the program itself") && error.contains("ld-linux"),
+        "{error}"
+    );
+    // One without variables may be.
+    let plain = workshop.compile("plain", &Recipe::new("strings.c"));
+    let output = workshop.command(loader).arg(&plain).output().unwrap();
+    crate::workshop::said(&output, &plain);
+}
+
 #[test]
 fn libraries_have_no_variables() {
     let workshop = Workshop::new();

@@ -152,6 +152,7 @@ impl Workshop {
             "DURABILITY",
             "FORCE_FLUSH",
             "STATICS",
+            "STATICS_NAME",
             "POOL_PATH",
             "POOL_BYTES",
             "SIMULATE_POWER_CUT",
