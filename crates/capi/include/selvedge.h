@@ -56,7 +56,7 @@
  *   SELVEDGE_STATICS_NAME  the name of the program by which its pstatic variables are known
  *   SELVEDGE_SIMULATE_POWER_CUT  1: a process that is killed leaves what a power failure would
  *                         leave in persistent memory, what was flushed and fenced and by chance
- *                         some of the rest. For tests, of programs without pstatic variables
+ *                         some of the rest. For tests
  *
  * Durability
  * ----------

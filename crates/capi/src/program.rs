@@ -298,7 +298,7 @@ fn open() -> Result<Program, StartError> {
         )?;
     }
     without_signals(|| memory.truncate_in_background());
-    statics::attach(&memory, options.map.simulate_power_cut)?;
+    statics::attach(&memory)?;
     Ok(Program { memory, base })
 }
 

@@ -27,7 +27,6 @@ use mnemosyne::tx::Space;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char};
-use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -80,11 +79,6 @@ pub(crate) enum StaticsError {
         path: PathBuf,
         why: std::io::Error,
     },
-    #[error(
-        "a power cut cannot be simulated for persistent variables, which the program stores to \
-         in their section: keep what it needs in roots"
-    )]
-    Simulated,
     #[error("{STATICS}={0}: not 'discard'")]
     Unknown(String),
     #[error("{NAME}: the name of a program is text that is not empty")]
@@ -166,17 +160,13 @@ fn tell_of_others(memory: &Memory, program: &str, variables: &Variables) {
 pub static selvedge_anchor: u8 = 0;
 
 /// Maps the program's persistent variables, if it has some.
-pub(crate) fn attach(memory: &Memory, is_simulated: bool) -> Result<(), StaticsError> {
+pub(crate) fn attach(memory: &Memory) -> Result<(), StaticsError> {
     elf::check_libraries()?;
     let Some(section) = elf::section()? else {
         return Ok(());
     };
     if !section.address.is_multiple_of(PAGE_BYTES) || !section.len.is_multiple_of(PAGE_BYTES) {
         return Err(StaticsError::NotAligned);
-    }
-    // The section would be mapped from the file itself.
-    if is_simulated {
-        return Err(StaticsError::Simulated);
     }
     let variables = elf::variables()?;
     let program = name()?;
@@ -352,16 +342,14 @@ fn map(
     data: u64,
     section: &Section,
 ) -> Result<(), StaticsError> {
-    let path = memory.backing().file(region);
     let is_dax = memory.backing().durability() == EffectiveDurability::Dax;
     let flags = match is_dax {
         true => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
         false => MapFlags::SHARED,
     };
-    let mapped = File::options()
-        .read(true)
-        .write(true)
-        .open(&path)
+    let file = memory.backing().arena().shared_file(region.start);
+    let mapped = file
+        .ok_or(std::io::ErrorKind::NotFound.into())
         .and_then(|file| {
             // SAFETY: the section is whole pages, and has nothing but variables that are to be
             // here; nobody uses them yet.
@@ -371,7 +359,7 @@ fn map(
                     section.len as usize,
                     ProtFlags::READ | ProtFlags::WRITE,
                     flags | MapFlags::FIXED,
-                    &file,
+                    &*file,
                     data,
                 )
             };
@@ -383,6 +371,7 @@ fn map(
         });
     if let Err(why) = mapped {
         let program = program.to_owned();
+        let path = memory.backing().file(region);
         return Err(StaticsError::Map { program, path, why });
     }
     let space = memory.memory().space();

@@ -29,6 +29,7 @@ use crate::{cpu, rcu, sigbus};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 use std::ptr::{NonNull, null_mut};
@@ -230,6 +231,15 @@ impl Arena {
     pub fn durability(&self, start: u64) -> Option<EffectiveDurability> {
         let regions = self.regions.lock();
         regions.get(&start).map(|r| r.mapped.durability())
+    }
+
+    /// The file of the region at `start`, if there is one, for those who map its bytes once more;
+    /// while a power cut is simulated, the copy that stands in for it.
+    pub fn shared_file(&self, start: u64) -> Option<Arc<File>> {
+        let regions = self.regions.lock();
+        regions
+            .get(&start)
+            .map(|region| region.mapped.shared_file().clone())
     }
 
     /// Whether one region has all of the `len` bytes at `off`.

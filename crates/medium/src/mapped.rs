@@ -19,7 +19,7 @@ use crate::claim::{self, Intent};
 use crate::cpu::{self, LineFlush};
 use crate::durability::{Durability, EffectiveDurability, keeps_in_memory};
 use crate::lock::lock;
-use crate::lossy::LossyCache;
+use crate::lossy::{self, LossyCache};
 use crate::open_error::OpenError;
 use crate::paging::{Paged, Pool, PoolError};
 use crate::raw::Raw;
@@ -119,7 +119,7 @@ impl MappedPmem {
         let mut target = Target::open(path, !options.read_only)?;
         let intent = Intent::new(options.read_only, options.over_idle_loops);
         target.backing = claim::check(path, &target.file, intent)?;
-        let (mapping, durability) = map(path, &target, options)?;
+        let (mapping, durability) = map(path, &mut target, options)?;
         Self::mapped(path, target, mapping, durability, options)
     }
 
@@ -130,7 +130,7 @@ impl MappedPmem {
     /// As for [`Mapping::move_to`].
     pub(crate) unsafe fn place(
         path: &Path,
-        target: Target,
+        mut target: Target,
         place: NonNull<u8>,
         options: &MapOptions,
     ) -> Result<Self, OpenError> {
@@ -138,7 +138,7 @@ impl MappedPmem {
         if !(place.as_ptr() as usize).is_multiple_of(target.page) {
             return Err(system("map", path, Errno::INVAL));
         }
-        let (mapping, durability) = map(path, &target, options)?;
+        let (mapping, durability) = map(path, &mut target, options)?;
         // Before it moves, so that there is no moment in which a child gets it.
         let kept = keep_from_children(mapping.base().as_ptr() as u64, target.len);
         kept.map_err(|e| system("keep from children", path, e))?;
@@ -208,8 +208,8 @@ impl MappedPmem {
             let path = path.to_owned();
             return Err(OpenError::TooMany { path });
         };
-        let lossy = options.simulate_power_cut && !options.read_only;
-        let lossy = lossy.then(|| LossyCache::new(target.file.clone()));
+        let lossy = target.copy;
+        let lossy = lossy.map(|copy| LossyCache::new(copy, target.file.clone()));
         let is_dax = durability == EffectiveDurability::Dax;
         let writable = if options.read_only { 0 } else { len };
         Ok(Self {
@@ -236,6 +236,11 @@ impl MappedPmem {
     /// The durability in force.
     pub fn durability(&self) -> EffectiveDurability {
         self.durability
+    }
+
+    /// What has the bytes of the mapping, for those who map some of them once more.
+    pub(crate) fn shared_file(&self) -> &Arc<File> {
+        self.lossy.as_ref().map_or(&self.file, LossyCache::copy)
     }
 
     /// The flush instruction in use ("clwb", "clflushopt" or "clflush"), or `None` if
@@ -514,7 +519,7 @@ impl Drop for MappedPmem {
 /// Maps the target as the options ask, and says what that is worth.
 fn map(
     path: &Path,
-    target: &Target,
+    target: &mut Target,
     options: &MapOptions,
 ) -> Result<(Mapping, EffectiveDurability), OpenError> {
     let no_dax = |reason| OpenError::NoDax {
@@ -527,17 +532,25 @@ fn map(
         ProtFlags::READ | ProtFlags::WRITE
     };
     let len = target.len as usize;
-    let mapping = |flags| {
+    let mapping_of = |file: &File, flags| {
         // SAFETY: a new mapping at an address that the kernel picks overlaps nothing.
-        let base = unsafe { mmap(null_mut(), len, prot, flags, &target.file, 0) }?;
+        let base = unsafe { mmap(null_mut(), len, prot, flags, file, 0) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         // SAFETY: it is the mapping just made.
         Ok(unsafe { Mapping::new(base, len) })
     };
-    if options.simulate_power_cut {
-        let mapped = mapping(MapFlags::PRIVATE).map_err(|e| system("map", path, e))?;
+    if options.simulate_power_cut && !options.read_only {
+        let copy = lossy::copy_of(&target.file, target.len);
+        let copy = copy.map_err(|source| OpenError::System {
+            doing: "copy",
+            path: path.to_owned(),
+            source,
+        })?;
+        let mapped = mapping_of(&copy, MapFlags::SHARED).map_err(|e| system("map", path, e))?;
+        target.copy = Some(Arc::new(copy));
         return Ok((mapped, EffectiveDurability::Process));
     }
+    let mapping = |flags| mapping_of(&target.file, flags);
     if matches!(options.durability, Durability::Auto | Durability::Dax) {
         let synced = match LineFlush::detect() {
             None => Err("this processor has no known flush instruction"),
@@ -580,6 +593,8 @@ pub(crate) struct Target {
     file: Arc<File>,
     claim: Option<File>,
     backing: Option<File>,
+    /// What is mapped in its place, while a power cut is simulated.
+    copy: Option<Arc<File>>,
     pub(crate) len: u64,
     /// Bytes of the smallest page of a mapping of it.
     page: usize,
@@ -619,6 +634,7 @@ impl Target {
         }
         Ok(Self {
             file: Arc::new(file),
+            copy: None,
             claim,
             backing: None,
             len,

@@ -26,6 +26,31 @@ fn so_are_its_structures_then() {
     kill_again_and_again("steps.c", "1", 6);
 }
 
+/// Persistent variables take part: what blocks wrote to them is there, and of what was stored
+/// without a flush chance has some lost and some kept.
+#[test]
+fn persistent_variables_are_cut_off_too() {
+    let workshop = Workshop::new();
+    let program = workshop.compile("cut", &Recipe::new("cut.c"));
+    let (mut seen, mut lost, mut kept) = (0, 0, 0);
+    for _ in 0..12 {
+        let mut command = workshop.command(&program);
+        command.env("SELVEDGE_SIMULATE_POWER_CUT", "1");
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let found = lines.next().expect("the check").unwrap();
+        let (done, plain) = found.split_once(' ').unwrap();
+        let (done, plain): (u64, u64) = (done.parse().unwrap(), plain.parse().unwrap());
+        assert!(done >= seen, "{done} of {seen}");
+        lost += u64::from(plain < done);
+        kept += u64::from(plain > 0);
+        seen = lines.nth(4).unwrap().unwrap().parse().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert!(lost > 0 && kept > 0, "{lost} times lost, {kept} kept");
+}
+
 /// Kills the program after some of its steps; each run checks what the ones before have left.
 fn kill_again_and_again(source: &str, simulate_power_cut: &str, rounds: u64) {
     let workshop = Workshop::new();

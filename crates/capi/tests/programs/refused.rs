@@ -258,7 +258,6 @@ fn a_power_cut_is_not_simulated_where_it_cannot_be() {
     let workshop = Workshop::new();
     let program = workshop.compile("counter", &Recipe::new("counter.c"));
     for (value, pool, told) in [
-        ("1", None, "keep what it needs in roots"),
         ("yes", None, "neither 0 nor 1"),
         ("1", Some("pool"), "one of them only"),
     ] {
