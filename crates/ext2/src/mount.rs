@@ -197,11 +197,7 @@ pub fn mount(
     check(&disk, log.as_ref(), journal.is_some(), options)?;
     let disk = recover(&disk, log.as_ref(), options.read_only)?;
     let journal = match journal {
-        Some(module) => {
-            let place = prepare_log(&disk, log.as_ref(), options)?;
-            log::set_recover(&*disk, true)?;
-            Some((module, place))
-        }
+        Some(module) => Some((module, prepare_log(&disk, log.as_ref(), options)?)),
         None => None,
     };
     let mut all: Vec<Box<dyn BlockDevice>> = vec![Box::new(disk.clone())];
@@ -218,7 +214,11 @@ pub fn mount(
                 interval: stack.cache.interval.and(Some(module.commit)),
             };
             let log = cache.volume(log_number);
-            Some(Arc::new(Journal::open(home.clone(), log, place, options)?))
+            let journal = Journal::open(home.clone(), log, place, options)?;
+            // A log that cannot be used must not be asked for. Nothing is in it yet, and
+            // the cache has not read the superblock.
+            log::set_recover(&*disk, true)?;
+            Some(Arc::new(journal))
         }
     };
     let low = Ext2::open(

@@ -74,6 +74,16 @@ fn a_journal_that_cannot_be_made_changes_no_byte() {
     journal(&image(&["--size", "512K"]), "does not fit");
     journal(&image(&["--size", "16M", "--revision-0"]), "revision 0");
 
+    // The log is there, and damaged: its superblock begins with JBD2's magic number.
+    let place = image(&["--size", "16M", "--journal"]);
+    let mut bytes = fs::read(place.image()).unwrap();
+    let magic = [0xc0, 0x3b, 0x39, 0x98];
+    let mut blocks = bytes.chunks_mut(1024);
+    let first = blocks.find(|block| block.starts_with(&magic)).unwrap();
+    first[..4].fill(0);
+    fs::write(place.image(), bytes).unwrap();
+    journal(&place, "journal");
+
     // The log is the data of somebody else.
     let place = image(&["--size", "16M"]);
     let alien = place.path("alien");
