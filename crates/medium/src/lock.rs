@@ -13,6 +13,7 @@ use crate::OpenError;
 use rustix::fs::{FlockOperation, OFlags, flock, fstat, major, minor};
 use rustix::io::Errno;
 use rustix::process::geteuid;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{DirEntry, File};
 use std::os::fd::AsRawFd;
@@ -88,7 +89,9 @@ fn share_with_readers(file: &File) -> Result<(), Option<Holder>> {
     }
     let owner = fstat(file).map_or(0, |stat| stat.st_uid);
     let is_reader = |other: &Locker| !other.writes && other.uid != 0 && other.uid != owner;
-    let (readers, others): (Vec<_>, Vec<_>) = lockers(file).into_iter().partition(is_reader);
+    let (readers, others): (Vec<_>, Vec<_>) = lockers(file, numbers("/proc"))
+        .into_iter()
+        .partition(is_reader);
     if !readers.is_empty() && others.is_empty() {
         for reader in readers {
             tracing::warn!("{} has the image locked for reading", reader.holder);
@@ -102,16 +105,19 @@ fn share_with_readers(file: &File) -> Result<(), Option<Holder>> {
     })
 }
 
-/// A writer that shares its lock, as far as the super-user can tell.
+/// A writer that shares its lock, as far as the super-user can tell. Unlike a reader's, its
+/// lock is that of the process that took it.
 fn sharing_writer(file: &File) -> Option<Holder> {
-    let id = id(file)?;
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let others = locks.lines().filter(|line| holder_pid(line, &id).is_some());
-    if !geteuid().is_root() || others.count() <= 1 {
+    if !geteuid().is_root() {
         return None;
     }
-    let mut others = lockers(file).into_iter();
-    Some(others.find(|other| other.writes)?.holder)
+    let id = id(file)?;
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let pids = locks.lines().filter_map(|line| holder_pid(line, &id));
+    // All of what this process itself has may be readers, and many.
+    let others: BTreeSet<u32> = pids.filter(|pid| *pid != std::process::id()).collect();
+    let mut lockers = lockers(file, others).into_iter();
+    Some(lockers.find(|other| other.writes)?.holder)
 }
 
 /// A process that has a file locked.
@@ -123,14 +129,14 @@ struct Locker {
     writes: bool,
 }
 
-/// The others that have a file locked, as far as they can be seen.
-fn lockers(file: &File) -> Vec<Locker> {
+/// Those of `pids` that have a file locked, as far as they can be seen, but for this open.
+fn lockers(file: &File, pids: impl IntoIterator<Item = u32>) -> Vec<Locker> {
     let Some(id) = id(file) else {
         return Vec::new();
     };
     let own = (std::process::id(), file.as_raw_fd().to_string());
     let mut lockers = Vec::new();
-    for pid in numbers("/proc") {
+    for pid in pids {
         for fd in numbers(&format!("/proc/{pid}/fdinfo")) {
             if (pid, fd.to_string()) == own {
                 continue;
@@ -195,7 +201,7 @@ fn holder(file: &File) -> Option<Holder> {
         let locks = std::fs::read_to_string("/proc/locks").ok()?;
         locks.lines().find_map(|line| holder_pid(line, &id))
     })?;
-    named(pid).or_else(|| lockers(file).pop().map(|locker| locker.holder))
+    named(pid).or_else(|| Some(lockers(file, numbers("/proc")).pop()?.holder))
 }
 
 /// The process id in a line of `/proc/locks`, if it is a `flock` of the file `id`.
