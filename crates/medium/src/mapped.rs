@@ -719,22 +719,29 @@ pub fn create_file(
     len_bytes: u64,
     reserve: Reserve,
 ) -> Result<(), OpenError> {
-    create(path.as_ref(), len_bytes, reserve, 0o666)
+    create(path.as_ref(), len_bytes, reserve, OFlags::empty(), 0o666)
 }
 
-/// As [`create_file`], but a new file is readable and writable by its owner only.
+/// As [`create_file`], but the file is new, and readable and writable by its owner only.
 ///
 /// # Errors
-/// As [`create_file`].
+/// As [`create_file`]; [`OpenError::System`] also if something has that name, such as a link
+/// that somebody else made.
 pub fn create_private_file(
     path: impl AsRef<Path>,
     len_bytes: u64,
     reserve: Reserve,
 ) -> Result<(), OpenError> {
-    create(path.as_ref(), len_bytes, reserve, 0o600)
+    create(path.as_ref(), len_bytes, reserve, OFlags::EXCL, 0o600)
 }
 
-fn create(path: &Path, len_bytes: u64, reserve: Reserve, mode: u32) -> Result<(), OpenError> {
+fn create(
+    path: &Path,
+    len_bytes: u64,
+    reserve: Reserve,
+    flags: OFlags,
+    mode: u32,
+) -> Result<(), OpenError> {
     if len_bytes == 0 || !len_bytes.is_multiple_of(PAGE_BYTES) {
         let path = path.to_owned();
         return Err(OpenError::WrongSize { path, len_bytes });
@@ -749,7 +756,7 @@ fn create(path: &Path, len_bytes: u64, reserve: Reserve, mode: u32) -> Result<()
         }
     }
     // Not truncated by the open: whoever uses it must be asked first.
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let flags = flags | OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(mode));
     let file = File::from(file.map_err(|e| system("create", path, e))?);
     lock(path, &file, true)?;

@@ -560,3 +560,18 @@ fn created_files_are_zero_and_sparse_or_whole() {
     let meta = std::fs::metadata(image.path()).unwrap();
     assert!(meta.blocks() * 512 >= LEN);
 }
+
+#[test]
+fn a_private_file_is_new_and_never_behind_a_link() {
+    let dir = tempfile::tempdir().unwrap();
+    let (new, link) = (dir.path().join("new"), dir.path().join("link"));
+    medium::create_private_file(&new, LEN, Reserve::Sparse).unwrap();
+    let made = std::fs::metadata(&new).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::mode(&made) & 0o7777, 0o600);
+    std::fs::write(&new, "secret").unwrap();
+    std::os::unix::fs::symlink(&new, &link).unwrap();
+    for path in [&new, &link] {
+        medium::create_private_file(path, LEN, Reserve::Sparse).unwrap_err();
+    }
+    assert_eq!(std::fs::read(&new).unwrap(), b"secret");
+}

@@ -402,6 +402,8 @@ fn make_and_rename<E: From<OpenError>>(
     rename: impl FnOnce(&Path) -> Result<(), OpenError>,
 ) -> Result<(), E> {
     let unfinished = unfinished(path);
+    // Of a process of that number that crashed.
+    remove(&unfinished)?;
     let made = make(&unfinished).and_then(|()| {
         sync(&unfinished)?;
         Ok(rename(&unfinished)?)
@@ -415,7 +417,6 @@ fn make_and_rename<E: From<OpenError>>(
 }
 
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), OpenError> {
-    remove(path)?;
     let mut options = File::options();
     let file = options.write(true).create_new(true).mode(0o600).open(path);
     let written = file.and_then(|mut file| file.write_all(bytes));
