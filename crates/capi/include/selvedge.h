@@ -44,6 +44,8 @@
  *                         new directory 0x200000000000. A directory keeps its first address
  *   SELVEDGE_BYTES        bytes of addresses to reserve, which all of durable memory fits in:
  *                         1099511627776 if not set. Fewer where addresses are limited (ulimit -v)
+ *   SELVEDGE_LOG_BYTES    bytes of each of the eight logs of a new directory, which bound what a
+ *                         block writes to memory that was there before it: 2097152 if not set
  *   SELVEDGE_DURABILITY   what a commit is to survive: auto (default), dax, msync, process
  *   SELVEDGE_ACCEPT_LOSS  1: start although the machine went down while the memory was in use
  *                         with durability process

@@ -17,7 +17,8 @@ use crate::statics::{self, StaticsError};
 use libc::c_int;
 use medium::{ArenaError, Durability, MapOptions, OpenError, PoolError, UnknownDurability};
 use mnemosyne::store::{
-    self, BASE_ROOT, BackingError, Directory, DirectoryOptions, PoolOptions, Store, StoreError,
+    self, BASE_ROOT, BackingError, Directory, DirectoryOptions, Layout, PoolOptions, Store,
+    StoreError,
 };
 use mnemosyne::tx::{self, Space, Stop, TxError};
 use parking_lot::Mutex;
@@ -36,6 +37,7 @@ const DEFAULT_BYTES: u64 = 1 << 40;
 /// The environment variables.
 const BASE: &str = "SELVEDGE_BASE";
 const BYTES: &str = "SELVEDGE_BYTES";
+const LOG_BYTES: &str = "SELVEDGE_LOG_BYTES";
 const REGION_PATH: &str = "SELVEDGE_REGION_PATH";
 const DURABILITY: &str = "SELVEDGE_DURABILITY";
 const POOL_PATH: &str = "SELVEDGE_POOL_PATH";
@@ -68,6 +70,8 @@ pub(crate) enum StartError {
     Base(OsString),
     #[error("{BYTES}={}: not a multiple of 2097152, such as {DEFAULT_BYTES}", .0.display())]
     Bytes(OsString),
+    #[error("{LOG_BYTES}={}: not a multiple of 65536, such as 2097152", .0.display())]
+    LogBytes(OsString),
     #[error("{DURABILITY}: {0}")]
     Durability(UnknownDurability),
     #[error("{DURABILITY}={}: not text", .0.display())]
@@ -263,6 +267,7 @@ fn open() -> Result<Program, StartError> {
     let options = DirectoryOptions {
         base: Some(wanted.unwrap_or(DEFAULT_BASE)),
         bytes: bytes()?,
+        layout: layout()?,
         map: MapOptions {
             durability: durability()?,
             force_flush: flag(FORCE_FLUSH)?,
@@ -363,6 +368,21 @@ fn bytes() -> Result<u64, StartError> {
     };
     let bytes = text.to_str().and_then(|text| text.parse::<u64>().ok());
     bytes.filter(is_granules).ok_or(StartError::Bytes(text))
+}
+
+/// What a new directory is like.
+fn layout() -> Result<Layout, StartError> {
+    let layout = Layout::default();
+    let Some(text) = std::env::var_os(LOG_BYTES) else {
+        return Ok(layout);
+    };
+    let log_bytes = text.to_str().and_then(|text| text.parse::<u64>().ok());
+    let fits = |bytes: &u64| *bytes > 0 && bytes.is_multiple_of(1 << 16) && *bytes < 1 << 34;
+    let log_bytes = log_bytes.filter(fits).ok_or(StartError::LogBytes(text))?;
+    Ok(Layout {
+        log_bytes,
+        ..layout
+    })
 }
 
 fn is_granules(number: &u64) -> bool {

@@ -116,7 +116,8 @@ impl Thread {
             ),
             TxError::TooLong { words, most } => format!(
                 "a transaction wrote so much to memory that was there before it that its {words} \
-                 words do not fit a log, which takes {most}: let it do less at a time"
+                 words do not fit a log, which takes {most}: let it do less at a time, or make a \
+                 directory with longer logs (SELVEDGE_LOG_BYTES)"
             ),
             TxError::Failed(why) => format!(
                 "durable memory in {path}: no more transactions: {why}; what was committed is \

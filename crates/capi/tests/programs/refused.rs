@@ -42,6 +42,23 @@ fn a_block_that_cannot_be_done_fails_on_request() {
     crate::workshop::try_both_libraries("tries.c");
 }
 
+/// What is too long for the logs of one directory is not for those of another.
+#[test]
+fn a_new_directory_has_logs_as_long_as_asked() {
+    let workshop = Workshop::new();
+    let program = wrong(&workshop, Link::Shared);
+    let mut command = workshop.command(&program);
+    // 8 MiB of words, and a head for each page of them.
+    let output = command
+        .env("SELVEDGE_LOG_BYTES", "9437184")
+        .arg("long")
+        .output()
+        .unwrap();
+    said(&output, &program);
+    // The directory knows how long they are.
+    workshop.run(&program, &["long"]);
+}
+
 #[test]
 fn a_child_made_by_fork_is_refused() {
     let workshop = Workshop::new();
@@ -153,6 +170,7 @@ fn settings_are_checked() {
         ("SELVEDGE_BASE", "1048576"),
         ("SELVEDGE_BYTES", "4096"),
         ("SELVEDGE_BYTES", "1G"),
+        ("SELVEDGE_LOG_BYTES", "100000"),
         ("SELVEDGE_DURABILITY", "much"),
         ("SELVEDGE_DURABILITY", "dax"),
         ("SELVEDGE_FORCE_FLUSH", "often"),

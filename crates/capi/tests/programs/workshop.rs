@@ -148,6 +148,7 @@ impl Workshop {
         for name in [
             "BASE",
             "BYTES",
+            "LOG_BYTES",
             "ACCEPT_LOSS",
             "DURABILITY",
             "FORCE_FLUSH",
