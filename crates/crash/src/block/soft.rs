@@ -12,6 +12,7 @@
 //! - S3. Each byte of data is that of an allowed state, zero where there was none (U2).
 //! - S4. The link count is at least the number of names (U3).
 //! - S5. What had a name in all allowed states has one (U4).
+//! - S6. A directory has at most two names (U4).
 
 use super::world::{Inode, Pieces, World};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -87,6 +88,11 @@ impl Allowed<'_> {
             let (nlink, names) = (inode.attr.nlink, links[ino]);
             if nlink < names {
                 return Err(format!("inode {ino} has {nlink} links and {names} names"));
+            }
+            let named = |names: &BTreeMap<_, Ino>| names.values().filter(|i| *i == ino).count();
+            let names: usize = seen.names.values().map(named).sum();
+            if inode.attr.kind == FileType::Directory && names > 2 {
+                return Err(format!("inode {ino}, a directory, has {names} names"));
             }
         }
         self.nothing_lost(&found)

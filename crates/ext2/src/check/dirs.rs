@@ -61,7 +61,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
                 self.corrupt("E14", format_args!("inode {ino}: '{name}' comes twice"));
             }
         }
-        self.two_names();
+        self.several_names();
         self.tree();
     }
 
@@ -177,9 +177,10 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         let found = (self.directories).binary_search_by_key(&target, |d| d.ino);
         // Nothing that has names makes the root, or a directory within itself, right.
         let known = found.ok().filter(|_| target != ROOT_INO && target != ino);
-        match known.map(|n| &mut self.directories[n]) {
-            Some(named) if named.parent == 0 => named.parent = ino,
-            Some(named) if named.second == 0 => named.second = ino,
+        let room = self.further.len() < self.directories.len();
+        match known {
+            Some(n) if self.directories[n].parent == 0 => self.directories[n].parent = ino,
+            Some(n) if room => self.further.push((n, ino)),
             _ => {
                 let name = name.escape_ascii();
                 let what =
@@ -189,37 +190,38 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         }
     }
 
-    /// A directory with two names is on its way from one to the other: its `..` says which
-    /// of them counts.
-    fn two_names(&mut self) {
-        let all = 0..self.directories.len();
-        let twice: Vec<usize> = all.filter(|n| self.directories[*n].second != 0).collect();
-        for &n in &twice {
-            let directory = &mut self.directories[n];
-            if directory.dotdot == directory.second {
-                std::mem::swap(&mut directory.parent, &mut directory.second);
+    /// A directory with several names was being renamed, once or more often: its `..` says
+    /// which of them counts.
+    fn several_names(&mut self) {
+        let mut further = std::mem::take(&mut self.further);
+        further.sort_unstable();
+        for (n, other) in &mut further {
+            let directory = &mut self.directories[*n];
+            if directory.dotdot == *other {
+                std::mem::swap(&mut directory.parent, other);
             }
         }
         // Enough for all that renames leave, and no more than a second look at the tree.
         let mut steps = self.directories.len();
-        for n in twice {
+        for names in further.chunk_by(|a, b| a.0 == b.0) {
             let Directory {
                 ino,
                 dotdot,
                 parent,
-                second,
                 ..
-            } = self.directories[n];
+            } = self.directories[names[0].0];
+            let mut others = names.iter().map(|(_, other)| *other);
             if dotdot != parent {
-                let what = format_args!("inode {ino}: two names, and '..' is {dotdot}");
+                let what = format_args!("inode {ino}: several names, and '..' is {dotdot}");
                 self.corrupt("E16", what);
-            } else if self.is_above(ino, second, &mut steps) {
-                let what = format_args!("inode {ino}: a second name below itself");
+            } else if others.any(|other| self.is_above(ino, other, &mut steps)) {
+                let what = format_args!("inode {ino}: a further name below itself");
                 self.corrupt("E16", what);
             } else {
+                let count = 1 + names.len();
                 self.leak(
                     "E29",
-                    format_args!("inode {ino}: a directory with two names"),
+                    format_args!("inode {ino}: a directory with {count} names"),
                 );
             }
         }

@@ -196,7 +196,6 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
                 blocks,
                 dotdot: 0,
                 parent: 0,
-                second: 0,
             });
         }
     }

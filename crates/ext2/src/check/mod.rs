@@ -7,7 +7,8 @@
 //!   [`Severity::Corrupt`].
 //! - Time is bounded by the size of the device: no block is examined twice as the same
 //!   thing. Memory is bounded by one bit for each block, twelve bytes for each inode, four
-//!   for each block of a directory, and the names of one directory.
+//!   for each block of a directory, and the names of one directory. Further names of
+//!   directories are at most as many as these.
 //! - It shares the format's numbers with the code that mounts, and nothing else, since the
 //!   two check each other.
 //!
@@ -93,10 +94,8 @@ struct Directory {
     blocks: Vec<u32>,
     /// Who `..` is; 0: there is none.
     dotdot: u32,
-    /// Who has the name of it; 0: nobody.
+    /// The directory with the name of it, of several the one that `..` leads to; 0: none.
     parent: u32,
-    /// Who has another name of it, as a rename may leave it; 0: nobody.
-    second: u32,
 }
 
 /// Most findings about contents that wait until it is known whether their inode has a name.
@@ -117,6 +116,9 @@ struct Checker<'d, D: ?Sized> {
     orphans: Bits,
     /// In the order of their numbers.
     directories: Vec<Directory>,
+    /// Further names of directories, as renames may leave them: which directory, and where its
+    /// name is.
+    further: Vec<(usize, u32)>,
     /// Attribute blocks: references that they claim, references found.
     attr_blocks: BTreeMap<u32, (u32, u32)>,
     /// Findings about the contents of inodes: harmless if the inode has no name.
@@ -135,6 +137,7 @@ impl<'d, D: BlockDevice + ?Sized> Checker<'d, D> {
             inodes: vec![Seen::default(); inodes as usize],
             orphans: Bits::new(inodes),
             directories: Vec::new(),
+            further: Vec::new(),
             attr_blocks: BTreeMap::new(),
             contents: Vec::new(),
             ground,

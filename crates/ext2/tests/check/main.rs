@@ -247,6 +247,28 @@ fn by_design(what: &str) -> bool {
         || [": / size", ": /a size", ": /a/b size"].iter().any(|w| what.contains(w))
 }
 
+/// A rename that a crash came into leaves a directory with two names, each further one with
+/// one more.
+#[test]
+fn a_directory_with_several_names_can_be_used() {
+    let (dir, kind) = (in_memory(), &KINDS[0]);
+    let at = dir.path().join("image");
+    std::fs::write(&at, populated(kind, dir.path())).unwrap();
+    let said = std::process::Command::new("sh")
+        .arg("-c")
+        .arg(
+            "printf 'mkdir m\nmkdir n\nmkdir o\nmkdir n/d\nsif n/d links_count 4\n\
+              ln n/d m/d\nln n/d o/d\n' | debugfs -w -f /dev/stdin \"$0\"",
+        )
+        .arg(&at)
+        .output()
+        .unwrap();
+    let report = ext2::check(&device(&std::fs::read(&at).unwrap()));
+    let found: Vec<_> = report.findings.iter().map(|f| &*f.invariant).collect();
+    assert_eq!(found, ["E29"], "{report:?} {said:?}");
+    assert_eq!(judge(&at).unwrap().verdict, Verdict::Leaks);
+}
+
 #[test]
 fn damaged_images_are_judged_alike() {
     let dir = in_memory();
