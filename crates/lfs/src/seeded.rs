@@ -27,4 +27,6 @@ medium::seeded_bugs! {
     RemoveBeforeOldName,
     /// A directory may lose its name before what was moved out of it has another one.
     DirectoryBeforeContents,
+    /// A directory may be moved below one that still has a name in it.
+    RingOfNames,
 }

@@ -71,6 +71,11 @@ const REMOVE_MOVED: &str = "rename C/D B/D replace\nrmdir B/D\n";
 /// A directory is removed when its last file has been moved out.
 const REMOVE_OLD: &str = "rename A/g B/g replace\nrmdir A\n";
 
+/// A directory is moved below one that has just been moved out of it. Neither is the other's
+/// parent, or changes of a link count would order the two.
+const MOVE_BELOW: &str = "mkdir C/D/E 755\nmkdir C/D/E/F 755\nsync\n\
+                          rename C/D/E A/E replace\nrename C A/E/F/C replace\n";
+
 /// On [`Tree::Names`], which is durable first.
 fn of_names(script: &str) -> String {
     let script = script.replace("TARGET", &"t".repeat(LONG_TARGET));
@@ -128,6 +133,7 @@ fn bugs_of_the_universal_file_system() {
             Bug::UnlinkBeforePath => FRESH_PARENT,
             Bug::RemoveBeforeOldName => REMOVE_MOVED,
             Bug::DirectoryBeforeContents => REMOVE_OLD,
+            Bug::RingOfNames => MOVE_BELOW,
             _ => "",
         };
         let names = (!names.is_empty()).then(|| of_names(names));

@@ -13,6 +13,9 @@
 //!   directory waited for (N3, N4). An entry may still be on the medium, and its file has
 //!   another name by then. An entry of a directory that was moved is gone: the directory is
 //!   freed with the last name that can be reached.
+//! - **N6** A directory comes to a place below others after the removal of their previous
+//!   names. One of these may be in the directory that moves, or below it: the two would be
+//!   above each other.
 //!
 //! # No directory has a wrong `..`
 //! Let a directory D have a name on the medium, in P. When it was made, `..` led to P before
@@ -80,6 +83,15 @@ impl<L: LowLevel> Universal<L> {
             }
         }
         Ok(befores)
+    }
+
+    /// What the arrival of a directory in `dir` comes after: the removals of the previous names
+    /// of `dir` and of all above it (N6).
+    pub(super) fn before_moved_below(&self, dir: Ino) -> std::result::Result<Befores, Refusal> {
+        let path = self.path_up(dir)?;
+        let lowered = path.iter().filter_map(|at| self.lowered(*at));
+        let lowered = lowered.filter(|_| !hit(Bug::RingOfNames));
+        Ok(after(Rule::NullifyBeforeReuse, lowered))
     }
 
     /// A directory and those above it, up to the root or to one that has been removed.

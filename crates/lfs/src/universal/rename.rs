@@ -188,6 +188,7 @@ impl<L: LowLevel> Universal<L> {
             // the other one is removed it is not freed.
             befores.extend(self.before_reached(plan.from.ino)?);
             befores.extend(reached.iter().copied());
+            befores.extend(self.before_moved_below(plan.to.ino)?);
         }
         let raised = self
             .low

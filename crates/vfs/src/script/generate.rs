@@ -175,6 +175,8 @@ const NAMES_OPS: &str = "
     rename C/D n/m replace
     rename C/D B replace
     rename C/D B/m replace
+    rename C A/n/m replace
+    rename C n/m replace
     rename B C/D replace
     rename B/m C/D replace
     rename B C/D/n replace
