@@ -521,8 +521,9 @@ impl StatePmem {
     /// Writes a word with undo. `hashed`: it belongs to the crash state, not to what
     /// recovery does to it.
     fn put(&self, inner: &mut Inner, word: usize, value: u64, hashed: bool) {
-        let old = self.words[word].swap(value, Relaxed);
+        let old = self.words[word].load(Relaxed);
         if old != value {
+            self.words[word].store(value, Relaxed); // only the lock's holder stores
             let at = word as u32;
             inner.undo.push(Undo::Word {
                 word: at,
@@ -618,6 +619,33 @@ impl StatePmem {
         }
     }
 
+    /// Whether a cell that these bytes touch is undecided.
+    fn has_open(&self, off: u64, len: usize) -> bool {
+        let last = off + (len as u64).max(1) - 1;
+        let [from, to] = [off, last].map(|at| self.cell_of((at / WORD_BYTES) as usize).0 as usize);
+        masks(from, to).any(|(group, mask)| self.open[group].load(Relaxed) & mask != 0)
+    }
+
+    /// A store where all is decided and nothing is recorded: by far the most frequent, of
+    /// whole blocks in engines that copy them.
+    fn overwrite(&self, inner: &mut Inner, off: u64, bytes: &[u8]) {
+        let head = bytes
+            .len()
+            .min(((WORD_BYTES - off % WORD_BYTES) % WORD_BYTES) as usize);
+        let (head, rest) = bytes.split_at(head);
+        let first = (off + head.len() as u64) / WORD_BYTES;
+        let (whole, tail) = rest.as_chunks::<{ WORD_BYTES as usize }>();
+        for (word, bytes) in (first as usize..).zip(whole) {
+            self.put(inner, word, u64::from_le_bytes(*bytes), false);
+        }
+        let ends = [(off, head), (off + (bytes.len() - tail.len()) as u64, tail)];
+        for unit in ends.into_iter().flat_map(|(off, bytes)| units(off, bytes)) {
+            let word = (unit.off / WORD_BYTES) as usize;
+            let old = self.words[word].load(Relaxed);
+            self.put(inner, word, stored(&unit, old), false);
+        }
+    }
+
     /// A store by recovery or by what runs after it. An undecided cell that it covers
     /// wholly needs no choice: what a crash left there is not seen any more. (A second
     /// crash before the store is durable may still bring it back: [`Pending::left`].)
@@ -627,6 +655,9 @@ impl StatePmem {
         if let Err(e) = self.in_range(off, bytes.len() as u64) {
             inner.failed.get_or_insert(e);
             return;
+        }
+        if inner.record.is_none() && !self.has_open(off, bytes.len()) {
+            return self.overwrite(&mut inner, off, bytes);
         }
         let end = off + bytes.len() as u64;
         for unit in units(off, bytes) {
