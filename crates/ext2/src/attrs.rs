@@ -1,6 +1,7 @@
 //! Extended attributes: one block, which inodes may share, and what ext4 keeps behind an
 //! inode's fields (read; moved to the block when it changes).
 
+use crate::acl::Acl;
 use crate::features::Need;
 use crate::format::{ATTR_MAGIC, ATTR_PREFIXES, AttrEntry, AttrHeader, Inode, InodeExtra};
 use crate::inode::Node;
@@ -9,7 +10,7 @@ use lfs::{Heads, LowError, Purpose, Removed, Result};
 use medium::block::{Buffer, Lba};
 use patch::{Before, Op, PatchId, Rule};
 use std::mem::{offset_of, size_of};
-use vfs::{Errno, Ino};
+use vfs::{Errno, FileType, Ino};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// An attribute as it is stored.
@@ -18,6 +19,15 @@ struct Stored {
     index: u8,
     name: Vec<u8>,
     value: Vec<u8>,
+}
+
+/// [`ATTR_PREFIXES`]: the access list, and the default of a directory.
+const ACCESS_LIST: u8 = 2;
+const DEFAULT_LIST: u8 = 3;
+
+/// Whether inodes of this type can have access control lists.
+pub(crate) fn has_list(kind: FileType) -> bool {
+    kind != FileType::Symlink
 }
 
 type Named = (Vec<u8>, Vec<u8>);
@@ -145,6 +155,83 @@ fn encode(mut all: Vec<Stored>, block_bytes: usize) -> Option<Buffer> {
 }
 
 impl Ext2 {
+    // --- access control lists -----------------------------------------------------------
+
+    /// A list of an inode: the access list, or the default of a directory.
+    fn list(&self, node: &Node, index: u8) -> Result<Option<Acl>> {
+        if !node.has_attributes || !node.kind().is_some_and(has_list) {
+            return Ok(None);
+        }
+        let found = self.stored(node)?;
+        let Some(found) = found.into_iter().find(|stored| stored.index == index) else {
+            return Ok(None);
+        };
+        let ino = node.ino;
+        let acl = Acl::parse(&found.value).ok_or_else(|| {
+            LowError::Corrupt(format!(
+                "inode {ino}: its access control list makes no sense"
+            ))
+        })?;
+        Ok(Some(acl))
+    }
+
+    /// What new inodes in a directory get.
+    pub(crate) fn default_list(&self, dir: &Node) -> Result<Option<Acl>> {
+        self.list(dir, DEFAULT_LIST)
+    }
+
+    /// Permission bits that give nobody more than an inode's list does.
+    pub(crate) fn shown_perm(&self, node: &Node) -> Result<u32> {
+        let perm = u32::from(node.inode.mode.get()) & 0o7777;
+        let acl = self.list(node, ACCESS_LIST)?;
+        Ok(acl.map_or(perm, |acl| acl.bits(perm)))
+    }
+
+    /// Changes an inode's list, if it has one, for new permission bits. Returned: the bits to
+    /// store, and what they must come after.
+    pub(crate) fn chmod_list(&self, op: &Op, node: &Node, perm: u32) -> Result<(u32, Vec<Before>)> {
+        let Some(mut acl) = self.list(node, ACCESS_LIST)? else {
+            return Ok((perm, Vec::new()));
+        };
+        let stored = acl.chmod(u32::from(node.inode.mode.get()) & 0o7777, perm);
+        let mut all = self.stored(node)?;
+        let lists = all.iter_mut().filter(|stored| stored.index == ACCESS_LIST);
+        lists.for_each(|list| list.value = acl.encode());
+        let heads = self.store_attributes(op, node, all)?;
+        let rule = Rule::InitialiseBeforePoint;
+        let befores = heads.into_iter().map(|patch| Before { patch, rule });
+        Ok((stored, befores.collect()))
+    }
+
+    /// Gives a new inode the lists that its directory hands down.
+    pub(crate) fn inherit_lists(&self, op: &Op, dir: Ino, ino: Ino) -> Result<Heads> {
+        let node = self.load_ino(ino)?;
+        let default = self.default_list(&self.load_ino(dir)?)?;
+        let Some(default) = default.filter(|_| node.kind().is_some_and(has_list)) else {
+            return Ok(Heads::new());
+        };
+        // The bits are the new inode's by now.
+        let (access, _) = default.inherit(u32::from(node.inode.mode.get()));
+        let list = |index, acl: &Acl| Stored {
+            index,
+            name: Vec::new(),
+            value: acl.encode(),
+        };
+        let mut all = Vec::new();
+        if !access.is_minimal() {
+            all.push(list(ACCESS_LIST, &access));
+        }
+        if node.kind() == Some(FileType::Directory) {
+            all.push(list(DEFAULT_LIST, &default));
+        }
+        match all.is_empty() {
+            true => Ok(Heads::new()),
+            false => self.store_attributes(op, &node, all),
+        }
+    }
+
+    // --- blocks of attributes -----------------------------------------------------------
+
     /// The attribute block and how many inodes share it.
     fn attr_block(&self, node: &Node) -> Result<Option<(u32, u32)>> {
         let Some(block) = self.pointee(node.inode.file_acl.get(), node.ino)? else {
@@ -205,6 +292,11 @@ impl Ext2 {
         let hidden = before.into_iter().filter(|stored| stored.shown().is_none());
         let new: Result<Vec<Stored>> = all.iter().map(Stored::of).collect();
         let new: Vec<Stored> = new?.into_iter().chain(hidden).collect();
+        self.store_attributes(op, &node, new)
+    }
+
+    /// Replaces all attributes of an inode.
+    fn store_attributes(&self, op: &Op, node: &Node, new: Vec<Stored>) -> Result<Heads> {
         let block = match new.is_empty() {
             true => None,
             false => {
@@ -212,17 +304,17 @@ impl Ext2 {
                 Some(encoded.ok_or(LowError::Limit(Errno::NOSPC))?)
             }
         };
-        let old = self.attr_block(&node)?;
+        let old = self.attr_block(node)?;
         let mut heads = Heads::new();
         match (old, block) {
             (None, None) => {}
             (Some((at, 0 | 1)), Some(block)) => {
                 heads.push(self.change(op, Lba(at.into()), 0, &block, &[])?);
             }
-            (old, Some(block)) => heads.push(self.attach_attributes(op, &node, old, &block)?),
-            (Some(old), None) => heads.push(self.detach_attributes(op, &node, old)?),
+            (old, Some(block)) => heads.push(self.attach_attributes(op, node, old, &block)?),
+            (Some(old), None) => heads.push(self.detach_attributes(op, node, old)?),
         }
-        heads.extend(self.clear_within(op, &node, &heads)?);
+        heads.extend(self.clear_within(op, node, &heads)?);
         Ok(heads)
     }
 

@@ -1,8 +1,11 @@
 //! Inodes: where they are, what their fields mean, changing them.
 
 use crate::alloc::Fresh;
+use crate::attrs::has_list;
 use crate::features::Need;
-use crate::format::{DIRECT, INLINE_TARGET_MAX, Inode, InodeExtra, InodeFlags, ROOT_INO};
+use crate::format::{
+    ATTR_MAGIC, DIRECT, INLINE_TARGET_MAX, Inode, InodeExtra, InodeFlags, ROOT_INO,
+};
 use crate::volume::Ext2;
 use lfs::{Heads, InodeChange, LowError, NewInode, Result};
 use medium::block::Lba;
@@ -28,6 +31,8 @@ pub(crate) struct Node {
     pub inode: Inode,
     /// If it has nanoseconds.
     pub extra: Option<InodeExtra>,
+    /// It may have extended attributes.
+    pub has_attributes: bool,
 }
 
 impl Node {
@@ -184,19 +189,26 @@ impl Ext2 {
         let block = self.store.read(lba)?;
         let bytes = &block[at as usize..(at + self.layout.inode_bytes) as usize];
         let inode = Inode::read_from_prefix(bytes);
-        let extra = InodeExtra::read_from_prefix(&bytes[INODE..]).ok();
+        let extra = InodeExtra::read_from_prefix(&bytes[INODE..]);
         let room = self.layout.inode_bytes as usize - INODE;
         let has_times = |extra: &InodeExtra| {
             let used = extra.extra_isize.get();
             used >= EXTRA_WITH_TIMES && usize::from(used) <= room
         };
+        let behind = |extra: &InodeExtra| {
+            let at = INODE + usize::from(extra.extra_isize.get());
+            let magic = bytes.get(at..).and_then(|rest| rest.first_chunk());
+            magic.is_some_and(|magic| u32::from_le_bytes(*magic) == ATTR_MAGIC)
+        };
+        let has_attributes_behind = extra.as_ref().is_ok_and(|(extra, _)| behind(extra));
         match inode {
             Ok((inode, _)) => Ok(Node {
+                has_attributes: inode.file_acl.get() != 0 || has_attributes_behind,
                 ino,
                 lba,
                 at,
                 inode,
-                extra: extra.map(|(extra, _)| extra).filter(has_times),
+                extra: extra.ok().map(|(extra, _)| extra).filter(has_times),
             }),
             Err(_) => Err(LowError::Corrupt(format!("inode {ino}: it is cut off"))),
         }
@@ -228,7 +240,7 @@ impl Ext2 {
             ino,
             generation: inode.generation.get().into(),
             kind,
-            perm: u32::from(inode.mode.get()) & 0o7777,
+            perm: self.shown_perm(&node)?,
             nlink: inode.links.get().into(),
             uid: u32::from(inode.uid_high.get()) << 16 | u32::from(inode.uid_low.get()),
             gid: u32::from(inode.gid_high.get()) << 16 | u32::from(inode.gid_low.get()),
@@ -259,11 +271,15 @@ impl Ext2 {
     pub(crate) fn make(&self, op: &Op, dir: Ino, new: &NewInode) -> Result<(Ino, Heads)> {
         let dir = self.load_ino(dir)?;
         let flags = inherited(dir.inode.flags.get(), new.kind);
+        let mut new = *new;
+        if let Some(default) = self.default_list(&dir)?.filter(|_| has_list(new.kind)) {
+            new.perm = default.inherit(new.perm).1;
+        }
         let (ino, bit) = self.take_inode(op, dir.ino, new.kind == FileType::Directory)?;
         let (lba, at) = self.place(ino);
         let size = self.layout.inode_bytes as usize;
         let old: Box<[u8]> = self.store.read(lba)?[at as usize..at as usize + size].into();
-        let bytes = self.new_bytes(new, flags, &old);
+        let bytes = self.new_bytes(&new, flags, &old);
         // Else a crash may leave an inode that looks used and is marked free.
         let marked = Before {
             patch: bit,
@@ -331,10 +347,19 @@ impl Ext2 {
     ) -> Result<PatchId> {
         let mut node = self.load_ino(ino)?;
         let mut befores: SmallVec<[Before; 4]> = SmallVec::from_slice(befores);
+        let mut change = *change;
+        if let Some(perm) = change.perm {
+            let (stored, list) = self.chmod_list(op, &node, perm)?;
+            if !list.is_empty() {
+                node = self.load_ino(ino)?;
+            }
+            change.perm = Some(stored);
+            befores.extend(list);
+        }
         if let Some(size) = change.size {
             befores.extend(self.allow_size(op, &node, size)?);
         }
-        let (main, extra) = apply(&mut node, change);
+        let (main, extra) = apply(&mut node, &change);
         let mut last = PatchId::DURABLE;
         if let (Some(range), Some(value)) = (extra.0, &node.extra) {
             let bytes = &value.as_bytes()[range.clone()];

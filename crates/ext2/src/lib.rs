@@ -5,6 +5,7 @@
 //! of it.
 #![forbid(unsafe_code)]
 
+mod acl;
 mod alloc;
 mod attrs;
 mod bytes;

@@ -81,6 +81,10 @@ impl LowLevel for Ext2 {
         self.make(op, dir, new)
     }
 
+    fn inherit(&self, op: &Op, dir: Ino, ino: Ino) -> Result<Heads> {
+        self.inherit_lists(op, dir, ino)
+    }
+
     fn change_inode(
         &self,
         op: &Op,

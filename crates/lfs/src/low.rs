@@ -173,7 +173,10 @@ pub trait LowLevel: Send + Sync {
     /// Takes a free inode near directory `dir` and initialises it. Returned: its number,
     /// and what a name for it must come after (`InitialiseBeforePoint`).
     fn allocate_inode(&self, op: &Op, dir: Ino, new: &NewInode) -> Result<(Ino, Heads)>;
-    /// Changes fields in one patch.
+    /// Gives a new inode what the directory `dir` hands down besides owner and permissions;
+    /// returns what a name for it must come after.
+    fn inherit(&self, op: &Op, dir: Ino, ino: Ino) -> Result<Heads>;
+    /// Changes fields in one patch; permission bits may take more.
     fn change_inode(
         &self,
         op: &Op,

@@ -1,6 +1,7 @@
 //! What the mounted file system does, on images that mke2fs makes, judged by the model, by
 //! e2fsck and by debugfs.
 
+mod acls;
 mod crash;
 mod damage;
 mod differential;

@@ -119,7 +119,7 @@ impl<L: LowLevel> Universal<L> {
     }
 
     fn make_node(&self, cx: &Ctx, dir: Ino, name: &[u8], made: &Made<'_>) -> Result<Attr> {
-        let blocks = self.low.cost(1) * 2 + 4;
+        let blocks = self.low.cost(1) * 3 + 4;
         self.change_for(cx, blocks, |op| {
             let parent = self.parent_for_new(cx, dir, name)?;
             let directory = made.kind == FileType::Directory;
@@ -188,8 +188,12 @@ impl<L: LowLevel> Universal<L> {
             FileType::Symlink => self.store_target(op, ino, made.target),
             _ => Ok(Heads::new()),
         };
-        match filled {
-            Ok(filled) => Ok((ino, joined([ready, filled]))),
+        let handed = filled.and_then(|filled| {
+            let handed = self.low.inherit(op, parent.ino, ino)?;
+            Ok(joined([filled, handed]))
+        });
+        match handed {
+            Ok(handed) => Ok((ino, joined([ready, handed]))),
             Err(error) => {
                 self.unmake(op, ino)?;
                 Err(error.into())

@@ -1,0 +1,101 @@
+//! Access control lists, as another program has set them.
+
+use super::fixture::{debugfs, e2fsck, mke2fs, mount};
+use vfs::{Ctx, FileSystem, Ino, SetAttr, XattrMode};
+
+fn root() -> Ctx {
+    Ctx::root()
+}
+
+/// `u::rwx,u:7:r-x,g::r-x,m::rwx,o::r-x` as programs pass it; debugfs stores it as ext2 does.
+fn list() -> Vec<u8> {
+    let none = u32::MAX;
+    let entries = [
+        (1, 7, none),
+        (2, 5, 7),
+        (4, 5, none),
+        (0x10, 7, none),
+        (0x20, 5, none),
+    ];
+    let entry = |(tag, perm, id): (u16, u16, u32)| {
+        [
+            &tag.to_le_bytes()[..],
+            &perm.to_le_bytes(),
+            &id.to_le_bytes(),
+        ]
+        .concat()
+    };
+    [2_u32.to_le_bytes().to_vec(), entries.map(entry).concat()].concat()
+}
+
+/// A file `f` and a directory `d` with the list, which is also the default of `d`.
+fn image(inode_bytes: &str) -> Vec<u8> {
+    let mounted = mount(mke2fs(&["-b", "1024", "-I", inode_bytes], "4M"));
+    let fs = &mounted.fs;
+    fs.create(&root(), Ino::ROOT, b"f", 0o775).unwrap();
+    fs.mkdir(&root(), Ino::ROOT, b"d", 0o775).unwrap();
+    let mut image = mounted.close();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("list");
+    std::fs::write(&file, list()).unwrap();
+    for (name, kind) in [("f", "access"), ("d", "access"), ("d", "default")] {
+        let set = format!(
+            "ea_set -f {} {name} system.posix_acl_{kind}",
+            file.display()
+        );
+        (image, _) = debugfs(&image, &set);
+    }
+    assert_eq!(e2fsck(&image), None);
+    image
+}
+
+/// What debugfs shows of a list that is stored.
+fn stored(image: &[u8], name: &str, kind: &str) -> String {
+    debugfs(image, &format!("ea_get -x {name} system.posix_acl_{kind}")).1
+}
+
+#[test]
+fn nobody_gets_more_than_an_access_control_list_gives() {
+    for inode_bytes in ["128", "256"] {
+        let mounted = mount(image(inode_bytes));
+        let fs = &mounted.fs;
+        let file = fs.lookup(&root(), Ino::ROOT, b"f").unwrap();
+        // The group's stored bits are those of the mask.
+        assert_eq!(file.perm, 0o755, "{inode_bytes}");
+        let set = SetAttr {
+            perm: Some(0o750),
+            ..SetAttr::default()
+        };
+        assert_eq!(fs.setattr(&root(), file.ino, &set).unwrap().perm, 0o750);
+        fs.setxattr(&root(), file.ino, b"user.a", b"1", XattrMode::Set)
+            .unwrap();
+        let image = mounted.close();
+        assert_eq!(e2fsck(&image), None);
+        // The mask is what the group's bits are, others may nothing.
+        let (_, said) = debugfs(&image, "stat f");
+        assert!(said.contains("Mode:  0750"), "{said}");
+        let list = stored(&image, "f", "access");
+        assert!(
+            list.contains("10 00 05 00") && list.contains("20 00 00 00"),
+            "{list}"
+        );
+    }
+}
+
+#[test]
+fn new_inodes_inherit_access_control_lists() {
+    let mounted = mount(image("256"));
+    let fs = &mounted.fs;
+    let dir = fs.lookup(&root(), Ino::ROOT, b"d").unwrap().ino;
+    let file = fs.create(&root(), dir, b"file", 0o666).unwrap();
+    assert_eq!(file.perm, 0o644);
+    let below = fs.mkdir(&root(), dir, b"below", 0o700).unwrap();
+    assert_eq!(below.perm, 0o700);
+    fs.symlink(&root(), dir, b"link", b"target").unwrap();
+    let image = mounted.close();
+    assert_eq!(e2fsck(&image), None);
+    let list = stored(&image, "d/file", "access");
+    assert!(list.contains("02 00 05 00 07 00 00 00"), "{list}");
+    assert!(stored(&image, "d/below", "default").contains("02 00 05 00 07 00 00 00"));
+    assert!(!stored(&image, "d/link", "access").contains("02 00"));
+}
