@@ -19,6 +19,12 @@ pub enum OpenError {
         /// Why not.
         source: io::Error,
     },
+    /// It is to be written, and cannot be.
+    #[error("{} is read-only; it can only be opened for reading (mount it with -o ro)", path.display())]
+    ReadOnly {
+        /// The file or device.
+        path: PathBuf,
+    },
     /// It is a directory, a pipe, a character device other than DAX...
     #[error("{} is {kind}; a regular file, block device or DAX device is needed", path.display())]
     WrongKind {

@@ -156,6 +156,14 @@ impl Args {
             || self.label.is_some()
             || self.revision_0
             || self.journal;
+        if let Some(bytes) = self
+            .block_size
+            .filter(|b| !matches!(b, 1024 | 2048 | 4096))
+        {
+            return Err(Failure::new(format_args!(
+                "blocks of {bytes} bytes: ext2 has blocks of 1024, 2048 or 4096 (--block-size)"
+            )));
+        }
         match ext2 {
             true if self.mode.is_some() => Err(Failure::new(
                 "--mode is for bpfs; of ext2, each mount chooses (-o mode=)",

@@ -51,8 +51,15 @@ impl Target {
         // Look before opening: opening a pipe or a tape has effects.
         let stat = rustix::fs::stat(path).map_err(|e| system("open", path, e))?;
         let kind = kind(path, FileType::from_raw_mode(stat.st_mode))?;
+        let device = (kind == Kind::Block).then_some(stat.st_rdev);
+        if !options.read_only && device.is_some_and(is_read_only) {
+            return Err(read_only(path));
+        }
         let file = open_as(path, options.read_only, OFlags::empty());
-        let file = file.map_err(|e| system("open", path, e))?;
+        let file = file.map_err(|e| match e {
+            Errno::ROFS => read_only(path),
+            e => system("open", path, e),
+        })?;
         lock(path, &file, !options.read_only)?;
         let intent = Intent::new(options.read_only, options.over_idle_loops);
         let backing = claim::check(path, &file, intent)?;
@@ -86,6 +93,17 @@ impl Target {
             physical_bytes: sectors.physical,
         })
     }
+}
+
+fn read_only(path: &Path) -> OpenError {
+    let path = path.to_owned();
+    OpenError::ReadOnly { path }
+}
+
+/// Whether a block device refuses writes: the kernel lets it be opened all the same.
+fn is_read_only(device: rustix::fs::Dev) -> bool {
+    let path = format!("/sys/dev/block/{}:{}/ro", major(device), minor(device));
+    std::fs::read_to_string(path).is_ok_and(|ro| ro.trim() == "1")
 }
 
 fn open_as(path: &Path, read_only: bool, flags: OFlags) -> Result<File, Errno> {
