@@ -22,11 +22,23 @@ impl Engine {
     /// # Errors
     /// If the image cannot be read.
     pub fn of_image(path: &Path) -> Result<Self, Failure> {
-        let found = signature::find(path).map_err(|e| image::about(path, e))?;
-        Ok(match found {
-            Some(signature::EXT2) => Self::Ext2,
-            _ => Self::Bpfs,
-        })
+        Self::of_image_at(path, 0)
+    }
+
+    /// The same of an image that begins at a byte of another.
+    ///
+    /// # Errors
+    /// As [`of_image`](Self::of_image); if there is no ext2 at an offset that is not 0.
+    pub fn of_image_at(path: &Path, offset: u64) -> Result<Self, Failure> {
+        let found = signature::find(path, offset).map_err(|e| image::about(path, e))?;
+        match found {
+            Some(signature::EXT2) => Ok(Self::Ext2),
+            _ if offset == 0 => Ok(Self::Bpfs),
+            _ => Err(image::about(
+                path,
+                format_args!("there is no ext2 file system at byte {offset}"),
+            )),
+        }
     }
 }
 
@@ -44,10 +56,11 @@ impl Type {
     ///
     /// # Errors
     /// As [`Engine::of_image`].
-    pub fn engine(self, path: &Path) -> Result<Engine, Failure> {
+    pub fn engine(self, path: &Path, offset: u64) -> Result<Engine, Failure> {
         match self {
-            Self::One(engine) => Ok(engine),
-            Self::Any => Engine::of_image(path),
+            Self::One(engine) if offset == 0 || engine == Engine::Ext2 => Ok(engine),
+            Self::One(_) => Err(Failure::new("an offset is for ext2 only")),
+            Self::Any => Engine::of_image_at(path, offset),
         }
     }
 }

@@ -57,7 +57,9 @@ pub fn stack(
     }
     // What was set apart is checked with the rest.
     let checked: Result<Stack, _> = stack.to_string().parse();
-    checked.map_err(|e| Failure::new(format_args!("stack: {e}")))
+    let mut stack = checked.map_err(|e| Failure::new(format_args!("stack: {e}")))?;
+    stack.disk.offset_bytes = options.offset;
+    Ok(stack)
 }
 
 /// Locks the image, an absolute path, for a mount; `power` may put a switch before its

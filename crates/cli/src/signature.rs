@@ -60,11 +60,11 @@ const KNOWN: &[Magic] = &[
     magic(0, b"SQLite format 3\0", "an SQLite database"),
 ];
 
-/// What the file or block device holds, in words, if it is known.
+/// What the file or block device holds from byte `base` on, in words, if it is known.
 ///
 /// # Errors
 /// If it cannot be read.
-pub fn find(path: &Path) -> io::Result<Option<&'static str>> {
+pub fn find(path: &Path, base: u64) -> io::Result<Option<&'static str>> {
     let kind = path.metadata()?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Ok(None);
@@ -72,7 +72,7 @@ pub fn find(path: &Path) -> io::Result<Option<&'static str>> {
     let mut file = File::open(path)?;
     for known in KNOWN {
         let mut bytes = vec![0; known.bytes.len()];
-        file.seek(SeekFrom::Start(known.offset))?;
+        file.seek(SeekFrom::Start(base + known.offset))?;
         match file.read_exact(&mut bytes) {
             Ok(()) if bytes == known.bytes => return Ok(Some(known.name)),
             Ok(()) => {}
@@ -95,9 +95,9 @@ mod tests {
             let path = dir.path().join(i.to_string());
             let file = File::create(&path).unwrap();
             file.set_len(1 << 20).unwrap();
-            assert_eq!(find(&path).unwrap(), None);
+            assert_eq!(find(&path, 0).unwrap(), None);
             file.write_all_at(known.bytes, known.offset).unwrap();
-            assert_eq!(find(&path).unwrap(), Some(known.name));
+            assert_eq!(find(&path, 0).unwrap(), Some(known.name));
         }
     }
 
@@ -106,6 +106,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         File::create(&path).unwrap();
-        assert_eq!(find(&path).unwrap(), None);
+        assert_eq!(find(&path, 0).unwrap(), None);
     }
 }

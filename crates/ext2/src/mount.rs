@@ -98,14 +98,18 @@ impl Devices {
             ..stack.disk
         };
         let block_bytes = block_bytes(path, &options)?;
-        let open = |path: &Path| -> Result<Arc<dyn BlockDevice>, MountError> {
+        let open = |path: &Path, offset_bytes| -> Result<Arc<dyn BlockDevice>, MountError> {
+            let options = DeviceOptions {
+                offset_bytes,
+                ..options
+            };
             let device = FileDevice::open(path, block_bytes, &options)?;
             Ok(match stack.delay {
                 None => Arc::new(device),
                 Some(delay) => Arc::new(DelayDevice::new(device, delay.model())),
             })
         };
-        let disk = open(path)?;
+        let disk = open(path, options.offset_bytes)?;
         let log: Option<Arc<dyn BlockDevice>> = match &stack.module {
             Module::Journal(JournalModule {
                 log: Log::External(log),
@@ -120,7 +124,7 @@ impl Devices {
                         what: "is the image itself; use journal(..., internal)",
                     });
                 }
-                Some(open(log)?)
+                Some(open(log, 0)?)
             }
             _ => None,
         };

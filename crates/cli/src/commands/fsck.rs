@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::failure::{Failure, Outcome, code};
-use crate::{ext2fs, image, output, terminal};
+use crate::{ext2fs, image, output, size, terminal};
 use medium::block::{BlockDevice, DeviceOptions, FileDevice};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -28,6 +28,9 @@ pub struct Args {
     /// The image
     #[arg(value_name = "PATH")]
     path: PathBuf,
+    /// ext2: where in the file or device the image begins, in bytes
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = size::parse, hide_default_value = true)]
+    offset: u64,
     /// Print a report in JSON
     #[arg(long)]
     json: bool,
@@ -90,7 +93,7 @@ impl Args {
     }
 
     fn examine(&self) -> Outcome {
-        let found = if Engine::of_image(&self.path)? == Engine::Ext2 {
+        let found = if Engine::of_image_at(&self.path, self.offset)? == Engine::Ext2 {
             self.check_ext2()?
         } else {
             self.check()?
@@ -128,6 +131,7 @@ impl Args {
         let open = |bytes, read_only| {
             let options = DeviceOptions {
                 read_only,
+                offset_bytes: self.offset,
                 ..DeviceOptions::default()
             };
             FileDevice::open(&self.path, bytes, &options).map_err(Failure::new)

@@ -25,6 +25,15 @@ pub struct Args {
     /// The image
     #[arg(value_name = "PATH")]
     path: PathBuf,
+    /// ext2: where in the file or device the image begins, in bytes
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "0",
+        hide_default_value = true,
+        value_parser = size::parse
+    )]
+    offset: u64,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -75,7 +84,7 @@ fn by_name<S: Serializer>(d: &Option<EffectiveDurability>, s: S) -> Result<S::Ok
 impl Args {
     /// Runs the command.
     pub fn run(&self) -> Outcome {
-        if Engine::of_image(&self.path)? == Engine::Ext2 {
+        if Engine::of_image_at(&self.path, self.offset)? == Engine::Ext2 {
             return self.ext2();
         }
         let pm = match image::try_open_read_only(&self.path) {
@@ -99,6 +108,7 @@ impl Args {
     fn ext2(&self) -> Outcome {
         let options = DeviceOptions {
             read_only: true,
+            offset_bytes: self.offset,
             ..DeviceOptions::default()
         };
         // Blocks of any size will do for the superblock; disks have none that are larger.

@@ -156,10 +156,7 @@ impl Args {
             || self.label.is_some()
             || self.revision_0
             || self.journal;
-        if let Some(bytes) = self
-            .block_size
-            .filter(|b| !matches!(b, 1024 | 2048 | 4096))
-        {
+        if let Some(bytes) = self.block_size.filter(|b| !matches!(b, 1024 | 2048 | 4096)) {
             return Err(Failure::new(format_args!(
                 "blocks of {bytes} bytes: ext2 has blocks of 1024, 2048 or 4096 (--block-size)"
             )));
@@ -242,7 +239,7 @@ fn new_uuid() -> Result<[u8; 16], Failure> {
 
 /// Refuses to overwrite what is known.
 fn refuse_known(path: &Path) -> Result<(), Failure> {
-    match signature::find(path).map_err(|e| image::about(path, e))? {
+    match signature::find(path, 0).map_err(|e| image::about(path, e))? {
         Some(what) => Err(image::about(
             path,
             format_args!("holds {what}; --force overwrites it"),

@@ -45,10 +45,10 @@ pub struct Args {
     /// durability=LEVEL, of bpfs: auto, dax, process or msync, as --durability.
     ///
     /// Of ext2 also: cache=SIZE (memory for blocks), dirty=SIZE (memory for changed blocks),
-    /// commit=SECONDS (the age at which changes are written back, 1 to 86400), stack=STACK
-    /// (as --stack) and unsafe-no-flush. errors=ACTION, when a call finds the image damaged:
-    /// continue, remount-ro, or panic, which refuses all calls; by default what the
-    /// superblock says.
+    /// commit=SECONDS (the age at which changes are written back, 1 to 86400), offset=BYTES
+    /// (where in the file or device the image begins), stack=STACK (as --stack) and
+    /// unsafe-no-flush. errors=ACTION, when a call finds the image damaged: continue,
+    /// remount-ro, or panic, which refuses all calls; by default what the superblock says.
     ///
     /// Options that concern only mount(8) and fstab(5),
     /// such as nofail, _netdev and x-*, are ignored. A remount changes ro, nosuid, nodev,
@@ -233,7 +233,7 @@ impl Args {
         path: &'a Path,
         options: &'a Options,
     ) -> Result<Prepared<'a>, Failure> {
-        match self.fs_type.engine(path)? {
+        match self.fs_type.engine(path, options.offset)? {
             Engine::Model => Ok(model(options)),
             Engine::Bpfs => self.prepare_bpfs(path, options),
             Engine::Ext2 => self.prepare_ext2(path, options),

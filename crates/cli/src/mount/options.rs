@@ -33,6 +33,8 @@ pub struct Options {
     pub dirty: Option<u64>,
     /// `commit=`: the age in seconds at which changes are written back.
     pub commit: Option<Duration>,
+    /// `offset=`: where in the file or device the image begins, in bytes.
+    pub offset: u64,
     /// `errors=`: what ext2 does about damage.
     pub on_error: Option<OnError>,
     /// `unsafe-no-flush`.
@@ -74,6 +76,7 @@ impl Options {
             || self.dirty.is_some()
             || self.commit.is_some()
             || self.on_error.is_some()
+            || self.offset > 0
             || self.unsafe_no_flush
     }
 
@@ -116,6 +119,7 @@ impl Options {
                 Ok(seconds @ 1..=86_400) => self.commit = Some(Duration::from_secs(seconds)),
                 _ => return Err(wrong(&"a number of seconds from 1 to 86400 is needed")),
             },
+            "offset" => self.offset = size::parse(value).map_err(|e| wrong(&e))?,
             "errors" => {
                 self.on_error = Some(match value {
                     "continue" => OnError::Continue,
@@ -241,6 +245,7 @@ mod tests {
         assert_eq!(options.commit, Some(Duration::from_secs(7)));
         assert_eq!(options.cache, Some(1 << 20));
         assert!(parse("commit=0").is_err());
+        assert_eq!(parse("offset=1M").unwrap().offset, 1 << 20);
         assert_eq!(
             parse("errors=remount-ro").unwrap().on_error,
             Some(OnError::ReadOnly)

@@ -223,6 +223,85 @@ fn a_read_only_mount_is_unmounted_without_complaint() {
     assert!(fs::read(place.image()).unwrap() == before);
 }
 
+/// A partition of a disk image; 63 sectors are no multiple of a block.
+#[test]
+fn an_image_inside_an_image() {
+    const START: usize = 63 * 512;
+    let place = image(&[]);
+    let inside = fs::read(place.image()).unwrap();
+    let around = [0xaa; START];
+    fs::write(place.image(), [&around[..], &inside, &around].concat()).unwrap();
+    run(8, &["fsck", "-n", place.image_str()]);
+    for text in ["first", "second"] {
+        place.mount(&["-o", &format!("mode=journal,offset={START}")]);
+        let file = place.dir().join(text);
+        fs::write(&file, text).unwrap();
+        sync(&file).unwrap();
+        place.umount();
+    }
+    let offset = ["--offset", &START.to_string(), place.image_str()];
+    run(0, &[&["fsck", "-n"], &offset[..]].concat());
+    let told = stdout(&run(0, &[&["info"], &offset[..]].concat()));
+    assert!(told.contains("ext2"), "{told}");
+    let whole = fs::read(place.image()).unwrap();
+    let (inside, behind) = whole[START..].split_at(inside.len());
+    assert!(whole[..START] == around && behind == around);
+    let taken_out = place.path("taken out");
+    fs::write(&taken_out, inside).unwrap();
+    assert_eq!(verdict(&taken_out).unwrap(), Verdict::Clean);
+    let refused = refusal(&place, &["-o", "offset=1M"]);
+    assert!(
+        refused.contains("no ext2 file system at byte 1048576"),
+        "{refused}"
+    );
+}
+
+/// A loop device; it goes when dropped.
+struct ReadOnlyLoop(String);
+
+impl ReadOnlyLoop {
+    fn new(place: &Place) -> Self {
+        let mut losetup = Command::new("losetup");
+        losetup
+            .args(["--find", "--show", "--read-only"])
+            .arg(place.image());
+        Self(stdout(&finish(0, &mut losetup)).trim().to_owned())
+    }
+}
+
+impl Drop for ReadOnlyLoop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).output();
+    }
+}
+
+#[test]
+fn a_read_only_device_says_so_and_shows_what_its_journal_has() {
+    let place = image(&["--journal"]);
+    let mut server = place.serve(&["-o", "mode=journal,commit=3600"]);
+    let file = place.dir().join("file");
+    fs::write(&file, "text").unwrap();
+    sync(&file).unwrap();
+    sync(&place.dir()).unwrap();
+    server.signal("KILL");
+    assert_eq!(server.wait(), None);
+    run(0, &["umount", "--lazy", place.dir_str()]);
+    let device = ReadOnlyLoop::new(&place);
+    let refused = stderr(&run(32, &["mount", &device.0, place.dir_str()]));
+    assert!(refused.contains("is read-only"), "{refused}");
+    run(0, &["mount", &device.0, place.dir_str(), "-o", "ro"]);
+    assert_eq!(fs::read(&file).unwrap(), b"text");
+    place.umount();
+}
+
+#[test]
+fn block_sizes_that_help_are_named() {
+    let place = Place::new();
+    let mkfs = ["mkfs", "--type", "ext2", "--size", "16M", "-b", "3000"];
+    let refused = stderr(&run(1, &[&mkfs[..], &[place.image_str()]].concat()));
+    assert!(refused.contains("1024, 2048 or 4096"), "{refused}");
+}
+
 #[test]
 fn a_log_of_its_own() {
     let place = image(&[]);

@@ -65,6 +65,8 @@ pub struct DeviceOptions {
     /// Open it also if it cannot flush. Its flushes then do nothing: a crash may leave
     /// anything at all.
     pub unsafe_no_flush: bool,
+    /// Where in the file or device block 0 begins, in bytes: for an image inside an image.
+    pub offset_bytes: u64,
     /// Open also a file for writing that loop devices show which nobody uses.
     pub over_idle_loops: bool,
 }
@@ -89,6 +91,8 @@ pub struct DeviceFacts {
 pub struct FileDevice {
     name: Arc<str>,
     geometry: Geometry,
+    /// Where block 0 begins, in bytes.
+    offset: u64,
     persistence: Persistence,
     facts: DeviceFacts,
     read_only: bool,
@@ -153,6 +157,7 @@ impl FileDevice {
         let most = (MERGED_BYTES / block_bytes).min(MERGED_PIECES);
         Ok(Self {
             geometry: target.geometry,
+            offset: options.offset_bytes,
             persistence: Persistence {
                 atomic_bytes: if atomic {
                     block_bytes
@@ -199,7 +204,9 @@ impl FileDevice {
     /// A write behind the end of a file would make it long again, with a hole.
     fn check_whole(&self) -> Result<(), Errno> {
         match self.kind {
-            Kind::Regular if (fstat(&*self.file)?.st_size as u64) < self.geometry.bytes() => {
+            Kind::Regular
+                if (fstat(&*self.file)?.st_size as u64) < self.offset + self.geometry.bytes() =>
+            {
                 Err(Errno::IO)
             }
             _ => Ok(()),
@@ -276,9 +283,9 @@ impl BlockDevice for FileDevice {
         let aligned =
             self.buffer_align == 0 || buf.as_ptr().addr().is_multiple_of(self.buffer_align);
         let result = if aligned {
-            self.read_at(range.start, buf)
+            self.read_at(self.offset + range.start, buf)
         } else {
-            self.read_around(range.start, buf)
+            self.read_around(self.offset + range.start, buf)
         };
         result.map_err(|e| self.io_error("reading", lba, e))
     }
@@ -294,7 +301,7 @@ impl BlockDevice for FileDevice {
                 Err(error) => ended.push(completion(&write, Err(error))),
             }
         }
-        let requests = request::merge(good, self.merged);
+        let requests = request::merge(good, self.merged, self.offset);
         match &self.engine {
             Engine::Uring(uring) => uring.submit(requests, ended),
             Engine::Blocking { flags, done } => {
@@ -336,7 +343,7 @@ impl BlockDevice for FileDevice {
         if self.read_only {
             return Err(self.io_error("discarding", lba, Errno::ROFS));
         }
-        match self.discard_bytes(range.start, range.end - range.start) {
+        match self.discard_bytes(self.offset + range.start, range.end - range.start) {
             // Not every disk or file system can: then the blocks keep what they hold.
             Ok(()) | Err(Errno::NOTSUP | Errno::NOSYS | Errno::NOTTY | Errno::INVAL) => Ok(()),
             Err(e) => Err(self.io_error("discarding", lba, e)),

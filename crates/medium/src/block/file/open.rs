@@ -78,8 +78,15 @@ impl Target {
         })?;
         check_same(path, &file, &flushed)?;
         let sectors = Sectors::of(&file, kind);
-        let geometry = geometry(path, &file, kind, block_bytes, &sectors)?;
-        let buffer_align = go_direct(path, &file, kind, geometry, options.direct)?;
+        let geometry = geometry(
+            path,
+            &file,
+            kind,
+            block_bytes,
+            options.offset_bytes,
+            &sectors,
+        )?;
+        let buffer_align = go_direct(path, &file, kind, geometry, options)?;
         Ok(Self {
             atomic_bytes: atomic_bytes(&file, buffer_align > 0),
             flushes: options.read_only || can_flush(path, &flushed, options)?,
@@ -145,6 +152,7 @@ fn geometry(
     file: &File,
     kind: Kind,
     block_bytes: u32,
+    offset: u64,
     sectors: &Sectors,
 ) -> Result<Geometry, OpenError> {
     let path = || path.to_owned();
@@ -159,6 +167,7 @@ fn geometry(
     }
     let end = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0));
     let len_bytes = end.map_err(|e| system("size", &path(), e))?;
+    let len_bytes = len_bytes.saturating_sub(offset);
     let blocks = len_bytes / u64::from(block_bytes);
     if blocks == 0 {
         return Err(OpenError::NoBlock {
@@ -180,12 +189,13 @@ fn go_direct(
     file: &File,
     kind: Kind,
     geometry: Geometry,
-    wanted: Direct,
+    options: &DeviceOptions,
 ) -> Result<usize, OpenError> {
+    let wanted = options.direct;
     if wanted == Direct::Off {
         return Ok(0);
     }
-    match try_direct(file, kind, geometry) {
+    match try_direct(file, kind, geometry, options.offset_bytes) {
         Ok(align) => Ok(align),
         Err(e) if wanted == Direct::On => Err(system("use direct I/O on", path, e)),
         Err(_) => {
@@ -196,7 +206,7 @@ fn go_direct(
     }
 }
 
-fn try_direct(file: &File, kind: Kind, geometry: Geometry) -> Result<usize, Errno> {
+fn try_direct(file: &File, kind: Kind, geometry: Geometry, base: u64) -> Result<usize, Errno> {
     let flags = fcntl_getfl(file)?;
     fcntl_setfl(file, flags | OFlags::DIRECT)?;
     let told = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
@@ -207,12 +217,14 @@ fn try_direct(file: &File, kind: Kind, geometry: Geometry) -> Result<usize, Errn
         Some(x) if kind == Kind::Regular => (x.stx_dio_offset_align, x.stx_dio_mem_align),
         _ => (512, 4096),
     };
-    let fits = offset > 0 && geometry.block_bytes.is_multiple_of(offset);
+    let fits = offset > 0
+        && geometry.block_bytes.is_multiple_of(offset)
+        && base.is_multiple_of(offset.into());
     if !fits || memory > 4096 {
         return Err(Errno::INVAL);
     }
     let mut first = Buffer::zeroed(geometry.block_bytes as usize);
-    rustix::io::pread(file, &mut *first, 0)?;
+    rustix::io::pread(file, &mut *first, base)?;
     Ok(memory.max(1) as usize)
 }
 

@@ -11,6 +11,8 @@ use std::sync::Arc;
 /// Blocks that follow each other, written by one call.
 pub(super) struct Request {
     writes: Vec<Write>,
+    /// Where in the file block 0 begins, in bytes.
+    base: u64,
     /// Bytes that earlier calls have written.
     done: usize,
 }
@@ -22,8 +24,8 @@ pub(super) enum Next {
 }
 
 /// Sorts writes by block and merges neighbours, at most `most` blocks in one request.
-/// All are one block long.
-pub(super) fn merge(mut writes: Vec<Write>, most: usize) -> Vec<Request> {
+/// All are one block long. Block 0 begins at byte `base` of the file.
+pub(super) fn merge(mut writes: Vec<Write>, most: usize, base: u64) -> Vec<Request> {
     writes.sort_by_key(|write| write.lba);
     let mut requests: Vec<Request> = Vec::new();
     for write in writes {
@@ -31,16 +33,19 @@ pub(super) fn merge(mut writes: Vec<Write>, most: usize) -> Vec<Request> {
             Some(last) if last.writes.len() < most && last.is_followed_by(&write) => {
                 last.writes.push(write);
             }
-            _ => requests.push(Request::one(write)),
+            _ => requests.push(Request::one(write, base)),
         }
     }
     requests
 }
 
 impl Request {
-    fn one(write: Write) -> Self {
-        let (writes, done) = (vec![write], 0);
-        Self { writes, done }
+    fn one(write: Write, base: u64) -> Self {
+        Self {
+            writes: vec![write],
+            base,
+            done: 0,
+        }
     }
 
     fn is_followed_by(&self, write: &Write) -> bool {
@@ -58,7 +63,7 @@ impl Request {
     pub(super) fn offset(&self) -> u64 {
         let first = self.writes.first();
         let start = first.map_or(0, |write| write.lba.0 * write.data.len() as u64);
-        start + self.done as u64
+        self.base + start + self.done as u64
     }
 
     /// The bytes that are still to be written, in as many pieces as there are blocks.
@@ -93,7 +98,8 @@ impl Request {
     /// One of several may be at fault: each is tried by itself, and then judged.
     fn failed(self, error: Errno, device: &Arc<str>) -> Next {
         if self.writes.len() > 1 {
-            return Next::Again(self.writes.into_iter().map(Request::one).collect());
+            let one = |write| Request::one(write, self.base);
+            return Next::Again(self.writes.into_iter().map(one).collect());
         }
         let ended = |write: Write| completion(&write, Err(writing(device, &write, error)));
         Next::Finished(self.writes.into_iter().map(ended).collect())
@@ -181,7 +187,7 @@ mod tests {
             let device: Arc<str> = "test".into();
             let writes = lbas.iter().rev().map(|(lba, fua)| write(lba + 1, *lba, *fua)).collect();
             let mut script = Script { image: vec![0; 40 * BLOCK], bad, results };
-            let mut open = merge(writes, most);
+            let mut open = merge(writes, most, 0);
             prop_assert!(open.iter().all(|r| r.writes.len() <= most));
             let mut ends = BTreeMap::new();
             while let Some(request) = open.pop() {
@@ -213,14 +219,14 @@ mod tests {
         fn neighbours_are_one_request(lbas in prop::collection::btree_set(0u64..60, 1..60)) {
             let runs = lbas.iter().filter(|lba| **lba == 0 || !lbas.contains(&(**lba - 1))).count();
             let writes = lbas.iter().rev().map(|lba| write(*lba, *lba, false)).collect();
-            prop_assert_eq!(merge(writes, 100).len(), runs);
+            prop_assert_eq!(merge(writes, 100, 0).len(), runs);
         }
     }
 
     #[test]
     fn a_call_that_writes_nothing_is_an_error_and_no_endless_loop() {
         let device: Arc<str> = "test".into();
-        let request = Request::one(write(1, 1, false));
+        let request = Request::one(write(1, 1, false), 0);
         let Next::Finished(done) = request.after(Ok(0), &device) else {
             panic!("tried again");
         };
