@@ -7,6 +7,8 @@ medium::seeded_bugs! {
     TailBeforeRecords,
     /// Recovery leaves words of an append that a crash cut short.
     Unscrubbed,
+    /// Recovery leaves those words of a cut append that lie at the start of the ring.
+    ScrubbedToEnd,
     /// Recovery scrubs, and what is appended may be durable before.
     UnfencedScrub,
     /// Recovery gives back the records of a log, and does not write that back.
@@ -51,6 +53,14 @@ medium::seeded_bugs! {
     BlockWithoutBit,
     /// A freed block is handed out while a recovery could bring back what was in it.
     FreshBlockInLog,
+    /// A block whose free was rolled back counts as free.
+    FreedByAbort,
+    /// A region is there for others before its bytes are made.
+    RegionBeforeBytes,
+    /// A region may be there after a crash before its zeros are durable.
+    UnfencedRegion,
+    /// A part of the heap may be there after a crash before it is one.
+    UnfencedSegment,
     /// A region's bytes go while a recovery could bring back what was in them.
     RegionInLog,
     /// A word that was stored without a transaction is durable while a log has an older one.

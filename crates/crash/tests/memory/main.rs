@@ -63,6 +63,8 @@ fn logs() {
             (4, &[1_usize, 3, 0, 6] as &[_]),
             (5, &[7, 2]),
             (6, &[1, 12, 5]),
+            // A longer record at the end of the ring is in flight with one at its start.
+            (7, &[1, 1, 12, 5]),
         ] {
             for (before, empties) in [(0, false), (2, false), (2, true)] {
                 let program = Logs {
@@ -162,6 +164,25 @@ fn heap_and_regions() {
             holds(&format!("{kind:?}, {truncation:?}"), &program, 1);
         }
     }
+}
+
+/// A transaction that frees a block is cancelled, and so is the making of a region; others then
+/// want their places.
+#[test]
+fn cancelled_frees_and_regions() {
+    let program = Whole {
+        kind: Kind::TornBit,
+        truncation: Truncation::Lazy,
+        log_lines: 80,
+        steps: &[
+            Step::FailMap,
+            Step::Alloc { slot: 0, bytes: 40 },
+            Step::Cancel { slot: 0, bytes: 40 },
+            Step::Map { slot: 1 },
+            Step::Alloc { slot: 2, bytes: 40 },
+        ],
+    };
+    holds_within("cancelled", &program, [(0, 64, 4), (1, 4, 2)]);
 }
 
 #[test]

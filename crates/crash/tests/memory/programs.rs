@@ -346,9 +346,16 @@ pub enum Step {
     Free {
         slot: u64,
     },
+    /// Replaces a block and cancels that: frees it, and allocates and fills another one.
+    Cancel {
+        slot: u64,
+        bytes: u64,
+    },
     Map {
         slot: u64,
     },
+    /// Makes a region that nobody gets to know: the transaction that would say so fails.
+    FailMap,
     Unmap {
         slot: u64,
     },
@@ -413,6 +420,7 @@ impl Whole {
                 }
                 Step::Write { slot } => now[slot as usize].1 = seed,
                 Step::Free { slot } => now[slot as usize] = (0, 0),
+                Step::Cancel { .. } | Step::FailMap => {}
                 Step::Map { slot } => {
                     now[slot as usize] = (4096, 0);
                     states.push((now, seed));
@@ -518,7 +526,30 @@ impl Using {
                     set(tx, at, [0; 3])
                 })
             }
+            Step::Cancel { slot, bytes } => {
+                let at = self.slot(slot);
+                let done = self.session.run(|tx| {
+                    let old = tx.load(at)?;
+                    tx.free(old)?;
+                    let start = alloc_filled(tx, bytes, seed)?;
+                    set(tx, at, [start, bytes, seed])?;
+                    Err::<(), _>(Stop::Cancel("as it should be"))
+                });
+                match done {
+                    Err(TxError::Cancelled(_)) => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            }
             Step::Map { slot } => self.map(slot, seed, next),
+            Step::FailMap => {
+                let what = "link";
+                let fail =
+                    |_: &mut Transaction<'_, Memory>, off| Err(Interrupted::NoValue { off, what });
+                match self.store.map(RegionKind::Program, 4096, 0, fail) {
+                    Err(StoreError::Refused(TxError::NoValue { .. })) => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            }
             Step::Unmap { slot } => {
                 let at = self.slot(slot);
                 let start = self.pm().load(at).map_err(text)?;

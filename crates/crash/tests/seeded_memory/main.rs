@@ -94,6 +94,18 @@ fn logs(kind: Kind) -> Logs {
     }
 }
 
+/// A record at the end of the ring is in flight with one at its start.
+fn wrapping_logs(kind: Kind) -> Logs {
+    Logs {
+        kind,
+        lines: 7,
+        lengths: &[1, 1, 12, 5],
+        count: 14,
+        before: 0,
+        empties: false,
+    }
+}
+
 fn emptied_logs(kind: Kind) -> Logs {
     let empties = true;
     Logs {
@@ -143,8 +155,28 @@ const BLOCKS: &[Step] = &[
     },
 ];
 
+/// A free is rolled back, and others want a block.
+const CANCELLED: &[Step] = &[
+    Step::Alloc { slot: 0, bytes: 40 },
+    Step::Alloc {
+        slot: 1,
+        bytes: 5000,
+    },
+    Step::Cancel {
+        slot: 1,
+        bytes: 5000,
+    },
+    Step::Cancel { slot: 0, bytes: 40 },
+    Step::Alloc {
+        slot: 2,
+        bytes: 5000,
+    },
+    Step::Alloc { slot: 3, bytes: 40 },
+];
+
 /// A region does.
 const REGIONS: &[Step] = &[
+    Step::FailMap,
     Step::Map { slot: 3 },
     Step::Write { slot: 3 },
     Step::Unmap { slot: 3 },
@@ -225,12 +257,14 @@ fn is_found(bug: Bug) -> bool {
     };
     kinds.into_iter().any(|kind| {
         found("logs", failure(bug, &logs(kind)))
+            || found("wrapping logs", failure(bug, &wrapping_logs(kind)))
             || found("emptied logs", failure(bug, &emptied_logs(kind)))
             || found("transactions", failure(bug, &transactions(kind, 1, false)))
             || found("two sessions", failure(bug, &transactions(kind, 2, false)))
             || found("by hand", failure(bug, &transactions(kind, 2, true)))
             || found("neighbours", failure(bug, &neighbours(kind)))
             || found("blocks", failure(bug, &whole(kind, BLOCKS)))
+            || found("cancelled", failure(bug, &whole(kind, CANCELLED)))
             || found("regions", failure(bug, &whole(kind, REGIONS)))
     }) || found("threads", failure_of_threads(bug))
 }

@@ -447,7 +447,12 @@ impl<S: Space> HeapSession<S> {
 
     /// The transaction left nothing of what it did since a savepoint.
     pub fn return_to(&mut self, savepoint: Savepoint) {
-        self.freed.truncate(savepoint.freed);
+        let freed = self.freed.drain(savepoint.freed..);
+        if hit(Bug::FreedByAbort) {
+            freed.for_each(|block| self.kept_back.put(0, block));
+        } else {
+            drop(freed);
+        }
         for reserved in self.reserved.drain(savepoint.reserved..) {
             if let Block::Small { page, class, block } = reserved
                 && let Some(taken) = &mut self.current[class.number()]

@@ -197,7 +197,10 @@ impl<P: Pmem> Unrecovered<P> {
     /// now on: an append that a crash cut short may have left some. Fences.
     fn scrub(&self) -> Result<()> {
         if self.place.kind == Kind::TornBit && !hit(Bug::Unscrubbed) {
-            let end = self.head + self.place.words;
+            let mut end = self.head + self.place.words;
+            if hit(Bug::ScrubbedToEnd) {
+                end = end.min((self.next + 1).next_multiple_of(self.place.words));
+            }
             for line in (self.next..end).step_by(LINE as usize) {
                 self.set_torn_bits(line, self.place.torn_bit(line) ^ 1 << 63)?;
             }

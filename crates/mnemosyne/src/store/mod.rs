@@ -335,7 +335,11 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         let shared = &*self.shared;
         let _turn = shared.changing.lock();
         let region = self.place(kind, len, tag)?;
-        self.set(&region, Some(State::Creating), |_| Ok(()))?;
+        let state = match hit(Bug::RegionBeforeBytes) {
+            true => State::There,
+            false => State::Creating,
+        };
+        self.set(&region, Some(state), |_| Ok(()))?;
         if let Err(error) = self.make(&region) {
             self.finish_removal(&region)?;
             return Err(error);
