@@ -142,6 +142,7 @@ impl<'a, S: Subject + ?Sized> Worker<'a, S> {
             samples: self.options.samples,
             tails: 2,
             moments: self.options.moments,
+            lives: self.options.lives,
             seed: self.options.seed,
         }
     }
@@ -159,9 +160,7 @@ impl<'a, S: Subject + ?Sized> Worker<'a, S> {
     ) -> Result<Option<Failure>, String> {
         let limits = self.limits();
         let start = self.starts.on(tree, setting)?;
-        self.tally.known_points.clear();
-        self.tally.known_states.clear();
-        self.tally.known_recoveries.clear();
+        self.tally.begin();
         let system = self.system;
         let crashed = system.trial(start, setting, script, ops, limits, &mut self.tally);
         Ok(crashed.err())
@@ -353,6 +352,7 @@ fn outcome<S: Subject + ?Sized>(
     let (points, capped_points) = (sum(|w| w.tally.points), sum(|w| w.tally.capped_points));
     let (audited, stores_checked) = (sum(|w| w.tally.audited), sum(|w| w.tally.looked));
     let no_space = sum(|w| w.tally.full);
+    let lives = sum(|w| w.tally.lives);
     let distinct = workers.into_iter().map(|w| w.tally.distinct);
     let distinct = distinct.reduce(|mut all, more| {
         all.extend(more);
@@ -378,6 +378,7 @@ fn outcome<S: Subject + ?Sized>(
         audited,
         stores_checked,
         no_space,
+        lives,
         violations: shared.violations.into_inner(),
         seconds,
         states_per_second: states_explored as f64 / seconds.max(1e-9),

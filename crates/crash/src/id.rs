@@ -3,8 +3,9 @@
 //! Fields, separated by `:`
 //! 1. the system's id,
 //! 2. the persistence model of memory (`words`), or the schedule of write-back (`each`),
-//! 3. the script: `e3.17` (the 17th of those with three operations; `c3.17`: on the
-//!    crowded tree, `n3.17`: on that of names), `r42.5.200` (random, seed 42, the 5th, of 200 operations) or
+//! 3. the script: `e3.17` (the 17th of those with three operations; `c3.17`, `n3.17`,
+//!    `f3.17`: on the trees crowded, names, file), `r42.5.200` (random, seed 42, the 5th, of
+//!    200 operations) or
 //!    `=TEXT`, percent-encoded,
 //! 4. the operation, counted from 0,
 //! 5. how it failed: `live`, `store.N` (after store N of the trace) or `in` / `end`
@@ -12,6 +13,9 @@
 //! 6. one field per crash, `EVENT.CHOICES` (choices run-length coded, `1x3` is three
 //!    times 1), the later ones inside recovery; then optionally `all` or `tSEED`: how
 //!    what remained was chosen when the recovered system was used.
+//!
+//! `again.SEED` in the fifth field: after a crash (one field), calls of that seed ran on what
+//! was recovered; the operation and how it failed follow as fields 4 to 6.
 
 use crate::walk::{CrashAt, Place, Tail};
 use std::fmt::{self, Display, Formatter};
@@ -48,6 +52,20 @@ pub(crate) enum Spot {
     In(Place),
     /// A crash after its return.
     End(Place),
+    /// In the calls after a recovery.
+    Again(Box<Again>),
+}
+
+/// A failure in calls after a recovery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Again {
+    /// Selects the calls.
+    pub seed: u64,
+    /// The crash before them.
+    pub crash: CrashAt,
+    /// The operation of those calls, and how it failed.
+    pub op: usize,
+    pub spot: Spot,
 }
 
 impl Display for FailureId {
@@ -59,13 +77,40 @@ impl Display for FailureId {
             op,
             spot,
         } = self;
-        write!(f, "{system}:{setting}:{script}:{op}:")?;
-        match spot {
+        write!(f, "{system}:{setting}:{script}:{op}:{spot}")
+    }
+}
+
+impl Display for Spot {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
             Spot::Live => f.write_str("live"),
             Spot::Store(event) => write!(f, "store.{event}"),
             Spot::In(place) => write!(f, "in{place}"),
             Spot::End(place) => write!(f, "end{place}"),
+            Spot::Again(again) => {
+                let Again {
+                    seed,
+                    crash,
+                    op,
+                    spot,
+                } = &**again;
+                write!(f, "again.{seed}{crash}:{op}:{spot}")
+            }
         }
+    }
+}
+
+impl Display for CrashAt {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, ":{}", self.event)?;
+        for (choice, times) in runs(&self.choices) {
+            write!(f, ".{choice}")?;
+            if times > 1 {
+                write!(f, "x{times}")?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -76,6 +121,7 @@ impl Display for ScriptRef {
                 let kind = match tree {
                     Tree::Crowded => 'c',
                     Tree::Names => 'n',
+                    Tree::File => 'f',
                     Tree::Small | Tree::Empty => 'e',
                 };
                 write!(f, "{kind}{ops}.{index}")
@@ -98,15 +144,7 @@ impl Display for ScriptRef {
 
 impl Display for Place {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        for crash in &self.crashes {
-            write!(f, ":{}", crash.event)?;
-            for (choice, times) in runs(&crash.choices) {
-                write!(f, ".{choice}")?;
-                if times > 1 {
-                    write!(f, "x{times}")?;
-                }
-            }
-        }
+        self.crashes.iter().try_for_each(|crash| crash.fmt(f))?;
         match self.tail {
             Tail::None => Ok(()),
             Tail::All => f.write_str(":all"),
@@ -145,17 +183,10 @@ impl FromStr for FailureId {
         let script = next("no script")?.parse().map_err(|e: String| bad(&e))?;
         let op = next("no operation")?;
         let op = op.parse().map_err(|_| bad("the operation is no number"))?;
-        let how = next("does not say how")?;
         let rest: Vec<&str> = fields.collect();
-        let spot = match (how.split_once('.'), how) {
-            (None, "live") => Spot::Live,
-            (Some(("store", n)), _) => {
-                Spot::Store(n.parse().map_err(|_| bad("the store is no number"))?)
-            }
-            (None, "in") => Spot::In(place(&rest).ok_or_else(|| bad("bad crash"))?),
-            (None, "end") => Spot::End(place(&rest).ok_or_else(|| bad("bad crash"))?),
-            _ => return Err(bad("it says neither live, store, in nor end")),
-        };
+        let (how, rest) = rest.split_first().ok_or_else(|| bad("does not say how"))?;
+        let spot = spot(how, rest);
+        let spot = spot.ok_or_else(|| bad("it says not how the operation failed"))?;
         Ok(Self {
             system,
             setting,
@@ -179,10 +210,11 @@ impl FromStr for ScriptRef {
         let kind = s.get(..1).ok_or_else(bad)?;
         let numbers = s.get(1..).and_then(numbers).ok_or_else(bad)?;
         match (kind, numbers.as_slice()) {
-            ("e" | "c" | "n", &[ops, index]) => Ok(ScriptRef::Enumerated {
+            ("e" | "c" | "n" | "f", &[ops, index]) => Ok(ScriptRef::Enumerated {
                 tree: match kind {
                     "c" => Tree::Crowded,
                     "n" => Tree::Names,
+                    "f" => Tree::File,
                     _ => Tree::Small,
                 },
                 ops: ops.try_into().map_err(|_| bad())?,
@@ -215,6 +247,27 @@ fn decode(text: &str) -> Option<String> {
         });
     }
     String::from_utf8(bytes).ok()
+}
+
+fn spot(how: &str, rest: &[&str]) -> Option<Spot> {
+    Some(match (how.split_once('.'), how) {
+        (None, "live") => Spot::Live,
+        (Some(("store", n)), _) => Spot::Store(n.parse().ok()?),
+        (None, "in") => Spot::In(place(rest)?),
+        (None, "end") => Spot::End(place(rest)?),
+        (Some(("again", seed)), _) => {
+            let (&[first, op, how], rest) = rest.split_first_chunk::<3>()?;
+            // One life after another is as far as it goes.
+            let spot = spot(how, rest).filter(|spot| !matches!(spot, Spot::Again(_)))?;
+            Spot::Again(Box::new(Again {
+                seed: seed.parse().ok()?,
+                crash: crash(first)?,
+                op: op.parse().ok()?,
+                spot,
+            }))
+        }
+        _ => return None,
+    })
 }
 
 fn place(fields: &[&str]) -> Option<Place> {
@@ -266,7 +319,7 @@ mod tests {
         })
     }
 
-    fn any_spot() -> impl Strategy<Value = Spot> {
+    fn any_first_spot() -> impl Strategy<Value = Spot> {
         prop_oneof![
             Just(Spot::Live),
             (0usize..99).prop_map(Spot::Store),
@@ -275,10 +328,24 @@ mod tests {
         ]
     }
 
+    fn any_spot() -> impl Strategy<Value = Spot> {
+        let again = (any::<u64>(), any_place(), 0usize..99, any_first_spot());
+        let again = again.prop_map(|(seed, mut place, op, spot)| {
+            let crash = place.crashes.remove(0);
+            Spot::Again(Box::new(Again {
+                seed,
+                crash,
+                op,
+                spot,
+            }))
+        });
+        prop_oneof![any_first_spot(), again]
+    }
+
     fn any_script() -> impl Strategy<Value = ScriptRef> {
         prop_oneof![
-            (0usize..3, 1u32..4, any::<u64>()).prop_map(|(tree, ops, index)| {
-                let tree = [Tree::Small, Tree::Crowded, Tree::Names][tree];
+            (0usize..4, 1u32..4, any::<u64>()).prop_map(|(tree, ops, index)| {
+                let tree = [Tree::Small, Tree::Crowded, Tree::Names, Tree::File][tree];
                 ScriptRef::Enumerated { tree, ops, index }
             }),
             (any::<u64>(), any::<u64>(), 0usize..999)

@@ -159,6 +159,7 @@ pub fn explore<P: Program>(program: &P, options: &Options) -> Result<Explored, S
         samples: options.samples,
         tails: 1,
         moments: usize::MAX,
+        lives: 0,
         seed: options.seed,
     };
     let mut tally = Tally::default();

@@ -35,6 +35,9 @@ pub struct Options {
     /// Moments of a script at which crashes are explored: calls on persistent memory, ends of
     /// flushes on block devices. Of a longer script a seeded choice of about that many.
     pub moments: usize,
+    /// Crash states of each script, drawn by seed, on which more calls run after recovery. Their
+    /// crash states are visited, too. On block devices.
+    pub lives: usize,
     /// Further crashes inside recovery: 0, 1 or 2.
     pub recovery_depth: usize,
     /// Starts no further script after this time.
@@ -61,6 +64,7 @@ impl Default for Options {
             states_per_point: 4096,
             samples: 64,
             moments: usize::MAX,
+            lives: 0,
             recovery_depth: 1,
             time_limit: None,
             max_failures: 10,
@@ -116,6 +120,8 @@ pub struct Outcome {
     pub stores_checked: u64,
     /// Operations that found the test image full.
     pub no_space: u64,
+    /// Crash states on which more calls ran and were crashed.
+    pub lives: u64,
     /// Scripts with a failure.
     pub violations: u64,
     /// Time taken.

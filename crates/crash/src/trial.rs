@@ -390,7 +390,7 @@ impl<'a> Run<'a> {
             return Err(format!("the script has no operation {op}"));
         }
         let (place, returned) = match spot {
-            Spot::Live => return Ok(None),
+            Spot::Live | Spot::Again(_) => return Ok(None),
             Spot::Store(_) => return Ok(self.switches_once(op).err().map(|f| f.what)),
             Spot::In(place) => (place, false),
             Spot::End(place) => (place, true),

@@ -92,6 +92,8 @@ pub(crate) struct Limits {
     pub tails: u64,
     /// Moments of a script that are visited: of a longer one a seeded choice.
     pub moments: usize,
+    /// Crash states of a script on which more calls run and are crashed.
+    pub lives: usize,
     /// Seed of everything random.
     pub seed: u64,
 }
@@ -192,6 +194,17 @@ pub(crate) struct Tally {
     pub looked: u64,
     /// Operations that found no space.
     pub full: u64,
+    /// Crash states on which more calls ran.
+    pub lives: u64,
+}
+
+impl Tally {
+    /// Forgets what was visited: another script begins, or another image.
+    pub(crate) fn begin(&mut self) {
+        self.known_points.clear();
+        self.known_states.clear();
+        self.known_recoveries.clear();
+    }
 }
 
 /// A failure and where it is.

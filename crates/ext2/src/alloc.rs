@@ -391,6 +391,18 @@ impl Ext2 {
         self.write_counts(op, &state, group)
     }
 
+    /// The blocks that the bitmaps have free.
+    pub(crate) fn free_list(&self) -> Result<Vec<u32>> {
+        let groups = self.state.lock().groups.clone();
+        let mut free = Vec::new();
+        for (group, known) in (0..).zip(&groups) {
+            let map = self.store.read(Lba(known.block_bitmap.into()))?;
+            let bits = (0..self.layout.blocks_in(group)).filter(|bit| !is_set(&map, *bit));
+            free.extend(bits.map(|bit| self.layout.group_start(group) + bit));
+        }
+        Ok(free)
+    }
+
     // --- counts ---------------------------------------------------------------------
 
     /// Counts what the bitmaps have free, by group.

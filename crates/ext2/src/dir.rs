@@ -10,6 +10,7 @@ use crate::format::{DIRENT_HEADER, DirentHeader, Inode, InodeFlags, type_code};
 use crate::inode::Node;
 use crate::names::Names;
 use crate::pending::OfPatch;
+use crate::seeded::{Bug, hit};
 use crate::volume::Ext2;
 use lfs::{Found, Heads, LowError, Purpose, Removed, Result};
 use medium::block::{Buffer, Lba};
@@ -441,7 +442,8 @@ impl Ext2 {
             return Err(LowError::NoSpace);
         }
         let block = self.take_block(op, number, index, Purpose::Directory)?;
-        let reused = block.reused_after.map(|patch| Before {
+        let waits = |_: &PatchId| !hit(Bug::DirectoryBeforeReuse);
+        let reused = block.reused_after.filter(waits).map(|patch| Before {
             patch,
             rule: Rule::NullifyBeforeReuse,
         });

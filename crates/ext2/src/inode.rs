@@ -6,6 +6,7 @@ use crate::features::Need;
 use crate::format::{
     ATTR_MAGIC, DIRECT, INLINE_TARGET_MAX, Inode, InodeExtra, InodeFlags, ROOT_INO,
 };
+use crate::seeded::{Bug, hit};
 use crate::volume::Ext2;
 use lfs::{Heads, InodeChange, LowError, NewInode, Result};
 use medium::block::Lba;
@@ -332,6 +333,9 @@ impl Ext2 {
         let old = old[at..]
             .first_chunk()
             .map_or(0, |b| u32::from_le_bytes(*b));
+        if hit(Bug::SameGeneration) {
+            return old;
+        }
         let mut state = self.state.lock();
         state.generation = state.generation.max(old).wrapping_add(1);
         state.generation

@@ -26,6 +26,7 @@ mod orphan;
 mod pending;
 mod probe;
 mod resting;
+pub mod seeded;
 mod system;
 mod tree;
 mod volume;

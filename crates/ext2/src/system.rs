@@ -19,7 +19,7 @@ const BLOCKS: u64 = 384;
 /// Blocks of its journal.
 const JOURNAL_BLOCKS: u64 = 96;
 
-/// ext2 in one mode, on a small image.
+/// ext2 in one mode, on a small image whose free blocks are not zero.
 #[derive(Debug, Clone, Copy)]
 pub struct Ext2System {
     /// How the order of changes is kept.
@@ -177,8 +177,11 @@ impl System<dyn BlockDevice> for Ext2System {
         } else {
             None
         };
+        let free = mounted.file_system().low().free_list();
+        let free = free.map_err(|e| e.to_string())?;
         mounted.close().map_err(|e| e.to_string())?;
         let mut bytes = image.bytes();
+        poison(&mut bytes, &free);
         past_end
             .into_iter()
             .for_each(|range| bytes[range].fill(0xee));
@@ -236,16 +239,43 @@ impl CachedSystem<dyn BlockDevice> for Ext2System {
     ) -> Result<Still, String> {
         let mounted = self.mounted(device, clock, wave)?;
         let fs = mounted.file_system().clone();
+        let mounted = Arc::new(mounted);
+        let same = mounted.clone();
         let write_some = move || {
-            if let Some(journal) = mounted.journal() {
-                journal.commit().map_err(|e| e.to_string())?;
-            }
+            commit(&mounted)?;
             mounted.cache().write_some().map_err(|e| e.to_string())
         };
         Ok(Still {
             fs,
             write_some: Box::new(write_some),
+            write_drawn: Box::new(move |pick| write_drawn(&same, pick)),
         })
+    }
+}
+
+fn commit(mounted: &crate::Mounted) -> Result<(), String> {
+    match mounted.journal() {
+        Some(journal) => journal.commit().map_err(|e| e.to_string()),
+        None => Ok(()),
+    }
+}
+
+/// Commits now and then, and when nothing else can be written.
+fn write_drawn(
+    mounted: &crate::Mounted,
+    pick: &mut dyn FnMut(usize) -> usize,
+) -> Result<usize, String> {
+    if pick(3) == 0 {
+        commit(mounted)?;
+    }
+    let most = 1 + pick(3);
+    let mut write = || mounted.cache().write_drawn(most, pick);
+    match write().map_err(|e| e.to_string())? {
+        0 => {
+            commit(mounted)?;
+            write().map_err(|e| e.to_string())
+        }
+        written => Ok(written),
     }
 }
 
@@ -258,6 +288,17 @@ fn make_cut_file(mounted: &crate::Mounted) -> vfs::Result<std::ops::Range<usize>
     let block = fs.low().block_of(made, 0).map_err(|e| e.errno())?;
     let start = block.ok_or(Errno::IO)?.0 as usize * BLOCK_BYTES as usize;
     Ok(start + len..start + BLOCK_BYTES as usize)
+}
+
+/// Fills free blocks with what might be pointers: a used disk is not all zeros.
+fn poison(image: &mut [u8], free: &[u32]) {
+    for (n, &block) in free.iter().enumerate() {
+        let start = block as usize * BLOCK_BYTES as usize;
+        let words = image[start..start + BLOCK_BYTES as usize].chunks_exact_mut(4);
+        for (word, bytes) in words.enumerate() {
+            bytes.copy_from_slice(&free[(n + word) % free.len()].to_le_bytes());
+        }
+    }
 }
 
 /// Stores a whole image, durably.

@@ -8,6 +8,7 @@
 
 use crate::format::{DIRECT, INDIRECT, Inode, POINTERS};
 use crate::inode::Node;
+use crate::seeded::{Bug, hit};
 use crate::volume::Ext2;
 use lfs::{Allocated, Detached, LowError, Purpose, Removed, Result};
 use medium::block::{Buffer, Lba};
@@ -308,7 +309,9 @@ impl Ext2 {
             return Err(LowError::NoSpace);
         }
         let mut befores: SmallVec<[Before; 8]> = SmallVec::from_slice(befores);
-        befores.push(init(block.bit));
+        if !hit(Bug::PointBeforeBit) {
+            befores.push(init(block.bit));
+        }
         let mut child = block.lba.0 as u32;
         for &step in path.steps[way.len()..].iter().rev() {
             child = self.make_indirect(op, node.ino, index, step, child, &mut befores)?;
@@ -353,10 +356,14 @@ impl Ext2 {
         befores: &mut SmallVec<[Before; 8]>,
     ) -> Result<u32> {
         let new = self.take_block(op, ino, index, Purpose::Indirect)?;
-        let mut contents = Buffer::zeroed(self.layout.block_bytes as usize);
+        let mut contents = match hit(Bug::IndirectNotCleared) {
+            true => Buffer::clone(&*self.store.read(new.lba)?),
+            false => Buffer::zeroed(self.layout.block_bytes as usize),
+        };
         let at = step as usize * 4;
         contents[at..at + 4].copy_from_slice(&child.to_le_bytes());
-        let reused = new.reused_after.map(|patch| Before {
+        let waits = |_: &PatchId| !hit(Bug::IndirectBeforeReuse);
+        let reused = new.reused_after.filter(waits).map(|patch| Before {
             patch,
             rule: Rule::NullifyBeforeReuse,
         });

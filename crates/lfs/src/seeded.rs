@@ -29,4 +29,8 @@ medium::seeded_bugs! {
     DirectoryBeforeContents,
     /// A directory may be moved below one that still has a name in it.
     RingOfNames,
+    /// A file may grow over blocks that a crash has left past its size.
+    GrowOverLeft,
+    /// An fsync of a new file may not wait for its name.
+    FsyncWithoutName,
 }

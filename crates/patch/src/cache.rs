@@ -243,6 +243,20 @@ impl Cache {
         self.shared.wave(Want::Anything, self.shared.options.wave)
     }
 
+    /// Writes one wave of at most `most` blocks, which `pick` draws from all that can be
+    /// written: it returns a number below the one that it is given. Tests so have blocks
+    /// leave in any order that their patches allow. Returns how many blocks left.
+    ///
+    /// # Errors
+    /// The failure of a device, now or earlier.
+    pub fn write_drawn(
+        &self,
+        most: usize,
+        pick: &mut dyn FnMut(usize) -> usize,
+    ) -> Result<usize, StoreError> {
+        self.shared.wave(Want::Drawn(pick), most)
+    }
+
     /// The graph as it is now, as a picture.
     pub fn draw(&self) -> Drawing {
         self.shared.core.lock().graph.draw()

@@ -14,4 +14,6 @@ medium::seeded_bugs! {
     DataAfterCommit,
     /// The tail of the log moves on before what it protects is home.
     TailBeforeHome,
+    /// A logged block that began with the log's magic number does not get it back.
+    LoseEscape,
 }

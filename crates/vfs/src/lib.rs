@@ -27,7 +27,7 @@ pub use guarantees::{Atomicity, Durability, Guarantees, Ordering};
 pub use model::{Atime, ModelFs, ModelOptions};
 pub use rustix::io::Errno;
 pub use snapshot::{Snapshot, SnapshotError};
-pub use system::{CachedSystem, Still, System};
+pub use system::{CachedSystem, DrawnWrite, Still, System};
 pub use types::*;
 
 /// Result of a file-system call: the error is the errno that the caller sees.

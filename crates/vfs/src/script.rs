@@ -19,7 +19,7 @@ mod run;
 mod shrink;
 mod text;
 
-pub use run::{State, fill, run, run_op};
+pub use run::{LOG_MAGIC, State, fill, run, run_op};
 pub use shrink::shrink;
 pub use text::ParseError;
 

@@ -75,4 +75,10 @@ pub struct Still {
     /// Writes back some of what can be, and returns how many blocks left: 0 if all that is
     /// left waits for something. The error is what went wrong, in one line.
     pub write_some: Box<dyn Fn() -> Result<usize, String> + Send + Sync>,
+    /// As `write_some`, a few blocks that the function draws from all that can be written:
+    /// it returns a number below the one that it is given.
+    pub write_drawn: Box<DrawnWrite>,
 }
+
+/// Writes back blocks that the function draws.
+pub type DrawnWrite = dyn Fn(&mut dyn FnMut(usize) -> usize) -> Result<usize, String> + Send + Sync;

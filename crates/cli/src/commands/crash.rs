@@ -68,6 +68,11 @@ struct Test {
     /// where calls rename, link and remove what the call before has made.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=3))]
     ops: u32,
+    /// What the scripts start from, and which calls they have: small (a few files and
+    /// directories; all calls), names (calls on what the call before has made), file (the data
+    /// of one file), crowded (full directories); may be given several times
+    #[arg(long = "tree", value_name = "TREE", value_parser = listed::<Tree>(TREES))]
+    trees: Vec<Tree>,
     /// How many of the longest scripts to draw; 0 takes all
     ///
     /// By default 1000 of the scripts of three calls are drawn; those of one and two
@@ -85,6 +90,9 @@ struct Test {
     /// Of a longer script about that many are drawn. By default all are taken.
     #[arg(long, value_name = "N", value_parser = at_least_one())]
     moments: Option<usize>,
+    /// Crash states of each script of ext2 on which more calls run, and are crashed in turn
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    lives: usize,
     /// Seed of all that is random
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -94,7 +102,8 @@ struct Test {
     model: Model,
     /// When ext2 writes back, once or several times: sync (by a sync at the end), each (a wave
     /// after each call), ones, twos or waves (one, two or all that can go at a time, then a
-    /// sync); by default all of them
+    /// sync), any1 (after each call and at the end, a few blocks drawn from all that can go); by
+    /// default all of them
     #[arg(long = "schedule", value_name = "SCHEDULE", value_parser = listed::<Schedule>(Schedule::ALL))]
     schedules: Vec<Schedule>,
     /// Further crashes inside the recovery: 0, 1 or 2
@@ -251,6 +260,7 @@ impl Test {
             random_scripts: self.random,
             random_len: self.random_len,
             moments: self.moments.unwrap_or(usize::MAX),
+            lives: self.lives,
             seed: self.seed,
             model: self.model,
             recovery_depth: self.recovery_depth.into(),
@@ -263,6 +273,7 @@ impl Test {
 
     fn trees(&self) -> Vec<Tree> {
         match self.engine {
+            _ if !self.trees.is_empty() => self.trees.clone(),
             Engine::Bpfs => vec![Tree::Small],
             Engine::Ext2 => vec![Tree::Small, Tree::Names],
         }
@@ -272,8 +283,8 @@ impl Test {
     /// a small image of blocks.
     fn singles(&self) -> Vec<Tree> {
         match self.engine {
-            Engine::Bpfs => vec![Tree::Crowded],
-            Engine::Ext2 => Vec::new(),
+            Engine::Bpfs if self.trees.is_empty() => vec![Tree::Crowded],
+            Engine::Bpfs | Engine::Ext2 => Vec::new(),
         }
     }
 
@@ -285,6 +296,9 @@ impl Test {
         }
     }
 }
+
+/// Trees that scripts can start from.
+const TREES: [Tree; 4] = [Tree::Small, Tree::Names, Tree::File, Tree::Crowded];
 
 /// Scripts of three calls that are drawn by default.
 const SAMPLE: u64 = 1000;

@@ -62,7 +62,7 @@ impl Promise {
     }
 
     /// The worst that the checker may find.
-    fn worst(self) -> Option<Severity> {
+    pub fn worst(self) -> Option<Severity> {
         (self == Self::Soft).then_some(Severity::Leak)
     }
 }
@@ -193,7 +193,9 @@ impl BlockJudge<'_> {
         if data == Data::Whole {
             let same = |past: &Past| {
                 let then = &past.expected.snapshot;
-                same_content(&snapshot, then) && snapshot.same_times(then)
+                same_content(&snapshot, then)
+                    && snapshot.same_times(then)
+                    && same_generations(fs, &past.known)
             };
             return match self.past[window].iter().any(same) {
                 true => Ok(()),
@@ -203,7 +205,10 @@ impl BlockJudge<'_> {
         let world = World::read(fs)?;
         let mut wrong = None;
         for state in window.rev() {
-            if !same_metadata(&snapshot, &self.past[state].expected.snapshot) {
+            let past = &self.past[state];
+            if !same_metadata(&snapshot, &past.expected.snapshot)
+                || !same_generations(fs, &past.known)
+            {
                 continue;
             }
             match self.data_fits(&world, state, data) {
@@ -246,7 +251,9 @@ impl BlockJudge<'_> {
             let Some(Some(first)) = then.next() else {
                 continue;
             };
-            let is_first = |now: Option<&Inode>| now.is_some_and(|now| now.data == first.data);
+            // New zeros are a change that data do not show.
+            let same = |now: &Inode| now.data == first.data && now.attr.ctime == first.attr.ctime;
+            let is_first = |now: Option<&Inode>| now.is_some_and(same);
             if then.all(is_first) {
                 bytes_fit(&inode.data, &[&first.data], false)
                     .map_err(|e| format!("inode {ino}, which was synced: {e}"))?;
@@ -299,6 +306,15 @@ fn same_metadata(a: &Snapshot, b: &Snapshot) -> bool {
                 };
                 path == p && times == t && of(node) == of(n)
             })
+}
+
+/// Whether inodes have the generations that they had then. Snapshots leave them out.
+fn same_generations(fs: &dyn FileSystem, then: &Known) -> bool {
+    let cx = Ctx::root();
+    then.world.nodes.iter().all(|(ino, inode)| {
+        let now = fs.getattr(&cx, *ino);
+        now.is_ok_and(|attr| attr.generation == inode.attr.generation)
+    })
 }
 
 pub(super) fn audit(fs: &dyn FileSystem, when: &str) -> Result<(), String> {

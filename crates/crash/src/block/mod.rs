@@ -12,6 +12,7 @@
 
 mod device;
 mod judge;
+mod life;
 mod schedule;
 #[cfg(test)]
 mod selftest;

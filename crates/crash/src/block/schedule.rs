@@ -18,16 +18,20 @@ pub enum Schedule {
     Twos,
     /// After the last operation, in waves as large as they come.
     Waves,
+    /// After each operation and after the last, in waves of a few blocks that are drawn from
+    /// all that can be written; the number is a seed.
+    Any(u32),
 }
 
 impl Schedule {
     /// Every schedule.
-    pub const ALL: [Schedule; 5] = [
+    pub const ALL: [Schedule; 6] = [
         Schedule::Sync,
         Schedule::Each,
         Schedule::Ones,
         Schedule::Twos,
         Schedule::Waves,
+        Schedule::Any(1),
     ];
 
     /// Most blocks in one wave.
@@ -35,7 +39,7 @@ impl Schedule {
         match self {
             Schedule::Ones => 1,
             Schedule::Twos => 2,
-            Schedule::Sync | Schedule::Each | Schedule::Waves => 1024,
+            Schedule::Sync | Schedule::Each | Schedule::Waves | Schedule::Any(_) => 1024,
         }
     }
 }
@@ -48,6 +52,7 @@ impl Display for Schedule {
             Schedule::Ones => "ones",
             Schedule::Twos => "twos",
             Schedule::Waves => "waves",
+            Schedule::Any(seed) => return write!(f, "any{seed}"),
         })
     }
 }
@@ -56,9 +61,12 @@ impl FromStr for Schedule {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        let found = Schedule::ALL.into_iter().find(|x| x.to_string() == s);
-        found.ok_or_else(|| {
-            format!("`{s}` is not a schedule of write-back (sync, each, ones, twos, waves)")
+        let drawn = s.strip_prefix("any").and_then(|seed| seed.parse().ok());
+        let named = || Schedule::ALL.into_iter().find(|x| x.to_string() == s);
+        drawn.map(Schedule::Any).or_else(named).ok_or_else(|| {
+            format!(
+                "`{s}` is not a schedule of write-back (sync, each, ones, twos, waves, anySEED)"
+            )
         })
     }
 }

@@ -7,11 +7,11 @@
 //!
 //! - S1. A name means what it meant in an allowed state. It may be missing only if it was
 //!   in one of them (U1, U4).
-//! - S2. Kind, owner, mode, times, attributes, target are each those of an allowed state;
+//! - S2. Generation, kind, owner, mode, times, attributes, target are each those of an allowed state;
 //!   the size lies between the least and the greatest.
 //! - S3. Each byte of data is that of an allowed state, zero where there was none (U2).
 //! - S4. The link count is at least the number of names (U3).
-//! - S5. What had a name in all allowed states has one (U4).
+//! - S5. What had a name in all allowed states, or since it was synced, has one (U4).
 //! - S6. A directory has at most two names (U4).
 
 use super::world::{Inode, Pieces, World};
@@ -154,9 +154,17 @@ impl Allowed<'_> {
             return Ok(());
         };
         let always = always.fold(first, |all, now| &all & &now);
-        match always.difference(found).next() {
+        if let Some(file) = always.difference(found).next() {
+            return Err(format!("file {file} has lost its last name"));
+        }
+        let is_kept = |file: Ino| {
+            let since = &self.states[self.oldest(file)..=self.newest];
+            since.iter().all(|s| s.files.values().any(|f| *f == file))
+        };
+        let mut synced = self.floors.files.keys().copied();
+        match synced.find(|file| !found.contains(file) && is_kept(*file)) {
             None => Ok(()),
-            Some(file) => Err(format!("file {file} has lost its last name")),
+            Some(file) => Err(format!("file {file}, which was synced, has no name")),
         }
     }
 }
@@ -171,6 +179,10 @@ impl Candidate<'_> {
             true => Ok(()),
             false => Err(format!("its {what} is {:o}", of(&seen.attr))),
         };
+        let generation = seen.attr.generation;
+        if !inodes().any(|i| i.attr.generation == generation) {
+            return Err(format!("its generation is {generation}"));
+        }
         one_of("kind", |a| a.kind.mode_bits())?;
         one_of("mode", |a| a.perm)?;
         one_of("owner", |a| a.uid)?;

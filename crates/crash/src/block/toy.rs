@@ -86,9 +86,11 @@ impl CachedSystem<dyn BlockDevice> for BlockToy {
             tail: Mutex::default(),
         });
         let fs = ToyFs::open(ToyBug::Nothing, Box::new(Shared(log.clone())), clock)?;
+        let same = log.clone();
         Ok(Still {
             fs: Arc::new(fs),
             write_some: Box::new(move || log.write_back()),
+            write_drawn: Box::new(move |_| same.write_back()),
         })
     }
 }

@@ -1,8 +1,13 @@
 //! A file system as a graph of inodes: names, attributes and data, by inode number. It
 //! bears what a [`Snapshot`](vfs::Snapshot) refuses: a directory with two names.
 
+use crate::BlockSystem;
 use std::collections::{BTreeMap, HashMap};
-use vfs::{Attr, Cookie, Ctx, Errno, FileSystem, FileType, Ino, SeekKind};
+use std::sync::Arc;
+use vfs::{
+    Atime, Attr, Cookie, Ctx, Errno, FileSystem, FileType, Ino, ManualClock, ModelFs, ModelOptions,
+    SeekKind, SetAttr, SetTime, XattrMode,
+};
 
 /// Bytes of data that are kept together.
 pub(super) const PIECE: u64 = 1024;
@@ -109,6 +114,105 @@ impl World {
             *links.entry(*ino).or_default() += 1;
         }
         links
+    }
+}
+
+/// A model in the state of `fs`.
+///
+/// # Errors
+/// What cannot be read, or is beyond the model: a directory with two names.
+pub(super) fn model_of(
+    system: &BlockSystem,
+    fs: &dyn FileSystem,
+    clock: Arc<ManualClock>,
+) -> Result<ModelFs, String> {
+    let model = ModelFs::new(ModelOptions {
+        clock,
+        atime: Atime::Never,
+        times: system.times(),
+        ..ModelOptions::default()
+    });
+    let world = World::read(fs)?;
+    let mut made = HashMap::from([(Ino::ROOT, Ino::ROOT)]);
+    let mut left = vec![Ino::ROOT];
+    while let Some(dir) = left.pop() {
+        for (name, ino) in world.names.get(&dir).into_iter().flatten() {
+            let fail = |e| format!("a model of {}: {e}", name.escape_ascii());
+            let node = &world.nodes[ino];
+            if node.attr.kind == FileType::Directory {
+                left.push(*ino);
+            }
+            // The model refuses a second name of a directory.
+            let attr = match made.get(ino) {
+                Some(there) => model.link(&Ctx::root(), *there, made[&dir], name),
+                None => node.make(&model, made[&dir], name),
+            };
+            let attr = attr.map_err(fail)?;
+            model.forget(attr.ino, 1);
+            made.insert(*ino, attr.ino);
+        }
+    }
+    for (ino, there) in &made {
+        let set = world.nodes[ino].set_all(&model, *there);
+        set.map_err(|e| format!("a model of inode {ino}: {e}"))?;
+    }
+    Ok(model)
+}
+
+impl Inode {
+    fn make(&self, model: &ModelFs, dir: Ino, name: &[u8]) -> Result<Attr, Errno> {
+        let cx = Ctx::root();
+        let Attr {
+            kind, perm, rdev, ..
+        } = self.attr;
+        let made = match kind {
+            FileType::Regular => model.create(&cx, dir, name, perm)?,
+            FileType::Directory => model.mkdir(&cx, dir, name, perm)?,
+            FileType::Symlink => model.symlink(&cx, dir, name, &self.target)?,
+            _ => model.mknod(&cx, dir, name, kind, perm, rdev)?,
+        };
+        for (piece, bytes) in &self.data {
+            model.write(&cx, made.ino, piece * PIECE, bytes)?;
+        }
+        if kind == FileType::Regular {
+            model.truncate(&cx, made.ino, self.attr.size)?;
+        }
+        for (name, value) in &self.xattrs {
+            model.setxattr(&cx, made.ino, name, value, XattrMode::Set)?;
+        }
+        Ok(made)
+    }
+
+    /// Owners, mode, and in the end the times, which all else moves.
+    fn set_all(&self, model: &ModelFs, ino: Ino) -> Result<(), Errno> {
+        let Attr {
+            uid,
+            gid,
+            perm,
+            atime,
+            mtime,
+            ctime,
+            ..
+        } = self.attr;
+        let owners = SetAttr {
+            uid: Some(uid),
+            gid: Some(gid),
+            ..SetAttr::default()
+        };
+        let mode = SetAttr {
+            perm: Some(perm).filter(|_| self.attr.kind != FileType::Symlink),
+            ..SetAttr::default()
+        };
+        let times = SetAttr {
+            atime: Some(SetTime::At(atime)),
+            mtime: Some(SetTime::At(mtime)),
+            ctime: Some(ctime),
+            ..SetAttr::default()
+        };
+        for set in [owners, mode, times] {
+            model.setattr(&Ctx::root(), ino, &set)?;
+        }
+        Ok(())
     }
 }
 

@@ -45,6 +45,7 @@ const LIMITS: Limits = Limits {
     tails: 2,
     seed: 7,
     moments: usize::MAX,
+    lives: 0,
 };
 
 struct Explored {

@@ -1,10 +1,12 @@
 //! ext2 under the explorer, in every mode: all scripts of one call, some of two, with every
 //! schedule of write-back; and e2fsck as a second judge of a part of the states.
 
+mod classes;
 mod full;
 mod long;
 mod names;
 mod second_judge;
+mod wrap;
 
 use crash::block::{explore, explore_script};
 use crash::{BlockSystem, Options, Outcome};
@@ -100,6 +102,9 @@ fn what_is_freed_is_used_again_only_when_nothing_points_to_it() {
         (three, "unlink f\nmkdir A 755\ncreate A/n 644\n"),
         (three, "open 0 f\nunlink f\nclose 0\nwrite g 0 3000 2\n"),
         (directory, "rmdir A\nwrite g 0 1000 2\n"),
+        (three, "truncate f 0\nwrite g 13000 100 2\n"),
+        (three, "unlink f\nfallocate g allocate 12288 1024\n"),
+        (directory, "rmdir A\nwrite g 12288 10 2\n"),
         (attribute, "removexattr f user.x\nwrite g 0 1000 2\n"),
     ] {
         // Without a journal all depends on the order of single blocks.

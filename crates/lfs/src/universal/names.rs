@@ -155,7 +155,9 @@ impl<L: LowLevel> Universal<L> {
             };
             let stamped = self.touch(op, dir, self.now())?;
             self.note(dir, &[entry, stamped]);
-            self.note(ino, &[entry]);
+            if !hit(Bug::FsyncWithoutName) {
+                self.note(ino, &[entry]);
+            }
             let entry = Heads::from_slice(&[entry]);
             self.found_on(ino, if directory { &entry } else { &ready });
             self.refer(ino);

@@ -287,6 +287,27 @@ impl Core {
         sent
     }
 
+    /// Blocks that `pick` draws from all that are ready, whole or not.
+    pub fn select_drawn(
+        &mut self,
+        limit: usize,
+        pick: &mut dyn FnMut(usize) -> usize,
+    ) -> Vec<Sent> {
+        let by_search = !self.graph.optimise().ready_lists;
+        let is_ready = |slot: &BlockSlot| match by_search {
+            true => self.graph.is_ready_by_search(*slot),
+            false => self.graph.block(*slot).is_ready(),
+        };
+        let dirty = self.dirty.keys().map(|(_, slot)| *slot);
+        let mut ready: Vec<BlockSlot> = dirty.filter(is_ready).collect();
+        let mut sent = Vec::new();
+        while sent.len() < limit && !ready.is_empty() {
+            let slot = ready.swap_remove(pick(ready.len()));
+            self.send(slot, &mut sent);
+        }
+        sent
+    }
+
     /// What a sync of these patches must see written.
     pub fn needed_by(&mut self, ids: &[PatchId]) -> Needed {
         Needed {

@@ -19,6 +19,9 @@ pub(super) enum Want<'a> {
     Anything,
     /// Those of the next level of what a sync needs.
     Level(&'a mut Needed),
+    /// Those that a function draws from all that can be written: it returns a number below
+    /// the one that it is given.
+    Drawn(&'a mut dyn FnMut(usize) -> usize),
 }
 
 /// A wave under way.
@@ -105,6 +108,7 @@ impl Shared {
         let part = match want {
             Want::Anything => core.select(room, is_first),
             Want::Level(needed) => core.select_for(needed, room, is_first),
+            Want::Drawn(pick) => core.select_drawn(room, *pick),
         };
         wave.unchanged += (core.counts.unchanged - before) as usize;
         if !part.is_empty() && !wave.in_flight {

@@ -74,7 +74,7 @@ pub fn replay(
     let mut writes = Vec::new();
     for (to, (position, escaped)) in keep {
         let mut block = reader.read(position)?;
-        if escaped {
+        if escaped && !hit(Bug::LoseEscape) {
             unescape(&mut block);
         }
         writes.push((Lba(to), block));

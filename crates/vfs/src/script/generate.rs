@@ -6,11 +6,12 @@
 //! [`Tree::Names`] is about names alone: its operations make things, and rename, link and
 //! remove what was just made.
 
-use super::{Op, Script};
+use super::{LOG_MAGIC, Op, Script};
 use crate::{Fallocate, FileType, RenameFlags, SetTime, Timestamp, XattrMode};
 use fastrand::Rng;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter, Write};
+use std::str::FromStr;
 use std::sync::LazyLock;
 
 /// What scripts start from.
@@ -29,6 +30,9 @@ pub enum Tree {
     Crowded,
     /// Directories in directories, and a symbolic link with a target of [`LONG_TARGET`] bytes.
     Names,
+    /// A file `f` with data, pointers in the inode, in an indirect and in a double indirect
+    /// block (of 1 KiB), and an empty file `g`. All operations are on their data.
+    File,
 }
 
 /// Makes directories `A` and `B`, `f` of 8300 bytes (two blocks and a part), `A/g` of
@@ -209,6 +213,29 @@ fn names(text: &str) -> Vec<Op> {
     parse(&text.replace("symlink T", &format!("symlink {}", "t".repeat(LONG_TARGET))))
 }
 
+const FILE_SETUP: &str = "
+    create f 644
+    write f 0 14336 1
+    write f 274432 1024 2
+    create g 644
+";
+
+/// What is cut, punched and filled: the head of the file, all that hangs from the indirect
+/// block, both.
+const FILE_OPS: &str = "
+    truncate f 0
+    truncate f 5000
+    truncate f 13000
+    truncate f 300000
+    write f 4000 2000 0
+    write f 13000 1500 0
+    fallocate f allocate 0 16384
+    fallocate f punch 12288 262144
+    fallocate f zero 4000 10000
+    write g 0 3000 0
+    fsync f
+";
+
 /// Bytes of the longer of the names that fill directories, 272 with their entry's head.
 const LONG: usize = 255;
 /// Bytes of the shorter, 72 with the head.
@@ -276,6 +303,7 @@ impl Tree {
             Tree::Small => parse(SETUP).into(),
             Tree::Crowded => crowded(),
             Tree::Names => names(NAMES_SETUP).into(),
+            Tree::File => parse(FILE_SETUP).into(),
         }
     }
 
@@ -288,11 +316,13 @@ impl Tree {
         static CROWDED: LazyLock<Vec<Op>> =
             LazyLock::new(|| SMALL.iter().cloned().chain(long_name_ops()).collect());
         static NAMES: LazyLock<Vec<Op>> = LazyLock::new(|| names(NAMES_OPS));
+        static FILE: LazyLock<Vec<Op>> = LazyLock::new(|| parse(FILE_OPS));
         match self {
             Tree::Empty => &[],
             Tree::Small => &SMALL,
             Tree::Crowded => &CROWDED,
             Tree::Names => &NAMES,
+            Tree::File => &FILE,
         }
     }
 
@@ -318,6 +348,22 @@ impl Tree {
     }
 }
 
+impl FromStr for Tree {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let all = [
+            Tree::Empty,
+            Tree::Small,
+            Tree::Crowded,
+            Tree::Names,
+            Tree::File,
+        ];
+        let found = all.into_iter().find(|tree| tree.to_string() == s);
+        found.ok_or_else(|| format!("`{s}` is not a tree (empty, small, crowded, names, file)"))
+    }
+}
+
 impl Display for Tree {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -325,6 +371,7 @@ impl Display for Tree {
             Tree::Small => "small",
             Tree::Crowded => "crowded",
             Tree::Names => "names",
+            Tree::File => "file",
         })
     }
 }
@@ -464,6 +511,7 @@ impl Random {
 
     fn op_on_data(&mut self, seed: u32) -> Op {
         let path = self.file();
+        let seed = if self.rarely(8) { LOG_MAGIC } else { seed };
         match self.rng.u32(..10) {
             0..4 => Op::Write {
                 path,

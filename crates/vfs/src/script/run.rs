@@ -61,6 +61,9 @@ impl State {
     }
 }
 
+/// The pattern of which every KiB begins as a block of a JBD2 log does, with this number.
+pub const LOG_MAGIC: u32 = 0xc03b_3998;
+
 /// Fills `buf` with the bytes of pattern `seed` for the offsets from `off` on. No byte
 /// is zero, and bytes of other offsets and other patterns differ nearly always, so that
 /// data that is torn, shifted or stale shows.
@@ -69,7 +72,10 @@ pub fn fill(seed: u32, off: u64, buf: &mut [u8]) {
     while !rest.is_empty() {
         let skip = (pos % 8) as usize;
         let (part, more) = rest.split_at_mut(rest.len().min(8 - skip));
-        let word = (pattern_word(seed, pos / 8) | 0x0101_0101_0101_0101).to_le_bytes();
+        let mut word = (pattern_word(seed, pos / 8) | 0x0101_0101_0101_0101).to_le_bytes();
+        if seed == LOG_MAGIC && (pos / 8).is_multiple_of(128) {
+            word[..4].copy_from_slice(&LOG_MAGIC.to_be_bytes());
+        }
         part.copy_from_slice(&word[skip..skip + part.len()]);
         pos = pos.wrapping_add(part.len() as u64);
         rest = more;

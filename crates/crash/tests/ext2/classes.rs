@@ -1,0 +1,104 @@
+//! Kinds of scripts and of crashes. Each has a bug of its own in `tests/seeded_blocks`.
+
+use super::wrap::wrapping;
+use super::{holds, quick};
+use crash::block::explore_script;
+use crash::{Options, Schedule};
+use ext2::Ext2System;
+use patch::stack::Mode;
+use vfs::script::LOG_MAGIC;
+use vfs::script::generate::Tree;
+
+const JOURNALS: [Mode; 3] = [Mode::JournalMetadata, Mode::JournalOrdered, Mode::Journal];
+
+fn bounded() -> Options {
+    Options {
+        states_per_point: 16,
+        samples: 4,
+        ..quick()
+    }
+}
+
+/// All of them: cuts, holes and writes of one file, and syncs in between.
+#[test]
+fn three_calls_on_one_file() {
+    let options = Options {
+        trees: vec![Tree::File],
+        ops: 3,
+        schedules: vec![Schedule::Any(1)],
+        ..bounded()
+    };
+    holds(Mode::SoftUpdates, &options);
+}
+
+#[test]
+fn two_calls_on_one_file_with_journals() {
+    for mode in JOURNALS {
+        let options = Options {
+            trees: vec![Tree::File],
+            ops: 2,
+            schedules: vec![Schedule::Any(2)],
+            ..bounded()
+        };
+        holds(mode, &options);
+    }
+}
+
+#[test]
+fn calls_after_a_recovery_and_a_second_crash() {
+    for mode in [Mode::SoftUpdates, Mode::JournalMetadata, Mode::Journal] {
+        for (tree, lives) in [(Tree::Small, 1), (Tree::File, 3)] {
+            let options = Options {
+                trees: vec![tree],
+                ops: 1,
+                lives,
+                schedules: vec![Schedule::Sync, Schedule::Any(1)],
+                ..bounded()
+            };
+            holds(mode, &options);
+        }
+    }
+}
+
+#[test]
+fn a_log_that_wraps_around() {
+    for mode in JOURNALS {
+        let options = Options {
+            moments: 40,
+            schedules: vec![Schedule::Sync, Schedule::Each, Schedule::Any(1)],
+            ..bounded()
+        };
+        let failure = explore_script(&Ext2System::new(mode), &wrapping(), &options);
+        assert_eq!(failure.expect("a script"), None, "{mode}");
+    }
+}
+
+#[test]
+fn data_that_begin_as_a_block_of_the_log() {
+    let script = format!(
+        "create f 644\nwrite f 0 3000 {LOG_MAGIC}\nfsync f\nwrite f 1024 1024 5\n\
+         create g 644\nwrite g 0 2048 {LOG_MAGIC}\ntruncate f 0\n"
+    );
+    for mode in JOURNALS {
+        let failure = explore_script(&Ext2System::new(mode), &script, &quick());
+        assert_eq!(failure.expect("a script"), None, "{mode}");
+    }
+}
+
+/// The block of a directory becomes data, and a block of data a directory.
+#[test]
+fn blocks_that_change_between_log_and_data() {
+    let setup = "create g 644\nmkdir A 755\n";
+    for rest in [
+        "create A/n 644\nfsync A/n\nunlink A/n\nrmdir A\nwrite g 0 1000 2\nfsync g\n",
+        "create A/n 644\nfsync A/n\nunlink A/n\nrmdir A\nmkdir B 755\nfsyncdir B\n\
+         rmdir B\nwrite g 0 1000 2\nfsync g\n",
+    ] {
+        for mode in JOURNALS {
+            let system = Ext2System::cramped(mode);
+            let script = super::full::on_full(&system, setup, rest);
+            let failure = explore_script(&system, &script, &quick());
+            assert_eq!(failure.expect("a script"), None, "{mode}: {rest}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Bugs that come to light only in one kind of script, of image, of write-back or of crash.
+
+use super::full::on_full;
+use super::wrap::wrapping;
+use super::{is_found, options};
+use crash::{Options, Schedule};
+use ext2::Ext2System;
+use patch::stack::Mode;
+use vfs::script::LOG_MAGIC;
+use vfs::script::generate::Tree;
+
+/// Bugs of `lfs` that are looked for here.
+pub const LFS: [lfs::seeded::Bug; 2] = [
+    lfs::seeded::Bug::GrowOverLeft,
+    lfs::seeded::Bug::FsyncWithoutName,
+];
+
+/// On a full image, where a freed block is used again at once.
+fn cramped(mode: Mode, setup: &str, rest: &str) -> (Ext2System, String) {
+    let system = Ext2System::cramped(mode);
+    (system, on_full(&system, setup, rest))
+}
+
+fn is_found_in_ext2(bug: ext2::seeded::Bug, system: Ext2System, work: (Option<&str>, &Options)) {
+    use ext2::seeded::{arm, fired};
+    let put = |on: bool| arm(on.then_some(bug));
+    is_found(&format!("{bug:?}"), &system, work, &put, &fired);
+}
+
+fn is_found_in_patch(bug: patch::seeded::Bug, system: Ext2System, work: (Option<&str>, &Options)) {
+    use patch::seeded::{arm, fired};
+    let put = |on: bool| arm(on.then_some(bug));
+    is_found(&format!("{bug:?}"), &system, work, &put, &fired);
+}
+
+fn is_found_in_lfs(bug: lfs::seeded::Bug, work: (Option<&str>, &Options)) {
+    use lfs::seeded::{arm, fired};
+    let put = |on: bool| arm(on.then_some(bug));
+    let system = Ext2System::new(Mode::SoftUpdates);
+    is_found(&format!("{bug:?}"), &system, work, &put, &fired);
+}
+
+#[test]
+fn free_blocks_that_are_not_zero() {
+    let system = Ext2System::new(Mode::SoftUpdates);
+    let bug = ext2::seeded::Bug::IndirectNotCleared;
+    is_found_in_ext2(bug, system, (None, &options()));
+}
+
+/// Every other schedule writes the bitmap before the inode, whatever the patches say.
+#[test]
+fn blocks_that_leave_in_any_order() {
+    let any = Options {
+        schedules: vec![Schedule::Any(1)],
+        ..options()
+    };
+    let system = Ext2System::new(Mode::SoftUpdates);
+    let bug = ext2::seeded::Bug::PointBeforeBit;
+    is_found_in_ext2(bug, system, (None, &any));
+}
+
+#[test]
+fn freed_blocks_that_become_indirect_or_directory_blocks_at_once() {
+    use ext2::seeded::Bug;
+    let setup = "create f 644\nwrite f 0 3000 1\ncreate g 644\n";
+    for (bug, rest) in [
+        (
+            Bug::IndirectBeforeReuse,
+            "truncate f 0\nwrite g 13000 100 2\n",
+        ),
+        (
+            Bug::DirectoryBeforeReuse,
+            "truncate f 0\nmkdir A 755\ncreate A/n 644\n",
+        ),
+    ] {
+        let (system, script) = cramped(Mode::SoftUpdates, setup, rest);
+        let any = Options {
+            schedules: [1, 2, 3].map(Schedule::Any).to_vec(),
+            ..options()
+        };
+        is_found_in_ext2(bug, system, (Some(&script), &any));
+    }
+}
+
+#[test]
+fn generations_of_inodes() {
+    let system = Ext2System::new(Mode::SoftUpdates);
+    let script = "create n 644\nunlink n\ncreate n 644\n";
+    let bug = ext2::seeded::Bug::SameGeneration;
+    is_found_in_ext2(bug, system, (Some(script), &options()));
+}
+
+#[test]
+fn data_that_begin_as_a_block_of_the_log() {
+    let system = Ext2System::new(Mode::Journal);
+    let script = format!("create f 644\nwrite f 0 3000 {LOG_MAGIC}\n");
+    let bug = patch::seeded::Bug::LoseEscape;
+    is_found_in_patch(bug, system, (Some(&script), &options()));
+}
+
+#[test]
+fn a_log_that_wraps_around() {
+    let system = Ext2System::new(Mode::JournalOrdered);
+    let bug = patch::seeded::Bug::TailBeforeHome;
+    is_found_in_patch(bug, system, (Some(&wrapping()), &options()));
+}
+
+/// The block of a directory, which is in the log, becomes data, which are not.
+#[test]
+fn blocks_that_must_be_revoked() {
+    let setup = "create g 644\nmkdir A 755\n";
+    let rest = "create A/n 644\nfsync A/n\nunlink A/n\nrmdir A\nwrite g 0 1000 2\nfsync g\n";
+    let (system, script) = cramped(Mode::JournalOrdered, setup, rest);
+    let bug = patch::seeded::Bug::NoRevoke;
+    is_found_in_patch(bug, system, (Some(&script), &options()));
+}
+
+#[test]
+fn fsync_of_a_new_file() {
+    let script = "create n 644\nfsync n\n";
+    is_found_in_lfs(
+        lfs::seeded::Bug::FsyncWithoutName,
+        (Some(script), &options()),
+    );
+}
+
+/// A cut that a crash has interrupted leaves blocks, over which the file grows later.
+#[test]
+fn calls_after_a_recovery() {
+    let lives = Options {
+        trees: vec![Tree::File],
+        lives: 4,
+        ..options()
+    };
+    is_found_in_lfs(lfs::seeded::Bug::GrowOverLeft, (None, &lives));
+}

@@ -1,0 +1,14 @@
+//! Bugs that can be put back, to test the tests; see [`medium::seeded_bugs`].
+
+medium::seeded_bugs! {
+    /// A new indirect block keeps what was in it.
+    IndirectNotCleared,
+    /// A new indirect block may be filled before the pointers of its former owner are gone.
+    IndirectBeforeReuse,
+    /// A new block of a directory may be filled before those pointers are gone.
+    DirectoryBeforeReuse,
+    /// A pointer may reach the medium before its block is marked as used.
+    PointBeforeBit,
+    /// A new inode has the generation of the one that had its number before.
+    SameGeneration,
+}
