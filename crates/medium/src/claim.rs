@@ -30,7 +30,7 @@ pub enum Claim {
     Swap,
     /// It is a part of this device.
     Part(String),
-    /// The kernel refuses it to others and does not say why.
+    /// Somebody has claimed it, and the kernel does not say who.
     Unknown,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Claim {
             }
             Self::Swap => f.write_str("in use as swap space; see swapoff(8)"),
             Self::Part(device) => write!(f, "in use as a part of the device {device}"),
-            Self::Unknown => f.write_str("in use by the kernel"),
+            Self::Unknown => f.write_str("in use by the kernel or another program"),
         }
     }
 }
