@@ -29,6 +29,8 @@ pub(crate) struct State {
     pub attached: Pending<u32, PatchId>,
     /// What cleared a directory's index flag.
     pub unindexed: Pending<u32, PatchId>,
+    /// What removed a name from a directory.
+    pub erased: Pending<(u32, Box<[u8]>), PatchId>,
     /// What made a name; by block and offset.
     pub names: Pending<(u32, u32), crate::dir::MadeName>,
     /// What made an inode, and what was there before.
@@ -65,6 +67,7 @@ impl State {
             resting: Resting::default(),
             attached: Pending::default(),
             unindexed: Pending::default(),
+            erased: Pending::default(),
             names: Pending::default(),
             fresh: Pending::default(),
             orphans: Orphans::default(),

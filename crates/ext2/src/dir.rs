@@ -5,6 +5,8 @@
 //! A fresh block is initialised in one change and pointed to after it. Every change of a
 //! block covers the `rec_len` of each entry that it relies on, so that it comes after
 //! what last changed them (they overlap): the entries on the medium always tile the block.
+//! A name that is made again, perhaps elsewhere, comes after its removal: it is never there
+//! twice.
 
 use crate::format::{DIRENT_HEADER, DirentHeader, Inode, InodeFlags, type_code};
 use crate::inode::Node;
@@ -470,6 +472,7 @@ impl Ext2 {
         let need = needed(name.len());
         let found = self.seek_room(&node, need)?;
         let mut befores = befores.to_vec();
+        befores.extend(self.erased(&node, name));
         let Some(Place {
             index,
             block,
@@ -528,6 +531,16 @@ impl Ext2 {
         self.remember(block, target, made);
         self.renew_names(&node, index, |names| names.add(name, index));
         Ok(patch)
+    }
+
+    /// What removed a name that is about to be made again.
+    fn erased(&self, dir: &Node, name: &[u8]) -> Option<Before> {
+        let state = self.state.lock();
+        let erased = state.erased.get(&*self.store, &(dir.ino, name.into()));
+        erased.map(|&patch| Before {
+            patch,
+            rule: Rule::NullifyBeforeReuse,
+        })
     }
 
     fn layout_change(&self, op: &Op, dir: &mut Node, befores: &mut Vec<Before>) -> Result<()> {
@@ -600,6 +613,8 @@ impl Ext2 {
             names.remove(name, index);
             true
         });
+        let key = (node.ino, name.into());
+        (self.state.lock().erased).insert(&*self.store, key, patched.id);
         Ok(Removed {
             patch: patched.id,
             never_stored: patched.merged && made.is_some_and(|made| made.patch == patched.id),

@@ -49,7 +49,8 @@ fn order_holds_without_optimisations() {
 }
 
 /// Scripts of several calls on what was just made, moved or removed. `T` is a long target.
-const SCRIPTS: [&str; 23] = [
+const SCRIPTS: [&str; 24] = [
+    "create A/x 644\ncreate A/y 644\ncreate A/z 644\nsync\nunlink A/x\nrename A/z B/z replace\ncreate A/z 644\n",
     "rename C/D A/D replace\nrename C A/D/C replace\n",
     "mkdir C/D/E 755\nmkdir C/D/E/F 755\nsync\nrename C/D/E A/E replace\nrename C A/E/F/C replace\n",
     "symlink T A/n\nrename A/n B/n replace\ncreate m 644\nfsync m\n",
