@@ -18,7 +18,7 @@ const DOUBLE_WRITES: f64 = 0.02;
 
 pub(super) fn judge(report: &Report) -> Vec<String> {
     let against_ext4 = FLUSH_BOUND.iter().filter_map(|w| against_ext4(report, *w));
-    let against_floor = Workload::ALL
+    let against_floor = Workload::LAZY
         .iter()
         .filter_map(|w| against_floor(report, *w));
     let all = against_ext4.chain(against_floor);

@@ -50,13 +50,19 @@ pub struct Options {
     pub mails: u32,
     /// Bytes of PostMark's largest file.
     pub max_bytes: u32,
+    /// MiB of the file that is overwritten.
+    pub large_mib: u32,
+    /// Blocks of it that are overwritten, and commits of SQLite.
+    pub syncs: u32,
+    /// What to run, in this order; `Delete` needs what `Untar` made.
+    pub workloads: Vec<Workload>,
     /// How often each workload runs, each time on a file system of its own.
     pub repeats: u32,
 }
 
 impl Default for Options {
-    /// 4,000 files (42 MB), 60 sources, 500 mails of up to 100,000 bytes, 3 times, by this
-    /// program, in the directory for temporary files.
+    /// 4,000 files (42 MB), 60 sources, 500 mails of up to 100,000 bytes, a file of 1 GiB,
+    /// 1,000 syncs, 3 times, by this program, in the directory for temporary files.
     fn default() -> Self {
         Self {
             program: std::env::current_exe().unwrap_or_else(|_| "selvedge".into()),
@@ -65,6 +71,9 @@ impl Default for Options {
             sources: 60,
             mails: 500,
             max_bytes: 100_000,
+            large_mib: 1024,
+            syncs: 1000,
+            workloads: Workload::ALL.into(),
             repeats: 3,
         }
     }
@@ -162,6 +171,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     let bench = Bench {
         program: &options.program,
         materials: Materials::new(scratch.path(), options)?,
+        workloads: &options.workloads,
         scratch: scratch.path(),
         interrupt,
     };
@@ -199,7 +209,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         options.repeats.max(1)
     ));
     Ok(Report {
-        rows: rows(&places, &samples),
+        rows: rows(&places, &options.workloads, &samples),
         notes,
         disk_flush: flush[0],
     })
@@ -216,6 +226,7 @@ fn check_means() -> Result<()> {
         ("blockdev", "util-linux"),
         ("setpriv", "util-linux"),
         ("mkfs.ext4", "e2fsprogs"),
+        ("sqlite3", "sqlite3"),
     ];
     match needed.iter().find(|(program, _)| !installed(program)) {
         Some((program, package)) => Err(Error::Program {
@@ -232,7 +243,9 @@ impl Options {
         let tree = u64::from(self.files) * (24 << 10);
         let mail = u64::from(2 * self.mails) * (u64::from(self.max_bytes) + 8192);
         let program = u64::from(self.sources) * (64 << 10);
-        (2 * (tree + mail.max(program)) + (16 << 20)).next_power_of_two()
+        // A rollback journal is a new file for each commit.
+        let large = (u64::from(self.large_mib) << 20) + u64::from(self.syncs) * (8 << 10);
+        (2 * (tree + mail.max(program)) + large + (16 << 20)).next_power_of_two()
     }
 }
 
@@ -243,6 +256,7 @@ type Place<'d> = (Target, Backing, &'d Loop);
 struct Bench<'o> {
     program: &'o Path,
     materials: Materials,
+    workloads: &'o [Workload],
     scratch: &'o Path,
     interrupt: Interrupt,
 }
@@ -274,12 +288,23 @@ impl Bench<'_> {
         if *backing == Backing::None {
             // A second mount of it would be empty.
             let mounted = mount()?;
-            let measure = |w: &Workload| self.measure(*w, *target, &mounted, device);
-            return Workload::ALL.iter().map(measure).collect();
+            let measure = |w: &Workload| {
+                self.materials.prepare(*w, &mounted.dir())?;
+                self.measure(*w, *target, &mounted, device)
+            };
+            return self.workloads.iter().map(measure).collect();
         }
         target.format(device)?;
-        let measure = |w: &Workload| self.measure(*w, *target, &mount()?, device);
-        Workload::ALL.iter().map(measure).collect()
+        let measure = |w: &Workload| {
+            let mut mounted = mount()?;
+            if self.materials.prepare(*w, &mounted.dir())? {
+                target.sync(&mounted, device)?;
+                drop(mounted);
+                mounted = mount()?;
+            }
+            self.measure(*w, *target, &mounted, device)
+        };
+        self.workloads.iter().map(measure).collect()
     }
 
     fn measure(
@@ -307,14 +332,14 @@ impl Bench<'_> {
     }
 }
 
-fn rows(places: &[Place], samples: &[(usize, Vec<Sample>)]) -> Vec<Row> {
+fn rows(places: &[Place], workloads: &[Workload], samples: &[(usize, Vec<Sample>)]) -> Vec<Row> {
     let row = |(place, workload): (usize, usize)| {
         let of_place = samples.iter().filter(|(p, _)| *p == place);
         let runs: Vec<&Sample> = of_place.map(|(_, all)| &all[workload]).collect();
         let (target, backing, _) = &places[place];
-        Row::new(target, *backing, Workload::ALL[workload], &runs)
+        Row::new(target, *backing, workloads[workload], &runs)
     };
-    let all = (0..places.len()).flat_map(|p| (0..Workload::ALL.len()).map(move |w| (p, w)));
+    let all = (0..places.len()).flat_map(|p| (0..workloads.len()).map(move |w| (p, w)));
     all.map(row).collect()
 }
 
@@ -377,13 +402,25 @@ impl Report {
         Matrix::of(rows).chart(title, |row| row.seconds)
     }
 
-    /// Both devices' tables.
-    pub(crate) fn grids(&self) -> [Grid; 2] {
-        [Backing::Disk, Backing::Memory].map(|backing| self.grid(backing))
+    /// Both devices' tables: two of each, of what was measured.
+    pub(crate) fn grids(&self) -> Vec<Grid> {
+        let measured = |all: &[Workload]| -> Vec<Workload> {
+            let is_there = |w: &Workload| self.rows.iter().any(|row| row.workload == *w);
+            all.iter().copied().filter(is_there).collect()
+        };
+        let kinds = [Workload::LAZY, Workload::SYNCED].map(measured);
+        let backings = [Backing::Disk, Backing::Memory];
+        let tables = backings
+            .iter()
+            .flat_map(|b| kinds.iter().map(|kind| (*b, kind)));
+        let tables = tables.filter(|(_, kind)| !kind.is_empty());
+        tables
+            .map(|(backing, kind)| self.grid(backing, kind))
+            .collect()
     }
 
     /// A line for each target.
-    fn grid(&self, backing: Backing) -> Grid {
+    fn grid(&self, backing: Backing, workloads: &[Workload]) -> Grid {
         let mut targets = vec![(Target::Floor, Backing::None)];
         targets.extend(Target::on_devices().into_iter().map(|t| (t, backing)));
         let line = |(target, backing): (Target, Backing)| {
@@ -393,7 +430,7 @@ impl Report {
             };
             let first = std::iter::once(target.to_string());
             first
-                .chain(Workload::ALL.into_iter().flat_map(cells))
+                .chain(workloads.iter().copied().flat_map(cells))
                 .collect()
         };
         let heads = |w: Workload| {
@@ -406,7 +443,7 @@ impl Report {
         let first = std::iter::once(backing.describe().to_owned());
         Grid {
             heads: first
-                .chain(Workload::ALL.into_iter().flat_map(heads))
+                .chain(workloads.iter().copied().flat_map(heads))
                 .collect(),
             rows: targets.into_iter().map(line).collect(),
         }

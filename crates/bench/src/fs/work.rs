@@ -6,8 +6,10 @@ use crate::error::{Context, Result};
 use crate::mounted::postmark;
 use crate::mounted::tree::{Archive, archive};
 use serde::Serialize;
-use std::fmt::Write;
+use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -49,11 +51,52 @@ pub enum Workload {
     PostMark,
     /// Directories, copy, status, read, build.
     Andrew,
+    /// Overwrite random blocks of a large file, each with an fsync.
+    Overwrite,
+    /// Commits of SQLite with a write-ahead log.
+    Wal,
+    /// Commits of SQLite with a rollback journal, which it deletes.
+    Rollback,
+}
+
+impl std::str::FromStr for Workload {
+    type Err = String;
+
+    fn from_str(name: &str) -> std::result::Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|w| w.key() == name);
+        let known = || Self::ALL.map(Self::key).join(", ");
+        found.ok_or_else(|| format!("there is no workload '{name}'; there are {}", known()))
+    }
 }
 
 impl Workload {
     /// All, in the order in which they run.
-    pub const ALL: [Self; 4] = [Self::Untar, Self::Delete, Self::PostMark, Self::Andrew];
+    pub const ALL: [Self; 7] = [
+        Self::Untar,
+        Self::Delete,
+        Self::PostMark,
+        Self::Andrew,
+        Self::Overwrite,
+        Self::Wal,
+        Self::Rollback,
+    ];
+    /// Those of programs that leave it to the system when files become durable.
+    pub const LAZY: &[Self] = Self::ALL.split_at(4).0;
+    /// Those of programs that sync all the time.
+    pub const SYNCED: &[Self] = Self::ALL.split_at(4).1;
+
+    /// Its name on the command line and in JSON.
+    fn key(self) -> &'static str {
+        match self {
+            Self::Untar => "untar",
+            Self::Delete => "delete",
+            Self::PostMark => "postmark",
+            Self::Andrew => "andrew",
+            Self::Overwrite => "overwrite",
+            Self::Wal => "wal",
+            Self::Rollback => "rollback",
+        }
+    }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -61,6 +104,9 @@ impl Workload {
             Self::Delete => "delete",
             Self::PostMark => "PostMark",
             Self::Andrew => "Andrew",
+            Self::Overwrite => "overwrite",
+            Self::Wal => "SQLite WAL",
+            Self::Rollback => "SQLite rollback",
         }
     }
 }
@@ -73,8 +119,16 @@ pub(super) struct Materials {
     mails: u32,
     /// Bytes of PostMark's largest file.
     max_bytes: u32,
+    /// MiB of the file that is overwritten.
+    large_mib: u32,
+    /// Blocks that are overwritten, and commits of SQLite.
+    syncs: u32,
     scratch: PathBuf,
 }
+
+const BLOCK: usize = 4096;
+/// The file that is overwritten.
+const LARGE: &str = "large";
 
 impl Materials {
     /// Makes them in `scratch`, a directory in memory, and builds once, so that the
@@ -88,12 +142,19 @@ impl Materials {
             sources: scratch.join("sources"),
             mails: options.mails,
             max_bytes: options.max_bytes,
+            large_mib: options.large_mib,
+            syncs: options.syncs,
             scratch: scratch.to_owned(),
         };
         write_sources(&made.sources, options.sources).what(|| "making sources".into())?;
         let once = scratch.join("once");
         fs::create_dir(&once).what(|| "making a directory".into())?;
-        Workload::ALL.iter().try_for_each(|w| made.run(*w, &once))?;
+        for workload in Workload::LAZY
+            .iter()
+            .chain(&[Workload::Wal, Workload::Rollback])
+        {
+            made.run(*workload, &once)?;
+        }
         fs::remove_dir_all(&once).what(|| "removing a directory".into())?;
         Ok(made)
     }
@@ -126,7 +187,29 @@ impl Materials {
                     "gzip in the place of a compiler (no cc is installed)"
                 )
             ),
+            format!(
+                "overwrite: {} random blocks of 4 KiB of a file of {} MiB, an fsync after each; \
+                 SQLite: {0} transactions with a row of 100 bytes each, synchronous=FULL.",
+                self.syncs, self.large_mib
+            ),
         ]
+    }
+
+    /// Makes what a workload needs, which is not measured. Returns whether there is such a
+    /// thing.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub(super) fn prepare(&self, workload: Workload, dir: &Path) -> Result<bool> {
+        if workload != Workload::Overwrite {
+            return Ok(false);
+        }
+        let fill = || {
+            let mut file = fs::File::create(dir.join(LARGE))?;
+            let data = vec![1; 1 << 20];
+            (0..self.large_mib).try_for_each(|_| file.write_all(&data))
+        };
+        fill().map(|()| true).what(|| format!("writing {LARGE}"))
     }
 
     /// Runs a workload in a directory, without a sync.
@@ -154,7 +237,41 @@ impl Materials {
                 sh.args([compile, link]).env("TMPDIR", &self.scratch);
                 run(sh.current_dir(make("andrew")?))
             }
+            Workload::Overwrite => {
+                let done = self.overwrite(&dir.join(LARGE));
+                done.what(|| format!("overwriting {LARGE}"))
+            }
+            Workload::Wal => self.sqlite(&make("wal")?, "WAL"),
+            Workload::Rollback => self.sqlite(&make("rollback")?, "DELETE"),
         }
+    }
+
+    fn overwrite(&self, path: &Path) -> std::io::Result<()> {
+        let file = fs::OpenOptions::new().write(true).open(path)?;
+        let blocks = u64::from(self.large_mib) * ((1 << 20) / BLOCK as u64);
+        let mut random = fastrand::Rng::with_seed(1);
+        for round in 0..self.syncs {
+            let at = random.u64(0..blocks) * BLOCK as u64;
+            file.write_all_at(&[round as u8; BLOCK], at)?;
+            file.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// Transactions of one row, by sqlite3(1), in this journal mode.
+    fn sqlite(&self, dir: &Path, mode: &str) -> Result<()> {
+        let script = self.scratch.join("sqlite");
+        let mut text = format!(
+            "PRAGMA journal_mode={mode};\nPRAGMA synchronous=FULL;\n\
+             CREATE TABLE t (k INTEGER PRIMARY KEY, v BLOB);\n"
+        );
+        text.push_str(&"INSERT INTO t (v) VALUES (randomblob(100));\n".repeat(self.syncs as usize));
+        fs::write(&script, text).what(|| "writing SQLite's commands".into())?;
+        let read = format!(".read {}", script.display());
+        let mut sqlite = Command::new("sqlite3");
+        run(sqlite
+            .args(["-batch", "-bail", "table.db", &read])
+            .current_dir(dir))
     }
 
     fn postmark(&self, dir: &Path) -> Result<()> {
@@ -213,8 +330,14 @@ mod tests {
             sources: 3,
             mails: 20,
             max_bytes: 600,
+            large_mib: 1,
+            syncs: 5,
             ..Options::default()
         };
+        if !installed("sqlite3") {
+            eprintln!("skipped: no sqlite3 here");
+            return;
+        }
         let materials = Materials::new(scratch.path(), &options).unwrap();
         let dir = scratch.path().join("work");
         fs::create_dir(&dir).unwrap();
@@ -228,5 +351,14 @@ mod tests {
         let built = fs::metadata(dir.join("andrew/program")).unwrap();
         assert!(built.len() > 1000);
         assert!(dir.join("andrew/part0/source2.o").is_file());
+        assert!(materials.prepare(Workload::Overwrite, &dir).unwrap());
+        materials.run(Workload::Overwrite, &dir).unwrap();
+        let large = fs::read(dir.join(LARGE)).unwrap();
+        assert_eq!(large.len(), 1 << 20);
+        assert!(large.contains(&4), "the last round's");
+        for (workload, name) in [(Workload::Wal, "wal"), (Workload::Rollback, "rollback")] {
+            materials.run(workload, &dir).unwrap();
+            assert!(dir.join(name).join("table.db").is_file());
+        }
     }
 }

@@ -184,6 +184,16 @@ struct Fs {
     /// Bytes of PostMark's largest file
     #[arg(long, value_name = "N", default_value_t = fs::Options::default().max_bytes, value_parser = clap::value_parser!(u32).range(500..=4_000_000))]
     max_bytes: u32,
+    /// MiB of the file of which random blocks are overwritten, each with an fsync
+    #[arg(long, value_name = "N", default_value_t = fs::Options::default().large_mib, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    large_mib: u32,
+    /// Blocks that are overwritten, and transactions of SQLite in each of its modes
+    #[arg(long, value_name = "N", default_value_t = fs::Options::default().syncs, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    syncs: u32,
+    /// Run only this workload (several times: these): untar, delete, postmark, andrew,
+    /// overwrite, wal, rollback
+    #[arg(long = "workload", value_name = "NAME")]
+    workloads: Vec<fs::Workload>,
     /// How often each workload runs, each time on a new file system
     #[arg(long, value_name = "N", default_value_t = fs::Options::default().repeats, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
@@ -328,6 +338,12 @@ impl Fs {
             sources: self.sources,
             mails: self.mails,
             max_bytes: self.max_bytes,
+            large_mib: self.large_mib,
+            syncs: self.syncs,
+            workloads: match &self.workloads[..] {
+                [] => defaults.workloads,
+                some => some.to_vec(),
+            },
             repeats: self.repeats,
             ..defaults
         };

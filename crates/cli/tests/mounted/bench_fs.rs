@@ -15,6 +15,7 @@ fn can_run() -> bool {
         () if !there("mkfs.ext4") || !there("losetup") || !there("blockdev") => {
             "mkfs.ext4, losetup or blockdev"
         }
+        () if !Path::new("/usr/bin/sqlite3").exists() => "sqlite3",
         () => return true,
     };
     eprintln!("skipped: no {missing} here");
@@ -32,6 +33,10 @@ fn tiny(dir: &TempDir, repeats: &str) -> Command {
         "600",
         "--repeats",
         repeats,
+        "--large-mib",
+        "1",
+        "--syncs",
+        "5",
         "--dir",
     ]);
     command.arg(dir.path());
@@ -75,8 +80,8 @@ fn every_target_is_measured_and_nothing_is_left() {
         .unwrap();
     let pid = child.id();
     let rows = rows(&child.wait_with_output().unwrap());
-    // Four workloads on ten targets on two devices, and on the floor, which has none.
-    assert_eq!(rows.len(), 4 * (10 * 2 + 1));
+    // Seven workloads on ten targets on two devices, and on the floor, which has none.
+    assert_eq!(rows.len(), 7 * (10 * 2 + 1));
     for row in &rows {
         let number = |name: &str| row[name].as_f64();
         assert!(number("seconds") > Some(0.0), "{row}");

@@ -22,7 +22,7 @@ fn blocks_of_a_removed_file_are_free_at_once() {
         let free = || fs.statfs().unwrap().blocks_free;
         file(&mounted, b"other", 1);
         let all = free();
-        for _ in 0..10 {
+        for _ in 0..4 {
             let ino = file(&mounted, b"large", all - 16);
             fs.unlink(&cx, Ino::ROOT, b"large").unwrap();
             let few = free();
