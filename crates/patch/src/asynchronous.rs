@@ -18,6 +18,9 @@ impl<S: Store> Store for Async<S> {
     fn read(&self, lba: Lba) -> Result<Arc<Buffer>, StoreError> {
         self.0.read(lba)
     }
+    fn cached(&self, lba: Lba) -> Option<Arc<Buffer>> {
+        self.0.cached(lba)
+    }
     fn prefetch(&self, lba: Lba, blocks: u64) {
         self.0.prefetch(lba, blocks);
     }

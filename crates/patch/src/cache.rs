@@ -205,11 +205,6 @@ impl Cache {
         self.shared.core.lock().graph.empty(befores, held)
     }
 
-    /// Another id of a patch that is not durable.
-    pub fn alias(&self, patch: PatchId) -> PatchId {
-        self.shared.core.lock().graph.alias(patch)
-    }
-
     /// Replaces the befores of a held empty patch. The caller answers for it that no
     /// change of a block ever waits, by way of another block, for an older change of its
     /// own block with which it must be written.
@@ -391,6 +386,14 @@ impl Store for Volume {
         core.used(slot);
         core.counts.lookups += 1;
         Ok(core.graph.block(slot).data.clone())
+    }
+
+    fn cached(&self, lba: Lba) -> Option<Arc<Buffer>> {
+        let mut core = self.cache.shared.core.lock();
+        let slot = core.find(self.addr(lba))?;
+        core.used(slot);
+        core.counts.lookups += 1;
+        Some(core.graph.block(slot).data.clone())
     }
 
     fn prefetch(&self, lba: Lba, blocks: u64) {

@@ -47,7 +47,7 @@ pub enum Change<'a> {
 /// What became of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patched {
-    /// The patch that holds the change.
+    /// The patch that holds the change; in a journal, the transaction.
     pub id: PatchId,
     /// The change joined a patch that was there already, so both reach the medium in one
     /// write. If that patch is the one that made what this change removes, the thing
@@ -109,6 +109,8 @@ pub trait Store: Send + Sync {
     /// The current contents of a block, all changes included. A snapshot: it does not
     /// change. Do not hold it while changing the same block (that would copy).
     fn read(&self, lba: Lba) -> Result<Arc<Buffer>, StoreError>;
+    /// As [`read`](Self::read); `None` if that would have to wait for a device.
+    fn cached(&self, lba: Lba) -> Option<Arc<Buffer>>;
     /// Hints that these blocks will be read soon.
     fn prefetch(&self, lba: Lba, blocks: u64);
 
@@ -168,6 +170,9 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
     fn read(&self, lba: Lba) -> Result<Arc<Buffer>, StoreError> {
         (**self).read(lba)
+    }
+    fn cached(&self, lba: Lba) -> Option<Arc<Buffer>> {
+        (**self).cached(lba)
     }
     fn prefetch(&self, lba: Lba, blocks: u64) {
         (**self).prefetch(lba, blocks);

@@ -26,6 +26,9 @@ impl<S: Store> Store for Trace<S> {
     fn read(&self, lba: Lba) -> Result<Arc<Buffer>, StoreError> {
         self.0.read(lba)
     }
+    fn cached(&self, lba: Lba) -> Option<Arc<Buffer>> {
+        self.0.cached(lba)
+    }
     fn prefetch(&self, lba: Lba, blocks: u64) {
         self.0.prefetch(lba, blocks);
     }

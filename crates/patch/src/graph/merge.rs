@@ -143,16 +143,6 @@ impl Graph {
         *patch.next_moved() = first;
     }
 
-    /// Another id of a patch that is not durable; it ends with the patch.
-    pub fn alias(&mut self, id: PatchId) -> PatchId {
-        let Some(target) = self.resolve(id) else {
-            return PatchId::DURABLE;
-        };
-        let slot = self.new_patch(BlockSlot(NONE), 0, 1, Undo::Empty);
-        self.hang(slot, target);
-        self.id_of(slot)
-    }
-
     /// With merging switched off: the change keeps a record of its own, and counts as a
     /// patch, though it is always written with the block's hard patch.
     fn keep_record(&mut self, hard: u32) {

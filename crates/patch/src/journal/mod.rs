@@ -390,13 +390,17 @@ impl Shared {
             rule: Rule::LogBeforeHome,
         };
         let patched = self.home.change(op, lba, content, change, &[hold])?;
-        running.touched = true;
+        // All changes of the transaction are durable at once, so one id stands for them. It
+        // tells what was made in this transaction from what an older one made, although
+        // both may be in one patch: a replay can bring back the older one alone.
+        let merged = std::mem::replace(&mut running.touched, true);
+        let id = running.hold;
         running.freed.remove(&lba);
         let patches = running.blocks.entry(lba).or_default();
         if !patches.contains(&patched.id) {
             patches.push(patched.id);
         }
-        Ok(running.identify(patched, || self.home.cache().alias(patched.id)))
+        Ok(Patched { id, merged })
     }
 
     fn change_direct(
@@ -602,6 +606,10 @@ impl Store for Journal {
 
     fn read(&self, lba: Lba) -> Result<Arc<Buffer>, StoreError> {
         self.shared.home.read(lba)
+    }
+
+    fn cached(&self, lba: Lba) -> Option<Arc<Buffer>> {
+        self.shared.home.cached(lba)
     }
 
     fn prefetch(&self, lba: Lba, blocks: u64) {

@@ -1,6 +1,6 @@
 //! Transactions: what the running one has collected, and what the log still holds.
 
-use crate::{PatchId, Patched};
+use crate::PatchId;
 use medium::block::Lba;
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -24,9 +24,6 @@ pub(super) struct Running {
     /// Blocks that it has freed, taken again or not, to which a pointer may be on the
     /// medium or in the log. Until its commit they may still be what they were.
     pub emptied: HashSet<Lba>,
-    /// The patches at home that hold its logged changes, and the ids under which callers
-    /// know them.
-    ids: HashMap<PatchId, PatchId>,
     /// Operations under way, and the blocks that they may still add.
     pub open: usize,
     pub reserved: usize,
@@ -47,7 +44,6 @@ impl Running {
             blocks: HashMap::new(),
             freed: HashSet::new(),
             emptied: HashSet::new(),
-            ids: HashMap::new(),
             open: 0,
             reserved: 0,
             promised: 0,
@@ -59,18 +55,6 @@ impl Running {
     /// Whether there is anything to commit.
     pub fn is_empty(&self) -> bool {
         !self.touched
-    }
-
-    /// A change of this transaction as its caller sees it. A patch that older transactions
-    /// share gets an id of its own for this one: a replay may bring back what they put into
-    /// it without what this one did.
-    pub fn identify(&mut self, patched: Patched, alias: impl FnOnce() -> PatchId) -> Patched {
-        if let Some(&id) = self.ids.get(&patched.id) {
-            return Patched { id, ..patched };
-        }
-        let id = if patched.merged { alias() } else { patched.id };
-        self.ids.insert(patched.id, id);
-        Patched { id, merged: false }
     }
 }
 
