@@ -73,7 +73,7 @@ test-full: test ## as test, and what takes longer
 	@SELVEDGE=$(abspath $(CHECKED)) tools/test-full
 
 bench: build need-mount ## measure; tables and plots land in target/bench
-	@tools/need postmark:postmark sqlite3:sqlite3 cc:gcc losetup:mount mkfs.ext4:e2fsprogs pkg-config:pkg-config /usr/include/fuse3/fuse.h:libfuse3-dev \
+	@tools/need postmark:postmark python3:python3 cc:gcc losetup:mount mkfs.ext4:e2fsprogs pkg-config:pkg-config /usr/include/fuse3/fuse.h:libfuse3-dev \
 	  /usr/include/db.h:libdb5.3-dev /usr/include/lmdb.h:liblmdb-dev /usr/include/sqlite3.h:libsqlite3-dev \
 	  /usr/include/rocksdb/c.h:librocksdb-dev /usr/include/libpmemobj.h:libpmemobj-dev /usr/include/tcbdb.h:libtokyocabinet-dev
 	$(RELEASE) bench all $(TARGET)/bench

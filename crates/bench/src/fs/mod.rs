@@ -226,7 +226,7 @@ fn check_means() -> Result<()> {
         ("blockdev", "util-linux"),
         ("setpriv", "util-linux"),
         ("mkfs.ext4", "e2fsprogs"),
-        ("sqlite3", "sqlite3"),
+        ("python3", "python3"),
     ];
     match needed.iter().find(|(program, _)| !installed(program)) {
         Some((program, package)) => Err(Error::Program {

@@ -15,7 +15,7 @@ fn can_run() -> bool {
         () if !there("mkfs.ext4") || !there("losetup") || !there("blockdev") => {
             "mkfs.ext4, losetup or blockdev"
         }
-        () if !Path::new("/usr/bin/sqlite3").exists() => "sqlite3",
+        () if !Path::new("/usr/bin/python3").exists() => "python3",
         () => return true,
     };
     eprintln!("skipped: no {missing} here");
