@@ -3,7 +3,7 @@
 
 use crate::fixture::mke2fs;
 use ext2::mount::{Devices, MountOptions, Mounted, mount};
-use medium::block::MemoryDevice;
+use medium::block::{BlockDevice, MemoryDevice};
 use patch::stack::{CacheModule, Mode, Stack};
 use std::sync::Arc;
 use vfs::{Ctx, FileSystem, Ino, OpenFlags};
@@ -14,10 +14,15 @@ const FILE_BLOCKS: u64 = 500;
 
 /// An empty file system that writes nothing back by itself.
 pub fn mounted(mode: Mode) -> Mounted {
-    let disk = Arc::new(MemoryDevice::from_bytes(
-        BLOCK as u32,
-        mke2fs(&["-b", "4096"], "32M"),
-    ));
+    let image = mke2fs(&["-b", "4096"], "32M");
+    mount_on(
+        Arc::new(MemoryDevice::from_bytes(BLOCK as u32, image)),
+        mode,
+    )
+}
+
+/// What is on this device.
+pub fn mount_on(disk: Arc<dyn BlockDevice>, mode: Mode) -> Mounted {
     let stack = Stack {
         cache: CacheModule {
             interval: None,

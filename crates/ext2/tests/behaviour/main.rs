@@ -11,6 +11,7 @@ mod formats;
 mod fsync;
 mod hostile;
 mod limits;
+mod reads;
 mod reserve;
 mod short_lived;
 mod space;

@@ -32,6 +32,9 @@ struct Part {
     len: usize,
 }
 
+/// Neighbouring blocks of the device.
+type Run = Range<u64>;
+
 /// Cuts `off..off + len` at block boundaries.
 fn parts(block_bytes: u64, off: u64, len: usize) -> impl Iterator<Item = Part> {
     let mut from = 0;
@@ -56,44 +59,110 @@ impl<L: LowLevel> Universal<L> {
 
     // --- reading --------------------------------------------------------------------
 
-    pub(super) fn read_data(&self, ino: Ino, off: u64, buf: &mut [u8]) -> Refused<usize> {
-        let attr = self.attr(ino)?;
-        must_be_regular(&attr, Errno::INVAL)?;
-        let len = attr.size.saturating_sub(off).min(buf.len() as u64) as usize;
-        self.copy_out(ino, off, &mut buf[..len])?;
-        Ok(len)
+    /// Reads. The device is waited for without the tree's lock, so that it can work on
+    /// several reads at once, and other calls go on.
+    pub(super) fn read_data(&self, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
+        // Blocks can be evicted before they are looked at again.
+        for _ in 0..2 {
+            let mut len = 0;
+            let absent = self.look(|| {
+                len = self.readable(ino, off, buf.len())?;
+                Ok(self.copy_cached(ino, off, &mut buf[..len])?)
+            })?;
+            if absent.is_empty() {
+                return Ok(len);
+            }
+            self.fetch(&absent);
+        }
+        self.look(|| {
+            let len = self.readable(ino, off, buf.len())?;
+            self.copy_out(ino, off, &mut buf[..len])?;
+            Ok(len)
+        })
     }
 
-    /// Copies contents; holes are zeros.
-    pub(super) fn copy_out(&self, ino: Ino, off: u64, buf: &mut [u8]) -> crate::Result<()> {
-        let mut run: Option<(Lba, u64)> = None;
+    /// How many of `len` bytes are before the end of a file.
+    fn readable(&self, ino: Ino, off: u64, len: usize) -> Refused<usize> {
+        let attr = self.attr(ino)?;
+        must_be_regular(&attr, Errno::INVAL)?;
+        Ok(attr.size.saturating_sub(off).min(len as u64) as usize)
+    }
+
+    /// Copies what is cached. Returns runs of blocks that are not.
+    fn copy_cached(&self, ino: Ino, off: u64, buf: &mut [u8]) -> crate::Result<Vec<Run>> {
+        let mut absent: Vec<Run> = Vec::new();
         for part in parts(self.block_size(), off, buf.len()) {
             let target = &mut buf[part.from..part.from + part.len];
             let Some(lba) = self.low.block_of(ino, part.index)? else {
                 target.fill(0);
                 continue;
             };
-            if run.is_none_or(|(first, blocks)| lba.0 < first.0 || lba.0 >= first.0 + blocks) {
-                run = Some(self.read_ahead(ino, part.index, lba)?);
+            if absent.last().is_some_and(|run| run.contains(&lba.0)) {
+                continue;
             }
-            let block = self.low.store().read(lba)?;
-            target.copy_from_slice(&block[part.at..part.at + part.len]);
+            match self.low.store().cached(lba) {
+                Some(block) => target.copy_from_slice(&block[part.at..part.at + part.len]),
+                None => absent.push(self.run_of(ino, part.index, lba)?),
+            }
+        }
+        Ok(absent)
+    }
+
+    /// Has blocks read into the cache.
+    fn fetch(&self, runs: &[Run]) {
+        for run in runs {
+            let store = self.low.store();
+            store.prefetch(Lba(run.start), run.end - run.start);
+        }
+    }
+
+    /// Has the blocks read that a write does not cover wholly, before it takes the tree's
+    /// lock.
+    fn fetch_edges(&self, ino: Ino, off: u64, len: usize) -> Result<()> {
+        let block = self.block_size();
+        let edges = || parts(block, off, len).filter(|part| part.len < block as usize);
+        if edges().next().is_none() {
+            return Ok(());
+        }
+        let absent = self.look(|| {
+            let mut absent = Vec::new();
+            for part in edges() {
+                if let Some(lba) = self.low.block_of(ino, part.index)?
+                    && self.low.store().cached(lba).is_none()
+                {
+                    absent.push(lba.0..lba.0 + 1);
+                }
+            }
+            Ok(absent)
+        })?;
+        self.fetch(&absent);
+        Ok(())
+    }
+
+    /// Copies contents; holes are zeros.
+    pub(super) fn copy_out(&self, ino: Ino, off: u64, buf: &mut [u8]) -> crate::Result<()> {
+        for part in parts(self.block_size(), off, buf.len()) {
+            let target = &mut buf[part.from..part.from + part.len];
+            match self.low.block_of(ino, part.index)? {
+                None => target.fill(0),
+                Some(lba) => {
+                    let block = self.low.store().read(lba)?;
+                    target.copy_from_slice(&block[part.at..part.at + part.len]);
+                }
+            }
         }
         Ok(())
     }
 
-    /// Has neighbours of a block read with it, as long as they are the file's too.
-    fn read_ahead(&self, ino: Ino, index: u64, lba: Lba) -> crate::Result<(Lba, u64)> {
+    /// The block and those after it that are the file's, too.
+    fn run_of(&self, ino: Ino, index: u64, lba: Lba) -> crate::Result<Run> {
         const AHEAD: u64 = 32;
         let mut blocks = 1;
         while blocks < AHEAD && self.low.block_of(ino, index + blocks)? == Some(Lba(lba.0 + blocks))
         {
             blocks += 1;
         }
-        if blocks > 1 {
-            self.low.store().prefetch(lba, blocks);
-        }
-        Ok((lba, blocks))
+        Ok(lba.0..lba.0 + blocks)
     }
 
     pub(super) fn seek_data(&self, ino: Ino, off: u64, kind: SeekKind) -> Refused<u64> {
@@ -132,6 +201,7 @@ impl<L: LowLevel> Universal<L> {
             Ok(perm::may_write(&attr, off)?)
         })?;
         self.trim(ino, end)?;
+        self.fetch_edges(ino, off, data.len())?;
         let piece = (self.portion(WRITE_BLOCKS) * block) as usize;
         if data.len() > piece - (off % block) as usize {
             // Or the pieces before the one that finds no room would stay written. A single

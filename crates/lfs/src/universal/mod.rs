@@ -619,7 +619,7 @@ impl<L: LowLevel> FileSystem for Universal<L> {
 
     fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
         let ino = self.down(ino);
-        let len = self.look(|| self.read_data(ino, off, buf))?;
+        let len = self.read_data(ino, off, buf)?;
         if !buf.is_empty() {
             self.accessed(cx, ino);
         }
