@@ -57,10 +57,12 @@ fn against_floor(report: &Report, workload: Workload) -> Option<String> {
     ))
 }
 
-/// Of all workloads together, and of the worst.
+/// Of all workloads that do not sync, together, and of the worst. Programs that sync after each
+/// write have the same inode written each time, whatever the order.
 fn double_writes(report: &Report) -> Option<String> {
     let name = Target::SOFT_UPDATES.to_string();
     let ours = report.rows.iter().filter(|row| row.target == name);
+    let ours = ours.filter(|row| Workload::LAZY.contains(&row.workload));
     let parts = ours.filter_map(|row| Some((row.double_writes?, row.writes? as f64, row)));
     let parts: Vec<(f64, f64, &super::Row)> = parts.collect();
     let (worst, _, row) = parts.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
@@ -68,8 +70,8 @@ fn double_writes(report: &Report) -> Option<String> {
     let twice: f64 = parts.iter().map(|(part, written, _)| part * written).sum();
     let part = twice / written.max(1.0);
     Some(format!(
-        "{:6}  blocks written twice by soft updates: {:.2} % of {written} (goal: at most {} %; \
-         most, {:.2} %, of the {} in {} {})",
+        "{:6}  blocks written twice by soft updates without syncs: {:.2} % of {written} (goal: at most \
+         {} %; most, {:.2} %, of the {} in {} {})",
         verdict(part, DOUBLE_WRITES),
         part * 100.0,
         DOUBLE_WRITES * 100.0,
@@ -120,6 +122,10 @@ mod tests {
                 row(ours, Memory, Andrew, 1.1),
                 row(ext4, Memory, Andrew, 0.1),
                 row(Target::Floor, None, Andrew, 1.0),
+                Row {
+                    double_writes: Some(0.5),
+                    ..row(ours, Memory, Workload::SYNCED[0], 1.0)
+                },
             ],
             notes: vec![],
             disk_flush: 0.02,
@@ -129,8 +135,8 @@ mod tests {
             "met     untar on the disk, soft updates / kernel ext4 ordered: 0.80",
             "none    delete on the disk, soft updates / kernel ext4 ordered: 1.05",
             "met     Andrew in memory, soft updates / FUSE floor: 1.10",
-            "missed  blocks written twice by soft updates: 3.60 % of 3000 (goal: at most 2 %; \
-             most, 10.00 %, of the 1000 in delete on the disk)",
+            "missed  blocks written twice by soft updates without syncs: 3.60 % of 3000 (goal: at most \
+             2 %; most, 10.00 %, of the 1000 in delete on the disk)",
         ];
         assert_eq!(goals.len(), starts.len(), "{goals:?}");
         for (goal, start) in goals.iter().zip(starts) {
