@@ -160,7 +160,7 @@ pub trait LowLevel: Send + Sync {
     fn statfs(&self) -> Result<StatFs>;
 
     /// Whether the image had been unmounted properly before this mount. Else blocks may lie
-    /// past the sizes of files.
+    /// past the sizes of files, and directories may have several names.
     fn was_clean(&self) -> bool;
 
     /// The root directory's number in the format (the trait `FileSystem` calls it 1).

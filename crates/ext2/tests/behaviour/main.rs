@@ -15,3 +15,4 @@ mod reads;
 mod reserve;
 mod short_lived;
 mod space;
+mod twins;

@@ -21,8 +21,8 @@
 //! link counts that are too high, free counts that are wrong.
 //!
 //! Locks: `tree` is held for writing by a call that changes something, for reading by
-//! others; `known` is taken inside it and for moments. [`Store::begin`], which may wait for
-//! write-back, comes before both.
+//! others; `known` and `twins` are taken inside it, `known` for moments. [`Store::begin`],
+//! which may wait for write-back, comes before all of them.
 
 mod attrs;
 mod data;
@@ -31,6 +31,7 @@ mod names;
 mod order;
 mod policy;
 mod rename;
+mod twins;
 mod unstored;
 
 pub use policy::OnError;
@@ -42,6 +43,7 @@ use parking_lot::{Mutex, RwLock};
 use patch::{Before, Op, PatchId, Rule};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use twins::Twins;
 use unstored::Unstored;
 use vfs::check::Finding;
 use vfs::{
@@ -87,6 +89,7 @@ pub struct Universal<L: LowLevel> {
     /// When to forget those of `known` that are as good as unknown.
     most_known: AtomicUsize,
     dying: Dying,
+    twins: Twins,
     policy: policy::Policy,
 }
 
@@ -141,6 +144,7 @@ impl<L: LowLevel> Universal<L> {
     /// What is wrong with the image or its medium.
     pub fn open(low: L, options: UniversalOptions) -> std::result::Result<Self, LowError> {
         let fs = Self {
+            twins: Twins::new(low.was_clean()),
             low,
             options,
             tree: RwLock::new(()),

@@ -5,7 +5,6 @@ use crate::seeded::{Bug, hit};
 use crate::{Found, Heads, InodeChange, LowError, LowLevel, NewInode, Purpose, Removed};
 use medium::block::Buffer;
 use patch::{Content, Op, PatchId, Rule};
-use std::collections::HashSet;
 use vfs::{Attr, Cookie, Ctx, DirEntry, Errno, FileType, Ino, Result, Timestamp, perm};
 
 /// What is to be made.
@@ -479,35 +478,6 @@ impl<L: LowLevel> Universal<L> {
             there = after(Rule::LinkBeforeUnlink, [patch]);
         }
         Ok(Some(OtherName { moved, there }))
-    }
-
-    /// Searches the whole tree for a name of a directory besides this one; returns whose
-    /// it is. Only a crash makes this necessary, so it may take its time.
-    fn other_name(
-        &self,
-        wanted: Ino,
-        dir: Ino,
-        name: &[u8],
-    ) -> std::result::Result<Option<Ino>, Refusal> {
-        let (mut left, mut seen) = (vec![self.low.root()], HashSet::new());
-        while let Some(at) = left.pop() {
-            if !seen.insert(at) {
-                continue; // itself one of two names, or a ring in a damaged image
-            }
-            let mut found = false;
-            self.low.list(at, Cookie(0), &mut |entry| {
-                let listed = !matches!(entry.name, b"." | b"..");
-                found |= listed && entry.ino == wanted && (at, entry.name) != (dir, name);
-                if listed && entry.kind == FileType::Directory {
-                    left.push(entry.ino);
-                }
-                true
-            })?;
-            if found {
-                return Ok(Some(at));
-            }
-        }
-        Ok(None)
     }
 
     /// Largest `Attr::blocks` that one operation frees together with a name.

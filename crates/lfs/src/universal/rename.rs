@@ -162,7 +162,8 @@ impl<L: LowLevel> Universal<L> {
             false => Befores::new(),
         };
         let arrived = self.arrive(op, plan, &reached)?;
-        self.depart(op, plan, &arrived, reached, now)?;
+        self.twins.moved(plan.source.ino, plan.to.ino);
+        (self.depart(op, plan, &arrived, reached, now)).inspect_err(|_| self.twins.doubt())?;
         self.stamp(op, plan, now)?;
         match (&plan.target, arrived.replaced) {
             (Some(target), Some(replaced)) => {
@@ -330,6 +331,7 @@ impl<L: LowLevel> Universal<L> {
         if plan.crosses() {
             for (moved, parent) in [(source, plan.to.ino), (target, plan.from.ino)] {
                 if moved.kind == FileType::Directory {
+                    self.twins.moved(moved.ino, parent);
                     low.set_parent(op, moved.ino, parent, &[])?;
                 }
             }
