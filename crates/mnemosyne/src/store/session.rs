@@ -58,6 +58,10 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
     /// Runs a transaction: `body`, again as long as others get in its way, and durably once
     /// it returns `Ok`. `body` must not do what cannot be done again.
     ///
+    /// After several conflicts, transactions of other threads wait for this one. So `body` must not
+    /// wait for another thread's transaction, nor lock a mutex that another thread holds while it
+    /// runs one: both threads would wait for ever. Lock such a mutex before the call.
+    ///
     /// # Errors
     /// [`TxError`]; then nothing of it happened, unless the memory failed in the commit.
     pub fn run<T, E>(
@@ -122,7 +126,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
         Ok(())
     }
 
-    /// Begins a transaction; [`run`](Self::run) does it, and all that follows.
+    /// Begins a transaction. [`run`](Self::run) begins, commits and retries by itself.
     ///
     /// # Errors
     /// If nothing can be committed any more.

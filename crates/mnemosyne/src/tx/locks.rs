@@ -6,11 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What a lock holds: a version, or its owner.
 ///
 /// Free: twice the time stamp of the last commit that changed what it guards. Taken: twice
-/// the owner's number, and 1.
+/// the owner's number, and 1. Taken by a commit that waits for readers: [`State::BLOCKED`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct State(u64);
 
 impl State {
+    /// The owner has committed, and keeps the lock until others have ended. No owner has this
+    /// number.
+    pub const BLOCKED: Self = Self(u64::MAX);
+
     pub fn free(version: u64) -> Self {
         Self(version << 1)
     }
@@ -67,6 +71,12 @@ impl Locks {
         let lock = &self.table[lock as usize];
         lock.compare_exchange(seen.0, taken.0, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
+    }
+
+    /// Marks a lock that its owner has taken as [`State::BLOCKED`].
+    pub fn block(&self, lock: LockIndex) {
+        let State(word) = State::BLOCKED;
+        self.table[lock as usize].store(word, Ordering::Release);
     }
 
     /// Gives a lock back.

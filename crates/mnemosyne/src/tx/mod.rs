@@ -13,6 +13,8 @@
 //! - **T6** A transaction changes the bytes that it writes and no others, in its commit and in
 //!   a replay: a neighbour in the same word may be changed without transactions meanwhile.
 //! - **T7** A transaction that others get in the way of again and again gets its turn: they wait.
+//!   A body therefore must not wait for a thread that runs a transaction, nor lock a mutex that
+//!   another thread holds around one.
 //!
 //! # How
 //!

@@ -41,7 +41,7 @@ const STAMP_MAX: u64 = 1 << 62;
 pub struct Area {
     /// Where it is, in bytes: a multiple of [`LINE_BYTES`].
     pub start: u64,
-    /// How many logs there are: so many commits can be under way.
+    /// The number of logs, and the most commits that append at the same time.
     pub logs: u64,
     /// Bytes of each: a multiple of [`LINE_BYTES`].
     pub log_bytes: u64,

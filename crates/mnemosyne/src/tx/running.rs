@@ -7,14 +7,17 @@
 //! everybody's, and that is a word which the commit changed. The locks are kept meanwhile, so
 //! that a third thread cannot act on the change before that either.
 //!
-//! A commit does not wait for other transactions, however long they take.
+//! A commit does not wait for other transactions, however long they take. Nor does it wait for
+//! other commits that wait: a commit that has stored its words reads nothing more, so it counts as
+//! over before it waits. Without a barrier (see below) it waits for every earlier transaction, and
+//! two commits that counted each other would never return.
 //!
 //! # How
 //!
 //! Each session has a bit for each lock, which says that its transaction has read there. A
 //! transaction sets the bit, and then looks once more at the lock; a commit takes the lock, and
-//! then looks at the bits. One of the two sees the other if a barrier is between the two steps of
-//! each. Reads are many, and have none: the commit has it executed in all threads, by
+//! then looks at the bits. With a barrier between its two steps on each side, the transaction
+//! finds the lock taken or the commit finds the bit set. Reads are many, and have none: the commit has it executed in all threads, by
 //! `membarrier(2)`, if a transaction of an earlier time is under way at all. For the times
 //! themselves both sides have barriers.
 
@@ -52,7 +55,7 @@ impl Under {
         }
     }
 
-    /// One begins, or finds that all it read is of this time too.
+    /// A transaction begins, all it read is of this later time too, or ([`NONE`]) it is over.
     #[inline]
     pub fn set(&self, time: u64) {
         self.time.store(time, Release);
@@ -93,8 +96,8 @@ impl Under {
 pub(super) struct Running {
     /// A list that is replaced when it changes: it may be looked at for long.
     sessions: RwLock<Arc<Vec<Arc<Under>>>>,
-    /// Whether a barrier can be had in all threads.
-    has_barrier: bool,
+    /// Whether the system can execute a barrier in all threads.
+    pub(super) has_barrier: bool,
 }
 
 impl Running {
@@ -119,17 +122,18 @@ impl Running {
         Arc::make_mut(&mut sessions).retain(|other| !Arc::ptr_eq(other, under));
     }
 
-    /// Waits for all transactions but `own` whose time is before `stamp` and who have read what
-    /// the locks in `taken` guard.
+    /// Waits for all transactions whose time is before `stamp` and that have read what the locks
+    /// in `taken` guard. `own` is the caller's: it has stored its words, and is over for others.
+    /// `is_blocked` is called before the caller sleeps.
     pub fn wait<L: Iterator<Item = LockIndex>>(
         &self,
         stamp: u64,
         own: &Under,
         taken: impl Fn() -> L,
+        is_blocked: impl Fn(),
     ) {
-        fence(SeqCst);
-        let is_earlier =
-            |under: &&Arc<Under>| under.time.load(Acquire) < stamp && !std::ptr::eq(&***under, own);
+        own.set(NONE);
+        let is_earlier = |under: &&Arc<Under>| under.time.load(Acquire) < stamp;
         // Most are over soon.
         for _ in 0..LOOKS {
             if !self.sessions.read().iter().any(|under| is_earlier(&under)) {
@@ -142,6 +146,7 @@ impl Running {
         let sessions = self.sessions.read().clone();
         for under in sessions.iter().filter(is_earlier) {
             if !can_tell || taken().any(|lock| under.has_read(lock)) {
+                is_blocked();
                 wait_while(|| is_earlier(&under));
             }
         }

@@ -38,7 +38,7 @@ pub struct Session<S: Space> {
     has_turn: bool,
     keeps_turn: bool,
     /// How long it waits for a lock then, and whether it has waited in vain.
-    patience: Duration,
+    pub(super) patience: Duration,
     gave_up: bool,
 }
 
@@ -209,6 +209,10 @@ impl<S: Space> Session<S> {
     /// Runs a transaction: `body`, again as long as others get in its way, and durably once
     /// it returns `Ok`. `body` must not do what cannot be done again.
     ///
+    /// After several conflicts, transactions of other threads wait for this one. So `body` must not
+    /// wait for another thread's transaction, nor lock a mutex that another thread holds while it
+    /// runs one: both threads would wait for ever. Lock such a mutex before the call.
+    ///
     /// # Errors
     /// [`TxError`]; then nothing of it happened, unless the memory failed in the commit.
     pub fn run<T, E>(
@@ -302,6 +306,12 @@ impl<S: Space> Session<S> {
             if seen.version().is_some() {
                 return Ok(seen);
             }
+            if seen == State::BLOCKED {
+                // A reader may keep the owner for long, and all others meanwhile.
+                self.give_turn_back();
+                self.gave_up = true;
+                return Err(Interrupted::Conflict);
+            }
             // The owner may be waiting for the end of this one, which has read what it changed.
             if !self.is_valid() {
                 return Err(Interrupted::Conflict);
@@ -316,12 +326,14 @@ impl<S: Space> Session<S> {
         Err(Interrupted::Conflict)
     }
 
-    /// Begins a transaction; [`run`](Self::run) does it, and all that follows.
+    /// Begins a transaction. [`run`](Self::run) begins, commits and retries by itself.
     ///
     /// # Errors
     /// If nothing can be committed any more.
     pub fn begin(&mut self) -> Result<(), Arc<LogError>> {
-        self.core.check()?;
+        let checked = self.core.check();
+        // The caller does not roll back what never began.
+        checked.inspect_err(|_| self.give_turn_back())?;
         self.set_time(self.core.clock.load(Ordering::Acquire));
         Ok(())
     }
@@ -553,7 +565,7 @@ impl<S: Space> Session<S> {
     /// log still has.
     ///
     /// # Errors
-    /// [`Interrupted::Conflict`]: whoever begins anew hears of it.
+    /// [`Interrupted::Conflict`]: the next [`begin`](Self::begin) fails.
     pub(crate) fn may_fill(&self) -> Result<(), Interrupted> {
         self.core.check().map_err(|_| Interrupted::Conflict)
     }
@@ -696,7 +708,8 @@ impl<S: Space> Session<S> {
     fn wait_for_readers(&self, stamp: u64) {
         if let Some(under) = &self.under {
             let taken = || self.taken.iter().map(|(lock, _)| lock as LockIndex);
-            self.core.running.wait(stamp, under, taken);
+            let block = || taken().for_each(|lock| self.core.locks.block(lock));
+            self.core.running.wait(stamp, under, taken, block);
         }
     }
 
@@ -792,7 +805,7 @@ impl<S: Space> Session<S> {
         self.release(Some(stamp));
         let core = &*self.core;
         if core.options.truncation == Truncation::Eager || is_half_full && !core.helper.call() {
-            // This one is durable; if truncating fails, whoever comes next hears of it.
+            // This one is durable; if truncating fails, the next transaction fails.
             let _ = core.truncate();
         }
         Ok(stamp)

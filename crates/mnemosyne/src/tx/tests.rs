@@ -709,6 +709,77 @@ fn a_commit_waits_only_for_those_who_read_what_it_changed() {
     assert_eq!(pm.load(DATA).unwrap(), 7);
 }
 
+/// Memory in which commits wait for readers.
+fn privatising() -> Memory<Arc<MemoryPmem>> {
+    let pm = Arc::new(made(&mut Rng::with_seed(1), 3));
+    let options = Options {
+        privatise: true,
+        ..Options::default()
+    };
+    Area::recover(pm, 0, options).unwrap()
+}
+
+/// Long after this a step has failed to return.
+const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Without a barrier a commit waits for every earlier transaction, but not for commits that wait.
+#[test]
+fn overlapping_commits_return_without_a_barrier_in_all_threads() {
+    let mut memory = privatising();
+    Arc::get_mut(&mut memory.core).unwrap().running.has_barrier = false;
+    let sessions = [DATA, DATA + 64].map(|at| {
+        let mut session = memory.session();
+        session.begin().unwrap();
+        session.store(at, 1).unwrap();
+        session
+    });
+    let (send, committed) = std::sync::mpsc::channel();
+    // Both began before either commits.
+    for mut session in sessions {
+        let send = send.clone();
+        std::thread::spawn(move || send.send(session.commit().is_ok()));
+    }
+    for _ in 0..2 {
+        assert_eq!(committed.recv_timeout(WATCHDOG), Ok(true));
+    }
+}
+
+/// A commit that waits for a reader keeps its lock. The turn is not kept for that long.
+#[test]
+fn the_turn_is_given_back_while_a_commit_waits_for_a_reader() {
+    let memory = privatising();
+    let write = |at: u64| {
+        let (mut session, (send, written)) = (memory.session(), std::sync::mpsc::channel());
+        let mut write = move || session.run(|tx| Ok::<_, Stop<()>>(tx.store(at, 7)?));
+        std::thread::spawn(move || send.send(write().is_ok()));
+        written
+    };
+    let mut reader = memory.session();
+    reader.begin().unwrap();
+    assert_eq!(reader.load(DATA), Ok(0));
+    let blocked = write(DATA);
+    while memory.space().load(DATA).unwrap() == 0 {
+        std::thread::yield_now();
+    }
+    let (send, tried) = std::sync::mpsc::channel();
+    let mut other = memory.session();
+    std::thread::spawn(move || {
+        other.patience = 10 * WATCHDOG;
+        other.pause(u32::MAX);
+        other.begin().unwrap();
+        let loaded = other.load(DATA);
+        other.keep_turn();
+        other.roll_back();
+        send.send(loaded).unwrap();
+        // Its session stays, as that of a thread that tries again.
+        std::mem::forget(other);
+    });
+    assert_eq!(tried.recv_timeout(WATCHDOG), Ok(Err(Interrupted::Conflict)));
+    assert_eq!(write(DATA + 64).recv_timeout(WATCHDOG), Ok(true));
+    reader.commit().unwrap();
+    assert_eq!(blocked.recv_timeout(WATCHDOG), Ok(true));
+}
+
 /// Somebody commits during each of its attempts, as long as somebody may.
 #[test]
 fn a_transaction_that_always_loses_gets_its_turn() {
@@ -929,6 +1000,23 @@ fn behind_a_commit_that_failed_nobody_commits() {
     Area::recover(&pm, 0, Options::default()).unwrap();
     assert_eq!(all(&pm)[..2], [1, 1]);
     assert_eq!(all(&pm)[8], 0);
+}
+
+/// A transaction that cannot begin keeps nobody waiting.
+#[test]
+fn a_begin_that_fails_gives_the_turn_back() {
+    let pm = MemoryPmem::new(DATA + WORDS * 8);
+    let faulty = for_two(&pm);
+    let memory = Area::recover(&faulty, 0, Options::default()).unwrap();
+    let (mut one, mut other) = (memory.session(), memory.session());
+    fail_to_commit(&mut one, &faulty, &[DATA]);
+    other.pause(u32::MAX);
+    assert!(other.begin().is_err());
+    let has_turn = std::thread::scope(|scope| {
+        let looks = scope.spawn(|| memory.core.turn.is_others());
+        looks.join().unwrap()
+    });
+    assert!(!has_turn);
 }
 
 /// A word that was stored and is not durable has been seen by nobody.

@@ -5,6 +5,12 @@
 //! locks back as soon as they take another one or commit. So a transaction that is run again
 //! with the turn gets through, unless it needs what another one keeps for ever.
 //!
+//! A commit may keep locks until a long reader ends (see `running`). A transaction that needs
+//! such a lock gives the turn back at once, so that unrelated commits proceed meanwhile.
+//!
+//! The turn is a lock, and the other threads wait for it between their attempts. A body that
+//! waits for something that another thread holds while it runs a transaction can deadlock.
+//!
 //! It is the thread that has the turn: another session of it may be used inside the transaction.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
