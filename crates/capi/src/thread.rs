@@ -297,16 +297,16 @@ impl Thread {
         }
         let off = at - self.program.base;
         let pm = self.program.memory.memory().space().pmem();
-        match bytes.len() < STREAMED {
-            true => {
-                pm.store(off, bytes);
-                self.session.tx().note_filled(off, bytes.len() as u64);
-            }
-            false => {
-                pm.store_nt(off, bytes);
-                self.session.tx().note_filled(off, 0);
-            }
+        let is_streamed = bytes.len() >= STREAMED;
+        match is_streamed {
+            true => pm.store_nt(off, bytes),
+            false => pm.store(off, bytes),
         }
+        // The cancel of an inner transaction puts old bytes back by plain stores, which the commit
+        // writes back.
+        let is_durable = is_streamed && self.levels.len() == 1;
+        let len = if is_durable { 0 } else { bytes.len() };
+        self.session.tx().note_filled(off, len as u64);
     }
 
     /// Notes bytes that are about to be changed in place.
