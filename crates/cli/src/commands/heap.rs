@@ -42,8 +42,9 @@ enum What {
     ///
     /// Without --accept-loss it lists what would be given up, by the numbers of the format.md, and
     /// changes nothing: damaged records of logs with those after them (M10, M11), roots that are
-    /// damaged (M6) or name what is not there (M16), and which blocks of a page are free (M13).
-    /// Other damage cannot be repaired. Copy the directory first.
+    /// damaged (M6) or name what is not there (M16), and which blocks of a page are free (M13);
+    /// and what was stored last before a crash of the machine (boot). If there is other damage,
+    /// nothing is repaired. Copy the directory first.
     ///
     /// Exit codes: 0 nothing is wrong, 1 repaired, 4 something is wrong and was not changed, 8
     /// damage that cannot be repaired, or another error.

@@ -39,14 +39,21 @@ impl BootNote {
     pub fn find(directory: &Path, accept_loss: bool) -> Result<Self, BackingError> {
         let file = directory.join(NOTE);
         let is_there = exists(&file)?;
-        if is_there && !accept_loss {
-            let found = std::fs::read(&file).map_err(|e| failed("read", &file, e))?;
-            if found != contents()? {
-                let directory = directory.to_owned();
-                return Err(BackingError::Crashed { directory });
-            }
+        if !accept_loss && Self::is_of_crash(directory)? {
+            let directory = directory.to_owned();
+            return Err(BackingError::Crashed { directory });
         }
         Ok(Self { file, is_there })
+    }
+
+    /// Whether `directory` has a note, of an earlier boot.
+    pub fn is_of_crash(directory: &Path) -> Result<bool, BackingError> {
+        let file = directory.join(NOTE);
+        if !exists(&file)? {
+            return Ok(false);
+        }
+        let found = std::fs::read(&file).map_err(|e| failed("read", &file, e))?;
+        Ok(found != contents()?)
     }
 
     /// Makes the note, durably.

@@ -75,6 +75,15 @@ pub enum StoreError {
         /// Which one.
         root: u64,
     },
+    /// A repair would give up the address of the memory.
+    #[error(
+        "root {root} ({BASE_ROOT}) is damaged: it holds the address that pointers are for, and \
+         without it the next start would move the memory; restore the directory from a copy"
+    )]
+    Base {
+        /// Which root.
+        root: u64,
+    },
     /// What says which blocks are allocated is damaged.
     #[error(transparent)]
     Heap(HeapError),

@@ -4,7 +4,8 @@
 //!
 //! 1. Whatever is given up is named, and nothing is given up that is not damaged, but for records
 //!    behind a damaged one in the same log.
-//! 2. Without consent nothing on the medium changes.
+//! 2. Without consent nothing on the medium changes, and nothing if the repair is refused: it is
+//!    tried on an overlay first.
 //! 3. A crash leaves the directory as it was, or repaired in part.
 //!
 //! # What is given up
@@ -13,12 +14,16 @@
 //! wrote may be in place already, which it is if no crash of the machine came in between, or may
 //! be missing, also in part. Roots that are damaged (M6), or that name what is not there (M16).
 //! Of bits of blocks that are damaged (M13) nobody knows which are free: all count as allocated,
-//! and none is lost but room. The region table, the first lines of logs and segments, and what a
-//! page of the heap is, cannot be guessed: the error says so.
+//! and none is lost but room. After a crash of the machine that the durability did not cover (see
+//! `boot`), whatever was stored last. The root `selvedge.base`, the region table, the first lines of logs and segments, and what a
+//! page of the heap is, cannot be guessed or done without: the error says so.
 
+use super::boot::BootNote;
 use super::check::Targets;
 use super::inspection::ReadOnly;
-use super::{Backing, Directory, DirectoryOptions, Options, Region, RegionKind, Store, StoreError};
+use super::{
+    BASE_ROOT, Backing, Directory, DirectoryOptions, Options, Region, RegionKind, Store, StoreError,
+};
 use crate::heap::Segment;
 use crate::log::LogError;
 use crate::tx::{AreaError, Space, Stop};
@@ -31,7 +36,8 @@ use std::path::Path;
 /// Something that is given up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Loss {
-    /// The invariant that is broken, numbered as in `format.md`.
+    /// The invariant that is broken, numbered as in `format.md`; or `boot`, the file that shows that
+    /// the machine crashed.
     pub invariant: &'static str,
     /// What is lost.
     pub what: String,
@@ -47,20 +53,37 @@ impl fmt::Display for Loss {
 /// and gives it up if that `is_accepted`.
 ///
 /// # Errors
-/// [`StoreError`]: there is none, it cannot be read, or something else is damaged.
+/// [`StoreError`]: there is none, it cannot be read, or something else is damaged. Nothing has
+/// changed then, unless the medium failed.
 pub fn repair(path: impl AsRef<Path>, is_accepted: bool) -> Result<Vec<Loss>, StoreError> {
-    if !is_accepted {
-        let backing = ReadOnly::open(path)?;
-        let space = backing.pmem().clone();
-        return give_up(backing, space);
+    let path = path.as_ref();
+    let losses = look(path)?;
+    if !is_accepted || losses.is_empty() {
+        return Ok(losses);
     }
     let options = DirectoryOptions {
         must_exist: true,
+        accept_loss: true,
         ..DirectoryOptions::default()
     };
     let directory = Directory::open(path, &options)?;
     let space = directory.arena().clone();
-    give_up(directory, space)
+    give_up(directory, space)?;
+    Ok(losses)
+}
+
+/// What a repair would give up. Nothing changes.
+fn look(path: &Path) -> Result<Vec<Loss>, StoreError> {
+    let backing = ReadOnly::open(path)?;
+    let has_crashed = BootNote::is_of_crash(backing.directory.path())?;
+    let crash = has_crashed.then(|| Loss {
+        invariant: "boot",
+        what: "what was stored last before the machine crashed may be missing, or there in part"
+            .to_owned(),
+    });
+    let space = backing.pmem().clone();
+    let losses = give_up(backing, space)?;
+    Ok(crash.into_iter().chain(losses).collect())
 }
 
 fn give_up<B: Backing>(backing: B, space: B::Pmem) -> Result<Vec<Loss>, StoreError> {
@@ -100,6 +123,13 @@ fn of_record(why: AreaError) -> Loss {
     Loss { invariant, what }
 }
 
+/// Whether a damaged name may have been that of the root with the base address: most of its bytes
+/// are there.
+fn may_be_base(remains: &[u8]) -> bool {
+    let pairs = remains.iter().zip(BASE_ROOT.as_bytes());
+    2 * pairs.filter(|(is, was)| is == was).count() > BASE_ROOT.len()
+}
+
 impl<B: Backing> Store<B> {
     /// Takes all blocks of a superblock for allocated whose bits are damaged.
     fn give_up_bits(&self, region: &Region, losses: &mut Vec<Loss>) -> Result<(), StoreError> {
@@ -129,18 +159,27 @@ impl<B: Backing> Store<B> {
                 Ok(None) => continue,
                 Ok(Some((name, words))) => match targets.check(system, &name, words) {
                     Ok(()) => continue,
+                    Err(_) if name == BASE_ROOT.as_bytes() => {
+                        return Err(StoreError::Base { root });
+                    }
                     Err(what) => Loss {
                         invariant: "M16",
                         what: format!("the root {:?}: {what}", String::from_utf8_lossy(&name)),
                     },
                 },
-                Err(StoreError::Root { .. }) => Loss {
-                    invariant: "M6",
-                    what: format!(
-                        "the root {root}, whose name may have been {:?}",
-                        String::from_utf8_lossy(&system.remains_of_name(pm, root)?)
-                    ),
-                },
+                Err(StoreError::Root { .. }) => {
+                    let name = system.remains_of_name(pm, root)?;
+                    if may_be_base(&name) {
+                        return Err(StoreError::Base { root });
+                    }
+                    Loss {
+                        invariant: "M6",
+                        what: format!(
+                            "the root {root}, whose name may have been {:?}",
+                            String::from_utf8_lossy(&name)
+                        ),
+                    }
+                }
                 Err(why) => return Err(why),
             };
             losses.push(loss);

@@ -4,8 +4,8 @@ use crate::image::*;
 use medium::{MemoryPmem, Pmem};
 use mnemosyne::log::{self, Kind, Unrecovered};
 use mnemosyne::store::{
-    Directory, DirectoryOptions, Finding, Flat, Report, Store, StoreError, check, check_regions,
-    repair,
+    BASE_ROOT, Directory, DirectoryOptions, Finding, Flat, Report, Store, StoreError, check,
+    check_regions, repair,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,12 +33,16 @@ fn sound() -> Files {
     let dir = tempfile::tempdir().unwrap();
     fill(&open_directory(dir.path()).unwrap());
     leave_records(&open_directory(dir.path()).unwrap());
+    contents(dir.path())
+}
+
+fn contents(path: &Path) -> Files {
     let read = |entry: std::io::Result<std::fs::DirEntry>| {
         let entry = entry.unwrap();
         let name = entry.file_name().into_string().unwrap();
         (name, std::fs::read(entry.path()).unwrap())
     };
-    std::fs::read_dir(dir.path()).unwrap().map(read).collect()
+    std::fs::read_dir(path).unwrap().map(read).collect()
 }
 
 fn word(files: &Files, file: &str, at: u64) -> u64 {
@@ -446,15 +450,7 @@ fn repair_names_what_it_gives_up() {
             "0x20",
             Box::new(move |f| set(f, HEAP_FILE, bits, 1 << 63)),
         ),
-        (
-            "M10",
-            "what they wrote",
-            Box::new(move |f| {
-                let at = first_record(f, first);
-                let flipped = word(f, SYSTEM, at + 24) ^ 1 << 7;
-                set(f, SYSTEM, at + 24, flipped);
-            }),
-        ),
+        ("M10", "what they wrote", Box::new(damage_record)),
         (
             "M11",
             "what they wrote",
@@ -492,19 +488,55 @@ fn repair_names_what_it_gives_up() {
     }
 }
 
+/// Changes a bit of the first record of the first log (M10).
+fn damage_record(files: &mut Files) {
+    let at = first_record(files, log_start(0));
+    let flipped = word(files, SYSTEM, at + 24) ^ 1 << 7;
+    set(files, SYSTEM, at + 24, flipped);
+}
+
+/// A crash of the machine does not stand in the way of repair: what it took is on the list.
+#[test]
+fn repair_lists_what_a_crash_of_the_machine_took() {
+    let mut files = sound();
+    damage_record(&mut files);
+    let note = b"selvedge boot 00000000-0000-0000-0000-000000000000\n";
+    files.insert("boot".to_owned(), note.to_vec());
+    let dir = written(&files);
+    open_directory(dir.path()).err().unwrap();
+    let losses = repair(dir.path(), false).unwrap();
+    let invariants: Vec<_> = losses.iter().map(|loss| loss.invariant).collect();
+    assert_eq!(invariants, ["boot", "M10"]);
+    assert!(contents(dir.path()) == files, "something was changed");
+    assert_eq!(repair(dir.path(), true).unwrap(), losses);
+    assert!(!dir.path().join("boot").exists());
+    drop(open_directory(dir.path()).unwrap());
+}
+
 #[test]
 fn repair_refuses_what_it_cannot_guess() {
     let sound = sound();
-    let lies: [fn(&mut Files); 3] = [
+    let lies: [fn(&mut Files); 5] = [
+        // The address of the memory: what it is, and its name.
+        |f| {
+            name_root(f, 1, BASE_ROOT.as_bytes());
+        },
+        |f| {
+            name_root(f, 1, BASE_ROOT.as_bytes());
+            set(f, SYSTEM, ROOT + 128 + 24, u64::from_le_bytes(*b"Selvedge"));
+        },
         |f| set(f, SYSTEM, TABLE, 0x204),
         |f| set(f, SYSTEM, log_start(1), 0),
         |f| set(f, HEAP_FILE, descriptor(0), 3),
     ];
     for lie in lies {
         let mut files = sound.clone();
+        // What could be given up must not be, if the rest is refused.
+        damage_record(&mut files);
         lie(&mut files);
         let dir = written(&files);
         repair(dir.path(), true).unwrap_err();
+        assert!(contents(dir.path()) == files, "something was changed");
     }
     let nothing = tempfile::tempdir().unwrap();
     let path = nothing.path().join("none");
