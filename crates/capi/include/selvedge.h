@@ -203,9 +203,11 @@ SELVEDGE_IN_BLOCK(char *, strndup, (const char *text, size_t most));
  * renamed begins anew (and says so); SELVEDGE_STATICS_NAME comes before both. A program with such
  * variables is refused if it is started through the dynamic loader. */
 #ifdef __cplusplus
-#define SELVEDGE_PROGRAM(name) extern "C" __attribute__((used)) const char selvedge_program_name[] = name
+#define SELVEDGE_PROGRAM(name) \
+    extern "C" __attribute__((used, visibility("default"))) const char selvedge_program_name[] = name
 #else
-#define SELVEDGE_PROGRAM(name) __attribute__((used)) const char selvedge_program_name[] = name
+#define SELVEDGE_PROGRAM(name) \
+    __attribute__((used, visibility("default"))) const char selvedge_program_name[] = name
 #endif
 
 /* Says of a pointer that what it points to is durable: `struct node SELVEDGE_PERSISTENT *p`.
@@ -226,8 +228,10 @@ static const unsigned char *const selvedge_keep __attribute__((used)) = &selvedg
 int selvedge_start(void);
 
 /* Has a block that cannot be done fail, and not end the process. Returns 0; and once more, -1, if
- * until selvedge_try_end a block of this thread cannot be done: it has left nothing then, errno
- * and selvedge_message say why, and what selvedge_try began is over.
+ * until selvedge_try_end a block of this thread cannot be done: errno and selvedge_message say why,
+ * and what selvedge_try began is over. The block has left nothing in memory then. If the commit
+ * itself failed (EIO: its record could not be made durable), recovery at the next start decides
+ * whether all of the block is there or nothing.
  *
  *     if (selvedge_try() == 0) {
  *         patomic { ... }
@@ -239,7 +243,8 @@ int selvedge_start(void);
  * As with setjmp, the function that calls it must not have returned by then, variables of it that
  * were changed in between have any value unless they are volatile, and destructors of C++ do not
  * run. E2BIG: the block wrote more than a log takes to memory that was there before it. EIO: it
- * used an address of durable memory at which there is nothing, met damage, or the memory failed.
+ * used an address of durable memory at which there is nothing, what it read is damaged, or the
+ * memory failed.
  * Not inside a block (EINVAL). */
 int selvedge_try(void) SELVEDGE_RETURNS_TWICE;
 void selvedge_try_end(void);

@@ -128,7 +128,7 @@ fn a_renamed_program_is_told() {
     assert_eq!(run(None).1, "");
     // One that has its name in it keeps it.
     let named = Recipe {
-        flags: &["-O2", "-DNAMED"],
+        flags: &["-O2", "-DNAMED", "-fvisibility=hidden"],
         ..Recipe::new("statics.c")
     };
     for link in [Link::Static, Link::Shared] {
