@@ -143,6 +143,13 @@ struct State {
 
 type Guard<'a> = MutexGuard<'a, State>;
 
+impl State {
+    /// Whether nothing but reservations of operations under way takes room in the log.
+    fn only_reserved(&self) -> bool {
+        self.running.is_empty() && self.running.open > 0 && self.log.committed.is_empty()
+    }
+}
+
 impl Journal {
     /// A journal over `home`, whose log is at `place` on `log`: the same volume, or
     /// another one of the same cache.
@@ -316,6 +323,9 @@ impl Shared {
                 self.commit(&mut state)?;
             } else if self.fits(wanted, state.log.free()) {
                 break;
+            } else if state.only_reserved() {
+                // No commit frees this room: the operations under way hold it.
+                self.changed.wait(&mut state);
             } else {
                 self.make_room(&mut state)?;
             }

@@ -513,3 +513,42 @@ fn logs_that_lie_are_refused() {
     });
     assert!(beyond.is_err());
 }
+
+#[test]
+fn an_operation_waits_while_reservations_alone_fill_the_log() {
+    // Threads that outlive a failure: a scope would wait for the one that hangs.
+    let bench = Arc::new(open(formatted(LOG), LOG, Mode::Full));
+    let shared = bench.journal.shared.clone();
+    let free = shared.state.lock().log.free();
+    let fits = |blocks: usize| shared.fits(blocks, free);
+    let blocks = (1..).find(|n| fits(3 * n) && !fits(4 * n)).unwrap();
+    let begin = move |bench: &Bench| bench.journal.begin(blocks as u32).unwrap();
+    let ops = [0, 1, 2].map(|_| begin(&bench));
+    let (tell, told) = std::sync::mpsc::channel();
+    let (other, finished) = (bench.clone(), tell.clone());
+    std::thread::spawn(move || {
+        other.journal.end(begin(&other));
+        finished.send("fourth").unwrap();
+    });
+    let waiting = shared.clone();
+    std::thread::spawn(move || {
+        // Spurious for the one that waits.
+        while !waiting.changed.notify_one() {
+            std::thread::yield_now();
+        }
+        tell.send("waits").unwrap();
+    });
+    // Bounds a failure only.
+    let next = || told.recv_timeout(std::time::Duration::from_secs(60));
+    assert_eq!(next(), Ok("waits"));
+    for (lba, op) in (1..).zip(ops) {
+        let bytes = &[1; BLOCK];
+        let change = Change::Bytes { at: 0, bytes };
+        let changed = bench
+            .journal
+            .change(&op, Lba(lba), Content::Metadata, change, &[]);
+        changed.unwrap();
+        bench.journal.end(op);
+    }
+    assert_eq!(next(), Ok("fourth"));
+}
