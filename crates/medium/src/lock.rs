@@ -4,16 +4,16 @@
 //! two opens in one process, and the kernel drops it when the last descriptor goes,
 //! however the process ends.
 //!
-//! Whoever may read a file may lock it. So that this is not a way to keep the super-user
-//! from an image, the super-user's writer shares the lock with readers that are neither the
-//! super-user's nor the owner's. Other writers are kept out by that, too, and readers of the
-//! super-user look for such a writer.
+//! Every user who may read a file may lock it. A shared lock does not keep the super-user
+//! from an image: the super-user's writer shares it with readers that are neither the
+//! super-user's nor the owner's. That lock keeps other writers out, too, and readers of the
+//! super-user look for such a writer. An exclusive lock is not shared: it keeps everybody
+//! out, whoever holds it, and the error names its process.
 
 use crate::OpenError;
 use rustix::fs::{FlockOperation, OFlags, flock, fstat, major, minor};
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{DirEntry, File};
 use std::os::fd::AsRawFd;
@@ -105,17 +105,18 @@ fn share_with_readers(file: &File) -> Result<(), Option<Holder>> {
     })
 }
 
-/// A writer that shares its lock, as far as the super-user can tell. Unlike a reader's, its
-/// lock is that of the process that took it.
-fn sharing_writer(file: &File) -> Option<Holder> {
+/// A writer in another process that shares its lock of `file` with readers.
+///
+/// Only the super-user's writers do, and only the super-user sees them; others get `None`.
+pub fn sharing_writer(file: &File) -> Option<Holder> {
     if !geteuid().is_root() {
         return None;
     }
-    let id = id(file)?;
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let pids = locks.lines().filter_map(|line| holder_pid(line, &id));
+    // Not from `/proc/locks`: its reader gets it in pieces, and misses lines when somebody
+    // unlocks another file between two of them.
+    let pids = numbers("/proc").into_iter();
     // All of what this process itself has may be readers, and many.
-    let others: BTreeSet<u32> = pids.filter(|pid| *pid != std::process::id()).collect();
+    let others = pids.filter(|pid| *pid != std::process::id());
     let mut lockers = lockers(file, others).into_iter();
     Some(lockers.find(|other| other.writes)?.holder)
 }

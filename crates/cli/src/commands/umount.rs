@@ -6,6 +6,7 @@ use crate::output;
 use fuse::Unmounter;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
@@ -97,16 +98,22 @@ fn sync(dir: &Path) -> Result<(), Errno> {
     }
 }
 
-/// Waits until the server's lock on the image is gone: its last act.
+/// Waits until the server's lock on the image is gone: its last act. The server may share
+/// the lock with readers, which may go on.
 fn wait_until_free(image: &Path) -> Result<(), Failure> {
     let failed = |why: &dyn std::fmt::Display| {
         Failure::new(format_args!("{} is unmounted, but {why}", image.display()))
     };
     let file = open(image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map(File::from)
         .map_err(|e| failed(&format_args!("cannot be looked at: {e}")))?;
     let start = Instant::now();
     loop {
-        match flock(&file, FlockOperation::NonBlockingLockShared) {
+        let locked = match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) if medium::sharing_writer(&file).is_some() => Err(Errno::WOULDBLOCK),
+            locked => locked,
+        };
+        match locked {
             Ok(()) => return Ok(()),
             Err(Errno::WOULDBLOCK) if start.elapsed() < PATIENCE => {
                 thread::sleep(Duration::from_millis(2));

@@ -1,10 +1,10 @@
 //! Images that somebody else uses: the kernel, by a loop device, or a process, by a lock.
 //! Needs loop devices, and fails without.
 
-use crate::fixture::{Place, Server, finish, run, selvedge, stderr, stdout};
+use crate::fixture::{Place, Server, finish, run, selvedge, stderr, stdout, wait_for};
 use std::fs;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A loop device over the image of a place. Detached when dropped.
@@ -203,6 +203,36 @@ fn a_reader_without_rights_does_not_stop_the_super_user() {
         place.umount();
         place.fsck();
     }
+}
+
+#[test]
+fn umount_waits_for_a_writer_that_shares_its_lock() {
+    let place = ext2();
+    let _reader = locker(&place, "--shared");
+    let mut server = place.serve(&[]);
+    fs::write(place.dir().join("file"), "text").unwrap();
+    // It stands for the server, and ends when the test has it end.
+    let script = "exec 9<>\"$0\"; flock --shared 9; echo; exec sleep 600";
+    let mut shell = Command::new("sh");
+    let writer = locks(shell.args(["-c", script]).arg(place.image()));
+    let mut umount = selvedge()
+        .args(["umount", place.dir_str()])
+        .spawn()
+        .unwrap();
+    assert_eq!(server.wait(), Some(0));
+    let image = place.image();
+    wait_for("the lock of umount", || has_open(umount.id(), &image));
+    assert!(umount.try_wait().unwrap().is_none());
+    drop(writer);
+    assert!(umount.wait().unwrap().success());
+    place.fsck();
+}
+
+/// Whether a process, or what is left of it, has a file open.
+fn has_open(pid: u32, file: &Path) -> bool {
+    let fds = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let targets = fds.flatten().map(|fd| fs::read_link(fd.path()));
+    targets.flatten().any(|target| target == file)
 }
 
 #[test]
