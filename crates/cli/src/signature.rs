@@ -72,7 +72,7 @@ pub fn find(path: &Path, base: u64) -> io::Result<Option<&'static str>> {
     let mut file = File::open(path)?;
     for known in KNOWN {
         let mut bytes = vec![0; known.bytes.len()];
-        file.seek(SeekFrom::Start(base + known.offset))?;
+        file.seek(SeekFrom::Start(base.saturating_add(known.offset)))?;
         match file.read_exact(&mut bytes) {
             Ok(()) if bytes == known.bytes => return Ok(Some(known.name)),
             Ok(()) => {}

@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::{File, read_dir, read_to_string};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -111,15 +112,23 @@ pub(crate) fn check(path: &Path, file: &File, intent: Intent) -> Result<Option<F
     if let Some(claim) = claim(&found, intent, None) {
         return Err(claimed(path, claim));
     }
-    let Some((device, backing)) = backing_file(&found) else {
+    let Some((device, backing, identity)) = backing_file(&found) else {
         return Ok(None);
     };
     // Out of reach in another mount namespace, or after its removal.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let Ok(file) = open(&backing, flags, Mode::empty()).map(File::from) else {
+    let Ok(named) = open(&backing, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
         return Ok(None);
     };
-    let behind = fstat(&file).map_err(|e| system(&backing, e))?;
+    let behind = fstat(&named).map_err(|e| system(&backing, e))?;
+    // Another file has that name: neither opened, which can have effects, nor locked.
+    if identity.is_some_and(|identity| identity != (behind.st_dev, behind.st_ino)) {
+        return Ok(None);
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let again = format!("/proc/self/fd/{}", named.as_raw_fd());
+    let Ok(file) = open(again, flags, Mode::empty()).map(File::from) else {
+        return Ok(None);
+    };
     if let Some(claim) = claim(&behind, intent, Some(&device)) {
         return Err(claimed(&backing, claim));
     }
@@ -247,8 +256,12 @@ fn loops_over(found: &Stat) -> Vec<PathBuf> {
     loops.collect()
 }
 
-/// The loop device that this is, and the file behind it.
-fn backing_file(found: &Stat) -> Option<(PathBuf, PathBuf)> {
+/// Device and inode of a file.
+type Identity = (u64, u64);
+
+/// The loop device that this is, the path of the file behind it, and which file that must
+/// be, as far as the device tells.
+fn backing_file(found: &Stat) -> Option<(PathBuf, PathBuf, Option<Identity>)> {
     if FileType::from_raw_mode(found.st_mode) != FileType::BlockDevice {
         return None;
     }
@@ -264,10 +277,8 @@ fn backing_file(found: &Stat) -> Option<(PathBuf, PathBuf)> {
     let device = Path::new("/dev").join(whole.file_name()?);
     let is_device = std::fs::metadata(&device).is_ok_and(|d| d.file_type().is_block_device());
     let status = is_device.then(|| status(&device).ok()).flatten();
-    let found = stat(&backing).ok()?;
-    let matches =
-        status.is_none_or(|status| (status[0], status[1]) == (found.st_dev, found.st_ino));
-    matches.then_some((device, backing))
+    let identity = status.map(|status| (status[0], status[1]));
+    Some((device, backing, identity))
 }
 
 /// Whether a loop device ends when nobody has it open any more, as those of mount(8) do.
