@@ -2,6 +2,7 @@
 
 use crate::mount::MountOptions;
 use crate::ops::{self, Ops};
+use crate::transport::written::Written;
 use fuser::{
     CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags,
@@ -16,7 +17,7 @@ use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use vfs::{Attr, Ctx, SetAttr, SetTime, Timestamp};
 
@@ -87,15 +88,24 @@ enum Bypass {
 }
 
 impl Bypass {
-    /// The answer to an open with these flags; `None`: the kernel need not ask again.
-    fn of(self, flags: OpenFlags) -> Option<FopenFlags> {
-        let reads_only = flags.acc_mode() == OpenAccMode::O_RDONLY;
+    /// The answer to an open of `ino` with these flags, which counts among `written`;
+    /// `None`: the kernel need not ask again.
+    fn of(self, ino: u64, flags: OpenFlags, written: &Written) -> Option<FopenFlags> {
         match self {
             Bypass::Nothing => None,
-            Bypass::Writers if reads_only => Some(FopenFlags::FOPEN_KEEP_CACHE),
-            Bypass::Writers | Bypass::Everything => Some(FopenFlags::FOPEN_DIRECT_IO),
+            Bypass::Everything => Some(FopenFlags::FOPEN_DIRECT_IO),
+            Bypass::Writers if !reads_only(flags) => {
+                written.open(ino);
+                Some(FopenFlags::FOPEN_DIRECT_IO)
+            }
+            Bypass::Writers if written.keeps_cache(ino) => Some(FopenFlags::FOPEN_KEEP_CACHE),
+            Bypass::Writers => Some(FopenFlags::empty()),
         }
     }
+}
+
+fn reads_only(flags: OpenFlags) -> bool {
+    flags.acc_mode() == OpenAccMode::O_RDONLY
 }
 
 /// No open file or directory has any state here.
@@ -109,6 +119,11 @@ pub(crate) struct DevFuse {
     /// The kernel shares mappings of files that bypass its page cache: without, programs
     /// would fail.
     mappable: bool,
+    /// Which files may have stale pages in the kernel's cache.
+    written: Written,
+    /// That this kernel splits writes which should be atomic. Not known at the handshake,
+    /// which comes before the file system is open.
+    warned: Once,
     notifier: Arc<OnceLock<Notifier>>,
 }
 
@@ -120,6 +135,8 @@ impl DevFuse {
             read_only: o.read_only,
             strict_atime: o.strict_atime,
             mappable: false,
+            written: Written::default(),
+            warned: Once::new(),
             notifier,
         }
     }
@@ -127,10 +144,24 @@ impl DevFuse {
     /// What bypasses the kernel's page cache. Writes must if the file system promises that
     /// each is atomic. The price is a request for each open, and for each read of a file
     /// that is open for writing.
+    ///
+    /// Without [`mappable`](Self::mappable), nothing bypasses it: `strictatime` then counts
+    /// the reads that the cache does not serve.
     fn bypass(&self) -> Bypass {
-        if self.strict_atime {
+        let for_writers = !self.read_only && self.ops.has_atomic_writes();
+        if !self.mappable {
+            if for_writers {
+                self.warned.call_once(|| {
+                    tracing::warn!(
+                        "this kernel (before 6.6) splits writes that begin inside a page which \
+                         it has not cached: such writes are not atomic"
+                    );
+                });
+            }
+            Bypass::Nothing
+        } else if self.strict_atime {
             Bypass::Everything
-        } else if self.mappable && !self.read_only && self.ops.has_atomic_writes() {
+        } else if for_writers {
             Bypass::Writers
         } else {
             Bypass::Nothing
@@ -141,13 +172,13 @@ impl DevFuse {
     fn negotiate_bypass(&mut self, config: &mut KernelConfig) {
         let mut offered = |flag| config.add_capabilities(flag).is_ok();
         self.mappable = offered(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
-        if !self.mappable {
+        if !self.mappable && self.strict_atime {
             tracing::warn!(
-                "this kernel (before 6.6) splits writes that begin inside a page which it has \
-                 not cached: such writes are not atomic"
+                "this kernel (before 6.6) cannot map files that bypass its page cache: with \
+                 strictatime, reads that the cache serves do not change access times"
             );
         }
-        if !self.strict_atime {
+        if !self.strict_atime || !self.mappable {
             offered(InitFlags::FUSE_CACHE_SYMLINKS);
         }
     }
@@ -326,6 +357,7 @@ impl Filesystem for DevFuse {
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        self.written.forget(ino.0);
         self.ops.forget(ino.0, nlookup);
     }
 
@@ -399,12 +431,15 @@ impl Filesystem for DevFuse {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let Some(how) = self.bypass().of(OpenFlags(flags)) else {
+        let bypass = self.bypass();
+        if bypass == Bypass::Nothing {
             return reply.error(Errno::ENOSYS);
-        };
+        }
         let name = name.as_bytes();
         match self.ops.mknod(&ctx(req), parent.0, name, mode, 0) {
             Ok(a) => {
+                let how = bypass.of(a.ino.0, OpenFlags(flags), &self.written);
+                let how = how.unwrap_or(FopenFlags::empty());
                 let generation = Generation(a.generation);
                 reply.created(&LIFETIME, &file_attr(&a), generation, NO_HANDLE, how);
             }
@@ -484,11 +519,28 @@ impl Filesystem for DevFuse {
     }
 
     /// `ENOSYS` makes the kernel stop asking: opens and closes then cost no request.
-    fn open(&self, _req: &Request, _ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.bypass().of(flags) {
+    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match self.bypass().of(ino.0, flags, &self.written) {
             Some(how) => reply.opened(NO_HANDLE, how),
             None => reply.error(Errno::ENOSYS),
         }
+    }
+
+    /// Follows the last close of an open that reached the server.
+    fn release(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        if !reads_only(flags) {
+            self.written.close(ino.0);
+        }
+        reply.ok();
     }
 
     /// Either every listing reaches the server, or as in [`open`](Self::open) no opening.

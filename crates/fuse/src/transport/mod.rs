@@ -6,3 +6,4 @@
 //! shared with the kernel (FUSE over io_uring) would stand beside it.
 
 pub(crate) mod dev_fuse;
+mod written;
