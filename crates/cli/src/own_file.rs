@@ -46,6 +46,20 @@ impl OwnFile {
         })
     }
 
+    /// The file at `path`, which the user chose: not one that replaces anything but a
+    /// regular file, such as a device.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and if there is something else of that name.
+    pub fn chosen(path: &Path) -> io::Result<Self> {
+        let file = Self::new(path)?;
+        match std::fs::symlink_metadata(file.in_dir(&file.name)) {
+            Ok(there) if !there.is_file() => Err(io::Error::other("is not a regular file")),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(file),
+        }
+    }
+
     /// The file whose name is that of `image` and `ending`.
     ///
     /// # Errors
@@ -67,18 +81,6 @@ impl OwnFile {
     /// Why not.
     pub fn try_write(&self) -> io::Result<()> {
         self.unfinished(PRIVATE)?.close()
-    }
-
-    /// Refuses to replace anything but a regular file, for a name that the user chose.
-    ///
-    /// # Errors
-    /// If there is something else of that name.
-    pub fn refuse_special(&self) -> io::Result<()> {
-        match std::fs::symlink_metadata(self.in_dir(&self.name)) {
-            Ok(there) if !there.is_file() => Err(io::Error::other("is not a regular file")),
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-            _ => Ok(()),
-        }
     }
 
     /// Makes the file, or replaces it.
@@ -120,7 +122,9 @@ mod tests {
         fs::write(&secret, "secret").unwrap();
         symlink(&secret, &link).unwrap();
         let file = OwnFile::new(&link).unwrap();
-        assert!(file.refuse_special().is_err());
+        assert!(OwnFile::chosen(&link).is_err());
+        assert!(OwnFile::chosen(Path::new("/dev/null")).is_err());
+        assert!(OwnFile::chosen(&secret).is_ok());
         file.write("new", PRIVATE).unwrap();
         assert_eq!(fs::read_to_string(&secret).unwrap(), "secret");
         let made = fs::symlink_metadata(&link).unwrap();

@@ -4,6 +4,7 @@
 //! could be measured.
 
 use crate::failure::{Failure, Outcome};
+use crate::image;
 use crate::own_file::{self, OwnFile};
 use crate::values::listed;
 use crate::{output, terminal};
@@ -11,7 +12,7 @@ use bench::{Engine, bytes, devices, fs, memory, micro, mounted, patches, report,
 use clap::Subcommand;
 use serde::Serialize;
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Measure
@@ -319,14 +320,20 @@ impl Patches {
             return show(waiting("measuring", || patches::run(&options)), self.json);
         }
         let options = patches::scale::Options::default();
+        // Measuring takes long: what is wrong with the name is said before.
+        let svg = self.svg.as_deref().map(drawing).transpose()?;
         let report = waiting("measuring", || patches::scale::run(&options));
-        if let (Some(path), Ok(report)) = (&self.svg, &report) {
-            let written =
-                OwnFile::new(path).and_then(|file| file.write(report.svg(), own_file::PRIVATE));
-            written.map_err(|e| Failure::new(format!("writing {}: {e}", path.display())))?;
+        if let (Some(file), Ok(report)) = (svg, &report) {
+            let written = file.write(report.svg(), own_file::PRIVATE);
+            written.map_err(|e| image::about(file.path(), e))?;
         }
         show(report, self.json)
     }
+}
+
+fn drawing(path: &Path) -> Result<OwnFile, Failure> {
+    OwnFile::chosen(path)
+        .map_err(|e| image::about(path, format_args!("cannot be the drawing: {e}")))
 }
 
 impl Fs {

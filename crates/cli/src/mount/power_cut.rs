@@ -329,11 +329,7 @@ fn report(spec: &Spec, image: &Path) -> Result<OwnFile, Failure> {
         move |e: io::Error| image::about(&path, format_args!("cannot be the report: {e}"))
     };
     let report = match &spec.report {
-        Some(path) => {
-            let report = OwnFile::new(path).map_err(failed(path))?;
-            report.refuse_special().map_err(failed(path))?;
-            report
-        }
+        Some(path) => OwnFile::chosen(path).map_err(failed(path))?,
         None => OwnFile::beside(image, ".power-cut.json").map_err(failed(image))?,
     };
     report.try_write().map_err(failed(report.path()))?;
