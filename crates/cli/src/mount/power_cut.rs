@@ -12,7 +12,7 @@ use medium::{CutAfter, PersistModel, Pmem, PowerCut};
 use serde_json::{Value, json};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use vfs::FileSystem;
@@ -109,6 +109,8 @@ pub struct Switch {
     medium: Medium,
     seed: u64,
     report: OwnFile,
+    /// Whether the report is written, once that has been tried.
+    reported: Arc<OnceLock<bool>>,
 }
 
 /// A switch, and when its power is to go.
@@ -231,6 +233,7 @@ impl Switch {
             medium,
             seed,
             report,
+            reported: Arc::default(),
         })
     }
 
@@ -302,16 +305,27 @@ impl Switch {
             };
             line.invalidate(&kernel);
             let told = outcome.and_then(|(line, report)| switch.tell(&line, &report));
+            // Of a cut that failed, there is no report.
+            let _ = switch.reported.set(false);
             told.inspect_err(|e| tracing::error!("{e}"))
         })
     }
 
+    /// Waits for the report of a cut that [`watch`](Self::watch) sees, and returns whether it
+    /// is written.
+    pub fn wait_for_report(&self) -> bool {
+        *self.reported.wait()
+    }
+
     fn tell(&self, line: &str, report: &Value) -> Result<(), Failure> {
-        crate::output::print(format!("{line}\n"))?;
         let mut json = serde_json::to_vec_pretty(report).map_err(Failure::new)?;
         json.push(b'\n');
+        // First, and in any case: standard output may block, or be closed.
         let written = self.report.write(json, own_file::PRIVATE);
-        written.map_err(|e| image::about(self.report.path(), e))
+        let _ = self.reported.set(written.is_ok());
+        let printed = crate::output::print(format!("{line}\n"));
+        written.map_err(|e| image::about(self.report.path(), e))?;
+        printed
     }
 }
 

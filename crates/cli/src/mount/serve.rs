@@ -10,11 +10,11 @@ use medium::EffectiveDurability;
 use rustix::process::geteuid;
 use serde_json::{Map, Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::{Handle, Signals};
 use std::fmt::Display;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use vfs::FileSystem;
 
@@ -68,14 +68,14 @@ pub fn serve(
     // SIGUSR1 and SIGUSR2 too, which would end a server that has no use for them.
     let signals = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2];
     let signals = Signals::new(signals).map_err(failed)?;
+    let early = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
     let output = daemon::Output::open(log)?;
     let kernel = kernel_options(prepared.source, options);
     let mount = Mount::new(dir, &kernel).map_err(failed)?;
     let unmounter = mount.unmounter();
-    let opened = (prepared.open)().inspect_err(|_| {
-        // A mount without a server: nothing is lost with it.
-        let _ = unmounter.detach();
-    })?;
+    let opening = Opening::new(unmounter.clone(), early);
+    let opened = (prepared.open)()?;
+    opening.done();
     let first = format!("{} is mounted on {}", kernel.source, dir.display());
     let told = match quiet {
         true => String::new(),
@@ -109,14 +109,18 @@ fn run(mount: Mount, opened: Opened, signals: Signals, options: &Options) -> Out
         }
         None => (fs, None),
     };
+    let is_closing = Arc::new(Mutex::new(false));
     let on_signal = OnSignal {
         unmounter,
         fs: Arc::clone(&fs),
         switch: switch.clone(),
         draw,
+        is_closing: Arc::clone(&is_closing),
     };
     thread::spawn(move || on_signal.serve(signals));
     mount.serve(fs, facts).map_err(failed)?;
+    // A signal that ends the server meanwhile has ended it when the lock is free.
+    *locked(&is_closing) = true;
     if let Some(blackout) = blackout.filter(|_| switch.is_some_and(|s| s.is_cut())) {
         // Nothing can be stored any more. What is left to do is the report.
         let reported = blackout
@@ -181,6 +185,58 @@ fn kernel_options(source: String, options: &Options) -> MountOptions {
     }
 }
 
+/// The time in which a mount is in place and its file system is not open yet. If that ends
+/// by an error, a panic or a signal, the mount is detached: nobody would answer its users.
+struct Opening {
+    unmounter: Unmounter,
+    is_open: Arc<Mutex<bool>>,
+    signals: Handle,
+}
+
+impl Opening {
+    /// `signals` end the process, also those that came since they are caught.
+    fn new(unmounter: Unmounter, mut signals: Signals) -> Self {
+        let opening = Self {
+            unmounter,
+            is_open: Arc::default(),
+            signals: signals.handle(),
+        };
+        let (is_open, unmounter) = (Arc::clone(&opening.is_open), opening.unmounter.clone());
+        thread::spawn(move || {
+            let Some(signal) = signals.forever().next() else {
+                return;
+            };
+            let is_open = locked(&is_open);
+            // Otherwise the server itself handles it.
+            if !*is_open {
+                let dir = unmounter.dir().display();
+                tracing::error!("signal {signal}: {dir} is not mounted");
+                let _ = unmounter.detach();
+                std::process::exit(code::MOUNT_FAILED.into());
+            }
+        });
+        opening
+    }
+
+    /// The file system is open.
+    fn done(self) {
+        *locked(&self.is_open) = true;
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.signals.close();
+        if !*locked(&self.is_open) {
+            let _ = self.unmounter.detach();
+        }
+    }
+}
+
+fn locked(flag: &Mutex<bool>) -> MutexGuard<'_, bool> {
+    flag.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// SIGUSR1 cuts the power and SIGUSR2 draws, where there is such a thing. The other signals
 /// unmount, which ends the server in good order. If the mount is in use it is taken out of
 /// the tree all the same, and the server ends under its users, after a last sync.
@@ -189,6 +245,8 @@ struct OnSignal {
     fs: Arc<dyn FileSystem>,
     switch: Option<Switch>,
     draw: Option<Draw>,
+    /// Set when the main thread closes the file system and then ends the server itself.
+    is_closing: Arc<Mutex<bool>>,
 }
 
 impl OnSignal {
@@ -232,10 +290,14 @@ impl OnSignal {
         }
     }
 
-    /// Ends the server of a mount that is in use.
-    fn end(&self) -> ! {
-        if self.switch.as_ref().is_some_and(Switch::is_cut) {
-            std::process::exit(0);
+    /// Ends the server of a mount that is in use, unless it ends by itself already.
+    fn end(&self) {
+        let is_closing = locked(&self.is_closing);
+        if *is_closing {
+            return;
+        }
+        if let Some(switch) = self.switch.as_ref().filter(|switch| switch.is_cut()) {
+            std::process::exit(i32::from(!switch.wait_for_report()));
         }
         let synced = self.fs.sync();
         if let Err(e) = &synced {

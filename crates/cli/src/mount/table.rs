@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
@@ -22,6 +23,9 @@ pub struct Entry {
     pub source: PathBuf,
     /// Whether users other than the one who mounted it may use it.
     pub allow_other: bool,
+    /// What tells its FUSE connection from a later one of the same number, if
+    /// [`find`] saw one.
+    pub connection: Option<u64>,
 }
 
 /// The mount that a path names, if it is a mount point: the topmost one there.
@@ -29,7 +33,11 @@ pub struct Entry {
 /// # Errors
 /// If the table cannot be read.
 pub fn find(dir: &Path) -> io::Result<Option<Entry>> {
-    Ok(entries("self")?.into_iter().rfind(|e| e.dir == dir))
+    let found = entries("self")?.into_iter().rfind(|e| e.dir == dir);
+    Ok(found.map(|entry| Entry {
+        connection: connection(&entry.device),
+        ..entry
+    }))
 }
 
 /// The mount of ours whose source is `image`, an absolute path.
@@ -77,6 +85,11 @@ impl fmt::Display for Rest {
 /// Where the file system of a mount that is gone still is in use, as far as this process
 /// may look: its server ends only after that.
 pub fn rest_of(gone: &Entry) -> Option<Rest> {
+    // The number may belong to another mount already.
+    let is_alive = || connection(&gone.device) == gone.connection;
+    if gone.connection.is_some() && !is_alive() {
+        return None;
+    }
     let same = |e: &Entry| e.device == gone.device && e.source == gone.source;
     let in_table = |pid: &str| entries(pid).ok()?.into_iter().find(same).map(|e| e.dir);
     if let Some(dir) = in_table("self") {
@@ -91,13 +104,16 @@ pub fn rest_of(gone: &Entry) -> Option<Rest> {
         let dir = new.then(|| in_table(&id)).flatten()?;
         Some(Rest::Elsewhere { pid, dir })
     });
-    elsewhere.into_iter().next().or_else(|| {
-        // The kernel has a directory there for each connection that is alive, if fusectl is
-        // mounted.
-        let minor = gone.device.strip_prefix("0:")?;
-        let alive = Path::new("/sys/fs/fuse/connections").join(minor).exists();
-        alive.then_some(Rest::Open)
-    })
+    let open = || (gone.connection.is_some() && is_alive()).then_some(Rest::Open);
+    elsewhere.into_iter().next().or_else(open)
+}
+
+/// What tells the FUSE connection of a device number from others: the inode of the directory
+/// that the kernel has for each connection that is alive, if fusectl is mounted.
+fn connection(device: &str) -> Option<u64> {
+    let minor = device.strip_prefix("0:")?;
+    let dir = Path::new("/sys/fs/fuse/connections").join(minor);
+    Some(fs::metadata(dir).ok()?.ino())
 }
 
 /// The mount namespace of a process, if this one may know.
@@ -120,6 +136,7 @@ fn parse(line: &[u8]) -> Option<Entry> {
             .next()?
             .split(|b| *b == b',')
             .any(|o| o == b"allow_other"),
+        connection: None,
     })
 }
 
@@ -156,6 +173,15 @@ mod tests {
         assert_eq!(entry.source, Path::new("/x\\y"));
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"40 25 0:35 / /mnt rw -"), None);
+    }
+
+    #[test]
+    fn another_mount_of_the_same_number_is_no_rest() {
+        let gone = Entry {
+            connection: Some(0),
+            ..find(Path::new("/proc")).unwrap().unwrap()
+        };
+        assert_eq!(rest_of(&gone), None);
     }
 
     #[test]
