@@ -162,9 +162,55 @@ fn readable<T>(report: &mut Report, read: Result<T, MediumError>, what: impl Dis
 mod tests {
     use super::*;
     use crate::format::BLOCK;
-    use crate::{Bpfs, MkfsOptions, MountOptions, mkfs};
+    use crate::{Bpfs, MkfsOptions, Mode, MountOptions, mkfs};
     use medium::MemoryPmem;
     use vfs::{Ctx, FileSystem};
+
+    #[test]
+    fn a_restarted_directory_block_is_not_all_zeros() {
+        for mode in Mode::ALL {
+            let pm = MemoryPmem::new(1 << 20);
+            let options = MkfsOptions {
+                mode,
+                ..MkfsOptions::default()
+            };
+            mkfs(&pm, &options).unwrap();
+            let fs = Bpfs::open(&pm, MountOptions::default()).unwrap();
+            let (cx, root) = (Ctx::root(), Ino::ROOT);
+            // Length, type and name of the only entry share one word.
+            fs.create(&cx, root, b"name", 0o644).unwrap();
+            fs.unlink(&cx, root, b"name").unwrap();
+            fs.mutate(false, |exclusive| fs.restart(root, 0, exclusive))
+                .unwrap();
+            assert_eq!(check(&pm).findings, [], "{mode:?}");
+            drop(fs);
+            // Opening reads the chain, which ends at once: the place is free again.
+            let fs = Bpfs::open(&pm, MountOptions::default()).unwrap();
+            fs.create(&cx, root, b"long name", 0o644).unwrap();
+            assert_eq!(check(&pm).findings, [], "{mode:?}");
+            let size = fs.getattr(&cx, root).unwrap().size;
+            assert_eq!(size, BLOCK, "{mode:?}");
+        }
+    }
+
+    #[test]
+    fn a_full_block_of_holes_is_restarted() {
+        let pm = MemoryPmem::new(1 << 20);
+        mkfs(&pm, &MkfsOptions::default()).unwrap();
+        let fs = Bpfs::open(&pm, MountOptions::default()).unwrap();
+        let (cx, root) = (Ctx::root(), Ino::ROOT);
+        let names = || (0..BLOCK / 16).map(|n| format!("{n:04}").into_bytes());
+        for name in names() {
+            fs.create(&cx, root, &name, 0o644).unwrap();
+        }
+        for name in names() {
+            fs.unlink(&cx, root, &name).unwrap();
+        }
+        fs.create(&cx, root, &[b'l'; 200], 0o644).unwrap();
+        assert_eq!(fs.getattr(&cx, root).unwrap().size, BLOCK);
+        fs.unlink(&cx, root, &[b'l'; 200]).unwrap();
+        assert_eq!(check(&pm).findings, []);
+    }
 
     #[test]
     fn a_zeroed_directory_block_is_noticed() {
@@ -173,7 +219,7 @@ mod tests {
         let fs = Bpfs::open(&pm, MountOptions::default()).unwrap();
         let (cx, root) = (Ctx::root(), Ino::ROOT);
         fs.create(&cx, root, b"first", 0o644).unwrap();
-        // Emptied and restarted blocks are sound.
+        // Emptied blocks are sound.
         fs.unlink(&cx, root, b"first").unwrap();
         fs.create(&cx, root, &[b'l'; 200], 0o644).unwrap();
         fs.unlink(&cx, root, &[b'l'; 200]).unwrap();

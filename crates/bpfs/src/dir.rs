@@ -392,8 +392,13 @@ fn matches<P: Pmem>(
 
 /// Length of the entry at `pos`.
 pub(crate) fn entry_len<P: Pmem>(vol: &Volume<P>, tree: &Tree, pos: u64) -> Res<u16> {
+    Ok(len_word(vol, tree, pos)? as u16)
+}
+
+/// The word of the entry at `pos` that starts with its length.
+pub(crate) fn len_word<P: Pmem>(vol: &Volume<P>, tree: &Tree, pos: u64) -> Res<u64> {
     let addr = vol.leaf(tree, pos / BLOCK)?.addr() + pos % BLOCK;
-    Ok(vol.pm.load(addr + at::DIRENT_LEN)? as u16)
+    Ok(vol.pm.load(addr + at::DIRENT_LEN)?)
 }
 
 /// Calls `each` with the position and bytes of every block from the one that holds

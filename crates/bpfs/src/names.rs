@@ -177,15 +177,24 @@ impl<P: Pmem> Bpfs<P> {
         let Place::Reset { pos } = place else {
             return Ok(place);
         };
-        // Only holes are left in this block: one store turns them into unused space. It
-        // must be durable before their old heads are overwritten.
-        let mut tx = Tx::new(&self.vol, exclusive);
-        let len = pos + at::DIRENT_LEN;
-        tx.edit(dir, len, len + 8, What::Word(0));
-        let deltas = tx.commit()?;
-        self.apply(&deltas);
+        self.restart(dir, pos, exclusive)?;
         index.was_reset(pos);
         Ok(index.choose(rec_len(name.len())))
+    }
+
+    /// Turns a directory block at `pos` in which only holes are left into unused space, by
+    /// one store. It is durable before the old heads of the holes are overwritten.
+    pub(crate) fn restart(&self, dir: Ino, pos: u64, exclusive: bool) -> Res<()> {
+        let tree = self.vol.tree(self.vol.inode_addr(dir)?)?;
+        let word = dir::len_word(&self.vol, &tree, pos)?;
+        let mut tx = Tx::new(&self.vol, exclusive);
+        let len = pos + at::DIRENT_LEN;
+        // The type and the name stay, so that the block is never all zeros.
+        let without_len = word & !u64::from(u16::MAX);
+        tx.edit(dir, len, len + 8, What::Word(without_len));
+        let deltas = tx.commit()?;
+        self.apply(&deltas);
+        Ok(())
     }
 
     /// Checks that `name` may be made in `parent`.
