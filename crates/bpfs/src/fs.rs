@@ -332,7 +332,7 @@ impl<P: Pmem> Bpfs<P> {
             return;
         }
         if let Some(index) = guard.take() {
-            self.indexes.dropped(&index);
+            self.indexes.dropped(ino, &index);
         }
         if !self.read_only
             && let Err(e) = self.free_contents(ino)

@@ -1,16 +1,18 @@
 //! Bounds the memory that indexes of directories take.
 //!
-//! Guarantees: all indexes together take at most the limit, those under a lock apart; an index
-//! that was used since the last look at it stays longer than one that was not. An index is
-//! read from its directory again when it is needed, so any may go at any time.
+//! Guarantees: all indexes together take at most the limit. If the largest alone takes more
+//! than half of the limit, then the others take at most half of the limit. Indexes under a
+//! lock are not dropped, and each counts as what it took at its last use.
+//! The largest index stays while it is used. Each of the others stays longer if it was used
+//! since the last look at it. An index is read from its directory again when it is needed,
+//! so any may be dropped at any time.
 //!
 //! The order of locks holds, since no lock of an inode is waited for here.
 
 use crate::dir::DirIndex;
 use crate::table::Table;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::collections::BTreeSet;
 use vfs::Ino;
 
 /// Memory for the indexes of one mount: some four million names.
@@ -19,17 +21,60 @@ pub(crate) const LIMIT_BYTES: u64 = 64 << 20;
 /// Which directories have an index, and what all of them take.
 pub(crate) struct Indexes {
     limit: u64,
-    bytes: AtomicU64,
-    /// Directories with an index, and some that had one: the next candidate first.
-    clock: Mutex<VecDeque<Ino>>,
+    kept: Mutex<Kept>,
+}
+
+/// Bytes that an index takes, and its directory.
+type Share = (u64, Ino);
+
+/// The indexes in memory.
+struct Kept {
+    /// All of them, the largest last.
+    by_size: BTreeSet<Share>,
+    /// Bytes that all of them take.
+    bytes: u64,
+    /// The last candidate to be dropped. The next one follows in `by_size`, in a circle.
+    hand: Share,
+}
+
+impl Kept {
+    fn remove(&mut self, index: Share) {
+        if self.by_size.remove(&index) {
+            self.bytes -= index.0;
+        }
+    }
+
+    fn insert(&mut self, index: Share) {
+        if self.by_size.insert(index) {
+            self.bytes += index.0;
+        }
+    }
+
+    /// Whether all take too much.
+    fn exceed(&self, limit: u64) -> bool {
+        let largest = self.by_size.last().map_or(0, |index| index.0);
+        self.bytes > limit.max(largest + limit / 2)
+    }
+
+    /// Moves the hand to the next candidate.
+    fn advance(&mut self) -> Option<Share> {
+        let next = (self.hand.0, Ino(self.hand.1.0 + 1));
+        let all = &self.by_size;
+        self.hand = *all.range(next..).next().or_else(|| all.first())?;
+        Some(self.hand)
+    }
 }
 
 impl Indexes {
     pub fn new(limit: u64) -> Self {
+        let kept = Kept {
+            by_size: BTreeSet::new(),
+            bytes: 0,
+            hand: (0, Ino(0)),
+        };
         Self {
             limit,
-            bytes: AtomicU64::new(0),
-            clock: Mutex::default(),
+            kept: Mutex::new(kept),
         }
     }
 
@@ -42,41 +87,38 @@ impl Indexes {
         if now == before {
             return;
         }
-        let grown = now.wrapping_sub(before);
-        let all = self.bytes.fetch_add(grown, Relaxed).wrapping_add(grown);
-        if before == 0 {
-            self.clock.lock().push_back(dir);
-        }
-        if all > self.limit {
-            self.shrink(table);
-        }
+        let mut kept = self.kept.lock();
+        kept.remove((before, dir));
+        kept.insert((now, dir));
+        self.shrink(&mut kept, table);
     }
 
-    /// An index is no longer there.
-    pub fn dropped(&self, index: &DirIndex) {
-        self.bytes.fetch_sub(index.counted, Relaxed);
+    /// The index of `dir`, whose lock is held, was dropped.
+    pub fn dropped(&self, dir: Ino, index: &DirIndex) {
+        self.kept.lock().remove((index.counted, dir));
     }
 
     /// Drops indexes that nobody holds until all take little enough. Each that was used
-    /// gets a second chance.
-    fn shrink(&self, table: &Table) {
-        let mut clock = self.clock.lock();
-        for _ in 0..2 * clock.len() {
-            if self.bytes.load(Relaxed) <= self.limit {
+    /// gets a second chance, and the largest stays if it was used: dropping others suffices.
+    fn shrink(&self, kept: &mut Kept, table: &Table) {
+        let mut spared = None;
+        for _ in 0..2 * kept.by_size.len() {
+            if !kept.exceed(self.limit) {
                 break;
             }
-            let Some(dir) = clock.pop_front() else { break };
-            let Some(mut held) = table.node(dir).lock.try_write() else {
-                clock.push_back(dir);
+            let Some(candidate) = kept.advance() else {
+                break;
+            };
+            let Some(mut held) = table.node(candidate.1).lock.try_write() else {
                 continue;
             };
-            match held.as_deref() {
-                None => {} // the directory was removed
-                Some(index) if index.was_touched() => clock.push_back(dir),
-                Some(index) => {
-                    self.dropped(index);
-                    *held = None;
-                }
+            let touched = held.as_deref().is_some_and(DirIndex::was_touched);
+            if touched && kept.by_size.last() == Some(&candidate) {
+                spared = Some(candidate);
+            }
+            if !touched && spared != Some(candidate) {
+                *held = None;
+                kept.remove(candidate);
             }
         }
     }
@@ -88,6 +130,70 @@ mod tests {
     use crate::{Bpfs, MkfsOptions, MountOptions, mkfs};
     use medium::MemoryPmem;
     use vfs::{Ctx, Errno, FileSystem};
+
+    fn bytes_of(fs: &Bpfs<&MemoryPmem>) -> u64 {
+        fs.indexes.kept.lock().bytes
+    }
+
+    #[test]
+    fn removed_directories_leave_nothing() {
+        let pm = MemoryPmem::new(4 << 20);
+        mkfs(&pm, &MkfsOptions::default()).unwrap();
+        let fs = Bpfs::open(&pm, MountOptions::default()).unwrap();
+        let (cx, root) = (Ctx::root(), Ino::ROOT);
+        for _ in 0..100 {
+            let dir = fs.mkdir(&cx, root, b"dir", 0o755).unwrap().ino;
+            let file = fs.create(&cx, dir, b"file", 0o644).unwrap().ino;
+            fs.forget(file, 1);
+            fs.unlink(&cx, dir, b"file").unwrap();
+            fs.rmdir(&cx, root, b"dir").unwrap();
+            fs.forget(dir, 1);
+        }
+        let kept = fs.indexes.kept.lock();
+        let dirs: Vec<_> = kept.by_size.iter().map(|index| index.1).collect();
+        assert_eq!(dirs, [root]);
+        assert_eq!(kept.bytes, kept.by_size.first().unwrap().0);
+    }
+
+    #[test]
+    fn the_largest_index_stays_while_it_is_used() {
+        let pm = MemoryPmem::new(16 << 20);
+        mkfs(&pm, &MkfsOptions::default()).unwrap();
+        let mut fs = Bpfs::open(&pm, MountOptions::default()).unwrap();
+        let limit = 16 << 10;
+        fs.indexes = Indexes::new(limit);
+        let cx = Ctx::root();
+        let name = |n: u32| format!("name {n}").into_bytes();
+        let mkdir = |n| fs.mkdir(&cx, Ino::ROOT, &name(n), 0o755).unwrap().ino;
+        let create = |dir, n| {
+            let ino = fs.create(&cx, dir, &name(n), 0o644).unwrap().ino;
+            fs.forget(ino, 1);
+        };
+        let kept = |dir: Ino| fs.table.node(dir).lock.read().is_some();
+        let large = mkdir(0);
+        (0..2000).for_each(|n| create(large, n));
+        let size = fs.indexes.kept.lock().by_size.last().unwrap().0;
+        assert!(size > limit, "{size}");
+        let others: Vec<Ino> = (1..30).map(mkdir).collect();
+        let grow = |from, used| {
+            for n in from..from + 20 {
+                for dir in &others {
+                    create(*dir, n);
+                    assert!(bytes_of(&fs) <= size + limit / 2);
+                    if used {
+                        assert!(kept(large), "name {n} of {dir:?}");
+                        let ino = fs.lookup(&cx, large, &name(7)).unwrap().ino;
+                        fs.forget(ino, 1);
+                    }
+                }
+            }
+        };
+        grow(0, true);
+        assert!(others.iter().filter(|dir| kept(**dir)).count() > 1);
+        grow(20, false);
+        assert!(!kept(large));
+        assert!(bytes_of(&fs) <= limit);
+    }
 
     #[test]
     fn many_directories_take_no_more_than_the_limit() {
@@ -105,7 +211,7 @@ mod tests {
             for dir in &dirs {
                 let ino = fs.create(&cx, *dir, &name(n), 0o644).unwrap().ino;
                 fs.forget(ino, 1);
-                assert!(fs.indexes.bytes.load(Relaxed) <= limit);
+                assert!(bytes_of(&fs) <= limit);
             }
         }
         let kept = |dir: &&Ino| fs.table.node(**dir).lock.read().is_some();
@@ -124,6 +230,6 @@ mod tests {
         assert_eq!(fs.audit(), []);
         let root = fs.table.node(Ino::ROOT).lock.read();
         let left = root.as_deref().map_or(0, |index| index.counted);
-        assert_eq!(fs.indexes.bytes.load(Relaxed), left);
+        assert_eq!(bytes_of(&fs), left);
     }
 }
