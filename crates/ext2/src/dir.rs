@@ -440,7 +440,7 @@ impl Ext2 {
         let size = u32::try_from(size).map_err(|_| LowError::NoSpace)?;
         // The block and the indirect blocks that it may take.
         let room = self.missing(dir, index..index + 1)?;
-        if self.state.lock().free_blocks < room {
+        if self.state.lock().usable_blocks(&self.layout) < room {
             return Err(LowError::NoSpace);
         }
         let block = self.take_block(op, number, index, Purpose::Directory)?;
