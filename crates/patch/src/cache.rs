@@ -493,12 +493,16 @@ impl Store for Volume {
 }
 
 impl Volume {
-    /// Reads neighbouring blocks at once. Errors wait for whoever needs the block.
+    /// Reads neighbouring blocks at once, up to the first that is there. If another call reads the
+    /// first, waits for it: callers hold no lock yet. Errors wait for the call that needs the block.
     fn read_run(&self, lba: Lba, blocks: u64) {
         let shared = &self.cache.shared;
         let block_bytes = self.block_bytes() as usize;
         let addrs: Vec<Addr> = {
             let mut core = shared.core.lock();
+            while core.reading.contains(&self.addr(lba)) {
+                shared.loaded.wait(&mut core);
+            }
             let run = (lba.0..lba.0 + blocks).map(|n| self.addr(Lba(n)));
             let absent = |a: &Addr| core.find(*a).is_none() && !core.reading.contains(a);
             let addrs: Vec<Addr> = run.take_while(absent).collect();
