@@ -96,7 +96,7 @@ extern "C" fn before_main() {
             program::started();
         }
         Err(why @ ElfError::Loader { .. }) => die(why),
-        // A program that cannot be read is told when it uses the library.
+        // A program that cannot be read gets the error when it uses the library.
         Ok(None) | Err(_) => {}
     }
 }

@@ -34,7 +34,7 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// From so many bytes on, stores to a fresh block are streamed past the caches.
+/// Length in bytes from which stores to a fresh block are streamed past the caches.
 const STREAMED: usize = 512;
 
 /// The state of a thread.

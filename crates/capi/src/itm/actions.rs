@@ -108,7 +108,7 @@ unsafe fn thread<'a>() -> &'a mut Thread {
     unsafe { Thread::running() }
 }
 
-/// Memory of the transaction that runs; null: there is none.
+/// Memory of the running transaction. Null outside of transactions.
 ///
 /// # Safety
 /// As [`Thread::running`].

@@ -53,7 +53,7 @@ impl Cursor {
 }
 
 impl Thread {
-    /// Bytes before the first `end` of at most `most`; `None`: there is none among them.
+    /// Bytes before the first `end`. `None` if the first `most` bytes have no `end`.
     ///
     /// # Safety
     /// They must be there.

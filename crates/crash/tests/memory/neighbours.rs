@@ -19,7 +19,7 @@ pub struct Neighbours {
 }
 
 const WORDS: usize = 5;
-/// A mark: so many plain stores are durable.
+/// A mark: that many plain stores are durable.
 const STORED: u64 = 3;
 
 impl Neighbours {
@@ -89,7 +89,7 @@ fn plain(n: usize) -> usize {
     n % 3
 }
 
-/// Lower halves after so many transactions.
+/// Lower halves after `count` transactions.
 fn lower(count: usize) -> [u32; WORDS] {
     let mut halves = [0; WORDS];
     for n in 1..=count {
@@ -98,7 +98,7 @@ fn lower(count: usize) -> [u32; WORDS] {
     halves
 }
 
-/// Upper halves after so many plain stores.
+/// Upper halves after `count` plain stores.
 fn upper(count: usize) -> [u32; WORDS] {
     let mut halves = [0; WORDS];
     (1..=count).for_each(|n| halves[plain(n)] = n as u32);

@@ -257,7 +257,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Whoever else has the arena may still store to it.
+        // Other holders of the arena may still store to it.
         if Arc::strong_count(&self.arena) == 1 {
             // If it fails, the note stays.
             let _ = self.settle();
