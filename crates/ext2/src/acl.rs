@@ -3,11 +3,16 @@
 //! The kernel checks permission bits only on a mount of ours, so the bits that it sees must
 //! not give anyone more than the list does: see [`Acl::bits`]. Who is named in a list and would
 //! get more by it gets what the bits say. `chmod` changes a list as in the kernel, and new
-//! inodes inherit from their directory; lists themselves cannot be changed through a mount.
+//! inodes inherit from their directory; lists themselves cannot be changed through a mount. A
+//! malformed list gives nothing to anyone but the owner, until `chmod` replaces it.
 
 /// A list: its entries, in the order in which they are stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Acl(Vec<Entry>);
+
+/// Bytes that are stored as a list and cannot be read as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Malformed;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
@@ -26,12 +31,23 @@ const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
 impl Acl {
-    /// `None` if it makes no sense.
-    pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let (version, mut rest) = bytes.split_first_chunk()?;
+    /// Reads a list. A header without entries is not a list.
+    ///
+    /// # Errors
+    /// If the version or an entry is unknown, or the owner, the group or all others have no
+    /// entry.
+    pub fn parse(bytes: &[u8]) -> Result<Option<Self>, Malformed> {
+        let (version, rest) = bytes.split_first_chunk().ok_or(Malformed)?;
         if u32::from_le_bytes(*version) != VERSION {
-            return None;
+            return Err(Malformed);
         }
+        if rest.is_empty() {
+            return Ok(None);
+        }
+        Self::parse_entries(rest).map(Some).ok_or(Malformed)
+    }
+
+    fn parse_entries(mut rest: &[u8]) -> Option<Self> {
         let mut entries = Vec::new();
         while let Some((tag, behind)) = rest.split_first_chunk() {
             let (perm, behind) = behind.split_first_chunk()?;
@@ -52,6 +68,20 @@ impl Acl {
         let acl = Self(entries);
         let whole = [USER_OBJ, GROUP_OBJ, OTHER].map(|tag| acl.find(tag).is_some());
         (rest.is_empty() && whole == [true; 3]).then_some(acl)
+    }
+
+    /// The list that gives nothing to anyone but the owner: it stands for a malformed one.
+    pub fn owner_only() -> Self {
+        let entry = |(tag, perm)| Entry {
+            tag,
+            perm,
+            id: None,
+        };
+        Self(
+            [(USER_OBJ, 7), (GROUP_OBJ, 0), (OTHER, 0)]
+                .map(entry)
+                .into(),
+        )
     }
 
     pub fn encode(&self) -> Vec<u8> {
@@ -158,9 +188,10 @@ mod tests {
     #[test]
     fn lists_are_read_as_they_are_written() {
         let bytes = shared().encode();
-        assert_eq!(Acl::parse(&bytes), Some(shared()));
+        assert_eq!(Acl::parse(&bytes), Ok(Some(shared())));
         for len in 0..bytes.len() {
-            assert_eq!(Acl::parse(&bytes[..len]), None, "{len}");
+            let expected = if len == 4 { Ok(None) } else { Err(Malformed) };
+            assert_eq!(Acl::parse(&bytes[..len]), expected, "{len}");
         }
     }
 

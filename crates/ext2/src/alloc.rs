@@ -9,6 +9,7 @@ use lfs::{Allocated, LowError, Purpose, Removed, Result};
 use medium::block::Lba;
 use patch::{Before, Change, Content, Op, PatchId, Rule, Store};
 use smallvec::SmallVec;
+use std::collections::HashSet;
 use std::mem::offset_of;
 use vfs::check::{Finding, Severity};
 
@@ -33,6 +34,8 @@ pub(crate) struct State {
     pub erased: Pending<(u32, Box<[u8]>), PatchId>,
     /// What made a name; by block and offset.
     pub names: Pending<(u32, u32), crate::dir::MadeName>,
+    /// Inodes of which a malformed access control list was logged.
+    pub malformed_lists: HashSet<u32>,
     /// What made an inode, and what was there before.
     pub fresh: Pending<u32, Fresh>,
     pub orphans: Orphans,
@@ -69,6 +72,7 @@ impl State {
             unindexed: Pending::default(),
             erased: Pending::default(),
             names: Pending::default(),
+            malformed_lists: HashSet::new(),
             fresh: Pending::default(),
             orphans: Orphans::default(),
             generation: 0,

@@ -1,7 +1,7 @@
 //! Extended attributes: one block, which inodes may share, and what ext4 keeps behind an
 //! inode's fields (read; moved to the block when it changes).
 
-use crate::acl::Acl;
+use crate::acl::{Acl, Malformed};
 use crate::features::Need;
 use crate::format::{ATTR_MAGIC, ATTR_PREFIXES, AttrEntry, AttrHeader, Inode, InodeExtra};
 use crate::inode::Node;
@@ -64,6 +64,12 @@ impl Stored {
             .then(|| (name, self.value.clone()))
     }
 
+    /// The order of entries in a block.
+    fn order(a: &Self, b: &Self) -> std::cmp::Ordering {
+        let key = |stored: &Self| (stored.index, stored.name.len());
+        key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
+    }
+
     fn entry_len(&self) -> usize {
         (ENTRY + self.name.len()).next_multiple_of(4)
     }
@@ -114,9 +120,8 @@ fn parse(bytes: &[u8], first: usize, base: usize) -> Option<Vec<Stored>> {
     }
 }
 
-/// A block with these attributes; `None` if they do not fit.
-fn encode(mut all: Vec<Stored>, block_bytes: usize) -> Option<Buffer> {
-    all.sort_by(|a, b| (a.index, a.name.len(), &a.name).cmp(&(b.index, b.name.len(), &b.name)));
+/// A block with these attributes, which are in order; `None` if they do not fit.
+fn encode(all: &[Stored], block_bytes: usize) -> Option<Buffer> {
     let entries: usize = all.iter().map(Stored::entry_len).sum();
     let values: usize = all.iter().map(Stored::value_len).sum();
     if HEADER + entries + 4 + values > block_bytes {
@@ -124,7 +129,7 @@ fn encode(mut all: Vec<Stored>, block_bytes: usize) -> Option<Buffer> {
     }
     let mut block = Buffer::zeroed(block_bytes);
     let (mut at, mut end, mut hash) = (HEADER, block_bytes, 0_u32);
-    for stored in &all {
+    for stored in all {
         end -= stored.value_len();
         let own = stored.hash();
         hash = hash.rotate_left(16) ^ own;
@@ -166,13 +171,20 @@ impl Ext2 {
         let Some(found) = found.into_iter().find(|stored| stored.index == index) else {
             return Ok(None);
         };
-        let ino = node.ino;
-        let acl = Acl::parse(&found.value).ok_or_else(|| {
-            LowError::Corrupt(format!(
-                "inode {ino}: its access control list makes no sense"
-            ))
-        })?;
-        Ok(Some(acl))
+        Ok(Acl::parse(&found.value).unwrap_or_else(|Malformed| {
+            self.report_malformed_list(node.ino);
+            Some(Acl::owner_only())
+        }))
+    }
+
+    /// Logs a malformed list, once for each inode.
+    fn report_malformed_list(&self, ino: u32) {
+        if self.state.lock().malformed_lists.insert(ino) {
+            tracing::error!(
+                "inode {ino}: its access control list is malformed, so nobody but the owner has \
+                 permissions; chmod replaces the list"
+            );
+        }
     }
 
     /// What new inodes in a directory get.
@@ -195,6 +207,9 @@ impl Ext2 {
         };
         let stored = acl.chmod(u32::from(node.inode.mode.get()) & 0o7777, perm);
         let mut all = self.stored(node)?;
+        if acl.is_minimal() {
+            all.retain(|stored| stored.index != ACCESS_LIST);
+        }
         let lists = all.iter_mut().filter(|stored| stored.index == ACCESS_LIST);
         lists.for_each(|list| list.value = acl.encode());
         let heads = self.store_attributes(op, node, all)?;
@@ -296,11 +311,12 @@ impl Ext2 {
     }
 
     /// Replaces all attributes of an inode.
-    fn store_attributes(&self, op: &Op, node: &Node, new: Vec<Stored>) -> Result<Heads> {
+    fn store_attributes(&self, op: &Op, node: &Node, mut new: Vec<Stored>) -> Result<Heads> {
+        new.sort_by(Stored::order);
         let block = match new.is_empty() {
             true => None,
             false => {
-                let encoded = encode(new, self.layout.block_bytes as usize);
+                let encoded = encode(&new, self.layout.block_bytes as usize);
                 Some(encoded.ok_or(LowError::Limit(Errno::NOSPC))?)
             }
         };

@@ -428,7 +428,11 @@ impl Ext2 {
             patch: cleared.id,
             never_stored,
         };
-        self.state.lock().unindexed.remove(&node.ino);
+        {
+            let mut state = self.state.lock();
+            state.unindexed.remove(&node.ino);
+            state.malformed_lists.remove(&node.ino);
+        }
         self.names.lock().forget(node.ino);
         self.release_attributes(op, &node, removed)?;
         let directory = node.kind() == Some(FileType::Directory);

@@ -1,7 +1,7 @@
 //! Access control lists, as another program has set them.
 
 use super::fixture::{debugfs, e2fsck, mke2fs, mount};
-use vfs::{Ctx, FileSystem, Ino, SetAttr, XattrMode};
+use vfs::{Attr, Ctx, FileSystem, Ino, SetAttr, XattrMode};
 
 fn root() -> Ctx {
     Ctx::root()
@@ -98,4 +98,79 @@ fn new_inodes_inherit_access_control_lists() {
     assert!(list.contains("02 00 05 00 07 00 00 00"), "{list}");
     assert!(stored(&image, "d/below", "default").contains("02 00 05 00 07 00 00 00"));
     assert!(!stored(&image, "d/link", "access").contains("02 00"));
+}
+
+/// The image with each stored list changed so that it cannot be read.
+fn with_malformed_lists(mut image: Vec<u8>) -> Vec<u8> {
+    let start = [1, 0, 0, 0, 1, 0, 7, 0, 2, 0, 5, 0, 7, 0, 0, 0];
+    let places: Vec<usize> = (0..image.len() - start.len())
+        .filter(|&at| image[at..].starts_with(&start))
+        .collect();
+    assert!(places.len() >= 3);
+    places.iter().for_each(|&at| image[at] = 9);
+    image
+}
+
+fn chmod(fs: &impl FileSystem, ino: Ino, perm: u32) -> Attr {
+    let set = SetAttr {
+        perm: Some(perm),
+        ..SetAttr::default()
+    };
+    fs.setattr(&root(), ino, &set).unwrap()
+}
+
+#[test]
+fn a_malformed_list_leaves_permissions_to_the_owner_only() {
+    for inode_bytes in ["128", "256"] {
+        let mounted = mount(with_malformed_lists(image(inode_bytes)));
+        let fs = &mounted.fs;
+        let file = fs.lookup(&root(), Ino::ROOT, b"f").unwrap();
+        assert_eq!(file.perm, 0o700, "{inode_bytes}");
+        assert_eq!(fs.read(&root(), file.ino, 0, &mut [0; 1]), Ok(0));
+        // A change of something else keeps the list, and what it is shown as.
+        fs.setxattr(&root(), file.ino, b"user.a", b"1", XattrMode::Set)
+            .unwrap();
+        assert_eq!(chmod(fs, file.ino, 0o4700).perm, 0o4700);
+        assert_eq!(chmod(fs, file.ino, 0o640).perm, 0o640);
+        let dir = fs.lookup(&root(), Ino::ROOT, b"d").unwrap();
+        assert_eq!(dir.perm, 0o700);
+        let below = fs.create(&root(), dir.ino, b"below", 0o666).unwrap();
+        assert_eq!(below.perm, 0o600, "the default list is malformed as well");
+        fs.unlink(&root(), dir.ino, b"below").unwrap();
+        fs.rmdir(&root(), Ino::ROOT, b"d").unwrap();
+        let image = mounted.close();
+        assert!(
+            !ext2::probe(&medium::block::MemoryDevice::from_bytes(
+                1024,
+                image.clone()
+            ))
+            .unwrap()
+            .errors
+        );
+        assert_eq!(e2fsck(&image), None);
+        assert!(!stored(&image, "f", "access").contains("09 00"));
+        let mounted = mount(image);
+        let file = mounted.fs.lookup(&root(), Ino::ROOT, b"f").unwrap();
+        assert_eq!(file.perm, 0o640);
+    }
+}
+
+#[test]
+fn a_list_without_entries_is_not_a_list() {
+    let mut image = image("128");
+    // The lengths of the values: a header only.
+    let whole = 28_u32.to_le_bytes();
+    let block = image
+        .chunks_mut(1024)
+        .filter(|block| block.starts_with(&0xEA02_0000_u32.to_le_bytes()));
+    for block in block {
+        for at in (32..128).step_by(4).filter(|at| at % 16 == 8) {
+            if block[at..at + 4] == whole {
+                block[at..at + 4].copy_from_slice(&4_u32.to_le_bytes());
+            }
+        }
+    }
+    let mounted = mount(image);
+    let file = mounted.fs.lookup(&root(), Ino::ROOT, b"f").unwrap();
+    assert_eq!(file.perm, 0o775);
 }
