@@ -205,7 +205,11 @@ impl Ext2 {
         let Some(mut acl) = self.list(node, ACCESS_LIST)? else {
             return Ok((perm, Vec::new()));
         };
+        let before = acl.clone();
         let stored = acl.chmod(u32::from(node.inode.mode.get()) & 0o7777, perm);
+        if acl == before {
+            return Ok((stored, Vec::new()));
+        }
         let mut all = self.stored(node)?;
         if acl.is_minimal() {
             all.retain(|stored| stored.index != ACCESS_LIST);
@@ -310,9 +314,14 @@ impl Ext2 {
         self.store_attributes(op, &node, new)
     }
 
-    /// Replaces all attributes of an inode.
+    /// Replaces all attributes of an inode. Returns the patches: none if nothing changes.
     fn store_attributes(&self, op: &Op, node: &Node, mut new: Vec<Stored>) -> Result<Heads> {
+        let mut before = self.stored(node)?;
+        before.sort_by(Stored::order);
         new.sort_by(Stored::order);
+        if new == before {
+            return Ok(Heads::new());
+        }
         let block = match new.is_empty() {
             true => None,
             false => {

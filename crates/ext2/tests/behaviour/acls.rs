@@ -174,3 +174,23 @@ fn a_list_without_entries_is_not_a_list() {
     let file = mounted.fs.lookup(&root(), Ino::ROOT, b"f").unwrap();
     assert_eq!(file.perm, 0o775);
 }
+
+#[test]
+fn attributes_that_do_not_change_are_not_written() {
+    let mounted = mount(image("128"));
+    let fs = &mounted.fs;
+    let file = fs.lookup(&root(), Ino::ROOT, b"f").unwrap().ino;
+    let set = |value| {
+        fs.setxattr(&root(), file, b"user.a", value, XattrMode::Set)
+            .unwrap()
+    };
+    set(b"1");
+    fs.sync().unwrap();
+    set(b"1");
+    // Set-id bits are not in the list.
+    chmod(fs, file, 0o4755);
+    assert_eq!(mounted.cache.dirty(), 1, "only the inode");
+    set(b"2");
+    assert_eq!(mounted.cache.dirty(), 2);
+    assert_eq!(e2fsck(&mounted.close()), None);
+}
