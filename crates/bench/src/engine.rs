@@ -69,6 +69,23 @@ impl Engine {
         mode: None,
     };
 
+    /// Engines that live on a medium, each alone and in each of its modes.
+    pub fn stored() -> Vec<Self> {
+        let stored = TABLE.into_iter().filter(|known| known.has_medium);
+        stored.flat_map(Self::variants).collect()
+    }
+
+    /// All engines, each alone and in each of its modes.
+    pub fn all() -> Vec<Self> {
+        TABLE.into_iter().flat_map(Self::variants).collect()
+    }
+
+    fn variants(known: &'static Known) -> impl Iterator<Item = Self> {
+        let modes = Mode::ALL.into_iter().filter(|_| known.has_modes).map(Some);
+        let modes = std::iter::once(None).chain(modes);
+        modes.map(move |mode| Self { known, mode })
+    }
+
     /// The name, without the mode.
     pub(crate) fn name(self) -> &'static str {
         self.known.name
@@ -137,6 +154,9 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
+        for engine in Engine::all() {
+            assert_eq!(engine.to_string().parse(), Ok(engine));
+        }
         for name in ["bpfs", "bpfs:sp", "bpfs:log", "model"] {
             assert_eq!(name.parse::<Engine>().unwrap().to_string(), name);
         }

@@ -104,7 +104,7 @@ impl Workload {
     pub const SYNCED: &[Self] = Self::ALL.split_at(4).1;
 
     /// Its name on the command line and in JSON.
-    fn key(self) -> &'static str {
+    pub fn key(self) -> &'static str {
         match self {
             Self::Untar => "untar",
             Self::Delete => "delete",

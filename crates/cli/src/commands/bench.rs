@@ -41,7 +41,7 @@ enum Command {
 #[derive(Debug, clap::Args)]
 struct Bytes {
     /// The type: bpfs (all modes) or bpfs:MODE
-    #[arg(long = "type", short = 't', value_name = "TYPE", default_value_t = Engine::BPFS)]
+    #[arg(long = "type", short = 't', value_name = "TYPE", default_value_t = Engine::BPFS, value_parser = listed::<Engine>(Engine::stored()))]
     engine: Engine,
     /// Print JSON: rows of op, mode, bytes, paper
     #[arg(long)]
@@ -52,7 +52,7 @@ struct Bytes {
 #[derive(Debug, clap::Args)]
 struct Micro {
     /// An engine: bpfs, bpfs:MODE or model; may be repeated
-    #[arg(long = "type", short = 't', value_name = "TYPE")]
+    #[arg(long = "type", short = 't', value_name = "TYPE", value_parser = listed::<Engine>(Engine::all()))]
     types: Vec<Engine>,
     /// A directory to compare with; may be repeated
     #[arg(long = "dir", value_name = "DIR")]
@@ -72,7 +72,7 @@ struct Micro {
 #[derive(Debug, clap::Args)]
 struct Scaling {
     /// An engine: bpfs, bpfs:MODE or model; may be repeated
-    #[arg(long = "type", short = 't', value_name = "TYPE")]
+    #[arg(long = "type", short = 't', value_name = "TYPE", value_parser = listed::<Engine>(Engine::all()))]
     types: Vec<Engine>,
     /// A directory to compare with, instead of /dev/shm; may be repeated
     #[arg(long = "dir", value_name = "DIR")]
@@ -106,7 +106,7 @@ struct Scan {
 #[derive(Debug, clap::Args)]
 struct Mounted {
     /// An engine: bpfs or bpfs:MODE; may be repeated
-    #[arg(long = "type", short = 't', value_name = "TYPE")]
+    #[arg(long = "type", short = 't', value_name = "TYPE", value_parser = listed::<Engine>(Engine::stored()))]
     types: Vec<Engine>,
     /// Leave libfuse's passthrough examples out
     #[arg(long)]
@@ -191,9 +191,8 @@ struct Fs {
     /// Blocks that are overwritten, and transactions of SQLite in each of its modes
     #[arg(long, value_name = "N", default_value_t = fs::Options::default().syncs, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     syncs: u32,
-    /// Run only this workload (several times: these): untar, delete, postmark, andrew,
-    /// overwrite, wal, rollback
-    #[arg(long = "workload", value_name = "NAME")]
+    /// Run only this workload; may be repeated
+    #[arg(long = "workload", value_name = "NAME", value_parser = listed::<fs::Workload>(fs::Workload::ALL.map(fs::Workload::key)))]
     workloads: Vec<fs::Workload>,
     /// How often each workload runs, each time on a new file system
     #[arg(long, value_name = "N", default_value_t = fs::Options::default().repeats, value_parser = clap::value_parser!(u32).range(1..))]
@@ -217,8 +216,7 @@ struct Memory {
     /// A directory on a disk, for what is synced there
     #[arg(long, value_name = "DIR", default_value_os_t = memory::Options::default().disk)]
     disk: PathBuf,
-    /// Only this: hash, commits, logs, truncation, latency, trees, restart or paging; may
-    /// be repeated
+    /// Measure only this part; may be repeated
     #[arg(long = "part", value_name = "PART", value_parser = listed::<memory::Part>(memory::Part::ALL))]
     parts: Vec<memory::Part>,
     /// Rounds of the hash table, of which the best counts

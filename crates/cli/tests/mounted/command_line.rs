@@ -582,6 +582,11 @@ fn manual_pages_list_the_values_of_options() {
             &["words", "lines", "waves"],
         ),
         ("bench-memory", "[--part <PART>]", &["hash", "paging"]),
+        ("bench-bytes", "[--type <TYPE>]", &["bpfs", "bpfs:log"]),
+        ("bench-micro", "[--type <TYPE>]", &["bpfs:log", "model"]),
+        ("bench-scaling", "[--type <TYPE>]", &["bpfs:log", "model"]),
+        ("bench-mounted", "[--type <TYPE>]", &["bpfs", "bpfs:log"]),
+        ("bench-fs", "[--workload <NAME>]", &["untar", "rollback"]),
     ] {
         let text = fs::read_to_string(man.join(format!("selvedge-{page}.8"))).unwrap();
         let text = text.replace("\\-", "-");
