@@ -1,22 +1,24 @@
-//! What a thread has of transactions.
+//! The state that a thread has for transactions.
 //!
-//! # How its memory is treated
+//! # Where stores go
 //!
-//! Writes wait in the session until the commit. The exception is the thread's own stack,
-//! whose frames come and go while a transaction runs: a write that waited could meet another
-//! frame by then. There
+//! The session holds a store back until the commit, with two exceptions.
 //!
-//! - frames that are younger than the begin of the transaction are stored to at once. Nobody
-//!   else knows of them, and they are gone when it begins again;
-//! - older frames are stored to at once too, but under their locks, since other threads may
-//!   have been given their addresses, and with an undo record.
+//! The first is the thread's own stack. Its frames come and go while a transaction runs, so
+//! that a store that is held back could later hit another frame.
 //!
-//! Memory that the transaction itself has allocated is stored to at once as well. Of durable
-//! memory that saves the log, which would have to hold all of it: it is written back before the
-//! commit, and nobody can reach it if there is none.
+//! - A store to a frame that is younger than the begin of the transaction happens at once. No
+//!   other thread has its address, and the frame is gone when the transaction begins again.
+//! - A store to an older frame happens at once too, but under the locks of its words and with
+//!   an undo record: other threads may have been given the address.
 //!
-//! What the compiler logs (`_ITM_L*`) before it stores itself has an undo record and no lock:
-//! it knows that the memory is the thread's own.
+//! The second is memory that the transaction itself has allocated. Stores to it happen at
+//! once, since nothing leads to the block before the commit. For durable memory this keeps
+//! the contents out of the log: they are written back before the commit record. If the
+//! transaction does not commit, the block stays unreachable.
+//!
+//! Memory that the compiler logs (`_ITM_L*`) before it stores to it itself has an undo record
+//! and no lock: the compiler does so only for memory of this thread.
 
 use crate::fatal::die;
 use crate::itm::actions::Actions;

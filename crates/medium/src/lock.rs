@@ -4,11 +4,15 @@
 //! two opens in one process, and the kernel drops it when the last descriptor goes,
 //! however the process ends.
 //!
-//! Every user who may read a file may lock it. A shared lock does not keep the super-user
-//! from an image: the super-user's writer shares it with readers that are neither the
-//! super-user's nor the owner's. That lock keeps other writers out, too, and readers of the
-//! super-user look for such a writer. An exclusive lock is not shared: it keeps everybody
-//! out, whoever holds it, and the error names its process.
+//! Every user who may read a file may lock it. For a writer, three rules follow:
+//!
+//! - An exclusive lock is never shared. Any other lock is refused, and the error names the
+//!   process that holds it.
+//! - Shared locks of readers refuse a writer, unless the writer is the super-user's and every
+//!   reader belongs to a user other than the super-user and the owner of the file. Then the
+//!   writer takes a shared lock too.
+//! - A writer with a shared lock refuses other writers by that lock. It refuses readers of the
+//!   super-user because they look for such a writer in `/proc`.
 
 use crate::OpenError;
 use rustix::fs::{FlockOperation, OFlags, flock, fstat, major, minor};
@@ -20,7 +24,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// Who has a file locked.
+/// A process that has a file locked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// Its process id, as seen from here.
@@ -35,8 +39,8 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Attempts to get a lock, since it may be held by nobody who means it: a child of its
-/// former holder has it too, from its fork until it runs another program.
+/// Attempts to get a lock. A child of a former holder still has the lock, without any use
+/// for it, from the fork until the child runs another program.
 const ATTEMPTS: usize = 10;
 /// The time from one attempt to the next.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -121,7 +125,7 @@ pub fn sharing_writer(file: &File) -> Option<Holder> {
     Some(lockers.find(|other| other.writes)?.holder)
 }
 
-/// A process that has a file locked.
+/// A process that has a file locked, and what decides whether the lock can be shared.
 struct Locker {
     holder: Holder,
     /// Its real user.
