@@ -48,16 +48,13 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Locks `file`, which is at `path`, against other writers, and if `exclusive` against
 /// readers too.
 pub(crate) fn lock(path: &Path, file: &File, exclusive: bool) -> Result<(), OpenError> {
-    let locked = match exclusive {
-        true => attempt(file, FlockOperation::NonBlockingLockExclusive),
-        false => attempt(file, FlockOperation::NonBlockingLockShared),
-    };
+    let locked = attempt(|| match exclusive {
+        true => flock(file, FlockOperation::NonBlockingLockExclusive).map(|()| None),
+        false => lock_shared(file),
+    });
     let holder = match locked {
-        Ok(()) if exclusive => return Ok(()),
-        Ok(()) => match sharing_writer(file) {
-            None => return Ok(()),
-            writer => writer,
-        },
+        Ok(None) => return Ok(()),
+        Ok(writer) => writer,
         Err(Errno::WOULDBLOCK) if exclusive => match share_with_readers(file) {
             Ok(()) => return Ok(()),
             Err(other) => other.or_else(|| holder(file)),
@@ -75,14 +72,33 @@ pub(crate) fn lock(path: &Path, file: &File, exclusive: bool) -> Result<(), Open
     Err(OpenError::InUse { path, holder })
 }
 
-fn attempt(file: &File, how: FlockOperation) -> Result<(), Errno> {
+fn attempt<T>(lock: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
     for _ in 1..ATTEMPTS {
-        match flock(file, how) {
+        match lock() {
             Err(Errno::WOULDBLOCK) => std::thread::sleep(PAUSE),
             done => return done,
         }
     }
-    flock(file, how)
+    lock()
+}
+
+/// Takes a shared lock of `file` without waiting. Returned: a writer in another process that
+/// shares its own lock with readers. Only the super-user's writers do, and only the super-user
+/// sees them; other callers get `None`.
+///
+/// # Errors
+/// `EWOULDBLOCK` if another open of the file has an exclusive lock; errors of `flock(2)`.
+pub fn lock_shared(file: &File) -> Result<Option<Holder>, Errno> {
+    let is_root = geteuid().is_root();
+    // An exclusive lock shows that no other exists. That is the usual case, and spares the
+    // search through all processes. To share the lock with a reader that comes between the
+    // two calls, a writer would have to search all processes in that moment.
+    let was_alone = is_root && flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
+    flock(file, FlockOperation::NonBlockingLockShared)?;
+    Ok(match is_root && !was_alone {
+        true => sharing_writer(file),
+        false => None,
+    })
 }
 
 /// Shares the lock with readers that must not stop the super-user, if all others are such;
@@ -110,12 +126,7 @@ fn share_with_readers(file: &File) -> Result<(), Option<Holder>> {
 }
 
 /// A writer in another process that shares its lock of `file` with readers.
-///
-/// Only the super-user's writers do, and only the super-user sees them; others get `None`.
-pub fn sharing_writer(file: &File) -> Option<Holder> {
-    if !geteuid().is_root() {
-        return None;
-    }
+fn sharing_writer(file: &File) -> Option<Holder> {
     // Not from `/proc/locks`: its reader gets it in pieces, and misses lines when somebody
     // unlocks another file between two of them.
     let pids = numbers("/proc").into_iter();

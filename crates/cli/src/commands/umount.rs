@@ -4,7 +4,7 @@ use crate::failure::{Failure, Outcome};
 use crate::mount::{facts, table};
 use crate::output;
 use fuse::Unmounter;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -109,16 +109,14 @@ fn wait_until_free(image: &Path) -> Result<(), Failure> {
         .map_err(|e| failed(&format_args!("cannot be looked at: {e}")))?;
     let start = Instant::now();
     loop {
-        let locked = match flock(&file, FlockOperation::NonBlockingLockShared) {
-            Ok(()) if medium::sharing_writer(&file).is_some() => Err(Errno::WOULDBLOCK),
-            locked => locked,
-        };
-        match locked {
-            Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) if start.elapsed() < PATIENCE => {
+        match medium::lock_shared(&file) {
+            Ok(None) => return Ok(()),
+            Ok(Some(_)) | Err(Errno::WOULDBLOCK) if start.elapsed() < PATIENCE => {
                 thread::sleep(Duration::from_millis(2));
             }
-            Err(Errno::WOULDBLOCK) => return Err(failed(&"its server has not ended")),
+            Ok(Some(_)) | Err(Errno::WOULDBLOCK) => {
+                return Err(failed(&"its server has not ended"));
+            }
             Err(e) => return Err(failed(&format_args!("cannot be locked: {e}"))),
         }
     }

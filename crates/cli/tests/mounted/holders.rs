@@ -2,8 +2,10 @@
 //! Needs loop devices, and fails without.
 
 use crate::fixture::{Place, Server, finish, run, selvedge, stderr, stdout, wait_for};
+use rustix::fs::{major, minor};
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -226,6 +228,33 @@ fn umount_waits_for_a_writer_that_shares_its_lock() {
     drop(writer);
     assert!(umount.wait().unwrap().success());
     place.fsck();
+}
+
+/// Runs the program beside a shell of which `/proc` shows descriptor 9 as `fdinfo`.
+const BESIDE_A_LIAR: &str = r#"mount --bind "$1" /proc/$$/fdinfo; shift; "$@"; exit $?"#;
+
+#[test]
+fn processes_are_searched_only_if_somebody_has_a_lock() {
+    let place = Place::with_image();
+    let (stat, liar) = (fs::metadata(place.image()).unwrap(), place.path("liar"));
+    let (dev, ino) = (stat.dev(), stat.ino());
+    let id = format!("{:02x}:{:02x}:{ino}", major(dev), minor(dev));
+    fs::create_dir(&liar).unwrap();
+    let lock = format!("flags:\t02\nlock:\t1: FLOCK ADVISORY READ 1 {id} 0 EOF\n");
+    fs::write(liar.join("9"), lock).unwrap();
+    let beside = |code, args: &[&str]| {
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "sh", "-c", BESIDE_A_LIAR, "sh"]);
+        let program = env!("CARGO_BIN_EXE_selvedge");
+        finish(code, shell.arg(&liar).arg(program).args(args))
+    };
+    let image = place.image_str();
+    beside(0, &["info", image]);
+    beside(0, &["fsck", "-n", image]);
+    // The test can show something: with a lock, the shell is taken for a writer.
+    let _reader = locker(&place, "--shared");
+    let said = stderr(&beside(1, &["info", image]));
+    assert!(said.contains("(sh)"), "{said}");
 }
 
 /// Whether a process, or what is left of it, has a file open.
