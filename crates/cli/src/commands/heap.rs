@@ -42,7 +42,8 @@ enum What {
     ///
     /// Without --accept-loss it lists what would be given up, by the numbers of the format.md, and
     /// changes nothing: damaged records of logs with those after them (M10, M11), roots that are
-    /// damaged (M6) or name what is not there (M16), and which blocks of a page are free (M13);
+    /// damaged or not the only ones of their name (M6) or name what is not there (M16), and which
+    /// blocks of a page are free (M13);
     /// and what was stored last before a crash of the machine (boot). If there is other damage,
     /// nothing is repaired. Copy the directory first.
     ///

@@ -24,6 +24,7 @@ mod classes;
 mod index;
 mod segment;
 
+pub(crate) use segment::Damage;
 pub use segment::{PAGE_BYTES, Segment};
 
 use crate::sealed::{self, seal};

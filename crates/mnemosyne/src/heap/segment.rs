@@ -42,6 +42,21 @@ const KIND_BITS: u32 = 8;
 pub(super) const UNKNOWN: &str = "a page of no known kind";
 pub(super) const FLIPPED: &str = "a word of bits has changed";
 pub(super) const TOO_LONG: &str = "an extent leaves its segment";
+const TOO_MANY: &str = "a superblock has more blocks than fit";
+
+/// What is wrong with the descriptor of a page.
+#[derive(Debug)]
+pub(crate) struct Damage {
+    /// Where the page is, in bytes.
+    pub page: u64,
+    /// Where its descriptor is, in bytes.
+    pub descriptor: u64,
+    /// What is wrong.
+    pub what: &'static str,
+    /// The words that make it sound and free no block: where, and what to store. `None`: what
+    /// the page is cannot be told.
+    pub mend: Option<Vec<(u64, u64)>>,
+}
 
 /// What a page is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,7 +201,7 @@ impl Segment {
                 let allocated = bits(pm, descriptor)?;
                 match allocated.without(&Bits::first(class.capacity())).is_empty() {
                     true => Ok((Page::Superblock(class), allocated)),
-                    false => damaged("a superblock has more blocks than fit"),
+                    false => damaged(TOO_MANY),
                 }
             }
             Some(what) => Ok((what, Bits::default())),
@@ -198,76 +213,101 @@ impl Segment {
         pages <= (self.end() - page) / PAGE_BYTES
     }
 
-    /// Calls `damaged` with what is wrong with each descriptor, also where nothing but a
-    /// checker looks.
-    pub(crate) fn check<P: Pmem>(&self, pm: &P, mut damaged: impl FnMut(HeapError)) {
+    /// What is wrong with each descriptor, also where nothing but a checker looks.
+    ///
+    /// # Errors
+    /// What the memory says.
+    pub(crate) fn damage<P: Pmem>(&self, pm: &P) -> Result<Vec<Damage>, MediumError> {
+        let mut found = Vec::new();
         let mut page = self.data();
         while page < self.end() {
-            let pages = match self.page(pm, page) {
-                Ok((what, _)) => {
-                    let mut others = (0..what.pages()).map(|n| page + n * PAGE_BYTES);
-                    if matches!(what, Page::Superblock(_)) {
-                        others.next();
-                    }
-                    others.for_each(|other| {
-                        if let Err(error) = self.check_unused(pm, other, other == page) {
-                            damaged(error);
-                        }
-                    });
-                    what.pages()
-                }
-                Err(error) => {
-                    damaged(error);
+            let pages = match Page::decode(pm.load(self.descriptor(page))?) {
+                None => {
+                    found.push(self.unmendable(page, UNKNOWN));
                     1
+                }
+                Some(what) if !self.fits(page, what.pages()) => {
+                    found.push(self.unmendable(page, TOO_LONG));
+                    1
+                }
+                Some(what) => {
+                    let most = match what {
+                        Page::Superblock(class) => class.capacity(),
+                        Page::Free | Page::Extent(_) => 0,
+                    };
+                    found.extend(self.damaged_bits(pm, page, &Bits::first(most))?);
+                    for inner in (1..what.pages()).map(|n| page + n * PAGE_BYTES) {
+                        found.extend(self.damaged_inside(pm, inner)?);
+                    }
+                    what.pages()
                 }
             };
             page += pages * PAGE_BYTES;
         }
-    }
-
-    /// The words of bits that are damaged: the page of each, where it is, and what it is if all
-    /// blocks that it is for are allocated.
-    ///
-    /// # Errors
-    /// [`HeapError::Damaged`]: what a page is cannot be told.
-    pub(crate) fn damaged_bits<P: Pmem>(&self, pm: &P) -> Result<Vec<(u64, u64, u64)>, HeapError> {
-        let mut found = Vec::new();
-        let mut page = self.data();
-        while page < self.end() {
-            let descriptor = self.descriptor(page);
-            let damaged = |what| HeapError::Damaged { descriptor, what };
-            let what = Page::decode(pm.load(descriptor)?).ok_or_else(|| damaged(UNKNOWN))?;
-            let most = match what {
-                Page::Superblock(class) => class.capacity(),
-                Page::Free | Page::Extent(_) => 0,
-            };
-            if !self.fits(page, what.pages()) {
-                return Err(damaged(TOO_LONG));
-            }
-            let all = Bits::first(most).0;
-            for (n, all) in all.into_iter().enumerate() {
-                let at = descriptor + (n as u64 + 1) * WORD_BYTES;
-                let fits = |bits| bits & !all == 0;
-                if !sealed::open(pm.load(at)?).is_some_and(fits) {
-                    found.push((page, at, seal(all)));
-                }
-            }
-            page += what.pages() * PAGE_BYTES;
-        }
         Ok(found)
     }
 
-    /// Whether the page at `page` has no small blocks and, unless it `is_first`, begins none.
-    fn check_unused<P: Pmem>(&self, pm: &P, page: u64, is_first: bool) -> Result<(), HeapError> {
+    fn unmendable(&self, page: u64, what: &'static str) -> Damage {
         let descriptor = self.descriptor(page);
-        let damaged = |what| Err(HeapError::Damaged { descriptor, what });
-        if !bits(pm, descriptor)?.is_empty() {
-            return damaged("a page without small blocks has some");
+        let mend = None;
+        Damage {
+            page,
+            descriptor,
+            what,
+            mend,
         }
+    }
+
+    /// Words of bits that changed, or have bits that are not in `all`.
+    fn damaged_bits<P: Pmem>(
+        &self,
+        pm: &P,
+        page: u64,
+        all: &Bits,
+    ) -> Result<Option<Damage>, MediumError> {
+        let descriptor = self.descriptor(page);
+        let (mut what, mut mend) = ("", Vec::new());
+        for (n, fit) in all.0.iter().enumerate() {
+            let at = descriptor + (n as u64 + 1) * WORD_BYTES;
+            what = match sealed::open(pm.load(at)?) {
+                Some(bits) if bits & !fit == 0 => continue,
+                None if what.is_empty() => FLIPPED,
+                None => what,
+                Some(_) if all.is_empty() => "a page without small blocks has some",
+                Some(_) => TOO_MANY,
+            };
+            mend.push((at, seal(*fit)));
+        }
+        Ok((!mend.is_empty()).then_some(Damage {
+            page,
+            descriptor,
+            what,
+            mend: Some(mend),
+        }))
+    }
+
+    /// What is wrong with the descriptor of a page inside an extent. It means nothing, so it
+    /// can be emptied, unless it says what the extent contradicts.
+    fn damaged_inside<P: Pmem>(&self, pm: &P, page: u64) -> Result<Option<Damage>, MediumError> {
+        let descriptor = self.descriptor(page);
+        let bits = self.damaged_bits(pm, page, &Bits::default())?;
         match Page::decode(pm.load(descriptor)?) {
-            None => damaged(UNKNOWN),
-            Some(Page::Extent(_)) if !is_first => damaged("an extent begins inside another"),
-            _ => Ok(()),
+            Some(Page::Extent(_)) => Ok(Some(
+                self.unmendable(page, "an extent begins inside another"),
+            )),
+            Some(Page::Superblock(_)) => Ok(bits.map(|bits| match bits.what {
+                FLIPPED => bits,
+                what => self.unmendable(page, what),
+            })),
+            Some(Page::Free) => Ok(bits),
+            None => {
+                let mut mend = bits.and_then(|bits| bits.mend).unwrap_or_default();
+                mend.push((descriptor, Page::Free.encode()));
+                Ok(Some(Damage {
+                    mend: Some(mend),
+                    ..self.unmendable(page, UNKNOWN)
+                }))
+            }
         }
     }
 

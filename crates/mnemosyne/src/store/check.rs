@@ -13,9 +13,11 @@
 
 use super::inspection::ReadOnly;
 use super::pool::FRAMES;
-use super::system::{OVERLAP, RootWords, State, System, overlap};
-use super::{BASE_ROOT, Backing, BackingError, Region, RegionKind, StoreError};
-use crate::heap::{HeapError, Segment};
+use super::repair::would_give_up;
+use super::roots::{Targets, bad_roots};
+use super::system::{FOREIGN, OVERLAP, State, System, overlap};
+use super::{Backing, BackingError, Region, RegionKind, StoreError};
+use crate::heap::Segment;
 use crate::log::{self, LogError};
 use crate::statics::{Table, TableError};
 use crate::tx::{Area, AreaError, Reading, Unrecovered};
@@ -81,22 +83,26 @@ impl Report {
     }
 }
 
-fn way_out(invariant: &str) -> &'static str {
-    match invariant {
-        "M1" => {
-            "open it with the version of selvedge that made it, or restore the directory from \
-             a copy"
-        }
-        "M4" => "put the file back as it was, or restore the directory from a copy",
-        "M6" | "M10" | "M11" | "M16" => {
-            "see what `selvedge heap repair` would give up, or restore the directory from a copy"
-        }
-        "P5" => "restore the directory and its pool from a copy",
-        "M5" => "move the file away once you know that nobody needs it",
-        "M14" => "begin anew with SELVEDGE_STATICS=discard, or restore the directory from a copy",
-        "M15" => "read the log with what wrote it, or have its program make it anew",
-        _ => "restore the directory from a copy",
-    }
+/// What can be done about findings. The property that each of them holds is tested in
+/// `tests/hostile/ways_out.rs`.
+mod way {
+    pub(super) const COPY: &str = "restore the directory from a copy";
+    pub(super) const REPAIR: &str =
+        "see what `selvedge heap repair` would give up, or restore the directory from a copy";
+    pub(super) const VERSION: &str =
+        "open it with the version of selvedge that made it, or restore the directory from a copy";
+    pub(super) const ADDRESSES: &str = "open it with more addresses (SELVEDGE_BYTES), or restore \
+         the directory from a copy";
+    pub(super) const FILE: &str =
+        "put the file back as it was, or restore the directory from a copy";
+    pub(super) const STRAY: &str = "move the file away once you know that nobody needs it";
+    pub(super) const POOL: &str = "restore the directory and its pool from a copy";
+    pub(super) const STATICS: &str =
+        "begin anew with SELVEDGE_STATICS=discard, or restore the directory from a copy";
+    pub(super) const LOG: &str =
+        "have its program make the log anew, or restore the directory from a copy";
+    pub(super) const RECORD: &str =
+        "read the log with what wrote it, or have its program make it anew";
 }
 
 /// Checks the directory at `path`, which no program may have open.
@@ -104,14 +110,24 @@ fn way_out(invariant: &str) -> &'static str {
 /// # Errors
 /// [`StoreError`]: there is none, or it cannot be read.
 pub fn check(path: impl AsRef<Path>) -> Result<Report, StoreError> {
+    let path = path.as_ref();
     let backing = ReadOnly::open(path)?;
     let files = backing.directory.files()?;
-    Ok(check_regions(&backing, &files))
+    let mut report = check_regions(&backing, &files);
+    drop(backing);
+    let repairs = |finding: &&mut Finding| finding.way_out == way::REPAIR;
+    let mut repairable = report.findings.iter_mut().filter(repairs).peekable();
+    // A repair is refused if anything else is beyond it.
+    if repairable.peek().is_some() && would_give_up(path).is_err() {
+        repairable.for_each(|finding| finding.way_out = way::COPY);
+    }
+    Ok(report)
 }
 
 /// Checks the regions of `backing`, whose system region is in place, and of which these slots
 /// have files. What the logs hold is stored to the memory: to change nothing, it is an
-/// [`Overlay`](medium::Overlay).
+/// [`Overlay`](medium::Overlay). Each way out is that of the finding alone: others may stand in
+/// the way of a repair.
 pub fn check_regions<B: Backing>(backing: &B, files: &[u64]) -> Report {
     let mut checker = Checker {
         backing,
@@ -136,52 +152,6 @@ fn record(start: u64, bytes: u64, position: u64) -> (String, u64) {
     (structure, start + log::byte_of(bytes, position))
 }
 
-/// What roots can name: allocated blocks, and regions that are no part of the heap.
-pub(super) struct Targets {
-    /// Where each begins, and its bytes; in this order.
-    ranges: Vec<(u64, u64)>,
-}
-
-impl Targets {
-    /// # Errors
-    /// A part of the heap is damaged.
-    pub fn read<P: Pmem>(pm: &P, regions: &[Region]) -> Result<Self, HeapError> {
-        let mut ranges = Vec::new();
-        for region in regions {
-            match region.kind {
-                RegionKind::Heap => match Segment::open(pm, region.start, region.len)? {
-                    Some(segment) => ranges.extend(segment.blocks(pm)?),
-                    None => return Err(HeapError::Foreign { off: region.start }),
-                },
-                RegionKind::Program | RegionKind::Static => {
-                    ranges.push((region.start, region.len));
-                }
-            }
-        }
-        ranges.sort_unstable();
-        Ok(Self { ranges })
-    }
-
-    /// What is wrong with the target of a root.
-    pub fn check(&self, system: &System, name: &[u8], words: RootWords) -> Result<(), String> {
-        let RootWords { layout, off } = words;
-        if name == BASE_ROOT.as_bytes() {
-            return match off == 0 && layout > 0 && layout.is_multiple_of(system.granule) {
-                true => Ok(()),
-                false => Err(format!("{layout:#x} is not a base address")),
-            };
-        }
-        let behind = self.ranges.partition_point(|(start, _)| *start <= off);
-        let before = behind.checked_sub(1).map(|at| self.ranges[at]);
-        match before.is_some_and(|(start, len)| off - start < len) {
-            true => Ok(()),
-            false => Err(format!(
-                "no block is allocated and no region of a program is at {off:#x}, which it names"
-            )),
-        }
-    }
-}
-
 struct Checker<'a, B> {
     backing: &'a B,
     report: Report,
@@ -190,7 +160,7 @@ struct Checker<'a, B> {
 impl<B: Backing> Checker<'_, B> {
     fn bad(
         &mut self,
-        invariant: &'static str,
+        (invariant, way_out): (&'static str, &'static str),
         file: impl Into<String>,
         (structure, offset): (impl Into<String>, u64),
         what: impl fmt::Display,
@@ -205,7 +175,7 @@ impl<B: Backing> Checker<'_, B> {
             structure: structure.into(),
             offset,
             what: what.to_string(),
-            way_out: way_out(invariant),
+            way_out,
         });
     }
 
@@ -217,8 +187,7 @@ impl<B: Backing> Checker<'_, B> {
         let there = self.table(&system, files);
         unrecovered
             .replay(|off| off < system.bytes || there.iter().any(|region| region.holds(off)));
-        let roots = self.roots(&system);
-        self.targets(&system, &roots, &there);
+        self.roots(&system, &there);
         for region in &there {
             match region.kind {
                 RegionKind::Heap => self.segment(region),
@@ -235,18 +204,18 @@ impl<B: Backing> Checker<'_, B> {
         let place = ("system region", 0);
         let system = match System::open(pm) {
             Ok(system) => system,
-            Err(StoreError::NotAStore { what }) => {
-                self.bad("M1", SYSTEM, place, what);
+            Err(StoreError::NotAStore { what: FOREIGN }) => {
+                self.bad(("M1", way::VERSION), SYSTEM, place, FOREIGN);
                 return None;
             }
             Err(error) => {
-                self.bad("M1", SYSTEM, place, error);
+                self.bad(("M1", way::COPY), SYSTEM, place, error);
                 return None;
             }
         };
         if let Err(error) = pm.load(system.bytes - WORD_BYTES) {
             let what = format!("its {} bytes are not all there: {error}", system.bytes);
-            self.bad("M1", SYSTEM, place, what);
+            self.bad(("M1", way::COPY), SYSTEM, place, what);
             return None;
         }
         Some(system)
@@ -261,7 +230,7 @@ impl<B: Backing> Checker<'_, B> {
         let mut reading = match Reading::begin(pm, system.area(), system.bytes) {
             Ok(reading) => reading,
             Err(AreaError::NotAnArea { what, .. }) => {
-                self.bad("M7", SYSTEM, area, what);
+                self.bad(("M7", way::COPY), SYSTEM, area, what);
                 return None;
             }
             Err(error) => {
@@ -293,11 +262,16 @@ impl<B: Backing> Checker<'_, B> {
     fn bad_in_area(&mut self, error: AreaError, start: u64, bytes: u64) {
         match error {
             AreaError::NotAnArea { what, .. } => {
-                self.bad("M7", SYSTEM, ("logs of transactions", start), what);
+                self.bad(
+                    ("M7", way::COPY),
+                    SYSTEM,
+                    ("logs of transactions", start),
+                    what,
+                );
             }
             AreaError::Unlike { .. } => {
                 let what = "it is not like the first one";
-                self.bad("M8", SYSTEM, ("log", start), what);
+                self.bad(("M8", way::COPY), SYSTEM, ("log", start), what);
             }
             AreaError::Record {
                 start,
@@ -305,21 +279,34 @@ impl<B: Backing> Checker<'_, B> {
                 what,
             } => {
                 let place = record(start, bytes, position);
-                self.bad("M11", SYSTEM, place, format!("it {what}"));
+                self.bad(("M11", way::REPAIR), SYSTEM, place, format!("it {what}"));
             }
-            AreaError::Log(error) => self.bad_log(SYSTEM, error, start, bytes),
+            AreaError::Log(error) => {
+                let ways = [way::REPAIR, way::COPY];
+                self.bad_log(SYSTEM, error, (start, bytes), ways);
+            }
         }
     }
 
-    /// What is wrong with the log of so many bytes at `start` in the file.
-    fn bad_log(&mut self, file: &str, error: LogError, start: u64, bytes: u64) {
+    /// What is wrong with the log of so many bytes at `start` in the file, and the ways out: of a
+    /// damaged record, and of anything else.
+    fn bad_log(
+        &mut self,
+        file: &str,
+        error: LogError,
+        (start, bytes): (u64, u64),
+        [of_record, otherwise]: [&'static str; 2],
+    ) {
         match error {
-            LogError::NotALog { what, .. } => self.bad("M9", file, ("log", start), what),
+            LogError::NotALog { what, .. } => {
+                self.bad(("M9", otherwise), file, ("log", start), what);
+            }
             LogError::Damaged { position, .. } => {
                 let what = "it has changed since it was durable";
-                self.bad("M10", file, record(start, bytes, position), what);
+                let place = record(start, bytes, position);
+                self.bad(("M10", of_record), file, place, what);
             }
-            error => self.bad("M9", file, ("log", start), error),
+            error => self.bad(("M9", otherwise), file, ("log", start), error),
         }
     }
 
@@ -339,8 +326,13 @@ impl<B: Backing> Checker<'_, B> {
             match system.region(pm, slot) {
                 Ok(None) => continue,
                 Ok(Some(region)) => regions.push(region),
-                Err(StoreError::Slot { what, .. }) => self.bad("M2", SYSTEM, place, what),
-                Err(error) => self.bad("M2", SYSTEM, place, error),
+                Err(StoreError::Slot { what, .. }) => {
+                    self.bad(("M2", way::COPY), SYSTEM, place, what);
+                }
+                Err(error @ StoreError::Beyond { .. }) => {
+                    self.bad(("M2", way::ADDRESSES), SYSTEM, place, error);
+                }
+                Err(error) => self.bad(("M2", way::COPY), SYSTEM, place, error),
             }
             owners.insert(slot);
         }
@@ -352,7 +344,12 @@ impl<B: Backing> Checker<'_, B> {
         lonely.sort_unstable();
         for slot in lonely {
             let what = "the region table has nothing for this slot";
-            self.bad("M5", format!("region-{slot:04}"), ("the file", 0), what);
+            self.bad(
+                ("M5", way::STRAY),
+                format!("region-{slot:04}"),
+                ("the file", 0),
+                what,
+            );
         }
         if let Some((first, second)) = overlap(&regions) {
             let slot = second.slot;
@@ -361,7 +358,7 @@ impl<B: Backing> Checker<'_, B> {
                 system.slot(slot),
             );
             let what = format!("{OVERLAP}, that of slot {}", first.slot);
-            self.bad("M3", SYSTEM, place, what);
+            self.bad(("M3", way::COPY), SYSTEM, place, what);
             return Vec::new();
         }
         regions.retain(|(state, _)| *state == State::There);
@@ -383,7 +380,7 @@ impl<B: Backing> Checker<'_, B> {
             }) => at,
             _ => 0,
         };
-        self.bad("P5", FRAMES, ("frame table", at), error);
+        self.bad(("P5", way::POOL), FRAMES, ("frame table", at), error);
     }
 
     /// M4: brings the bytes of a region in place.
@@ -393,53 +390,33 @@ impl<B: Backing> Checker<'_, B> {
             Ok(false) => format!("its {} bytes are missing or too few", region.len),
             Err(error) => error.to_string(),
         };
-        self.bad("M4", file_of(region), ("the file", 0), why);
+        self.bad(("M4", way::FILE), file_of(region), ("the file", 0), why);
         false
     }
 
-    /// M6: the roots. Returns those that can be read.
-    fn roots(&mut self, system: &System) -> Vec<(u64, Vec<u8>, RootWords)> {
+    /// M6, M16: the roots. What they name is not looked at if the heap is damaged, which has
+    /// findings of its own.
+    fn roots(&mut self, system: &System, regions: &[Region]) {
         let pm = self.backing.pmem();
-        let mut names = HashSet::new();
-        let mut roots = Vec::new();
-        for root in 0..system.roots {
-            let place = (format!("root {root}"), system.root(root));
-            match system.root_of(pm, root) {
-                Ok(None) => {}
-                Ok(Some((name, words))) => {
-                    roots.push((root, name.clone(), words));
-                    if std::str::from_utf8(&name).is_err() {
-                        self.bad("M6", SYSTEM, place, "its name is no text");
-                    } else if !names.insert(name) {
-                        self.bad("M6", SYSTEM, place, "another root has its name");
-                    }
-                }
-                Err(StoreError::Root { .. }) => {
-                    let what = "its checksum is another, or its name too long";
-                    self.bad("M6", SYSTEM, place, what);
-                }
-                Err(error) => self.bad("M6", SYSTEM, place, error),
+        let targets = Targets::read(pm, regions).ok();
+        let found = match bad_roots(pm, system, targets.as_ref()) {
+            Ok(found) => found,
+            Err(error) => {
+                let place = ("roots", system.root(0));
+                return self.bad(("M6", way::COPY), SYSTEM, place, error);
             }
-        }
-        roots
-    }
-
-    /// M16: what the roots name. A damaged part of the heap has findings of its own.
-    fn targets(
-        &mut self,
-        system: &System,
-        roots: &[(u64, Vec<u8>, RootWords)],
-        regions: &[Region],
-    ) {
-        let Ok(targets) = Targets::read(self.backing.pmem(), regions) else {
-            return;
         };
-        for (root, name, words) in roots {
-            if let Err(what) = targets.check(system, name, *words) {
-                let name = String::from_utf8_lossy(name);
-                let place = (format!("root {root}, {name:?}"), system.root(*root));
-                self.bad("M16", SYSTEM, place, what);
-            }
+        for bad in found {
+            let way = match bad.may_be_base() {
+                true => way::COPY,
+                false => way::REPAIR,
+            };
+            let name = match bad.is_name_whole {
+                true => format!(", {}", bad.shown_name()),
+                false => String::new(),
+            };
+            let place = (format!("root {}{name}", bad.root), system.root(bad.root));
+            self.bad((bad.invariant, way), SYSTEM, place, bad.what);
         }
     }
 
@@ -453,17 +430,24 @@ impl<B: Backing> Checker<'_, B> {
             Ok(Some(segment)) => segment,
             Ok(None) => {
                 let what = "it is no part of the heap, or one of another length";
-                return self.bad("M12", file, ("segment", 0), what);
+                return self.bad(("M12", way::COPY), file, ("segment", 0), what);
             }
-            Err(error) => return self.bad("M12", file, ("segment", 0), error),
+            Err(error) => return self.bad(("M12", way::COPY), file, ("segment", 0), error),
         };
-        segment.check(pm, |error| match error {
-            HeapError::Damaged { descriptor, what } => {
-                let offset = descriptor - region.start;
-                self.bad("M13", &*file, ("descriptor", offset), what);
+        let found = match segment.damage(pm) {
+            Ok(found) => found,
+            Err(error) => {
+                return self.bad(("M13", way::COPY), file, ("descriptors", 0), error);
             }
-            error => self.bad("M13", &*file, ("descriptors", 0), error),
-        });
+        };
+        for damage in found {
+            let way = match damage.mend {
+                Some(_) => way::REPAIR,
+                None => way::COPY,
+            };
+            let place = ("descriptor", damage.descriptor - region.start);
+            self.bad(("M13", way), &*file, place, damage.what);
+        }
     }
 
     /// M14: persistent variables.
@@ -472,9 +456,19 @@ impl<B: Backing> Checker<'_, B> {
             Ok(_) => {}
             Err(TableError::Damaged(what)) => {
                 let what = format!("it {what}");
-                self.bad("M14", file_of(region), ("table of variables", 0), what);
+                self.bad(
+                    ("M14", way::STATICS),
+                    file_of(region),
+                    ("table of variables", 0),
+                    what,
+                );
             }
-            Err(error) => self.bad("M14", file_of(region), ("table of variables", 0), error),
+            Err(error) => self.bad(
+                ("M14", way::STATICS),
+                file_of(region),
+                ("table of variables", 0),
+                error,
+            ),
         }
     }
 
@@ -487,8 +481,8 @@ impl<B: Backing> Checker<'_, B> {
         let file = file_of(region);
         let mut log = match log::Unrecovered::open(pm.clone(), start) {
             Ok(log) if log.bytes() <= region.len => log,
-            Ok(_) => return self.bad("M9", file, ("log", 0), "it leaves its region"),
-            Err(error) => return self.bad_log(&file, error, 0, region.len),
+            Ok(_) => return self.bad(("M9", way::LOG), file, ("log", 0), "it leaves its region"),
+            Err(error) => return self.bad_log(&file, error, (0, region.len), [way::LOG; 2]),
         };
         let (mut words, mut position) = (Vec::new(), log.position());
         loop {
@@ -500,11 +494,16 @@ impl<B: Backing> Checker<'_, B> {
                     });
                     if !is_whole {
                         let what = "its length is not that of its bytes";
-                        self.bad("M15", &*file, record(0, log.bytes(), position), what);
+                        self.bad(
+                            ("M15", way::RECORD),
+                            &*file,
+                            record(0, log.bytes(), position),
+                            what,
+                        );
                     }
                     position = end;
                 }
-                Err(error) => return self.bad_log(&file, error, 0, log.bytes()),
+                Err(error) => return self.bad_log(&file, error, (0, log.bytes()), [way::LOG; 2]),
             }
         }
     }

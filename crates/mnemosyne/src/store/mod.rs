@@ -23,6 +23,7 @@ mod directory;
 mod inspection;
 mod pool;
 mod repair;
+mod roots;
 mod session;
 mod system;
 #[cfg(test)]

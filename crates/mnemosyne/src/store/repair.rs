@@ -12,19 +12,18 @@
 //!
 //! Records of logs (M10, M11): the transactions of a log from a damaged record on. What they
 //! wrote may be in place already, which it is if no crash of the machine came in between, or may
-//! be missing, also in part. Roots that are damaged (M6), or that name what is not there (M16).
+//! be missing, also in part. Roots that are damaged, that have the name of another one or a name
+//! that is no text (M6), or that name what is not there (M16).
 //! Of bits of blocks that are damaged (M13) nobody knows which are free: all count as allocated,
 //! and none is lost but room. After a crash of the machine that the durability did not cover (see
 //! `boot`), whatever was stored last. The root `selvedge.base`, the region table, the first lines of logs and segments, and what a
 //! page of the heap is, cannot be guessed or done without: the error says so.
 
 use super::boot::BootNote;
-use super::check::Targets;
 use super::inspection::ReadOnly;
-use super::{
-    BASE_ROOT, Backing, Directory, DirectoryOptions, Options, Region, RegionKind, Store, StoreError,
-};
-use crate::heap::Segment;
+use super::roots::{Targets, bad_roots};
+use super::{Backing, Directory, DirectoryOptions, Options, Region, RegionKind, Store, StoreError};
+use crate::heap::{Damage, HeapError, Segment};
 use crate::log::LogError;
 use crate::tx::{AreaError, Space, Stop};
 use medium::WORD_BYTES;
@@ -57,7 +56,7 @@ impl fmt::Display for Loss {
 /// changed then, unless the medium failed.
 pub fn repair(path: impl AsRef<Path>, is_accepted: bool) -> Result<Vec<Loss>, StoreError> {
     let path = path.as_ref();
-    let losses = look(path)?;
+    let losses = would_give_up(path)?;
     if !is_accepted || losses.is_empty() {
         return Ok(losses);
     }
@@ -73,7 +72,7 @@ pub fn repair(path: impl AsRef<Path>, is_accepted: bool) -> Result<Vec<Loss>, St
 }
 
 /// What a repair would give up. Nothing changes.
-fn look(path: &Path) -> Result<Vec<Loss>, StoreError> {
+pub(super) fn would_give_up(path: &Path) -> Result<Vec<Loss>, StoreError> {
     let backing = ReadOnly::open(path)?;
     let has_crashed = BootNote::is_of_crash(backing.directory.path())?;
     let crash = has_crashed.then(|| Loss {
@@ -123,29 +122,38 @@ fn of_record(why: AreaError) -> Loss {
     Loss { invariant, what }
 }
 
-/// Whether a damaged name may have been that of the root with the base address: most of its bytes
-/// are there.
-fn may_be_base(remains: &[u8]) -> bool {
-    let pairs = remains.iter().zip(BASE_ROOT.as_bytes());
-    2 * pairs.filter(|(is, was)| is == was).count() > BASE_ROOT.len()
-}
-
 impl<B: Backing> Store<B> {
-    /// Takes all blocks of a superblock for allocated whose bits are damaged.
+    /// Takes all blocks of a superblock for allocated whose bits are damaged, and empties
+    /// descriptors of pages that have no small blocks.
     fn give_up_bits(&self, region: &Region, losses: &mut Vec<Loss>) -> Result<(), StoreError> {
         let pm = self.backing().pmem();
         let slot = region.slot;
         let segment = Segment::open(pm, region.start, region.len)?;
         let segment = segment.ok_or(StoreError::NotASegment { slot })?;
-        for (page, at, bits) in segment.damaged_bits(pm).map_err(StoreError::Heap)? {
+        for damage in segment.damage(pm)? {
+            let Damage {
+                page,
+                descriptor,
+                what,
+                mend,
+            } = damage;
+            let words = mend.ok_or(StoreError::Heap(HeapError::Damaged { descriptor, what }))?;
+            let what = match words.iter().all(|(_, word)| *word == 0) {
+                true => format!(
+                    "nothing but the descriptor of the page at {page:#x}, which has no small blocks"
+                ),
+                false => format!(
+                    "which blocks of the page at {page:#x} are free: all that share a damaged word \
+                     of the descriptor at {descriptor:#x} count as allocated"
+                ),
+            };
             losses.push(Loss {
                 invariant: "M13",
-                what: format!(
-                    "which blocks of the page at {page:#x} are free: all that share the damaged \
-                     word at {at:#x} count as allocated"
-                ),
+                what,
             });
-            self.set_word(at, bits)?;
+            for (at, word) in words {
+                self.set_word(at, word)?;
+            }
         }
         Ok(())
     }
@@ -154,35 +162,19 @@ impl<B: Backing> Store<B> {
     fn give_up_roots(&self, regions: &[Region], losses: &mut Vec<Loss>) -> Result<(), StoreError> {
         let (pm, system) = (self.backing().pmem(), &self.shared.system);
         let targets = Targets::read(pm, regions).map_err(StoreError::Heap)?;
-        for root in 0..system.roots {
-            let loss = match system.root_of(pm, root) {
-                Ok(None) => continue,
-                Ok(Some((name, words))) => match targets.check(system, &name, words) {
-                    Ok(()) => continue,
-                    Err(_) if name == BASE_ROOT.as_bytes() => {
-                        return Err(StoreError::Base { root });
-                    }
-                    Err(what) => Loss {
-                        invariant: "M16",
-                        what: format!("the root {:?}: {what}", String::from_utf8_lossy(&name)),
-                    },
-                },
-                Err(StoreError::Root { .. }) => {
-                    let name = system.remains_of_name(pm, root)?;
-                    if may_be_base(&name) {
-                        return Err(StoreError::Base { root });
-                    }
-                    Loss {
-                        invariant: "M6",
-                        what: format!(
-                            "the root {root}, whose name may have been {:?}",
-                            String::from_utf8_lossy(&name)
-                        ),
-                    }
-                }
-                Err(why) => return Err(why),
+        for bad in bad_roots(pm, system, Some(&targets))? {
+            let (root, name) = (bad.root, bad.shown_name());
+            if bad.may_be_base() {
+                return Err(StoreError::Base { root });
+            }
+            let what = match bad.is_name_whole {
+                true => format!("the root {name} (root {root}): {}", bad.what),
+                false => format!("the root {root}, whose name may have been {name}"),
             };
-            losses.push(loss);
+            losses.push(Loss {
+                invariant: bad.invariant,
+                what,
+            });
             self.set_word(system.root(root) + 2 * WORD_BYTES, 0)?;
         }
         Ok(())

@@ -130,6 +130,9 @@ fn checksum(words: &[u64; HEAD_WORDS]) -> u64 {
     words.iter().fold(0, add).into()
 }
 
+/// What is wrong with what this version did not make.
+pub(super) const FOREIGN: &str = "the magic is missing, or of another version";
+
 /// Where everything is.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct System {
@@ -147,8 +150,7 @@ impl System {
             *word = pm.load(n as u64 * WORD_BYTES)?;
         }
         if head[0] != MAGIC {
-            let what = "the magic is missing, or of another version";
-            return Err(StoreError::NotAStore { what });
+            return Err(StoreError::NotAStore { what: FOREIGN });
         }
         if checksum(&head) != pm.load(AT_CHECKSUM)? {
             let what = "its first line is damaged";

@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use tempfile::TempDir;
 
-type Files = BTreeMap<String, Vec<u8>>;
+pub type Files = BTreeMap<String, Vec<u8>>;
 
-const SYSTEM: &str = "regions";
-const HEAP_FILE: &str = "region-0000";
-const LOG_FILE: &str = "region-0001";
-const STATICS_FILE: &str = "region-0002";
+pub const SYSTEM: &str = "regions";
+pub const HEAP_FILE: &str = "region-0000";
+pub const LOG_FILE: &str = "region-0001";
+pub const STATICS_FILE: &str = "region-0002";
 
-fn open_directory(path: &Path) -> Result<Store<Directory>, StoreError> {
+pub fn open_directory(path: &Path) -> Result<Store<Directory>, StoreError> {
     let options = DirectoryOptions {
         bytes: 1 << 30,
         layout: layout(2 << 20),
@@ -29,14 +29,14 @@ fn open_directory(path: &Path) -> Result<Store<Directory>, StoreError> {
     Store::open(directory, arena, crate::image::options())
 }
 
-fn sound() -> Files {
+pub fn sound() -> Files {
     let dir = tempfile::tempdir().unwrap();
     fill(&open_directory(dir.path()).unwrap());
     leave_records(&open_directory(dir.path()).unwrap());
     contents(dir.path())
 }
 
-fn contents(path: &Path) -> Files {
+pub fn contents(path: &Path) -> Files {
     let read = |entry: std::io::Result<std::fs::DirEntry>| {
         let entry = entry.unwrap();
         let name = entry.file_name().into_string().unwrap();
@@ -50,7 +50,7 @@ fn word(files: &Files, file: &str, at: u64) -> u64 {
     u64::from_le_bytes(bytes.try_into().unwrap())
 }
 
-fn set(files: &mut Files, file: &str, at: u64, word: u64) {
+pub fn set(files: &mut Files, file: &str, at: u64, word: u64) {
     let bytes = files.get_mut(file).unwrap();
     bytes[at as usize..][..8].copy_from_slice(&word.to_le_bytes());
 }
@@ -63,7 +63,7 @@ fn seal_slot(files: &mut Files, slot: u64) {
 }
 
 /// Gives a root this name, and makes its checksum right.
-fn name_root(files: &mut Files, root: u64, name: &[u8]) {
+pub fn name_root(files: &mut Files, root: u64, name: &[u8]) {
     let at = (ROOT + root * 128) as usize;
     let line = &mut files.get_mut(SYSTEM).unwrap()[at..][..128];
     line[24..24 + name.len()].copy_from_slice(name);
@@ -73,7 +73,7 @@ fn name_root(files: &mut Files, root: u64, name: &[u8]) {
 }
 
 /// Has a root, whose name has three bytes, name an offset.
-fn point_root(files: &mut Files, root: u64, off: u64) {
+pub fn point_root(files: &mut Files, root: u64, off: u64) {
     set(files, SYSTEM, ROOT + root * 128 + 8, off);
     name_root(files, root, b"two");
 }
@@ -85,7 +85,7 @@ fn seal(files: &mut Files) {
 }
 
 /// Uses a log in a file as its owner would.
-fn with_log(files: &mut Files, file: &str, start: u64, change: impl FnOnce(&MemoryPmem)) {
+pub fn with_log(files: &mut Files, file: &str, start: u64, change: impl FnOnce(&MemoryPmem)) {
     let bytes = files.get_mut(file).unwrap();
     let pm = MemoryPmem::new(bytes.len() as u64);
     pm.store(0, bytes);
@@ -94,7 +94,7 @@ fn with_log(files: &mut Files, file: &str, start: u64, change: impl FnOnce(&Memo
     pm.read(0, bytes).unwrap();
 }
 
-fn append(files: &mut Files, file: &str, start: u64, record: &[u64]) {
+pub fn append(files: &mut Files, file: &str, start: u64, record: &[u64]) {
     with_log(files, file, start, |pm| {
         let (mut log, _) = Unrecovered::open(pm, start).unwrap().keep().unwrap();
         log.append(record).unwrap();
@@ -103,7 +103,7 @@ fn append(files: &mut Files, file: &str, start: u64, record: &[u64]) {
 }
 
 /// Of a page's descriptor in the file of the heap.
-fn descriptor(page: u64) -> u64 {
+pub fn descriptor(page: u64) -> u64 {
     64 * (1 + page)
 }
 
@@ -117,14 +117,14 @@ enum Opening {
 use Opening::{Accepts, Refuses};
 
 /// Changes files that are sound.
-type Lie = Box<dyn Fn(&mut Files)>;
+pub type Lie = Box<dyn Fn(&mut Files)>;
 
-struct Case {
-    invariant: &'static str,
+pub struct Case {
+    pub invariant: &'static str,
     file: &'static str,
     offset: u64,
     opening: Opening,
-    lie: Lie,
+    pub lie: Lie,
 }
 
 fn case(
@@ -157,7 +157,7 @@ fn is(
     })
 }
 
-fn system_cases() -> Vec<Case> {
+pub fn system_cases() -> Vec<Case> {
     let mut cases = vec![
         is("M1", SYSTEM, (0, 0), Refuses, 0),
         is("M1", SYSTEM, (0, 16), Refuses, 4 << 20),
@@ -221,7 +221,7 @@ fn system_cases() -> Vec<Case> {
     cases
 }
 
-fn log_cases() -> Vec<Case> {
+pub fn log_cases() -> Vec<Case> {
     let [first, second] = [0, 1].map(log_start);
     let mut cases = vec![
         is("M7", SYSTEM, (AREA, AREA), Refuses, 0),
@@ -309,7 +309,7 @@ fn first_record(files: &Files, start: u64) -> u64 {
     start + 64 + head % words * 8
 }
 
-fn region_cases() -> Vec<Case> {
+pub fn region_cases() -> Vec<Case> {
     let mut cases = vec![
         is("M12", HEAP_FILE, (0, 0), Refuses, 0),
         is("M12", HEAP_FILE, (0, 8), Refuses, 0),
@@ -361,7 +361,7 @@ fn region_cases() -> Vec<Case> {
     cases
 }
 
-fn written(files: &Files) -> TempDir {
+pub fn written(files: &Files) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (name, bytes) in files {
         std::fs::write(dir.path().join(name), bytes).unwrap();
@@ -489,7 +489,7 @@ fn repair_names_what_it_gives_up() {
 }
 
 /// Changes a bit of the first record of the first log (M10).
-fn damage_record(files: &mut Files) {
+pub fn damage_record(files: &mut Files) {
     let at = first_record(files, log_start(0));
     let flipped = word(files, SYSTEM, at + 24) ^ 1 << 7;
     set(files, SYSTEM, at + 24, flipped);

@@ -6,3 +6,4 @@ mod damage;
 mod flips;
 mod fuzz;
 mod image;
+mod ways_out;
