@@ -29,7 +29,9 @@ enum What {
     /// Check all of it, and list blocks that nothing points to
     ///
     /// What violates the format is listed by the numbers of its format.md, with file,
-    /// structure, place in the file, and the way out.
+    /// structure, place in the file, and the way out. So is a directory that was in use with
+    /// durability 'process' when the machine went down (boot): programs are refused until the
+    /// loss is accepted.
     ///
     /// A block counts as reached if a root, a region of the program or a block that is
     /// reached holds a word that looks like a pointer into it: what is listed was lost, but
@@ -489,13 +491,13 @@ impl Checked<'_> {
             text.push_str(&block.line());
         }
         if !self.findings.is_empty() {
-            let found = output::count(self.findings.len() as u64, "violation");
+            let found = output::count(self.findings.len() as u64, "error");
             let more = if self.truncated { " or more" } else { "" };
             let rest = match self.partial {
                 true => "; what depends on it was not checked",
                 false => "",
             };
-            let _ = writeln!(text, "{dir}: {found} of the format{more}{rest}");
+            let _ = writeln!(text, "{dir}: {found}{more}{rest}");
         }
         let Some(blocks) = self.blocks.map(|blocks| output::count(blocks, "block")) else {
             return text;

@@ -458,10 +458,7 @@ fn heap_check_names_what_is_wrong_and_the_way_out() {
         text.contains(expected) && text.contains("restore"),
         "{text}"
     );
-    assert!(
-        lost.is_ok() && text.contains("1 violation of the format"),
-        "{text}"
-    );
+    assert!(lost.is_ok() && text.contains("1 error"), "{text}");
     let json: serde_json::Value = serde_json::from_str(&check(4, &["--json"])).unwrap();
     assert_eq!(json["clean"], false);
     let finding = &json["findings"][0];
@@ -472,6 +469,30 @@ fn heap_check_names_what_is_wrong_and_the_way_out() {
         (&"segment".into(), &0.into())
     );
     assert!(finding["what"].is_string() && finding["way_out"].is_string());
+}
+
+/// After a crash of the machine, programs are refused: the check says so, and what to do.
+#[test]
+fn heap_check_tells_of_a_crash_of_the_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    drop(Store::open_directory(path, &with_short_logs(), Options::default()).unwrap());
+    let note = "selvedge boot 00000000-0000-0000-0000-000000000000\n";
+    std::fs::write(dir.path().join("boot"), note).unwrap();
+    let text = stdout(&run(4, &["heap", "check", path]));
+    for part in [
+        "error: boot: boot at 0x0, ",
+        "--accept-loss",
+        "ACCEPT_LOSS=1",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    let json = stdout(&run(4, &["heap", "check", path, "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["clean"], false);
+    assert_eq!(json["findings"][0]["invariant"], "boot");
+    run(1, &["heap", "repair", path, "--accept-loss"]);
+    run(0, &["heap", "check", path]);
 }
 
 /// Nothing is given up without consent, and what is, is named.

@@ -18,7 +18,7 @@ use medium::OpenError;
 use std::path::{Path, PathBuf};
 
 /// The file.
-const NOTE: &str = "boot";
+pub(super) const NOTE: &str = "boot";
 /// What it begins with, before the boot's id and a line feed.
 const NOTE_HEAD: &str = "selvedge boot ";
 /// Where the kernel says which boot this is.

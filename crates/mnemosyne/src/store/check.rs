@@ -1,5 +1,5 @@
 //! What is wrong with durable memory, by the invariants of `format.md`, M1 to M16, and of
-//! [`medium::paging`], P5.
+//! [`medium::paging`], P5; and whether the machine went down before all was durable (`boot`).
 //!
 //! # Guarantees
 //!
@@ -9,8 +9,10 @@
 //! 3. Time and memory are bounded by the bytes of the files, whatever these hold: no record,
 //!    slot or descriptor is looked at more than a few times. (The heads of records that only
 //!    look like ones behind the end of a log are; of these, so much is read as four logs.)
-//! 4. What [`Store::open`](super::Store::open) refuses has a finding.
+//! 4. What [`Store::open`](super::Store::open) refuses has a finding, and so has a directory that
+//!    opening refuses because the machine went down.
 
+use super::boot::{BootNote, NOTE};
 use super::inspection::ReadOnly;
 use super::pool::FRAMES;
 use super::repair::would_give_up;
@@ -31,7 +33,8 @@ use std::path::Path;
 /// One violation of one invariant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The invariant, numbered as in `format.md`, or in [`medium::paging`].
+    /// The invariant, numbered as in `format.md`, or in [`medium::paging`]; or `boot`: the note of
+    /// the machine's boot is of an earlier one.
     pub invariant: &'static str,
     /// The file, in its directory.
     pub file: String,
@@ -99,6 +102,8 @@ mod way {
     pub(super) const POOL: &str = "restore the directory and its pool from a copy";
     pub(super) const STATICS: &str =
         "begin anew with SELVEDGE_STATICS=discard, or restore the directory from a copy";
+    pub(super) const CRASH: &str = "accept the loss with `selvedge heap repair --accept-loss` or \
+         SELVEDGE_ACCEPT_LOSS=1, or restore the directory from a copy";
     pub(super) const LOG: &str =
         "have its program make the log anew, or restore the directory from a copy";
     pub(super) const RECORD: &str =
@@ -114,7 +119,9 @@ pub fn check(path: impl AsRef<Path>) -> Result<Report, StoreError> {
     let backing = ReadOnly::open(path)?;
     let files = backing.directory.files()?;
     let mut report = check_regions(&backing, &files);
+    let has_crashed = BootNote::is_of_crash(backing.directory.path())?;
     drop(backing);
+    report.findings.extend(has_crashed.then(crash));
     let repairs = |finding: &&mut Finding| finding.way_out == way::REPAIR;
     let mut repairable = report.findings.iter_mut().filter(repairs).peekable();
     // A repair is refused if anything else is beyond it.
@@ -122,6 +129,20 @@ pub fn check(path: impl AsRef<Path>) -> Result<Report, StoreError> {
         repairable.for_each(|finding| finding.way_out = way::COPY);
     }
     Ok(report)
+}
+
+/// The finding for a directory whose boot note is of an earlier boot.
+fn crash() -> Finding {
+    Finding {
+        invariant: "boot",
+        file: NOTE.to_owned(),
+        structure: "note of the boot".to_owned(),
+        offset: 0,
+        what: "the machine went down while the directory was in use with durability 'process': \
+               what was stored last may be missing, or there in part, and programs are refused"
+            .to_owned(),
+        way_out: way::CRASH,
+    }
 }
 
 /// Checks the regions of `backing`, whose system region is in place, and of which these slots

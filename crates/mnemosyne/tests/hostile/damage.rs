@@ -504,12 +504,17 @@ fn repair_lists_what_a_crash_of_the_machine_took() {
     files.insert("boot".to_owned(), note.to_vec());
     let dir = written(&files);
     open_directory(dir.path()).err().unwrap();
+    let found = check(dir.path()).unwrap().findings;
+    let invariants: Vec<_> = found.iter().map(|finding| finding.invariant).collect();
+    assert_eq!(invariants, ["M10", "boot"]);
+    assert!(found[1].way_out.contains("--accept-loss"), "{}", found[1]);
     let losses = repair(dir.path(), false).unwrap();
     let invariants: Vec<_> = losses.iter().map(|loss| loss.invariant).collect();
     assert_eq!(invariants, ["boot", "M10"]);
     assert!(contents(dir.path()) == files, "something was changed");
     assert_eq!(repair(dir.path(), true).unwrap(), losses);
     assert!(!dir.path().join("boot").exists());
+    assert!(check(dir.path()).unwrap().is_clean());
     drop(open_directory(dir.path()).unwrap());
 }
 
