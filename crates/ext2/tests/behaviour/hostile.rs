@@ -5,7 +5,7 @@ use medium::block::MemoryDevice;
 use std::sync::Arc;
 use vfs::script::{State, generate, run, run_op};
 use vfs::snapshot::Snapshot;
-use vfs::{Ctx, Errno, FileSystem, Ino};
+use vfs::{Cookie, Ctx, Errno, FileSystem, Ino};
 
 /// An image with all sorts of things in it.
 fn full_image() -> Vec<u8> {
@@ -92,4 +92,38 @@ fn damage_is_reported_and_never_fatal() {
         mounted_images > 50 && errors > 20,
         "{mounted_images} {errors}"
     );
+}
+
+#[test]
+fn a_listing_keeps_the_entries_before_a_damaged_inode() {
+    let cx = Ctx::root();
+    let mounted = mount(mke2fs(&["-b", "1024", "-N", "64"], "1M"));
+    for name in [b"a", b"b", b"c"] {
+        mounted.fs.create(&cx, Ino::ROOT, name, 0o644).unwrap();
+    }
+    let (bad, _) = debugfs(&mounted.close(), "sif /b mode 0");
+    let mounted = mount(bad);
+    let fs = &mounted.fs;
+    let (mut names, mut last) = (Vec::new(), Cookie::default());
+    let mut list = |after| {
+        fs.readdirplus(&cx, Ino::ROOT, after, &mut |entry, attr| {
+            assert_eq!(entry.ino, attr.ino);
+            names.push(entry.name.to_vec());
+            last = entry.cookie;
+            true
+        })
+    };
+    assert_eq!(list(Cookie::default()), Ok(()));
+    assert_eq!(names.last().map(Vec::as_slice), Some(&b"a"[..]));
+    assert_eq!(
+        fs.readdirplus(&cx, Ino::ROOT, last, &mut |_, _| true),
+        Err(Errno::UCLEAN)
+    );
+    // What was listed has the references that the caller gives back.
+    let a = fs.lookup(&cx, Ino::ROOT, b"a").unwrap().ino;
+    fs.unlink(&cx, Ino::ROOT, b"a").unwrap();
+    fs.forget(a, 1);
+    assert_eq!(fs.getattr(&cx, a).unwrap().nlink, 0);
+    fs.forget(a, 1);
+    assert_eq!(fs.getattr(&cx, a), Err(Errno::STALE));
 }

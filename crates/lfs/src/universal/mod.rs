@@ -482,7 +482,7 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         after: Cookie,
         sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.list(cx, self.down(dir), after, sink)
+        self.list(cx, self.down(dir), after, &mut |entry| Ok(sink(entry)))
     }
 
     fn readdirplus(
@@ -492,22 +492,14 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         after: Cookie,
         sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
     ) -> Result<()> {
-        let mut failed = None;
         self.list(cx, self.down(dir), after, &mut |entry| {
-            let attr = match self.attr(self.down(entry.ino)) {
-                Ok(attr) => self.shown(attr),
-                Err(refusal) => {
-                    failed = Some(refusal);
-                    return false;
-                }
-            };
+            let attr = self.shown(self.attr(self.down(entry.ino))?);
             let accepted = sink(entry, &attr);
             if accepted && !matches!(entry.name, b"." | b"..") {
                 self.refer(self.down(entry.ino));
             }
-            accepted
-        })?;
-        failed.map_or(Ok(()), |refusal| Err(self.failed(refusal)))
+            Ok(accepted)
+        })
     }
 
     fn create(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {

@@ -81,15 +81,17 @@ impl<L: LowLevel> Universal<L> {
         Ok(attr)
     }
 
-    /// Lists a directory.
+    /// Lists a directory. An error after an entry was accepted ends the listing before its
+    /// cause, and the call for what follows returns it: the caller keeps what it accepted.
     pub(super) fn list(
         &self,
         cx: &Ctx,
         dir: Ino,
         after: Cookie,
-        sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> std::result::Result<bool, Refusal>,
     ) -> Result<()> {
-        self.look(|| {
+        let (mut accepted, mut refused) = (false, None);
+        let listed = self.look(|| {
             let attr = self.attr(dir)?;
             if attr.kind != FileType::Directory {
                 return Err(Errno::NOTDIR.into());
@@ -100,10 +102,18 @@ impl<L: LowLevel> Universal<L> {
             }
             self.low.list(dir, after, &mut |entry| {
                 let ino = self.up(entry.ino);
-                sink(&DirEntry { ino, ..*entry })
+                let more = sink(&DirEntry { ino, ..*entry }).unwrap_or_else(|refusal| {
+                    refused = Some(refusal);
+                    false
+                });
+                accepted |= more;
+                more
             })?;
-            Ok(())
-        })?;
+            refused.map_or(Ok(()), Err)
+        });
+        if !accepted {
+            listed?;
+        }
         self.accessed(cx, dir);
         Ok(())
     }
