@@ -154,12 +154,18 @@ impl<L: LowLevel> Universal<L> {
         Ok(())
     }
 
-    /// The block and those after it that are the file's, too.
+    /// The block and its neighbours after it that are the file's, up to one that is cached: the
+    /// blocks that one read of the device can have.
     fn run_of(&self, ino: Ino, index: u64, lba: Lba) -> crate::Result<Run> {
         const AHEAD: u64 = 32;
         let mut blocks = 1;
-        while blocks < AHEAD && self.low.block_of(ino, index + blocks)? == Some(Lba(lba.0 + blocks))
-        {
+        while blocks < AHEAD {
+            let next = Lba(lba.0 + blocks);
+            if self.low.block_of(ino, index + blocks)? != Some(next)
+                || self.low.store().cached(next).is_some()
+            {
+                break;
+            }
             blocks += 1;
         }
         Ok(lba.0..lba.0 + blocks)
