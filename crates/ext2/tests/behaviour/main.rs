@@ -2,6 +2,7 @@
 //! e2fsck and by debugfs.
 
 mod acls;
+mod contended;
 mod crash;
 mod damage;
 mod differential;

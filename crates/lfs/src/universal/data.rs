@@ -510,10 +510,10 @@ impl<L: LowLevel> Universal<L> {
             Fallocate::PunchHole => false,
             Fallocate::Allocate { keep_size } | Fallocate::ZeroRange { keep_size } => {
                 self.trim(ino, end)?;
-                self.look(|| self.check_room(cx, ino, off / block, end.div_ceil(block)))?;
                 !keep_size
             }
         };
+        let last_block = end.div_ceil(block);
         // Space beyond the end of a file is checked for, and not kept.
         let end = if grows { end } else { end.min(attr.size) };
         let most = self.destroyed_at_once();
@@ -521,6 +521,15 @@ impl<L: LowLevel> Universal<L> {
         loop {
             let until = end.min((at / block + most) * block);
             self.change_for(cx, self.low.cost(most) + 4, |op| {
+                if kind != Fallocate::PunchHole {
+                    // First for all of it, so that a call without room takes nothing.
+                    let to = if at == off {
+                        last_block
+                    } else {
+                        until.div_ceil(block)
+                    };
+                    self.check_room(cx, ino, at / block, to)?;
+                }
                 if at < until {
                     self.allocate_part(op, ino, kind, at..until)?;
                 }
