@@ -70,3 +70,42 @@ fn reserved_blocks_are_for_those_whom_the_superblock_names() {
     assert_eq!(fs.audit(), []);
     assert_eq!(e2fsck(&mounted.close()), None);
 }
+
+#[test]
+fn a_directory_that_cannot_grow_beside_the_reserve_takes_nothing() {
+    let mounted = mount(mke2fs(&["-b", "1024", "-m", "10"], "4M"));
+    let fs = &mounted.fs;
+    let anyone = caller(1000, 1000);
+    let dir = fs.mkdir(&Ctx::root(), Ino::ROOT, b"d", 0o777).unwrap().ino;
+    let size = || fs.getattr(&anyone, dir).unwrap().size;
+    let make = |n: u32| {
+        let name = format!("{n:0255}");
+        fs.create(&anyone, dir, name.as_bytes(), 0o644)
+    };
+    let mut made = 0;
+    while size() < 12 * BLOCK {
+        make(made).unwrap();
+        made += 1;
+    }
+    // Up to the last block that is not reserved: a file takes most, each directory one.
+    let avail = fs.statfs().unwrap().blocks_avail;
+    let file = fs.create(&anyone, dir, b"file", 0o644).unwrap().ino;
+    let most = vec![7; ((avail - 30) * BLOCK) as usize];
+    fs.write(&anyone, file, 0, &most).unwrap();
+    for n in 0..fs.statfs().unwrap().blocks_avail - 1 {
+        let name = n.to_string();
+        fs.mkdir(&anyone, Ino::ROOT, name.as_bytes(), 0o755)
+            .unwrap();
+    }
+    // The 13th block needs an indirect block as well.
+    let free = fs.statfs().unwrap().blocks_free;
+    assert_eq!(fs.statfs().unwrap().blocks_avail, 1);
+    let refused = (made..made + 4).find_map(|n| make(n).err());
+    assert_eq!(refused, Some(Errno::NOSPC));
+    assert_eq!(size(), 12 * BLOCK);
+    assert_eq!(fs.statfs().unwrap().blocks_free, free);
+    fs.create(&Ctx::root(), dir, &[b'x'; 255], 0o644).unwrap();
+    assert_eq!(size(), 13 * BLOCK);
+    assert_eq!(fs.audit(), []);
+    assert_eq!(e2fsck(&mounted.close()), None);
+}
