@@ -63,6 +63,8 @@ medium::seeded_bugs! {
     UnfencedSegment,
     /// A region's bytes go while a recovery could bring back what was in them.
     RegionInLog,
+    /// What a repair stores is neither logged nor written back.
+    UnloggedRepair,
     /// A word that was stored without a transaction is durable while a log has an older one.
     PlainStoreInLog,
 }

@@ -4,6 +4,7 @@
 mod neighbours;
 mod paging;
 mod programs;
+mod repairs;
 mod structures;
 mod threads;
 
@@ -14,6 +15,7 @@ use mnemosyne::tx::Truncation;
 use neighbours::Neighbours;
 use paging::Paging;
 use programs::{Logs, Step, Transactions, Whole};
+use repairs::Repairs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use structures::Change::{Add, Take};
 use structures::{Change, Structures};
@@ -353,6 +355,19 @@ fn two_structures_at_once() {
             &[Take(Table, 2), Take(Tree, 1), Add(Queue, 5)],
         ],
     );
+}
+
+/// A crash in a repair, and in the repair after it, costs no more than the first one named.
+#[test]
+fn interrupted_repairs() {
+    for kind in KINDS {
+        let program = Repairs::new(kind);
+        holds_within(
+            &format!("repair, {kind:?}"),
+            &program,
+            [(0, 256, 8), (1, 8, 4)],
+        );
+    }
 }
 
 #[test]

@@ -7,6 +7,8 @@ mod neighbours;
 mod paging;
 #[path = "../memory/programs.rs"]
 mod programs;
+#[path = "../memory/repairs.rs"]
+mod repairs;
 #[path = "../memory/structures.rs"]
 mod structures;
 #[path = "../memory/threads.rs"]
@@ -22,6 +24,7 @@ use neighbours::Neighbours;
 use paging::Paging;
 use parking_lot::Mutex;
 use programs::{Logs, Step, Transactions, Whole};
+use repairs::Repairs;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use structures::Change::{Add, Take};
@@ -273,13 +276,26 @@ fn is_found(bug: Bug) -> bool {
 /// does, which cuts the power while a log is made.
 const FOUND_WHERE_LOGS_ARE_MADE: Bug = Bug::UnfencedFormat;
 
+/// No other program repairs.
+const FOUND_IN_REPAIRS: Bug = Bug::UnloggedRepair;
+
+#[test]
+fn a_bug_of_repairs() {
+    for kind in [Kind::TornBit, Kind::Base] {
+        let failure = failure(FOUND_IN_REPAIRS, &Repairs::new(kind));
+        println!("{kind:?}: {failure:?}");
+        assert!(failure.is_some(), "{kind:?}");
+    }
+}
+
 #[test]
 fn bugs_of_durable_memory() {
     // Each bug is armed for a thread.
     let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let look = || {
         while let Some(bug) = Bug::ALL.get(next.fetch_add(1, Relaxed)) {
-            if *bug != FOUND_WHERE_LOGS_ARE_MADE && !is_found(*bug) {
+            let is_elsewhere = [FOUND_WHERE_LOGS_ARE_MADE, FOUND_IN_REPAIRS].contains(bug);
+            if !is_elsewhere && !is_found(*bug) {
                 missed.lock().push(*bug);
             }
         }

@@ -34,7 +34,7 @@ pub use check::{Finding, Report, check, check_regions};
 pub use directory::{Directory, DirectoryOptions, PoolOptions};
 pub use inspection::{Allocated, Inspection, Root, Seen};
 pub use pool::MismatchError;
-pub use repair::{Loss, repair};
+pub use repair::{Loss, repair, repair_regions};
 pub use session::{Savepoint, Session, Tx};
 pub use system::{Layout, ROOT_NAME_MAX, Region, RegionKind};
 

@@ -25,8 +25,9 @@ use super::roots::{Targets, bad_roots};
 use super::{Backing, Directory, DirectoryOptions, Options, Region, RegionKind, Store, StoreError};
 use crate::heap::{Damage, HeapError, Segment};
 use crate::log::LogError;
+use crate::seeded::{Bug, hit};
 use crate::tx::{AreaError, Space, Stop};
-use medium::WORD_BYTES;
+use medium::{Pmem, WORD_BYTES};
 use serde::Serialize;
 use std::convert::Infallible;
 use std::fmt;
@@ -65,9 +66,7 @@ pub fn repair(path: impl AsRef<Path>, is_accepted: bool) -> Result<Vec<Loss>, St
         accept_loss: true,
         ..DirectoryOptions::default()
     };
-    let directory = Directory::open(path, &options)?;
-    let space = directory.arena().clone();
-    give_up(directory, space)?;
+    repair_regions(Directory::open(path, &options)?)?;
     Ok(losses)
 }
 
@@ -80,12 +79,18 @@ pub(super) fn would_give_up(path: &Path) -> Result<Vec<Loss>, StoreError> {
         what: "what was stored last before the machine crashed may be missing, or there in part"
             .to_owned(),
     });
-    let space = backing.pmem().clone();
-    let losses = give_up(backing, space)?;
+    let losses = repair_regions(backing)?;
     Ok(crash.into_iter().chain(losses).collect())
 }
 
-fn give_up<B: Backing>(backing: B, space: B::Pmem) -> Result<Vec<Loss>, StoreError> {
+/// Gives up what is damaged in the regions of `backing`, whose system region is in place, and
+/// returns what that is. A crash on the way leaves what can be repaired again, or opened.
+///
+/// # Errors
+/// [`StoreError`]: something else is damaged. A part of the rest may have been given up by then:
+/// [`repair`] finds out first, on an [`Overlay`](medium::Overlay).
+pub fn repair_regions<B: Backing>(backing: B) -> Result<Vec<Loss>, StoreError> {
+    let space = backing.pmem().clone();
     let mut records = Vec::new();
     let store = Store::open_with(backing, space, Options::default(), Some(&mut records))?;
     let mut losses: Vec<Loss> = records.into_iter().map(of_record).collect();
@@ -181,6 +186,10 @@ impl<B: Backing> Store<B> {
     }
 
     fn set_word(&self, off: u64, word: u64) -> Result<(), StoreError> {
+        if hit(Bug::UnloggedRepair) {
+            self.backing().pmem().store_word(off, word);
+            return Ok(());
+        }
         let at = self.memory().space().address(off);
         let set = self.memory().session().run(|tx| {
             tx.store(at, word)?;
