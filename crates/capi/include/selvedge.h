@@ -44,8 +44,9 @@
  *                         new directory 0x200000000000. A directory keeps its first address
  *   SELVEDGE_BYTES        bytes of addresses to reserve, which all of durable memory fits in:
  *                         1099511627776 if not set. Fewer where addresses are limited (ulimit -v)
- *   SELVEDGE_LOG_BYTES    bytes of each of the eight logs of a new directory, which bound what a
- *                         block writes to memory that was there before it: 2097152 if not set
+ *   SELVEDGE_LOG_BYTES    bytes of each of the eight logs of a new directory: 2097152 if not set. A
+ *                         block that writes more to memory that was there before it takes room
+ *                         from the heap, and commits more slowly
  *   SELVEDGE_DURABILITY   what a commit is to survive: auto (default), dax, msync, process
  *   SELVEDGE_ACCEPT_LOSS  1: start although the machine went down while the memory was in use
  *                         with durability process
@@ -242,7 +243,8 @@ int selvedge_start(void);
  *
  * As with setjmp, the function that calls it must not have returned by then, variables of it that
  * were changed in between have any value unless they are volatile, and destructors of C++ do not
- * run. E2BIG: the block wrote more than a log takes to memory that was there before it. EIO: it
+ * run. ENOMEM: the block wrote more than a log takes to memory that was there before it, and the
+ * heap has no room for the rest. EIO: it
  * used an address of durable memory at which there is nothing, what it read is damaged, or the
  * memory failed.
  * Not inside a block (EINVAL). */

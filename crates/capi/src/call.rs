@@ -96,7 +96,6 @@ impl CallError {
 pub(crate) fn errno_of(why: &TxError<Infallible>) -> c_int {
     match why {
         TxError::Heap(HeapError::NoSpace { .. }) | TxError::Growth { .. } => libc::ENOMEM,
-        TxError::TooLong { .. } => libc::E2BIG,
         _ => libc::EIO,
     }
 }
@@ -129,9 +128,7 @@ impl Thread {
             let why = match step {
                 Ok(Ok(value)) => return Ok(value),
                 Ok(Err(Uncommitted::Conflict)) => Ok(Interrupted::Conflict),
-                Ok(Err(Uncommitted::TooLong { words, most })) => {
-                    Err(TxError::TooLong { words, most })
-                }
+                Ok(Err(Uncommitted::Heap(why))) => Ok(Interrupted::Heap(why)),
                 Ok(Err(Uncommitted::Failed(why))) => Err(TxError::Failed(why)),
                 Err(why) => Ok(why),
             };

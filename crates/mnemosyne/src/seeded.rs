@@ -49,6 +49,8 @@ medium::seeded_bugs! {
     FillAfterLog,
     /// What the transaction filled by plain stores is not written back before its record.
     FillUnflushed,
+    /// A record may be durable before the overflow that it names.
+    OverflowAfterLog,
     /// A block is handed out without its bit.
     BlockWithoutBit,
     /// A freed block is handed out while a recovery could bring back what was in it.

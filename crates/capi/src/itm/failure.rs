@@ -114,11 +114,6 @@ impl Thread {
                  or a block",
                 self.program.base + off
             ),
-            TxError::TooLong { words, most } => format!(
-                "a transaction wrote so much to memory that was there before it that its {words} \
-                 words do not fit a log, which takes {most}: let it do less at a time, or make a \
-                 directory with longer logs (SELVEDGE_LOG_BYTES)"
-            ),
             TxError::Failed(why) => format!(
                 "durable memory in {path}: no more transactions: {why}; what was committed is \
                  there once this is mended"

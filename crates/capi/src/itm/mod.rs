@@ -192,15 +192,22 @@ impl Thread {
         }
     }
 
-    /// Begins again what was undone because of `why`.
+    /// Begins again what was undone because of `why`, which `asker` met.
     ///
     /// # Errors
     /// It is of no use.
-    fn begin_again(&mut self, why: Interrupted, begin: JumpBuffer) -> Result<(), Failure> {
+    fn begin_again(
+        &mut self,
+        why: Interrupted,
+        asker: Asker,
+        begin: JumpBuffer,
+    ) -> Result<(), Failure> {
         match self.session.overcome(why, self.attempts) {
             Ok(()) => {}
-            // It will be told when it asks again.
-            Err(TxError::Heap(HeapError::NoSpace { bytes }) | TxError::Growth { bytes, .. }) => {
+            // The call is told when it asks again.
+            Err(TxError::Heap(HeapError::NoSpace { bytes }) | TxError::Growth { bytes, .. })
+                if asker == Asker::Step =>
+            {
                 let least = self.refused.unwrap_or(u64::MAX);
                 self.refused = Some(least.min(bytes));
             }
@@ -220,6 +227,25 @@ impl Thread {
     }
 }
 
+/// What a transaction is run again for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asker {
+    /// One of its steps: a call that needs room in the heap can return that there is none.
+    Step,
+    /// Its commit, which fails if there is none.
+    Commit,
+}
+
+/// Runs the transaction again for one of its steps, unless that is of no use.
+///
+/// # Safety
+/// As [`restart_for`].
+#[cold]
+pub(crate) unsafe fn restart(why: Interrupted) -> ! {
+    // SAFETY: the caller's promise.
+    unsafe { restart_for(Asker::Step, why) }
+}
+
 /// Runs the transaction again, unless that is of no use.
 ///
 /// No method, and so with those that follow: whoever calls them has no reference to the thread
@@ -229,7 +255,7 @@ impl Thread {
 /// # Safety
 /// This thread runs a transaction, and no reference to its state is used any more.
 #[cold]
-pub(crate) unsafe fn restart(why: Interrupted) -> ! {
+unsafe fn restart_for(asker: Asker, why: Interrupted) -> ! {
     // SAFETY: the caller's promise; so below, since each reference is gone when something of
     // the program runs.
     let thread = unsafe { Thread::running() };
@@ -247,7 +273,7 @@ pub(crate) unsafe fn restart(why: Interrupted) -> ! {
     unsafe {
         exceptions::delete(foreign);
         actions::undone(actions::Mark::default());
-        if let Err(why) = Thread::running().begin_again(why, begin) {
+        if let Err(why) = Thread::running().begin_again(why, asker, begin) {
             failure::refuse(why)
         }
         land(RUN_INSTRUMENTED | RESTORE_LIVE_VARIABLES, begin)
@@ -303,10 +329,8 @@ unsafe fn commit(exception: *mut c_void) {
         match Thread::running().commit(exception) {
             Ok(true) => actions::committed(),
             Ok(false) => {}
-            Err(Uncommitted::Conflict) => restart(Interrupted::Conflict),
-            Err(Uncommitted::TooLong { words, most }) => {
-                failure::give_up(TxError::TooLong { words, most })
-            }
+            Err(Uncommitted::Conflict) => restart_for(Asker::Commit, Interrupted::Conflict),
+            Err(Uncommitted::Heap(why)) => restart_for(Asker::Commit, Interrupted::Heap(why)),
             Err(Uncommitted::Failed(why)) => failure::give_up(TxError::Failed(why)),
         }
     }

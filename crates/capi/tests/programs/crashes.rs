@@ -104,3 +104,25 @@ fn a_file_that_becomes_shorter_is_told() {
     let error = workshop.fail(&program, &[]);
     assert!(error.contains("no more transactions"), "{error}");
 }
+
+/// A block that is longer than a log is there after a kill, and after a power failure.
+#[test]
+fn a_block_longer_than_a_log_survives() {
+    for (megabytes, power_cut) in [("3", "0"), ("3", "1"), ("64", "0")] {
+        let workshop = Workshop::new();
+        let program = workshop.compile("long", &Recipe::new("long.c"));
+        for value in ["5", "70"] {
+            let mut command = workshop.command(&program);
+            command.env("SELVEDGE_SIMULATE_POWER_CUT", power_cut);
+            let output = command.args(["write", megabytes, value]).output().unwrap();
+            let signal = output.status.signal();
+            assert_eq!(
+                signal,
+                Some(9),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            workshop.run(&program, &["check", megabytes, value]);
+        }
+    }
+}

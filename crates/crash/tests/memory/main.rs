@@ -153,6 +153,36 @@ const STEPS: &[Step] = &[
     Step::Free { slot: 2 },
 ];
 
+/// Transactions that are longer than a log of a few lines, and blocks where their overflows were.
+const OVERFLOWS: &[Step] = &[
+    Step::Alloc {
+        slot: 0,
+        bytes: 320,
+    },
+    Step::Rewrite { slot: 0 },
+    Step::Shadow {
+        slot: 1,
+        bytes: 5000,
+    },
+    Step::Rewrite { slot: 0 },
+    Step::Free { slot: 1 },
+    Step::Rewrite { slot: 0 },
+];
+
+#[test]
+fn transactions_longer_than_a_log() {
+    for kind in KINDS {
+        let program = Whole {
+            kind,
+            truncation: Truncation::Lazy,
+            log_lines: 4,
+            steps: OVERFLOWS,
+        };
+        let bounds = [(0, 64, 8), (1, 4, 2)];
+        holds_within(&format!("overflows, {kind:?}"), &program, bounds);
+    }
+}
+
 #[test]
 fn heap_and_regions() {
     for kind in KINDS {

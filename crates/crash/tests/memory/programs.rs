@@ -343,6 +343,10 @@ pub enum Step {
     Write {
         slot: u64,
     },
+    /// Writes all words of a thing by one transaction.
+    Rewrite {
+        slot: u64,
+    },
     Free {
         slot: u64,
     },
@@ -418,7 +422,7 @@ impl Whole {
                     states.push((now, seed));
                     now[slot as usize] = (bytes, seed);
                 }
-                Step::Write { slot } => now[slot as usize].1 = seed,
+                Step::Write { slot } | Step::Rewrite { slot } => now[slot as usize].1 = seed,
                 Step::Free { slot } => now[slot as usize] = (0, 0),
                 Step::Cancel { .. } | Step::FailMap => {}
                 Step::Map { slot } => {
@@ -515,6 +519,15 @@ impl Using {
                 self.run(|tx| {
                     let (start, bytes) = (tx.load(at)?, tx.load(at + WORD_BYTES)?);
                     pattern(start, bytes - 8).try_for_each(|word| tx.store(word, seed))?;
+                    tx.store(at + 2 * WORD_BYTES, seed)
+                })
+            }
+            Step::Rewrite { slot } => {
+                let at = self.slot(slot);
+                self.run(|tx| {
+                    let (start, bytes) = (tx.load(at)?, tx.load(at + WORD_BYTES)?);
+                    let mut words = (start..start + bytes / 8 * 8).step_by(8);
+                    words.try_for_each(|word| tx.store(word, seed))?;
                     tx.store(at + 2 * WORD_BYTES, seed)
                 })
             }

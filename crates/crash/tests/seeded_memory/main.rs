@@ -177,6 +177,22 @@ const CANCELLED: &[Step] = &[
     Step::Alloc { slot: 3, bytes: 40 },
 ];
 
+/// Transactions that are longer than a log of a few lines, and blocks where their overflows were.
+const OVERFLOWS: &[Step] = &[
+    Step::Alloc {
+        slot: 0,
+        bytes: 320,
+    },
+    Step::Rewrite { slot: 0 },
+    Step::Shadow {
+        slot: 1,
+        bytes: 5000,
+    },
+    Step::Rewrite { slot: 0 },
+    Step::Free { slot: 1 },
+    Step::Rewrite { slot: 0 },
+];
+
 /// A region does.
 const REGIONS: &[Step] = &[
     Step::FailMap,
@@ -192,6 +208,13 @@ fn whole(kind: Kind, steps: &'static [Step]) -> Whole {
         truncation: Truncation::Lazy,
         log_lines: 80,
         steps,
+    }
+}
+
+fn overflows(kind: Kind) -> Whole {
+    Whole {
+        log_lines: 4,
+        ..whole(kind, OVERFLOWS)
     }
 }
 
@@ -267,6 +290,7 @@ fn is_found(bug: Bug) -> bool {
             || found("by hand", failure(bug, &transactions(kind, 2, true)))
             || found("neighbours", failure(bug, &neighbours(kind)))
             || found("blocks", failure(bug, &whole(kind, BLOCKS)))
+            || found("overflows", failure(bug, &overflows(kind)))
             || found("cancelled", failure(bug, &whole(kind, CANCELLED)))
             || found("regions", failure(bug, &whole(kind, REGIONS)))
     }) || found("threads", failure_of_threads(bug))

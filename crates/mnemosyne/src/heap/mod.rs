@@ -40,8 +40,11 @@ use std::sync::Arc;
 /// What the heap refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeapError {
-    /// There is no room for a block of so many bytes.
-    #[error("the heap has no room for a block of {bytes} bytes")]
+    /// There is no room for so many bytes in a row.
+    #[error(
+        "the heap has no room for {bytes} more bytes, which a block needs, or a transaction that \
+         writes more than a log holds"
+    )]
     NoSpace {
         /// What was asked for.
         bytes: u64,
@@ -285,12 +288,30 @@ impl<S: Space> HeapSession<S> {
         }
     }
 
-    fn alloc_pages(&mut self, tx: &mut Session<S>, bytes: u64) -> Result<u64, Interrupted> {
+    /// Pages that nobody else has.
+    fn take_pages(&mut self, bytes: u64) -> Result<(u64, u64), HeapError> {
         let pages = bytes.div_ceil(PAGE_BYTES);
         let kept_back = self.kept_back.drain();
         let room = self.heap.find(kept_back, |index| index.take_pages(pages))?;
         let start = room.ok_or(HeapError::NoSpace { bytes })?;
         self.reserved.push(Block::Extent { start, pages });
+        Ok((start, pages))
+    }
+
+    /// Room for what the transaction under way logs beyond its log. It counts as a block that the
+    /// transaction allocates and frees: others get the pages once no recovery reads them. No
+    /// descriptor says so, so that after a crash they are free.
+    ///
+    /// # Errors
+    /// [`HeapError`].
+    pub(crate) fn overflow(&mut self, bytes: u64) -> Result<u64, HeapError> {
+        let (start, pages) = self.take_pages(bytes)?;
+        self.freed.push(Block::Extent { start, pages });
+        Ok(start)
+    }
+
+    fn alloc_pages(&mut self, tx: &mut Session<S>, bytes: u64) -> Result<u64, Interrupted> {
+        let (start, pages) = self.take_pages(bytes)?;
         let descriptor = self.heap.segment_of(start)?.descriptor(start);
         tx.store(tx.address(descriptor), Page::Extent(pages).encode())?;
         Ok(start)

@@ -18,7 +18,7 @@ use super::pool::FRAMES;
 use super::repair::would_give_up;
 use super::roots::{Targets, bad_roots};
 use super::system::{FOREIGN, OVERLAP, State, System, overlap};
-use super::{Backing, BackingError, Region, RegionKind, StoreError};
+use super::{Backing, BackingError, Region, RegionKind, StoreError, heap_of};
 use crate::heap::Segment;
 use crate::log::{self, LogError};
 use crate::statics::{Table, TableError};
@@ -203,9 +203,14 @@ impl<B: Backing> Checker<'_, B> {
     /// All of it; `None`: what the rest depends on is damaged.
     fn run(&mut self, files: &[u64]) -> Option<()> {
         let system = self.system()?;
-        let unrecovered = self.logs(&system)?;
+        let mut unrecovered = self.logs(&system)?;
         unrecovered.replay(|off| off < system.bytes);
         let there = self.table(&system, files);
+        let heap = heap_of(there.iter());
+        if let Err(error) = unrecovered.read_overflows(&heap, system.table(), None) {
+            self.bad_in_area(error, system.area(), unrecovered.area.log_bytes);
+            return None;
+        }
         unrecovered
             .replay(|off| off < system.bytes || there.iter().any(|region| region.holds(off)));
         self.roots(&system, &there);

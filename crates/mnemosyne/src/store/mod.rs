@@ -47,6 +47,7 @@ use crate::tx::{
 use medium::{MediumError, OpenError, Pmem, PoolError, WORD_BYTES};
 use parking_lot::Mutex;
 use std::convert::Infallible;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use system::{LEN_UNIT, SLOT_WORDS, State, System, encode};
 
@@ -192,6 +193,16 @@ impl Default for Options {
     }
 }
 
+/// Where the parts of the heap are among regions, ascending.
+fn heap_of<'a>(regions: impl Iterator<Item = &'a Region>) -> Vec<Range<u64>> {
+    let parts = regions.filter(|region| region.kind == RegionKind::Heap);
+    let mut parts: Vec<_> = parts
+        .map(|region| region.start..region.start + region.len)
+        .collect();
+    parts.sort_unstable_by_key(|part| part.start);
+    parts
+}
+
 /// A program's durable memory. Cheap to clone.
 pub struct Store<B: Backing, S: Space<Pmem = B::Pmem> = <B as Backing>::Pmem> {
     shared: Arc<Shared<B, S>>,
@@ -234,11 +245,12 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         backing: B,
         space: S,
         options: Options,
-        lost: Option<&mut Vec<AreaError>>,
+        mut lost: Option<&mut Vec<AreaError>>,
     ) -> Result<Self, StoreError> {
         let pm = backing.pmem();
         let system = System::open(pm)?;
-        let unrecovered = tx::Unrecovered::open(space, system.area(), system.bytes, lost)?;
+        let (area, end) = (system.area(), system.bytes);
+        let mut unrecovered = tx::Unrecovered::open(space, area, end, lost.as_deref_mut())?;
         // What the logs say of regions, so that what they say of words in them has a place.
         unrecovered.replay(|off| off < system.bytes);
         let regions = system.regions(pm)?;
@@ -254,6 +266,9 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         }
         let all: Vec<_> = regions.iter().map(|(_, region)| *region).collect();
         backing.no_others(&all)?;
+        let there = regions.iter().filter(|(state, _)| *state == State::There);
+        let heap = heap_of(there.map(|(_, region)| region));
+        unrecovered.read_overflows(&heap, system.table(), lost)?;
         let is_there = |off: u64| {
             let mut there = regions.iter().filter(|(state, _)| *state == State::There);
             off < system.bytes || there.any(|(_, region)| region.holds(off))

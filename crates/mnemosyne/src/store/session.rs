@@ -76,9 +76,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
                 Ok(value) => match attempt.0.commit() {
                     Ok(()) => return Ok(value),
                     Err(Uncommitted::Conflict) => Interrupted::Conflict,
-                    Err(Uncommitted::TooLong { words, most }) => {
-                        return Err(TxError::TooLong { words, most });
-                    }
+                    Err(Uncommitted::Heap(why)) => Interrupted::Heap(why),
                     Err(Uncommitted::Failed(why)) => return Err(TxError::Failed(why)),
                 },
                 Err(Stop::Interrupted(why)) => why,
@@ -148,7 +146,8 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
     /// # Errors
     /// [`Uncommitted`].
     pub fn commit(&mut self) -> Result<(), Uncommitted> {
-        let stamp = self.tx.commit()?;
+        let overflow = |bytes| self.heap.overflow(bytes);
+        let stamp = self.tx.commit_with(overflow)?;
         self.heap.committed(stamp);
         self.lacks = 0;
         Ok(())

@@ -18,6 +18,7 @@ use crate::log::Kind;
 use crate::sealed::{self, seal};
 use crate::tx::Area;
 use medium::{LINE_BYTES, Pmem, WORD_BYTES};
+use std::ops::Range;
 
 /// "SELVMEM" and the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"SELVMEM\x01");
@@ -176,6 +177,11 @@ impl System {
     /// Where the logs are.
     pub fn area(&self) -> u64 {
         (self.root(self.roots)).next_multiple_of(4096)
+    }
+
+    /// Where the first line and the region table are.
+    pub fn table(&self) -> Range<u64> {
+        0..self.slot(self.slots)
     }
 
     /// Where the line of a slot is.

@@ -5,12 +5,14 @@ use hashbrown::HashTable;
 
 /// Up to so many a search is faster than a table.
 const FEW: usize = 16;
+/// Of so many the memory is given back when they are cleared.
+const MANY: usize = 1 << 16;
 
 #[derive(Debug)]
 pub(super) struct Map<V> {
     entries: Vec<(u64, V)>,
     /// Where a key is in `entries`, if there are more than a few.
-    index: HashTable<u32>,
+    index: HashTable<usize>,
 }
 
 fn hash(key: u64) -> u64 {
@@ -26,6 +28,9 @@ impl<V: Copy> Map<V> {
     }
 
     pub fn clear(&mut self) {
+        if self.entries.len() >= MANY {
+            return *self = Self::new();
+        }
         self.entries.clear();
         self.index.clear();
     }
@@ -39,8 +44,8 @@ impl<V: Copy> Map<V> {
         if self.entries.len() <= FEW {
             return self.entries.iter().position(|(k, _)| *k == key);
         }
-        let same = |slot: &u32| self.entries[*slot as usize].0 == key;
-        self.index.find(hash(key), same).map(|slot| *slot as usize)
+        let same = |slot: &usize| self.entries[*slot].0 == key;
+        self.index.find(hash(key), same).copied()
     }
 
     #[inline]
@@ -74,7 +79,7 @@ impl<V: Copy> Map<V> {
         let len = snapshot.len();
         match len {
             ..=FEW => self.index.clear(),
-            _ => self.index.retain(|slot| (*slot as usize) < len),
+            _ => self.index.retain(|slot| *slot < len),
         }
         self.entries.truncate(len);
         self.entries.copy_from_slice(snapshot);
@@ -82,9 +87,9 @@ impl<V: Copy> Map<V> {
 
     fn add(&mut self, slot: usize) {
         let entries = &self.entries;
-        let rehash = |slot: &u32| hash(entries[*slot as usize].0);
+        let rehash = |slot: &usize| hash(entries[*slot].0);
         let of = hash(entries[slot].0);
-        self.index.insert_unique(of, slot as u32, rehash);
+        self.index.insert_unique(of, slot, rehash);
     }
 
     /// All entries, in the order of their first insertion.

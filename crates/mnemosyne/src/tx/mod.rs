@@ -9,7 +9,7 @@
 //!   after the other, in which each comes behind those that returned before it began.
 //! - **T3** Whoever sees what a transaction wrote sees something durable.
 //! - **T4** One that only reads stores nothing.
-//! - **T5** What does not fit a log is refused, and leaves nothing.
+//! - **T5** What fits neither a log nor the heap is refused, and leaves nothing.
 //! - **T6** A transaction changes the bytes that it writes and no others, in its commit and in
 //!   a replay: a neighbour in the same word may be changed without transactions meanwhile.
 //! - **T7** A transaction that others get in the way of again and again gets its turn: they wait.
@@ -23,6 +23,11 @@
 //! somebody was in between. Written words wait in memory. To commit, the transaction draws a
 //! time stamp, appends its words to a log, fences, stores them in place and gives its locks
 //! back.
+//!
+//! **Overflow.** Runs that are longer than a log go to free pages of the heap, and are durable
+//! before a short record in the log names them (see [`Session::commit_with`]). The heap keeps the
+//! pages from others until the low water has passed the record. No descriptor says that they are
+//! used, so after a crash they are free again once the record is replayed, and none can leak.
 //!
 //! **Truncation.** A record is needed until its words are durable in place, and until those
 //! of all with smaller stamps are: a crash replays records in the order of their stamps, and
@@ -103,14 +108,6 @@ pub enum TxError<E> {
     /// Its own wish.
     #[error("cancelled: {0}")]
     Cancelled(E),
-    /// It wrote more than a log takes.
-    #[error("the transaction is too long: its {words} words do not fit a log, which takes {most}")]
-    TooLong {
-        /// Words of its record.
-        words: u64,
-        /// The most that fit.
-        most: u64,
-    },
     /// A step met memory that cannot be read, or is not there to be written.
     #[error(transparent)]
     Medium(#[from] MediumError),
@@ -126,7 +123,10 @@ pub enum TxError<E> {
     #[error(transparent)]
     Heap(#[from] HeapError),
     /// The heap had no room, and cannot have more.
-    #[error("the heap has no room for a block of {bytes} bytes and cannot grow: {why}")]
+    #[error(
+        "the heap has no room for {bytes} more bytes, which a block needs, or a transaction that \
+         writes more than a log holds, and cannot grow: {why}"
+    )]
     Growth {
         /// What was asked for.
         bytes: u64,
@@ -181,13 +181,8 @@ impl<E> From<Interrupted> for Stop<E> {
 pub enum Uncommitted {
     /// Somebody else was faster: the transaction is to be run again.
     Conflict,
-    /// It wrote more than a log takes.
-    TooLong {
-        /// Words of its record.
-        words: u64,
-        /// The most that fit.
-        most: u64,
-    },
+    /// It wrote more than a log takes, and the heap refused room for the rest.
+    Heap(HeapError),
     /// As [`TxError::Failed`].
     Failed(Arc<LogError>),
 }
@@ -332,12 +327,8 @@ impl<S: Space> Core<S> {
         }
     }
 
-    /// Waits until a record of so many words fits.
+    /// Waits until a record of so many words fits, which are not more than the longest has.
     fn make_room(&self, appender: &mut Appender<S::Pmem>, words: u64) -> Result<(), Uncommitted> {
-        let most = self.area.longest();
-        if words > most {
-            return Err(Uncommitted::TooLong { words, most });
-        }
         while appender.room().is_none_or(|room| room < words) {
             self.truncate().map_err(Uncommitted::Failed)?;
             // A round leaves out what is behind a commit that is under way.

@@ -5,9 +5,13 @@
 //! many whole words follow (15 bits), or a flag and the mask of the bytes that the one word
 //! that follows changes. A masked run leaves the other bytes alone, in place and in a replay:
 //! they may belong to a variable that another thread changes without transactions.
+//!
+//! Runs that do not fit a log lie in an *overflow*: free pages of the heap. The record then holds,
+//! behind the stamp, an [`Overflow`] instead of them.
 
 use super::mask::{self, WHOLE};
-use medium::{Pmem, WORD_BYTES};
+use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
+use std::ops::Range;
 use zerocopy::IntoBytes;
 
 const LOW_BITS: u32 = 16;
@@ -92,6 +96,11 @@ impl<'a> Run<'a> {
         self.words.len() as u64 * WORD_BYTES
     }
 
+    /// The offsets of its bytes.
+    pub fn range(&self) -> Range<u64> {
+        self.off..self.off.saturating_add(self.bytes())
+    }
+
     /// Cuts it before word `count`; the rest may be empty.
     pub fn split_at(self, count: usize) -> (Self, Self) {
         let (words, rest) = self.words.split_at(count.min(self.words.len()));
@@ -126,6 +135,75 @@ pub(super) fn runs(record: &[u64]) -> impl Iterator<Item = Run<'_>> {
         rest = more;
         Some(run)
     })
+}
+
+/// Where the runs of a record are that is too long for a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Overflow {
+    /// The offset of the first word.
+    pub off: u64,
+    /// How many words there are.
+    words: u64,
+    /// Their CRC.
+    crc: u64,
+}
+
+impl Overflow {
+    /// Bytes that the runs of a record take: whole lines.
+    pub fn bytes_for(record: &[u64]) -> u64 {
+        let words = record.len() as u64 - 1;
+        (words * WORD_BYTES).next_multiple_of(LINE_BYTES)
+    }
+
+    /// Streams the runs of a record to `off`, where [`bytes_for`](Self::bytes_for) it are free.
+    pub fn store<P: Pmem>(pm: &P, off: u64, record: &mut Vec<u64>) -> Self {
+        let (len, bytes) = (record.len(), Self::bytes_for(record));
+        record.resize(1 + (bytes / WORD_BYTES) as usize, 0);
+        pm.store_nt(off, record[1..].as_bytes());
+        record.truncate(len);
+        Self {
+            off,
+            words: len as u64 - 1,
+            crc: crc32c::crc32c(record[1..].as_bytes()).into(),
+        }
+    }
+
+    /// The record that names it.
+    pub fn encode(&self, stamp: u64) -> [u64; 4] {
+        let place = (self.off / WORD_BYTES) << LOW_BITS;
+        [stamp, place, self.words, self.crc]
+    }
+
+    /// `None`: the record is not one that names an overflow.
+    pub fn decode(record: &[u64]) -> Option<Self> {
+        let &[_, place, words, crc] = record else {
+            return None;
+        };
+        let off = (place >> LOW_BITS) * WORD_BYTES;
+        let is_one = place & LOW_MAX == 0 && words > 0;
+        is_one.then_some(Self { off, words, crc })
+    }
+
+    /// Where it ends, or the largest offset.
+    pub fn end(&self) -> u64 {
+        let bytes = self.words.saturating_mul(WORD_BYTES);
+        self.off.saturating_add(bytes)
+    }
+
+    /// The record that it is a part of, with the runs; `None`: these are not what was stored, or
+    /// more than there is memory for.
+    pub fn load<P: Pmem>(&self, pm: &P, stamp: u64) -> Result<Option<Vec<u64>>, MediumError> {
+        let mut record = Vec::new();
+        let len = usize::try_from(self.words).ok();
+        if len.is_none_or(|len| record.try_reserve_exact(len + 1).is_err()) {
+            return Ok(None);
+        }
+        record.resize(self.words as usize + 1, stamp);
+        let runs = record[1..].as_mut_bytes();
+        pm.read(self.off, runs)?;
+        let is_whole = u64::from(crc32c::crc32c(runs)) == self.crc;
+        Ok(is_whole.then_some(record))
+    }
 }
 
 /// A transaction that was found in a log.

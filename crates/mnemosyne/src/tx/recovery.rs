@@ -8,23 +8,27 @@
 
 use super::locks::Locks;
 use super::mask::WHOLE;
-use super::record::{Run, Transaction};
+use super::record::{Overflow, Run, Transaction};
 use super::running::Running;
 use super::truncation::{Helper, Truncating};
-use super::{Core, IDLE, Memory, Options, Slot, Space};
+use super::{Core, IDLE, Memory, Options, Slot, Space, record};
 use crate::log::{self, Kind, LogError};
 use crate::sealed::{self, seal};
 use crate::seeded::{Bug, hit};
 use crossbeam_utils::CachePadded;
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// "SELVTXN" and the version.
-const MAGIC: u64 = u64::from_le_bytes(*b"SELVTXN\x02");
-/// Of version 1, in which runs have no masks.
-const MAGIC_1: u64 = u64::from_le_bytes(*b"SELVTXN\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"SELVTXN\x03");
+/// Of version 1, in which runs have no masks, and 2, in which no record has an overflow.
+const OLD_MAGICS: [u64; 2] = [
+    u64::from_le_bytes(*b"SELVTXN\x01"),
+    u64::from_le_bytes(*b"SELVTXN\x02"),
+];
 
 const AT_MAGIC: u64 = 0;
 const AT_LOGS: u64 = 8;
@@ -92,7 +96,26 @@ struct Replay {
     stamp: u64,
     /// Where the log is, in bytes, and the position in it.
     place: (u64, u64),
+    /// With its runs, unless they are in an overflow that was not read yet.
     record: Vec<u64>,
+    overflow: Option<Overflow>,
+}
+
+impl Replay {
+    fn wrong(&self, what: &'static str) -> AreaError {
+        let (start, position) = self.place;
+        AreaError::Record {
+            start,
+            position,
+            what,
+        }
+    }
+
+    /// The runs that are known.
+    fn runs(&self) -> impl Iterator<Item = Run<'_>> {
+        let transaction = Transaction::decode(&self.record);
+        transaction.into_iter().flat_map(|one| one.runs())
+    }
 }
 
 /// What there is in an area. One by one, so that a checker can go on behind a log that is
@@ -155,7 +178,12 @@ impl Area {
             kind: Kind::default(),
         };
         let is_there = start.saturating_add(LINE_BYTES) <= end;
-        if !is_there || ![MAGIC, MAGIC_1].contains(&pm.load(start + AT_MAGIC)?) {
+        let magic = if is_there {
+            pm.load(start + AT_MAGIC)?
+        } else {
+            0
+        };
+        if magic != MAGIC && !OLD_MAGICS.contains(&magic) {
             return Err(area.wrong("the magic is missing, or of another version".into()));
         }
         area.logs = area.word(pm, AT_LOGS)?;
@@ -177,11 +205,11 @@ impl Area {
         word.ok_or_else(|| self.wrong(format!("its word at byte {at} has changed")))
     }
 
-    /// Declares version 2, before a record with a mask is appended: with the next
+    /// Declares this version, before a record of a new kind is appended: with the next
     /// [`store_low_water`](Self::store_low_water), which writes back and fences this line.
-    /// Records of version 1 mean the same in both.
+    /// Records of older versions mean the same.
     fn upgrade<P: Pmem>(&self, pm: &P) -> Result<(), LogError> {
-        if pm.load(self.start + AT_MAGIC)? == MAGIC_1 {
+        if OLD_MAGICS.contains(&pm.load(self.start + AT_MAGIC)?) {
             pm.store_word(self.start + AT_MAGIC, MAGIC);
         }
         Ok(())
@@ -208,15 +236,23 @@ impl Area {
         Unrecovered::open(space, start, end, None)?.recover(|_| true, options)
     }
 
-    /// The stamp of a transaction, if the record is one that could have been committed.
-    fn stamp<P: Pmem>(&self, pm: &P, record: &[u64]) -> Option<u64> {
-        let transaction = Transaction::decode(record)?;
+    /// Whether a transaction may have written these bytes.
+    fn may_hold<P: Pmem>(&self, pm: &P, bytes: Range<u64>) -> bool {
         let ours = self.start..self.start + self.bytes();
-        let fits = transaction.runs().all(|run| {
-            let end = run.off.saturating_add(run.bytes());
-            end <= pm.len() && (end <= ours.start || run.off >= ours.end)
-        });
-        fits.then_some(transaction.stamp)
+        bytes.end <= pm.len() && (bytes.end <= ours.start || bytes.start >= ours.end)
+    }
+
+    /// The stamp of a transaction and its overflow, if the record is one that could have been
+    /// committed.
+    fn decode<P: Pmem>(&self, pm: &P, record: &[u64]) -> Option<(u64, Option<Overflow>)> {
+        if let Some(overflow) = Overflow::decode(record) {
+            let fits = self.may_hold(pm, overflow.off..overflow.end());
+            return fits.then_some((record[0], Some(overflow)));
+        }
+        let transaction = Transaction::decode(record)?;
+        let mut runs = transaction.runs();
+        let fits = runs.all(|run| self.may_hold(pm, run.range()));
+        fits.then_some((transaction.stamp, None))
     }
 }
 
@@ -285,15 +321,15 @@ impl<P: Pmem + Clone> Reading<P> {
                 }
                 Err(why) => return Err(why.into()),
             };
-            let stamp = match self.area.stamp(pm, &record) {
+            let decoded = match self.area.decode(pm, &record) {
                 None => Err("is no transaction"),
-                Some(stamp) if stamp <= last || stamp > STAMP_MAX => {
+                Some((stamp, _)) if stamp <= last || stamp > STAMP_MAX => {
                     Err("is older than the one before it, or of no time")
                 }
-                Some(stamp) => Ok(stamp),
+                Some(decoded) => Ok(decoded),
             };
-            let stamp = match stamp {
-                Ok(stamp) => stamp,
+            let (stamp, overflow) = match decoded {
+                Ok(decoded) => decoded,
                 Err(what) => {
                     let why = AreaError::Record {
                         start,
@@ -307,7 +343,11 @@ impl<P: Pmem + Clone> Reading<P> {
                 self.replay.push(Replay {
                     stamp,
                     place: (start, position),
-                    record: record.clone(),
+                    record: match overflow {
+                        Some(_) => Vec::new(),
+                        None => record.clone(),
+                    },
+                    overflow,
                 });
             }
             (position, last) = (end, stamp);
@@ -322,13 +362,7 @@ impl<P: Pmem + Clone> Reading<P> {
         }
         let mut pairs = replay.windows(2);
         if let Some(pair) = pairs.find(|pair| pair[0].stamp == pair[1].stamp) {
-            let (start, position) = pair[1].place;
-            let what = "has the stamp of another one";
-            return Err(AreaError::Record {
-                start,
-                position,
-                what,
-            });
+            return Err(pair[1].wrong("has the stamp of another one"));
         }
         Ok(Unrecovered {
             space,
@@ -343,7 +377,7 @@ impl<P: Pmem + Clone> Reading<P> {
 /// Memory with logs as a crash left them.
 pub struct Unrecovered<S: Space> {
     space: S,
-    area: Area,
+    pub(crate) area: Area,
     low_water: u64,
     logs: Vec<log::Unrecovered<S::Pmem>>,
     /// In order.
@@ -374,13 +408,115 @@ impl<S: Space> Unrecovered<S> {
         reading.finish(space)
     }
 
+    /// Reads the overflows of records, before [`recover`](Self::recover): they lie in `heap`, the
+    /// parts of the heap, whose bytes are in place and ascending. `reserved` are offsets that no
+    /// overflow has words for: what says where the heap is. Damaged records go on the list
+    /// `lost` as in [`open`](Self::open).
+    ///
+    /// # Errors
+    /// [`AreaError`].
+    pub fn read_overflows(
+        &mut self,
+        heap: &[Range<u64>],
+        reserved: Range<u64>,
+        mut lost: Option<&mut Vec<AreaError>>,
+    ) -> Result<(), AreaError> {
+        for (place, why) in self.misplaced_overflows(heap) {
+            self.give_up(place, why, &mut lost)?;
+        }
+        let mut next = 0;
+        while let Some(one) = self.replay.get(next) {
+            match self.overflow_of(one, &reserved) {
+                Ok(None) => next += 1,
+                Ok(Some(record)) => {
+                    let one = &mut self.replay[next];
+                    (one.record, one.overflow) = (record, None);
+                }
+                Err(why @ AreaError::Record { .. }) => self.give_up(one.place, why, &mut lost)?,
+                Err(why) => return Err(why),
+            }
+        }
+        Ok(())
+    }
+
+    /// Records whose overflow does not lie in a part of the heap, or has bytes of another one: the
+    /// first of each log.
+    fn misplaced_overflows(&self, heap: &[Range<u64>]) -> Vec<((u64, u64), AreaError)> {
+        let mut found = Vec::new();
+        let overflows = self
+            .replay
+            .iter()
+            .filter_map(|one| Some((one.overflow?, one)));
+        let mut overflows: Vec<_> = overflows.collect();
+        overflows.sort_by_key(|(overflow, _)| overflow.off);
+        let mut used = 0;
+        for (overflow, one) in overflows {
+            let before = heap.partition_point(|part| part.start <= overflow.off);
+            let part = before.checked_sub(1).map(|at| &heap[at]);
+            if part.is_none_or(|part| overflow.end() > part.end) {
+                found.push((
+                    one.place,
+                    one.wrong("has an overflow that is not in the heap"),
+                ));
+            } else if overflow.off < used {
+                found.push((one.place, one.wrong("has bytes of another one's overflow")));
+            } else {
+                used = overflow.end();
+            }
+        }
+        found.sort_by_key(|(place, _)| *place);
+        found.dedup_by_key(|((log, _), _)| *log);
+        found
+    }
+
+    /// The record with the runs that are in its overflow; `None`: it has none, or it was read.
+    fn overflow_of(
+        &self,
+        one: &Replay,
+        reserved: &Range<u64>,
+    ) -> Result<Option<Vec<u64>>, AreaError> {
+        let Some(overflow) = one.overflow else {
+            return Ok(None);
+        };
+        let pm = self.space.pmem();
+        let Some(record) = overflow.load(pm, one.stamp)? else {
+            return Err(one.wrong("has an overflow that has changed since it was durable"));
+        };
+        let is_apart = |run: Range<u64>| run.end <= reserved.start || run.start >= reserved.end;
+        let fits = match self.area.decode(pm, &record) {
+            Some((_, None)) => record::runs(&record).all(|run| is_apart(run.range())),
+            _ => false,
+        };
+        match fits {
+            true => Ok(Some(record)),
+            false => Err(one.wrong("has an overflow that is not a transaction's")),
+        }
+    }
+
+    /// Gives up a record that is damaged, and all that follow in its log, or returns what is wrong.
+    fn give_up(
+        &mut self,
+        (start, position): (u64, u64),
+        why: AreaError,
+        lost: &mut Option<&mut Vec<AreaError>>,
+    ) -> Result<(), AreaError> {
+        match lost {
+            None => return Err(why),
+            Some(lost) => lost.push(why),
+        }
+        let log = (start - self.area.log_start(0)) / self.area.log_bytes;
+        self.logs[log as usize].cut(position);
+        self.replay
+            .retain(|one| one.place.0 != start || one.place.1 < position);
+        Ok(())
+    }
+
     /// Brings in place those words whose offsets `is_meant`, for those who must read them
-    /// before [`recover`](Self::recover), which does so again.
+    /// before [`recover`](Self::recover), which does so again. Words in overflows that were not
+    /// read are left out.
     pub fn replay(&self, is_meant: impl Fn(u64) -> bool) {
         let pm = self.space.pmem();
-        let records = self.replay.iter().map(|one| &one.record);
-        let transactions = records.filter_map(|record| Transaction::decode(record));
-        for mut rest in transactions.flat_map(|transaction| transaction.runs()) {
+        for mut rest in self.replay.iter().flat_map(Replay::runs) {
             while !rest.words.is_empty() {
                 let room = (LINE_BYTES - rest.off % LINE_BYTES) / WORD_BYTES;
                 let (in_line, more) = rest.split_at(room as usize);
@@ -396,12 +532,15 @@ impl<S: Space> Unrecovered<S> {
     /// that was given up after the transaction.
     ///
     /// # Errors
-    /// As there.
+    /// As there, and an overflow that was not read.
     pub fn recover(
         self,
         is_there: impl Fn(u64) -> bool,
         options: Options,
     ) -> Result<Memory<S>, AreaError> {
+        if let Some(one) = self.replay.iter().find(|one| one.overflow.is_some()) {
+            return Err(one.wrong("has an overflow, and there is no heap"));
+        }
         self.replay(is_there);
         let pm = self.space.pmem();
         // Home before low water: all of it, before what ends the records' life.

@@ -3,9 +3,10 @@
 use super::locks::{LockIndex, State};
 use super::map::Map;
 use super::mask::{self, WHOLE};
-use super::record::Word;
+use super::record::{Overflow, Word};
 use super::running::Under;
 use super::{Core, IDLE, Interrupted, Space, Stop, Truncation, TxError, Uncommitted, record};
+use crate::heap::HeapError;
 use crate::log::LogError;
 use crate::seeded::{Bug, hit};
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
@@ -44,6 +45,9 @@ pub struct Session<S: Space> {
 
 /// Reads that may be noted more than once.
 const FEW_READS: usize = 1024;
+
+/// Words of a record for which memory is kept after it.
+const MANY_WORDS: usize = 1 << 20;
 
 /// Attempts after which a transaction asks for the turn.
 const FEW_ATTEMPTS: u32 = 10;
@@ -227,9 +231,7 @@ impl<S: Space> Session<S> {
                 Ok(value) => match tx.0.commit() {
                     Ok(_) => return Ok(value),
                     Err(Uncommitted::Conflict) => None,
-                    Err(Uncommitted::TooLong { words, most }) => {
-                        Some(TxError::TooLong { words, most })
-                    }
+                    Err(Uncommitted::Heap(why)) => Some(why.into()),
                     Err(Uncommitted::Failed(why)) => Some(TxError::Failed(why)),
                 },
                 Err(Stop::Interrupted(Interrupted::Conflict)) => None,
@@ -665,11 +667,25 @@ impl<S: Space> Session<S> {
 
     /// Commits the transaction, durably. Returns its stamp: those that wrote have one each, in
     /// their order, and one that only read has that of the last one it saw. If it cannot,
-    /// [`roll_back`](Self::roll_back) is to follow.
+    /// [`roll_back`](Self::roll_back) is to follow. What is longer than a log is refused.
     ///
     /// # Errors
     /// [`Uncommitted`].
     pub fn commit(&mut self) -> Result<u64, Uncommitted> {
+        self.commit_with(|bytes| Err(HeapError::NoSpace { bytes }))
+    }
+
+    /// As [`commit`](Self::commit). If the record is longer than a log, `overflow` gives the
+    /// offset of that many bytes, at a multiple of [`LINE_BYTES`]. Nobody else must store there
+    /// before the [low water](super::Memory::low_water) has reached the stamp that is returned,
+    /// and nothing that recovery replays.
+    ///
+    /// # Errors
+    /// [`Uncommitted`].
+    pub(crate) fn commit_with(
+        &mut self,
+        overflow: impl FnOnce(u64) -> Result<u64, HeapError>,
+    ) -> Result<u64, Uncommitted> {
         // Who failed gave back words and blocks that are not durable, or that a log may still
         // have: whoever saw them sees that, too.
         self.core.check().map_err(Uncommitted::Failed)?;
@@ -690,7 +706,7 @@ impl<S: Space> Session<S> {
         let stamp = match record::encode(&mut self.record, persistent) {
             0 => self.commit_volatile(),
             1 if self.is_one_store() && self.is_unlogged() => self.commit_word(),
-            _ => self.commit_durably(),
+            _ => self.commit_durably(overflow),
         }?;
         self.had_turn();
         Ok(stamp)
@@ -760,22 +776,18 @@ impl<S: Space> Session<S> {
         Ok(stamp)
     }
 
-    fn commit_durably(&mut self) -> Result<u64, Uncommitted> {
+    fn commit_durably(
+        &mut self,
+        overflow: impl FnOnce(u64) -> Result<u64, HeapError>,
+    ) -> Result<u64, Uncommitted> {
+        let is_long = self.record.len() as u64 > self.core.area.longest();
+        let overflow = is_long.then(|| self.store_overflow(overflow)).transpose()?;
         let core = &*self.core;
         let (slot, mut appender) = core.slot(self.owner);
-        core.make_room(&mut appender, self.record.len() as u64)?;
+        let words = overflow.map_or(self.record.len(), |one| one.encode(0).len());
+        core.make_room(&mut appender, words as u64)?;
+        Self::fence_filled(core, &mut self.filled)?;
 
-        if self.filled.any && !hit(Bug::FillUnflushed) {
-            for lines in self.filled.lines() {
-                let len = lines.end - lines.start;
-                core.space.pmem().flush(lines.start, len);
-            }
-        }
-        if self.filled.any && !hit(Bug::FillAfterLog) {
-            // Data before commit.
-            let filled = core.space.pmem().fence();
-            filled.map_err(|error| Uncommitted::Failed(core.fail(error.into())))?;
-        }
         // Before the stamp is drawn, lest the low water pass it by.
         slot.active.store(self.time + 1, Ordering::SeqCst);
         let stamp = core.clock.fetch_add(1, Ordering::SeqCst) + 1;
@@ -788,9 +800,11 @@ impl<S: Space> Session<S> {
         if hit(Bug::HomeBeforeLog) {
             self.store_home();
         }
-        let logged = appender
-            .append(&self.record)
-            .and_then(|end| appender.flush().map(|()| end));
+        let appended = match overflow {
+            Some(overflow) => appender.append(&overflow.encode(stamp)),
+            None => appender.append(&self.record),
+        };
+        let logged = appended.and_then(|end| appender.flush().map(|()| end));
         let end = match logged {
             Ok(end) => end,
             // It stays active: what became of it, only a recovery can tell.
@@ -799,7 +813,7 @@ impl<S: Space> Session<S> {
         self.store_home();
         slot.home.lock().add(stamp, end, &self.record);
         slot.active.store(IDLE, Ordering::SeqCst);
-        let is_half_full = appender.room().unwrap_or(0) < core.area.longest() / 2;
+        let is_half_full = is_long || appender.room().unwrap_or(0) < core.area.longest() / 2;
         drop(appender);
         self.wait_for_readers(stamp);
         self.release(Some(stamp));
@@ -809,6 +823,53 @@ impl<S: Space> Session<S> {
             let _ = core.truncate();
         }
         Ok(stamp)
+    }
+
+    /// Stores the runs of the record where `place` says. They are durable after the next
+    /// [`fence_filled`](Self::fence_filled).
+    #[cold]
+    fn store_overflow(
+        &mut self,
+        place: impl FnOnce(u64) -> Result<u64, HeapError>,
+    ) -> Result<Overflow, Uncommitted> {
+        let bytes = Overflow::bytes_for(&self.record);
+        let off = place(bytes).map_err(Uncommitted::Heap)?;
+        // A reader of a block that was there before must notice. With privatisation there is none:
+        // the commit that freed the block has waited for it.
+        if !self.core.options.privatise {
+            for line in (off..off + bytes).step_by(LINE_BYTES as usize) {
+                let owned = self.own(self.address(line));
+                owned.map_err(|_| Uncommitted::Conflict)?;
+            }
+        }
+        self.is_changed = true;
+        // A failed commit may have given these pages back, and its record may be in a log.
+        self.core.check().map_err(Uncommitted::Failed)?;
+        self.filled.any |= !hit(Bug::OverflowAfterLog);
+        Ok(Overflow::store(
+            self.core.space.pmem(),
+            off,
+            &mut self.record,
+        ))
+    }
+
+    /// Makes durable what the transaction stored in place before its record.
+    fn fence_filled(core: &Core<S>, filled: &mut Filled) -> Result<(), Uncommitted> {
+        if !filled.any {
+            return Ok(());
+        }
+        let pm = core.space.pmem();
+        if !hit(Bug::FillUnflushed) {
+            for lines in filled.lines() {
+                pm.flush(lines.start, lines.end - lines.start);
+            }
+        }
+        if hit(Bug::FillAfterLog) {
+            return Ok(());
+        }
+        // Data before commit.
+        let fenced = pm.fence();
+        fenced.map_err(|error| Uncommitted::Failed(core.fail(error.into())))
     }
 
     /// Stores what was written: what is persistent as the record has it.
@@ -850,6 +911,7 @@ impl<S: Space> Session<S> {
         self.most_reads = FEW_READS;
         self.taken.clear();
         self.writes.clear();
+        self.record.shrink_to(MANY_WORDS);
         self.is_changed = false;
         self.filled.clear();
     }

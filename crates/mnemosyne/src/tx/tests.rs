@@ -263,7 +263,7 @@ fn bytes_beside_those_written_are_left_alone() {
 }
 
 #[test]
-fn version_1_is_recovered_and_becomes_version_2() {
+fn older_versions_are_recovered_and_become_version_3() {
     let mut rng = Rng::with_seed(1);
     let pm = made(&mut rng, 2);
     let version = |pm: &MemoryPmem| pm.load(0).unwrap() >> 56;
@@ -274,13 +274,15 @@ fn version_1_is_recovered_and_becomes_version_2() {
         };
         memory.session().run(write).unwrap();
     };
-    write(&Area::recover(&pm, 0, Options::default()).unwrap());
-    // A record of whole words is the same in both.
-    pm.store(7, &[1]);
-    pm.store_word(DATA + 8, 0);
-    Area::recover(&pm, 0, Options::default()).unwrap();
-    assert_eq!((version(&pm), pm.load(DATA + 8).unwrap()), (2, 2));
-    pm.store(7, &[3]);
+    // A record of whole words is the same in all.
+    for old in [1, 2] {
+        write(&Area::recover(&pm, 0, Options::default()).unwrap());
+        pm.store(7, &[old]);
+        pm.store_word(DATA + 8, 0);
+        Area::recover(&pm, 0, Options::default()).unwrap();
+        assert_eq!((version(&pm), pm.load(DATA + 8).unwrap()), (3, 2));
+    }
+    pm.store(7, &[4]);
     let refused = Area::recover(&pm, 0, Options::default()).err();
     assert!(
         matches!(refused, Some(AreaError::NotAnArea { .. })),
@@ -289,7 +291,7 @@ fn version_1_is_recovered_and_becomes_version_2() {
 }
 
 #[test]
-fn long_transactions_are_refused_and_leave_nothing() {
+fn long_transactions_without_a_heap_are_refused_and_leave_nothing() {
     let pm = MemoryPmem::new(DATA + WORDS * 8);
     let area = Area {
         start: 0,
@@ -307,7 +309,7 @@ fn long_transactions_are_refused_and_leave_nothing() {
         Ok::<_, Stop<()>>(())
     });
     assert!(
-        matches!(refused, Err(TxError::TooLong { .. })),
+        matches!(refused, Err(TxError::Heap(HeapError::NoSpace { .. }))),
         "{refused:?}"
     );
     assert_eq!(all(&pm), [0; WORDS as usize]);

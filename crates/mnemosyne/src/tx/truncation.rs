@@ -22,6 +22,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 
+/// Runs for which memory is kept after a round.
+const MANY_RUNS: usize = 1 << 16;
+
 /// Commits whose words are in place, and perhaps not durably. The log tells that, too, but to
 /// read it takes as long as to write it. Two words for each record and each run: at most a few
 /// times the bytes of the log.
@@ -78,6 +81,8 @@ impl<P: Pmem> Truncated<P> {
                 pm.flush(line * LINE_BYTES, LINE_BYTES);
             }
         }
+        // An overflow may have had more than a log.
+        self.home.runs.shrink_to(MANY_RUNS);
         self.done.extend(self.home.records.drain(..));
     }
 

@@ -4,8 +4,8 @@ use crate::image::*;
 use medium::{MemoryPmem, Pmem};
 use mnemosyne::log::{self, Kind, Unrecovered};
 use mnemosyne::store::{
-    BASE_ROOT, Directory, DirectoryOptions, Finding, Flat, Report, Store, StoreError, check,
-    check_regions, repair,
+    BASE_ROOT, Backing, Directory, DirectoryOptions, Finding, Flat, Inspection, Report, Store,
+    StoreError, check, check_regions, repair,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -299,7 +299,106 @@ pub fn log_cases() -> Vec<Case> {
             append(files, SYSTEM, log, &[stamp, (1 << 20) << 16 | 1, 1]);
         }
     }));
+    for overflow in OVERFLOWS {
+        cases.push(case("M11", SYSTEM, 0, Refuses, move |files| {
+            leave_overflow(files, overflow);
+        }));
+    }
+    // Two records with one overflow, and one that is the part of another.
+    for at in [FREE_PAGE, FREE_PAGE + 8] {
+        cases.push(case("M11", SYSTEM, 0, Refuses, move |files| {
+            leave_overflow(files, SOUND);
+            let crc = crc32c::crc32c(&files[HEAP_FILE][at as usize..][..16]);
+            let off = word(files, SYSTEM, TABLE + 8) + at;
+            let record = [stamp + 1, (off / 8) << 16, 2, crc.into()];
+            append(files, SYSTEM, second, &record);
+        }));
+    }
     cases
+}
+
+/// A record of an overflow in the part of the heap, and what is there.
+#[derive(Clone, Copy)]
+struct Lying {
+    /// Where it is said to be in the file of the heap.
+    at: u64,
+    /// Its words, as the record has them, and their CRC: what is to be changed in it.
+    words: u64,
+    crc: u64,
+    /// The words that are there: of runs.
+    runs: &'static [u64],
+}
+
+/// In a page that is free.
+const FREE_PAGE: u64 = 6 * 8192;
+
+/// What a program leaves: two runs, of a small block.
+const SOUND: Lying = Lying {
+    at: FREE_PAGE,
+    words: 4,
+    crc: 0,
+    runs: &[IN_BLOCK | 1, 70, (IN_BLOCK + (1 << 16)) | 1, 71],
+};
+
+/// The head of a run of the word at byte 16 of the first page of the heap, without its length.
+const IN_BLOCK: u64 = (((2 << 20) + 8192 + 16) / 8) << 16;
+
+const OVERFLOWS: [Lying; 11] = [
+    Lying { crc: 1, ..SOUND },
+    Lying { words: 3, ..SOUND },
+    Lying { words: 0, ..SOUND },
+    Lying {
+        words: 1 << 40,
+        ..SOUND
+    },
+    Lying {
+        words: 1 << 61,
+        ..SOUND
+    },
+    Lying {
+        words: u64::MAX,
+        ..SOUND
+    },
+    Lying {
+        at: 1 << 22,
+        ..SOUND
+    },
+    Lying {
+        at: 1 << 40,
+        ..SOUND
+    },
+    // Runs of the logs, of the region table, and of an overflow.
+    Lying {
+        runs: &[(AREA / 8) << 16 | 1, 1, IN_BLOCK | 1, 1],
+        ..SOUND
+    },
+    Lying {
+        runs: &[(TABLE / 8) << 16 | 1, 1, IN_BLOCK | 1, 1],
+        ..SOUND
+    },
+    Lying {
+        runs: &[IN_BLOCK, 1, 0, 0],
+        ..SOUND
+    },
+];
+
+/// Leaves such a record as the last one of the first log.
+fn leave_overflow(files: &mut Files, lying: Lying) {
+    let start = word(files, SYSTEM, TABLE + 8);
+    let runs: Vec<u8> = lying
+        .runs
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
+    files.get_mut(HEAP_FILE).unwrap()[FREE_PAGE as usize..][..runs.len()].copy_from_slice(&runs);
+    let crc = u64::from(crc32c::crc32c(&runs)) ^ lying.crc;
+    let place = ((start + lying.at) / 8) << 16;
+    append(
+        files,
+        SYSTEM,
+        log_start(0),
+        &[1 << 40, place, lying.words, crc],
+    );
 }
 
 /// Where the first record of a log is in the system region.
@@ -415,6 +514,31 @@ fn a_sound_directory_has_no_findings() {
     }
 }
 
+/// A crash leaves a record with an overflow: it is replayed, and nothing is wrong.
+#[test]
+fn an_overflow_that_is_sound_is_replayed() {
+    let mut files = sound();
+    leave_overflow(&mut files, SOUND);
+    let dir = written(&files);
+    let report = check(dir.path()).unwrap();
+    assert!(report.is_clean() && !report.is_partial, "{report:#?}");
+    assert_eq!(repair(dir.path(), true).unwrap(), []);
+    let inspection = Inspection::open(dir.path()).unwrap();
+    let blocks = inspection.blocks(0).unwrap().len();
+    drop(inspection);
+    let store = open_directory(dir.path()).unwrap();
+    let words = run(&mut store.session(), |tx| {
+        let (_, at) = tx.root("one")?.unwrap();
+        Ok([tx.load(at + 16)?, tx.load(at + 24)?])
+    });
+    assert_eq!(words, [70, 71]);
+    // No block keeps the page.
+    let segments = store.heap().segments();
+    let found = segments[0].blocks(store.backing().pmem()).unwrap();
+    assert_eq!(found.len(), blocks);
+    assert_eq!(blocks, 2);
+}
+
 #[test]
 fn lies_about_the_system_region_are_told() {
     examine(&system_cases());
@@ -438,7 +562,7 @@ fn repair_names_what_it_gives_up() {
     let (root, first) = (ROOT + 128, log_start(0));
     let stamp = 1 << 40;
     let bits = descriptor(0) + 8;
-    let lies: [(&str, &str, Lie); 6] = [
+    let lies: [(&str, &str, Lie); 7] = [
         (
             "M6",
             "\"two\"",
@@ -460,6 +584,11 @@ fn repair_names_what_it_gives_up() {
             "M11",
             "what they wrote",
             Box::new(move |f| append(f, SYSTEM, first, &[stamp, (AREA / 8) << 16 | 1, 1])),
+        ),
+        (
+            "M11",
+            "what they wrote",
+            Box::new(|f| leave_overflow(f, Lying { crc: 1, ..SOUND })),
         ),
     ];
     for (invariant, named, lie) in lies {
