@@ -134,8 +134,13 @@ extern "C" {
  *
  * When a block has returned, memory that it took away from others is the thread's own. That is
  * why its end waits for blocks of other threads that have read what it changed: do not wait in
- * one for a thread that is about to leave its own. A block that others got in the way of some
- * ten times gets its turn: their blocks wait.
+ * one for a thread that is about to leave its own.
+ *
+ * A block that others got in the way of some ten times gets its turn: their blocks wait until it
+ * is over. So a block must not lock a mutex that another thread holds around a block: the block
+ * with the turn waits for the mutex, the owner of the mutex waits for the turn, and neither goes
+ * on. The same holds for a condition, a pipe or anything else that another thread's block
+ * precedes. Lock the mutex before the block, in all threads.
  *
  * Relaxed transactions (__transaction_relaxed) work as long as they call nothing that cannot
  * be undone, and end the process when they do.
