@@ -432,6 +432,8 @@ impl<L: LowLevel> Universal<L> {
         }
         if self.look(|| Ok(self.attr(ino)?.size))? < end {
             self.finish_cut(ino)?;
+            // U2: no order of patches says that the new size comes after it.
+            self.sync_recent(ino)?;
             self.known.lock().entry(ino).or_default().trimmed = true;
         }
         Ok(())

@@ -330,6 +330,11 @@ impl<L: LowLevel> Universal<L> {
     fn sync_inode(&self, ino: Ino) -> Result<()> {
         let ino = self.down(ino);
         self.look(|| self.attr(ino))?;
+        self.sync_recent(ino)
+    }
+
+    /// Makes the recent changes of an inode durable.
+    fn sync_recent(&self, ino: Ino) -> Result<()> {
         let recent = match self.known.lock().get(&ino) {
             Some(known) => known.recent.patches().to_vec(),
             None => Vec::new(),
