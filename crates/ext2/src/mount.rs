@@ -9,6 +9,7 @@
 //! - [`Mounted::close`] returns `Ok` only when everything is in place, durably.
 
 use crate::format::{Compat, Incompat, JOURNAL_INO};
+use crate::seeded::{Bug, hit};
 use crate::{Error, Ext2, Options, features, log};
 use lfs::{OnError, Universal, UniversalOptions};
 use medium::OpenError;
@@ -335,6 +336,16 @@ fn check(
     Ok(())
 }
 
+/// Makes durable what is there: a server that was killed may have left it in caches only. All
+/// that follows builds on it. *Rule: durable before it is built on.*
+fn settle(devices: [Option<&Arc<dyn BlockDevice>>; 2]) -> Result<(), BlockError> {
+    let mut devices = devices.into_iter().flatten();
+    if hit(Bug::MountUnsettled) {
+        return Ok(());
+    }
+    devices.try_for_each(|device| device.flush())
+}
+
 /// Brings home what a crash left in a journal. Returns the device to use: with `read_only` a
 /// view of `disk`, in whose memory the replay took place; else `disk` itself.
 ///
@@ -349,6 +360,9 @@ pub fn recover(
     let inside = sup.compat.get() & Compat::HAS_JOURNAL.bits() != 0;
     if inside && external.is_some() {
         return Err(MountError::LogInside);
+    }
+    if !read_only {
+        settle([Some(disk), external])?;
     }
     if sup.incompat.get() & Incompat::RECOVER.bits() == 0 {
         return Ok(disk.clone());
