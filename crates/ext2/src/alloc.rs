@@ -39,6 +39,7 @@ pub(crate) struct State {
     /// What made an inode, and what was there before.
     pub fresh: Pending<u32, Fresh>,
     pub orphans: Orphans,
+    /// Of the newest inode.
     pub generation: u32,
     /// The blocks of [`Layout::reserve`] are not for the change that is under way.
     pub keeps_reserve: bool,
@@ -57,7 +58,8 @@ impl OfPatch for Fresh {
 }
 
 impl State {
-    pub fn new(found: &Super, groups: Vec<Group>) -> Self {
+    /// `generation`: new inodes have those that follow.
+    pub fn new(found: &Super, groups: Vec<Group>, generation: u32) -> Self {
         let features = found.revision.get() > 0;
         Self {
             free_blocks: groups.iter().map(|g| u64::from(g.free_blocks)).sum(),
@@ -75,7 +77,7 @@ impl State {
             malformed_lists: HashSet::new(),
             fresh: Pending::default(),
             orphans: Orphans::default(),
-            generation: 0,
+            generation,
             keeps_reserve: false,
         }
     }

@@ -327,7 +327,7 @@ impl Ext2 {
         bytes
     }
 
-    /// One that the inode has not had, and no inode since we mounted.
+    /// The next one of this mount, and not the inode's last one.
     fn next_generation(&self, old: &[u8]) -> u32 {
         let at = offset_of!(Inode, generation);
         let old = old[at..]
@@ -337,7 +337,8 @@ impl Ext2 {
             return old;
         }
         let mut state = self.state.lock();
-        state.generation = state.generation.max(old).wrapping_add(1);
+        let next = state.generation.wrapping_add(1);
+        state.generation = next.wrapping_add(u32::from(next == old));
         state.generation
     }
 

@@ -6,6 +6,7 @@ use crate::format::{
     STATE_ERRORS, STATE_VALID, SUPER_OFFSET, Super,
 };
 use crate::names::AllNames;
+use crate::seeded::{Bug, hit};
 use crate::{Error, features};
 use lfs::{LowError, Result};
 use medium::block::Lba;
@@ -102,6 +103,16 @@ pub(crate) struct Group {
     pub directories: u32,
 }
 
+/// Where this mount begins to count generations. Those of inodes that a crash has lost are
+/// nowhere on the medium, so each mount begins somewhere else.
+fn first_generation(clock: &dyn Clock) -> u32 {
+    if hit(Bug::GenerationsRestart) {
+        return 0;
+    }
+    // The upper half of a product depends on all bits of the time (Fibonacci hashing).
+    ((clock.now().0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+}
+
 impl Ext2 {
     /// Mounts. Read-write, the image is marked as being in use; [`close`](Self::close)
     /// takes the mark back.
@@ -115,7 +126,11 @@ impl Ext2 {
         let groups = read_groups(&*store, &layout)?;
         layout.overhead = layout.count_overhead();
         let fs = Self {
-            state: Mutex::new(State::new(&found, groups)),
+            state: Mutex::new(State::new(
+                &found,
+                groups,
+                first_generation(&*options.clock),
+            )),
             names: Mutex::default(),
             store,
             layout,
