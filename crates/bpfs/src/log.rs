@@ -16,6 +16,7 @@
 
 use crate::error::{Error, Fault, Res};
 use crate::format::{BLOCK, LOG_SLOT};
+use crate::seeded::{Bug, hit};
 use crate::tx::{Edit, Edits, Tx, What};
 use crate::volume::{Tree, Volume};
 use medium::Pmem;
@@ -136,7 +137,7 @@ fn decode(mut bytes: &[u8], behind: u64, end: u64) -> Option<Vec<Record>> {
 /// Brings what the log holds into place. Idempotent: a crash at any point is mended by
 /// the next replay.
 pub(crate) fn replay<P: Pmem>(pm: &P, found: &[(u64, Vec<Record>)]) -> Res<()> {
-    if !found.is_empty() {
+    if !found.is_empty() && !hit(Bug::ReplayUnsettled) {
         // A server that was killed may have left them in the caches only.
         for (slot, _) in found {
             pm.flush(*slot, LOG_SLOT);
@@ -149,6 +150,9 @@ pub(crate) fn replay<P: Pmem>(pm: &P, found: &[(u64, Vec<Record>)]) -> Res<()> {
             pm.flush(*addr, bytes.len() as u64);
         }
         pm.fence()?; // rule: log before data, the other way round: forget only what is in place
+        if hit(Bug::ReplayKeepsRecord) {
+            continue;
+        }
         pm.store_word(*slot, 0);
         pm.flush(*slot, 8);
         pm.fence()?; // rule: nullify before reuse: a later crash must not replay this again

@@ -7,6 +7,7 @@ use crate::dir::{self, DirIndex, NewEntry, Place};
 use crate::error::{Fault, Res};
 use crate::format::{BLOCK, HeightAddr, INODE, Inode, at, rec_len};
 use crate::fs::{Bpfs, Found};
+use crate::seeded::{Bug, hit};
 use crate::table::Node;
 use crate::tx::{INODE_FILE, Tx, What};
 use crate::volume::Volume;
@@ -55,7 +56,8 @@ impl NewInode {
     /// Adds it to a transaction: in place where the mode allows, since no entry names it.
     fn put<'a, P: Pmem>(&'a mut self, tx: &mut Tx<'_, 'a, P>) -> Res<()> {
         let addr = tx.home(self.ino)?;
-        self.inode.generation = tx.vol.pm.load(addr)?.wrapping_add(1).into();
+        let step = u64::from(!hit(Bug::SameGeneration));
+        self.inode.generation = tx.vol.pm.load(addr)?.wrapping_add(step).into();
         let bytes = &self.inode.as_bytes()[..INODE_USED];
         if tx.vol.rules.other {
             for (i, word) in bytes.chunks_exact(8).enumerate() {

@@ -34,11 +34,17 @@ pub enum Bug {
     DroppedTreeLeaks,
     /// A cut tree gets its lower root along with the size, not after it.
     LoweredAtOnce,
+    /// A replay of the log does not write back the records that it reads.
+    ReplayUnsettled,
+    /// A replay leaves its record in the log.
+    ReplayKeepsRecord,
+    /// A new inode has the generation of the one that had its number before.
+    SameGeneration,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Bug; 14] = [
+    pub const ALL: [Bug; 17] = [
         Bug::SizeSetEarly,
         Bug::FirstByte,
         Bug::CommitByMemcpy,
@@ -53,6 +59,9 @@ impl Bug {
         Bug::MountUnsettled,
         Bug::DroppedTreeLeaks,
         Bug::LoweredAtOnce,
+        Bug::ReplayUnsettled,
+        Bug::ReplayKeepsRecord,
+        Bug::SameGeneration,
     ];
 }
 

@@ -2,7 +2,7 @@
 
 /// How cells are decided beyond the path that is being replayed. A cell is what a crash
 /// leaves independently of others: a word, a line, a block.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Policy {
     /// None of its pending stores: the depth-first walk starts there.
     #[default]

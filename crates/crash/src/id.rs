@@ -15,7 +15,8 @@
 //!    what remained was chosen when the recovered system was used.
 //!
 //! `again.SEED` in the fifth field: after a crash (one field), calls of that seed ran on what
-//! was recovered; the operation and how it failed follow as fields 4 to 6.
+//! was recovered; the operation and how it failed follow as fields 4 to 6. The seed says, too,
+//! whether the crash is a power cut or the end of the server alone.
 
 use crate::walk::{CrashAt, Place, Tail};
 use std::fmt::{self, Display, Formatter};

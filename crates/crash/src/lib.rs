@@ -18,7 +18,9 @@
 pub mod block;
 mod choice;
 mod explore;
+mod handles;
 mod id;
+mod life;
 mod oracle;
 pub mod program;
 mod report;
@@ -31,6 +33,7 @@ mod system;
 mod toy;
 mod trial;
 mod walk;
+mod world;
 
 pub use block::Schedule;
 pub use explore::{explore, explore_script, replay};

@@ -9,6 +9,7 @@
 //!   back the space that the files were said to take, and O3 holds again.
 
 use crate::choice::{Policy, mix};
+use crate::handles::{Handle, Handles};
 use crate::sabotage::{Sabotage, hit};
 use crate::state::StatePmem;
 use crate::system::PmemSystem;
@@ -18,7 +19,7 @@ use medium::recording::Event;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use vfs::script::State;
-use vfs::snapshot::{Node, Snapshot, Times};
+use vfs::snapshot::{Content, Node, Snapshot, Times};
 use vfs::{
     Atomicity, Clock, Cookie, Ctx, Durability, Errno, FileSystem, FileType, Guarantees, Ino,
     ManualClock, Ordering, Timestamp,
@@ -34,6 +35,8 @@ pub(crate) struct Expected {
     pub hash: u64,
     /// The inode of each path, in order.
     pub inos: Vec<Ino>,
+    /// What names each path's file on the file system, in order; empty where that is not compared.
+    pub handles: Vec<Handle>,
     /// The times of what is open, which may have no name.
     open: Vec<(Ino, Times)>,
 }
@@ -55,6 +58,7 @@ impl Expected {
             snapshot,
             hash,
             inos,
+            handles: Vec::new(),
             open,
         })
     }
@@ -76,6 +80,17 @@ pub(crate) fn resolve(fs: &dyn FileSystem, path: &[u8]) -> Result<Ino, Errno> {
         fs.forget(attr.ino, 1);
         Ok(attr.ino)
     })
+}
+
+/// The handle of each path.
+pub(crate) fn handles_of(fs: &dyn FileSystem, seen: &Snapshot) -> Result<Vec<Handle>, String> {
+    let handle = |path: &[u8]| {
+        let attr = fs.getattr(&Ctx::root(), resolve(fs, path)?)?;
+        Ok((attr.ino, attr.generation))
+    };
+    let paths = seen.iter().map(|(path, ..)| path);
+    let all = paths.map(|path| handle(path).map_err(|e| failed("stat", path, e)));
+    all.collect()
 }
 
 /// Which of the states after each operation a crash may show.
@@ -122,6 +137,17 @@ impl Demand<'_> {
             "times are neither old nor new: {}",
             lines.join("; ")
         ))
+    }
+
+    /// Whether files have the numbers and generations that they had.
+    pub(crate) fn handles_fit(&self, fs: &dyn FileSystem, seen: &Snapshot) -> Result<(), String> {
+        let handles = handles_of(fs, seen)?;
+        let same = |e: &&Expected| same_content(seen, &e.snapshot);
+        let mut matching = self.states.iter().filter(same);
+        if matching.any(|e| e.handles == handles) {
+            return Ok(());
+        }
+        Err("an inode has another number or generation than it had".to_string())
     }
 
     fn times_allowed(&self, seen: &Snapshot, matched: &Expected) -> bool {
@@ -180,10 +206,25 @@ pub(crate) fn same_without_links(a: &Snapshot, b: &Snapshot) -> bool {
     a.iter().map(without_links).eq(b.iter().map(without_links))
 }
 
+/// Whether callers see the same, times and contents of files apart.
+pub(crate) fn same_but_contents(a: &Snapshot, b: &Snapshot) -> bool {
+    let bare = |(path, node, _): (&[u8], &Node, &Times)| {
+        let content = match node.kind {
+            FileType::Regular => Content::None,
+            _ => node.content.clone(),
+        };
+        let node = node.clone();
+        (path.to_vec(), Node { content, ..node })
+    };
+    a.iter().map(bare).eq(b.iter().map(bare))
+}
+
 /// Judges crash states of one system against one demand.
 pub(crate) struct FsJudge<'a> {
     pub system: &'a PmemSystem,
     pub demand: Demand<'a>,
+    /// Handles that callers had, up to a state.
+    pub known: (&'a Handles, usize),
 }
 
 /// What one evaluation came to, panics apart.
@@ -238,9 +279,11 @@ impl FsJudge<'_> {
         if let Some(wrong) = self.demand.violated_by(&snapshot) {
             return Err(wrong);
         }
+        self.demand.handles_fit(&*fs, &snapshot)?;
         sound(self.system, &*fs, pm, "after recovery")?;
         pm.start_tail(tail);
-        use_up(&*fs, &snapshot)?;
+        let (known, newest) = self.known;
+        use_up(&*fs, &snapshot, &|new| known.refuse(new, newest))?;
         sound(self.system, &*fs, pm, "after deleting everything")
     }
 }
@@ -264,12 +307,17 @@ pub(crate) fn sound(
 }
 
 /// O4: writes to every file, makes one, and deletes everything.
-pub(crate) fn use_up(fs: &dyn FileSystem, snapshot: &Snapshot) -> Result<(), String> {
+/// `is_new` refuses the handle of a file that is gone.
+pub(crate) fn use_up(
+    fs: &dyn FileSystem,
+    snapshot: &Snapshot,
+    is_new: &dyn Fn(Handle) -> Result<(), String>,
+) -> Result<(), String> {
     let cx = Ctx::root();
     let stat = |what: &str| fs.statfs().map_err(|e| format!("statfs {what}: {e}"));
     let free = stat("after recovery")?.blocks_free;
     let taken = blocks_below_root(fs, snapshot)?;
-    write_everywhere(fs, snapshot)?;
+    write_everywhere(fs, snapshot, is_new)?;
     delete_below(fs, &cx, Ino::ROOT, 0)?;
     let after = stat("after deleting everything")?;
     let taken = taken * 512 / u64::from(after.block_bytes).max(1);
@@ -308,7 +356,11 @@ fn failed(what: &str, path: &[u8], e: Errno) -> String {
 }
 
 /// Appends to every file and makes a new one. No space left is a legal answer.
-fn write_everywhere(fs: &dyn FileSystem, snapshot: &Snapshot) -> Result<(), String> {
+fn write_everywhere(
+    fs: &dyn FileSystem,
+    snapshot: &Snapshot,
+    is_new: &dyn Fn(Handle) -> Result<(), String>,
+) -> Result<(), String> {
     let cx = Ctx::root();
     let probe = b"written after the crash";
     let files = snapshot
@@ -334,6 +386,7 @@ fn write_everywhere(fs: &dyn FileSystem, snapshot: &Snapshot) -> Result<(), Stri
     let name = b"made-after-the-crash";
     match fs.create(&cx, Ino::ROOT, name, 0o600) {
         Ok(attr) => {
+            is_new((attr.ino, attr.generation))?;
             let written = fs.write(&cx, attr.ino, 0, &[7; 5000]);
             fs.forget(attr.ino, 1);
             written.map(drop)

@@ -35,8 +35,9 @@ pub struct Options {
     /// Moments of a script at which crashes are explored: calls on persistent memory, ends of
     /// flushes on block devices. Of a longer script a seeded choice of about that many.
     pub moments: usize,
-    /// Crash states of each script, drawn by seed, on which more calls run after recovery. Their
-    /// crash states are visited, too. On block devices.
+    /// Ends of each script, drawn by seed: a power cut, or a killed server, which leaves what it
+    /// has stored to the next one, durable or not. More calls run after recovery, and their
+    /// crash states are visited, too.
     pub lives: usize,
     /// Further crashes inside recovery: 0, 1 or 2.
     pub recovery_depth: usize,

@@ -202,6 +202,15 @@ impl StatePmem {
         }
     }
 
+    pub(crate) fn model(&self) -> Model {
+        self.model
+    }
+
+    /// The durable content, or what is decided.
+    pub(crate) fn words(&self) -> Vec<u64> {
+        self.words.iter().map(|word| word.load(Relaxed)).collect()
+    }
+
     // ---- the trace: time before the crash -------------------------------------
 
     /// Issues one event of the trace. Before a fence is the place to explore: it is

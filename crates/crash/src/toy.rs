@@ -5,6 +5,7 @@
 //! In memory, word 0 is magic, word 1 the number of records, word 2 the end of the log (the
 //! commit). For blocks see `block::toy`.
 
+use hashbrown::HashMap;
 use medium::{MediumError, Pmem};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -234,6 +235,8 @@ pub(crate) struct ToyFs {
     model: ModelFs,
     recovered: bool,
     lock: Mutex<()>,
+    /// When each file was made: its generation, since a crash gives its number to another.
+    born: Mutex<HashMap<Ino, u64>>,
 }
 
 fn io(_: MediumError) -> Errno {
@@ -264,6 +267,7 @@ impl ToyFs {
             model: ModelFs::new(options),
             recovered: false,
             lock: Mutex::new(()),
+            born: Mutex::default(),
         };
         let records = fs.log.records().map_err(|e| format!("recovery: {e}"))?;
         fs.recovered = !records.is_empty();
@@ -306,7 +310,9 @@ impl ToyFs {
             _ => return Err(Errno::IO),
         }?;
         m.forget(made.ino, u64::from(self.clock.replaying.load(Relaxed)));
-        Ok(Some(made))
+        let now = self.clock.then.load(Relaxed) as u64;
+        self.born.lock().entry(made.ino).or_insert(now);
+        Ok(Some(self.seen(made)))
     }
 
     /// Carries out a call and logs it.
@@ -336,6 +342,11 @@ impl ToyFs {
     }
 
     fn seen(&self, attr: Attr) -> Attr {
+        let born = self.born.lock().get(&attr.ino).copied();
+        let attr = Attr {
+            generation: born.unwrap_or(attr.generation),
+            ..attr
+        };
         match self.bug == ToyBug::LinksForgotten && self.recovered {
             true if attr.kind == FileType::Regular => Attr { nlink: 1, ..attr },
             _ => attr,

@@ -1,12 +1,19 @@
 //! One script on one system: run, recorded, compared with the model, and crashed.
 
+mod life;
+
+use crate::handles::Handles;
 use crate::id::Spot;
-use crate::oracle::{Demand, Expected, FsJudge, oldest_allowed, panic_text, same_content, sound};
+use crate::life::SECOND_LIFE;
+use crate::oracle::{
+    Demand, Expected, FsJudge, handles_of, oldest_allowed, panic_text, same_content, sound,
+};
 use crate::report::Options;
 use crate::sabotage::{Sabotage, hit};
 use crate::state::{Model, StatePmem};
 use crate::system::{Failure, PmemSystem, Subject};
 use crate::walk::{Found, Limits, Tally, Walk, revisit};
+use crate::world::model_of;
 use medium::recording::Event;
 use medium::{MemoryPmem, Pmem, Recording, Unit, WORD_BYTES};
 use std::ops::Range;
@@ -24,8 +31,12 @@ pub(crate) struct Start {
     /// undoing what the one before it did.
     live: Arc<StatePmem>,
     crashed: Arc<StatePmem>,
+    /// What a killed server did to `crashed`.
+    before: Vec<Event>,
     model: ModelFs,
     clock: Arc<ManualClock>,
+    /// When it is opened.
+    opened_at: Timestamp,
 }
 
 impl Start {
@@ -57,9 +68,38 @@ impl Start {
         Ok(Self {
             live: Arc::new(StatePmem::new(persistence, &words)),
             crashed: Arc::new(StatePmem::new(persistence, &words)),
+            before: Vec::new(),
             model,
             clock,
+            opened_at: Timestamp(0),
         })
+    }
+
+    /// What the end of a life leaves: `words` for who opens it now, and for who opens it after a
+    /// power cut some state of `durable` after `before`.
+    pub(crate) fn of_end(
+        system: &PmemSystem,
+        persistence: Model,
+        words: &[u64],
+        durable: &[u64],
+        before: Vec<Event>,
+    ) -> Result<Self, String> {
+        let clock = Arc::new(ManualClock::new(SECOND_LIFE, 0));
+        let live = Arc::new(StatePmem::new(persistence, words));
+        let fs = system.open(live.clone(), clock.clone())?;
+        let model = model_of(system.times(), &*fs, clock.clone())?;
+        Ok(Self {
+            live,
+            crashed: Arc::new(StatePmem::new(persistence, durable)),
+            before,
+            model,
+            clock,
+            opened_at: SECOND_LIFE,
+        })
+    }
+
+    fn time_of(&self, op: usize) -> Timestamp {
+        Timestamp(self.opened_at.0 + time_of(op).0)
     }
 }
 
@@ -94,7 +134,8 @@ impl Subject for PmemSystem {
         for op in ops.clone().filter(|op| limits.takes(*op, moments)) {
             tally.looked += run.switches_once(op)?;
         }
-        run.crash(ops, limits, tally)
+        run.crash(ops.clone(), limits, tally)?;
+        run.live_again(ops, limits, tally)
     }
 
     fn again(
@@ -109,7 +150,10 @@ impl Subject for PmemSystem {
             Err(failure) => return Ok(Some(failure)),
             Ok(run) => run,
         };
-        let what = run.again(op, spot)?;
+        let what = match spot {
+            Spot::Again(again) => run.life_again(op, again)?,
+            _ => run.again(op, spot)?,
+        };
         let spot = spot.clone();
         Ok(what.map(|what| Failure { op, spot, what }))
     }
@@ -125,11 +169,15 @@ pub(crate) struct Run<'a> {
     system: &'a PmemSystem,
     start: &'a Start,
     guarantees: Guarantees,
-    trace: Vec<Event>,
+    pub trace: Vec<Event>,
+    /// Where in the trace the opening ends.
+    opened: usize,
     /// Where in the trace each operation ends.
     ends: Vec<usize>,
     /// `expected[i]` is the state before operation `i`.
-    expected: Vec<Expected>,
+    pub expected: Vec<Expected>,
+    /// Whose handles callers had.
+    pub handles: Handles,
     /// Operations that found no space.
     pub full: u64,
 }
@@ -166,7 +214,7 @@ impl<'a> Run<'a> {
         start.live.reset();
         let pm = Arc::new(Recording::new(start.live.clone()));
         let clock = &start.clock;
-        clock.set(Timestamp(0));
+        clock.set(start.opened_at);
         let fs = system.open(pm.clone(), clock.clone())?;
         let model = start.model.fork();
         let (mut on_fs, mut on_model) = (State::default(), State::default());
@@ -174,14 +222,18 @@ impl<'a> Run<'a> {
             system,
             start,
             guarantees: fs.guarantees(),
-            trace: Vec::new(),
+            trace: pm.take(),
+            opened: 0,
             ends: Vec::new(),
-            expected: vec![Expected::of(&model, &on_model)?],
+            expected: Vec::new(),
+            handles: Handles::default(),
             full: 0,
         };
+        run.opened = run.trace.len();
+        run.compare((&*fs, &on_fs), (&model, &on_model), &pm)?;
         for (i, op) in script.ops.iter().enumerate() {
             done.set(i);
-            clock.set(time_of(i));
+            clock.set(start.time_of(i));
             let ours = run_op(&*fs, &mut on_fs, op);
             run.trace.append(&mut pm.take());
             run.ends.push(run.trace.len());
@@ -194,7 +246,7 @@ impl<'a> Run<'a> {
                     return Err(format!("{op}: gives {ours:?}, the model {theirs:?}"));
                 }
             }
-            run.compare(&*fs, &model, &on_model, &pm)?;
+            run.compare((&*fs, &on_fs), (&model, &on_model), &pm)?;
         }
         Ok(run)
     }
@@ -202,12 +254,11 @@ impl<'a> Run<'a> {
     /// Compares the state after an operation, and sees that looking stored nothing.
     fn compare(
         &mut self,
-        fs: &dyn FileSystem,
-        model: &ModelFs,
-        on_model: &State,
+        (fs, on_fs): (&dyn FileSystem, &State),
+        (model, on_model): (&ModelFs, &State),
         pm: &Recording<Arc<StatePmem>>,
     ) -> Result<(), String> {
-        let expected = Expected::of(model, on_model)?;
+        let mut expected = Expected::of(model, on_model)?;
         let seen = Snapshot::take(fs).map_err(|e| format!("cannot be read: {e}"))?;
         let states = std::slice::from_ref(&expected);
         let demand = Demand {
@@ -222,19 +273,35 @@ impl<'a> Run<'a> {
         if let Some(event) = pm.take().first() {
             return Err(format!("reading alone changed the medium: {event:?}"));
         }
+        expected.handles = handles_of(fs, &seen)?;
+        let named = expected.handles.iter().copied().zip(expected.inos.clone());
+        let open = on_fs.open_inodes().zip(on_model.open_inodes());
+        let open = open.map(|(ours, theirs)| {
+            let attr = fs.getattr(&on_fs.cx, ours);
+            let attr = attr.map_err(|e| format!("stat of an open file: {e}"))?;
+            Ok(((ours, attr.generation), theirs))
+        });
+        let open: Vec<_> = open.collect::<Result<_, String>>()?;
+        for (handle, file) in named.chain(open) {
+            self.handles.note(handle, file, self.expected.len())?;
+        }
         self.expected.push(expected);
         Ok(())
     }
 
     /// The region for crash states, as it was before the script.
     fn memory(&self) -> &Arc<StatePmem> {
-        self.start.crashed.reset();
-        &self.start.crashed
+        let Start {
+            crashed, before, ..
+        } = self.start;
+        crashed.reset();
+        before.iter().for_each(|event| crashed.apply(event));
+        crashed
     }
 
     /// The events of an operation.
     fn events(&self, op: usize) -> Range<usize> {
-        let start = if op == 0 { 0 } else { self.ends[op - 1] };
+        let start = op.checked_sub(1).map_or(self.opened, |op| self.ends[op]);
         start..self.ends[op]
     }
 
@@ -246,8 +313,9 @@ impl<'a> Run<'a> {
                 states: &self.expected[oldest..op + 2],
                 // What returned has its own times, however they got there.
                 times_atomic: self.guarantees.times_atomic || returned,
-                now: time_of(op),
+                now: self.start.time_of(op),
             },
+            known: (&self.handles, op + usize::from(returned)),
         })
     }
 
@@ -259,6 +327,7 @@ impl<'a> Run<'a> {
         tally: &mut Tally,
     ) -> Result<(), Failure> {
         let pm = self.memory();
+        self.trace[..self.opened].iter().for_each(|e| pm.apply(e));
         let moments = ops.len();
         for op in 0..ops.end {
             if ops.contains(&op) && limits.takes(op, moments) {

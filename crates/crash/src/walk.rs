@@ -92,7 +92,7 @@ pub(crate) struct Limits {
     pub tails: u64,
     /// Moments of a script that are visited: of a longer one a seeded choice.
     pub moments: usize,
-    /// Crash states of a script on which more calls run and are crashed.
+    /// Ends of a script after which more calls run and are crashed.
     pub lives: usize,
     /// Seed of everything random.
     pub seed: u64,

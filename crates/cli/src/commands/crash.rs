@@ -90,7 +90,8 @@ struct Test {
     /// Of a longer script about that many are drawn. By default all are taken.
     #[arg(long, value_name = "N", value_parser = at_least_one())]
     moments: Option<usize>,
-    /// Crash states of each script of ext2 on which more calls run, and are crashed in turn
+    /// Ends of each script, by a power cut or a killed server, after which more calls run and
+    /// are crashed in turn
     #[arg(long, value_name = "N", default_value_t = 1)]
     lives: usize,
     /// Seed of all that is random

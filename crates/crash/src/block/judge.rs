@@ -14,11 +14,12 @@
 
 use super::device::StateDevice;
 use super::soft::{Allowed, Floors, Known, bytes_fit};
-use super::world::{Inode, Pieces, World};
 use crate::BlockSystem;
 use crate::choice::{Policy, mix};
-use crate::oracle::{Expected, RECOVERY_TIME, panic_text, same_content, use_up};
+use crate::handles::{Handle, Handles};
+use crate::oracle::{Expected, RECOVERY_TIME, panic_text, same_but_contents, same_content, use_up};
 use crate::walk::{Judge, Recovery, Verdict};
+use crate::world::{Inode, Pieces, World};
 use hashbrown::HashMap;
 use medium::block::{BlockDevice, BlockEvent, RecordingDevice};
 use std::collections::HashSet;
@@ -80,6 +81,8 @@ pub(super) struct BlockJudge<'a> {
     pub past: &'a [Past],
     pub floors: &'a Floors,
     pub newest: usize,
+    /// Handles that callers had, up to a state.
+    pub known: (&'a Handles, usize),
     /// Outcomes by what was there once the file system was open, where nothing was wrong:
     /// all that follows is the same.
     pub judged: HashMap<u64, u64>,
@@ -151,11 +154,13 @@ impl BlockJudge<'_> {
         audit(&*fs, "after recovery")?;
         fs.sync().map_err(|e| format!("sync after recovery: {e}"))?;
         self.sound(&*recorded, "after recovery")?;
+        let (known, newest) = self.known;
+        let is_new = |handle| known.refuse(handle, newest);
         match self.promise {
-            Promise::Soft => use_world(&*fs)?,
+            Promise::Soft => use_world(&*fs, &is_new)?,
             Promise::Journal(_) => {
                 let snapshot = Snapshot::take(&*fs).map_err(|e| e.to_string())?;
-                use_up(&*fs, &snapshot)?;
+                use_up(&*fs, &snapshot, &is_new)?;
             }
         }
         let gone = "after deleting everything";
@@ -293,19 +298,7 @@ fn hash_of(event: &BlockEvent) -> u64 {
 const WAVE: usize = 1024;
 
 fn same_metadata(a: &Snapshot, b: &Snapshot) -> bool {
-    a.len() == b.len()
-        && a.iter()
-            .zip(b.iter())
-            .all(|((path, node, times), (p, n, t))| {
-                let of = |node: &vfs::snapshot::Node| vfs::snapshot::Node {
-                    content: match node.kind {
-                        FileType::Regular => vfs::snapshot::Content::None,
-                        _ => node.content.clone(),
-                    },
-                    ..node.clone()
-                };
-                path == p && times == t && of(node) == of(n)
-            })
+    same_but_contents(a, b) && a.same_times(b)
 }
 
 /// Whether inodes have the generations that they had then. Snapshots leave them out.
@@ -325,7 +318,10 @@ pub(super) fn audit(fs: &dyn FileSystem, when: &str) -> Result<(), String> {
 }
 
 /// B4 where a directory may have two names.
-fn use_world(fs: &dyn FileSystem) -> Result<(), String> {
+fn use_world(
+    fs: &dyn FileSystem,
+    is_new: &dyn Fn(Handle) -> Result<(), String>,
+) -> Result<(), String> {
     let cx = Ctx::root();
     let world = World::read(fs)?;
     let full = |e: Errno| matches!(e, Errno::NOSPC | Errno::FBIG);
@@ -340,7 +336,10 @@ fn use_world(fs: &dyn FileSystem) -> Result<(), String> {
         }
     }
     match fs.create(&cx, Ino::ROOT, b"made-after-the-crash", 0o600) {
-        Ok(attr) => fs.forget(attr.ino, 1),
+        Ok(attr) => {
+            is_new((attr.ino, attr.generation))?;
+            fs.forget(attr.ino, 1);
+        }
         Err(e) if full(e) => {}
         Err(e) => return Err(format!("create: {e}")),
     }

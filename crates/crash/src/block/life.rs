@@ -1,56 +1,19 @@
-//! Calls after a recovery, and a crash in them.
-//!
-//! A crash state of a script is drawn: what a power cut left, or all that was written, which
-//! is what a killed server leaves. More calls run on what is recovered from it, beside a
-//! model of that, and the states that a crash can leave of them are judged as those of any
-//! script. So a recovery must not only look right: what it left in place (log records, blocks
-//! past the end of a file, orphans) must not come to light later.
+//! A second life on blocks.
 
 use super::Schedule;
+use super::device::StateDevice;
 use super::trial::{Run, Start};
 use crate::choice::{Policy, mix};
 use crate::id::{Again, Spot};
+use crate::life::{End, limits_of, script_of, seed_of};
 use crate::system::Failure;
-use crate::walk::{CrashAt, CrashState, Limits, Tally};
-use medium::block::{BlockDevice, Lba};
-use std::fmt::Write;
-use vfs::script::{Script, generate};
-use vfs::{FileType, ModelFs, Snapshot};
-
-/// Random calls of a second life.
-const CALLS: usize = 4;
-
-/// Moments of a second life at which crashes are explored, and bounds of each.
-fn limits_of(limits: Limits) -> Limits {
-    Limits {
-        lives: 0,
-        moments: 8,
-        leaves: limits.leaves.min(16),
-        samples: limits.samples.min(4),
-        recovery_depth: 0,
-        ..limits
-    }
-}
-
-/// The calls: every file grows, so that what was left past its end shows, a new one takes
-/// space, and random ones follow.
-fn script_of(seed: u64, found: &ModelFs) -> Result<Script, String> {
-    let snapshot = Snapshot::take(found).map_err(|e| e.to_string())?;
-    let mut text = String::new();
-    for (path, node, _) in snapshot.iter() {
-        let path = String::from_utf8_lossy(path);
-        if node.kind == FileType::Regular && node.nlink == 1 {
-            let size = node.size + 20_000;
-            let _ = writeln!(text, "truncate {path} {size}"); // a string takes it
-        }
-    }
-    text.push_str("create n 644\nwrite n 0 2500 7\n");
-    let calls: Script = text.parse().map_err(|e| format!("calls: {e}"))?;
-    Ok(calls.then(&generate::random(seed, CALLS)))
-}
+use crate::walk::{CrashAt, CrashState, Limits, Tally, Walk, revisit};
+use medium::block::{BlockDevice, BlockEvent, Lba};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 impl Run<'_> {
-    /// Lives on after some crashes.
+    /// Lives on after some ends.
     pub(super) fn live_again(
         &self,
         schedule: Schedule,
@@ -58,12 +21,12 @@ impl Run<'_> {
         tally: &mut Tally,
     ) -> Result<(), Failure> {
         for life in 0..limits.lives as u64 {
-            let seed = mix(mix(limits.seed, life), self.trace.len() as u64) >> 32;
+            let seed = seed_of(limits, life, self.trace.len());
             let crash = self.draw(seed);
             tally.begin();
             let lived = self.life(schedule, &crash, seed, |run| {
                 tally.lives += 1;
-                run.crash(limits_of(limits), tally)
+                run.crash_after_end((self, crash.event), limits_of(limits), tally)
             });
             lived.map_err(|failure| Failure {
                 op: self.phase_of(crash.event),
@@ -73,7 +36,7 @@ impl Run<'_> {
                     op: failure.op,
                     spot: failure.spot,
                 })),
-                what: format!("after a recovery: {}", failure.what),
+                what: format!("after {}: {}", End::of(seed), failure.what),
             })?;
         }
         Ok(())
@@ -87,7 +50,13 @@ impl Run<'_> {
     ) -> Result<Option<String>, String> {
         let mut result = Ok(None);
         let lived = self.life(schedule, &again.crash, again.seed, |run| {
-            result = run.again(again.op, &again.spot);
+            result = match &again.spot {
+                Spot::In(place) if place.crashes.first().is_some_and(|c| c.event < run.opened) => {
+                    let mut judge = self.judge(self.phase_of(again.crash.event), false);
+                    revisit(run.device(), &run.trace, place, &mut judge).map(|v| v.wrong)
+                }
+                spot => run.again(again.op, spot),
+            };
             Ok(())
         });
         match lived {
@@ -96,12 +65,12 @@ impl Run<'_> {
         }
     }
 
-    /// A crash of the script: half of the time nothing that was written is lost.
+    /// The end of a life; a kill loses nothing that was written.
     fn draw(&self, seed: u64) -> CrashAt {
         let event = (mix(seed, 1) % (self.trace.len() as u64 + 1)) as usize;
-        let policy = match seed % 2 {
-            0 => Policy::All,
-            _ => Policy::Random(seed),
+        let policy = match End::of(seed) {
+            End::Kill => Policy::All,
+            End::Cut(policy) => policy,
         };
         let device = self.device();
         self.trace[..event].iter().for_each(|e| device.apply(e));
@@ -114,7 +83,7 @@ impl Run<'_> {
         CrashAt { event, choices }
     }
 
-    /// Runs the calls that `seed` selects on what `crash` leaves, and then `f`.
+    /// Runs the calls that `seed` selects on what is left by `crash`, and then `f`.
     fn life(
         &self,
         schedule: Schedule,
@@ -128,12 +97,24 @@ impl Run<'_> {
             what,
         };
         let image = self.image(crash).map_err(fail)?;
-        let start = Start::of_image(self.system, &image, &self.start.scratch);
+        let later = match End::of(seed) {
+            End::Cut(_) => (image.clone(), Vec::new()),
+            End::Kill => (
+                bytes_of(self.device()).map_err(fail)?,
+                killed(&self.trace[..crash.event]),
+            ),
+        };
+        let later = (&later.0[..], later.1);
+        let start = Start::of_end(self.system, &image, later, &self.start.scratch);
         let Some(start) = start.map_err(fail)? else {
             return Ok(());
         };
         let script = script_of(seed, &start.model).map_err(fail)?;
-        f(&Run::record(self.system, &start, schedule, &script)?)
+        let mut run = Run::record(self.system, &start, schedule, &script)?;
+        let handles = std::mem::take(&mut run.handles);
+        let returned = self.phase_of(crash.event);
+        run.handles = handles.after(&self.handles, returned).map_err(fail)?;
+        f(&run)
     }
 
     /// All blocks, as the crash leaves them.
@@ -145,9 +126,59 @@ impl Run<'_> {
         device.keep();
         device.start(&crash.choices, Policy::None);
         let _ = device.settle();
-        let mut image = vec![0; device.geometry().bytes() as usize];
-        let read = device.read(Lba(0), &mut image);
+        let image = bytes_of(device);
         device.rollback();
-        read.map(|()| image).map_err(|e| e.to_string())
+        image
     }
+
+    /// Visits the crash states of the opening, in which what the life before it has promised
+    /// holds, and of all calls, in which what was found when it was open is there.
+    fn crash_after_end(
+        &self,
+        (earlier, event): (&Run<'_>, usize),
+        limits: Limits,
+        tally: &mut Tally,
+    ) -> Result<(), Failure> {
+        let device = self.device();
+        let mut walk = Walk {
+            medium: device,
+            judge: &mut earlier.judge(earlier.phase_of(event), false),
+            limits,
+            tally,
+            crashes: Vec::new(),
+        };
+        for (i, event) in self.trace[..self.opened].iter().enumerate() {
+            if device.narrows(event) && limits.takes(i, self.moments()) {
+                walk.point(i).map_err(|found| Failure {
+                    op: 0,
+                    what: format!("while it opens: {}", found.what),
+                    spot: Spot::In(found.place),
+                })?;
+            }
+            device.apply(event);
+        }
+        self.crash(limits, tally)
+    }
+}
+
+fn bytes_of(device: &Arc<StateDevice>) -> Result<Vec<u8>, String> {
+    let mut image = vec![0; device.geometry().bytes() as usize];
+    let read = device.read(Lba(0), &mut image);
+    read.map(|()| image).map_err(|e| e.to_string())
+}
+
+/// What a server that is killed after `trace` has done: the device goes on with its writes, but
+/// no one flushes them.
+fn killed(trace: &[BlockEvent]) -> Vec<BlockEvent> {
+    let mut open = BTreeSet::new();
+    for event in trace {
+        match event {
+            BlockEvent::Issued { id, .. } => drop(open.insert(*id)),
+            BlockEvent::Completed { id, .. } => drop(open.remove(id)),
+            _ => {}
+        }
+    }
+    let ends = open.into_iter();
+    let ends = ends.map(|id| BlockEvent::Completed { id, ok: true });
+    trace.iter().cloned().chain(ends).collect()
 }

@@ -20,7 +20,6 @@ mod soft;
 #[cfg(test)]
 mod toy;
 mod trial;
-mod world;
 
 pub use schedule::Schedule;
 

@@ -14,7 +14,7 @@
 //! - S5. What had a name in all allowed states, or since it was synced, has one (U4).
 //! - S6. A directory has at most two names (U4).
 
-use super::world::{Inode, Pieces, World};
+use crate::world::{Inode, PIECE, Pieces, World};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use vfs::{Attr, FileType, Ino, Timestamp};
 
@@ -228,7 +228,7 @@ pub(super) fn bytes_fit(seen: &Pieces, then: &[&Pieces], born: bool) -> Result<(
         .keys()
         .chain(then.iter().flat_map(|pieces| pieces.keys()));
     let numbers: BTreeSet<u64> = numbers.copied().collect();
-    let zeros = vec![0; super::world::PIECE as usize];
+    let zeros = vec![0; PIECE as usize];
     for number in numbers {
         let of = |pieces: &'_ &Pieces| pieces.get(&number).cloned();
         let now = seen.get(&number).unwrap_or(&zeros);
@@ -244,7 +244,7 @@ pub(super) fn bytes_fit(seen: &Pieces, then: &[&Pieces], born: bool) -> Result<(
         }
         let strange = |at: &usize| !then.iter().any(|bytes| bytes[*at] == now[*at]);
         if let Some(at) = (0..now.len()).find(strange) {
-            let off = number * super::world::PIECE + at as u64;
+            let off = number * PIECE + at as u64;
             return Err(format!("byte {off} of its data was never {:#04x}", now[at]));
         }
     }

@@ -4,17 +4,19 @@ use super::Schedule;
 use super::device::StateDevice;
 use super::judge::{BlockJudge, Past, Promise, audit};
 use super::soft::{Floors, Known};
-use super::world::{World, model_of};
 use crate::choice::mix;
+use crate::handles::Handles;
 use crate::id::Spot;
+use crate::life::SECOND_LIFE;
 use crate::oracle::{Demand, Expected, panic_text, resolve, same_without_links};
 use crate::report::Options;
 use crate::sabotage::{Sabotage, hit};
 use crate::system::{BlockSystem, Failure, Subject};
 use crate::trial::time_of;
 use crate::walk::{CrashState, Limits, Tally, Walk, revisit};
+use crate::world::{World, model_of};
 use hashbrown::HashMap;
-use medium::block::{BlockEvent, Geometry, MemoryDevice, RecordingDevice};
+use medium::block::{BlockEvent, EventId, Geometry, MemoryDevice, RecordingDevice};
 use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,8 +30,12 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(crate) struct Start {
     live: Arc<StateDevice>,
     crashed: Arc<StateDevice>,
+    /// What a killed server did to `crashed`.
+    pub(super) before: Vec<BlockEvent>,
     pub(super) model: ModelFs,
     clock: Arc<ManualClock>,
+    /// When it is opened.
+    opened_at: Timestamp,
     pub(super) scratch: Vec<u64>,
     /// A crash came before: leaks and link counts that are too high may be there.
     recovered: bool,
@@ -45,7 +51,7 @@ impl Start {
         system.format(&*device)?;
         let clock = Arc::new(ManualClock::new(Timestamp(0), 0));
         let still = system.open_still(device.clone(), clock.clone(), 1024)?;
-        let model = model_of(system, &*still.fs, clock.clone());
+        let model = model_of(system.times(), &*still.fs, clock.clone());
         let model = model.map_err(|e| format!("the new file system: {e}"))?;
         for op in &setup.ops {
             let ours = run_op(&*still.fs, &mut State::default(), op);
@@ -61,37 +67,48 @@ impl Start {
         Ok(Self {
             live: state(),
             crashed: state(),
+            before: Vec::new(),
             model,
             clock,
+            opened_at: Timestamp(0),
             scratch,
             recovered: false,
         })
     }
 
-    /// What a crash has left. `None`: recovered, it is what the model cannot be.
-    pub(super) fn of_image(
+    /// What the end of a life has left: `image` for who opens it now, and for who opens it
+    /// after a power cut some state of `durable` after `before`. `None`: recovered, it is what
+    /// the model cannot be.
+    pub(super) fn of_end(
         system: &BlockSystem,
         image: &[u8],
+        (durable, before): (&[u8], Vec<BlockEvent>),
         scratch: &[u64],
     ) -> Result<Option<Self>, String> {
-        let clock = Arc::new(ManualClock::new(Timestamp(0), 0));
+        let clock = Arc::new(ManualClock::new(SECOND_LIFE, 0));
         let device = Arc::new(MemoryDevice::from_bytes(
             system.block_bytes(),
             image.to_vec(),
         ));
         let still = system.open_still(device, clock.clone(), 1024)?;
-        let Ok(model) = model_of(system, &*still.fs, clock.clone()) else {
+        let Ok(model) = model_of(system.times(), &*still.fs, clock.clone()) else {
             return Ok(None);
         };
-        let state = || Arc::new(state_of(system, image, scratch));
+        let state = |image| Arc::new(state_of(system, image, scratch));
         Ok(Some(Self {
-            live: state(),
-            crashed: state(),
+            live: state(image),
+            crashed: state(durable),
+            before,
             model,
             clock,
+            opened_at: SECOND_LIFE,
             scratch: scratch.to_vec(),
             recovered: true,
         }))
+    }
+
+    fn time_of(&self, op: usize) -> Timestamp {
+        Timestamp(self.opened_at.0 + time_of(op).0)
     }
 }
 
@@ -100,7 +117,7 @@ fn state_of(system: &BlockSystem, image: &[u8], scratch: &[u64]) -> StateDevice 
 }
 
 /// An operation with the write-back that followed it; the last is the sync at the end.
-struct Phase {
+pub(super) struct Phase {
     /// Where in the trace it ends.
     end: usize,
     /// The newest state that it can have brought about.
@@ -152,12 +169,15 @@ pub(super) struct Run<'a> {
     pub(super) start: &'a Start,
     promise: Promise,
     pub(super) trace: Vec<BlockEvent>,
-    phases: Vec<Phase>,
+    /// Where in the trace the opening ends, which is judged by itself after the end of another
+    /// life; else 0.
+    pub(super) opened: usize,
+    pub(super) phases: Vec<Phase>,
     /// `past[i]` is the state before operation `i`.
     past: Vec<Past>,
     pub(super) full: u64,
-    /// Which file an inode number and a generation meant.
-    generations: HashMap<(Ino, u64), Ino>,
+    /// Whose handles callers had.
+    pub(super) handles: Handles,
 }
 
 type Recorded = Arc<RecordingDevice<Arc<StateDevice>>>;
@@ -189,7 +209,7 @@ impl<'a> Run<'a> {
     ) -> Result<Self, String> {
         start.live.reset();
         let device = Arc::new(RecordingDevice::new(start.live.clone()));
-        start.clock.set(Timestamp(0));
+        start.clock.set(start.opened_at);
         let still = system.open_still(device.clone(), start.clock.clone(), schedule.wave())?;
         let model = start.model.fork();
         let (mut on_fs, mut on_model) = (State::default(), State::default());
@@ -198,17 +218,22 @@ impl<'a> Run<'a> {
             start,
             promise: Promise::of(&still.fs.guarantees()),
             trace: Vec::new(),
+            opened: 0,
             phases: Vec::new(),
             past: Vec::new(),
             full: 0,
-            generations: HashMap::new(),
+            handles: Handles::default(),
         };
-        run.remember(&*still.fs, &model, &on_model, Timestamp(0))?;
+        if start.recovered {
+            run.take_trace(&device);
+            run.opened = run.trace.len();
+        }
+        run.remember(&*still.fs, &model, &on_model, start.opened_at)?;
         let mut floors = Floors::default();
         let mut drawn = Drawn::of(schedule, script);
         for (i, op) in script.ops.iter().enumerate() {
             done.set(i);
-            start.clock.set(time_of(i));
+            start.clock.set(start.time_of(i));
             let ours = run_op(&*still.fs, &mut on_fs, op);
             if refused(op, ours) {
                 run.full += u64::from(ours == Err(Errno::NOSPC));
@@ -223,7 +248,7 @@ impl<'a> Run<'a> {
                 None if schedule == Schedule::Each => drop((still.write_some)()?),
                 None => {}
             }
-            run.remember(&*still.fs, &model, &on_model, time_of(i))?;
+            run.remember(&*still.fs, &model, &on_model, start.time_of(i))?;
             let mut after = floors.clone();
             if ours.is_ok() {
                 run.raise(&mut after, op, i + 1);
@@ -294,13 +319,29 @@ impl<'a> Run<'a> {
     }
 
     fn close(&mut self, device: &Recorded, newest: usize, before: Floors, after: Floors) {
-        self.trace.append(&mut device.take());
+        self.take_trace(device);
         self.phases.push(Phase {
             end: self.trace.len(),
             newest,
             before,
             after,
         });
+    }
+
+    /// Takes what was recorded, numbered after the writes of a killed server.
+    fn take_trace(&mut self, device: &Recorded) {
+        let first = self.start.before.len() as EventId; // more than there are writes or flushes
+        self.trace
+            .extend(device.take().into_iter().map(|mut event| {
+                match &mut event {
+                    BlockEvent::Issued { id, .. }
+                    | BlockEvent::Completed { id, .. }
+                    | BlockEvent::FlushBegun { id }
+                    | BlockEvent::FlushEnded { id, .. } => *id += first,
+                    BlockEvent::Discarded { .. } | BlockEvent::Mark(_) => {}
+                }
+                event
+            }));
     }
 
     /// Notes the present state, after comparing it with the model's.
@@ -332,22 +373,11 @@ impl<'a> Run<'a> {
             files: files.map_err(|e| format!("without a crash: {e}"))?,
             at,
         };
-        self.note_generations(&known)?;
-        self.past.push(Past { expected, known });
-        Ok(())
-    }
-
-    /// No two files may ever have the same number and generation.
-    fn note_generations(&mut self, known: &Known) -> Result<(), String> {
         for (ino, file) in &known.files {
-            let generation = known.world.nodes[ino].attr.generation;
-            let had = self.generations.insert((*ino, generation), *file);
-            if had.is_some_and(|had| had != *file) {
-                return Err(format!(
-                    "inode {ino} has the generation {generation} of a file that is gone"
-                ));
-            }
+            let handle = (*ino, known.world.nodes[ino].attr.generation);
+            self.handles.note(handle, *file, self.past.len())?;
         }
+        self.past.push(Past { expected, known });
         Ok(())
     }
 
@@ -389,21 +419,22 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn device(&self) -> &Arc<StateDevice> {
-        self.start.crashed.reset();
-        &self.start.crashed
+        let Start {
+            crashed, before, ..
+        } = self.start;
+        crashed.reset();
+        before.iter().for_each(|event| crashed.apply(event));
+        crashed
     }
 
     fn events(&self, phase: usize) -> Range<usize> {
-        let start = if phase == 0 {
-            0
-        } else {
-            self.phases[phase - 1].end
-        };
+        let start = phase.checked_sub(1);
+        let start = start.map_or(self.opened, |before| self.phases[before].end);
         start..self.phases[phase].end
     }
 
     /// Ends of flushes, and of writes that need none.
-    fn moments(&self) -> usize {
+    pub(super) fn moments(&self) -> usize {
         let is_moment = |e: &&BlockEvent| {
             matches!(
                 e,
@@ -413,7 +444,7 @@ impl<'a> Run<'a> {
         self.trace.iter().filter(is_moment).count()
     }
 
-    fn judge(&self, phase: usize, returned: bool) -> BlockJudge<'_> {
+    pub(super) fn judge(&self, phase: usize, returned: bool) -> BlockJudge<'_> {
         let Phase {
             newest,
             before,
@@ -426,12 +457,16 @@ impl<'a> Run<'a> {
             past: &self.past,
             floors: if returned { after } else { before },
             newest: *newest,
+            known: (&self.handles, phase + usize::from(returned)),
             judged: HashMap::new(),
         }
     }
 
     pub(super) fn crash(&self, limits: Limits, tally: &mut Tally) -> Result<(), Failure> {
         let device = self.device();
+        self.trace[..self.opened]
+            .iter()
+            .for_each(|e| device.apply(e));
         (0..self.phases.len()).try_for_each(|phase| self.crash_in(phase, device, limits, tally))
     }
 

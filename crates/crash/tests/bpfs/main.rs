@@ -61,6 +61,21 @@ fn the_same_seed_explores_the_same() {
     assert_eq!(counts(1), counts(2));
 }
 
+/// A power cut or the end of the server, more calls, and a power cut.
+#[test]
+fn calls_after_the_end_of_a_life() {
+    for (mode, model) in Mode::ALL.iter().flat_map(|m| Model::ALL.map(|p| (*m, p))) {
+        let options = Options {
+            ops: 1,
+            lives: 2,
+            model,
+            ..Options::default()
+        };
+        let outcome = run(mode, &options);
+        assert_eq!(outcome.lives, 2 * outcome.workloads);
+    }
+}
+
 #[test]
 fn pairs_of_operations() {
     for (mode, model) in [(Mode::Other, Model::Words), (Mode::Log, Model::Lines)] {

@@ -1,11 +1,9 @@
-//! What a crash finds of work that was given up: by a call that failed, or by a server that
-//! was killed. The explorer does not come there, since it neither fills the medium nor goes
-//! on with memory whose stores are still in flight.
+//! What a crash finds of work that was given up by a call that failed. The explorer does not
+//! come there, since it does not fill the medium.
 
 use bpfs::{Atime, Bpfs, MkfsOptions, Mode, MountOptions, mkfs};
-use medium::{MediumError, MemoryPmem, PersistModel, Pmem, PowerCut};
+use medium::{MemoryPmem, PersistModel, Pmem, PowerCut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::script::{Op, Script, State, run, run_op};
 use vfs::snapshot::Snapshot;
 use vfs::{Ctx, Errno, FileSystem, Ino, ManualClock, SetAttr, Timestamp};
@@ -98,100 +96,4 @@ fn lost_in_a_power_failure(fs: Bpfs<Cut>, seed: u64) -> bool {
     }
     let after = Snapshot::take(&open(copy_of(pm.inner()))).expect("all can be read");
     !after.same_except_times(&before) || !after.same_times(&before)
-}
-
-/// Memory of a server that is killed: after so many more calls nothing comes through.
-struct Killed {
-    inner: Cut,
-    left: AtomicU64,
-}
-
-impl Killed {
-    fn lives(&self) -> bool {
-        let take = |left: u64| left.checked_sub(1);
-        self.left.fetch_update(Relaxed, Relaxed, take).is_ok()
-    }
-}
-
-impl Pmem for Killed {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-    fn load(&self, off: u64) -> Result<u64, MediumError> {
-        self.inner.load(off)
-    }
-    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-        self.inner.read(off, buf)
-    }
-    fn store(&self, off: u64, bytes: &[u8]) {
-        if self.lives() {
-            self.inner.store(off, bytes);
-        }
-    }
-    fn store_nt(&self, off: u64, bytes: &[u8]) {
-        if self.lives() {
-            self.inner.store_nt(off, bytes);
-        }
-    }
-    fn flush(&self, off: u64, len: u64) {
-        if self.lives() {
-            self.inner.flush(off, len);
-        }
-    }
-    fn fence(&self) -> Result<(), MediumError> {
-        if self.lives() {
-            self.inner.fence()
-        } else {
-            Err(MediumError::PowerCut)
-        }
-    }
-}
-
-/// A server is killed in the middle of a call, and another goes on with what it finds in
-/// memory. Returns whether a power failure after that takes what the second has seen.
-pub fn what_a_mount_saw_is_lost() -> bool {
-    let setup = "mkdir A 755\ncreate f 644\nwrite f 0 9000 1\ncreate A/g 644\nlink f A/h";
-    let calls = [
-        "create n 644",
-        "mkdir A/n 755",
-        "symlink f n",
-        "link f n",
-        "unlink A/g",
-        "rename f A/g replace",
-        "truncate f 100",
-        "chmod f 600",
-        "write f 8000 9000 2",
-    ];
-    let cases = [Mode::Sc, Mode::Other, Mode::Log]
-        .into_iter()
-        .flat_map(|mode| calls.map(|call| (mode, call)));
-    cases.into_iter().any(|(mode, call)| {
-        let (image, call) = (image(mode, setup), op(call));
-        (0..)
-            .map_while(|kill| killed_in(&image, &call, kill))
-            .any(|lost| lost)
-    })
-}
-
-/// Kills the server at call number `kill` to its memory. `None`: it is done by then.
-fn killed_in(image: &MemoryPmem, call: &Op, kill: u64) -> Option<bool> {
-    let mut done = true;
-    let lost = (0..SEEDS).any(|seed| {
-        let pm = powered(image);
-        let first = open(Killed {
-            inner: pm.clone(),
-            left: AtomicU64::new(u64::MAX),
-        });
-        first.pmem().left.store(kill, Relaxed);
-        done &= run_op(&first, &mut State::default(), call).is_ok();
-        let second = open(pm);
-        let made = run_op(&second, &mut State::default(), &op("mkdir z 755"));
-        assert_eq!(made, Ok(()));
-        lost_in_a_power_failure(second, seed)
-    });
-    if lost {
-        Some(true)
-    } else {
-        (!done).then_some(false)
-    }
 }

@@ -90,6 +90,27 @@ fn generations_of_inodes() {
     is_found_in_ext2(bug, system, (Some(script), &options()));
 }
 
+/// Of an inode that a crash has lost, nothing says which generation it had.
+#[test]
+fn generations_across_a_crash() {
+    let system = Ext2System::new(Mode::SoftUpdates);
+    let bug = ext2::seeded::Bug::GenerationsRestart;
+    is_found_in_ext2(bug, system, (Some("create n 644\n"), &options()));
+}
+
+/// A mount builds on what a killed server has written and not flushed.
+#[test]
+fn a_kill_and_then_a_power_cut() {
+    let lives = Options {
+        lives: 4,
+        ..options()
+    };
+    let bug = ext2::seeded::Bug::MountUnsettled;
+    for mode in [Mode::SoftUpdates, Mode::Journal] {
+        is_found_in_ext2(bug, Ext2System::new(mode), (None, &lives));
+    }
+}
+
 #[test]
 fn data_that_begin_as_a_block_of_the_log() {
     let system = Ext2System::new(Mode::Journal);

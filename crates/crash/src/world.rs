@@ -1,23 +1,23 @@
 //! A file system as a graph of inodes: names, attributes and data, by inode number. It
 //! bears what a [`Snapshot`](vfs::Snapshot) refuses: a directory with two names.
 
-use crate::BlockSystem;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use vfs::{
     Atime, Attr, Cookie, Ctx, Errno, FileSystem, FileType, Ino, ManualClock, ModelFs, ModelOptions,
-    SeekKind, SetAttr, SetTime, XattrMode,
+    SeekKind, SetAttr, SetTime, Timestamp, XattrMode,
 };
 
 /// Bytes of data that are kept together.
-pub(super) const PIECE: u64 = 1024;
+pub(crate) const PIECE: u64 = 1024;
 
 /// Pieces of a file that are not all zeros, by number.
-pub(super) type Pieces = BTreeMap<u64, Vec<u8>>;
+pub(crate) type Pieces = BTreeMap<u64, Vec<u8>>;
 
 /// An inode.
 #[derive(PartialEq)]
-pub(super) struct Inode {
+pub(crate) struct Inode {
     pub attr: Attr,
     pub data: Pieces,
     pub target: Vec<u8>,
@@ -26,7 +26,7 @@ pub(super) struct Inode {
 
 /// All that can be reached from the root.
 #[derive(Default)]
-pub(super) struct World {
+pub(crate) struct World {
     pub nodes: HashMap<Ino, Inode>,
     /// The names in each directory, without `.` and `..`.
     pub names: HashMap<Ino, BTreeMap<Vec<u8>, Ino>>,
@@ -121,15 +121,15 @@ impl World {
 ///
 /// # Errors
 /// What cannot be read, or is beyond the model: a directory with two names.
-pub(super) fn model_of(
-    system: &BlockSystem,
+pub(crate) fn model_of(
+    times: RangeInclusive<Timestamp>,
     fs: &dyn FileSystem,
     clock: Arc<ManualClock>,
 ) -> Result<ModelFs, String> {
     let model = ModelFs::new(ModelOptions {
         clock,
         atime: Atime::Never,
-        times: system.times(),
+        times,
         ..ModelOptions::default()
     });
     let world = World::read(fs)?;

@@ -1,0 +1,59 @@
+//! Inode numbers with their generations. A client that keeps one for longer than the server
+//! lives (as NFS does) must never reach another file by it, whatever crashes came between.
+
+use std::collections::HashMap;
+use vfs::Ino;
+
+/// Inode number and generation.
+pub(crate) type Handle = (Ino, u64);
+
+/// The file that each handle has named since some state: a number that no other file has.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Handles(HashMap<Handle, (Ino, usize)>);
+
+/// Stands for every file of an earlier life.
+const GONE: Ino = Ino(u64::MAX);
+
+impl Handles {
+    /// Notes that `handle` names `file` in state number `state`.
+    ///
+    /// # Errors
+    /// It has named another file.
+    pub fn note(&mut self, handle: Handle, file: Ino, state: usize) -> Result<(), String> {
+        let (named, _) = *self.0.entry(handle).or_insert((file, state));
+        if named == file {
+            Ok(())
+        } else {
+            Err(reused(handle))
+        }
+    }
+
+    /// Demands that `handle`, of a file made after a crash, is none of those that callers
+    /// had up to state number `newest`.
+    pub fn refuse(&self, handle: Handle, newest: usize) -> Result<(), String> {
+        match self.0.get(&handle) {
+            Some((_, since)) if *since <= newest => Err(reused(handle)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds the handles of an earlier life that callers had up to its state number `newest`.
+    ///
+    /// # Errors
+    /// A file that was made later has one of them.
+    pub fn after(mut self, earlier: &Self, newest: usize) -> Result<Self, String> {
+        for (handle, (_, since)) in &earlier.0 {
+            if *since <= newest {
+                let (_, again) = *self.0.entry(*handle).or_insert((GONE, 0));
+                if again > 0 {
+                    return Err(reused(*handle));
+                }
+            }
+        }
+        Ok(self)
+    }
+}
+
+fn reused((ino, generation): Handle) -> String {
+    format!("inode {ino} has the generation {generation} of a file that is gone")
+}
