@@ -41,6 +41,7 @@ pub(super) unsafe extern "C" fn begin(_: u32, buffer: *const JumpBuffer) -> c_in
         );
         return FAILED;
     }
+    thread.drop_stale_tries(buffer.cfa);
     thread.tries.push(buffer);
     0
 }
@@ -63,6 +64,8 @@ pub(super) unsafe fn give_up(why: Failure) -> ! {
     // SAFETY: the caller's promise; each reference is gone when something of the program runs.
     unsafe {
         let thread = Thread::running();
+        let begin = thread.levels.first().map_or(0, |level| level.jump.cfa);
+        thread.drop_stale_tries(begin);
         if thread.tries.is_empty() {
             die(thread.describe(&why));
         }
@@ -70,20 +73,21 @@ pub(super) unsafe fn give_up(why: Failure) -> ! {
         let foreign = thread.exceptions.foreign.take();
         exceptions::delete(foreign);
         actions::undone(actions::Mark::default());
-        refuse(why)
+        refuse(why, begin)
     }
 }
 
-/// Returns to the latest `selvedge_try` of this thread, which runs no transaction; without one
-/// the process ends.
+/// Returns to the latest `selvedge_try` of this thread, whose transaction that began at the stack
+/// address `begin` is over; without one the process ends.
 ///
 /// # Safety
 /// No reference to the thread's state is used any more, and the frame of the call is there.
 #[cold]
-pub(super) unsafe fn refuse(why: Failure) -> ! {
+pub(super) unsafe fn refuse(why: Failure, begin: u64) -> ! {
     // SAFETY: the caller's promise.
     unsafe {
         let thread = Thread::running();
+        thread.drop_stale_tries(begin);
         let text = thread.describe(&why);
         let Some(buffer) = thread.tries.pop() else {
             die(text);
@@ -97,6 +101,12 @@ pub(super) unsafe fn refuse(why: Failure) -> ! {
 }
 
 impl Thread {
+    /// Drops what `selvedge_try` left in frames below the stack address `cfa` of a caller: these
+    /// frames were left by a return, a jump or an exception.
+    fn drop_stale_tries(&mut self, cfa: u64) {
+        self.tries.retain(|buffer| buffer.cfa >= cfa);
+    }
+
     /// Why a transaction cannot be done, as the program knows it.
     fn describe(&self, why: &Failure) -> String {
         let path = self.program.memory.backing().path().display();

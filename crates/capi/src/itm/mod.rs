@@ -78,7 +78,7 @@ unsafe extern "C" fn begin(properties: u32, buffer: *const JumpBuffer) -> u32 {
         0 => {
             if let Err(why) = thread.begin_outermost(buffer) {
                 // SAFETY: the reference is used no more; nothing has begun.
-                unsafe { failure::refuse(why) }
+                unsafe { failure::refuse(why, buffer.cfa) }
             }
         }
         _ if properties & HAS_NO_ABORT == 0 => thread.begin_level(buffer),
@@ -274,7 +274,7 @@ unsafe fn restart_for(asker: Asker, why: Interrupted) -> ! {
         exceptions::delete(foreign);
         actions::undone(actions::Mark::default());
         if let Err(why) = Thread::running().begin_again(why, asker, begin) {
-            failure::refuse(why)
+            failure::refuse(why, begin.cfa)
         }
         land(RUN_INSTRUMENTED | RESTORE_LIVE_VARIABLES, begin)
     }

@@ -49,6 +49,23 @@ static void again(long with)
     touch(WORDS + WORDS / 4);
 }
 
+/* Leaves without selvedge_try_end a frame that ends below that of the next block. */
+__attribute__((noinline)) static int leave(void)
+{
+    volatile char low[4096];
+    low[0] = 1;
+    if (selvedge_try() == 0)
+        return low[0];
+    fprintf(stderr, "returned to a frame that is gone\n");
+    exit(1);
+}
+
+static void touch_after_leaving(long words)
+{
+    CHECK(leave());
+    touch(words);
+}
+
 int main(void)
 {
     /* No room for the block, and once more for what it writes beyond its log. */
@@ -64,6 +81,7 @@ int main(void)
     /* One inside another. */
     CHECK(try_to(again, 9) == EIO && large[1] == 9 && large[0] == 77);
     CHECK(undone == 4);
+    CHECK(try_to(touch_after_leaving, WORDS + WORDS / 4) == EIO && undone == 5);
     free(leaked);
     patomic { large[0] = large[1] = large[2] = 0; }
     return 0;
