@@ -19,7 +19,8 @@ use crate::tx::Tx;
 use medium::Pmem;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{
-    Attr, Ctx, Errno, Ino, NAME_MAX, SetAttr, SetTime, Timestamp, XattrMode, check_xattr_name, perm,
+    Attr, Ctx, Errno, Ino, NAME_MAX, SetAttr, SetTime, Timestamp, XattrMode, absent_xattr,
+    check_xattr_name, perm,
 };
 
 /// Bytes before the first attribute.
@@ -152,19 +153,17 @@ impl<P: Pmem> Bpfs<P> {
     }
 
     pub(crate) fn do_getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Res<Vec<u8>> {
-        check_xattr_name(name)?;
         let (_guard, found) = self.peek(ino)?;
         perm::may_get_xattr(cx, &found.attr, name)?;
         let wanted = self.xattrs(&found)?.into_iter().find(|(n, _)| n == name);
-        Ok(wanted.ok_or(Errno::NODATA)?.1)
+        Ok(wanted.ok_or(absent_xattr(name))?.1)
     }
 
-    pub(crate) fn do_listxattr(&self, ino: Ino) -> Res<Vec<Vec<u8>>> {
+    pub(crate) fn do_listxattr(&self, cx: &Ctx, ino: Ino) -> Res<Vec<Vec<u8>>> {
         let (_guard, found) = self.peek(ino)?;
-        Ok(self
-            .xattrs(&found)?
-            .into_iter()
-            .map(|(name, _)| name)
+        let names = self.xattrs(&found)?.into_iter().map(|(name, _)| name);
+        Ok(names
+            .filter(|name| perm::may_list_xattr(cx, name))
             .collect())
     }
 
@@ -200,13 +199,9 @@ impl<P: Pmem> Bpfs<P> {
         name: &[u8],
         exclusive: bool,
     ) -> Res<()> {
-        check_xattr_name(name)?;
         self.change_xattrs(cx, ino, name, exclusive, &|xattrs| {
-            let at = xattrs
-                .iter()
-                .position(|(n, _)| n == name)
-                .ok_or(Errno::NODATA)?;
-            xattrs.remove(at);
+            let at = xattrs.iter().position(|(n, _)| n == name);
+            xattrs.remove(at.ok_or(absent_xattr(name))?);
             Ok(())
         })
     }

@@ -672,8 +672,8 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
         })
     }
 
-    fn listxattr(&self, _cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.look(|| self.do_listxattr(ino))
+    fn listxattr(&self, cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.look(|| self.do_listxattr(cx, ino))
     }
 
     fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {

@@ -325,7 +325,6 @@ impl Ops {
         if name == SYNC_XATTR.as_bytes() {
             return self.fs.sync().map(|()| SYNCED.to_vec());
         }
-        refuse_reserved(name)?;
         self.fs.getxattr(cx, Ino(ino), name)
     }
 
@@ -338,7 +337,6 @@ impl Ops {
         value: &[u8],
         flags: i32,
     ) -> Result<()> {
-        refuse_reserved(name)?;
         let mode = match flags {
             0 => XattrMode::Set,
             libc::XATTR_CREATE => XattrMode::Create,
@@ -359,17 +357,6 @@ impl Ops {
     }
 
     pub(crate) fn removexattr(&self, cx: &Ctx, ino: u64, name: &[u8]) -> Result<()> {
-        refuse_reserved(name)?;
         self.fs.removexattr(cx, Ino(ino), name)
-    }
-}
-
-/// `system.` holds access control lists, which nobody would enforce: say so instead of
-/// storing them. `selvedge.` is what mounts tell about themselves.
-fn refuse_reserved(name: &[u8]) -> Result<()> {
-    if name.starts_with(b"system.") || name.starts_with(b"selvedge.") {
-        Err(Errno::OPNOTSUPP)
-    } else {
-        Ok(())
     }
 }

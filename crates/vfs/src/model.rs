@@ -28,8 +28,8 @@ use crate::perm::{self, NewOwner};
 use crate::{
     Atomicity, Attr, Clock, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileSystem,
     FileType, Guarantees, Ino, NAME_MAX, OpenFlags, Ordering, RenameFlags, Result, SIZE_MAX,
-    SYMLINK_MAX, SeekKind, SetAttr, SetTime, StatFs, Timestamp, XattrMode, check_name,
-    check_xattr_name,
+    SYMLINK_MAX, SeekKind, SetAttr, SetTime, StatFs, Timestamp, XattrMode, absent_xattr,
+    check_name, check_xattr_name,
 };
 use hashbrown::HashMap;
 use node::{Body, Content, DOT, DOT_DOT, Directory, Entry, Node};
@@ -789,11 +789,10 @@ impl FileSystem for ModelFs {
     }
 
     fn getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        check_xattr_name(name)?;
         let node = self.node(ino)?;
         let body = node.body.read();
         perm::may_get_xattr(cx, &node.attr_of(&body), name)?;
-        let value = body.xattrs.get(name).ok_or(Errno::NODATA)?;
+        let value = body.xattrs.get(name).ok_or(absent_xattr(name))?;
         Ok(value.to_vec())
     }
 
@@ -828,18 +827,20 @@ impl FileSystem for ModelFs {
         Ok(())
     }
 
-    fn listxattr(&self, _cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
+    fn listxattr(&self, cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
         let node = self.node(ino)?;
         let body = node.body.read();
-        Ok(body.xattrs.keys().map(|name| name.to_vec()).collect())
+        let names = body.xattrs.keys().map(|name| name.to_vec());
+        Ok(names
+            .filter(|name| perm::may_list_xattr(cx, name))
+            .collect())
     }
 
     fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
-        check_xattr_name(name)?;
         let node = self.node(ino)?;
         let body = &mut *node.body.write();
         perm::may_set_xattr(cx, &node.attr_of(body), name)?;
-        body.xattrs.remove(name).ok_or(Errno::NODATA)?;
+        body.xattrs.remove(name).ok_or(absent_xattr(name))?;
         self.space.give(u64::from(body.xattrs.is_empty()));
         body.ctime = self.clock.now();
         Ok(())

@@ -7,7 +7,8 @@
 //! kernel has cleared set-id bits before it passes them on.
 
 use crate::{
-    Attr, Ctx, Errno, Fallocate, FileFlags, FileType, OpenFlags, Result, SIZE_MAX, SetAttr, SetTime,
+    Attr, Ctx, Errno, Fallocate, FileFlags, FileType, OpenFlags, Result, SIZE_MAX, SetAttr,
+    SetTime, check_xattr_name,
 };
 
 /// `S_ISUID`: a program runs as its owner.
@@ -202,8 +203,9 @@ pub fn may_open(cx: &Ctx, attr: &Attr, flags: OpenFlags) -> Result<()> {
 ///
 /// # Errors
 /// `ENODATA` for `trusted.` unless privileged; `EACCES` for `user.` without read
-/// permission.
+/// permission; for others than the super-user, errors of the name.
 pub fn may_get_xattr(cx: &Ctx, attr: &Attr, name: &[u8]) -> Result<()> {
+    has_usable_name(cx, name)?;
     if name.starts_with(b"trusted.") && !cx.is_privileged() {
         return Err(Errno::NODATA);
     }
@@ -213,13 +215,30 @@ pub fn may_get_xattr(cx: &Ctx, attr: &Attr, name: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Whether the extended attribute `name` is listed: `trusted.` and names that cannot be set
+/// any more are listed to the super-user only, who alone can read them. (Linux asks for
+/// `CAP_SYS_ADMIN`; a caller's capabilities are not known here.)
+pub fn may_list_xattr(cx: &Ctx, name: &[u8]) -> bool {
+    let is_public = !name.starts_with(b"trusted.");
+    has_usable_name(cx, name).is_ok() && (is_public || cx.uid == 0)
+}
+
+/// Whether the name is valid. The super-user may use any name that an earlier version stored.
+fn has_usable_name(cx: &Ctx, name: &[u8]) -> Result<()> {
+    match cx.uid {
+        0 => Ok(()),
+        _ => check_xattr_name(name),
+    }
+}
+
 /// Whether the extended attribute `name` may be set or removed.
 ///
 /// # Errors
 /// `user.`: `EACCES` without write permission, `EPERM` on a sticky directory of another
 /// owner. Others: `EPERM` unless privileged or, but for `trusted.`, the owner. `EPERM` for
-/// all if flags forbid it.
+/// all if flags forbid it. For others than the super-user, errors of the name.
 pub fn may_set_xattr(cx: &Ctx, attr: &Attr, name: &[u8]) -> Result<()> {
+    has_usable_name(cx, name)?;
     if attr.flags.intersects(FileFlags::FIXED) {
         return Err(Errno::PERM);
     }

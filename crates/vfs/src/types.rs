@@ -344,7 +344,9 @@ pub const SIZE_MAX: u64 = i64::MAX as u64;
 /// file system here would enforce what it says.
 const XATTR_SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
-/// Checks the name of an extended attribute, as the kernel does for its own file systems.
+/// Checks the name of an extended attribute that is to be set, as the kernel does for its own
+/// file systems. Attributes that an earlier version stored may have other names: the
+/// super-user can read and remove them.
 ///
 /// # Errors
 /// `ERANGE` if it is empty or over [`NAME_MAX`] bytes; `EOPNOTSUPP` outside of the name
@@ -359,6 +361,11 @@ pub fn check_xattr_name(name: &[u8]) -> Result<()> {
         Some(b"") => Err(Errno::INVAL),
         Some(_) => Ok(()),
     }
+}
+
+/// The error for an extended attribute that does not exist: that of its name, or `ENODATA`.
+pub fn absent_xattr(name: &[u8]) -> Errno {
+    check_xattr_name(name).err().unwrap_or(Errno::NODATA)
 }
 
 /// Checks a name that is to be looked up or made in a directory.

@@ -2,6 +2,7 @@
 //! through real system calls. Needs `/dev/fuse` and, since it mounts directly and acts
 //! as other users, root.
 
+mod attributes;
 mod bench_fs;
 mod command_line;
 mod data;

@@ -58,12 +58,11 @@ impl<L: LowLevel> Universal<L> {
     }
 
     pub(super) fn get_attribute(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        vfs::check_xattr_name(name)?;
         self.look(|| {
             perm::may_get_xattr(cx, &self.attr(ino)?, name)?;
             let all = self.low.attributes(ino)?;
             let found = all.into_iter().find(|(other, _)| other == name);
-            Ok(found.ok_or(Errno::NODATA)?.1)
+            Ok(found.ok_or(vfs::absent_xattr(name))?.1)
         })
     }
 
@@ -91,9 +90,8 @@ impl<L: LowLevel> Universal<L> {
     }
 
     pub(super) fn remove_attribute(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
-        vfs::check_xattr_name(name)?;
         self.change_attributes(cx, ino, name, |all, at| {
-            all.remove(at.ok_or(Errno::NODATA)?);
+            all.remove(at.ok_or(vfs::absent_xattr(name))?);
             Ok(())
         })
     }

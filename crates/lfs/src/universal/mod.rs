@@ -707,12 +707,15 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         self.stored(&[ino], FileFlags::SYNC)
     }
 
-    fn listxattr(&self, _cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
+    fn listxattr(&self, cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
         let ino = self.down(ino);
         self.look(|| {
             self.attr(ino)?;
             let all = self.low.attributes(ino)?;
-            Ok(all.into_iter().map(|(name, _)| name).collect())
+            let names = all.into_iter().map(|(name, _)| name);
+            Ok(names
+                .filter(|name| perm::may_list_xattr(cx, name))
+                .collect())
         })
     }
 

@@ -296,3 +296,30 @@ fn xattr_name_spaces() {
     let sticky = dir(0o1777, 1, 1);
     assert_eq!(may_set_xattr(&user, &sticky, b"user.a"), Err(Errno::PERM));
 }
+
+#[test]
+fn xattrs_of_the_super_user_are_listed_to_nobody_else() {
+    let listed = |name: &[u8]| {
+        [Ctx::root(), Ctx::user(2, 2), checked(2)].map(|cx| may_list_xattr(&cx, name))
+    };
+    assert_eq!(listed(b"user.a"), [true; 3]);
+    assert_eq!(listed(b"security.a"), [true; 3]);
+    assert_eq!(listed(b"trusted.a"), [true, false, false]);
+    assert_eq!(listed(b"other.a"), [true, false, false]);
+}
+
+#[test]
+fn xattrs_with_invalid_names_can_be_read_and_removed_by_the_super_user() {
+    let own = file(0o666, 2, 2);
+    for (name, error) in [
+        (&b"other.a"[..], Errno::OPNOTSUPP),
+        (b"user.", Errno::INVAL),
+    ] {
+        assert_eq!(may_get_xattr(&Ctx::root(), &own, name), Ok(()));
+        assert_eq!(may_set_xattr(&Ctx::root(), &own, name), Ok(()));
+        for cx in [Ctx::user(2, 2), checked(2)] {
+            assert_eq!(may_get_xattr(&cx, &own, name), Err(error));
+            assert_eq!(may_set_xattr(&cx, &own, name), Err(error));
+        }
+    }
+}
