@@ -7,19 +7,32 @@ use vfs::Ino;
 /// Inode number and generation.
 pub(crate) type Handle = (Ino, u64);
 
-/// The file that each handle has named since some state: a number that no other file has.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Handles(HashMap<Handle, (Ino, usize)>);
+/// A file, by a number that no other file of a run ever has: its inode number in the model.
+/// (The tested file system numbers its inodes by itself, and reuses the numbers.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct FileId(pub Ino);
 
-/// Stands for every file of an earlier life.
-const GONE: Ino = Ino(u64::MAX);
+impl FileId {
+    /// Stands for every file of an earlier life.
+    const GONE: Self = Self(Ino(u64::MAX));
+}
+
+impl std::fmt::Display for FileId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The file that each handle has named since some state.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Handles(HashMap<Handle, (FileId, usize)>);
 
 impl Handles {
     /// Notes that `handle` names `file` in state number `state`.
     ///
     /// # Errors
     /// It has named another file.
-    pub fn note(&mut self, handle: Handle, file: Ino, state: usize) -> Result<(), String> {
+    pub fn note(&mut self, handle: Handle, file: FileId, state: usize) -> Result<(), String> {
         let (named, _) = *self.0.entry(handle).or_insert((file, state));
         if named == file {
             Ok(())
@@ -44,7 +57,7 @@ impl Handles {
     pub fn after(mut self, earlier: &Self, newest: usize) -> Result<Self, String> {
         for (handle, (_, since)) in &earlier.0 {
             if *since <= newest {
-                let (_, again) = *self.0.entry(*handle).or_insert((GONE, 0));
+                let (_, again) = *self.0.entry(*handle).or_insert((FileId::GONE, 0));
                 if again > 0 {
                     return Err(reused(*handle));
                 }

@@ -2,7 +2,7 @@
 
 mod life;
 
-use crate::handles::Handles;
+use crate::handles::{FileId, Handles};
 use crate::id::Spot;
 use crate::life::SECOND_LIFE;
 use crate::oracle::{
@@ -283,7 +283,7 @@ impl<'a> Run<'a> {
         });
         let open: Vec<_> = open.collect::<Result<_, String>>()?;
         for (handle, file) in named.chain(open) {
-            self.handles.note(handle, file, self.expected.len())?;
+            self.handles.note(handle, FileId(file), self.expected.len())?;
         }
         self.expected.push(expected);
         Ok(())

@@ -200,7 +200,7 @@ impl Inode {
             ..SetAttr::default()
         };
         let mode = SetAttr {
-            perm: Some(perm).filter(|_| self.attr.kind != FileType::Symlink),
+            perm: Some(perm),
             ..SetAttr::default()
         };
         let times = SetAttr {

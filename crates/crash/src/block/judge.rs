@@ -113,7 +113,7 @@ impl Judge<StateDevice> for BlockJudge<'_> {
 
     fn demands(&self) -> u64 {
         let files = self.floors.files.iter();
-        let files = files.fold(0, |h, (file, floor)| mix(h, mix(file.0, *floor as u64)));
+        let files = files.fold(0, |h, (file, floor)| mix(h, mix(file.0.0, *floor as u64)));
         mix(mix(self.floors.all as u64, self.newest as u64), files)
     }
 }

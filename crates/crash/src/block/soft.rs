@@ -14,6 +14,7 @@
 //! - S5. What had a name in all allowed states, or since it was synced, has one (U4).
 //! - S6. A directory has at most two names (U4).
 
+use crate::handles::FileId;
 use crate::world::{Inode, PIECE, Pieces, World};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use vfs::{Attr, FileType, Ino, Timestamp};
@@ -21,8 +22,8 @@ use vfs::{Attr, FileType, Ino, Timestamp};
 /// The state after an operation, and which file each inode number meant then.
 pub(super) struct Known {
     pub world: World,
-    /// By inode number: a number that no other file ever has.
-    pub files: HashMap<Ino, Ino>,
+    /// The file that each inode number meant.
+    pub files: HashMap<Ino, FileId>,
     /// When the operation ran.
     pub at: Timestamp,
 }
@@ -33,7 +34,7 @@ pub(super) struct Floors {
     /// Everything.
     pub all: usize,
     /// Single files.
-    pub files: BTreeMap<Ino, usize>,
+    pub files: BTreeMap<FileId, usize>,
 }
 
 /// The allowed states.
@@ -46,7 +47,7 @@ pub(super) struct Allowed<'a> {
 
 /// One file in the states in which it may be found.
 struct Candidate<'a> {
-    file: Ino,
+    file: FileId,
     /// State and inode.
     forms: Vec<(&'a Known, &'a Inode)>,
     /// It did not exist in the oldest allowed state.
@@ -54,7 +55,7 @@ struct Candidate<'a> {
 }
 
 impl Allowed<'_> {
-    fn oldest(&self, file: Ino) -> usize {
+    fn oldest(&self, file: FileId) -> usize {
         let own = self.floors.files.get(&file).copied().unwrap_or(0);
         own.max(self.floors.all)
     }
@@ -101,12 +102,12 @@ impl Allowed<'_> {
     /// The files that an inode number may mean, with their states.
     fn candidates(&self, ino: Ino) -> Vec<Candidate<'_>> {
         let window = &self.states[self.floors.all..=self.newest];
-        let files: BTreeSet<Ino> = window
+        let files: BTreeSet<FileId> = window
             .iter()
             .filter_map(|s| s.files.get(&ino))
             .copied()
             .collect();
-        let candidate = |file: Ino| {
+        let candidate = |file: FileId| {
             let window = &self.states[self.oldest(file)..=self.newest];
             let is_it = |s: &&&Known| s.files.get(&ino) == Some(&file);
             let forms: Vec<_> = window
@@ -146,9 +147,9 @@ impl Allowed<'_> {
     }
 
     /// S5.
-    fn nothing_lost(&self, found: &BTreeSet<Ino>) -> Result<(), String> {
+    fn nothing_lost(&self, found: &BTreeSet<FileId>) -> Result<(), String> {
         let window = &self.states[self.floors.all..=self.newest];
-        let named = |state: &&Known| state.files.values().copied().collect::<BTreeSet<Ino>>();
+        let named = |state: &&Known| state.files.values().copied().collect::<BTreeSet<FileId>>();
         let mut always = window.iter().map(named);
         let Some(first) = always.next() else {
             return Ok(());
@@ -157,7 +158,7 @@ impl Allowed<'_> {
         if let Some(file) = always.difference(found).next() {
             return Err(format!("file {file} has lost its last name"));
         }
-        let is_kept = |file: Ino| {
+        let is_kept = |file: FileId| {
             let since = &self.states[self.oldest(file)..=self.newest];
             since.iter().all(|s| s.files.values().any(|f| *f == file))
         };

@@ -5,7 +5,7 @@ use super::device::StateDevice;
 use super::judge::{BlockJudge, Past, Promise, audit};
 use super::soft::{Floors, Known};
 use crate::choice::mix;
-use crate::handles::Handles;
+use crate::handles::{FileId, Handles};
 use crate::id::Spot;
 use crate::life::SECOND_LIFE;
 use crate::oracle::{Demand, Expected, panic_text, resolve, same_without_links};
@@ -23,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use vfs::check::Severity;
 use vfs::script::{Op, Script, State, run_op};
-use vfs::{Errno, FileSystem, Ino, ManualClock, ModelFs, RenameFlags, Snapshot, Still, Timestamp};
+use vfs::{Errno, FileSystem, ManualClock, ModelFs, RenameFlags, Snapshot, Still, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// What scripts start from: an image, and the model in the same state.
@@ -366,7 +366,7 @@ impl<'a> Run<'a> {
         }
         audit(fs, "without a crash")?;
         let paths = expected.snapshot.iter().zip(&expected.inos);
-        let files = paths.map(|((path, ..), file)| Ok((resolve(fs, path)?, *file)));
+        let files = paths.map(|((path, ..), file)| Ok((resolve(fs, path)?, FileId(*file))));
         let files: Result<_, Errno> = files.collect();
         let known = Known {
             world: World::read(fs)?,
@@ -397,7 +397,7 @@ impl<'a> Run<'a> {
             .snapshot
             .iter()
             .position(|(p, ..)| p == path.as_bytes());
-        let Some(file) = at.map(|at| past.inos[at]) else {
+        let Some(file) = at.map(|at| FileId(past.inos[at])) else {
             return;
         };
         floors.files.insert(file, state);
@@ -408,10 +408,10 @@ impl<'a> Run<'a> {
     }
 
     /// The last state, of those up to `state`, that the file is not in as in the one before.
-    fn last_change(&self, file: Ino, state: usize) -> usize {
+    fn last_change(&self, file: FileId, state: usize) -> usize {
         let at = |state: usize| {
             let known = &self.past[state].known;
-            let ino = known.files.get(&file)?;
+            let (ino, _) = known.files.iter().find(|(_, other)| **other == file)?;
             Some((known.world.nodes.get(ino)?, known.world.names.get(ino)))
         };
         let changed = |state: &usize| at(*state) != at(*state - 1);

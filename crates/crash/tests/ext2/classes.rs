@@ -102,3 +102,31 @@ fn blocks_that_change_between_log_and_data() {
         }
     }
 }
+
+/// The model and the tested file system number their inodes differently.
+#[test]
+fn a_sync_demands_nothing_of_files_with_other_numbers() {
+    let script = "mkdir A 755\nmkdir B 755\ncreate f 644\ncreate A/g 644\nsymlink f s\n\
+         mkdir B/A 755\nunlink f\nmknod n fifo 640 0\nrename n A/g replace\n\
+         create A/B 644\nmkdir n 755\ncreate A/n 644\nrename A/n A/g replace\n\
+         mkdir B/n 755\nmkdir f 755\nrename f A/n replace\nrename B n replace\n\
+         fallocate A/g allocate-keep 0 6\nchmod n 2755\nfdatasync A/n\n";
+    for mode in JOURNALS {
+        let failure = explore_script(&Ext2System::new(mode), script, &quick());
+        assert_eq!(failure.expect("a script"), None, "{mode}");
+    }
+}
+
+/// chmod(2) never reaches a symbolic link, but the engines change its mode.
+#[test]
+fn symbolic_links_with_a_mode_are_known_after_a_recovery() {
+    let options = Options {
+        lives: 20,
+        ..quick()
+    };
+    let script = "create f 644\nsymlink f s\nchmod s 2755\nsync\ncreate g 644\n";
+    for mode in JOURNALS {
+        let failure = explore_script(&Ext2System::new(mode), script, &options);
+        assert_eq!(failure.expect("a script"), None, "{mode}");
+    }
+}
