@@ -35,7 +35,6 @@
  * There is no message for that. Otherwise
  *   ENOMEM    no room, and the files cannot grow;
  *   EINVAL    an argument is wrong, such as an address that is not in durable memory;
- *   E2BIG     outside of blocks: too much at once for a log (see `clear`);
  *   EIO       the structure is damaged. Inside a block this ends the process.
  * A call that returns -1 has changed nothing, also in the middle of a block, which goes on. */
 #ifndef SELVEDGE_STRUCTURES_H
@@ -87,8 +86,9 @@ SELVEDGE_SAFE int selvedge_queue_free(void *pointer);
 SELVEDGE_SAFE int selvedge_journal_free(void *pointer);
 
 /* Removes up to `most` elements: whichever of a table, the first of a tree, a queue or a
- * journal, the last of a vector. 1: nothing is left; 0: something is; or -1. What has many
- * thousands of elements is cleared in pieces, since a transaction must fit a log:
+ * journal, the last of a vector. 1: nothing is left; 0: something is; or -1. What has
+ * millions of elements is better cleared in pieces: a transaction keeps in memory, until it
+ * commits, what it writes:
  *   while (selvedge_tree_clear(tree, 1000) == 0)
  *       ; */
 SELVEDGE_SAFE int selvedge_table_clear(selvedge_table *table, size_t most);
