@@ -114,7 +114,8 @@ impl Judge<StateDevice> for BlockJudge<'_> {
     fn demands(&self) -> u64 {
         let files = self.floors.files.iter();
         let files = files.fold(0, |h, (file, floor)| mix(h, mix(file.0.0, *floor as u64)));
-        mix(mix(self.floors.all as u64, self.newest as u64), files)
+        let all = mix(self.floors.all as u64, self.floors.data as u64);
+        mix(mix(all, self.newest as u64), files)
     }
 }
 
@@ -246,7 +247,7 @@ impl BlockJudge<'_> {
         for (ino, inode) in &world.nodes {
             let file = self.past[self.newest].known.files.get(ino);
             let synced = file.and_then(|file| self.floors.files.get(file));
-            let floor = synced.map_or(self.floors.all, |own| self.floors.all.max(*own));
+            let floor = synced.map_or(self.floors.data, |own| self.floors.data.max(*own));
             let since = self.past[floor..=self.newest].iter();
             let mut then = since.map(|past| {
                 let known = &past.known;

@@ -31,8 +31,10 @@ pub(super) struct Known {
 /// Since which state something was durable.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Floors {
-    /// Everything.
+    /// Everything; in a journal that does not hold data, the metadata.
     pub all: usize,
+    /// The data of all files.
+    pub data: usize,
     /// Single files.
     pub files: BTreeMap<FileId, usize>,
 }

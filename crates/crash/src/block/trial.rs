@@ -312,6 +312,7 @@ impl<'a> Run<'a> {
         let newest = self.past.len() - 1;
         let after = Floors {
             all: newest,
+            data: newest,
             ..floors.clone()
         };
         self.close(device, newest, floors, after.clone());
@@ -385,7 +386,7 @@ impl<'a> Run<'a> {
     fn raise(&self, floors: &mut Floors, op: &Op, state: usize) {
         let path = match op {
             Op::Sync => {
-                floors.all = state;
+                (floors.all, floors.data) = (state, state);
                 return;
             }
             Op::Fsync { path, .. } | Op::Fsyncdir { path } => path,
