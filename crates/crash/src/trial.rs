@@ -283,7 +283,8 @@ impl<'a> Run<'a> {
         });
         let open: Vec<_> = open.collect::<Result<_, String>>()?;
         for (handle, file) in named.chain(open) {
-            self.handles.note(handle, FileId(file), self.expected.len())?;
+            self.handles
+                .note(handle, FileId(file), self.expected.len())?;
         }
         self.expected.push(expected);
         Ok(())

@@ -70,7 +70,8 @@ impl Start {
             before: Vec::new(),
             model,
             clock,
-            opened_at: Timestamp(0),
+            // Not at the moment at which the setup was: no two mounts are at the same one.
+            opened_at: Timestamp(1_000_000_000),
             scratch,
             recovered: false,
         })
