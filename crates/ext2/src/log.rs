@@ -1,7 +1,7 @@
 //! The internal journal: the blocks of inode 8.
 
 use crate::bytes::{self, Writer};
-use crate::format::{Compat, Incompat, JOURNAL_INO, SUPER_OFFSET, Super};
+use crate::format::{Compat, Incompat, JOURNAL_INO, STATE_ERRORS, SUPER_OFFSET, Super};
 use crate::volume::Ext2;
 use crate::{Error, probe};
 use lfs::{LowLevel, NewInode, Purpose, Result};
@@ -150,6 +150,13 @@ pub(crate) fn set_recover(device: &dyn BlockDevice, on: bool) -> std::result::Re
     change_superblock(device, |sup| {
         let others = sup.incompat.get() & !bit;
         sup.incompat.set(if on { others | bit } else { others });
+    })
+}
+
+/// Takes back, durably, the note that errors were found.
+pub(crate) fn clear_errors(device: &dyn BlockDevice) -> std::result::Result<(), Error> {
+    change_superblock(device, |sup| {
+        sup.state.set(sup.state.get() & !STATE_ERRORS);
     })
 }
 

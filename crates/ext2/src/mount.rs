@@ -39,7 +39,9 @@ pub enum MountError {
     #[error("the format '{0}' is not one of ext2")]
     Format(String),
     /// The image lacks what an external log has.
-    #[error("its log is on another device; mount it with journal(..., external=PATH)")]
+    #[error(
+        "its log is on another device; name the log: mount with journal(..., external=PATH), fsck with -j PATH"
+    )]
     LogElsewhere,
     /// An image with a log inside, and a stack with one outside.
     #[error("it has an internal journal; use journal(..., internal)")]
@@ -389,6 +391,15 @@ pub fn recover(
     }
     log::set_recover(&*disk, false)?;
     Ok(disk)
+}
+
+/// Takes back, durably, the note in the superblock that errors were found. The caller has
+/// checked the image.
+///
+/// # Errors
+/// [`MountError`].
+pub fn clear_errors(disk: &dyn BlockDevice) -> Result<(), MountError> {
+    Ok(log::clear_errors(disk)?)
 }
 
 /// The place of an empty log.

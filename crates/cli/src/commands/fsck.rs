@@ -16,9 +16,9 @@ use vfs::check::{Report, Severity};
 ///
 /// Reads the whole image and lists what violates the format, by the numbers of format.md.
 /// A crash needs no repair: mounting recovers by itself. The options that ask for repairs
-/// (-a, -p, -y) replay a journal, and accept leaks: space and counts that a crash without a
-/// journal leaves behind. Without them nothing is changed, and a journal is replayed in
-/// memory only.
+/// (-a, -p, -y) replay a journal, accept leaks (space and counts that a crash without a
+/// journal leaves behind), and clear the mark of an ext2 in which errors were found before if
+/// there are none now. Without them nothing is changed, and a journal is replayed in memory only.
 ///
 /// Exit codes, as fsck(8) defines them: 0 clean (with -a, -p, -y: or leaks), 1 a journal was
 /// replayed, 4 errors (without -a, -p, -y: or leaks) found, 8 the check could not be made, 16
@@ -31,6 +31,9 @@ pub struct Args {
     /// ext2: where in the file or device the image begins, in bytes
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = size::parse, hide_default_value = true)]
     offset: u64,
+    /// ext2: the file or device of the log, if the image has one outside
+    #[arg(long, short = 'j', value_name = "PATH")]
+    journal: Option<PathBuf>,
     /// Print a report in JSON
     #[arg(long)]
     json: bool,
@@ -66,6 +69,9 @@ struct Json<'a> {
     /// What became of a journal: it was replayed in place, or in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     replayed: Option<Replayed>,
+    /// The superblock no longer says that errors were found.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    cleared: bool,
     #[serde(flatten)]
     report: &'a Report,
 }
@@ -82,6 +88,8 @@ enum Replayed {
 struct Found {
     engine: &'static str,
     replayed: Option<Replayed>,
+    /// The mark of errors was taken back.
+    cleared: bool,
     report: Report,
 }
 
@@ -101,6 +109,7 @@ impl Args {
         let Found {
             engine,
             replayed,
+            cleared,
             report,
         } = &found;
         if self.json {
@@ -109,6 +118,7 @@ impl Args {
                 r#type: engine,
                 clean: report.is_clean(),
                 replayed: *replayed,
+                cleared: *cleared,
                 report,
             })?;
         } else {
@@ -128,14 +138,15 @@ impl Args {
     }
 
     fn check_ext2(&self) -> Result<Found, Failure> {
-        let open = |bytes, read_only| {
+        let open_at = |path: &Path, offset_bytes, bytes, read_only| {
             let options = DeviceOptions {
                 read_only,
-                offset_bytes: self.offset,
+                offset_bytes,
                 ..DeviceOptions::default()
             };
-            FileDevice::open(&self.path, bytes, &options).map_err(Failure::new)
+            FileDevice::open(path, bytes, &options).map_err(Failure::new)
         };
+        let open = |bytes, read_only| open_at(&self.path, self.offset, bytes, read_only);
         // The superblock tells the size of the blocks.
         let sup = ext2::probe(&open(4096, true)?).map_err(|e| image::about(&self.path, e))?;
         let dirty = sup.features.iter().any(|name| name == "needs_recovery");
@@ -143,16 +154,26 @@ impl Args {
             true => Replayed::InPlace,
             false => Replayed::InMemory,
         });
-        let in_place = replayed == Some(Replayed::InPlace);
-        let device: Arc<dyn BlockDevice> = Arc::new(open(sup.block_bytes, !in_place)?);
-        let device = ext2::mount::recover(&device, None, !in_place)
-            .map_err(|e| ext2fs::named(&self.path, &e))?;
+        let read_only = !self.repairs() || !(dirty || sup.errors);
+        let device: Arc<dyn BlockDevice> = Arc::new(open(sup.block_bytes, read_only)?);
+        let log = match &self.journal {
+            Some(path) => Some(open_at(path, 0, sup.block_bytes, read_only)?),
+            None => None,
+        };
+        let log = log.map(|log| Arc::new(log) as Arc<dyn BlockDevice>);
+        let named = |e| ext2fs::named(&self.path, &e);
+        let device = ext2::mount::recover(&device, log.as_ref(), read_only).map_err(named)?;
         let spinner = terminal::spinner("checking");
         let report = ext2::check(&*device);
         spinner.finish_and_clear();
+        let cleared = sup.errors && !read_only && report.worst() != Some(Severity::Corrupt);
+        if cleared {
+            ext2::mount::clear_errors(&*device).map_err(named)?;
+        }
         Ok(Found {
             engine: "ext2",
             replayed,
+            cleared,
             report,
         })
     }
@@ -169,6 +190,7 @@ impl Args {
         Ok(Found {
             engine: "bpfs",
             replayed: None,
+            cleared: false,
             report,
         })
     }
@@ -186,6 +208,9 @@ fn text(path: &Path, found: &Found) -> String {
             "{name}: the journal is to be replayed by the next mount; checked as it will be then"
         ),
     };
+    if found.cleared {
+        let _ = writeln!(text, "{name}: the mark that errors were found was cleared");
+    }
     let report = &found.report;
     let errors = || (report.findings.iter()).filter(|found| found.severity == Severity::Corrupt);
     for error in errors() {

@@ -321,6 +321,25 @@ fn a_log_of_its_own() {
     assert_eq!(server.wait(), None);
     run(0, &["umount", "--lazy", place.dir_str()]);
 
+    // A check needs the log, and can replay it.
+    let blind = stderr(&run(8, &["fsck", "-p", place.image_str()]));
+    assert!(blind.contains("fsck with -j PATH"), "{blind}");
+    let before = fs::read(place.image()).unwrap();
+    run(
+        0,
+        &["fsck", "-n", "-j", log.to_str().unwrap(), place.image_str()],
+    );
+    assert!(fs::read(place.image()).unwrap() == before);
+    let saved = fs::read(&log).unwrap();
+    run(
+        1,
+        &["fsck", "-p", "-j", log.to_str().unwrap(), place.image_str()],
+    );
+    run(0, &["fsck", "-p", place.image_str()]);
+    assert_eq!(verdict(&place.image()).unwrap(), Verdict::Clean);
+    fs::write(place.image(), before).unwrap();
+    fs::write(&log, saved).unwrap();
+
     // It is lost without its log, so it is not mounted without.
     let other = place.path("other");
     empty(&other);
@@ -341,6 +360,32 @@ fn a_log_of_its_own() {
         refused.contains("the log of another file system"),
         "{refused}"
     );
+}
+
+#[test]
+fn a_check_that_finds_nothing_clears_the_mark_of_errors() {
+    let place = image(&[]);
+    let debugfs = |command| {
+        let mut debugfs = Command::new("debugfs");
+        debugfs.args(["-w", "-R", command]).arg(place.image());
+        finish(0, &mut debugfs);
+    };
+    debugfs("ssv state 3");
+    let marked = |place: &Place| {
+        let device =
+            medium::block::MemoryDevice::from_bytes(1024, fs::read(place.image()).unwrap());
+        ext2::probe(&device).unwrap().errors
+    };
+    run(0, &["fsck", "-n", place.image_str()]);
+    assert!(marked(&place));
+    let cleared = stdout(&run(0, &["fsck", "-p", place.image_str()]));
+    assert!(cleared.contains("was cleared"), "{cleared}");
+    assert!(!marked(&place));
+    // It stays if there are errors.
+    debugfs("ssv state 3");
+    debugfs("freeb 1");
+    run(4, &["fsck", "-p", place.image_str()]);
+    assert!(marked(&place));
 }
 
 #[test]
