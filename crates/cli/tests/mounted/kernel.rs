@@ -2,7 +2,7 @@
 //! that it answers from, inodes that it drops.
 
 use crate::fixture::{ENGINES, Place, finish, on_each_engine, on_mounts, stderr, stdout};
-use rustix::fs::{AtFlags, CWD, OFlags, Timespec, Timestamps, utimensat};
+use rustix::fs::{AtFlags, CWD, Dir, OFlags, Timespec, Timestamps, utimensat};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -76,11 +76,16 @@ fn moves_atime(path: &Path, read: &dyn Fn(&Path)) -> bool {
     fs::symlink_metadata(path).unwrap().accessed().unwrap() != long_ago
 }
 
-fn read_without_a_trace(path: &Path, at: u64) {
+fn open_noatime(path: &Path) -> File {
     let mut options = OpenOptions::new();
     let noatime = OFlags::NOATIME.bits() as i32;
     let file = options.read(true).custom_flags(noatime).open(path);
-    file.unwrap().read_exact_at(&mut [0; 4], at).unwrap();
+    file.unwrap()
+}
+
+fn read_without_a_trace(path: &Path, at: u64) {
+    let file = open_noatime(path);
+    file.read_exact_at(&mut [0; 4], at).unwrap();
 }
 
 #[test]
@@ -114,6 +119,25 @@ fn o_noatime_leaves_the_access_time_alone() {
             1 << 19
         )));
         assert_eq!(fs::metadata(&file).unwrap().atime(), 1_000_000);
+    });
+}
+
+#[test]
+fn o_noatime_leaves_the_access_time_of_a_listed_directory_alone() {
+    on_mounts(&ENGINES, "allow_other,strictatime", |dir| {
+        // More names than one request lists.
+        let names = 1000;
+        for i in 0..names {
+            File::create(dir.join(format!("a name of some length {i}"))).unwrap();
+        }
+        let listing = |opened: File| {
+            let entries = Dir::new(opened).unwrap().map(Result::unwrap);
+            assert_eq!(entries.count(), names + 2);
+        };
+        for _ in 0..2 {
+            assert!(!moves_atime(dir, &|path| listing(open_noatime(path))));
+            assert!(moves_atime(dir, &|path| listing(File::open(path).unwrap())));
+        }
     });
 }
 

@@ -108,8 +108,16 @@ fn reads_only(flags: OpenFlags) -> bool {
     flags.acc_mode() == OpenAccMode::O_RDONLY
 }
 
-/// No open file or directory has any state here.
+fn leaves_atime(flags: OpenFlags) -> bool {
+    flags.0 & libc::O_NOATIME != 0
+}
+
+/// Open files have no state here, and open directories none but [`NO_ATIME`].
 const NO_HANDLE: FileHandle = FileHandle(0);
+
+/// A directory that was opened with `O_NOATIME`: `fuser` passes the flags with each read of
+/// a file, and not with listings.
+const NO_ATIME: FileHandle = FileHandle(1);
 
 /// [`Ops`] behind the trait of the crate `fuser`.
 pub(crate) struct DevFuse {
@@ -195,6 +203,14 @@ impl DevFuse {
 
 fn ctx(req: &Request) -> Ctx {
     ops::caller(req.uid(), req.gid(), req.pid())
+}
+
+/// The caller of a request that moves the access time, unless `noatime`.
+fn reader(req: &Request, noatime: bool) -> Ctx {
+    Ctx {
+        noatime,
+        ..ctx(req)
+    }
 }
 
 /// See [`io_errors`].
@@ -544,9 +560,14 @@ impl Filesystem for DevFuse {
     }
 
     /// Either every listing reaches the server, or as in [`open`](Self::open) no opening.
-    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    /// Who may use `O_NOATIME` is checked by the kernel.
+    fn opendir(&self, _req: &Request, _ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let handle = match leaves_atime(flags) {
+            true => NO_ATIME,
+            false => NO_HANDLE,
+        };
         match self.bypass() {
-            Bypass::Everything => reply.opened(NO_HANDLE, FopenFlags::empty()),
+            Bypass::Everything => reply.opened(handle, FopenFlags::empty()),
             Bypass::Nothing | Bypass::Writers => reply.error(Errno::ENOSYS),
         }
     }
@@ -562,10 +583,7 @@ impl Filesystem for DevFuse {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let cx = Ctx {
-            noatime: flags.0 & libc::O_NOATIME != 0,
-            ..ctx(req)
-        };
+        let cx = reader(req, leaves_atime(flags));
         READ_BUF.with_borrow_mut(|buf| {
             let size = size as usize;
             if buf.len() < size {
@@ -640,11 +658,12 @@ impl Filesystem for DevFuse {
         &self,
         req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let listed = self.ops.readdir(&ctx(req), ino.0, offset, &mut |e| {
+        let cx = reader(req, fh == NO_ATIME);
+        let listed = self.ops.readdir(&cx, ino.0, offset, &mut |e| {
             let full = reply.add(
                 INodeNo(e.ino.0),
                 e.cookie.0,
@@ -663,11 +682,12 @@ impl Filesystem for DevFuse {
         &self,
         req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let listed = self.ops.readdirplus(&ctx(req), ino.0, offset, &mut |e, a| {
+        let cx = reader(req, fh == NO_ATIME);
+        let listed = self.ops.readdirplus(&cx, ino.0, offset, &mut |e, a| {
             let full = reply.add(
                 INodeNo(e.ino.0),
                 e.cookie.0,
