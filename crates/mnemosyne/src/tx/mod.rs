@@ -211,6 +211,9 @@ struct Core<S: Space> {
     /// The stamp of the last transaction that drew one.
     clock: CachePadded<AtomicU64>,
     slots: Box<[CachePadded<Slot<S::Pmem>>]>,
+    /// Commits that found all logs in use, and wait for one or have waited.
+    #[cfg(test)]
+    found_no_log: AtomicU64,
     /// Records up to this stamp mean nothing any more.
     low_water: AtomicU64,
     /// The largest stamp of a record, or up to [`LOGGED_AHEAD`] more.
@@ -315,6 +318,8 @@ impl<S: Space> Core<S> {
                 return (slot, appender);
             }
         }
+        #[cfg(test)]
+        self.found_no_log.fetch_add(1, Ordering::SeqCst);
         let slot = &self.slots[first];
         (slot, slot.appender.lock())
     }

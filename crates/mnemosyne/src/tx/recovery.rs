@@ -568,6 +568,8 @@ impl<S: Space> Unrecovered<S> {
             options,
             clock: AtomicU64::new(stamp).into(),
             slots: slots.into(),
+            #[cfg(test)]
+            found_no_log: AtomicU64::new(0),
             low_water: AtomicU64::new(stamp),
             logged: AtomicU64::new(stamp).into(),
             truncating: Mutex::new(Truncating::new(consumers)),

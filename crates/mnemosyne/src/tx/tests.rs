@@ -1,5 +1,6 @@
 //! Transactions against a plain array, with power cuts, and of several threads.
 
+use super::locks::State;
 use super::*;
 use crate::log::Kind;
 use fastrand::Rng;
@@ -399,25 +400,24 @@ fn share_two_logs(options: Options) {
     let memory = Area::recover(&pm, 0, options).unwrap();
     let slots = memory.core.slots.iter();
     let held: Vec<_> = slots.map(|slot| slot.appender.lock()).collect();
-    let begun = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for thread in 1..=THREADS {
             let mut session = memory.session();
-            let begun = &begun;
             scope.spawn(move || {
-                begun.fetch_add(1, Ordering::SeqCst);
                 for _ in 0..ROUNDS {
                     add_to(&mut session, [thread * 8, thread * 8 + 1]);
                     add_to(&mut session, [0, thread * 8]);
                 }
             });
         }
-        while begun.load(Ordering::SeqCst) < THREADS {
+        loop {
+            let all_wait = memory.core.found_no_log.load(Ordering::SeqCst) == THREADS;
+            assert_eq!(all(&pm), [0; WORDS as usize], "without a log");
+            if all_wait {
+                break;
+            }
             std::thread::yield_now();
         }
-        // Long enough for all of them to want a log.
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        assert_eq!(all(&pm), [0; WORDS as usize], "without a log");
         drop(held);
     });
     let mut expected = [0; WORDS as usize];
@@ -696,15 +696,17 @@ fn a_commit_waits_only_for_those_who_read_what_it_changed() {
             write(DATA);
             has_returned.store(true, Ordering::SeqCst);
         });
-        while pm.load(DATA).unwrap() == 0 {
+        let lock = memory.core.locks.of(DATA);
+        while memory.core.locks.state(lock) != State::BLOCKED {
+            assert!(!has_returned.load(Ordering::SeqCst), "without a wait");
             std::thread::yield_now();
         }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-        assert!(!has_returned.load(Ordering::SeqCst));
         let mut other = memory.session();
         other.begin().unwrap();
         assert_eq!(other.load(DATA), Err(Interrupted::Conflict));
         other.roll_back();
+        assert_eq!(memory.core.locks.state(lock), State::BLOCKED);
+        assert!(!has_returned.load(Ordering::SeqCst));
         // What it has read is of one time, still.
         reader.commit().unwrap();
     });
