@@ -16,6 +16,7 @@
 
 use crate::error::Res;
 use crate::format::{BLOCK, BlockNo, FANOUT, HeightAddr, height_for, span};
+use crate::seeded::{Bug, hit};
 use crate::tx::{Edit, Tx, What};
 use crate::volume::{Dropped, Tree};
 use medium::Pmem;
@@ -390,7 +391,11 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
                 .pm
                 .read(old.addr(), &mut bytes[..valid as usize * 8])?;
         }
-        for c in changes {
+        let uncleared = old.is_null() && hit(Bug::IndirectNotCleared);
+        if uncleared {
+            self.tx.vol.pm.read(to.addr(), &mut bytes)?;
+        }
+        for c in changes.iter().filter(|c| !uncleared || !c.to.is_null()) {
             let at = c.slot as usize * 8;
             bytes[at..at + 8].copy_from_slice(&c.to.0.to_le_bytes());
         }

@@ -40,11 +40,13 @@ pub enum Bug {
     ReplayKeepsRecord,
     /// A new inode has the generation of the one that had its number before.
     SameGeneration,
+    /// A new indirect block keeps what was in its null slots.
+    IndirectNotCleared,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Bug; 17] = [
+    pub const ALL: [Bug; 18] = [
         Bug::SizeSetEarly,
         Bug::FirstByte,
         Bug::CommitByMemcpy,
@@ -62,6 +64,7 @@ impl Bug {
         Bug::ReplayUnsettled,
         Bug::ReplayKeepsRecord,
         Bug::SameGeneration,
+        Bug::IndirectNotCleared,
     ];
 }
 

@@ -29,7 +29,11 @@ fn options(model: Model, time_limit: Option<Duration>) -> Options {
 }
 
 /// Bugs in what happens to tall trees, which the enumerated scripts do not make.
-const TALL: [Bug; 2] = [Bug::DroppedTreeLeaks, Bug::LoweredAtOnce];
+const TALL: [Bug; 3] = [
+    Bug::DroppedTreeLeaks,
+    Bug::LoweredAtOnce,
+    Bug::IndirectNotCleared,
+];
 const TALL_SCRIPT: &str = "create f 644
     write f 0 5000 1
     write f 4194304 5000 2
