@@ -537,6 +537,7 @@ impl Ext2 {
     fn erased(&self, dir: &Node, name: &[u8]) -> Option<Before> {
         let state = self.state.lock();
         let erased = state.erased.get(&*self.store, &(dir.ino, name.into()));
+        let erased = erased.filter(|_| !hit(Bug::NameTwice));
         erased.map(|&patch| Before {
             patch,
             rule: Rule::NullifyBeforeReuse,

@@ -11,6 +11,8 @@ medium::seeded_bugs! {
     PointBeforeBit,
     /// A new inode has the generation of the one that had its number before.
     SameGeneration,
+    /// A name that is made again may be there before its removal elsewhere.
+    NameTwice,
     /// A mount counts generations from 0 again.
     GenerationsRestart,
     /// A mount does not write back what a killed server may have left in the device's cache.

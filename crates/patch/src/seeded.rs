@@ -10,6 +10,8 @@ medium::seeded_bugs! {
     ReplayUncommitted,
     /// Freed blocks are not revoked.
     NoRevoke,
+    /// A block may get data while the transaction that freed it is not committed.
+    ForgetEmptied,
     /// Data wait for the commit that must wait for them.
     DataAfterCommit,
     /// The tail of the log moves on before what it protects is home.

@@ -2,9 +2,10 @@
 
 use super::full::on_full;
 use super::wrap::wrapping;
-use super::{is_found, options};
+use super::{is_found, of_names, options};
 use crash::{Options, Schedule};
 use ext2::Ext2System;
+use patch::Optimised;
 use patch::stack::Mode;
 use vfs::script::LOG_MAGIC;
 use vfs::script::generate::Tree;
@@ -82,6 +83,16 @@ fn freed_blocks_that_become_indirect_or_directory_blocks_at_once() {
     }
 }
 
+/// The room of the first name takes the new one, which leaves the other block for later.
+#[test]
+fn a_name_that_is_made_again() {
+    let script = "create A/x 644\ncreate A/y 644\ncreate A/z 644\nsync\n\
+                  unlink A/x\nrename A/z B/z replace\ncreate A/z 644\n";
+    let system = Ext2System::new(Mode::SoftUpdates).optimised(Optimised::None);
+    let bug = ext2::seeded::Bug::NameTwice;
+    is_found_in_ext2(bug, system, (Some(&of_names(script)), &options()));
+}
+
 #[test]
 fn generations_of_inodes() {
     let system = Ext2System::new(Mode::SoftUpdates);
@@ -134,6 +145,20 @@ fn blocks_that_must_be_revoked() {
     let (system, script) = cramped(Mode::JournalOrdered, setup, rest);
     let bug = patch::seeded::Bug::NoRevoke;
     is_found_in_patch(bug, system, (Some(&script), &options()));
+}
+
+/// A block leaves one file and is filled for another before a commit. The order that the file
+/// system demands of the two would put the data into the log as well, so it is left out.
+#[test]
+fn blocks_whose_freeing_is_not_committed() {
+    use lfs::seeded::{Bug, arm};
+    let setup = "create f 644\nwrite f 0 3000 1\ncreate g 644\n";
+    let rest = "truncate f 0\nwrite g 0 3000 2\n";
+    let (system, script) = cramped(Mode::JournalOrdered, setup, rest);
+    let bug = patch::seeded::Bug::ForgetEmptied;
+    arm(Some(Bug::ReuseBeforeNullify));
+    is_found_in_patch(bug, system, (Some(&script), &options()));
+    arm(None);
 }
 
 #[test]

@@ -495,7 +495,9 @@ impl Shared {
         // an older one had it.
         let nobodys = unreachable && !marked && !running.emptied.contains(&lba);
         if !nobodys {
-            running.emptied.insert(lba);
+            if !hit(Bug::ForgetEmptied) {
+                running.emptied.insert(lba);
+            }
             if marked || self.options.mode != Mode::Full {
                 running.freed.insert(lba);
             }

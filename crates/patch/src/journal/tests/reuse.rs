@@ -277,8 +277,17 @@ fn a_block_used_again_shows_one_life_only() {
 
 #[test]
 fn without_revokes_an_old_life_comes_back() {
-    seeded::arm(Some(Bug::NoRevoke));
+    is_caught(Bug::NoRevoke);
+}
+
+#[test]
+fn data_in_a_block_whose_freeing_is_not_committed_show_in_its_old_life() {
+    is_caught(Bug::ForgetEmptied);
+}
+
+fn is_caught(bug: Bug) {
+    seeded::arm(Some(bug));
     let caught = (0..40).any(|seed| run(seed, 24 + seed % 40, Mode::Ordered).is_err());
-    assert!(caught && seeded::fired() > 0);
+    assert!(caught && seeded::fired() > 0, "{bug:?}");
     seeded::arm(None);
 }
