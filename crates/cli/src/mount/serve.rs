@@ -245,7 +245,8 @@ struct OnSignal {
     fs: Arc<dyn FileSystem>,
     switch: Option<Switch>,
     draw: Option<Draw>,
-    /// Set when the main thread closes the file system and then ends the server itself.
+    /// Set when nothing is mounted any more: the main thread closes the file system and then
+    /// ends the server itself.
     is_closing: Arc<Mutex<bool>>,
 }
 
@@ -267,10 +268,19 @@ impl OnSignal {
 
     fn unmount(&self, signal: i32) {
         let dir = self.unmounter.dir();
+        if *locked(&self.is_closing) {
+            // What is mounted there now is another one's.
+            let dir = dir.display();
+            tracing::warn!(
+                "signal {signal}: {dir} is unmounted already, and what changed is being stored"
+            );
+            return;
+        }
         let mount = table::find(dir).ok().flatten();
         match self.unmounter.unmount() {
             Ok(()) => {
                 let Some(rest) = mount.and_then(|mount| table::rest_of(&mount)) else {
+                    *locked(&self.is_closing) = true;
                     return;
                 };
                 tracing::warn!(

@@ -190,6 +190,12 @@ impl Server {
         assert!(status.expect("kill").success());
     }
 
+    /// Stops it until the result is dropped. Whoever uses its mount waits meanwhile.
+    pub fn pause(&self) -> Paused<'_> {
+        self.signal("STOP");
+        Paused(self)
+    }
+
     /// Waits for its end; returns its exit code, if it has one.
     pub fn wait(&mut self) -> Option<i32> {
         let mut status = None;
@@ -198,6 +204,15 @@ impl Server {
             status.is_some()
         });
         status.and_then(|s| s.code())
+    }
+}
+
+/// A server that is stopped.
+pub struct Paused<'a>(&'a Server);
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        self.0.signal("CONT");
     }
 }
 

@@ -1,6 +1,6 @@
 //! The server's life and death.
 
-use crate::fixture::{Place, finish, run, selvedge, stderr, stdout, wait_for};
+use crate::fixture::{Place, Server, finish, run, selvedge, stderr, stdout, wait_for};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::Write;
@@ -241,6 +241,76 @@ fn sigterm_unmounts() {
         fs::read_to_string(place.dir().join("open")).unwrap(),
         "written"
     );
+}
+
+/// On memory so slow that the recovery does not end by itself.
+#[test]
+fn a_signal_during_the_recovery_ends_the_mount() {
+    let place = Place::with_image();
+    let mut server = place.serve(&[]);
+    fs::write(place.dir().join("file"), "text").unwrap();
+    let orphan = File::create(place.dir().join("orphan")).unwrap();
+    fs::remove_file(place.dir().join("orphan")).unwrap();
+    server.signal("KILL");
+    server.wait();
+    drop(orphan);
+    run(0, &["umount", "--lazy", place.dir_str()]);
+    for signal in ["TERM", "INT", "HUP"] {
+        let mut server = place.serve(&["--emulate-latency=1000000000000"]);
+        server.signal(signal);
+        assert_eq!(server.wait(), Some(32), "{signal}");
+        assert!(!place.is_mounted());
+    }
+    place.fsck();
+    place.mount(&[]);
+    let file = place.dir().join("file");
+    assert_eq!(fs::read_to_string(file).unwrap(), "text");
+}
+
+/// The image is a file of another server, which is stopped: the first signal's unmount cannot
+/// store anything. What is mounted there next is not that server's to unmount.
+#[test]
+fn a_signal_during_the_close_unmounts_nothing_else() {
+    let (outer, inner) = (Place::with_image(), Place::new());
+    let outer_server = outer.serve(&[]);
+    let image = outer.dir().join("image");
+    let mkfs = ["mkfs", "--type", "ext2", "--size", "8M"];
+    finish(0, selvedge().args(mkfs).arg(&image));
+    for signal in ["TERM", "INT", "HUP"] {
+        let log = inner.path("log");
+        let mut mount = selvedge();
+        mount.args(["mount", "--foreground"]).arg(&image);
+        mount.arg(inner.dir()).stdout(Stdio::piped());
+        mount.stderr(File::create(&log).unwrap());
+        let mut server = Server::from(mount.spawn().unwrap());
+        let file = inner.dir().join(signal);
+        wait_for("the mount", || inner.is_mounted());
+        fs::write(&file, "text").unwrap();
+
+        let paused = outer_server.pause();
+        server.signal("TERM");
+        wait_for("the unmount", || !inner.is_mounted());
+        run(0, &["mount", "--type", "model", "none", inner.dir_str()]);
+        let said = || fs::read_to_string(&log).unwrap();
+        wait_for("the second signal", || {
+            // The main thread gets one of them and cannot take it while it waits for the
+            // image. Another thread gets the next, and takes both.
+            server.signal("USR1");
+            server.signal(signal);
+            !inner.is_mounted() || said().contains("unmounted already")
+        });
+        assert!(inner.is_mounted(), "{signal}: {}", said());
+        drop(paused);
+        assert_eq!(server.wait(), Some(0), "{signal}: {}", said());
+        inner.umount();
+        finish(0, selvedge().args(["fsck", "-n"]).arg(&image));
+    }
+    finish(0, selvedge().arg("mount").arg(&image).arg(inner.dir()));
+    for signal in ["TERM", "INT", "HUP"] {
+        let file = inner.dir().join(signal);
+        assert_eq!(fs::read_to_string(file).unwrap(), "text");
+    }
+    inner.umount();
 }
 
 #[test]
