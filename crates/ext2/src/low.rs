@@ -52,13 +52,17 @@ impl LowLevel for Ext2 {
         self.state.lock().keeps_reserve = on;
     }
 
+    fn reserve_blocks(&self) -> u64 {
+        self.layout.reserve.blocks
+    }
+
     fn statfs(&self) -> Result<StatFs> {
         let state = self.state.lock();
         Ok(StatFs {
             block_bytes: self.layout.block_bytes,
             blocks: u64::from(self.layout.blocks).saturating_sub(self.layout.overhead),
             blocks_free: state.free_blocks,
-            blocks_avail: state.free_blocks.saturating_sub(self.layout.reserve.blocks),
+            blocks_avail: state.free_blocks.saturating_sub(self.reserve_blocks()),
             inodes: self.layout.inodes.into(),
             inodes_free: state.free_inodes,
             name_max: NAME_MAX as u32,

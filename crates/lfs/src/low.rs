@@ -156,6 +156,8 @@ pub trait LowLevel: Send + Sync {
     fn may_use_reserve(&self, cx: &Ctx) -> bool;
     /// Whether blocks are kept from the steps that follow. Off, unless a change is under way.
     fn keep_reserve(&self, on: bool);
+    /// Blocks that are kept for the super-user and his like.
+    fn reserve_blocks(&self) -> u64;
     /// Space and inodes.
     fn statfs(&self) -> Result<StatFs>;
 

@@ -2,9 +2,11 @@
 
 use crate::fixture::{Place, finish, run, selvedge, stderr, stdout, wait_for};
 use ext2::fsck::{Verdict, verdict};
+use rustix::fs::statvfs;
 use rustix::io::Errno;
 use serde_json::Value;
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -386,6 +388,35 @@ fn a_check_that_finds_nothing_clears_the_mark_of_errors() {
     debugfs("freeb 1");
     run(4, &["fsck", "-p", place.image_str()]);
     assert!(marked(&place));
+}
+
+#[test]
+fn a_removed_file_that_filled_the_image_is_free_space() {
+    for mode in ["softupdates", "journal-ordered"] {
+        let place = image(&["--journal"]);
+        place.mount(&["-o", &format!("mode={mode}")]);
+        let free = || {
+            let counts = statvfs(place.dir()).unwrap();
+            (counts.f_bfree, counts.f_bavail, counts.f_ffree)
+        };
+        let before = free();
+        for _ in 0..10 {
+            let path = place.dir().join("file");
+            let mut file = File::create(&path).unwrap();
+            let full = std::iter::repeat_with(|| file.write_all(&[7; 1 << 16]));
+            let full = full.take(1 << 10).find_map(Result::err);
+            assert_eq!(
+                full.unwrap().raw_os_error(),
+                Some(Errno::NOSPC.raw_os_error())
+            );
+            drop(file);
+            fs::remove_file(&path).unwrap();
+            // The kernel forgets the file after the call.
+            wait_for("the space", || free() == before);
+        }
+        place.umount();
+        place.fsck();
+    }
 }
 
 #[test]

@@ -19,13 +19,17 @@ fn blocks_of_a_removed_file_are_free_at_once() {
     for mode in [Mode::SoftUpdates, Mode::JournalOrdered] {
         let mounted = mounted(mode);
         let (fs, cx) = (mounted.file_system(), Ctx::root());
-        let free = || fs.statfs().unwrap().blocks_free;
+        let free = || {
+            let counts = fs.statfs().unwrap();
+            (counts.blocks_free, counts.blocks_avail, counts.inodes_free)
+        };
         file(&mounted, b"other", 1);
         let all = free();
         for _ in 0..4 {
-            let ino = file(&mounted, b"large", all - 16);
+            let ino = file(&mounted, b"large", all.0 - 16);
             fs.unlink(&cx, Ino::ROOT, b"large").unwrap();
             let few = free();
+            assert!(few.1 == 0 && all.1 > 0 && all.1 < all.0, "{few:?} {all:?}");
             // It takes several operations to free them, which nobody sees.
             let mut seen = vec![few];
             std::thread::scope(|scope| {

@@ -29,11 +29,6 @@ impl Dying {
         is_new.then_some(Death { all: self, ino })
     }
 
-    /// All of them.
-    pub fn inodes(&self) -> Vec<Ino> {
-        self.inodes.lock().now.iter().copied().collect()
-    }
-
     /// How many have been freed so far, for [`wait`](Self::wait).
     pub fn ended(&self) -> u64 {
         self.inodes.lock().ended

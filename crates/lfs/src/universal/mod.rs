@@ -676,16 +676,18 @@ impl<L: LowLevel> FileSystem for Universal<L> {
     fn statfs(&self) -> Result<StatFs> {
         self.look(|| {
             let mut free = self.low.statfs()?;
-            for ino in self.dying.inodes() {
-                let attr = self.low.inode(ino)?.filter(|attr| attr.nlink == 0);
-                if let Some(attr) = attr.filter(|_| !self.is_referenced(ino)) {
-                    let blocks = attr.blocks * 512 / u64::from(free.block_bytes);
-                    free.blocks_free += blocks;
-                    // With none left to all, these are kept, too, as far as is known.
-                    free.blocks_avail += if free.blocks_avail > 0 { blocks } else { 0 };
+            let orphans = match self.is_read_only() {
+                true => Vec::new(),
+                false => self.low.orphans()?,
+            };
+            // All of them are freed, as soon as nobody refers to them.
+            for ino in orphans.into_iter().filter(|&ino| !self.is_referenced(ino)) {
+                if let Some(attr) = self.low.inode(ino)?.filter(|attr| attr.nlink == 0) {
+                    free.blocks_free += attr.blocks * 512 / u64::from(free.block_bytes);
                     free.inodes_free += 1;
                 }
             }
+            free.blocks_avail = free.blocks_free.saturating_sub(self.low.reserve_blocks());
             Ok(free)
         })
     }
