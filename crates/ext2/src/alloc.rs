@@ -11,6 +11,7 @@ use patch::{Before, Change, Content, Op, PatchId, Rule, Store};
 use smallvec::SmallVec;
 use std::collections::HashSet;
 use std::mem::offset_of;
+use std::ops::Range;
 use vfs::check::{Finding, Severity};
 
 /// What is kept in memory.
@@ -408,6 +409,22 @@ impl Ext2 {
             let map = self.store.read(Lba(known.block_bitmap.into()))?;
             let bits = (0..self.layout.blocks_in(group)).filter(|bit| !is_set(&map, *bit));
             free.extend(bits.map(|bit| self.layout.group_start(group) + bit));
+        }
+        Ok(free)
+    }
+
+    /// Bytes of the device that hold the inodes that the bitmaps have free.
+    pub(crate) fn free_inode_ranges(&self) -> Result<Vec<Range<usize>>> {
+        let groups = self.state.lock().groups.clone();
+        let each = self.layout.inodes_per_group;
+        let mut free = Vec::new();
+        for (group, known) in (0..).zip(&groups) {
+            let map = self.store.read(Lba(known.inode_bitmap.into()))?;
+            for bit in (0..each).filter(|bit| !is_set(&map, *bit)) {
+                let (lba, at) = self.place(group * each + bit + 1);
+                let start = lba.0 as usize * self.layout.block_bytes as usize + at as usize;
+                free.push(start..start + self.layout.inode_bytes as usize);
+            }
         }
         Ok(free)
     }

@@ -174,7 +174,8 @@ impl Ext2 {
         is_file.then_some(number)
     }
 
-    fn place(&self, ino: u32) -> (Lba, u32) {
+    /// Block of an inode, and the offset in bytes there.
+    pub(crate) fn place(&self, ino: u32) -> (Lba, u32) {
         let layout = &self.layout;
         let index = (ino - 1) % layout.inodes_per_group;
         let group = layout.group_of_inode(ino);
@@ -297,6 +298,11 @@ impl Ext2 {
         let mut inode = Inode::new_zeroed();
         let has_extra = bytes.len() >= INODE + size_of::<InodeExtra>();
         let (secs, nanos) = of_time(new.now, has_extra);
+        if hit(Bug::InodeNotCleared)
+            && let Ok((before, _)) = Inode::read_from_prefix(old)
+        {
+            inode.block = before.block;
+        }
         inode.mode.set((new.kind.mode_bits() | new.perm) as u16);
         inode.links.set(new.nlink as u16);
         inode.flags.set(flags);

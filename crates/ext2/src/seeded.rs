@@ -3,6 +3,8 @@
 medium::seeded_bugs! {
     /// A new indirect block keeps what was in it.
     IndirectNotCleared,
+    /// A new inode keeps the block pointers that were in its place.
+    InodeNotCleared,
     /// A new indirect block may be filled before the pointers of its former owner are gone.
     IndirectBeforeReuse,
     /// A new block of a directory may be filled before those pointers are gone.

@@ -1,17 +1,21 @@
 //! ext2 as harnesses meet it.
 
+use crate::format::{Inode, InodeFlags};
 use crate::mount::{Devices, MountOptions, mount};
 use crate::{Inodes, MkfsOptions, check, mkfs};
 use lfs::LowLevel;
 use medium::block::{BlockDevice, BlockError, Buffer, Lba, MemoryDevice, Write};
 use patch::Optimised;
 use patch::stack::{CacheModule, Mode, Stack};
+use std::mem::size_of;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use vfs::check::{Report, Severity};
 use vfs::{
-    Atime, CachedSystem, Clock, Ctx, Errno, FileSystem, Ino, ManualClock, Still, System, Timestamp,
+    Atime, CachedSystem, Clock, Ctx, Errno, FileSystem, FileType, Ino, ManualClock, Still, System,
+    Timestamp,
 };
+use zerocopy::{FromZeros, IntoBytes};
 
 const BLOCK_BYTES: u32 = 1024;
 /// Blocks of a test image besides the journal.
@@ -19,7 +23,7 @@ const BLOCKS: u64 = 384;
 /// Blocks of its journal.
 const JOURNAL_BLOCKS: u64 = 96;
 
-/// ext2 in one mode, on a small image whose free blocks are not zero.
+/// ext2 in one mode, on a small image whose free blocks and inodes are not zero.
 #[derive(Debug, Clone, Copy)]
 pub struct Ext2System {
     /// How the order of changes is kept.
@@ -177,11 +181,15 @@ impl System<dyn BlockDevice> for Ext2System {
         } else {
             None
         };
-        let free = mounted.file_system().low().free_list();
-        let free = free.map_err(|e| e.to_string())?;
+        let low = mounted.file_system().low();
+        let free = low.free_list().map_err(|e| e.to_string())?;
+        let inodes = low.free_inode_ranges().map_err(|e| e.to_string())?;
         mounted.close().map_err(|e| e.to_string())?;
         let mut bytes = image.bytes();
         poison(&mut bytes, &free);
+        for range in inodes {
+            fill_with_removed(&mut bytes[range], &free);
+        }
         past_end
             .into_iter()
             .for_each(|range| bytes[range].fill(0xee));
@@ -299,6 +307,27 @@ fn poison(image: &mut [u8], free: &[u32]) {
             bytes.copy_from_slice(&free[(n + word) % free.len()].to_le_bytes());
         }
     }
+}
+
+/// Fills a free inode with the fields of a removed file, without links and with a time of
+/// deletion, as other systems leave it. Its pointers name `blocks`.
+fn fill_with_removed(slot: &mut [u8], blocks: &[u32]) {
+    let mut inode = Inode::new_zeroed();
+    inode.mode.set(FileType::Regular.mode_bits() as u16 | 0o666);
+    (inode.uid_low, inode.uid_high) = (1000.into(), 1.into());
+    (inode.gid_low, inode.gid_high) = (1000.into(), 1.into());
+    (inode.size_low, inode.size_high) = (5000.into(), 1.into());
+    inode.dtime.set(i32::MAX as u32);
+    inode.sectors.set(12);
+    inode.flags.set(InodeFlags::IMMUTABLE.bits());
+    inode.generation.set(5);
+    for (pointer, block) in inode.block.iter_mut().zip(blocks) {
+        pointer.set(*block);
+    }
+    inode.file_acl.set(blocks[0]);
+    let (main, behind) = slot.split_at_mut(size_of::<Inode>());
+    main.copy_from_slice(inode.as_bytes());
+    behind.fill(0xee);
 }
 
 /// Stores a whole image, durably.

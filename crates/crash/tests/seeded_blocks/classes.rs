@@ -48,6 +48,13 @@ fn free_blocks_that_are_not_zero() {
     is_found_in_ext2(bug, system, (None, &options()));
 }
 
+#[test]
+fn free_inodes_that_are_not_zero() {
+    let system = Ext2System::new(Mode::SoftUpdates);
+    let bug = ext2::seeded::Bug::InodeNotCleared;
+    is_found_in_ext2(bug, system, (Some("create n 644\n"), &options()));
+}
+
 /// Every other schedule writes the bitmap before the inode, whatever the patches say.
 #[test]
 fn blocks_that_leave_in_any_order() {
