@@ -14,7 +14,7 @@ use mnemosyne::log::Kind;
 use mnemosyne::tx::Truncation;
 use neighbours::Neighbours;
 use paging::Paging;
-use programs::{Logs, Step, Transactions, Whole};
+use programs::{Logs, OVERFLOWS, Step, Transactions, Whole};
 use repairs::Repairs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use structures::Change::{Add, Take};
@@ -151,22 +151,6 @@ const STEPS: &[Step] = &[
     Step::Unmap { slot: 3 },
     Step::Map { slot: 3 },
     Step::Free { slot: 2 },
-];
-
-/// Transactions that are longer than a log of a few lines, and blocks where their overflows were.
-const OVERFLOWS: &[Step] = &[
-    Step::Alloc {
-        slot: 0,
-        bytes: 320,
-    },
-    Step::Rewrite { slot: 0 },
-    Step::Shadow {
-        slot: 1,
-        bytes: 5000,
-    },
-    Step::Rewrite { slot: 0 },
-    Step::Free { slot: 1 },
-    Step::Rewrite { slot: 0 },
 ];
 
 #[test]

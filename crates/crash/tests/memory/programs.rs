@@ -372,6 +372,22 @@ pub enum Step {
     },
 }
 
+/// Transactions that are longer than a log of a few lines, and blocks where their overflows were.
+pub const OVERFLOWS: &[Step] = &[
+    Step::Alloc {
+        slot: 0,
+        bytes: 320,
+    },
+    Step::Rewrite { slot: 0 },
+    Step::Shadow {
+        slot: 1,
+        bytes: 5000,
+    },
+    Step::Rewrite { slot: 0 },
+    Step::Free { slot: 1 },
+    Step::Rewrite { slot: 0 },
+];
+
 pub struct Whole {
     pub kind: Kind,
     pub truncation: Truncation,

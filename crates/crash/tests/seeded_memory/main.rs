@@ -23,7 +23,7 @@ use mnemosyne::tx::Truncation;
 use neighbours::Neighbours;
 use paging::Paging;
 use parking_lot::Mutex;
-use programs::{Logs, Step, Transactions, Whole};
+use programs::{Logs, OVERFLOWS, Step, Transactions, Whole};
 use repairs::Repairs;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -175,22 +175,6 @@ const CANCELLED: &[Step] = &[
         bytes: 5000,
     },
     Step::Alloc { slot: 3, bytes: 40 },
-];
-
-/// Transactions that are longer than a log of a few lines, and blocks where their overflows were.
-const OVERFLOWS: &[Step] = &[
-    Step::Alloc {
-        slot: 0,
-        bytes: 320,
-    },
-    Step::Rewrite { slot: 0 },
-    Step::Shadow {
-        slot: 1,
-        bytes: 5000,
-    },
-    Step::Rewrite { slot: 0 },
-    Step::Free { slot: 1 },
-    Step::Rewrite { slot: 0 },
 ];
 
 /// A region does.
