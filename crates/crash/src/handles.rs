@@ -41,8 +41,8 @@ impl Handles {
         }
     }
 
-    /// Demands that `handle`, of a file made after a crash, is none of those that callers
-    /// had up to state number `newest`.
+    /// Demands that `handle`, of a file made after a crash, differs from all handles that
+    /// callers had up to state number `newest`.
     pub fn refuse(&self, handle: Handle, newest: usize) -> Result<(), String> {
         match self.0.get(&handle) {
             Some((_, since)) if *since <= newest => Err(reused(handle)),

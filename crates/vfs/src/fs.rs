@@ -148,7 +148,7 @@ pub trait FileSystem: Send + Sync {
     /// Space and inodes, in all and free.
     fn statfs(&self) -> Result<StatFs>;
 
-    /// An extended attribute's value; [`absent_xattr`](crate::absent_xattr) if there is none.
+    /// An extended attribute's value; fails with [`absent_xattr`](crate::absent_xattr) without it.
     fn getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
     /// Sets an extended attribute; `ENOSPC` or `E2BIG` when it does not fit. For names see
     /// [`check_xattr_name`](crate::check_xattr_name).
@@ -163,6 +163,6 @@ pub trait FileSystem: Send + Sync {
     /// The names of the extended attributes that the caller
     /// [may see](crate::perm::may_list_xattr), in no stated order.
     fn listxattr(&self, cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>>;
-    /// Removes an extended attribute; [`absent_xattr`](crate::absent_xattr) if there is none.
+    /// Removes an extended attribute; fails with [`absent_xattr`](crate::absent_xattr) without it.
     fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()>;
 }

@@ -204,7 +204,7 @@ impl Thread {
     ) -> Result<(), Failure> {
         match self.session.overcome(why, self.attempts) {
             Ok(()) => {}
-            // The call is told when it asks again.
+            // The call returns the error when it asks again.
             Err(TxError::Heap(HeapError::NoSpace { bytes }) | TxError::Growth { bytes, .. })
                 if asker == Asker::Step =>
             {
@@ -230,9 +230,9 @@ impl Thread {
 /// What a transaction is run again for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asker {
-    /// One of its steps: a call that needs room in the heap can return that there is none.
+    /// A step of the transaction: a call that needs room in the heap can return an error.
     Step,
-    /// Its commit, which fails if there is none.
+    /// The commit of the transaction, which fails if the heap has no room.
     Commit,
 }
 

@@ -29,7 +29,7 @@ fn changed(image: &[u8], lines: &str) -> Vec<u8> {
     )
 }
 
-/// A tree of so many directories, and a directory `high` with [`HIGH`] empty ones whose link
+/// A tree of that many directories, and a directory `high` with [`HIGH`] empty ones whose link
 /// counts are too high by one.
 fn high_counts(directories: usize, clean: bool) -> Vec<u8> {
     let mounted = mount(mke2fs(&["-b", "1024", "-N", "1024"], "8M"));

@@ -40,7 +40,7 @@ use std::sync::Arc;
 /// What the heap refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeapError {
-    /// There is no room for so many bytes in a row.
+    /// The heap has no contiguous room for that many bytes.
     #[error(
         "the heap has no room for {bytes} more bytes, which a block needs, or a transaction that \
          writes more than a log holds"

@@ -314,8 +314,8 @@ impl<B: Backing> Checker<'_, B> {
         }
     }
 
-    /// What is wrong with the log of so many bytes at `start` in the file, and the ways out: of a
-    /// damaged record, and of anything else.
+    /// Reports what is wrong with the log of that many bytes at `start` in the file, and the ways
+    /// out: one for a damaged record, one for anything else.
     fn bad_log(
         &mut self,
         file: &str,

@@ -53,8 +53,8 @@ impl fmt::Display for Loss {
 /// and gives it up if that `is_accepted`.
 ///
 /// # Errors
-/// [`StoreError`]: there is none, it cannot be read, or something else is damaged. Nothing has
-/// changed then, unless the medium failed.
+/// [`StoreError`]: the directory does not exist, it cannot be read, or something else is damaged.
+/// Nothing has changed then, unless the medium failed.
 pub fn repair(path: impl AsRef<Path>, is_accepted: bool) -> Result<Vec<Loss>, StoreError> {
     let path = path.as_ref();
     let losses = would_give_up(path)?;

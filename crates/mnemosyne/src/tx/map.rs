@@ -3,9 +3,9 @@
 
 use hashbrown::HashTable;
 
-/// Up to so many a search is faster than a table.
+/// Up to that many entries a search is faster than a table.
 const FEW: usize = 16;
-/// Of so many the memory is given back when they are cleared.
+/// A map of that many entries frees its memory when it is cleared.
 const MANY: usize = 1 << 16;
 
 #[derive(Debug)]

@@ -332,7 +332,7 @@ impl<S: Space> Core<S> {
         }
     }
 
-    /// Waits until a record of so many words fits, which are not more than the longest has.
+    /// Waits until a record of that many words fits, which is at most the longest.
     fn make_room(&self, appender: &mut Appender<S::Pmem>, words: u64) -> Result<(), Uncommitted> {
         while appender.room().is_none_or(|room| room < words) {
             self.truncate().map_err(Uncommitted::Failed)?;

@@ -834,8 +834,8 @@ impl<S: Space> Session<S> {
     ) -> Result<Overflow, Uncommitted> {
         let bytes = Overflow::bytes_for(&self.record);
         let off = place(bytes).map_err(Uncommitted::Heap)?;
-        // A reader of a block that was there before must notice. With privatisation there is none:
-        // the commit that freed the block has waited for it.
+        // Take the line locks so that concurrent readers of the freed block conflict. With
+        // privatisation no such reader exists: the commit that freed the block waited for it.
         if !self.core.options.privatise {
             for line in (off..off + bytes).step_by(LINE_BYTES as usize) {
                 let owned = self.own(self.address(line));
