@@ -31,7 +31,9 @@ use self::wave::Want;
 use crate::draw::Drawing;
 use crate::graph::Addr;
 use crate::store::check_change;
-use crate::{Before, Change, Content, Op, Optimise, PatchId, Patched, Stats, Store, StoreError};
+use crate::{
+    Before, Change, Content, Op, Optimise, PatchId, Patched, Stats, Store, StoreError, attempt,
+};
 use medium::block::{BlockDevice, BlockError, Buffer, Lba};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
@@ -293,6 +295,9 @@ impl Shared {
             if !core.reading.contains(&addr) {
                 break;
             }
+            if attempt::is_attempt() {
+                return Err(attempt::absent([addr.lba]));
+            }
             self.loaded.wait(&mut core);
         }
         let device = &self.devices[usize::from(addr.device)];
@@ -306,6 +311,9 @@ impl Shared {
                 blocks,
             }
             .into());
+        }
+        if read && attempt::is_attempt() {
+            return Err(attempt::absent([addr.lba]));
         }
         let mut data = Buffer::zeroed(geometry.block_bytes as usize);
         if read {
@@ -409,6 +417,24 @@ impl Store for Volume {
         }
     }
 
+    fn ready(&self, blocks: &[Lba]) -> Result<(), StoreError> {
+        if !attempt::is_attempt() {
+            return Ok(());
+        }
+        let mut core = self.cache.shared.core.lock();
+        let mut missing = Vec::new();
+        for lba in blocks {
+            match core.find(self.addr(*lba)) {
+                Some(slot) => core.used(slot),
+                None => missing.push(*lba),
+            }
+        }
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(attempt::absent(missing)),
+        }
+    }
+
     fn max_op_blocks(&self) -> u32 {
         u32::try_from(self.cache.shared.options.dirty_limit).unwrap_or(u32::MAX)
     }
@@ -450,6 +476,7 @@ impl Store for Volume {
         // A hard patch is never undone, so what was there before does not matter.
         let read = !(whole && shared.options.optimise.hard);
         let (mut core, slot) = shared.load(shared.core.lock(), self.addr(lba), read)?;
+        attempt::commit();
         core.before_change(slot, content, read);
         let patched = core.graph.change(slot, change, befores);
         core.settle();
@@ -463,6 +490,7 @@ impl Store for Volume {
         _befores: &[Before],
         unreachable: bool,
     ) -> Result<(), StoreError> {
+        attempt::commit();
         if unreachable {
             self.cache.shared.change_order(|core| {
                 if let Some(slot) = core.find(self.addr(lba)) {

@@ -6,14 +6,17 @@
 //!
 //! - [`Store`]: what a file system changes blocks through.
 //! - [`Volume`]: a device of a cache. Stores that stand on other stores: [`Journal`],
-//!   [`Async`], [`Trace`].
+//!   [`Async`], [`Trace`]; and [`Forgetful`], for tests.
+//! - [`attempt`]: work under a lock that does not wait for devices.
 //! - [`stack`]: what a file system is put together from, as text.
 //! - [`draw`]: the graph as a picture.
 #![forbid(unsafe_code)]
 
 mod asynchronous;
+pub mod attempt;
 mod cache;
 pub mod draw;
+mod forgetful;
 mod graph;
 mod id;
 pub mod journal;
@@ -27,6 +30,7 @@ mod trace;
 
 pub use asynchronous::Async;
 pub use cache::{Cache, CacheOptions, CacheStats, Durable, Volume};
+pub use forgetful::Forgetful;
 pub use id::PatchId;
 pub use journal::{Journal, JournalOptions, Mode};
 pub use optimise::{Optimise, Optimised};

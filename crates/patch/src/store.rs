@@ -91,6 +91,9 @@ pub enum StoreError {
         /// Blocks that can be had.
         limit: u32,
     },
+    /// During an [attempt](crate::attempt): a block is not in memory.
+    #[error("a block is not in memory")]
+    Absent,
 }
 
 /// Block storage with ordered changes. Callable from any number of threads; what a file
@@ -113,6 +116,9 @@ pub trait Store: Send + Sync {
     fn cached(&self, lba: Lba) -> Option<Arc<Buffer>>;
     /// Hints that these blocks will be read soon.
     fn prefetch(&self, lba: Lba, blocks: u64);
+    /// During an [attempt](crate::attempt): fails unless all these blocks are in memory, so
+    /// that what is changed first need not wait for what is read later. Else does nothing.
+    fn ready(&self, blocks: &[Lba]) -> Result<(), StoreError>;
 
     /// Most blocks that one operation can change.
     fn max_op_blocks(&self) -> u32;
@@ -176,6 +182,9 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
     fn prefetch(&self, lba: Lba, blocks: u64) {
         (**self).prefetch(lba, blocks);
+    }
+    fn ready(&self, blocks: &[Lba]) -> Result<(), StoreError> {
+        (**self).ready(blocks)
     }
     fn max_op_blocks(&self) -> u32 {
         (**self).max_op_blocks()

@@ -32,6 +32,9 @@ impl<S: Store> Store for Trace<S> {
     fn prefetch(&self, lba: Lba, blocks: u64) {
         self.0.prefetch(lba, blocks);
     }
+    fn ready(&self, blocks: &[Lba]) -> Result<(), StoreError> {
+        self.0.ready(blocks)
+    }
     fn max_op_blocks(&self) -> u32 {
         self.0.max_op_blocks()
     }

@@ -628,6 +628,10 @@ impl Store for Journal {
         self.shared.home.prefetch(lba, blocks);
     }
 
+    fn ready(&self, blocks: &[Lba]) -> Result<(), StoreError> {
+        self.shared.home.ready(blocks)
+    }
+
     fn max_op_blocks(&self) -> u32 {
         self.shared.max_op_blocks
     }
@@ -654,7 +658,9 @@ impl Store for Journal {
     ) -> Result<Patched, StoreError> {
         let shared = &*self.shared;
         if !crate::store::check_change(change, self.block_bytes()) {
-            // Read now rather than under the lock.
+            // Read now rather than under the lock. An attempt stops here, before the
+            // transaction has noted anything. All other reads are made by commits, which
+            // operations wait for before they begin.
             drop(shared.home.read(lba)?);
         }
         let mut state = shared.state.lock();

@@ -1,0 +1,123 @@
+//! A store for tests, in which [attempts](crate::attempt) stop as often as they can.
+
+use crate::store::check_change;
+use crate::{Before, Change, Content, Op, PatchId, Patched, Store, StoreError, attempt};
+use medium::block::{BlockError, Buffer, Lba};
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+/// The blocks that each thread has waited for, during the work of this number.
+type Known = HashMap<ThreadId, (u64, HashSet<Lba>)>;
+
+/// A store in which each block is absent the first time that a piece of work needs it. Work
+/// that cannot be repeated shows.
+pub struct Forgetful<S> {
+    inner: S,
+    known: Mutex<Known>,
+}
+
+impl<S: Store> Forgetful<S> {
+    /// Forgets what `inner` has in memory.
+    pub fn new(inner: S) -> Self {
+        Self {
+            inner,
+            known: Mutex::default(),
+        }
+    }
+
+    fn with_known<T>(&self, f: impl FnOnce(&mut HashSet<Lba>) -> T) -> T {
+        let mut all = self.known.lock();
+        let (work, known) = all.entry(std::thread::current().id()).or_default();
+        if std::mem::replace(work, attempt::work()) != attempt::work() {
+            known.clear();
+        }
+        f(known)
+    }
+
+    /// Notes that a block is read, unless an attempt must stop at it.
+    fn reach(&self, lba: Lba) -> Result<(), StoreError> {
+        let is_new = self.with_known(|known| match attempt::is_attempt() {
+            true => !known.contains(&lba),
+            false => {
+                known.insert(lba);
+                false
+            }
+        });
+        match is_new && lba.0 < self.inner.blocks() {
+            true => Err(attempt::absent([lba])),
+            false => Ok(()),
+        }
+    }
+}
+
+impl<S: Store> Store for Forgetful<S> {
+    fn block_bytes(&self) -> u32 {
+        self.inner.block_bytes()
+    }
+    fn blocks(&self) -> u64 {
+        self.inner.blocks()
+    }
+    fn read(&self, lba: Lba) -> Result<Arc<Buffer>, StoreError> {
+        self.reach(lba)?;
+        self.inner.read(lba)
+    }
+    fn cached(&self, lba: Lba) -> Option<Arc<Buffer>> {
+        self.inner.cached(lba)
+    }
+    /// Hints need not be followed.
+    fn prefetch(&self, _lba: Lba, _blocks: u64) {}
+    fn ready(&self, blocks: &[Lba]) -> Result<(), StoreError> {
+        if attempt::is_attempt() {
+            blocks.iter().try_for_each(|lba| self.reach(*lba))?;
+        }
+        self.inner.ready(blocks)
+    }
+    fn max_op_blocks(&self) -> u32 {
+        self.inner.max_op_blocks()
+    }
+    fn is_atomic(&self) -> bool {
+        self.inner.is_atomic()
+    }
+    fn begin(&self, blocks: u32) -> Result<Op, StoreError> {
+        self.inner.begin(blocks)
+    }
+    fn end(&self, op: Op) {
+        self.inner.end(op);
+    }
+    fn change(
+        &self,
+        op: &Op,
+        lba: Lba,
+        content: Content,
+        change: Change<'_>,
+        befores: &[Before],
+    ) -> Result<Patched, StoreError> {
+        if !check_change(change, self.block_bytes()) {
+            self.reach(lba)?;
+        }
+        self.inner.change(op, lba, content, change, befores)
+    }
+    fn freed(
+        &self,
+        op: &Op,
+        lba: Lba,
+        befores: &[Before],
+        unreachable: bool,
+    ) -> Result<(), StoreError> {
+        self.inner.freed(op, lba, befores, unreachable)
+    }
+    fn is_pending(&self, patch: PatchId) -> bool {
+        self.inner.is_pending(patch)
+    }
+    fn sync(&self, patches: &[PatchId]) -> Result<(), StoreError> {
+        self.inner.sync(patches)
+    }
+    fn sync_all(&self) -> Result<(), StoreError> {
+        self.inner.sync_all()
+    }
+    fn failure(&self) -> Option<Arc<BlockError>> {
+        self.inner.failure()
+    }
+}
