@@ -16,7 +16,7 @@ use crate::seeded::{Bug, hit};
 use crate::volume::Ext2;
 use lfs::{Found, Heads, LowError, Purpose, Removed, Result};
 use medium::block::{Buffer, Lba};
-use patch::{Before, Op, PatchId, Rule};
+use patch::{Before, Op, PatchId, Rule, attempt};
 use std::mem::offset_of;
 use std::sync::Arc;
 use vfs::{Cookie, DirEntry, Errno, FileType, Ino};
@@ -137,7 +137,37 @@ impl Ext2 {
             let what = format!("directory {}: block {index} is missing", dir.ino);
             return Err(LowError::Corrupt(what));
         };
-        Ok((block, self.store.read(Lba(block.into()))?))
+        let read = self.store.read(Lba(block.into()));
+        let contents = read.inspect_err(|_| self.want_dir_blocks(dir, index + 1))?;
+        Ok((block, contents))
+    }
+
+    /// Has the next blocks of a directory read along with one that is absent.
+    fn want_dir_blocks(&self, dir: &Node, first: u64) {
+        const AHEAD: u64 = 64;
+        if !attempt::is_attempt() {
+            return;
+        }
+        let end = self.dir_blocks(dir).map_or(0, |end| end.min(first + AHEAD));
+        for index in first..end {
+            let Ok(Some(block)) = self.block_at(dir, index) else {
+                return;
+            };
+            attempt::want([Lba(block.into())]);
+        }
+    }
+
+    /// Has all blocks of a directory read, before an attempt begins to look at them.
+    fn ready_dir(&self, dir: &Node) -> Result<()> {
+        if !attempt::is_attempt() {
+            return Ok(());
+        }
+        let blocks = (0..self.dir_blocks(dir)?).map(|index| self.block_at(dir, index));
+        let blocks = blocks.filter_map(Result::transpose);
+        let blocks: Vec<Lba> = blocks
+            .map(|b| b.map(|b| Lba(b.into())))
+            .collect::<Result<_>>()?;
+        Ok(self.store.ready(&blocks)?)
     }
 
     /// The entry at an offset of a block; `None` at its end.
@@ -214,7 +244,10 @@ impl Ext2 {
             return Ok(known.map(f));
         }
         // Of a directory with a bad block, the names before it can still be found.
-        let mut found = self.gather_names(dir).unwrap_or_default();
+        let mut found = match self.gather_names(dir) {
+            Err(error) if error.is_absent() => return Err(error),
+            gathered => gathered.unwrap_or_default(),
+        };
         let result = found.as_mut().map(f);
         self.names.lock().put(dir.ino, found);
         Ok(result)
@@ -222,6 +255,7 @@ impl Ext2 {
 
     /// Reads all names; `None` if there are too many.
     fn gather_names(&self, dir: &Node) -> Result<Option<Names>> {
+        self.ready_dir(dir)?;
         let mut names = Names::default();
         for index in 0..self.dir_blocks(dir)? {
             let mut room = 0;

@@ -12,7 +12,7 @@ use crate::seeded::{Bug, hit};
 use crate::volume::Ext2;
 use lfs::{Allocated, Detached, LowError, Purpose, Removed, Result};
 use medium::block::{Buffer, Lba};
-use patch::{Before, Op, PatchId, Patched, Rule};
+use patch::{Before, Op, PatchId, Patched, Rule, attempt};
 use smallvec::SmallVec;
 use std::mem::offset_of;
 use std::ops::Range;
@@ -72,6 +72,17 @@ fn pointer_at(block: &[u8], index: u32) -> u32 {
 /// Where an inode's pointer is in it.
 fn slot_end(slot: usize) -> usize {
     offset_of!(Inode, block) + 4 * (slot + 1)
+}
+
+/// Has the indirect blocks that follow in a block of this level read along with one that is
+/// absent: else an attempt at a long file would begin anew at each.
+fn want_more(error: &LowError, block: &[u8], index: u64, level: u32) {
+    const AHEAD: usize = 256;
+    if level > 1 && error.is_absent() {
+        let pointers = block.chunks_exact(4).skip(index as usize + 1);
+        let next = pointers.map(|p| pointer_at(p, 0)).filter(|p| *p != 0);
+        attempt::want(next.take(AHEAD).map(|p| Lba(p.into())));
+    }
 }
 
 const SECTORS: usize = offset_of!(Inode, sectors);
@@ -183,7 +194,8 @@ impl Ext2 {
         for index in first as u32..self.fan_out() {
             let base = base + u64::from(index) * below;
             let pointer = pointer_at(&block, index);
-            let found = self.next_below(ino, pointer, level - 1, base, range)?;
+            let found = self.next_below(ino, pointer, level - 1, base, range);
+            let found = found.inspect_err(|e| want_more(e, &block, index.into(), level))?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -231,7 +243,8 @@ impl Ext2 {
         for index in (from - base) / below..(to - base).div_ceil(below) {
             let pointer = pointer_at(&block, index as u32);
             let base = base + index * below;
-            let found = self.hole_below(ino, pointer, level - 1, base, range)?;
+            let found = self.hole_below(ino, pointer, level - 1, base, range);
+            let found = found.inspect_err(|e| want_more(e, &block, index, level))?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -280,7 +293,8 @@ impl Ext2 {
         for index in first..last {
             let pointer = pointer_at(&block, index as u32);
             let base = base + index * below;
-            missing += self.missing_below(ino, pointer, level - 1, base, range)?;
+            let below = self.missing_below(ino, pointer, level - 1, base, range);
+            missing += below.inspect_err(|e| want_more(e, &block, index, level))?;
         }
         Ok(missing)
     }

@@ -34,6 +34,11 @@ impl LowError {
             Self::Limit(errno) => *errno,
         }
     }
+
+    /// Whether an [attempt](patch::attempt) stops here, to be repeated.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Store(StoreError::Absent))
+    }
 }
 
 /// Result of a step.

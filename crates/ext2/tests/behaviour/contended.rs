@@ -33,6 +33,9 @@ impl Store for Hooked {
     fn prefetch(&self, lba: Lba, blocks: u64) {
         self.inner.prefetch(lba, blocks);
     }
+    fn ready(&self, blocks: &[Lba]) -> Result<(), StoreError> {
+        self.inner.ready(blocks)
+    }
     fn max_op_blocks(&self) -> u32 {
         self.inner.max_op_blocks()
     }

@@ -107,7 +107,7 @@ pub fn mount(image: Vec<u8>) -> Mounted {
 impl Mounted {
     pub fn try_open(device: Arc<MemoryDevice>, options: CacheOptions) -> Result<Self, String> {
         let cache = Arc::new(Cache::new(vec![Box::new(device.clone())], options));
-        let store = Arc::new(cache.volume(0));
+        let store = super::store(cache.volume(0));
         let options = Options {
             clock: clock(),
             ..Options::default()

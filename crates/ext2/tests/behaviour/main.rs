@@ -17,3 +17,11 @@ mod reserve;
 mod short_lived;
 mod space;
 mod twins;
+mod waits;
+
+use std::sync::Arc;
+
+/// What the file systems of the tests are stored on.
+fn store(volume: patch::Volume) -> Arc<dyn patch::Store> {
+    Arc::new(volume)
+}

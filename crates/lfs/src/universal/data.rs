@@ -4,7 +4,8 @@ use super::{Refusal, Universal, after};
 use crate::seeded::{Bug, hit};
 use crate::{Heads, InodeChange, LowError, LowLevel, Purpose};
 use medium::block::{Buffer, Lba};
-use patch::{Before, Change, Content, Op, PatchId, Rule};
+use patch::{Before, Change, Content, Op, PatchId, Rule, attempt};
+use smallvec::SmallVec;
 use std::ops::Range;
 use vfs::{Attr, Ctx, Errno, Fallocate, FileType, Ino, Result, SeekKind, Timestamp, perm};
 
@@ -31,9 +32,6 @@ struct Part {
     from: usize,
     len: usize,
 }
-
-/// Neighbouring blocks of the device.
-type Run = Range<u64>;
 
 /// Cuts `off..off + len` at block boundaries.
 fn parts(block_bytes: u64, off: u64, len: usize) -> impl Iterator<Item = Part> {
@@ -62,18 +60,6 @@ impl<L: LowLevel> Universal<L> {
     /// Reads. The device is waited for without the tree's lock, so that it can work on
     /// several reads at once, and other calls go on.
     pub(super) fn read_data(&self, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
-        // Blocks can be evicted before they are looked at again.
-        for _ in 0..2 {
-            let mut len = 0;
-            let absent = self.look(|| {
-                len = self.readable(ino, off, buf.len())?;
-                Ok(self.copy_cached(ino, off, &mut buf[..len])?)
-            })?;
-            if absent.is_empty() {
-                return Ok(len);
-            }
-            self.fetch(&absent);
-        }
         self.look(|| {
             let len = self.readable(ino, off, buf.len())?;
             self.copy_out(ino, off, &mut buf[..len])?;
@@ -88,65 +74,24 @@ impl<L: LowLevel> Universal<L> {
         Ok(attr.size.saturating_sub(off).min(len as u64) as usize)
     }
 
-    /// Copies what is cached. Returns runs of blocks that are not.
-    fn copy_cached(&self, ino: Ino, off: u64, buf: &mut [u8]) -> crate::Result<Vec<Run>> {
-        let mut absent: Vec<Run> = Vec::new();
-        for part in parts(self.block_size(), off, buf.len()) {
-            let target = &mut buf[part.from..part.from + part.len];
-            let Some(lba) = self.low.block_of(ino, part.index)? else {
-                target.fill(0);
-                continue;
-            };
-            if absent.last().is_some_and(|run| run.contains(&lba.0)) {
-                continue;
-            }
-            match self.low.store().cached(lba) {
-                Some(block) => target.copy_from_slice(&block[part.at..part.at + part.len]),
-                None => absent.push(self.run_of(ino, part.index, lba)?),
-            }
-        }
-        Ok(absent)
-    }
-
-    /// Has blocks read into the cache.
-    fn fetch(&self, runs: &[Run]) {
-        for run in runs {
-            let store = self.low.store();
-            store.prefetch(Lba(run.start), run.end - run.start);
-        }
-    }
-
-    /// Has the blocks read that a write does not cover wholly, before it takes the tree's
-    /// lock.
-    fn fetch_edges(&self, ino: Ino, off: u64, len: usize) -> Result<()> {
+    /// The blocks that are there of those that a range covers in part.
+    fn edges(&self, ino: Ino, off: u64, len: usize) -> crate::Result<SmallVec<[Lba; 2]>> {
         let block = self.block_size();
-        let edges = || parts(block, off, len).filter(|part| part.len < block as usize);
-        if edges().next().is_none() {
-            return Ok(());
-        }
-        let absent = self.look(|| {
-            let mut absent = Vec::new();
-            for part in edges() {
-                if let Some(lba) = self.low.block_of(ino, part.index)?
-                    && self.low.store().cached(lba).is_none()
-                {
-                    absent.push(lba.0..lba.0 + 1);
-                }
-            }
-            Ok(absent)
-        })?;
-        self.fetch(&absent);
-        Ok(())
+        let edges = parts(block, off, len).filter(|part| part.len < block as usize);
+        let blocks = edges.map(|part| self.low.block_of(ino, part.index));
+        blocks.filter_map(crate::Result::transpose).collect()
     }
 
     /// Copies contents; holes are zeros.
     pub(super) fn copy_out(&self, ino: Ino, off: u64, buf: &mut [u8]) -> crate::Result<()> {
+        let end = off + buf.len() as u64;
         for part in parts(self.block_size(), off, buf.len()) {
             let target = &mut buf[part.from..part.from + part.len];
             match self.low.block_of(ino, part.index)? {
                 None => target.fill(0),
                 Some(lba) => {
-                    let block = self.low.store().read(lba)?;
+                    let read = self.low.store().read(lba);
+                    let block = read.inspect_err(|_| self.want_ahead(ino, part.index, lba, end))?;
                     target.copy_from_slice(&block[part.at..part.at + part.len]);
                 }
             }
@@ -154,21 +99,25 @@ impl<L: LowLevel> Universal<L> {
         Ok(())
     }
 
-    /// The block and its neighbours after it that are the file's, up to one that is cached: the
-    /// blocks that one read of the device can have.
-    fn run_of(&self, ino: Ino, index: u64, lba: Lba) -> crate::Result<Run> {
+    /// Has the blocks of a read up to byte `end` read along with one that is absent, and a few
+    /// more if one read of the device can have them.
+    fn want_ahead(&self, ino: Ino, index: u64, lba: Lba, end: u64) {
         const AHEAD: u64 = 32;
-        let mut blocks = 1;
-        while blocks < AHEAD {
-            let next = Lba(lba.0 + blocks);
-            if self.low.block_of(ino, index + blocks)? != Some(next)
-                || self.low.store().cached(next).is_some()
-            {
-                break;
-            }
-            blocks += 1;
+        if !attempt::is_attempt() {
+            return;
         }
-        Ok(lba.0..lba.0 + blocks)
+        let end = end.div_ceil(self.block_size());
+        let mut last = lba;
+        for index in index + 1..end.max(index + AHEAD) {
+            match self.low.block_of(ino, index) {
+                Ok(Some(next)) if index < end || next.0 == last.0 + 1 => {
+                    attempt::want([next]);
+                    last = next;
+                }
+                Ok(None) if index < end => {}
+                _ => return,
+            }
+        }
     }
 
     pub(super) fn seek_data(&self, ino: Ino, off: u64, kind: SeekKind) -> Refused<u64> {
@@ -207,7 +156,8 @@ impl<L: LowLevel> Universal<L> {
             Ok(perm::may_write(&attr, off)?)
         })?;
         self.trim(ino, end)?;
-        self.fetch_edges(ino, off, data.len())?;
+        // So that the operation need not wait for it. (It may be gone again.)
+        self.look(|| Ok(self.low.store().ready(&self.edges(ino, off, data.len())?)?))?;
         let piece = (self.portion(WRITE_BLOCKS) * block) as usize;
         if data.len() > piece - (off % block) as usize {
             // Or the pieces before the one that finds no room would stay written. A single

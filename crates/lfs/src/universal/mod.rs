@@ -20,9 +20,17 @@
 //! What may be left over: blocks and inodes that are marked as used and belong to no one,
 //! link counts that are too high, free counts that are wrong.
 //!
-//! Locks: `tree` is held for writing by a call that changes something, for reading by
-//! others; `known` and `twins` are taken inside it, `known` for moments. [`Store::begin`],
-//! which may wait for write-back, comes before all of them.
+//! # Locks
+//! `tree` is held for writing by a call that changes something, for reading by others; `known`
+//! and `twins` are taken inside it, `known` for moments. [`Store::begin`], which may wait for
+//! write-back, comes before all of them.
+//!
+//! A call that changes nothing does not hold `tree` while it waits for a device, for data or
+//! metadata: it runs in attempts (see [`patch::attempt`]), which another call's changes may
+//! come between. An attempt that succeeds has seen one state of the tree; a listing that is
+//! read in several attempts goes on after the entries that it has returned. What is looked at
+//! beside the result (`known`, `twins`, names that a format keeps in memory) is as right when
+//! an attempt stops as when it ends.
 
 mod attrs;
 mod data;
@@ -40,6 +48,7 @@ use crate::{Heads, LowError, LowLevel, Removed};
 use dying::Dying;
 use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
+use patch::attempt::Attempts;
 use patch::{Before, Op, PatchId, Rule};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -216,12 +225,20 @@ impl<L: LowLevel> Universal<L> {
         }
     }
 
-    /// Runs something that changes nothing.
-    fn look<T>(&self, f: impl FnOnce() -> std::result::Result<T, Refusal>) -> Result<T> {
+    /// Runs something that changes nothing. It may run several times: in attempts that stop
+    /// where they would wait for a device, which is waited for without the lock.
+    fn look<T>(&self, mut f: impl FnMut() -> std::result::Result<T, Refusal>) -> Result<T> {
         self.is_served()?;
-        let result = {
-            let _shared = self.tree.read();
-            f()
+        let mut attempts = Attempts::new(self.low.store());
+        let result = loop {
+            let done = {
+                let _shared = self.tree.read();
+                attempts.run(&mut f)
+            };
+            match done {
+                Some(result) => break result,
+                None => attempts.fetch(),
+            }
         };
         result.map_err(|refusal| self.failed(refusal))
     }

@@ -90,7 +90,8 @@ impl<L: LowLevel> Universal<L> {
         after: Cookie,
         sink: &mut dyn FnMut(&DirEntry<'_>) -> std::result::Result<bool, Refusal>,
     ) -> Result<()> {
-        let (mut accepted, mut refused) = (false, None);
+        // What is accepted is not offered again, though the device is waited for in between.
+        let mut last = after;
         let listed = self.look(|| {
             let attr = self.attr(dir)?;
             if attr.kind != FileType::Directory {
@@ -100,18 +101,21 @@ impl<L: LowLevel> Universal<L> {
             if attr.nlink == 0 {
                 return Err(Errno::NOENT.into());
             }
-            self.low.list(dir, after, &mut |entry| {
+            let mut refused = None;
+            self.low.list(dir, last, &mut |entry| {
                 let ino = self.up(entry.ino);
                 let more = sink(&DirEntry { ino, ..*entry }).unwrap_or_else(|refusal| {
                     refused = Some(refusal);
                     false
                 });
-                accepted |= more;
+                if more {
+                    last = entry.cookie;
+                }
                 more
             })?;
             refused.map_or(Ok(()), Err)
         });
-        if !accepted {
+        if last == after {
             listed?;
         }
         self.accessed(cx, dir);

@@ -8,6 +8,7 @@
 use super::{Refusal, Universal};
 use crate::LowLevel;
 use parking_lot::Mutex;
+use patch::attempt;
 use std::collections::{BTreeSet, HashMap};
 use vfs::{Cookie, FileType, Ino};
 
@@ -67,7 +68,9 @@ impl<L: LowLevel> Universal<L> {
     ) -> std::result::Result<Option<Ino>, Refusal> {
         let mut state = self.twins.state.lock();
         if matches!(*state, State::Unread) {
-            *state = State::Read(self.read_twins()?);
+            // All of it at once: attempts would begin anew at each block. Nothing else in a
+            // mount reads so much, and it is done once, if at all.
+            *state = State::Read(attempt::waiting(|| self.read_twins())?);
         }
         let State::Read(twins) = &*state else {
             return Ok(None);
