@@ -198,7 +198,7 @@ impl Arena {
         rcu::synchronize().map_err(synchronize)?;
         // No access adds to it from here on. Before the fence forgets it: a thread that
         // stored here relies on its next one.
-        if let Err(e) = region.mapped.settle() {
+        if let Err(e) = region.mapped.settle_all() {
             self.fail(region.in_arena(e));
         }
         let listed = Arc::as_ptr(region).cast_mut();

@@ -6,94 +6,65 @@
 //!
 //! Guarantees:
 //!
-//! 1. What was flushed before a fence is in the file when that fence has returned.
+//! 1. When a fence has returned, the file has each line that its thread flushed before, as the
+//!    line was at the flush or later.
 //! 2. Of all else the file has lines as they were at some time: chance has some of them
 //!    written when they are flushed, and at flushes and fences some that nobody flushed, near
 //!    those that are and anywhere. No word is torn.
+//! 3. The contents of a line in the file never give way to older ones.
+//!
+//! A store that follows the flush of its line is not covered by that flush, as it is not by the
+//! processor's instruction. So a flush copies the lines, and the fence writes the copies.
 
 use crate::raw::Raw;
 use crate::{LINE_BYTES, WORD_BYTES};
 use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::thread::{Pid, gettid};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Bytes that are written at once, at most.
+/// Bytes that are compared or written at once, at most.
 const PIECE_BYTES: u64 = 64 << 10;
 /// How far from a flushed line chance looks for others that were stored to.
 const NEAR_LINES: u64 = 64;
 /// How many lines it looks at elsewhere.
 const FAR_LINES: u64 = 2048;
 
+type Line = [u8; LINE_BYTES as usize];
+
 /// What is between a mapping and its file.
 pub(crate) struct LossyCache {
     /// What is mapped.
     copy: Arc<File>,
     file: Arc<File>,
-    /// Held while lines are written, so that a fence whose lines another one took returns
-    /// only after they are in the file.
-    waiting: Mutex<Waiting>,
+    /// Held while lines are read and written, so that the file gets their contents in the order
+    /// in which they were copied.
+    flushed: Mutex<Flushed>,
 }
 
-/// Lines that were flushed since the last fence, by their numbers.
-struct Waiting {
-    lines: Vec<Range<u64>>,
+/// Lines that were flushed, and are not in the file yet.
+#[derive(Default)]
+struct Flushed {
+    /// By their numbers: what flushes found there, the oldest first and one of each thread.
+    lines: HashMap<u64, Vec<(Pid, Line)>>,
+    /// The lines of each thread; some may be in the file since.
+    of_threads: HashMap<Pid, Vec<u64>>,
     rng: fastrand::Rng,
 }
 
 impl LossyCache {
     /// Nothing is on its way from `copy`, which is mapped, to `file`.
     pub(crate) fn new(copy: Arc<File>, file: Arc<File>) -> Self {
-        let waiting = Waiting {
-            lines: Vec::new(),
-            rng: fastrand::Rng::new(),
-        };
         Self {
             copy,
             file,
-            waiting: Mutex::new(waiting),
+            flushed: Mutex::default(),
         }
-    }
-
-    /// Lets the lines of `off..off + len` go to the file until the next fence, or at once.
-    pub(crate) fn flush(&self, raw: &Raw, off: u64, len: u64) -> io::Result<()> {
-        if len == 0 {
-            return Ok(());
-        }
-        let lines = off / LINE_BYTES..(off + len).div_ceil(LINE_BYTES);
-        let waiting = &mut *self.waiting.lock();
-        waiting.lines.push(lines.clone());
-        let early = waiting.some_of(lines.clone());
-        self.write(raw, early)?;
-        match waiting.rng.u8(..4) {
-            0 => self.evict(raw, lines.start, NEAR_LINES, &mut waiting.rng),
-            _ => Ok(()),
-        }
-    }
-
-    /// Writes some of the lines around `line` that differ from those in the file: a cache may
-    /// write back any line at any time.
-    fn evict(&self, raw: &Raw, line: u64, around: u64, rng: &mut fastrand::Rng) -> io::Result<()> {
-        let last = raw.len() / LINE_BYTES;
-        let lines = line.saturating_sub(around)..(line + around).min(last);
-        let mut old = vec![0; ((lines.end - lines.start) * LINE_BYTES) as usize];
-        self.file
-            .read_exact_at(&mut old, lines.start * LINE_BYTES)?;
-        let mut new = vec![0; old.len()];
-        raw.read(lines.start * LINE_BYTES, &mut new)
-            .map_err(io::Error::other)?;
-        let pairs = old
-            .chunks(LINE_BYTES as usize)
-            .zip(new.chunks(LINE_BYTES as usize));
-        for (line, _) in lines.zip(pairs).filter(|(_, (old, new))| old != new) {
-            if rng.bool() {
-                self.write(raw, line..line + 1)?;
-            }
-        }
-        Ok(())
     }
 
     /// What is mapped, for those who map it once more.
@@ -101,35 +72,166 @@ impl LossyCache {
         &self.copy
     }
 
-    /// Sees to it that all that was flushed is in the file.
-    pub(crate) fn fence(&self, raw: &Raw) -> io::Result<()> {
-        let waiting = &mut *self.waiting.lock();
-        if raw.len() > 0 && waiting.rng.u8(..8) == 0 {
-            let line = waiting.rng.u64(..raw.len() / LINE_BYTES);
-            self.evict(raw, line, FAR_LINES, &mut waiting.rng)?;
+    /// Lets the lines of `off..off + len`, as they are, go to the file until this thread's next
+    /// fence, or at once.
+    pub(crate) fn flush(&self, raw: &Raw, off: u64, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
         }
-        waiting.lines.sort_unstable_by_key(|lines| lines.start);
-        let mut written = 0;
-        for lines in std::mem::take(&mut waiting.lines) {
-            self.write(raw, lines.start.max(written)..lines.end)?;
-            written = written.max(lines.end);
+        let lines = off / LINE_BYTES..(off + len).div_ceil(LINE_BYTES);
+        let (flushed, me) = (&mut *self.flushed.lock(), gettid());
+        self.compare(raw, lines.clone(), |line, now, is_in_file| {
+            // What a flush found before is older than this.
+            if !is_in_file || flushed.lines.contains_key(&line) {
+                flushed.add(me, line, *now);
+            }
+        })?;
+        let early = flushed.some_of(lines.clone());
+        self.write_back(raw, early, flushed)?;
+        match flushed.rng.u8(..4) {
+            0 => self.evict(raw, lines.start, NEAR_LINES, flushed),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sees to it that all that this thread flushed is in the file.
+    pub(crate) fn fence(&self, raw: &Raw) -> io::Result<()> {
+        let flushed = &mut *self.flushed.lock();
+        if raw.len() > 0 && flushed.rng.u8(..8) == 0 {
+            let line = flushed.rng.u64(..raw.len() / LINE_BYTES);
+            self.evict(raw, line, FAR_LINES, flushed)?;
+        }
+        let due = flushed.take_those_of(gettid());
+        self.write(due)
+    }
+
+    /// Sees to it that all that any thread flushed is in the file.
+    pub(crate) fn fence_all(&self) -> io::Result<()> {
+        let flushed = &mut *self.flushed.lock();
+        let due = flushed.take_all();
+        self.write(due)
+    }
+
+    /// Writes some of the lines around `line` that differ from those in the file: a cache may
+    /// write back any line at any time.
+    fn evict(&self, raw: &Raw, line: u64, around: u64, flushed: &mut Flushed) -> io::Result<()> {
+        let last = raw.len() / LINE_BYTES;
+        let lines = line.saturating_sub(around)..(line + around).min(last);
+        let mut chosen = Vec::new();
+        self.compare(raw, lines, |line, _, is_in_file| {
+            if !is_in_file && flushed.rng.bool() {
+                chosen.push(line);
+            }
+        })?;
+        let mut each = chosen.into_iter();
+        each.try_for_each(|line| self.write_back(raw, line..line + 1, flushed))
+    }
+
+    /// Calls `each` with lines as they are, and whether the file has them so.
+    fn compare(
+        &self,
+        raw: &Raw,
+        lines: Range<u64>,
+        mut each: impl FnMut(u64, &Line, bool),
+    ) -> io::Result<()> {
+        for piece in pieces(lines) {
+            let now = contents(raw, &piece)?;
+            let mut in_file = vec![[0; LINE_BYTES as usize]; now.len()];
+            let bytes = in_file.as_flattened_mut();
+            self.file.read_exact_at(bytes, piece.start * LINE_BYTES)?;
+            for (line, (now, in_file)) in piece.zip(now.iter().zip(&in_file)) {
+                each(line, now, now == in_file);
+            }
         }
         Ok(())
     }
 
-    fn write(&self, raw: &Raw, lines: Range<u64>) -> io::Result<()> {
-        let (mut off, end) = (lines.start * LINE_BYTES, lines.end * LINE_BYTES);
-        while off < end {
-            let len = (end - off).min(PIECE_BYTES);
-            let words = (off..off + len).step_by(WORD_BYTES as usize);
-            let bytes: Result<Vec<_>, _> =
-                words.map(|at| raw.load(at).map(u64::to_le_bytes)).collect();
-            let bytes = bytes.map_err(io::Error::other)?;
-            self.file.write_all_at(bytes.as_flattened(), off)?;
-            off += len;
+    /// Writes lines as they are. What flushes found there is older.
+    fn write_back(&self, raw: &Raw, lines: Range<u64>, flushed: &mut Flushed) -> io::Result<()> {
+        for piece in pieces(lines) {
+            let now = contents(raw, &piece)?;
+            self.file
+                .write_all_at(now.as_flattened(), piece.start * LINE_BYTES)?;
+            piece.for_each(|line| drop(flushed.lines.remove(&line)));
         }
         Ok(())
     }
+
+    /// Writes lines as they were when they were flushed.
+    fn write(&self, mut due: Vec<(u64, Line)>) -> io::Result<()> {
+        due.sort_unstable_by_key(|(line, _)| *line);
+        for run in due.chunk_by(|(line, _), (next, _)| line + 1 == *next) {
+            let lines: Vec<Line> = run.iter().map(|(_, line)| *line).collect();
+            self.file
+                .write_all_at(lines.as_flattened(), run[0].0 * LINE_BYTES)?;
+        }
+        Ok(())
+    }
+}
+
+impl Flushed {
+    /// The thread flushed the line, and found `now` there.
+    fn add(&mut self, thread: Pid, line: u64, now: Line) {
+        let found = self.lines.entry(line).or_default();
+        match found.iter().position(|(of, _)| *of == thread) {
+            Some(before) => drop(found.remove(before)),
+            None => self.of_threads.entry(thread).or_default().push(line),
+        }
+        found.push((thread, now));
+    }
+
+    /// Takes out what the thread flushed, and what is older there.
+    fn take_those_of(&mut self, thread: Pid) -> Vec<(u64, Line)> {
+        let mut due = Vec::new();
+        for line in self.of_threads.remove(&thread).unwrap_or_default() {
+            let Some(found) = self.lines.get_mut(&line) else {
+                continue;
+            };
+            let Some(last) = found.iter().position(|(of, _)| *of == thread) else {
+                continue;
+            };
+            due.push((line, found[last].1));
+            found.drain(..=last);
+            if found.is_empty() {
+                self.lines.remove(&line);
+            }
+        }
+        due
+    }
+
+    fn take_all(&mut self) -> Vec<(u64, Line)> {
+        self.of_threads.clear();
+        let last = |(line, found): (u64, Vec<(Pid, Line)>)| Some((line, found.last()?.1));
+        self.lines.drain().filter_map(last).collect()
+    }
+
+    /// None of these lines, or some that are one behind the other.
+    fn some_of(&mut self, lines: Range<u64>) -> Range<u64> {
+        let start = self.rng.u64(lines.clone());
+        let end = self.rng.u64(start..=lines.end);
+        match self.rng.bool() {
+            true => start..end,
+            false => start..start,
+        }
+    }
+}
+
+/// Cuts lines into pieces.
+fn pieces(lines: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let most = PIECE_BYTES / LINE_BYTES;
+    let starts = lines.clone().step_by(most as usize);
+    starts.map(move |start| start..lines.end.min(start + most))
+}
+
+/// Lines as they are.
+fn contents(raw: &Raw, lines: &Range<u64>) -> io::Result<Vec<Line>> {
+    let mut found = vec![[0; LINE_BYTES as usize]; (lines.end - lines.start) as usize];
+    let words = (lines.start * LINE_BYTES..).step_by(WORD_BYTES as usize);
+    let (places, _) = found.as_flattened_mut().as_chunks_mut::<8>();
+    for (place, at) in places.iter_mut().zip(words) {
+        *place = raw.load(at).map_err(io::Error::other)?.to_le_bytes();
+    }
+    Ok(found)
 }
 
 /// A copy of a file, in memory.
@@ -145,16 +247,4 @@ pub(crate) fn copy_of(file: &File, len: u64) -> io::Result<File> {
         }
     }
     Ok(copy)
-}
-
-impl Waiting {
-    /// None of these lines, or some that are one behind the other.
-    fn some_of(&mut self, lines: Range<u64>) -> Range<u64> {
-        let start = self.rng.u64(lines.clone());
-        let end = self.rng.u64(start..=lines.end);
-        match self.rng.bool() {
-            true => start..end,
-            false => start..start,
-        }
-    }
 }

@@ -442,6 +442,16 @@ impl MappedPmem {
         self.watch.check()?;
         self.failed.get().map_or(Ok(()), |e| Err(*e))
     }
+
+    /// [`settle`](Self::settle) for all threads, none of which uses the mapping any more.
+    pub(crate) fn settle_all(&self) -> Result<(), MediumError> {
+        if let Some(lossy) = &self.lossy
+            && let Err(e) = lossy.fence_all()
+        {
+            self.fail(not_written(e));
+        }
+        self.settle()
+    }
 }
 
 fn not_durable(e: Errno) -> MediumError {

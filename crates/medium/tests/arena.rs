@@ -417,6 +417,27 @@ fn a_region_taken_away_makes_room_for_another() {
     assert_eq!(arena.fence(), Err(out(GRANULE, 8)));
 }
 
+/// Their next fence finds no region to write back.
+#[test]
+fn what_other_threads_flushed_is_kept_when_a_region_is_taken_away() {
+    let files = Files::new();
+    let a = files.create("a", GRANULE);
+    let arena = Arena::reserve(None, GRANULE).unwrap();
+    let cut = MapOptions {
+        simulate_power_cut: true,
+        ..any()
+    };
+    arena.map(0, &a, &cut).unwrap();
+    let flush = || {
+        arena.store(0, &[7; 4096]);
+        arena.flush(0, 4096);
+    };
+    std::thread::scope(|scope| scope.spawn(flush).join().unwrap());
+    arena.unmap(0).unwrap();
+    let file = std::fs::read(&a).unwrap();
+    assert!(file[..4096].iter().all(|byte| *byte == 7));
+}
+
 /// Two files by turns at one place, the second shorter. Whoever finds one there finds
 /// its bytes, and nobody finds them once `unmap` has returned.
 #[test]

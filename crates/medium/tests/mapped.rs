@@ -141,10 +141,6 @@ fn what_was_left_in_caches_is_durable_when_it_is_opened() {
 #[test]
 fn a_simulated_power_cut_leaves_what_was_fenced_and_some_of_the_rest() {
     const LINES: u64 = 200;
-    let options = MapOptions {
-        simulate_power_cut: true,
-        ..MapOptions::default()
-    };
     let fill = |pm: &MappedPmem, start: u64, byte: u8| {
         for line in 0..LINES {
             pm.store((start + line) * 64, &[byte; 64]);
@@ -153,7 +149,7 @@ fn a_simulated_power_cut_leaves_what_was_fenced_and_some_of_the_rest() {
     let (mut lost, mut evicted) = (0, 0);
     for _ in 0..20 {
         let image = Image::new();
-        let pm = image.open(options).unwrap();
+        let pm = image.open(cut()).unwrap();
         fill(&pm, 0, 1);
         pm.flush(0, LINES * 64);
         pm.store_nt(LINES * 64, &[2; 100]);
@@ -171,15 +167,91 @@ fn a_simulated_power_cut_leaves_what_was_fenced_and_some_of_the_rest() {
     assert!(lost > 0 && evicted > 0, "{lost} lines, and {evicted}");
 }
 
+fn cut() -> MapOptions {
+    MapOptions {
+        simulate_power_cut: true,
+        ..MapOptions::default()
+    }
+}
+
+/// How many lines of the first 200 hold `byte`, in the file and not in the mapping.
+fn lines_in_file(image: &Image, byte: u8) -> usize {
+    let left = std::fs::read(image.path()).unwrap();
+    let lines = left.chunks(64).take(200);
+    lines.filter(|&line| line == [byte; 64]).count()
+}
+
+/// As `clwb`: a store between the flush of its line and the fence needs a flush of its own.
+#[test]
+fn a_simulated_power_cut_loses_what_is_stored_between_flush_and_fence() {
+    for streamed in [false, true] {
+        for _ in 0..20 {
+            let image = Image::new();
+            let pm = image.open(cut()).unwrap();
+            match streamed {
+                true => pm.store_nt(0, &[1; 200 * 64]),
+                false => {
+                    pm.store(0, &[1; 200 * 64]);
+                    pm.flush(0, 200 * 64);
+                }
+            }
+            pm.store(0, &[2; 200 * 64]);
+            pm.fence().unwrap();
+            drop(pm);
+            let [covered, later] = [1, 2].map(|byte| lines_in_file(&image, byte));
+            assert_eq!(covered + later, 200);
+            assert!(covered > 0, "{later}");
+        }
+    }
+}
+
+#[test]
+fn a_simulated_power_cut_keeps_what_the_last_flush_found() {
+    let image = Image::new();
+    let pm = image.open(cut()).unwrap();
+    for byte in 1..10 {
+        pm.store(0, &[byte; 200 * 64]);
+        pm.flush(0, 200 * 64);
+    }
+    // As it was in the file all along.
+    pm.store(0, &[0; 64]);
+    pm.flush(0, 64);
+    pm.fence().unwrap();
+    assert_eq!([0, 9].map(|byte| lines_in_file(&image, byte)), [1, 199]);
+}
+
+/// A fence is for the flushes of its own thread, and does not bring back what was there before
+/// another thread's.
+#[test]
+fn a_simulated_power_cut_tells_threads_apart() {
+    let mut lost = 0;
+    for _ in 0..20 {
+        let image = Image::new();
+        let pm = image.open(cut()).unwrap();
+        pm.store(0, &[1; 200 * 64]);
+        pm.flush(0, 200 * 64);
+        let of_another = |what: &(dyn Fn() + Sync)| {
+            std::thread::scope(|scope| scope.spawn(what).join().unwrap());
+        };
+        of_another(&|| pm.fence().unwrap());
+        lost += 200 - lines_in_file(&image, 1);
+        of_another(&|| {
+            pm.store(0, &[2; 100 * 64]);
+            pm.flush(0, 100 * 64);
+            pm.fence().unwrap();
+        });
+        pm.fence().unwrap();
+        let found = [1, 2].map(|byte| lines_in_file(&image, byte));
+        assert_eq!(found, [100, 100]);
+    }
+    assert!(lost > 0);
+}
+
 /// A cache may write back a line that nobody flushed, wherever it is.
 #[test]
 fn a_simulated_power_cut_evicts_lines_far_from_those_that_are_flushed() {
-    let options = MapOptions {
-        simulate_power_cut: true,
-        ..MapOptions::default()
-    };
     let image = Image::new();
-    let pm = image.open(options).unwrap();
+    let pm = image.open(cut()).unwrap();
     let far = LEN - 4096;
     pm.store(far, &[5; 4096]);
     let mut left = [0; 4096];

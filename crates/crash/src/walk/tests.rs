@@ -154,6 +154,37 @@ fn missing_flush_is_found() {
     }
 }
 
+/// A flush takes the line as it is, and a fence is for the flushes of its thread.
+#[test]
+fn flush_before_the_store_or_by_another_thread_is_found() {
+    let store_later = |pm: &dyn Pmem| {
+        pm.store_word(128, 4);
+        pm.flush(128, 8);
+        pm.store_word(128, 5);
+    };
+    let stream_before = |pm: &dyn Pmem| {
+        pm.store_nt(128, &4u64.to_le_bytes());
+        pm.store_word(128, 5);
+    };
+    let flush_elsewhere = |pm: &dyn Pmem| {
+        std::thread::scope(|scope| scope.spawn(|| persist(pm, 128, 5)).join().unwrap());
+    };
+    let wrong: [fn(&dyn Pmem); 3] = [store_later, stream_before, flush_elsewhere];
+    for model in Model::ALL {
+        for first in wrong {
+            let program = |pm: &dyn Pmem| {
+                pm.store_word(0, 0); // the first thread
+                first(pm);
+                pm.fence().unwrap();
+                persist(pm, 0, 1);
+                pm.fence().unwrap();
+            };
+            let explored = explore(model, program, flag_protocol(128, 0));
+            assert!(explored.found.is_some(), "{model}");
+        }
+    }
+}
+
 #[test]
 fn torn_wide_store_is_found() {
     for model in Model::ALL {
