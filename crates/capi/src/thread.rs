@@ -26,18 +26,13 @@ use crate::itm::exceptions::Exceptions;
 use crate::itm::fresh::Fresh;
 use crate::itm::jump::JumpBuffer;
 use crate::program::{Program, Session};
-use medium::Pmem;
 use mnemosyne::store::Savepoint;
-use mnemosyne::tx::Space;
 use std::arch::{asm, global_asm};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Length in bytes from which stores to a fresh block are streamed past the caches.
-const STREAMED: usize = 512;
 
 /// The state of a thread.
 pub(crate) struct Thread {
@@ -293,22 +288,14 @@ impl Thread {
 
     /// Stores bytes to a block that the transaction allocated, without a log.
     pub fn fill(&mut self, at: u64, bytes: &[u8]) {
-        // A block that is older than an inner transaction must not keep what that stores.
-        if self.levels.len() > 1 {
+        // A block that is older than an inner transaction must not keep what that stores: its
+        // cancel puts the old bytes back by plain stores.
+        let is_inner = self.levels.len() > 1;
+        if is_inner {
             self.note(at, bytes.len());
         }
         let off = at - self.program.base;
-        let pm = self.program.memory.memory().space().pmem();
-        let is_streamed = bytes.len() >= STREAMED;
-        match is_streamed {
-            true => pm.store_nt(off, bytes),
-            false => pm.store(off, bytes),
-        }
-        // The cancel of an inner transaction puts old bytes back by plain stores, which the commit
-        // writes back.
-        let is_durable = is_streamed && self.levels.len() == 1;
-        let len = if is_durable { 0 } else { bytes.len() };
-        self.session.tx().note_filled(off, len as u64);
+        self.session.tx().store_in_own(off, bytes, is_inner);
     }
 
     /// Notes bytes that are about to be changed in place.

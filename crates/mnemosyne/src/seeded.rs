@@ -49,6 +49,9 @@ medium::seeded_bugs! {
     FillAfterLog,
     /// What the transaction filled by plain stores is not written back before its record.
     FillUnflushed,
+    /// What an inner transaction streamed and its cancel put back by plain stores is not written
+    /// back before the record.
+    UndoneUnflushed,
     /// A record may be durable before the overflow that it names.
     OverflowAfterLog,
     /// A block is handed out without its bit.

@@ -126,3 +126,21 @@ fn a_block_longer_than_a_log_survives() {
         }
     }
 }
+
+/// The cancel of an inner transaction leaves the contents of blocks that the outer one has
+/// allocated as they were, also after a power failure.
+#[test]
+fn what_an_inner_cancel_restores_survives() {
+    let workshop = Workshop::new();
+    let program = workshop.compile("undone", &Recipe::new("undone.c"));
+    for power_cut in ["0", "1"] {
+        for value in ["1", "2"] {
+            let mut command = workshop.command(&program);
+            command.env("SELVEDGE_SIMULATE_POWER_CUT", power_cut);
+            let output = command.args(["write", value]).output().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.signal(), Some(9), "{error}");
+            workshop.run(&program, &["check", value]);
+        }
+    }
+}

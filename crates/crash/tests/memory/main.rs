@@ -14,7 +14,7 @@ use mnemosyne::log::Kind;
 use mnemosyne::tx::Truncation;
 use neighbours::Neighbours;
 use paging::Paging;
-use programs::{Logs, OVERFLOWS, Step, Transactions, Whole};
+use programs::{Logs, OVERFLOWS, Step, Transactions, UNDONE, Whole};
 use repairs::Repairs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use structures::Change::{Add, Take};
@@ -164,6 +164,20 @@ fn transactions_longer_than_a_log() {
         };
         let bounds = [(0, 64, 8), (1, 4, 2)];
         holds_within(&format!("overflows, {kind:?}"), &program, bounds);
+    }
+}
+
+#[test]
+fn what_an_inner_cancel_restores_is_durable() {
+    for kind in KINDS {
+        let program = Whole {
+            kind,
+            truncation: Truncation::Lazy,
+            log_lines: 30,
+            steps: UNDONE,
+        };
+        let bounds = [(0, 64, 8), (1, 4, 2)];
+        holds_within(&format!("undone, {kind:?}"), &program, bounds);
     }
 }
 

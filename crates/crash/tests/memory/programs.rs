@@ -355,6 +355,12 @@ pub enum Step {
         slot: u64,
         bytes: u64,
     },
+    /// Allocates a block and fills it in place. What an inner transaction stores over that is put
+    /// back when it is cancelled.
+    Undo {
+        slot: u64,
+        bytes: u64,
+    },
     Map {
         slot: u64,
     },
@@ -386,6 +392,24 @@ pub const OVERFLOWS: &[Step] = &[
     Step::Rewrite { slot: 0 },
     Step::Free { slot: 1 },
     Step::Rewrite { slot: 0 },
+];
+
+/// Inner transactions are cancelled that have stored to blocks of the outer ones: to one that was
+/// streamed, and to one that was not.
+pub const UNDONE: &[Step] = &[
+    Step::Undo {
+        slot: 0,
+        bytes: 1024,
+    },
+    Step::Undo {
+        slot: 1,
+        bytes: 128,
+    },
+    Step::Free { slot: 0 },
+    Step::Undo {
+        slot: 2,
+        bytes: 1024,
+    },
 ];
 
 pub struct Whole {
@@ -432,7 +456,9 @@ impl Whole {
             let (mut now, _) = *states.last().expect("there is a first one");
             let seed = n as u64 + 1;
             match *step {
-                Step::Alloc { slot, bytes } => now[slot as usize] = (bytes, seed),
+                Step::Alloc { slot, bytes } | Step::Undo { slot, bytes } => {
+                    now[slot as usize] = (bytes, seed);
+                }
                 Step::Shadow { slot, bytes } => {
                     now[slot as usize] = (bytes, 0);
                     states.push((now, seed));
@@ -569,6 +595,17 @@ impl Using {
                     other => Err(format!("{other:?}")),
                 }
             }
+            Step::Undo { slot, bytes } => {
+                let (at, pm) = (self.slot(slot), self.pm());
+                self.run(|tx| {
+                    let start = tx.alloc(bytes)?;
+                    tx.may_fill()?;
+                    tx.store_in_own(start, &contents(bytes, seed), false);
+                    tx.store_in_own(start, &contents(bytes, seed + 100), true);
+                    pm.store(start, &contents(bytes, seed));
+                    set(tx, at, [start, bytes, seed])
+                })
+            }
             Step::Map { slot } => self.map(slot, seed, next),
             Step::FailMap => {
                 let what = "link";
@@ -680,13 +717,18 @@ impl Using {
     }
 }
 
-fn alloc_filled(tx: &mut Tx<'_, Memory>, bytes: u64, seed: u64) -> Result<u64, Interrupted> {
-    let start = tx.alloc(bytes)?;
+/// What a block holds that was filled.
+fn contents(bytes: u64, seed: u64) -> Vec<u8> {
     let mut contents = vec![0; bytes as usize];
     for word in pattern(0, bytes - 8) {
         contents[word as usize..][..8].copy_from_slice(&seed.to_le_bytes());
     }
-    tx.fill(start, &contents)?;
+    contents
+}
+
+fn alloc_filled(tx: &mut Tx<'_, Memory>, bytes: u64, seed: u64) -> Result<u64, Interrupted> {
+    let start = tx.alloc(bytes)?;
+    tx.fill(start, &contents(bytes, seed))?;
     Ok(start)
 }
 

@@ -23,7 +23,7 @@ use mnemosyne::tx::Truncation;
 use neighbours::Neighbours;
 use paging::Paging;
 use parking_lot::Mutex;
-use programs::{Logs, OVERFLOWS, Step, Transactions, Whole};
+use programs::{Logs, OVERFLOWS, Step, Transactions, UNDONE, Whole};
 use repairs::Repairs;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -275,6 +275,7 @@ fn is_found(bug: Bug) -> bool {
             || found("neighbours", failure(bug, &neighbours(kind)))
             || found("blocks", failure(bug, &whole(kind, BLOCKS)))
             || found("overflows", failure(bug, &overflows(kind)))
+            || found("undone", failure(bug, &whole(kind, UNDONE)))
             || found("cancelled", failure(bug, &whole(kind, CANCELLED)))
             || found("regions", failure(bug, &whole(kind, REGIONS)))
     }) || found("threads", failure_of_threads(bug))

@@ -268,13 +268,22 @@ impl<S: Space> Tx<'_, S> {
     }
 
     /// Whether a block that this transaction allocated may be stored to in place, without a log,
-    /// by a caller who reports it by [`note_filled`](Self::note_filled), and whom no reader of
+    /// by [`store_in_own`](Self::store_in_own), or by a caller who reports it by
+    /// [`note_filled`](Self::note_filled), and whom no reader of
     /// the block's former life can meet.
     ///
     /// # Errors
     /// [`Interrupted`].
     pub fn may_fill(&self) -> Result<(), Interrupted> {
         self.tx.may_fill()
+    }
+
+    /// Stores `bytes` at offset `off` at once, in such a block. They, or what the caller puts back
+    /// over them by plain stores if they `may_be_undone`, are durable before the commit. See
+    /// [`may_fill`](Self::may_fill).
+    #[inline]
+    pub fn store_in_own(&mut self, off: u64, bytes: &[u8], may_be_undone: bool) {
+        self.tx.store_in_own(off, bytes, may_be_undone);
     }
 
     /// Makes what the caller has stored at `off..off + len` durable before the commit; what it has

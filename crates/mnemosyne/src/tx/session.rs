@@ -56,6 +56,9 @@ const FIRST_PATIENCE: Duration = Duration::from_millis(20);
 /// At most.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Bytes from which a store to a block of the transaction is streamed past the caches.
+const STREAMED: usize = 512;
+
 /// What a transaction has written so far, to come back to.
 #[derive(Debug)]
 pub struct Savepoint(Vec<(u64, Written)>);
@@ -552,6 +555,22 @@ impl<S: Space> Session<S> {
             self.filled.add(at, part.len() as u64);
         }
         Ok(())
+    }
+
+    /// Stores `bytes` at offset `off` at once, in a block that this transaction allocated, whose
+    /// conditions are those of [`may_fill`](Self::may_fill). The commit makes them durable before
+    /// it, or what the caller has put back over them by plain stores if they `may_be_undone`.
+    #[inline]
+    pub(crate) fn store_in_own(&mut self, off: u64, bytes: &[u8], may_be_undone: bool) {
+        let pm = self.core.space.pmem();
+        let is_streamed = bytes.len() >= STREAMED;
+        match is_streamed {
+            true => pm.store_nt(off, bytes),
+            false => pm.store(off, bytes),
+        }
+        let is_durable = is_streamed && (!may_be_undone || hit(Bug::UndoneUnflushed));
+        let len = if is_durable { 0 } else { bytes.len() };
+        self.note_filled(off, len as u64);
     }
 
     /// Makes what the caller has stored at `off..off + len`, or streamed anywhere if `len` is 0,
