@@ -126,7 +126,10 @@ extern "C" {
 #endif
 
 /* A block that happens as a whole, durably: SELVEDGE_ATOMIC { ... }. It may be run several
- * times. `__transaction_cancel` in it undoes it; an exception that leaves it does not. Not all
+ * times. `__transaction_cancel` in it undoes it. An exception that leaves it commits it, and goes
+ * on after that. longjmp must not leave it: gcc refuses such a call. One that a transaction_pure
+ * function hides leaves the block open, and nothing of it or of later blocks is kept; the process
+ * ends when the next block, or selvedge_try, begins further out or at the same place. Not all
  * calls are possible in it, and those that are must be declared transaction_safe (SELVEDGE_SAFE;
  * gcc finds out by itself where it sees the function), or transaction_pure if they have nothing
  * to do with memory that blocks write to. What a block wrote is not in place before its end:
@@ -248,7 +251,10 @@ int selvedge_start(void);
  *
  * As with setjmp, the function that calls it must not have returned by then, variables of it that
  * were changed in between have any value unless they are volatile, and destructors of C++ do not
- * run. ENOMEM: the block wrote more than a log takes to memory that was there before it, and the
+ * run. An exception that passes through does not end what selvedge_try began: the handler calls
+ * selvedge_try_end, or a destructor does. If the block that it leaves cannot be committed, the
+ * exception does not arrive, and is deleted; selvedge_try returns -1. A handler that fails must
+ * have begun before selvedge_try, since it is not ended either. ENOMEM: the block wrote more than a log takes to memory that was there before it, and the
  * heap has no room for the rest. EIO: it
  * used an address of durable memory at which there is nothing, what it read is damaged, or the
  * memory failed.

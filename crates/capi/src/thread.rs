@@ -228,6 +228,14 @@ impl Thread {
         (self.inner, self.outer, self.stack_end) = (0, 0, 0);
     }
 
+    /// Whether a begin here shows that the transaction under way has lost its frame: the new one is
+    /// in an older frame, or is the same one again. Somebody left it by `longjmp` or the like.
+    pub fn was_left(&self, here: &JumpBuffer) -> bool {
+        let is_older = here.cfa > self.outer && here.cfa <= self.stack_end;
+        let outermost = self.levels.first();
+        is_older || outermost.is_some_and(|level| level.jump.is_place_of(here))
+    }
+
     /// Whether `at` is in a frame that is younger than the transaction: nobody else's, and
     /// never in the session.
     #[inline(always)]

@@ -64,6 +64,12 @@ impl Exceptions {
     pub fn rolled_back(&mut self) {
         let is_foreign = |exception: &_| !self.objects.contains(&object_of(*exception));
         self.foreign = self.ends_by.take().filter(is_foreign);
+        if self.foreign.is_some() && self.uncaught.is_none() {
+            // The code that threw it has not told; to delete it does not count it off.
+            // SAFETY: the runtime gives every thread such a place.
+            let now = unsafe { (*cxx::get_globals()()).uncaught };
+            self.uncaught = Some(now.saturating_sub(1));
+        }
         self.return_to(Mark {
             objects: 0,
             handled: 0,

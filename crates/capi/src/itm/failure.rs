@@ -3,7 +3,7 @@
 //! `selvedge_try` is to a transaction what `setjmp` is to a jump: if one of the thread's fails
 //! before `selvedge_try_end`, it leaves nothing, and the call returns once more.
 
-use super::{actions, exceptions, jump::JumpBuffer, land};
+use super::{LEFT, actions, exceptions, jump::JumpBuffer, land};
 use crate::call::errno_of;
 use crate::fatal::die;
 use crate::message::report;
@@ -35,6 +35,9 @@ pub(super) unsafe extern "C" fn begin(_: u32, buffer: *const JumpBuffer) -> c_in
     // SAFETY: the program called; the naked function in front of this one has filled the buffer.
     let (thread, buffer) = unsafe { (Thread::get(program), *buffer) };
     if thread.depth > 0 {
+        if thread.was_left(&buffer) {
+            die(LEFT);
+        }
         report(
             libc::EINVAL,
             "selvedge_try cannot be called inside a transaction",

@@ -26,6 +26,13 @@ pub(crate) struct JumpBuffer {
     x87_control: u32,
 }
 
+impl JumpBuffer {
+    /// Whether the same call in the same frame filled both.
+    pub fn is_place_of(&self, other: &Self) -> bool {
+        (self.cfa, self.rip) == (other.cfa, other.rip)
+    }
+}
+
 /// Hands `$function` the argument and a buffer, by which it can return again.
 macro_rules! with_buffer {
     ($function:path) => {

@@ -57,6 +57,10 @@ const VERSION: c_int = 90;
 /// The id of no transaction.
 const NO_ID: u64 = 1;
 
+/// A transaction that has lost its frame.
+const LEFT: &str = "a block was left without its end, by longjmp or a switch of stacks; nothing of \
+                    it is kept";
+
 /// The begin of a transaction.
 unsafe extern "C" fn begin(properties: u32, buffer: *const JumpBuffer) -> u32 {
     if properties & HAS_INSTRUMENTED_CODE == 0 {
@@ -81,6 +85,7 @@ unsafe extern "C" fn begin(properties: u32, buffer: *const JumpBuffer) -> u32 {
                 unsafe { failure::refuse(why, buffer.cfa) }
             }
         }
+        _ if thread.was_left(&buffer) => die(LEFT),
         _ if properties & HAS_NO_ABORT == 0 => thread.begin_level(buffer),
         _ => {}
     }

@@ -42,6 +42,37 @@ fn a_block_that_cannot_be_done_fails_on_request() {
 }
 
 #[test]
+fn exceptions_pass_through_what_is_tried() {
+    crate::workshop::try_both_libraries("thrown.cc");
+}
+
+/// By the compiler, or by the next block.
+#[test]
+fn a_jump_out_of_a_block_is_refused() {
+    let workshop = Workshop::new();
+    for level in ["-O0", "-O2"] {
+        let flags = [level, "-DDIRECT"];
+        let direct = Recipe {
+            flags: &flags,
+            ..Recipe::new("jumps.c")
+        };
+        let error = workshop.try_object("direct", &direct).unwrap_err();
+        assert!(error.contains("unsafe function call"), "{error}");
+        let flags = [level];
+        let recipe = Recipe {
+            flags: &flags,
+            ..Recipe::new("jumps.c")
+        };
+        let program = workshop.compile("jumps", &recipe);
+        for what in ["block", "again", "try"] {
+            let error = workshop.fail(&program, &[what]);
+            assert!(error.contains("left without its end"), "{what}: {error}");
+            workshop.run(&program, &["check"]);
+        }
+    }
+}
+
+#[test]
 fn a_new_directory_has_logs_as_long_as_asked() {
     let workshop = Workshop::new();
     let program = wrong(&workshop, Link::Shared);
