@@ -6,24 +6,38 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
 
+const POWER_CUT: (&str, &str) = ("SELVEDGE_SIMULATE_POWER_CUT", "1");
+const SHORT_LOGS: (&str, &str) = ("SELVEDGE_LOG_BYTES", "65536");
+
 #[test]
 fn what_a_killed_program_has_done_is_there() {
-    kill_again_and_again("stress.c", "0", 12);
+    kill_again_and_again("stress.c", &[], 12, 100);
 }
 
 #[test]
 fn so_are_its_structures() {
-    kill_again_and_again("steps.c", "0", 6);
+    kill_again_and_again("steps.c", &[], 6, 100);
 }
 
 #[test]
 fn what_a_program_has_done_is_there_after_a_power_cut() {
-    kill_again_and_again("stress.c", "1", 8);
+    kill_again_and_again("stress.c", &[POWER_CUT], 8, 100);
 }
 
 #[test]
 fn so_are_its_structures_then() {
-    kill_again_and_again("steps.c", "1", 6);
+    kill_again_and_again("steps.c", &[POWER_CUT], 6, 100);
+}
+
+/// Each takes room from the heap for what its log does not hold.
+#[test]
+fn long_blocks_of_several_threads_survive() {
+    kill_again_and_again("long-threads.c", &[SHORT_LOGS], 8, 1);
+}
+
+#[test]
+fn long_blocks_of_several_threads_survive_a_power_cut() {
+    kill_again_and_again("long-threads.c", &[SHORT_LOGS, POWER_CUT], 8, 1);
 }
 
 /// Persistent variables take part: what blocks wrote to them is there, and of what was stored
@@ -52,11 +66,12 @@ fn persistent_variables_are_cut_off_too() {
 }
 
 /// Kills the program after some of its steps; each run checks what the ones before have left.
-fn kill_again_and_again(source: &str, simulate_power_cut: &str, rounds: u64) {
+/// After each line that the program writes it has done so many steps more.
+fn kill_again_and_again(source: &str, settings: &[(&str, &str)], rounds: u64, line_steps: u64) {
     let workshop = Workshop::new();
     let start = |program: &Path| {
         let mut command = workshop.command(program);
-        command.env("SELVEDGE_SIMULATE_POWER_CUT", simulate_power_cut);
+        command.envs(settings.iter().copied());
         command.stdout(Stdio::piped()).spawn().unwrap()
     };
     let program = workshop.compile("stress", &Recipe::new(source));
@@ -67,12 +82,11 @@ fn kill_again_and_again(source: &str, simulate_power_cut: &str, rounds: u64) {
         let steps = lines.next().unwrap().unwrap();
         let steps: u64 = steps.parse().expect("the check of the table");
         assert!(steps >= seen, "{steps} of {seen}");
-        // Each line stands for some steps.
         let reported = (0..round * 7 % 10 + 1).map(|_| lines.next().unwrap().unwrap());
         let reported = reported.count() as u64;
         child.kill().unwrap();
         child.wait().unwrap();
-        seen = steps + (reported - 1) * 100;
+        seen = steps + (reported - 1) * line_steps;
     }
     let steps: u64 = workshop.run(&program, &["check"]).trim().parse().unwrap();
     assert!(steps >= seen, "{steps} of {seen}");
