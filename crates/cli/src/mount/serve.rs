@@ -2,10 +2,11 @@
 
 use crate::failure::{Failure, Outcome, code};
 use crate::mount::options::Options;
+use crate::mount::own_mount::{OwnMount, Unmounted};
 use crate::mount::power_cut::Switch;
 use crate::mount::power_line::PowerLine;
-use crate::mount::{daemon, facts, table};
-use fuse::{Fact, Facts, Mount, MountOptions, STATS_XATTR, Unmounter};
+use crate::mount::{daemon, facts};
+use fuse::{Fact, Facts, Mount, MountOptions, STATS_XATTR};
 use medium::EffectiveDurability;
 use rustix::process::geteuid;
 use serde_json::{Map, Value, json};
@@ -72,8 +73,8 @@ pub fn serve(
     let output = daemon::Output::open(log)?;
     let kernel = kernel_options(prepared.source, options);
     let mount = Mount::new(dir, &kernel).map_err(failed)?;
-    let unmounter = mount.unmounter();
-    let opening = Opening::new(unmounter.clone(), early);
+    let own = OwnMount::new(mount.unmounter(), Path::new(&kernel.source));
+    let opening = Opening::new(own.clone(), early);
     let opened = (prepared.open)()?;
     opening.done();
     let first = format!("{} is mounted on {}", kernel.source, dir.display());
@@ -82,17 +83,22 @@ pub fn serve(
         false => lines(std::iter::once(&first).chain(&opened.notes)),
     };
     if let Err(e) = tell(&told, output) {
-        let _ = unmounter.detach();
+        own.detach();
         let _ = (opened.close)();
         return Err(failed(e));
     }
-    run(mount, opened, signals, options)
+    run(mount, own, opened, signals, options)
 }
 
 /// Serves what is open and mounted, to the end.
-fn run(mount: Mount, opened: Opened, signals: Signals, options: &Options) -> Outcome {
-    let unmounter = mount.unmounter();
-    let dir = unmounter.dir().to_owned();
+fn run(
+    mount: Mount,
+    own: OwnMount,
+    opened: Opened,
+    signals: Signals,
+    options: &Options,
+) -> Outcome {
+    let dir = own.dir().to_owned();
     let facts = facts_of(&opened, options);
     let Opened {
         fs,
@@ -111,7 +117,7 @@ fn run(mount: Mount, opened: Opened, signals: Signals, options: &Options) -> Out
     };
     let is_closing = Arc::new(Mutex::new(false));
     let on_signal = OnSignal {
-        unmounter,
+        mount: own,
         fs: Arc::clone(&fs),
         switch: switch.clone(),
         draw,
@@ -188,20 +194,20 @@ fn kernel_options(source: String, options: &Options) -> MountOptions {
 /// The time in which a mount is in place and its file system is not open yet. If that ends
 /// by an error, a panic or a signal, the mount is detached: nobody would answer its users.
 struct Opening {
-    unmounter: Unmounter,
+    mount: OwnMount,
     is_open: Arc<Mutex<bool>>,
     signals: Handle,
 }
 
 impl Opening {
     /// `signals` end the process, also those that came since they are caught.
-    fn new(unmounter: Unmounter, mut signals: Signals) -> Self {
+    fn new(mount: OwnMount, mut signals: Signals) -> Self {
         let opening = Self {
-            unmounter,
+            mount,
             is_open: Arc::default(),
             signals: signals.handle(),
         };
-        let (is_open, unmounter) = (Arc::clone(&opening.is_open), opening.unmounter.clone());
+        let (is_open, mount) = (Arc::clone(&opening.is_open), opening.mount.clone());
         thread::spawn(move || {
             let Some(signal) = signals.forever().next() else {
                 return;
@@ -209,9 +215,9 @@ impl Opening {
             let is_open = locked(&is_open);
             // Otherwise the server itself handles it.
             if !*is_open {
-                let dir = unmounter.dir().display();
+                let dir = mount.dir().display();
                 tracing::error!("signal {signal}: {dir} is not mounted");
-                let _ = unmounter.detach();
+                mount.detach();
                 std::process::exit(code::MOUNT_FAILED.into());
             }
         });
@@ -228,7 +234,7 @@ impl Drop for Opening {
     fn drop(&mut self) {
         self.signals.close();
         if !*locked(&self.is_open) {
-            let _ = self.unmounter.detach();
+            self.mount.detach();
         }
     }
 }
@@ -238,10 +244,11 @@ fn locked(flag: &Mutex<bool>) -> MutexGuard<'_, bool> {
 }
 
 /// SIGUSR1 cuts the power and SIGUSR2 draws, where there is such a thing. The other signals
-/// unmount, which ends the server in good order. If the mount is in use it is taken out of
-/// the tree all the same, and the server ends under its users, after a last sync.
+/// unmount, which ends the server in good order. If the mount is in use, or another one covers
+/// it, it is taken out of the tree where that is possible, and the server ends under its users,
+/// after a last sync.
 struct OnSignal {
-    unmounter: Unmounter,
+    mount: OwnMount,
     fs: Arc<dyn FileSystem>,
     switch: Option<Switch>,
     draw: Option<Draw>,
@@ -267,33 +274,17 @@ impl OnSignal {
     }
 
     fn unmount(&self, signal: i32) {
-        let dir = self.unmounter.dir();
+        let dir = self.mount.dir().display();
         if *locked(&self.is_closing) {
-            // What is mounted there now is another one's.
-            let dir = dir.display();
             tracing::warn!(
                 "signal {signal}: {dir} is unmounted already, and what changed is being stored"
             );
             return;
         }
-        let mount = table::find(dir).ok().flatten();
-        match self.unmounter.unmount() {
-            Ok(()) => {
-                let Some(rest) = mount.and_then(|mount| table::rest_of(&mount)) else {
-                    *locked(&self.is_closing) = true;
-                    return;
-                };
-                tracing::warn!(
-                    "signal {signal}: {} is also {rest}, and ends now",
-                    dir.display()
-                );
-                self.end();
-            }
-            Err(fuse::Error::Busy { dir }) => {
-                tracing::warn!("signal {signal}: {} is in use, and ends now", dir.display());
-                if let Err(e) = self.unmounter.detach() {
-                    tracing::error!("{e}");
-                }
+        match self.mount.unmount() {
+            Ok(Unmounted::Everywhere) => *locked(&self.is_closing) = true,
+            Ok(Unmounted::Not(why)) => {
+                tracing::warn!("signal {signal}: {dir} {why}, and ends now");
                 self.end();
             }
             Err(e) => tracing::error!("signal {signal}: {e}"),
@@ -306,12 +297,13 @@ impl OnSignal {
         if *is_closing {
             return;
         }
+        self.mount.detach();
         if let Some(switch) = self.switch.as_ref().filter(|switch| switch.is_cut()) {
             std::process::exit(i32::from(!switch.wait_for_report()));
         }
         let synced = self.fs.sync();
         if let Err(e) = &synced {
-            let dir = self.unmounter.dir().display();
+            let dir = self.mount.dir().display();
             tracing::error!("{dir}: the last sync failed: {e}");
         }
         std::process::exit(i32::from(synced.is_err()))

@@ -28,25 +28,48 @@ pub struct Entry {
     pub connection: Option<u64>,
 }
 
+impl Entry {
+    /// Whether this is a mount of the same file system.
+    fn is_same(&self, other: &Self) -> bool {
+        self.device == other.device && self.source == other.source
+    }
+
+    fn connected(self) -> Self {
+        Self {
+            connection: connection(&self.device),
+            ..self
+        }
+    }
+}
+
 /// The mount that a path names, if it is a mount point: the topmost one there.
 ///
 /// # Errors
 /// If the table cannot be read.
 pub fn find(dir: &Path) -> io::Result<Option<Entry>> {
     let found = entries("self")?.into_iter().rfind(|e| e.dir == dir);
-    Ok(found.map(|entry| Entry {
-        connection: connection(&entry.device),
-        ..entry
-    }))
+    Ok(found.map(Entry::connected))
 }
 
-/// The mount of ours whose source is `image`, an absolute path.
+/// The mount of ours on `dir` that has this source, also below others.
 ///
 /// # Errors
 /// If the table cannot be read.
-pub fn find_image(image: &Path) -> io::Result<Option<Entry>> {
-    let mut ours = entries("self")?.into_iter().filter(|e| e.fs_type == OURS);
-    Ok(ours.rfind(|e| e.source == image))
+pub fn find_ours(dir: &Path, source: &Path) -> io::Result<Option<Entry>> {
+    let ours = |e: &Entry| e.dir == dir && e.fs_type == OURS && e.source == source;
+    Ok(entries("self")?
+        .into_iter()
+        .rfind(ours)
+        .map(Entry::connected))
+}
+
+/// The directories that the file system of a mount is mounted on, in the order of the table.
+///
+/// # Errors
+/// If the table cannot be read.
+pub fn places_of(mount: &Entry) -> io::Result<Vec<PathBuf>> {
+    let same = entries("self")?.into_iter().filter(|e| e.is_same(mount));
+    Ok(same.map(|e| e.dir).collect())
 }
 
 /// What process `pid` sees mounted.
@@ -90,8 +113,10 @@ pub fn rest_of(gone: &Entry) -> Option<Rest> {
     if gone.connection.is_some() && !is_alive() {
         return None;
     }
-    let same = |e: &Entry| e.device == gone.device && e.source == gone.source;
-    let in_table = |pid: &str| entries(pid).ok()?.into_iter().find(same).map(|e| e.dir);
+    let in_table = |pid: &str| {
+        let mut entries = entries(pid).ok()?.into_iter();
+        entries.find(|e| e.is_same(gone)).map(|e| e.dir)
+    };
     if let Some(dir) = in_table("self") {
         return Some(Rest::Mounted(dir));
     }

@@ -92,6 +92,22 @@ fn sigterm_ends_a_server_that_is_mounted_twice() {
     fs::write(bound.0.join("file"), "text").unwrap();
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(bound.0.to_str().unwrap()), "{mounts}");
+    place.fsck();
+}
+
+#[test]
+fn sigterm_ends_a_server_that_is_mounted_elsewhere_only() {
+    let place = Place::with_image();
+    let mut server = place.serve(&[]);
+    let bound = Bound::new(&place);
+    umount(&place.dir());
+    fs::write(bound.0.join("file"), "text").unwrap();
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(bound.0.to_str().unwrap()), "{mounts}");
     place.fsck();
 }
 

@@ -1,0 +1,123 @@
+//! The mount of this server, and no other.
+//!
+//! A mount can be unmounted by its directory only, and by then the directory may show another
+//! one: mounted over it, or after `umount --lazy` in its place. Nothing here unmounts that.
+
+use super::table::{self, Entry, Rest};
+use fuse::{Error, Unmounter};
+use std::fmt;
+use std::path::Path;
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct OwnMount {
+    unmounter: Unmounter,
+    /// `None` if the table does not have it: then the directory is trusted.
+    entry: Option<Entry>,
+}
+
+/// What became of a mount that was to be unmounted.
+pub enum Unmounted {
+    /// Nobody has it any more: the server's connection ends.
+    Everywhere,
+    /// It is not on its directory any more, but in use.
+    Not(Why),
+}
+
+/// Why a mount goes on.
+pub enum Why {
+    /// It was unmounted here, and is still this.
+    Also(Rest),
+    /// Files are open, or somebody's working directory is inside.
+    Busy,
+    /// Another file system is mounted over it.
+    Covered,
+    /// It was taken from its directory before, and is still this.
+    Gone(Rest),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Also(rest) => write!(f, "is also {rest}"),
+            Self::Busy => f.write_str("is in use"),
+            Self::Covered => f.write_str("is covered by another mount"),
+            Self::Gone(rest) => write!(f, "was unmounted, is still {rest}"),
+        }
+    }
+}
+
+impl OwnMount {
+    /// The mount that was just made with this source.
+    pub fn new(unmounter: Unmounter, source: &Path) -> Self {
+        let entry = table::find_ours(unmounter.dir(), source).ok().flatten();
+        Self { unmounter, entry }
+    }
+
+    /// Where it was mounted.
+    pub fn dir(&self) -> &Path {
+        self.unmounter.dir()
+    }
+
+    /// Unmounts it.
+    ///
+    /// # Errors
+    /// If the kernel refuses for another reason than that it is in use.
+    pub fn unmount(&self) -> Result<Unmounted, Error> {
+        if !self.is_on_top(self.dir()) {
+            return Ok(match self.rest() {
+                Some(Rest::Mounted(dir)) if dir == self.dir() => Unmounted::Not(Why::Covered),
+                Some(rest) => Unmounted::Not(Why::Gone(rest)),
+                None if self.can_tell_open() => Unmounted::Everywhere,
+                // The server still has its connection.
+                None => Unmounted::Not(Why::Gone(Rest::Open)),
+            });
+        }
+        match self.unmounter.unmount() {
+            Ok(()) => Ok(match self.rest() {
+                Some(rest) => Unmounted::Not(Why::Also(rest)),
+                None => Unmounted::Everywhere,
+            }),
+            Err(Error::Busy { .. }) => Ok(Unmounted::Not(Why::Busy)),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Takes it out of the tree wherever this process sees it, in use or not: nobody is
+    /// going to answer its users.
+    pub fn detach(&self) {
+        let seen = match &self.entry {
+            Some(own) => table::places_of(own).unwrap_or_default(),
+            None => vec![self.dir().to_owned()],
+        };
+        // The topmost first.
+        for dir in seen.into_iter().rev() {
+            if self.is_on_top(&dir)
+                && let Err(e) = Unmounter::of(dir).detach()
+            {
+                tracing::error!("{e}");
+            }
+        }
+    }
+
+    /// Whether the path leads to this mount and not to another one.
+    fn is_on_top(&self, dir: &Path) -> bool {
+        let Some(own) = &self.entry else {
+            return true;
+        };
+        let top = table::find(dir).ok().flatten();
+        top.is_some_and(|top| top.device == own.device)
+    }
+
+    /// Whether the table tells a mount with open files from one that is gone: where fusectl
+    /// is mounted.
+    fn can_tell_open(&self) -> bool {
+        self.entry
+            .as_ref()
+            .is_none_or(|own| own.connection.is_some())
+    }
+
+    fn rest(&self) -> Option<Rest> {
+        self.entry.as_ref().and_then(table::rest_of)
+    }
+}
