@@ -24,7 +24,8 @@ impl Args {
     /// Runs the command.
     pub fn run(&self) -> Outcome {
         let path = self.path.canonicalize().map_err(|e| self.failed(&e))?;
-        let is_open = path.is_file() || path.is_dir();
+        let found = path.metadata().map_err(|e| self.failed(&e))?;
+        let is_open = found.is_file() || found.is_dir();
         // To open others may wait, or do something.
         let open = match path.parent() {
             Some(parent) if !is_open => parent,

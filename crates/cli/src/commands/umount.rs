@@ -64,7 +64,7 @@ impl Args {
             true => Ok(()),
             false => sync(unmounter.dir()),
         };
-        unmounter.unmount().map_err(Failure::new)?;
+        unmounter.unmount().map_err(|e| busy(e, unmounter.dir()))?;
         if let Some(rest) = table::rest_of(&entry) {
             let (source, dir) = (entry.source.display(), unmounter.dir().display());
             output::print(format!("{dir} is unmounted; {source} is still {rest}\n"))?;
@@ -98,8 +98,23 @@ fn sync(dir: &Path) -> Result<(), Errno> {
     }
 }
 
+/// The error of an unmount, with the mount inside that is in the way.
+fn busy(e: fuse::Error, dir: &Path) -> Failure {
+    let inside = matches!(e, fuse::Error::Busy { .. }).then(|| table::find_inside(dir));
+    match inside {
+        Some(Ok(Some(inside))) => {
+            let (dir, inside) = (dir.display(), inside.dir.display());
+            Failure::new(format_args!(
+                "{dir}: busy: unmount {inside} first, which is inside"
+            ))
+        }
+        _ => Failure::new(e),
+    }
+}
+
 /// Waits until the server's lock on the image is gone: its last act. The server may share
-/// the lock with readers, which may go on.
+/// the lock with readers, which may go on. The name may belong to another image by now, which
+/// another server has mounted: that is not waited for.
 fn wait_until_free(image: &Path) -> Result<(), Failure> {
     let failed = |why: &dyn std::fmt::Display| {
         Failure::new(format_args!("{} is unmounted, but {why}", image.display()))
@@ -111,6 +126,11 @@ fn wait_until_free(image: &Path) -> Result<(), Failure> {
     loop {
         match medium::lock_shared(&file) {
             Ok(None) => return Ok(()),
+            Ok(Some(_)) | Err(Errno::WOULDBLOCK)
+                if table::find_image(image).is_ok_and(|mount| mount.is_some()) =>
+            {
+                return Ok(());
+            }
             Ok(Some(_)) | Err(Errno::WOULDBLOCK) if start.elapsed() < PATIENCE => {
                 thread::sleep(Duration::from_millis(2));
             }

@@ -72,6 +72,24 @@ pub fn places_of(mount: &Entry) -> io::Result<Vec<PathBuf>> {
     Ok(same.map(|e| e.dir).collect())
 }
 
+/// A mount inside the one on `dir`, if there is one.
+///
+/// # Errors
+/// If the table cannot be read.
+pub fn find_inside(dir: &Path) -> io::Result<Option<Entry>> {
+    let inside = |e: &Entry| e.dir != dir && e.dir.starts_with(dir);
+    Ok(entries("self")?.into_iter().find(inside))
+}
+
+/// The mount of ours whose source is `image`, an absolute path.
+///
+/// # Errors
+/// If the table cannot be read.
+pub fn find_image(image: &Path) -> io::Result<Option<Entry>> {
+    let mut ours = entries("self")?.into_iter().filter(|e| e.fs_type == OURS);
+    Ok(ours.rfind(|e| e.source == image))
+}
+
 /// What process `pid` sees mounted.
 fn entries(pid: &str) -> io::Result<Vec<Entry>> {
     let table = fs::read(format!("/proc/{pid}/mountinfo"))?;

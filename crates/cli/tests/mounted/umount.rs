@@ -111,6 +111,39 @@ fn sigterm_ends_a_server_that_is_mounted_elsewhere_only() {
     place.fsck();
 }
 
+#[test]
+fn umount_does_not_wait_for_another_image_of_the_same_name() {
+    let place = Place::with_image();
+    place.mount(&[]);
+    fs::write(place.dir().join("file"), "old").unwrap();
+    let next = place.path("next");
+    run(0, &["mkfs", "--size", "16M", next.to_str().unwrap()]);
+    fs::rename(&next, place.image()).unwrap();
+    let other = place.path("other");
+    fs::create_dir(&other).unwrap();
+    run(0, &["mount", place.image_str(), other.to_str().unwrap()]);
+    umount(&place.dir());
+    fs::write(other.join("file"), "new").unwrap();
+    umount(&other);
+    place.fsck();
+}
+
+#[test]
+fn umount_names_a_mount_inside() {
+    let place = Place::with_image();
+    place.mount(&[]);
+    let inside = place.dir().join("inside");
+    fs::create_dir(&inside).unwrap();
+    let mut mount = Command::new("mount");
+    finish(0, mount.args(["-t", "tmpfs", "tmpfs"]).arg(&inside));
+    let refused = stderr(&run(1, &["umount", place.dir_str()]));
+    let mut umount = Command::new("umount");
+    finish(0, umount.arg(&inside));
+    let expected = format!("unmount {} first", inside.display());
+    assert!(refused.contains(&expected), "{refused}");
+    place.umount();
+}
+
 /// Whatever was asked of the mount, and whether it answered from memory.
 #[test]
 fn umount_fails_if_the_image_was_cut_short() {
@@ -152,4 +185,15 @@ fn umount_fails_if_the_image_was_cut_short() {
             wait_for("the unmount", || !place.is_mounted());
         }
     }
+}
+
+#[test]
+fn sync_says_that_the_mount_failed() {
+    let place = Place::with_image();
+    place.mount(&[]);
+    let image = File::options().write(true).open(place.image()).unwrap();
+    image.set_len(0).unwrap();
+    assert!(place.dir().metadata().is_err(), "the test shows nothing");
+    let said = stderr(&run(1, &["sync", place.dir_str()]));
+    assert!(said.contains("os error 5"), "{said}");
 }
