@@ -21,6 +21,7 @@ use clap::{Parser, Subcommand};
 use failure::{Outcome, code};
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Storage in which every write states what must be durable before it
 #[derive(Debug, Parser)]
@@ -87,11 +88,14 @@ fn main() -> ExitCode {
         }
     };
     log::start(&cli);
+    // The handler does nothing: a write beyond `ulimit -f` then fails, which is reported. The
+    // signal would end the server. Without the handler that is all that is lost.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     cli.command.run().unwrap_or_else(|failure| {
         if mount::daemon::is_detached() {
             tracing::error!("{failure}");
         } else {
-            eprintln!("selvedge: {failure}");
+            output::complain(&failure);
         }
         failure.code()
     })

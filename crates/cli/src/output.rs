@@ -1,4 +1,5 @@
-//! Standard output that may be closed by its reader (`selvedge info IMG | head -1`).
+//! Standard output, which may be closed by its reader (`selvedge info IMG | head -1`), and
+//! standard error.
 
 use crate::failure::Failure;
 use std::io::{self, Write};
@@ -15,6 +16,12 @@ pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// Writes why the command failed to standard error, which may have failed as well: then the
+/// exit code is all that is left.
+pub fn complain(failure: &Failure) {
+    let _ = writeln!(io::stderr(), "selvedge: {failure}");
 }
 
 /// A number of things: `1 state`, `2 states`.

@@ -63,7 +63,10 @@ pub fn start() -> Result<ExitCode, Failure> {
     }
     if told.last() == Some(&READY) {
         told.pop();
-        crate::output::print(&told)?;
+        // It is mounted, whether that can be printed or not.
+        if let Err(e) = crate::output::print(&told) {
+            crate::output::complain(&e);
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let status = child.wait().map_err(failed("lost the server"))?;

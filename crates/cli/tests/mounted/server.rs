@@ -364,3 +364,56 @@ fn a_mount_says_which_crashes_the_data_survives() {
         stderr(&refused)
     );
 }
+
+#[test]
+fn a_limit_to_the_length_of_files_is_an_error_and_does_not_kill() {
+    let limited = |args: &[&str]| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -f 4000; exec \"$@\"", "sh"]);
+        shell.arg(env!("CARGO_BIN_EXE_selvedge")).args(args);
+        shell
+    };
+    for engine in ["bpfs", "ext2"] {
+        let place = Place::new();
+        let mkfs = ["mkfs", "--type", engine, "--size", "16M", place.image_str()];
+        let refused = stderr(&finish(1, &mut limited(&mkfs)));
+        assert!(refused.contains("File too large"), "{refused}");
+        run(
+            0,
+            &[
+                "mkfs",
+                "--type",
+                engine,
+                "--force",
+                "--size",
+                "16M",
+                place.image_str(),
+            ],
+        );
+        let mount = ["mount", place.image_str(), place.dir_str()];
+        finish(0, &mut limited(&mount));
+        // It fits into the image, and not all of it below the limit.
+        let written = File::create(place.dir().join("file"))
+            .and_then(|mut file| file.write_all(&[1; 4 << 20]).and_then(|()| file.sync_all()));
+        // BPFS maps its image, so it does not write to the file.
+        assert_eq!(written.is_ok(), engine == "bpfs", "{written:?}");
+        let code = i32::from(engine == "ext2");
+        run(code, &["umount", place.dir_str()]);
+        wait_for("the unmount", || !place.is_mounted());
+    }
+}
+
+#[test]
+fn a_full_standard_output_or_error_does_not_decide() {
+    let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
+    let place = Place::with_image();
+    let mut mount = selvedge();
+    mount.args(["mount", place.image_str(), place.dir_str()]);
+    let said = mount.stdout(full()).status().unwrap();
+    assert_eq!(said.code(), Some(0));
+    assert!(place.is_mounted());
+    place.umount();
+    let mut fsck = selvedge();
+    fsck.args(["fsck", "/no/such/image"]);
+    assert_eq!(fsck.stderr(full()).status().unwrap().code(), Some(8));
+}
