@@ -13,7 +13,10 @@ pub enum MediumError {
     },
     /// The line cannot be read (a media error, an injected fault, or the file under
     /// the mapping was truncated).
-    #[error("the medium cannot read the line at byte {off}")]
+    #[error(
+        "the medium cannot read the line at byte {off}: a media error, or its file was cut short \
+         or found no room on its disk"
+    )]
     Unreadable {
         /// First byte of the line.
         off: u64,

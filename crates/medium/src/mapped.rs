@@ -15,6 +15,7 @@
 //!    stored it, also if they were killed before their fence.
 
 use crate::addresses::{Mapping, keep_from_children};
+use crate::block::is_read_only;
 use crate::claim::{self, Intent};
 use crate::cpu::{self, LineFlush};
 use crate::durability::{Durability, EffectiveDurability, keeps_in_memory};
@@ -621,9 +622,18 @@ impl Target {
         if dax.is_none() {
             check_kind(path, kind)?;
         }
+        let read_only = || OpenError::ReadOnly {
+            path: path.to_owned(),
+        };
+        if write && kind == FileType::BlockDevice && is_read_only(stat.st_rdev) {
+            return Err(read_only());
+        }
         let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
         let open = |flags| rustix::fs::open(path, access | OFlags::CLOEXEC | flags, Mode::empty());
-        let file = File::from(open(OFlags::empty()).map_err(|e| system("open", path, e))?);
+        let file = File::from(open(OFlags::empty()).map_err(|e| match e {
+            Errno::ROFS => read_only(),
+            e => system("open", path, e),
+        })?);
         lock(path, &file, write)?;
         // The kernel refuses a device that is mounted or part of another. After our own
         // lock, whose error can name the holder.

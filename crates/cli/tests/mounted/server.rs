@@ -417,3 +417,20 @@ fn a_full_standard_output_or_error_does_not_decide() {
     fsck.args(["fsck", "/no/such/image"]);
     assert_eq!(fsck.stderr(full()).status().unwrap().code(), Some(8));
 }
+
+#[test]
+fn a_device_that_is_read_only_says_so() {
+    let place = Place::with_image();
+    let mut losetup = Command::new("losetup");
+    losetup.args(["--find", "--show", "--read-only"]);
+    let device = stdout(&finish(0, losetup.arg(place.image())));
+    let device = device.trim();
+    let mut mount = selvedge();
+    let refused = mount.args(["mount", device, place.dir_str()]).output();
+    finish(0, Command::new("losetup").args(["--detach", device]));
+    let refused = stderr(&refused.unwrap());
+    assert!(
+        refused.contains("is read-only; it can only be"),
+        "{refused}"
+    );
+}

@@ -58,6 +58,7 @@ pub use counting::{BlockCounts, CountingDevice};
 pub use delay::{DelayDevice, DelayModel, DiskModel, SsdModel};
 pub use device::{BlockDevice, BlockError, Completion, Geometry, Lba, Persistence, Write};
 pub use faulty::FaultyDevice;
+pub(crate) use file::is_read_only;
 pub use file::{DeviceFacts, DeviceOptions, Direct, FileDevice, Io};
 pub use image::{Image, ImageDevice};
 pub use memory::MemoryDevice;

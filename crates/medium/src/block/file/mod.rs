@@ -18,6 +18,7 @@ mod uring;
 use super::{BlockDevice, BlockError, Buffer, Completion, Geometry, Lba, Persistence, Write};
 use crate::OpenError;
 use crate::block::device::{block_range, byte_range, write_range};
+pub(crate) use open::is_read_only;
 use open::{Kind, Target};
 use parking_lot::Mutex;
 use request::{Next, Request, completion, writing};

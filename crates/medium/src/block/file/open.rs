@@ -108,7 +108,7 @@ fn read_only(path: &Path) -> OpenError {
 }
 
 /// Whether a block device refuses writes: the kernel lets it be opened all the same.
-fn is_read_only(device: rustix::fs::Dev) -> bool {
+pub(crate) fn is_read_only(device: rustix::fs::Dev) -> bool {
     let path = format!("/sys/dev/block/{}:{}/ro", major(device), minor(device));
     std::fs::read_to_string(path).is_ok_and(|ro| ro.trim() == "1")
 }
