@@ -54,6 +54,8 @@ medium::seeded_bugs! {
     UndoneUnflushed,
     /// A record may be durable before the overflow that it names.
     OverflowAfterLog,
+    /// The pages of an overflow are handed out while a log names them.
+    OverflowInLog,
     /// A block is handed out without its bit.
     BlockWithoutBit,
     /// A freed block is handed out while a recovery could bring back what was in it.

@@ -2,6 +2,7 @@
 //! pages that move.
 
 mod neighbours;
+mod overflows;
 mod paging;
 mod programs;
 mod repairs;
@@ -13,6 +14,7 @@ use crash::{Model, Options};
 use mnemosyne::log::Kind;
 use mnemosyne::tx::Truncation;
 use neighbours::Neighbours;
+use overflows::Overflows;
 use paging::Paging;
 use programs::{Logs, OVERFLOWS, Step, Transactions, UNDONE, Whole};
 use repairs::Repairs;
@@ -213,6 +215,23 @@ fn cancelled_frees_and_regions() {
         ],
     };
     holds_within("cancelled", &program, [(0, 64, 4), (1, 4, 2)]);
+}
+
+#[test]
+fn a_long_transaction_beside_a_commit() {
+    for kind in KINDS {
+        for stop_after in 0..4 {
+            let program = Overflows {
+                kind,
+                stop_after,
+                prepare: || (),
+                was_stopped: AtomicBool::new(false),
+            };
+            let what = format!("{kind:?}, stopped after {stop_after} steps");
+            holds_within(&what, &program, [(0, 32, 8), (1, 4, 2)]);
+            assert!(program.was_stopped.load(Ordering::Relaxed), "{what}");
+        }
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::sync::{Arc, Barrier};
 use std::thread::{self, ThreadId};
 
 /// Memory that stops a thread before one of its stores, flushes and fences.
-struct Stopping {
+pub struct Stopping {
     inner: Memory,
     gate: Mutex<Gate>,
     changed: Condvar,
@@ -29,13 +29,22 @@ struct Gate {
 }
 
 impl Stopping {
+    /// Stops nobody yet.
+    pub fn new(inner: Memory) -> Self {
+        Self {
+            inner,
+            gate: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
     /// Stops this thread after so many steps.
-    fn stop_after(&self, steps: u64) {
+    pub fn stop_after(&self, steps: u64) {
         self.gate.lock().whom = Some((thread::current().id(), steps));
     }
 
     /// Waits until it is stopped, or will not be. Returns whether it is.
-    fn wait_until_stopped(&self) -> bool {
+    pub fn wait_until_stopped(&self) -> bool {
         let mut gate = self.gate.lock();
         self.changed
             .wait_while(&mut gate, |gate| gate.whom.is_some() && !gate.is_stopped);
@@ -43,7 +52,7 @@ impl Stopping {
     }
 
     /// Whoever is stopped goes on, and nobody will be.
-    fn go_on(&self) {
+    pub fn go_on(&self) {
         *self.gate.lock() = Gate::default();
         self.changed.notify_all();
     }
@@ -187,11 +196,7 @@ impl Program for Threads {
     }
 
     fn run(&self, pm: Memory, mark: &dyn Fn(u64)) -> Result<(), String> {
-        let pm = Arc::new(Stopping {
-            inner: pm,
-            gate: Mutex::default(),
-            changed: Condvar::new(),
-        });
+        let pm = Arc::new(Stopping::new(pm));
         let memory = self.recover(pm.clone())?;
         // Each has a log of its own, by the order in which they come.
         let mut sessions: Vec<_> = (0..THREADS).map(|_| memory.session()).collect();

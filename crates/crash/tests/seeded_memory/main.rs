@@ -3,6 +3,8 @@
 
 #[path = "../memory/neighbours.rs"]
 mod neighbours;
+#[path = "../memory/overflows.rs"]
+mod overflows;
 #[path = "../memory/paging.rs"]
 mod paging;
 #[path = "../memory/programs.rs"]
@@ -21,6 +23,7 @@ use mnemosyne::log::Kind;
 use mnemosyne::seeded::{Bug, arm, fired};
 use mnemosyne::tx::Truncation;
 use neighbours::Neighbours;
+use overflows::Overflows;
 use paging::Paging;
 use parking_lot::Mutex;
 use programs::{Logs, OVERFLOWS, Step, Transactions, UNDONE, Whole};
@@ -288,6 +291,26 @@ const FOUND_WHERE_LOGS_ARE_MADE: Bug = Bug::UnfencedFormat;
 /// No other program repairs.
 const FOUND_IN_REPAIRS: Bug = Bug::UnloggedRepair;
 
+/// In the other programs a log is truncated before anybody wants the pages.
+const FOUND_BESIDE_A_COMMIT: Bug = Bug::OverflowInLog;
+
+#[test]
+fn a_bug_of_long_transactions() {
+    let _turn = TURN.lock();
+    for kind in [Kind::TornBit, Kind::Base] {
+        let program = Overflows {
+            kind,
+            stop_after: 0,
+            prepare: prepare_thread,
+            was_stopped: AtomicBool::new(false),
+        };
+        let bug = FOUND_BESIDE_A_COMMIT;
+        let failure = failure_of(bug, arm_threads, fired_in_threads, &program);
+        println!("{kind:?}: {failure:?}");
+        assert!(failure.is_some(), "{kind:?}");
+    }
+}
+
 #[test]
 fn a_bug_of_repairs() {
     for kind in [Kind::TornBit, Kind::Base] {
@@ -303,7 +326,12 @@ fn bugs_of_durable_memory() {
     let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let look = || {
         while let Some(bug) = Bug::ALL.get(next.fetch_add(1, Relaxed)) {
-            let is_elsewhere = [FOUND_WHERE_LOGS_ARE_MADE, FOUND_IN_REPAIRS].contains(bug);
+            let elsewhere = [
+                FOUND_WHERE_LOGS_ARE_MADE,
+                FOUND_IN_REPAIRS,
+                FOUND_BESIDE_A_COMMIT,
+            ];
+            let is_elsewhere = elsewhere.contains(bug);
             if !is_elsewhere && !is_found(*bug) {
                 missed.lock().push(*bug);
             }

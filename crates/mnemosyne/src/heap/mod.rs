@@ -306,7 +306,14 @@ impl<S: Space> HeapSession<S> {
     /// [`HeapError`].
     pub(crate) fn overflow(&mut self, bytes: u64) -> Result<u64, HeapError> {
         let (start, pages) = self.take_pages(bytes)?;
-        self.freed.push(Block::Extent { start, pages });
+        let block = Block::Extent { start, pages };
+        if hit(Bug::OverflowInLog) {
+            self.reserved.pop();
+            self.kept_back.put(0, block);
+        } else {
+            // With the stamp of the commit, which the low water has to pass.
+            self.freed.push(block);
+        }
         Ok(start)
     }
 
