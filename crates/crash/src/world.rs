@@ -24,6 +24,19 @@ pub(crate) struct Inode {
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
+impl Inode {
+    /// Whether another state of the inode differs in nothing but times and data.
+    pub fn same_but_times(&self, other: &Self) -> bool {
+        let attr = Attr {
+            atime: self.attr.atime,
+            mtime: self.attr.mtime,
+            ctime: self.attr.ctime,
+            ..other.attr
+        };
+        self.attr == attr && self.target == other.target && self.xattrs == other.xattrs
+    }
+}
+
 /// All that can be reached from the root.
 #[derive(Default)]
 pub(crate) struct World {

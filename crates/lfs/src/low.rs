@@ -88,6 +88,19 @@ pub struct InodeChange {
     pub ctime: Option<Timestamp>,
 }
 
+impl InodeChange {
+    /// Whether it changes nothing but times.
+    pub fn is_times(&self) -> bool {
+        let others = Self {
+            atime: None,
+            mtime: None,
+            ctime: None,
+            ..*self
+        };
+        others == Self::default()
+    }
+}
+
 /// An inode to be made.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)] // as in `Attr`

@@ -33,4 +33,8 @@ medium::seeded_bugs! {
     GrowOverLeft,
     /// An fsync of a new file may not wait for its name.
     FsyncWithoutName,
+    /// An fdatasync may not wait for a new size.
+    FdatasyncWithoutSize,
+    /// An fdatasync may not wait for overwritten data, nor for the pointers to new blocks.
+    FdatasyncWithoutData,
 }

@@ -5,7 +5,8 @@
 //! - B2. It opens.
 //! - B3. What callers see is allowed: under soft updates by the rules of [`super::soft`];
 //!   in a journaled file system it equals the state after some operation since the last
-//!   sync, or since the last change of a file that was fsynced after it. Of that, metadata
+//!   sync, or since the last change of a file that was fsynced after it (for `fdatasync`, the
+//!   last change of more than times, and of data where they are logged). Of that, metadata
 //!   journals promise the metadata, and the data of files that did not change since they
 //!   were synced; ordered ones also that data is no older than the metadata and no one
 //!   else's.
@@ -112,8 +113,11 @@ impl Judge<StateDevice> for BlockJudge<'_> {
     }
 
     fn demands(&self) -> u64 {
-        let files = self.floors.files.iter();
-        let files = files.fold(0, |h, (file, floor)| mix(h, mix(file.0.0, *floor as u64)));
+        let Floors { files, times, .. } = self.floors;
+        let files = files
+            .iter()
+            .chain(times)
+            .fold(0, |h, (file, floor)| mix(h, mix(file.0.0, *floor as u64)));
         let all = mix(self.floors.all as u64, self.floors.data as u64);
         mix(mix(all, self.newest as u64), files)
     }
@@ -232,7 +236,10 @@ impl BlockJudge<'_> {
         }
         for (ino, inode) in &world.nodes {
             let file = self.past[state].known.files.get(ino);
-            let since = self.past[state..=self.newest]
+            // An fdatasync waits for data, and not for the metadata of an overwrite.
+            let synced = file.and_then(|file| self.floors.files.get(file));
+            let oldest = synced.map_or(state, |own| state.max(*own));
+            let since = self.past[oldest..=self.newest]
                 .iter()
                 .map(|past| &past.known);
             let same = since.filter(|known| known.files.get(ino) == file);

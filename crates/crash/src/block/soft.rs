@@ -2,7 +2,7 @@
 //! `lfs::universal`), against the states that were there after each operation.
 //!
 //! *Allowed states* are those from the last sync to the newest; for an inode that was
-//! synced by itself, those since then. An inode of what was recovered must be one and the
+//! synced by itself, those since then. An `fdatasync` does so for all but the times. An inode of what was recovered must be one and the
 //! same file in its attributes, its names and its data:
 //!
 //! - S1. A name means what it meant in an allowed state. It may be missing only if it was
@@ -35,8 +35,10 @@ pub(super) struct Floors {
     pub all: usize,
     /// The data of all files.
     pub data: usize,
-    /// Single files.
+    /// Single files, but for their times.
     pub files: BTreeMap<FileId, usize>,
+    /// The times of single files.
+    pub times: BTreeMap<FileId, usize>,
 }
 
 /// The allowed states.
@@ -52,13 +54,19 @@ struct Candidate<'a> {
     file: FileId,
     /// State and inode.
     forms: Vec<(&'a Known, &'a Inode)>,
+    /// Those in which its times may be.
+    timed: Vec<(&'a Known, &'a Inode)>,
     /// It did not exist in the oldest allowed state.
     born: bool,
 }
 
 impl Allowed<'_> {
     fn oldest(&self, file: FileId) -> usize {
-        let own = self.floors.files.get(&file).copied().unwrap_or(0);
+        self.since(&self.floors.files, file)
+    }
+
+    fn since(&self, floors: &BTreeMap<FileId, usize>, file: FileId) -> usize {
+        let own = floors.get(&file).copied().unwrap_or(0);
         own.max(self.floors.all)
     }
 
@@ -110,15 +118,18 @@ impl Allowed<'_> {
             .copied()
             .collect();
         let candidate = |file: FileId| {
-            let window = &self.states[self.oldest(file)..=self.newest];
             let is_it = |s: &&&Known| s.files.get(&ino) == Some(&file);
-            let forms: Vec<_> = window
-                .iter()
-                .filter(is_it)
-                .map(|s| (*s, &s.world.nodes[&ino]))
-                .collect();
-            let born = !window.first().is_some_and(|first| is_it(&first));
-            Candidate { file, forms, born }
+            let forms = |from: usize| -> Vec<(&Known, &Inode)> {
+                let window = self.states[from..=self.newest].iter().filter(is_it);
+                window.map(|s| (*s, &s.world.nodes[&ino])).collect()
+            };
+            let oldest = self.oldest(file);
+            Candidate {
+                file,
+                forms: forms(oldest),
+                timed: forms(self.since(&self.floors.times, file)),
+                born: !is_it(&&self.states[oldest]),
+            }
         };
         let all = files.into_iter().map(candidate);
         all.filter(|c| !c.forms.is_empty()).collect()
@@ -213,8 +224,8 @@ impl Candidate<'_> {
 
     fn times_fit(&self, seen: &Attr) -> Result<(), String> {
         let is = |what: &str, of: fn(&Attr) -> Timestamp| {
-            let mut forms = self.forms.iter();
-            match forms.any(|(s, i)| of(&i.attr) == of(seen) || s.at == of(seen)) {
+            let mut timed = self.timed.iter();
+            match timed.any(|(s, i)| of(&i.attr) == of(seen) || s.at == of(seen)) {
                 true => Ok(()),
                 false => Err(format!("its {what} is {}", of(seen).0)),
             }

@@ -2,7 +2,7 @@
 
 use super::Schedule;
 use super::device::StateDevice;
-use super::judge::{BlockJudge, Past, Promise, audit};
+use super::judge::{BlockJudge, Data, Past, Promise, audit};
 use super::soft::{Floors, Known};
 use crate::choice::mix;
 use crate::handles::{FileId, Handles};
@@ -14,7 +14,7 @@ use crate::sabotage::{Sabotage, hit};
 use crate::system::{BlockSystem, Failure, Subject};
 use crate::trial::time_of;
 use crate::walk::{CrashState, Limits, Tally, Walk, revisit};
-use crate::world::{World, model_of};
+use crate::world::{Inode, World, model_of};
 use hashbrown::HashMap;
 use medium::block::{BlockEvent, EventId, Geometry, MemoryDevice, RecordingDevice};
 use std::cell::Cell;
@@ -385,12 +385,13 @@ impl<'a> Run<'a> {
 
     /// What a sync of one kind or the other has made durable.
     fn raise(&self, floors: &mut Floors, op: &Op, state: usize) {
-        let path = match op {
+        let (path, data_only) = match op {
             Op::Sync => {
                 (floors.all, floors.data) = (state, state);
                 return;
             }
-            Op::Fsync { path, .. } | Op::Fsyncdir { path } => path,
+            Op::Fsync { path, data_only } => (path, *data_only),
+            Op::Fsyncdir { path } => (path, false),
             _ => return,
         };
         let past = &self.past[state].expected;
@@ -403,20 +404,35 @@ impl<'a> Run<'a> {
             return;
         };
         floors.files.insert(file, state);
+        if !data_only {
+            floors.times.insert(file, state);
+        }
         if self.promise != Promise::Soft {
             // Ordered: what came before the file's last change is there as well.
-            floors.all = floors.all.max(self.last_change(file, state));
+            let last = self.last_change(file, state, !data_only);
+            floors.all = floors.all.max(last);
         }
     }
 
-    /// The last state, of those up to `state`, that the file is not in as in the one before.
-    fn last_change(&self, file: FileId, state: usize) -> usize {
+    /// The last state, of those up to `state`, that the file is not in as in the one before;
+    /// without `times`, in more than its times. Data count where they are logged.
+    fn last_change(&self, file: FileId, state: usize, times: bool) -> usize {
         let at = |state: usize| {
             let known = &self.past[state].known;
             let (ino, _) = known.files.iter().find(|(_, other)| **other == file)?;
             Some((known.world.nodes.get(ino)?, known.world.names.get(ino)))
         };
-        let changed = |state: &usize| at(*state) != at(*state - 1);
+        let logged = self.promise == Promise::Journal(Data::Whole);
+        let same = |now: &Inode, then: &Inode| match times {
+            true => now == then,
+            false => now.same_but_times(then) && (!logged || now.data == then.data),
+        };
+        let changed = |state: &usize| match (at(*state), at(*state - 1)) {
+            (Some((now, names)), Some((then, names_then))) => {
+                !same(now, then) || names != names_then
+            }
+            (now, then) => now.is_some() != then.is_some(),
+        };
         (1..=state).rev().find(changed).unwrap_or(0)
     }
 

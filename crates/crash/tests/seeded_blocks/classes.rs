@@ -11,9 +11,11 @@ use vfs::script::LOG_MAGIC;
 use vfs::script::generate::Tree;
 
 /// Bugs of `lfs` that are looked for here.
-pub const LFS: [lfs::seeded::Bug; 2] = [
+pub const LFS: [lfs::seeded::Bug; 4] = [
     lfs::seeded::Bug::GrowOverLeft,
     lfs::seeded::Bug::FsyncWithoutName,
+    lfs::seeded::Bug::FdatasyncWithoutSize,
+    lfs::seeded::Bug::FdatasyncWithoutData,
 ];
 
 /// On a full image, where a freed block is used again at once.
@@ -35,9 +37,13 @@ fn is_found_in_patch(bug: patch::seeded::Bug, system: Ext2System, work: (Option<
 }
 
 fn is_found_in_lfs(bug: lfs::seeded::Bug, work: (Option<&str>, &Options)) {
+    is_found_in_lfs_on(bug, Mode::SoftUpdates, work);
+}
+
+fn is_found_in_lfs_on(bug: lfs::seeded::Bug, mode: Mode, work: (Option<&str>, &Options)) {
     use lfs::seeded::{arm, fired};
     let put = |on: bool| arm(on.then_some(bug));
-    let system = Ext2System::new(Mode::SoftUpdates);
+    let system = Ext2System::new(mode);
     is_found(&format!("{bug:?}"), &system, work, &put, &fired);
 }
 
@@ -175,6 +181,29 @@ fn fsync_of_a_new_file() {
         lfs::seeded::Bug::FsyncWithoutName,
         (Some(script), &options()),
     );
+}
+
+/// Under soft updates, and in the journals that log no data: one that does waits for the
+/// transaction, which has the inode as well.
+#[test]
+fn fdatasync_of_a_write() {
+    use lfs::seeded::Bug;
+    let setup = "create f 644\nwrite f 0 3000 1\ntruncate f 30000\nsync\n";
+    for (bug, change) in [
+        (Bug::FdatasyncWithoutSize, "truncate f 30001"),
+        (Bug::FdatasyncWithoutData, "write f 0 8 2"),
+        (Bug::FdatasyncWithoutData, "write f 5000 8 2"),
+        (Bug::FdatasyncWithoutData, "write f 20000 8 2"),
+    ] {
+        let script = format!("{setup}{change}\nfdatasync f\n");
+        for mode in [
+            Mode::SoftUpdates,
+            Mode::JournalMetadata,
+            Mode::JournalOrdered,
+        ] {
+            is_found_in_lfs_on(bug, mode, (Some(&script), &options()));
+        }
+    }
 }
 
 /// A cut that a crash has interrupted leaves blocks, over which the file grows later.

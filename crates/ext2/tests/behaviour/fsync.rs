@@ -111,3 +111,37 @@ fn an_fsync_does_not_look_at_other_files() {
     assert_eq!(beside.1, alone.1);
     assert!(beside.0 <= alone.0 + 8, "{alone:?}, {beside:?}");
 }
+
+/// Overwrites 1,000 random blocks, each with an `fdatasync`. Returns how many blocks were
+/// written, and in how many waves, each made durable by itself.
+fn overwritten(mode: Mode) -> (u64, u64) {
+    let mounted = mounted(mode);
+    let ino = full_file(&mounted, b"file");
+    let (fs, cx) = (mounted.file_system(), Ctx::root());
+    fs.sync().unwrap();
+    let start = mounted.cache().stats();
+    let mut random = fastrand::Rng::with_seed(7);
+    for round in 0..1000 {
+        let block = [round as u8; BLOCK as usize];
+        fs.write(&cx, ino, random.u64(0..FILE_BLOCKS) * BLOCK, &block)
+            .unwrap();
+        fs.fsync(&cx, ino, true).unwrap();
+    }
+    let end = mounted.cache().stats();
+    (end.writes - start.writes, end.waves - start.waves)
+}
+
+/// The new times of a file that is overwritten are not waited for. Where data are logged, the
+/// log has to be waited for in any case.
+#[test]
+fn an_fdatasync_does_not_wait_for_times() {
+    for mode in [
+        Mode::SoftUpdates,
+        Mode::JournalMetadata,
+        Mode::JournalOrdered,
+    ] {
+        assert_eq!(overwritten(mode), (1000, 1000), "{mode}");
+    }
+    let (_, waves) = overwritten(Mode::Journal);
+    assert!(waves >= 2000, "{waves}");
+}

@@ -26,7 +26,7 @@ impl<L: LowLevel> Universal<L> {
                 Some(size) => self.resize(op, &attr, size, change)?,
                 None => {
                     let changed = self.low.change_inode(op, ino, &change, &[])?;
-                    self.note(ino, &[changed]);
+                    self.note_inode(ino, &change, changed);
                     false
                 }
             };
@@ -116,7 +116,7 @@ impl<L: LowLevel> Universal<L> {
             };
             let stamped = self.low.change_inode(op, ino, &ctime, &[])?;
             self.note(ino, &heads);
-            self.note(ino, &[stamped]);
+            self.note_inode(ino, &ctime, stamped);
             Ok(())
         })
     }

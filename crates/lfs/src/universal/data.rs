@@ -1,5 +1,6 @@
 //! File contents: reading, writing, cutting, allocating.
 
+use super::known::Synced;
 use super::{Refusal, Universal, after};
 use crate::seeded::{Bug, hit};
 use crate::{Heads, InodeChange, LowError, LowLevel, Purpose};
@@ -210,9 +211,11 @@ impl<L: LowLevel> Universal<L> {
                 ctime: Some(now),
                 ..InodeChange::default()
             };
-            heads.push(self.finish_write(op, ino, &changed, &heads)?);
-            self.note(ino, &heads);
-            Ok(())
+            match hit(Bug::FdatasyncWithoutData) {
+                true => self.note_times(ino, &heads),
+                false => self.note(ino, &heads),
+            }
+            self.finish_write(op, ino, &changed, &heads)
         })
     }
 
@@ -223,12 +226,14 @@ impl<L: LowLevel> Universal<L> {
         ino: Ino,
         change: &InodeChange,
         data: &[PatchId],
-    ) -> crate::Result<PatchId> {
+    ) -> Refused<()> {
         let befores = match change.size {
             Some(_) => after(Rule::InitialiseBeforePoint, data.iter().copied()),
             None => super::Befores::new(),
         };
-        self.low.change_inode(op, ino, change, &befores)
+        let finished = self.low.change_inode(op, ino, change, &befores)?;
+        self.note_inode(ino, change, finished);
+        Ok(())
     }
 
     /// Stores bytes in one block of a file, which is allocated if it is a hole.
@@ -339,11 +344,11 @@ impl<L: LowLevel> Universal<L> {
             let cleared = self.clear_tail(op, attr, size)?;
             let befores = after(Rule::InitialiseBeforePoint, cleared);
             let grown = self.low.change_inode(op, attr.ino, &change, &befores)?;
-            self.note(attr.ino, &[grown]);
+            self.note_inode(attr.ino, &change, grown);
             return Ok(false);
         }
         let cut = self.low.change_inode(op, attr.ino, &change, &[])?;
-        self.note(attr.ino, &[cut]);
+        self.note_inode(attr.ino, &change, cut);
         let shorter = after(Rule::NullifyBeforeReuse, [cut]);
         let cleared = self.zero_in_block(op, attr.ino, size, u64::MAX, &shorter)?;
         self.known.lock().entry(attr.ino).or_default().cleared = cleared;
@@ -383,7 +388,7 @@ impl<L: LowLevel> Universal<L> {
         if self.look(|| Ok(self.attr(ino)?.size))? < end {
             self.finish_cut(ino)?;
             // U2: no order of patches says that the new size comes after it.
-            self.sync_recent(ino)?;
+            self.sync_recent(ino, Synced::AllButTimes)?;
             self.known.lock().entry(ino).or_default().trimmed = true;
         }
         Ok(())
@@ -526,8 +531,8 @@ impl<L: LowLevel> Universal<L> {
             ctime: Some(now),
             ..InodeChange::default()
         };
-        let recent = self.low.change_inode(op, ino, &change, &befores)?;
-        self.note(ino, &[recent]);
+        let changed = self.low.change_inode(op, ino, &change, &befores)?;
+        self.note_inode(ino, &change, changed);
         Ok(())
     }
 

@@ -35,6 +35,7 @@
 mod attrs;
 mod data;
 mod dying;
+mod known;
 mod names;
 mod order;
 mod policy;
@@ -47,13 +48,13 @@ pub use policy::OnError;
 use crate::{Heads, LowError, LowLevel, Removed};
 use dying::Dying;
 use hashbrown::HashMap;
+use known::{Known, MIN_KNOWN, Synced};
 use parking_lot::{Mutex, RwLock};
 use patch::attempt::Attempts;
 use patch::{Before, Op, PatchId, Rule};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
 use twins::Twins;
-use unstored::Unstored;
 use vfs::check::Finding;
 use vfs::{
     Atime, Attr, Clock, Cookie, Ctx, DirEntry, Errno, Fallocate, FileFlags, FileSystem, FileType,
@@ -101,49 +102,6 @@ pub struct Universal<L: LowLevel> {
     twins: Twins,
     policy: policy::Policy,
 }
-
-/// What is kept of an inode that is referenced or has changes under way.
-#[derive(Debug, Default)]
-struct Known {
-    refs: u64,
-    /// Made by `tmpfile`, and may still be given a name.
-    nameable: bool,
-    /// Patches that fsync must wait for.
-    recent: Unstored,
-    /// Those of them that no removal of one of its names waits for yet.
-    unsettled: Unstored,
-    /// What last lowered its link count: after it, that many of its names are gone.
-    lowered: Option<PatchId>,
-    /// What a further name must come after; see `order`.
-    foundation: Heads,
-    /// Of a directory: what removals of names from it waited for; see `order`.
-    left: Unstored,
-    /// It has no name, and none of those that it had has ever been on the medium.
-    never_named: bool,
-    /// What last zeroed the rest of its last block when it was cut: before it grows again.
-    cleared: Option<PatchId>,
-    /// Nothing lies past its size that a crash has left.
-    trimmed: bool,
-}
-
-impl Known {
-    /// Drops patches that are durable.
-    fn prune(&mut self, is_pending: impl Fn(PatchId) -> bool) {
-        for patches in [&mut self.recent, &mut self.unsettled, &mut self.left] {
-            patches.prune(&is_pending);
-        }
-        self.foundation.retain(|patch| is_pending(*patch));
-    }
-
-    /// Nothing is lost if it is forgotten.
-    fn is_settled(&self) -> bool {
-        let lists = [&self.recent, &self.left];
-        lists.iter().all(|list| list.patches().is_empty()) && self.foundation.is_empty()
-    }
-}
-
-/// Inodes known before those are forgotten that nobody refers to and that are durable.
-const MIN_KNOWN: usize = 4096;
 
 impl<L: LowLevel> Universal<L> {
     /// Mounts: finishes what a crash left of unlinked and truncated files, as far as the
@@ -291,32 +249,6 @@ impl<L: LowLevel> Universal<L> {
             .is_some_and(|known| known.refs > 0)
     }
 
-    /// Notes what fsync of this inode must wait for.
-    fn note(&self, ino: Ino, patches: &[PatchId]) {
-        let mut known = self.known.lock();
-        if known.len() >= self.most_known.load(Relaxed) {
-            known.retain(|_, k| {
-                k.prune(|patch| self.low.store().is_pending(patch));
-                k.refs > 0 || !k.is_settled()
-            });
-            let most = (known.len() * 2).max(MIN_KNOWN);
-            self.most_known.store(most, Relaxed);
-        }
-        let known = known.entry(ino).or_default();
-        for patch in patches {
-            let is_pending = |patch| self.low.store().is_pending(patch);
-            known.recent.push(*patch, is_pending);
-            known.unsettled.push(*patch, is_pending);
-        }
-    }
-
-    /// Something waits for all that was noted of this inode: a removal of one of its names.
-    fn settle(&self, ino: Ino) {
-        if let Some(known) = self.known.lock().get_mut(&ino) {
-            known.unsettled.clear();
-        }
-    }
-
     /// Gives back references; the last one frees an inode that has no name.
     fn give_back(&self, ino: Ino, count: u64) {
         let unused = {
@@ -344,27 +276,6 @@ impl<L: LowLevel> Universal<L> {
         }
     }
 
-    fn sync_inode(&self, ino: Ino) -> Result<()> {
-        let ino = self.down(ino);
-        self.look(|| self.attr(ino))?;
-        self.sync_recent(ino)
-    }
-
-    /// Makes the recent changes of an inode durable.
-    fn sync_recent(&self, ino: Ino) -> Result<()> {
-        let recent = match self.known.lock().get(&ino) {
-            Some(known) => known.recent.patches().to_vec(),
-            None => Vec::new(),
-        };
-        let result = self.low.store().sync(&recent).map_err(LowError::from);
-        result.map_err(|e| not_stored(report(&e)))?;
-        // The next fsync must not look at them again.
-        if let Some(known) = self.known.lock().get_mut(&ino) {
-            known.prune(|patch| self.low.store().is_pending(patch));
-        }
-        Ok(())
-    }
-
     /// Moves the access time of what was just read, if the policy says so.
     fn accessed(&self, cx: &Ctx, ino: Ino) {
         if cx.noatime || self.options.atime == Atime::Never || self.is_read_only() {
@@ -384,7 +295,7 @@ impl<L: LowLevel> Universal<L> {
         // A read does not fail because its time could not be noted.
         let _ = self.change(1, |op| {
             let stamped = self.low.change_inode(op, ino, &change, &[])?;
-            self.note(ino, &[stamped]);
+            self.note_inode(ino, &change, stamped);
             Ok(())
         });
     }
@@ -662,8 +573,12 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         self.look(|| self.seek_data(ino, off, kind))
     }
 
-    fn fsync(&self, _cx: &Ctx, ino: Ino, _data_only: bool) -> Result<()> {
-        self.sync_inode(ino)
+    fn fsync(&self, _cx: &Ctx, ino: Ino, data_only: bool) -> Result<()> {
+        let wanted = match data_only {
+            true => Synced::AllButTimes,
+            false => Synced::All,
+        };
+        self.sync_inode(ino, wanted)
     }
 
     fn fsyncdir(&self, _cx: &Ctx, ino: Ino, _data_only: bool) -> Result<()> {
@@ -671,7 +586,7 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         if attr.kind != FileType::Directory {
             return Err(Errno::NOTDIR);
         }
-        self.sync_inode(ino)
+        self.sync_inode(ino, Synced::All)
     }
 
     fn sync(&self) -> Result<()> {

@@ -1,6 +1,7 @@
 //! What an image and its mount ask for: what to do about damage, for whom blocks are kept,
 //! which changes are durable when the call returns.
 
+use super::known::Synced;
 use super::{Refusal, Universal};
 use crate::{LowError, LowLevel};
 use patch::Op;
@@ -118,7 +119,7 @@ impl<L: LowLevel> Universal<L> {
                 .flags
                 .intersects(flags)
             {
-                self.sync_inode(ino)?;
+                self.sync_inode(ino, Synced::All)?;
             }
         }
         Ok(())

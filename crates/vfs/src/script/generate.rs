@@ -121,6 +121,7 @@ const OPS: &str = "
     chown f 5 6
     utimens f 1000 2000
     fsync f
+    fdatasync f
     fsyncdir A
 ";
 
@@ -234,6 +235,7 @@ const FILE_OPS: &str = "
     fallocate f zero 4000 10000
     write g 0 3000 0
     fsync f
+    fdatasync f
 ";
 
 /// Bytes of the longer of the names that fill directories, 272 with their entry's head.

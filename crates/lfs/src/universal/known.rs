@@ -1,0 +1,155 @@
+//! What is kept of inodes in memory: references, and patches that later calls wait for.
+//!
+//! `fsync` waits for all that was noted of an inode. `fdatasync` leaves out the changes of
+//! nothing but times: the data, the size, the pointers, the permissions, the attributes and
+//! the names are durable after it, as after `fsync`. A change of times may have joined one of
+//! those, and is then durable as well.
+
+use super::unstored::Unstored;
+use super::{Universal, not_stored, report};
+use crate::seeded::{Bug, hit};
+use crate::{Heads, InodeChange, LowError, LowLevel};
+use parking_lot::MutexGuard;
+use patch::PatchId;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{Ino, Result};
+
+/// What is kept of an inode that is referenced or has changes under way.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub refs: u64,
+    /// Made by `tmpfile`, and may still be given a name.
+    pub nameable: bool,
+    /// Patches that fsync and fdatasync wait for.
+    pub recent: Unstored,
+    /// Patches of nothing but times: only fsync waits for them.
+    pub times: Unstored,
+    /// Patches that fsync waits for, and no removal of one of its names waits for yet.
+    pub unsettled: Unstored,
+    /// What last lowered its link count: after it, that many of its names are gone.
+    pub lowered: Option<PatchId>,
+    /// What a further name must come after; see `order`.
+    pub foundation: Heads,
+    /// Of a directory: what removals of names from it waited for; see `order`.
+    pub left: Unstored,
+    /// It has no name, and none of those that it had has ever been on the medium.
+    pub never_named: bool,
+    /// What last zeroed the rest of its last block when it was cut: before it grows again.
+    pub cleared: Option<PatchId>,
+    /// Nothing lies past its size that a crash has left.
+    pub trimmed: bool,
+}
+
+impl Known {
+    /// Drops patches that are durable.
+    pub fn prune(&mut self, is_pending: impl Fn(PatchId) -> bool) {
+        let lists = [
+            &mut self.recent,
+            &mut self.times,
+            &mut self.unsettled,
+            &mut self.left,
+        ];
+        for patches in lists {
+            patches.prune(&is_pending);
+        }
+        self.foundation.retain(|patch| is_pending(*patch));
+    }
+
+    /// Nothing is lost if it is forgotten.
+    pub fn is_settled(&self) -> bool {
+        let lists = [&self.recent, &self.times, &self.left];
+        lists.iter().all(|list| list.patches().is_empty()) && self.foundation.is_empty()
+    }
+}
+
+/// Inodes known before those are forgotten that nobody refers to and that are durable.
+pub(super) const MIN_KNOWN: usize = 4096;
+
+/// What of an inode is made durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Synced {
+    All,
+    AllButTimes,
+}
+
+type Inodes = hashbrown::HashMap<Ino, Known>;
+
+impl<L: LowLevel> Universal<L> {
+    /// Notes what fsync and fdatasync of this inode must wait for.
+    pub(super) fn note(&self, ino: Ino, patches: &[PatchId]) {
+        self.note_in(ino, patches, |known| &mut known.recent);
+    }
+
+    /// Notes what only fsync of this inode must wait for.
+    pub(super) fn note_times(&self, ino: Ino, patches: &[PatchId]) {
+        self.note_in(ino, patches, |known| &mut known.times);
+    }
+
+    /// Notes the patch that made this change of the inode.
+    pub(super) fn note_inode(&self, ino: Ino, change: &InodeChange, patch: PatchId) {
+        let mut change = *change;
+        if change.size.is_some() && hit(Bug::FdatasyncWithoutSize) {
+            change.size = None;
+        }
+        match change.is_times() {
+            true => self.note_times(ino, &[patch]),
+            false => self.note(ino, &[patch]),
+        }
+    }
+
+    fn note_in(&self, ino: Ino, patches: &[PatchId], list: fn(&mut Known) -> &mut Unstored) {
+        let is_pending = |patch| self.low.store().is_pending(patch);
+        let mut inodes = self.known_with_room();
+        let known = inodes.entry(ino).or_default();
+        for patch in patches {
+            list(known).push(*patch, is_pending);
+            known.unsettled.push(*patch, is_pending);
+        }
+    }
+
+    /// The known inodes, after some were forgotten if they had become too many.
+    fn known_with_room(&self) -> MutexGuard<'_, Inodes> {
+        let mut known = self.known.lock();
+        if known.len() >= self.most_known.load(Relaxed) {
+            known.retain(|_, k| {
+                k.prune(|patch| self.low.store().is_pending(patch));
+                k.refs > 0 || !k.is_settled()
+            });
+            let most = (known.len() * 2).max(MIN_KNOWN);
+            self.most_known.store(most, Relaxed);
+        }
+        known
+    }
+
+    /// Something waits for all that was noted of this inode: a removal of one of its names.
+    pub(super) fn settle(&self, ino: Ino) {
+        if let Some(known) = self.known.lock().get_mut(&ino) {
+            known.unsettled.clear();
+        }
+    }
+
+    /// `fsync` or `fdatasync` of an inode, by the callers' number.
+    pub(super) fn sync_inode(&self, ino: Ino, wanted: Synced) -> Result<()> {
+        let ino = self.down(ino);
+        self.look(|| self.attr(ino))?;
+        self.sync_recent(ino, wanted)
+    }
+
+    /// Makes the recent changes of an inode durable.
+    pub(super) fn sync_recent(&self, ino: Ino, wanted: Synced) -> Result<()> {
+        let mut recent = Vec::new();
+        if let Some(known) = self.known.lock().get(&ino) {
+            recent.extend_from_slice(known.recent.patches());
+            if wanted == Synced::All {
+                recent.extend_from_slice(known.times.patches());
+            }
+        }
+        let result = self.low.store().sync(&recent).map_err(LowError::from);
+        result.map_err(|e| not_stored(report(&e)))?;
+        // The next fsync must not look at them again.
+        if let Some(known) = self.known.lock().get_mut(&ino) {
+            known.prune(|patch| self.low.store().is_pending(patch));
+        }
+        Ok(())
+    }
+}
