@@ -95,10 +95,15 @@ impl Ops {
         }
     }
 
-    /// The directory that holds the directory `dir`.
+    /// The directory that holds the directory `dir`. No user reads `dir`, so that its access
+    /// time stays.
     fn parent(&self, cx: &Ctx, dir: Ino) -> Result<Attr> {
+        let cx = Ctx {
+            noatime: true,
+            ..cx.clone()
+        };
         let mut parent = Err(Errno::STALE);
-        self.fs.readdir(cx, dir, Cookie(0), &mut |entry| {
+        self.fs.readdir(&cx, dir, Cookie(0), &mut |entry| {
             if entry.name == b".." {
                 parent = Ok(entry.ino);
             }
@@ -358,5 +363,32 @@ impl Ops {
 
     pub(crate) fn removexattr(&self, cx: &Ctx, ino: u64, name: &[u8]) -> Result<()> {
         self.fs.removexattr(cx, Ino(ino), name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vfs::{Atime, ManualClock, ModelFs, ModelOptions, Timestamp};
+
+    #[test]
+    fn a_lookup_of_the_parent_leaves_the_access_time() {
+        let clock = Arc::new(ManualClock::new(Timestamp(1000), 1));
+        let fs = ModelFs::new(ModelOptions {
+            clock,
+            atime: Atime::Strict,
+            ..ModelOptions::default()
+        });
+        let ops = Ops::new(Arc::new(fs), Vec::new());
+        let cx = caller(0, 0, 1);
+        let dir = ops.mkdir(&cx, 1, b"dir", 0o755).unwrap().ino.0;
+        let atime = || ops.getattr(&cx, dir).unwrap().atime;
+        let before = atime();
+        let parent = ops.lookup(&cx, dir, b"..").unwrap().unwrap();
+        assert_eq!(parent.ino, Ino::ROOT);
+        assert_eq!(atime(), before);
+        // A listing by a user is an access.
+        ops.readdir(&cx, dir, 0, &mut |_| true).unwrap();
+        assert!(atime() > before);
     }
 }
