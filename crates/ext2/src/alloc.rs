@@ -3,6 +3,7 @@
 use crate::format::{DIRECT, GroupDescriptor, Super};
 use crate::orphan::Orphans;
 use crate::pending::{OfPatch, Pending};
+use crate::ready::Needed;
 use crate::resting::Resting;
 use crate::volume::{Ext2, Group, Layout};
 use lfs::{Allocated, LowError, Purpose, Removed, Result};
@@ -170,7 +171,7 @@ impl Ext2 {
     // --- blocks ---------------------------------------------------------------------
 
     /// Where block `index` of a file should go.
-    fn goal(&self, ino: u32, index: u64, purpose: Purpose) -> Result<u32> {
+    pub(crate) fn goal(&self, ino: u32, index: u64, purpose: Purpose) -> Result<u32> {
         let layout = &self.layout;
         let group = layout.group_of_inode(ino);
         let start = layout.group_start(group);
@@ -254,6 +255,9 @@ impl Ext2 {
             let what = format!("block bitmap of group {group}: block {block} is marked free");
             return Err(LowError::Corrupt(what));
         }
+        let mut needed = Needed::new();
+        self.counts_of(group, &mut needed);
+        self.store.ready(&needed)?;
         let map = Lba(state.groups[group as usize].block_bitmap.into());
         let bit_set = self.flip(op, map, bit, &[])?;
         state.resting.remove(group, bit);
@@ -346,8 +350,14 @@ impl Ext2 {
 
     // --- inodes ---------------------------------------------------------------------
 
-    /// Takes a free inode near directory `dir`. Returned: its number and its bit.
-    pub(crate) fn take_inode(&self, op: &Op, dir: u32, directory: bool) -> Result<(u32, PatchId)> {
+    /// Takes a free inode near directory `dir`, which will have `blocks` at once. Returned: its
+    /// number and its bit.
+    pub(crate) fn take_inode(
+        &self,
+        op: &Op,
+        dir: u32,
+        (directory, blocks): (bool, u64),
+    ) -> Result<(u32, PatchId)> {
         let layout = &self.layout;
         let mut state = self.state.lock();
         let parent = layout.group_of_inode(dir);
@@ -367,11 +377,13 @@ impl Ext2 {
                 state.set_free_inodes(group, 0); // the count was wrong
                 continue;
             };
+            let ino = group * layout.inodes_per_group + bit + 1;
+            self.ready_new(&state, ino, blocks)?;
             let flip = self.flip(op, map, bit, &[])?;
             state.set_free_inodes(group, known.free_inodes - 1);
             state.groups[group as usize].directories += u32::from(directory);
             self.write_counts(op, &state, group)?;
-            return Ok((group * layout.inodes_per_group + bit + 1, flip));
+            return Ok((ino, flip));
         }
         Err(LowError::NoSpace)
     }

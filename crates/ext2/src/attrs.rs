@@ -5,6 +5,7 @@ use crate::acl::{Acl, Malformed};
 use crate::features::Need;
 use crate::format::{ATTR_MAGIC, ATTR_PREFIXES, AttrEntry, AttrHeader, Inode, InodeExtra};
 use crate::inode::Node;
+use crate::ready::Needed;
 use crate::volume::Ext2;
 use lfs::{Heads, LowError, Purpose, Removed, Result};
 use medium::block::{Buffer, Lba};
@@ -252,7 +253,7 @@ impl Ext2 {
     // --- blocks of attributes -----------------------------------------------------------
 
     /// The attribute block and how many inodes share it.
-    fn attr_block(&self, node: &Node) -> Result<Option<(u32, u32)>> {
+    pub(crate) fn attr_block(&self, node: &Node) -> Result<Option<(u32, u32)>> {
         let Some(block) = self.pointee(node.inode.file_acl.get(), node.ino)? else {
             return Ok(None);
         };
@@ -352,6 +353,7 @@ impl Ext2 {
         block: &[u8],
     ) -> Result<PatchId> {
         let mut node = node.clone();
+        self.ready_old(old)?;
         let new = self.take_block(op, node.ino, 0, Purpose::Attributes)?;
         let reused = new.reused_after.map(|patch| Before {
             patch,
@@ -383,6 +385,7 @@ impl Ext2 {
 
     fn detach_attributes(&self, op: &Op, node: &Node, old: (u32, u32)) -> Result<PatchId> {
         let mut node = node.clone();
+        self.ready_old(Some(old))?;
         node.inode.file_acl.set(0);
         let sectors = &mut node.inode.sectors;
         sectors.set(sectors.get().saturating_sub(self.layout.block_bytes / 512));
@@ -402,6 +405,15 @@ impl Ext2 {
         };
         self.drop_reference(op, old, removed)?;
         Ok(patched.id)
+    }
+
+    /// An attribute block that is given up once something else has changed.
+    fn ready_old(&self, old: Option<(u32, u32)>) -> Result<()> {
+        let mut needed = Needed::new();
+        if let Some((block, _)) = old {
+            self.map_of(&self.state.lock(), block, &mut needed);
+        }
+        Ok(self.store.ready(&needed)?)
     }
 
     /// One inode less shares the block; the last one frees it.

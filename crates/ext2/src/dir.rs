@@ -81,7 +81,7 @@ struct Place {
 }
 
 /// The smallest `rec_len` for a name.
-fn needed(name_len: usize) -> usize {
+pub(crate) fn needed(name_len: usize) -> usize {
     (DIRENT_HEADER + name_len).next_multiple_of(4)
 }
 
@@ -114,7 +114,7 @@ const FEW_BLOCKS: u64 = 4;
 const REC_LEN: usize = offset_of!(DirentHeader, rec_len);
 
 impl Ext2 {
-    fn load_dir(&self, dir: Ino) -> Result<Node> {
+    pub(crate) fn load_dir(&self, dir: Ino) -> Result<Node> {
         let node = self.load_ino(dir)?;
         if node.kind() != Some(FileType::Directory) {
             return Err(LowError::Limit(Errno::NOTDIR));
@@ -122,7 +122,7 @@ impl Ext2 {
         Ok(node)
     }
 
-    fn dir_blocks(&self, dir: &Node) -> Result<u64> {
+    pub(crate) fn dir_blocks(&self, dir: &Node) -> Result<u64> {
         let size = dir.size();
         let bytes = u64::from(self.layout.block_bytes);
         if !size.is_multiple_of(bytes) || size / bytes > self.layout.blocks.into() {
@@ -140,34 +140,6 @@ impl Ext2 {
         let read = self.store.read(Lba(block.into()));
         let contents = read.inspect_err(|_| self.want_dir_blocks(dir, index + 1))?;
         Ok((block, contents))
-    }
-
-    /// Has the next blocks of a directory read along with one that is absent.
-    fn want_dir_blocks(&self, dir: &Node, first: u64) {
-        const AHEAD: u64 = 64;
-        if !attempt::is_attempt() {
-            return;
-        }
-        let end = self.dir_blocks(dir).map_or(0, |end| end.min(first + AHEAD));
-        for index in first..end {
-            let Ok(Some(block)) = self.block_at(dir, index) else {
-                return;
-            };
-            attempt::want([Lba(block.into())]);
-        }
-    }
-
-    /// Has all blocks of a directory read, before an attempt begins to look at them.
-    fn ready_dir(&self, dir: &Node) -> Result<()> {
-        if !attempt::is_attempt() {
-            return Ok(());
-        }
-        let blocks = (0..self.dir_blocks(dir)?).map(|index| self.block_at(dir, index));
-        let blocks = blocks.filter_map(Result::transpose);
-        let blocks: Vec<Lba> = blocks
-            .map(|b| b.map(|b| Lba(b.into())))
-            .collect::<Result<_>>()?;
-        Ok(self.store.ready(&blocks)?)
     }
 
     /// The entry at an offset of a block; `None` at its end.
@@ -236,7 +208,11 @@ impl Ext2 {
     }
 
     /// Runs `f` on what is known of the names of a large directory; `None` for others.
-    fn with_names<T>(&self, dir: &Node, f: impl FnOnce(&mut Names) -> T) -> Result<Option<T>> {
+    pub(crate) fn with_names<T>(
+        &self,
+        dir: &Node,
+        f: impl FnOnce(&mut Names) -> T,
+    ) -> Result<Option<T>> {
         if self.dir_blocks(dir)? <= FEW_BLOCKS {
             return Ok(None);
         }
@@ -590,6 +566,7 @@ impl Ext2 {
 
     /// Forgets who made a name, and tells.
     fn maker(&self, place: &Place) -> Option<MadeName> {
+        attempt::commit(); // memory changes first
         let key = (place.block, place.entry.at as u32);
         let made = self.state.lock().names.remove(&key)?;
         self.store.is_pending(made.patch).then_some(made)

@@ -1,6 +1,6 @@
 //! Inodes: where they are, what their fields mean, changing them.
 
-use crate::alloc::Fresh;
+use crate::alloc::{Fresh, State};
 use crate::attrs::has_list;
 use crate::features::Need;
 use crate::format::{
@@ -10,7 +10,7 @@ use crate::seeded::{Bug, hit};
 use crate::volume::Ext2;
 use lfs::{Heads, InodeChange, LowError, NewInode, Result};
 use medium::block::Lba;
-use patch::{Before, Op, PatchId, Rule};
+use patch::{Before, Op, PatchId, Rule, attempt};
 use smallvec::SmallVec;
 use std::mem::{offset_of, size_of};
 use std::ops::{Range, RangeInclusive};
@@ -176,10 +176,14 @@ impl Ext2 {
 
     /// Block of an inode, and the offset in bytes there.
     pub(crate) fn place(&self, ino: u32) -> (Lba, u32) {
+        self.place_in(&self.state.lock(), ino)
+    }
+
+    pub(crate) fn place_in(&self, state: &State, ino: u32) -> (Lba, u32) {
         let layout = &self.layout;
         let index = (ino - 1) % layout.inodes_per_group;
         let group = layout.group_of_inode(ino);
-        let table = self.state.lock().groups[group as usize].inode_table;
+        let table = state.groups[group as usize].inode_table;
         let per_block = layout.block_bytes / layout.inode_bytes;
         let lba = Lba(u64::from(table + index / per_block));
         (lba, index % per_block * layout.inode_bytes)
@@ -274,10 +278,13 @@ impl Ext2 {
         let dir = self.load_ino(dir)?;
         let flags = inherited(dir.inode.flags.get(), new.kind);
         let mut new = *new;
+        let directory = new.kind == FileType::Directory;
+        let mut blocks = u64::from(directory || new.kind == FileType::Symlink);
         if let Some(default) = self.default_list(&dir)?.filter(|_| has_list(new.kind)) {
             new.perm = default.inherit(new.perm).1;
+            blocks += 1;
         }
-        let (ino, bit) = self.take_inode(op, dir.ino, new.kind == FileType::Directory)?;
+        let (ino, bit) = self.take_inode(op, dir.ino, (directory, blocks))?;
         let (lba, at) = self.place(ino);
         let size = self.layout.inode_bytes as usize;
         let old: Box<[u8]> = self.store.read(lba)?[at as usize..at as usize + size].into();
@@ -423,6 +430,7 @@ impl Ext2 {
         never_stored: bool,
     ) -> Result<()> {
         let node = self.load_ino(ino)?;
+        attempt::commit(); // memory changes first
         let fresh = self.state.lock().fresh.remove(&node.ino);
         let fresh = fresh.filter(|fresh| never_stored && self.store.is_pending(fresh.patch));
         let bytes = match &fresh {

@@ -25,6 +25,7 @@ mod names;
 mod orphan;
 mod pending;
 mod probe;
+mod ready;
 mod resting;
 pub mod seeded;
 mod system;

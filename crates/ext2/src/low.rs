@@ -3,8 +3,8 @@
 use crate::format::{INLINE_TARGET_MAX, LINK_MAX, ROOT_INO};
 use crate::volume::{Ext2, Reserve};
 use lfs::{
-    Allocated, Detached, Found, Heads, InodeChange, LowError, LowLevel, NewInode, Purpose, Removed,
-    Result,
+    Allocated, Detached, Found, Heads, InodeChange, LowError, LowLevel, NewInode, Next, Purpose,
+    Removed, Result,
 };
 use medium::block::Lba;
 use patch::{Before, Op, PatchId, Store};
@@ -251,6 +251,10 @@ impl LowLevel for Ext2 {
 
     fn orphans(&self) -> Result<Vec<Ino>> {
         Ok(self.list_orphans())
+    }
+
+    fn ready(&self, next: Next<'_>) -> Result<()> {
+        self.ready_for(next)
     }
 
     fn mark_damaged(&self) -> Result<()> {

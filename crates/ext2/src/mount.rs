@@ -18,7 +18,7 @@ use medium::block::{
 };
 use patch::journal::{self, JournalError, Place};
 use patch::stack::{JournalModule, Log, Module, Stack};
-use patch::{Async, Cache, Journal, JournalOptions, Store, Trace, Volume};
+use patch::{Async, Cache, Forgetful, Journal, JournalOptions, Store, Trace, Volume};
 use std::path::Path;
 use std::sync::Arc;
 use vfs::{Atime, Clock, Guarantees, SystemClock};
@@ -159,6 +159,8 @@ pub struct MountOptions {
     pub on_error: Option<OnError>,
     /// Blocks of an internal journal, if one must be made; `None`: as mke2fs.
     pub journal_blocks: Option<u64>,
+    /// For tests: each call finds each block absent that it needs ([`Forgetful`]).
+    pub forgetful: bool,
 }
 
 impl Default for MountOptions {
@@ -169,6 +171,7 @@ impl Default for MountOptions {
             clock: Arc::new(SystemClock),
             on_error: None,
             journal_blocks: None,
+            forgetful: false,
         }
     }
 }
@@ -228,8 +231,12 @@ pub fn mount(
             Some(Arc::new(journal))
         }
     };
+    let mut store = modules(stack, home, journal.as_ref());
+    if options.forgetful {
+        store = Arc::new(Forgetful::new(store));
+    }
     let low = Ext2::open(
-        modules(stack, home, journal.as_ref()),
+        store,
         Options {
             read_only: options.read_only,
             clock: options.clock.clone(),

@@ -16,7 +16,7 @@ use crate::inode::Node;
 use crate::volume::Ext2;
 use hashbrown::HashMap;
 use lfs::{Heads, LowError, Result};
-use patch::{Before, Op, PatchId, Rule};
+use patch::{Before, Op, PatchId, Rule, attempt};
 use std::collections::{BTreeSet, HashSet};
 use std::mem::offset_of;
 use vfs::Ino;
@@ -113,11 +113,13 @@ impl Ext2 {
 
     pub(crate) fn note_orphan(&self, op: &Op, ino: Ino, befores: &[Before]) -> Result<Heads> {
         let mut node = self.load_ino(ino)?;
+        self.store.ready(&[self.super_place()])?;
         let next = {
             let mut state = self.state.lock();
             if state.orphans.contains(node.ino) {
                 return Ok(Heads::new());
             }
+            attempt::commit(); // memory changes first
             if !self.store.is_atomic() {
                 state.orphans.unlisted.insert(node.ino);
                 return Ok(befores.iter().map(|before| before.patch).collect());
@@ -135,17 +137,24 @@ impl Ext2 {
 
     pub(crate) fn unnote_orphan(&self, op: &Op, ino: Ino, befores: &[Before]) -> Result<Heads> {
         let mut node = self.load_ino(ino)?;
+        let listed = self.state.lock().orphans.known.get(&node.ino).copied();
+        let before = match listed {
+            Some((before, _)) if before != 0 => Some(self.load(before)?),
+            _ => None,
+        };
+        self.store.ready(&[self.super_place()])?;
+        attempt::commit(); // memory changes first
         let taken = {
             let mut state = self.state.lock();
             state.orphans.unlisted.remove(&node.ino);
             state.orphans.take(node.ino)
         };
-        let Some((before, next)) = taken else {
+        let Some((_, next)) = taken else {
             return Ok(befores.iter().map(|before| before.patch).collect());
         };
         let off = match before {
-            0 => self.set_head(op, next, befores)?,
-            _ => self.set_next(op, &mut self.load(before)?, next, befores)?,
+            None => self.set_head(op, next, befores)?,
+            Some(mut before) => self.set_next(op, &mut before, next, befores)?,
         };
         // The superblock on the medium may still lead to it past a pointer that is younger.
         let head_set = self.state.lock().orphans.head_set;

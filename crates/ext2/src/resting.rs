@@ -31,6 +31,11 @@ impl Resting {
         *byte |= mask;
     }
 
+    /// How many there are at most.
+    pub fn count(&self) -> u64 {
+        self.count as u64
+    }
+
     /// Takes a block out, if it is there.
     pub fn remove(&mut self, group: u32, bit: u32) {
         if let Some(map) = self.groups.get_mut(&group) {

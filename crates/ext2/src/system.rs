@@ -34,6 +34,7 @@ pub struct Ext2System {
     /// New images hold [`CUT_FILE`].
     cut_file: bool,
     optimised: Optimised,
+    forgetful: bool,
 }
 
 /// A file of 100 bytes in the root of [`Ext2System::with_cut_file`].
@@ -48,6 +49,7 @@ impl Ext2System {
             journal_blocks: JOURNAL_BLOCKS,
             cut_file: false,
             optimised: Optimised::Both,
+            forgetful: false,
         }
     }
 
@@ -81,6 +83,15 @@ impl Ext2System {
     #[must_use]
     pub const fn optimised(self, optimised: Optimised) -> Self {
         Self { optimised, ..self }
+    }
+
+    /// On a store that has each call repeated at each block that it needs.
+    #[must_use]
+    pub const fn forgetful(self) -> Self {
+        Self {
+            forgetful: true,
+            ..self
+        }
     }
 
     fn is_journaled(self) -> bool {
@@ -119,6 +130,7 @@ impl Ext2System {
             atime: Atime::Never,
             clock,
             journal_blocks: Some(self.journal_blocks),
+            forgetful: self.forgetful,
             ..MountOptions::default()
         };
         let devices = Devices { disk, log: None };
@@ -153,7 +165,8 @@ impl System<dyn BlockDevice> for Ext2System {
             Optimised::Both => String::new(),
             other => format!("-{other}"),
         };
-        format!("ext2-{}{blocks}{cut}{optimised}", self.mode)
+        let forgetful = if self.forgetful { "-forgetful" } else { "" };
+        format!("ext2-{}{blocks}{cut}{optimised}{forgetful}", self.mode)
     }
 
     fn image_bytes(&self) -> u64 {

@@ -388,6 +388,62 @@ impl Ext2 {
         Ok(new.lba.0 as u32)
     }
 
+    /// Calls `f` for the blocks of a range, from its end on and each before those that point to
+    /// it, at most `budget` of them.
+    pub(crate) fn each_from_end(
+        &self,
+        node: &Node,
+        range: Range<u64>,
+        budget: u32,
+        f: &mut impl FnMut(u32),
+    ) -> Result<()> {
+        if !node.has_blocks(self.layout.block_bytes) {
+            return Ok(());
+        }
+        let mut left = budget;
+        for root in self.roots().into_iter().rev() {
+            let pointer = node.inode.block[root.slot].get();
+            let at = (pointer, root.level, root.base);
+            self.each_below(node.ino, at, &range, &mut left, f)?;
+        }
+        Ok(())
+    }
+
+    fn each_below(
+        &self,
+        ino: u32,
+        (pointer, level, base): (u32, u32, u64),
+        range: &Range<u64>,
+        left: &mut u32,
+        f: &mut impl FnMut(u32),
+    ) -> Result<()> {
+        let from = range.start.max(base);
+        let to = range.end.min(base + self.span(level));
+        if from >= to || *left == 0 {
+            return Ok(());
+        }
+        let Some(block) = self.pointee(pointer, ino)? else {
+            return Ok(());
+        };
+        if level > 0 {
+            let pointers = self.store.read(Lba(block.into()))?;
+            let below = self.span(level - 1);
+            for index in ((from - base) / below..(to - base).div_ceil(below)).rev() {
+                let at = (
+                    pointer_at(&pointers, index as u32),
+                    level - 1,
+                    base + index * below,
+                );
+                self.each_below(ino, at, range, left, f)?;
+            }
+        }
+        if *left > 0 {
+            *left -= 1;
+            f(block);
+        }
+        Ok(())
+    }
+
     // --- taking off -------------------------------------------------------------------
 
     pub(crate) fn detach(

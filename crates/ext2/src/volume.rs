@@ -209,6 +209,11 @@ impl Ext2 {
         Ok(())
     }
 
+    /// The block of the superblock.
+    pub(crate) fn super_place(&self) -> Lba {
+        Lba(SUPER_OFFSET / u64::from(self.layout.block_bytes))
+    }
+
     /// Changes bytes of the superblock.
     pub(crate) fn change_super(
         &self,
@@ -271,12 +276,15 @@ impl Ext2 {
             }
         };
         let known = match need {
-            features::Need::LargeFile => &mut state.ro_compat,
-            features::Need::Attributes => &mut state.compat,
+            features::Need::LargeFile => state.ro_compat,
+            features::Need::Attributes => state.compat,
         };
-        if *known != bits {
-            *known = bits;
+        if known != bits {
             state.feature_set = self.change_super(op, at, &bits.to_le_bytes(), &[])?;
+            match need {
+                features::Need::LargeFile => state.ro_compat = bits,
+                features::Need::Attributes => state.compat = bits,
+            }
         }
         Ok(state.feature_set)
     }

@@ -10,7 +10,7 @@ pub mod seeded;
 mod universal;
 
 pub use low::{
-    Allocated, Detached, Found, Heads, InodeChange, LowError, LowLevel, NewInode, Purpose, Removed,
-    Result,
+    Allocated, Detached, Found, Heads, InodeChange, LowError, LowLevel, NewInode, Next, Purpose,
+    Removed, Result,
 };
 pub use universal::{OnError, Universal, UniversalOptions};

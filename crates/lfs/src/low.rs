@@ -146,6 +146,50 @@ pub struct Detached {
     pub more: bool,
 }
 
+/// Steps that a call will make after its first change.
+#[derive(Debug, Clone, Copy)]
+pub enum Next<'a> {
+    /// [`LowLevel::add_name`] of a name that was looked for.
+    AddName {
+        /// Where.
+        dir: Ino,
+        /// Which.
+        name: &'a [u8],
+    },
+    /// Holes of a file are filled.
+    Fill {
+        /// The file.
+        ino: Ino,
+        /// The first of them.
+        from: u64,
+        /// What [`LowLevel::room_for`] says that it takes.
+        blocks: u64,
+    },
+    /// [`LowLevel::detach_blocks`], and each [`LowLevel::free_block`] after it.
+    Cut {
+        /// The file.
+        ino: Ino,
+        /// The first block that goes.
+        from: u64,
+        /// The block after the last.
+        to: u64,
+        /// Most blocks that go at once.
+        budget: u32,
+    },
+    /// The end of an inode: [`Cut`](Self::Cut) of all blocks, and [`LowLevel::free_inode`].
+    Free {
+        /// Which.
+        ino: Ino,
+        /// Most blocks that go at once.
+        budget: u32,
+    },
+    /// [`LowLevel::set_parent`].
+    MoveUp {
+        /// The directory whose `..` changes.
+        dir: Ino,
+    },
+}
+
 /// A format. Callers hold the locks: changes of one inode, one directory and the
 /// allocators do not run at once (see `Universal`).
 ///
@@ -318,6 +362,11 @@ pub trait LowLevel: Send + Sync {
     fn is_orphan(&self, ino: Ino) -> Result<bool>;
     /// All inodes so noted: at mount, what a crash left.
     fn orphans(&self) -> Result<Vec<Ino>>;
+
+    /// During an [attempt](patch::attempt), before a call's first change: fails as
+    /// [`Store::ready`] does if a step would wait for a device, as far as that can be told.
+    /// Steps that fail for want of a block while they are the first have changed nothing.
+    fn ready(&self, next: Next<'_>) -> Result<()>;
 
     /// Marks the image, durably, as one in which damage was found. Callers hold no lock.
     fn mark_damaged(&self) -> Result<()>;

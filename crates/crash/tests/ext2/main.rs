@@ -9,7 +9,7 @@ mod second_judge;
 mod wrap;
 
 use crash::block::{explore, explore_script};
-use crash::{BlockSystem, Options, Outcome};
+use crash::{BlockSystem, Options, Outcome, Schedule};
 use ext2::Ext2System;
 use patch::stack::Mode;
 
@@ -40,8 +40,12 @@ fn run(system: &BlockSystem, options: &Options) -> Outcome {
 }
 
 fn holds(mode: Mode, options: &Options) {
-    let outcome = run(&Ext2System::new(mode), options);
-    assert_eq!(outcome.failures.first(), None, "{mode}");
+    holds_on(Ext2System::new(mode), options);
+}
+
+fn holds_on(system: Ext2System, options: &Options) {
+    let outcome = run(&system, options);
+    assert_eq!(outcome.failures.first(), None, "{}", outcome.system);
     assert!(outcome.complete);
     assert!(outcome.states_distinct > 0);
 }
@@ -66,6 +70,18 @@ fn pairs() -> Options {
         ops: 2,
         sample: Some(40),
         ..quick()
+    }
+}
+
+/// Each call is repeated at each block that it needs, up to its first change.
+#[test]
+fn calls_that_are_repeated() {
+    let options = Options {
+        schedules: vec![Schedule::Sync, Schedule::Each],
+        ..singles()
+    };
+    for mode in [Mode::SoftUpdates, Mode::Journal] {
+        holds_on(Ext2System::new(mode).forgetful(), &options);
     }
 }
 

@@ -3,14 +3,16 @@
 
 use super::fixture::{clock, device, e2fsck, mke2fs, mount, options};
 use ext2::{Ext2, Options};
-use lfs::{Universal, UniversalOptions};
-use medium::block::{BlockDevice, BlockError, Completion, Geometry, Lba, MemoryDevice};
-use medium::block::{Persistence, Write};
-use patch::Cache;
+use lfs::{LowLevel, Universal, UniversalOptions};
+use medium::block::{BlockDevice, BlockError, Completion, FaultyDevice, Geometry, Lba};
+use medium::block::{MemoryDevice, Persistence, Write};
+use patch::{Cache, CacheOptions, Store};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use vfs::{Cookie, Ctx, FileSystem, Ino, OpenFlags, SeekKind};
+use vfs::{
+    Cookie, Ctx, Errno, Fallocate, FileSystem, Ino, OpenFlags, RenameFlags, SeekKind, SetAttr,
+};
 
 type Fs = Universal<Ext2>;
 
@@ -162,6 +164,198 @@ fn reads_of(image: &[u8], name: &str, call: impl FnOnce(&Fs) + Send + 'static) -
 fn must_not_hold_up(name: &str, least: usize, call: impl FnOnce(&Fs) + Send + 'static) {
     let reads = reads_of(&image(), name, call);
     assert!(reads >= least, "{name} reads {reads} times only");
+}
+
+#[test]
+fn making_names_does_not_hold_up_others() {
+    for dir in [b"cold", &b"few"[..]] {
+        must_not_hold_up("create", 2, |fs| {
+            let dir = at(fs, Ino::ROOT, dir);
+            // Enough for another block.
+            for n in 0..6 {
+                let name = long_name(1000 + n);
+                fs.create(&Ctx::root(), dir, &name, 0o644).unwrap();
+            }
+        });
+        must_not_hold_up("mkdir", 2, |fs| {
+            let dir = at(fs, Ino::ROOT, dir);
+            fs.mkdir(&Ctx::root(), dir, b"new", 0o755).unwrap();
+        });
+        must_not_hold_up("symlink", 2, |fs| {
+            let dir = at(fs, Ino::ROOT, dir);
+            fs.symlink(&Ctx::root(), dir, b"new", &[b'y'; 200]).unwrap();
+        });
+        must_not_hold_up("link", 2, |fs| {
+            let dir = at(fs, Ino::ROOT, dir);
+            let file = at(fs, dir, &long_name(2));
+            fs.link(&Ctx::root(), file, dir, b"again").unwrap();
+        });
+        must_not_hold_up("tmpfile", 1, |fs| {
+            let dir = at(fs, Ino::ROOT, dir);
+            let file = fs.tmpfile(&Ctx::root(), dir, 0o644).unwrap().ino;
+            fs.forget(file, 1);
+        });
+    }
+}
+
+#[test]
+fn removing_names_does_not_hold_up_others() {
+    let cx = Ctx::root;
+    for dir in [b"cold", &b"few"[..]] {
+        must_not_hold_up("unlink", 3, move |fs| {
+            let dir = at(fs, Ino::ROOT, dir);
+            for n in 0..4 {
+                fs.unlink(&cx(), dir, &long_name(n)).unwrap();
+            }
+        });
+        must_not_hold_up("forget", 3, move |fs| {
+            let dir = at(fs, Ino::ROOT, dir);
+            let file = at(fs, dir, &long_name(3));
+            fs.unlink(&cx(), dir, &long_name(3)).unwrap();
+            fs.forget(file, 1);
+        });
+        must_not_hold_up("rmdir", 2, move |fs| {
+            fs.rmdir(&cx(), at(fs, Ino::ROOT, dir), b"sub").unwrap();
+        });
+        must_not_hold_up("rename", 3, move |fs| {
+            let (dir, warm) = (at(fs, Ino::ROOT, dir), at(fs, Ino::ROOT, b"warm"));
+            let flags = RenameFlags::empty();
+            let rename = |name: &[u8], new: &[u8]| fs.rename(&cx(), dir, name, warm, new, flags);
+            rename(&long_name(1), b"file").unwrap();
+            rename(b"sub", b"directory").unwrap();
+            fs.rename(&cx(), warm, b"file", dir, &long_name(2), flags)
+                .unwrap();
+            fs.rename(&cx(), warm, b"directory", dir, b"back", flags)
+                .unwrap();
+        });
+    }
+}
+
+#[test]
+fn changing_files_does_not_hold_up_others() {
+    let cx = Ctx::root;
+    let file = |fs: &Fs, n| at(fs, at(fs, Ino::ROOT, b"cold"), &long_name(n));
+    must_not_hold_up("chmod", 2, move |fs| {
+        let set = SetAttr {
+            perm: Some(0o600),
+            ..SetAttr::default()
+        };
+        fs.setattr(&cx(), file(fs, 5), &set).unwrap();
+    });
+    for size in [0, 301 * 1024 + 5, 900 * 1024] {
+        must_not_hold_up("truncate", 3, move |fs| {
+            let set = SetAttr {
+                size: Some(size),
+                ..SetAttr::default()
+            };
+            fs.setattr(&cx(), file(fs, 9), &set).unwrap();
+        });
+    }
+    must_not_hold_up("open with O_TRUNC", 3, move |fs| {
+        let flags = OpenFlags::WRITE | OpenFlags::TRUNCATE;
+        fs.open(&cx(), file(fs, 3), flags).unwrap();
+    });
+    for (off, len) in [(900 * 1024 + 2000, 9000), (10, 5), (400 * 1024, 70_000)] {
+        must_not_hold_up("write", 3, move |fs| {
+            let data = vec![3; len];
+            assert_eq!(fs.write(&cx(), file(fs, 3), off, &data), Ok(len));
+        });
+    }
+    let kinds = [
+        Fallocate::PunchHole,
+        Fallocate::ZeroRange { keep_size: false },
+        Fallocate::Allocate { keep_size: false },
+    ];
+    for kind in kinds {
+        must_not_hold_up("fallocate", 3, move |fs| {
+            let (file, off) = (file(fs, 3), 900 * 1024 + 100);
+            fs.fallocate(&cx(), file, kind, off, 20_000).unwrap();
+        });
+    }
+    must_not_hold_up("extended attributes", 3, move |fs| {
+        let (file, set) = (file(fs, 7), vfs::XattrMode::Set);
+        fs.setxattr(&cx(), file, b"user.y", b"other", set).unwrap();
+        fs.removexattr(&cx(), file, b"user.x").unwrap();
+        fs.removexattr(&cx(), file, b"user.y").unwrap();
+    });
+}
+
+/// Several threads in a cache that keeps hardly anything: every call ends, and gives the
+/// right answer.
+#[test]
+fn calls_end_in_a_cache_that_evicts() {
+    const FILES: usize = 12;
+    let mounted = super::fixture::Mounted::try_open(
+        device(image()),
+        CacheOptions {
+            blocks: 6,
+            ..options(400)
+        },
+    );
+    let mounted = mounted.unwrap();
+    let fs = &mounted.fs;
+    std::thread::scope(|scope| {
+        for thread in 0..4_u8 {
+            scope.spawn(move || {
+                let cx = Ctx::root();
+                let dir = at(
+                    fs,
+                    Ino::ROOT,
+                    if thread % 2 == 0 { b"cold" } else { b"few" },
+                );
+                let name = |n| format!("{thread} {n:0100}").into_bytes();
+                for n in 0..FILES {
+                    let file = fs.create(&cx, dir, &name(n), 0o644).unwrap().ino;
+                    assert_eq!(fs.write(&cx, file, 300_000, &[thread; 2000]), Ok(2000));
+                    fs.forget(file, 1);
+                }
+                for n in 0..FILES {
+                    let file = at(fs, dir, &name(n));
+                    let mut data = [0; 2000];
+                    assert_eq!(fs.read(&cx, file, 300_000, &mut data), Ok(2000));
+                    assert_eq!(data, [thread; 2000]);
+                    fs.forget(file, 1);
+                    fs.unlink(&cx, dir, &name(n)).unwrap();
+                    assert!(fs.lookup(&cx, dir, &name(n)).is_err());
+                }
+            });
+        }
+    });
+    assert_eq!(e2fsck(&mounted.close()), None);
+}
+
+/// A block that cannot be read is an error of the call, as ever, and no damage.
+#[test]
+fn a_failed_read_is_an_error_of_the_call() {
+    let memory = device(image());
+    let faulty = Arc::new(FaultyDevice::new(memory.clone()));
+    let cache = Arc::new(Cache::new(vec![Box::new(faulty.clone())], options(400)));
+    let low = Ext2::open(Arc::new(cache.volume(0)), Options::default()).unwrap();
+    let universal = UniversalOptions::new(vfs::ModelFs::default().guarantees());
+    let fs = Universal::open(low, universal).unwrap();
+    let cold = at(&fs, Ino::ROOT, b"cold");
+    let block = fs.low().block_of(fs.low().root(), 0).unwrap().unwrap();
+    assert!(cache.volume(0).cached(block).is_some(), "the root was read");
+    let block = fs.low().block_of(cold, 0).unwrap().unwrap();
+    faulty.fail_reads(block..Lba(block.0 + 1), rustix::io::Errno::IO);
+    let cx = Ctx::root();
+    assert_eq!(fs.lookup(&cx, cold, b"sub").unwrap_err(), Errno::IO);
+    let created = fs.create(&cx, cold, b"new", 0o644);
+    assert_eq!(created.unwrap_err(), Errno::IO);
+    assert_eq!(fs.unlink(&cx, cold, b"sub"), Err(Errno::IO));
+    assert_eq!(
+        fs.readdir(&cx, cold, Cookie(0), &mut |_| true),
+        Err(Errno::IO)
+    );
+    assert!(
+        !ext2::probe(&*memory).unwrap().errors,
+        "the image is not marked"
+    );
+    fs.create(&cx, Ino::ROOT, b"new", 0o644).unwrap();
+    faulty.heal();
+    at(&fs, cold, b"sub");
+    fs.close().unwrap();
+    assert_eq!(e2fsck(&memory.bytes()), None);
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod formats;
 mod fsync;
 #[path = "../behaviour/hostile.rs"]
 mod hostile;
+mod journaled;
 #[path = "../behaviour/limits.rs"]
 mod limits;
 #[path = "../behaviour/reserve.rs"]

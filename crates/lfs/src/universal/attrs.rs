@@ -102,7 +102,7 @@ impl<L: LowLevel> Universal<L> {
         cx: &Ctx,
         ino: Ino,
         name: &[u8],
-        f: impl FnOnce(&mut Vec<(Vec<u8>, Vec<u8>)>, Option<usize>) -> std::result::Result<(), Refusal>,
+        f: impl Fn(&mut Vec<(Vec<u8>, Vec<u8>)>, Option<usize>) -> std::result::Result<(), Refusal>,
     ) -> Result<()> {
         self.change_for(cx, self.low.cost(2), |op| {
             perm::may_set_xattr(cx, &self.attr(ino)?, name)?;

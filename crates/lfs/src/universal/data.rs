@@ -3,7 +3,7 @@
 use super::known::Synced;
 use super::{Refusal, Universal, after};
 use crate::seeded::{Bug, hit};
-use crate::{Heads, InodeChange, LowError, LowLevel, Purpose};
+use crate::{Heads, InodeChange, LowError, LowLevel, Next, Purpose};
 use medium::block::{Buffer, Lba};
 use patch::{Before, Change, Content, Op, PatchId, Rule, attempt};
 use smallvec::SmallVec;
@@ -157,8 +157,6 @@ impl<L: LowLevel> Universal<L> {
             Ok(perm::may_write(&attr, off)?)
         })?;
         self.trim(ino, end)?;
-        // So that the operation need not wait for it. (It may be gone again.)
-        self.look(|| Ok(self.low.store().ready(&self.edges(ino, off, data.len())?)?))?;
         let piece = (self.portion(WRITE_BLOCKS) * block) as usize;
         if data.len() > piece - (off % block) as usize {
             // Or the pieces before the one that finds no room would stay written. A single
@@ -182,12 +180,43 @@ impl<L: LowLevel> Universal<L> {
             .ok_or(Errno::FBIG)
     }
 
-    fn check_room(&self, cx: &Ctx, ino: Ino, from: u64, to: u64) -> Refused<()> {
+    /// Returns how many blocks it takes to fill the holes in a range.
+    fn check_room(&self, cx: &Ctx, ino: Ino, from: u64, to: u64) -> Refused<u64> {
         let needed = self.low.room_for(ino, from, to)?;
         if needed > self.room(cx)? {
             return Err(Errno::NOSPC.into());
         }
-        Ok(())
+        Ok(needed)
+    }
+
+    /// Has all read that a write of a part of a file will need, before the first change. It
+    /// takes `blocks` for holes.
+    fn ready_to_write(&self, attr: &Attr, part: Range<u64>, blocks: u64) -> crate::Result<()> {
+        let (ino, block) = (attr.ino, self.block_size());
+        let mut edges = self.edges(ino, part.start, (part.end - part.start) as usize)?;
+        if part.end > attr.size && !attr.size.is_multiple_of(block) {
+            edges.extend(self.low.block_of(ino, attr.size / block)?); // for `clear_tail`
+        }
+        self.low.store().ready(&edges)?;
+        let from = part.start / block;
+        self.low.ready(Next::Fill { ino, from, blocks })
+    }
+
+    /// Has all read that it takes to free the blocks from byte `size` on, as many as are freed
+    /// at once.
+    pub(super) fn ready_to_cut(&self, ino: Ino, size: u64) -> crate::Result<()> {
+        let block = self.block_size();
+        if !size.is_multiple_of(block)
+            && let Some(lba) = self.low.block_of(ino, size / block)?
+        {
+            self.low.store().ready(&[lba])?; // its rest is zeroed
+        }
+        self.low.ready(Next::Cut {
+            ino,
+            from: size.div_ceil(block),
+            to: u64::MAX,
+            budget: self.destroyed_at_once() as u32,
+        })
     }
 
     fn write_piece(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<()> {
@@ -197,7 +226,8 @@ impl<L: LowLevel> Universal<L> {
         self.change_for(cx, self.low.cost(blocks) + 2, |op| {
             let attr = self.attr(ino)?;
             must_be_regular(&attr, Errno::INVAL)?;
-            self.check_room(cx, ino, off / block, end.div_ceil(block))?;
+            let holes = self.check_room(cx, ino, off / block, end.div_ceil(block))?;
+            self.ready_to_write(&attr, off..end, holes)?;
             let mut heads: Heads = self.clear_tail(op, &attr, end)?.into_iter().collect();
             for part in parts(block, off, data.len()) {
                 let bytes = &data[part.from..part.from + part.len];
@@ -347,6 +377,7 @@ impl<L: LowLevel> Universal<L> {
             self.note_inode(attr.ino, &change, grown);
             return Ok(false);
         }
+        self.ready_to_cut(attr.ino, size)?;
         let cut = self.low.change_inode(op, attr.ino, &change, &[])?;
         self.note_inode(attr.ino, &change, cut);
         let shorter = after(Rule::NullifyBeforeReuse, [cut]);
@@ -399,6 +430,7 @@ impl<L: LowLevel> Universal<L> {
         loop {
             let more = self.change(self.low.cost(self.destroyed_at_once()) + 2, |op| {
                 let size = self.attr(ino)?.size;
+                self.ready_to_cut(ino, size)?;
                 self.detach_some(op, ino, size, &[])
             })?;
             if !more {
@@ -478,14 +510,18 @@ impl<L: LowLevel> Universal<L> {
         loop {
             let until = end.min((at / block + most) * block);
             self.change_for(cx, self.low.cost(most) + 4, |op| {
-                if kind != Fallocate::PunchHole {
+                if kind == Fallocate::PunchHole {
+                    self.ready_to_punch(ino, at..until.max(at))?;
+                } else {
                     // First for all of it, so that a call without room takes nothing.
                     let to = if at == off {
                         last_block
                     } else {
                         until.div_ceil(block)
                     };
-                    self.check_room(cx, ino, at / block, to)?;
+                    let holes = self.check_room(cx, ino, at / block, to)?;
+                    let blocks = holes.min(self.low.cost(most).into());
+                    self.ready_to_write(&self.attr(ino)?, at..until.max(at), blocks)?;
                 }
                 if at < until {
                     self.allocate_part(op, ino, kind, at..until)?;
@@ -560,6 +596,19 @@ impl<L: LowLevel> Universal<L> {
             }
         }
         Ok(())
+    }
+
+    /// Has all read that [`punch`](Self::punch) will need, before the first change.
+    fn ready_to_punch(&self, ino: Ino, part: Range<u64>) -> crate::Result<()> {
+        let edges = self.edges(ino, part.start, (part.end - part.start) as usize)?;
+        self.low.store().ready(&edges)?;
+        let block = self.block_size();
+        self.low.ready(Next::Cut {
+            ino,
+            from: part.start.div_ceil(block),
+            to: part.end.div_ceil(block),
+            budget: self.destroyed_at_once() as u32,
+        })
     }
 
     /// Makes `off..end` read as zeros, and gives whole blocks back.

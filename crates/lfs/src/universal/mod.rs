@@ -25,12 +25,21 @@
 //! and `twins` are taken inside it, `known` for moments. [`Store::begin`], which may wait for
 //! write-back, comes before all of them.
 //!
-//! A call that changes nothing does not hold `tree` while it waits for a device, for data or
-//! metadata: it runs in attempts (see [`patch::attempt`]), which another call's changes may
-//! come between. An attempt that succeeds has seen one state of the tree; a listing that is
-//! read in several attempts goes on after the entries that it has returned. What is looked at
-//! beside the result (`known`, `twins`, names that a format keeps in memory) is as right when
-//! an attempt stops as when it ends.
+//! A call does not hold `tree` while it waits for a device, for data or metadata, up to its
+//! first change. It runs in attempts (see [`patch::attempt`]), which another call's changes may
+//! come between. An attempt that stops has no effects. One that succeeds has seen one state of
+//! the tree; a listing that is read in several attempts goes on after the entries that it has
+//! returned.
+//!
+//! After its first change a call waits with `tree` held. What it will read then is looked for
+//! before ([`LowLevel::ready`]). These reads remain:
+//! - what the cache has evicted meanwhile, and all reads of a call that has given attempts up;
+//! - the names of the whole tree, once, at the removal of a directory with a high link count
+//!   after the image was not unmounted cleanly (`twins`), and the other name of a directory that
+//!   a rename replaces;
+//! - further bitmaps, if free counts are wrong, or if several files' blocks rest in a group;
+//! - blocks that are overwritten as a whole, with the optimisation `hard` off;
+//! - with a journal, the neighbour in the list of orphans of a file that gets a name.
 
 mod attrs;
 mod data;
@@ -151,23 +160,32 @@ impl<L: LowLevel> Universal<L> {
 
     // --- operations -----------------------------------------------------------------
 
-    /// Runs a change of at most `blocks` distinct blocks.
+    /// Runs a change of at most `blocks` distinct blocks. It may run several times: until it
+    /// has changed something it stops where it would wait for a device, which is waited for
+    /// without the lock, and between operations of the store.
     fn change<T>(
         &self,
         blocks: u32,
-        f: impl FnOnce(&Op) -> std::result::Result<T, Refusal>,
+        mut f: impl FnMut(&Op) -> std::result::Result<T, Refusal>,
     ) -> Result<T> {
-        self.is_served()?;
-        if self.is_read_only() {
-            return Err(Errno::ROFS);
-        }
-        let op = self.low.store().begin(blocks).map_err(LowError::from);
-        let op = op.map_err(|e| report(&e))?;
-        let result = {
-            let _alone = self.tree.write();
-            f(&op)
+        let mut attempts = Attempts::new(self.low.store());
+        let result = loop {
+            self.is_served()?;
+            if self.is_read_only() {
+                return Err(Errno::ROFS);
+            }
+            let op = self.low.store().begin(blocks).map_err(LowError::from);
+            let op = op.map_err(|e| report(&e))?;
+            let done = {
+                let _alone = self.tree.write();
+                attempts.run(|| f(&op))
+            };
+            self.low.store().end(op);
+            match done {
+                Some(result) => break result,
+                None => attempts.fetch(),
+            }
         };
-        self.low.store().end(op);
         result.map_err(|refusal| self.failed(refusal))
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Befores, Refusal, Universal, after, joined, once_gone};
 use crate::seeded::{Bug, hit};
-use crate::{Found, Heads, InodeChange, LowError, LowLevel, NewInode, Purpose, Removed};
+use crate::{Found, Heads, InodeChange, LowError, LowLevel, NewInode, Next, Purpose, Removed};
 use medium::block::Buffer;
 use patch::{Content, Op, PatchId, Rule};
 use vfs::{Attr, Cookie, Ctx, DirEntry, Errno, FileType, Ino, Result, Timestamp, perm};
@@ -145,6 +145,7 @@ impl<L: LowLevel> Universal<L> {
             if made.target.len() > self.low.max_target() {
                 return Err(Errno::NAMETOOLONG.into());
             }
+            self.low.ready(Next::AddName { dir, name })?;
             let (ino, ready) = self.make_inode(op, cx, &parent, made)?;
             let mut befores = after(Rule::InitialiseBeforePoint, ready.iter().copied());
             if hit(Bug::NameBeforeInode) {
@@ -325,6 +326,7 @@ impl<L: LowLevel> Universal<L> {
             if attr.nlink >= self.low.max_links(attr.kind) {
                 return Err(Errno::MLINK.into());
             }
+            self.low.ready(Next::AddName { dir, name })?;
             let reached = self.before_reached(dir)?;
             let raised = self.raise_links(op, &attr)?;
             let mut befores = after(Rule::LinkBeforeUnlink, raised);
@@ -386,6 +388,7 @@ impl<L: LowLevel> Universal<L> {
                 }
                 _ => {}
             }
+            self.ready_to_drop(&victim)?;
             let now = self.now();
             let stays = self.lean_on_other(op, &victim, dir, name)?;
             let mut befores = self.before_removal(&victim);
@@ -460,6 +463,18 @@ impl<L: LowLevel> Universal<L> {
         noted.extend(after(Rule::LinkBeforeUnlink, [lowered]));
         self.low.add_orphan(op, victim.ino, &noted)?;
         Ok((!referenced).then_some(victim.ino))
+    }
+
+    /// Has all read that [`drop_link`](Self::drop_link) will need, before the first change.
+    pub(super) fn ready_to_drop(&self, victim: &Attr) -> crate::Result<()> {
+        let is_last = victim.nlink <= 1 || victim.kind == FileType::Directory;
+        if !is_last || self.is_referenced(victim.ino) || victim.blocks > self.small() {
+            return Ok(());
+        }
+        self.low.ready(Next::Free {
+            ino: victim.ino,
+            budget: u32::MAX,
+        })
     }
 
     /// Prepares the removal of one name of an empty directory that may have two, since a
@@ -543,6 +558,7 @@ impl<L: LowLevel> Universal<L> {
                 }
                 let (gone, never_named) = self.last_name_gone(ino);
                 let budget = self.destroyed_at_once() as u32;
+                self.low.ready(Next::Free { ino, budget })?;
                 let detached = self
                     .low
                     .detach_blocks(op, ino, 0, u64::MAX, budget, &gone)?;

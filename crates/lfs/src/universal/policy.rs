@@ -80,7 +80,7 @@ impl<L: LowLevel> Universal<L> {
         &self,
         cx: &Ctx,
         blocks: u32,
-        f: impl FnOnce(&Op) -> std::result::Result<T, Refusal>,
+        mut f: impl FnMut(&Op) -> std::result::Result<T, Refusal>,
     ) -> Result<T> {
         let keeps = !self.low.may_use_reserve(cx);
         self.change(blocks, |op| {

@@ -2,7 +2,7 @@
 
 use super::{Befores, Refusal, Universal, after, once_gone};
 use crate::seeded::{Bug, hit};
-use crate::{Found, InodeChange, LowLevel, Removed};
+use crate::{Found, InodeChange, LowLevel, Next, Removed};
 use patch::{Op, PatchId, Rule};
 use vfs::{Attr, Ctx, Errno, FileType, Ino, RenameFlags, Result, Timestamp, perm};
 
@@ -49,6 +49,7 @@ impl<L: LowLevel> Universal<L> {
             let Some(plan) = self.plan(cx, names, flags)? else {
                 return Ok(None);
             };
+            self.ready_to_move(&plan)?;
             if plan.exchange {
                 self.exchange(op, &plan)?;
                 return Ok(None);
@@ -151,6 +152,27 @@ impl<L: LowLevel> Universal<L> {
             return Err(Errno::MLINK.into()); // it has both names for a while
         }
         Ok(())
+    }
+
+    /// Has all read that the steps will need, before the first change.
+    fn ready_to_move(&self, plan: &Move<'_>) -> crate::Result<()> {
+        let moved = [
+            Some(&plan.source),
+            plan.target.as_ref().filter(|_| plan.exchange),
+        ];
+        for moved in moved.into_iter().flatten() {
+            if plan.crosses() && moved.kind == FileType::Directory {
+                self.low.ready(Next::MoveUp { dir: moved.ino })?;
+            }
+        }
+        match &plan.target {
+            Some(_) if plan.exchange => Ok(()),
+            Some(target) => self.ready_to_drop(target),
+            None => {
+                let (dir, name) = (plan.to.ino, plan.new_name);
+                self.low.ready(Next::AddName { dir, name })
+            }
+        }
     }
 
     /// New name, then the old one goes (U4); links are raised before and lowered after

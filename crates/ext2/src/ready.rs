@@ -1,0 +1,205 @@
+//! What steps will read, before a call makes its first change: the tree's lock is not held
+//! while a device is waited for.
+//!
+//! Which blocks an allocation takes shows only when it is made: bitmaps are named here until
+//! enough blocks are free in them that have rested. All this costs memory accesses only when
+//! the blocks are cached, and nothing outside of [attempts](attempt).
+
+use crate::alloc::State;
+use crate::dir;
+use crate::inode::Node;
+use crate::volume::Ext2;
+use lfs::{Next, Purpose, Result};
+use medium::block::Lba;
+use patch::attempt;
+use smallvec::SmallVec;
+use std::ops::Range;
+use vfs::Ino;
+
+/// Blocks that will be read.
+pub(crate) type Needed = SmallVec<[Lba; 8]>;
+
+fn add(needed: &mut Needed, lba: Lba) {
+    if !needed.contains(&lba) {
+        needed.push(lba);
+    }
+}
+
+impl Ext2 {
+    /// During an attempt: fails if this step would wait for a device.
+    pub(crate) fn ready_for(&self, next: Next<'_>) -> Result<()> {
+        if !attempt::is_attempt() {
+            return Ok(());
+        }
+        let mut needed = Needed::new();
+        match self.list_needed(next, &mut needed) {
+            Err(error) if error.is_absent() => Err(error),
+            // Of other errors the step itself will tell.
+            _ => Ok(self.store.ready(&needed)?),
+        }
+    }
+
+    fn list_needed(&self, next: Next<'_>, needed: &mut Needed) -> Result<()> {
+        match next {
+            Next::AddName { dir, name } => self.for_name(dir, name, needed),
+            Next::Fill { ino, from, blocks } => self.for_blocks(ino, from, blocks, needed),
+            Next::Cut {
+                ino,
+                from,
+                to,
+                budget,
+            } => self.for_cut(ino, from..to, budget, needed),
+            Next::Free { ino, budget } => {
+                self.for_end(ino, needed)?;
+                self.for_cut(ino, 0..u64::MAX, budget, needed)
+            }
+            Next::MoveUp { dir } => self.above(dir).map(drop),
+        }
+    }
+
+    /// A group's descriptor and the superblock, which count what is free.
+    pub(crate) fn counts_of(&self, group: u32, needed: &mut Needed) {
+        add(needed, self.layout.descriptor(group).0);
+        add(needed, self.super_place());
+    }
+
+    /// What a new inode changes besides its bitmap, and what its first blocks need.
+    pub(crate) fn ready_new(&self, state: &State, ino: u32, blocks: u64) -> Result<()> {
+        let mut needed = Needed::new();
+        let group = self.layout.group_of_inode(ino);
+        add(&mut needed, self.place_in(state, ino).0);
+        self.counts_of(group, &mut needed);
+        if blocks > 0 {
+            self.maps_from(state, group, blocks, &mut needed);
+        }
+        Ok(self.store.ready(&needed)?)
+    }
+
+    /// What freeing a block changes.
+    pub(crate) fn map_of(&self, state: &State, block: u32, needed: &mut Needed) {
+        let group = self.layout.group_of(block);
+        add(
+            needed,
+            Lba(state.groups[group as usize].block_bitmap.into()),
+        );
+        self.counts_of(group, needed);
+    }
+
+    /// What an allocation of so many blocks looks at, from a group on.
+    pub(crate) fn maps_from(&self, state: &State, first: u32, blocks: u64, needed: &mut Needed) {
+        let groups = self.layout.groups;
+        let mut left = blocks + state.resting.count();
+        for group in (0..groups).map(|step| (first + step) % groups) {
+            let known = &state.groups[group as usize];
+            if left == 0 {
+                return;
+            }
+            if known.free_blocks > 0 {
+                add(needed, Lba(known.block_bitmap.into()));
+                self.counts_of(group, needed);
+                left = left.saturating_sub(known.free_blocks.into());
+            }
+        }
+    }
+
+    /// Blocks from `from` on, so many with the indirect ones.
+    fn for_blocks(&self, ino: Ino, from: u64, blocks: u64, needed: &mut Needed) -> Result<()> {
+        if blocks == 0 {
+            return Ok(());
+        }
+        let node = self.load_ino(ino)?;
+        let goal = self.goal(node.ino, from, Purpose::Data)?;
+        let first = self.layout.group_of(goal.min(self.layout.blocks - 1));
+        let own = self.layout.group_of_inode(node.ino);
+        let state = self.state.lock();
+        self.maps_from(&state, first, blocks, needed);
+        if own != first {
+            self.maps_from(&state, own, blocks, needed); // indirect blocks are there
+        }
+        Ok(())
+    }
+
+    /// A name that is added. The blocks of a small directory were read in search of the name.
+    fn for_name(&self, dir: Ino, name: &[u8], needed: &mut Needed) -> Result<()> {
+        let node = self.load_dir(dir)?;
+        match self.room_for_name(&node, name)? {
+            Some(block) => add(needed, Lba(block.into())),
+            None => {
+                let index = self.dir_blocks(&node)?;
+                self.block_at(&node, index)?; // the way to it
+                self.for_blocks(dir, index, 4, needed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The block of a large directory in which a name will be, if there is room for it.
+    fn room_for_name(&self, dir: &Node, name: &[u8]) -> Result<Option<u32>> {
+        let need = dir::needed(name.len());
+        match self
+            .with_names(dir, |names| names.block_for(need))?
+            .flatten()
+        {
+            Some(index) => self.block_at(dir, index),
+            None => Ok(None),
+        }
+    }
+
+    /// The blocks that leave a file, from its end on, and the bitmaps that have them.
+    fn for_cut(&self, ino: Ino, range: Range<u64>, budget: u32, needed: &mut Needed) -> Result<()> {
+        let node = self.load_ino(ino)?;
+        let mut groups: SmallVec<[u32; 4]> = SmallVec::new();
+        self.each_from_end(&node, range, budget, &mut |block| {
+            let group = self.layout.group_of(block);
+            if groups.last() != Some(&group) && !groups.contains(&group) {
+                groups.push(group);
+                self.map_of(&self.state.lock(), block, needed);
+            }
+        })
+    }
+
+    /// What the end of an inode changes besides.
+    fn for_end(&self, ino: Ino, needed: &mut Needed) -> Result<()> {
+        let node = self.load_ino(ino)?;
+        let attributes = self.attr_block(&node)?;
+        let group = self.layout.group_of_inode(node.ino);
+        let state = self.state.lock();
+        if let Some((block, _)) = attributes {
+            self.map_of(&state, block, needed);
+        }
+        add(
+            needed,
+            Lba(state.groups[group as usize].inode_bitmap.into()),
+        );
+        self.counts_of(group, needed);
+        Ok(())
+    }
+
+    /// Has the next blocks of a directory read along with one that is absent.
+    pub(crate) fn want_dir_blocks(&self, dir: &Node, first: u64) {
+        const AHEAD: u64 = 64;
+        if !attempt::is_attempt() {
+            return;
+        }
+        let end = self.dir_blocks(dir).map_or(0, |end| end.min(first + AHEAD));
+        for index in first..end {
+            let Ok(Some(block)) = self.block_at(dir, index) else {
+                return;
+            };
+            attempt::want([Lba(block.into())]);
+        }
+    }
+
+    /// Has all blocks of a directory read, before an attempt begins to look at them.
+    pub(crate) fn ready_dir(&self, dir: &Node) -> Result<()> {
+        if !attempt::is_attempt() {
+            return Ok(());
+        }
+        let blocks = (0..self.dir_blocks(dir)?).map(|index| self.block_at(dir, index));
+        let blocks = blocks.filter_map(Result::transpose);
+        let blocks: Vec<Lba> = blocks
+            .map(|b| b.map(|b| Lba(b.into())))
+            .collect::<Result<_>>()?;
+        Ok(self.store.ready(&blocks)?)
+    }
+}
