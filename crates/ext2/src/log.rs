@@ -1,7 +1,9 @@
 //! The internal journal: the blocks of inode 8.
 
 use crate::bytes::{self, Writer};
-use crate::format::{Compat, Incompat, JOURNAL_INO, STATE_ERRORS, SUPER_OFFSET, Super};
+use crate::format::{
+    Compat, Incompat, JOURNAL_INO, STATE_ERRORS, STATE_VALID, SUPER_OFFSET, Super,
+};
 use crate::volume::Ext2;
 use crate::{Error, probe};
 use lfs::{LowLevel, NewInode, Purpose, Result};
@@ -153,10 +155,12 @@ pub(crate) fn set_recover(device: &dyn BlockDevice, on: bool) -> std::result::Re
     })
 }
 
-/// Takes back, durably, the note that errors were found.
-pub(crate) fn clear_errors(device: &dyn BlockDevice) -> std::result::Result<(), Error> {
+/// Takes back, durably, the note that errors were found; with `clean` also the one that the
+/// image was not unmounted.
+pub(crate) fn clear_marks(device: &dyn BlockDevice, clean: bool) -> std::result::Result<(), Error> {
+    let valid = if clean { STATE_VALID } else { 0 };
     change_superblock(device, |sup| {
-        sup.state.set(sup.state.get() & !STATE_ERRORS);
+        sup.state.set(sup.state.get() & !STATE_ERRORS | valid);
     })
 }
 

@@ -400,13 +400,14 @@ pub fn recover(
     Ok(disk)
 }
 
-/// Takes back, durably, the note in the superblock that errors were found. The caller has
-/// checked the image.
+/// Takes back, durably, the note in the superblock that errors were found, and with `clean` the
+/// one that the image was not unmounted. The caller has checked the image, and for `clean` found
+/// nothing at all: mounts then trust the counts of what is free and of links.
 ///
 /// # Errors
 /// [`MountError`].
-pub fn clear_errors(disk: &dyn BlockDevice) -> Result<(), MountError> {
-    Ok(log::clear_errors(disk)?)
+pub fn clear_marks(disk: &dyn BlockDevice, clean: bool) -> Result<(), MountError> {
+    Ok(log::clear_marks(disk, clean)?)
 }
 
 /// The place of an empty log.

@@ -17,8 +17,9 @@ use vfs::check::{Report, Severity};
 /// Reads the whole image and lists what violates the format, by the numbers of format.md.
 /// A crash needs no repair: mounting recovers by itself. The options that ask for repairs
 /// (-a, -p, -y) replay a journal, accept leaks (space and counts that a crash without a
-/// journal leaves behind), and clear the mark of an ext2 in which errors were found before if
-/// there are none now. Without them nothing is changed, and a journal is replayed in memory only.
+/// journal leaves behind), and clear the marks of an ext2: that errors were found before, if
+/// there are none now, and that it was not unmounted, if there are no leaks either. Without them
+/// nothing is changed, and a journal is replayed in memory only.
 ///
 /// Exit codes, as fsck(8) defines them: 0 clean (with -a, -p, -y: or leaks), 1 a journal was
 /// replayed, 4 errors (without -a, -p, -y: or leaks) found, 8 the check could not be made, 16
@@ -69,11 +70,21 @@ struct Json<'a> {
     /// What became of a journal: it was replayed in place, or in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     replayed: Option<Replayed>,
-    /// The superblock no longer says that errors were found.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    cleared: bool,
+    #[serde(flatten)]
+    marks: Marks,
     #[serde(flatten)]
     report: &'a Report,
+}
+
+/// What the superblock no longer says.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+struct Marks {
+    /// That errors were found.
+    #[serde(rename = "cleared", skip_serializing_if = "std::ops::Not::not")]
+    errors: bool,
+    /// That the image was not unmounted.
+    #[serde(rename = "marked_clean", skip_serializing_if = "std::ops::Not::not")]
+    unclean: bool,
 }
 
 /// Where a journal was replayed before the check.
@@ -88,8 +99,8 @@ enum Replayed {
 struct Found {
     engine: &'static str,
     replayed: Option<Replayed>,
-    /// The mark of errors was taken back.
-    cleared: bool,
+    /// Those that were taken back.
+    marks: Marks,
     report: Report,
 }
 
@@ -109,7 +120,7 @@ impl Args {
         let Found {
             engine,
             replayed,
-            cleared,
+            marks,
             report,
         } = &found;
         if self.json {
@@ -118,7 +129,7 @@ impl Args {
                 r#type: engine,
                 clean: report.is_clean(),
                 replayed: *replayed,
-                cleared: *cleared,
+                marks: *marks,
                 report,
             })?;
         } else {
@@ -154,7 +165,7 @@ impl Args {
             true => Replayed::InPlace,
             false => Replayed::InMemory,
         });
-        let read_only = !self.repairs() || !(dirty || sup.errors);
+        let read_only = !self.repairs() || !(dirty || sup.errors || !sup.clean);
         let device: Arc<dyn BlockDevice> = Arc::new(open(sup.block_bytes, read_only)?);
         let log = match &self.journal {
             Some(path) => Some(open_at(path, 0, sup.block_bytes, read_only)?),
@@ -163,17 +174,23 @@ impl Args {
         let log = log.map(|log| Arc::new(log) as Arc<dyn BlockDevice>);
         let named = |e| ext2fs::named(&self.path, &e);
         let device = ext2::mount::recover(&device, log.as_ref(), read_only).map_err(named)?;
+        // A journal can hold the superblock as well.
+        let sup = ext2::probe(&*device).map_err(|e| image::about(&self.path, e))?;
         let spinner = terminal::spinner("checking");
         let report = ext2::check(&*device);
         spinner.finish_and_clear();
-        let cleared = sup.errors && !read_only && report.worst() != Some(Severity::Corrupt);
-        if cleared {
-            ext2::mount::clear_errors(&*device).map_err(named)?;
+        let worst = report.worst();
+        let marks = Marks {
+            errors: sup.errors && !read_only && worst != Some(Severity::Corrupt),
+            unclean: !sup.clean && !read_only && worst.is_none(),
+        };
+        if marks.errors || marks.unclean {
+            ext2::mount::clear_marks(&*device, marks.unclean).map_err(named)?;
         }
         Ok(Found {
             engine: "ext2",
             replayed,
-            cleared,
+            marks,
             report,
         })
     }
@@ -190,7 +207,7 @@ impl Args {
         Ok(Found {
             engine: "bpfs",
             replayed: None,
-            cleared: false,
+            marks: Marks::default(),
             report,
         })
     }
@@ -208,8 +225,14 @@ fn text(path: &Path, found: &Found) -> String {
             "{name}: the journal is to be replayed by the next mount; checked as it will be then"
         ),
     };
-    if found.cleared {
+    if found.marks.errors {
         let _ = writeln!(text, "{name}: the mark that errors were found was cleared");
+    }
+    if found.marks.unclean {
+        let _ = writeln!(
+            text,
+            "{name}: the mark that it was not unmounted was cleared"
+        );
     }
     let report = &found.report;
     let errors = || (report.findings.iter()).filter(|found| found.severity == Severity::Corrupt);
