@@ -29,6 +29,9 @@ medium::seeded_bugs! {
     DirectoryBeforeContents,
     /// A directory may be moved below one that still has a name in it.
     RingOfNames,
+    /// An fsync takes the zeroing of the rest of a block that a file was cut in for durable, and does
+    /// not wait for it.
+    ClearedCountsAsSynced,
     /// A file may grow over blocks that a crash has left past its size.
     GrowOverLeft,
     /// An fsync of a new file may not wait for its name.

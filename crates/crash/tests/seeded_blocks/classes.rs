@@ -11,7 +11,8 @@ use vfs::script::LOG_MAGIC;
 use vfs::script::generate::Tree;
 
 /// Bugs of `lfs` that are looked for here.
-pub const LFS: [lfs::seeded::Bug; 4] = [
+pub const LFS: [lfs::seeded::Bug; 5] = [
+    lfs::seeded::Bug::ClearedCountsAsSynced,
     lfs::seeded::Bug::GrowOverLeft,
     lfs::seeded::Bug::FsyncWithoutName,
     lfs::seeded::Bug::FdatasyncWithoutSize,
@@ -215,4 +216,31 @@ fn calls_after_a_recovery() {
         ..options()
     };
     is_found_in_lfs(lfs::seeded::Bug::GrowOverLeft, (None, &lives));
+}
+
+/// A range is zeroed, the file is cut in the middle of it, which adds to the same patch, and an fsync
+/// does not wait for that. No two calls show it.
+#[test]
+fn three_calls_on_one_file() {
+    use lfs::seeded::{Bug, arm, fired};
+    let scripts_of = |ops| Options {
+        trees: vec![Tree::File],
+        ops,
+        states_per_point: 4,
+        samples: 2,
+        schedules: vec![Schedule::Any(1)],
+        ..options()
+    };
+    let bug = Bug::ClearedCountsAsSynced;
+    arm(Some(bug));
+    let system = Ext2System::new(Mode::SoftUpdates);
+    let two = crash::block::explore(&system, &scripts_of(2), &|_| {}).expect("ext2 can be set up");
+    assert!(fired() > 0, "{bug:?} never took effect in two calls");
+    assert!(
+        two.failures.is_empty() && two.complete,
+        "{:?}",
+        two.failures
+    );
+    arm(None);
+    is_found_in_lfs(bug, (None, &scripts_of(3)));
 }

@@ -138,10 +138,14 @@ impl<L: LowLevel> Universal<L> {
     /// Makes the recent changes of an inode durable.
     pub(super) fn sync_recent(&self, ino: Ino, wanted: Synced) -> Result<()> {
         let mut recent = Vec::new();
-        if let Some(known) = self.known.lock().get(&ino) {
+        if let Some(known) = self.known.lock().get_mut(&ino) {
             recent.extend_from_slice(known.recent.patches());
             if wanted == Synced::All {
                 recent.extend_from_slice(known.times.patches());
+            }
+            if known.cleared.is_some() && hit(Bug::ClearedCountsAsSynced) {
+                let cleared = known.cleared.take();
+                recent.retain(|patch| Some(*patch) != cleared);
             }
         }
         let result = self.low.store().sync(&recent).map_err(LowError::from);
