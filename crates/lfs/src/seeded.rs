@@ -36,6 +36,8 @@ medium::seeded_bugs! {
     GrowOverLeft,
     /// An fsync of a new file may not wait for its name.
     FsyncWithoutName,
+    /// An fsync may not wait for the names of the new directories above.
+    FsyncWithoutPath,
     /// An fdatasync may not wait for a new size.
     FdatasyncWithoutSize,
     /// An fdatasync may not wait for overwritten data, nor for the pointers to new blocks.

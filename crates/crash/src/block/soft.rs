@@ -1,4 +1,4 @@
-//! What soft updates promise of a recovered file system (the rules U1 to U4 of
+//! What soft updates promise of a recovered file system (the rules U1 to U5 of
 //! `lfs::universal`), against the states that were there after each operation.
 //!
 //! *Allowed states* are those from the last sync to the newest; for an inode that was
@@ -11,7 +11,7 @@
 //!   the size lies between the least and the greatest.
 //! - S3. Each byte of data is that of an allowed state, zero where there was none (U2).
 //! - S4. The link count is at least the number of names (U3).
-//! - S5. What had a name in all allowed states, or since it was synced, has one (U4).
+//! - S5. What had a name in all allowed states, or since it was synced, has one (U4, U5).
 //! - S6. A directory has at most two names (U4).
 
 use crate::handles::FileId;

@@ -88,3 +88,31 @@ fn what_was_just_made_moved_or_removed_can_be_so_again() {
         }
     }
 }
+
+/// An fsync waits for the names of the new directories that lead to the inode.
+#[test]
+fn what_fsync_covered_can_be_found() {
+    for rest in [
+        "mkdir n 755\ncreate n/m 644\nfsync n/m\n",
+        "mkdir n 755\ncreate n/m 644\nfsync n/m\nwrite n/m 0 100 1\nfsync n/m\n",
+        "mkdir n 755\ncreate n/m 644\nwrite n/m 0 100 1\nfdatasync n/m\n",
+        "mkdir n 755\nmkdir n/m 755\nfsyncdir n/m\n",
+        "mkdir n 755\nmkdir n/m 755\ncreate n/m/k 644\nfsync n/m/k\n",
+        "mkdir n 755\nmkdir n/m 755\nfsyncdir n\ncreate n/m/k 644\nfsync n/m/k\n",
+        "mkdir n 755\ncreate n/m 644\nrename n/m n/k replace\nfsync n/k\n",
+        "mkdir n 755\ncreate n/m 644\nrename n k replace\nfsync k/m\n",
+        "mkdir n 755\ncreate n/m 644\nrename n A/k replace\nfsync A/k/m\n",
+        "mkdir n 755\ncreate n/m 644\nrename n/m A/m replace\nrmdir n\nfsync A/m\n",
+        "mkdir n 755\nmkdir k 755\ncreate n/m 644\nrename n k/n replace\nfsync k/n/m\n",
+        "mkdir n 755\nmkdir n/m 755\nmkdir k 755\nrename n/m k/m replace\nfsyncdir k/m\n",
+        "mkdir n 755\nlink f n/m\nrename n k replace\nunlink f\nfsync k/m\n",
+        "mkdir n 755\nrename f n/m replace\nrename n k replace\nfsync k/m\n",
+        "mkdir n 755\ntmpfile 0 n 644\nlink @0 n/m\nfsync n/m\n",
+    ] {
+        for optimised in [Optimised::Both, Optimised::None] {
+            let script = format!("{}sync\n{rest}", Tree::Names.setup());
+            let failure = explore_script(&soft(optimised), &script, &options());
+            assert_eq!(failure.expect("a script"), None, "{optimised}: {rest}");
+        }
+    }
+}

@@ -11,10 +11,11 @@ use vfs::script::LOG_MAGIC;
 use vfs::script::generate::Tree;
 
 /// Bugs of `lfs` that are looked for here.
-pub const LFS: [lfs::seeded::Bug; 5] = [
+pub const LFS: [lfs::seeded::Bug; 6] = [
     lfs::seeded::Bug::ClearedCountsAsSynced,
     lfs::seeded::Bug::GrowOverLeft,
     lfs::seeded::Bug::FsyncWithoutName,
+    lfs::seeded::Bug::FsyncWithoutPath,
     lfs::seeded::Bug::FdatasyncWithoutSize,
     lfs::seeded::Bug::FdatasyncWithoutData,
 ];
@@ -177,11 +178,16 @@ fn blocks_whose_freeing_is_not_committed() {
 
 #[test]
 fn fsync_of_a_new_file() {
-    let script = "create n 644\nfsync n\n";
-    is_found_in_lfs(
-        lfs::seeded::Bug::FsyncWithoutName,
-        (Some(script), &options()),
-    );
+    use lfs::seeded::Bug;
+    for (bug, script) in [
+        (Bug::FsyncWithoutName, "create n 644\nfsync n\n"),
+        (
+            Bug::FsyncWithoutPath,
+            "mkdir n 755\ncreate n/m 644\nfsync n/m\n",
+        ),
+    ] {
+        is_found_in_lfs(bug, (Some(script), &options()));
+    }
 }
 
 /// Under soft updates, and in the journals that log no data: one that does waits for the

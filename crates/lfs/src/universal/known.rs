@@ -30,6 +30,8 @@ pub(super) struct Known {
     pub lowered: Option<PatchId>,
     /// What a further name must come after; see `order`.
     pub foundation: Heads,
+    /// A new directory that leads to it; see `homes`.
+    pub home: Option<Ino>,
     /// Of a directory: what removals of names from it waited for; see `order`.
     pub left: Unstored,
     /// It has no name, and none of those that it had has ever been on the medium.
@@ -58,7 +60,8 @@ impl Known {
     /// Nothing is lost if it is forgotten.
     pub fn is_settled(&self) -> bool {
         let lists = [&self.recent, &self.times, &self.left];
-        lists.iter().all(|list| list.patches().is_empty()) && self.foundation.is_empty()
+        let listed = lists.iter().any(|list| !list.patches().is_empty());
+        !listed && self.foundation.is_empty() && self.home.is_none()
     }
 }
 
@@ -72,7 +75,7 @@ pub(super) enum Synced {
     AllButTimes,
 }
 
-type Inodes = hashbrown::HashMap<Ino, Known>;
+pub(super) type Inodes = hashbrown::HashMap<Ino, Known>;
 
 impl<L: LowLevel> Universal<L> {
     /// Notes what fsync and fdatasync of this inode must wait for.
@@ -111,6 +114,10 @@ impl<L: LowLevel> Universal<L> {
     fn known_with_room(&self) -> MutexGuard<'_, Inodes> {
         let mut known = self.known.lock();
         if known.len() >= self.most_known.load(Relaxed) {
+            let all: Vec<Ino> = known.keys().copied().collect();
+            for ino in all {
+                self.forget_homes(&mut known, ino);
+            }
             known.retain(|_, k| {
                 k.prune(|patch| self.low.store().is_pending(patch));
                 k.refs > 0 || !k.is_settled()
@@ -138,7 +145,9 @@ impl<L: LowLevel> Universal<L> {
     /// Makes the recent changes of an inode durable.
     pub(super) fn sync_recent(&self, ino: Ino, wanted: Synced) -> Result<()> {
         let mut recent = Vec::new();
-        if let Some(known) = self.known.lock().get_mut(&ino) {
+        let mut inodes = self.known.lock();
+        recent.extend(self.before_found(&inodes, ino));
+        if let Some(known) = inodes.get_mut(&ino) {
             recent.extend_from_slice(known.recent.patches());
             if wanted == Synced::All {
                 recent.extend_from_slice(known.times.patches());
@@ -148,10 +157,13 @@ impl<L: LowLevel> Universal<L> {
                 recent.retain(|patch| Some(*patch) != cleared);
             }
         }
+        drop(inodes);
         let result = self.low.store().sync(&recent).map_err(LowError::from);
         result.map_err(|e| not_stored(report(&e)))?;
         // The next fsync must not look at them again.
-        if let Some(known) = self.known.lock().get_mut(&ino) {
+        let mut known = self.known.lock();
+        self.forget_homes(&mut known, ino);
+        if let Some(known) = known.get_mut(&ino) {
             known.prune(|patch| self.low.store().is_pending(patch));
         }
         Ok(())

@@ -16,6 +16,8 @@
 //!   the others are durable. A name that is replaced means the old inode or the new one. A
 //!   directory has at most two names. Both can be reached, `..` leads to where one of them
 //!   is, and either can be removed or renamed.
+//! - **U5** What an fsync has covered has a name: it waits for the inode's names and for those
+//!   of the new directories that lead to it (see `homes`).
 //!
 //! What may be left over: blocks and inodes that are marked as used and belong to no one,
 //! link counts that are too high, free counts that are wrong.
@@ -44,6 +46,7 @@
 mod attrs;
 mod data;
 mod dying;
+mod homes;
 mod known;
 mod names;
 mod order;
@@ -271,6 +274,7 @@ impl<L: LowLevel> Universal<L> {
     fn give_back(&self, ino: Ino, count: u64) {
         let unused = {
             let mut known = self.known.lock();
+            self.forget_homes(&mut known, ino);
             let Some(entry) = known.get_mut(&ino) else {
                 return;
             };

@@ -174,6 +174,7 @@ impl<L: LowLevel> Universal<L> {
             }
             let entry = Heads::from_slice(&[entry]);
             self.found_on(ino, if directory { &entry } else { &ready });
+            self.live_in(ino, dir);
             self.refer(ino);
             Ok(self.shown(self.attr(ino)?))
         })

@@ -275,6 +275,7 @@ impl<L: LowLevel> Universal<L> {
         if plan.moves_directory() {
             self.found_on(source.ino, &[arrived.patch]);
         }
+        self.live_in(source.ino, plan.to.ino);
         if hit(Bug::OldNameFirst) {
             settled.clear();
         }
@@ -356,6 +357,7 @@ impl<L: LowLevel> Universal<L> {
                     self.twins.moved(moved.ino, parent);
                     low.set_parent(op, moved.ino, parent, &[])?;
                 }
+                self.live_in(moved.ino, parent);
             }
             let (arrives, leaves) = (directory(source), directory(target));
             if arrives != leaves {

@@ -141,6 +141,7 @@ const NAMES_SETUP: &str = "
 const NAMES_OPS: &str = "
     create n 644
     create A/n 644
+    create n/m 644
     mkdir n 755
     mkdir A/n 755
     mkdir C/D/n 755
@@ -203,7 +204,11 @@ const NAMES_OPS: &str = "
     rmdir B/m
     fsync f
     fsync n
+    fsync A/n
+    fsync n/m
     fsyncdir A
+    fsyncdir n
+    fsyncdir A/n
 ";
 
 /// Bytes of the target of the long symbolic link of [`Tree::Names`]: more than an inode of
