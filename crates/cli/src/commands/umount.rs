@@ -71,12 +71,21 @@ impl Args {
         } else if table::is_file(&entry.source) {
             wait_until_free(&entry.source)?;
         }
-        synced.map_err(|e| {
-            let source = entry.source.display();
-            let why = format_args!("{source} is unmounted, but failed while it was mounted: {e}");
-            Failure::new(format_args!("{why}; check it with fsck"))
-        })?;
-        Ok(ExitCode::SUCCESS)
+        let source = entry.source.display();
+        match synced {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            // It may have been ended with care. What a crash leaves can be mounted.
+            Err(Errno::NOTCONN) => {
+                output::complain(&Failure::new(format_args!(
+                    "{source} is unmounted, but its server had ended before: what was not durable \
+                     then is lost"
+                )));
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(e) => Err(Failure::new(format_args!(
+                "{source} is unmounted, but failed while it was mounted: {e}; check it with fsck"
+            ))),
+        }
     }
 
     fn failed(&self, why: impl std::fmt::Display) -> Failure {
@@ -89,10 +98,10 @@ impl Args {
 
 /// Has the server make everything durable, and asks whether all was well since the mount:
 /// nobody else hears what it finds at its end. A server that serves others only is not
-/// asked, nor is a dead one.
+/// asked. `ENOTCONN`: it has ended.
 fn sync(dir: &Path) -> Result<(), Errno> {
     match super::sync::make_durable(dir) {
-        Err(e @ (Errno::IO | Errno::NOSPC)) => Err(e),
+        Err(e @ (Errno::IO | Errno::NOSPC | Errno::NOTCONN)) => Err(e),
         Ok(_) | Err(_) if facts::io_errors(dir) > 0 => Err(Errno::IO),
         Ok(_) | Err(_) => Ok(()),
     }

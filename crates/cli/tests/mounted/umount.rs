@@ -197,3 +197,15 @@ fn sync_says_that_the_mount_failed() {
     let said = stderr(&run(1, &["sync", place.dir_str()]));
     assert!(said.contains("os error 5"), "{said}");
 }
+
+#[test]
+fn umount_says_that_the_server_had_died() {
+    let place = Place::with_image();
+    let mut server = place.serve(&[]);
+    fs::write(place.dir().join("file"), "text").unwrap();
+    server.signal("KILL");
+    assert_eq!(server.wait(), None);
+    let said = stderr(&run(0, &["umount", place.dir_str()]));
+    assert!(said.contains("its server had ended before"), "{said}");
+    assert!(!place.is_mounted());
+}
