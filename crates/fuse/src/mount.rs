@@ -3,12 +3,13 @@
 use crate::Error;
 use crate::ops::Ops;
 use crate::transport::dev_fuse::{DevFuse, Late};
+use crate::transport::dropped::Dropped;
 use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -97,7 +98,13 @@ impl Mount {
     pub fn new(dir: &Path, o: &MountOptions) -> Result<Self, Error> {
         let dir = mount_point(dir)?;
         let (served, notifier) = (Late::default(), Arc::new(OnceLock::new()));
-        let server = DevFuse::new(o, served.clone(), Arc::clone(&notifier));
+        let dropped = Arc::new(Dropped::default());
+        let server = DevFuse::new(
+            o,
+            served.clone(),
+            Arc::clone(&notifier),
+            Arc::clone(&dropped),
+        );
         let session = if rustix::process::geteuid().is_root() {
             mount_directly(server, &dir, o)?
         } else {
@@ -105,6 +112,9 @@ impl Mount {
         };
         // A fresh cell: nothing else fills it.
         let _ = notifier.set(session.notifier());
+        if let Ok(device) = session.as_fd().try_clone_to_owned() {
+            dropped.set_device(device);
+        }
         Ok(Self {
             notifier: session.notifier(),
             session,

@@ -322,6 +322,11 @@ impl Ops {
         self.fs.statfs()
     }
 
+    /// Inodes without a name that the kernel has not given back.
+    pub(crate) fn nameless(&self) -> Vec<Ino> {
+        self.fs.nameless()
+    }
+
     pub(crate) fn getxattr(&self, cx: &Ctx, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
         let mut facts = self.facts.iter().filter(|_| Ino(ino) == Ino::ROOT);
         if let Some((_, fact)) = facts.find(|(n, _)| n.as_bytes() == name) {

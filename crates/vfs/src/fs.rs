@@ -147,6 +147,11 @@ pub trait FileSystem: Send + Sync {
     fn sync(&self) -> Result<()>;
     /// Space and inodes, in all and free.
     fn statfs(&self) -> Result<StatFs>;
+    /// Inodes that have lost their last name and are still referenced, as far as the file
+    /// system keeps a list: their space counts as used.
+    fn nameless(&self) -> Vec<Ino> {
+        Vec::new()
+    }
 
     /// An extended attribute's value; fails with [`absent_xattr`](crate::absent_xattr) without it.
     fn getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;

@@ -83,6 +83,7 @@ impl FileSystem for NthCall {
         fsyncdir(cx: &Ctx, ino: Ino, data_only: bool) -> Result<()>;
         sync() -> Result<()>;
         statfs() -> Result<StatFs>;
+        nameless() -> Vec<Ino>;
         getxattr(cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
         listxattr(cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>>;
     }

@@ -127,6 +127,10 @@ impl FileSystem for PowerLine {
         self.fs.audit()
     }
 
+    fn nameless(&self) -> Vec<Ino> {
+        self.powered().map(FileSystem::nameless).unwrap_or_default()
+    }
+
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
         let found = self.powered()?.lookup(cx, dir, name);
         self.show(dir, name, found.as_ref().ok().map(|attr| attr.ino));

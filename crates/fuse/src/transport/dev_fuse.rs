@@ -2,6 +2,7 @@
 
 use crate::mount::MountOptions;
 use crate::ops::{self, Ops};
+use crate::transport::dropped::Dropped;
 use crate::transport::written::Written;
 use fuser::{
     CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
@@ -133,11 +134,18 @@ pub(crate) struct DevFuse {
     /// which comes before the file system is open.
     warned: Once,
     notifier: Arc<OnceLock<Notifier>>,
+    /// Tells which removed files the kernel has dropped.
+    dropped: Arc<Dropped>,
 }
 
 impl DevFuse {
-    /// `notifier` is to be filled in once the session exists.
-    pub(crate) fn new(o: &MountOptions, ops: Late, notifier: Arc<OnceLock<Notifier>>) -> Self {
+    /// `notifier` is to be filled in once the session exists, and `dropped` gets its device.
+    pub(crate) fn new(
+        o: &MountOptions,
+        ops: Late,
+        notifier: Arc<OnceLock<Notifier>>,
+        dropped: Arc<Dropped>,
+    ) -> Self {
         Self {
             ops,
             read_only: o.read_only,
@@ -146,6 +154,7 @@ impl DevFuse {
             written: Written::default(),
             warned: Once::new(),
             notifier,
+            dropped,
         }
     }
 
@@ -705,6 +714,7 @@ impl Filesystem for DevFuse {
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        self.dropped.wait(&self.ops);
         match self.ops.statfs() {
             Ok(s) => reply.statfs(
                 s.blocks,

@@ -6,4 +6,5 @@
 //! shared with the kernel (FUSE over io_uring) would stand beside it.
 
 pub(crate) mod dev_fuse;
+pub(crate) mod dropped;
 mod written;

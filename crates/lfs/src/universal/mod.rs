@@ -646,6 +646,18 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         })
     }
 
+    fn nameless(&self) -> Vec<Ino> {
+        if self.is_read_only() {
+            return Vec::new();
+        }
+        let nameless = self.look(|| {
+            let mut inos = self.low.orphans()?;
+            inos.retain(|&ino| self.is_referenced(ino));
+            Ok(inos)
+        });
+        nameless.unwrap_or_default()
+    }
+
     fn getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.get_attribute(cx, self.down(ino), name)
     }

@@ -1,0 +1,120 @@
+//! Whether the kernel still has an inode.
+//!
+//! The kernel lets go of an inode by a message that it waits for no answer to (FORGET). One
+//! thread may have read it and not yet acted on it while another one answers a `statfs`: the
+//! room of a file that was just removed would be missing. So a `statfs` asks the kernel about
+//! each inode that has no name and is still referenced. A notification that its attributes
+//! are stale fails with `ENOENT` if the kernel has no such inode; the message is on its way
+//! then, and is waited for. An open file is an inode that the kernel has, so that it counts
+//! as used.
+//!
+//! # No deadlock
+//! The kernel looks an inode up by waiting for an eviction that is under way, and that may
+//! wait for pages to be written, which takes a thread that serves requests. Therefore
+//! another thread asks, and a `statfs` gives up after [`PATIENCE`]: it then counts as used
+//! what the server has not been told to drop.
+
+use crate::ops::Ops;
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use vfs::Ino;
+
+/// Longest time that a `statfs` waits.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Time between looks at what is still referenced.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// `FUSE_NOTIFY_INVAL_INODE`, with the header that all notifications have.
+const INVALIDATE_INODE: i32 = 2;
+const MESSAGE_BYTES: usize = 40;
+
+/// Inodes to ask about, and where those go that the kernel does not have.
+type Question = (Vec<Ino>, SyncSender<Vec<Ino>>);
+
+/// Asks the kernel; the thread that does so starts with the first question.
+#[derive(Debug, Default)]
+pub(crate) struct Dropped {
+    /// `/dev/fuse`, once the session exists. `fuser`'s own notifications do not tell whether
+    /// the inode was there.
+    device: Mutex<Option<OwnedFd>>,
+    questions: OnceLock<Sender<Question>>,
+}
+
+impl Dropped {
+    /// Once only.
+    pub fn set_device(&self, device: OwnedFd) {
+        *self.device.lock().unwrap_or_else(PoisonError::into_inner) = Some(device);
+    }
+
+    /// Waits until the inodes are given back that the kernel has dropped.
+    pub fn wait(&self, ops: &Ops) {
+        let nameless = ops.nameless();
+        if nameless.is_empty() {
+            return;
+        }
+        let until = Instant::now() + PATIENCE;
+        let Some(mut dropped) = self.dropped(nameless, until) else {
+            return;
+        };
+        while !dropped.is_empty() && Instant::now() < until {
+            thread::sleep(PAUSE);
+            let left: HashSet<Ino> = ops.nameless().into_iter().collect();
+            dropped.retain(|ino| left.contains(ino));
+        }
+    }
+
+    /// Those of the inodes that the kernel does not have; `None` if it is not known in time.
+    fn dropped(&self, inos: Vec<Ino>, until: Instant) -> Option<Vec<Ino>> {
+        let (answer, answered) = sync_channel(1);
+        let questions = self.questions.get_or_init(|| self.start());
+        questions.send((inos, answer)).ok()?;
+        answered
+            .recv_timeout(until.saturating_duration_since(Instant::now()))
+            .ok()
+    }
+
+    /// Starts the thread, which ends with the last sender of questions.
+    fn start(&self) -> Sender<Question> {
+        let (questions, asked) = channel();
+        let device = self
+            .device
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(device) = device {
+            // Without a thread nothing is answered, and nothing waited for.
+            let _ = thread::Builder::new()
+                .name("ask-kernel".into())
+                .spawn(move || answer(&asked, &device));
+        }
+        questions
+    }
+}
+
+fn answer(asked: &Receiver<Question>, device: &OwnedFd) {
+    while let Ok((mut inos, answer)) = asked.recv() {
+        inos.retain(|ino| is_dropped(device, *ino));
+        // Nobody may wait for it any more.
+        let _ = answer.try_send(inos);
+    }
+}
+
+/// Drops the attributes that the kernel holds of an inode, and returns whether it has none.
+fn is_dropped(device: &OwnedFd, ino: Ino) -> bool {
+    rustix::io::write(device, &invalidation(ino)) == Err(rustix::io::Errno::NOENT)
+}
+
+/// Length, code and no request; then the inode, and an offset that leaves its data alone.
+fn invalidation(ino: Ino) -> [u8; MESSAGE_BYTES] {
+    let mut message = [0; MESSAGE_BYTES];
+    message[..4].copy_from_slice(&(MESSAGE_BYTES as u32).to_ne_bytes());
+    message[4..8].copy_from_slice(&INVALIDATE_INODE.to_ne_bytes());
+    message[16..24].copy_from_slice(&ino.0.to_ne_bytes());
+    message[24..32].copy_from_slice(&(-1i64).to_ne_bytes());
+    message
+}
