@@ -472,14 +472,14 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
         cx: &Ctx,
         dir: Ino,
         after: Cookie,
-        sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<()> {
         let guard = self.shared();
         let listed = self.list(cx, dir, after, &mut |entry, node| {
             // `.` is locked already, and `..` comes before it in the order of locks.
             let _held = (entry.cookie.0 > 2).then(|| node.lock.read());
             let attr = self.find(entry.ino, node)?.attr;
-            let accepted = sink(entry, &attr);
+            let accepted = sink(entry, Some(&attr));
             if accepted && entry.cookie.0 > 2 {
                 node.life.refs.fetch_add(1, SeqCst);
             }

@@ -409,9 +409,10 @@ impl FileSystem for ToyFs {
         cx: &Ctx,
         dir: Ino,
         after: Cookie,
-        sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<()> {
-        let mut seen = |e: &DirEntry<'_>, a: &Attr| sink(e, &self.seen(*a));
+        let mut seen =
+            |e: &DirEntry<'_>, a: Option<&Attr>| sink(e, a.map(|a| self.seen(*a)).as_ref());
         self.model.readdirplus(cx, dir, after, &mut seen)
     }
     fn create(&self, _: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {

@@ -305,7 +305,7 @@ impl Ops {
         cx: &Ctx,
         dir: u64,
         after: u64,
-        sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<()> {
         self.fs.readdirplus(cx, Ino(dir), Cookie(after), sink)
     }

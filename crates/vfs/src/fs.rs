@@ -59,14 +59,15 @@ pub trait FileSystem: Send + Sync {
         after: Cookie,
         sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()>;
-    /// As [`readdir`](FileSystem::readdir), with attributes. Each accepted entry but
-    /// `.` and `..` takes a reference.
+    /// As [`readdir`](FileSystem::readdir), with attributes; `None` for an inode that is
+    /// damaged, which does not end the listing. Each accepted entry but `.` and `..` takes a
+    /// reference.
     fn readdirplus(
         &self,
         cx: &Ctx,
         dir: Ino,
         after: Cookie,
-        sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<()>;
 
     /// Makes a regular file; `EEXIST` if the name exists. Takes a reference, as do the

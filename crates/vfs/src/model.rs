@@ -505,14 +505,14 @@ impl FileSystem for ModelFs {
         cx: &Ctx,
         dir: Ino,
         after: Cookie,
-        sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<()> {
         self.list(cx, dir, after, &mut |table, entry| {
             // The table is held, so that every name leads to an inode.
             let Some(node) = table.nodes.get(&entry.ino) else {
                 return true;
             };
-            let accepted = sink(entry, &node.attr());
+            let accepted = sink(entry, Some(&node.attr()));
             if accepted && entry.cookie > DOT_DOT {
                 node.add_ref();
             }

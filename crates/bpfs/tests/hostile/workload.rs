@@ -53,7 +53,7 @@ fn list(fs: &dyn FileSystem, cx: &Ctx) -> Vec<Entry> {
         let _ = fs.readdirplus(cx, dir, Cookie(0), &mut |e, attr| {
             count += 1;
             let dots = e.cookie.0 <= 2;
-            if !dots {
+            if let Some(attr) = attr.filter(|_| !dots) {
                 let (name, attr) = (e.name.to_vec(), *attr);
                 found.push(Entry { dir, name, attr });
             }

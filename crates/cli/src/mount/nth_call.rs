@@ -73,7 +73,7 @@ impl FileSystem for NthCall {
         forget(ino: Ino, count: u64);
         getattr(cx: &Ctx, ino: Ino) -> Result<Attr>;
         readdir(cx: &Ctx, dir: Ino, after: Cookie, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
-        readdirplus(cx: &Ctx, dir: Ino, after: Cookie, sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool) -> Result<()>;
+        readdirplus(cx: &Ctx, dir: Ino, after: Cookie, sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool) -> Result<()>;
         readlink(cx: &Ctx, ino: Ino) -> Result<Vec<u8>>;
         open(cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()>;
         release(ino: Ino);

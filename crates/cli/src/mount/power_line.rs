@@ -151,11 +151,11 @@ impl FileSystem for PowerLine {
         cx: &Ctx,
         dir: Ino,
         after: Cookie,
-        sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<()> {
         self.powered()?
             .readdirplus(cx, dir, after, &mut |entry, attr| {
-                self.show(dir, entry.name, Some(attr.ino));
+                self.show(dir, entry.name, attr.map(|attr| attr.ino));
                 sink(entry, attr)
             })
     }

@@ -488,6 +488,29 @@ fn the_space_of_a_removed_file_is_free_in_the_next_statfs() {
 }
 
 #[test]
+fn a_damaged_inode_is_listed_by_its_name() {
+    let place = image(&[]);
+    place.mount(&[]);
+    let path = |name: &str| place.dir().join(name);
+    for name in ["a", "b", "c"] {
+        fs::write(path(name), name).unwrap();
+    }
+    place.umount();
+    let damage = ["-w", "-R", "sif /b mode 0"];
+    finish(0, Command::new("debugfs").args(damage).arg(place.image()));
+    place.mount(&[]);
+    let entries = fs::read_dir(place.dir()).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["a", "b", "c", "lost+found"]);
+    let uclean = Some(Errno::UCLEAN.raw_os_error());
+    assert_eq!(errno(fs::metadata(path("b")).map(drop)), uclean);
+    for name in ["a", "c"] {
+        assert_eq!(fs::read_to_string(path(name)).unwrap(), name);
+    }
+}
+
+#[test]
 fn images_of_mke2fs() {
     let images: [&[&str]; 5] = [
         &["-b", "1024", "-r", "0"],

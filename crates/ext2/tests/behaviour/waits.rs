@@ -376,8 +376,8 @@ fn looking_does_not_hold_up_others() {
         });
         must_not_hold_up("readdirplus", 2, |fs| {
             let mut sizes = Vec::new();
-            let count = &mut |_: &vfs::DirEntry<'_>, attr: &vfs::Attr| {
-                sizes.push(attr.size);
+            let count = &mut |_: &vfs::DirEntry<'_>, attr: Option<&vfs::Attr>| {
+                sizes.push(attr.unwrap().size);
                 true
             };
             let dir = at(fs, Ino::ROOT, dir);

@@ -225,8 +225,8 @@ fn reader(req: &Request, noatime: bool) -> Ctx {
 /// See [`io_errors`].
 static IO_ERRORS: AtomicU64 = AtomicU64::new(0);
 
-/// Calls that failed with `EIO` or `EUCLEAN` since this process began to serve: the file system, or what
-/// it is stored on, is not well.
+/// Calls that failed with `EIO` or `EUCLEAN` since this process began to serve, and inodes that
+/// a listing could not read: the file system, or what it is stored on, is not well.
 pub fn io_errors() -> u64 {
     IO_ERRORS.load(Relaxed)
 }
@@ -321,6 +321,19 @@ fn absent() -> FileAttr {
         rdev: 0,
         blksize: 0,
         flags: 0,
+    }
+}
+
+/// What a listing with attributes shows of an inode that cannot be read. It must not be
+/// believed for any time: the next use asks for the inode, and fails. (The protocol has node
+/// number 0 for that, but `fuser` then gives the entry inode number 0, and readers skip such
+/// entries.)
+fn unread(e: &vfs::DirEntry<'_>) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(e.ino.0),
+        kind: file_type(e.kind),
+        nlink: 1,
+        ..absent()
     }
 }
 
@@ -697,13 +710,18 @@ impl Filesystem for DevFuse {
     ) {
         let cx = reader(req, fh == NO_ATIME);
         let listed = self.ops.readdirplus(&cx, ino.0, offset, &mut |e, a| {
+            let (attr, lifetime) = match a {
+                Some(a) => (file_attr(a), LIFETIME),
+                None => (unread(e), Duration::ZERO),
+            };
+            IO_ERRORS.fetch_add(a.is_none().into(), Relaxed);
             let full = reply.add(
                 INodeNo(e.ino.0),
                 e.cookie.0,
                 OsStr::from_bytes(e.name),
-                &LIFETIME,
-                &file_attr(a),
-                Generation(a.generation),
+                &lifetime,
+                &attr,
+                Generation(a.map_or(0, |a| a.generation)),
             );
             !full
         });

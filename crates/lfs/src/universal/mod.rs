@@ -343,6 +343,14 @@ impl From<LowError> for Refusal {
 }
 
 impl Refusal {
+    /// Of a name: what it leads to is damaged, or not in use.
+    fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Errno(Errno::STALE) | Self::Low(LowError::Corrupt(_))
+        )
+    }
+
     fn errno(self) -> Errno {
         match self {
             Self::Errno(errno) => errno,
@@ -445,16 +453,29 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         cx: &Ctx,
         dir: Ino,
         after: Cookie,
-        sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<()> {
-        self.list(cx, self.down(dir), after, &mut |entry| {
-            let attr = self.shown(self.attr(self.down(entry.ino))?);
-            let accepted = sink(entry, &attr);
+        let mut damage = None;
+        let listed = self.list(cx, self.down(dir), after, &mut |entry| {
+            let ino = self.down(entry.ino);
+            let attr = match self.attr(ino) {
+                Ok(attr) => Some(self.shown(attr)),
+                Err(refusal) if refusal.is_damage() => {
+                    damage = Some(refusal);
+                    None
+                }
+                Err(refusal) => return Err(refusal),
+            };
+            let accepted = sink(entry, attr.as_ref());
             if accepted && !matches!(entry.name, b"." | b"..") {
-                self.refer(self.down(entry.ino));
+                self.refer(ino);
             }
             Ok(accepted)
-        })
+        });
+        if let Some(refusal) = damage {
+            self.failed(refusal);
+        }
+        listed
     }
 
     fn create(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {

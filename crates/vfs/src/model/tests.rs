@@ -228,7 +228,7 @@ fn listings_give_references_only_for_accepted_names() {
     let file = make(&fs, "f");
     fs.forget(file, 1);
     let list = |accept: bool| {
-        let mut sink = |entry: &DirEntry<'_>, _: &Attr| entry.cookie <= DOT_DOT || accept;
+        let mut sink = |entry: &DirEntry<'_>, _: Option<&Attr>| entry.cookie <= DOT_DOT || accept;
         fs.readdirplus(&root(), Ino::ROOT, Cookie(0), &mut sink)
             .unwrap();
     };
@@ -595,7 +595,7 @@ fn threads_leave_a_sound_tree() {
                 let mut state = State::default();
                 for part in 0..10 {
                     run(fs, &mut state, &generate::random(seed * 10 + part, 200));
-                    let count = |_: &DirEntry<'_>, _: &Attr| false;
+                    let count = |_: &DirEntry<'_>, _: Option<&Attr>| false;
                     fs.readdirplus(&root(), Ino::ROOT, Cookie(0), &mut { count })
                         .unwrap();
                 }

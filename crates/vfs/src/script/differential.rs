@@ -158,7 +158,7 @@ impl FileSystem for HostFs {
         _: &Ctx,
         dir: Ino,
         after: Cookie,
-        sink: &mut dyn FnMut(&DirEntry<'_>, &Attr) -> bool,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<()> {
         assert_eq!(after, Cookie(0));
         for name in self.names(dir)? {
@@ -173,7 +173,7 @@ impl FileSystem for HostFs {
                 name: &name,
                 cookie: Cookie(1),
             };
-            if !sink(&entry, &attr) {
+            if !sink(&entry, Some(&attr)) {
                 break;
             }
         }

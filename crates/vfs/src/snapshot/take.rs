@@ -171,8 +171,8 @@ impl Walk<'_> {
         into.dots = 0;
         let (mut names_left, mut bytes_left) = (self.names_left, self.bytes_left);
         let held = &mut self.held.inos;
-        let mut full = false;
-        let mut sink = |entry: &crate::DirEntry<'_>, attr: &Attr| {
+        let (mut full, mut unread) = (false, false);
+        let mut sink = |entry: &crate::DirEntry<'_>, attr: Option<&Attr>| {
             let dots = [(b".".as_slice(), ino), (b"..", parent)];
             if dots.contains(&(entry.name, entry.ino)) {
                 into.dots += 1;
@@ -182,6 +182,10 @@ impl Walk<'_> {
                 full = true;
                 return false;
             }
+            let Some(attr) = attr else {
+                unread = true;
+                return false;
+            };
             names_left -= 1;
             bytes_left -= entry.name.len() as u64;
             held.push(attr.ino);
@@ -201,6 +205,9 @@ impl Walk<'_> {
         listed.map_err(|errno| failed(path, "readdirplus", errno))?;
         if full {
             return Err(SnapshotError::TooLarge("names"));
+        }
+        if unread {
+            return Err(contradiction(path, "an inode in it cannot be read"));
         }
         if into.dots != 2 {
             return Err(contradiction(
