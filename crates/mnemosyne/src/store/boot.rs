@@ -13,22 +13,22 @@
 //! [`EffectiveDurability::Process`]: medium::EffectiveDurability::Process
 
 use super::BackingError;
-use super::directory::{exists, failed, make_file, remove, sync, sync_directory, write_file};
+use super::files::{Files, make_file};
+use super::seeded::{Bug, hit};
 use medium::OpenError;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The file.
 pub(super) const NOTE: &str = "boot";
 /// What it begins with, before the boot's id and a line feed.
 const NOTE_HEAD: &str = "selvedge boot ";
-/// Where the kernel says which boot this is.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The note of a directory.
 #[derive(Debug)]
 pub(super) struct BootNote {
-    file: PathBuf,
-    pub is_there: bool,
+    directory: PathBuf,
+    is_there: AtomicBool,
 }
 
 impl BootNote {
@@ -36,45 +36,62 @@ impl BootNote {
     ///
     /// # Errors
     /// [`BackingError::Crashed`] if it is of an earlier boot, unless that loss is accepted.
-    pub fn find(directory: &Path, accept_loss: bool) -> Result<Self, BackingError> {
-        let file = directory.join(NOTE);
-        let is_there = exists(&file)?;
-        if !accept_loss && Self::is_of_crash(directory)? {
-            let directory = directory.to_owned();
+    pub fn find(
+        files: &impl Files,
+        directory: &Path,
+        accept_loss: bool,
+    ) -> Result<Self, BackingError> {
+        let is_there = files.exists(&directory.join(NOTE))?;
+        let directory = directory.to_owned();
+        if !accept_loss && Self::is_of_crash(files, &directory)? {
             return Err(BackingError::Crashed { directory });
         }
-        Ok(Self { file, is_there })
+        Ok(Self {
+            directory,
+            is_there: is_there.into(),
+        })
+    }
+
+    /// Whether there is a note.
+    pub fn is_there(&self) -> bool {
+        self.is_there.load(Relaxed)
     }
 
     /// Whether `directory` has a note, of an earlier boot.
-    pub fn is_of_crash(directory: &Path) -> Result<bool, BackingError> {
+    pub fn is_of_crash(files: &impl Files, directory: &Path) -> Result<bool, BackingError> {
         let file = directory.join(NOTE);
-        if !exists(&file)? {
-            return Ok(false);
-        }
-        let found = std::fs::read(&file).map_err(|e| failed("read", &file, e))?;
-        Ok(found != contents()?)
+        Ok(files.exists(&file)? && files.read(&file)? != contents(files)?)
     }
 
     /// Makes the note, durably.
-    pub fn make(&mut self) -> Result<(), OpenError> {
-        let contents = contents()?;
-        make_file(&self.file, |unfinished| write_file(unfinished, &contents))?;
-        self.is_there = true;
+    pub fn make(&self, files: &impl Files) -> Result<(), OpenError> {
+        let (file, contents) = (self.directory.join(NOTE), contents(files)?);
+        let write = |path: &Path| files.write(path, &contents);
+        match hit(Bug::NoteNotSynced) {
+            true => files.remove(&file).and_then(|()| write(&file))?,
+            false => make_file(files, &file, write)?,
+        }
+        self.is_there.store(true, Relaxed);
         Ok(())
     }
 
-    /// Removes the note once `files` are durable.
-    pub fn settle(&self, files: impl IntoIterator<Item = PathBuf>) -> Result<(), OpenError> {
-        files.into_iter().try_for_each(|file| sync(&file))?;
-        remove(&self.file)?;
-        sync_directory(self.file.parent().unwrap_or(&self.file))
+    /// Removes the note once the files at `paths` are durable.
+    pub fn settle(
+        &self,
+        files: &impl Files,
+        paths: impl IntoIterator<Item = PathBuf>,
+    ) -> Result<(), OpenError> {
+        let mut paths = paths.into_iter();
+        if !hit(Bug::NoteRemovedBeforeSync) {
+            paths.try_for_each(|path| files.sync(&path))?;
+        }
+        files.remove(&self.directory.join(NOTE))?;
+        files.sync_directory(&self.directory)?;
+        paths.try_for_each(|path| files.sync(&path))
     }
 }
 
 /// What the note of this boot holds.
-fn contents() -> Result<Vec<u8>, OpenError> {
-    let path = Path::new(BOOT_ID);
-    let id = std::fs::read_to_string(path).map_err(|e| failed("read", path, e))?;
-    Ok(format!("{NOTE_HEAD}{}\n", id.trim()).into_bytes())
+fn contents(files: &impl Files) -> Result<Vec<u8>, OpenError> {
+    Ok(format!("{NOTE_HEAD}{}\n", files.boot()?).into_bytes())
 }

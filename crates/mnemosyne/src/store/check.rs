@@ -13,6 +13,7 @@
 //!    opening refuses because the machine went down.
 
 use super::boot::{BootNote, NOTE};
+use super::files::SystemFiles;
 use super::inspection::ReadOnly;
 use super::pool::FRAMES;
 use super::repair::would_give_up;
@@ -119,7 +120,7 @@ pub fn check(path: impl AsRef<Path>) -> Result<Report, StoreError> {
     let backing = ReadOnly::open(path)?;
     let files = backing.directory.files()?;
     let mut report = check_regions(&backing, &files);
-    let has_crashed = BootNote::is_of_crash(backing.directory.path())?;
+    let has_crashed = BootNote::is_of_crash(&SystemFiles, backing.directory.path())?;
     drop(backing);
     report.findings.extend(has_crashed.then(crash));
     let repairs = |finding: &&mut Finding| finding.way_out == way::REPAIR;

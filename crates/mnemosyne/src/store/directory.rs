@@ -20,28 +20,23 @@
 //!    files of static variables.
 
 use super::boot::BootNote;
-use super::pool::{FRAMES, Pooled};
-use super::{Backing, BackingError, Layout, Options, Region, RegionKind, Store, StoreError};
-use medium::{
-    Arena, ArenaError, EffectiveDurability, MapOptions, MappedPmem, OpenError, Pool, Reserve,
+use super::files::{
+    Files, Mappings, SystemFiles, directory_of, is_unfinished, make_directory, make_file,
+    make_system,
 };
-use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
-use rustix::io::Errno;
+use super::pool::{FRAMES, Pooled};
+use super::seeded::{Bug, hit};
+use super::{Backing, BackingError, Layout, Options, Region, RegionKind, Store, StoreError};
+use medium::{ArenaError, EffectiveDurability, MapOptions, Pool};
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::{DirBuilder, DirEntry, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The file of the system region.
 pub(super) const SYSTEM: &str = "regions";
 /// Those of other regions, in front of the numbers of their slots.
 const REGION: &str = "region-";
-/// What files are called, behind their names, until they are whole.
-const UNFINISHED: &str = ".new-";
 
 /// How to open a directory.
 #[derive(Debug, Clone)]
@@ -90,9 +85,10 @@ impl Default for DirectoryOptions {
 }
 
 /// A directory of regions, mapped.
-pub struct Directory {
+pub struct Directory<F: Files = SystemFiles> {
+    files: F,
     path: PathBuf,
-    arena: Arc<Arena>,
+    arena: Arc<F::Arena>,
     map: MapOptions,
     pooled: Option<Pooled>,
     boot: Option<BootNote>,
@@ -103,8 +99,23 @@ impl Directory {
     /// mapped read only.
     ///
     /// # Errors
-    /// [`StoreError`]; of these [`OpenError::InUse`] names who has it open.
+    /// [`StoreError`]; of these [`OpenError::InUse`](medium::OpenError::InUse) names who has it
+    /// open.
     pub fn open(path: impl AsRef<Path>, options: &DirectoryOptions) -> Result<Self, StoreError> {
+        Self::open_in(SystemFiles, path, options)
+    }
+}
+
+impl<F: Files> Directory<F> {
+    /// As [`open`](Directory::open), in a file system of the caller's.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn open_in(
+        files: F,
+        path: impl AsRef<Path>,
+        options: &DirectoryOptions,
+    ) -> Result<Self, StoreError> {
         let path = path.as_ref();
         let mut options = options.clone();
         options.map.power_safe = true;
@@ -112,29 +123,31 @@ impl Directory {
         let read_only = options.map.read_only;
         let makes = !read_only && !options.must_exist;
         if makes {
-            make_directory(path)?;
+            make_directory(&files, path)?;
         }
         // Mappings are known by it: it must not depend on where the program goes.
-        let path = path.canonicalize().map_err(|e| failed("find", path, e))?;
+        let path = files.canonical(path)?;
         // Until the system region is ours, which keeps others out.
         let _turn = match read_only {
             true => None,
-            false => Some(turn(&path)?),
+            false => Some(files.lock(&path)?),
         };
         let boot = match read_only {
             true => None,
-            false => Some(BootNote::find(&path, options.accept_loss)?),
+            false => Some(BootNote::find(&files, &path, options.accept_loss)?),
         };
-        let pooled = Pooled::open(&path, options)?;
+        let pooled = Pooled::open(&files, &path, options)?;
         let in_memory = pooled.as_ref().map_or(&path, |pooled| &pooled.path);
         let system = in_memory.join(SYSTEM);
-        if makes && pooled.is_none() && !exists(&system)? {
-            make_system(&system, options)?;
+        if makes && pooled.is_none() && !files.exists(&system)? {
+            make_system(&files, &system, options)?;
         }
-        let arena = Arena::reserve(options.base, options.bytes).map_err(BackingError::from)?;
+        let arena = files.reserve(options.base, options.bytes);
+        let arena = arena.map_err(BackingError::from)?;
         let mapped = arena.map(0, &system, &options.map);
         mapped.map_err(BackingError::from)?;
-        let mut directory = Self {
+        let directory = Self {
+            files,
             path,
             arena: Arc::new(arena),
             map: options.map,
@@ -150,12 +163,17 @@ impl Directory {
     }
 
     /// Has the next opening notice a crash of the machine, if the durability does not cover it.
-    fn note_boot(&mut self) -> Result<(), StoreError> {
+    fn note_boot(&self) -> Result<(), StoreError> {
         let is_lost = self.durability() == EffectiveDurability::Process
-            && !medium::is_in_memory(self.in_memory())?;
-        match &mut self.boot {
+            && !self.files.is_in_memory(self.in_memory())?;
+        match &self.boot {
             // A simulation leaves what a power failure would leave, which is no loss.
-            Some(boot) if is_lost && !self.map.simulate_power_cut => Ok(boot.make()?),
+            Some(boot) if is_lost && !self.map.simulate_power_cut => {
+                match hit(Bug::NoteAfterStores) {
+                    true => Ok(()),
+                    false => Ok(boot.make(&self.files)?),
+                }
+            }
             _ => self.settle(),
         }
     }
@@ -167,23 +185,23 @@ impl Directory {
     /// # Errors
     /// [`StoreError`]; then the note stays.
     pub fn settle(&self) -> Result<(), StoreError> {
-        let Some(boot) = self.boot.as_ref().filter(|boot| boot.is_there) else {
+        let Some(boot) = self.boot.as_ref().filter(|boot| boot.is_there()) else {
             return Ok(());
         };
         let mut files = Vec::new();
         for place in [&self.path, self.in_memory()] {
-            let names = names(place)?.into_iter();
+            let names = self.files.names(place)?.into_iter();
             let is_ours = |name: &OsString| {
                 let name = name.to_string_lossy();
                 name == SYSTEM || name == FRAMES || name.starts_with(REGION)
             };
             files.extend(names.filter(is_ours).map(|name| place.join(name)));
         }
-        Ok(boot.settle(files)?)
+        Ok(boot.settle(&self.files, files)?)
     }
 
     /// The range of addresses.
-    pub fn arena(&self) -> &Arc<Arena> {
+    pub fn arena(&self) -> &Arc<F::Arena> {
         &self.arena
     }
 
@@ -228,34 +246,30 @@ impl Directory {
     fn map(&self, region: &Region) -> Result<(), ArenaError> {
         let (start, path) = (region.start, self.file(region));
         match self.pool_of(region) {
-            Some(pool) => self.arena.map_paged(start, path, pool, &self.map)?,
-            None => self.arena.map(start, path, &self.map)?,
-        };
-        Ok(())
+            Some(pool) => self.arena.map_paged(start, &path, pool, &self.map),
+            None => self.arena.map(start, &path, &self.map),
+        }
     }
 
     /// Slots that have files.
     pub(super) fn files(&self) -> Result<Vec<u64>, StoreError> {
         let slot = |name: &OsStr| name.to_str()?.strip_prefix(REGION)?.parse().ok();
-        let mut found = names(&self.path)?;
+        let mut found = self.files.names(&self.path)?;
         if self.in_memory() != self.path {
-            found.extend(names(self.in_memory())?);
+            found.extend(self.files.names(self.in_memory())?);
         }
         Ok(found.iter().filter_map(|name| slot(name)).collect())
     }
 
     /// Removes what those left behind who died while they made a file.
     fn remove_unfinished(&self, place: &Path) -> Result<(), StoreError> {
-        for name in names(place)? {
-            if name.to_string_lossy().contains(UNFINISHED) {
-                remove(&place.join(name))?;
-            }
-        }
-        Ok(())
+        let names = self.files.names(place)?.into_iter();
+        let mut unfinished = names.filter(|name| is_unfinished(name));
+        unfinished.try_for_each(|name| Ok(self.files.remove(&place.join(name))?))
     }
 }
 
-impl Drop for Directory {
+impl<F: Files> Drop for Directory<F> {
     fn drop(&mut self) {
         // Other holders of the arena may still store to it.
         if Arc::strong_count(&self.arena) == 1 {
@@ -284,27 +298,30 @@ impl Store<Directory> {
     }
 }
 
-impl Backing for Directory {
-    type Pmem = Arc<Arena>;
+impl<F: Files> Backing for Directory<F> {
+    type Pmem = Arc<F::Arena>;
 
-    fn pmem(&self) -> &Arc<Arena> {
+    fn pmem(&self) -> &Arc<F::Arena> {
         &self.arena
     }
 
     fn create(&self, region: &Region) -> Result<(), BackingError> {
-        make_file(&self.file(region), |unfinished| {
-            medium::create_private_file(unfinished, region.len, Reserve::Whole)
+        make_file(&self.files, &self.file(region), |unfinished| {
+            self.files.create(unfinished, region.len)
         })?;
+        if let Some(boot) = &self.boot
+            && self.durability() == EffectiveDurability::Process
+            && hit(Bug::NoteAfterStores)
+        {
+            boot.make(&self.files)?;
+        }
         Ok(self.map(region)?)
     }
 
     fn open(&self, region: &Region) -> Result<bool, BackingError> {
-        let path = self.file(region);
-        match path.metadata() {
-            Ok(file) if file.len() >= region.len => {}
-            Ok(_) => return Ok(false),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(e) => return Err(failed("find", &path, e).into()),
+        let found = self.files.len_of(&self.file(region))?;
+        if found.is_none_or(|bytes| bytes < region.len) {
+            return Ok(false);
         }
         self.map(region)?;
         Ok(true)
@@ -328,8 +345,11 @@ impl Backing for Directory {
             pool.forget(slot)?;
         }
         let path = self.file(region);
-        remove(&path)?;
-        Ok(sync_directory(path.parent().unwrap_or(&path))?)
+        self.files.remove(&path)?;
+        if hit(Bug::RemovalNotSynced) {
+            return Ok(());
+        }
+        Ok(self.files.sync_directory(directory_of(&path))?)
     }
 
     fn no_others(&self, regions: &[Region]) -> Result<(), BackingError> {
@@ -339,136 +359,5 @@ impl Backing for Directory {
             Some(pool) => Ok(pool.check_pages(|slot| slots.contains(&slot))?),
             None => Ok(()),
         }
-    }
-}
-
-/// The right to make what a directory needs, as long as this is kept: of those who open it at
-/// the same time one finds nothing there, and the others what it has made.
-fn turn(path: &Path) -> Result<File, OpenError> {
-    let directory = File::open(path).map_err(|e| failed("open", path, e))?;
-    let locked = flock(&directory, FlockOperation::LockExclusive);
-    locked.map_err(|e| failed("lock", path, e.into()))?;
-    Ok(directory)
-}
-
-/// What files there are in a directory.
-fn names(place: &Path) -> Result<Vec<OsString>, OpenError> {
-    let entries = std::fs::read_dir(place).map_err(|e| failed("read", place, e))?;
-    let name = |entry: io::Result<DirEntry>| {
-        let entry = entry.map_err(|e| failed("read", place, e))?;
-        Ok(entry.file_name())
-    };
-    entries.map(name).collect()
-}
-
-/// Makes the system region, unless somebody else is faster.
-pub(super) fn make_system(path: &Path, options: &DirectoryOptions) -> Result<(), StoreError> {
-    make_first(path, |unfinished| {
-        medium::create_private_file(unfinished, options.layout.bytes(), Reserve::Whole)?;
-        let file = MappedPmem::open(unfinished, &options.map)?;
-        options.layout.format(&file)
-    })
-}
-
-/// Makes a file at `path` that is there whole or not at all; `make` makes it elsewhere. One
-/// that is there is lost.
-pub(super) fn make_file<E: From<OpenError>>(
-    path: &Path,
-    make: impl FnOnce(&Path) -> Result<(), E>,
-) -> Result<(), E> {
-    make_and_rename(path, make, |unfinished| {
-        std::fs::rename(unfinished, path).map_err(|e| failed("rename", unfinished, e))
-    })
-}
-
-/// As [`make_file`], but one that is there stays: somebody else was faster, and may use it.
-pub(super) fn make_first<E: From<OpenError>>(
-    path: &Path,
-    make: impl FnOnce(&Path) -> Result<(), E>,
-) -> Result<(), E> {
-    make_and_rename(path, make, |unfinished| {
-        match renameat_with(CWD, unfinished, CWD, path, RenameFlags::NOREPLACE) {
-            Ok(()) => Ok(()),
-            // Who was faster may have taken ours for a leftover.
-            Err(Errno::EXIST | Errno::NOENT) => remove(unfinished),
-            Err(e) => Err(failed("rename", unfinished, e.into())),
-        }
-    })
-}
-
-fn make_and_rename<E: From<OpenError>>(
-    path: &Path,
-    make: impl FnOnce(&Path) -> Result<(), E>,
-    rename: impl FnOnce(&Path) -> Result<(), OpenError>,
-) -> Result<(), E> {
-    let unfinished = unfinished(path);
-    // Of a process of that number that crashed.
-    remove(&unfinished)?;
-    let made = make(&unfinished).and_then(|()| {
-        sync(&unfinished)?;
-        Ok(rename(&unfinished)?)
-    });
-    if made.is_err() {
-        // What is in the way of this is what the error tells.
-        let _ = std::fs::remove_file(&unfinished);
-    }
-    made?;
-    Ok(sync_directory(path.parent().unwrap_or(path))?)
-}
-
-pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), OpenError> {
-    let mut options = File::options();
-    let file = options.write(true).create_new(true).mode(0o600).open(path);
-    let written = file.and_then(|mut file| file.write_all(bytes));
-    written.map_err(|e| failed("write", path, e))
-}
-
-/// Makes a directory, unless it is there, with those above it: for its owner only.
-pub(super) fn make_directory(path: &Path) -> Result<(), OpenError> {
-    let mut builder = DirBuilder::new();
-    let made = builder.recursive(true).mode(0o700).create(path);
-    made.map_err(|e| failed("create", path, e))
-}
-
-/// What a file is called that is not whole yet: as nobody else calls one.
-fn unfinished(path: &Path) -> PathBuf {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!("{UNFINISHED}{}-{count}", std::process::id()));
-    name.into()
-}
-
-pub(super) fn exists(path: &Path) -> Result<bool, OpenError> {
-    path.try_exists().map_err(|e| failed("find", path, e))
-}
-
-pub(super) fn remove(path: &Path) -> Result<(), OpenError> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed("remove", path, e)),
-        _ => Ok(()),
-    }
-}
-
-pub(super) fn sync(path: &Path) -> Result<(), OpenError> {
-    let file = File::open(path).map_err(|e| failed("open", path, e))?;
-    file.sync_all().map_err(|e| failed("sync", path, e))
-}
-
-pub(super) fn sync_directory(path: &Path) -> Result<(), OpenError> {
-    match sync(path) {
-        // Some file systems have no such call for directories.
-        Err(OpenError::System { source, .. }) if source.kind() == io::ErrorKind::InvalidInput => {
-            Ok(())
-        }
-        other => other,
-    }
-}
-
-pub(super) fn failed(doing: &'static str, path: &Path, source: io::Error) -> OpenError {
-    OpenError::System {
-        doing,
-        path: path.to_owned(),
-        source,
     }
 }

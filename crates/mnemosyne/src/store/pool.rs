@@ -15,9 +15,8 @@
 //! place. They are made in this order: `frames`, `regions`, `pool`; and then `frames` says that
 //! a directory knows of it. A pool that does not say so has nothing in it.
 
-use super::directory::{
-    SYSTEM, exists, failed, make_directory, make_file, make_first, make_system, write_file,
-};
+use super::directory::SYSTEM;
+use super::files::{Files, make_directory, make_file, make_first, make_system};
 use super::{DirectoryOptions, PoolOptions, StoreError};
 use medium::{OpenError, Pool};
 use std::ffi::OsString;
@@ -103,12 +102,12 @@ struct Note {
 }
 
 impl Note {
-    fn read(directory: &Path) -> Result<Option<Self>, StoreError> {
+    fn read(files: &impl Files, directory: &Path) -> Result<Option<Self>, StoreError> {
         let file = directory.join(NOTE);
-        if !exists(&file)? {
+        if !files.exists(&file)? {
             return Ok(None);
         }
-        let bytes = std::fs::read(&file).map_err(|e| failed("read", &file, e))?;
+        let bytes = files.read(&file)?;
         let note = Self::parse(&bytes).ok_or(MismatchError::Note { file })?;
         Ok(Some(note))
     }
@@ -123,32 +122,37 @@ impl Note {
         })
     }
 
-    fn write(&self, directory: &Path) -> Result<(), OpenError> {
+    fn write(&self, files: &impl Files, directory: &Path) -> Result<(), OpenError> {
         let mut bytes = format!("{NOTE_HEAD}{:016x}\n", self.id).into_bytes();
         bytes.extend_from_slice(self.path.as_os_str().as_bytes());
         bytes.push(b'\n');
-        make_file(&directory.join(NOTE), |unfinished| {
-            write_file(unfinished, &bytes)
+        make_file(files, &directory.join(NOTE), |unfinished| {
+            files.write(unfinished, &bytes)
         })
     }
 }
 
 impl Pooled {
     /// The pool of the directory at `path`, if it has one or is to have one.
-    pub fn open(path: &Path, options: &DirectoryOptions) -> Result<Option<Self>, StoreError> {
-        match (Note::read(path)?, &options.pool) {
+    pub fn open(
+        files: &impl Files,
+        path: &Path,
+        options: &DirectoryOptions,
+    ) -> Result<Option<Self>, StoreError> {
+        match (Note::read(files, path)?, &options.pool) {
             (None, None) => Ok(None),
             (None, Some(_)) if options.map.read_only => Ok(None),
-            (None, Some(wanted)) => Self::make(path, wanted, options).map(Some),
+            (None, Some(wanted)) => Self::make(files, path, wanted, options).map(Some),
             (Some(note), wanted) => {
                 let at = wanted.as_ref().map_or(&note.path, |wanted| &wanted.path);
-                Self::find(path, at, &note, options).map(Some)
+                Self::find(files, path, at, &note, options).map(Some)
             }
         }
     }
 
     /// The pool that a directory knows of.
     fn find(
+        files: &impl Files,
         directory: &Path,
         at: &Path,
         note: &Note,
@@ -156,12 +160,12 @@ impl Pooled {
     ) -> Result<Self, StoreError> {
         for name in [FRAMES, SYSTEM] {
             let file = at.join(name);
-            if !exists(&file)? {
+            if !files.exists(&file)? {
                 let directory = directory.to_owned();
                 return Err(MismatchError::Missing { directory, file }.into());
             }
         }
-        let pooled = Self::at(at, options)?;
+        let pooled = Self::at(files, at, options)?;
         if pooled.pool.id() != note.id {
             return Err(MismatchError::Foreign {
                 directory: directory.to_owned(),
@@ -173,7 +177,7 @@ impl Pooled {
         }
         if !options.map.read_only {
             if pooled.path != note.path {
-                pooled.note(directory)?;
+                pooled.note(files, directory)?;
             }
             if !pooled.pool.is_claimed()? {
                 pooled.pool.claim()?;
@@ -184,26 +188,27 @@ impl Pooled {
 
     /// A new pool for a directory that has nothing in it.
     fn make(
+        files: &impl Files,
         directory: &Path,
         wanted: &PoolOptions,
         options: &DirectoryOptions,
     ) -> Result<Self, StoreError> {
-        if has_regions(directory)? {
+        if has_regions(files, directory)? {
             let directory = directory.to_owned();
             return Err(MismatchError::Unpooled { directory }.into());
         }
         let at = &wanted.path;
-        make_directory(at)?;
+        make_directory(files, at)?;
         let frames = at.join(FRAMES);
-        if !exists(&frames)? {
+        if !files.exists(&frames)? {
             let PoolOptions {
                 bytes, page_bytes, ..
             } = *wanted;
-            make_first(&frames, |unfinished| {
-                Pool::create(unfinished, bytes, page_bytes, &options.map)
+            make_first(files, &frames, |unfinished| {
+                files.create_pool(unfinished, bytes, page_bytes, &options.map)
             })?;
         }
-        let pooled = Self::at(at, options)?;
+        let pooled = Self::at(files, at, options)?;
         if pooled.pool.is_claimed()? {
             return Err(MismatchError::Taken {
                 directory: directory.to_owned(),
@@ -212,37 +217,31 @@ impl Pooled {
             .into());
         }
         let system = pooled.path.join(SYSTEM);
-        if !exists(&system)? {
-            make_system(&system, options)?;
+        if !files.exists(&system)? {
+            make_system(files, &system, options)?;
         }
-        pooled.note(directory)?;
+        pooled.note(files, directory)?;
         pooled.pool.claim()?;
         Ok(pooled)
     }
 
-    fn at(path: &Path, options: &DirectoryOptions) -> Result<Self, StoreError> {
-        let path = path.canonicalize().map_err(|e| failed("find", path, e))?;
-        let pool = Arc::new(Pool::open(path.join(FRAMES), &options.map)?);
+    fn at(files: &impl Files, path: &Path, options: &DirectoryOptions) -> Result<Self, StoreError> {
+        let path = files.canonical(path)?;
+        let pool = Arc::new(files.open_pool(&path.join(FRAMES), &options.map)?);
         Ok(Self { path, pool })
     }
 
-    fn note(&self, directory: &Path) -> Result<(), OpenError> {
+    fn note(&self, files: &impl Files, directory: &Path) -> Result<(), OpenError> {
         let note = Note {
             id: self.pool.id(),
             path: self.path.clone(),
         };
-        note.write(directory)
+        note.write(files, directory)
     }
 }
 
 /// Whether a directory has files of durable memory.
-fn has_regions(directory: &Path) -> Result<bool, OpenError> {
-    let read = |e| failed("read", directory, e);
-    for entry in std::fs::read_dir(directory).map_err(read)? {
-        let name = entry.map_err(read)?.file_name();
-        if name == SYSTEM || name.as_bytes().starts_with(b"region-") {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+fn has_regions(files: &impl Files, directory: &Path) -> Result<bool, OpenError> {
+    let is_ours = |name: &OsString| name == SYSTEM || name.as_bytes().starts_with(b"region-");
+    Ok(files.names(directory)?.iter().any(is_ours))
 }

@@ -20,6 +20,7 @@
 //! page of the heap is, cannot be guessed or done without: the error says so.
 
 use super::boot::BootNote;
+use super::files::SystemFiles;
 use super::inspection::ReadOnly;
 use super::roots::{Targets, bad_roots};
 use super::{Backing, Directory, DirectoryOptions, Options, Region, RegionKind, Store, StoreError};
@@ -73,7 +74,7 @@ pub fn repair(path: impl AsRef<Path>, is_accepted: bool) -> Result<Vec<Loss>, St
 /// What a repair would give up. Nothing changes.
 pub(super) fn would_give_up(path: &Path) -> Result<Vec<Loss>, StoreError> {
     let backing = ReadOnly::open(path)?;
-    let has_crashed = BootNote::is_of_crash(backing.directory.path())?;
+    let has_crashed = BootNote::is_of_crash(&SystemFiles, backing.directory.path())?;
     let crash = has_crashed.then(|| Loss {
         invariant: "boot",
         what: "what was stored last before the machine crashed may be missing, or there in part"

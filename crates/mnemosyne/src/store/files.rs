@@ -1,0 +1,481 @@
+//! The file system under a directory of regions.
+//!
+//! # Guarantees
+//!
+//! 1. A directory of regions reaches files only through [`Files`], and their bytes only through
+//!    the mappings that this makes. So a crash explorer can put a model in the place of the
+//!    system. (Pools of pages are the exception: their files are the system's own.)
+//! 2. [`make_file`] and [`make_first`] leave a whole, durable file under the name or none, also
+//!    after a crash. Under another name they may leave a part, which [`is_unfinished`] tells.
+//!
+//! # What is relied on
+//!
+//! A change of a name (made, renamed, removed) is atomic, and durable once its directory was
+//! synchronised; before that a crash may leave it out, whatever it leaves of others. The length
+//! and the contents of a file are durable once the file was synchronised. Its name is no part of
+//! that. Bytes of a file that were never stored are zeros.
+
+use super::StoreError;
+use super::seeded::{Bug, hit};
+use medium::{
+    Arena, ArenaError, EffectiveDurability, MapOptions, MappedPmem, OpenError, Pmem, Pool,
+    PoolError, Reserve,
+};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirBuilder, DirEntry, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What files are called, after their names, until they are whole.
+const UNFINISHED: &str = ".new-";
+/// Where the kernel says which boot this is.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// A file system, and how its files are mapped.
+pub trait Files: Send + Sync {
+    /// Several files in one range of addresses.
+    type Arena: Mappings;
+    /// One file, mapped.
+    type Mapped: Pmem;
+    /// The right to make what a directory needs.
+    type Turn;
+
+    /// Makes one directory, for its owner only, unless it is there.
+    ///
+    /// # Errors
+    /// [`OpenError::System`], as for all that follow.
+    fn make_directory(&self, path: &Path) -> Result<(), OpenError>;
+
+    /// The path without links, from the root on.
+    ///
+    /// # Errors
+    /// [`OpenError::System`].
+    fn canonical(&self, path: &Path) -> Result<PathBuf, OpenError>;
+
+    /// Waits until nobody else has this right in the directory.
+    ///
+    /// # Errors
+    /// [`OpenError::System`].
+    fn lock(&self, directory: &Path) -> Result<Self::Turn, OpenError>;
+
+    /// The names in a directory.
+    ///
+    /// # Errors
+    /// [`OpenError::System`].
+    fn names(&self, directory: &Path) -> Result<Vec<OsString>, OpenError>;
+
+    /// The length of a file in bytes; `None`: there is none.
+    ///
+    /// # Errors
+    /// [`OpenError::System`].
+    fn len_of(&self, path: &Path) -> Result<Option<u64>, OpenError>;
+
+    /// Whether there is a file or directory.
+    ///
+    /// # Errors
+    /// [`OpenError::System`].
+    fn exists(&self, path: &Path) -> Result<bool, OpenError> {
+        Ok(self.len_of(path)?.is_some())
+    }
+
+    /// Makes a new file of so many zeros, and reserves its room.
+    ///
+    /// # Errors
+    /// [`OpenError`]; of these `System` if there is one.
+    fn create(&self, path: &Path, len_bytes: u64) -> Result<(), OpenError>;
+
+    /// Makes a new file that holds these bytes.
+    ///
+    /// # Errors
+    /// [`OpenError::System`], also if there is one.
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), OpenError>;
+
+    /// What a file holds.
+    ///
+    /// # Errors
+    /// [`OpenError::System`].
+    fn read(&self, path: &Path) -> Result<Vec<u8>, OpenError>;
+
+    /// Renames a file; one that has the new name is lost.
+    ///
+    /// # Errors
+    /// [`OpenError::System`].
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), OpenError>;
+
+    /// Renames a file. `false`: something has the new name and stays, or the file is gone.
+    ///
+    /// # Errors
+    /// [`OpenError::System`].
+    fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, OpenError>;
+
+    /// Removes a file, if it is there.
+    ///
+    /// # Errors
+    /// [`OpenError::System`].
+    fn remove(&self, path: &Path) -> Result<(), OpenError>;
+
+    /// Makes the contents and the length of a file durable, whoever stored them.
+    ///
+    /// # Errors
+    /// [`OpenError::System`].
+    fn sync(&self, path: &Path) -> Result<(), OpenError>;
+
+    /// Makes the names in a directory durable.
+    ///
+    /// # Errors
+    /// [`OpenError::System`].
+    fn sync_directory(&self, path: &Path) -> Result<(), OpenError>;
+
+    /// What nobody else has in the names of files at this time.
+    fn unique(&self) -> String;
+
+    /// What tells this boot of the machine from others.
+    ///
+    /// # Errors
+    /// [`OpenError::System`].
+    fn boot(&self) -> Result<String, OpenError>;
+
+    /// Whether nothing here outlives a crash of the machine.
+    ///
+    /// # Errors
+    /// [`OpenError::System`].
+    fn is_in_memory(&self, path: &Path) -> Result<bool, OpenError>;
+
+    /// Locks and maps a file.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    fn map(&self, path: &Path, options: &MapOptions) -> Result<Self::Mapped, OpenError>;
+
+    /// Reserves a range of addresses.
+    ///
+    /// # Errors
+    /// [`ArenaError`].
+    fn reserve(&self, base: Option<u64>, len_bytes: u64) -> Result<Self::Arena, ArenaError>;
+
+    /// Makes a pool of pages in a new file.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    fn create_pool(
+        &self,
+        path: &Path,
+        len_bytes: u64,
+        page_bytes: Option<u64>,
+        options: &MapOptions,
+    ) -> Result<(), PoolError>;
+
+    /// Opens the pool in a file.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    fn open_pool(&self, path: &Path, options: &MapOptions) -> Result<Pool, PoolError>;
+}
+
+/// Files that are mapped in a range of addresses; see [`Arena`], which is one.
+pub trait Mappings: Pmem {
+    /// Locks the file at `path` and maps it at the offset `start`.
+    ///
+    /// # Errors
+    /// [`ArenaError`].
+    fn map(&self, start: u64, path: &Path, options: &MapOptions) -> Result<(), ArenaError>;
+
+    /// As [`map`](Self::map), for a file of which a pool has some pages.
+    ///
+    /// # Errors
+    /// [`ArenaError`].
+    fn map_paged(
+        &self,
+        start: u64,
+        path: &Path,
+        pool: (&Arc<Pool>, u16),
+        options: &MapOptions,
+    ) -> Result<(), ArenaError>;
+
+    /// Takes the file at the offset `start` away.
+    ///
+    /// # Errors
+    /// [`ArenaError`]; of these `NotMapped` if there is none.
+    fn unmap(&self, start: u64) -> Result<(), ArenaError>;
+
+    /// What the fence is worth for the file at `start`, if there is one.
+    fn durability(&self, start: u64) -> Option<EffectiveDurability>;
+}
+
+impl Mappings for Arena {
+    fn map(&self, start: u64, path: &Path, options: &MapOptions) -> Result<(), ArenaError> {
+        self.map(start, path, options).map(drop)
+    }
+
+    fn map_paged(
+        &self,
+        start: u64,
+        path: &Path,
+        pool: (&Arc<Pool>, u16),
+        options: &MapOptions,
+    ) -> Result<(), ArenaError> {
+        self.map_paged(start, path, pool, options).map(drop)
+    }
+
+    fn unmap(&self, start: u64) -> Result<(), ArenaError> {
+        self.unmap(start)
+    }
+
+    fn durability(&self, start: u64) -> Option<EffectiveDurability> {
+        self.durability(start)
+    }
+}
+
+/// The system's own files.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemFiles;
+
+impl Files for SystemFiles {
+    type Arena = Arena;
+    type Mapped = MappedPmem;
+    type Turn = File;
+
+    fn make_directory(&self, path: &Path) -> Result<(), OpenError> {
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(_) if path.is_dir() => Ok(()),
+            made => made.map_err(|e| failed("create", path, e)),
+        }
+    }
+
+    fn canonical(&self, path: &Path) -> Result<PathBuf, OpenError> {
+        path.canonicalize().map_err(|e| failed("find", path, e))
+    }
+
+    fn lock(&self, path: &Path) -> Result<File, OpenError> {
+        let directory = File::open(path).map_err(|e| failed("open", path, e))?;
+        let locked = flock(&directory, FlockOperation::LockExclusive);
+        locked.map_err(|e| failed("lock", path, e.into()))?;
+        Ok(directory)
+    }
+
+    fn names(&self, place: &Path) -> Result<Vec<OsString>, OpenError> {
+        let entries = std::fs::read_dir(place).map_err(|e| failed("read", place, e))?;
+        let name = |entry: io::Result<DirEntry>| {
+            let entry = entry.map_err(|e| failed("read", place, e))?;
+            Ok(entry.file_name())
+        };
+        entries.map(name).collect()
+    }
+
+    fn len_of(&self, path: &Path) -> Result<Option<u64>, OpenError> {
+        match path.metadata() {
+            Ok(file) => Ok(Some(file.len())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(failed("find", path, e)),
+        }
+    }
+
+    fn create(&self, path: &Path, len_bytes: u64) -> Result<(), OpenError> {
+        medium::create_private_file(path, len_bytes, Reserve::Whole)
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), OpenError> {
+        let mut options = File::options();
+        let file = options.write(true).create_new(true).mode(0o600).open(path);
+        let written = file.and_then(|mut file| file.write_all(bytes));
+        written.map_err(|e| failed("write", path, e))
+    }
+
+    fn read(&self, path: &Path) -> Result<Vec<u8>, OpenError> {
+        std::fs::read(path).map_err(|e| failed("read", path, e))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), OpenError> {
+        std::fs::rename(from, to).map_err(|e| failed("rename", from, e))
+    }
+
+    fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, OpenError> {
+        match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST | Errno::NOENT) => Ok(false),
+            Err(e) => Err(failed("rename", from, e.into())),
+        }
+    }
+
+    fn remove(&self, path: &Path) -> Result<(), OpenError> {
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed("remove", path, e)),
+            _ => Ok(()),
+        }
+    }
+
+    fn sync(&self, path: &Path) -> Result<(), OpenError> {
+        let file = File::open(path).map_err(|e| failed("open", path, e))?;
+        file.sync_all().map_err(|e| failed("sync", path, e))
+    }
+
+    fn sync_directory(&self, path: &Path) -> Result<(), OpenError> {
+        match self.sync(path) {
+            // Some file systems have no such call for directories.
+            Err(OpenError::System { source, .. })
+                if source.kind() == io::ErrorKind::InvalidInput =>
+            {
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn unique(&self) -> String {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        format!("{}-{count}", std::process::id())
+    }
+
+    fn boot(&self) -> Result<String, OpenError> {
+        let path = Path::new(BOOT_ID);
+        let id = std::fs::read_to_string(path).map_err(|e| failed("read", path, e))?;
+        Ok(id.trim().to_owned())
+    }
+
+    fn is_in_memory(&self, path: &Path) -> Result<bool, OpenError> {
+        medium::is_in_memory(path)
+    }
+
+    fn map(&self, path: &Path, options: &MapOptions) -> Result<MappedPmem, OpenError> {
+        MappedPmem::open(path, options)
+    }
+
+    fn reserve(&self, base: Option<u64>, len_bytes: u64) -> Result<Arena, ArenaError> {
+        Arena::reserve(base, len_bytes)
+    }
+
+    fn create_pool(
+        &self,
+        path: &Path,
+        len_bytes: u64,
+        page_bytes: Option<u64>,
+        options: &MapOptions,
+    ) -> Result<(), PoolError> {
+        Pool::create(path, len_bytes, page_bytes, options)
+    }
+
+    fn open_pool(&self, path: &Path, options: &MapOptions) -> Result<Pool, PoolError> {
+        Pool::open(path, options)
+    }
+}
+
+/// Makes a file at `path` that is there whole or not at all; `make` makes it elsewhere. One
+/// that is there is lost.
+pub(super) fn make_file<E: From<OpenError>>(
+    files: &impl Files,
+    path: &Path,
+    make: impl FnOnce(&Path) -> Result<(), E>,
+) -> Result<(), E> {
+    make_and_rename(files, path, make, |unfinished| {
+        files.rename(unfinished, path)
+    })
+}
+
+/// As [`make_file`], but one that is there stays: somebody else was faster, and may use it.
+pub(super) fn make_first<E: From<OpenError>>(
+    files: &impl Files,
+    path: &Path,
+    make: impl FnOnce(&Path) -> Result<(), E>,
+) -> Result<(), E> {
+    make_and_rename(files, path, make, |unfinished| {
+        match files.rename_new(unfinished, path)? {
+            true => Ok(()),
+            // The faster process may have taken ours for a leftover.
+            false => files.remove(unfinished),
+        }
+    })
+}
+
+fn make_and_rename<E: From<OpenError>>(
+    files: &impl Files,
+    path: &Path,
+    make: impl FnOnce(&Path) -> Result<(), E>,
+    rename: impl FnOnce(&Path) -> Result<(), OpenError>,
+) -> Result<(), E> {
+    let unfinished = unfinished(files, path);
+    // Of a process of that number that crashed.
+    files.remove(&unfinished)?;
+    let made = make(&unfinished).and_then(|()| {
+        // Initialise before point: who finds the name takes the file for whole.
+        if !hit(Bug::NameBeforeContents) && !hit(Bug::ContentsNotSynced) {
+            files.sync(&unfinished)?;
+        }
+        Ok(rename(&unfinished)?)
+    });
+    if made.is_err() {
+        // What is in the way of this is what the error tells.
+        let _ = files.remove(&unfinished);
+    }
+    made?;
+    if hit(Bug::NameBeforeContents) {
+        files.sync(path)?;
+    }
+    if hit(Bug::NameNotSynced) {
+        return Ok(());
+    }
+    Ok(files.sync_directory(directory_of(path))?)
+}
+
+/// Where a file is, or a directory.
+pub(super) fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => path,
+    }
+}
+
+/// Makes a directory, unless it is there, with those above it.
+pub(super) fn make_directory(files: &impl Files, path: &Path) -> Result<(), OpenError> {
+    let mut missing = Vec::new();
+    for above in path
+        .ancestors()
+        .filter(|above| !above.as_os_str().is_empty())
+    {
+        if files.exists(above)? {
+            break;
+        }
+        missing.push(above);
+    }
+    let mut missing = missing.into_iter().rev();
+    missing.try_for_each(|above| files.make_directory(above))
+}
+
+/// What a file is called that is not whole yet: as nobody else calls one.
+fn unfinished(files: &impl Files, path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!("{UNFINISHED}{}", files.unique()));
+    name.into()
+}
+
+/// Whether a name is that of a file that is not whole.
+pub(super) fn is_unfinished(name: &OsStr) -> bool {
+    name.to_string_lossy().contains(UNFINISHED)
+}
+
+/// Makes the system region, unless somebody else is faster.
+pub(super) fn make_system(
+    files: &impl Files,
+    path: &Path,
+    options: &super::DirectoryOptions,
+) -> Result<(), StoreError> {
+    make_first(files, path, |unfinished| {
+        files.create(unfinished, options.layout.bytes())?;
+        let file = files.map(unfinished, &options.map)?;
+        options.layout.format(&file)
+    })
+}
+
+fn failed(doing: &'static str, path: &Path, source: io::Error) -> OpenError {
+    OpenError::System {
+        doing,
+        path: path.to_owned(),
+        source,
+    }
+}

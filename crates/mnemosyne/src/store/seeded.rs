@@ -1,0 +1,18 @@
+//! Bugs that can be put back, to test the tests; see [`medium::seeded_bugs`].
+
+medium::seeded_bugs! {
+    /// A new file has its name before its contents and its length are durable.
+    NameBeforeContents,
+    /// A new file counts as made before its name is durable.
+    NameNotSynced,
+    /// A new file counts as made before its contents and its length are durable.
+    ContentsNotSynced,
+    /// The slot of a removed region is free, and a crash may bring back its file.
+    RemovalNotSynced,
+    /// The note of the boot is made after something was stored.
+    NoteAfterStores,
+    /// The note of the boot is not durable when something is stored.
+    NoteNotSynced,
+    /// The note of the boot is removed before the files are durable.
+    NoteRemovedBeforeSync,
+}
