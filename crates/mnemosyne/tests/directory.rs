@@ -194,6 +194,28 @@ fn a_crash_of_the_machine_is_noticed_where_durability_does_not_cover_it() {
 }
 
 #[test]
+fn whoever_is_dropped_last_removes_the_note() {
+    let (dir, _) = on_a_disk();
+    let store = open_as(dir.path(), &with(Durability::Process, false)).unwrap();
+    let (session, other) = (store.session(), store.session());
+    drop(store);
+    drop(other);
+    drop(session);
+    assert_eq!(names(dir.path()), ["regions"]);
+}
+
+#[test]
+fn a_file_in_the_place_of_the_directory_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "none").unwrap();
+    for path in [file.clone(), file.join("below")] {
+        assert!(open(&path).is_err());
+    }
+    assert_eq!(std::fs::read(&file).unwrap(), b"none");
+}
+
+#[test]
 fn leftovers_go() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()).unwrap());

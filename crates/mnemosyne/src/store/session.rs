@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 /// One thread's way to run transactions, one at a time.
 pub struct Session<B: Backing, S: Space<Pmem = B::Pmem> = <B as Backing>::Pmem> {
-    store: Store<B, S>,
     tx: tx::Session<S>,
     heap: HeapSession<S>,
     /// How often the heap has had no room for the transaction that is to be run again.
     lacks: u32,
+    /// Last: if it is dropped with the session, nobody has the memory any more.
+    store: Store<B, S>,
 }
 
 /// What a transaction has done so far, to come back to.
@@ -43,10 +44,10 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Drop for Attempt<'_, B, S> {
 impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
     pub(super) fn new(store: &Store<B, S>) -> Self {
         Self {
-            store: store.clone(),
             tx: store.memory().session(),
             heap: store.heap().session(),
             lacks: 0,
+            store: store.clone(),
         }
     }
 
