@@ -14,7 +14,9 @@
 //! 6. What was committed survives a power failure, unless less is asked for: on a disk
 //!    [`Durability::Auto`](medium::Durability::Auto) is `msync`. With `process` a crash of the
 //!    machine is noticed at the next opening (see `boot`).
-//! 7. With a pool, regions may be larger than persistent memory: their pages lie in the files
+//! 7. A new directory is durable, with those above it that are new, before anything is made in
+//!    it; and names that a process has left that was killed, before anything relies on them.
+//! 8. With a pool, regions may be larger than persistent memory: their pages lie in the files
 //!    here, or in the pool (see [`medium::paging`]). The files may then be on a disk. What has
 //!    to be in persistent memory as a whole, is in the pool's directory: `regions`, and the
 //!    files of static variables.
@@ -22,7 +24,7 @@
 use super::boot::BootNote;
 use super::files::{
     Files, Mappings, SystemFiles, directory_of, is_unfinished, make_directory, make_file,
-    make_system,
+    make_system, sync_found,
 };
 use super::pool::{FRAMES, Pooled};
 use super::seeded::{Bug, hit};
@@ -132,6 +134,9 @@ impl<F: Files> Directory<F> {
             true => None,
             false => Some(files.lock(&path)?),
         };
+        if !read_only {
+            sync_found(&files, &path)?;
+        }
         let boot = match read_only {
             true => None,
             false => Some(BootNote::find(&files, &path, options.accept_loss)?),

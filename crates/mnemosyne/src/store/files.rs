@@ -16,6 +16,7 @@
 //! that. Bytes of a file that were never stored are zeros.
 
 use super::StoreError;
+use super::directory::SYSTEM;
 use super::seeded::{Bug, hit};
 use medium::{
     Arena, ArenaError, EffectiveDurability, MapOptions, MappedPmem, OpenError, Pmem, Pool,
@@ -431,20 +432,53 @@ pub(super) fn directory_of(path: &Path) -> &Path {
     }
 }
 
-/// Makes a directory, unless it is there, with those above it.
+/// Makes a directory, unless it is there, with those above it. Each is durable before anything
+/// is made in it.
 pub(super) fn make_directory(files: &impl Files, path: &Path) -> Result<(), OpenError> {
+    if files.exists(&path.join(SYSTEM))? {
+        return Ok(());
+    }
     let mut missing = Vec::new();
     for above in path
         .ancestors()
         .filter(|above| !above.as_os_str().is_empty())
     {
         if files.exists(above)? {
+            // Its maker may have been killed before it was durable.
+            sync_name(files, above)?;
             break;
         }
         missing.push(above);
     }
-    let mut missing = missing.into_iter().rev();
-    missing.try_for_each(|above| files.make_directory(above))
+    missing.into_iter().rev().try_for_each(|above| {
+        files.make_directory(above)?;
+        sync_name(files, above)
+    })
+}
+
+/// Makes the name of a directory durable.
+fn sync_name(files: &impl Files, path: &Path) -> Result<(), OpenError> {
+    if hit(Bug::DirectoryNotSynced) {
+        return Ok(());
+    }
+    match files.sync_directory(directory_of(path)) {
+        // The one above is somebody else's, who made this one, too.
+        Err(OpenError::System { source, .. })
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            Ok(())
+        }
+        synced => synced,
+    }
+}
+
+/// Makes the names in a directory durable: a process may have been killed between a change and
+/// its synchronisation, and what is in those files is about to be relied on.
+pub(super) fn sync_found(files: &impl Files, place: &Path) -> Result<(), OpenError> {
+    match hit(Bug::FoundNotSynced) {
+        true => Ok(()),
+        false => files.sync_directory(place),
+    }
 }
 
 /// What a file is called that is not whole yet: as nobody else calls one.

@@ -16,7 +16,7 @@
 //! a directory knows of it. A pool that does not say so has nothing in it.
 
 use super::directory::SYSTEM;
-use super::files::{Files, make_directory, make_file, make_first, make_system};
+use super::files::{Files, make_directory, make_file, make_first, make_system, sync_found};
 use super::{DirectoryOptions, PoolOptions, StoreError};
 use medium::{OpenError, Pool};
 use std::ffi::OsString;
@@ -227,6 +227,10 @@ impl Pooled {
 
     fn at(files: &impl Files, path: &Path, options: &DirectoryOptions) -> Result<Self, StoreError> {
         let path = files.canonical(path)?;
+        if !options.map.read_only {
+            // Before the note: it names what is there.
+            sync_found(files, &path)?;
+        }
         let pool = Arc::new(files.open_pool(&path.join(FRAMES), &options.map)?);
         Ok(Self { path, pool })
     }

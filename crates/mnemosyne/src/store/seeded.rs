@@ -7,6 +7,10 @@ medium::seeded_bugs! {
     NameNotSynced,
     /// A new file counts as made before its contents and its length are durable.
     ContentsNotSynced,
+    /// A directory has something in it before its own name is durable.
+    DirectoryNotSynced,
+    /// What a process that was killed has made is used before its name is durable.
+    FoundNotSynced,
     /// The slot of a removed region is free, and a crash may bring back its file.
     RemovalNotSynced,
     /// The note of the boot is made after something was stored.
