@@ -42,6 +42,12 @@ pub trait Program {
     /// What went wrong without a crash.
     fn run(&self, pm: Memory, mark: &dyn Fn(u64)) -> Result<(), String>;
 
+    /// Whether crashes at a time with these marks are explored: a program may begin as one that is
+    /// explored already.
+    fn is_explored(&self, _marks: &[u64]) -> bool {
+        true
+    }
+
     /// Recovers.
     ///
     /// # Errors
@@ -135,6 +141,9 @@ impl<'a, P: Program> Run<'a, P> {
         tally: &mut Tally,
     ) -> Result<(), (Found, usize)> {
         let program = self.program;
+        if !program.is_explored(marks) {
+            return Ok(());
+        }
         let mut walk = Walk {
             medium: &self.pm,
             judge: &mut ProgramJudge { program, marks },

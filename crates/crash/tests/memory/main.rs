@@ -1,6 +1,8 @@
 //! Every crash state of programs on durable memory: logs, transactions, heap and regions, and
 //! pages that move.
 
+mod disk;
+mod files;
 mod neighbours;
 mod overflows;
 mod paging;
@@ -11,6 +13,7 @@ mod threads;
 
 use crash::program::{Program, explore};
 use crash::{Model, Options};
+use files::InFiles;
 use mnemosyne::log::Kind;
 use mnemosyne::tx::Truncation;
 use neighbours::Neighbours;
@@ -34,7 +37,11 @@ fn holds(what: &str, program: &impl Program, recovery_depth: usize) {
 
 /// The same, with other bounds: of crashes in recovery, and of states at a point, all and
 /// samples.
-fn holds_within(what: &str, program: &impl Program, bounds: [(usize, usize, usize); 2]) {
+fn holds_within<const N: usize>(
+    what: &str,
+    program: &impl Program,
+    bounds: [(usize, usize, usize); N],
+) {
     for model in Model::ALL {
         for (recovery_depth, states_per_point, samples) in bounds {
             let options = Options {
@@ -427,5 +434,32 @@ fn pages() {
             steps: 24,
         };
         holds(&format!("paging, seed {seed}"), &program, 1);
+    }
+}
+
+/// The files of a directory, and what a crash leaves of their names, lengths and contents.
+#[test]
+fn files_of_a_directory() {
+    for (what, lives) in [("durable", files::DURABLE), ("noted", files::NOTED)] {
+        let program = InFiles::new(lives, usize::MAX);
+        holds_within(what, &program, [(0, 128, 8), (1, 4, 1)]);
+    }
+}
+
+/// A process is killed at each of its steps, and another one relies on what it finds.
+#[test]
+fn files_of_killed_processes() {
+    for (n, lives) in files::SUCCESSORS.into_iter().enumerate() {
+        let mut steps = 1;
+        loop {
+            let program = InFiles::new(lives, steps);
+            let what = format!("successor {n} after {steps} steps");
+            holds_within(&what, &program, [(0, 32, 4)]);
+            if !program.was_killed.load(Ordering::Relaxed) {
+                break;
+            }
+            steps += 1;
+        }
+        assert!(steps > 15, "{steps}: to make a directory has more steps");
     }
 }

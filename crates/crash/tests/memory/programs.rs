@@ -4,8 +4,10 @@ use crash::program::{Memory, Program};
 use medium::{Pmem, WORD_BYTES};
 use mnemosyne::heap::HeapError;
 use mnemosyne::log::{self, Kind, LogError, Unrecovered};
-use mnemosyne::store::{Flat, Layout, Options, RegionKind, Session, Store, StoreError, Tx};
-use mnemosyne::tx::{self, Area, Interrupted, Stop, Transaction, Truncation, TxError};
+use mnemosyne::store::{
+    Backing, Flat, Layout, Options, RegionKind, Session, Store, StoreError, Tx,
+};
+use mnemosyne::tx::{self, Area, Interrupted, Space, Stop, Transaction, Truncation, TxError};
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::ops::Range;
@@ -423,10 +425,11 @@ const SLOTS: u64 = 4;
 /// Words of a slot: where, how long in bytes, what it holds; 0, nothing yet.
 const SLOT_WORDS: u64 = 3;
 
-type Table = [(u64, u64); SLOTS as usize];
+/// What each slot's thing is long, and holds.
+pub type Table = [(u64, u64); SLOTS as usize];
 
 impl Whole {
-    fn layout(&self) -> Layout {
+    pub fn layout(&self) -> Layout {
         Layout {
             slots: 6,
             roots: 2,
@@ -448,38 +451,49 @@ impl Whole {
         }
     }
 
-    /// The states that a step goes through: what each slot's thing is long, and holds; and what
+    /// The states that the steps go through: what each slot's thing is long, and holds; and what
     /// the step fills things with.
     fn states(&self) -> Vec<(Table, u64)> {
         let mut states = vec![(Table::default(), 0)];
-        for (n, step) in self.steps.iter().enumerate() {
-            let (mut now, _) = *states.last().expect("there is a first one");
-            let seed = n as u64 + 1;
-            match *step {
-                Step::Alloc { slot, bytes } | Step::Undo { slot, bytes } => {
-                    now[slot as usize] = (bytes, seed);
-                }
-                Step::Shadow { slot, bytes } => {
-                    now[slot as usize] = (bytes, 0);
-                    states.push((now, seed));
-                    now[slot as usize] = (bytes, seed);
-                }
-                Step::Write { slot } | Step::Rewrite { slot } => now[slot as usize].1 = seed,
-                Step::Free { slot } => now[slot as usize] = (0, 0),
-                Step::Cancel { .. } | Step::FailMap => {}
-                Step::Map { slot } => {
-                    now[slot as usize] = (4096, 0);
-                    states.push((now, seed));
-                    now[slot as usize] = (4096, seed);
-                }
-                Step::Unmap { slot } => now[slot as usize] = (0, 0),
-                Step::Replace { slot, other, bytes } => {
-                    now[slot as usize] = (bytes, seed);
-                    now[other as usize] = (bytes, seed);
-                }
-            }
-            states.push((now, seed));
+        for (step, seed) in self.steps.iter().zip(1..) {
+            let (now, _) = *states.last().expect("there is a first one");
+            states.extend(
+                step.states(now, seed)
+                    .into_iter()
+                    .map(|state| (state, seed)),
+            );
         }
+        states
+    }
+}
+
+impl Step {
+    /// The states that it goes through from this one on.
+    pub fn states(self, mut now: Table, seed: u64) -> Vec<Table> {
+        let mut states = Vec::new();
+        match self {
+            Self::Alloc { slot, bytes } | Self::Undo { slot, bytes } => {
+                now[slot as usize] = (bytes, seed);
+            }
+            Self::Shadow { slot, bytes } => {
+                now[slot as usize] = (bytes, 0);
+                states.push(now);
+                now[slot as usize] = (bytes, seed);
+            }
+            Self::Write { slot } | Self::Rewrite { slot } => now[slot as usize].1 = seed,
+            Self::Free { slot } | Self::Unmap { slot } => now[slot as usize] = (0, 0),
+            Self::Cancel { .. } | Self::FailMap => {}
+            Self::Map { slot } => {
+                now[slot as usize] = (4096, 0);
+                states.push(now);
+                now[slot as usize] = (4096, seed);
+            }
+            Self::Replace { slot, other, bytes } => {
+                now[slot as usize] = (bytes, seed);
+                now[other as usize] = (bytes, seed);
+            }
+        }
+        states.push(now);
         states
     }
 }
@@ -489,7 +503,7 @@ fn pattern(start: u64, bytes: u64) -> impl Iterator<Item = u64> {
     (0..bytes / 1024 + 1).map(move |n| start + n * 1024)
 }
 
-fn set(tx: &mut Tx<'_, Memory>, at: u64, words: [u64; 3]) -> Result<(), Interrupted> {
+fn set<S: Space>(tx: &mut Tx<'_, S>, at: u64, words: [u64; 3]) -> Result<(), Interrupted> {
     for (n, word) in words.into_iter().enumerate() {
         tx.store(at + n as u64 * WORD_BYTES, word)?;
     }
@@ -497,17 +511,16 @@ fn set(tx: &mut Tx<'_, Memory>, at: u64, words: [u64; 3]) -> Result<(), Interrup
 }
 
 /// A store in use.
-pub struct Using {
-    store: Store<Flat<Memory>>,
-    session: Session<Flat<Memory>>,
+pub struct Using<B: Backing> {
+    pub store: Store<B>,
+    session: Session<B>,
     table: u64,
 }
 
-type Failed = TxError<Infallible>;
-
-impl Using {
-    fn open(program: &Whole, pm: Memory) -> Result<Self, String> {
-        let store = Store::open(Flat(pm.clone()), pm, program.options()).map_err(text)?;
+impl<B: Backing> Using<B> {
+    pub fn open(program: &Whole, backing: B) -> Result<Self, StoreError> {
+        let space = backing.pmem().clone();
+        let store = Store::open(backing, space, program.options())?;
         let session = store.session();
         let table = 0;
         let mut using = Self {
@@ -515,11 +528,11 @@ impl Using {
             session,
             table,
         };
-        using.table = using.session.run(find_table).map_err(|e: Failed| text(e))?;
+        using.table = using.session.run(find_table)?;
         Ok(using)
     }
 
-    fn pm(&self) -> Memory {
+    fn pm(&self) -> B::Pmem {
         self.store.memory().space().clone()
     }
 
@@ -529,14 +542,14 @@ impl Using {
 
     fn run(
         &mut self,
-        mut body: impl FnMut(&mut Tx<'_, Memory>) -> Result<(), Interrupted>,
+        mut body: impl FnMut(&mut Tx<'_, B::Pmem>) -> Result<(), Interrupted>,
     ) -> Result<(), String> {
         let done = self.session.run(|tx| Ok::<_, Stop<Infallible>>(body(tx)?));
         done.map_err(text)
     }
 
     /// Does a step; `next` is called where the state changes within it.
-    fn step(&mut self, step: Step, seed: u64, next: &dyn Fn()) -> Result<(), String> {
+    pub fn step(&mut self, step: Step, seed: u64, next: &dyn Fn()) -> Result<(), String> {
         match step {
             Step::Alloc { slot, bytes } => {
                 let at = self.slot(slot);
@@ -610,7 +623,7 @@ impl Using {
             Step::FailMap => {
                 let what = "link";
                 let fail =
-                    |_: &mut Transaction<'_, Memory>, off| Err(Interrupted::NoValue { off, what });
+                    |_: &mut Transaction<'_, B::Pmem>, off| Err(Interrupted::NoValue { off, what });
                 match self.store.map(RegionKind::Program, 4096, 0, fail) {
                     Err(StoreError::Refused(TxError::NoValue { .. })) => Ok(()),
                     other => Err(format!("{other:?}")),
@@ -619,7 +632,7 @@ impl Using {
             Step::Unmap { slot } => {
                 let at = self.slot(slot);
                 let start = self.pm().load(at).map_err(text)?;
-                let unlink = |tx: &mut Transaction<'_, Memory>| {
+                let unlink = |tx: &mut Transaction<'_, B::Pmem>| {
                     (0..3).try_for_each(|n| tx.store(at + n * WORD_BYTES, 0))
                 };
                 self.store.unmap(start, unlink).map_err(text)
@@ -641,7 +654,7 @@ impl Using {
 
     fn map(&mut self, slot: u64, seed: u64, next: &dyn Fn()) -> Result<(), String> {
         let at = self.slot(slot);
-        let link = |tx: &mut Transaction<'_, Memory>, start| {
+        let link = |tx: &mut Transaction<'_, B::Pmem>, start| {
             for (n, word) in [start, 4096, 0].into_iter().enumerate() {
                 tx.store(at + n as u64 * WORD_BYTES, word)?;
             }
@@ -664,9 +677,24 @@ impl Using {
         pm.fence().map_err(text)
     }
 
+    /// Removes what is there, and makes what is not.
+    pub fn turn_over(&mut self) -> Result<(), String> {
+        let regions = self.store.regions().map_err(text)?;
+        for slot in 0..SLOTS {
+            let start = self.pm().load(self.slot(slot)).map_err(text)?;
+            let is_region = regions.iter().any(|region| region.start == start);
+            match (start, is_region) {
+                (0, _) => self.step(Step::Alloc { slot, bytes: 100 }, 99, &|| {})?,
+                (_, true) => self.step(Step::Unmap { slot }, 99, &|| {})?,
+                (_, false) => self.step(Step::Free { slot }, 99, &|| {})?,
+            }
+        }
+        self.found(0).map(drop)
+    }
+
     /// What is there; leaks and losses are wrong. A new region is zeros, besides what is being
     /// filled in.
-    fn found(&self, filling: u64) -> Result<Table, String> {
+    pub fn found(&self, filling: u64) -> Result<Table, String> {
         let pm = self.pm();
         let load = |at: u64| pm.load(at).map_err(text);
         let mut table = Table::default();
@@ -726,13 +754,13 @@ fn contents(bytes: u64, seed: u64) -> Vec<u8> {
     contents
 }
 
-fn alloc_filled(tx: &mut Tx<'_, Memory>, bytes: u64, seed: u64) -> Result<u64, Interrupted> {
+fn alloc_filled<S: Space>(tx: &mut Tx<'_, S>, bytes: u64, seed: u64) -> Result<u64, Interrupted> {
     let start = tx.alloc(bytes)?;
     tx.fill(start, &contents(bytes, seed))?;
     Ok(start)
 }
 
-fn find_table(tx: &mut Tx<'_, Memory>) -> Result<u64, Stop<Infallible>> {
+fn find_table<S: Space>(tx: &mut Tx<'_, S>) -> Result<u64, Stop<Infallible>> {
     if let Some((_, table)) = tx.root("table")? {
         return Ok(table);
     }
@@ -745,7 +773,7 @@ fn find_table(tx: &mut Tx<'_, Memory>) -> Result<u64, Stop<Infallible>> {
 }
 
 impl Program for Whole {
-    type Opened = Using;
+    type Opened = Using<Flat<Memory>>;
 
     fn bytes(&self) -> u64 {
         (self.layout().bytes() + (96 << 10)).next_multiple_of(64)
@@ -756,7 +784,7 @@ impl Program for Whole {
     }
 
     fn run(&self, pm: Memory, mark: &dyn Fn(u64)) -> Result<(), String> {
-        let mut using = Using::open(self, pm)?;
+        let mut using = Using::open(self, Flat(pm)).map_err(text)?;
         let states = Cell::new(0);
         for (n, step) in self.steps.iter().enumerate() {
             let next = || {
@@ -772,11 +800,11 @@ impl Program for Whole {
         Ok(())
     }
 
-    fn open(&self, pm: Memory) -> Result<Using, String> {
-        Using::open(self, pm)
+    fn open(&self, pm: Memory) -> Result<Self::Opened, String> {
+        Using::open(self, Flat(pm)).map_err(text)
     }
 
-    fn check(&self, using: &mut Using, marks: &[u64]) -> Result<u64, String> {
+    fn check(&self, using: &mut Self::Opened, marks: &[u64]) -> Result<u64, String> {
         let states = self.states();
         let allowed = count_of(marks, RETURNED)..=count_of(marks, BEGUN);
         let (_, filling) = states[*allowed.end()];
@@ -787,17 +815,7 @@ impl Program for Whole {
         }
     }
 
-    fn go_on(&self, mut using: Using) -> Result<(), String> {
-        let regions = using.store.regions().map_err(text)?;
-        for slot in 0..SLOTS {
-            let start = using.pm().load(using.slot(slot)).map_err(text)?;
-            let is_region = regions.iter().any(|region| region.start == start);
-            match (start, is_region) {
-                (0, _) => using.step(Step::Alloc { slot, bytes: 100 }, 99, &|| {})?,
-                (_, true) => using.step(Step::Unmap { slot }, 99, &|| {})?,
-                (_, false) => using.step(Step::Free { slot }, 99, &|| {})?,
-            }
-        }
-        using.found(0).map(drop)
+    fn go_on(&self, mut using: Self::Opened) -> Result<(), String> {
+        using.turn_over()
     }
 }

@@ -1,6 +1,10 @@
 //! Bugs put back into durable memory: each takes effect, each is found, its failure is there
 //! again when visited again, and nothing is wrong without it.
 
+#[path = "../memory/disk.rs"]
+mod disk;
+#[path = "../memory/files.rs"]
+mod files;
 #[path = "../memory/neighbours.rs"]
 mod neighbours;
 #[path = "../memory/overflows.rs"]
@@ -18,9 +22,11 @@ mod threads;
 
 use crash::program::{Program, explore, replay};
 use crash::{Model, Options};
+use files::InFiles;
 use medium::paging::seeded as paging_bugs;
 use mnemosyne::log::Kind;
 use mnemosyne::seeded::{Bug, arm, fired};
+use mnemosyne::store::seeded as file_bugs;
 use mnemosyne::tx::Truncation;
 use neighbours::Neighbours;
 use overflows::Overflows;
@@ -64,7 +70,18 @@ fn failure_of<B: Copy + Debug>(
     fired: fn() -> u64,
     program: &impl Program,
 ) -> Option<String> {
-    for options in all_options() {
+    failure_within(bug, arm, fired, program, all_options())
+}
+
+/// The same within bounds.
+fn failure_within<B: Copy + Debug>(
+    bug: B,
+    arm: fn(Option<B>),
+    fired: fn() -> u64,
+    program: &impl Program,
+    bounds: impl Iterator<Item = Options>,
+) -> Option<String> {
+    for options in bounds {
         arm(Some(bug));
         let explored = explore(program, &options);
         let took_effect = fired() > 0;
@@ -385,6 +402,49 @@ fn bugs_of_pages_that_move() {
             }
             failure.is_some()
         })
+    };
+    let missed: Vec<_> = Bug::ALL.iter().filter(|bug| !is_found(bug)).collect();
+    assert!(missed.is_empty(), "{missed:?}");
+}
+
+/// What is wrong with the first of these programs in which a bug of files shows, without crashes in
+/// recovery.
+fn failure_in_files(
+    bug: file_bugs::Bug,
+    mut programs: impl Iterator<Item = InFiles>,
+) -> Option<String> {
+    use file_bugs::{arm, fired};
+    programs.find_map(|program| {
+        let bounds = Model::ALL.map(|model| Options {
+            model,
+            recovery_depth: 0,
+            states_per_point: 64,
+            samples: 8,
+            ..Options::default()
+        });
+        failure_within(bug, arm, fired, &program, bounds.into_iter())
+    })
+}
+
+#[test]
+fn bugs_of_files() {
+    use file_bugs::Bug;
+    let is_found = |bug: &Bug| {
+        let failure = match bug {
+            // Of a process that is killed somewhere.
+            Bug::FoundNotSynced => failure_in_files(
+                *bug,
+                (10..25).map(|steps| InFiles::new(files::SUCCESSORS[0], steps)),
+            ),
+            _ => failure_in_files(
+                *bug,
+                [files::DURABLE, files::NOTED]
+                    .into_iter()
+                    .map(|lives| InFiles::new(lives, usize::MAX)),
+            ),
+        };
+        println!("{bug:?}: {failure:?}");
+        failure.is_some()
     };
     let missed: Vec<_> = Bug::ALL.iter().filter(|bug| !is_found(bug)).collect();
     assert!(missed.is_empty(), "{missed:?}");

@@ -1,0 +1,698 @@
+//! A file system in the explorer's memory, to put directories of durable memory on.
+//!
+//! It promises what POSIX does and no more, so that a crash may leave whatever some file system
+//! would leave:
+//!
+//! 1. A change of a name (made, renamed, removed) is one word of its directory's history, so it is
+//!    atomic. Synchronising the directory makes it durable, and nothing else does. Until then a
+//!    crash may leave it out and keep others, earlier or later ones.
+//! 2. A file's length is a word of its own. Synchronising the file makes length and contents
+//!    durable, and not its name; a fence does that for what was flushed in a mapping, and not for
+//!    the length.
+//! 3. A file that is longer than what was stored in it holds zeros there.
+//! 4. With durability `process` flushes and fences of a mapping do nothing.
+//! 5. Each crash is a power failure: the next [`mount`](Disk::mount) is another boot of the machine.
+//!    A process that is killed leaves all that it did to the other processes of its boot.
+//!
+//! No file, and no directory, gets the place of another one that there was before.
+
+use crash::program::Memory;
+use medium::{
+    ArenaError, Durability, EffectiveDurability, LINE_BYTES, MapOptions, MediumError, OpenError,
+    Pmem, Pool, PoolError, WORD_BYTES,
+};
+use mnemosyne::store::{Files, Mappings};
+use parking_lot::Mutex;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Boots that there can be: of a run, and of recoveries.
+const BOOTS: u64 = 4;
+/// Files and directories that a boot can make.
+const FILES: u64 = 24;
+const DIRECTORIES: u64 = 4;
+/// Changes of names in one directory.
+const CHANGES: u64 = 128;
+/// Bytes of the longest file.
+const FILE_BYTES: u64 = 40 << 10;
+
+const DIRECTORY_BYTES: u64 = CHANGES * WORD_BYTES;
+const AT_DIRECTORIES: u64 = LINE_BYTES;
+const AT_LENGTHS: u64 = AT_DIRECTORIES + BOOTS * DIRECTORIES * DIRECTORY_BYTES;
+const AT_DATA: u64 = AT_LENGTHS + BOOTS * FILES * LINE_BYTES;
+
+/// Bytes of memory that a disk takes. Zeros are an empty one.
+pub const DISK_BYTES: u64 = AT_DATA + BOOTS * FILES * FILE_BYTES;
+
+/// What files and directories can be called, besides `region-` and a number, and what is behind a
+/// name while a file is not whole.
+const NAMES: [&str; 6] = ["above", "memory", "regions", "boot", "pool", "frames"];
+const REGION: &str = "region-";
+const UNFINISHED: &str = ".new-";
+
+/// A file or directory, by number. Directory 0 is the root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Node {
+    File(u64),
+    Directory(u64),
+}
+
+/// A change of names in a directory.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Link(u64, Node),
+    Unlink(u64, Node),
+    Rename(u64, u64, Node),
+}
+
+impl Change {
+    /// The word that is stored for it, which is not 0.
+    fn word(self) -> u64 {
+        let (what, from, to, node) = match self {
+            Self::Link(name, node) => (1, 0, name, node),
+            Self::Unlink(name, node) => (2, name, 0, node),
+            Self::Rename(from, to, node) => (3, from, to, node),
+        };
+        let (is_directory, number) = match node {
+            Node::File(number) => (0, number),
+            Node::Directory(number) => (1, number),
+        };
+        what | is_directory << 4 | from << 8 | to << 24 | number << 40
+    }
+
+    fn of(word: u64) -> Option<Self> {
+        let number = word >> 40;
+        let node = match word >> 4 & 1 {
+            0 => Node::File(number),
+            _ => Node::Directory(number),
+        };
+        let (from, to) = (word >> 8 & 0xffff, word >> 24 & 0xffff);
+        match word & 0xf {
+            1 => Some(Self::Link(to, node)),
+            2 => Some(Self::Unlink(from, node)),
+            3 => Some(Self::Rename(from, to, node)),
+            _ => None,
+        }
+    }
+}
+
+/// The number of a name in changes.
+fn number_of(name: &str) -> Option<u64> {
+    let (name, suffix) = match name.split_once(UNFINISHED) {
+        Some((name, suffix)) => (name, suffix.parse::<u64>().ok()? + 1),
+        None => (name, 0),
+    };
+    let base = match name.strip_prefix(REGION) {
+        Some(slot) => slot.parse::<usize>().ok()? + NAMES.len(),
+        None => NAMES.iter().position(|known| *known == name)?,
+    };
+    Some(base as u64 | suffix << 8)
+}
+
+fn name_of(number: u64) -> String {
+    let base = (number & 0xff) as usize;
+    let name = match NAMES.get(base) {
+        Some(name) => (*name).to_owned(),
+        None => format!("{REGION}{:04}", base - NAMES.len()),
+    };
+    match number >> 8 {
+        0 => name,
+        suffix => format!("{name}{UNFINISHED}{}", suffix - 1),
+    }
+}
+
+/// A directory that was looked at.
+#[derive(Default)]
+struct Directory {
+    names: BTreeMap<u64, Node>,
+    /// Words of its history that are used, and of these those that are durable.
+    used: u64,
+    synced: u64,
+}
+
+impl Directory {
+    fn apply(&mut self, change: Change) {
+        let unlink = |names: &mut BTreeMap<_, _>, name, node| {
+            if names.get(&name) == Some(&node) {
+                names.remove(&name);
+            }
+        };
+        match change {
+            Change::Link(name, node) => drop(self.names.insert(name, node)),
+            Change::Unlink(name, node) => unlink(&mut self.names, name, node),
+            Change::Rename(from, to, node) => {
+                unlink(&mut self.names, from, node);
+                self.names.insert(to, node);
+            }
+        }
+    }
+}
+
+/// What the machine has in memory.
+#[derive(Default)]
+struct Caches {
+    directories: BTreeMap<u64, Directory>,
+    /// Lines of files that were stored to.
+    changed: BTreeMap<u64, BTreeSet<u64>>,
+    made_files: u64,
+    made_directories: u64,
+    suffixes: u64,
+}
+
+/// A mounted disk.
+pub struct Disk {
+    pm: Memory,
+    boot: u64,
+    caches: Mutex<Caches>,
+}
+
+type Result<T, E = io::Error> = std::result::Result<T, E>;
+
+impl Disk {
+    /// Boots the machine.
+    pub fn mount(pm: Memory) -> Result<Arc<Self>, String> {
+        let text = |e: MediumError| e.to_string();
+        let boot = pm.load(0).map_err(text)? + 1;
+        pm.store_word(0, boot);
+        pm.flush(0, WORD_BYTES);
+        pm.fence().map_err(text)?;
+        Ok(Arc::new(Self {
+            pm,
+            boot,
+            caches: Mutex::default(),
+        }))
+    }
+
+    /// A process, which is killed after so many steps.
+    pub fn process(self: &Arc<Self>, steps: usize) -> Process {
+        Process {
+            disk: self.clone(),
+            left: Arc::new(AtomicUsize::new(steps)),
+        }
+    }
+
+    fn load(&self, at: u64) -> Result<u64> {
+        self.pm.load(at).map_err(io::Error::other)
+    }
+
+    fn fence(&self) -> Result<()> {
+        self.pm.fence().map_err(io::Error::other)
+    }
+
+    /// Looks at a directory.
+    fn with<T>(&self, number: u64, look: impl FnOnce(&mut Directory) -> T) -> Result<T> {
+        match self.caches.lock().directories.entry(number) {
+            Entry::Occupied(mut known) => Ok(look(known.get_mut())),
+            Entry::Vacant(unknown) => Ok(look(unknown.insert(self.directory(number)?))),
+        }
+    }
+
+    /// What a crash left of a directory.
+    fn directory(&self, number: u64) -> Result<Directory> {
+        let mut directory = Directory::default();
+        for n in 0..CHANGES {
+            let at = AT_DIRECTORIES + number * DIRECTORY_BYTES + n * WORD_BYTES;
+            if let Some(change) = Change::of(self.load(at)?) {
+                directory.apply(change);
+                directory.used = n + 1;
+            }
+        }
+        // No crash takes back what it left.
+        directory.synced = directory.used;
+        Ok(directory)
+    }
+
+    fn change(&self, number: u64, change: Change) -> Result<()> {
+        let n = self.with(number, |directory| {
+            directory.apply(change);
+            directory.used += 1;
+            directory.used - 1
+        })?;
+        if n >= CHANGES {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let at = AT_DIRECTORIES + number * DIRECTORY_BYTES + n * WORD_BYTES;
+        self.pm.store_word(at, change.word());
+        Ok(())
+    }
+
+    fn sync_names(&self, number: u64) -> Result<()> {
+        let (from, to) = self.with(number, |directory| {
+            let from = std::mem::replace(&mut directory.synced, directory.used);
+            (from, directory.used)
+        })?;
+        let start = AT_DIRECTORIES + number * DIRECTORY_BYTES;
+        if from < to {
+            self.pm
+                .flush(start + from * WORD_BYTES, (to - from) * WORD_BYTES);
+        }
+        self.fence()
+    }
+
+    /// A new file or directory of this boot.
+    fn new_node(&self, is_directory: bool) -> Result<Node> {
+        let mut caches = self.caches.lock();
+        let (made, most) = match is_directory {
+            true => (&mut caches.made_directories, DIRECTORIES),
+            false => (&mut caches.made_files, FILES),
+        };
+        *made += 1;
+        // Directory 0 is the root, which nobody makes.
+        if *made >= most || self.boot > BOOTS {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let number = (self.boot - 1) * most + *made;
+        Ok(match is_directory {
+            true => Node::Directory(number),
+            false => Node::File(number),
+        })
+    }
+
+    fn store(&self, file: u64, off: u64, bytes: &[u8]) {
+        let lines = off / LINE_BYTES..(off + bytes.len() as u64).div_ceil(LINE_BYTES);
+        let mut caches = self.caches.lock();
+        caches.changed.entry(file).or_default().extend(lines);
+        self.pm.store(data(file) + off, bytes);
+    }
+
+    /// Makes what was stored to a file durable.
+    fn sync_data(&self, file: u64) -> Result<()> {
+        let changed = self.caches.lock().changed.remove(&file);
+        for line in changed.into_iter().flatten() {
+            self.pm.flush(data(file) + line * LINE_BYTES, LINE_BYTES);
+        }
+        self.fence()
+    }
+}
+
+fn length(file: u64) -> u64 {
+    AT_LENGTHS + file * LINE_BYTES
+}
+
+fn data(file: u64) -> u64 {
+    AT_DATA + file * FILE_BYTES
+}
+
+/// A process that uses a disk.
+#[derive(Clone)]
+pub struct Process {
+    disk: Arc<Disk>,
+    left: Arc<AtomicUsize>,
+}
+
+impl Process {
+    /// Whether it was killed.
+    pub fn is_dead(&self) -> bool {
+        self.left.load(Relaxed) == 0
+    }
+
+    /// Takes one of its steps.
+    fn step(&self) -> Result<()> {
+        let take = |left: usize| left.checked_sub(1);
+        let taken = self.left.fetch_update(Relaxed, Relaxed, take);
+        match taken.is_ok() && !self.is_dead() {
+            true => Ok(()),
+            false => Err(io::Error::other("the process is killed")),
+        }
+    }
+
+    /// The directory of a path, and the number of its name there.
+    fn place(&self, path: &Path) -> Result<(u64, u64)> {
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let name = path.file_name().and_then(|name| name.to_str());
+        let unknown = || io::Error::other(format!("{} is no name of the model", path.display()));
+        let name = name.and_then(number_of).ok_or_else(unknown)?;
+        match self.find(path.parent().ok_or_else(missing)?)? {
+            Some(Node::Directory(number)) => Ok((number, name)),
+            _ => Err(missing()),
+        }
+    }
+
+    fn find(&self, path: &Path) -> Result<Option<Node>> {
+        if path.parent().is_none() {
+            return Ok(Some(Node::Directory(0)));
+        }
+        match self.place(path) {
+            Ok((directory, name)) => self
+                .disk
+                .with(directory, |place| place.names.get(&name).copied()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn directory(&self, path: &Path) -> Result<u64> {
+        match self.find(path)? {
+            Some(Node::Directory(number)) => Ok(number),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn file(&self, path: &Path) -> Result<u64> {
+        match self.find(path)? {
+            Some(Node::File(number)) => Ok(number),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn link(&self, path: &Path, is_directory: bool) -> Result<Node> {
+        let (directory, name) = self.place(path)?;
+        if self.find(path)?.is_some() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.step()?;
+        let node = self.disk.new_node(is_directory)?;
+        self.disk.change(directory, Change::Link(name, node))?;
+        Ok(node)
+    }
+
+    fn create_file(&self, path: &Path, len_bytes: u64) -> Result<u64> {
+        let Node::File(file) = self.link(path, false)? else {
+            return Err(io::ErrorKind::IsADirectory.into());
+        };
+        self.step()?;
+        if len_bytes > FILE_BYTES {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.disk.pm.store_word(length(file), len_bytes);
+        Ok(file)
+    }
+
+    fn read_file(&self, path: &Path) -> Result<Vec<u8>> {
+        let file = self.file(path)?;
+        let mut bytes = vec![0; self.disk.load(length(file))? as usize];
+        let read = self.disk.pm.read(data(file), &mut bytes);
+        read.map_err(io::Error::other)?;
+        Ok(bytes)
+    }
+
+    fn move_file(&self, from: &Path, to: &Path) -> Result<()> {
+        let node = self.find(from)?.ok_or(io::ErrorKind::NotFound)?;
+        let (directory, old) = self.place(from)?;
+        let (_, new) = self.place(to)?;
+        self.step()?;
+        self.disk.change(directory, Change::Rename(old, new, node))
+    }
+
+    fn unlink(&self, path: &Path) -> Result<()> {
+        let Some(node) = self.find(path)? else {
+            return Ok(());
+        };
+        let (directory, name) = self.place(path)?;
+        self.step()?;
+        self.disk.change(directory, Change::Unlink(name, node))
+    }
+
+    fn sync_file(&self, path: &Path) -> Result<()> {
+        let file = self.file(path)?;
+        self.step()?;
+        self.disk.pm.flush(length(file), WORD_BYTES);
+        self.disk.sync_data(file)
+    }
+}
+
+fn failed<'a>(doing: &'static str, path: &'a Path) -> impl Fn(io::Error) -> OpenError + 'a {
+    move |source| OpenError::System {
+        doing,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+impl Files for Process {
+    type Arena = Arena;
+    type Mapped = Arena;
+    type Turn = ();
+
+    fn make_directory(&self, path: &Path) -> Result<(), OpenError> {
+        match self.link(path, true) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made.map(drop).map_err(failed("create", path)),
+        }
+    }
+
+    fn canonical(&self, path: &Path) -> Result<PathBuf, OpenError> {
+        self.directory(path).map_err(failed("find", path))?;
+        Ok(path.to_owned())
+    }
+
+    fn lock(&self, _directory: &Path) -> Result<(), OpenError> {
+        Ok(()) // there is no other process at the same time
+    }
+
+    fn names(&self, path: &Path) -> Result<Vec<OsString>, OpenError> {
+        let number = self.directory(path).map_err(failed("read", path))?;
+        let list = |directory: &mut Directory| {
+            let names = directory.names.keys();
+            names.map(|name| name_of(*name).into()).collect()
+        };
+        self.disk.with(number, list).map_err(failed("read", path))
+    }
+
+    fn len_of(&self, path: &Path) -> Result<Option<u64>, OpenError> {
+        let found = self.find(path).and_then(|node| match node {
+            Some(Node::File(file)) => self.disk.load(length(file)).map(Some),
+            Some(Node::Directory(_)) => Ok(Some(0)),
+            None => Ok(None),
+        });
+        found.map_err(failed("find", path))
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool, OpenError> {
+        let found = self.find(path).map_err(failed("find", path))?;
+        Ok(found.is_some())
+    }
+
+    fn create(&self, path: &Path, len_bytes: u64) -> Result<(), OpenError> {
+        let made = self.create_file(path, len_bytes).map(drop);
+        made.map_err(failed("create", path))
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), OpenError> {
+        let file = self.create_file(path, bytes.len() as u64);
+        let file = file.map_err(failed("write", path))?;
+        self.disk.store(file, 0, bytes);
+        Ok(())
+    }
+
+    fn read(&self, path: &Path) -> Result<Vec<u8>, OpenError> {
+        self.read_file(path).map_err(failed("read", path))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), OpenError> {
+        self.move_file(from, to).map_err(failed("rename", from))
+    }
+
+    fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, OpenError> {
+        if self.exists(to)? || !self.exists(from)? {
+            return Ok(false);
+        }
+        self.rename(from, to).map(|()| true)
+    }
+
+    fn remove(&self, path: &Path) -> Result<(), OpenError> {
+        self.unlink(path).map_err(failed("remove", path))
+    }
+
+    fn sync(&self, path: &Path) -> Result<(), OpenError> {
+        self.sync_file(path).map_err(failed("sync", path))
+    }
+
+    fn sync_directory(&self, path: &Path) -> Result<(), OpenError> {
+        let number = self.directory(path).map_err(failed("sync", path))?;
+        let synced = self.step().and_then(|()| self.disk.sync_names(number));
+        synced.map_err(failed("sync", path))
+    }
+
+    /// Numbers that come again after a crash, as those of processes may.
+    fn unique(&self) -> String {
+        let mut caches = self.disk.caches.lock();
+        caches.suffixes += 1;
+        (caches.suffixes - 1).to_string()
+    }
+
+    fn boot(&self) -> Result<String, OpenError> {
+        Ok(self.disk.boot.to_string())
+    }
+
+    fn is_in_memory(&self, _path: &Path) -> Result<bool, OpenError> {
+        Ok(false)
+    }
+
+    fn map(&self, path: &Path, options: &MapOptions) -> Result<Arena, OpenError> {
+        let len_bytes = self.len_of(path)?.unwrap_or(0);
+        let mapped = Arena::new(self.clone(), len_bytes);
+        mapped.put(0, path, options)?;
+        Ok(mapped)
+    }
+
+    fn reserve(&self, _base: Option<u64>, len_bytes: u64) -> Result<Arena, ArenaError> {
+        Ok(Arena::new(self.clone(), len_bytes))
+    }
+
+    fn create_pool(
+        &self,
+        path: &Path,
+        _len_bytes: u64,
+        _page_bytes: Option<u64>,
+        _options: &MapOptions,
+    ) -> Result<(), PoolError> {
+        Err(failed("make a pool in", path)(io::ErrorKind::Unsupported.into()).into())
+    }
+
+    fn open_pool(&self, path: &Path, _options: &MapOptions) -> Result<Pool, PoolError> {
+        Err(failed("open the pool in", path)(io::ErrorKind::Unsupported.into()).into())
+    }
+}
+
+/// A mapped file in an arena.
+#[derive(Debug, Clone, Copy)]
+struct Mapped {
+    file: u64,
+    len: u64,
+    durability: EffectiveDurability,
+}
+
+/// Mapped files of a process.
+pub struct Arena {
+    process: Process,
+    len: u64,
+    at: Mutex<BTreeMap<u64, Mapped>>,
+    failed: Mutex<Option<MediumError>>,
+}
+
+impl Arena {
+    fn new(process: Process, len: u64) -> Self {
+        Self {
+            process,
+            len,
+            at: Mutex::default(),
+            failed: Mutex::default(),
+        }
+    }
+
+    fn put(&self, start: u64, path: &Path, options: &MapOptions) -> Result<(), OpenError> {
+        let mapped = self.try_put(start, path, options);
+        mapped.map_err(failed("map", path))
+    }
+
+    fn try_put(&self, start: u64, path: &Path, options: &MapOptions) -> Result<()> {
+        let (process, disk) = (&self.process, &self.process.disk);
+        let file = process.file(path)?;
+        let len = disk.load(length(file))?;
+        if len == 0 || start + len > self.len {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let durability = match options.durability {
+            Durability::Process => EffectiveDurability::Process,
+            Durability::Dax => EffectiveDurability::Dax,
+            Durability::Msync | Durability::Auto => EffectiveDurability::Msync,
+        };
+        if durability != EffectiveDurability::Process && !options.read_only {
+            process.step()?;
+            disk.sync_data(file)?;
+        }
+        let mapped = Mapped {
+            file,
+            len,
+            durability,
+        };
+        self.at.lock().insert(start, mapped);
+        Ok(())
+    }
+
+    /// The file that has these bytes, and where in it they are.
+    fn find(&self, off: u64, len: u64) -> Result<(Mapped, u64), MediumError> {
+        let at = self.at.lock();
+        let (start, mapped) = at.range(..=off).next_back().unzip();
+        let found = start
+            .zip(mapped)
+            .map(|(start, mapped)| (*mapped, off - start));
+        let is_inside = |(mapped, at): &(Mapped, u64)| at + len <= mapped.len;
+        found
+            .filter(is_inside)
+            .ok_or(MediumError::OutOfRange { off, len })
+    }
+
+    fn fail(&self, error: MediumError) {
+        self.failed.lock().get_or_insert(error);
+    }
+}
+
+impl Mappings for Arena {
+    fn map(&self, start: u64, path: &Path, options: &MapOptions) -> Result<(), ArenaError> {
+        Ok(self.put(start, path, options)?)
+    }
+
+    fn map_paged(
+        &self,
+        start: u64,
+        path: &Path,
+        _pool: (&Arc<Pool>, u16),
+        options: &MapOptions,
+    ) -> Result<(), ArenaError> {
+        Ok(self.put(start, path, options)?)
+    }
+
+    fn unmap(&self, start: u64) -> Result<(), ArenaError> {
+        let removed = self.at.lock().remove(&start);
+        removed.map(drop).ok_or(ArenaError::NotMapped { start })
+    }
+
+    fn durability(&self, start: u64) -> Option<EffectiveDurability> {
+        self.at.lock().get(&start).map(|mapped| mapped.durability)
+    }
+}
+
+impl Pmem for Arena {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn load(&self, off: u64) -> Result<u64, MediumError> {
+        let (mapped, at) = self.find(off, WORD_BYTES)?;
+        self.process.disk.pm.load(data(mapped.file) + at)
+    }
+
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        let (mapped, at) = self.find(off, buf.len() as u64)?;
+        self.process.disk.pm.read(data(mapped.file) + at, buf)
+    }
+
+    fn store(&self, off: u64, bytes: &[u8]) {
+        match self.find(off, bytes.len() as u64) {
+            Ok(_) if self.process.is_dead() => {}
+            Ok((mapped, at)) => self.process.disk.store(mapped.file, at, bytes),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn store_nt(&self, off: u64, bytes: &[u8]) {
+        self.store(off, bytes);
+        self.flush(off, bytes.len() as u64);
+    }
+
+    fn flush(&self, off: u64, len: u64) {
+        match self.find(off, len) {
+            Ok((mapped, _)) if mapped.durability == EffectiveDurability::Process => {}
+            Ok(_) if self.process.is_dead() => {}
+            Ok((mapped, at)) => self.process.disk.pm.flush(data(mapped.file) + at, len),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn fence(&self) -> Result<(), MediumError> {
+        let killed = |_| MediumError::NotDurable { errno: 5 };
+        self.process.step().map_err(killed)?;
+        let is_process = |mapped: &Mapped| mapped.durability == EffectiveDurability::Process;
+        if !self.at.lock().values().any(is_process) {
+            self.process.disk.pm.fence()?;
+        }
+        (*self.failed.lock()).map_or(Ok(()), Err)
+    }
+}
