@@ -160,6 +160,35 @@ impl Index {
         Some(start)
     }
 
+    /// Takes so many pages in one run or, where none has them, in the longest ones there are, up
+    /// to `most` of them: where each starts, and how many pages it has.
+    pub fn take_runs(&mut self, pages: u64, most: usize) -> Option<Vec<(u64, u64)>> {
+        if let Some(start) = self.take_pages(pages) {
+            return Some(vec![(start, pages)]);
+        }
+        let (mut taken, mut left) = (Vec::new(), pages);
+        for &(count, start) in self.by_pages.iter().rev().take(most) {
+            taken.push((start, count));
+            left = left.saturating_sub(count);
+            if left == 0 {
+                break;
+            }
+        }
+        if left > 0 {
+            return None;
+        }
+        let mut left = pages;
+        for (start, count) in &mut taken {
+            self.drop_run(*start, *count);
+            if *count > left {
+                self.put_run(*start + left * PAGE_BYTES, *count - left);
+                *count = left;
+            }
+            left -= *count;
+        }
+        Some(taken)
+    }
+
     /// Whether a search for so many bytes is worth while.
     pub fn may_hold(&self, bytes: u64) -> bool {
         let pages = bytes.div_ceil(PAGE_BYTES);

@@ -35,15 +35,16 @@ use index::{Block, Index, Taken};
 use medium::MediumError;
 use parking_lot::{Mutex, RwLock};
 use segment::{FLIPPED, Page, TOO_LONG, UNKNOWN, bit_of};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What the heap refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeapError {
-    /// The heap has no contiguous room for that many bytes.
+    /// The heap has no contiguous room for that many bytes, nor as many parts as a log can name.
     #[error(
-        "the heap has no room for {bytes} more bytes, which a block needs, or a transaction that \
-         writes more than a log holds"
+        "the heap has no room for {bytes} more bytes, in one piece for a block, or in parts for a \
+         transaction that writes more than a log holds"
     )]
     NoSpace {
         /// What was asked for.
@@ -298,23 +299,38 @@ impl<S: Space> HeapSession<S> {
         Ok((start, pages))
     }
 
-    /// Room for what the transaction under way logs beyond its log. It counts as a block that the
-    /// transaction allocates and frees: others get the pages once no recovery reads them. No
-    /// descriptor says so, so that after a crash they are free.
+    /// Room for what the transaction under way logs beyond its log, in as few parts as there can
+    /// be, and no more than `most`. It counts as blocks that the transaction allocates and frees:
+    /// others get the pages once no recovery reads them. No descriptor says so, so that after a
+    /// crash they are free.
     ///
     /// # Errors
     /// [`HeapError`].
-    pub(crate) fn overflow(&mut self, bytes: u64) -> Result<u64, HeapError> {
-        let (start, pages) = self.take_pages(bytes)?;
-        let block = Block::Extent { start, pages };
+    pub(crate) fn overflow(
+        &mut self,
+        bytes: u64,
+        most: usize,
+    ) -> Result<Vec<Range<u64>>, HeapError> {
+        let pages = bytes.div_ceil(PAGE_BYTES);
+        let kept_back = self.kept_back.drain();
+        let room = self
+            .heap
+            .find(kept_back, |index| index.take_runs(pages, most))?;
+        let room = room.ok_or(HeapError::NoSpace { bytes })?;
+        let extents = room
+            .iter()
+            .map(|&(start, pages)| Block::Extent { start, pages });
         if hit(Bug::OverflowInLog) {
-            self.reserved.pop();
-            self.kept_back.put(0, block);
+            extents.for_each(|block| self.kept_back.put(0, block));
         } else {
+            self.reserved.extend(extents.clone());
             // With the stamp of the commit, which the low water has to pass.
-            self.freed.push(block);
+            self.freed.extend(extents);
         }
-        Ok(start)
+        let ranges = room
+            .iter()
+            .map(|&(start, pages)| start..start + pages * PAGE_BYTES);
+        Ok(ranges.collect())
     }
 
     fn alloc_pages(&mut self, tx: &mut Session<S>, bytes: u64) -> Result<u64, Interrupted> {

@@ -147,7 +147,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
     /// # Errors
     /// [`Uncommitted`].
     pub fn commit(&mut self) -> Result<(), Uncommitted> {
-        let overflow = |bytes| self.heap.overflow(bytes);
+        let overflow = |bytes, most| self.heap.overflow(bytes, most);
         let stamp = self.tx.commit_with(overflow)?;
         self.heap.committed(stamp);
         self.lacks = 0;

@@ -677,6 +677,144 @@ fn a_long_transaction_without_room_fails_and_leaves_nothing() {
     assert_eq!(read_long(&pm, block), 7);
 }
 
+// --- and in a heap whose free pages are apart ------------------------------------------
+
+/// A page of the heap, and its words.
+const PAGE: u64 = 8192;
+const PAGE_WORDS: u64 = PAGE / 8;
+
+/// With a heap that takes all there is.
+fn open_growing<P: Pmem + Clone>(pm: P) -> Store<Flat<P>> {
+    let options = Options {
+        tx: tx::Options {
+            locks: 1 << 16,
+            ..tx::Options::default()
+        },
+        heap_growth: 1 << 40,
+    };
+    Store::open(Flat(pm.clone()), pm, options).unwrap()
+}
+
+/// Memory whose heap is full, and every other page of it free again. Where the others are, which
+/// are zeros.
+fn with_free_pages_apart(bytes: u64, log_bytes: u64, log_kind: Kind) -> (MemoryPmem, Vec<u64>) {
+    let pm = MemoryPmem::new(bytes);
+    let layout = Layout {
+        slots: 64,
+        roots: 2,
+        granule: PAGE,
+        logs: 2,
+        log_bytes,
+        log_kind,
+    };
+    layout.format(&pm).unwrap();
+    let store = open_growing(&pm);
+    let (mut session, mut blocks) = (store.session(), Vec::new());
+    let full = loop {
+        let block = session.run(|tx| {
+            let block = tx.alloc(PAGE)?;
+            tx.fill(block, &[0; PAGE as usize])?;
+            Ok::<_, Stop<Infallible>>(block)
+        });
+        match block {
+            Ok(block) => blocks.push(block),
+            Err(full) => break full,
+        }
+    };
+    assert!(matches!(full, TxError::Heap(HeapError::NoSpace { .. })));
+    blocks.sort_unstable();
+    for block in blocks.iter().step_by(2) {
+        let freed = session.run(|tx| Ok::<_, Stop<Infallible>>(tx.free(*block)?));
+        freed.unwrap();
+    }
+    drop(session);
+    drop(store);
+    (pm, blocks.into_iter().skip(1).step_by(2).collect())
+}
+
+fn write_pages<P: Pmem + Clone>(
+    session: &mut Session<Flat<P>>,
+    pages: &[u64],
+) -> Result<(), TxError<Infallible>> {
+    session.run(|tx| {
+        for page in pages {
+            for n in 0..PAGE_WORDS {
+                tx.store(tx.address(page + n * 8), page + n)?;
+            }
+        }
+        Ok::<_, Stop<Infallible>>(())
+    })
+}
+
+/// Whether all was written; if not, nothing was.
+fn are_written(pm: &MemoryPmem, pages: &[u64]) -> bool {
+    let mut written = 0;
+    for page in pages {
+        let word = |n| pm.load(page + n * 8).unwrap();
+        let whole = (0..PAGE_WORDS).all(|n| word(n) == page + n);
+        assert!(whole || (0..PAGE_WORDS).all(|n| word(n) == 0), "{page:#x}");
+        written += usize::from(whole);
+    }
+    assert!(written == 0 || written == pages.len(), "{written}");
+    written > 0
+}
+
+#[test]
+fn a_long_transaction_takes_free_pages_that_are_apart() {
+    // Of 2 MiB in 256 free pages, and of 2 KiB logs that name 36 parts.
+    let (pm, pages) = with_free_pages_apart(5 << 20, 2048, Kind::TornBit);
+    let mut session = open_growing(&pm).session();
+    for _ in 0..3 {
+        write_pages(&mut session, &pages[..20]).unwrap();
+    }
+    assert!(are_written(&pm, &pages[..20]));
+    let why = write_pages(&mut session, &pages[20..120]).unwrap_err();
+    assert!(why.to_string().contains("parts"), "{why}");
+    assert!(!are_written(&pm, &pages[20..]));
+}
+
+#[test]
+fn a_transaction_of_tens_of_mebibytes_takes_free_pages_that_are_apart() {
+    let (pm, pages) = with_free_pages_apart(64 << 20, 256 << 10, Kind::TornBit);
+    let pages = &pages[..3000];
+    write_pages(&mut open_growing(&pm).session(), pages).unwrap();
+    assert!(are_written(&pm, pages));
+}
+
+/// All parts are durable before the record that names them, and recovery finds them.
+#[test]
+fn parts_that_are_apart_are_whole_after_every_power_cut() {
+    for (kind, model) in [
+        (Kind::TornBit, PersistModel::Lines),
+        (Kind::Base, PersistModel::Words),
+    ] {
+        let (mut replayed, mut fences) = (0, 1);
+        loop {
+            let (pm, pages) = with_free_pages_apart(512 << 10, 2048, kind);
+            let pages = &pages[..6];
+            let power = PowerCut::new(pm);
+            let mut session = open_growing(&power).session();
+            power.cut_after(CutAfter::Fences(fences), fences, model);
+            let done = write_pages(&mut session, pages);
+            drop(session);
+            let was_cut = power.outcome().is_some();
+            let pm = power.into_inner();
+            let word = pages[5] + PAGE - 8;
+            let in_place = pm.load(word).unwrap() != 0;
+            drop(open_growing(&pm));
+            let written = are_written(&pm, pages);
+            assert!(written || done.is_err(), "{fences}: {done:?}");
+            replayed += u64::from(written && !in_place);
+            if !was_cut {
+                done.unwrap();
+                break;
+            }
+            fences += 1;
+        }
+        assert!(replayed > 0, "{kind:?}, {model}: nothing was replayed");
+    }
+}
+
 #[test]
 fn pages_of_overflows_are_used_again() {
     let (pm, block) = with_long_block(Kind::Base, BYTES);

@@ -24,9 +24,9 @@
 //! time stamp, appends its words to a log, fences, stores them in place and gives its locks
 //! back.
 //!
-//! **Overflow.** Runs that are longer than a log go to free pages of the heap, and are durable
-//! before a short record in the log names them (see [`Session::commit_with`]). The heap keeps the
-//! pages from others until the low water has passed the record. No descriptor says that they are
+//! **Overflow.** Runs that are longer than a log go to free pages of the heap, contiguous ones if
+//! there are any, and are durable before a record in the log names them, a few words for each part
+//! (see [`Session::commit_with`]). The heap keeps the pages from others until the low water has passed the record. No descriptor says that they are
 //! used, so after a crash they are free again once the record is replayed, and none can leak.
 //!
 //! **Truncation.** A record is needed until its words are durable in place, and until those
@@ -124,8 +124,8 @@ pub enum TxError<E> {
     Heap(#[from] HeapError),
     /// The heap had no room, and cannot have more.
     #[error(
-        "the heap has no room for {bytes} more bytes, which a block needs, or a transaction that \
-         writes more than a log holds, and cannot grow: {why}"
+        "the heap has no room for {bytes} more bytes, in one piece for a block, or in parts for a \
+         transaction that writes more than a log holds, and cannot grow: {why}"
     )]
     Growth {
         /// What was asked for.

@@ -6,8 +6,8 @@
 //! that follows changes. A masked run leaves the other bytes alone, in place and in a replay:
 //! they may belong to a variable that another thread changes without transactions.
 //!
-//! Runs that do not fit a log lie in an *overflow*: free pages of the heap. The record then holds,
-//! behind the stamp, an [`Overflow`] instead of them.
+//! Runs that do not fit a log lie in an *overflow*: free pages of the heap, in one part or several.
+//! The record then holds, behind the stamp, an [`Overflow`] instead of them.
 
 use super::mask::{self, WHOLE};
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
@@ -137,15 +137,43 @@ pub(super) fn runs(record: &[u64]) -> impl Iterator<Item = Run<'_>> {
     })
 }
 
-/// Where the runs of a record are that is too long for a log.
+/// Where the runs of a record are that is too long for a log: one part behind the other. A run may
+/// begin in one and end in the next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Overflow(Vec<Part>);
+
+/// A part of an overflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Overflow {
+pub(super) struct Part {
     /// The offset of the first word.
     pub off: u64,
     /// How many words there are.
     words: u64,
     /// Their CRC.
     crc: u64,
+}
+
+/// Words of a record that name a part.
+const PART_WORDS: usize = 3;
+
+impl Part {
+    /// Where it ends, or the largest offset.
+    pub fn end(&self) -> u64 {
+        let bytes = self.words.saturating_mul(WORD_BYTES);
+        self.off.saturating_add(bytes)
+    }
+
+    fn encode(self) -> [u64; PART_WORDS] {
+        let place = (self.off / WORD_BYTES) << LOW_BITS;
+        [place, self.words, self.crc]
+    }
+
+    /// `None`: it is a head of a run, or nothing.
+    fn decode([place, words, crc]: [u64; PART_WORDS]) -> Option<Self> {
+        let off = (place >> LOW_BITS) * WORD_BYTES;
+        let is_one = place & LOW_MAX == 0 && words > 0;
+        is_one.then_some(Self { off, words, crc })
+    }
 }
 
 impl Overflow {
@@ -155,54 +183,70 @@ impl Overflow {
         (words * WORD_BYTES).next_multiple_of(LINE_BYTES)
     }
 
-    /// Streams the runs of a record to `off`, where [`bytes_for`](Self::bytes_for) it are free.
-    pub fn store<P: Pmem>(pm: &P, off: u64, record: &mut Vec<u64>) -> Self {
+    /// Parts that a record of so many words can name; at least one.
+    pub fn most_parts(words: u64) -> usize {
+        (words.saturating_sub(1) as usize / PART_WORDS).max(1)
+    }
+
+    /// Streams the runs of a record to `places`, whole lines where [`bytes_for`](Self::bytes_for)
+    /// it are free.
+    pub fn store<P: Pmem>(pm: &P, places: &[Range<u64>], record: &mut Vec<u64>) -> Self {
         let (len, bytes) = (record.len(), Self::bytes_for(record));
+        // With the rest of the last line.
         record.resize(1 + (bytes / WORD_BYTES) as usize, 0);
-        pm.store_nt(off, record[1..].as_bytes());
-        record.truncate(len);
-        Self {
-            off,
-            words: len as u64 - 1,
-            crc: crc32c::crc32c(record[1..].as_bytes()).into(),
+        let (mut parts, mut at) = (Vec::with_capacity(places.len()), 1);
+        for place in places {
+            let room = (place.end - place.start) / WORD_BYTES;
+            let end = record.len().min(at + room as usize);
+            pm.store_nt(place.start, record[at..end].as_bytes());
+            let words = &record[at..end.min(len)];
+            parts.push(Part {
+                off: place.start,
+                words: words.len() as u64,
+                crc: crc32c::crc32c(words.as_bytes()).into(),
+            });
+            at = end;
         }
+        record.truncate(len);
+        Self(parts)
     }
 
     /// The record that names it.
-    pub fn encode(&self, stamp: u64) -> [u64; 4] {
-        let place = (self.off / WORD_BYTES) << LOW_BITS;
-        [stamp, place, self.words, self.crc]
+    pub fn encode(&self, stamp: u64) -> Vec<u64> {
+        let parts = self.0.iter().flat_map(|part| part.encode());
+        std::iter::once(stamp).chain(parts).collect()
     }
 
     /// `None`: the record is not one that names an overflow.
     pub fn decode(record: &[u64]) -> Option<Self> {
-        let &[_, place, words, crc] = record else {
-            return None;
-        };
-        let off = (place >> LOW_BITS) * WORD_BYTES;
-        let is_one = place & LOW_MAX == 0 && words > 0;
-        is_one.then_some(Self { off, words, crc })
+        let (parts, rest) = record.get(1..)?.as_chunks();
+        let parts: Option<Vec<_>> = parts.iter().map(|part| Part::decode(*part)).collect();
+        let parts = parts.filter(|parts| rest.is_empty() && !parts.is_empty());
+        parts.map(Self)
     }
 
-    /// Where it ends, or the largest offset.
-    pub fn end(&self) -> u64 {
-        let bytes = self.words.saturating_mul(WORD_BYTES);
-        self.off.saturating_add(bytes)
+    /// Its parts.
+    pub fn parts(&self) -> &[Part] {
+        &self.0
     }
 
     /// The record that it is a part of, with the runs; `None`: these are not what was stored, or
     /// more than there is memory for.
     pub fn load<P: Pmem>(&self, pm: &P, stamp: u64) -> Result<Option<Vec<u64>>, MediumError> {
-        let mut record = Vec::new();
-        let len = usize::try_from(self.words).ok();
-        if len.is_none_or(|len| record.try_reserve_exact(len + 1).is_err()) {
-            return Ok(None);
+        let mut record = vec![stamp];
+        for part in &self.0 {
+            let (at, len) = (record.len(), usize::try_from(part.words).ok());
+            if len.is_none_or(|len| record.try_reserve(len).is_err()) {
+                return Ok(None);
+            }
+            record.resize(at + part.words as usize, 0);
+            let words = record[at..].as_mut_bytes();
+            pm.read(part.off, words)?;
+            if u64::from(crc32c::crc32c(words)) != part.crc {
+                return Ok(None);
+            }
         }
-        record.resize(self.words as usize + 1, stamp);
-        let runs = record[1..].as_mut_bytes();
-        pm.read(self.off, runs)?;
-        let is_whole = u64::from(crc32c::crc32c(runs)) == self.crc;
-        Ok(is_whole.then_some(record))
+        Ok(Some(record))
     }
 }
 

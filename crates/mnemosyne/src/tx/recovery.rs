@@ -23,11 +23,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// "SELVTXN" and the version.
-const MAGIC: u64 = u64::from_le_bytes(*b"SELVTXN\x03");
-/// Of version 1, in which runs have no masks, and 2, in which no record has an overflow.
-const OLD_MAGICS: [u64; 2] = [
+const MAGIC: u64 = u64::from_le_bytes(*b"SELVTXN\x04");
+/// Of version 1, in which runs have no masks, 2, in which no record has an overflow, and 3, in which
+/// each overflow has one part.
+const OLD_MAGICS: [u64; 3] = [
     u64::from_le_bytes(*b"SELVTXN\x01"),
     u64::from_le_bytes(*b"SELVTXN\x02"),
+    u64::from_le_bytes(*b"SELVTXN\x03"),
 ];
 
 const AT_MAGIC: u64 = 0;
@@ -246,7 +248,8 @@ impl Area {
     /// committed.
     fn decode<P: Pmem>(&self, pm: &P, record: &[u64]) -> Option<(u64, Option<Overflow>)> {
         if let Some(overflow) = Overflow::decode(record) {
-            let fits = self.may_hold(pm, overflow.off..overflow.end());
+            let mut parts = overflow.parts().iter();
+            let fits = parts.all(|part| self.may_hold(pm, part.off..part.end()));
             return fits.then_some((record[0], Some(overflow)));
         }
         let transaction = Transaction::decode(record)?;
@@ -343,7 +346,7 @@ impl<P: Pmem + Clone> Reading<P> {
                 self.replay.push(Replay {
                     stamp,
                     place: (start, position),
-                    record: match overflow {
+                    record: match &overflow {
                         Some(_) => Vec::new(),
                         None => record.clone(),
                     },
@@ -443,14 +446,14 @@ impl<S: Space> Unrecovered<S> {
     /// first of each log.
     fn misplaced_overflows(&self, heap: &[Range<u64>]) -> Vec<((u64, u64), AreaError)> {
         let mut found = Vec::new();
-        let overflows = self
-            .replay
-            .iter()
-            .filter_map(|one| Some((one.overflow?, one)));
-        let mut overflows: Vec<_> = overflows.collect();
-        overflows.sort_by_key(|(overflow, _)| overflow.off);
+        let parts = self.replay.iter().flat_map(|one| {
+            let parts = one.overflow.iter().flat_map(Overflow::parts);
+            parts.map(move |part| (part, one))
+        });
+        let mut parts: Vec<_> = parts.collect();
+        parts.sort_by_key(|(part, _)| part.off);
         let mut used = 0;
-        for (overflow, one) in overflows {
+        for (overflow, one) in parts {
             let before = heap.partition_point(|part| part.start <= overflow.off);
             let part = before.checked_sub(1).map(|at| &heap[at]);
             if part.is_none_or(|part| overflow.end() > part.end) {
@@ -475,7 +478,7 @@ impl<S: Space> Unrecovered<S> {
         one: &Replay,
         reserved: &Range<u64>,
     ) -> Result<Option<Vec<u64>>, AreaError> {
-        let Some(overflow) = one.overflow else {
+        let Some(overflow) = &one.overflow else {
             return Ok(None);
         };
         let pm = self.space.pmem();

@@ -92,6 +92,14 @@ struct Filled {
     most: usize,
 }
 
+/// Where an overflow goes: so many bytes, in so many parts at most.
+pub(crate) trait PlaceOverflow:
+    FnOnce(u64, usize) -> Result<Vec<Range<u64>>, HeapError>
+{
+}
+
+impl<F: FnOnce(u64, usize) -> Result<Vec<Range<u64>>, HeapError>> PlaceOverflow for F {}
+
 /// Ranges that may overlap.
 const FEW_RANGES: usize = 256;
 
@@ -691,20 +699,17 @@ impl<S: Space> Session<S> {
     /// # Errors
     /// [`Uncommitted`].
     pub fn commit(&mut self) -> Result<u64, Uncommitted> {
-        self.commit_with(|bytes| Err(HeapError::NoSpace { bytes }))
+        self.commit_with(|bytes, _| Err(HeapError::NoSpace { bytes }))
     }
 
     /// As [`commit`](Self::commit). If the record is longer than a log, `overflow` gives the
-    /// offset of that many bytes, at a multiple of [`LINE_BYTES`]. Nobody else must store there
+    /// offsets of that many bytes, or of more, in whole lines. Nobody else must store there
     /// before the [low water](super::Memory::low_water) has reached the stamp that is returned,
     /// and nothing that recovery replays.
     ///
     /// # Errors
     /// [`Uncommitted`].
-    pub(crate) fn commit_with(
-        &mut self,
-        overflow: impl FnOnce(u64) -> Result<u64, HeapError>,
-    ) -> Result<u64, Uncommitted> {
+    pub(crate) fn commit_with(&mut self, overflow: impl PlaceOverflow) -> Result<u64, Uncommitted> {
         // Who failed gave back words and blocks that are not durable, or that a log may still
         // have: whoever saw them sees that, too.
         self.core.check().map_err(Uncommitted::Failed)?;
@@ -795,15 +800,13 @@ impl<S: Space> Session<S> {
         Ok(stamp)
     }
 
-    fn commit_durably(
-        &mut self,
-        overflow: impl FnOnce(u64) -> Result<u64, HeapError>,
-    ) -> Result<u64, Uncommitted> {
+    fn commit_durably(&mut self, overflow: impl PlaceOverflow) -> Result<u64, Uncommitted> {
         let is_long = self.record.len() as u64 > self.core.area.longest();
         let overflow = is_long.then(|| self.store_overflow(overflow)).transpose()?;
         let core = &*self.core;
         let (slot, mut appender) = core.slot(self.owner);
-        let words = overflow.map_or(self.record.len(), |one| one.encode(0).len());
+        let names = |one: &Overflow| one.encode(0).len();
+        let words = overflow.as_ref().map_or(self.record.len(), names);
         core.make_room(&mut appender, words as u64)?;
         Self::fence_filled(core, &mut self.filled)?;
 
@@ -819,7 +822,7 @@ impl<S: Space> Session<S> {
         if hit(Bug::HomeBeforeLog) {
             self.store_home();
         }
-        let appended = match overflow {
+        let appended = match &overflow {
             Some(overflow) => appender.append(&overflow.encode(stamp)),
             None => appender.append(&self.record),
         };
@@ -847,16 +850,15 @@ impl<S: Space> Session<S> {
     /// Stores the runs of the record where `place` says. They are durable after the next
     /// [`fence_filled`](Self::fence_filled).
     #[cold]
-    fn store_overflow(
-        &mut self,
-        place: impl FnOnce(u64) -> Result<u64, HeapError>,
-    ) -> Result<Overflow, Uncommitted> {
+    fn store_overflow(&mut self, place: impl PlaceOverflow) -> Result<Overflow, Uncommitted> {
         let bytes = Overflow::bytes_for(&self.record);
-        let off = place(bytes).map_err(Uncommitted::Heap)?;
+        let most = Overflow::most_parts(self.core.area.longest());
+        let places = place(bytes, most).map_err(Uncommitted::Heap)?;
         // Take the line locks so that concurrent readers of the freed block conflict. With
         // privatisation no such reader exists: the commit that freed the block waited for it.
         if !self.core.options.privatise {
-            for line in (off..off + bytes).step_by(LINE_BYTES as usize) {
+            let lines = places.iter().cloned();
+            for line in lines.flat_map(|place| place.step_by(LINE_BYTES as usize)) {
                 let owned = self.own(self.address(line));
                 owned.map_err(|_| Uncommitted::Conflict)?;
             }
@@ -867,7 +869,7 @@ impl<S: Space> Session<S> {
         self.filled.any |= !hit(Bug::OverflowAfterLog);
         Ok(Overflow::store(
             self.core.space.pmem(),
-            off,
+            &places,
             &mut self.record,
         ))
     }

@@ -264,7 +264,7 @@ fn bytes_beside_those_written_are_left_alone() {
 }
 
 #[test]
-fn older_versions_are_recovered_and_become_version_3() {
+fn older_versions_are_recovered_and_become_version_4() {
     let mut rng = Rng::with_seed(1);
     let pm = made(&mut rng, 2);
     let version = |pm: &MemoryPmem| pm.load(0).unwrap() >> 56;
@@ -276,14 +276,14 @@ fn older_versions_are_recovered_and_become_version_3() {
         memory.session().run(write).unwrap();
     };
     // A record of whole words is the same in all.
-    for old in [1, 2] {
+    for old in [1, 2, 3] {
         write(&Area::recover(&pm, 0, Options::default()).unwrap());
         pm.store(7, &[old]);
         pm.store_word(DATA + 8, 0);
         Area::recover(&pm, 0, Options::default()).unwrap();
-        assert_eq!((version(&pm), pm.load(DATA + 8).unwrap()), (3, 2));
+        assert_eq!((version(&pm), pm.load(DATA + 8).unwrap()), (4, 2));
     }
-    pm.store(7, &[4]);
+    pm.store(7, &[5]);
     let refused = Area::recover(&pm, 0, Options::default()).err();
     assert!(
         matches!(refused, Some(AreaError::NotAnArea { .. })),
