@@ -1,15 +1,35 @@
 //! Durability: what a sync waits for, and the thread that commits what is old.
 
-use super::Shared;
+use super::{Guard, Shared};
 use crate::{PatchId, Store, StoreError};
 use std::time::Duration;
 
 impl Shared {
+    /// The patches are synced without the lock, and meanwhile a change of data may join the
+    /// running transaction: its block is freed and becomes metadata. Then it is held back,
+    /// and the second run keeps the lock, so that nothing can join again.
     pub(super) fn sync(&self, patches: &[PatchId]) -> Result<(), StoreError> {
+        let wanted = self.wanted_at_home(&mut self.state.lock(), patches)?;
+        match self.home.sync(&wanted) {
+            Err(StoreError::Held { .. }) => {
+                let mut state = self.state.lock();
+                let wanted = self.wanted_at_home(&mut state, patches)?;
+                self.home.sync(&wanted)
+            }
+            done => done,
+        }
+    }
+
+    /// Commits what holds these patches back. Returns what makes them durable: none of it
+    /// waits for the running transaction before the lock is released.
+    fn wanted_at_home(
+        &self,
+        state: &mut Guard<'_>,
+        patches: &[PatchId],
+    ) -> Result<Vec<PatchId>, StoreError> {
         let cache = self.home.cache();
-        let mut state = self.state.lock();
         while cache.waits_for(patches, state.running.hold) {
-            self.commit(&mut state)?;
+            self.commit(state)?;
         }
         // The newest commit that they wait for; it waits for the older ones.
         let commits = state.log.committed.iter().rev().map(|c| c.commit);
@@ -20,9 +40,7 @@ impl Shared {
             .iter()
             .copied()
             .filter(|id| state.direct.contains(id));
-        let wanted: Vec<PatchId> = direct.chain(newest).collect();
-        drop(state);
-        self.home.sync(&wanted)
+        Ok(direct.chain(newest).collect())
     }
 
     pub(super) fn sync_all(&self) -> Result<(), StoreError> {
@@ -30,9 +48,9 @@ impl Shared {
         self.commit(&mut state)?;
         self.prune_direct(&mut state);
         let newest = state.log.committed.back().map(|c| c.commit);
-        let wanted: Vec<PatchId> = state.direct.iter().copied().chain(newest).collect();
+        let all: Vec<PatchId> = state.direct.iter().copied().chain(newest).collect();
         drop(state);
-        self.home.sync(&wanted)
+        self.sync(&all)
     }
 
     pub(super) fn empty(&self) -> Result<(), StoreError> {
@@ -87,9 +105,13 @@ impl Shared {
                     Ok(())
                 }
             });
-            if done.is_err() {
+            if self.home.failure().is_some() {
                 // Whoever waits for what was lost is told by the cache.
                 return;
+            }
+            if let Err(error) = done {
+                tracing::warn!("journal: {error}; its thread tries again");
+                self.changed.wait_for(&mut state, interval);
             }
         }
     }

@@ -36,6 +36,8 @@ pub struct Recorder {
     memory: MemoryDevice,
     start: Vec<u8>,
     pub events: Mutex<Vec<Event>>,
+    /// Runs once, when the next blocks are written.
+    pub on_submit: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Recorder {
@@ -44,6 +46,7 @@ impl Recorder {
             memory: MemoryDevice::from_bytes(BLOCK as u32, bytes.clone()),
             start: bytes,
             events: Mutex::new(Vec::new()),
+            on_submit: Mutex::default(),
         }
     }
 
@@ -139,6 +142,10 @@ impl BlockDevice for Recorder {
         self.memory.read(lba, buf)
     }
     fn submit(&self, writes: Vec<Write>) {
+        let hook = self.on_submit.lock().take();
+        if let Some(hook) = hook {
+            hook();
+        }
         self.note(Event::Issued(writes.clone()));
         self.memory.submit(writes);
     }

@@ -1,5 +1,6 @@
 //! The journal: single cases of the log, and random crashes.
 
+mod beside;
 mod cases;
 mod device;
 mod full;
