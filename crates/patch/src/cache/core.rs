@@ -316,6 +316,16 @@ impl Core {
         }
     }
 
+    /// Whether anything that these patches wait for is durable or can be written.
+    pub fn can_write_for(&mut self, ids: &[PatchId]) -> bool {
+        let is_durable = |id: &PatchId| !self.graph.is_pending(*id);
+        if ids.iter().any(is_durable) {
+            return true;
+        }
+        let mut needed = self.needed_by(ids);
+        !self.ready_blocks(&mut needed).is_empty()
+    }
+
     /// Blocks of the next wave of a sync: those of the lowest level, which can go whole.
     /// Only if there are none, blocks that must leave something behind.
     pub fn select_for(&mut self, needed: &mut Needed, limit: usize, is_first: bool) -> Vec<Sent> {

@@ -433,3 +433,28 @@ fn threads_leave_a_sound_cache() {
         assert_eq!(stored(&device, 100 + lba), byte(last));
     }
 }
+
+#[test]
+fn a_sync_looks_again_when_a_change_has_brought_befores() {
+    let (_, volume) = setup(quiet());
+    let shared = volume.cache().shared.clone();
+    let synced = put(&volume, 5, 0, &[1], &[]).id;
+    let (mut needed, seen) = {
+        let mut core = shared.core.lock();
+        (core.needed_by(&[synced]), core.progress)
+    };
+    let before = put(&volume, 2, 0, &[2], &[]).id;
+    let joined = put(&volume, 5, 0, &[3], &[before]);
+    assert!(joined.merged);
+    let written = shared.wave(Want::Level(&mut needed), 10);
+    assert_eq!(written.unwrap(), 0, "its walk has not found block 2");
+    shared.wait_for_others(&[synced], seen).unwrap();
+    volume.sync(&[synced]).unwrap();
+    // Held back, it cannot be written however often it is looked for.
+    let held = volume.cache().empty(&[], true);
+    let waits = put(&volume, 5, 0, &[4], &[held]).id;
+    assert!(matches!(
+        volume.sync(&[waits]),
+        Err(StoreError::Held { patches: 1 })
+    ));
+}

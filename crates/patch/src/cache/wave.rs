@@ -227,20 +227,25 @@ impl Shared {
                 progress = true;
             }
             if !progress {
-                self.wait_for_others(seen, ids.len())?;
+                self.wait_for_others(&ids, seen)?;
             }
         }
     }
 
-    /// Nothing that a sync of `open` patches needs could be written: waits for the waves of
+    /// Nothing that a sync of these patches needs could be written: waits for the waves of
     /// others, which may have it.
-    fn wait_for_others(&self, seen: u64, open: usize) -> Result<(), StoreError> {
+    pub(super) fn wait_for_others(&self, ids: &[PatchId], seen: u64) -> Result<(), StoreError> {
         let mut core = self.core.lock();
         if core.progress != seen {
             return Ok(());
         }
         if core.in_flight == 0 {
-            return Err(StoreError::Held { patches: open });
+            // A change may have joined one of them since the walk, and brought befores that
+            // the walk did not find.
+            return match core.can_write_for(ids) {
+                true => Ok(()),
+                false => Err(StoreError::Held { patches: ids.len() }),
+            };
         }
         self.progress.wait(&mut core);
         Ok(())
