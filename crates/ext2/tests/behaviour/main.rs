@@ -2,6 +2,7 @@
 //! e2fsck and by debugfs.
 
 mod acls;
+mod beside;
 mod contended;
 mod crash;
 mod damage;

@@ -1,0 +1,273 @@
+//! Calls beside each other on a small image that is nearly full, in every mode: no call fails
+//! for a reason that the caller has not given, and the image is as the mode promises.
+
+use super::fixture::{device, mke2fs};
+use ext2::mount::{Devices, MountOptions, Mounted, mount, recover};
+use medium::block::{BlockDevice, BlockError, Completion, Geometry, Lba, MemoryDevice};
+use medium::block::{Persistence, Write};
+use patch::stack::{CacheModule, Mode, Stack};
+use std::sync::Arc;
+use vfs::check::{Report, Severity};
+use vfs::{Ctx, Errno, Fallocate, FileSystem, Ino, RenameFlags, Result};
+
+const BLOCK: u64 = 1024;
+/// Blocks that are free when the threads begin.
+const FREE: u64 = 300;
+const ROUNDS: usize = 80;
+
+/// Memory with a cache, which lets other threads go ahead whenever it is written to.
+struct Yielding(Arc<MemoryDevice>);
+
+impl BlockDevice for Yielding {
+    fn name(&self) -> &str {
+        "yielding"
+    }
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn persistence(&self) -> Persistence {
+        Persistence {
+            volatile_cache: true,
+            ..self.0.persistence()
+        }
+    }
+    fn read(&self, lba: Lba, buf: &mut [u8]) -> std::result::Result<(), BlockError> {
+        self.0.read(lba, buf)
+    }
+    fn submit(&self, writes: Vec<Write>) {
+        self.0.submit(writes);
+        std::thread::yield_now();
+    }
+    fn reap(&self, min: usize) -> Vec<Completion> {
+        self.0.reap(min)
+    }
+    fn flush(&self) -> std::result::Result<(), BlockError> {
+        std::thread::yield_now();
+        self.0.flush()
+    }
+    fn discard(&self, lba: Lba, blocks: u64) -> std::result::Result<(), BlockError> {
+        self.0.discard(lba, blocks)
+    }
+}
+
+fn mounted(disk: Arc<dyn BlockDevice>, mode: Mode) -> Mounted {
+    let stack = Stack {
+        cache: CacheModule {
+            interval: None,
+            // A sync of a file takes several waves, between which others have their turn.
+            wave: 64,
+            ..CacheModule::default()
+        },
+        ..Stack::new("ext2", mode)
+    };
+    let options = MountOptions {
+        journal_blocks: Some(1024),
+        ..MountOptions::default()
+    };
+    mount(&stack, Devices { disk, log: None }, &options).unwrap()
+}
+
+/// A mounted file system, and the directory of a thread.
+struct Place<'a> {
+    fs: &'a dyn FileSystem,
+    cx: Ctx,
+    dir: Ino,
+}
+
+/// Whether a call succeeded; it may find no room.
+fn has_room<T>(result: Result<T>) -> bool {
+    match result {
+        Ok(_) => true,
+        Err(errno) => {
+            assert_eq!(errno, Errno::NOSPC);
+            false
+        }
+    }
+}
+
+impl Place<'_> {
+    /// Makes a file, if there is room. The caller keeps no reference.
+    fn make(&self, name: &[u8]) -> bool {
+        let made = self.fs.create(&self.cx, self.dir, name, 0o644);
+        if let Ok(attr) = &made {
+            self.fs.forget(attr.ino, 1);
+        }
+        has_room(made)
+    }
+
+    fn write_and_sync(&self, file: Ino, random: &mut fastrand::Rng) {
+        let data = vec![7; 64 * BLOCK as usize];
+        for _ in 0..4 {
+            has_room(
+                self.fs
+                    .write(&self.cx, file, random.u64(..4) * 64 * BLOCK, &data),
+            );
+        }
+        self.fs.fsync(&self.cx, file, random.bool()).unwrap();
+    }
+
+    /// Frees the blocks of the file, which directories then take.
+    fn cut_and_make_directories(&self, file: Ino) {
+        self.fs.truncate(&self.cx, file, 0).unwrap();
+        let names: Vec<Vec<u8>> = (0..40).map(|n| format!("d{n}").into_bytes()).collect();
+        let mut made = Vec::new();
+        for name in &names {
+            let attr = self.fs.mkdir(&self.cx, self.dir, name, 0o755);
+            if let Ok(attr) = &attr {
+                self.fs.forget(attr.ino, 1);
+                made.push(name);
+            }
+            has_room(attr);
+        }
+        for name in made {
+            self.fs.rmdir(&self.cx, self.dir, name).unwrap();
+        }
+    }
+
+    fn change_names(&self) {
+        let (fs, cx, dir) = (self.fs, &self.cx, self.dir);
+        if !self.make(b"first") {
+            return;
+        }
+        let file = fs.lookup(cx, dir, b"first").unwrap().ino;
+        let linked = fs.link(cx, file, dir, b"second");
+        if linked.is_ok() {
+            fs.forget(file, 1);
+        }
+        fs.forget(file, 1);
+        let last = if has_room(linked) {
+            let flags = RenameFlags::default();
+            let renamed = fs.rename(cx, dir, b"second", dir, b"third", flags);
+            Some(if has_room(renamed) {
+                b"third"
+            } else {
+                &b"second"[..]
+            })
+        } else {
+            None
+        };
+        fs.unlink(cx, dir, b"first").unwrap();
+        fs.fsyncdir(cx, dir, false).unwrap();
+        if let Some(last) = last {
+            fs.unlink(cx, dir, last).unwrap();
+        }
+    }
+
+    fn allocate_and_punch(&self, file: Ino, random: &mut fastrand::Rng) {
+        let (from, len) = (random.u64(..64) * BLOCK, random.u64(1..48) * BLOCK);
+        let whole = Fallocate::Allocate { keep_size: false };
+        has_room(self.fs.fallocate(&self.cx, file, whole, from, len));
+        has_room(self.fs.write(&self.cx, file, from, &[9; 3000]));
+        let punched = (self.fs).fallocate(&self.cx, file, Fallocate::PunchHole, from, len / 2);
+        has_room(punched);
+        self.fs.fsync(&self.cx, file, true).unwrap();
+    }
+}
+
+/// A file system with little room, and all that is done to it.
+fn run(mode: Mode, memory: &Arc<MemoryDevice>, seed: u64) -> Mounted {
+    let mounted = mounted(Arc::new(Yielding(memory.clone())), mode);
+    let (fs, cx) = (&**mounted.file_system(), Ctx::root());
+    let mkdir = |name: &[u8]| fs.mkdir(&cx, Ino::ROOT, name, 0o755).unwrap().ino;
+    let create = |name: &[u8]| fs.create(&cx, Ino::ROOT, name, 0o644).unwrap().ino;
+    let (cut, names, directories) = (create(b"cut"), mkdir(b"names"), mkdir(b"directories"));
+    let (punched, ballast) = (create(b"punched"), create(b"ballast"));
+    let room = fs.statfs().unwrap().blocks_free - FREE;
+    let filled = fs.write(&cx, ballast, 0, &vec![1; (room * BLOCK) as usize]);
+    assert_eq!(filled, Ok((room * BLOCK) as usize));
+    fs.sync().unwrap();
+    let place = |dir| Place {
+        fs,
+        cx: Ctx::root(),
+        dir,
+    };
+    std::thread::scope(|scope| {
+        let start = |number: u64,
+                     f: &'static (dyn Fn(&Place<'_>, Ino, &mut fastrand::Rng) + Sync),
+                     dir,
+                     file| {
+            let place = place(dir);
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed + number);
+                (0..ROUNDS).for_each(|_| f(&place, file, &mut random));
+            });
+        };
+        start(
+            1,
+            &|place, file, random| place.write_and_sync(file, random),
+            names,
+            cut,
+        );
+        start(
+            2,
+            &|place, file, _| place.cut_and_make_directories(file),
+            directories,
+            cut,
+        );
+        start(3, &|place, _, _| place.change_names(), names, cut);
+        start(
+            4,
+            &|place, file, random| place.allocate_and_punch(file, random),
+            names,
+            punched,
+        );
+        start(5, &|place, _, _| place.fs.sync().unwrap(), names, cut);
+    });
+    mounted
+}
+
+/// What the checker finds when a crash has left this image, and it was mounted again.
+fn after_crash(bytes: Vec<u8>, mode: Mode) -> Report {
+    let disk: Arc<dyn BlockDevice> = device(bytes);
+    let again = mounted(disk.clone(), mode);
+    again.close().unwrap();
+    ext2::check(&*disk)
+}
+
+fn calls_beside_each_other(mode: Mode) {
+    let image = mke2fs(&["-b", "1024", "-N", "256"], "4M");
+    for seed in [0, 100, 200, 300] {
+        let memory = device(image.clone());
+        let mounted = run(mode, &memory, seed);
+        mounted.cache().verify().unwrap();
+        assert_eq!(mounted.file_system().audit(), []);
+        if mode != Mode::Async {
+            let found = after_crash(memory.bytes(), mode);
+            let worst = match mode {
+                Mode::SoftUpdates => Some(Severity::Leak),
+                _ => None,
+            };
+            assert!(found.worst() <= worst, "{mode}: {found:#?}");
+        }
+        mounted.close().unwrap();
+        let disk: Arc<dyn BlockDevice> = memory;
+        let disk = recover(&disk, None, false).unwrap();
+        let found = ext2::check(&*disk);
+        assert!(found.is_clean(), "{mode}: {found:#?}");
+    }
+}
+
+#[test]
+fn calls_beside_each_other_without_order() {
+    calls_beside_each_other(Mode::Async);
+}
+
+#[test]
+fn calls_beside_each_other_with_soft_updates() {
+    calls_beside_each_other(Mode::SoftUpdates);
+}
+
+#[test]
+fn calls_beside_each_other_with_a_metadata_journal() {
+    calls_beside_each_other(Mode::JournalMetadata);
+}
+
+#[test]
+fn calls_beside_each_other_with_an_ordered_journal() {
+    calls_beside_each_other(Mode::JournalOrdered);
+}
+
+#[test]
+fn calls_beside_each_other_with_a_full_journal() {
+    calls_beside_each_other(Mode::Journal);
+}
