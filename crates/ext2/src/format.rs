@@ -105,7 +105,7 @@ pub struct Super {
     pub rest: [U32; 107],
 }
 
-/// [`Super::state`]: unmounted cleanly.
+/// [`Super::state`]: unmounted cleanly, or sound once its journal is replayed.
 pub const STATE_VALID: u16 = 1;
 /// [`Super::state`]: errors were found.
 pub const STATE_ERRORS: u16 = 2;

@@ -98,6 +98,7 @@ pub fn probe<D: BlockDevice + ?Sized>(device: &D) -> Result<SuperInfo, Error> {
         .map(|d| d.div_ceil(per_group));
     let groups = groups.ok_or_else(|| corrupt("there are no block groups"))?;
     let state = sup.state.get();
+    let replay = modern && sup.incompat.get() & Incompat::RECOVER.bits() != 0;
     Ok(SuperInfo {
         label: unpadded(&sup.label),
         uuid: sup.uuid,
@@ -124,7 +125,7 @@ pub fn probe<D: BlockDevice + ?Sized>(device: &D) -> Result<SuperInfo, Error> {
         },
         inodes: sup.inodes_count.get(),
         free_inodes: sup.free_inodes.get(),
-        clean: state & STATE_VALID != 0,
+        clean: state & STATE_VALID != 0 && !replay,
         errors: state & STATE_ERRORS != 0,
         mounts: sup.mount_count.get(),
         last_mounted: unpadded(&sup.last_mounted),

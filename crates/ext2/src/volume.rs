@@ -153,10 +153,14 @@ impl Ext2 {
     }
 
     /// Clears "valid", durably, before anything else changes: whoever finds the image after
-    /// a crash must know that it needs a check.
+    /// a crash must know that it needs a check. With a journal it needs a replay only, and
+    /// `needs_recovery` says so; as in the kernel, the image stays valid.
     fn mark_mounted(&self, found: &Super) -> Result<()> {
         let op = self.store.begin(1)?;
-        let state = found.state.get() & !STATE_VALID;
+        let state = match self.store.is_atomic() {
+            true => found.state.get(),
+            false => found.state.get() & !STATE_VALID,
+        };
         // Mount time, write time and mount count lie next to each other, the state behind.
         let mut bytes = Vec::with_capacity(16);
         bytes.extend(self.now_secs().to_le_bytes());

@@ -12,6 +12,7 @@ mod flags;
 mod formats;
 mod fsync;
 mod hostile;
+mod killed;
 mod limits;
 mod reads;
 mod reserve;
