@@ -2,8 +2,8 @@
 //! while a device is waited for.
 //!
 //! Which blocks an allocation takes shows only when it is made: bitmaps are named here until
-//! enough blocks are free in them that have rested. All this costs memory accesses only when
-//! the blocks are cached, and nothing outside of [attempts](attempt).
+//! enough blocks that have rested are free in them, or until a few are named. If the blocks are
+//! cached this costs memory accesses only, and outside of [attempts](attempt) nothing.
 
 use crate::alloc::State;
 use crate::dir;
@@ -15,6 +15,9 @@ use patch::attempt;
 use smallvec::SmallVec;
 use std::ops::Range;
 use vfs::Ino;
+
+/// Groups that are looked at for one allocation: more are needed only when nearly all are full.
+const MOST_GROUPS: usize = 16;
 
 /// Blocks that will be read.
 pub(crate) type Needed = SmallVec<[Lba; 8]>;
@@ -88,16 +91,16 @@ impl Ext2 {
     /// What an allocation of so many blocks looks at, from a group on.
     pub(crate) fn maps_from(&self, state: &State, first: u32, blocks: u64, needed: &mut Needed) {
         let groups = self.layout.groups;
+        let order = (0..groups).map(|step| (first + step) % groups);
+        let roomy = order.filter(|group| state.groups[*group as usize].free_blocks > 0);
         let mut left = blocks + state.resting.count();
-        for group in (0..groups).map(|step| (first + step) % groups) {
+        for group in roomy.take(MOST_GROUPS) {
             let known = &state.groups[group as usize];
+            add(needed, Lba(known.block_bitmap.into()));
+            self.counts_of(group, needed);
+            left = left.saturating_sub(known.free_blocks.into());
             if left == 0 {
                 return;
-            }
-            if known.free_blocks > 0 {
-                add(needed, Lba(known.block_bitmap.into()));
-                self.counts_of(group, needed);
-                left = left.saturating_sub(known.free_blocks.into());
             }
         }
     }

@@ -39,7 +39,7 @@
 //! - the names of the whole tree, once, at the removal of a directory with a high link count
 //!   after the image was not unmounted cleanly (`twins`), and the other name of a directory that
 //!   a rename replaces;
-//! - further bitmaps, if free counts are wrong, or if several files' blocks rest in a group;
+//! - further bitmaps, if free counts are wrong or nearly all groups are full;
 //! - blocks that are overwritten as a whole, with the optimisation `hard` off;
 //! - with a journal, the neighbour in the list of orphans of a file that gets a name.
 
