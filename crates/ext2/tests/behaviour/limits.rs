@@ -324,3 +324,17 @@ fn large_directories_are_as_they_look_to_a_new_mount() {
     }
     assert_eq!(listed, names);
 }
+
+/// The superblock changes before anything else, in a call that may have to be repeated.
+#[test]
+fn the_first_large_size_sets_the_feature() {
+    let mounted = mount(mke2fs(&["-O", "^large_file"], "4M"));
+    let file = mounted.fs.create(&root(), Ino::ROOT, b"f", 0o644).unwrap();
+    let set = vfs::SetAttr {
+        size: Some(3 << 30),
+        ..vfs::SetAttr::default()
+    };
+    let attr = mounted.fs.setattr(&root(), file.ino, &set).unwrap();
+    assert_eq!(attr.size, 3 << 30);
+    assert_eq!(e2fsck(&mounted.close()), None);
+}
