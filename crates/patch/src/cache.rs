@@ -22,6 +22,7 @@
 //! waves do not depend on each other.
 
 mod core;
+mod needed;
 #[cfg(test)]
 mod tests;
 mod wave;

@@ -1,10 +1,12 @@
 //! What the cache's lock guards: the graph, the tables of blocks, and the queues.
 
-use crate::graph::{Addr, BlockSlot, Graph};
+use super::needed::Needed;
+use crate::graph::{Addr, Block, BlockSlot, Graph};
 use crate::{CacheStats, Content, Optimise, PatchId, StoreError};
 use hashbrown::{HashMap, HashSet};
 use lru::LruCache;
 use medium::block::{BlockError, Buffer};
+use slab::Slab;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_128;
@@ -15,15 +17,6 @@ pub(super) struct Sent {
     pub slot: BlockSlot,
     pub addr: Addr,
     pub data: Arc<Buffer>,
-}
-
-/// What a sync has still to see written.
-#[derive(Debug)]
-pub(super) struct Needed {
-    /// Patches with data that its own wait for, as the last walk of the graph found them.
-    patches: Vec<PatchId>,
-    /// Blocks of the level under way that have not been looked at, in falling order.
-    level: Vec<Addr>,
 }
 
 /// What the cache knows of a block besides its patches.
@@ -39,11 +32,22 @@ struct Note {
 
 /// The queue of ready blocks that a block is in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Queue {
+pub(super) enum Queue {
     #[default]
     None,
     Whole,
     Partial,
+}
+
+impl Queue {
+    /// The queue that a block belongs in.
+    pub fn of(block: &Block) -> Self {
+        match (block.is_ready(), block.is_whole()) {
+            (false, _) => Self::None,
+            (true, true) => Self::Whole,
+            (true, false) => Self::Partial,
+        }
+    }
 }
 
 /// How many patches and edges a search for blocks that leave something behind looks at.
@@ -62,6 +66,8 @@ pub(super) struct Core {
     /// All dirty blocks by the time they became so.
     dirty: BTreeMap<(u64, BlockSlot), ()>,
     clock: u64,
+    /// Syncs under way.
+    pub syncs: Slab<Needed>,
     /// Blocks that operations under way may still make dirty.
     pub reserved: usize,
     /// Waves that have issued blocks and are not durable yet.
@@ -85,6 +91,7 @@ impl Core {
             partial: BTreeMap::new(),
             dirty: BTreeMap::new(),
             clock: 0,
+            syncs: Slab::new(),
             reserved: 0,
             in_flight: 0,
             progress: 0,
@@ -172,12 +179,11 @@ impl Core {
 
     fn settle_block(&mut self, slot: BlockSlot) {
         let block = self.graph.block(slot);
-        let queue = match (block.is_ready(), block.is_whole()) {
-            (false, _) => Queue::None,
-            (true, true) => Queue::Whole,
-            (true, false) => Queue::Partial,
-        };
-        let dirty = block.is_dirty();
+        let queue = Queue::of(block);
+        let (dirty, addr) = (block.is_dirty(), block.addr);
+        for (_, needed) in &mut self.syncs {
+            needed.moved(slot, addr, queue);
+        }
         let note = &mut self.notes[slot.0 as usize];
         match (note.dirty_since, dirty) {
             (0, true) => {
@@ -308,68 +314,26 @@ impl Core {
         sent
     }
 
-    /// What a sync of these patches must see written.
-    pub fn needed_by(&mut self, ids: &[PatchId]) -> Needed {
-        Needed {
-            patches: self.graph.closure(ids),
-            level: Vec::new(),
-        }
-    }
-
     /// Whether anything that these patches wait for is durable or can be written.
     pub fn can_write_for(&mut self, ids: &[PatchId]) -> bool {
         let is_durable = |id: &PatchId| !self.graph.is_pending(*id);
-        if ids.iter().any(is_durable) {
-            return true;
-        }
-        let mut needed = self.needed_by(ids);
-        !self.ready_blocks(&mut needed).is_empty()
+        ids.iter().any(is_durable) || Needed::new(&mut self.graph, ids).is_ready()
     }
 
     /// Blocks of the next wave of a sync: those of the lowest level, which can go whole.
-    /// Only if there are none, blocks that must leave something behind.
-    pub fn select_for(&mut self, needed: &mut Needed, limit: usize, is_first: bool) -> Vec<Sent> {
+    /// Only if there are none, and `partly`, blocks that must leave something behind.
+    pub fn select_for(&mut self, sync: usize, limit: usize, partly: bool) -> Vec<Sent> {
         let mut sent = Vec::new();
-        if is_first {
-            let mut ready = self.ready_blocks(needed);
-            let is_whole = |addr: &Addr| self.can_go_whole(*addr).is_some();
-            needed.level = ready.iter().copied().filter(is_whole).collect();
-            needed.level.reverse();
-            if needed.level.is_empty() {
-                let slots: Vec<_> = ready.drain(..).filter_map(|addr| self.find(addr)).collect();
-                self.send_partial(&slots, limit, &mut sent);
-                return sent;
-            }
-        }
         while sent.len() < limit
-            && let Some(addr) = needed.level.pop()
+            && let Some(slot) = self.syncs[sync].next_whole(&mut self.graph)
         {
-            // Another wave may have taken it.
-            if let Some(slot) = self.can_go_whole(addr) {
-                self.send(slot, &mut sent);
-            }
+            self.send(slot, &mut sent);
+        }
+        if sent.is_empty() && partly {
+            let partial = self.syncs[sync].all_partial(&mut self.graph);
+            self.send_partial(&partial, limit, &mut sent);
         }
         sent
-    }
-
-    /// The block, if it can be written and nothing must stay behind.
-    fn can_go_whole(&self, addr: Addr) -> Option<BlockSlot> {
-        let block = |slot: &BlockSlot| self.graph.block(*slot);
-        self.find(addr)
-            .filter(|slot| block(slot).is_ready() && block(slot).is_whole())
-    }
-
-    /// Blocks with needed patches that can be written, in the order of the device. Forgets
-    /// patches that are durable.
-    fn ready_blocks(&self, needed: &mut Needed) -> Vec<Addr> {
-        let graph = &self.graph;
-        needed.patches.retain(|id| graph.is_pending(*id));
-        let blocks = needed.patches.iter().filter_map(|id| graph.block_of(*id));
-        let blocks = blocks.map(|slot| graph.block(slot));
-        let mut ready: Vec<Addr> = blocks.filter(|b| b.is_ready()).map(|b| b.addr).collect();
-        ready.sort_unstable();
-        ready.dedup();
-        ready
     }
 
     /// Issues a block. If it is again as on the device, it commits at once.

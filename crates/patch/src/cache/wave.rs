@@ -5,7 +5,8 @@
 //! a block is ready only if all its befores are durable, so no wave has a block that waits
 //! for one of another wave.
 
-use super::core::{Core, Needed, Sent};
+use super::core::{Core, Sent};
+use super::needed::Needed;
 use super::{AT_ONCE, Durable, Shared};
 use crate::graph::BlockSlot;
 use crate::{PatchId, StoreError};
@@ -17,8 +18,8 @@ use std::sync::Arc;
 pub(super) enum Want<'a> {
     /// Any that can be written, oldest first.
     Anything,
-    /// Those of the next level of what a sync needs.
-    Level(&'a mut Needed),
+    /// Those of the next level of what this sync needs, by its number in [`Core::syncs`].
+    Level(usize),
     /// Those that a function draws from all that can be written: it returns a number below
     /// the one that it is given.
     Drawn(&'a mut dyn FnMut(usize) -> usize),
@@ -107,7 +108,7 @@ impl Shared {
         let is_first = wave.written.is_empty();
         let part = match want {
             Want::Anything => core.select(room, is_first),
-            Want::Level(needed) => core.select_for(needed, room, is_first),
+            Want::Level(sync) => core.select_for(*sync, room, is_first),
             Want::Drawn(pick) => core.select_drawn(room, *pick),
         };
         wave.unchanged += (core.counts.unchanged - before) as usize;
@@ -213,21 +214,31 @@ impl Shared {
     pub(super) fn sync(&self, ids: &[PatchId]) -> Result<(), StoreError> {
         let mut ids = ids.to_vec();
         loop {
-            let (mut needed, seen) = {
+            let (sync, seen) = {
                 let mut core = self.core.lock();
                 ids.retain(|id| core.graph.is_pending(*id));
                 if ids.is_empty() {
                     return Ok(());
                 }
                 core.check()?;
-                (core.needed_by(&ids), core.progress)
+                let needed = Needed::new(&mut core.graph, &ids);
+                (core.syncs.insert(needed), core.progress)
             };
-            let mut progress = false;
-            while self.wave(Want::Level(&mut needed), self.options.wave)? > 0 {
-                progress = true;
-            }
-            if !progress {
+            let written = self.write_levels(sync);
+            drop(self.core.lock().syncs.remove(sync));
+            if written? == 0 {
                 self.wait_for_others(&ids, seen)?;
+            }
+        }
+    }
+
+    /// Writes what a sync needs, a wave for each level. Returns how many blocks left.
+    fn write_levels(&self, sync: usize) -> Result<usize, StoreError> {
+        let mut all = 0;
+        loop {
+            match self.wave(Want::Level(sync), self.options.wave)? {
+                0 => return Ok(all),
+                left => all += left,
             }
         }
     }

@@ -827,6 +827,11 @@ impl Graph {
         patches
     }
 
+    /// Counts patches that a sync has come by.
+    pub fn looked_at(&mut self, patches: usize) {
+        self.stats.visited += patches as u64;
+    }
+
     /// The block of a patch that is not durable, unless the patch is empty.
     pub fn block_of(&self, id: PatchId) -> Option<BlockSlot> {
         let patch = &self.patches[self.resolve(id)? as usize];
