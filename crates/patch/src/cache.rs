@@ -15,7 +15,8 @@
 //!   error, starts no further operation, and gives the error to whoever waits for what
 //!   was lost.
 //! - **C5** The work of a sync depends on what its patches wait for, and on nothing else
-//!   that is dirty. There is one flush for each level of their order.
+//!   that is dirty, but for what other syncs under way wait for: at most a part of a wave of
+//!   that goes with each of its own. There is one flush for each level of their order.
 //!
 //! One lock guards the graph and the tables; nobody holds it during I/O. Several waves can
 //! be under way at once. Each has only blocks all of whose befores are durable, so that

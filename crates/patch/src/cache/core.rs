@@ -320,20 +320,32 @@ impl Core {
         ids.iter().any(is_durable) || Needed::new(&mut self.graph, ids).is_ready()
     }
 
-    /// Blocks of the next wave of a sync: those of the lowest level, which can go whole.
-    /// Only if there are none, and `partly`, blocks that must leave something behind.
+    /// Blocks of the next wave of a sync: those of the lowest level, which can go whole. What
+    /// other syncs wait for goes with the last of them, so that it needs no flush of its own
+    /// (group commit). Only if there are none, and `partly`, blocks that must leave something
+    /// behind.
     pub fn select_for(&mut self, sync: usize, limit: usize, partly: bool) -> Vec<Sent> {
         let mut sent = Vec::new();
-        while sent.len() < limit
-            && let Some(slot) = self.syncs[sync].next_whole(&mut self.graph)
-        {
-            self.send(slot, &mut sent);
-        }
-        if sent.is_empty() && partly {
+        self.send_needed(sync, limit, &mut sent);
+        if !sent.is_empty() {
+            let others: Vec<usize> = self.syncs.iter().map(|(other, _)| other).collect();
+            for other in others {
+                self.send_needed(other, limit, &mut sent);
+            }
+        } else if partly {
             let partial = self.syncs[sync].all_partial(&mut self.graph);
             self.send_partial(&partial, limit, &mut sent);
         }
         sent
+    }
+
+    /// Issues blocks that a sync needs, and that can go whole.
+    fn send_needed(&mut self, sync: usize, limit: usize, sent: &mut Vec<Sent>) {
+        while sent.len() < limit
+            && let Some(slot) = self.syncs[sync].next_whole(&mut self.graph)
+        {
+            self.send(slot, sent);
+        }
     }
 
     /// Issues a block. If it is again as on the device, it commits at once.

@@ -506,3 +506,26 @@ fn syncs_beside_each_other_find_what_the_other_has_made_ready() {
     assert!(volume.cache().shared.core.lock().syncs.is_empty());
     assert!(!device.waves.lock().is_empty());
 }
+
+#[test]
+fn a_wave_of_a_sync_takes_what_other_syncs_wait_for() {
+    let (device, volume) = setup(CacheOptions {
+        durable: Durable::Flush,
+        ..quiet()
+    });
+    let shared = volume.cache().shared.clone();
+    let [first, second, third] = [5, 6, 7].map(|lba| put(&volume, lba, 0, &[1], &[]).id);
+    // The second sync has two levels. Nobody waits for the third patch.
+    let last = put(&volume, 8, 0, &[1], &[second]).id;
+    let sync = |id| {
+        let mut core = shared.core.lock();
+        let needed = needed::Needed::new(&mut core.graph, &[id]);
+        core.syncs.insert(needed)
+    };
+    let (mine, _others) = (sync(first), sync(last));
+    assert_eq!(shared.wave(Want::Level(mine), 10).unwrap(), 2);
+    assert_eq!(shared.wave(Want::Level(mine), 10).unwrap(), 0);
+    let pending = [first, second, third, last].map(|id| volume.is_pending(id));
+    assert_eq!(pending, [false, false, true, true]);
+    assert_eq!(*device.waves.lock(), [[5, 6]], "one flush");
+}
