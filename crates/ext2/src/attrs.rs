@@ -168,7 +168,13 @@ impl Ext2 {
         if !node.has_attributes || !node.kind().is_some_and(has_list) {
             return Ok(None);
         }
-        let found = self.stored(node)?;
+        let found = match self.stored(node) {
+            Err(LowError::Corrupt(what)) => {
+                self.report_damaged_attributes(node.ino, &what);
+                return Ok(Some(Acl::owner_only()));
+            }
+            found => found?,
+        };
         let Some(found) = found.into_iter().find(|stored| stored.index == index) else {
             return Ok(None);
         };
@@ -184,6 +190,18 @@ impl Ext2 {
             tracing::error!(
                 "inode {ino}: its access control list is malformed, so nobody but the owner has \
                  permissions; chmod replaces the list"
+            );
+        }
+    }
+
+    /// Logs attributes that cannot be read, once for each inode, and has the image marked. A
+    /// list may be among them, so that the strictest one stands for it; calls on the
+    /// attributes fail.
+    fn report_damaged_attributes(&self, ino: u32, what: &str) {
+        self.note_errors_later();
+        if self.state.lock().malformed_lists.insert(ino) {
+            tracing::error!(
+                "{what}; nobody but the owner has permissions for inode {ino}: run e2fsck"
             );
         }
     }
@@ -445,11 +463,18 @@ impl Ext2 {
         Ok(Some(self.change(op, node.lba, at, &[0; 4], &befores)?))
     }
 
-    /// Gives up what an inode that has been cleared pointed to.
+    /// Gives up what an inode that has been cleared pointed to. A block that does not hold
+    /// attributes stays marked as used.
     pub(crate) fn release_attributes(&self, op: &Op, node: &Node, removed: Removed) -> Result<()> {
-        match self.attr_block(node)? {
-            Some(old) => self.drop_reference(op, old, removed),
-            None => Ok(()),
+        match self.attr_block(node) {
+            Ok(Some(old)) => self.drop_reference(op, old, removed),
+            Ok(None) => Ok(()),
+            Err(LowError::Corrupt(what)) => {
+                tracing::error!("{what}, and is not freed: run e2fsck");
+                self.note_errors_later();
+                Ok(())
+            }
+            Err(error) => Err(error),
         }
     }
 }

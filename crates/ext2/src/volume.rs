@@ -218,6 +218,12 @@ impl Ext2 {
         Lba(SUPER_OFFSET / u64::from(self.layout.block_bytes))
     }
 
+    /// As [`note_errors`](Self::note_errors), but the superblock is written at unmount, so
+    /// that a caller may hold locks.
+    pub(crate) fn note_errors_later(&self) {
+        self.found_state.fetch_or(STATE_ERRORS, Relaxed);
+    }
+
     /// Changes bytes of the superblock.
     pub(crate) fn change_super(
         &self,

@@ -7,7 +7,8 @@ use lfs::OnError;
 use medium::block::MemoryDevice;
 use patch::stack::{Mode, Stack};
 use std::sync::Arc;
-use vfs::{Ctx, Errno, FileSystem, Ino};
+use vfs::check::Severity;
+use vfs::{Ctx, Errno, FileSystem, Ino, XattrMode};
 
 fn root() -> Ctx {
     Ctx::root()
@@ -101,4 +102,62 @@ fn a_mount_for_reading_marks_nothing() {
     assert!(fs.read(&root(), damaged, 0, &mut [0; 10]).is_err());
     mounted.close().unwrap();
     assert!(device.bytes() == before);
+}
+
+/// A file `f` with an attribute, whose block is damaged.
+fn with_damaged_attributes() -> Vec<u8> {
+    let mounted = mount(mke2fs(&["-b", "1024", "-I", "128"], "4M"));
+    let fs = &mounted.fs;
+    let file = fs.create(&root(), Ino::ROOT, b"f", 0o644).unwrap().ino;
+    fs.write(&root(), file, 0, b"contents").unwrap();
+    fs.setxattr(&root(), file, b"user.a", b"1", XattrMode::Set)
+        .unwrap();
+    let mut image = mounted.close();
+    let mut blocks = image.chunks_mut(1024);
+    let is_attributes = |block: &&mut [u8]| block.starts_with(&0xEA02_0000_u32.to_le_bytes());
+    blocks.find(is_attributes).unwrap()[0] ^= 1;
+    image
+}
+
+#[test]
+fn a_file_whose_attributes_are_damaged_is_its_owners() {
+    for calls_fail in [false, true] {
+        let device = device(with_damaged_attributes());
+        let mounted = mounted(&device, None, false);
+        let fs = mounted.file_system();
+        let file = fs.lookup(&root(), Ino::ROOT, b"f").unwrap();
+        assert_eq!(file.perm, 0o600, "there may have been a list");
+        let mut contents = [0; 8];
+        assert_eq!(fs.read(&root(), file.ino, 0, &mut contents), Ok(8));
+        assert_eq!(&contents, b"contents");
+        if calls_fail {
+            let got = fs.getxattr(&root(), file.ino, b"user.a");
+            assert_eq!(got, Err(Errno::UCLEAN));
+            assert!(is_marked(&device), "at once");
+        }
+        assert!(fs.audit().is_empty());
+        fs.unlink(&root(), Ino::ROOT, b"f").unwrap();
+        fs.forget(file.ino, 1);
+        assert!(fs.audit().is_empty());
+        mounted.close().unwrap();
+        assert!(is_marked(&device));
+        let report = ext2::check(&*device);
+        assert_eq!(report.worst(), Some(Severity::Leak), "{report:#?}");
+    }
+}
+
+#[test]
+fn a_name_that_leads_to_a_free_inode_is_damage() {
+    let (image, _) = debugfs(&image(1), "clri g");
+    let device = device(image);
+    let mounted = mounted(&device, Some(OnError::ReadOnly), false);
+    let fs = mounted.file_system();
+    let found = fs.lookup(&root(), Ino::ROOT, b"g").map(drop);
+    assert_eq!(found, Err(Errno::UCLEAN));
+    assert!(is_marked(&device));
+    let made = fs.create(&root(), Ino::ROOT, b"h", 0o644).map(drop);
+    assert_eq!(made, Err(Errno::ROFS));
+    // A handle may be older than the removal of the file.
+    assert_eq!(fs.by_number(Ino(13)).map(drop), Err(Errno::STALE));
+    mounted.close().unwrap();
 }

@@ -253,6 +253,15 @@ impl<L: LowLevel> Universal<L> {
         Ok(attr)
     }
 
+    /// Attributes of an inode that a name leads to: one that is not in use is damage.
+    fn named(&self, ino: Ino) -> std::result::Result<Attr, Refusal> {
+        let attr = self.low.inode(ino)?.ok_or_else(|| {
+            LowError::Corrupt(format!("inode {ino}: a name leads to it, but it is free"))
+        })?;
+        self.saw(attr.flags);
+        Ok(attr)
+    }
+
     /// The attributes as callers see them.
     fn shown(&self, mut attr: Attr) -> Attr {
         attr.ino = self.up(attr.ino);
@@ -343,12 +352,9 @@ impl From<LowError> for Refusal {
 }
 
 impl Refusal {
-    /// Of a name: what it leads to is damaged, or not in use.
+    /// Whether the image is damaged.
     fn is_damage(&self) -> bool {
-        matches!(
-            self,
-            Self::Errno(Errno::STALE) | Self::Low(LowError::Corrupt(_))
-        )
+        matches!(self, Self::Low(LowError::Corrupt(_)))
     }
 
     fn errno(self) -> Errno {
@@ -404,7 +410,7 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         let dir = self.down(dir);
         self.look(|| {
             let (_, found) = self.search(cx, dir, name)?;
-            let attr = self.attr(found.ok_or(Errno::NOENT)?.ino)?;
+            let attr = self.named(found.ok_or(Errno::NOENT)?.ino)?;
             self.refer(attr.ino);
             Ok(self.shown(attr))
         })
@@ -458,7 +464,7 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         let mut damage = None;
         let listed = self.list(cx, self.down(dir), after, &mut |entry| {
             let ino = self.down(entry.ino);
-            let attr = match self.attr(ino) {
+            let attr = match self.named(ino) {
                 Ok(attr) => Some(self.shown(attr)),
                 Err(refusal) if refusal.is_damage() => {
                     damage = Some(refusal);

@@ -379,7 +379,7 @@ impl<L: LowLevel> Universal<L> {
         let orphan = self.change(self.low.cost(self.destroyed_at_once()) + 4, |op| {
             let (parent, found) = self.search(cx, dir, name)?;
             let found = found.ok_or(Errno::NOENT)?;
-            let victim = self.attr(found.ino)?;
+            let victim = self.named(found.ino)?;
             perm::may_delete(cx, &parent, &victim)?;
             match (victim.kind == FileType::Directory, directory) {
                 (true, false) => return Err(Errno::ISDIR.into()),

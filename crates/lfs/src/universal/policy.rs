@@ -3,7 +3,7 @@
 
 use super::known::Synced;
 use super::{Refusal, Universal};
-use crate::{LowError, LowLevel};
+use crate::LowLevel;
 use patch::Op;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use vfs::{Ctx, Errno, FileFlags, Ino, Result};
@@ -51,7 +51,7 @@ impl<L: LowLevel> Universal<L> {
 
     /// The errno of a refusal. Damage has its consequences: the caller must hold no lock.
     pub(super) fn failed(&self, refusal: Refusal) -> Errno {
-        if matches!(refusal, Refusal::Low(LowError::Corrupt(_))) {
+        if refusal.is_damage() {
             self.damaged();
         }
         refusal.errno()

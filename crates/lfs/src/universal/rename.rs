@@ -90,8 +90,8 @@ impl<L: LowLevel> Universal<L> {
             name,
             to,
             new_name,
-            source: self.attr(old.ino)?,
-            target: new.map(|new| self.attr(new.ino)).transpose()?,
+            source: self.named(old.ino)?,
+            target: new.map(|new| self.named(new.ino)).transpose()?,
             exchange,
         };
         self.check_ancestry(&plan)?;
