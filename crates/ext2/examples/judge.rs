@@ -1,12 +1,26 @@
 //! Prints what e2fsck says of an image, in the terms of our own checker. Fails if that is
-//! more than what soft updates may leave.
+//! more than what a crash may leave in the mode: with a journal, which has been replayed,
+//! nothing; without one, what soft updates leave.
 
 use ext2::fsck::{Verdict, judge};
+use patch::stack::Mode;
 use std::process::ExitCode;
 
+/// The worst that a crash may leave.
+fn worst(mode: Mode) -> Verdict {
+    match mode {
+        Mode::Async => Verdict::Corrupt,
+        Mode::SoftUpdates => Verdict::Leaks,
+        Mode::JournalMetadata | Mode::JournalOrdered | Mode::Journal => Verdict::Clean,
+    }
+}
+
 fn main() -> ExitCode {
-    let Some(image) = std::env::args_os().nth(1) else {
-        eprintln!("usage: judge IMAGE");
+    let mut args = std::env::args_os().skip(1);
+    let image = args.next();
+    let mode = args.next().and_then(|mode| mode.to_str()?.parse().ok());
+    let (Some(image), Some(mode), None) = (image, mode, args.next()) else {
+        eprintln!("usage: judge IMAGE MODE");
         return ExitCode::from(64);
     };
     let judgement = match judge(image.as_ref()) {
@@ -17,7 +31,7 @@ fn main() -> ExitCode {
         }
     };
     println!("{:?}", judgement.verdict);
-    if judgement.verdict == Verdict::Corrupt {
+    if judgement.verdict > worst(mode) {
         println!("{}", judgement.worst.unwrap_or_default());
         println!("{}", judgement.output);
         return ExitCode::FAILURE;
