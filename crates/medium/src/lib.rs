@@ -77,7 +77,7 @@ pub use durability::{Durability, EffectiveDurability, UnknownDurability, is_in_m
 pub use error::MediumError;
 pub use faulty::Faulty;
 pub use latency::{Calibration, Latency, LatencyModel};
-pub use lock::{Holder, lock_shared};
+pub use lock::{Holder, holder};
 pub use mapped::{MapOptions, MappedPmem, Reserve, create_file, create_private_file};
 pub use memory::MemoryPmem;
 pub use open_error::OpenError;

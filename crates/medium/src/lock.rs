@@ -88,7 +88,7 @@ fn attempt<T>(lock: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
 ///
 /// # Errors
 /// `EWOULDBLOCK` if another open of the file has an exclusive lock; errors of `flock(2)`.
-pub fn lock_shared(file: &File) -> Result<Option<Holder>, Errno> {
+fn lock_shared(file: &File) -> Result<Option<Holder>, Errno> {
     let is_root = geteuid().is_root();
     // An exclusive lock shows that no other exists. That is the usual case, and spares the
     // search through all processes. To share the lock with a reader that comes between the
@@ -208,9 +208,11 @@ fn named(pid: u32) -> Option<Holder> {
     })
 }
 
-/// Looks the holder up in the kernel's list of locks. A lock outlives the process that took
-/// it, if a child has the file open: then the holder is who has it open.
-fn holder(file: &File) -> Option<Holder> {
+/// A process that has a file locked, if there is one that this process can see.
+///
+/// The kernel's list of locks names the process that took the lock. The lock outlives that
+/// process if a child has the file open; then the child is the holder.
+pub fn holder(file: &File) -> Option<Holder> {
     let id = id(file)?;
     // The list is read in pieces; if others unlock meanwhile, some of it is passed over.
     let pid = (0..ATTEMPTS).find_map(|_| {

@@ -1,19 +1,13 @@
 //! `selvedge umount`: unmounts, and waits until the image is free.
 
 use crate::failure::{Failure, Outcome};
+use crate::mount::server::Server;
 use crate::mount::{facts, table};
 use crate::output;
 use fuse::Unmounter;
-use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// How long a server may take to end after its mount is gone.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Unmount a file system and wait until its image can be opened again
 ///
@@ -59,31 +53,34 @@ impl Args {
             unmounter.detach().map_err(Failure::new)?;
             return Ok(ExitCode::SUCCESS);
         }
+        // Its process id may be another's once it has ended.
+        let server = Server::of(&entry);
         // After a simulated power cut nothing can be synced, nor is that a failure.
         let synced = match facts::is_cut(unmounter.dir()) {
             true => Ok(()),
             false => sync(unmounter.dir()),
         };
         unmounter.unmount().map_err(|e| busy(e, unmounter.dir()))?;
+        let image = server.image().display();
         if let Some(rest) = table::rest_of(&entry) {
-            let (source, dir) = (entry.source.display(), unmounter.dir().display());
-            output::print(format!("{dir} is unmounted; {source} is still {rest}\n"))?;
-        } else if table::is_file(&entry.source) {
-            wait_until_free(&entry.source)?;
+            let dir = unmounter.dir().display();
+            output::print(format!("{dir} is unmounted; {image} is still {rest}\n"))?;
+        } else {
+            let ended = server.wait();
+            ended.map_err(|e| Failure::new(format_args!("{image} is unmounted, but {e}")))?;
         }
-        let source = entry.source.display();
         match synced {
             Ok(()) => Ok(ExitCode::SUCCESS),
             // It may have been ended with care. What a crash leaves can be mounted.
             Err(Errno::NOTCONN) => {
                 output::complain(&Failure::new(format_args!(
-                    "{source} is unmounted, but its server had ended before: what was not durable \
+                    "{image} is unmounted, but its server had ended before: what was not durable \
                      then is lost"
                 )));
                 Ok(ExitCode::SUCCESS)
             }
             Err(e) => Err(Failure::new(format_args!(
-                "{source} is unmounted, but failed while it was mounted: {e}; check it with fsck"
+                "{image} is unmounted, but failed while it was mounted: {e}; check it with fsck"
             ))),
         }
     }
@@ -118,35 +115,5 @@ fn busy(e: fuse::Error, dir: &Path) -> Failure {
             ))
         }
         _ => Failure::new(e),
-    }
-}
-
-/// Waits until the server's lock on the image is gone: its last act. The server may share
-/// the lock with readers, which may go on. The name may belong to another image by now, which
-/// another server has mounted: that is not waited for.
-fn wait_until_free(image: &Path) -> Result<(), Failure> {
-    let failed = |why: &dyn std::fmt::Display| {
-        Failure::new(format_args!("{} is unmounted, but {why}", image.display()))
-    };
-    let file = open(image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .map(File::from)
-        .map_err(|e| failed(&format_args!("cannot be looked at: {e}")))?;
-    let start = Instant::now();
-    loop {
-        match medium::lock_shared(&file) {
-            Ok(None) => return Ok(()),
-            Ok(Some(_)) | Err(Errno::WOULDBLOCK)
-                if table::find_image(image).is_ok_and(|mount| mount.is_some()) =>
-            {
-                return Ok(());
-            }
-            Ok(Some(_)) | Err(Errno::WOULDBLOCK) if start.elapsed() < PATIENCE => {
-                thread::sleep(Duration::from_millis(2));
-            }
-            Ok(Some(_)) | Err(Errno::WOULDBLOCK) => {
-                return Err(failed(&"its server has not ended"));
-            }
-            Err(e) => return Err(failed(&format_args!("cannot be locked: {e}"))),
-        }
     }
 }

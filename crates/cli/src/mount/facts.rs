@@ -22,6 +22,9 @@ pub fn power(is_cut: bool) -> &'static str {
     if is_cut { "cut" } else { "on" }
 }
 
+/// A JSON object: the server and its image, see [`server::about`](super::server::about).
+pub const SERVER: &str = "selvedge.server";
+
 /// How many calls failed with `EIO`, as a decimal number.
 pub const IO_ERRORS: &str = "selvedge.io_errors";
 
@@ -55,6 +58,17 @@ pub fn durability(dir: &Path) -> Option<EffectiveDurability> {
 pub fn info(dir: &Path) -> Map<String, Value> {
     let value = read(dir, INFO).unwrap_or_default();
     serde_json::from_slice(&value).unwrap_or_default()
+}
+
+/// Who serves a mount of ours; nothing if it does not tell.
+pub fn server(dir: &Path) -> Map<String, Value> {
+    let value = read(dir, SERVER).unwrap_or_default();
+    serde_json::from_slice(&value).unwrap_or_default()
+}
+
+/// Whether the server of a mount has ended.
+pub fn is_dead(dir: &Path) -> bool {
+    getxattr(dir, SERVER, &mut [0; 0][..]) == Err(Errno::NOTCONN)
 }
 
 /// What a mount of ours has done so far, if it counts that.

@@ -8,4 +8,5 @@ pub mod own_mount;
 pub mod power_cut;
 pub mod power_line;
 pub mod serve;
+pub mod server;
 pub mod table;

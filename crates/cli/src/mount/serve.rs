@@ -5,7 +5,7 @@ use crate::mount::options::Options;
 use crate::mount::own_mount::{OwnMount, Unmounted};
 use crate::mount::power_cut::Switch;
 use crate::mount::power_line::PowerLine;
-use crate::mount::{daemon, facts};
+use crate::mount::{daemon, facts, server};
 use fuse::{Fact, Facts, Mount, MountOptions, STATS_XATTR};
 use medium::EffectiveDurability;
 use rustix::process::geteuid;
@@ -71,6 +71,7 @@ pub fn serve(
     let signals = Signals::new(signals).map_err(failed)?;
     let early = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
     let output = daemon::Output::open(log)?;
+    let server = server::about(&prepared.source);
     let kernel = kernel_options(prepared.source, options);
     let mount = Mount::new(dir, &kernel).map_err(failed)?;
     let own = OwnMount::new(mount.unmounter(), Path::new(&kernel.source));
@@ -87,19 +88,14 @@ pub fn serve(
         let _ = (opened.close)();
         return Err(failed(e));
     }
-    run(mount, own, opened, signals, options)
+    let mut facts = facts_of(&opened, options);
+    facts.push((facts::SERVER, server.into()));
+    run(mount, own, opened, signals, facts)
 }
 
 /// Serves what is open and mounted, to the end.
-fn run(
-    mount: Mount,
-    own: OwnMount,
-    opened: Opened,
-    signals: Signals,
-    options: &Options,
-) -> Outcome {
+fn run(mount: Mount, own: OwnMount, opened: Opened, signals: Signals, facts: Facts) -> Outcome {
     let dir = own.dir().to_owned();
-    let facts = facts_of(&opened, options);
     let Opened {
         fs,
         switch,

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
@@ -194,11 +194,6 @@ fn unescape(word: &[u8]) -> OsString {
         rest = if code.is_some() { &tail[3..] } else { tail };
     }
     OsString::from_vec(bytes)
-}
-
-/// Whether `source`, as the table shows it, can be a file that a server holds locked.
-pub fn is_file(source: &Path) -> bool {
-    source.as_os_str().as_bytes().starts_with(b"/") && source.exists()
 }
 
 #[cfg(test)]

@@ -196,6 +196,11 @@ impl Server {
         Paused(self)
     }
 
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("wait").is_some()
+    }
+
     /// Waits for its end; returns its exit code, if it has one.
     pub fn wait(&mut self) -> Option<i32> {
         let mut status = None;

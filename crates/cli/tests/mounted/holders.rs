@@ -6,7 +6,7 @@ use rustix::fs::{major, minor};
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// A loop device over the image of a place. Detached when dropped.
@@ -208,26 +208,36 @@ fn a_reader_without_rights_does_not_stop_the_super_user() {
 }
 
 #[test]
-fn umount_waits_for_a_writer_that_shares_its_lock() {
-    let place = ext2();
-    let _reader = locker(&place, "--shared");
-    let mut server = place.serve(&[]);
-    fs::write(place.dir().join("file"), "text").unwrap();
-    // It stands for the server, and ends when the test has it end.
-    let script = "exec 9<>\"$0\"; flock --shared 9; echo; exec sleep 600";
-    let mut shell = Command::new("sh");
-    let writer = locks(shell.args(["-c", script]).arg(place.image()));
-    let mut umount = selvedge()
-        .args(["umount", place.dir_str()])
-        .spawn()
-        .unwrap();
-    assert_eq!(server.wait(), Some(0));
-    let image = place.image();
-    wait_for("the lock of umount", || has_open(umount.id(), &image));
-    assert!(umount.try_wait().unwrap().is_none());
-    drop(writer);
-    assert!(umount.wait().unwrap().success());
-    place.fsck();
+fn umount_returns_after_the_end_of_the_server() {
+    for place in [ext2(), Place::with_image()] {
+        let mut server = place.serve(&["-o", "fsname=name"]);
+        fs::write(place.dir().join("file"), vec![1; 8 << 20]).unwrap();
+        place.umount();
+        assert!(server.has_ended());
+        place.fsck();
+    }
+}
+
+#[test]
+fn umount_does_not_wait_for_locks_of_others() {
+    let place = Place::with_image();
+    let other = place.path("other");
+    fs::write(&other, "").unwrap();
+    let mut flock = Command::new("flock");
+    let script = ["sh", "-c", "echo; exec sleep 600"];
+    let _locked = locks(flock.arg("--exclusive").arg(&other).args(script));
+    let source = format!("fsname={}", other.display());
+    place.mount(&["-o", &source]);
+    // This one gets its lock when the server ends.
+    let mut flock = Command::new("flock");
+    flock.arg("--exclusive").arg(place.image());
+    let next = flock.args(["sleep", "600"]).spawn().unwrap();
+    let next = Server::from(next);
+    let waits = format!("-> FLOCK  ADVISORY  WRITE {} ", next.pid());
+    wait_for("the lock's queue", || {
+        fs::read_to_string("/proc/locks").unwrap().contains(&waits)
+    });
+    place.umount();
 }
 
 /// Runs the program beside a shell of which `/proc` shows descriptor 9 as `fdinfo`.
@@ -255,13 +265,6 @@ fn processes_are_searched_only_if_somebody_has_a_lock() {
     let _reader = locker(&place, "--shared");
     let said = stderr(&beside(1, &["info", image]));
     assert!(said.contains("(sh)"), "{said}");
-}
-
-/// Whether a process, or what is left of it, has a file open.
-fn has_open(pid: u32, file: &Path) -> bool {
-    let fds = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-    let targets = fds.flatten().map(|fd| fs::read_link(fd.path()));
-    targets.flatten().any(|target| target == file)
 }
 
 #[test]
