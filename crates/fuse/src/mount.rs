@@ -318,7 +318,7 @@ fn mount_by_helper(
     open_device().map_err(Error::Device)?;
     let mut config = config(o);
     config.mount_options = vec![
-        MountOption::FSName(o.source.clone()),
+        MountOption::FSName(escaped(&o.source)),
         MountOption::Subtype(SUBTYPE.into()),
         MountOption::DefaultPermissions,
     ];
@@ -338,6 +338,12 @@ fn mount_by_helper(
     })
 }
 
+/// The source as `fusermount3` reads it from its list of options, which commas separate.
+fn escaped(source: &str) -> String {
+    let escape = |c| [Some('\\').filter(|_| matches!(c, ',' | '\\')), Some(c)];
+    source.chars().flat_map(escape).flatten().collect()
+}
+
 fn config(o: &MountOptions) -> Config {
     let cpus = || {
         thread::available_parallelism()
@@ -348,4 +354,15 @@ fn config(o: &MountOptions) -> Config {
     config.n_threads = Some(o.threads.unwrap_or_else(cpus).max(1));
     config.clone_fd = true;
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_and_backslashes_are_escaped() {
+        assert_eq!(escaped("/a b/c.img"), "/a b/c.img");
+        assert_eq!(escaped(r"/a,b\c,"), r"/a\,b\\c\,");
+    }
 }

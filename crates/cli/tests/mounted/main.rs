@@ -18,3 +18,4 @@ mod own_files;
 mod power_cut;
 mod server;
 mod umount;
+mod unprivileged;
