@@ -185,6 +185,24 @@ impl DevFuse {
         }
     }
 
+    /// Notes that the kernel gets a reference to this inode with the next reply.
+    fn refer(&self, ino: vfs::Ino, kind: vfs::FileType) {
+        if kind == vfs::FileType::Regular && self.bypass() == Bypass::Writers {
+            self.written.refer(ino.0);
+        }
+    }
+
+    /// Replies with an inode and a reference to it.
+    fn reply_entry(&self, result: vfs::Result<Attr>, reply: ReplyEntry) {
+        match result {
+            Ok(a) => {
+                self.refer(a.ino, a.kind);
+                reply.entry(&LIFETIME, &file_attr(&a), Generation(a.generation));
+            }
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
     /// Asks for what the page cache's bypass needs.
     fn negotiate_bypass(&mut self, config: &mut KernelConfig) {
         let mut offered = |flag| config.add_capabilities(flag).is_ok();
@@ -337,13 +355,6 @@ fn unread(e: &vfs::DirEntry<'_>) -> FileAttr {
     }
 }
 
-fn reply_entry(result: vfs::Result<Attr>, reply: ReplyEntry) {
-    match result {
-        Ok(a) => reply.entry(&LIFETIME, &file_attr(&a), Generation(a.generation)),
-        Err(e) => reply.error(errno(e)),
-    }
-}
-
 fn reply_attr(result: vfs::Result<Attr>, reply: ReplyAttr) {
     match result {
         Ok(a) => reply.attr(&LIFETIME, &file_attr(&a)),
@@ -388,14 +399,14 @@ impl Filesystem for DevFuse {
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.ops.lookup(&ctx(req), parent.0, name.as_bytes()) {
-            Ok(Some(attr)) => reply_entry(Ok(attr), reply),
+            Ok(Some(attr)) => self.reply_entry(Ok(attr), reply),
             Ok(None) => reply.entry(&LIFETIME, &absent(), Generation(0)),
             Err(e) => reply.error(errno(e)),
         }
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        self.written.forget(ino.0);
+        self.written.forget(ino.0, nlookup);
         self.ops.forget(ino.0, nlookup);
     }
 
@@ -453,7 +464,7 @@ impl Filesystem for DevFuse {
         let made = self
             .ops
             .mknod(&ctx(req), parent.0, name.as_bytes(), mode, rdev);
-        reply_entry(made, reply);
+        self.reply_entry(made, reply);
     }
 
     /// Where opens do not reach the server, `ENOSYS` makes the kernel use `mknod`: one
@@ -476,6 +487,7 @@ impl Filesystem for DevFuse {
         let name = name.as_bytes();
         match self.ops.mknod(&ctx(req), parent.0, name, mode, 0) {
             Ok(a) => {
+                self.refer(a.ino, a.kind);
                 let how = bypass.of(a.ino.0, OpenFlags(flags), &self.written);
                 let how = how.unwrap_or(FopenFlags::empty());
                 let generation = Generation(a.generation);
@@ -494,7 +506,7 @@ impl Filesystem for DevFuse {
         _umask: u32,
         reply: ReplyEntry,
     ) {
-        reply_entry(
+        self.reply_entry(
             self.ops.mkdir(&ctx(req), parent.0, name.as_bytes(), mode),
             reply,
         );
@@ -520,7 +532,7 @@ impl Filesystem for DevFuse {
         let made = self
             .ops
             .symlink(&ctx(req), parent.0, link_name.as_bytes(), target);
-        reply_entry(made, reply);
+        self.reply_entry(made, reply);
     }
 
     fn rename(
@@ -553,7 +565,7 @@ impl Filesystem for DevFuse {
         let linked = self
             .ops
             .link(&ctx(req), ino.0, newparent.0, newname.as_bytes());
-        reply_entry(linked, reply);
+        self.reply_entry(linked, reply);
     }
 
     /// `ENOSYS` makes the kernel stop asking: opens and closes then cost no request.
@@ -723,6 +735,9 @@ impl Filesystem for DevFuse {
                 &attr,
                 Generation(a.map_or(0, |a| a.generation)),
             );
+            if !full {
+                self.refer(e.ino, e.kind);
+            }
             !full
         });
         match listed {
