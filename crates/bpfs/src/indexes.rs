@@ -1,9 +1,10 @@
 //! Bounds the memory that indexes of directories take.
 //!
-//! Guarantees: all indexes together take at most the limit. If the largest alone takes more
-//! than half of the limit, then the others take at most half of the limit. Indexes under a
-//! lock are not dropped, and each counts as what it took at its last use.
-//! The largest index stays while it is used. Each of the others stays longer if it was used
+//! Guarantees: all indexes together take at most the limit, or, while the largest is used,
+//! as much as the largest and half of the limit. Indexes under a lock are not dropped, and
+//! each counts as what it took at its last use.
+//! While all take more than the limit, each index that grows has one look taken at the next
+//! index in a circle, and more looks if the bound is exceeded. An index stays if it was used
 //! since the last look at it. An index is read from its directory again when it is needed,
 //! so any may be dropped at any time.
 //!
@@ -50,7 +51,7 @@ impl Kept {
         }
     }
 
-    /// Whether all take too much.
+    /// Whether all take too much even if the largest is used.
     fn exceed(&self, limit: u64) -> bool {
         let largest = self.by_size.last().map_or(0, |index| index.0);
         self.bytes > limit.max(largest + limit / 2)
@@ -98,12 +99,13 @@ impl Indexes {
         self.kept.lock().remove((index.counted, dir));
     }
 
-    /// Drops indexes that nobody holds until all take little enough. Each that was used
-    /// gets a second chance, and the largest stays if it was used: dropping others suffices.
+    /// Looks at one index, and at more until all take little enough. Drops those that nobody
+    /// holds. Each that was used gets a second chance, and the largest stays if it was used:
+    /// dropping others suffices.
     fn shrink(&self, kept: &mut Kept, table: &Table) {
         let mut spared = None;
-        for _ in 0..2 * kept.by_size.len() {
-            if !kept.exceed(self.limit) {
+        for look in 0..2 * kept.by_size.len() {
+            if kept.bytes <= self.limit || (look > 0 && !kept.exceed(self.limit)) {
                 break;
             }
             let Some(candidate) = kept.advance() else {
@@ -193,6 +195,34 @@ mod tests {
         grow(20, false);
         assert!(!kept(large));
         assert!(bytes_of(&fs) <= limit);
+    }
+
+    #[test]
+    fn an_unused_index_above_the_limit_is_dropped() {
+        let pm = MemoryPmem::new(16 << 20);
+        mkfs(&pm, &MkfsOptions::default()).unwrap();
+        let mut fs = Bpfs::open(&pm, MountOptions::default()).unwrap();
+        let limit = 16 << 10;
+        fs.indexes = Indexes::new(limit);
+        let cx = Ctx::root();
+        let name = |n: u32| format!("name {n}").into_bytes();
+        let mkdir = |n| fs.mkdir(&cx, Ino::ROOT, &name(n), 0o755).unwrap().ino;
+        let create = |dir, n| {
+            let ino = fs.create(&cx, dir, &name(n), 0o644).unwrap().ino;
+            fs.forget(ino, 1);
+        };
+        let large = mkdir(0);
+        (0..2000).for_each(|n| create(large, n));
+        let size = fs.indexes.kept.lock().by_size.last().unwrap().0;
+        assert!(size > limit, "{size}");
+        // The others alone never take half of the limit.
+        let small = mkdir(1);
+        (0..50).for_each(|n| create(small, n));
+        assert!(fs.table.node(large).lock.read().is_none());
+        assert!(bytes_of(&fs) <= limit / 2);
+        // It comes back when it is needed.
+        let again = fs.create(&cx, large, &name(7), 0o644);
+        assert_eq!(again.err(), Some(Errno::EXIST));
     }
 
     #[test]
