@@ -126,7 +126,14 @@ impl<P: Pmem> Bpfs<P> {
     /// What mounts in `mode` promise.
     pub fn guarantees_of(mode: Mode) -> Guarantees {
         let times_atomic = !mode.rules().times;
-        let mut notes = Vec::new();
+        let mut notes = vec![
+            "A write through a mount is atomic up to 1 MiB and 256 pages of the program's memory; \
+             a longer one is several calls."
+                .into(),
+            "A write through mmap is one call for each batch of pages that the kernel writes back."
+                .into(),
+            "Before Linux 6.6, a write that begins inside a page is several calls.".into(),
+        ];
         if !times_atomic {
             notes.push("Each time stamp is old or new by itself.".into());
         }

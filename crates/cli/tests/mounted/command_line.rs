@@ -537,8 +537,14 @@ fn guarantees_are_listed_for_every_engine() {
     assert_eq!(json.len(), 13);
     assert!(json.iter().all(|row| row["name"].is_string()));
     let text = stdout(&run(0, &["guarantees"]));
-    for mode in ["mode=sp", "mode=softupdates", "model"] {
-        assert!(text.contains(mode), "{text}");
+    for said in [
+        "mode=sp",
+        "mode=softupdates",
+        "model",
+        "up to 1 MiB",
+        "through mmap",
+    ] {
+        assert!(text.contains(said), "{text}");
     }
 }
 
