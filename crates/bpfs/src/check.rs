@@ -164,7 +164,7 @@ mod tests {
     use crate::format::BLOCK;
     use crate::{Bpfs, MkfsOptions, Mode, MountOptions, mkfs};
     use medium::MemoryPmem;
-    use vfs::{Ctx, FileSystem};
+    use vfs::{Ctx, Errno, FileSystem};
 
     #[test]
     fn a_restarted_directory_block_is_not_all_zeros() {
@@ -210,6 +210,27 @@ mod tests {
         assert_eq!(fs.getattr(&cx, root).unwrap().size, BLOCK);
         fs.unlink(&cx, root, &[b'l'; 200]).unwrap();
         assert_eq!(check(&pm).findings, []);
+    }
+
+    #[test]
+    fn a_zeroed_link_target_is_noticed() {
+        let pm = MemoryPmem::new(1 << 20);
+        mkfs(&pm, &MkfsOptions::default()).unwrap();
+        let fs = Bpfs::open(&pm, MountOptions::default()).unwrap();
+        let (cx, root) = (Ctx::root(), Ino::ROOT);
+        let link = fs.symlink(&cx, root, b"link", b"some/target").unwrap().ino;
+        assert_eq!(check(&pm).findings, []);
+        assert_eq!(fs.readlink(&cx, link).unwrap(), b"some/target");
+        let tree = fs.vol.tree(fs.vol.inode_addr(link).unwrap()).unwrap();
+        let addr = tree.ha.block().addr();
+        for zeros in [1..2, 0..BLOCK] {
+            let len = zeros.end - zeros.start;
+            pm.store(addr + zeros.start, &vec![0; len as usize]);
+            let found = check(&pm).findings;
+            let rules: Vec<_> = found.iter().map(|f| f.invariant.as_str()).collect();
+            assert_eq!(rules, ["B16"]);
+            assert_eq!(fs.readlink(&cx, link), Err(Errno::UCLEAN));
+        }
     }
 
     #[test]

@@ -76,7 +76,12 @@ impl<P: Pmem> Bpfs<P> {
             let what = format!("inode {ino}: symbolic link of {len} bytes");
             return Err(Fault::Corrupt(what));
         }
-        self.vol.first_leaf(&found, len as usize)
+        let target = self.vol.first_leaf(&found, len as usize)?;
+        if target.contains(&0) {
+            let what = format!("inode {ino}: the target of the symbolic link has a NUL byte");
+            return Err(Fault::Corrupt(what));
+        }
+        Ok(target)
     }
 
     fn atime_due(&self, attr: &Attr) -> bool {

@@ -107,10 +107,24 @@ impl<P: Pmem + ?Sized> Checker<'_, P> {
                         "B16",
                         format_args!("inode {ino}: symbolic link of {size} bytes"),
                     );
+                } else {
+                    self.target(ino, tree);
                 }
             }
             _ if size == 0 => {}
             _ => self.bad("B17", format_args!("inode {ino}: {kind:?} of {size} bytes")),
+        }
+    }
+
+    /// The target of a symbolic link, whose tree is sound.
+    fn target(&mut self, ino: Ino, tree: Tree) {
+        let Some(leaf) = self.ground.leaf(tree, 0) else {
+            return;
+        };
+        let mut target = vec![0; tree.size as usize];
+        if self.read(leaf.addr(), &mut target, Owner::Inode(ino)) && target.contains(&0) {
+            let what = format_args!("inode {ino}: the target of the symbolic link has a NUL byte");
+            self.bad("B16", what);
         }
     }
 
