@@ -34,7 +34,7 @@ pub enum Error {
     #[error("{0}; run fsck for a full report")]
     Corrupt(String),
     /// The redo log holds a committed record, and the mount may not write.
-    #[error("the redo log must be replayed first; mount read-write once")]
+    #[error("the redo log must be replayed first; recover it, or mount read-write once")]
     NeedsRecovery,
     /// An option that this image or this mount does not take.
     #[error("{0}")]

@@ -57,6 +57,6 @@ pub use error::Error;
 pub use fs::{Bpfs, MountOptions};
 pub use mkfs::{MkfsOptions, mkfs};
 pub use mode::Mode;
-pub use mount::{SuperInfo, probe};
+pub use mount::{SuperInfo, probe, recover};
 pub use system::BpfsSystem;
 pub use vfs::Atime;

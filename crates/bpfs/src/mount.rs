@@ -137,21 +137,14 @@ impl<P: Pmem> Unrecovered<P> {
     /// Replays the log, mends the super block, and sets the mode.
     fn recover(self, o: &MountOptions) -> Result<Volume<P>, Error> {
         let Self { pm, info } = self;
-        let end = info.blocks * BLOCK;
-        let found = log::pending(&pm, info.log_start, info.log_blocks, end)?;
-        let (root, torn) = root_of(&pm, &info)?;
+        let found = Pending::of(&pm, &info)?;
         let mode = o.mode.unwrap_or(info.mode);
-        let dirty = !found.is_empty() || torn;
-        if o.read_only && dirty {
+        if o.read_only && found.is_some() {
             return Err(Error::NeedsRecovery);
         }
         if !o.read_only {
-            log::replay(&pm, &found).map_err(|f| f.at("replaying the redo log"))?;
-            if torn {
-                store(&pm, at::SUPER_ROOT, root)?;
-                store(&pm, at::SUPER_ROOT_COPY, root)?;
-            }
-            set_mode(&pm, info.mode, mode, root)?;
+            found.bring_into_place(&pm)?;
+            set_mode(&pm, info.mode, mode, found.root)?;
         }
         let map = Bitmap::new(info.blocks, info.blocks);
         for block in 0..info.log_start + info.log_blocks {
@@ -194,6 +187,55 @@ fn set_mode<P: Pmem>(pm: &P, old: Mode, mode: Mode, root: u64) -> Result<(), Err
     }
     store(pm, BLOCK + at::SUPER_MODE, mode.code())?;
     store(pm, at::SUPER_MODE, mode.code())
+}
+
+/// Does what opening for writing does before anything else: replays the redo log and mends
+/// the super block. Returns whether that was necessary.
+///
+/// On an [`Overlay`](medium::Overlay), what is underneath stays as it is: this is how an
+/// image is opened that cannot be written.
+///
+/// # Errors
+/// As [`probe`], and [`Error::Corrupt`] of a damaged log.
+pub fn recover<P: Pmem>(pm: &P) -> Result<bool, Error> {
+    let info = probe(pm)?;
+    let found = Pending::of(pm, &info)?;
+    found.bring_into_place(pm)?;
+    Ok(found.is_some())
+}
+
+/// What recovery has to do.
+struct Pending {
+    /// Slots of the log, and the record in each.
+    records: Vec<(u64, Vec<log::Record>)>,
+    root: u64,
+    /// Whether the super block must be mended.
+    torn: bool,
+}
+
+impl Pending {
+    fn of<P: Pmem>(pm: &P, info: &SuperInfo) -> Result<Self, Error> {
+        let end = info.blocks * BLOCK;
+        let (root, torn) = root_of(pm, info)?;
+        Ok(Self {
+            records: log::pending(pm, info.log_start, info.log_blocks, end)?,
+            root,
+            torn,
+        })
+    }
+
+    fn is_some(&self) -> bool {
+        !self.records.is_empty() || self.torn
+    }
+
+    fn bring_into_place<P: Pmem>(&self, pm: &P) -> Result<(), Error> {
+        log::replay(pm, &self.records).map_err(|f| f.at("replaying the redo log"))?;
+        if self.torn {
+            store(pm, at::SUPER_ROOT, self.root)?;
+            store(pm, at::SUPER_ROOT_COPY, self.root)?;
+        }
+        Ok(())
+    }
 }
 
 impl<P: Pmem> Bpfs<P> {

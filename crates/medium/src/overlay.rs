@@ -24,6 +24,11 @@ impl<P: Pmem> Overlay<P> {
         }
     }
 
+    /// Gives the region underneath back, without what was stored here.
+    pub fn into_inner(self) -> P {
+        self.inner
+    }
+
     /// The region underneath.
     pub fn inner(&self) -> &P {
         &self.inner

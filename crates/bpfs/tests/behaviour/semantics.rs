@@ -3,8 +3,8 @@
 //! mounts that may not write.
 
 use crate::fixture::*;
-use bpfs::{Atime, Bpfs, Error, MkfsOptions, Mode, MountOptions, mkfs};
-use medium::{CutAfter, MemoryPmem, PersistModel, Pmem, PowerCut};
+use bpfs::{Atime, Bpfs, Error, MkfsOptions, Mode, MountOptions, mkfs, recover};
+use medium::{CutAfter, MemoryPmem, Overlay, PersistModel, Pmem, PowerCut};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use vfs::script::{State, generate, run, run_op};
@@ -790,11 +790,20 @@ fn refused_until_mended(mode: Mode, crashed: &MemoryPmem) -> bool {
         before == after,
         "{mode}: a refused mount has stored something"
     );
+    // Recovery can take place in memory.
+    let in_memory = Arc::new(Overlay::new(image.clone()));
+    assert_eq!(recover(&in_memory), Ok(true), "{mode}");
+    assert_eq!(recover(&in_memory), Ok(false), "{mode}");
+    let fs = Bpfs::open(in_memory, read_only.clone()).unwrap();
+    let in_memory = [stat(&fs, "f").is_ok(), stat(&fs, "d/g").is_ok()];
+    image.read(0, &mut after).unwrap();
+    assert!(before == after, "{mode}: the image has changed");
     // A mount that may write brings it in order; then the other may, too.
     must_be_healthy(&Bpfs::open(image.clone(), options(mode)).unwrap());
     let fs = Bpfs::open(image, read_only).unwrap();
     let names = [stat(&fs, "f").is_ok(), stat(&fs, "d/g").is_ok()];
     assert_ne!(names[0], names[1], "{mode}");
+    assert_eq!(names, in_memory, "{mode}");
     true
 }
 

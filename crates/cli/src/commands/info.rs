@@ -7,7 +7,7 @@ use crate::{image, output, size};
 use bpfs::format::BLOCK;
 use bpfs::{Bpfs, MountOptions, SuperInfo};
 use medium::block::{DeviceOptions, FileDevice};
-use medium::{EffectiveDurability, Holder, MappedPmem, OpenError};
+use medium::{EffectiveDurability, Holder, MappedPmem, OpenError, Overlay, Pmem};
 use patch::stack::{Mode, Stack};
 use rustix::fs::statvfs;
 use serde::{Serialize, Serializer};
@@ -209,6 +209,9 @@ fn inside(pm: MappedPmem) -> Result<(StatFs, Guarantees), String> {
         read_only: true,
         ..MountOptions::default()
     };
+    // As a mount that may not write does.
+    let pm: Box<dyn Pmem> = Box::new(Overlay::new(pm));
+    bpfs::recover(&pm).map_err(|e| e.to_string())?;
     let fs = Bpfs::open(pm, options).map_err(|e| e.to_string())?;
     let space = fs.statfs().map_err(|e| e.to_string())?;
     Ok((space, fs.guarantees()))

@@ -11,7 +11,7 @@ use crate::{ext2fs, image};
 use bpfs::format::BLOCK;
 use bpfs::{Bpfs, Mode, SuperInfo};
 use ext2::Devices;
-use medium::{Durability, EffectiveDurability, Latency, LatencyModel, MappedPmem, Pmem};
+use medium::{Durability, EffectiveDurability, Latency, LatencyModel, MappedPmem, Overlay, Pmem};
 use rustix::mount::{MountFlags, mount_remount};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -362,7 +362,17 @@ fn bpfs<P: Pmem + 'static>(
         atime,
         ..bpfs::MountOptions::default()
     };
-    let fs = Bpfs::open(pm, mount).map_err(|e| image::about(path, e))?;
+    let failed = |e| image::about(path, e);
+    if !options.read_only {
+        return Ok(Arc::new(Bpfs::open(pm, mount).map_err(failed)?));
+    }
+    // What a crash left to be done is done in memory: the image may not be written.
+    let pm = Overlay::new(pm);
+    if bpfs::recover(&pm).map_err(failed)? {
+        let pm: Box<dyn Pmem> = Box::new(pm);
+        return Ok(Arc::new(Bpfs::open(pm, mount).map_err(failed)?));
+    }
+    let fs = Bpfs::open(pm.into_inner(), mount).map_err(failed)?;
     Ok(Arc::new(fs))
 }
 

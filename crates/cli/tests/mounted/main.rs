@@ -16,6 +16,7 @@ mod kernel;
 mod names;
 mod own_files;
 mod power_cut;
+mod read_only;
 mod server;
 mod umount;
 mod unprivileged;
