@@ -19,6 +19,7 @@ mod reserve;
 mod short_lived;
 mod space;
 mod twins;
+mod unclean;
 mod waits;
 
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! File contents: reading, writing, cutting, allocating.
 
-use super::known::Synced;
 use super::{Refusal, Universal, after};
 use crate::seeded::{Bug, hit};
 use crate::{Heads, InodeChange, LowError, LowLevel, Next, Purpose};
@@ -377,6 +376,7 @@ impl<L: LowLevel> Universal<L> {
             self.note_inode(attr.ino, &change, grown);
             return Ok(false);
         }
+        self.look_past_end(attr)?;
         self.ready_to_cut(attr.ino, size)?;
         let cut = self.low.change_inode(op, attr.ino, &change, &[])?;
         self.note_inode(attr.ino, &change, cut);
@@ -405,24 +405,6 @@ impl<L: LowLevel> Universal<L> {
             self.low.remove_orphan(op, ino, &[])?;
         }
         Ok(detached.more)
-    }
-
-    /// Takes off what a crash has left beyond the size, before the file grows over it.
-    pub(super) fn trim(&self, ino: Ino, end: u64) -> Result<()> {
-        let is_trimmed = || {
-            let known = self.known.lock();
-            known.get(&ino).is_some_and(|known| known.trimmed)
-        };
-        if self.low.was_clean() || is_trimmed() || hit(Bug::GrowOverLeft) {
-            return Ok(());
-        }
-        if self.look(|| Ok(self.attr(ino)?.size))? < end {
-            self.finish_cut(ino)?;
-            // U2: no order of patches says that the new size comes after it.
-            self.sync_recent(ino, Synced::AllButTimes)?;
-            self.known.lock().entry(ino).or_default().trimmed = true;
-        }
-        Ok(())
     }
 
     /// Takes off all blocks beyond the size, in as many operations as it takes.
@@ -616,7 +598,9 @@ impl<L: LowLevel> Universal<L> {
         let block = self.block_size();
         let first = off.div_ceil(block);
         // A block that the file ends in is given back if the range covers the rest of it.
-        let last = if end >= self.attr(ino)?.size {
+        let attr = self.attr(ino)?;
+        self.look_past_end(&attr)?;
+        let last = if end >= attr.size {
             end.div_ceil(block)
         } else {
             end / block

@@ -5,6 +5,7 @@
 //! the names are durable after it, as after `fsync`. A change of times may have joined one of
 //! those, and is then durable as well.
 
+use super::past_end::PastEnd;
 use super::unstored::Unstored;
 use super::{Universal, not_stored, report};
 use crate::seeded::{Bug, hit};
@@ -38,8 +39,8 @@ pub(super) struct Known {
     pub never_named: bool,
     /// What last zeroed the rest of its last block when it was cut: before it grows again.
     pub cleared: Option<PatchId>,
-    /// Nothing lies past its size that a crash has left.
-    pub trimmed: bool,
+    /// Of a file: see `past_end`.
+    pub past_end: PastEnd,
 }
 
 impl Known {

@@ -50,6 +50,7 @@ mod homes;
 mod known;
 mod names;
 mod order;
+mod past_end;
 mod policy;
 mod rename;
 mod twins;

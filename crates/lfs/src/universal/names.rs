@@ -1,5 +1,6 @@
 //! Making, linking and removing names.
 
+use super::past_end::PastEnd;
 use super::{Befores, Refusal, Universal, after, joined, once_gone};
 use crate::seeded::{Bug, hit};
 use crate::{Found, Heads, InodeChange, LowError, LowLevel, NewInode, Next, Purpose, Removed};
@@ -175,6 +176,7 @@ impl<L: LowLevel> Universal<L> {
             let entry = Heads::from_slice(&[entry]);
             self.found_on(ino, if directory { &entry } else { &ready });
             self.live_in(ino, dir);
+            self.know_past_end(ino, PastEnd::Nothing);
             self.refer(ino);
             Ok(self.shown(self.attr(ino)?))
         })
@@ -302,6 +304,7 @@ impl<L: LowLevel> Universal<L> {
             self.low.add_orphan(op, ino, &befores)?;
             self.note(ino, &[unlinked]);
             self.found_on(ino, &ready);
+            self.know_past_end(ino, PastEnd::Nothing);
             self.refer(ino);
             let mut known = self.known.lock();
             let known = known.entry(ino).or_default();

@@ -1,0 +1,70 @@
+//! Blocks that a crash has left past the ends of files.
+//!
+//! A file that grows over them would have them as its data (U2). They are looked for in a mount
+//! of an image that was not unmounted cleanly, before a file grows or is cut for the first
+//! time, and not in files that this mount has made. No patch says that the growth comes after
+//! their removal, so the removal is made durable first. Where there are none, nothing is
+//! written.
+
+use super::known::Synced;
+use super::{Refusal, Universal};
+use crate::LowLevel;
+use crate::seeded::{Bug, hit};
+use vfs::{Attr, Ino, Result};
+
+/// What a crash has left past the end of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum PastEnd {
+    /// Nobody has looked.
+    #[default]
+    Unknown,
+    /// Blocks. On the medium they may be there although they have been taken off.
+    Blocks,
+    /// Nothing.
+    Nothing,
+}
+
+impl<L: LowLevel> Universal<L> {
+    /// Looks for blocks past the end of a file, before it grows or is cut.
+    pub(super) fn look_past_end(&self, attr: &Attr) -> std::result::Result<PastEnd, Refusal> {
+        if self.low.was_clean() {
+            return Ok(PastEnd::Nothing);
+        }
+        let known = self.known.lock().get(&attr.ino).map(|known| known.past_end);
+        if let Some(found @ (PastEnd::Blocks | PastEnd::Nothing)) = known {
+            return Ok(found);
+        }
+        let end = attr.size.div_ceil(u64::from(self.low.block_bytes()));
+        let found = match self.low.next_block(attr.ino, end, u64::MAX)? {
+            Some(_) => PastEnd::Blocks,
+            None => PastEnd::Nothing,
+        };
+        self.know_past_end(attr.ino, found);
+        Ok(found)
+    }
+
+    /// Notes what is past the end of a file.
+    pub(super) fn know_past_end(&self, ino: Ino, past_end: PastEnd) {
+        self.known.lock().entry(ino).or_default().past_end = past_end;
+    }
+
+    /// Takes off what a crash has left past the end of a file, before it grows to `end`.
+    pub(super) fn trim(&self, ino: Ino, end: u64) -> Result<()> {
+        if hit(Bug::GrowOverLeft) {
+            return Ok(());
+        }
+        let found = self.look(|| {
+            let attr = self.attr(ino)?;
+            match attr.size < end {
+                true => self.look_past_end(&attr),
+                false => Ok(PastEnd::Nothing),
+            }
+        })?;
+        if found == PastEnd::Blocks {
+            self.finish_cut(ino)?;
+            self.sync_recent(ino, Synced::AllButTimes)?;
+            self.know_past_end(ino, PastEnd::Nothing);
+        }
+        Ok(())
+    }
+}
