@@ -11,6 +11,8 @@
 //! - **C3** Dirt is bounded: [`Store::begin`] waits, by writing back itself, until the
 //!   operation fits under the dirty limit, and until the graph takes less than its limit of
 //!   memory or nothing of it can be written. Clean blocks go least recently used first.
+//!   Order is bounded, too: [`Store::end`] of an operation that added to a chain of 64 levels
+//!   writes the chain back, so that its sync is paid for by those who make it.
 //! - **C4** A failed write or flush commits nothing, now or later: the cache keeps the
 //!   error, starts no further operation, and gives the error to whoever waits for what
 //!   was lost.
@@ -460,8 +462,16 @@ impl Store for Volume {
 
     fn end(&self, op: Op) {
         let shared = &self.cache.shared;
-        shared.core.lock().reserved -= op.token as usize;
+        let deep = {
+            let mut core = shared.core.lock();
+            core.reserved -= op.token as usize;
+            core.graph.take_deep()
+        };
         shared.progress.notify_all();
+        if let Some(deep) = deep {
+            // The next call returns what failed (C4). What is held waits for its release.
+            let _ = shared.sync(&[deep]);
+        }
     }
 
     fn change(

@@ -6,7 +6,7 @@ use ext2::mount::{Devices, MountOptions, Mounted, mount};
 use medium::block::{BlockDevice, MemoryDevice};
 use patch::stack::{CacheModule, Mode, Stack};
 use std::sync::Arc;
-use vfs::{Ctx, FileSystem, Ino, OpenFlags};
+use vfs::{Ctx, FileSystem, Ino, OpenFlags, RenameFlags};
 
 pub const BLOCK: u64 = 4096;
 /// Blocks of the file that is synced, and of one that stays dirty.
@@ -144,4 +144,65 @@ fn an_fdatasync_does_not_wait_for_times() {
     }
     let (_, waves) = overwritten(Mode::Journal);
     assert!(waves >= 2000, "{waves}");
+}
+
+/// Waves that an fsync of a file takes after this work.
+fn waves_after(work: impl Fn(&Mounted, Ino)) -> u64 {
+    let mounted = mounted(Mode::SoftUpdates);
+    let (fs, cx) = (mounted.file_system(), Ctx::root());
+    let dir = |name| fs.mkdir(&cx, Ino::ROOT, name, 0o755).unwrap().ino;
+    let dirs = [dir(b"A"), dir(b"B")];
+    let file = fs.create(&cx, dirs[0], b"file", 0o644).unwrap().ino;
+    fs.mkdir(&cx, dirs[0], b"dir", 0o755).unwrap();
+    fs.sync().unwrap();
+    work(&mounted, file);
+    let before = mounted.cache().stats().waves;
+    fs.fsync(&cx, file, false).unwrap();
+    for dir in dirs {
+        fs.fsyncdir(&cx, dir, false).unwrap();
+    }
+    mounted.cache().stats().waves - before
+}
+
+fn directories(mounted: &Mounted) -> [Ino; 2] {
+    let (fs, cx) = (mounted.file_system(), Ctx::root());
+    [b"A", b"B"].map(|name| fs.lookup(&cx, Ino::ROOT, name).unwrap().ino)
+}
+
+/// Moves a name of `A` to `B` and back.
+fn moves(mounted: &Mounted, name: &[u8], times: usize) {
+    let (fs, cx) = (mounted.file_system(), Ctx::root());
+    let dirs = directories(mounted);
+    for n in 0..times {
+        let (from, to) = (dirs[n % 2], dirs[(n + 1) % 2]);
+        fs.rename(&cx, from, name, to, name, RenameFlags::empty())
+            .unwrap();
+    }
+}
+
+/// Locks as mail programs make them: a file of an own name, and a link to it.
+fn locks(mounted: &Mounted, times: usize) {
+    let (fs, cx) = (mounted.file_system(), Ctx::root());
+    let [a, b] = directories(mounted);
+    for _ in 0..times {
+        let own = fs.create(&cx, a, b"own", 0o644).unwrap().ino;
+        fs.link(&cx, own, b, b"lock").unwrap();
+        fs.unlink(&cx, a, b"own").unwrap();
+        fs.unlink(&cx, b, b"lock").unwrap();
+        fs.forget(own, 2);
+    }
+}
+
+/// Each call pays for the order that it adds.
+#[test]
+fn an_fsync_does_not_wait_for_all_renames_before_it() {
+    let few = waves_after(|mounted, _| moves(mounted, b"file", 4));
+    assert!((5..=64).contains(&few), "{few}");
+    let most = [
+        waves_after(|mounted, _| moves(mounted, b"file", 401)),
+        waves_after(|mounted, _| moves(mounted, b"dir", 401)),
+        waves_after(|mounted, _| locks(mounted, 400)),
+    ];
+    println!("{most:?}");
+    assert!(most.iter().all(|waves| *waves <= 100), "{most:?}");
 }

@@ -24,8 +24,8 @@
 //!
 //! # Locks
 //! `tree` is held for writing by a call that changes something, for reading by others; `known`
-//! and `twins` are taken inside it, `known` for moments. [`Store::begin`], which may wait for
-//! write-back, comes before all of them.
+//! and `twins` are taken inside it, `known` for moments. [`Store::begin`] and [`Store::end`],
+//! which may wait for write-back, are called without any of them.
 //!
 //! A call does not hold `tree` while it waits for a device, for data or metadata, up to its
 //! first change. It runs in attempts (see [`patch::attempt`]), which another call's changes may

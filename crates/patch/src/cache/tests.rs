@@ -252,6 +252,33 @@ fn dirt_is_bounded_and_clean_blocks_go() {
     );
 }
 
+/// Two blocks are changed in turn, each change after the one before.
+#[test]
+fn a_sync_finds_no_chain_longer_than_operations_leave() {
+    let (_device, volume) = setup(quiet());
+    let waves = || volume.cache().stats().waves;
+    let mut last: Option<PatchId> = None;
+    for n in 0..1000u32 {
+        let op = volume.begin(1).unwrap();
+        let rule = Rule::InitialiseBeforePoint;
+        let befores = last.map(|patch| Before { patch, rule });
+        let (at, bytes) = (n % 100 * 4, (n + 1).to_le_bytes());
+        let change = Change::Bytes { at, bytes: &bytes };
+        let lba = Lba(u64::from(n % 2));
+        let made = volume.change(&op, lba, Content::Metadata, change, befores.as_slice());
+        last = Some(made.unwrap().id);
+        volume.end(op);
+    }
+    let before = waves();
+    volume.sync(last.as_slice()).unwrap();
+    assert!(
+        (1..=64).contains(&(waves() - before)),
+        "{}",
+        waves() - before
+    );
+    assert_eq!(waves(), 1000);
+}
+
 #[test]
 fn memory_of_patches_is_bounded() {
     const LIMIT: u64 = 100_000;
@@ -259,17 +286,21 @@ fn memory_of_patches_is_bounded() {
         patch_bytes: LIMIT,
         ..quiet()
     });
-    // Two blocks whose changes wait for each other by turns: nothing merges.
+    // Pairs of blocks whose changes wait for each other by turns: nothing merges.
+    const PAIR: u64 = 60;
     let (mut last, mut peak) = (Vec::new(), 0);
     for n in 0..20_000u64 {
-        let at = (n / 2 % (BLOCK as u64 / 16) * 16) as u32;
-        last = vec![put(&volume, n % 2, at, &[byte(n); 16], &last).id];
+        if n.is_multiple_of(PAIR) {
+            last.clear();
+        }
+        let (lba, at) = (n / PAIR * 2 + n % 2, n % PAIR / 2 * 16);
+        last = vec![put(&volume, lba, at as u32, &[byte(n); 16], &last).id];
         peak = peak.max(volume.cache().stats().graph.memory_now());
     }
     assert!(peak > LIMIT / 2 && peak < LIMIT + 1000, "{peak}");
     volume.sync_all().unwrap();
     volume.cache().verify().unwrap();
-    assert_eq!(stored(&device, 1), byte(19_969));
+    assert_eq!(stored(&device, 601), byte(300 * PAIR + 1));
 }
 
 #[test]

@@ -16,6 +16,9 @@
 //! - **P5** *Commits only.* A patch is forgotten when its write is durable, and never
 //!   otherwise; an empty patch when all its befores are and nobody holds it.
 //! - **P6** *Lanes.* See `lanes`.
+//! - **P7** *Levels.* A patch with data has a level above those of its befores on other blocks,
+//!   as they were when it got them. So a chain of befores is no longer than a level, unless a
+//!   patch that others waited for has joined a higher one.
 //!
 //! Sections 2.1 and 2.2 of the Featherstitch chapter; names as there.
 
@@ -30,7 +33,7 @@ mod verify;
 pub(crate) use parts::{Addr, Block, BlockSlot};
 
 /// Bytes of a patch and of an edge in memory, undo data apart.
-pub(crate) const PATCH_BYTES: u64 = size_of::<Patch>() as u64;
+pub(crate) const PATCH_BYTES: u64 = (size_of::<Patch>() + size_of::<u8>()) as u64;
 pub(crate) const EDGE_BYTES: u64 = size_of::<Edge>() as u64;
 
 use parts::{Edge, NONE, Patch, State, Undo};
@@ -42,6 +45,10 @@ use medium::block::Buffer;
 use slab::Slab;
 use smallvec::SmallVec;
 use std::sync::Arc;
+
+/// Levels of order from which on a patch is written back before long: a sync of it takes a flush
+/// for each.
+pub(crate) const MOST_LEVELS: u8 = 64;
 
 /// Befores as slots.
 type Slots = SmallVec<[(u32, Rule); 4]>;
@@ -59,6 +66,10 @@ enum Reach {
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     patches: Vec<Patch>,
+    /// The level of each patch (P7), no higher than it can count.
+    levels: Vec<u8>,
+    /// A patch of level [`MOST_LEVELS`] or above, since it was last asked for.
+    deep: Option<PatchId>,
     free_patches: Vec<u32>,
     edges: Vec<Edge>,
     free_edges: Vec<u32>,
@@ -330,8 +341,10 @@ impl Graph {
     fn new_patch(&mut self, block: BlockSlot, from: u32, to: u32, undo: Undo) -> u32 {
         let slot = self.free_patches.pop().unwrap_or_else(|| {
             self.patches.push(Patch::vacant(1));
+            self.levels.push(0);
             (self.patches.len() - 1) as u32
         });
+        self.levels[slot as usize] = 0;
         let patch = &mut self.patches[slot as usize];
         *patch = Patch::vacant(patch.generation);
         (patch.state, patch.block, patch.undo) = (State::Pending, block, undo);
@@ -456,7 +469,26 @@ impl Graph {
             self.add_unmet_foreign(after);
             self.count_external(after, before);
         }
+        self.raise(after, before, same);
         self.recheck(after);
+    }
+
+    /// Gives a patch the level that a new before asks for (P7). What waits for the patch keeps
+    /// its level: mostly there is nothing yet.
+    fn raise(&mut self, after: u32, before: u32, same: bool) {
+        let step = u8::from(!same && !self.patches[before as usize].is_empty());
+        let level = self.levels[before as usize].saturating_add(step);
+        if level > self.levels[after as usize] {
+            self.levels[after as usize] = level;
+            if level >= MOST_LEVELS {
+                self.deep = Some(self.id_of(after));
+            }
+        }
+    }
+
+    /// The last patch that was given [`MOST_LEVELS`] or more, once.
+    pub fn take_deep(&mut self) -> Option<PatchId> {
+        self.deep.take()
     }
 
     /// Takes an edge off both lists; no counts change.
