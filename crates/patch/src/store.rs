@@ -131,7 +131,7 @@ pub trait Store: Send + Sync {
     /// (dirty limit, log space), so the caller must hold no lock that a write-back or
     /// another operation's end could need.
     fn begin(&self, blocks: u32) -> Result<Op, StoreError>;
-    /// Ends the operation. May write back: what holds for the caller of `begin` holds here.
+    /// Ends the operation.
     fn end(&self, op: Op);
 
     /// Changes one block, after `befores`. The change is visible to `read` at once.

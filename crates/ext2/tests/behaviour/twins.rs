@@ -19,7 +19,7 @@ fn find(fs: &impl FileSystem, dir: Ino, name: &str) -> Result<Ino, Errno> {
 }
 
 /// Runs lines of debugfs.
-fn changed(image: &[u8], lines: &str) -> Vec<u8> {
+pub fn changed(image: &[u8], lines: &str) -> Vec<u8> {
     let mut script = tempfile::NamedTempFile::new().unwrap();
     script.write_all(lines.as_bytes()).unwrap();
     with_file(
@@ -126,6 +126,34 @@ fn either_name_can_be_removed_first() {
         assert_eq!(find(fs, second, "d"), Ok(twin));
         assert_eq!(lfs::LowLevel::parent(fs.low(), twin).unwrap(), second);
         fs.rmdir(&root(), second, b"d").unwrap();
+        let said = output_of_e2fsck(&mounted.close());
+        assert!(!said.contains("deleted/unused"), "{said}");
+    }
+}
+
+/// A second name that goes where the names have been read already, while they are read.
+#[test]
+fn names_that_are_moved_while_they_are_read_are_found() {
+    // Removals of directories in `high` read the names; others move `b` around meanwhile.
+    for _ in 0..20 {
+        let mounted = mount(two_names());
+        let fs = &mounted.fs;
+        let [a, b, c] = ["a", "b", "c"].map(|name| find(fs, Ino::ROOT, name).unwrap());
+        let twin = find(fs, a, "d").unwrap();
+        std::thread::scope(|threads| {
+            threads.spawn(|| fs.rmdir(&root(), Ino::ROOT, b"high").unwrap());
+            threads.spawn(|| {
+                let flags = vfs::RenameFlags::empty();
+                for _ in 0..10 {
+                    fs.rename(&root(), Ino::ROOT, b"b", c, b"b", flags).unwrap();
+                    fs.rename(&root(), c, b"b", Ino::ROOT, b"b", flags).unwrap();
+                }
+                fs.rename(&root(), Ino::ROOT, b"b", c, b"b", flags).unwrap();
+            });
+        });
+        fs.rmdir(&root(), a, b"d").unwrap();
+        assert_eq!(find(fs, b, "d"), Ok(twin));
+        fs.rmdir(&root(), b, b"d").unwrap();
         let said = output_of_e2fsck(&mounted.close());
         assert!(!said.contains("deleted/unused"), "{said}");
     }

@@ -2,6 +2,7 @@
 //! call makes for metadata, another thread's calls come to their end.
 
 use super::fixture::{clock, device, e2fsck, mke2fs, mount, options};
+use super::twins::changed;
 use ext2::{Ext2, Options};
 use lfs::{LowLevel, Universal, UniversalOptions};
 use medium::block::{BlockDevice, BlockError, Completion, FaultyDevice, Geometry, Lba};
@@ -408,4 +409,22 @@ fn looking_does_not_hold_up_others() {
         assert_eq!(fs.read(&Ctx::root(), file, 900 * 1024, &mut data), Ok(3000));
         assert_eq!(data[..3000], [1; 3000]);
     });
+}
+
+/// After a crash the removal of a directory with a link too many reads the names of the tree.
+#[test]
+fn looking_for_second_names_does_not_hold_up_others() {
+    let lines = "sif few/sub links_count 3\nssv state 0\n";
+    let image = changed(&image(), lines);
+    let cx = Ctx::root;
+    let removed = reads_of(&image, "rmdir", move |fs| {
+        let few = at(fs, Ino::ROOT, b"few");
+        fs.rmdir(&cx(), few, b"sub").unwrap();
+    });
+    let replaced = reads_of(&image, "rename", move |fs| {
+        let (few, warm) = (at(fs, Ino::ROOT, b"few"), at(fs, Ino::ROOT, b"warm"));
+        let flags = RenameFlags::empty();
+        fs.rename(&cx(), warm, b"sub", few, b"sub", flags).unwrap();
+    });
+    assert!(removed >= 10 && replaced >= 10, "{removed}, {replaced}");
 }

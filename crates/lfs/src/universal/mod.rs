@@ -36,9 +36,9 @@
 //! After its first change a call waits with `tree` held. What it will read then is looked for
 //! before ([`LowLevel::ready`]). These reads remain:
 //! - what the cache has evicted meanwhile, and all reads of a call that has given attempts up;
-//! - the names of the whole tree, once, at the removal of a directory with a high link count
-//!   after the image was not unmounted cleanly (`twins`), and the other name of a directory that
-//!   a rename replaces;
+//! - the names of the whole tree, if what is removed after a crash became a directory with a high
+//!   link count only since they were looked for (`twins`), and the other name of a directory
+//!   that a rename replaces;
 //! - further bitmaps, if free counts are wrong or nearly all groups are full;
 //! - blocks that are overwritten as a whole, with the optimisation `hard` off;
 //! - with a journal, the neighbour in the list of orphans of a file that gets a name.

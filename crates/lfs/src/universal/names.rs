@@ -1,6 +1,7 @@
 //! Making, linking and removing names.
 
 use super::past_end::PastEnd;
+use super::twins::may_have_two;
 use super::{Befores, Refusal, Universal, after, joined, once_gone};
 use crate::seeded::{Bug, hit};
 use crate::{Found, Heads, InodeChange, LowError, LowLevel, NewInode, Next, Purpose, Removed};
@@ -379,6 +380,9 @@ impl<L: LowLevel> Universal<L> {
     /// Removes a name; `directory` says which type is expected.
     pub(super) fn remove(&self, cx: &Ctx, dir: Ino, name: &[u8], directory: bool) -> Result<()> {
         vfs::check_name(name)?;
+        if directory {
+            self.read_names_for(dir, name);
+        }
         let orphan = self.change(self.low.cost(self.destroyed_at_once()) + 4, |op| {
             let (parent, found) = self.search(cx, dir, name)?;
             let found = found.ok_or(Errno::NOENT)?;
@@ -491,8 +495,7 @@ impl<L: LowLevel> Universal<L> {
         dir: Ino,
         name: &[u8],
     ) -> std::result::Result<Option<OtherName>, Refusal> {
-        // An empty directory has a name and `.`; who has two names has three links (U3).
-        if victim.kind != FileType::Directory || victim.nlink <= 2 {
+        if !may_have_two(victim) {
             return Ok(None);
         }
         let Some(other) = self.other_name(victim.ino, dir, name)? else {

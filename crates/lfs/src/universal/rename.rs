@@ -44,6 +44,8 @@ impl<L: LowLevel> Universal<L> {
         names: [(Ino, &[u8]); 2],
         flags: RenameFlags,
     ) -> Result<()> {
+        let (new_dir, new_name) = names[1];
+        self.read_names_for(new_dir, new_name);
         let blocks = self.low.cost(1) + self.low.cost(self.destroyed_at_once()) + 8;
         let orphan = self.change_for(cx, blocks, |op| {
             let Some(plan) = self.plan(cx, names, flags)? else {

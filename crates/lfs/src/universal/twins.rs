@@ -3,19 +3,22 @@
 //! A link count alone does not show them: a crash may leave it too high. The removal of a
 //! directory whose count is too high therefore needs the tree's names. They are read once for
 //! a mount, and only if the image was not unmounted cleanly: no call leaves a directory with
-//! more names than it had, and names that a call moves are noted here.
+//! more names than it had, and names that a call moves are noted here. They are read before
+//! the removal begins, without the tree's lock, so that other calls do not wait.
 
 use super::{Refusal, Universal};
 use crate::LowLevel;
 use parking_lot::Mutex;
 use patch::attempt;
 use std::collections::{BTreeSet, HashMap};
-use vfs::{Cookie, FileType, Ino};
+use vfs::{Attr, Cookie, FileType, Ino};
 
 /// The directories that may have more than one name.
 #[derive(Debug)]
 pub(super) struct Twins {
     state: Mutex<State>,
+    /// Held by the call that reads the names.
+    reader: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -24,10 +27,15 @@ enum State {
     None,
     /// Some may have more; the names have not been read yet.
     Unread,
+    /// They are being read. The directories that were moved since the last step, and where to.
+    Reading(Vec<(Ino, Ino)>),
     /// At least the directories that have more than one name, with at least those that the
     /// names are in.
-    Read(HashMap<Ino, BTreeSet<Ino>>),
+    Read(Parents),
 }
+
+/// Directories that hold names of a directory.
+type Parents = HashMap<Ino, BTreeSet<Ino>>;
 
 impl Twins {
     /// `was_clean`: the image was unmounted cleanly before this mount.
@@ -39,21 +47,54 @@ impl Twins {
         };
         Self {
             state: Mutex::new(state),
+            reader: Mutex::new(()),
         }
     }
 
     /// Notes that a name of a directory was made in the directory `to`.
     pub fn moved(&self, ino: Ino, to: Ino) {
-        if let State::Read(twins) = &mut *self.state.lock()
-            && let Some(parents) = twins.get_mut(&ino)
-        {
-            parents.insert(to);
+        match &mut *self.state.lock() {
+            State::None | State::Unread => {}
+            State::Reading(moved) => moved.push((ino, to)),
+            State::Read(twins) => {
+                if let Some(parents) = twins.get_mut(&ino) {
+                    parents.insert(to);
+                }
+            }
         }
     }
 
     /// Notes that a rename failed halfway: its directory may have two names.
     pub fn doubt(&self) {
         *self.state.lock() = State::Unread;
+    }
+
+    fn are_read(&self) -> bool {
+        matches!(*self.state.lock(), State::None | State::Read(_))
+    }
+
+    /// Returns whether the names are to be read.
+    fn begin_reading(&self) -> bool {
+        let mut state = self.state.lock();
+        let unread = matches!(*state, State::Unread);
+        if unread {
+            *state = State::Reading(Vec::new());
+        }
+        unread
+    }
+
+    /// The next directory of a walk in steps. After the last one the names count as read.
+    fn next_of(&self, walk: &mut Walk) -> Option<Ino> {
+        let mut state = self.state.lock();
+        let State::Reading(moved) = &mut *state else {
+            return None; // a call could not wait, or they are in doubt again
+        };
+        moved.drain(..).for_each(|(ino, to)| walk.found(ino, to));
+        let next = walk.left.pop();
+        if next.is_none() {
+            *state = State::Read(std::mem::take(&mut walk.twins));
+        }
+        next
     }
 }
 
@@ -67,10 +108,9 @@ impl<L: LowLevel> Universal<L> {
         name: &[u8],
     ) -> std::result::Result<Option<Ino>, Refusal> {
         let mut state = self.twins.state.lock();
-        if matches!(*state, State::Unread) {
-            // All of it at once: attempts would begin anew at each block. Nothing else in a
-            // mount reads so much, and it is done once, if at all.
-            *state = State::Read(attempt::waiting(|| self.read_twins())?);
+        if matches!(*state, State::Unread | State::Reading(_)) {
+            // The count was raised since `read_names_for` looked, or that failed.
+            *state = State::Read(attempt::waiting(|| self.read_at_once())?);
         }
         let State::Read(twins) = &*state else {
             return Ok(None);
@@ -90,8 +130,7 @@ impl<L: LowLevel> Universal<L> {
         wanted: Ino,
         (dir, name): (Ino, &[u8]),
     ) -> crate::Result<bool> {
-        let is_directory = |attr: vfs::Attr| attr.kind == FileType::Directory && attr.nlink > 0;
-        if !self.low.inode(parent)?.is_some_and(is_directory) {
+        if !self.is_live_directory(parent)? {
             return Ok(false); // removed since the names were read
         }
         let mut found = false;
@@ -103,28 +142,105 @@ impl<L: LowLevel> Universal<L> {
         Ok(found)
     }
 
-    /// Reads the names of the whole tree.
-    fn read_twins(&self) -> crate::Result<HashMap<Ino, BTreeSet<Ino>>> {
-        let root = self.low.root();
-        let (mut left, mut first) = (vec![root], HashMap::from([(root, root)]));
-        let mut twins: HashMap<Ino, BTreeSet<Ino>> = HashMap::new();
-        while let Some(at) = left.pop() {
-            self.low.list(at, Cookie(0), &mut |entry| {
+    /// Reads the names of the tree, if the removal of this one needs them, before the removal
+    /// begins. The removal itself reports what goes wrong.
+    pub(super) fn read_names_for(&self, dir: Ino, name: &[u8]) {
+        if self.twins.are_read() {
+            return;
+        }
+        let needed = self.look(|| {
+            if !self.is_live_directory(dir)? {
+                return Ok(false);
+            }
+            let Some(found) = self.low.find(dir, name)? else {
+                return Ok(false);
+            };
+            let attr = self.attr(found.ino)?;
+            Ok(may_have_two(&attr) && self.low.is_empty(found.ino)?)
+        });
+        if matches!(needed, Ok(true)) {
+            let _one = self.twins.reader.lock();
+            if self.twins.begin_reading() && self.read_in_steps().is_err() {
+                self.twins.doubt();
+            }
+        }
+    }
+
+    /// Reads the names of the whole tree, a directory at a time. Other calls come in between:
+    /// the directories that they move are noted, and count as found where they go.
+    fn read_in_steps(&self) -> vfs::Result<()> {
+        let mut walk = Walk::new(self.low.root());
+        while let Some(at) = self.twins.next_of(&mut walk) {
+            let found = self.look(|| Ok(self.directories_in(at)?))?;
+            found.into_iter().for_each(|ino| walk.found(ino, at));
+        }
+        Ok(())
+    }
+
+    /// Reads them all at once.
+    fn read_at_once(&self) -> crate::Result<Parents> {
+        let mut walk = Walk::new(self.low.root());
+        while let Some(at) = walk.left.pop() {
+            let found = self.directories_in(at)?;
+            found.into_iter().for_each(|ino| walk.found(ino, at));
+        }
+        Ok(walk.twins)
+    }
+
+    /// The directories with names in this one; none, if it is one no longer.
+    fn directories_in(&self, dir: Ino) -> crate::Result<Vec<Ino>> {
+        let mut found = Vec::new();
+        if self.is_live_directory(dir)? {
+            self.low.list(dir, Cookie(0), &mut |entry| {
                 let listed = !matches!(entry.name, b"." | b"..");
                 if listed && entry.kind == FileType::Directory {
-                    match first.get(&entry.ino) {
-                        Some(earlier) => {
-                            twins.entry(entry.ino).or_default().extend([*earlier, at]);
-                        }
-                        None => {
-                            first.insert(entry.ino, at);
-                            left.push(entry.ino); // once, also in a ring of a damaged image
-                        }
-                    }
+                    found.push(entry.ino);
                 }
                 true
             })?;
         }
-        Ok(twins)
+        Ok(found)
+    }
+
+    fn is_live_directory(&self, ino: Ino) -> crate::Result<bool> {
+        let is_directory = |attr: Attr| attr.kind == FileType::Directory && attr.nlink > 0;
+        Ok(self.low.inode(ino)?.is_some_and(is_directory))
+    }
+}
+
+/// Whether an empty directory may have two names: it has a link for its name and one for `.`,
+/// with two names three (U3).
+pub(super) fn may_have_two(attr: &Attr) -> bool {
+    attr.kind == FileType::Directory && attr.nlink > 2
+}
+
+/// A walk over all directories of the tree.
+struct Walk {
+    /// Directories whose names have not been read.
+    left: Vec<Ino>,
+    /// Where each directory was found first.
+    first: HashMap<Ino, Ino>,
+    /// Those that were found again.
+    twins: Parents,
+}
+
+impl Walk {
+    fn new(root: Ino) -> Self {
+        Self {
+            left: vec![root],
+            first: HashMap::from([(root, root)]),
+            twins: Parents::new(),
+        }
+    }
+
+    /// Directory `ino` has a name in `at`.
+    fn found(&mut self, ino: Ino, at: Ino) {
+        match self.first.get(&ino) {
+            Some(&first) => self.twins.entry(ino).or_default().extend([first, at]),
+            None => {
+                self.first.insert(ino, at);
+                self.left.push(ino); // once, also in a ring of a damaged image
+            }
+        }
     }
 }
