@@ -157,7 +157,7 @@ impl Arena {
     ) -> Result<u64, ArenaError> {
         check_granules("the offset in the arena", start)?;
         let mut regions = self.regions.lock();
-        let target = Target::open(path, !options.read_only)?;
+        let target = Target::open(path, options)?;
         let len = target.len;
         self.check_room(&regions, start, len, path)?;
         let slot = self.fenced.iter().position(|s| s.load(Acquire).is_null());

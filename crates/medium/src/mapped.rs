@@ -54,6 +54,8 @@ pub struct MapOptions {
     pub read_only: bool,
     /// Map also a file for writing that loop devices show which nobody uses.
     pub over_idle_loops: bool,
+    /// Refuse a symbolic link: for names in a directory that others may be able to write to.
+    pub no_links: bool,
     /// Have a process that is killed leave in the file what a power failure would leave in
     /// persistent memory: what was flushed and fenced, and by chance some of the rest. What
     /// the fence is worth is [`Process`](Durability::Process) then. For tests of programs
@@ -117,7 +119,7 @@ impl MappedPmem {
     /// [`OpenError`], which names the file and, if it is in use, by whom.
     pub fn open(path: impl AsRef<Path>, options: &MapOptions) -> Result<Self, OpenError> {
         let path = path.as_ref();
-        let mut target = Target::open(path, !options.read_only)?;
+        let mut target = Target::open(path, options)?;
         let intent = Intent::new(options.read_only, options.over_idle_loops);
         target.backing = claim::check(path, &target.file, intent)?;
         let (mapping, durability) = map(path, &mut target, options)?;
@@ -612,9 +614,14 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) fn open(path: &Path, write: bool) -> Result<Self, OpenError> {
+    pub(crate) fn open(path: &Path, options: &MapOptions) -> Result<Self, OpenError> {
+        let write = !options.read_only;
         // Look before opening: opening a pipe or a tape has effects.
-        let stat = rustix::fs::stat(path).map_err(|e| system("open", path, e))?;
+        let stat = match options.no_links {
+            true => rustix::fs::lstat(path),
+            false => rustix::fs::stat(path),
+        };
+        let stat = stat.map_err(|e| system("open", path, e))?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         let dax = (kind == FileType::CharacterDevice)
             .then(|| DaxDevice::find(stat.st_rdev))
@@ -629,11 +636,18 @@ impl Target {
             return Err(read_only());
         }
         let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
-        let open = |flags| rustix::fs::open(path, access | OFlags::CLOEXEC | flags, Mode::empty());
+        // What has the name by now is looked at again.
+        let mut always = OFlags::NONBLOCK | OFlags::CLOEXEC;
+        always.set(OFlags::NOFOLLOW, options.no_links);
+        let open = |flags| rustix::fs::open(path, access | always | flags, Mode::empty());
         let file = File::from(open(OFlags::empty()).map_err(|e| match e {
             Errno::ROFS => read_only(),
             e => system("open", path, e),
         })?);
+        if dax.is_none() {
+            let opened = fstat(&file).map_err(|e| system("look at", path, e))?;
+            check_kind(path, FileType::from_raw_mode(opened.st_mode))?;
+        }
         lock(path, &file, write)?;
         // The kernel refuses a device that is mounted or part of another. After our own
         // lock, whose error can name the holder.
@@ -674,6 +688,7 @@ fn check_kind(path: &Path, kind: FileType) -> Result<(), OpenError> {
         FileType::Directory => "a directory",
         FileType::Fifo => "a pipe",
         FileType::Socket => "a socket",
+        FileType::Symlink => "a symbolic link",
         FileType::CharacterDevice => "a character device",
         _ => "neither",
     };
@@ -776,7 +791,7 @@ fn create(
         }
     }
     // Not truncated by the open: whoever uses it must be asked first.
-    let flags = flags | OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let flags = flags | OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(mode));
     let file = File::from(file.map_err(|e| system("create", path, e))?);
     lock(path, &file, true)?;
