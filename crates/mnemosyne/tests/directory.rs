@@ -219,7 +219,10 @@ fn a_file_in_the_place_of_the_directory_is_refused() {
 fn leftovers_go() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()).unwrap());
-    std::fs::write(dir.path().join("region-0007.new-1-2"), "half").unwrap();
+    // No process has this number.
+    for name in ["region-0007.new-4194305-2", "regions.new-4194305-0"] {
+        std::fs::write(dir.path().join(name), "half").unwrap();
+    }
     std::fs::write(dir.path().join("somebody's own"), "").unwrap();
     let store = open(dir.path()).unwrap();
     assert_eq!(names(dir.path()), ["regions", "somebody's own"]);

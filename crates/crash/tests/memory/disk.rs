@@ -480,8 +480,9 @@ impl Files for Process {
         Ok(())
     }
 
-    fn read(&self, path: &Path) -> Result<Vec<u8>, OpenError> {
-        self.read_file(path).map_err(failed("read", path))
+    fn read(&self, path: &Path) -> Result<Option<Vec<u8>>, OpenError> {
+        let found = self.exists(path)?.then(|| self.read_file(path));
+        found.transpose().map_err(failed("read", path))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<(), OpenError> {
@@ -514,6 +515,11 @@ impl Files for Process {
         let mut caches = self.disk.caches.lock();
         caches.suffixes += 1;
         (caches.suffixes - 1).to_string()
+    }
+
+    /// There is one process at a time.
+    fn is_at_work(&self, _unique: &str) -> bool {
+        false
     }
 
     fn boot(&self) -> Result<String, OpenError> {

@@ -30,6 +30,15 @@ pub enum BackingError {
         /// The directory.
         directory: PathBuf,
     },
+    /// Something that is not ours has the name of a file that is needed.
+    #[error(
+        "{} is in the way: it is no file of durable memory; move it away, or use a directory of \
+         its own", file.display()
+    )]
+    InTheWay {
+        /// The other file.
+        file: PathBuf,
+    },
     /// The memory failed.
     #[error(transparent)]
     Medium(#[from] MediumError),
@@ -46,10 +55,20 @@ pub trait Backing: Send + Sync {
     /// The memory.
     fn pmem(&self) -> &Self::Pmem;
 
+    /// Whether a region can have this slot, as far as this knows: nothing of somebody else's is
+    /// in its place.
+    ///
+    /// # Errors
+    /// [`BackingError`].
+    fn is_free(&self, _slot: u64) -> Result<bool, BackingError> {
+        Ok(true)
+    }
+
     /// Makes the bytes of a region: zeros. Durable at return.
     ///
     /// # Errors
-    /// [`BackingError`]; what was made is to be [removed](Self::remove).
+    /// [`BackingError`]; what was made is to be [removed](Self::remove), unless it is
+    /// [`InTheWay`](BackingError::InTheWay).
     fn create(&self, region: &Region) -> Result<(), BackingError>;
 
     /// Brings the region's bytes in place. `false`: there are none, or not so many.

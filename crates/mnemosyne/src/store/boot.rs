@@ -4,6 +4,8 @@
 //!
 //! 1. While a directory on a disk is open with [`EffectiveDurability::Process`], its file `boot`
 //!    names the boot of the machine. The file is durable before anything is stored.
+//!    A file `boot` that does not begin as a note does is somebody else's: it is left alone, and
+//!    is in the way if there has to be a note.
 //! 2. The file is removed once all files of the directory are durable: when the directory is
 //!    closed, or is opened with another durability.
 //! 3. A directory whose file names an earlier boot is refused, unless its user accepts the loss:
@@ -13,7 +15,7 @@
 //! [`EffectiveDurability::Process`]: medium::EffectiveDurability::Process
 
 use super::BackingError;
-use super::files::{Files, make_file};
+use super::files::{Files, make_file, make_new};
 use super::seeded::{Bug, hit};
 use medium::OpenError;
 use std::path::{Path, PathBuf};
@@ -41,14 +43,14 @@ impl BootNote {
         directory: &Path,
         accept_loss: bool,
     ) -> Result<Self, BackingError> {
-        let is_there = files.exists(&directory.join(NOTE))?;
+        let note = read(files, directory)?;
         let directory = directory.to_owned();
-        if !accept_loss && Self::is_of_crash(files, &directory)? {
+        if !accept_loss && is_of_crash(files, note.as_deref())? {
             return Err(BackingError::Crashed { directory });
         }
         Ok(Self {
             directory,
-            is_there: is_there.into(),
+            is_there: note.is_some().into(),
         })
     }
 
@@ -59,17 +61,21 @@ impl BootNote {
 
     /// Whether `directory` has a note, of an earlier boot.
     pub fn is_of_crash(files: &impl Files, directory: &Path) -> Result<bool, BackingError> {
-        let file = directory.join(NOTE);
-        Ok(files.exists(&file)? && files.read(&file)? != contents(files)?)
+        let note = read(files, directory)?;
+        Ok(is_of_crash(files, note.as_deref())?)
     }
 
     /// Makes the note, durably.
-    pub fn make(&self, files: &impl Files) -> Result<(), OpenError> {
+    ///
+    /// # Errors
+    /// [`BackingError::InTheWay`] if a file of somebody else's has its name.
+    pub fn make(&self, files: &impl Files) -> Result<(), BackingError> {
         let (file, contents) = (self.directory.join(NOTE), contents(files)?);
         let write = |path: &Path| files.write(path, &contents);
         match hit(Bug::NoteNotSynced) {
             true => files.remove(&file).and_then(|()| write(&file))?,
-            false => make_file(files, &file, write)?,
+            false if self.is_there() => make_file(files, &file, write)?,
+            false => make_new(files, &file, write)?,
         }
         self.is_there.store(true, Relaxed);
         Ok(())
@@ -88,6 +94,19 @@ impl BootNote {
         files.remove(&self.directory.join(NOTE))?;
         files.sync_directory(&self.directory)?;
         paths.try_for_each(|path| files.sync(&path))
+    }
+}
+
+/// The note of a directory. A file of somebody else's is none.
+fn read(files: &impl Files, directory: &Path) -> Result<Option<Vec<u8>>, OpenError> {
+    let found = files.read(&directory.join(NOTE))?;
+    Ok(found.filter(|note| note.starts_with(NOTE_HEAD.as_bytes())))
+}
+
+fn is_of_crash(files: &impl Files, note: Option<&[u8]>) -> Result<bool, OpenError> {
+    match note {
+        Some(note) => Ok(note != contents(files)?),
+        None => Ok(false),
     }
 }
 

@@ -7,6 +7,8 @@
 //!    got the name when it was all zeros and durable, and the name is durable at return.
 //! 2. All blocks of a file are taken when it is made: that the disk is full shows then, and
 //!    not at a store.
+//!    Other files may have any names: those that ours are to have are not replaced. A region
+//!    takes the next slot then; without the names of the other files, nothing is opened.
 //! 3. While a directory is open nobody else opens it, in this process or another.
 //! 4. Of processes that make a directory at the same time, one does.
 //! 5. Directories, files and pools are made for their owner only (modes 0700 and 0600). Those
@@ -21,12 +23,12 @@
 //!    to be in persistent memory as a whole, is in the pool's directory: `regions`, and the
 //!    files of static variables.
 
-use super::boot::BootNote;
+use super::boot::{self, BootNote};
 use super::files::{
-    Files, Mappings, SystemFiles, directory_of, is_unfinished, make_directory, make_file,
+    Files, Mappings, SystemFiles, directory_of, is_unfinished, make_directory, make_new,
     make_system, sync_found,
 };
-use super::pool::{FRAMES, Pooled};
+use super::pool::{self, FRAMES, Pooled};
 use super::seeded::{Bug, hit};
 use super::{Backing, BackingError, Layout, Options, Region, RegionKind, Store, StoreError};
 use medium::{ArenaError, EffectiveDurability, MapOptions, Pool};
@@ -39,6 +41,22 @@ use std::sync::Arc;
 pub(super) const SYSTEM: &str = "regions";
 /// Those of other regions, in front of the numbers of their slots.
 const REGION: &str = "region-";
+
+/// The slot whose file has this name.
+pub(super) fn slot_of(name: &str) -> Option<u64> {
+    let slot = name.strip_prefix(REGION)?.parse().ok()?;
+    (name == file_name(slot)).then_some(slot)
+}
+
+/// The name of a slot's file.
+fn file_name(slot: u64) -> String {
+    format!("{REGION}{slot:04}")
+}
+
+/// Whether files of durable memory have this name.
+pub(super) fn is_ours(name: &str) -> bool {
+    [SYSTEM, FRAMES, boot::NOTE, pool::NOTE].contains(&name) || slot_of(name).is_some()
+}
 
 /// How to open a directory.
 #[derive(Debug, Clone)]
@@ -121,6 +139,7 @@ impl<F: Files> Directory<F> {
         let path = path.as_ref();
         let mut options = options.clone();
         options.map.power_safe = true;
+        options.map.no_links = true;
         let options = &options;
         let read_only = options.map.read_only;
         let makes = !read_only && !options.must_exist;
@@ -196,11 +215,11 @@ impl<F: Files> Directory<F> {
         let mut files = Vec::new();
         for place in [&self.path, self.in_memory()] {
             let names = self.files.names(place)?.into_iter();
-            let is_ours = |name: &OsString| {
-                let name = name.to_string_lossy();
-                name == SYSTEM || name == FRAMES || name.starts_with(REGION)
+            let is_memory = |name: &OsString| {
+                let name = name.to_str().unwrap_or_default();
+                [SYSTEM, FRAMES].contains(&name) || slot_of(name).is_some()
             };
-            files.extend(names.filter(is_ours).map(|name| place.join(name)));
+            files.extend(names.filter(is_memory).map(|name| place.join(name)));
         }
         Ok(boot.settle(&self.files, files)?)
     }
@@ -238,7 +257,7 @@ impl<F: Files> Directory<F> {
             Some(_) => &self.path,
             None => self.in_memory(),
         };
-        place.join(format!("{REGION}{:04}", region.slot))
+        place.join(file_name(region.slot))
     }
 
     /// What moves a region's pages, and the slot by which it knows the region.
@@ -258,7 +277,7 @@ impl<F: Files> Directory<F> {
 
     /// Slots that have files.
     pub(super) fn files(&self) -> Result<Vec<u64>, StoreError> {
-        let slot = |name: &OsStr| name.to_str()?.strip_prefix(REGION)?.parse().ok();
+        let slot = |name: &OsStr| slot_of(name.to_str()?);
         let mut found = self.files.names(&self.path)?;
         if self.in_memory() != self.path {
             found.extend(self.files.names(self.in_memory())?);
@@ -266,10 +285,10 @@ impl<F: Files> Directory<F> {
         Ok(found.iter().filter_map(|name| slot(name)).collect())
     }
 
-    /// Removes what those left behind who died while they made a file.
+    /// Removes the files that processes were making when they were killed.
     fn remove_unfinished(&self, place: &Path) -> Result<(), StoreError> {
         let names = self.files.names(place)?.into_iter();
-        let mut unfinished = names.filter(|name| is_unfinished(name));
+        let mut unfinished = names.filter(|name| is_unfinished(&self.files, name));
         unfinished.try_for_each(|name| Ok(self.files.remove(&place.join(name))?))
     }
 }
@@ -311,7 +330,7 @@ impl<F: Files> Backing for Directory<F> {
     }
 
     fn create(&self, region: &Region) -> Result<(), BackingError> {
-        make_file(&self.files, &self.file(region), |unfinished| {
+        make_new(&self.files, &self.file(region), |unfinished| {
             self.files.create(unfinished, region.len)
         })?;
         if let Some(boot) = &self.boot
@@ -321,6 +340,12 @@ impl<F: Files> Backing for Directory<F> {
             boot.make(&self.files)?;
         }
         Ok(self.map(region)?)
+    }
+
+    fn is_free(&self, slot: u64) -> Result<bool, BackingError> {
+        let name = file_name(slot);
+        let is_there = |place: &Path| self.files.exists(&place.join(&name));
+        Ok(!is_there(&self.path)? && !is_there(self.in_memory())?)
     }
 
     fn open(&self, region: &Region) -> Result<bool, BackingError> {

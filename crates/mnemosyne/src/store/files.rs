@@ -7,6 +7,8 @@
 //!    system. (Pools of pages are the exception: their files are the system's own.)
 //! 2. [`make_file`] and [`make_first`] leave a whole, durable file under the name or none, also
 //!    after a crash. Under another name they may leave a part, which [`is_unfinished`] tells.
+//! 3. A directory may hold files of others, with any names, and others may be able to write to
+//!    it. No link in it is followed, no pipe waited for, and no file of others replaced.
 //!
 //! # What is relied on
 //!
@@ -15,25 +17,34 @@
 //! and the contents of a file are durable once the file was synchronised. Its name is no part of
 //! that. Bytes of a file that were never stored are zeros.
 
-use super::StoreError;
-use super::directory::SYSTEM;
+use super::directory::{self, SYSTEM};
 use super::seeded::{Bug, hit};
+use super::{BackingError, StoreError};
 use medium::{
     Arena, ArenaError, EffectiveDurability, MapOptions, MappedPmem, OpenError, Pmem, Pool,
     PoolError, Reserve,
 };
-use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, open, renameat_with};
 use rustix::io::Errno;
+use rustix::process::{Pid, getpid, test_kill_process};
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, DirEntry, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// What files are called, after their names, until they are whole.
 const UNFINISHED: &str = ".new-";
+/// Most that is read of a file that is to be small: a head, a number and a path.
+const SMALL_BYTES: u64 = 8 << 10;
+/// How long to wait for those who make what a directory needs.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The time from one attempt to the next.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Where the kernel says which boot this is.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -58,22 +69,22 @@ pub trait Files: Send + Sync {
     /// [`OpenError::System`].
     fn canonical(&self, path: &Path) -> Result<PathBuf, OpenError>;
 
-    /// Waits until nobody else has this right in the directory.
+    /// Waits a moment until nobody else has this right in the directory.
     ///
     /// # Errors
-    /// [`OpenError::System`].
+    /// [`OpenError::InUse`] if somebody keeps it; [`OpenError::System`].
     fn lock(&self, directory: &Path) -> Result<Self::Turn, OpenError>;
 
-    /// The names in a directory.
+    /// The names of the regular files in a directory.
     ///
     /// # Errors
     /// [`OpenError::System`].
     fn names(&self, directory: &Path) -> Result<Vec<OsString>, OpenError>;
 
-    /// The length of a file in bytes; `None`: there is none.
+    /// The length of a regular file in bytes; `None`: there is none.
     ///
     /// # Errors
-    /// [`OpenError::System`].
+    /// [`OpenError::WrongKind`] if something else has the name; [`OpenError::System`].
     fn len_of(&self, path: &Path) -> Result<Option<u64>, OpenError>;
 
     /// Whether there is a file or directory.
@@ -96,11 +107,12 @@ pub trait Files: Send + Sync {
     /// [`OpenError::System`], also if there is one.
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), OpenError>;
 
-    /// What a file holds.
+    /// What a small file holds, or the beginning of a larger one; `None`: no regular file has
+    /// this name.
     ///
     /// # Errors
     /// [`OpenError::System`].
-    fn read(&self, path: &Path) -> Result<Vec<u8>, OpenError>;
+    fn read(&self, path: &Path) -> Result<Option<Vec<u8>>, OpenError>;
 
     /// Renames a file; one that has the new name is lost.
     ///
@@ -132,8 +144,11 @@ pub trait Files: Send + Sync {
     /// [`OpenError::System`].
     fn sync_directory(&self, path: &Path) -> Result<(), OpenError>;
 
-    /// What nobody else has in the names of files at this time.
+    /// What nobody else has in the names of files at this time: numbers, with `-` between them.
     fn unique(&self) -> String;
+
+    /// Whether another process that is alive has this in the names of its files.
+    fn is_at_work(&self, unique: &str) -> bool;
 
     /// What tells this boot of the machine from others.
     ///
@@ -252,28 +267,46 @@ impl Files for SystemFiles {
         path.canonicalize().map_err(|e| failed("find", path, e))
     }
 
+    /// Everybody who may read the directory can keep this lock: it is not waited for without
+    /// end.
     fn lock(&self, path: &Path) -> Result<File, OpenError> {
-        let directory = File::open(path).map_err(|e| failed("open", path, e))?;
-        let locked = flock(&directory, FlockOperation::LockExclusive);
-        locked.map_err(|e| failed("lock", path, e.into()))?;
-        Ok(directory)
+        let directory = open_directory(path)?;
+        let begin = Instant::now();
+        loop {
+            match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(directory),
+                Err(Errno::WOULDBLOCK) if begin.elapsed() < PATIENCE => thread::sleep(PAUSE),
+                Err(Errno::WOULDBLOCK) => {
+                    let (path, holder) = (path.to_owned(), medium::holder(&directory));
+                    return Err(OpenError::InUse { path, holder });
+                }
+                Err(e) => return Err(failed("lock", path, e.into())),
+            }
+        }
     }
 
     fn names(&self, place: &Path) -> Result<Vec<OsString>, OpenError> {
         let entries = std::fs::read_dir(place).map_err(|e| failed("read", place, e))?;
         let name = |entry: io::Result<DirEntry>| {
             let entry = entry.map_err(|e| failed("read", place, e))?;
-            Ok(entry.file_name())
+            // One that is gone by now is none.
+            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+            Ok(is_file.then(|| entry.file_name()))
         };
-        entries.map(name).collect()
+        entries.map(name).filter_map(Result::transpose).collect()
     }
 
     fn len_of(&self, path: &Path) -> Result<Option<u64>, OpenError> {
-        match path.metadata() {
-            Ok(file) => Ok(Some(file.len())),
+        match path.symlink_metadata() {
+            Ok(file) if file.is_file() => Ok(Some(file.len())),
+            Ok(_) => Err(not_a_file(path)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(failed("find", path, e)),
         }
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool, OpenError> {
+        path.try_exists().map_err(|e| failed("find", path, e))
     }
 
     fn create(&self, path: &Path, len_bytes: u64) -> Result<(), OpenError> {
@@ -287,8 +320,19 @@ impl Files for SystemFiles {
         written.map_err(|e| failed("write", path, e))
     }
 
-    fn read(&self, path: &Path) -> Result<Vec<u8>, OpenError> {
-        std::fs::read(path).map_err(|e| failed("read", path, e))
+    fn read(&self, path: &Path) -> Result<Option<Vec<u8>>, OpenError> {
+        let file = match open_file(path) {
+            Ok(file) => file,
+            Err(OpenError::WrongKind { .. }) => return Ok(None),
+            Err(OpenError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Ok(None);
+            }
+            Err(e) => return Err(e),
+        };
+        let mut bytes = Vec::new();
+        let read = file.take(SMALL_BYTES).read_to_end(&mut bytes);
+        read.map_err(|e| failed("read", path, e))?;
+        Ok(Some(bytes))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<(), OpenError> {
@@ -311,19 +355,15 @@ impl Files for SystemFiles {
     }
 
     fn sync(&self, path: &Path) -> Result<(), OpenError> {
-        let file = File::open(path).map_err(|e| failed("open", path, e))?;
-        file.sync_all().map_err(|e| failed("sync", path, e))
+        let synced = open_file(path)?.sync_all();
+        synced.map_err(|e| failed("sync", path, e))
     }
 
     fn sync_directory(&self, path: &Path) -> Result<(), OpenError> {
-        match self.sync(path) {
+        match open_directory(path)?.sync_all() {
             // Some file systems have no such call for directories.
-            Err(OpenError::System { source, .. })
-                if source.kind() == io::ErrorKind::InvalidInput =>
-            {
-                Ok(())
-            }
-            other => other,
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            synced => synced.map_err(|e| failed("sync", path, e)),
         }
     }
 
@@ -331,6 +371,14 @@ impl Files for SystemFiles {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         format!("{}-{count}", std::process::id())
+    }
+
+    fn is_at_work(&self, unique: &str) -> bool {
+        let process = unique.split('-').next().and_then(|pid| pid.parse().ok());
+        let process = process.and_then(Pid::from_raw);
+        let others = process.filter(|pid| *pid != getpid());
+        // `EPERM`, too, is the answer of one that is alive.
+        others.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
     }
 
     fn boot(&self) -> Result<String, OpenError> {
@@ -366,8 +414,62 @@ impl Files for SystemFiles {
     }
 }
 
+/// Opens a regular file in a directory that others may be able to write to: neither a link is
+/// followed nor a pipe waited for.
+fn open_file(path: &Path) -> Result<File, OpenError> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match open(path, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        // A link, or a socket.
+        Err(Errno::LOOP | Errno::NXIO) => return Err(not_a_file(path)),
+        Err(e) => return Err(failed("open", path, e.into())),
+    };
+    let found = file.metadata().map_err(|e| failed("open", path, e))?;
+    match found.is_file() {
+        true => Ok(file),
+        false => Err(not_a_file(path)),
+    }
+}
+
+fn open_directory(path: &Path) -> Result<File, OpenError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = open(path, flags, Mode::empty()).map(File::from);
+    directory.map_err(|e| failed("open", path, e.into()))
+}
+
+fn not_a_file(path: &Path) -> OpenError {
+    let path = path.to_owned();
+    let kind = "not a regular file";
+    OpenError::WrongKind { path, kind }
+}
+
+/// As [`make_file`], but what is there stays, whatever it is.
+///
+/// # Errors
+/// [`BackingError::InTheWay`] then.
+pub(super) fn make_new(
+    files: &impl Files,
+    path: &Path,
+    make: impl FnOnce(&Path) -> Result<(), OpenError>,
+) -> Result<(), BackingError> {
+    let mut is_first = true;
+    make_and_rename(files, path, make, |unfinished| {
+        is_first = files.rename_new(unfinished, path)?;
+        match is_first {
+            true => Ok(()),
+            false => files.remove(unfinished),
+        }
+    })?;
+    match is_first {
+        true => Ok(()),
+        false => Err(BackingError::InTheWay {
+            file: path.to_owned(),
+        }),
+    }
+}
+
 /// Makes a file at `path` that is there whole or not at all; `make` makes it elsewhere. One
-/// that is there is lost.
+/// that is there, which is ours, is lost.
 pub(super) fn make_file<E: From<OpenError>>(
     files: &impl Files,
     path: &Path,
@@ -488,9 +590,15 @@ fn unfinished(files: &impl Files, path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Whether a name is that of a file that is not whole.
-pub(super) fn is_unfinished(name: &OsStr) -> bool {
-    name.to_string_lossy().contains(UNFINISHED)
+/// Whether a name is that of a file that is not whole, and that nobody works on any more.
+pub(super) fn is_unfinished(files: &impl Files, name: &OsStr) -> bool {
+    let parts = name.to_str().and_then(|name| name.split_once(UNFINISHED));
+    parts.is_some_and(|(name, unique)| {
+        let mut numbers = unique.split('-');
+        let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        let is_ours = directory::is_ours(name) && numbers.all(is_number);
+        is_ours && !files.is_at_work(unique)
+    })
 }
 
 /// Makes the system region, unless somebody else is faster.

@@ -369,7 +369,13 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         };
         self.set(&region, Some(state), |_| Ok(()))?;
         if let Err(error) = self.make(&region) {
-            self.finish_removal(&region)?;
+            match error {
+                // What is there is not ours.
+                StoreError::Backing(BackingError::InTheWay { .. }) => {
+                    self.set(&region, None, |_| Ok(()))?;
+                }
+                _ => self.finish_removal(&region)?,
+            }
             return Err(error);
         }
         let is_there = self.set(&region, Some(State::There), |tx| link(tx, region.start));
@@ -404,7 +410,11 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         let none = || StoreError::NoRoom { len };
         let regions = system.regions(backing.pmem())?;
         let mut used: Vec<_> = regions.iter().map(|(_, region)| region).collect();
-        let slot = (0..system.slots).find(|slot| used.iter().all(|region| region.slot != *slot));
+        let unused = |slot: &u64| used.iter().all(|region| region.slot != *slot);
+        let free = |slot| Ok(backing.is_free(slot)?.then_some(slot));
+        let mut slots = (0..system.slots).filter(unused).map(free);
+        let slot = slots.find_map(Result::transpose).transpose();
+        let slot = slot.map_err(StoreError::Backing)?;
         used.sort_by_key(|region| region.start);
         let mut start = system.bytes.next_multiple_of(system.granule);
         for region in used {

@@ -15,9 +15,11 @@
 //! place. They are made in this order: `frames`, `regions`, `pool`; and then `frames` says that
 //! a directory knows of it. A pool that does not say so has nothing in it.
 
-use super::directory::SYSTEM;
-use super::files::{Files, make_directory, make_file, make_first, make_system, sync_found};
-use super::{DirectoryOptions, PoolOptions, StoreError};
+use super::directory::{SYSTEM, slot_of};
+use super::files::{
+    Files, make_directory, make_file, make_first, make_new, make_system, sync_found,
+};
+use super::{BackingError, DirectoryOptions, PoolOptions, StoreError};
 use medium::{OpenError, Pool};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -27,7 +29,7 @@ use std::sync::Arc;
 /// The file of the pages.
 pub(super) const FRAMES: &str = "frames";
 /// The file that names a directory's pool.
-const NOTE: &str = "pool";
+pub(super) const NOTE: &str = "pool";
 /// What it begins with, before the id in hexadecimal digits; the next line is the place.
 const NOTE_HEAD: &str = "selvedge pool ";
 
@@ -81,7 +83,10 @@ pub enum MismatchError {
         directory: PathBuf,
     },
     /// What names the pool is damaged.
-    #[error("{} does not name a pool: it is damaged", file.display())]
+    #[error(
+        "{} does not name a pool: it is damaged, or somebody else's; bring the right one back, or \
+         use another directory", file.display()
+    )]
     Note {
         /// The file.
         file: PathBuf,
@@ -104,10 +109,14 @@ struct Note {
 impl Note {
     fn read(files: &impl Files, directory: &Path) -> Result<Option<Self>, StoreError> {
         let file = directory.join(NOTE);
-        if !files.exists(&file)? {
+        let Some(bytes) = files.read(&file)? else {
+            return Ok(None);
+        };
+        // A directory with a pool has its system region there, and not here.
+        let is_ours = bytes.starts_with(NOTE_HEAD.as_bytes());
+        if !is_ours && files.exists(&directory.join(SYSTEM))? {
             return Ok(None);
         }
-        let bytes = files.read(&file)?;
         let note = Self::parse(&bytes).ok_or(MismatchError::Note { file })?;
         Ok(Some(note))
     }
@@ -122,13 +131,22 @@ impl Note {
         })
     }
 
-    fn write(&self, files: &impl Files, directory: &Path) -> Result<(), OpenError> {
+    fn write(
+        &self,
+        files: &impl Files,
+        directory: &Path,
+        is_there: bool,
+    ) -> Result<(), BackingError> {
         let mut bytes = format!("{NOTE_HEAD}{:016x}\n", self.id).into_bytes();
         bytes.extend_from_slice(self.path.as_os_str().as_bytes());
         bytes.push(b'\n');
-        make_file(files, &directory.join(NOTE), |unfinished| {
-            files.write(unfinished, &bytes)
-        })
+        let (file, write) = (directory.join(NOTE), |path: &Path| {
+            files.write(path, &bytes)
+        });
+        match is_there {
+            true => Ok(make_file(files, &file, write)?),
+            false => make_new(files, &file, write),
+        }
     }
 }
 
@@ -177,7 +195,7 @@ impl Pooled {
         }
         if !options.map.read_only {
             if pooled.path != note.path {
-                pooled.note(files, directory)?;
+                pooled.note(files, directory, true)?;
             }
             if !pooled.pool.is_claimed()? {
                 pooled.pool.claim()?;
@@ -220,7 +238,7 @@ impl Pooled {
         if !files.exists(&system)? {
             make_system(files, &system, options)?;
         }
-        pooled.note(files, directory)?;
+        pooled.note(files, directory, false)?;
         pooled.pool.claim()?;
         Ok(pooled)
     }
@@ -235,17 +253,22 @@ impl Pooled {
         Ok(Self { path, pool })
     }
 
-    fn note(&self, files: &impl Files, directory: &Path) -> Result<(), OpenError> {
+    fn note(
+        &self,
+        files: &impl Files,
+        directory: &Path,
+        is_there: bool,
+    ) -> Result<(), BackingError> {
         let note = Note {
             id: self.pool.id(),
             path: self.path.clone(),
         };
-        note.write(files, directory)
+        note.write(files, directory, is_there)
     }
 }
 
 /// Whether a directory has files of durable memory.
 fn has_regions(files: &impl Files, directory: &Path) -> Result<bool, OpenError> {
-    let is_ours = |name: &OsString| name == SYSTEM || name.as_bytes().starts_with(b"region-");
+    let is_ours = |name: &OsString| name == SYSTEM || name.to_str().and_then(slot_of).is_some();
     Ok(files.names(directory)?.iter().any(is_ours))
 }
