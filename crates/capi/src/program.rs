@@ -15,7 +15,9 @@ use crate::fatal::die;
 use crate::space::{Machine, canonical};
 use crate::statics::{self, StaticsError};
 use libc::c_int;
-use medium::{ArenaError, Durability, MapOptions, OpenError, PoolError, UnknownDurability};
+use medium::{
+    ArenaError, Durability, MapOptions, OpenError, PoolError, UnknownDurability, without_signals,
+};
 use mnemosyne::store::{
     self, BASE_ROOT, BackingError, Directory, DirectoryOptions, Layout, PoolOptions, Store,
     StoreError,
@@ -124,7 +126,8 @@ fn way_out(why: &StoreError) -> &'static str {
         _ => return "",
     };
     match why {
-        BackingError::Arena(ArenaError::Open(OpenError::InUse { .. }))
+        BackingError::File(OpenError::InUse { .. })
+        | BackingError::Arena(ArenaError::Open(OpenError::InUse { .. }))
         | BackingError::Pool(PoolError::Open(OpenError::InUse { .. })) => {
             "; wait for its end, or set SELVEDGE_REGION_PATH to another directory"
         }
@@ -135,6 +138,7 @@ fn way_out(why: &StoreError) -> &'static str {
         }
         BackingError::Mismatch(_) => " (SELVEDGE_POOL_PATH)",
         BackingError::Crashed { .. } => " (SELVEDGE_ACCEPT_LOSS=1)",
+        BackingError::InTheWay { .. } => " (SELVEDGE_REGION_PATH)",
         _ => "",
     }
 }
@@ -168,6 +172,7 @@ pub(crate) fn errno_of_store(why: &StoreError) -> c_int {
             _ => libc::EINVAL,
         },
         StoreError::Backing(BackingError::Mismatch(_)) => libc::EINVAL,
+        StoreError::Backing(BackingError::InTheWay { .. }) => libc::EEXIST,
         StoreError::Backing(BackingError::Arena(_)) => libc::ENOMEM,
         _ => libc::EIO,
     }
@@ -312,7 +317,7 @@ fn open_at(path: &Path, options: &DirectoryOptions) -> Result<Memory, StartError
         let path = path.to_owned();
         StartError::Store { path, why }
     };
-    let directory = without_signals(|| Directory::open(path, options)).map_err(failed)?;
+    let directory = Directory::open(path, options).map_err(failed)?;
     let machine = Machine::new(directory.arena().clone());
     let store_options = store::Options {
         tx: tx::Options {
@@ -322,34 +327,6 @@ fn open_at(path: &Path, options: &DirectoryOptions) -> Result<Memory, StartError
         ..store::Options::default()
     };
     Store::open(directory, machine, store_options).map_err(failed)
-}
-
-/// Signals that a thread's own code raises: blocked, they would kill the process. A page of a
-/// file that is gone raises one.
-const OF_THE_THREAD: [c_int; 5] = [
-    libc::SIGBUS,
-    libc::SIGSEGV,
-    libc::SIGFPE,
-    libc::SIGILL,
-    libc::SIGTRAP,
-];
-
-/// Runs `start` with signals blocked, which threads that it starts inherit: the program's
-/// handlers are to run on the program's threads.
-fn without_signals<T>(start: impl FnOnce() -> T) -> T {
-    // SAFETY: both sets are there to be written to, and zeros are sets.
-    unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
-            (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        for signal in OF_THE_THREAD {
-            libc::sigdelset(&mut all, signal);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        let started = start();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        started
-    }
 }
 
 fn base() -> Result<Option<u64>, StartError> {

@@ -65,6 +65,7 @@ mod rcu;
 pub mod recording;
 mod seeded;
 mod sigbus;
+mod signals;
 mod touched;
 mod units;
 
@@ -85,6 +86,7 @@ pub use overlay::Overlay;
 pub use paging::{PageCounts, Pool, PoolError};
 pub use power_cut::{CutAfter, CutReport, PersistModel, PowerCut, UnknownModel};
 pub use recording::Recording;
+pub use signals::without_signals;
 pub use units::{Unit, unit_count, units};
 
 /// Bytes in a cache line: the unit of [`Pmem::flush`].

@@ -6,6 +6,7 @@ use super::moving::{Moving, Shared};
 use super::region::{Paged, RegionFile};
 use super::residency::Residency;
 use crate::sigbus::Marker;
+use crate::signals::without_signals;
 use crate::{EffectiveDurability, MapOptions, MappedPmem, rcu};
 use rustix::io::Errno;
 use std::fs::File;
@@ -114,12 +115,14 @@ impl Pool {
     ) -> Result<(), PoolError> {
         let shared = self.shared.clone();
         let thread = std::thread::Builder::new().name(name.into());
-        let thread = thread.spawn(move || {
-            let ending = EndTogether;
-            if let Some(moving) = &shared.moving {
-                run(&shared, moving);
-            }
-            std::mem::forget(ending);
+        let thread = without_signals(|| {
+            thread.spawn(move || {
+                let ending = EndTogether;
+                if let Some(moving) = &shared.moving {
+                    run(&shared, moving);
+                }
+                std::mem::forget(ending);
+            })
         });
         let thread = thread.map_err(|source| PoolError::System {
             doing: "start a thread for",
