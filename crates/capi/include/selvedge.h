@@ -43,7 +43,8 @@
  *   SELVEDGE_BASE         the first address, as 0x...; if not set that of an earlier run, or of a
  *                         new directory 0x200000000000. A directory keeps its first address
  *   SELVEDGE_BYTES        bytes of addresses to reserve, which all of durable memory fits in:
- *                         1099511627776 if not set. Fewer where addresses are limited (ulimit -v)
+ *                         1099511627776 if not set. Fewer where addresses are limited (ulimit -v),
+ *                         and under valgrind, which keeps account of each page of them
  *   SELVEDGE_LOG_BYTES    bytes of each of the eight logs of a new directory: 2097152 if not set. A
  *                         block that writes more to memory that was there before it takes room
  *                         from the heap, and commits more slowly

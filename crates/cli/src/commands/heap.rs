@@ -3,9 +3,10 @@
 
 use crate::failure::{Failure, Outcome, code};
 use crate::output;
-use medium::Pmem;
+use medium::{Arena, ArenaError, Pmem};
 use mnemosyne::store::{
-    self, Allocated, Finding, Inspection, Loss, Region, RegionKind, Root, StoreError,
+    self, Allocated, BackingError, DirectoryOptions, Finding, Inspection, Loss, Region, RegionKind,
+    Root, StoreError,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -13,9 +14,13 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+/// Bytes of addresses, as for programs with durable memory.
+const BYTES: &str = "SELVEDGE_BYTES";
+
 /// Examine the durable memory of a program that does not run
 ///
 /// All commands but repair change nothing. What a crash left in the logs is taken into account.
+/// Where addresses are limited (ulimit -v), set SELVEDGE_BYTES, as for the program.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -194,13 +199,15 @@ struct Repaired<'a> {
 }
 
 fn repair(dir: &Path, accepted: bool, json: bool) -> Outcome {
-    let operational = |why: StoreError| {
-        let why = format_args!("{}: {why}", dir.display());
-        Failure::new(why).with_code(code::FSCK_OPERATIONAL)
-    };
-    let losses = store::repair(dir, accepted).map_err(operational)?;
+    let operational = |why: StoreError| about(dir, why).with_code(code::FSCK_OPERATIONAL);
+    let bytes = addresses()?;
+    let losses = store::repair_within(dir, bytes, accepted).map_err(operational)?;
     let findings = match accepted || losses.is_empty() {
-        true => store::check(dir).map_err(operational)?.findings,
+        true => {
+            store::check_within(dir, bytes)
+                .map_err(operational)?
+                .findings
+        }
         false => Vec::new(),
     };
     let exit = match (losses.is_empty(), accepted && findings.is_empty()) {
@@ -219,6 +226,35 @@ fn repair(dir: &Path, accepted: bool, json: bool) -> Outcome {
         false => output::print(repaired.text())?,
     }
     Ok(exit)
+}
+
+/// An error about a directory, and what helps.
+fn about(dir: &Path, why: StoreError) -> Failure {
+    let help = match &why {
+        StoreError::Backing(BackingError::Arena(ArenaError::Reserve { .. })) => {
+            "; if the addresses of the process are limited (ulimit -v), set SELVEDGE_BYTES to fewer \
+             bytes"
+        }
+        StoreError::Beyond { .. } => "; set SELVEDGE_BYTES to more bytes",
+        _ => "",
+    };
+    Failure::new(format_args!("{}: {why}{help}", dir.display()))
+}
+
+/// Bytes of addresses to reserve, as for the programs whose memory it is.
+fn addresses() -> Result<u64, Failure> {
+    let Some(text) = std::env::var_os(BYTES) else {
+        return Ok(DirectoryOptions::default().bytes);
+    };
+    let bytes = text.to_str().and_then(|text| text.parse().ok());
+    let is_usable = |bytes: &u64| *bytes > 0 && bytes.is_multiple_of(Arena::GRANULE_BYTES);
+    bytes.filter(is_usable).ok_or_else(|| {
+        let text = text.display();
+        Failure::new(format_args!(
+            "{BYTES} is '{text}', which is not a multiple of 2097152"
+        ))
+        .with_code(code::FSCK_OPERATIONAL)
+    })
 }
 
 fn kind(kind: RegionKind) -> &'static str {
@@ -266,7 +302,7 @@ impl Place {
     }
 
     fn open(&self) -> Result<Inspection, Failure> {
-        Inspection::open(&self.dir).map_err(|e| self.about(e))
+        Inspection::open_within(&self.dir, addresses()?).map_err(|e| about(&self.dir, e))
     }
 
     /// All allocated blocks.
@@ -323,9 +359,11 @@ impl Place {
     }
 
     fn check(&self) -> Outcome {
-        let operational = |error: StoreError| self.about(error).with_code(code::FSCK_OPERATIONAL);
-        let report = store::check(&self.dir).map_err(operational)?;
-        let opened = Inspection::open(&self.dir);
+        let operational =
+            |error: StoreError| about(&self.dir, error).with_code(code::FSCK_OPERATIONAL);
+        let bytes = addresses()?;
+        let report = store::check_within(&self.dir, bytes).map_err(operational)?;
+        let opened = Inspection::open_within(&self.dir, bytes);
         let blocks = match opened.and_then(|inspection| self.blocks(&inspection)) {
             Ok(blocks) => Some(blocks),
             Err(_) if !report.is_clean() => None,

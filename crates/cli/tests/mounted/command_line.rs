@@ -549,6 +549,28 @@ fn guarantees_are_listed_for_every_engine() {
 }
 
 #[test]
+fn heap_commands_reserve_as_many_addresses_as_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Store::open_directory(dir.path(), &with_short_logs(), Options::default()).unwrap());
+    let limited = |code, bytes: Option<&str>, what: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -v 16777216; exec \"$0\" heap \"$1\" \"$2\""]);
+        shell
+            .args([env!("CARGO_BIN_EXE_selvedge"), what])
+            .arg(dir.path());
+        shell.envs(bytes.map(|bytes| ("SELVEDGE_BYTES", bytes)));
+        stderr(&finish(code, &mut shell))
+    };
+    for what in ["check", "repair"] {
+        let refused = limited(8, None, what);
+        assert!(refused.contains("set SELVEDGE_BYTES to fewer"), "{refused}");
+        limited(0, Some("1073741824"), what);
+        let refused = limited(8, Some("1G"), what);
+        assert!(refused.contains("not a multiple of 2097152"), "{refused}");
+    }
+}
+
+#[test]
 fn completions_and_manual_pages() {
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout(&run(0, &["completions", shell]));

@@ -19,7 +19,7 @@ use super::pool::FRAMES;
 use super::repair::would_give_up;
 use super::roots::{Targets, bad_roots};
 use super::system::{FOREIGN, OVERLAP, State, System, overlap};
-use super::{Backing, BackingError, Region, RegionKind, StoreError, heap_of};
+use super::{Backing, BackingError, DirectoryOptions, Region, RegionKind, StoreError, heap_of};
 use crate::heap::Segment;
 use crate::log::{self, LogError};
 use crate::statics::{Table, TableError};
@@ -116,8 +116,16 @@ mod way {
 /// # Errors
 /// [`StoreError`]: there is none, or it cannot be read.
 pub fn check(path: impl AsRef<Path>) -> Result<Report, StoreError> {
+    check_within(path, DirectoryOptions::default().bytes)
+}
+
+/// As [`check`], in that many bytes of addresses.
+///
+/// # Errors
+/// [`StoreError`].
+pub fn check_within(path: impl AsRef<Path>, bytes: u64) -> Result<Report, StoreError> {
     let path = path.as_ref();
-    let backing = ReadOnly::open(path)?;
+    let backing = ReadOnly::open(path, bytes)?;
     let files = backing.directory.files()?;
     let mut report = check_regions(&backing, &files);
     let has_crashed = BootNote::is_of_crash(&SystemFiles, backing.directory.path())?;
@@ -126,7 +134,7 @@ pub fn check(path: impl AsRef<Path>) -> Result<Report, StoreError> {
     let repairs = |finding: &&mut Finding| finding.way_out == way::REPAIR;
     let mut repairable = report.findings.iter_mut().filter(repairs).peekable();
     // A repair is refused if anything else is beyond it.
-    if repairable.peek().is_some() && would_give_up(path).is_err() {
+    if repairable.peek().is_some() && would_give_up(path, bytes).is_err() {
         repairable.for_each(|finding| finding.way_out = way::COPY);
     }
     Ok(report)

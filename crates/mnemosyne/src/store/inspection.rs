@@ -27,9 +27,10 @@ pub(super) struct ReadOnly {
 }
 
 impl ReadOnly {
-    /// The one at `path`, which no program may have open.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+    /// The one at `path`, which no program may have open, in that many bytes of addresses.
+    pub fn open(path: impl AsRef<Path>, bytes: u64) -> Result<Self, StoreError> {
         let options = DirectoryOptions {
+            bytes,
             map: MapOptions {
                 read_only: true,
                 ..MapOptions::default()
@@ -95,7 +96,15 @@ impl Inspection {
     /// # Errors
     /// [`StoreError`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
-        let backing = ReadOnly::open(path)?;
+        Self::open_within(path, DirectoryOptions::default().bytes)
+    }
+
+    /// As [`open`](Self::open), in that many bytes of addresses.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn open_within(path: impl AsRef<Path>, bytes: u64) -> Result<Self, StoreError> {
+        let backing = ReadOnly::open(path, bytes)?;
         let pm = backing.pm.clone();
         let store = Store::open(backing, pm, Options::default())?;
         Ok(Self { store })

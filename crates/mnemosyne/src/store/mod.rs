@@ -32,12 +32,12 @@ mod system;
 mod tests;
 
 pub use backing::{Backing, BackingError, Flat};
-pub use check::{Finding, Report, check, check_regions};
+pub use check::{Finding, Report, check, check_regions, check_within};
 pub use directory::{Directory, DirectoryOptions, PoolOptions};
 pub use files::{Files, Mappings, SystemFiles};
 pub use inspection::{Allocated, Inspection, Root, Seen};
 pub use pool::MismatchError;
-pub use repair::{Loss, repair, repair_regions};
+pub use repair::{Loss, repair, repair_regions, repair_within};
 pub use session::{Savepoint, Session, Tx};
 pub use system::{Layout, ROOT_NAME_MAX, Region, RegionKind};
 

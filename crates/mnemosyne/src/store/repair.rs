@@ -57,12 +57,25 @@ impl fmt::Display for Loss {
 /// [`StoreError`]: the directory does not exist, it cannot be read, or something else is damaged.
 /// Nothing has changed then, unless the medium failed.
 pub fn repair(path: impl AsRef<Path>, is_accepted: bool) -> Result<Vec<Loss>, StoreError> {
+    repair_within(path, DirectoryOptions::default().bytes, is_accepted)
+}
+
+/// As [`repair`], in that many bytes of addresses.
+///
+/// # Errors
+/// [`StoreError`].
+pub fn repair_within(
+    path: impl AsRef<Path>,
+    bytes: u64,
+    is_accepted: bool,
+) -> Result<Vec<Loss>, StoreError> {
     let path = path.as_ref();
-    let losses = would_give_up(path)?;
+    let losses = would_give_up(path, bytes)?;
     if !is_accepted || losses.is_empty() {
         return Ok(losses);
     }
     let options = DirectoryOptions {
+        bytes,
         must_exist: true,
         accept_loss: true,
         ..DirectoryOptions::default()
@@ -72,8 +85,8 @@ pub fn repair(path: impl AsRef<Path>, is_accepted: bool) -> Result<Vec<Loss>, St
 }
 
 /// What a repair would give up. Nothing changes.
-pub(super) fn would_give_up(path: &Path) -> Result<Vec<Loss>, StoreError> {
-    let backing = ReadOnly::open(path)?;
+pub(super) fn would_give_up(path: &Path, bytes: u64) -> Result<Vec<Loss>, StoreError> {
+    let backing = ReadOnly::open(path, bytes)?;
     let has_crashed = BootNote::is_of_crash(&SystemFiles, backing.directory.path())?;
     let crash = has_crashed.then(|| Loss {
         invariant: "boot",
