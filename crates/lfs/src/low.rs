@@ -208,7 +208,7 @@ pub trait LowLevel: Send + Sync {
     fn block_bytes(&self) -> u32;
     /// Largest file in bytes.
     fn max_size(&self) -> u64;
-    /// Most names of one inode.
+    /// Most names of one inode. Link counts can be higher by one, during a rename.
     fn max_links(&self, kind: FileType) -> u32;
     /// Longest symbolic-link target that [`set_inline_target`](Self::set_inline_target) takes.
     fn max_inline_target(&self) -> usize;

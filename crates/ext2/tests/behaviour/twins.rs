@@ -158,3 +158,26 @@ fn names_that_are_moved_while_they_are_read_are_found() {
         assert!(!said.contains("deleted/unused"), "{said}");
     }
 }
+
+/// A rename takes a link for the new name before the old one goes.
+#[test]
+fn what_has_all_its_links_can_be_renamed() {
+    let image = changed(
+        &mke2fs(&["-b", "1024"], "4M"),
+        "mkdir d\nmkdir to\nwrite /dev/null f\nsif f links_count 32000\nsif d links_count 32000\n",
+    );
+    let mounted = mount(image);
+    let fs = &mounted.fs;
+    let to = find(fs, Ino::ROOT, "to").unwrap();
+    for name in [b"f", b"d"] {
+        let flags = vfs::RenameFlags::empty();
+        fs.rename(&root(), Ino::ROOT, name, to, b"new", flags)
+            .unwrap();
+        let moved = find(fs, to, "new").unwrap();
+        assert_eq!(fs.getattr(&root(), moved).unwrap().nlink, 32_000);
+        let linked = fs.link(&root(), moved, to, b"more").map(drop);
+        assert!(linked.is_err(), "{linked:?}");
+        fs.rename(&root(), to, b"new", Ino::ROOT, name, flags)
+            .unwrap();
+    }
+}

@@ -150,8 +150,9 @@ impl<L: LowLevel> Universal<L> {
         if gains && plan.to.nlink >= self.low.max_links(FileType::Directory) {
             return Err(Errno::MLINK.into());
         }
-        if plan.source.nlink >= self.low.max_links(plan.source.kind) {
-            return Err(Errno::MLINK.into()); // it has both names for a while
+        // It has both names for a while, and may have one link too many for that long.
+        if plan.source.nlink > self.low.max_links(plan.source.kind) {
+            return Err(Errno::MLINK.into());
         }
         Ok(())
     }
