@@ -496,11 +496,19 @@ fn a_sync_looks_again_when_a_change_has_brought_befores() {
 fn a_wave_of_a_sync_costs_what_it_writes() {
     let (_, volume) = setup(quiet());
     let mut last = PatchId::DURABLE;
+    let rule = Rule::InitialiseBeforePoint;
+    // One operation: the ends of several would write the chain back.
+    let op = volume.begin(999).unwrap();
     for lba in 0..999 {
-        last = put(&volume, lba, 0, &[byte(lba)], &[last]).id;
+        let bytes = &[byte(lba)];
+        let change = Change::Bytes { at: 0, bytes };
+        let befores = [Before { patch: last, rule }];
+        let made = volume.change(&op, Lba(lba), Content::Metadata, change, &befores);
+        last = made.unwrap().id;
     }
     let before = volume.cache().stats();
     volume.sync(&[last]).unwrap();
+    volume.end(op);
     let after = volume.cache().stats();
     assert_eq!(
         after.waves - before.waves,
