@@ -784,9 +784,10 @@ fn the_turn_is_given_back_while_a_commit_waits_for_a_reader() {
     assert_eq!(blocked.recv_timeout(WATCHDOG), Ok(true));
 }
 
-/// Somebody commits during each of its attempts, as long as somebody may.
+/// Another thread commits during each of their attempts, until one of them has the turn.
 #[test]
-fn a_transaction_that_always_loses_gets_its_turn() {
+fn transactions_that_always_lose_get_their_turns() {
+    const LOSERS: u64 = 3;
     for privatise in [false, true] {
         let pm = std::sync::Arc::new(made(&mut Rng::with_seed(1), 2));
         let options = Options {
@@ -795,7 +796,26 @@ fn a_transaction_that_always_loses_gets_its_turn() {
         };
         let memory = Area::recover(pm, 0, options).unwrap();
         let (count, done) = (AtomicU64::new(0), AtomicBool::new(false));
-        std::thread::scope(|scope| {
+        let lose = |own: u64| {
+            let mut attempts = 0;
+            memory.session().run(|tx| {
+                attempts += 1;
+                if attempts > 100 {
+                    return Err(Stop::Cancel("it never gets through"));
+                }
+                tx.store(own, 1)?;
+                let first = tx.load(DATA)?;
+                let before = count.load(Ordering::SeqCst);
+                for _ in 0..100 {
+                    if count.load(Ordering::SeqCst) > before + 1 {
+                        break;
+                    }
+                    std::thread::sleep(std::time::Duration::from_micros(100));
+                }
+                Ok((first, tx.load(DATA + 64)?))
+            })
+        };
+        let reads = std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut session = memory.session();
                 while !done.load(Ordering::SeqCst) {
@@ -807,26 +827,18 @@ fn a_transaction_that_always_loses_gets_its_turn() {
                     written.unwrap();
                 }
             });
-            let mut attempts = 0;
-            let read = memory.session().run(|tx| {
-                attempts += 1;
-                if attempts > 100 {
-                    return Err(Stop::Cancel("it never gets through"));
-                }
-                let first = tx.load(DATA)?;
-                let before = count.load(Ordering::SeqCst);
-                for _ in 0..100 {
-                    if count.load(Ordering::SeqCst) > before + 1 {
-                        break;
-                    }
-                    std::thread::sleep(std::time::Duration::from_micros(100));
-                }
-                Ok((first, tx.load(DATA + 64)?))
-            });
+            let lose = &lose;
+            let losers: Vec<_> = (2..2 + LOSERS)
+                .map(|line| scope.spawn(move || lose(DATA + line * 64)))
+                .collect();
+            let reads: Vec<_> = losers.into_iter().map(|loser| loser.join()).collect();
             done.store(true, Ordering::SeqCst);
-            let (first, second) = read.unwrap();
-            assert_eq!(first, second);
+            reads
         });
+        for read in reads {
+            let (first, second) = read.unwrap().unwrap();
+            assert_eq!(first, second);
+        }
     }
 }
 
