@@ -4,9 +4,8 @@
 //! 1. the system's id,
 //! 2. the persistence model of memory (`words`), or the schedule of write-back (`each`),
 //! 3. the script: `e3.17` (the 17th of those with three operations; `c3.17`, `n3.17`,
-//!    `f3.17`: on the trees crowded, names, file), `r42.5.200` (random, seed 42, the 5th, of
-//!    200 operations) or
-//!    `=TEXT`, percent-encoded,
+//!    `f3.17`, `l3.17`: on the trees crowded, names, file, large), `r42.5.200` (random, seed
+//!    42, the 5th, of 200 operations) or `=TEXT`, percent-encoded,
 //! 4. the operation, counted from 0,
 //! 5. how it failed: `live`, `store.N` (after store N of the trace) or `in` / `end`
 //!    (a crash in the operation / after its return), followed by
@@ -123,6 +122,7 @@ impl Display for ScriptRef {
                     Tree::Crowded => 'c',
                     Tree::Names => 'n',
                     Tree::File => 'f',
+                    Tree::Large => 'l',
                     Tree::Small | Tree::Empty => 'e',
                 };
                 write!(f, "{kind}{ops}.{index}")
@@ -211,11 +211,12 @@ impl FromStr for ScriptRef {
         let kind = s.get(..1).ok_or_else(bad)?;
         let numbers = s.get(1..).and_then(numbers).ok_or_else(bad)?;
         match (kind, numbers.as_slice()) {
-            ("e" | "c" | "n" | "f", &[ops, index]) => Ok(ScriptRef::Enumerated {
+            ("e" | "c" | "n" | "f" | "l", &[ops, index]) => Ok(ScriptRef::Enumerated {
                 tree: match kind {
                     "c" => Tree::Crowded,
                     "n" => Tree::Names,
                     "f" => Tree::File,
+                    "l" => Tree::Large,
                     _ => Tree::Small,
                 },
                 ops: ops.try_into().map_err(|_| bad())?,
@@ -345,8 +346,14 @@ mod tests {
 
     fn any_script() -> impl Strategy<Value = ScriptRef> {
         prop_oneof![
-            (0usize..4, 1u32..4, any::<u64>()).prop_map(|(tree, ops, index)| {
-                let tree = [Tree::Small, Tree::Crowded, Tree::Names, Tree::File][tree];
+            (0usize..5, 1u32..4, any::<u64>()).prop_map(|(tree, ops, index)| {
+                let tree = [
+                    Tree::Small,
+                    Tree::Crowded,
+                    Tree::Names,
+                    Tree::File,
+                    Tree::Large,
+                ][tree];
                 ScriptRef::Enumerated { tree, ops, index }
             }),
             (any::<u64>(), any::<u64>(), 0usize..999)

@@ -461,10 +461,12 @@ impl Ext2 {
         });
         let filled = self.change(op, block.lba, 0, contents, reused.as_slice())?;
         let mut befores = befores.to_vec();
-        befores.push(Before {
-            patch: filled,
-            rule: Rule::InitialiseBeforePoint,
-        });
+        if index == 0 || !hit(Bug::GrowBeforeFill) {
+            befores.push(Before {
+                patch: filled,
+                rule: Rule::InitialiseBeforePoint,
+            });
+        }
         let attached = self.attach(op, dir, index, &block, &befores, Some(size))?;
         Ok((attached, filled))
     }

@@ -9,6 +9,8 @@ medium::seeded_bugs! {
     IndirectBeforeReuse,
     /// A new block of a directory may be filled before those pointers are gone.
     DirectoryBeforeReuse,
+    /// A directory may grow by a block before this is filled.
+    GrowBeforeFill,
     /// A pointer may reach the medium before its block is marked as used.
     PointBeforeBit,
     /// A new inode has the generation of the one that had its number before.

@@ -65,12 +65,14 @@ struct Test {
     ///
     /// They start from a small tree. Of bpfs, scripts of one call also start from a crowded
     /// one, where tables and directories must grow. Of ext2, others start from a tree of names,
-    /// where calls rename, link and remove what the call before has made.
+    /// where calls rename, link and remove what the call before has made, and scripts of one
+    /// call also from one with directories of several blocks.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=3))]
     ops: u32,
     /// What the scripts start from, and which calls they have: small (a few files and
     /// directories; all calls), names (calls on what the call before has made), file (the data
-    /// of one file), crowded (full directories); may be given several times
+    /// of one file), crowded (full directories), large (directories of several blocks); may be
+    /// given several times
     #[arg(long = "tree", value_name = "TREE", value_parser = listed::<Tree>(TREES))]
     trees: Vec<Tree>,
     /// How many of the longest scripts to draw; 0 takes all
@@ -280,12 +282,13 @@ impl Test {
         }
     }
 
-    /// The crowded tree is for bpfs, where tables and directories must grow: it does not fit
-    /// a small image of blocks.
+    /// Where tables and directories must grow. The crowded tree is for the blocks of bpfs, the
+    /// large one for the smaller ones of an image of ext2.
     fn singles(&self) -> Vec<Tree> {
         match self.engine {
-            Engine::Bpfs if self.trees.is_empty() => vec![Tree::Crowded],
-            Engine::Bpfs | Engine::Ext2 => Vec::new(),
+            _ if !self.trees.is_empty() => Vec::new(),
+            Engine::Bpfs => vec![Tree::Crowded],
+            Engine::Ext2 => vec![Tree::Large],
         }
     }
 
@@ -299,7 +302,13 @@ impl Test {
 }
 
 /// Trees that scripts can start from.
-const TREES: [Tree; 4] = [Tree::Small, Tree::Names, Tree::File, Tree::Crowded];
+const TREES: [Tree; 5] = [
+    Tree::Small,
+    Tree::Names,
+    Tree::File,
+    Tree::Crowded,
+    Tree::Large,
+];
 
 /// Scripts of three calls that are drawn by default.
 const SAMPLE: u64 = 1000;

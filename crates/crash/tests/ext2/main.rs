@@ -3,6 +3,7 @@
 
 mod classes;
 mod full;
+mod large;
 mod long;
 mod names;
 mod second_judge;

@@ -98,6 +98,29 @@ fn freed_blocks_that_become_indirect_or_directory_blocks_at_once() {
     }
 }
 
+/// On no other tree of ext2 does one call make a directory grow: the bug takes no effect there.
+#[test]
+fn directories_of_several_blocks() {
+    use ext2::seeded::{Bug, arm, fired};
+    let bug = Bug::GrowBeforeFill;
+    let others = Options {
+        trees: vec![Tree::Small, Tree::Names, Tree::File],
+        schedules: vec![Schedule::Sync],
+        ..options()
+    };
+    arm(Some(bug));
+    let system = Ext2System::new(Mode::SoftUpdates);
+    let none = crash::block::explore(&system, &others, &|_| {}).expect("ext2 can be set up");
+    assert!(none.failures.is_empty() && none.complete);
+    assert_eq!(fired(), 0, "{bug:?} took effect on small directories");
+    arm(None);
+    let large = Options {
+        trees: vec![Tree::Large],
+        ..options()
+    };
+    is_found_in_ext2(bug, system, (None, &large));
+}
+
 /// The room of the first name takes the new one, which leaves the other block for later.
 #[test]
 fn a_name_that_is_made_again() {

@@ -4,7 +4,9 @@
 //! all sequences; [`random`] makes long scripts of everything that scripts can do.
 //! [`Tree::Crowded`] has the same names among so many others that blocks are full.
 //! [`Tree::Names`] is about names alone: its operations make things, and rename, link and
-//! remove what was just made.
+//! remove what was just made. [`Tree::Large`] has directories of several blocks.
+
+mod large;
 
 use super::{LOG_MAGIC, Op, Script};
 use crate::{Fallocate, FileType, RenameFlags, SetTime, Timestamp, XattrMode};
@@ -33,6 +35,11 @@ pub enum Tree {
     /// A file `f` with data, pointers in the inode, in an indirect and in a double indirect
     /// block (of 1 KiB), and an empty file `g`. All operations are on their data.
     File,
+    /// Directories with names of 255 bytes. On a file system with blocks of 1 KiB, and
+    /// entries of 8 bytes and the name, in steps of 4, `A` has 4 blocks, `B` has 6, `C` has 3
+    /// with a hole in each of the last two, and `D` has 2 and is empty. No further name of this
+    /// length fits into `A` or `B`.
+    Large,
 }
 
 /// Makes directories `A` and `B`, `f` of 8300 bytes (two blocks and a part), `A/g` of
@@ -311,6 +318,7 @@ impl Tree {
             Tree::Crowded => crowded(),
             Tree::Names => names(NAMES_SETUP).into(),
             Tree::File => parse(FILE_SETUP).into(),
+            Tree::Large => large::setup(),
         }
     }
 
@@ -324,12 +332,14 @@ impl Tree {
             LazyLock::new(|| SMALL.iter().cloned().chain(long_name_ops()).collect());
         static NAMES: LazyLock<Vec<Op>> = LazyLock::new(|| names(NAMES_OPS));
         static FILE: LazyLock<Vec<Op>> = LazyLock::new(|| parse(FILE_OPS));
+        static LARGE: LazyLock<Vec<Op>> = LazyLock::new(large::ops);
         match self {
             Tree::Empty => &[],
             Tree::Small => &SMALL,
             Tree::Crowded => &CROWDED,
             Tree::Names => &NAMES,
             Tree::File => &FILE,
+            Tree::Large => &LARGE,
         }
     }
 
@@ -365,9 +375,11 @@ impl FromStr for Tree {
             Tree::Crowded,
             Tree::Names,
             Tree::File,
+            Tree::Large,
         ];
         let found = all.into_iter().find(|tree| tree.to_string() == s);
-        found.ok_or_else(|| format!("`{s}` is not a tree (empty, small, crowded, names, file)"))
+        let names = "empty, small, crowded, names, file, large";
+        found.ok_or_else(|| format!("`{s}` is not a tree ({names})"))
     }
 }
 
@@ -379,6 +391,7 @@ impl Display for Tree {
             Tree::Crowded => "crowded",
             Tree::Names => "names",
             Tree::File => "file",
+            Tree::Large => "large",
         })
     }
 }

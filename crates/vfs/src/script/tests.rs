@@ -69,6 +69,7 @@ fn the_setup_works_and_every_operation_is_worth_trying() {
 #[test]
 fn scripts_of_names_do_something_with_what_was_just_made() {
     each_does_something(Tree::Names);
+    each_does_something(Tree::Large);
 }
 
 /// At once, or after one or two others.
