@@ -120,6 +120,9 @@ impl<P: Pmem> Bpfs<P> {
         let detached = (new.ctime.get() & !found.inode.ctime.get()) & CTIME_ALONE != 0;
         let mut tx = Tx::new(&self.vol, exclusive);
         if let Some(size) = set.size.filter(|size| *size != found.attr.size) {
+            if size < found.attr.size {
+                tx.use_reserve();
+            }
             self.resize(&mut tx, &found, size)?;
         }
         let differs = |field: &u64| new.word(*field) != found.inode.word(*field);
@@ -218,9 +221,13 @@ impl<P: Pmem> Bpfs<P> {
         let (_guard, found) = self.hold(ino)?;
         perm::may_set_xattr(cx, &found.attr, name)?;
         let mut xattrs = self.xattrs(&found)?;
+        let had = xattrs.len();
         change(&mut xattrs)?;
         let bytes = encode(&xattrs)?;
         let mut tx = Tx::new(&self.vol, exclusive);
+        if xattrs.len() < had {
+            tx.use_reserve();
+        }
         let old = BlockNo(found.inode.xattr.get());
         let new = if xattrs.is_empty() {
             BlockNo::NULL

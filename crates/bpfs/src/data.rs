@@ -289,6 +289,9 @@ impl<P: Pmem> Bpfs<P> {
             size.max(end)
         };
         let mut tx = Tx::new(&self.vol, exclusive);
+        if matches!(kind, Fallocate::PunchHole) {
+            tx.use_reserve();
+        }
         match kind {
             Fallocate::Allocate { .. } => reserve(&mut tx, ino, off, end.min(new_size), size),
             _ => clear(&mut tx, ino, (off, end), (size, new_size)),
@@ -306,7 +309,7 @@ impl<P: Pmem> Bpfs<P> {
     /// end of the file is not kept, so this is all that can be said of it.
     fn must_fit(&self, tree: &Tree, off: u64, end: u64) -> Res<()> {
         let wanted = ceil(end) / BLOCK - off / BLOCK;
-        let free = self.vol.map.free();
+        let free = self.vol.available();
         if wanted <= free {
             return Ok(());
         }

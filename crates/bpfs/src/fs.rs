@@ -646,16 +646,16 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
     }
 
     fn statfs(&self) -> Result<StatFs> {
-        let free = self.vol.map.free();
+        let available = self.vol.available();
         let per_block = BLOCK / INODE;
         let numbers_free = self.inodes.free();
         let used = self.inodes.len().saturating_sub(numbers_free + 1);
-        let inodes_free = numbers_free + free * per_block;
+        let inodes_free = numbers_free + available * per_block;
         Ok(StatFs {
             block_bytes: BLOCK as u32,
             blocks: self.vol.blocks,
-            blocks_free: free,
-            blocks_avail: free,
+            blocks_free: self.vol.map.free(),
+            blocks_avail: available,
             inodes: used + inodes_free,
             inodes_free,
             name_max: vfs::NAME_MAX as u32,

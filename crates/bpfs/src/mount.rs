@@ -15,7 +15,7 @@ use crate::mkfs::static_crc;
 use crate::mode::Mode;
 use crate::scan;
 use crate::table::Table;
-use crate::volume::Volume;
+use crate::volume::{Volume, reserve};
 use crossbeam_utils::sync::ShardedLock;
 use medium::{MediumError, Pmem};
 use parking_lot::Mutex;
@@ -154,6 +154,7 @@ impl<P: Pmem> Unrecovered<P> {
             log: Log::new(info.log_start, info.log_blocks),
             blocks: info.blocks,
             rules: mode.rules(),
+            reserve: reserve(info.blocks, mode.rules()),
             map,
             failed: AtomicBool::new(false),
             pm,

@@ -348,6 +348,7 @@ impl<P: Pmem> Bpfs<P> {
         let entry_len = dir::entry_len(&self.vol, &tree, pos)?;
         let now = self.clock.now();
         let mut tx = Tx::new(&self.vol, exclusive);
+        tx.use_reserve();
         tx.edit(dir, pos, pos + 8, What::Word(0));
         self.touch_contents(&mut tx, &parent, now);
         self.touch_survivor(&mut tx, &victim, now);

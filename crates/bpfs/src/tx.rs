@@ -251,6 +251,8 @@ pub(crate) struct Tx<'v, 'a, P: Pmem> {
     moves_inodes: bool,
     /// New size of the inode file.
     root_size: Option<u64>,
+    /// Free blocks that this operation must leave.
+    leaves: u64,
     taken: Blocks,
     freed: Blocks,
     /// Subtrees that nothing leads to once this operation has committed, and whose they are.
@@ -273,6 +275,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             homes: SmallVec::new(),
             moves_inodes: false,
             root_size: None,
+            leaves: vol.reserve,
             taken: Blocks::new(),
             freed: Blocks::new(),
             dropped: SmallVec::new(),
@@ -337,8 +340,18 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         self.root_size = Some(size);
     }
 
-    /// Takes a block for this operation; given back if it does not commit.
+    /// This operation frees at least as many blocks as it takes: it may take those that are
+    /// kept for such operations.
+    pub fn use_reserve(&mut self) {
+        self.leaves = 0;
+    }
+
+    /// Takes a block for this operation; given back if it does not commit. To ask first is
+    /// enough: where blocks are kept back, nobody else takes one now ([`crate::volume::reserve`]).
     pub fn take(&mut self) -> Res<BlockNo> {
+        if self.vol.map.free() <= self.leaves {
+            return Err(Errno::NOSPC.into());
+        }
         let block = BlockNo(self.vol.map.take().ok_or(Errno::NOSPC)?);
         self.taken.push(block);
         Ok(block)

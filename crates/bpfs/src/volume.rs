@@ -3,7 +3,9 @@
 
 use crate::alloc::Bitmap;
 use crate::error::{Fault, Res};
-use crate::format::{BLOCK, BlockNo, FANOUT, HeightAddr, INODE, Inode, MAX_HEIGHT, at, span};
+use crate::format::{
+    BLOCK, BlockNo, FANOUT, HeightAddr, INODE, Inode, MAX_HEIGHT, at, height_for, span,
+};
 use crate::log::Log;
 use crate::mode::Rules;
 use medium::Pmem;
@@ -45,6 +47,28 @@ pub(crate) struct Dropped {
     pub leaves: u64,
 }
 
+/// How many blocks a file system of `blocks` keeps back for changes that give up space. Where
+/// times are part of the atomic step, removing a name copies, and so does cutting a file: with
+/// no block left a full file system could never be emptied.
+///
+/// One such change runs at a time, since these modes change nothing without the exclusive tree
+/// lock, and it frees at least what it took. Directories and the inode file have no holes, so
+/// that `low` bounds their heights. The most blocks are copied by
+///
+/// - a hole in a sparse file: two paths from its root, the path to its inode, the root record:
+///   `(2 * MAX_HEIGHT + 1) + (low + 1) + 1`;
+/// - the removal of a name: a path in the directory, the paths to two inodes, the root record:
+///   `(low + 1) + (2 * low + 1) + 1`, which is less.
+///
+/// On the smallest image these are 16 of 256 blocks.
+pub(crate) fn reserve(blocks: u64, rules: Rules) -> u64 {
+    if rules.times {
+        return 0;
+    }
+    let low = height_for(blocks);
+    u64::from(2 * MAX_HEIGHT + low + 3)
+}
+
 /// What was read cannot be true. Apart, so that the reads themselves are inlined: there is
 /// no call that does not walk at least two trees.
 #[cold]
@@ -59,12 +83,19 @@ pub(crate) struct Volume<P> {
     pub blocks: u64,
     pub rules: Rules,
     pub map: Bitmap,
+    /// Blocks that only a change that gives up space may take ([`reserve`]).
+    pub reserve: u64,
     pub log: Log,
     /// A commit could not be made durable: nothing more may be changed.
     pub failed: AtomicBool,
 }
 
 impl<P: Pmem> Volume<P> {
+    /// Blocks that any change may take.
+    pub fn available(&self) -> u64 {
+        self.map.free().saturating_sub(self.reserve)
+    }
+
     /// Checks a pointer that was read: null or inside the file system, past the super
     /// blocks.
     #[inline]

@@ -2,6 +2,7 @@
 //! original are absent, a full or failing medium costs nothing but the call, many
 //! threads at once leave one consistent state, and the finer points of the calls.
 
+mod emptied;
 mod faults;
 mod fixture;
 mod killed;

@@ -4,7 +4,8 @@ use crate::fixture::*;
 use bpfs::{Bpfs, Mode, check};
 use vfs::script::{Op, Script, State, generate, run, run_op};
 use vfs::{
-    Errno, FileSystem, Ino, ModelFs, ModelOptions, RenameFlags, SetAttr, SetTime, Timestamp,
+    Errno, Fallocate, FileSystem, Ino, ModelFs, ModelOptions, RenameFlags, SetAttr, SetTime,
+    Timestamp,
 };
 
 /// An image with no free block. `filler`, in blocks of its own, takes what was left.
@@ -132,7 +133,7 @@ impl Full {
 fn operations() -> Vec<Op> {
     let more: Script = "
         write f 1099511627776 5000 1
-        write A/g 5 900000 1
+        write A/g 5 800000 1
         append f 100000 2
         truncate A/g 1099511627776
         fallocate A/g allocate 0 5000000000
@@ -396,4 +397,40 @@ fn names_can_be_moved_and_removed_with_no_free_block() {
     );
     assert_eq!(over, Ok(()), "the log needs no block");
     must_be_healthy(&fs);
+}
+
+/// What the modes keep back in which removing a name copies is enough for the largest change
+/// that gives up space, and for nothing else.
+#[test]
+fn what_is_kept_back_is_for_changes_that_give_up_space() {
+    let far = 1 << 62;
+    let setup = format!(
+        "create tall 644\nwrite tall 0 4096 1\nwrite tall {far} 4096 2
+        setxattr tall user.a 100 1 set\nsetxattr tall user.b 100 1 set
+        mkdir dir 755\nmkdir dir/empty 755"
+    );
+    let full = Full::new(setup.parse().unwrap());
+    for mode in Mode::ALL {
+        let stat = full.with(100, mode).statfs().unwrap();
+        let kept = stat.blocks_free - stat.blocks_avail;
+        let copies = matches!(mode, Mode::Sp | Mode::Sc | Mode::A);
+        assert_eq!(kept, if copies { 16 } else { 0 }, "{mode}");
+        if !copies {
+            continue;
+        }
+        let fs = full.with(kept, mode);
+        assert_eq!(fs.statfs().unwrap().blocks_avail, 0, "{mode}");
+        let tall = ino(&fs, "tall");
+        let full = Some(Errno::NOSPC);
+        assert_eq!(fs.create(&root(), Ino::ROOT, b"x", 0o644).err(), full);
+        assert_eq!(fs.write(&root(), tall, 100, b"x").err(), full);
+        assert_eq!(fs.truncate(&root(), tall, far + BLOCK + 1).err(), full);
+        let hole = fs.fallocate(&root(), tall, Fallocate::PunchHole, 100, far);
+        assert_eq!(hole, Ok(()), "{mode}");
+        assert_eq!(fs.removexattr(&root(), tall, b"user.a"), Ok(()), "{mode}");
+        assert_eq!(fs.rmdir(&root(), ino(&fs, "dir"), b"empty"), Ok(()));
+        assert_eq!(fs.truncate(&root(), tall, 10), Ok(()), "{mode}");
+        assert_eq!(fs.unlink(&root(), Ino::ROOT, b"tall"), Ok(()), "{mode}");
+        must_be_healthy(&fs);
+    }
 }
