@@ -123,6 +123,8 @@ impl Place {
                 .expect("the server starts"),
         };
         wait_for("the mount", || self.is_mounted());
+        // The kernel mounts before the file system is open: this waits for an answer.
+        let _ = fs::metadata(self.dir());
         server
     }
 
