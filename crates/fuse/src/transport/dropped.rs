@@ -23,8 +23,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 use vfs::Ino;
 
-/// Longest time that a `statfs` waits.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// Longest time that a `statfs` waits: long enough for the disk to be busy. All of it passes
+/// only if every thread that serves waits here, or the kernel waits for one.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Time between looks at what is still referenced.
 const PAUSE: Duration = Duration::from_micros(200);
