@@ -31,6 +31,8 @@ mod crawl;
 mod data;
 mod dir;
 mod dump;
+#[cfg(feature = "engine")]
+mod engine;
 mod error;
 pub mod format;
 mod fs;
@@ -51,6 +53,8 @@ mod volume;
 
 use std::sync::atomic; // `life` takes its atomics from its parent
 
+#[cfg(feature = "engine")]
+pub use crate::engine::BpfsEngine;
 pub use check::check;
 pub use dump::{Dump, DumpError, dump};
 pub use error::Error;

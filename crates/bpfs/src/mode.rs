@@ -40,6 +40,19 @@ impl Mode {
         Mode::Log,
     ];
 
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Sp => "sp",
+            Mode::Sc => "sc",
+            Mode::A => "a",
+            Mode::T => "t",
+            Mode::At => "at",
+            Mode::Other => "other",
+            Mode::Log => "log",
+        }
+    }
+
     /// The number that the super block stores.
     pub(crate) fn code(self) -> u64 {
         Self::ALL
@@ -91,15 +104,7 @@ impl Mode {
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Mode::Sp => "sp",
-            Mode::Sc => "sc",
-            Mode::A => "a",
-            Mode::T => "t",
-            Mode::At => "at",
-            Mode::Other => "other",
-            Mode::Log => "log",
-        })
+        f.pad(self.name())
     }
 }
 

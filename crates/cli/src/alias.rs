@@ -5,9 +5,6 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-/// File-system types that name an engine; the others leave the choice to the image.
-const ENGINES: [&str; 2] = ["bpfs", "ext2"];
-
 /// The arguments with the subcommand that the program's name stands for put in.
 pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut args = args.into_iter();
@@ -41,7 +38,9 @@ fn subcommand(program: &OsString) -> Vec<OsString> {
     }
     let mut words = vec![command.into()];
     let engine = fs_type.strip_prefix("fuse.").unwrap_or(fs_type);
-    if matches!(command, "mkfs" | "mount") && ENGINES.contains(&engine) {
+    let mut names = engines::with_images().map(|engine| engine.name());
+    // Other types leave the choice to the image.
+    if matches!(command, "mkfs" | "mount") && names.any(|name| name == engine) {
         words.extend(["--type".into(), engine.into()]);
     }
     words

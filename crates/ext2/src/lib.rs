@@ -12,6 +12,8 @@ mod bytes;
 mod check;
 mod describe;
 mod dir;
+#[cfg(feature = "engine")]
+mod engine;
 mod error;
 mod features;
 pub mod format;
@@ -32,6 +34,8 @@ mod system;
 mod tree;
 mod volume;
 
+#[cfg(feature = "engine")]
+pub use crate::engine::Ext2Engine;
 pub use check::check;
 pub use error::Error;
 pub use lfs::OnError;

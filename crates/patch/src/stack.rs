@@ -70,7 +70,8 @@ impl Mode {
         Self::Journal,
     ];
 
-    fn name(self) -> &'static str {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Async => "async",
             Self::SoftUpdates => "softupdates",

@@ -6,10 +6,10 @@
 use crate::failure::{Failure, Outcome};
 use crate::image;
 use crate::own_file::{self, OwnFile};
-use crate::values::listed;
 use crate::{output, terminal};
 use bench::{Engine, bytes, devices, fs, memory, micro, mounted, patches, report, scaling, scan};
 use clap::Subcommand;
+use engine::values::listed;
 use serde::Serialize;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ enum Command {
 #[derive(Debug, clap::Args)]
 struct Bytes {
     /// The type: bpfs (all modes) or bpfs:MODE
-    #[arg(long = "type", short = 't', value_name = "TYPE", default_value_t = Engine::BPFS, value_parser = listed::<Engine>(Engine::stored()))]
+    #[arg(long = "type", short = 't', value_name = "TYPE", default_value_t = Engine::usual(), value_parser = listed::<Engine>(Engine::stored()))]
     engine: Engine,
     /// Print JSON: rows of op, mode, bytes, paper
     #[arg(long)]

@@ -3,17 +3,12 @@
 use crate::failure::{Failure, Outcome, code};
 use crate::output::{self, count};
 use crate::terminal;
-use crate::values::listed;
-use bpfs::{BpfsSystem, MkfsOptions, Mode};
+use crate::types::{EngineArgs, OfCrashTest, Type};
+use clap::Subcommand;
 use clap::builder::RangedU64ValueParser;
-use clap::{Subcommand, ValueEnum};
-use crash::{
-    BlockSystem, FailureId, FailureReport, Model, Options, PmemSystem, Progress, Schedule, block,
-    explore, replay,
-};
-use ext2::Ext2System;
-use patch::Optimised;
-use patch::stack::Mode as StackMode;
+use crash::{FailureId, FailureReport, Model, Options, Progress, Schedule, block, explore, replay};
+use engine::values::listed;
+use engine::{Engine, Explored, Subject};
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -44,29 +39,16 @@ struct Test {
         long = "type",
         short = 't',
         value_name = "TYPE",
-        default_value = "bpfs"
+        default_value = engines::default().name(),
+        value_parser = listed::<Type>(explored().map(|e| e.name()))
     )]
-    engine: Engine,
-    /// Commit mode of bpfs (sp, sc, a, t, at, other, log), or mode of ext2 (async,
-    /// softupdates, journal-metadata, journal-ordered, journal)
-    ///
-    /// The mode async of ext2 is the control: it keeps no order and promises nothing, is
-    /// judged by the rules of soft updates, and must be found to break them.
-    #[arg(long, value_name = "MODE")]
-    mode: Option<String>,
-    /// Optimisations of ext2's patch graph: both, hard (hard patches), overlap (changes that
-    /// join the patch that they overlap) or none; of a journal they matter little
-    ///
-    /// They let changes reach the medium in one write that could go in several. Without
-    /// them, an order that is missing shows.
-    #[arg(long, value_name = "WHICH", default_value_t = Optimised::Both)]
-    optimise: Optimised,
+    fs_type: Type,
     /// Longest scripts of the enumeration: 1, 2 or 3 calls; 0 enumerates none
     ///
-    /// They start from a small tree. Of bpfs, scripts of one call also start from a crowded
-    /// one, where tables and directories must grow. Of ext2, others start from a tree of names,
-    /// where calls rename, link and remove what the call before has made, and scripts of one
-    /// call also from one with directories of several blocks.
+    /// They start from a small tree. On persistent memory, scripts of one call also start from
+    /// a crowded one, where tables and directories must grow. On blocks, others start from a
+    /// tree of names, where calls rename, link and remove what the call before has made, and
+    /// scripts of one call also from one with directories of several blocks.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=3))]
     ops: u32,
     /// What the scripts start from, and which calls they have: small (a few files and
@@ -87,7 +69,7 @@ struct Test {
     /// Calls in each of them
     #[arg(long, value_name = "N", default_value_t = 200)]
     random_len: usize,
-    /// Most moments of a script at which crashes are explored: calls on bpfs, flushes of ext2
+    /// Most moments of a script at which crashes are explored: calls on memory, flushes of blocks
     ///
     /// Of a longer script about that many are drawn. By default all are taken.
     #[arg(long, value_name = "N", value_parser = at_least_one())]
@@ -99,11 +81,11 @@ struct Test {
     /// Seed of all that is random
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// What memory may do under bpfs: words (any subset of the 8-byte words that are not durable)
+    /// What persistent memory may do: words (any subset of the 8-byte words that are not durable)
     /// or lines (each cache line keeps a prefix of its stores)
     #[arg(long, value_name = "MODEL", default_value_t = Model::Words, value_parser = listed::<Model>(Model::ALL))]
     model: Model,
-    /// When ext2 writes back, once or several times: sync (by a sync at the end), each (a wave
+    /// When a cache of blocks writes back, once or several times: sync (by a sync at the end), each (a wave
     /// after each call), ones, twos or waves (one, two or all that can go at a time, then a
     /// sync), any1 (after each call and at the end, a few blocks drawn from all that can go); by
     /// default all of them
@@ -124,6 +106,8 @@ struct Test {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    options: EngineArgs<OfCrashTest>,
 }
 
 fn at_least_one() -> RangedU64ValueParser<usize> {
@@ -131,75 +115,9 @@ fn at_least_one() -> RangedU64ValueParser<usize> {
 }
 
 /// The engines whose crash states can be explored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Engine {
-    /// BPFS, on persistent memory
-    Bpfs,
-    /// ext2, on blocks
-    Ext2,
-}
-
-/// An engine in one mode.
-enum System {
-    Pmem(Box<PmemSystem>),
-    Block(Box<BlockSystem>),
-}
-
-impl Engine {
-    /// The engine in the mode of that name, or in its usual one.
-    fn system(self, mode: Option<&str>, optimised: Optimised) -> Result<System, Failure> {
-        Ok(match self {
-            Self::Bpfs => {
-                let usual = MkfsOptions::default().mode;
-                let mode: Mode = mode.map_or(Ok(usual), str::parse).map_err(Failure::new)?;
-                System::Pmem(Box::new(BpfsSystem(mode)))
-            }
-            Self::Ext2 => {
-                let usual = StackMode::SoftUpdates;
-                let mode = mode.map_or(Ok(usual), str::parse).map_err(Failure::new)?;
-                System::Block(Box::new(Ext2System::new(mode).optimised(optimised)))
-            }
-        })
-    }
-}
-
-impl System {
-    /// The system with this id.
-    fn by_id(id: &str) -> Option<Self> {
-        let bpfs = Mode::ALL.map(|mode| Self::Pmem(Box::new(BpfsSystem(mode))));
-        let of_mode = |mode| {
-            let system = move |which| Ext2System::new(mode).optimised(which);
-            Optimised::ALL.map(|which| Self::Block(Box::new(system(which))))
-        };
-        let ext2 = StackMode::ALL.into_iter().flat_map(of_mode);
-        let mut all = bpfs.into_iter().chain(ext2);
-        all.find(|system| system.id() == id)
-    }
-
-    fn id(&self) -> String {
-        match self {
-            Self::Pmem(system) => system.id(),
-            Self::Block(system) => system.id(),
-        }
-    }
-
-    fn explore(
-        &self,
-        options: &Options,
-        progress: &(dyn Fn(&Progress) + Sync),
-    ) -> Result<crash::Outcome, String> {
-        match self {
-            Self::Pmem(system) => explore(&**system, options, progress),
-            Self::Block(system) => block::explore(&**system, options, progress),
-        }
-    }
-
-    fn replay(&self, id: &FailureId) -> Result<Option<FailureReport>, String> {
-        match self {
-            Self::Pmem(system) => replay(&**system, id),
-            Self::Block(system) => block::replay(&**system, id),
-        }
-    }
+fn explored() -> impl Iterator<Item = &'static dyn Engine> {
+    let engines = engines::all().iter().copied();
+    engines.filter(|engine| !engine.subjects().is_empty())
 }
 
 /// Visit the state of one failure again, and say what is wrong there
@@ -236,8 +154,12 @@ impl Test {
                 count(p.violations, "violation")
             ));
         };
-        let system = self.engine.system(self.mode.as_deref(), self.optimise)?;
-        let found = system.explore(&self.options(), &show);
+        let subject = self.subject()?;
+        let options = self.options(&subject);
+        let found = match &subject.system {
+            Explored::Memory(system) => explore(&**system, &options, &show),
+            Explored::Blocks(system) => block::explore(&**system, &options, &show),
+        };
         bar.finish_and_clear();
         let found = found.map_err(Failure::new)?;
         if self.json {
@@ -248,7 +170,25 @@ impl Test {
         Ok(verdict(found.violations == 0))
     }
 
-    fn options(&self) -> Options {
+    /// The engine in the mode of that name, or in its usual one.
+    fn subject(&self) -> Result<Subject, Failure> {
+        let engine = match self.fs_type {
+            Type::One(engine) => engine,
+            Type::Any => engines::default(),
+        };
+        if explored().all(|other| other.name() != engine.name()) {
+            let names: Vec<&str> = explored().map(|engine| engine.name()).collect();
+            let names = names.join(", ");
+            let why = format!("'{}' has no medium to explore: use {names}", engine.name());
+            return Err(Failure::new(why).with_code(code::USAGE));
+        }
+        let usage = |e| Failure::new(e).with_code(code::USAGE);
+        let options = self.options.of(engine).map_err(usage)?;
+        let subject = engine.subject(&options);
+        subject.map_err(Failure::new)
+    }
+
+    fn options(&self, subject: &Subject) -> Options {
         let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
         let schedules = match self.schedules.as_slice() {
             [] => Schedule::ALL.to_vec(),
@@ -258,8 +198,11 @@ impl Test {
             schedules,
             ops: self.ops,
             sample: self.sample(),
-            trees: self.trees(),
-            singles: self.singles(),
+            trees: self.chosen_or(&subject.trees),
+            singles: match self.trees.is_empty() {
+                true => subject.singles.clone(),
+                false => Vec::new(),
+            },
             random_scripts: self.random,
             random_len: self.random_len,
             moments: self.moments.unwrap_or(usize::MAX),
@@ -274,21 +217,11 @@ impl Test {
         }
     }
 
-    fn trees(&self) -> Vec<Tree> {
-        match self.engine {
-            _ if !self.trees.is_empty() => self.trees.clone(),
-            Engine::Bpfs => vec![Tree::Small],
-            Engine::Ext2 => vec![Tree::Small, Tree::Names],
-        }
-    }
-
-    /// Where tables and directories must grow. The crowded tree is for the blocks of bpfs, the
-    /// large one for the smaller ones of an image of ext2.
-    fn singles(&self) -> Vec<Tree> {
-        match self.engine {
-            _ if !self.trees.is_empty() => Vec::new(),
-            Engine::Bpfs => vec![Tree::Crowded],
-            Engine::Ext2 => vec![Tree::Large],
+    /// The trees of the command line, or those that the engine is usually explored on.
+    fn chosen_or(&self, usual: &[Tree]) -> Vec<Tree> {
+        match self.trees.as_slice() {
+            [] => usual.to_vec(),
+            chosen => chosen.to_vec(),
         }
     }
 
@@ -315,13 +248,19 @@ const SAMPLE: u64 = 1000;
 
 impl Replay {
     fn run(&self) -> Outcome {
-        let system = System::by_id(&self.id.system).ok_or_else(|| {
+        let mut subjects = engines::all().iter().flat_map(|engine| engine.subjects());
+        let subject = subjects.find(|subject| subject.system.id() == self.id.system);
+        let subject = subject.ok_or_else(|| {
             Failure::new(format_args!(
                 "{}: the system {} is unknown",
                 self.id, self.id.system
             ))
         })?;
-        let failure = system.replay(&self.id).map_err(Failure::new)?;
+        let failure = match &subject.system {
+            Explored::Memory(system) => replay(&**system, &self.id),
+            Explored::Blocks(system) => block::replay(&**system, &self.id),
+        };
+        let failure = failure.map_err(Failure::new)?;
         if self.json {
             output::print_json(&failure)?;
         } else {

@@ -1,10 +1,9 @@
 //! `selvedge dump`: the structures of an image, for people. It only reads, and damage makes
 //! it stop with a message, never run on.
 
-use crate::engine::Engine;
-use crate::failure::Outcome;
-use crate::{image, output};
-use bpfs::{Dump, dump};
+use crate::failure::{Failure, Outcome};
+use crate::{image, output, types};
+use engine::{Image, Selection};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,21 +27,18 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(&self) -> Outcome {
-        if Engine::of_image(&self.image)? == Engine::Ext2 {
-            let why = "dump knows bpfs only; debugfs(8) shows structures of ext2";
-            return Err(image::about(&self.image, why));
-        }
-        let pm = image::open_read_only(&self.image)?;
         let what = match (self.inode, &self.path) {
-            (Some(ino), _) => Dump::Inode(ino),
-            (None, Some(path)) => Dump::Path(path.as_os_str().as_bytes().to_vec()),
-            (None, None) => Dump::Super,
+            (Some(ino), _) => Selection::Inode(ino),
+            (None, Some(path)) => Selection::Path(path.as_os_str().as_bytes().to_vec()),
+            (None, None) => Selection::Super,
         };
+        let engine = types::of_image(&self.image, 0)?;
+        let image = Image::whole(&self.image);
         let mut text = Vec::new();
-        let dumped = dump(&pm, &what, &mut text);
+        let dumped = image::patiently(&self.image, || engine.dump(&image, &what, &mut text));
         // What came before a damaged place is worth seeing.
         output::print(text)?;
-        dumped.map_err(|e| image::about(&self.image, e))?;
+        dumped.map_err(Failure::new)?;
         Ok(ExitCode::SUCCESS)
     }
 }

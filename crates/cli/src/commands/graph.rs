@@ -1,22 +1,19 @@
 //! `selvedge graph`: what is not durable yet, and what waits for what, as a picture.
 
 use crate::failure::{Failure, Outcome};
-use crate::values::listed;
-use crate::{ext2fs, image, output, size};
+use crate::types::{EngineArgs, OfGraph, Type};
+use crate::{image, output};
 use clap::ValueEnum;
-use ext2::{Devices, MkfsOptions, MountOptions};
-use medium::block::{Geometry, MemoryDevice};
-use patch::stack::{Mode, Stack};
+use engine::Engine;
+use engine::values::listed;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use vfs::FileSystem;
-use vfs::script::{Script, State, run};
+use vfs::script::Script;
 
 /// Draw the graph of changes that a script leaves in the cache
 ///
-/// Runs the script on an empty ext2 in memory, writes nothing back but what the script
+/// Runs the script on an empty file system in memory, writes nothing back but what the script
 /// syncs, and draws what is left: blocks as boxes, their patches inside (hard ones heavy,
 /// empty ones dashed), an arrow from each patch to those that must be durable before it,
 /// labelled with the rule. Of a mount, SIGUSR2 to its server draws the same beside the
@@ -29,26 +26,20 @@ pub struct Args {
     /// The script; - reads standard input
     #[arg(long, value_name = "FILE")]
     script: PathBuf,
-    /// How order is kept
-    #[arg(
-        long,
-        value_name = "MODE",
-        default_value_t = Mode::default(),
-        value_parser = listed::<Mode>(Mode::ALL)
-    )]
-    mode: Mode,
-    /// What it is put together from, as for mount
-    #[arg(long, value_name = "STACK", conflicts_with = "mode")]
-    stack: Option<Stack>,
-    /// Size of the file system
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "16M")]
-    size: u64,
-    /// Bytes in a block: 1024, 2048 or 4096
-    #[arg(long, value_name = "BYTES", default_value_t = 4096)]
-    block_size: u32,
+    /// The type
+    #[arg(long = "type", short = 't', value_name = "TYPE", default_value = with_graph().next().map_or("", |e| e.name()), value_parser = listed::<Type>(with_graph().map(|e| e.name())))]
+    fs_type: Type,
     /// svg (an image), dot (text for Graphviz) or json
     #[arg(long, value_name = "FORMAT", default_value = "svg")]
     format: Format,
+    #[command(flatten)]
+    options: EngineArgs<OfGraph>,
+}
+
+/// The engines that keep a graph of changes.
+fn with_graph() -> impl Iterator<Item = &'static dyn Engine> {
+    let engines = engines::all().iter().copied();
+    engines.filter(|engine| engine.has_graph())
 }
 
 /// How to show it.
@@ -63,27 +54,16 @@ impl Args {
     /// Runs the command.
     pub fn run(&self) -> Outcome {
         let script = self.read()?;
-        let mut stack = match &self.stack {
-            Some(stack) => stack.clone(),
-            None => Stack::new("ext2", self.mode),
+        let engine = match self.fs_type {
+            Type::One(engine) => engine,
+            Type::Any => engines::default(),
         };
-        stack.cache.interval = None;
-        let memory = Path::new("memory");
-        let mounted = ext2::mount(&stack, self.memory()?, &MountOptions::default())
-            .map_err(|e| ext2fs::named(memory, &e))?;
-        let fs = mounted.file_system();
-        // What making and mounting it has left.
-        fs.sync().map_err(Failure::new)?;
-        let mut state = State::default();
-        let results = run(&**fs, &mut state, &script);
-        for (op, result) in script.ops.iter().zip(results) {
-            result.map_err(|e| Failure::new(format_args!("{op}: {e}")))?;
-        }
-        let drawing = ext2fs::drawing(&mounted);
+        let options = self.options.of(engine).map_err(Failure::new)?;
+        let graph = engine.graph(&script, &options).map_err(Failure::new)?;
         match self.format {
-            Format::Svg => output::print(drawing.svg())?,
-            Format::Dot => output::print(drawing.dot())?,
-            Format::Json => output::print_json(&drawing)?,
+            Format::Svg => output::print(graph.svg)?,
+            Format::Dot => output::print(graph.dot)?,
+            Format::Json => output::print_json(&graph.json)?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -98,24 +78,5 @@ impl Args {
             text = std::fs::read_to_string(&self.script).map_err(|e| failed(&e))?;
         }
         text.parse().map_err(|e| failed(&e))
-    }
-
-    /// An empty file system in memory.
-    fn memory(&self) -> Result<Devices, Failure> {
-        let options = MkfsOptions {
-            block_bytes: self.block_size,
-            ..MkfsOptions::for_size(self.size)
-        };
-        let block_bytes = self.block_size.max(512);
-        let geometry = Geometry {
-            block_bytes,
-            blocks: self.size / u64::from(block_bytes),
-        };
-        if self.size > 1 << 32 {
-            return Err(Failure::new("at most 4G: it is in memory"));
-        }
-        let disk = Arc::new(MemoryDevice::new(geometry));
-        ext2::mkfs(&*disk, &options).map_err(Failure::new)?;
-        Ok(Devices { disk, log: None })
     }
 }

@@ -3,12 +3,8 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use bpfs::format::{BLOCK, MIN_BLOCKS};
-use bpfs::{Bpfs, MkfsOptions, Mode, MountOptions};
-use medium::MemoryPmem;
-use patch::stack::{self, Stack};
 use std::process::ExitCode;
-use vfs::{FileSystem, Guarantees, ModelFs};
+use vfs::Guarantees;
 
 /// Print what each file system promises about crashes
 ///
@@ -39,19 +35,11 @@ impl Args {
 /// # Errors
 /// If an empty file system in memory cannot be made, which would be a bug.
 pub fn rows() -> Result<Vec<Guarantees>, Failure> {
-    let bpfs = Mode::ALL.into_iter().map(|mode| {
-        let pm = MemoryPmem::new(MIN_BLOCKS * BLOCK);
-        let options = MkfsOptions {
-            mode,
-            ..MkfsOptions::default()
-        };
-        bpfs::mkfs(&pm, &options).map_err(Failure::new)?;
-        let fs = Bpfs::open(pm, MountOptions::default()).map_err(Failure::new)?;
-        Ok(fs.guarantees())
-    });
-    let ext2 = stack::Mode::ALL.map(|mode| Ok(ext2::mount::guarantees(&Stack::new("ext2", mode))));
-    let model = [Ok(ModelFs::default().guarantees())];
-    bpfs.chain(ext2).chain(model).collect()
+    let mut rows = Vec::new();
+    for engine in engines::all() {
+        rows.extend(engine.guarantees().map_err(Failure::new)?);
+    }
+    Ok(rows)
 }
 
 /// The table, and below it what does not fit into a table.

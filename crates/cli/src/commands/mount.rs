@@ -1,23 +1,25 @@
 //! `selvedge mount`: mounts an image and serves it.
 
-use crate::engine::{Engine, Type};
 use crate::failure::{Failure, Outcome, code};
+use crate::image;
 use crate::mount::options::Options;
-use crate::mount::power_cut::{self, Power, Spec, Switch};
-use crate::mount::serve::{Close, Opened, Prepared, serve};
+use crate::mount::power_cut::{Power, Spec, Switch};
+use crate::mount::serve::{Draw, Opened, Prepared, serve};
 use crate::mount::{daemon, facts, table};
-use crate::values::{Listed, explained, listed};
-use crate::{ext2fs, image};
-use bpfs::format::BLOCK;
-use bpfs::{Bpfs, Mode, SuperInfo};
-use ext2::Devices;
-use medium::{Durability, EffectiveDurability, Latency, LatencyModel, MappedPmem, Overlay, Pmem};
+use crate::own_file::{self, OwnFile};
+use crate::types::{EngineArgs, OfMount, Type, parse};
+use engine::options::Given;
+use engine::values::listed;
+use engine::{Image, Interposer, MountRequest};
+use fuse::Fact;
+use medium::block::BlockDevice;
+use medium::{Durability, EffectiveDurability, Pmem};
 use rustix::mount::{MountFlags, mount_remount};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use vfs::{Atime, FileSystem, ModelFs, ModelOptions};
+use vfs::Atime;
 
 /// Mount a file system
 ///
@@ -25,7 +27,7 @@ use vfs::{Atime, FileSystem, ModelFs, ModelOptions};
 /// which crashes the data survives. `umount` ends the server.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The image: a file, a block device or a DAX device ("none" for type model)
+    /// The image: a file, a block device or a DAX device ("none" for a type without images)
     #[arg(value_name = "PATH")]
     image: PathBuf,
     /// The directory to mount on
@@ -36,19 +38,11 @@ pub struct Args {
     /// ro, rw, allow_other, nosuid, nodev, noexec, noatime, relatime, strictatime and remount
     /// are those of mount(8).
     ///
-    /// mode=MODE: of bpfs sp, sc, a, t, at, other or log; by default that of mkfs. Of ext2
-    /// async, softupdates (the default), journal-metadata, journal-ordered or journal.
-    ///
     /// fsname=NAME: the source that the mount table shows. threads=N: the threads that serve,
-    /// 1 to 256; by default one per CPU, at most 8.
+    /// 1 to 256; by default one per CPU, at most 8. offset=BYTES: where in the file or device
+    /// the image begins.
     ///
-    /// durability=LEVEL, of bpfs: auto, dax, process or msync, as --durability.
-    ///
-    /// Of ext2 also: cache=SIZE (memory for blocks), dirty=SIZE (memory for changed blocks),
-    /// commit=SECONDS (the age at which changes are written back, 1 to 86400), offset=BYTES
-    /// (where in the file or device the image begins), stack=STACK (as --stack) and
-    /// unsafe-no-flush. errors=ACTION, when a call finds the image damaged: continue,
-    /// remount-ro, or panic, which refuses all calls; by default what the superblock says.
+    /// The options of a type, such as mode, can be given here, too, as NAME=VALUE.
     ///
     /// Options that concern only mount(8) and fstab(5),
     /// such as nofail, _netdev and x-*, are ignored. A remount changes ro, nosuid, nodev,
@@ -62,36 +56,18 @@ pub struct Args {
         value_name = "TYPE",
         default_value = "selvedge",
         hide_default_value = true,
-        value_parser = listed::<Type>(["bpfs", "ext2", "model"])
+        value_parser = listed::<Type>(engines::all().iter().map(|e| e.name()))
     )]
     fs_type: Type,
     /// Serve in the foreground; do not put a server in the background
     #[arg(long, short = 'f')]
     foreground: bool,
-    /// What a commit of bpfs is worth
-    #[arg(long, value_name = "LEVEL", value_parser = levels())]
-    durability: Option<Durability>,
-    /// What ext2 is put together from, such as 'uhfs > ext2 > journal(full, internal) >
-    /// cache(256M, durable=flush) > disk'
-    ///
-    /// Reads from the front end down to the device. Before the cache there may be trace
-    /// (logs every change), then async (drops the order of changes) or journal(metadata,
-    /// ordered or full; internal or external=PATH; commit=TIME); with neither it is soft
-    /// updates. cache has SIZE, dirty=SIZE, wave=BLOCKS, interval=TIME or never,
-    /// durable=auto, flush, fua or unsafe, optimise=none, hard, overlap or both.
-    /// delay(disk) or delay(ssd) before the disk makes it as slow as one. disk has io=auto,
-    /// uring or pwrite, direct=auto, on or off, and unsafe-no-flush.
-    #[arg(long, value_name = "STACK")]
-    stack: Option<String>,
-    /// Use an ext2 image also where flushing does not work: a crash can leave anything
-    #[arg(long)]
-    unsafe_no_flush: bool,
     /// Stop as if the power had failed: at SIGUSR1, at a fence, after a store or in a call
     ///
     /// The image is left in a state that a power failure at that moment could have left,
     /// chosen by the seed. From then on all calls fail with EIO until the unmount, which
-    /// ends the server. SPEC is after=N (at the N-th fence or, of
-    /// ext2, flush), after-stores=N (after the N-th store of a word or, of ext2, block) or
+    /// ends the server. SPEC is after=N (at the N-th fence or, on
+    /// blocks, flush), after-stores=N (after the N-th store of a word or block) or
     /// after-calls=N (within the N-th call that changes the file system, or at its end, as
     /// the seed has it), seed=S, model=M, report=FILE, separated by commas; all of them are
     /// optional. M is words or lines (of memory), blocks or sectors (of disks: what is old
@@ -101,11 +77,6 @@ pub struct Args {
     /// Seed of the simulated power cut
     #[arg(long, value_name = "S", requires = "simulate_power_cut")]
     seed: Option<u64>,
-    /// Make durable stores slower by NS nanoseconds per line and per fence, and streaming
-    /// stores no faster than MB megabytes per second; without a value as phase-change
-    /// memory (150,4000)
-    #[arg(long, value_name = "NS[,MB]", num_args = 0..=1, require_equals = true, default_missing_value = "150,4000", value_parser = latency)]
-    emulate_latency: Option<LatencyModel>,
     /// Where the server in the background writes warnings and errors, instead of the
     /// system log
     #[arg(long, value_name = "FILE")]
@@ -122,18 +93,8 @@ pub struct Args {
     /// Do not write /etc/mtab, which nobody does (for mount(8))
     #[arg(short = 'n', hide = true)]
     no_mtab: bool,
-}
-
-fn levels() -> Listed<Durability> {
-    explained([
-        (
-            "auto",
-            "dax where the image is on persistent memory, else process",
-        ),
-        ("dax", "survives power failures; needs persistent memory"),
-        ("process", "survives crashes of this program only"),
-        ("msync", "survives power failures on any disk, slowly"),
-    ])
+    #[command(flatten)]
+    engine: EngineArgs<OfMount>,
 }
 
 impl Args {
@@ -150,9 +111,8 @@ impl Args {
                 .and_then(|()| remount(&self.dir, &options))
                 .map_err(|e| e.with_code(code::MOUNT_FAILED));
         }
-        let simulates = self.simulate_power_cut.is_some() || self.emulate_latency.is_some();
-        if simulates && self.fs_type == Type::One(Engine::Model) {
-            let why = "the model has no medium whose power or speed could be simulated";
+        if self.simulate_power_cut.is_some() && !self.fs_type.has_images() {
+            let why = format_args!("{:?} has no medium whose power could be cut", self.fs_type);
             return Err(Failure::new(why).with_code(code::MOUNT_USAGE));
         }
         if !self.foreground && !daemon::is_second() {
@@ -162,9 +122,9 @@ impl Args {
             daemon::leave_session();
         }
         // The server leaves its working directory.
-        let image = match self.fs_type {
-            Type::One(Engine::Model) => Ok("none".into()),
-            _ => self.image.canonicalize(),
+        let image = match self.fs_type.has_images() {
+            true => self.image.canonicalize(),
+            false => Ok("none".into()),
         };
         let mounted = image
             .map_err(|e| image::about(&self.image, e))
@@ -187,20 +147,10 @@ impl Args {
         };
         let told = facts::info(&dir);
         let is = |name: &str, value: Value| told.get(name) == Some(&value);
-        let wrong_durability = |asked| !is_in_force(asked, facts::durability(&dir));
+        let given = self.engine_options(options);
+        let changed = given.iter().find(|given| !is_so(given, &dir, &told));
+        let changed = changed.map(|given| given.name.as_str());
         let changes = [
-            (
-                "durability",
-                self.durability.is_some_and(wrong_durability)
-                    || options.durability.is_some_and(wrong_durability),
-            ),
-            (
-                "mode",
-                options
-                    .mode
-                    .as_ref()
-                    .is_some_and(|m| !is("mode", m.as_str().into())),
-            ),
             (
                 "threads",
                 options.threads.is_some_and(|n| !is("threads", n.into())),
@@ -214,17 +164,25 @@ impl Args {
                     .is_some_and(|n| entry.source != Path::new(n)),
             ),
             ("--simulate-power-cut", self.simulate_power_cut.is_some()),
-            ("--emulate-latency", self.emulate_latency.is_some()),
             ("--log", self.log.is_some()),
-            ("the stack", self.stack.is_some() || options.changes_stack()),
+            ("offset", options.offset > 0),
         ];
-        match changes.into_iter().find(|(_, changes)| *changes) {
-            Some((name, _)) => {
+        let other = changes.into_iter().find(|(_, changes)| *changes);
+        match changed.or(other.map(|(name, _)| name)) {
+            Some(name) => {
                 let why = format_args!("{name} cannot change while mounted: unmount first");
                 Err(image::about(&dir, why))
             }
             None => Ok(()),
         }
+    }
+
+    /// The options of engines: those of the command line count, then those after `-o`.
+    fn engine_options(&self, options: &Options) -> Vec<Given> {
+        let flags = self.engine.given();
+        let is_free = |given: &&Given| flags.iter().all(|flag| flag.name != given.name);
+        let rest = options.engine.iter().filter(is_free);
+        flags.iter().chain(rest).cloned().collect()
     }
 
     /// Locks the image. Whatever can be refused without changing it is refused here.
@@ -233,164 +191,109 @@ impl Args {
         path: &'a Path,
         options: &'a Options,
     ) -> Result<Prepared<'a>, Failure> {
-        match self.fs_type.engine(path, options.offset)? {
-            Engine::Model => Ok(model(options)),
-            Engine::Bpfs => self.prepare_bpfs(path, options),
-            Engine::Ext2 => self.prepare_ext2(path, options),
-        }
-    }
-
-    fn prepare_ext2<'a>(
-        &'a self,
-        path: &'a Path,
-        options: &'a Options,
-    ) -> Result<Prepared<'a>, Failure> {
-        let durability = self.durability.or(options.durability);
-        if self.emulate_latency.is_some() || durability.is_some() {
-            return Err(Failure::new(
-                "ext2 has no durability= and no --emulate-latency, which are for persistent \
-                 memory; a stack can end in 'delay(ssd) > disk'",
-            ));
-        }
-        let stack = ext2fs::stack(options, self.stack.as_deref(), self.unsafe_no_flush)?;
-        let switch = |devices: &mut Devices| {
-            let spec = self.simulate_power_cut.as_ref();
-            let devices = [&mut devices.disk].into_iter().chain(&mut devices.log);
-            spec.map(|spec| Ok((spec, Switch::of_blocks(devices, path, spec, self.seed)?)))
-                .transpose()
+        let engine = self.fs_type.engine(path, options.offset)?;
+        let given = parse::<OfMount>(engine, &self.engine_options(options));
+        let given = given.map_err(Failure::new)?;
+        let request = MountRequest {
+            image: Image::at(path, options.offset),
+            read_only: options.read_only,
+            atime: options.atime,
+            sync: options.sync,
         };
-        ext2fs::prepare(path, stack, options, switch)
-    }
-
-    fn prepare_bpfs<'a>(
-        &'a self,
-        path: &'a Path,
-        options: &'a Options,
-    ) -> Result<Prepared<'a>, Failure> {
-        let durability = self.durability.or(options.durability).unwrap_or_default();
-        let pm = if options.read_only {
-            image::open_read_only(path)?
-        } else {
-            image::open(path, durability)?
-        };
-        let header = image::probe(path, &pm)?;
-        let mode = bpfs_mode(options)?.unwrap_or(header.mode);
-        let effective = pm.durability();
-        let mut notes = vec![
-            format!("type: bpfs, mode {mode}"),
-            format!("durability: {effective}: {}", effective.describe()),
-        ];
-        let (region, power) = self.simulated(pm, path)?;
-        if self.simulate_power_cut.is_some() || self.emulate_latency.is_some() {
-            let seed = power.as_ref().map(|(_, s)| format!("; seed {}", s.seed()));
-            let seed = seed.unwrap_or_default();
-            notes.push(format!("simulation: slower than a real mount{seed}"));
-        }
-        let open = move || {
-            let mut fs = region.open(path, options)?;
-            if let Some((spec, switch)) = &power {
-                fs = switch.arm(spec, fs);
-            }
-            Ok(Opened {
-                close: synced(&fs),
-                draw: None,
-                stats: None,
-                fs,
-                durability: Some(effective),
-                about: about(&header, mode),
-                notes,
-                switch: power.map(|(_, switch)| switch),
-            })
-        };
+        let mut cut = self.simulate_power_cut.as_ref().map(|spec| Cut {
+            path,
+            spec,
+            seed: self.seed,
+            switch: None,
+        });
+        let prepared = image::patiently(path, || {
+            let between = cut.as_mut().map(|cut| cut as &mut dyn Interposer);
+            engine.mount(&request, &given, between)
+        });
+        let prepared = prepared.map_err(Failure::new)?;
+        let power = cut.and_then(|cut| Some((cut.spec, cut.switch?)));
+        let picture = prepared.draws.then(|| OwnFile::beside(path, ".graph.svg"));
+        let picture = picture.transpose().map_err(|e| image::about(path, e))?;
         Ok(Prepared {
-            source: path.display().to_string(),
-            open: Box::new(open),
+            source: prepared.source,
+            open: Box::new(move || {
+                let opened = (prepared.open)().map_err(Failure::new)?;
+                Ok(served(opened, power, picture))
+            }),
         })
     }
+}
 
-    /// Puts what is to be simulated between the image and the file system.
-    fn simulated(
-        &self,
-        pm: MappedPmem,
-        path: &Path,
-    ) -> Result<(Region, Option<Power<'_>>), Failure> {
-        if self.simulate_power_cut.is_none() && self.emulate_latency.is_none() {
-            return Ok((Region::Plain(Box::new(pm)), None));
-        }
-        let region: Box<dyn Pmem> = match self.emulate_latency {
-            Some(model) => Box::new(Latency::new(pm, model)),
-            None => Box::new(pm),
-        };
-        let Some(spec) = &self.simulate_power_cut else {
-            return Ok((Region::Slow(region), None));
-        };
-        let (switch, region) = Switch::of_memory(region, path, spec, self.seed)?;
-        Ok((Region::Switched(region), Some((spec, switch))))
+/// Puts a switch between the image and the file system.
+struct Cut<'a> {
+    path: &'a Path,
+    spec: &'a Spec,
+    seed: Option<u64>,
+    /// Once it is there.
+    switch: Option<Switch>,
+}
+
+impl Interposer for Cut<'_> {
+    fn memory(&mut self, region: Box<dyn Pmem>) -> engine::Result<Box<dyn Pmem>> {
+        let made = Switch::of_memory(region, self.path, self.spec, self.seed);
+        let (switch, region) = made.map_err(engine::Error::new)?;
+        self.switch = Some(switch);
+        Ok(Box::new(region))
+    }
+
+    fn blocks(&mut self, devices: Vec<&mut Arc<dyn BlockDevice>>) -> engine::Result<()> {
+        let made = Switch::of_blocks(devices, self.path, self.spec, self.seed);
+        self.switch = Some(made.map_err(engine::Error::new)?);
+        Ok(())
     }
 }
 
-/// What a BPFS lies on. Mounts that simulate nothing call nothing through pointers.
-enum Region {
-    Plain(Box<MappedPmem>),
-    Slow(Box<dyn Pmem>),
-    Switched(power_cut::Region),
-}
-
-impl Region {
-    fn open(self, path: &Path, options: &Options) -> Result<Arc<dyn FileSystem>, Failure> {
-        match self {
-            Self::Plain(pm) => bpfs(*pm, path, options),
-            Self::Slow(pm) => bpfs(pm, path, options),
-            Self::Switched(pm) => bpfs(pm, path, options),
-        }
+/// What is served, with what this program adds: the switch and the drawing.
+fn served(opened: engine::Opened, power: Option<Power<'_>>, picture: Option<OwnFile>) -> Opened {
+    let (mut fs, mut notes, mut about) = (opened.fs, opened.notes, opened.about);
+    let drawing = picture.zip(opened.draw);
+    if let Some((picture, _)) = &drawing {
+        let path = picture.path();
+        notes.push(format!(
+            "graph: kill -USR2 {} draws what is not durable yet as {}",
+            std::process::id(),
+            path.display()
+        ));
+        about.insert("graph".into(), serde_json::json!(path));
+    }
+    if let Some((spec, switch)) = &power {
+        let seed = switch.seed();
+        notes.push(format!("simulation: slower than a real mount; seed {seed}"));
+        fs = switch.arm(spec, fs);
+    }
+    Opened {
+        fs,
+        durability: opened.durability,
+        about,
+        stats: opened.stats.map(Fact::new),
+        notes,
+        switch: power.map(|(_, switch)| switch),
+        close: opened.close,
+        draw: drawing.map(|(picture, draw)| written(picture, draw)),
     }
 }
 
-fn bpfs<P: Pmem + 'static>(
-    pm: P,
-    path: &Path,
-    options: &Options,
-) -> Result<Arc<dyn FileSystem>, Failure> {
-    let atime = match options.atime {
-        Atime::Never => bpfs::Atime::Never,
-        Atime::Relative => bpfs::Atime::Relative,
-        Atime::Strict => bpfs::Atime::Strict,
-    };
-    let mount = bpfs::MountOptions {
-        read_only: options.read_only,
-        mode: bpfs_mode(options)?,
-        atime,
-        ..bpfs::MountOptions::default()
-    };
-    let failed = |e| image::about(path, e);
-    if !options.read_only {
-        return Ok(Arc::new(Bpfs::open(pm, mount).map_err(failed)?));
-    }
-    // What a crash left to be done is done in memory: the image may not be written.
-    let pm = Overlay::new(pm);
-    if bpfs::recover(&pm).map_err(failed)? {
-        let pm: Box<dyn Pmem> = Box::new(pm);
-        return Ok(Arc::new(Bpfs::open(pm, mount).map_err(failed)?));
-    }
-    let fs = Bpfs::open(pm.into_inner(), mount).map_err(failed)?;
-    Ok(Arc::new(fs))
+fn written(picture: OwnFile, draw: engine::Draw) -> Draw {
+    Box::new(move || {
+        let written = picture.write(draw(), own_file::PRIVATE);
+        written.map_err(|e| format!("{}: {e}", picture.path().display()))
+    })
 }
 
-/// What a mount tells of its image, under the names that `info` shows.
-fn about(header: &SuperInfo, mode: Mode) -> Map<String, Value> {
-    let about = [
-        ("type", json!("bpfs")),
-        ("version", json!(header.version)),
-        ("uuid", json!(image::uuid(&header.uuid))),
-        ("mode", json!(mode.to_string())),
-        ("size_bytes", json!(header.blocks * BLOCK)),
-        ("block_bytes", json!(BLOCK)),
-        ("blocks", json!(header.blocks)),
-    ];
-    about
-        .map(|(name, value)| (name.into(), value))
-        .into_iter()
-        .collect()
+/// Whether an option of an engine asks for what a mount has in force.
+fn is_so(given: &Given, dir: &Path, told: &serde_json::Map<String, Value>) -> bool {
+    let value = given.value.as_ref().and_then(|value| value.to_str());
+    if given.name == "durability" {
+        let asked = value.and_then(|value| value.parse().ok());
+        return asked.is_some_and(|asked| is_in_force(asked, facts::durability(dir)));
+    }
+    let in_force = told.get(&given.name).and_then(Value::as_str);
+    value.is_some() && value == in_force
 }
 
 /// Whether asking for this level would give the one in force.
@@ -402,58 +305,6 @@ fn is_in_force(asked: Durability, in_force: Option<EffectiveDurability>) -> bool
         Durability::Process => in_force == Some(Is::Process),
         Durability::Msync => in_force == Some(Is::Msync),
     }
-}
-
-/// The commit mode that `mode=` names.
-fn bpfs_mode(options: &Options) -> Result<Option<bpfs::Mode>, Failure> {
-    let parsed = options.mode.as_deref().map(str::parse).transpose();
-    parsed.map_err(|e| Failure::new(format_args!("mount option 'mode': {e}")))
-}
-
-/// Closes a file system that needs no more than a sync.
-fn synced(fs: &Arc<dyn FileSystem>) -> Close {
-    let fs = Arc::clone(fs);
-    Box::new(move || fs.sync().map_err(|e| e.to_string()))
-}
-
-fn model(options: &Options) -> Prepared<'static> {
-    let fs = ModelFs::new(ModelOptions {
-        atime: options.atime,
-        ..ModelOptions::default()
-    });
-    let fs: Arc<dyn FileSystem> = Arc::new(fs);
-    let open = || {
-        Ok(Opened {
-            close: synced(&fs),
-            draw: None,
-            stats: None,
-            fs,
-            durability: None,
-            about: Map::from_iter([("type".into(), "model".into())]),
-            notes: vec![
-                "durability: none: everything is in memory, and gone at the unmount".into(),
-            ],
-            switch: None,
-        })
-    };
-    Prepared {
-        source: "none".into(),
-        open: Box::new(open),
-    }
-}
-
-/// `NS[,MB]`
-fn latency(text: &str) -> Result<LatencyModel, String> {
-    let wrong = |_| format!("'{text}' is not NS or NS,MB");
-    let (ns, mb) = text.split_once(',').unwrap_or((text, "0"));
-    let ns = ns.parse().map_err(wrong)?;
-    let mb: u32 = mb.parse().map_err(wrong)?;
-    Ok(LatencyModel {
-        flush_line_ns: ns,
-        fence_ns: ns,
-        stream_bytes_per_s: u64::from(mb) * 1_000_000,
-        ..LatencyModel::default()
-    })
 }
 
 /// Changes the flags of a mount that is there; its server goes on as it was opened.

@@ -1,9 +1,7 @@
 //! The `-o` options of mount(8) and ours.
 
-use crate::size;
-use ext2::OnError;
-use medium::Durability;
-use std::time::Duration;
+use engine::options::{Given, is_known};
+use engine::{Verb, size};
 use vfs::Atime;
 
 /// What the options ask for.
@@ -23,30 +21,16 @@ pub struct Options {
     pub noexec: bool,
     /// `noatime`, `relatime`, `strictatime`.
     pub atime: Atime,
-    /// `mode=`: the commit mode of BPFS, or how ext2 keeps order.
-    pub mode: Option<String>,
-    /// `stack=`: what ext2 is put together from.
-    pub stack: Option<String>,
-    /// `cache=`: memory for blocks, in bytes.
-    pub cache: Option<u64>,
-    /// `dirty=`: memory for changed blocks, in bytes.
-    pub dirty: Option<u64>,
-    /// `commit=`: the age in seconds at which changes are written back.
-    pub commit: Option<Duration>,
     /// `offset=`: where in the file or device the image begins, in bytes.
     pub offset: u64,
-    /// `errors=`: what ext2 does about damage.
-    pub on_error: Option<OnError>,
-    /// `unsafe-no-flush`.
-    pub unsafe_no_flush: bool,
     /// `sync` or `dirsync`.
     pub sync: bool,
-    /// `durability=`.
-    pub durability: Option<Durability>,
     /// `fsname=`: what the mount table shows as the source.
     pub fsname: Option<String>,
     /// `threads=`: how many threads serve.
     pub threads: Option<usize>,
+    /// Those of engines.
+    pub engine: Vec<Given>,
 }
 
 impl Options {
@@ -61,23 +45,15 @@ impl Options {
     ) -> Result<Self, String> {
         let mut options = Self::default();
         for option in lists.into_iter().flat_map(split) {
-            let known = options.set_flag(option) || options.set_value(option)? || ignored(option);
+            let known = options.set_flag(option)
+                || options.set_value(option)?
+                || options.set_engine(option)
+                || ignored(option);
             if !known && !sloppy {
                 return Err(format!("mount option '{option}' is unknown"));
             }
         }
         Ok(options)
-    }
-
-    /// Whether anything is set that a server is started with, the mode apart.
-    pub fn changes_stack(&self) -> bool {
-        self.stack.is_some()
-            || self.cache.is_some()
-            || self.dirty.is_some()
-            || self.commit.is_some()
-            || self.on_error.is_some()
-            || self.offset > 0
-            || self.unsafe_no_flush
     }
 
     fn set_flag(&mut self, option: &str) -> bool {
@@ -94,7 +70,6 @@ impl Options {
             "exec" => self.noexec = false,
             "user" | "users" => (self.nosuid, self.nodev, self.noexec) = (true, true, true),
             "owner" | "group" => (self.nosuid, self.nodev) = (true, true),
-            "unsafe-no-flush" => self.unsafe_no_flush = true,
             "sync" | "dirsync" => self.sync = true,
             "async" => self.sync = false,
             "noatime" => self.atime = Atime::Never,
@@ -111,24 +86,7 @@ impl Options {
         };
         let wrong = |why: &dyn std::fmt::Display| format!("mount option '{option}': {why}");
         match name {
-            "mode" => self.mode = Some(value.to_owned()),
-            "stack" => self.stack = Some(value.trim_matches('"').to_owned()),
-            "cache" => self.cache = Some(size::parse(value).map_err(|e| wrong(&e))?),
-            "dirty" => self.dirty = Some(size::parse(value).map_err(|e| wrong(&e))?),
-            "commit" => match value.parse() {
-                Ok(seconds @ 1..=86_400) => self.commit = Some(Duration::from_secs(seconds)),
-                _ => return Err(wrong(&"a number of seconds from 1 to 86400 is needed")),
-            },
             "offset" => self.offset = size::parse(value).map_err(|e| wrong(&e))?,
-            "errors" => {
-                self.on_error = Some(match value {
-                    "continue" => OnError::Continue,
-                    "remount-ro" => OnError::ReadOnly,
-                    "panic" => OnError::Halt,
-                    _ => return Err(wrong(&"continue, remount-ro or panic is needed")),
-                });
-            }
-            "durability" => self.durability = Some(value.parse().map_err(|e| wrong(&e))?),
             "fsname" => self.fsname = Some(value.to_owned()),
             "threads" => match value.parse() {
                 Ok(n @ 1..=256) => self.threads = Some(n),
@@ -137,6 +95,18 @@ impl Options {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Takes an option that some engine has. The engine of the image judges it later.
+    fn set_engine(&mut self, option: &str) -> bool {
+        let given = Given::mount_option(option);
+        let is_known = is_known(engines::all(), Verb::Mount, &given.name);
+        if is_known {
+            // The last word counts.
+            self.engine.retain(|earlier| earlier.name != given.name);
+            self.engine.push(given);
+        }
+        is_known
     }
 }
 
@@ -228,40 +198,36 @@ mod tests {
 
     #[test]
     fn values() {
-        let options = parse("durability=msync,fsname=a=b,threads=3").unwrap();
-        assert_eq!(options.durability, Some(Durability::Msync));
+        let options = parse("fsname=a=b,threads=3,offset=1M").unwrap();
         assert_eq!(options.fsname.as_deref(), Some("a=b"));
         assert_eq!(options.threads, Some(3));
+        assert_eq!(options.offset, 1 << 20);
     }
 
     #[test]
-    fn a_stack_may_have_commas() {
+    fn engines_get_their_options_as_they_were_written() {
         let stack = "uhfs > ext2 > journal(full, internal) > cache(8M, wave=8) > disk";
-        let options = parse(&format!("ro,stack={stack},noatime")).unwrap();
-        assert_eq!(options.stack.as_deref(), Some(stack));
+        let list = format!("ro,stack={stack},noatime,commit=5,commit=7,unsafe-no-flush");
+        let options = parse(&list).unwrap();
         assert!(options.read_only && options.atime == Atime::Never);
-        let options = parse("stack=\"a,b\",commit=7,cache=1M").unwrap();
-        assert_eq!(options.stack.as_deref(), Some("a,b"));
-        assert_eq!(options.commit, Some(Duration::from_secs(7)));
-        assert_eq!(options.cache, Some(1 << 20));
-        assert!(parse("commit=0").is_err());
-        assert_eq!(parse("offset=1M").unwrap().offset, 1 << 20);
-        assert_eq!(
-            parse("errors=remount-ro").unwrap().on_error,
-            Some(OnError::ReadOnly)
-        );
-        assert!(parse("errors=ignore").is_err());
+        let given = |name: &str| {
+            options
+                .engine
+                .iter()
+                .find(|given| given.name == name)
+                .unwrap()
+        };
+        assert_eq!(given("stack").value, Some(stack.into()));
+        assert_eq!(given("commit").value, Some("7".into()));
+        assert_eq!(given("commit").as_written, "mount option 'commit=7'");
+        assert_eq!(given("unsafe-no-flush").value, None);
+        assert_eq!(options.engine.len(), 3);
     }
 
     #[test]
     fn what_is_wrong_is_named() {
         let unknown = parse("ro,nodelalloc").unwrap_err();
         assert_eq!(unknown, "mount option 'nodelalloc' is unknown");
-        assert!(
-            parse("durability=soon")
-                .unwrap_err()
-                .contains("durability=soon")
-        );
         assert!(parse("threads=0").is_err());
         assert!(Options::parse(["nodelalloc,ro"], true).unwrap().read_only);
     }

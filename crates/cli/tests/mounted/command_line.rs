@@ -337,7 +337,7 @@ fn crash_test_reports_in_json() {
     run(2, &["crash", "replay", "nonsense"]);
     let unknown = stderr(&run(2, &["crash", "test", "--type", "model"]));
     assert!(
-        unknown.contains("'model'") && unknown.contains("[possible values: bpfs, ext2]"),
+        unknown.contains("'model'") && unknown.contains("use bpfs, ext2"),
         "{unknown}"
     );
 }

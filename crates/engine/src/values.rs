@@ -23,6 +23,14 @@ pub fn listed<T>(names: impl IntoIterator<Item = impl ToString>) -> Listed<T> {
     }
 }
 
+/// A parser of any text that lists these values.
+pub fn listed_values(values: impl IntoIterator<Item = PossibleValue>) -> Listed<String> {
+    Listed {
+        values: values.into_iter().collect(),
+        parsed: PhantomData,
+    }
+}
+
 /// A parser that lists names and what they mean.
 pub fn explained<T, const N: usize>(names: [(&'static str, &'static str); N]) -> Listed<T> {
     let value = |(name, meaning)| PossibleValue::new(name).help(meaning);

@@ -1,7 +1,10 @@
-//! What a device or file already holds, by the magic numbers of well-known formats.
+//! What a device or file already holds, by the magic numbers of engines and of well-known
+//! formats of others.
 //!
 //! Enough to keep `mkfs` from destroying data by mistake, not a replacement for
 //! blkid(8).
+
+use crate::Engine;
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,10 +12,14 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// A magic number: bytes at an offset from the start.
-struct Magic {
-    offset: u64,
-    bytes: &'static [u8],
-    name: &'static str,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Magic {
+    /// Where it stands, in bytes from the start of the image.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: &'static [u8],
+    /// What has it, with its article, such as `an XFS file system`.
+    pub name: &'static str,
 }
 
 const fn magic(offset: u64, bytes: &'static [u8], name: &'static str) -> Magic {
@@ -23,14 +30,9 @@ const fn magic(offset: u64, bytes: &'static [u8], name: &'static str) -> Magic {
     }
 }
 
-/// What ext2, ext3 and ext4 look like.
-pub const EXT2: &str = "an ext2, ext3 or ext4 file system";
-
 /// In the order in which they are tried: file systems before the partition table whose
 /// mark some of them also carry.
 const KNOWN: &[Magic] = &[
-    magic(0, &bpfs::format::MAGIC, "a BPFS file system"),
-    magic(0x438, &[0x53, 0xef], EXT2),
     magic(0, b"XFSB", "an XFS file system"),
     magic(0x10040, b"_BHRfS_M", "a btrfs file system"),
     magic(0x400, &[0x10, 0x20, 0xf5, 0xf2], "an F2FS file system"),
@@ -60,33 +62,70 @@ const KNOWN: &[Magic] = &[
     magic(0, b"SQLite format 3\0", "an SQLite database"),
 ];
 
-/// What the file or block device holds from byte `base` on, in words, if it is known.
+/// What an image holds.
+#[derive(Clone, Copy)]
+pub enum Held {
+    /// A file system of this engine.
+    Engine(&'static dyn Engine),
+    /// Something else that is known: its description, with its article.
+    Foreign(&'static str),
+}
+
+impl Held {
+    /// The description, with its article.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Engine(engine) => engine.magic().map_or(engine.name(), |magic| magic.name),
+            Self::Foreign(name) => name,
+        }
+    }
+}
+
+/// What the file or block device holds from byte `base` on, if it is known. Engines are tried
+/// before the formats of others, whose marks boot sectors carry as well.
 ///
 /// # Errors
 /// If it cannot be read.
-pub fn find(path: &Path, base: u64) -> io::Result<Option<&'static str>> {
+pub fn find(engines: &[&'static dyn Engine], path: &Path, base: u64) -> io::Result<Option<Held>> {
     let kind = path.metadata()?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Ok(None);
     }
     let mut file = File::open(path)?;
+    for engine in engines {
+        if let Some(magic) = engine.magic()
+            && stands(&mut file, base, magic)?
+        {
+            return Ok(Some(Held::Engine(*engine)));
+        }
+    }
     for known in KNOWN {
-        let mut bytes = vec![0; known.bytes.len()];
-        file.seek(SeekFrom::Start(base.saturating_add(known.offset)))?;
-        match file.read_exact(&mut bytes) {
-            Ok(()) if bytes == known.bytes => return Ok(Some(known.name)),
-            Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
-            Err(e) => return Err(e),
+        if stands(&mut file, base, *known)? {
+            return Ok(Some(Held::Foreign(known.name)));
         }
     }
     Ok(None)
+}
+
+/// Whether the bytes of a magic number are where they belong.
+fn stands(file: &mut File, base: u64, magic: Magic) -> io::Result<bool> {
+    let mut bytes = vec![0; magic.bytes.len()];
+    file.seek(SeekFrom::Start(base.saturating_add(magic.offset)))?;
+    match file.read_exact(&mut bytes) {
+        Ok(()) => Ok(bytes == magic.bytes),
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(e) => Err(e),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
+
+    fn name_of(path: &Path) -> Option<&'static str> {
+        find(&[], path, 0).unwrap().map(Held::name)
+    }
 
     #[test]
     fn every_signature_is_found_where_it_stands() {
@@ -95,9 +134,9 @@ mod tests {
             let path = dir.path().join(i.to_string());
             let file = File::create(&path).unwrap();
             file.set_len(1 << 20).unwrap();
-            assert_eq!(find(&path, 0).unwrap(), None);
+            assert_eq!(name_of(&path), None);
             file.write_all_at(known.bytes, known.offset).unwrap();
-            assert_eq!(find(&path, 0).unwrap(), Some(known.name));
+            assert_eq!(name_of(&path), Some(known.name));
         }
     }
 
@@ -106,6 +145,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         File::create(&path).unwrap();
-        assert_eq!(find(&path, 0).unwrap(), None);
+        assert_eq!(name_of(&path), None);
     }
 }

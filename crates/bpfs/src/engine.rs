@@ -1,0 +1,446 @@
+//! BPFS as commands, benchmarks and the explorer's command line see it.
+
+use crate::format::{BLOCK, MAGIC, MIN_BLOCKS};
+use crate::{Bpfs, BpfsSystem, Dump, MkfsOptions, Mode, MountOptions, SuperInfo};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use engine::values::{Listed, explained, listed};
+use engine::{
+    Checked, Close, Engine, Error, Explored, Identity, Image, Info, Interposer, Magic, Marks,
+    MountRequest, Opened, Prepared, Result, Scratch, ScratchKind, Selection, Subject, Verb, size,
+};
+use medium::{
+    Durability, EffectiveDurability, Latency, LatencyModel, MapOptions, MappedPmem, MemoryPmem,
+    Overlay, Pmem,
+};
+use serde_json::{Map, Value, json};
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use vfs::script::generate::Tree;
+use vfs::{Clock, FileSystem, Guarantees};
+
+/// The engine.
+pub struct BpfsEngine;
+
+/// Options of `mkfs`.
+#[derive(Args)]
+struct MkfsArgs {
+    /// Commit mode until a mount chooses another
+    #[arg(long, value_name = "MODE", value_parser = listed::<Mode>(Mode::ALL))]
+    mode: Option<Mode>,
+}
+
+/// Options of `mount`.
+#[derive(Args)]
+struct MountArgs {
+    /// Commit mode, by default that of mkfs
+    #[arg(long, value_name = "MODE", value_parser = listed::<Mode>(Mode::ALL))]
+    mode: Option<Mode>,
+    /// The crashes that a call which has returned survives
+    #[arg(long, value_name = "LEVEL", value_parser = levels())]
+    durability: Option<Durability>,
+    /// Make durable stores slower by NS nanoseconds per line and per fence, and streaming
+    /// stores no faster than MB megabytes per second; without a value as phase-change
+    /// memory (150,4000)
+    #[arg(long, value_name = "NS[,MB]", num_args = 0..=1, require_equals = true, default_missing_value = "150,4000", value_parser = latency)]
+    emulate_latency: Option<LatencyModel>,
+}
+
+/// Options of `crash test`.
+#[derive(Args)]
+struct ExploreArgs {
+    /// Commit mode, by default that of mkfs
+    #[arg(long, value_name = "MODE", value_parser = listed::<Mode>(Mode::ALL))]
+    mode: Option<Mode>,
+}
+
+/// `--durability`.
+fn levels() -> Listed<Durability> {
+    explained([
+        (
+            "auto",
+            "dax where the image is on persistent memory, else process",
+        ),
+        ("dax", "survives power failures; needs persistent memory"),
+        ("process", "survives crashes of this program only"),
+        ("msync", "survives power failures on any disk, slowly"),
+    ])
+}
+
+/// `NS[,MB]`
+fn latency(text: &str) -> std::result::Result<LatencyModel, String> {
+    let wrong = |_| format!("'{text}' is not NS or NS,MB");
+    let (ns, mb) = text.split_once(',').unwrap_or((text, "0"));
+    let ns = ns.parse().map_err(wrong)?;
+    let mb: u32 = mb.parse().map_err(wrong)?;
+    Ok(LatencyModel {
+        flush_line_ns: ns,
+        fence_ns: ns,
+        stream_bytes_per_s: u64::from(mb) * 1_000_000,
+        ..LatencyModel::default()
+    })
+}
+
+impl Engine for BpfsEngine {
+    fn name(&self) -> &'static str {
+        "bpfs"
+    }
+
+    fn about(&self) -> &'static str {
+        "BPFS, on persistent memory: each call is atomic and durable when it returns"
+    }
+
+    fn magic(&self) -> Option<Magic> {
+        Some(Magic {
+            offset: 0,
+            bytes: &MAGIC,
+            name: "a BPFS file system",
+        })
+    }
+
+    fn modes(&self) -> Vec<&'static str> {
+        Mode::ALL.map(Mode::name).to_vec()
+    }
+
+    fn guarantees(&self) -> Result<Vec<Guarantees>> {
+        let promised = |mode| {
+            let pm = MemoryPmem::new(MIN_BLOCKS * BLOCK);
+            let fs = fresh(pm, Some(mode), MountOptions::default())?;
+            Ok(fs.guarantees())
+        };
+        Mode::ALL.into_iter().map(promised).collect()
+    }
+
+    fn options(&self, verb: Verb) -> Command {
+        let command = Command::new(self.name());
+        match verb {
+            Verb::Mkfs => MkfsArgs::augment_args(command),
+            Verb::Mount => MountArgs::augment_args(command),
+            Verb::CrashTest => ExploreArgs::augment_args(command),
+            Verb::Fsck | Verb::Graph => command,
+        }
+    }
+
+    fn min_bytes(&self) -> u64 {
+        MIN_BLOCKS * BLOCK
+    }
+
+    fn mkfs(&self, image: &Image, identity: &Identity, options: &ArgMatches) -> Result<String> {
+        let args = parsed::<MkfsArgs>(options)?;
+        let path = at_start(image)?;
+        let map = MapOptions {
+            over_idle_loops: image.over_idle_loops,
+            ..MapOptions::default()
+        };
+        let pm = MappedPmem::open(path, &map)?;
+        let defaults = MkfsOptions::default();
+        let options = MkfsOptions {
+            uuid: identity.uuid,
+            mode: args.mode.unwrap_or(defaults.mode),
+            uid: identity.uid,
+            gid: identity.gid,
+            now: identity.now,
+            ..defaults
+        };
+        crate::mkfs(&pm, &options).map_err(|e| Error::about(path, e))?;
+        let made = probe(path, &pm)?;
+        let bytes = size::display(made.blocks * BLOCK);
+        let uuid = engine::uuid(&made.uuid);
+        Ok(format!("bpfs, {bytes}, mode {}, UUID {uuid}", made.mode))
+    }
+
+    fn mount(
+        &self,
+        request: &MountRequest,
+        options: &ArgMatches,
+        between: Option<&mut dyn Interposer>,
+    ) -> Result<Prepared> {
+        let args = parsed::<MountArgs>(options)?;
+        let path = at_start(&request.image)?.to_owned();
+        let map = MapOptions {
+            durability: args.durability.unwrap_or_default(),
+            read_only: request.read_only,
+            ..MapOptions::default()
+        };
+        let pm = MappedPmem::open(&path, &map)?;
+        let header = probe(&path, &pm)?;
+        let mode = args.mode.unwrap_or(header.mode);
+        let effective = pm.durability();
+        let mut notes = vec![
+            format!("type: bpfs, mode {mode}"),
+            format!("durability: {effective}: {}", effective.describe()),
+        ];
+        if args.emulate_latency.is_some() {
+            notes.push("simulation: slower than a real mount".into());
+        }
+        let region = Region::new(pm, args.emulate_latency, between)?;
+        let mount = MountOptions {
+            read_only: request.read_only,
+            mode: args.mode,
+            atime: request.atime,
+            ..MountOptions::default()
+        };
+        Ok(Prepared {
+            source: path.display().to_string(),
+            draws: false,
+            open: Box::new(move || {
+                let fs = region.open(mount).map_err(|e| Error::about(&path, e))?;
+                Ok(opened(fs, &header, mode, effective, notes))
+            }),
+        })
+    }
+
+    fn check(&self, image: &Image, _repair: bool, _options: &ArgMatches) -> Result<Checked> {
+        let path = at_start(image)?;
+        let pm = open_read_only(path)?;
+        // A damaged image has the magic number; without it this is no image at all.
+        if let Err(e @ crate::Error::NotBpfs) = crate::probe(&pm) {
+            return Err(Error::about(path, e));
+        }
+        Ok(Checked {
+            replayed: None,
+            marks: Marks::default(),
+            report: crate::check(&pm),
+            leaks_go_by: "the next mount",
+        })
+    }
+
+    fn info(&self, image: &Image) -> Result<Info> {
+        let path = at_start(image)?;
+        let pm = open_read_only(path)?;
+        let durability = pm.durability();
+        let header = probe(path, &pm)?;
+        let options = MountOptions {
+            read_only: true,
+            ..MountOptions::default()
+        };
+        let inside = open_without_writing(pm, options).map_err(|e| e.to_string());
+        let inside = inside.and_then(|fs| {
+            let space = fs.statfs().map_err(|e| e.to_string())?;
+            Ok((space, fs.guarantees()))
+        });
+        Ok(described(path, &header, durability, inside))
+    }
+
+    fn dump(&self, image: &Image, what: &Selection, out: &mut dyn Write) -> Result<()> {
+        let path = at_start(image)?;
+        let pm = open_read_only(path)?;
+        let what = match what {
+            Selection::Super => Dump::Super,
+            Selection::Inode(ino) => Dump::Inode(*ino),
+            Selection::Path(path) => Dump::Path(path.clone()),
+        };
+        crate::dump(&pm, &what, out).map_err(|e| Error::about(path, e))
+    }
+
+    fn subject(&self, options: &ArgMatches) -> Result<Subject> {
+        let args = parsed::<ExploreArgs>(options)?;
+        Ok(subject(args.mode.unwrap_or(Mode::DEFAULT)))
+    }
+
+    fn subjects(&self) -> Vec<Subject> {
+        Mode::ALL.map(subject).into()
+    }
+
+    fn scratch(&self) -> Option<ScratchKind> {
+        Some(ScratchKind::Memory)
+    }
+
+    fn fresh(
+        &self,
+        scratch: Scratch,
+        mode: Option<&str>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<dyn FileSystem>> {
+        let mode = parsed_mode(mode)?;
+        let options = MountOptions {
+            clock,
+            ..MountOptions::default()
+        };
+        Ok(match scratch {
+            Scratch::Mapped(pm) => Arc::new(fresh(*pm, mode, options)?),
+            Scratch::Counting(pm) => Arc::new(fresh(pm, mode, options)?),
+            Scratch::Own => return Err(self.lacks("file system without a medium")),
+        })
+    }
+}
+
+fn parsed<A: FromArgMatches>(options: &ArgMatches) -> Result<A> {
+    A::from_arg_matches(options).map_err(Error::new)
+}
+
+fn parsed_mode(mode: Option<&str>) -> Result<Option<Mode>> {
+    mode.map(str::parse).transpose().map_err(Error::new)
+}
+
+/// The path of an image, which begins where its file does: it is mapped.
+fn at_start(image: &Image) -> Result<&Path> {
+    match image.offset_bytes {
+        0 => Ok(&image.path),
+        _ => Err(Error::about(
+            &image.path,
+            "bpfs takes a whole file or device; leave the offset out",
+        )),
+    }
+}
+
+fn open_read_only(path: &Path) -> Result<MappedPmem> {
+    let options = MapOptions {
+        read_only: true,
+        ..MapOptions::default()
+    };
+    Ok(MappedPmem::open(path, &options)?)
+}
+
+fn probe(path: &Path, pm: &MappedPmem) -> Result<SuperInfo> {
+    crate::probe(pm).map_err(|e| Error::about(path, e))
+}
+
+/// Makes a file system and opens it.
+fn fresh<P: Pmem>(pm: P, mode: Option<Mode>, options: MountOptions) -> Result<Bpfs<P>> {
+    let mut format = MkfsOptions::default();
+    format.mode = mode.unwrap_or(format.mode);
+    crate::mkfs(&pm, &format).map_err(Error::new)?;
+    Bpfs::open(pm, options).map_err(Error::new)
+}
+
+fn subject(mode: Mode) -> Subject {
+    Subject {
+        system: Explored::Memory(Box::new(BpfsSystem(mode))),
+        trees: vec![Tree::Small],
+        // Where tables and directories must grow.
+        singles: vec![Tree::Crowded],
+    }
+}
+
+/// What a file system lies on. Mounts that simulate nothing call nothing through pointers.
+enum Region {
+    Plain(Box<MappedPmem>),
+    Wrapped(Box<dyn Pmem>),
+}
+
+impl Region {
+    fn new(
+        pm: MappedPmem,
+        latency: Option<LatencyModel>,
+        between: Option<&mut dyn Interposer>,
+    ) -> Result<Self> {
+        let slow: Box<dyn Pmem> = match (latency, &between) {
+            (None, None) => return Ok(Self::Plain(Box::new(pm))),
+            (None, Some(_)) => Box::new(pm),
+            (Some(model), _) => Box::new(Latency::new(pm, model)),
+        };
+        Ok(Self::Wrapped(match between {
+            Some(between) => between.memory(slow)?,
+            None => slow,
+        }))
+    }
+
+    /// Without changing the image if `options` say so: what a crash left to be done is done in
+    /// memory then.
+    fn open(self, options: MountOptions) -> std::result::Result<Arc<dyn FileSystem>, crate::Error> {
+        match self {
+            Self::Plain(pm) if options.read_only => open_without_writing(*pm, options),
+            Self::Plain(pm) => Ok(Arc::new(Bpfs::open(*pm, options)?)),
+            Self::Wrapped(pm) if options.read_only => open_without_writing(pm, options),
+            Self::Wrapped(pm) => Ok(Arc::new(Bpfs::open(pm, options)?)),
+        }
+    }
+}
+
+/// Opens read-only. What a crash left to be done is done in memory: the image may not be
+/// written.
+fn open_without_writing<P: Pmem + 'static>(
+    pm: P,
+    options: MountOptions,
+) -> std::result::Result<Arc<dyn FileSystem>, crate::Error> {
+    let pm = Overlay::new(pm);
+    if crate::recover(&pm)? {
+        let pm: Box<dyn Pmem> = Box::new(pm);
+        return Ok(Arc::new(Bpfs::open(pm, options)?));
+    }
+    Ok(Arc::new(Bpfs::open(pm.into_inner(), options)?))
+}
+
+fn opened(
+    fs: Arc<dyn FileSystem>,
+    header: &SuperInfo,
+    mode: Mode,
+    effective: EffectiveDurability,
+    notes: Vec<String>,
+) -> Opened {
+    let served = Arc::clone(&fs);
+    let close: Close = Box::new(move || served.sync().map_err(|e| e.to_string()));
+    Opened {
+        fs,
+        durability: Some(effective),
+        about: about(header, mode),
+        stats: None,
+        notes,
+        close,
+        draw: None,
+    }
+}
+
+/// The facts that `info` shows of an image and of a mount alike.
+fn about(header: &SuperInfo, mode: Mode) -> Map<String, Value> {
+    let about = [
+        ("type", json!("bpfs")),
+        ("version", json!(header.version)),
+        ("uuid", json!(engine::uuid(&header.uuid))),
+        ("mode", json!(mode.to_string())),
+        ("size_bytes", json!(header.blocks * BLOCK)),
+        ("block_bytes", json!(BLOCK)),
+        ("blocks", json!(header.blocks)),
+    ];
+    let named = |(name, value): (&str, Value)| (name.to_owned(), value);
+    about.map(named).into_iter().collect()
+}
+
+/// What is shown of an image. `inside` is what only a mount knows, or why there is none.
+fn described(
+    path: &Path,
+    header: &SuperInfo,
+    durability: EffectiveDurability,
+    inside: std::result::Result<(vfs::StatFs, Guarantees), String>,
+) -> Info {
+    let (inside, trouble) = match inside {
+        Ok(inside) => (Some(inside), None),
+        Err(trouble) => (None, Some(trouble)),
+    };
+    let (space, guarantees) = inside.unzip();
+    let bytes = size::display(header.blocks * BLOCK);
+    let mut lines = vec![
+        ("path", path.display().to_string()),
+        ("type", format!("bpfs, format version {}", header.version)),
+        ("UUID", engine::uuid(&header.uuid)),
+        ("mode", header.mode.to_string()),
+        (
+            "size",
+            format!("{bytes}, {} blocks of {BLOCK}", header.blocks),
+        ),
+    ];
+    if let Some(free) = space.as_ref().map(|space| space.blocks_free) {
+        let bytes = size::display(free * BLOCK);
+        lines.push(("free", format!("{bytes}, {free} blocks")));
+    }
+    let level = format!("a mount would use {durability}: {}", durability.describe());
+    lines.push(("durability", level));
+    lines.extend(trouble.clone().map(|trouble| ("trouble", trouble)));
+    let mut json = Map::from_iter([("path".to_owned(), json!(path))]);
+    json.extend(about(header, header.mode));
+    for (name, value) in [
+        ("blocks_free", json!(space.as_ref().map(|s| s.blocks_free))),
+        ("inodes_free", json!(space.as_ref().map(|s| s.inodes_free))),
+        ("durability", json!(durability.to_string())),
+        ("durability_means", json!(durability.describe())),
+        ("guarantees", json!(guarantees)),
+        ("trouble", json!(trouble)),
+    ] {
+        json.insert(name.to_owned(), value);
+    }
+    Info {
+        lines,
+        json: Value::Object(json),
+    }
+}

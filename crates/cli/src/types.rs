@@ -1,0 +1,178 @@
+//! What commands need to choose an engine, and to take its options.
+
+use crate::failure::Failure;
+use crate::image;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use engine::options::{self, Given};
+use engine::{Engine, Verb};
+use std::fmt;
+use std::marker::PhantomData;
+use std::path::Path;
+use std::str::FromStr;
+
+/// The engine of an image. An image that holds nothing known is the default engine's, whose
+/// error says so.
+///
+/// # Errors
+/// If the image cannot be read; if nothing is known at an offset that is not 0.
+pub fn of_image(path: &Path, offset: u64) -> Result<&'static dyn Engine, Failure> {
+    let found = engines::of_image(path, offset).map_err(|e| image::about(path, e))?;
+    match found {
+        Some(engine) => Ok(engine),
+        None if offset == 0 => Ok(engines::default()),
+        None => Err(image::about(
+            path,
+            format_args!("there is no file system that Selvedge knows at byte {offset}"),
+        )),
+    }
+}
+
+/// The value of `-t`: an engine, or `selvedge`.
+#[derive(Clone, Copy)]
+pub enum Type {
+    /// `selvedge`: that of what the image holds.
+    Any,
+    /// This one.
+    One(&'static dyn Engine),
+}
+
+impl Type {
+    /// The engine; if any serves, that of what the image holds.
+    ///
+    /// # Errors
+    /// As [`of_image`].
+    pub fn engine(self, path: &Path, offset: u64) -> Result<&'static dyn Engine, Failure> {
+        match self {
+            Self::One(engine) => Ok(engine),
+            Self::Any => of_image(path, offset),
+        }
+    }
+
+    /// Whether the image is a file or device.
+    pub fn has_images(self) -> bool {
+        match self {
+            Self::One(engine) => engine.magic().is_some(),
+            Self::Any => true,
+        }
+    }
+}
+
+impl fmt::Debug for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Any => "selvedge",
+            Self::One(engine) => engine.name(),
+        })
+    }
+}
+
+impl FromStr for Type {
+    type Err = String;
+
+    /// The name of an engine, or `selvedge`, each with or without `fuse.` before it.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let name = text.strip_prefix("fuse.").unwrap_or(text);
+        match engines::by_name(name) {
+            Some(engine) => Ok(Self::One(engine)),
+            None if name == "selvedge" => Ok(Self::Any),
+            None => {
+                let names: Vec<&str> = engines::all().iter().map(|e| e.name()).collect();
+                Err(format!("'{text}' is not one of {}", names.join(", ")))
+            }
+        }
+    }
+}
+
+/// The command whose options [`EngineArgs`] takes.
+pub trait Of: 'static {
+    /// The command.
+    const VERB: Verb;
+}
+
+/// Options of `mkfs`.
+#[derive(Debug, Clone, Copy)]
+pub enum OfMkfs {}
+/// Options of `mount`.
+#[derive(Debug, Clone, Copy)]
+pub enum OfMount {}
+/// Options of `fsck`.
+#[derive(Debug, Clone, Copy)]
+pub enum OfFsck {}
+/// Options of `crash test`.
+#[derive(Debug, Clone, Copy)]
+pub enum OfCrashTest {}
+
+/// Options of `graph`.
+#[derive(Debug, Clone, Copy)]
+pub enum OfGraph {}
+
+impl Of for OfGraph {
+    const VERB: Verb = Verb::Graph;
+}
+impl Of for OfMkfs {
+    const VERB: Verb = Verb::Mkfs;
+}
+impl Of for OfMount {
+    const VERB: Verb = Verb::Mount;
+}
+impl Of for OfFsck {
+    const VERB: Verb = Verb::Fsck;
+}
+impl Of for OfCrashTest {
+    const VERB: Verb = Verb::CrashTest;
+}
+
+/// Options of engines, as they were given. Flattened into a command's arguments, after its
+/// own.
+#[derive(Debug)]
+pub struct EngineArgs<V> {
+    given: Vec<Given>,
+    of: PhantomData<V>,
+}
+
+impl<V: Of> EngineArgs<V> {
+    /// Those of the command line.
+    pub fn given(&self) -> &[Given] {
+        &self.given
+    }
+
+    /// As the engine's own options.
+    ///
+    /// # Errors
+    /// An option that it does not have, or a wrong value.
+    pub fn of(&self, engine: &dyn Engine) -> Result<ArgMatches, engine::Error> {
+        parse::<V>(engine, &self.given)
+    }
+}
+
+/// Parses an engine's options of a command.
+///
+/// # Errors
+/// An option that the engine does not have, or a wrong value.
+pub fn parse<V: Of>(engine: &dyn Engine, given: &[Given]) -> Result<ArgMatches, engine::Error> {
+    options::parse(engines::all(), engine, V::VERB, given)
+}
+
+impl<V: Of> Args for EngineArgs<V> {
+    fn augment_args(command: Command) -> Command {
+        options::add(command, engines::all(), V::VERB)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<V: Of> FromArgMatches for EngineArgs<V> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self {
+            given: options::given(matches, engines::all(), V::VERB),
+            of: PhantomData,
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,258 @@
+//! [`Engine`]: what a file system offers to the commands, the benchmarks and the crash
+//! explorer. An engine implements it in its own crate; the crate `engines` lists them all.
+//!
+//! # Guarantees
+//! - Commands know engines through this trait only.
+//! - A default method reports which engine lacks the feature; it never pretends success.
+//! - [`Engine::mount`] writes nothing. [`Prepared::open`] may write, after the kernel has
+//!   mounted, so that a mount that is refused leaves the image as it was.
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod magic;
+pub mod options;
+mod request;
+pub mod size;
+pub mod values;
+
+pub use error::{Error, Result};
+pub use magic::Magic;
+pub use request::{
+    Checked, Close, Draw, Graph, Identity, Image, Info, Interposer, Marks, MountRequest, Opened,
+    Prepared, Replayed, Selection, Stats,
+};
+
+use clap::{ArgMatches, Command};
+use medium::block::BlockDevice;
+use medium::{Counting, MappedPmem, MemoryPmem, Pmem};
+use std::io::Write;
+use std::sync::Arc;
+use vfs::script::Script;
+use vfs::script::generate::Tree;
+use vfs::{CachedSystem, Clock, FileSystem, Guarantees, System};
+
+/// A command that an engine may have options of its own for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    /// `mkfs`.
+    Mkfs,
+    /// `mount`; its options can also be given after `-o`.
+    Mount,
+    /// `fsck`.
+    Fsck,
+    /// `crash test`.
+    CrashTest,
+    /// `graph`.
+    Graph,
+}
+
+/// A kind of file system.
+pub trait Engine: Sync {
+    /// Its name, as `--type` takes it: lower-case letters and digits.
+    fn name(&self) -> &'static str;
+
+    /// What it is, in one line, for help texts.
+    fn about(&self) -> &'static str;
+
+    /// How an image of it is recognised. `None`: it has no images.
+    fn magic(&self) -> Option<Magic> {
+        None
+    }
+
+    /// The names of its modes.
+    fn modes(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    /// What it promises about crashes, in each of its modes.
+    ///
+    /// # Errors
+    /// If an empty file system in memory cannot be made, which would be a bug.
+    fn guarantees(&self) -> Result<Vec<Guarantees>>;
+
+    /// The arguments that a command has for this engine only.
+    fn options(&self, verb: Verb) -> Command {
+        let _ = verb;
+        Command::new(self.name())
+    }
+
+    /// Bytes of the smallest image, if that does not depend on options.
+    fn min_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Makes an empty file system on a file or device that is there. Returns one line that
+    /// describes it.
+    ///
+    /// # Errors
+    /// What is wrong with the medium or the options.
+    fn mkfs(&self, image: &Image, identity: &Identity, options: &ArgMatches) -> Result<String> {
+        let _ = (image, identity, options);
+        Err(self.lacks("mkfs: it has no images"))
+    }
+
+    /// Locks an image for a mount. Writes nothing. `between` puts something between the
+    /// medium and the file system.
+    ///
+    /// # Errors
+    /// What is wrong with the image or the options.
+    fn mount(
+        &self,
+        request: &MountRequest,
+        options: &ArgMatches,
+        between: Option<&mut dyn Interposer>,
+    ) -> Result<Prepared>;
+
+    /// Runs the format's checker. With `repair`, replays a journal and clears marks first.
+    ///
+    /// # Errors
+    /// Why the image could not be checked.
+    fn check(&self, image: &Image, repair: bool, options: &ArgMatches) -> Result<Checked> {
+        let _ = (image, repair, options);
+        Err(self.lacks("fsck: it has no images"))
+    }
+
+    /// Describes an image that is not mounted.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    fn info(&self, image: &Image) -> Result<Info> {
+        let _ = image;
+        Err(self.lacks("info: it has no images"))
+    }
+
+    /// Prints structures of an image for people. Damage ends it with an error.
+    ///
+    /// # Errors
+    /// Why it cannot be read further.
+    fn dump(&self, image: &Image, what: &Selection, out: &mut dyn Write) -> Result<()> {
+        let _ = (image, what, out);
+        Err(self.lacks("dump"))
+    }
+
+    /// Whether it keeps a graph of changes that [`graph`](Self::graph) draws.
+    fn has_graph(&self) -> bool {
+        false
+    }
+
+    /// Runs a script on an empty file system in memory and draws the changes that are not
+    /// durable then.
+    ///
+    /// # Errors
+    /// A call that failed; an option that does not fit.
+    fn graph(&self, script: &Script, options: &ArgMatches) -> Result<Graph> {
+        let _ = (script, options);
+        Err(self.lacks("graph of changes"))
+    }
+
+    /// The engine in the configuration that the options name, for the crash explorer.
+    ///
+    /// # Errors
+    /// If there is nothing to explore.
+    fn subject(&self, options: &ArgMatches) -> Result<Subject> {
+        let _ = options;
+        Err(self.lacks("crash test: it has no medium"))
+    }
+
+    /// All that [`subject`](Self::subject) can return. Empty: nothing to explore.
+    fn subjects(&self) -> Vec<Subject> {
+        Vec::new()
+    }
+
+    /// Which scratch medium [`fresh`](Self::fresh) takes. `None`: benchmarks in this process
+    /// leave it out.
+    fn scratch(&self) -> Option<ScratchKind> {
+        None
+    }
+
+    /// A new file system on a scratch medium, for benchmarks in this process.
+    ///
+    /// # Errors
+    /// What went wrong, or that the engine does not live on such a medium.
+    fn fresh(
+        &self,
+        scratch: Scratch,
+        mode: Option<&str>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<dyn FileSystem>> {
+        let _ = (scratch, mode, clock);
+        Err(self.lacks("benchmarks in this process"))
+    }
+
+    /// The error of a feature that this engine does not have.
+    fn lacks(&self, what: &str) -> Error {
+        Error::Lacks {
+            engine: self.name(),
+            what: what.to_owned(),
+        }
+    }
+}
+
+/// An engine in one configuration, as the crash explorer takes it.
+pub struct Subject {
+    /// The file system on its medium.
+    pub system: Explored,
+    /// What scripts start from, unless the user chooses.
+    pub trees: Vec<Tree>,
+    /// Further trees for scripts of one call.
+    pub singles: Vec<Tree>,
+}
+
+/// A file system with the kind of its medium.
+pub enum Explored {
+    /// On persistent memory.
+    Memory(Box<dyn System<dyn Pmem>>),
+    /// On a block device.
+    Blocks(Box<dyn CachedSystem<dyn BlockDevice>>),
+}
+
+impl Explored {
+    /// The system's id, such as `bpfs-log`.
+    pub fn id(&self) -> String {
+        match self {
+            Self::Memory(system) => system.id(),
+            Self::Blocks(system) => system.id(),
+        }
+    }
+}
+
+/// What a file system is benchmarked on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScratchKind {
+    /// Ordinary memory of the engine's own: nothing is durable.
+    Own,
+    /// Persistent memory.
+    Memory,
+}
+
+/// A scratch medium.
+pub enum Scratch {
+    /// None: the engine takes ordinary memory.
+    Own,
+    /// A mapped file that is flushed as persistent memory is.
+    Mapped(Box<MappedPmem>),
+    /// Memory that counts stores, flushes and fences.
+    Counting(Arc<Counting<MemoryPmem>>),
+}
+
+/// A UUID as people write it.
+pub fn uuid(bytes: &[u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ]
+    .join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn uuids() {
+        let text = super::uuid(&std::array::from_fn(|i| i as u8 * 17));
+        assert_eq!(text, "00112233-4455-6677-8899-aabbccddeeff");
+    }
+}

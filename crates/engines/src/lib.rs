@@ -1,0 +1,126 @@
+//! The list of engines. Commands, benchmarks and the explorer's command line read it, and name
+//! no engine themselves.
+//!
+//! # Adding an engine
+//! Its crate implements [`Engine`]. This crate depends on it, and [`BUILT_IN`] gets a line.
+#![forbid(unsafe_code)]
+
+mod model;
+
+pub use engine::Engine;
+pub use model::ModelEngine;
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// The engines of this program. The first is the default of `mkfs`, and what an unknown image
+/// is taken for.
+const BUILT_IN: &[&dyn Engine] = &[&bpfs::BpfsEngine, &ext2::Ext2Engine, &ModelEngine];
+
+static ALL: OnceLock<Vec<&'static dyn Engine>> = OnceLock::new();
+
+/// All engines, the default first.
+pub fn all() -> &'static [&'static dyn Engine] {
+    ALL.get_or_init(|| BUILT_IN.to_vec())
+}
+
+/// Puts a further engine at the end of the list, before anybody has read it: a test's.
+///
+/// # Panics
+/// If the list was read already.
+pub fn add(engine: &'static dyn Engine) {
+    let longer = BUILT_IN.iter().copied().chain([engine]).collect();
+    assert!(ALL.set(longer).is_ok(), "the list is read already");
+}
+
+/// The engine that is meant if none is named.
+pub fn default() -> &'static dyn Engine {
+    all()[0]
+}
+
+/// The engine of this name.
+pub fn by_name(name: &str) -> Option<&'static dyn Engine> {
+    all().iter().copied().find(|engine| engine.name() == name)
+}
+
+/// The engines that have images.
+pub fn with_images() -> impl Iterator<Item = &'static dyn Engine> {
+    all()
+        .iter()
+        .copied()
+        .filter(|engine| engine.magic().is_some())
+}
+
+/// The engine of what an image holds.
+///
+/// # Errors
+/// If the image cannot be read.
+pub fn of_image(path: &Path, offset_bytes: u64) -> std::io::Result<Option<&'static dyn Engine>> {
+    Ok(match engine::magic::find(all(), path, offset_bytes)? {
+        Some(engine::magic::Held::Engine(engine)) => Some(engine),
+        Some(engine::magic::Held::Foreign(_)) | None => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::Verb;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_and_magic_numbers_are_unique() {
+        let names: BTreeSet<&str> = all().iter().map(|engine| engine.name()).collect();
+        assert_eq!(names.len(), all().len());
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        assert!(names.iter().all(|name| name.chars().all(is_plain)));
+        let marks: Vec<_> = all().iter().filter_map(|engine| engine.magic()).collect();
+        for (i, mark) in marks.iter().enumerate() {
+            let is_other =
+                |other: &engine::Magic| (other.offset, other.bytes) != (mark.offset, mark.bytes);
+            assert!(marks[i + 1..].iter().all(is_other));
+        }
+    }
+
+    #[test]
+    fn every_option_has_a_long_name_and_a_help_text() {
+        for engine in all() {
+            for verb in [
+                Verb::Mkfs,
+                Verb::Mount,
+                Verb::Fsck,
+                Verb::CrashTest,
+                Verb::Graph,
+            ] {
+                engine.options(verb).debug_assert();
+                for arg in engine.options(verb).get_arguments() {
+                    assert!(
+                        arg.get_long().is_some() && arg.get_help().is_some(),
+                        "{arg:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_mode_has_its_promises() {
+        for engine in all() {
+            let promised = engine.guarantees().unwrap();
+            assert_eq!(
+                promised.len(),
+                engine.modes().len().max(1),
+                "{}",
+                engine.name()
+            );
+        }
+    }
+
+    #[test]
+    fn subjects_have_ids_of_their_own() {
+        let subjects = all().iter().flat_map(|engine| engine.subjects());
+        let ids: Vec<String> = subjects.map(|subject| subject.system.id()).collect();
+        assert!(!ids.is_empty());
+        assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
+    }
+}

@@ -1,0 +1,586 @@
+//! ext2 as commands, benchmarks and the explorer's command line see it.
+
+use crate::mount::{add_journal, clear_marks, guarantees, recover};
+use crate::{
+    Devices, Ext2System, Inodes, MkfsOptions, MountError, MountOptions, Mounted, OnError, SuperInfo,
+};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use engine::values::{explained, listed};
+use engine::{
+    Checked, Engine, Error, Explored, Graph, Identity, Image, Info, Interposer, Magic, Marks,
+    MountRequest, Opened, Prepared, Replayed, Result, Selection, Subject, Verb, size,
+};
+use medium::block::{BlockDevice, DeviceOptions, FileDevice, Geometry, MemoryDevice};
+use patch::Optimised;
+use patch::draw::Drawing;
+use patch::stack::{Mode, Module, Stack};
+use serde_json::{Map, Value, json};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use vfs::check::Severity;
+use vfs::script::generate::Tree;
+use vfs::script::{Script, State, run};
+use vfs::{FileSystem, Guarantees, SystemClock};
+
+/// The engine.
+pub struct Ext2Engine;
+
+/// Options of `mkfs`.
+#[derive(Args)]
+struct MkfsArgs {
+    /// Bytes in a block, 1024, 2048 or 4096, by default as mke2fs
+    #[arg(long, short = 'b', value_name = "BYTES", value_parser = block_size)]
+    block_size: Option<u32>,
+    /// Bytes of an inode, 128 or, for times in nanoseconds, 256
+    #[arg(long, short = 'I', value_name = "BYTES")]
+    inode_size: Option<u16>,
+    /// One inode for that many bytes of the file system
+    #[arg(long, short = 'i', value_name = "BYTES")]
+    bytes_per_inode: Option<u32>,
+    /// A name, of at most 16 bytes
+    #[arg(long, short = 'L', value_name = "NAME", value_parser = label)]
+    label: Option<[u8; 16]>,
+    /// Revision 0, without any features
+    #[arg(long = "revision-0")]
+    revision_0: bool,
+    /// Make an internal journal, which otherwise the first mount that wants one does
+    #[arg(long, short = 'j')]
+    journal: bool,
+}
+
+fn block_size(text: &str) -> std::result::Result<u32, String> {
+    match text.parse() {
+        Ok(bytes @ (1024 | 2048 | 4096)) => Ok(bytes),
+        _ => Err("ext2 has blocks of 1024, 2048 or 4096 bytes".into()),
+    }
+}
+
+fn label(text: &str) -> std::result::Result<[u8; 16], String> {
+    let mut label = [0; 16];
+    let room = label.get_mut(..text.len());
+    room.ok_or("a label has at most 16 bytes")?
+        .copy_from_slice(text.as_bytes());
+    Ok(label)
+}
+
+/// Options of `mount`.
+#[derive(Args)]
+struct MountArgs {
+    /// How the order of changes is kept, by default softupdates
+    #[arg(long, value_name = "MODE", value_parser = listed::<Mode>(Mode::ALL))]
+    mode: Option<Mode>,
+    /// What it is put together from, such as 'uhfs > ext2 > journal(full, internal) >
+    /// cache(256M, durable=flush) > disk'
+    ///
+    /// Reads from the front end down to the device. Before the cache there may be trace
+    /// (logs every change), then async (drops the order of changes) or journal(metadata,
+    /// ordered or full; internal or external=PATH; commit=TIME); with neither it is soft
+    /// updates. cache has SIZE, dirty=SIZE, wave=BLOCKS, interval=TIME or never,
+    /// durable=auto, flush, fua or unsafe, optimise=none, hard, overlap or both.
+    /// delay(disk) or delay(ssd) before the disk makes it as slow as one. disk has io=auto,
+    /// uring or pwrite, direct=auto, on or off, and unsafe-no-flush.
+    #[arg(long, value_name = "STACK", conflicts_with = "mode", value_parser = stack_text)]
+    stack: Option<Stack>,
+    /// Memory for blocks
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    cache: Option<u64>,
+    /// Memory for changed blocks
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    dirty: Option<u64>,
+    /// The age at which changes are written back, 1 to 86400
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    commit: Option<Duration>,
+    /// What to do when a call finds the image damaged, by default as the superblock says
+    #[arg(long, value_name = "ACTION", value_parser = actions())]
+    errors: Option<Action>,
+    /// Use an image also where flushing does not work: a crash can leave anything
+    #[arg(long)]
+    unsafe_no_flush: bool,
+}
+
+fn stack_text(text: &str) -> std::result::Result<Stack, String> {
+    let parsed: std::result::Result<Stack, _> = text.trim_matches('"').parse();
+    parsed.map_err(|e| e.to_string())
+}
+
+fn seconds(text: &str) -> std::result::Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
+        _ => Err("a number of seconds from 1 to 86400 is needed".into()),
+    }
+}
+
+/// `--errors`, by its names.
+#[derive(Clone, Copy)]
+struct Action(OnError);
+
+impl std::str::FromStr for Action {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "continue" => Ok(Self(OnError::Continue)),
+            "remount-ro" => Ok(Self(OnError::ReadOnly)),
+            "panic" => Ok(Self(OnError::Halt)),
+            _ => Err("continue, remount-ro or panic is needed".into()),
+        }
+    }
+}
+
+fn actions() -> engine::values::Listed<Action> {
+    explained([
+        ("continue", "the call fails, and the mount goes on"),
+        ("remount-ro", "the mount refuses changes from then on"),
+        ("panic", "the mount refuses all calls from then on"),
+    ])
+}
+
+/// Options of `fsck`.
+#[derive(Args)]
+struct FsckArgs {
+    /// The file or device of the log, if the image has one outside
+    #[arg(long, short = 'j', value_name = "PATH")]
+    journal: Option<PathBuf>,
+}
+
+/// Options of `crash test`.
+#[derive(Args)]
+struct ExploreArgs {
+    /// How the order of changes is kept, by default softupdates
+    ///
+    /// The mode async is the control: it keeps no order and promises nothing, is judged by
+    /// the rules of soft updates, and must be found to break them.
+    #[arg(long, value_name = "MODE", value_parser = listed::<Mode>(Mode::ALL))]
+    mode: Option<Mode>,
+    /// Optimisations of the patch graph: hard patches, and changes that join the patch that
+    /// they overlap; by default both
+    ///
+    /// They let changes reach the medium in one write that could go in several. Without
+    /// them, an order that is missing shows. In a journal they matter little.
+    #[arg(long, value_name = "WHICH", value_parser = listed::<Optimised>(Optimised::ALL))]
+    optimise: Option<Optimised>,
+}
+
+/// Options of `graph`.
+#[derive(Args)]
+struct GraphArgs {
+    /// How the order of changes is kept, by default softupdates
+    #[arg(long, value_name = "MODE", value_parser = listed::<Mode>(Mode::ALL))]
+    mode: Option<Mode>,
+    /// What it is put together from, as for mount
+    #[arg(long, value_name = "STACK", conflicts_with = "mode", value_parser = stack_text)]
+    stack: Option<Stack>,
+    /// Size of the file system, by default 16M
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    size: Option<u64>,
+    /// Bytes in a block, 1024, 2048 or 4096, by default 4096
+    #[arg(long, value_name = "BYTES", value_parser = block_size)]
+    block_size: Option<u32>,
+}
+
+impl GraphArgs {
+    /// An empty file system in memory.
+    fn memory(&self) -> Result<Devices> {
+        let bytes = self.size.unwrap_or(16 << 20);
+        if bytes > 1 << 32 {
+            return Err(Error::new("at most 4G: it is in memory"));
+        }
+        let block_bytes = self.block_size.unwrap_or(4096);
+        let options = MkfsOptions {
+            block_bytes,
+            ..MkfsOptions::for_size(bytes)
+        };
+        let geometry = Geometry {
+            block_bytes,
+            blocks: bytes / u64::from(block_bytes),
+        };
+        let disk = Arc::new(MemoryDevice::new(geometry));
+        crate::mkfs(&*disk, &options).map_err(Error::new)?;
+        Ok(Devices { disk, log: None })
+    }
+}
+
+impl Engine for Ext2Engine {
+    fn name(&self) -> &'static str {
+        "ext2"
+    }
+
+    fn about(&self) -> &'static str {
+        "ext2, on block devices: soft updates or a journal; durable at fsync"
+    }
+
+    fn magic(&self) -> Option<Magic> {
+        Some(Magic {
+            offset: 0x438,
+            bytes: &[0x53, 0xef],
+            name: "an ext2, ext3 or ext4 file system",
+        })
+    }
+
+    fn modes(&self) -> Vec<&'static str> {
+        Mode::ALL.map(Mode::name).to_vec()
+    }
+
+    fn guarantees(&self) -> Result<Vec<Guarantees>> {
+        let promised = |mode| guarantees(&Stack::new("ext2", mode));
+        Ok(Mode::ALL.map(promised).into())
+    }
+
+    fn options(&self, verb: Verb) -> Command {
+        let command = Command::new(self.name());
+        match verb {
+            Verb::Mkfs => MkfsArgs::augment_args(command),
+            Verb::Mount => MountArgs::augment_args(command),
+            Verb::Fsck => FsckArgs::augment_args(command),
+            Verb::CrashTest => ExploreArgs::augment_args(command),
+            Verb::Graph => GraphArgs::augment_args(command),
+        }
+    }
+
+    fn mkfs(&self, image: &Image, identity: &Identity, options: &ArgMatches) -> Result<String> {
+        let args = parsed::<MkfsArgs>(options)?;
+        let path = &image.path;
+        let failed = |e: crate::Error| Error::about(path, e);
+        let mut options = MkfsOptions::for_size(open(image, 1024, false)?.geometry().bytes());
+        if args.revision_0 {
+            options = options.revision_0();
+        }
+        options.block_bytes = args.block_size.unwrap_or(options.block_bytes);
+        options.inode_bytes = args.inode_size.unwrap_or(options.inode_bytes);
+        if let Some(bytes) = args.bytes_per_inode {
+            options.inodes = Inodes::BytesPer(bytes);
+        }
+        options.label = args.label.unwrap_or_default();
+        (options.uid, options.gid) = (identity.uid, identity.gid);
+        (options.uuid, options.now) = (identity.uuid, identity.now);
+        let disk: Arc<dyn BlockDevice> = Arc::new(open(image, options.block_bytes, false)?);
+        crate::mkfs(&*disk, &options).map_err(failed)?;
+        if args.journal {
+            let added = add_journal(&disk, None, Arc::new(SystemClock));
+            added.map_err(|e| named(path, e))?;
+        }
+        let made = crate::probe(&*disk).map_err(failed)?;
+        Ok(format!(
+            "ext2, {}, blocks of {}, {} inodes of {}, UUID {}",
+            size::display(u64::from(made.blocks) * u64::from(made.block_bytes)),
+            made.block_bytes,
+            made.inodes,
+            made.inode_bytes,
+            engine::uuid(&made.uuid)
+        ))
+    }
+
+    fn mount(
+        &self,
+        request: &MountRequest,
+        options: &ArgMatches,
+        between: Option<&mut dyn Interposer>,
+    ) -> Result<Prepared> {
+        let args = parsed::<MountArgs>(options)?;
+        if request.sync {
+            let why = "mount option 'sync': ext2 here is durable at fsync only; leave it out";
+            return Err(Error::new(why));
+        }
+        let path = request.image.path.clone();
+        let stack = stack(&args, request.image.offset_bytes)?;
+        let devices = Devices::open(&path, &stack, request.read_only);
+        let mut devices = devices.map_err(|e| named(&path, e))?;
+        if let Some(between) = between {
+            let disk = std::iter::once(&mut devices.disk);
+            between.blocks(disk.chain(&mut devices.log).collect())?;
+        }
+        let mount = MountOptions {
+            read_only: request.read_only,
+            atime: request.atime,
+            on_error: args.errors.map(|action| action.0),
+            ..MountOptions::default()
+        };
+        Ok(Prepared {
+            source: path.display().to_string(),
+            // A read-only mount has nothing that is not durable.
+            draws: !request.read_only,
+            open: Box::new(move || opened(&path, &stack, devices, &mount)),
+        })
+    }
+
+    fn check(&self, image: &Image, repair: bool, options: &ArgMatches) -> Result<Checked> {
+        let args = parsed::<FsckArgs>(options)?;
+        let path = &image.path;
+        // The superblock tells the size of the blocks.
+        let sup = probe(image)?;
+        let dirty = needs_replay(&sup);
+        let replayed = dirty.then_some(match repair {
+            true => Replayed::InPlace,
+            false => Replayed::InMemory,
+        });
+        let read_only = !repair || !(dirty || sup.errors || !sup.clean);
+        let device: Arc<dyn BlockDevice> = Arc::new(open(image, sup.block_bytes, read_only)?);
+        let log = args.journal.map(Image::whole);
+        let log = log.map(|log| open(&log, sup.block_bytes, read_only));
+        let log = log
+            .transpose()?
+            .map(|log| Arc::new(log) as Arc<dyn BlockDevice>);
+        let device = recover(&device, log.as_ref(), read_only).map_err(|e| named(path, e))?;
+        // A journal can hold the superblock as well.
+        let sup = crate::probe(&*device).map_err(|e| Error::about(path, e))?;
+        let report = crate::check(&*device);
+        let worst = report.worst();
+        let marks = Marks {
+            errors: sup.errors && !read_only && worst != Some(Severity::Corrupt),
+            unclean: !sup.clean && !read_only && worst.is_none(),
+        };
+        if marks.errors || marks.unclean {
+            clear_marks(&*device, marks.unclean).map_err(|e| named(path, e))?;
+        }
+        Ok(Checked {
+            replayed,
+            marks,
+            report,
+            leaks_go_by: "e2fsck",
+        })
+    }
+
+    fn info(&self, image: &Image) -> Result<Info> {
+        Ok(described(&image.path, &probe(image)?))
+    }
+
+    fn dump(&self, image: &Image, _what: &Selection, _out: &mut dyn Write) -> Result<()> {
+        let why = "debugfs(8) shows structures of ext2; there is no dump of it here";
+        Err(Error::about(&image.path, why))
+    }
+
+    fn has_graph(&self) -> bool {
+        true
+    }
+
+    fn graph(&self, script: &Script, options: &ArgMatches) -> Result<Graph> {
+        let args = parsed::<GraphArgs>(options)?;
+        let usual = || Stack::new("ext2", args.mode.unwrap_or_default());
+        let mut stack = args.stack.clone().unwrap_or_else(usual);
+        stack.cache.interval = None;
+        let mounted = crate::mount(&stack, args.memory()?, &MountOptions::default());
+        let mounted = mounted.map_err(|e| named(Path::new("memory"), e))?;
+        let fs = mounted.file_system();
+        // What making and mounting it has left.
+        fs.sync().map_err(Error::new)?;
+        let results = run(&**fs, &mut State::default(), script);
+        for (op, result) in script.ops.iter().zip(results) {
+            result.map_err(|e| Error::new(format_args!("{op}: {e}")))?;
+        }
+        let drawing = drawing(&mounted);
+        Ok(Graph {
+            svg: drawing.svg(),
+            dot: drawing.dot(),
+            json: json!(drawing),
+        })
+    }
+
+    fn subject(&self, options: &ArgMatches) -> Result<Subject> {
+        let args = parsed::<ExploreArgs>(options)?;
+        let optimised = args.optimise.unwrap_or(Optimised::Both);
+        Ok(subject(args.mode.unwrap_or_default(), optimised))
+    }
+
+    fn subjects(&self) -> Vec<Subject> {
+        let of_mode = |mode| Optimised::ALL.map(|which| subject(mode, which));
+        Mode::ALL.into_iter().flat_map(of_mode).collect()
+    }
+}
+
+fn parsed<A: FromArgMatches>(options: &ArgMatches) -> Result<A> {
+    A::from_arg_matches(options).map_err(Error::new)
+}
+
+/// Errors that do not name the image get its name.
+fn named(path: &Path, e: MountError) -> Error {
+    match e {
+        MountError::Open(e) => e.into(),
+        e => Error::about(path, e),
+    }
+}
+
+fn open(image: &Image, block_bytes: u32, read_only: bool) -> Result<FileDevice> {
+    let options = DeviceOptions {
+        read_only,
+        offset_bytes: image.offset_bytes,
+        over_idle_loops: image.over_idle_loops,
+        ..DeviceOptions::default()
+    };
+    Ok(FileDevice::open(&image.path, block_bytes, &options)?)
+}
+
+/// Reads the superblock. Any size of blocks serves for that; disks have none that are larger.
+fn probe(image: &Image) -> Result<SuperInfo> {
+    let device = open(image, 4096, true)?;
+    crate::probe(&device).map_err(|e| Error::about(&image.path, e))
+}
+
+fn needs_replay(sup: &SuperInfo) -> bool {
+    sup.features.iter().any(|name| name == "needs_recovery")
+}
+
+fn subject(mode: Mode, optimised: Optimised) -> Subject {
+    Subject {
+        system: Explored::Blocks(Box::new(Ext2System::new(mode).optimised(optimised))),
+        trees: vec![Tree::Small, Tree::Names],
+        // Where directories must grow.
+        singles: vec![Tree::Large],
+    }
+}
+
+/// The stack that the options ask for.
+fn stack(args: &MountArgs, offset_bytes: u64) -> Result<Stack> {
+    let mut stack = match &args.stack {
+        Some(stack) => stack.clone(),
+        None => Stack::new("ext2", args.mode.unwrap_or_default()),
+    };
+    stack.disk.unsafe_no_flush |= args.unsafe_no_flush;
+    stack.cache.bytes = args.cache.unwrap_or(stack.cache.bytes);
+    stack.cache.dirty_bytes = args.dirty.or(stack.cache.dirty_bytes);
+    if let Some(commit) = args.commit {
+        stack.cache.interval = Some(commit);
+        if let Module::Journal(journal) = &mut stack.module {
+            journal.commit = commit;
+        }
+    }
+    // What was set apart is checked with the rest.
+    let checked: std::result::Result<Stack, _> = stack.to_string().parse();
+    let mut stack = checked.map_err(|e| Error::new(format_args!("stack: {e}")))?;
+    stack.disk.offset_bytes = offset_bytes;
+    Ok(stack)
+}
+
+fn opened(path: &Path, stack: &Stack, devices: Devices, options: &MountOptions) -> Result<Opened> {
+    let mut notes = vec![
+        format!("type: ext2, mode {}", stack.mode()),
+        format!("stack: {stack}"),
+    ];
+    if !options.read_only {
+        notes.extend(tearing(stack, &*devices.disk));
+    }
+    let mounted = crate::mount(stack, devices, options).map_err(|e| named(path, e))?;
+    let mounted = Arc::new(mounted);
+    let (closed, counted, drawn) = (mounted.clone(), mounted.clone(), mounted.clone());
+    let name = path.display().to_string();
+    Ok(Opened {
+        fs: mounted.file_system().clone(),
+        durability: None,
+        about: about(stack, &mounted),
+        stats: Some(Box::new(move || json!(counted.cache().stats()).to_string())),
+        notes,
+        close: Box::new(move || closed.close().map_err(|e| format!("{name}: {e}"))),
+        draw: (!options.read_only).then(|| {
+            let draw = move || drawing(&drawn).svg();
+            Box::new(draw) as engine::Draw
+        }),
+    })
+}
+
+/// What the mount tells of itself, under the names that `info` shows.
+fn about(stack: &Stack, mounted: &Mounted) -> Map<String, Value> {
+    let geometry = mounted.disk().geometry();
+    let about = [
+        ("type", json!("ext2")),
+        ("mode", json!(stack.mode().to_string())),
+        ("stack", json!(stack.to_string())),
+        ("size_bytes", json!(geometry.bytes())),
+        ("block_bytes", json!(geometry.block_bytes)),
+        ("blocks", json!(geometry.blocks)),
+    ];
+    let named = |(name, value): (&str, Value)| (name.to_owned(), value);
+    about.map(named).into_iter().collect()
+}
+
+/// The graph of what is mounted, its blocks named.
+fn drawing(mounted: &Mounted) -> Drawing {
+    let mut drawing = mounted.cache().draw();
+    let fs = mounted.file_system();
+    drawing.name_blocks(|device, lba| match device {
+        0 => fs.low().describe(medium::block::Lba(lba)),
+        _ => Some("log".into()),
+    });
+    drawing
+}
+
+/// What soft updates need of a device, and this one does not promise.
+fn tearing(stack: &Stack, disk: &dyn BlockDevice) -> Option<String> {
+    let (atomic, block) = (disk.persistence().atomic_bytes, disk.geometry().block_bytes);
+    (stack.mode() == Mode::SoftUpdates && atomic < block).then(|| {
+        format!(
+            "note: a power failure may tear blocks of {block} bytes: the device promises \
+             {atomic}; journal modes repair that"
+        )
+    })
+}
+
+/// What is shown of an image.
+fn described(path: &Path, sup: &SuperInfo) -> Info {
+    let stack = Stack::new("ext2", Mode::default());
+    let state = match (sup.errors, sup.clean) {
+        (true, _) => "errors were found in it",
+        (false, _) if needs_replay(sup) => "its journal must be replayed: a mount does it",
+        (false, true) => "clean",
+        (false, false) => "not unmounted cleanly",
+    };
+    let label = String::from_utf8_lossy(&sup.label).into_owned();
+    let bytes = |blocks: u32| u64::from(blocks) * u64::from(sup.block_bytes);
+    let (all, free) = (
+        size::display(bytes(sup.blocks)),
+        size::display(bytes(sup.free_blocks)),
+    );
+    let mut lines = vec![
+        ("path", path.display().to_string()),
+        ("type", format!("ext2, revision {}", sup.revision)),
+        ("UUID", engine::uuid(&sup.uuid)),
+        ("label", label.clone()),
+        ("features", sup.features.join(" ")),
+        ("state", state.to_owned()),
+        (
+            "size",
+            format!("{all}, {} blocks of {}", sup.blocks, sup.block_bytes),
+        ),
+        (
+            "free",
+            format!(
+                "{free}, {} blocks, {} for the super-user only",
+                sup.free_blocks, sup.reserved_blocks
+            ),
+        ),
+        (
+            "inodes",
+            format!(
+                "{} of {} bytes, {} free",
+                sup.inodes, sup.inode_bytes, sup.free_inodes
+            ),
+        ),
+        ("stack", format!("a mount would use {stack}")),
+    ];
+    if !sup.read_only.is_empty() {
+        let why = sup.read_only.join(" ");
+        lines.push(("read-only", format!("because of {why}")));
+    }
+    let json = json!({
+        "path": path,
+        "type": "ext2",
+        "revision": sup.revision,
+        "uuid": engine::uuid(&sup.uuid),
+        "label": label,
+        "features": sup.features,
+        "read_only_because": sup.read_only,
+        "state": state,
+        "size_bytes": bytes(sup.blocks),
+        "block_bytes": sup.block_bytes,
+        "blocks": sup.blocks,
+        "blocks_free": sup.free_blocks,
+        "blocks_reserved": sup.reserved_blocks,
+        "groups": sup.groups,
+        "inode_bytes": sup.inode_bytes,
+        "inodes": sup.inodes,
+        "inodes_free": sup.free_inodes,
+        "stack": stack.to_string(),
+        "guarantees": guarantees(&stack),
+    });
+    Info { lines, json }
+}
