@@ -97,6 +97,9 @@ impl Column {
     }
 }
 
+/// The engine whose bytes were published.
+const PUBLISHED: &str = "bpfs";
+
 /// What to count.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -110,12 +113,13 @@ impl Options {
     /// # Errors
     /// For an engine that has no published figures to stand beside.
     pub fn of(engine: Engine) -> Result<Self> {
-        if engine.name() != Engine::BPFS.name() {
-            let known = Engine::BPFS;
+        let known = PUBLISHED;
+        if engine.name() != known {
             let why = format!("bytes are counted for: {known}, {known}:MODE; not for {engine}");
             return Err(Error::Usage(why));
         }
-        let chosen = |c: &Column| engine.mode().is_none_or(|mode| c.modes().contains(&mode));
+        let is_of = |c: &Column, mode| c.modes().iter().any(|m| m.name() == mode);
+        let chosen = |c: &Column| engine.mode().is_none_or(|mode| is_of(c, mode));
         Ok(Self {
             columns: Column::ALL.into_iter().filter(chosen).collect(),
         })

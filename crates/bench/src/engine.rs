@@ -1,115 +1,123 @@
-//! The engines that benchmarks know, in one table: a new engine is a new row.
+//! The engines that benchmarks take, from the one list of engines.
 
-use crate::error::Result;
-use crate::images::{self, Counted};
-use bpfs::Mode;
+use crate::error::{Error, Result};
+use crate::images;
+use ::engine::{Scratch, ScratchKind};
+use medium::{Counting, MemoryPmem};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use vfs::FileSystem;
+use vfs::{Clock, FileSystem, ManualClock, SystemClock, Timestamp};
 
-/// An engine to measure, by its name: `bpfs`, `bpfs:MODE` or `model`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// An engine to measure, by its name: `NAME` or `NAME:MODE`.
+#[derive(Clone, Copy)]
 pub struct Engine {
-    known: &'static Known,
-    mode: Option<Mode>,
+    engine: &'static dyn ::engine::Engine,
+    mode: Option<&'static str>,
 }
 
-/// A row of the table.
-#[derive(Debug)]
-struct Known {
-    name: &'static str,
-    /// Whether it lives on a medium; else nothing of it is durable.
-    has_medium: bool,
-    /// Whether `NAME:MODE` chooses one of BPFS's commit modes.
-    has_modes: bool,
-    /// A new one in this process, over memory that is flushed where it has a medium.
-    fresh: fn(Option<Mode>) -> Result<Arc<dyn FileSystem>>,
-    /// A new one whose medium counts; `None` for those without.
-    counted: Option<fn(Option<Mode>) -> Result<Counted>>,
+/// A medium that counts, and a new file system on it.
+pub(crate) struct Counted {
+    /// What the file system does to the medium.
+    pub pm: Arc<Counting<MemoryPmem>>,
+    /// The file system.
+    pub fs: Arc<dyn FileSystem>,
 }
-
-const TABLE: [&Known; 2] = [&BPFS, &MODEL];
-
-static BPFS: Known = Known {
-    name: "bpfs",
-    has_medium: true,
-    has_modes: true,
-    fresh: images::on_shared_memory,
-    counted: Some(images::counted),
-};
-
-static MODEL: Known = Known {
-    name: "model",
-    has_medium: false,
-    has_modes: false,
-    fresh: |_| Ok(images::model()),
-    counted: None,
-};
-
-impl PartialEq for Known {
-    /// Names are unique.
-    fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
-    }
-}
-
-impl Eq for Known {}
 
 impl Engine {
-    /// BPFS, in the mode that mkfs chooses.
-    pub const BPFS: Self = Self {
-        known: &BPFS,
-        mode: None,
-    };
+    /// The first on persistent memory, in its usual mode: what is measured unless the user
+    /// chooses.
+    pub fn usual() -> Self {
+        Self::first(ScratchKind::Memory)
+    }
 
-    /// The in-memory model: what the trait itself costs, without persistence.
-    pub const MODEL: Self = Self {
-        known: &MODEL,
-        mode: None,
-    };
+    /// The first in ordinary memory: the cost of the trait itself, without persistence.
+    pub fn baseline() -> Self {
+        Self::first(ScratchKind::Own)
+    }
+
+    fn first(kind: ScratchKind) -> Self {
+        let mut engines = engines::all().iter().copied();
+        let engine = engines.find(|engine| engine.scratch() == Some(kind));
+        Self {
+            engine: engine.unwrap_or_else(engines::default),
+            mode: None,
+        }
+    }
 
     /// Engines that live on a medium, each alone and in each of its modes.
     pub fn stored() -> Vec<Self> {
-        let stored = TABLE.into_iter().filter(|known| known.has_medium);
-        stored.flat_map(Self::variants).collect()
+        let all = Self::all().into_iter();
+        all.filter(|engine| engine.has_medium()).collect()
     }
 
     /// All engines, each alone and in each of its modes.
     pub fn all() -> Vec<Self> {
-        TABLE.into_iter().flat_map(Self::variants).collect()
+        let engines = engines::all().iter().copied();
+        let measured = engines.filter(|engine| engine.scratch().is_some());
+        measured.flat_map(Self::variants).collect()
     }
 
-    fn variants(known: &'static Known) -> impl Iterator<Item = Self> {
-        let modes = Mode::ALL.into_iter().filter(|_| known.has_modes).map(Some);
+    fn variants(engine: &'static dyn ::engine::Engine) -> impl Iterator<Item = Self> {
+        let modes = engine.modes().into_iter().map(Some);
         let modes = std::iter::once(None).chain(modes);
-        modes.map(move |mode| Self { known, mode })
+        modes.map(move |mode| Self { engine, mode })
     }
 
     /// The name, without the mode.
     pub(crate) fn name(self) -> &'static str {
-        self.known.name
+        self.engine.name()
     }
 
-    /// BPFS's commit mode, if one was chosen.
-    pub(crate) fn mode(self) -> Option<Mode> {
+    /// The mode, if one was chosen.
+    pub(crate) fn mode(self) -> Option<&'static str> {
         self.mode
     }
 
     /// Whether it lives on a medium.
     pub(crate) fn has_medium(self) -> bool {
-        self.known.has_medium
+        self.engine.scratch() != Some(ScratchKind::Own)
     }
 
-    /// A new file system in this process.
+    /// A new file system in this process, over memory that is flushed where it has a medium.
     pub(crate) fn fresh(self) -> Result<Arc<dyn FileSystem>> {
-        (self.known.fresh)(self.mode)
+        let scratch = match self.has_medium() {
+            true => Scratch::Mapped(images::flushing_memory(images::IMAGE_BYTES)?.into()),
+            false => Scratch::Own,
+        };
+        self.made(scratch, Arc::new(SystemClock))
     }
 
-    /// A new file system on a medium that counts; `None` for engines without a medium.
+    /// A new file system on a medium that counts; `None` for engines without a medium. Its
+    /// clock moves a microsecond at each reading, so that counts repeat exactly.
     pub(crate) fn counted(self) -> Result<Option<Counted>> {
-        let counted = self.known.counted.map(|counted| counted(self.mode));
-        counted.transpose()
+        if !self.has_medium() {
+            return Ok(None);
+        }
+        let pm = Arc::new(Counting::new(MemoryPmem::new(images::IMAGE_BYTES)));
+        let clock = Arc::new(ManualClock::new(Timestamp(1 << 60), 1000));
+        let fs = self.made(Scratch::Counting(pm.clone()), clock)?;
+        Ok(Some(Counted { pm, fs }))
+    }
+
+    fn made(self, scratch: Scratch, clock: Arc<dyn Clock>) -> Result<Arc<dyn FileSystem>> {
+        let made = self.engine.fresh(scratch, self.mode, clock);
+        made.map_err(|e| Error::Usage(format!("{self}: {e}")))
+    }
+}
+
+impl PartialEq for Engine {
+    /// Names are unique.
+    fn eq(&self, other: &Self) -> bool {
+        (self.name(), self.mode) == (other.name(), other.mode)
+    }
+}
+
+impl Eq for Engine {}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
     }
 }
 
@@ -124,27 +132,22 @@ impl fmt::Display for Engine {
 
 /// The names that can be given, for messages.
 fn known_names() -> String {
-    let names = TABLE.iter().flat_map(|known| {
-        let with_mode = known.has_modes.then(|| format!("{}:MODE", known.name));
-        [Some(known.name.to_owned()), with_mode]
+    let names = Engine::all().into_iter().map(|engine| match engine.mode {
+        None => engine.to_string(),
+        Some(_) => format!("{}:MODE", engine.name()),
     });
-    names.flatten().collect::<Vec<_>>().join(", ")
+    let mut names: Vec<String> = names.collect();
+    names.dedup();
+    names.join(", ")
 }
 
 impl FromStr for Engine {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let (name, mode) = match text.split_once(':') {
-            Some((name, mode)) => (name, Some(mode)),
-            None => (text, None),
-        };
-        let known = TABLE
-            .into_iter()
-            .find(|known| known.name == name && (known.has_modes || mode.is_none()))
-            .ok_or_else(|| format!("unknown type '{text}': known are {}", known_names()))?;
-        let mode = mode.map(str::parse).transpose()?;
-        Ok(Self { known, mode })
+        let mut all = Self::all().into_iter();
+        let found = all.find(|engine| engine.to_string() == text);
+        found.ok_or_else(|| format!("unknown type '{text}': known are {}", known_names()))
     }
 }
 
@@ -171,13 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn every_row_makes_a_file_system() {
-        for known in TABLE {
-            let engine: Engine = known.name.parse().unwrap();
+    fn every_engine_makes_a_file_system() {
+        for engine in Engine::all().into_iter().filter(|e| e.mode.is_none()) {
             let made = engine.fresh().map(drop);
-            assert!(made.is_ok(), "{}: {made:?}", known.name);
+            assert!(made.is_ok(), "{engine}: {made:?}");
             let counted = engine.counted().unwrap();
             assert_eq!(counted.is_some(), engine.has_medium());
         }
+        assert!(Engine::usual().has_medium() && !Engine::baseline().has_medium());
     }
 }

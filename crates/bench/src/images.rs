@@ -2,47 +2,14 @@
 
 use crate::error::{Context, Result};
 use bpfs::{Bpfs, MkfsOptions, MountOptions};
-use medium::{Counting, MapOptions, MappedPmem, MemoryPmem, Pmem, Reserve};
+use medium::{MapOptions, MappedPmem, Pmem, Reserve};
 use std::path::Path;
-use std::sync::Arc;
-use vfs::{FileSystem, ManualClock, ModelFs, ModelOptions, Timestamp};
 
 /// Size of the images.
-const IMAGE_BYTES: u64 = 256 << 20;
+pub(crate) const IMAGE_BYTES: u64 = 256 << 20;
 
 /// Pages that are touched beforehand.
 const PAGE_BYTES: u64 = 4096;
-
-/// A new BPFS over [`flushing_memory`].
-pub(crate) fn on_shared_memory(mode: Option<bpfs::Mode>) -> Result<Arc<dyn FileSystem>> {
-    let pm = flushing_memory(IMAGE_BYTES)?;
-    Ok(Arc::new(fresh(pm, mode, MountOptions::default())?))
-}
-
-/// A new in-memory model.
-pub(crate) fn model() -> Arc<dyn FileSystem> {
-    Arc::new(ModelFs::new(ModelOptions::default()))
-}
-
-/// A medium that counts, and a new BPFS on it.
-pub(crate) struct Counted {
-    /// What the file system does to the medium.
-    pub pm: Arc<Counting<MemoryPmem>>,
-    /// The file system.
-    pub fs: Arc<dyn FileSystem>,
-}
-
-/// A new BPFS in counting memory. Its clock moves a microsecond at each reading, so that
-/// counts repeat exactly.
-pub(crate) fn counted(mode: Option<bpfs::Mode>) -> Result<Counted> {
-    let pm = Arc::new(Counting::new(MemoryPmem::new(IMAGE_BYTES)));
-    let options = MountOptions {
-        clock: Arc::new(ManualClock::new(Timestamp(1 << 60), 1000)),
-        ..MountOptions::default()
-    };
-    let fs = Arc::new(fresh(pm.clone(), mode, options)?);
-    Ok(Counted { pm, fs })
-}
 
 /// A mapped file in `/dev/shm` that is treated as persistent memory, with real flushes and
 /// fences. All its pages are there and mapped. The file is already unlinked: it goes away
@@ -69,15 +36,9 @@ pub(crate) fn flushing_memory_in(dir: &Path, len_bytes: u64) -> Result<MappedPme
     Ok(pm)
 }
 
-/// Makes a file system in `mode` and mounts it.
-pub(crate) fn fresh<P: Pmem>(
-    pm: P,
-    mode: Option<bpfs::Mode>,
-    options: MountOptions,
-) -> Result<Bpfs<P>> {
-    let mut format = MkfsOptions::default();
-    format.mode = mode.unwrap_or(format.mode);
-    bpfs::mkfs(&pm, &format).what(|| "mkfs".into())?;
+/// Makes a BPFS and mounts it.
+pub(crate) fn fresh<P: Pmem>(pm: P, options: MountOptions) -> Result<Bpfs<P>> {
+    bpfs::mkfs(&pm, &MkfsOptions::default()).what(|| "mkfs".into())?;
     Bpfs::open(pm, options).what(|| "mounting".into())
 }
 

@@ -319,7 +319,7 @@ mod tests {
                 columns: vec![bytes::Column::Other],
             },
             micro: micro::Options {
-                types: vec![Engine::BPFS, Engine::MODEL],
+                types: vec![Engine::usual(), Engine::baseline()],
                 with_tmpfs: false,
                 rounds: 1,
                 ..micro::Options::default()

@@ -3,7 +3,6 @@
 use super::ops::Op;
 use super::{Kind, Row};
 use crate::table;
-use bpfs::Mode;
 
 /// One goal: an engine's median beside another target's.
 #[derive(Debug, Clone, PartialEq)]
@@ -114,7 +113,7 @@ fn has_goals(kind: Kind) -> bool {
     let Kind::Engine(engine) = kind else {
         return false;
     };
-    engine.has_medium() && matches!(engine.mode(), None | Some(Mode::Other | Mode::Log))
+    engine.has_medium() && matches!(engine.mode(), None | Some("other" | "log"))
 }
 
 #[cfg(test)]
@@ -137,8 +136,8 @@ mod tests {
     #[test]
     fn goals_compare_medians_of_one_run() {
         let targets = [
-            ("bpfs".to_owned(), Kind::Engine(Engine::BPFS)),
-            ("model".to_owned(), Kind::Engine(Engine::MODEL)),
+            ("bpfs".to_owned(), Kind::Engine(Engine::usual())),
+            ("model".to_owned(), Kind::Engine(Engine::baseline())),
             ("/dev/shm".to_owned(), Kind::Tmpfs),
             // Whatever a directory lies on, it is not what the goal speaks of.
             ("/home".to_owned(), Kind::OtherDirectory),
@@ -174,7 +173,7 @@ mod tests {
 
     #[test]
     fn no_goals_without_a_target_to_compare_with() {
-        let targets = [("bpfs".to_owned(), Kind::Engine(Engine::BPFS))];
+        let targets = [("bpfs".to_owned(), Kind::Engine(Engine::usual()))];
         assert_eq!(judge(&[row("bpfs", Op::Create, 9.0)], &targets), []);
     }
 }

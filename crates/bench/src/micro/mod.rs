@@ -56,7 +56,7 @@ impl Default for Options {
     /// BPFS beside tmpfs, 100 rounds.
     fn default() -> Self {
         Self {
-            types: vec![Engine::BPFS],
+            types: vec![Engine::usual()],
             dirs: Vec::new(),
             with_tmpfs: true,
             with_ext4: false,

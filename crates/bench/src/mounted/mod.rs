@@ -54,7 +54,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             program: std::env::current_exe().unwrap_or_else(|_| "selvedge".into()),
-            types: vec![Engine::BPFS],
+            types: vec![Engine::usual()],
             with_passthrough: true,
             files: 17_000,
             repeats: 5,
@@ -171,7 +171,7 @@ pub fn run(options: &Options) -> Result<Report> {
 /// What to mount, and what is missing.
 fn chosen(options: &Options) -> (Vec<Served>, Vec<String>) {
     let mut notes = Vec::new();
-    let mut served = vec![Served::Engine(Engine::MODEL)];
+    let mut served = vec![Served::Engine(Engine::baseline())];
     served.extend(options.types.iter().map(|engine| Served::Engine(*engine)));
     served.dedup();
     if options.with_passthrough && server::can_compile_examples() {

@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn a_server_that_ends_says_why() {
         let scratch = tempfile::tempdir().unwrap();
-        let model = Served::Engine(Engine::MODEL);
+        let model = Served::Engine(Engine::baseline());
         let error = Server::start(model, Path::new("/bin/false"), scratch.path())
             .err()
             .unwrap();

@@ -46,7 +46,7 @@ impl Default for Options {
     /// BPFS beside tmpfs, up to as many threads as CPUs, 50 rounds.
     fn default() -> Self {
         Self {
-            types: vec![Engine::BPFS],
+            types: vec![Engine::usual()],
             dirs: vec!["/dev/shm".into()],
             threads: None,
             rounds: 50,
@@ -324,7 +324,7 @@ mod tests {
     fn every_target_has_every_row() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options {
-            types: vec![Engine::BPFS, Engine::MODEL],
+            types: vec![Engine::usual(), Engine::baseline()],
             dirs: vec![dir.path().into()],
             threads: Some(3),
             rounds: 1,

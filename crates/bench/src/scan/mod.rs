@@ -111,7 +111,7 @@ fn build(image: &Path, options: &Options) -> Result<()> {
     let what = || "filling the file system".to_owned();
     medium::create_file(image, options.image_bytes, Reserve::Sparse).what(what)?;
     let pm = MappedPmem::open(image, &MapOptions::default()).what(what)?;
-    let fs = images::fresh(Holes::new(pm), None, MountOptions::default())?;
+    let fs = images::fresh(Holes::new(pm), MountOptions::default())?;
     let cx = Ctx::root();
     let data = vec![0; options.file_bytes];
     let mut dir = Ino::ROOT;
