@@ -399,6 +399,8 @@ fn a_check_that_finds_nothing_clears_the_mark_of_an_unclean_unmount() {
     };
     let mount_and_kill = |place: &Place, mode: &str, name: Option<&str>| {
         let mut server = place.serve(&["-o", &format!("mode={mode},commit=3600")]);
+        // Waits until the file system is open.
+        fs::metadata(place.dir()).unwrap();
         if let Some(name) = name {
             let file = place.dir().join(name);
             fs::write(&file, "text").unwrap();

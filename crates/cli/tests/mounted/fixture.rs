@@ -112,7 +112,8 @@ impl Place {
         run(0, &[&first, args].concat());
     }
 
-    /// Starts a server in the foreground and waits until it serves.
+    /// Starts a server in the foreground and waits until it is mounted. The file system is
+    /// open when the first call has an answer.
     pub fn serve(&self, args: &[&str]) -> Server {
         let server = Server {
             child: selvedge()
@@ -123,8 +124,6 @@ impl Place {
                 .expect("the server starts"),
         };
         wait_for("the mount", || self.is_mounted());
-        // The kernel mounts before the file system is open: this waits for an answer.
-        let _ = fs::metadata(self.dir());
         server
     }
 
