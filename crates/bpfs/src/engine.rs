@@ -397,7 +397,7 @@ fn about(header: &SuperInfo, mode: Mode) -> Map<String, Value> {
     about.map(named).into_iter().collect()
 }
 
-/// What is shown of an image. `inside` is what only a mount knows, or why there is none.
+/// Describes an image. `inside` holds what only a mount knows, or the reason that it is missing.
 fn described(
     path: &Path,
     header: &SuperInfo,

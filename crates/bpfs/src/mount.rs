@@ -205,7 +205,7 @@ pub fn recover<P: Pmem>(pm: &P) -> Result<bool, Error> {
     Ok(found.is_some())
 }
 
-/// What recovery has to do.
+/// The work that recovery has to do.
 struct Pending {
     /// Slots of the log, and the record in each.
     records: Vec<(u64, Vec<log::Record>)>,

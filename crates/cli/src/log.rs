@@ -53,7 +53,7 @@ const COUNTED: usize = 256;
 ///
 /// What the crate `fuser` reports as an error when a client is interrupted: it refuses the
 /// kernel's request to stop through a descriptor that is not the one which has the request,
-/// and the kernel then says that there is none. The request itself is answered.
+/// and the kernel then says that there is none. The server has answered the request itself.
 ///
 /// And repetitions: each call on a medium that failed reports the same error. A message is
 /// written the first, second, fourth, eighth... time.

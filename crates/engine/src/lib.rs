@@ -51,7 +51,7 @@ pub trait Engine: Sync {
     /// Its name, as `--type` takes it: lower-case letters and digits.
     fn name(&self) -> &'static str;
 
-    /// What it is, in one line, for help texts.
+    /// One line that describes it, for help texts.
     fn about(&self) -> &'static str;
 
     /// How an image of it is recognised. `None`: it has no images.

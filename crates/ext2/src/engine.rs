@@ -71,7 +71,7 @@ struct MountArgs {
     /// How the order of changes is kept, by default softupdates
     #[arg(long, value_name = "MODE", value_parser = listed::<Mode>(Mode::ALL))]
     mode: Option<Mode>,
-    /// What it is put together from, such as 'uhfs > ext2 > journal(full, internal) >
+    /// The modules of the mount, such as 'uhfs > ext2 > journal(full, internal) >
     /// cache(256M, durable=flush) > disk'
     ///
     /// Reads from the front end down to the device. Before the cache there may be trace
@@ -169,7 +169,7 @@ struct GraphArgs {
     /// How the order of changes is kept, by default softupdates
     #[arg(long, value_name = "MODE", value_parser = listed::<Mode>(Mode::ALL))]
     mode: Option<Mode>,
-    /// What it is put together from, as for mount
+    /// The modules, as for mount
     #[arg(long, value_name = "STACK", conflicts_with = "mode", value_parser = stack_text)]
     stack: Option<Stack>,
     /// Size of the file system, by default 16M
@@ -515,7 +515,7 @@ fn tearing(stack: &Stack, disk: &dyn BlockDevice) -> Option<String> {
     })
 }
 
-/// What is shown of an image.
+/// Describes an image.
 fn described(path: &Path, sup: &SuperInfo) -> Info {
     let stack = Stack::new("ext2", Mode::default());
     let state = match (sup.errors, sup.clean) {

@@ -88,7 +88,7 @@ impl Ext2 {
         self.counts_of(group, needed);
     }
 
-    /// What an allocation of so many blocks looks at, from a group on.
+    /// Adds the blocks that an allocation of `blocks` blocks reads, from a group on.
     pub(crate) fn maps_from(&self, state: &State, first: u32, blocks: u64, needed: &mut Needed) {
         let groups = self.layout.groups;
         let order = (0..groups).map(|step| (first + step) % groups);
@@ -105,7 +105,7 @@ impl Ext2 {
         }
     }
 
-    /// Blocks from `from` on, so many with the indirect ones.
+    /// Adds what filling `blocks` blocks from `from` on reads, indirect ones included.
     fn for_blocks(&self, ino: Ino, from: u64, blocks: u64, needed: &mut Needed) -> Result<()> {
         if blocks == 0 {
             return Ok(());

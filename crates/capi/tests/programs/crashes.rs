@@ -66,7 +66,7 @@ fn persistent_variables_are_cut_off_too() {
 }
 
 /// Kills the program after some of its steps; each run checks what the ones before have left.
-/// After each line that the program writes it has done so many steps more.
+/// From one line of its output to the next the program does `line_steps` steps.
 fn kill_again_and_again(source: &str, settings: &[(&str, &str)], rounds: u64, line_steps: u64) {
     let workshop = Workshop::new();
     let start = |program: &Path| {

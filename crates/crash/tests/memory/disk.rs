@@ -188,7 +188,7 @@ impl Disk {
         }))
     }
 
-    /// A process, which is killed after so many steps.
+    /// A process, which is killed after that many steps.
     pub fn process(self: &Arc<Self>, steps: usize) -> Process {
         Process {
             disk: self.clone(),

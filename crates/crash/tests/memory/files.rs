@@ -100,7 +100,7 @@ pub const SUCCESSORS: [&[Life]; 4] = [
 pub struct InFiles {
     whole: Whole,
     pub lives: &'static [Life],
-    /// The first of them is killed after so many steps.
+    /// The first of them is killed after that many steps.
     killed_after: usize,
     /// Whether it was not over by then.
     pub was_killed: AtomicBool,
@@ -407,7 +407,7 @@ impl Program for InFiles {
         let (_, filling) = states[*allowed.end()];
         let table = using.found(filling)?;
         if !allowed.clone().any(|n| states[n].0 == table) {
-            return Err(format!("{table:?} is none of the states {allowed:?}"));
+            return Err(format!("{table:?} is not one of the states {allowed:?}"));
         }
         self.check_files(using, process)?;
         Ok(hash(table.iter().flat_map(|(a, b)| [*a, *b])))
