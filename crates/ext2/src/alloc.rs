@@ -6,7 +6,7 @@ use crate::pending::{OfPatch, Pending};
 use crate::ready::Needed;
 use crate::resting::Resting;
 use crate::volume::{Ext2, Group, Layout};
-use lfs::{Allocated, LowError, Purpose, Removed, Result};
+use blockfs::{Allocated, FormatError, Purpose, Removed, Result};
 use medium::block::Lba;
 use patch::{Before, Change, Content, Op, PatchId, Rule, Store};
 use smallvec::SmallVec;
@@ -207,7 +207,7 @@ impl Ext2 {
         let first = layout.group_of(goal);
         let mut state = self.state.lock();
         if state.usable_blocks(layout) == 0 {
-            return Err(LowError::NoSpace);
+            return Err(FormatError::NoSpace);
         }
         for rested in [true, false] {
             for step in 0..layout.groups {
@@ -221,7 +221,7 @@ impl Ext2 {
                 }
             }
         }
-        Err(LowError::NoSpace)
+        Err(FormatError::NoSpace)
     }
 
     /// A free block of a group near `from`; one that has rested, or any.
@@ -253,7 +253,7 @@ impl Ext2 {
         let block = self.layout.group_start(group) + bit;
         if self.is_structure(state, block) {
             let what = format!("block bitmap of group {group}: block {block} is marked free");
-            return Err(LowError::Corrupt(what));
+            return Err(FormatError::Corrupt(what));
         }
         let mut needed = Needed::new();
         self.counts_of(group, &mut needed);
@@ -280,7 +280,7 @@ impl Ext2 {
         let map = Lba(state.groups[group as usize].block_bitmap.into());
         if self.is_structure(&state, block) || !is_set(&self.store.read(map)?, bit) {
             let what = format!("block bitmap of group {group}: block {block} is free already");
-            return Err(LowError::Corrupt(what));
+            return Err(FormatError::Corrupt(what));
         }
         let befores = once_gone(removed);
         self.flip(op, map, bit, &befores)?;
@@ -317,7 +317,7 @@ impl Ext2 {
         let range = self.layout.first_block + 1..self.layout.blocks;
         if !range.contains(&pointer) || self.is_structure(&self.state.lock(), pointer) {
             let what = format!("inode {ino}: points to block {pointer}");
-            return Err(LowError::Corrupt(what));
+            return Err(FormatError::Corrupt(what));
         }
         Ok(Some(pointer))
     }
@@ -385,7 +385,7 @@ impl Ext2 {
             self.write_counts(op, &state, group)?;
             return Ok((ino, flip));
         }
-        Err(LowError::NoSpace)
+        Err(FormatError::NoSpace)
     }
 
     /// Marks an inode as free, after `befores`.
@@ -403,7 +403,7 @@ impl Ext2 {
         let map = Lba(state.groups[group as usize].inode_bitmap.into());
         if !is_set(&self.store.read(map)?, bit) {
             let what = format!("inode bitmap of group {group}: inode {ino} is free already");
-            return Err(LowError::Corrupt(what));
+            return Err(FormatError::Corrupt(what));
         }
         self.flip(op, map, bit, befores)?;
         let free = state.groups[group as usize].free_inodes + 1;

@@ -7,7 +7,7 @@ use crate::format::{ATTR_MAGIC, ATTR_PREFIXES, AttrEntry, AttrHeader, Inode, Ino
 use crate::inode::Node;
 use crate::ready::Needed;
 use crate::volume::Ext2;
-use lfs::{Heads, LowError, Purpose, Removed, Result};
+use blockfs::{FormatError, Heads, Purpose, Removed, Result};
 use medium::block::{Buffer, Lba};
 use patch::{Before, Op, PatchId, Rule};
 use std::mem::{offset_of, size_of};
@@ -49,7 +49,7 @@ impl Stored {
         let found = ATTR_PREFIXES
             .iter()
             .find(|(index, prefix)| SHOWN.contains(index) && name.starts_with(prefix));
-        let (index, prefix) = found.ok_or(LowError::Limit(Errno::OPNOTSUPP))?;
+        let (index, prefix) = found.ok_or(FormatError::Limit(Errno::OPNOTSUPP))?;
         Ok(Self {
             index: *index,
             name: name[prefix.len()..].to_vec(),
@@ -169,7 +169,7 @@ impl Ext2 {
             return Ok(None);
         }
         let found = match self.stored(node) {
-            Err(LowError::Corrupt(what)) => {
+            Err(FormatError::Corrupt(what)) => {
                 self.report_damaged_attributes(node.ino, &what);
                 return Ok(Some(Acl::owner_only()));
             }
@@ -305,7 +305,7 @@ impl Ext2 {
             let found = parse(&bytes, at + 4, at + 4);
             let ino = node.ino;
             all = found.ok_or_else(|| {
-                LowError::Corrupt(format!("inode {ino}: its attributes make no sense"))
+                FormatError::Corrupt(format!("inode {ino}: its attributes make no sense"))
             })?;
         }
         if let Some((block, _)) = self.attr_block(node)? {
@@ -323,7 +323,7 @@ impl Ext2 {
 
     pub(crate) fn replace_attributes(&self, op: &Op, ino: Ino, all: &[Named]) -> Result<Heads> {
         if self.layout.revision == 0 {
-            return Err(LowError::Limit(Errno::OPNOTSUPP));
+            return Err(FormatError::Limit(Errno::OPNOTSUPP));
         }
         let node = self.load_ino(ino)?;
         let before = self.stored(&node)?;
@@ -345,7 +345,7 @@ impl Ext2 {
             true => None,
             false => {
                 let encoded = encode(&new, self.layout.block_bytes as usize);
-                Some(encoded.ok_or(LowError::Limit(Errno::NOSPC))?)
+                Some(encoded.ok_or(FormatError::Limit(Errno::NOSPC))?)
             }
         };
         let old = self.attr_block(node)?;
@@ -469,7 +469,7 @@ impl Ext2 {
         match self.attr_block(node) {
             Ok(Some(old)) => self.drop_reference(op, old, removed),
             Ok(None) => Ok(()),
-            Err(LowError::Corrupt(what)) => {
+            Err(FormatError::Corrupt(what)) => {
                 tracing::error!("{what}, and is not freed: run e2fsck");
                 self.note_errors_later();
                 Ok(())
@@ -485,9 +485,9 @@ const ACL_SPAN: std::ops::Range<usize> =
 
 const _: () = assert!(offset_of!(InodeExtra, extra_isize) == 0);
 
-fn bad_block(node: &Node, block: u32) -> LowError {
+fn bad_block(node: &Node, block: u32) -> FormatError {
     let ino = node.ino;
-    LowError::Corrupt(format!(
+    FormatError::Corrupt(format!(
         "inode {ino}: attribute block {block} makes no sense"
     ))
 }

@@ -14,7 +14,7 @@ use crate::names::Names;
 use crate::pending::OfPatch;
 use crate::seeded::{Bug, hit};
 use crate::volume::Ext2;
-use lfs::{Found, Heads, LowError, Purpose, Removed, Result};
+use blockfs::{FormatError, Found, Heads, Purpose, Removed, Result};
 use medium::block::{Buffer, Lba};
 use patch::{Before, Op, PatchId, Rule, attempt};
 use std::mem::offset_of;
@@ -117,7 +117,7 @@ impl Ext2 {
     pub(crate) fn load_dir(&self, dir: Ino) -> Result<Node> {
         let node = self.load_ino(dir)?;
         if node.kind() != Some(FileType::Directory) {
-            return Err(LowError::Limit(Errno::NOTDIR));
+            return Err(FormatError::Limit(Errno::NOTDIR));
         }
         Ok(node)
     }
@@ -127,7 +127,7 @@ impl Ext2 {
         let bytes = u64::from(self.layout.block_bytes);
         if !size.is_multiple_of(bytes) || size / bytes > self.layout.blocks.into() {
             let what = format!("directory {}: its size is {size}", dir.ino);
-            return Err(LowError::Corrupt(what));
+            return Err(FormatError::Corrupt(what));
         }
         Ok(size / bytes)
     }
@@ -135,7 +135,7 @@ impl Ext2 {
     fn dir_block(&self, dir: &Node, index: u64) -> Result<(u32, Arc<Buffer>)> {
         let Some(block) = self.block_at(dir, index)? else {
             let what = format!("directory {}: block {index} is missing", dir.ino);
-            return Err(LowError::Corrupt(what));
+            return Err(FormatError::Corrupt(what));
         };
         let read = self.store.read(Lba(block.into()));
         let contents = read.inspect_err(|_| self.want_dir_blocks(dir, index + 1))?;
@@ -150,7 +150,7 @@ impl Ext2 {
         let corrupt = |what: &str| {
             let dir = dir.ino;
             let what = format!("directory {dir}: entry at {at} of block {block}: {what}");
-            Err(LowError::Corrupt(what))
+            Err(FormatError::Corrupt(what))
         };
         let Ok((header, _)) = DirentHeader::read_from_prefix(&contents[at..]) else {
             return corrupt("cut off");
@@ -319,7 +319,7 @@ impl Ext2 {
 
     fn must_find(&self, dir: &Node, name: &[u8]) -> Result<Place> {
         let found = self.seek_name(dir, name)?;
-        found.ok_or(LowError::Limit(Errno::NOENT))
+        found.ok_or(FormatError::Limit(Errno::NOENT))
     }
 
     pub(crate) fn find_name(&self, dir: Ino, name: &[u8]) -> Result<Option<Found>> {
@@ -369,7 +369,7 @@ impl Ext2 {
 
     fn kind_by_inode(&self, ino: Ino) -> Result<FileType> {
         let kind = self.load_ino(ino)?.kind();
-        kind.ok_or_else(|| LowError::Corrupt(format!("inode {ino}: it has a name and no type")))
+        kind.ok_or_else(|| FormatError::Corrupt(format!("inode {ino}: it has a name and no type")))
     }
 
     pub(crate) fn has_no_names(&self, dir: Ino) -> Result<bool> {
@@ -447,11 +447,11 @@ impl Ext2 {
     ) -> Result<(PatchId, PatchId)> {
         let number = self.load_ino(dir)?.ino;
         let size = (index + 1) * u64::from(self.layout.block_bytes);
-        let size = u32::try_from(size).map_err(|_| LowError::NoSpace)?;
+        let size = u32::try_from(size).map_err(|_| FormatError::NoSpace)?;
         // The block and the indirect blocks that it may take.
         let room = self.missing(dir, index..index + 1)?;
         if self.state.lock().usable_blocks(&self.layout) < room {
-            return Err(LowError::NoSpace);
+            return Err(FormatError::NoSpace);
         }
         let block = self.take_block(op, number, index, Purpose::Directory)?;
         let waits = |_: &PatchId| !hit(Bug::DirectoryBeforeReuse);
@@ -646,7 +646,7 @@ impl Ext2 {
             Some(entry) if entry.ino != 0 && entry.name(&contents) == b".." => Ok((block, entry)),
             _ => {
                 let what = format!("directory {}: it has no \"..\"", dir.ino);
-                Err(LowError::Corrupt(what))
+                Err(FormatError::Corrupt(what))
             }
         }
     }

@@ -498,7 +498,7 @@ fn drawing(mounted: &Mounted) -> Drawing {
     let mut drawing = mounted.cache().draw();
     let fs = mounted.file_system();
     drawing.name_blocks(|device, lba| match device {
-        0 => fs.low().describe(medium::block::Lba(lba)),
+        0 => fs.format().describe(medium::block::Lba(lba)),
         _ => Some("log".into()),
     });
     drawing

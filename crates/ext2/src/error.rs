@@ -1,6 +1,6 @@
 //! What making, opening and examining a file system can fail with.
 
-use lfs::LowError;
+use blockfs::FormatError;
 use medium::block::BlockError;
 
 /// Why an image could not be made, opened or read.
@@ -36,7 +36,7 @@ pub enum Error {
     },
     /// Storage failed, or a structure is damaged.
     #[error(transparent)]
-    Low(#[from] LowError),
+    Step(#[from] FormatError),
     /// The device is too small, or too large for the block size.
     #[error("{what} needs {need} bytes; the device has {have}")]
     Size {
@@ -54,6 +54,6 @@ pub enum Error {
 
 impl From<patch::StoreError> for Error {
     fn from(error: patch::StoreError) -> Self {
-        Self::Low(error.into())
+        Self::Step(error.into())
     }
 }

@@ -112,11 +112,11 @@ pub const STATE_ERRORS: u16 = 2;
 
 impl Super {
     /// What [`Super::errors`] asks for; the kernel goes on if it says nothing.
-    pub fn on_error(&self) -> lfs::OnError {
+    pub fn on_error(&self) -> blockfs::OnError {
         match self.errors.get() {
-            2 => lfs::OnError::ReadOnly,
-            3 => lfs::OnError::Halt,
-            _ => lfs::OnError::Continue,
+            2 => blockfs::OnError::ReadOnly,
+            3 => blockfs::OnError::Halt,
+            _ => blockfs::OnError::Continue,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::format::{
 };
 use crate::seeded::{Bug, hit};
 use crate::volume::Ext2;
-use lfs::{Heads, InodeChange, LowError, NewInode, Result};
+use blockfs::{FormatError, Heads, InodeChange, NewInode, Result};
 use medium::block::Lba;
 use patch::{Before, Op, PatchId, Rule, attempt};
 use smallvec::SmallVec;
@@ -216,7 +216,7 @@ impl Ext2 {
                 inode,
                 extra: extra.ok().map(|(extra, _)| extra).filter(has_times),
             }),
-            Err(_) => Err(LowError::Corrupt(format!("inode {ino}: it is cut off"))),
+            Err(_) => Err(FormatError::Corrupt(format!("inode {ino}: it is cut off"))),
         }
     }
 
@@ -224,7 +224,7 @@ impl Ext2 {
     pub(crate) fn load_ino(&self, ino: Ino) -> Result<Node> {
         match self.number(ino) {
             Some(ino) => self.load(ino),
-            None => Err(LowError::Limit(Errno::STALE)),
+            None => Err(FormatError::Limit(Errno::STALE)),
         }
     }
 
@@ -239,7 +239,7 @@ impl Ext2 {
         }
         let Some(kind) = node.kind() else {
             let mode = inode.mode.get();
-            return Err(LowError::Corrupt(format!("inode {ino}: mode {mode:#o}")));
+            return Err(FormatError::Corrupt(format!("inode {ino}: mode {mode:#o}")));
         };
         let extra = |f: fn(&InodeExtra) -> u32| node.extra.as_ref().map(f);
         Ok(Some(Attr {
@@ -398,7 +398,7 @@ impl Ext2 {
     fn allow_size(&self, op: &Op, node: &Node, size: u64) -> Result<Option<Before>> {
         let regular = node.kind() == Some(FileType::Regular);
         if size > self.largest() || (!regular && size > u32::MAX.into()) {
-            return Err(LowError::Limit(Errno::FBIG));
+            return Err(FormatError::Limit(Errno::FBIG));
         }
         if !regular || size <= SMALL_FILE_MAX {
             return Ok(None);
@@ -439,7 +439,7 @@ impl Ext2 {
         };
         let cleared = self.patch(op, node.lba, node.at, &bytes, befores)?;
         let never_stored = fresh.is_some_and(|fresh| cleared.merged && fresh.patch == cleared.id);
-        let removed = lfs::Removed {
+        let removed = blockfs::Removed {
             patch: cleared.id,
             never_stored,
         };
@@ -481,7 +481,7 @@ impl Ext2 {
 
     pub(crate) fn store_short_target(&self, op: &Op, ino: Ino, target: &[u8]) -> Result<PatchId> {
         if target.len() > INLINE_TARGET_MAX {
-            return Err(LowError::Limit(Errno::NAMETOOLONG));
+            return Err(FormatError::Limit(Errno::NAMETOOLONG));
         }
         let mut node = self.load_ino(ino)?;
         node.inode.size_low.set(target.len() as u32);

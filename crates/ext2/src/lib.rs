@@ -1,7 +1,7 @@
 //! ext2, as Linux has it.
 //!
 //! The bytes on the medium are described in `format.md`; [`format`] has them as types.
-//! [`Ext2`] is the format behind [`lfs::LowLevel`]; [`lfs::Universal`] makes a file system
+//! [`Ext2`] is the format behind [`blockfs::Format`]; [`blockfs::BlockFs`] makes a file system
 //! of it.
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,6 @@ pub mod format;
 pub mod fsck;
 mod inode;
 mod log;
-mod low;
 mod mkfs;
 pub mod mount;
 mod names;
@@ -30,15 +29,16 @@ mod probe;
 mod ready;
 mod resting;
 pub mod seeded;
+mod steps;
 mod system;
 mod tree;
 mod volume;
 
 #[cfg(feature = "engine")]
 pub use crate::engine::Ext2Engine;
+pub use blockfs::OnError;
 pub use check::check;
 pub use error::Error;
-pub use lfs::OnError;
 pub use mkfs::{Inodes, MkfsOptions, mkfs};
 pub use mount::{Devices, MountError, MountOptions, Mounted, mount};
 pub use probe::{SuperInfo, probe};

@@ -6,7 +6,7 @@ use crate::format::{
 };
 use crate::volume::Ext2;
 use crate::{Error, probe};
-use lfs::{LowLevel, NewInode, Purpose, Result};
+use blockfs::{Format, NewInode, Purpose, Result};
 use medium::block::{BlockDevice, Lba};
 use patch::journal::Place;
 use patch::{Before, Change, Content, Rule};
@@ -26,7 +26,7 @@ impl Ext2 {
         for index in 0..blocks {
             let Some(block) = self.block_at(&node, index)? else {
                 let what = format!("inode {JOURNAL_INO}: the journal has a hole");
-                return Err(lfs::LowError::Corrupt(what));
+                return Err(blockfs::FormatError::Corrupt(what));
             };
             let block = u64::from(block);
             match runs.last_mut() {
@@ -69,7 +69,7 @@ impl Ext2 {
         }
         let op = self.store.begin(self.cost(1))?;
         let size = Some(blocks * u64::from(self.layout.block_bytes));
-        let change = lfs::InodeChange {
+        let change = blockfs::InodeChange {
             size,
             ..Default::default()
         };

@@ -11,7 +11,7 @@
 use crate::format::{Compat, Incompat, JOURNAL_INO};
 use crate::seeded::{Bug, hit};
 use crate::{Error, Ext2, Options, features, log};
-use lfs::{OnError, Universal, UniversalOptions};
+use blockfs::{BlockFs, BlockFsOptions, OnError};
 use medium::OpenError;
 use medium::block::{
     BlockDevice, BlockError, DelayDevice, DeviceOptions, FileDevice, Geometry, Lba, OverlayDevice,
@@ -75,8 +75,8 @@ impl From<BlockError> for MountError {
     }
 }
 
-impl From<lfs::LowError> for MountError {
-    fn from(error: lfs::LowError) -> Self {
+impl From<blockfs::FormatError> for MountError {
+    fn from(error: blockfs::FormatError) -> Self {
         Self::Ext2(error.into())
     }
 }
@@ -178,7 +178,7 @@ impl Default for MountOptions {
 
 /// A mounted image. Dropping it without [`close`](Self::close) is a crash.
 pub struct Mounted {
-    fs: Arc<Universal<Ext2>>,
+    fs: Arc<BlockFs<Ext2>>,
     cache: Arc<Cache>,
     journal: Option<Arc<Journal>>,
     disk: Arc<dyn BlockDevice>,
@@ -235,7 +235,7 @@ pub fn mount(
     if options.forgetful {
         store = Arc::new(Forgetful::new(store));
     }
-    let low = Ext2::open(
+    let format = Ext2::open(
         store,
         Options {
             read_only: options.read_only,
@@ -243,7 +243,7 @@ pub fn mount(
             replayed: journal.is_some(),
         },
     )?;
-    let universal = UniversalOptions {
+    let fs_options = BlockFsOptions {
         read_only: options.read_only,
         atime: options.atime,
         clock: options.clock.clone(),
@@ -254,7 +254,7 @@ pub fn mount(
         },
     };
     Ok(Mounted {
-        fs: Arc::new(Universal::open(low, universal)?),
+        fs: Arc::new(BlockFs::open(format, fs_options)?),
         cache,
         journal,
         disk,
@@ -279,7 +279,7 @@ fn modules(stack: &Stack, home: Volume, journal: Option<&Arc<Journal>>) -> Arc<d
 
 impl Mounted {
     /// What to serve.
-    pub fn file_system(&self) -> &Arc<Universal<Ext2>> {
+    pub fn file_system(&self) -> &Arc<BlockFs<Ext2>> {
         &self.fs
     }
 
@@ -314,7 +314,7 @@ impl Mounted {
         }
         self.fs.close()?;
         if let Some(journal) = &self.journal {
-            journal.empty().map_err(lfs::LowError::from)?;
+            journal.empty().map_err(blockfs::FormatError::from)?;
             log::set_recover(&*self.disk, false)?;
         }
         Ok(())
@@ -459,8 +459,8 @@ pub(crate) fn internal_place(
         replayed,
         ..Options::default()
     };
-    let low = Ext2::open(Arc::new(plain_cache(disk).volume(0)), options)?;
-    Ok(low.log_place()?)
+    let format = Ext2::open(Arc::new(plain_cache(disk).volume(0)), options)?;
+    Ok(format.log_place()?)
 }
 
 /// A small cache that writes only when asked.
@@ -493,7 +493,7 @@ pub fn add_journal(
         };
         Ext2::open(Arc::new(plain_cache(disk).volume(0)), options)
     };
-    let fits = |low: &Ext2| match low.room_for_log(blocks)? {
+    let fits = |format: &Ext2| match format.room_for_log(blocks)? {
         free if free < blocks => Err(MountError::NoRoom { blocks, free }),
         _ => Ok(()),
     };
@@ -504,12 +504,12 @@ pub fn add_journal(
     }
     drop(reader);
     let (place, inode) = {
-        let low = open(false)?;
-        let made = fits(&low).and_then(|()| Ok(low.make_log(blocks)?));
+        let format = open(false)?;
+        let made = fits(&format).and_then(|()| Ok(format.make_log(blocks)?));
         // Marked as unmounted also without a journal.
-        lfs::LowLevel::close(&low)?;
+        blockfs::Format::close(&format)?;
         made?;
-        (low.log_place()?, low.load(JOURNAL_INO)?.inode)
+        (format.log_place()?, format.load(JOURNAL_INO)?.inode)
     };
     journal::format(&**disk, &place, sup.uuid)?;
     disk.flush()?;

@@ -14,8 +14,8 @@
 use crate::format::{Inode, Super};
 use crate::inode::Node;
 use crate::volume::Ext2;
+use blockfs::{FormatError, Heads, Result};
 use hashbrown::HashMap;
-use lfs::{Heads, LowError, Result};
 use patch::{Before, Op, PatchId, Rule, attempt};
 use std::collections::{BTreeSet, HashSet};
 use std::mem::offset_of;
@@ -85,7 +85,7 @@ impl Ext2 {
         while at != 0 {
             if self.number(Ino(at.into())).is_none() || !seen.insert(at) {
                 let what = format!("superblock: the list of orphans leads to inode {at}");
-                return Err(LowError::Corrupt(what));
+                return Err(FormatError::Corrupt(what));
             }
             found.push(at);
             at = self.load(at)?.inode.dtime.get();

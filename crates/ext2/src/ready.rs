@@ -9,7 +9,7 @@ use crate::alloc::State;
 use crate::dir;
 use crate::inode::Node;
 use crate::volume::Ext2;
-use lfs::{Next, Purpose, Result};
+use blockfs::{Next, Purpose, Result};
 use medium::block::Lba;
 use patch::attempt;
 use smallvec::SmallVec;

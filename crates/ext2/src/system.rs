@@ -3,7 +3,7 @@
 use crate::format::{Inode, InodeFlags};
 use crate::mount::{Devices, MountOptions, mount};
 use crate::{Inodes, MkfsOptions, check, mkfs};
-use lfs::LowLevel;
+use blockfs::Format;
 use medium::block::{BlockDevice, BlockError, Buffer, Lba, MemoryDevice, Write};
 use patch::Optimised;
 use patch::stack::{CacheModule, Mode, Stack};
@@ -194,9 +194,9 @@ impl System<dyn BlockDevice> for Ext2System {
         } else {
             None
         };
-        let low = mounted.file_system().low();
-        let free = low.free_list().map_err(|e| e.to_string())?;
-        let inodes = low.free_inode_ranges().map_err(|e| e.to_string())?;
+        let format = mounted.file_system().format();
+        let free = format.free_list().map_err(|e| e.to_string())?;
+        let inodes = format.free_inode_ranges().map_err(|e| e.to_string())?;
         mounted.close().map_err(|e| e.to_string())?;
         let mut bytes = image.bytes();
         poison(&mut bytes, &free);
@@ -306,7 +306,7 @@ fn make_cut_file(mounted: &crate::Mounted) -> vfs::Result<std::ops::Range<usize>
     let made = fs.create(&cx, Ino::ROOT, CUT_FILE, 0o644)?.ino;
     let len = fs.write(&cx, made, 0, &[1; 100])?;
     fs.forget(made, 1);
-    let block = fs.low().block_of(made, 0).map_err(|e| e.errno())?;
+    let block = fs.format().block_of(made, 0).map_err(|e| e.errno())?;
     let start = block.ok_or(Errno::IO)?.0 as usize * BLOCK_BYTES as usize;
     Ok(start + len..start + BLOCK_BYTES as usize)
 }

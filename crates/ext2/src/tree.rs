@@ -10,7 +10,7 @@ use crate::format::{DIRECT, INDIRECT, Inode, POINTERS};
 use crate::inode::Node;
 use crate::seeded::{Bug, hit};
 use crate::volume::Ext2;
-use lfs::{Allocated, Detached, LowError, Purpose, Removed, Result};
+use blockfs::{Allocated, Detached, FormatError, Purpose, Removed, Result};
 use medium::block::{Buffer, Lba};
 use patch::{Before, Op, PatchId, Patched, Rule, attempt};
 use smallvec::SmallVec;
@@ -76,7 +76,7 @@ fn slot_end(slot: usize) -> usize {
 
 /// Has the indirect blocks that follow in a block of this level read along with one that is
 /// absent: else an attempt at a long file would begin anew at each.
-fn want_more(error: &LowError, block: &[u8], index: u64, level: u32) {
+fn want_more(error: &FormatError, block: &[u8], index: u64, level: u32) {
     const AHEAD: usize = 256;
     if level > 1 && error.is_absent() {
         let pointers = block.chunks_exact(4).skip(index as usize + 1);
@@ -113,7 +113,7 @@ impl Ext2 {
         let roots = self.roots();
         let root = roots.iter().rev().find(|root| index >= root.base);
         let root = root.filter(|root| index - root.base < self.span(root.level));
-        let root = root.ok_or(LowError::Limit(Errno::FBIG))?;
+        let root = root.ok_or(FormatError::Limit(Errno::FBIG))?;
         let within = index - root.base;
         let step = |level| (within / self.span(level) % u64::from(self.fan_out())) as u32;
         Ok(Path {
@@ -316,11 +316,11 @@ impl Ext2 {
         let (way, there) = self.walk(&node, &path)?;
         if there.is_some() {
             let what = format!("inode {ino}: block {index} is there already");
-            return Err(LowError::Corrupt(what));
+            return Err(FormatError::Corrupt(what));
         }
         let new = path.steps.len() - way.len();
         if self.state.lock().usable_blocks(&self.layout) < new as u64 {
-            return Err(LowError::NoSpace);
+            return Err(FormatError::NoSpace);
         }
         let mut befores: SmallVec<[Before; 8]> = SmallVec::from_slice(befores);
         if !hit(Bug::PointBeforeBit) {

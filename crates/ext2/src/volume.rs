@@ -8,7 +8,7 @@ use crate::format::{
 use crate::names::AllNames;
 use crate::seeded::{Bug, hit};
 use crate::{Error, features};
-use lfs::{LowError, Result};
+use blockfs::{FormatError, Result};
 use medium::block::Lba;
 use parking_lot::Mutex;
 use patch::{Before, Change, Content, Op, PatchId, Store};
@@ -476,7 +476,7 @@ fn read_groups(store: &dyn Store, layout: &Layout) -> std::result::Result<Vec<Gr
             && lies_within(found.inode_table.get(), layout.table_blocks());
         if !good {
             let what = format!("descriptor of group {group}: bitmaps or inodes lie elsewhere");
-            return Err(LowError::Corrupt(what).into());
+            return Err(FormatError::Corrupt(what).into());
         }
         groups.push(Group {
             block_bitmap: found.block_bitmap.get(),

@@ -2,8 +2,8 @@
 
 use super::Optimisations;
 use crate::error::{Context, Result};
+use blockfs::{BlockFs, BlockFsOptions};
 use ext2::{Ext2, Inodes, MkfsOptions};
-use lfs::{Universal, UniversalOptions};
 use medium::block::{Geometry, MemoryDevice};
 use patch::{Async, Cache, CacheOptions, CacheStats, Optimise, Optimised, Store};
 use rustix::time::{ClockId, clock_gettime};
@@ -34,7 +34,7 @@ pub(super) fn image(bytes: u64, inodes: u32) -> Result<Arc<MemoryDevice>> {
 
 /// A mounted image, with what the cache had done before the workload.
 pub(super) struct Mounted {
-    pub fs: Universal<Ext2>,
+    pub fs: BlockFs<Ext2>,
     cache: Arc<Cache>,
     before: CacheStats,
 }
@@ -80,14 +80,14 @@ impl Mounted {
             clock: clock.clone(),
             ..ext2::Options::default()
         };
-        let low = Ext2::open(store, options);
-        let low = low.map_err(failure).what(|| "mounting".into())?;
-        let universal = UniversalOptions {
+        let format = Ext2::open(store, options);
+        let format = format.map_err(failure).what(|| "mounting".into())?;
+        let options = BlockFsOptions {
             atime: Atime::Never,
             clock,
-            ..UniversalOptions::new(ModelFs::default().guarantees())
+            ..BlockFsOptions::new(ModelFs::default().guarantees())
         };
-        let fs = Universal::open(low, universal);
+        let fs = BlockFs::open(format, options);
         let fs = fs.map_err(failure).what(|| "mounting".into())?;
         let before = cache.stats();
         Ok(Self { fs, cache, before })

@@ -1,5 +1,5 @@
 //! What soft updates promise of a recovered file system (the rules U1 to U5 of
-//! `lfs::universal`), against the states that were there after each operation.
+//! `blockfs::BlockFs`), against the states that were there after each operation.
 //!
 //! *Allowed states* are those from the last sync to the newest; for an inode that was
 //! synced by itself, those since then. An `fdatasync` does so for all but the times. An inode of what was recovered must be one and the

@@ -10,14 +10,14 @@ use patch::stack::Mode;
 use vfs::script::LOG_MAGIC;
 use vfs::script::generate::Tree;
 
-/// Bugs of `lfs` that are looked for here.
-pub const LFS: [lfs::seeded::Bug; 6] = [
-    lfs::seeded::Bug::ClearedCountsAsSynced,
-    lfs::seeded::Bug::GrowOverLeft,
-    lfs::seeded::Bug::FsyncWithoutName,
-    lfs::seeded::Bug::FsyncWithoutPath,
-    lfs::seeded::Bug::FdatasyncWithoutSize,
-    lfs::seeded::Bug::FdatasyncWithoutData,
+/// Bugs of `blockfs` that are looked for here.
+pub const BLOCKFS: [blockfs::seeded::Bug; 6] = [
+    blockfs::seeded::Bug::ClearedCountsAsSynced,
+    blockfs::seeded::Bug::GrowOverLeft,
+    blockfs::seeded::Bug::FsyncWithoutName,
+    blockfs::seeded::Bug::FsyncWithoutPath,
+    blockfs::seeded::Bug::FdatasyncWithoutSize,
+    blockfs::seeded::Bug::FdatasyncWithoutData,
 ];
 
 /// On a full image, where a freed block is used again at once.
@@ -38,12 +38,12 @@ fn is_found_in_patch(bug: patch::seeded::Bug, system: Ext2System, work: (Option<
     is_found(&format!("{bug:?}"), &system, work, &put, &fired);
 }
 
-fn is_found_in_lfs(bug: lfs::seeded::Bug, work: (Option<&str>, &Options)) {
-    is_found_in_lfs_on(bug, Mode::SoftUpdates, work);
+fn is_found_in_blockfs(bug: blockfs::seeded::Bug, work: (Option<&str>, &Options)) {
+    is_found_in_blockfs_on(bug, Mode::SoftUpdates, work);
 }
 
-fn is_found_in_lfs_on(bug: lfs::seeded::Bug, mode: Mode, work: (Option<&str>, &Options)) {
-    use lfs::seeded::{arm, fired};
+fn is_found_in_blockfs_on(bug: blockfs::seeded::Bug, mode: Mode, work: (Option<&str>, &Options)) {
+    use blockfs::seeded::{arm, fired};
     let put = |on: bool| arm(on.then_some(bug));
     let system = Ext2System::new(mode);
     is_found(&format!("{bug:?}"), &system, work, &put, &fired);
@@ -189,7 +189,7 @@ fn blocks_that_must_be_revoked() {
 /// system demands of the two would put the data into the log as well, so it is left out.
 #[test]
 fn blocks_whose_freeing_is_not_committed() {
-    use lfs::seeded::{Bug, arm};
+    use blockfs::seeded::{Bug, arm};
     let setup = "create f 644\nwrite f 0 3000 1\ncreate g 644\n";
     let rest = "truncate f 0\nwrite g 0 3000 2\n";
     let (system, script) = cramped(Mode::JournalOrdered, setup, rest);
@@ -201,7 +201,7 @@ fn blocks_whose_freeing_is_not_committed() {
 
 #[test]
 fn fsync_of_a_new_file() {
-    use lfs::seeded::Bug;
+    use blockfs::seeded::Bug;
     for (bug, script) in [
         (Bug::FsyncWithoutName, "create n 644\nfsync n\n"),
         (
@@ -209,7 +209,7 @@ fn fsync_of_a_new_file() {
             "mkdir n 755\ncreate n/m 644\nfsync n/m\n",
         ),
     ] {
-        is_found_in_lfs(bug, (Some(script), &options()));
+        is_found_in_blockfs(bug, (Some(script), &options()));
     }
 }
 
@@ -217,7 +217,7 @@ fn fsync_of_a_new_file() {
 /// transaction, which has the inode as well.
 #[test]
 fn fdatasync_of_a_write() {
-    use lfs::seeded::Bug;
+    use blockfs::seeded::Bug;
     let setup = "create f 644\nwrite f 0 3000 1\ntruncate f 30000\nsync\n";
     for (bug, change) in [
         (Bug::FdatasyncWithoutSize, "truncate f 30001"),
@@ -231,7 +231,7 @@ fn fdatasync_of_a_write() {
             Mode::JournalMetadata,
             Mode::JournalOrdered,
         ] {
-            is_found_in_lfs_on(bug, mode, (Some(&script), &options()));
+            is_found_in_blockfs_on(bug, mode, (Some(&script), &options()));
         }
     }
 }
@@ -244,14 +244,14 @@ fn calls_after_a_recovery() {
         lives: 4,
         ..options()
     };
-    is_found_in_lfs(lfs::seeded::Bug::GrowOverLeft, (None, &lives));
+    is_found_in_blockfs(blockfs::seeded::Bug::GrowOverLeft, (None, &lives));
 }
 
 /// A range is zeroed, the file is cut in the middle of it, which adds to the same patch, and an fsync
 /// does not wait for that. No two calls show it.
 #[test]
 fn three_calls_on_one_file() {
-    use lfs::seeded::{Bug, arm, fired};
+    use blockfs::seeded::{Bug, arm, fired};
     let scripts_of = |ops| Options {
         trees: vec![Tree::File],
         ops,
@@ -271,5 +271,5 @@ fn three_calls_on_one_file() {
         two.failures
     );
     arm(None);
-    is_found_in_lfs(bug, (None, &scripts_of(3)));
+    is_found_in_blockfs(bug, (None, &scripts_of(3)));
 }

@@ -120,9 +120,9 @@ fn is_found(
 }
 
 #[test]
-fn bugs_of_the_universal_file_system() {
-    use lfs::seeded::{Bug, arm, fired};
-    let elsewhere = |bug: &&Bug| !classes::LFS.contains(*bug);
+fn bugs_of_blockfs() {
+    use blockfs::seeded::{Bug, arm, fired};
+    let elsewhere = |bug: &&Bug| !classes::BLOCKFS.contains(*bug);
     for &bug in Bug::ALL.iter().filter(elsewhere) {
         let system = match bug {
             Bug::ReuseBeforeNullify => Ext2System::cramped(Mode::SoftUpdates),

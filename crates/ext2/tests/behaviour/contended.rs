@@ -1,8 +1,8 @@
 //! Calls that others get ahead of.
 
 use super::fixture::{Mounted, clock, device, e2fsck, mke2fs, options};
+use blockfs::{BlockFs, BlockFsOptions};
 use ext2::{Ext2, Options};
-use lfs::{Universal, UniversalOptions};
 use medium::block::{BlockError, Buffer, Lba};
 use parking_lot::Mutex;
 use patch::{Before, Cache, Change, Content, Op, PatchId, Patched, Store, StoreError, Volume};
@@ -93,12 +93,13 @@ fn a_fallocate_that_finds_no_room_takes_none() {
         inner: cache.volume(0),
         before_begin: before_begin.clone(),
     });
-    let low = Options {
+    let options = Options {
         clock: clock(),
         ..Options::default()
     };
-    let universal = UniversalOptions::new(vfs::ModelFs::default().guarantees());
-    let fs = Universal::open(Ext2::open(store, low).unwrap(), universal).unwrap();
+    let format = Ext2::open(store, options).unwrap();
+    let options = BlockFsOptions::new(vfs::ModelFs::default().guarantees());
+    let fs = BlockFs::open(format, options).unwrap();
     let fs = Arc::new(fs);
     let make = |name: &[u8]| fs.create(&cx, Ino::ROOT, name, 0o644).unwrap().ino;
     let (first, second) = (make(b"first"), make(b"second"));

@@ -2,8 +2,8 @@
 //! superblock or its own options say.
 
 use super::fixture::{clock, debugfs, device, mke2fs, mount};
+use blockfs::OnError;
 use ext2::{Devices, MountOptions};
-use lfs::OnError;
 use medium::block::MemoryDevice;
 use patch::stack::{Mode, Stack};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Images, and mounting them in memory.
 
+use blockfs::{BlockFs, BlockFsOptions};
 use ext2::{Ext2, Options};
-use lfs::{Universal, UniversalOptions};
 use medium::block::MemoryDevice;
 use patch::{Cache, CacheOptions};
 use std::process::Command;
@@ -67,7 +67,7 @@ pub fn debugfs(image: &[u8], command: &str) -> (Vec<u8>, String) {
 
 /// A mounted image.
 pub struct Mounted {
-    pub fs: Universal<Ext2>,
+    pub fs: BlockFs<Ext2>,
     pub cache: Arc<Cache>,
     pub device: Arc<MemoryDevice>,
 }
@@ -112,13 +112,13 @@ impl Mounted {
             clock: clock(),
             ..Options::default()
         };
-        let low = Ext2::open(store, options).map_err(|e| e.to_string())?;
-        let universal = UniversalOptions {
+        let format = Ext2::open(store, options).map_err(|e| e.to_string())?;
+        let options = BlockFsOptions {
             atime: Atime::Never,
             clock: clock(),
-            ..UniversalOptions::new(vfs::ModelFs::default().guarantees())
+            ..BlockFsOptions::new(vfs::ModelFs::default().guarantees())
         };
-        let fs = Universal::open(low, universal).map_err(|e| e.to_string())?;
+        let fs = BlockFs::open(format, options).map_err(|e| e.to_string())?;
         Ok(Self { fs, cache, device })
     }
 

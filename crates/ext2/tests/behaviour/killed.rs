@@ -1,8 +1,8 @@
 //! What the superblock says of an image whose mount with a journal was killed.
 
 use super::fixture::{device, mke2fs};
+use blockfs::Format;
 use ext2::mount::{Devices, MountOptions, Mounted, mount};
-use lfs::LowLevel;
 use medium::block::MemoryDevice;
 use patch::stack::{CacheModule, Mode, Stack};
 use std::process::{Command, Output};
@@ -69,7 +69,7 @@ fn the_next_mount_of_a_killed_one_finds_it_clean_after_the_replay() {
         let disk = device(killed(mode));
         assert!(!ext2::probe(&*disk).unwrap().clean, "{mode}");
         let again = mounted(&disk, mode);
-        assert!(again.file_system().low().was_clean(), "{mode}");
+        assert!(again.file_system().format().was_clean(), "{mode}");
         assert_eq!(again.file_system().audit(), [], "{mode}");
         again.close().unwrap();
         assert!(ext2::probe(&*disk).unwrap().clean, "{mode}");
@@ -81,7 +81,7 @@ fn a_journal_does_not_make_valid_what_soft_updates_left() {
     let disk = device(mke2fs(&["-b", "1024"], "8M"));
     drop(mounted(&disk, Mode::SoftUpdates));
     let again = mounted(&disk, Mode::JournalOrdered);
-    assert!(!again.file_system().low().was_clean());
+    assert!(!again.file_system().format().was_clean());
     again.close().unwrap();
     assert!(!ext2::probe(&*disk).unwrap().clean);
 }

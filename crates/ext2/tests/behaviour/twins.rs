@@ -124,7 +124,7 @@ fn either_name_can_be_removed_first() {
         let twin = find(fs, first, "d").unwrap();
         fs.rmdir(&root(), first, b"d").unwrap();
         assert_eq!(find(fs, second, "d"), Ok(twin));
-        assert_eq!(lfs::LowLevel::parent(fs.low(), twin).unwrap(), second);
+        assert_eq!(blockfs::Format::parent(fs.format(), twin).unwrap(), second);
         fs.rmdir(&root(), second, b"d").unwrap();
         let said = output_of_e2fsck(&mounted.close());
         assert!(!said.contains("deleted/unused"), "{said}");

@@ -3,8 +3,8 @@
 
 use super::fixture::{clock, device, e2fsck, mke2fs, mount, options};
 use super::twins::changed;
+use blockfs::{BlockFs, BlockFsOptions, Format};
 use ext2::{Ext2, Options};
-use lfs::{LowLevel, Universal, UniversalOptions};
 use medium::block::{BlockDevice, BlockError, Completion, FaultyDevice, Geometry, Lba};
 use medium::block::{MemoryDevice, Persistence, Write};
 use patch::{Cache, CacheOptions, Store};
@@ -15,7 +15,7 @@ use vfs::{
     Cookie, Ctx, Errno, Fallocate, FileSystem, Ino, OpenFlags, RenameFlags, SeekKind, SetAttr,
 };
 
-type Fs = Universal<Ext2>;
+type Fs = BlockFs<Ext2>;
 
 /// Name of the thread whose reads are held.
 const SLOW: &str = "slow";
@@ -124,16 +124,16 @@ fn reads_of(image: &[u8], name: &str, call: impl FnOnce(&Fs) + Send + 'static) -
         go: Mutex::new(go_on),
     };
     let cache = Arc::new(Cache::new(vec![Box::new(held)], options(2000)));
-    let low = Options {
+    let options = Options {
         clock: clock(),
         ..Options::default()
     };
-    let universal = UniversalOptions {
+    let format = Ext2::open(Arc::new(cache.volume(0)), options).unwrap();
+    let options = BlockFsOptions {
         atime: vfs::Atime::Never,
-        ..UniversalOptions::new(vfs::ModelFs::default().guarantees())
+        ..BlockFsOptions::new(vfs::ModelFs::default().guarantees())
     };
-    let low = Ext2::open(Arc::new(cache.volume(0)), low).unwrap();
-    let fs = Arc::new(Universal::open(low, universal).unwrap());
+    let fs = Arc::new(BlockFs::open(format, options).unwrap());
     live(&fs, 0);
     let slow = std::thread::Builder::new().name(SLOW.into());
     let its = fs.clone();
@@ -331,13 +331,17 @@ fn a_failed_read_is_an_error_of_the_call() {
     let memory = device(image());
     let faulty = Arc::new(FaultyDevice::new(memory.clone()));
     let cache = Arc::new(Cache::new(vec![Box::new(faulty.clone())], options(400)));
-    let low = Ext2::open(Arc::new(cache.volume(0)), Options::default()).unwrap();
-    let universal = UniversalOptions::new(vfs::ModelFs::default().guarantees());
-    let fs = Universal::open(low, universal).unwrap();
+    let format = Ext2::open(Arc::new(cache.volume(0)), Options::default()).unwrap();
+    let options = BlockFsOptions::new(vfs::ModelFs::default().guarantees());
+    let fs = BlockFs::open(format, options).unwrap();
     let cold = at(&fs, Ino::ROOT, b"cold");
-    let block = fs.low().block_of(fs.low().root(), 0).unwrap().unwrap();
+    let block = fs
+        .format()
+        .block_of(fs.format().root(), 0)
+        .unwrap()
+        .unwrap();
     assert!(cache.volume(0).cached(block).is_some(), "the root was read");
-    let block = fs.low().block_of(cold, 0).unwrap().unwrap();
+    let block = fs.format().block_of(cold, 0).unwrap().unwrap();
     faulty.fail_reads(block..Lba(block.0 + 1), rustix::io::Errno::IO);
     let cx = Ctx::root();
     assert_eq!(fs.lookup(&cx, cold, b"sub").unwrap_err(), Errno::IO);

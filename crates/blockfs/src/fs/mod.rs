@@ -1,4 +1,4 @@
-//! [`Universal`]: every system call in terms of a format's steps (UHFS in section 2.4 of
+//! [`BlockFs`]: every system call in terms of a format's steps (UHFS in section 2.4 of
 //! the Featherstitch chapter), in soft-updates order.
 //!
 //! # Guarantees
@@ -34,7 +34,7 @@
 //! returned.
 //!
 //! After its first change a call waits with `tree` held. What it will read then is looked for
-//! before ([`LowLevel::ready`]). These reads remain:
+//! before ([`Format::ready`]). These reads remain:
 //! - what the cache has evicted meanwhile, and all reads of a call that has given attempts up;
 //! - the names of the whole tree, if what is removed after a crash became a directory with a high
 //!   link count only since they were looked for (`twins`), and the other name of a directory
@@ -58,7 +58,7 @@ mod unstored;
 
 pub use policy::OnError;
 
-use crate::{Heads, LowError, LowLevel, Removed};
+use crate::{Format, FormatError, Heads, Removed};
 use dying::Dying;
 use hashbrown::HashMap;
 use known::{Known, MIN_KNOWN, Synced};
@@ -77,7 +77,7 @@ use vfs::{
 
 /// How to mount.
 #[derive(Clone)]
-pub struct UniversalOptions {
+pub struct BlockFsOptions {
     /// Refuse all changes.
     pub read_only: bool,
     /// When reads move access times.
@@ -90,7 +90,7 @@ pub struct UniversalOptions {
     pub on_error: OnError,
 }
 
-impl UniversalOptions {
+impl BlockFsOptions {
     /// Read-write, relative access times, the system's clock.
     pub fn new(guarantees: Guarantees) -> Self {
         Self {
@@ -103,10 +103,10 @@ impl UniversalOptions {
     }
 }
 
-/// A mounted file system of format `L`. See the module.
-pub struct Universal<L: LowLevel> {
-    low: L,
-    options: UniversalOptions,
+/// A mounted file system of format `F`. See the module.
+pub struct BlockFs<F: Format> {
+    format: F,
+    options: BlockFsOptions,
     tree: RwLock<()>,
     known: Mutex<HashMap<Ino, Known>>,
     /// When to forget those of `known` that are as good as unknown.
@@ -116,16 +116,16 @@ pub struct Universal<L: LowLevel> {
     policy: policy::Policy,
 }
 
-impl<L: LowLevel> Universal<L> {
+impl<F: Format> BlockFs<F> {
     /// Mounts: finishes what a crash left of unlinked and truncated files, as far as the
     /// format has noted them, unless read-only.
     ///
     /// # Errors
     /// What is wrong with the image or its medium.
-    pub fn open(low: L, options: UniversalOptions) -> std::result::Result<Self, LowError> {
+    pub fn open(format: F, options: BlockFsOptions) -> std::result::Result<Self, FormatError> {
         let fs = Self {
-            twins: Twins::new(low.was_clean()),
-            low,
+            twins: Twins::new(format.was_clean()),
+            format,
             options,
             tree: RwLock::new(()),
             known: Mutex::new(HashMap::new()),
@@ -144,7 +144,7 @@ impl<L: LowLevel> Universal<L> {
     ///
     /// # Errors
     /// If something could not be stored: the image is not marked then.
-    pub fn close(&self) -> std::result::Result<(), LowError> {
+    pub fn close(&self) -> std::result::Result<(), FormatError> {
         if self.options.read_only {
             return Ok(());
         }
@@ -153,13 +153,13 @@ impl<L: LowLevel> Universal<L> {
         if !self.is_read_only() {
             self.finish_orphans()?;
         }
-        self.sync().map_err(LowError::Limit)?;
-        self.low.close()
+        self.sync().map_err(FormatError::Limit)?;
+        self.format.close()
     }
 
     /// The format beneath.
-    pub fn low(&self) -> &L {
-        &self.low
+    pub fn format(&self) -> &F {
+        &self.format
     }
 
     // --- operations -----------------------------------------------------------------
@@ -172,19 +172,19 @@ impl<L: LowLevel> Universal<L> {
         blocks: u32,
         mut f: impl FnMut(&Op) -> std::result::Result<T, Refusal>,
     ) -> Result<T> {
-        let mut attempts = Attempts::new(self.low.store());
+        let mut attempts = Attempts::new(self.format.store());
         let result = loop {
             self.is_served()?;
             if self.is_read_only() {
                 return Err(Errno::ROFS);
             }
-            let op = self.low.store().begin(blocks).map_err(LowError::from);
+            let op = self.format.store().begin(blocks).map_err(FormatError::from);
             let op = op.map_err(|e| report(&e))?;
             let done = {
                 let _alone = self.tree.write();
                 attempts.run(|| f(&op))
             };
-            self.low.store().end(op);
+            self.format.store().end(op);
             match done {
                 Some(result) => break result,
                 None => attempts.fetch(),
@@ -209,7 +209,7 @@ impl<L: LowLevel> Universal<L> {
     /// where they would wait for a device, which is waited for without the lock.
     fn look<T>(&self, mut f: impl FnMut() -> std::result::Result<T, Refusal>) -> Result<T> {
         self.is_served()?;
-        let mut attempts = Attempts::new(self.low.store());
+        let mut attempts = Attempts::new(self.format.store());
         let result = loop {
             let done = {
                 let _shared = self.tree.read();
@@ -232,7 +232,7 @@ impl<L: LowLevel> Universal<L> {
     /// The format's number of an inode.
     fn down(&self, ino: Ino) -> Ino {
         if ino == Ino::ROOT {
-            self.low.root()
+            self.format.root()
         } else {
             ino
         }
@@ -240,7 +240,7 @@ impl<L: LowLevel> Universal<L> {
 
     /// The number that callers see.
     fn up(&self, ino: Ino) -> Ino {
-        if ino == self.low.root() {
+        if ino == self.format.root() {
             Ino::ROOT
         } else {
             ino
@@ -249,15 +249,15 @@ impl<L: LowLevel> Universal<L> {
 
     /// Attributes of an inode in use, by the format's number.
     fn attr(&self, ino: Ino) -> std::result::Result<Attr, Refusal> {
-        let attr = self.low.inode(ino)?.ok_or(Errno::STALE)?;
+        let attr = self.format.inode(ino)?.ok_or(Errno::STALE)?;
         self.saw(attr.flags);
         Ok(attr)
     }
 
     /// Attributes of an inode that a name leads to: one that is not in use is damage.
     fn named(&self, ino: Ino) -> std::result::Result<Attr, Refusal> {
-        let attr = self.low.inode(ino)?.ok_or_else(|| {
-            LowError::Corrupt(format!("inode {ino}: a name leads to it, but it is free"))
+        let attr = self.format.inode(ino)?.ok_or_else(|| {
+            FormatError::Corrupt(format!("inode {ino}: a name leads to it, but it is free"))
         })?;
         self.saw(attr.flags);
         Ok(attr)
@@ -291,7 +291,7 @@ impl<L: LowLevel> Universal<L> {
             entry.refs = entry.refs.saturating_sub(count);
             let unused = entry.refs == 0;
             if unused {
-                entry.prune(|patch| self.low.store().is_pending(patch));
+                entry.prune(|patch| self.format.store().is_pending(patch));
                 if entry.is_settled() {
                     known.remove(&ino);
                 }
@@ -300,7 +300,7 @@ impl<L: LowLevel> Universal<L> {
         };
         if unused
             && !self.is_read_only()
-            && let Ok(Some(attr)) = self.look(|| Ok(self.low.inode(ino)?))
+            && let Ok(Some(attr)) = self.look(|| Ok(self.format.inode(ino)?))
             && attr.nlink == 0
             && let Err(errno) = self.destroy_orphan(ino)
         {
@@ -326,7 +326,7 @@ impl<L: LowLevel> Universal<L> {
         };
         // A read does not fail because its time could not be noted.
         let _ = self.change(1, |op| {
-            let stamped = self.low.change_inode(op, ino, &change, &[])?;
+            let stamped = self.format.change_inode(op, ino, &change, &[])?;
             self.note_inode(ino, &change, stamped);
             Ok(())
         });
@@ -337,7 +337,7 @@ impl<L: LowLevel> Universal<L> {
 #[derive(Debug)]
 enum Refusal {
     Errno(Errno),
-    Low(LowError),
+    Format(FormatError),
 }
 
 impl From<Errno> for Refusal {
@@ -346,29 +346,29 @@ impl From<Errno> for Refusal {
     }
 }
 
-impl From<LowError> for Refusal {
-    fn from(error: LowError) -> Self {
-        Self::Low(error)
+impl From<FormatError> for Refusal {
+    fn from(error: FormatError) -> Self {
+        Self::Format(error)
     }
 }
 
 impl Refusal {
     /// Whether the image is damaged.
     fn is_damage(&self) -> bool {
-        matches!(self, Self::Low(LowError::Corrupt(_)))
+        matches!(self, Self::Format(FormatError::Corrupt(_)))
     }
 
     fn errno(self) -> Errno {
         match self {
             Self::Errno(errno) => errno,
-            Self::Low(error) => report(&error),
+            Self::Format(error) => report(&error),
         }
     }
 }
 
 /// The errno of an error, after the log has what it says.
-fn report(error: &LowError) -> Errno {
-    if matches!(error, LowError::Store(_) | LowError::Corrupt(_)) {
+fn report(error: &FormatError) -> Errno {
+    if matches!(error, FormatError::Store(_) | FormatError::Corrupt(_)) {
         tracing::error!("{error}");
     }
     error.errno()
@@ -397,13 +397,13 @@ fn once_gone(removed: Removed) -> Befores {
     after(Rule::NullifyBeforeReuse, patch)
 }
 
-impl<L: LowLevel> FileSystem for Universal<L> {
+impl<F: Format> FileSystem for BlockFs<F> {
     fn guarantees(&self) -> Guarantees {
         self.options.guarantees.clone()
     }
 
     fn audit(&self) -> Vec<Finding> {
-        self.low.audit()
+        self.format.audit()
     }
 
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
@@ -645,11 +645,11 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         }
         let settled = match self.is_read_only() {
             true => Ok(()),
-            false => self.change(self.low.cost(0), |op| Ok(self.low.settle(op)?)),
+            false => self.change(self.format.cost(0), |op| Ok(self.format.settle(op)?)),
         };
         settled
             .and_then(|()| {
-                let synced = self.low.store().sync_all().map_err(LowError::from);
+                let synced = self.format.store().sync_all().map_err(FormatError::from);
                 synced.map_err(|e| report(&e))
             })
             .map_err(not_stored)
@@ -657,19 +657,21 @@ impl<L: LowLevel> FileSystem for Universal<L> {
 
     fn statfs(&self) -> Result<StatFs> {
         self.look(|| {
-            let mut free = self.low.statfs()?;
+            let mut free = self.format.statfs()?;
             let orphans = match self.is_read_only() {
                 true => Vec::new(),
-                false => self.low.orphans()?,
+                false => self.format.orphans()?,
             };
             // All of them are freed, as soon as nobody refers to them.
             for ino in orphans.into_iter().filter(|&ino| !self.is_referenced(ino)) {
-                if let Some(attr) = self.low.inode(ino)?.filter(|attr| attr.nlink == 0) {
+                if let Some(attr) = self.format.inode(ino)?.filter(|attr| attr.nlink == 0) {
                     free.blocks_free += attr.blocks * 512 / u64::from(free.block_bytes);
                     free.inodes_free += 1;
                 }
             }
-            free.blocks_avail = free.blocks_free.saturating_sub(self.low.reserve_blocks());
+            free.blocks_avail = free
+                .blocks_free
+                .saturating_sub(self.format.reserve_blocks());
             Ok(free)
         })
     }
@@ -679,7 +681,7 @@ impl<L: LowLevel> FileSystem for Universal<L> {
             return Vec::new();
         }
         let nameless = self.look(|| {
-            let mut inos = self.low.orphans()?;
+            let mut inos = self.format.orphans()?;
             inos.retain(|&ino| self.is_referenced(ino));
             Ok(inos)
         });
@@ -707,7 +709,7 @@ impl<L: LowLevel> FileSystem for Universal<L> {
         let ino = self.down(ino);
         self.look(|| {
             self.attr(ino)?;
-            let all = self.low.attributes(ino)?;
+            let all = self.format.attributes(ino)?;
             let names = all.into_iter().map(|(name, _)| name);
             Ok(names
                 .filter(|name| perm::may_list_xattr(cx, name))

@@ -6,8 +6,8 @@
 //! more names than it had, and names that a call moves are noted here. They are read before
 //! the removal begins, without the tree's lock, so that other calls do not wait.
 
-use super::{Refusal, Universal};
-use crate::LowLevel;
+use super::{BlockFs, Refusal};
+use crate::Format;
 use parking_lot::Mutex;
 use patch::attempt;
 use std::collections::{BTreeSet, HashMap};
@@ -98,7 +98,7 @@ impl Twins {
     }
 }
 
-impl<L: LowLevel> Universal<L> {
+impl<F: Format> BlockFs<F> {
     /// Returns the directory that holds a name of the directory `wanted` besides `name` in
     /// `dir`, if there is one.
     pub(super) fn other_name(
@@ -134,7 +134,7 @@ impl<L: LowLevel> Universal<L> {
             return Ok(false); // removed since the names were read
         }
         let mut found = false;
-        self.low.list(parent, Cookie(0), &mut |entry| {
+        self.format.list(parent, Cookie(0), &mut |entry| {
             let listed = !matches!(entry.name, b"." | b"..");
             found |= listed && entry.ino == wanted && (parent, entry.name) != (dir, name);
             !found
@@ -152,11 +152,11 @@ impl<L: LowLevel> Universal<L> {
             if !self.is_live_directory(dir)? {
                 return Ok(false);
             }
-            let Some(found) = self.low.find(dir, name)? else {
+            let Some(found) = self.format.find(dir, name)? else {
                 return Ok(false);
             };
             let attr = self.attr(found.ino)?;
-            Ok(may_have_two(&attr) && self.low.is_empty(found.ino)?)
+            Ok(may_have_two(&attr) && self.format.is_empty(found.ino)?)
         });
         if matches!(needed, Ok(true)) {
             let _one = self.twins.reader.lock();
@@ -169,7 +169,7 @@ impl<L: LowLevel> Universal<L> {
     /// Reads the names of the whole tree, a directory at a time. Other calls come in between:
     /// the directories that they move are noted, and count as found where they go.
     fn read_in_steps(&self) -> vfs::Result<()> {
-        let mut walk = Walk::new(self.low.root());
+        let mut walk = Walk::new(self.format.root());
         while let Some(at) = self.twins.next_of(&mut walk) {
             let found = self.look(|| Ok(self.directories_in(at)?))?;
             found.into_iter().for_each(|ino| walk.found(ino, at));
@@ -179,7 +179,7 @@ impl<L: LowLevel> Universal<L> {
 
     /// Reads them all at once.
     fn read_at_once(&self) -> crate::Result<Parents> {
-        let mut walk = Walk::new(self.low.root());
+        let mut walk = Walk::new(self.format.root());
         while let Some(at) = walk.left.pop() {
             let found = self.directories_in(at)?;
             found.into_iter().for_each(|ino| walk.found(ino, at));
@@ -191,7 +191,7 @@ impl<L: LowLevel> Universal<L> {
     fn directories_in(&self, dir: Ino) -> crate::Result<Vec<Ino>> {
         let mut found = Vec::new();
         if self.is_live_directory(dir)? {
-            self.low.list(dir, Cookie(0), &mut |entry| {
+            self.format.list(dir, Cookie(0), &mut |entry| {
                 let listed = !matches!(entry.name, b"." | b"..");
                 if listed && entry.kind == FileType::Directory {
                     found.push(entry.ino);
@@ -204,7 +204,7 @@ impl<L: LowLevel> Universal<L> {
 
     fn is_live_directory(&self, ino: Ino) -> crate::Result<bool> {
         let is_directory = |attr: Attr| attr.kind == FileType::Directory && attr.nlink > 0;
-        Ok(self.low.inode(ino)?.is_some_and(is_directory))
+        Ok(self.format.inode(ino)?.is_some_and(is_directory))
     }
 }
 

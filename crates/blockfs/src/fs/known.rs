@@ -7,9 +7,9 @@
 
 use super::past_end::PastEnd;
 use super::unstored::Unstored;
-use super::{Universal, not_stored, report};
+use super::{BlockFs, not_stored, report};
 use crate::seeded::{Bug, hit};
-use crate::{Heads, InodeChange, LowError, LowLevel};
+use crate::{Format, FormatError, Heads, InodeChange};
 use parking_lot::MutexGuard;
 use patch::PatchId;
 use std::sync::atomic::Ordering::Relaxed;
@@ -78,7 +78,7 @@ pub(super) enum Synced {
 
 pub(super) type Inodes = hashbrown::HashMap<Ino, Known>;
 
-impl<L: LowLevel> Universal<L> {
+impl<F: Format> BlockFs<F> {
     /// Notes what fsync and fdatasync of this inode must wait for.
     pub(super) fn note(&self, ino: Ino, patches: &[PatchId]) {
         self.note_in(ino, patches, |known| &mut known.recent);
@@ -102,7 +102,7 @@ impl<L: LowLevel> Universal<L> {
     }
 
     fn note_in(&self, ino: Ino, patches: &[PatchId], list: fn(&mut Known) -> &mut Unstored) {
-        let is_pending = |patch| self.low.store().is_pending(patch);
+        let is_pending = |patch| self.format.store().is_pending(patch);
         let mut inodes = self.known_with_room();
         let known = inodes.entry(ino).or_default();
         for patch in patches {
@@ -120,7 +120,7 @@ impl<L: LowLevel> Universal<L> {
                 self.forget_homes(&mut known, ino);
             }
             known.retain(|_, k| {
-                k.prune(|patch| self.low.store().is_pending(patch));
+                k.prune(|patch| self.format.store().is_pending(patch));
                 k.refs > 0 || !k.is_settled()
             });
             let most = (known.len() * 2).max(MIN_KNOWN);
@@ -159,13 +159,13 @@ impl<L: LowLevel> Universal<L> {
             }
         }
         drop(inodes);
-        let result = self.low.store().sync(&recent).map_err(LowError::from);
+        let result = self.format.store().sync(&recent).map_err(FormatError::from);
         result.map_err(|e| not_stored(report(&e)))?;
         // The next fsync must not look at them again.
         let mut known = self.known.lock();
         self.forget_homes(&mut known, ino);
         if let Some(known) = known.get_mut(&ino) {
-            known.prune(|patch| self.low.store().is_pending(patch));
+            known.prune(|patch| self.format.store().is_pending(patch));
         }
         Ok(())
     }

@@ -7,8 +7,8 @@
 //! written.
 
 use super::known::Synced;
-use super::{Refusal, Universal};
-use crate::LowLevel;
+use super::{BlockFs, Refusal};
+use crate::Format;
 use crate::seeded::{Bug, hit};
 use vfs::{Attr, Ino, Result};
 
@@ -24,18 +24,18 @@ pub(super) enum PastEnd {
     Nothing,
 }
 
-impl<L: LowLevel> Universal<L> {
+impl<F: Format> BlockFs<F> {
     /// Looks for blocks past the end of a file, before it grows or is cut.
     pub(super) fn look_past_end(&self, attr: &Attr) -> std::result::Result<PastEnd, Refusal> {
-        if self.low.was_clean() {
+        if self.format.was_clean() {
             return Ok(PastEnd::Nothing);
         }
         let known = self.known.lock().get(&attr.ino).map(|known| known.past_end);
         if let Some(found @ (PastEnd::Blocks | PastEnd::Nothing)) = known {
             return Ok(found);
         }
-        let end = attr.size.div_ceil(u64::from(self.low.block_bytes()));
-        let found = match self.low.next_block(attr.ino, end, u64::MAX)? {
+        let end = attr.size.div_ceil(u64::from(self.format.block_bytes()));
+        let found = match self.format.next_block(attr.ino, end, u64::MAX)? {
             Some(_) => PastEnd::Blocks,
             None => PastEnd::Nothing,
         };

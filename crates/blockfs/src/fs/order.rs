@@ -28,15 +28,15 @@
 //! A directory without a name promises nothing of `..`: it may lead to an inode that has been
 //! freed, or used again. No path leads there, and no call gives it a name.
 
-use super::{Befores, Refusal, Universal, after};
+use super::{Befores, BlockFs, Refusal, after};
 use crate::seeded::{Bug, hit};
-use crate::{LowError, LowLevel};
+use crate::{Format, FormatError};
 use patch::{PatchId, Rule};
 use vfs::{Attr, FileType, Ino};
 
-impl<L: LowLevel> Universal<L> {
+impl<F: Format> BlockFs<F> {
     fn still_pending(&self, patches: &[PatchId]) -> impl Iterator<Item = PatchId> {
-        let store = self.low.store();
+        let store = self.format.store();
         patches
             .iter()
             .copied()
@@ -99,15 +99,15 @@ impl<L: LowLevel> Universal<L> {
         let mut path = vec![dir];
         let mut at = dir;
         // No path is longer than there are inodes; a damaged image may have a ring.
-        let most = self.low.statfs()?.inodes;
-        while at != self.low.root() {
-            at = match self.low.inode(at)? {
-                Some(attr) if attr.nlink > 0 => self.low.parent(at)?,
+        let most = self.format.statfs()?.inodes;
+        while at != self.format.root() {
+            at = match self.format.inode(at)? {
+                Some(attr) if attr.nlink > 0 => self.format.parent(at)?,
                 _ => return Ok(path),
             };
             if path.len() as u64 > most {
                 let what = format!("directory {dir}: it is below itself");
-                return Err(LowError::Corrupt(what).into());
+                return Err(FormatError::Corrupt(what).into());
             }
             path.push(at);
         }
@@ -144,7 +144,7 @@ impl<L: LowLevel> Universal<L> {
         if befores.is_empty() {
             return;
         }
-        let store = self.low.store();
+        let store = self.format.store();
         let mut known = self.known.lock();
         let left = &mut known.entry(dir).or_default().left;
         for before in befores {
@@ -168,6 +168,6 @@ impl<L: LowLevel> Universal<L> {
     /// What last lowered an inode's link count, unless that is durable.
     pub(super) fn lowered(&self, ino: Ino) -> Option<PatchId> {
         let lowered = self.known.lock().get(&ino).and_then(|known| known.lowered);
-        lowered.filter(|patch| self.low.store().is_pending(*patch))
+        lowered.filter(|patch| self.format.store().is_pending(*patch))
     }
 }

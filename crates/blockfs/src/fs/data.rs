@@ -1,8 +1,8 @@
 //! File contents: reading, writing, cutting, allocating.
 
-use super::{Refusal, Universal, after};
+use super::{BlockFs, Refusal, after};
 use crate::seeded::{Bug, hit};
-use crate::{Heads, InodeChange, LowError, LowLevel, Next, Purpose};
+use crate::{Format, FormatError, Heads, InodeChange, Next, Purpose};
 use medium::block::{Buffer, Lba};
 use patch::{Before, Change, Content, Op, PatchId, Rule, attempt};
 use smallvec::SmallVec;
@@ -50,9 +50,9 @@ fn parts(block_bytes: u64, off: u64, len: usize) -> impl Iterator<Item = Part> {
     })
 }
 
-impl<L: LowLevel> Universal<L> {
+impl<F: Format> BlockFs<F> {
     fn block_size(&self) -> u64 {
-        u64::from(self.low.block_bytes())
+        u64::from(self.format.block_bytes())
     }
 
     // --- reading --------------------------------------------------------------------
@@ -78,7 +78,7 @@ impl<L: LowLevel> Universal<L> {
     fn edges(&self, ino: Ino, off: u64, len: usize) -> crate::Result<SmallVec<[Lba; 2]>> {
         let block = self.block_size();
         let edges = parts(block, off, len).filter(|part| part.len < block as usize);
-        let blocks = edges.map(|part| self.low.block_of(ino, part.index));
+        let blocks = edges.map(|part| self.format.block_of(ino, part.index));
         blocks.filter_map(crate::Result::transpose).collect()
     }
 
@@ -87,10 +87,10 @@ impl<L: LowLevel> Universal<L> {
         let end = off + buf.len() as u64;
         for part in parts(self.block_size(), off, buf.len()) {
             let target = &mut buf[part.from..part.from + part.len];
-            match self.low.block_of(ino, part.index)? {
+            match self.format.block_of(ino, part.index)? {
                 None => target.fill(0),
                 Some(lba) => {
-                    let read = self.low.store().read(lba);
+                    let read = self.format.store().read(lba);
                     let block = read.inspect_err(|_| self.want_ahead(ino, part.index, lba, end))?;
                     target.copy_from_slice(&block[part.at..part.at + part.len]);
                 }
@@ -109,7 +109,7 @@ impl<L: LowLevel> Universal<L> {
         let end = end.div_ceil(self.block_size());
         let mut last = lba;
         for index in index + 1..end.max(index + AHEAD) {
-            match self.low.block_of(ino, index) {
+            match self.format.block_of(ino, index) {
                 Ok(Some(next)) if index < end || next.0 == last.0 + 1 => {
                     attempt::want([next]);
                     last = next;
@@ -133,11 +133,14 @@ impl<L: LowLevel> Universal<L> {
         let first = off / block;
         match kind {
             SeekKind::Data => {
-                let next = self.low.next_block(ino, first, end)?.ok_or(Errno::NXIO)?;
+                let next = self
+                    .format
+                    .next_block(ino, first, end)?
+                    .ok_or(Errno::NXIO)?;
                 Ok((next * block).max(off))
             }
             SeekKind::Hole => {
-                let next = self.low.next_hole(ino, first, end)?.unwrap_or(end);
+                let next = self.format.next_hole(ino, first, end)?.unwrap_or(end);
                 Ok((next * block).clamp(off, attr.size))
             }
         }
@@ -175,13 +178,13 @@ impl<L: LowLevel> Universal<L> {
 
     fn end_of(&self, off: u64, len: u64) -> Result<u64> {
         off.checked_add(len)
-            .filter(|&end| end <= self.low.max_size().min(vfs::SIZE_MAX))
+            .filter(|&end| end <= self.format.max_size().min(vfs::SIZE_MAX))
             .ok_or(Errno::FBIG)
     }
 
     /// Returns how many blocks it takes to fill the holes in a range.
     fn check_room(&self, cx: &Ctx, ino: Ino, from: u64, to: u64) -> Refused<u64> {
-        let needed = self.low.room_for(ino, from, to)?;
+        let needed = self.format.room_for(ino, from, to)?;
         if needed > self.room(cx)? {
             return Err(Errno::NOSPC.into());
         }
@@ -194,11 +197,11 @@ impl<L: LowLevel> Universal<L> {
         let (ino, block) = (attr.ino, self.block_size());
         let mut edges = self.edges(ino, part.start, (part.end - part.start) as usize)?;
         if part.end > attr.size && !attr.size.is_multiple_of(block) {
-            edges.extend(self.low.block_of(ino, attr.size / block)?); // for `clear_tail`
+            edges.extend(self.format.block_of(ino, attr.size / block)?); // for `clear_tail`
         }
-        self.low.store().ready(&edges)?;
+        self.format.store().ready(&edges)?;
         let from = part.start / block;
-        self.low.ready(Next::Fill { ino, from, blocks })
+        self.format.ready(Next::Fill { ino, from, blocks })
     }
 
     /// Has all read that it takes to free the blocks from byte `size` on, as many as are freed
@@ -206,11 +209,11 @@ impl<L: LowLevel> Universal<L> {
     pub(super) fn ready_to_cut(&self, ino: Ino, size: u64) -> crate::Result<()> {
         let block = self.block_size();
         if !size.is_multiple_of(block)
-            && let Some(lba) = self.low.block_of(ino, size / block)?
+            && let Some(lba) = self.format.block_of(ino, size / block)?
         {
-            self.low.store().ready(&[lba])?; // its rest is zeroed
+            self.format.store().ready(&[lba])?; // its rest is zeroed
         }
-        self.low.ready(Next::Cut {
+        self.format.ready(Next::Cut {
             ino,
             from: size.div_ceil(block),
             to: u64::MAX,
@@ -222,7 +225,7 @@ impl<L: LowLevel> Universal<L> {
         let block = self.block_size();
         let end = off + data.len() as u64;
         let blocks = end.div_ceil(block) - off / block;
-        self.change_for(cx, self.low.cost(blocks) + 2, |op| {
+        self.change_for(cx, self.format.cost(blocks) + 2, |op| {
             let attr = self.attr(ino)?;
             must_be_regular(&attr, Errno::INVAL)?;
             let holes = self.check_room(cx, ino, off / block, end.div_ceil(block))?;
@@ -260,7 +263,7 @@ impl<L: LowLevel> Universal<L> {
             Some(_) => after(Rule::InitialiseBeforePoint, data.iter().copied()),
             None => super::Befores::new(),
         };
-        let finished = self.low.change_inode(op, ino, change, &befores)?;
+        let finished = self.format.change_inode(op, ino, change, &befores)?;
         self.note_inode(ino, change, finished);
         Ok(())
     }
@@ -274,7 +277,7 @@ impl<L: LowLevel> Universal<L> {
         at: usize,
         bytes: &[u8],
     ) -> crate::Result<PatchId> {
-        let Some(lba) = self.low.block_of(ino, index)? else {
+        let Some(lba) = self.format.block_of(ino, index)? else {
             let mut block;
             let whole = if bytes.len() == self.block_size() as usize {
                 bytes
@@ -288,7 +291,7 @@ impl<L: LowLevel> Universal<L> {
         let at = at as u32;
         let change = Change::Bytes { at, bytes };
         let patched = self
-            .low
+            .format
             .store()
             .change(op, lba, Content::Data, change, &[])?;
         Ok(patched.id)
@@ -303,17 +306,17 @@ impl<L: LowLevel> Universal<L> {
         bytes: &[u8],
         (purpose, content): (Purpose, Content),
     ) -> crate::Result<PatchId> {
-        let block = self.low.allocate_block(op, ino, index, purpose)?;
+        let block = self.format.allocate_block(op, ino, index, purpose)?;
         let reused = block.reused_after.filter(|_| !hit(Bug::ReuseBeforeNullify));
         let reused = after(Rule::NullifyBeforeReuse, reused);
         let change = Change::Bytes { at: 0, bytes };
-        let store = self.low.store();
+        let store = self.format.store();
         let filled = store.change(op, block.lba, content, change, &reused)?;
         // The pointer comes after it, but not in every store.
         self.note(ino, &[filled.id]);
         let filled = Some(filled.id).filter(|_| !hit(Bug::PointBeforeFill));
         let befores = after(Rule::InitialiseBeforePoint, filled);
-        self.low.attach_block(op, ino, index, &block, &befores)
+        self.format.attach_block(op, ino, index, &block, &befores)
     }
 
     /// Zeroes what lies between the end of a file and the end of its last block, when the
@@ -325,11 +328,11 @@ impl<L: LowLevel> Universal<L> {
         if end <= attr.size || at == 0 {
             return Ok(None);
         }
-        let Some(lba) = self.low.block_of(attr.ino, attr.size / block)? else {
+        let Some(lba) = self.format.block_of(attr.ino, attr.size / block)? else {
             return Ok(None);
         };
         let is_zero = |byte: &u8| *byte == 0;
-        let cleared = if self.low.store().read(lba)?[at..].iter().all(is_zero) {
+        let cleared = if self.format.store().read(lba)?[at..].iter().all(is_zero) {
             let known = self.known.lock();
             known.get(&attr.ino).and_then(|known| known.cleared)
         } else {
@@ -342,7 +345,7 @@ impl<L: LowLevel> Universal<L> {
 
     /// `O_TRUNC`.
     pub(super) fn cut(&self, cx: &Ctx, ino: Ino) -> Result<()> {
-        let more = self.change(self.low.cost(self.destroyed_at_once()) + 2, |op| {
+        let more = self.change(self.format.cost(self.destroyed_at_once()) + 2, |op| {
             let attr = self.attr(ino)?;
             let now = self.now();
             let change = InodeChange {
@@ -365,20 +368,20 @@ impl<L: LowLevel> Universal<L> {
         size: u64,
         mut change: InodeChange,
     ) -> Refused<bool> {
-        if size > self.low.max_size() {
+        if size > self.format.max_size() {
             return Err(Errno::FBIG.into());
         }
         change.size = Some(size);
         if size >= attr.size {
             let cleared = self.clear_tail(op, attr, size)?;
             let befores = after(Rule::InitialiseBeforePoint, cleared);
-            let grown = self.low.change_inode(op, attr.ino, &change, &befores)?;
+            let grown = self.format.change_inode(op, attr.ino, &change, &befores)?;
             self.note_inode(attr.ino, &change, grown);
             return Ok(false);
         }
         self.look_past_end(attr)?;
         self.ready_to_cut(attr.ino, size)?;
-        let cut = self.low.change_inode(op, attr.ino, &change, &[])?;
+        let cut = self.format.change_inode(op, attr.ino, &change, &[])?;
         self.note_inode(attr.ino, &change, cut);
         let shorter = after(Rule::NullifyBeforeReuse, [cut]);
         let cleared = self.zero_in_block(op, attr.ino, size, u64::MAX, &shorter)?;
@@ -392,17 +395,17 @@ impl<L: LowLevel> Universal<L> {
         let from = size.div_ceil(self.block_size());
         let budget = self.destroyed_at_once() as u32;
         let detached = self
-            .low
+            .format
             .detach_blocks(op, ino, from, u64::MAX, budget, befores)?;
         for (lba, removed) in detached.blocks {
             self.note(ino, &[removed.patch]);
-            self.low.free_block(op, lba, removed)?;
+            self.format.free_block(op, lba, removed)?;
         }
-        let known = self.low.is_orphan(ino)?;
+        let known = self.format.is_orphan(ino)?;
         if detached.more && !known {
-            self.low.add_orphan(op, ino, &[])?;
+            self.format.add_orphan(op, ino, &[])?;
         } else if !detached.more && known && self.attr(ino)?.nlink > 0 {
-            self.low.remove_orphan(op, ino, &[])?;
+            self.format.remove_orphan(op, ino, &[])?;
         }
         Ok(detached.more)
     }
@@ -410,7 +413,7 @@ impl<L: LowLevel> Universal<L> {
     /// Takes off all blocks beyond the size, in as many operations as it takes.
     pub(super) fn finish_cut(&self, ino: Ino) -> Result<()> {
         loop {
-            let more = self.change(self.low.cost(self.destroyed_at_once()) + 2, |op| {
+            let more = self.change(self.format.cost(self.destroyed_at_once()) + 2, |op| {
                 let size = self.attr(ino)?.size;
                 self.ready_to_cut(ino, size)?;
                 self.detach_some(op, ino, size, &[])
@@ -440,7 +443,7 @@ impl<L: LowLevel> Universal<L> {
         if (at == 0 && end == block) || at >= end {
             return Ok(None);
         }
-        let Some(lba) = self.low.block_of(ino, from / block)? else {
+        let Some(lba) = self.format.block_of(ino, from / block)? else {
             return Ok(None);
         };
         let zeros = vec![0; (end - at) as usize];
@@ -448,7 +451,7 @@ impl<L: LowLevel> Universal<L> {
             at: at as u32,
             bytes: &zeros,
         };
-        let store = self.low.store();
+        let store = self.format.store();
         let patched = store.change(op, lba, Content::Data, change, befores)?;
         if !hit(Bug::ForgetClearedTail) {
             self.note(ino, &[patched.id]);
@@ -491,7 +494,7 @@ impl<L: LowLevel> Universal<L> {
         let mut at = off;
         loop {
             let until = end.min((at / block + most) * block);
-            self.change_for(cx, self.low.cost(most) + 4, |op| {
+            self.change_for(cx, self.format.cost(most) + 4, |op| {
                 if kind == Fallocate::PunchHole {
                     self.ready_to_punch(ino, at..until.max(at))?;
                 } else {
@@ -502,7 +505,7 @@ impl<L: LowLevel> Universal<L> {
                         until.div_ceil(block)
                     };
                     let holes = self.check_room(cx, ino, at / block, to)?;
-                    let blocks = holes.min(self.low.cost(most).into());
+                    let blocks = holes.min(self.format.cost(most).into());
                     self.ready_to_write(&self.attr(ino)?, at..until.max(at), blocks)?;
                 }
                 if at < until {
@@ -516,7 +519,7 @@ impl<L: LowLevel> Universal<L> {
             at = until;
             if kind == Fallocate::PunchHole {
                 let last = end.div_ceil(block);
-                let next = self.look(|| Ok(self.low.next_block(ino, at / block, last)?))?;
+                let next = self.look(|| Ok(self.format.next_block(ino, at / block, last)?))?;
                 match next {
                     Some(next) => at = at.max(next * block),
                     None => return Ok(()),
@@ -549,7 +552,7 @@ impl<L: LowLevel> Universal<L> {
             ctime: Some(now),
             ..InodeChange::default()
         };
-        let changed = self.low.change_inode(op, ino, &change, &befores)?;
+        let changed = self.format.change_inode(op, ino, &change, &befores)?;
         self.note_inode(ino, &change, changed);
         Ok(())
     }
@@ -558,7 +561,7 @@ impl<L: LowLevel> Universal<L> {
     fn fill_holes(&self, op: &Op, ino: Ino, range: Range<u64>) -> Refused<()> {
         let zeros = vec![0; self.block_size() as usize];
         for index in range {
-            if self.low.block_of(ino, index)?.is_none() {
+            if self.format.block_of(ino, index)?.is_none() {
                 let purpose = (Purpose::Data, Content::Data);
                 let filled = self.fill_hole(op, ino, index, &zeros, purpose)?;
                 self.note(ino, &[filled]);
@@ -572,7 +575,7 @@ impl<L: LowLevel> Universal<L> {
         let block = self.block_size();
         let zeros = vec![0; block as usize];
         for part in parts(block, off, (end - off) as usize) {
-            if self.low.block_of(ino, part.index)?.is_some() {
+            if self.format.block_of(ino, part.index)?.is_some() {
                 let put = self.put(op, ino, part.index, part.at, &zeros[..part.len])?;
                 self.note(ino, &[put]);
             }
@@ -583,9 +586,9 @@ impl<L: LowLevel> Universal<L> {
     /// Has all read that [`punch`](Self::punch) will need, before the first change.
     fn ready_to_punch(&self, ino: Ino, part: Range<u64>) -> crate::Result<()> {
         let edges = self.edges(ino, part.start, (part.end - part.start) as usize)?;
-        self.low.store().ready(&edges)?;
+        self.format.store().ready(&edges)?;
         let block = self.block_size();
-        self.low.ready(Next::Cut {
+        self.format.ready(Next::Cut {
             ino,
             from: part.start.div_ceil(block),
             to: part.end.div_ceil(block),
@@ -613,10 +616,12 @@ impl<L: LowLevel> Universal<L> {
         let mut more = first < last;
         while more {
             let budget = self.destroyed_at_once() as u32;
-            let detached = self.low.detach_blocks(op, ino, first, last, budget, &[])?;
+            let detached = self
+                .format
+                .detach_blocks(op, ino, first, last, budget, &[])?;
             for (lba, removed) in detached.blocks {
                 self.note(ino, &[removed.patch]);
-                self.low.free_block(op, lba, removed)?;
+                self.format.free_block(op, lba, removed)?;
             }
             more = detached.more;
         }
@@ -626,6 +631,6 @@ impl<L: LowLevel> Universal<L> {
 
 impl From<patch::StoreError> for Refusal {
     fn from(error: patch::StoreError) -> Self {
-        Self::Low(LowError::Store(error))
+        Self::Format(FormatError::Store(error))
     }
 }

@@ -1,8 +1,8 @@
 //! Renaming: all checks first, in the order of Linux, then the steps.
 
-use super::{Befores, Refusal, Universal, after, once_gone};
+use super::{Befores, BlockFs, Refusal, after, once_gone};
 use crate::seeded::{Bug, hit};
-use crate::{Found, InodeChange, LowLevel, Next, Removed};
+use crate::{Format, Found, InodeChange, Next, Removed};
 use patch::{Op, PatchId, Rule};
 use vfs::{Attr, Ctx, Errno, FileType, Ino, RenameFlags, Result, Timestamp, perm};
 
@@ -37,7 +37,7 @@ impl Move<'_> {
     }
 }
 
-impl<L: LowLevel> Universal<L> {
+impl<F: Format> BlockFs<F> {
     pub(super) fn move_name(
         &self,
         cx: &Ctx,
@@ -46,7 +46,7 @@ impl<L: LowLevel> Universal<L> {
     ) -> Result<()> {
         let (new_dir, new_name) = names[1];
         self.read_names_for(new_dir, new_name);
-        let blocks = self.low.cost(1) + self.low.cost(self.destroyed_at_once()) + 8;
+        let blocks = self.format.cost(1) + self.format.cost(self.destroyed_at_once()) + 8;
         let orphan = self.change_for(cx, blocks, |op| {
             let Some(plan) = self.plan(cx, names, flags)? else {
                 return Ok(None);
@@ -75,7 +75,7 @@ impl<L: LowLevel> Universal<L> {
             return Err(Errno::INVAL.into());
         }
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        if exchange && !self.low.store().is_atomic() {
+        if exchange && !self.format.store().is_atomic() {
             // Whichever name changed first, a crash could leave an inode without one.
             return Err(Errno::INVAL.into());
         }
@@ -140,18 +140,18 @@ impl<L: LowLevel> Universal<L> {
             match (directory, target.kind == FileType::Directory) {
                 (true, false) => return Err(Errno::NOTDIR.into()),
                 (false, true) => return Err(Errno::ISDIR.into()),
-                (true, true) if !self.low.is_empty(target.ino)? => {
+                (true, true) if !self.format.is_empty(target.ino)? => {
                     return Err(Errno::NOTEMPTY.into());
                 }
                 _ => {}
             }
         }
         let gains = directory && plan.crosses() && plan.target.is_none();
-        if gains && plan.to.nlink >= self.low.max_links(FileType::Directory) {
+        if gains && plan.to.nlink >= self.format.max_links(FileType::Directory) {
             return Err(Errno::MLINK.into());
         }
         // It has both names for a while, and may have one link too many for that long.
-        if plan.source.nlink > self.low.max_links(plan.source.kind) {
+        if plan.source.nlink > self.format.max_links(plan.source.kind) {
             return Err(Errno::MLINK.into());
         }
         Ok(())
@@ -165,7 +165,7 @@ impl<L: LowLevel> Universal<L> {
         ];
         for moved in moved.into_iter().flatten() {
             if plan.crosses() && moved.kind == FileType::Directory {
-                self.low.ready(Next::MoveUp { dir: moved.ino })?;
+                self.format.ready(Next::MoveUp { dir: moved.ino })?;
             }
         }
         match &plan.target {
@@ -173,7 +173,7 @@ impl<L: LowLevel> Universal<L> {
             Some(target) => self.ready_to_drop(target),
             None => {
                 let (dir, name) = (plan.to.ino, plan.new_name);
-                self.low.ready(Next::AddName { dir, name })
+                self.format.ready(Next::AddName { dir, name })
             }
         }
     }
@@ -217,7 +217,7 @@ impl<L: LowLevel> Universal<L> {
             befores.extend(self.before_moved_below(plan.to.ino)?);
         }
         let raised = self
-            .low
+            .format
             .change_inode(op, source.ino, &links(source.nlink + 1), &[])?;
         befores.extend(after(Rule::LinkBeforeUnlink, [raised]));
         let stays = match &plan.target {
@@ -234,7 +234,7 @@ impl<L: LowLevel> Universal<L> {
         }
         if new_parent && !inherits {
             let change = links(plan.to.nlink + 1);
-            let raised = self.low.change_inode(op, plan.to.ino, &change, &[])?;
+            let raised = self.format.change_inode(op, plan.to.ino, &change, &[])?;
             befores.extend(after(Rule::LinkBeforeUnlink, [raised]));
         }
         match self.take_name(op, plan, &befores) {
@@ -244,10 +244,10 @@ impl<L: LowLevel> Universal<L> {
                 inherits,
             }),
             Err(error) => {
-                self.low
+                self.format
                     .change_inode(op, source.ino, &links(source.nlink), &[])?;
                 if new_parent && !inherits {
-                    self.low
+                    self.format
                         .change_inode(op, plan.to.ino, &links(plan.to.nlink), &[])?;
                 }
                 Err(error.into())
@@ -270,9 +270,11 @@ impl<L: LowLevel> Universal<L> {
         settled.extend(reached);
         let new_parent = plan.moves_directory() && plan.crosses();
         // With two names after a crash, it may be the other one that counts.
-        let counted = new_parent && self.low.parent(source.ino)? == plan.from.ino;
+        let counted = new_parent && self.format.parent(source.ino)? == plan.from.ino;
         if new_parent {
-            let moved = self.low.set_parent(op, source.ino, plan.to.ino, &there)?;
+            let moved = self
+                .format
+                .set_parent(op, source.ino, plan.to.ino, &there)?;
             settled.extend(after(Rule::LinkBeforeUnlink, [moved]));
         }
         if plan.moves_directory() {
@@ -283,7 +285,7 @@ impl<L: LowLevel> Universal<L> {
             settled.clear();
         }
         let removed = self
-            .low
+            .format
             .remove_name(op, plan.from.ino, plan.name, &settled)?;
         self.leave_behind(plan.from.ino, &self.left_by(plan, removed, settled));
         let gone = once_gone(removed);
@@ -294,7 +296,7 @@ impl<L: LowLevel> Universal<L> {
             ctime: Some(now),
             ..links(source.nlink)
         };
-        let lowered = self.low.change_inode(op, source.ino, &back, &gone)?;
+        let lowered = self.format.change_inode(op, source.ino, &back, &gone)?;
         if !removed.never_stored {
             self.known.lock().entry(source.ino).or_default().lowered = Some(lowered);
         }
@@ -325,10 +327,12 @@ impl<L: LowLevel> Universal<L> {
         let (dir, name) = (plan.to.ino, plan.new_name);
         let (ino, kind) = (plan.source.ino, plan.source.kind);
         if plan.target.is_some() {
-            let replaced = self.low.replace_name(op, dir, name, ino, kind, befores)?;
+            let replaced = self
+                .format
+                .replace_name(op, dir, name, ino, kind, befores)?;
             return Ok((replaced.patch, Some(replaced)));
         }
-        let added = self.low.add_name(op, dir, name, ino, kind, befores)?;
+        let added = self.format.add_name(op, dir, name, ino, kind, befores)?;
         Ok((added, None))
     }
 
@@ -336,11 +340,11 @@ impl<L: LowLevel> Universal<L> {
     /// takes over the link that this had in the new parent.)
     fn leave_parent(&self, op: &Op, plan: &Move<'_>, gone: &Befores) -> crate::Result<()> {
         let nlink = self
-            .low
+            .format
             .inode(plan.from.ino)?
             .map_or(plan.from.nlink, |attr| attr.nlink);
         let lowered = self
-            .low
+            .format
             .change_inode(op, plan.from.ino, &links(nlink - 1), gone)?;
         self.note(plan.from.ino, &[lowered]);
         Ok(())
@@ -350,15 +354,15 @@ impl<L: LowLevel> Universal<L> {
     fn exchange(&self, op: &Op, plan: &Move<'_>) -> std::result::Result<(), Refusal> {
         let target = plan.target.as_ref().ok_or(Errno::NOENT)?;
         let (source, now) = (&plan.source, self.now());
-        let low = &self.low;
-        low.replace_name(op, plan.to.ino, plan.new_name, source.ino, source.kind, &[])?;
-        low.replace_name(op, plan.from.ino, plan.name, target.ino, target.kind, &[])?;
+        let format = &self.format;
+        format.replace_name(op, plan.to.ino, plan.new_name, source.ino, source.kind, &[])?;
+        format.replace_name(op, plan.from.ino, plan.name, target.ino, target.kind, &[])?;
         let directory = |attr: &Attr| u32::from(attr.kind == FileType::Directory);
         if plan.crosses() {
             for (moved, parent) in [(source, plan.to.ino), (target, plan.from.ino)] {
                 if moved.kind == FileType::Directory {
                     self.twins.moved(moved.ino, parent);
-                    low.set_parent(op, moved.ino, parent, &[])?;
+                    format.set_parent(op, moved.ino, parent, &[])?;
                 }
                 self.live_in(moved.ino, parent);
             }
@@ -366,8 +370,8 @@ impl<L: LowLevel> Universal<L> {
             if arrives != leaves {
                 let to = links(plan.to.nlink + arrives - leaves);
                 let from = links(plan.from.nlink + leaves - arrives);
-                low.change_inode(op, plan.to.ino, &to, &[])?;
-                low.change_inode(op, plan.from.ino, &from, &[])?;
+                format.change_inode(op, plan.to.ino, &to, &[])?;
+                format.change_inode(op, plan.from.ino, &from, &[])?;
             }
         }
         for moved in [source, target] {
@@ -375,7 +379,7 @@ impl<L: LowLevel> Universal<L> {
                 ctime: Some(now),
                 ..InodeChange::default()
             };
-            let stamped = low.change_inode(op, moved.ino, &ctime, &[])?;
+            let stamped = format.change_inode(op, moved.ino, &ctime, &[])?;
             self.note(moved.ino, &[stamped]);
         }
         self.stamp(op, plan, now)?;

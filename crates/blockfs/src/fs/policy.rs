@@ -2,8 +2,8 @@
 //! which changes are durable when the call returns.
 
 use super::known::Synced;
-use super::{Refusal, Universal};
-use crate::LowLevel;
+use super::{BlockFs, Refusal};
+use crate::Format;
 use patch::Op;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use vfs::{Ctx, Errno, FileFlags, Ino, Result};
@@ -35,7 +35,7 @@ pub(super) struct Policy {
 const CHANGES: u8 = 1;
 const ALL: u8 = 2;
 
-impl<L: LowLevel> Universal<L> {
+impl<F: Format> BlockFs<F> {
     /// Whether changes are refused.
     pub(super) fn is_read_only(&self) -> bool {
         self.options.read_only || self.policy.refused.load(Relaxed) >= CHANGES
@@ -62,7 +62,7 @@ impl<L: LowLevel> Universal<L> {
         if self.options.read_only || self.policy.damaged.swap(true, Relaxed) {
             return;
         }
-        if let Err(error) = self.low.mark_damaged() {
+        if let Err(error) = self.format.mark_damaged() {
             tracing::error!("the image could not be marked as damaged: {error}");
         }
         let (refused, told) = match self.options.on_error {
@@ -82,19 +82,19 @@ impl<L: LowLevel> Universal<L> {
         blocks: u32,
         mut f: impl FnMut(&Op) -> std::result::Result<T, Refusal>,
     ) -> Result<T> {
-        let keeps = !self.low.may_use_reserve(cx);
+        let keeps = !self.format.may_use_reserve(cx);
         self.change(blocks, |op| {
-            self.low.keep_reserve(keeps);
+            self.format.keep_reserve(keeps);
             let done = f(op);
-            self.low.keep_reserve(false);
+            self.format.keep_reserve(false);
             done
         })
     }
 
     /// Free blocks for this caller.
     pub(super) fn room(&self, cx: &Ctx) -> crate::Result<u64> {
-        let space = self.low.statfs()?;
-        Ok(match self.low.may_use_reserve(cx) {
+        let space = self.format.statfs()?;
+        Ok(match self.format.may_use_reserve(cx) {
             true => space.blocks_free,
             false => space.blocks_avail,
         })

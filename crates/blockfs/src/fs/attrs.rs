@@ -1,20 +1,20 @@
 //! Attributes: those of `stat`, and extended ones.
 
-use super::{Refusal, Universal};
-use crate::{InodeChange, LowLevel};
+use super::{BlockFs, Refusal};
+use crate::{Format, InodeChange};
 use vfs::{Attr, Ctx, Errno, Ino, Result, SetAttr, SetTime, XattrMode, perm};
 
 /// Longest value of an extended attribute, as in the kernel.
 const VALUE_MAX: usize = 65536;
 
-impl<L: LowLevel> Universal<L> {
+impl<F: Format> BlockFs<F> {
     pub(super) fn set_attributes_of(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
         if let Some(size) = set.size {
             let attr = self.look(|| self.attr(ino))?;
             perm::check_setattr(cx, &attr, set)?;
             self.trim(ino, size)?;
         }
-        let blocks = self.low.cost(self.destroyed_at_once()) + 2;
+        let blocks = self.format.cost(self.destroyed_at_once()) + 2;
         let (attr, more) = self.change(blocks, |op| {
             let attr = self.attr(ino)?;
             let set = perm::check_setattr(cx, &attr, set)?;
@@ -25,7 +25,7 @@ impl<L: LowLevel> Universal<L> {
             let more = match set.size {
                 Some(size) => self.resize(op, &attr, size, change)?,
                 None => {
-                    let changed = self.low.change_inode(op, ino, &change, &[])?;
+                    let changed = self.format.change_inode(op, ino, &change, &[])?;
                     self.note_inode(ino, &change, changed);
                     false
                 }
@@ -60,7 +60,7 @@ impl<L: LowLevel> Universal<L> {
     pub(super) fn get_attribute(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.look(|| {
             perm::may_get_xattr(cx, &self.attr(ino)?, name)?;
-            let all = self.low.attributes(ino)?;
+            let all = self.format.attributes(ino)?;
             let found = all.into_iter().find(|(other, _)| other == name);
             Ok(found.ok_or(vfs::absent_xattr(name))?.1)
         })
@@ -104,17 +104,17 @@ impl<L: LowLevel> Universal<L> {
         name: &[u8],
         f: impl Fn(&mut Vec<(Vec<u8>, Vec<u8>)>, Option<usize>) -> std::result::Result<(), Refusal>,
     ) -> Result<()> {
-        self.change_for(cx, self.low.cost(2), |op| {
+        self.change_for(cx, self.format.cost(2), |op| {
             perm::may_set_xattr(cx, &self.attr(ino)?, name)?;
-            let mut all = self.low.attributes(ino)?;
+            let mut all = self.format.attributes(ino)?;
             let at = all.iter().position(|(other, _)| other == name);
             f(&mut all, at)?;
-            let heads = self.low.set_attributes(op, ino, &all)?;
+            let heads = self.format.set_attributes(op, ino, &all)?;
             let ctime = InodeChange {
                 ctime: Some(self.now()),
                 ..InodeChange::default()
             };
-            let stamped = self.low.change_inode(op, ino, &ctime, &[])?;
+            let stamped = self.format.change_inode(op, ino, &ctime, &[])?;
             self.note(ino, &heads);
             self.note_inode(ino, &ctime, stamped);
             Ok(())

@@ -9,9 +9,9 @@
 //! A further name needs no home: what its directory is reached after is noted of the file
 //! itself when the name is made.
 
-use super::Universal;
+use super::BlockFs;
 use super::known::{Inodes, Known};
-use crate::LowLevel;
+use crate::Format;
 use crate::seeded::{Bug, hit};
 use patch::PatchId;
 use std::iter::successors;
@@ -24,7 +24,7 @@ fn homes(known: &Inodes, ino: Ino) -> Vec<Ino> {
     successors(above(&ino), above).take(known.len()).collect()
 }
 
-impl<L: LowLevel> Universal<L> {
+impl<F: Format> BlockFs<F> {
     /// Notes that an inode was given a name in `dir`, which no patch of its own waits for.
     pub(super) fn live_in(&self, ino: Ino, dir: Ino) {
         let mut known = self.known.lock();
@@ -36,7 +36,7 @@ impl<L: LowLevel> Universal<L> {
     /// Whether the name of a directory is not durable.
     fn has_new_name(&self, dir: &Known) -> bool {
         let mut named = dir.foundation.iter();
-        named.any(|patch| self.low.store().is_pending(*patch))
+        named.any(|patch| self.format.store().is_pending(*patch))
     }
 
     /// What an inode can be found after: the names of the new directories that lead to it.

@@ -1,9 +1,9 @@
-//! [`LowLevel`] for [`Ext2`].
+//! [`Format`] for [`Ext2`].
 
 use crate::format::{INLINE_TARGET_MAX, LINK_MAX, ROOT_INO};
 use crate::volume::{Ext2, Reserve};
-use lfs::{
-    Allocated, Detached, Found, Heads, InodeChange, LowError, LowLevel, NewInode, Next, Purpose,
+use blockfs::{
+    Allocated, Detached, Format, FormatError, Found, Heads, InodeChange, NewInode, Next, Purpose,
     Removed, Result,
 };
 use medium::block::Lba;
@@ -11,7 +11,7 @@ use patch::{Before, Op, PatchId, Store};
 use vfs::check::Finding;
 use vfs::{Attr, Cookie, Ctx, DirEntry, FileType, Ino, NAME_MAX, StatFs};
 
-impl LowLevel for Ext2 {
+impl Format for Ext2 {
     fn name(&self) -> &'static str {
         "ext2"
     }
@@ -216,7 +216,7 @@ impl LowLevel for Ext2 {
             Ok(block) if (self.layout.first_block..self.layout.blocks).contains(&block) => {
                 self.give_block(op, block, removed)
             }
-            _ => Err(LowError::Corrupt(format!("block {lba} does not exist"))),
+            _ => Err(FormatError::Corrupt(format!("block {lba} does not exist"))),
         }
     }
 

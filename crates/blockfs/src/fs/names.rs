@@ -2,9 +2,9 @@
 
 use super::past_end::PastEnd;
 use super::twins::may_have_two;
-use super::{Befores, Refusal, Universal, after, joined, once_gone};
+use super::{Befores, BlockFs, Refusal, after, joined, once_gone};
 use crate::seeded::{Bug, hit};
-use crate::{Found, Heads, InodeChange, LowError, LowLevel, NewInode, Next, Purpose, Removed};
+use crate::{Format, FormatError, Found, Heads, InodeChange, NewInode, Next, Purpose, Removed};
 use medium::block::Buffer;
 use patch::{Content, Op, PatchId, Rule};
 use vfs::{Attr, Cookie, Ctx, DirEntry, Errno, FileType, Ino, Result, Timestamp, perm};
@@ -45,7 +45,7 @@ pub(super) struct OtherName {
     pub there: Befores,
 }
 
-impl<L: LowLevel> Universal<L> {
+impl<F: Format> BlockFs<F> {
     /// The directory `dir`, searched for `name`.
     pub(super) fn search(
         &self,
@@ -59,7 +59,7 @@ impl<L: LowLevel> Universal<L> {
         }
         let found = match attr.nlink {
             0 => None, // removed, and still referenced
-            _ => self.low.find(dir, name)?,
+            _ => self.format.find(dir, name)?,
         };
         perm::may_search(cx, &attr)?;
         Ok((attr, found))
@@ -104,7 +104,7 @@ impl<L: LowLevel> Universal<L> {
                 return Err(Errno::NOENT.into());
             }
             let mut refused = None;
-            self.low.list(dir, last, &mut |entry| {
+            self.format.list(dir, last, &mut |entry| {
                 let ino = self.up(entry.ino);
                 let more = sink(&DirEntry { ino, ..*entry }).unwrap_or_else(|refusal| {
                     refused = Some(refusal);
@@ -134,20 +134,20 @@ impl<L: LowLevel> Universal<L> {
     }
 
     fn make_node(&self, cx: &Ctx, dir: Ino, name: &[u8], made: &Made<'_>) -> Result<Attr> {
-        let blocks = self.low.cost(1) * 3 + 4;
+        let blocks = self.format.cost(1) * 3 + 4;
         self.change_for(cx, blocks, |op| {
             let parent = self.parent_for_new(cx, dir, name)?;
             let directory = made.kind == FileType::Directory;
             if matches!(made.kind, FileType::CharDevice | FileType::BlockDevice) {
                 perm::may_mknod(cx, made.kind)?;
             }
-            if directory && parent.nlink >= self.low.max_links(FileType::Directory) {
+            if directory && parent.nlink >= self.format.max_links(FileType::Directory) {
                 return Err(Errno::MLINK.into());
             }
-            if made.target.len() > self.low.max_target() {
+            if made.target.len() > self.format.max_target() {
                 return Err(Errno::NAMETOOLONG.into());
             }
-            self.low.ready(Next::AddName { dir, name })?;
+            self.format.ready(Next::AddName { dir, name })?;
             let (ino, ready) = self.make_inode(op, cx, &parent, made)?;
             let mut befores = after(Rule::InitialiseBeforePoint, ready.iter().copied());
             if hit(Bug::NameBeforeInode) {
@@ -155,15 +155,18 @@ impl<L: LowLevel> Universal<L> {
             }
             if directory {
                 let links = InodeChange::links(parent.nlink + 1);
-                let raised = self.low.change_inode(op, dir, &links, &[])?;
+                let raised = self.format.change_inode(op, dir, &links, &[])?;
                 befores.extend(after(Rule::LinkBeforeUnlink, [raised]));
             }
-            let entry = match self.low.add_name(op, dir, name, ino, made.kind, &befores) {
+            let entry = match self
+                .format
+                .add_name(op, dir, name, ino, made.kind, &befores)
+            {
                 Ok(entry) => entry,
                 Err(error) => {
                     if directory {
                         let links = InodeChange::links(parent.nlink);
-                        self.low.change_inode(op, dir, &links, &[])?;
+                        self.format.change_inode(op, dir, &links, &[])?;
                     }
                     self.unmake(op, ino)?;
                     return Err(error.into());
@@ -202,14 +205,14 @@ impl<L: LowLevel> Universal<L> {
             rdev: made.rdev,
             now: self.now(),
         };
-        let (ino, ready) = self.low.allocate_inode(op, parent.ino, &new)?;
+        let (ino, ready) = self.format.allocate_inode(op, parent.ino, &new)?;
         let filled = match made.kind {
-            FileType::Directory => self.low.init_directory(op, ino, parent.ino),
+            FileType::Directory => self.format.init_directory(op, ino, parent.ino),
             FileType::Symlink => self.store_target(op, ino, made.target),
             _ => Ok(Heads::new()),
         };
         let handed = filled.and_then(|filled| {
-            let handed = self.low.inherit(op, parent.ino, ino)?;
+            let handed = self.format.inherit(op, parent.ino, ino)?;
             Ok(joined([filled, handed]))
         });
         match handed {
@@ -222,19 +225,19 @@ impl<L: LowLevel> Universal<L> {
     }
 
     fn store_target(&self, op: &Op, ino: Ino, target: &[u8]) -> crate::Result<Heads> {
-        if target.len() <= self.low.max_inline_target() {
-            let stored = self.low.set_inline_target(op, ino, target)?;
+        if target.len() <= self.format.max_inline_target() {
+            let stored = self.format.set_inline_target(op, ino, target)?;
             return Ok(Heads::from_slice(&[stored]));
         }
         let size = InodeChange {
             size: Some(target.len() as u64),
             ..InodeChange::default()
         };
-        let mut block = Buffer::zeroed(self.low.block_bytes() as usize);
+        let mut block = Buffer::zeroed(self.format.block_bytes() as usize);
         block[..target.len()].copy_from_slice(target);
         let purpose = (Purpose::Data, Content::Metadata);
         let filled = self.fill_hole(op, ino, 0, &block, purpose)?;
-        let sized = self.low.change_inode(op, ino, &size, &[])?;
+        let sized = self.format.change_inode(op, ino, &size, &[])?;
         Ok(Heads::from_slice(&[filled, sized]))
     }
 
@@ -245,11 +248,11 @@ impl<L: LowLevel> Universal<L> {
             return Err(Errno::INVAL.into());
         }
         let damaged =
-            || LowError::Corrupt(format!("inode {ino}: a symbolic link without its target"));
+            || FormatError::Corrupt(format!("inode {ino}: a symbolic link without its target"));
         if attr.size > vfs::SYMLINK_MAX as u64 {
             return Err(damaged().into());
         }
-        let target = match self.low.inline_target(ino)? {
+        let target = match self.format.inline_target(ino)? {
             Some(target) => target,
             None => {
                 let mut target = vec![0; attr.size as usize];
@@ -267,13 +270,13 @@ impl<L: LowLevel> Universal<L> {
     fn unmake(&self, op: &Op, ino: Ino) -> crate::Result<()> {
         loop {
             let detached = self
-                .low
+                .format
                 .detach_blocks(op, ino, 0, u64::MAX, u32::MAX, &[])?;
             for (lba, removed) in detached.blocks {
-                self.low.free_block(op, lba, removed)?;
+                self.format.free_block(op, lba, removed)?;
             }
             if !detached.more {
-                return self.low.free_inode(op, ino, &[], true);
+                return self.format.free_inode(op, ino, &[], true);
             }
         }
     }
@@ -285,12 +288,12 @@ impl<L: LowLevel> Universal<L> {
             ctime: Some(now),
             ..InodeChange::default()
         };
-        self.low.change_inode(op, dir, &times, &[])
+        self.format.change_inode(op, dir, &times, &[])
     }
 
     /// Makes an inode without a name. Takes a reference.
     pub(super) fn make_nameless(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
-        self.change(self.low.cost(1) + 4, |op| {
+        self.change(self.format.cost(1) + 4, |op| {
             let parent = self.attr(dir)?;
             if parent.kind != FileType::Directory {
                 return Err(Errno::NOTDIR.into());
@@ -300,9 +303,9 @@ impl<L: LowLevel> Universal<L> {
             let (ino, ready) = self.make_inode(op, cx, &parent, &made)?;
             let none = InodeChange::links(0);
             let befores = after(Rule::InitialiseBeforePoint, ready.iter().copied());
-            let unlinked = self.low.change_inode(op, ino, &none, &befores)?;
+            let unlinked = self.format.change_inode(op, ino, &none, &befores)?;
             let befores = after(Rule::InitialiseBeforePoint, [unlinked]);
-            self.low.add_orphan(op, ino, &befores)?;
+            self.format.add_orphan(op, ino, &befores)?;
             self.note(ino, &[unlinked]);
             self.found_on(ino, &ready);
             self.know_past_end(ino, PastEnd::Nothing);
@@ -316,7 +319,7 @@ impl<L: LowLevel> Universal<L> {
 
     /// Gives an inode a further name. Takes a reference.
     pub(super) fn add_link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
-        self.change_for(cx, self.low.cost(1) + 4, |op| {
+        self.change_for(cx, self.format.cost(1) + 4, |op| {
             let attr = self.attr(ino)?;
             self.parent_for_new(cx, dir, name)?;
             perm::may_link(&attr)?;
@@ -328,21 +331,24 @@ impl<L: LowLevel> Universal<L> {
             if attr.nlink == 0 && !nameable {
                 return Err(Errno::NOENT.into());
             }
-            if attr.nlink >= self.low.max_links(attr.kind) {
+            if attr.nlink >= self.format.max_links(attr.kind) {
                 return Err(Errno::MLINK.into());
             }
-            self.low.ready(Next::AddName { dir, name })?;
+            self.format.ready(Next::AddName { dir, name })?;
             let reached = self.before_reached(dir)?;
             let raised = self.raise_links(op, &attr)?;
             let mut befores = after(Rule::LinkBeforeUnlink, raised);
             befores.extend(self.before_name(&attr));
-            let entry = match self.low.add_name(op, dir, name, ino, attr.kind, &befores) {
+            let entry = match self
+                .format
+                .add_name(op, dir, name, ino, attr.kind, &befores)
+            {
                 Ok(entry) => entry,
                 Err(error) => {
-                    self.low
+                    self.format
                         .change_inode(op, ino, &InodeChange::links(attr.nlink), &[])?;
                     if attr.nlink == 0 {
-                        self.low.add_orphan(op, ino, &[])?;
+                        self.format.add_orphan(op, ino, &[])?;
                     }
                     return Err(error.into());
                 }
@@ -352,7 +358,7 @@ impl<L: LowLevel> Universal<L> {
                 ctime: Some(now),
                 ..InodeChange::default()
             };
-            let stamped = self.low.change_inode(op, ino, &stamp, &[])?;
+            let stamped = self.format.change_inode(op, ino, &stamp, &[])?;
             let touched = self.touch(op, dir, now)?;
             self.note(dir, &[entry, touched]);
             self.note(ino, &[entry, stamped]);
@@ -369,12 +375,12 @@ impl<L: LowLevel> Universal<L> {
     /// name.
     pub(super) fn raise_links(&self, op: &Op, attr: &Attr) -> crate::Result<Heads> {
         let links = InodeChange::links(attr.nlink + 1);
-        let raised = self.low.change_inode(op, attr.ino, &links, &[])?;
+        let raised = self.format.change_inode(op, attr.ino, &links, &[])?;
         if attr.nlink > 0 {
             return Ok(Heads::from_slice(&[raised]));
         }
         let befores = after(Rule::LinkBeforeUnlink, [raised]);
-        self.low.remove_orphan(op, attr.ino, &befores)
+        self.format.remove_orphan(op, attr.ino, &befores)
     }
 
     /// Removes a name; `directory` says which type is expected.
@@ -383,7 +389,7 @@ impl<L: LowLevel> Universal<L> {
         if directory {
             self.read_names_for(dir, name);
         }
-        let orphan = self.change(self.low.cost(self.destroyed_at_once()) + 4, |op| {
+        let orphan = self.change(self.format.cost(self.destroyed_at_once()) + 4, |op| {
             let (parent, found) = self.search(cx, dir, name)?;
             let found = found.ok_or(Errno::NOENT)?;
             let victim = self.named(found.ino)?;
@@ -391,7 +397,7 @@ impl<L: LowLevel> Universal<L> {
             match (victim.kind == FileType::Directory, directory) {
                 (true, false) => return Err(Errno::ISDIR.into()),
                 (false, true) => return Err(Errno::NOTDIR.into()),
-                (true, true) if !self.low.is_empty(victim.ino)? => {
+                (true, true) if !self.format.is_empty(victim.ino)? => {
                     return Err(Errno::NOTEMPTY.into());
                 }
                 _ => {}
@@ -401,12 +407,12 @@ impl<L: LowLevel> Universal<L> {
             let stays = self.lean_on_other(op, &victim, dir, name)?;
             let mut befores = self.before_removal(&victim);
             befores.extend(stays.iter().flat_map(|other| other.there.iter().copied()));
-            let removed = self.low.remove_name(op, dir, name, &befores)?;
+            let removed = self.format.remove_name(op, dir, name, &befores)?;
             self.leave_behind(dir, &befores);
             if directory && stays.as_ref().is_none_or(|other| other.moved) {
                 let links = InodeChange::links(parent.nlink - 1);
                 let lowered = self
-                    .low
+                    .format
                     .change_inode(op, dir, &links, &once_gone(removed))?;
                 self.note(dir, &[lowered]);
             }
@@ -451,7 +457,7 @@ impl<L: LowLevel> Universal<L> {
             ctime: Some(now),
             ..InodeChange::links(links)
         };
-        let lowered = self.low.change_inode(op, victim.ino, &change, &gone)?;
+        let lowered = self.format.change_inode(op, victim.ino, &change, &gone)?;
         if victim.nlink > 1 && victim.kind != FileType::Directory {
             // The removal waits for them (U4), and so does whatever waits for it: to name them
             // again at the next one makes as many edges as there are pairs of names.
@@ -469,7 +475,7 @@ impl<L: LowLevel> Universal<L> {
         }
         let mut noted = gone;
         noted.extend(after(Rule::LinkBeforeUnlink, [lowered]));
-        self.low.add_orphan(op, victim.ino, &noted)?;
+        self.format.add_orphan(op, victim.ino, &noted)?;
         Ok((!referenced).then_some(victim.ino))
     }
 
@@ -479,7 +485,7 @@ impl<L: LowLevel> Universal<L> {
         if !is_last || self.is_referenced(victim.ino) || victim.blocks > self.small() {
             return Ok(());
         }
-        self.low.ready(Next::Free {
+        self.format.ready(Next::Free {
             ino: victim.ino,
             budget: u32::MAX,
         })
@@ -502,15 +508,15 @@ impl<L: LowLevel> Universal<L> {
             return Ok(None); // its count is too high
         };
         let mut there = Befores::new();
-        let moved = other != dir && self.low.parent(victim.ino)? == dir;
+        let moved = other != dir && self.format.parent(victim.ino)? == dir;
         if moved {
             // Whether a link for it is counted there is not known.
             let nlink = self.attr(other)?.nlink;
-            let raised = self
-                .low
-                .change_inode(op, other, &InodeChange::links(nlink + 1), &[])?;
+            let raised =
+                self.format
+                    .change_inode(op, other, &InodeChange::links(nlink + 1), &[])?;
             let befores = after(Rule::LinkBeforeUnlink, [raised]);
-            let patch = self.low.set_parent(op, victim.ino, other, &befores)?;
+            let patch = self.format.set_parent(op, victim.ino, other, &befores)?;
             there = after(Rule::LinkBeforeUnlink, [patch]);
         }
         Ok(Some(OtherName { moved, there }))
@@ -518,23 +524,23 @@ impl<L: LowLevel> Universal<L> {
 
     /// Largest `Attr::blocks` that one operation frees together with a name.
     fn small(&self) -> u64 {
-        self.destroyed_at_once() * u64::from(self.low.block_bytes()) / 512
+        self.destroyed_at_once() * u64::from(self.format.block_bytes()) / 512
     }
 
     /// Frees a small inode and its blocks.
     fn destroy(&self, op: &Op, ino: Ino, gone: &Befores, never_stored: bool) -> crate::Result<()> {
         loop {
             let detached = self
-                .low
+                .format
                 .detach_blocks(op, ino, 0, u64::MAX, u32::MAX, gone)?;
             for (lba, removed) in detached.blocks {
-                self.low.free_block(op, lba, removed)?;
+                self.format.free_block(op, lba, removed)?;
             }
             if !detached.more {
                 break;
             }
         }
-        self.low.free_inode(op, ino, gone, never_stored)?;
+        self.format.free_inode(op, ino, gone, never_stored)?;
         self.known.lock().remove(&ino);
         Ok(())
     }
@@ -547,7 +553,7 @@ impl<L: LowLevel> Universal<L> {
     /// At most so many blocks, and so few that an operation on them fits the store: a
     /// small journal takes small operations only.
     pub(super) fn portion(&self, most: u64) -> u64 {
-        let room = u64::from(self.low.store().max_op_blocks()) / 4;
+        let room = u64::from(self.format.store().max_op_blocks()) / 4;
         most.min(room).max(1)
     }
 
@@ -558,24 +564,25 @@ impl<L: LowLevel> Universal<L> {
             return Ok(()); // another thread is at it
         };
         loop {
-            let more = self.change(self.low.cost(self.destroyed_at_once()), |op| {
-                if self.low.inode(ino)?.is_none_or(|attr| attr.nlink > 0) || self.is_referenced(ino)
+            let more = self.change(self.format.cost(self.destroyed_at_once()), |op| {
+                if self.format.inode(ino)?.is_none_or(|attr| attr.nlink > 0)
+                    || self.is_referenced(ino)
                 {
                     return Ok(false); // named, used or gone in between
                 }
                 let (gone, never_named) = self.last_name_gone(ino);
                 let budget = self.destroyed_at_once() as u32;
-                self.low.ready(Next::Free { ino, budget })?;
+                self.format.ready(Next::Free { ino, budget })?;
                 let detached = self
-                    .low
+                    .format
                     .detach_blocks(op, ino, 0, u64::MAX, budget, &gone)?;
                 for (lba, removed) in detached.blocks {
-                    self.low.free_block(op, lba, removed)?;
+                    self.format.free_block(op, lba, removed)?;
                 }
                 if !detached.more {
-                    let off = self.low.remove_orphan(op, ino, &gone)?;
+                    let off = self.format.remove_orphan(op, ino, &gone)?;
                     let befores = after(Rule::NullifyBeforeReuse, off);
-                    self.low.free_inode(op, ino, &befores, never_named)?;
+                    self.format.free_inode(op, ino, &befores, never_named)?;
                     self.known.lock().remove(&ino);
                 }
                 Ok(detached.more)
@@ -597,8 +604,8 @@ impl<L: LowLevel> Universal<L> {
 
     /// At mount: frees what had lost its last name, and finishes what was being cut.
     pub(super) fn finish_orphans(&self) -> crate::Result<()> {
-        for ino in self.low.orphans()? {
-            let Some(attr) = self.low.inode(ino)? else {
+        for ino in self.format.orphans()? {
+            let Some(attr) = self.format.inode(ino)? else {
                 continue;
             };
             let done = match attr.nlink {

@@ -1,4 +1,4 @@
-//! [`LowLevel`]: what a block file system's format must be able to do, in steps so small
+//! [`Format`]: what a block file system's format must be able to do, in steps so small
 //! that each is one change or a few (L2FS in section 2.4 of the Featherstitch chapter).
 
 use medium::block::Lba;
@@ -8,7 +8,7 @@ use vfs::{Attr, Cookie, Ctx, DirEntry, Errno, FileType, Ino, StatFs, Timestamp};
 
 /// Why a step failed.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum LowError {
+pub enum FormatError {
     /// Storage failed or is full of what cannot be written.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -23,7 +23,7 @@ pub enum LowError {
     Limit(Errno),
 }
 
-impl LowError {
+impl FormatError {
     /// What the caller of the system call sees.
     pub fn errno(&self) -> Errno {
         match self {
@@ -42,7 +42,7 @@ impl LowError {
 }
 
 /// Result of a step.
-pub type Result<T> = std::result::Result<T, LowError>;
+pub type Result<T> = std::result::Result<T, FormatError>;
 
 /// The patches that stand for what a step has done: whoever must come after the step
 /// comes after all of them. Rarely more than two.
@@ -140,7 +140,7 @@ pub struct Removed {
 #[derive(Debug, Clone, Default)]
 pub struct Detached {
     /// The blocks, data and indirect ones alike, each with the removal of the (last)
-    /// pointer to it. They are still marked as used: [`LowLevel::free_block`] is next.
+    /// pointer to it. They are still marked as used: [`Format::free_block`] is next.
     pub blocks: Vec<(Lba, Removed)>,
     /// More are left in the range: call again (bounds the size of one operation).
     pub more: bool,
@@ -149,7 +149,7 @@ pub struct Detached {
 /// Steps that a call will make after its first change.
 #[derive(Debug, Clone, Copy)]
 pub enum Next<'a> {
-    /// [`LowLevel::add_name`] of a name that was looked for.
+    /// [`Format::add_name`] of a name that was looked for.
     AddName {
         /// Where.
         dir: Ino,
@@ -162,10 +162,10 @@ pub enum Next<'a> {
         ino: Ino,
         /// The first of them.
         from: u64,
-        /// What [`LowLevel::room_for`] says that it takes.
+        /// What [`Format::room_for`] says that it takes.
         blocks: u64,
     },
-    /// [`LowLevel::detach_blocks`], and each [`LowLevel::free_block`] after it.
+    /// [`Format::detach_blocks`], and each [`Format::free_block`] after it.
     Cut {
         /// The file.
         ino: Ino,
@@ -176,14 +176,14 @@ pub enum Next<'a> {
         /// Most blocks that go at once.
         budget: u32,
     },
-    /// The end of an inode: [`Cut`](Self::Cut) of all blocks, and [`LowLevel::free_inode`].
+    /// The end of an inode: [`Cut`](Self::Cut) of all blocks, and [`Format::free_inode`].
     Free {
         /// Which.
         ino: Ino,
         /// Most blocks that go at once.
         budget: u32,
     },
-    /// [`LowLevel::set_parent`].
+    /// [`Format::set_parent`].
     MoveUp {
         /// The directory whose `..` changes.
         dir: Ino,
@@ -191,15 +191,15 @@ pub enum Next<'a> {
 }
 
 /// A format. Callers hold the locks: changes of one inode, one directory and the
-/// allocators do not run at once (see `Universal`).
+/// allocators do not run at once (see `BlockFs`).
 ///
-/// A step that fails with [`LowError::NoSpace`] or [`LowError::Limit`] has changed nothing.
+/// A step that fails with [`FormatError::NoSpace`] or [`FormatError::Limit`] has changed nothing.
 ///
 /// Steps take the patches that must come before them and return those that stand for
 /// them. *Inside* a step the format sees to its own order (an indirect block is
 /// initialised before it is pointed to); *between* steps the caller does.
-#[allow(clippy::missing_errors_doc)] // LowError documents them once
-pub trait LowLevel: Send + Sync {
+#[allow(clippy::missing_errors_doc)] // FormatError documents them once
+pub trait Format: Send + Sync {
     /// A name such as `ext2`.
     fn name(&self) -> &'static str;
     /// What it is stored on.
@@ -348,7 +348,7 @@ pub trait LowLevel: Send + Sync {
     /// All extended attributes: full names (`user.x`) and values.
     fn attributes(&self, ino: Ino) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
     /// Replaces all extended attributes; an empty slice removes them, and gives back
-    /// what held them. `E2BIG`/`ENOSPC` as [`LowError::Limit`] if they do not fit.
+    /// what held them. `E2BIG`/`ENOSPC` as [`FormatError::Limit`] if they do not fit.
     fn set_attributes(&self, op: &Op, ino: Ino, all: &[(Vec<u8>, Vec<u8>)]) -> Result<Heads>;
 
     // --- orphans -----------------------------------------------------------------

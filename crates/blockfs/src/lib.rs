@@ -1,0 +1,16 @@
+//! What block file systems have in common.
+//!
+//! - [`Format`]: the steps that a format can do (L2FS in section 2.4 of the Featherstitch
+//!   chapter).
+//! - [`BlockFs`]: every system call in terms of these steps, in soft-updates order.
+#![forbid(unsafe_code)]
+
+mod format;
+mod fs;
+pub mod seeded;
+
+pub use format::{
+    Allocated, Detached, Format, FormatError, Found, Heads, InodeChange, NewInode, Next, Purpose,
+    Removed, Result,
+};
+pub use fs::{BlockFs, BlockFsOptions, OnError};
