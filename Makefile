@@ -17,7 +17,7 @@ CHECKED := $(TARGET)/debug/selvedge
 HELPERS := mkfs.selvedge fsck.selvedge fsck.fuse.selvedge mount.selvedge mount.fuse.selvedge umount.fuse.selvedge
 
 CARGO ?= cargo
-# rustup puts cargo here and tells only login shells about it.
+# rustup puts cargo here, and only login shells have the directory in their path.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
@@ -48,7 +48,9 @@ demo: build need-mount ## unpack, build, cut the power, look: about a minute
 	@SELVEDGE=$(abspath $(RELEASE)) tools/demo
 
 lint: need-build
-	@tools/need shellcheck:shellcheck
+	@tools/need shellcheck:shellcheck python3:python3
+	tools/prose --test
+	tools/prose
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	shellcheck .ci/run $(shell grep -slE '^#!.*\<(ba)?sh\>' tools/* tools/*/*)
