@@ -6,7 +6,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use engine::values::{Listed, explained, listed};
 use engine::{
     Checked, Close, Engine, Error, Explored, Identity, Image, Info, Interposer, Magic, Marks,
-    MountRequest, Opened, Prepared, Result, Scratch, ScratchKind, Selection, Subject, Verb, size,
+    MountRequest, Opened, Prepared, Result, Scratch, ScratchKind, Selection, Verb, size,
 };
 use medium::{
     Durability, EffectiveDurability, Latency, LatencyModel, MapOptions, MappedPmem, MemoryPmem,
@@ -16,7 +16,6 @@ use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use vfs::script::generate::Tree;
 use vfs::{Clock, FileSystem, Guarantees};
 
 /// The engine.
@@ -233,12 +232,12 @@ impl Engine for BpfsEngine {
         crate::dump(&pm, &what, out).map_err(|e| Error::about(path, e))
     }
 
-    fn subject(&self, options: &ArgMatches) -> Result<Subject> {
+    fn subject(&self, options: &ArgMatches) -> Result<Explored> {
         let args = parsed::<ExploreArgs>(options)?;
         Ok(subject(args.mode.unwrap_or(Mode::DEFAULT)))
     }
 
-    fn subjects(&self) -> Vec<Subject> {
+    fn subjects(&self) -> Vec<Explored> {
         Mode::ALL.map(subject).into()
     }
 
@@ -304,13 +303,8 @@ fn fresh<P: Pmem>(pm: P, mode: Option<Mode>, options: MountOptions) -> Result<Bp
     Bpfs::open(pm, options).map_err(Error::new)
 }
 
-fn subject(mode: Mode) -> Subject {
-    Subject {
-        system: Explored::Memory(Box::new(BpfsSystem(mode))),
-        trees: vec![Tree::Small],
-        // Where tables and directories must grow.
-        singles: vec![Tree::Crowded],
-    }
+fn subject(mode: Mode) -> Explored {
+    Explored::Memory(Box::new(BpfsSystem(mode)))
 }
 
 /// What a file system lies on. Mounts that simulate nothing call nothing through pointers.

@@ -4,10 +4,11 @@
 
 use bpfs::{Atime, Bpfs, MkfsOptions, Mode, MountOptions, mkfs};
 use medium::MemoryPmem;
+use oracle::ModelFs;
+use oracle::script::{Script, State, generate, run_op, shrink};
+use oracle::snapshot::Snapshot;
 use std::sync::Arc;
-use vfs::script::{Script, State, generate, run_op, shrink};
-use vfs::snapshot::Snapshot;
-use vfs::{FileSystem, ManualClock, ModelFs, Timestamp};
+use vfs::{FileSystem, ManualClock, Timestamp};
 
 const IMAGE: u64 = 4 << 20;
 
@@ -37,7 +38,7 @@ fn fresh(mode: Mode) -> Bpfs<Arc<MemoryPmem>> {
 /// Runs a script on both; the first difference, if any.
 fn difference(mode: Mode, script: &Script) -> Option<String> {
     let fs = fresh(mode);
-    let model = ModelFs::new(vfs::ModelOptions::default());
+    let model = ModelFs::new(oracle::ModelOptions::default());
     let (mut here, mut there) = (State::default(), State::default());
     for (at, op) in script.ops.iter().enumerate() {
         let (got, want) = (run_op(&fs, &mut here, op), run_op(&model, &mut there, op));
@@ -104,7 +105,7 @@ fn modes_change_between_mounts() {
     let script = generate::setup().then(&generate::random(99, 210));
     let pm = Arc::new(MemoryPmem::new(IMAGE));
     mkfs(&*pm, &MkfsOptions::default()).unwrap();
-    let model = ModelFs::new(vfs::ModelOptions::default());
+    let model = ModelFs::new(oracle::ModelOptions::default());
     for (at, ops) in script.ops.chunks(10).enumerate() {
         let mode = Mode::ALL[(at * 3) % Mode::ALL.len()];
         let fs = Bpfs::open(pm.clone(), options(mode)).unwrap();

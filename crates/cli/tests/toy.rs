@@ -4,10 +4,11 @@
 use bpfs::{BpfsSystem, Mode};
 use clap::{Arg, ArgMatches, Command as Arguments};
 use engine::{
-    Checked, Engine, Error, Explored, Graph, Identity, Image, Info, Interposer, Magic,
-    MountRequest, Opened, Prepared, Result, Scratch, ScratchKind, Selection, Subject, Verb,
+    Calls, Checked, Engine, Error, Explored, Graph, Identity, Image, Info, Interposer, Magic,
+    MountRequest, Opened, Prepared, Result, Scratch, ScratchKind, Selection, Verb,
 };
 use medium::Pmem;
+use oracle::{ModelFs, ModelOptions};
 use serde_json::{Map, json};
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,9 +17,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Output};
 use std::sync::Arc;
 use vfs::check::Report;
-use vfs::script::Script;
-use vfs::script::generate::Tree;
-use vfs::{Clock, FileSystem, Guarantees, ModelFs, ModelOptions, System};
+use vfs::{Clock, FileSystem, Guarantees, System};
 
 /// Makes this file the program.
 const MARK: &str = "SELVEDGE_TOY";
@@ -122,23 +121,22 @@ impl Engine for ToyEngine {
         true
     }
 
-    fn graph(&self, script: &Script, _options: &ArgMatches) -> Result<Graph> {
+    fn graph(&self, calls: &Calls<'_>, _options: &ArgMatches) -> Result<Graph> {
+        let fs = ModelFs::default();
+        calls(&fs)?;
         Ok(Graph {
-            svg: format!("<svg>{}</svg>", script.ops.len()),
+            svg: format!("<svg>{}</svg>", fs.inodes()),
             dot: String::new(),
             json: json!({}),
         })
     }
 
-    fn subject(&self, _options: &ArgMatches) -> Result<Subject> {
-        Ok(Subject {
-            system: Explored::Memory(Box::new(ToySystem(BpfsSystem(Mode::Log)))),
-            trees: vec![Tree::Small],
-            singles: Vec::new(),
-        })
+    fn subject(&self, _options: &ArgMatches) -> Result<Explored> {
+        let system = ToySystem(BpfsSystem(Mode::Log));
+        Ok(Explored::Memory(Box::new(system)))
     }
 
-    fn subjects(&self) -> Vec<Subject> {
+    fn subjects(&self) -> Vec<Explored> {
         self.subject(&ArgMatches::default()).into_iter().collect()
     }
 

@@ -5,12 +5,12 @@ use crate::id::{FailureId, ScriptRef};
 use crate::system::{Failure, PmemSystem, Subject};
 use crate::walk::{Limits, Tally};
 use crate::{Enumerated, FailureReport, Options, Outcome, Progress};
+use oracle::script::generate::{self, Tree};
+use oracle::script::{Script, shrink};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use vfs::script::generate::{self, Tree};
-use vfs::script::{Script, shrink};
 
 impl ScriptRef {
     fn script(&self) -> Result<Script, String> {

@@ -18,9 +18,9 @@
 //! whether the crash is a power cut or the end of the server alone.
 
 use crate::walk::{CrashAt, Place, Tail};
+use oracle::script::generate::Tree;
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
-use vfs::script::generate::Tree;
 
 /// The id of a failure. Text both ways; see the module for the form.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,9 +9,10 @@
 
 use crate::choice::{Policy, mix};
 use crate::walk::Limits;
+use oracle::script::{Script, generate};
+use oracle::{ModelFs, Snapshot};
 use std::fmt::{self, Display, Formatter, Write};
-use vfs::script::{Script, generate};
-use vfs::{FileType, ModelFs, Snapshot, Timestamp};
+use vfs::{FileType, Timestamp};
 
 /// Random calls of a second life.
 const CALLS: usize = 4;

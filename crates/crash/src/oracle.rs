@@ -16,10 +16,10 @@ use crate::system::PmemSystem;
 use crate::walk::{Judge, Recovery, Verdict};
 use medium::Pmem;
 use medium::recording::Event;
+use oracle::script::State;
+use oracle::snapshot::{Content, Node, Snapshot, Times};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use vfs::script::State;
-use vfs::snapshot::{Content, Node, Snapshot, Times};
 use vfs::{
     Atomicity, Clock, Cookie, Ctx, Durability, Errno, FileSystem, FileType, Guarantees, Ino,
     ManualClock, Ordering, Timestamp,

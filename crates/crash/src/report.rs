@@ -1,10 +1,10 @@
 //! What to explore, and what came out.
 
 use crate::{Model, Schedule};
+use oracle::script::generate::Tree;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
-use vfs::script::generate::Tree;
 
 /// What to explore.
 #[derive(Debug, Clone)]

@@ -5,10 +5,10 @@ use crate::report::Options;
 use crate::walk::{Limits, Tally};
 use medium::Pmem;
 use medium::block::BlockDevice;
+use oracle::script::Script;
 use std::fmt::Display;
 use std::ops::Range;
 use std::str::FromStr;
-use vfs::script::Script;
 
 /// A file system on persistent memory, in one configuration; the engines implement it.
 pub type PmemSystem = dyn vfs::System<dyn Pmem>;

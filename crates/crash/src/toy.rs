@@ -7,6 +7,7 @@
 
 use hashbrown::HashMap;
 use medium::{MediumError, Pmem};
+use oracle::{ModelFs, ModelOptions};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};

@@ -16,13 +16,12 @@ use crate::walk::{Found, Limits, Tally, Walk, revisit};
 use crate::world::model_of;
 use medium::recording::Event;
 use medium::{MemoryPmem, Pmem, Recording, Unit, WORD_BYTES};
+use oracle::script::{Script, State, run_op};
+use oracle::{ModelFs, ModelOptions, Snapshot};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use vfs::script::{Script, State, run_op};
-use vfs::{
-    Atime, Errno, FileSystem, Guarantees, ManualClock, ModelFs, ModelOptions, Snapshot, Timestamp,
-};
+use vfs::{Atime, Errno, FileSystem, Guarantees, ManualClock, Timestamp};
 
 /// What scripts start from: an image, and the model in the same state. One thread's own:
 /// its regions and its clock are used by one run at a time.

@@ -1,12 +1,13 @@
 //! A file system as a graph of inodes: names, attributes and data, by inode number. It
-//! bears what a [`Snapshot`](vfs::Snapshot) refuses: a directory with two names.
+//! bears what a [`Snapshot`](oracle::Snapshot) refuses: a directory with two names.
 
+use oracle::{ModelFs, ModelOptions};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use vfs::{
-    Atime, Attr, Cookie, Ctx, Errno, FileSystem, FileType, Ino, ManualClock, ModelFs, ModelOptions,
-    SeekKind, SetAttr, SetTime, Timestamp, XattrMode,
+    Atime, Attr, Cookie, Ctx, Errno, FileSystem, FileType, Ino, ManualClock, SeekKind, SetAttr,
+    SetTime, Timestamp, XattrMode,
 };
 
 /// Bytes of data that are kept together.

@@ -27,8 +27,6 @@ use medium::block::BlockDevice;
 use medium::{Counting, MappedPmem, MemoryPmem, Pmem};
 use std::io::Write;
 use std::sync::Arc;
-use vfs::script::Script;
-use vfs::script::generate::Tree;
 use vfs::{CachedSystem, Clock, FileSystem, Guarantees, System};
 
 /// A command that an engine may have options of its own for.
@@ -135,13 +133,13 @@ pub trait Engine: Sync {
         false
     }
 
-    /// Runs a script on an empty file system in memory and draws the changes that are not
+    /// Makes calls on an empty file system in memory and draws the changes that are not
     /// durable then.
     ///
     /// # Errors
-    /// A call that failed; an option that does not fit.
-    fn graph(&self, script: &Script, options: &ArgMatches) -> Result<Graph> {
-        let _ = (script, options);
+    /// The error of `calls`; an option that does not fit.
+    fn graph(&self, calls: &Calls<'_>, options: &ArgMatches) -> Result<Graph> {
+        let _ = (calls, options);
         Err(self.lacks("graph of changes"))
     }
 
@@ -149,13 +147,13 @@ pub trait Engine: Sync {
     ///
     /// # Errors
     /// If there is nothing to explore.
-    fn subject(&self, options: &ArgMatches) -> Result<Subject> {
+    fn subject(&self, options: &ArgMatches) -> Result<Explored> {
         let _ = options;
         Err(self.lacks("crash test: it has no medium"))
     }
 
     /// All that [`subject`](Self::subject) can return. Empty: nothing to explore.
-    fn subjects(&self) -> Vec<Subject> {
+    fn subjects(&self) -> Vec<Explored> {
         Vec::new()
     }
 
@@ -188,17 +186,10 @@ pub trait Engine: Sync {
     }
 }
 
-/// An engine in one configuration, as the crash explorer takes it.
-pub struct Subject {
-    /// The file system on its medium.
-    pub system: Explored,
-    /// What scripts start from, unless the user chooses.
-    pub trees: Vec<Tree>,
-    /// Further trees for scripts of one call.
-    pub singles: Vec<Tree>,
-}
+/// Calls on a file system: those of a script, for example.
+pub type Calls<'a> = dyn Fn(&dyn FileSystem) -> Result<()> + 'a;
 
-/// A file system with the kind of its medium.
+/// An engine in one configuration with the kind of its medium, as the crash explorer takes it.
 pub enum Explored {
     /// On persistent memory.
     Memory(Box<dyn System<dyn Pmem>>),

@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn subjects_have_ids_of_their_own() {
         let subjects = all().iter().flat_map(|engine| engine.subjects());
-        let ids: Vec<String> = subjects.map(|subject| subject.system.id()).collect();
+        let ids: Vec<String> = subjects.map(|subject| subject.id()).collect();
         assert!(!ids.is_empty());
         assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
     }

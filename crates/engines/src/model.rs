@@ -5,9 +5,10 @@ use clap::ArgMatches;
 use engine::{
     Close, Engine, Interposer, MountRequest, Opened, Prepared, Result, Scratch, ScratchKind,
 };
+use oracle::{ModelFs, ModelOptions};
 use serde_json::Map;
 use std::sync::Arc;
-use vfs::{Clock, FileSystem, Guarantees, ModelFs, ModelOptions};
+use vfs::{Clock, FileSystem, Guarantees};
 
 /// The engine.
 pub struct ModelEngine;

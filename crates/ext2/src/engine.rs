@@ -7,8 +7,8 @@ use crate::{
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use engine::values::{explained, listed};
 use engine::{
-    Checked, Engine, Error, Explored, Graph, Identity, Image, Info, Interposer, Magic, Marks,
-    MountRequest, Opened, Prepared, Replayed, Result, Selection, Subject, Verb, size,
+    Calls, Checked, Engine, Error, Explored, Graph, Identity, Image, Info, Interposer, Magic,
+    Marks, MountRequest, Opened, Prepared, Replayed, Result, Selection, Verb, size,
 };
 use medium::block::{BlockDevice, DeviceOptions, FileDevice, Geometry, MemoryDevice};
 use patch::Optimised;
@@ -20,8 +20,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use vfs::check::Severity;
-use vfs::script::generate::Tree;
-use vfs::script::{Script, State, run};
 use vfs::{FileSystem, Guarantees, SystemClock};
 
 /// The engine.
@@ -355,7 +353,7 @@ impl Engine for Ext2Engine {
         true
     }
 
-    fn graph(&self, script: &Script, options: &ArgMatches) -> Result<Graph> {
+    fn graph(&self, calls: &Calls<'_>, options: &ArgMatches) -> Result<Graph> {
         let args = parsed::<GraphArgs>(options)?;
         let usual = || Stack::new("ext2", args.mode.unwrap_or_default());
         let mut stack = args.stack.clone().unwrap_or_else(usual);
@@ -365,10 +363,7 @@ impl Engine for Ext2Engine {
         let fs = mounted.file_system();
         // What making and mounting it has left.
         fs.sync().map_err(Error::new)?;
-        let results = run(&**fs, &mut State::default(), script);
-        for (op, result) in script.ops.iter().zip(results) {
-            result.map_err(|e| Error::new(format_args!("{op}: {e}")))?;
-        }
+        calls(&**fs)?;
         let drawing = drawing(&mounted);
         Ok(Graph {
             svg: drawing.svg(),
@@ -377,13 +372,13 @@ impl Engine for Ext2Engine {
         })
     }
 
-    fn subject(&self, options: &ArgMatches) -> Result<Subject> {
+    fn subject(&self, options: &ArgMatches) -> Result<Explored> {
         let args = parsed::<ExploreArgs>(options)?;
         let optimised = args.optimise.unwrap_or(Optimised::Both);
         Ok(subject(args.mode.unwrap_or_default(), optimised))
     }
 
-    fn subjects(&self) -> Vec<Subject> {
+    fn subjects(&self) -> Vec<Explored> {
         let of_mode = |mode| Optimised::ALL.map(|which| subject(mode, which));
         Mode::ALL.into_iter().flat_map(of_mode).collect()
     }
@@ -421,13 +416,8 @@ fn needs_replay(sup: &SuperInfo) -> bool {
     sup.features.iter().any(|name| name == "needs_recovery")
 }
 
-fn subject(mode: Mode, optimised: Optimised) -> Subject {
-    Subject {
-        system: Explored::Blocks(Box::new(Ext2System::new(mode).optimised(optimised))),
-        trees: vec![Tree::Small, Tree::Names],
-        // Where directories must grow.
-        singles: vec![Tree::Large],
-    }
+fn subject(mode: Mode, optimised: Optimised) -> Explored {
+    Explored::Blocks(Box::new(Ext2System::new(mode).optimised(optimised)))
 }
 
 /// The stack that the options ask for.

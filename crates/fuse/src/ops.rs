@@ -374,7 +374,8 @@ impl Ops {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vfs::{Atime, ManualClock, ModelFs, ModelOptions, Timestamp};
+    use oracle::{ModelFs, ModelOptions};
+    use vfs::{Atime, ManualClock, Timestamp};
 
     #[test]
     fn a_lookup_of_the_parent_leaves_the_access_time() {

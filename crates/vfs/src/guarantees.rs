@@ -66,6 +66,22 @@ pub struct Guarantees {
     pub notes: Vec<String>,
 }
 
+impl Guarantees {
+    /// Those of a file system that promises nothing.
+    pub fn none(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            durable: Durability::None,
+            metadata_atomic: Atomicity::None,
+            data_atomic: Atomicity::None,
+            metadata_ordered: Ordering::None,
+            data_ordered: Ordering::None,
+            times_atomic: false,
+            notes: Vec::new(),
+        }
+    }
+}
+
 /// The table of Figures 3.5 and 3.11: one row for each file system, in plain text. `Block`
 /// and `Call` are of data: whether a block, and whether a whole call is atomic.
 pub fn table(rows: &[Guarantees]) -> String {

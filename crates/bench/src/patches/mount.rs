@@ -9,7 +9,7 @@ use patch::{Async, Cache, CacheOptions, CacheStats, Optimise, Optimised, Store};
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Display;
 use std::sync::Arc;
-use vfs::{Atime, FileSystem, ManualClock, ModelFs, Timestamp};
+use vfs::{Atime, FileSystem, Guarantees, ManualClock, Timestamp};
 
 pub(super) const BLOCK_BYTES: u32 = 4096;
 
@@ -85,7 +85,7 @@ impl Mounted {
         let options = BlockFsOptions {
             atime: Atime::Never,
             clock,
-            ..BlockFsOptions::new(ModelFs::default().guarantees())
+            ..BlockFsOptions::new(Guarantees::none("bench"))
         };
         let fs = BlockFs::open(format, options);
         let fs = fs.map_err(failure).what(|| "mounting".into())?;

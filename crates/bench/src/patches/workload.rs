@@ -333,7 +333,7 @@ impl<'a> Worker<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vfs::{ModelFs, Snapshot};
+    use oracle::{ModelFs, Snapshot};
 
     fn entries(fs: &dyn FileSystem) -> usize {
         Snapshot::take(fs).unwrap().len()

@@ -3,14 +3,12 @@
 use crate::fixture::*;
 use bpfs::{Atime, Bpfs, Mode, MountOptions, check};
 use medium::{CutAfter, Faulty, MediumError, MemoryPmem, PersistModel, Pmem, PowerCut};
+use oracle::script::{Script, State, generate, run, run_op};
+use oracle::snapshot::Snapshot;
+use oracle::{ModelFs, ModelOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
-use vfs::script::{Script, State, generate, run, run_op};
-use vfs::snapshot::Snapshot;
-use vfs::{
-    Attr, Cookie, Errno, FileSystem, FileType, Ino, ModelFs, ModelOptions, SetAttr, SetTime,
-    Timestamp,
-};
+use vfs::{Attr, Cookie, Errno, FileSystem, FileType, Ino, SetAttr, SetTime, Timestamp};
 
 type FaultyFs = Bpfs<Arc<Faulty<Memory>>>;
 

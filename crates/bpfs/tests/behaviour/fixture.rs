@@ -2,8 +2,8 @@
 
 use bpfs::{Atime, Bpfs, MkfsOptions, Mode, MountOptions, check, mkfs};
 use medium::{MemoryPmem, Pmem};
+use oracle::snapshot::Snapshot;
 use std::sync::Arc;
-use vfs::snapshot::Snapshot;
 use vfs::{Attr, Cookie, Ctx, Errno, FileSystem, Ino, ManualClock, RenameFlags, Timestamp};
 
 pub const BLOCK: u64 = 4096;

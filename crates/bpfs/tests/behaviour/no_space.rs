@@ -2,11 +2,9 @@
 
 use crate::fixture::*;
 use bpfs::{Bpfs, Mode, check};
-use vfs::script::{Op, Script, State, generate, run, run_op};
-use vfs::{
-    Errno, Fallocate, FileSystem, Ino, ModelFs, ModelOptions, RenameFlags, SetAttr, SetTime,
-    Timestamp,
-};
+use oracle::script::{Op, Script, State, generate, run, run_op};
+use oracle::{ModelFs, ModelOptions};
+use vfs::{Errno, Fallocate, FileSystem, Ino, RenameFlags, SetAttr, SetTime, Timestamp};
 
 /// An image with no free block. `filler`, in blocks of its own, takes what was left.
 struct Full {

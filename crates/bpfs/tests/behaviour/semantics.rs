@@ -5,9 +5,9 @@
 use crate::fixture::*;
 use bpfs::{Atime, Bpfs, Error, MkfsOptions, Mode, MountOptions, mkfs, recover};
 use medium::{CutAfter, MemoryPmem, Overlay, PersistModel, Pmem, PowerCut};
+use oracle::script::{State, generate, run, run_op};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use vfs::script::{State, generate, run, run_op};
 use vfs::{
     Attr, Cookie, Ctx, Errno, Fallocate, FileSystem, FileType, Ino, ManualClock, OpenFlags,
     RenameFlags, SetAttr, SetTime, Timestamp, XattrMode,
@@ -725,7 +725,7 @@ fn a_read_only_mount_refuses_changes_and_changes_nothing() {
             };
             let reads = matches!(
                 op,
-                vfs::script::Op::Fsync { .. } | vfs::script::Op::Fsyncdir { .. }
+                oracle::script::Op::Fsync { .. } | oracle::script::Op::Fsyncdir { .. }
             );
             let got = run_op(&fs, &mut State::default(), op);
             if would.is_ok() && !reads {

@@ -5,13 +5,13 @@ use crate::fixture::*;
 use bpfs::{Atime, Bpfs, Mode, MountOptions};
 use fastrand::Rng;
 use medium::{MediumError, Pmem};
+use oracle::script::fill;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
-use vfs::script::fill;
 use vfs::{
     Attr, Cookie, Ctx, Errno, FileSystem, Ino, OpenFlags, RenameFlags, SetAttr, SystemClock,
     XattrMode,

@@ -9,11 +9,12 @@
 use bpfs::format::{BLOCK, LOG_BLOCKS, LOG_SLOT, at};
 use bpfs::{Bpfs, Error, MkfsOptions, Mode, MountOptions, check, mkfs, probe};
 use medium::{MemoryPmem, Pmem};
+use oracle::{ModelFs, Snapshot};
 use std::fmt::Write;
 use std::sync::Arc;
 use vfs::{
-    Atime, Ctx, Errno, Fallocate, FileSystem, FileType, Ino, ManualClock, ModelFs, SetAttr,
-    SetTime, Snapshot, Timestamp, XattrMode,
+    Atime, Ctx, Errno, Fallocate, FileSystem, FileType, Ino, ManualClock, SetAttr, SetTime,
+    Timestamp, XattrMode,
 };
 
 const LEN: u64 = 1 << 20;

@@ -8,11 +8,11 @@ use clap::Subcommand;
 use clap::builder::RangedU64ValueParser;
 use crash::{FailureId, FailureReport, Model, Options, Progress, Schedule, block, explore, replay};
 use engine::values::listed;
-use engine::{Engine, Explored, Subject};
+use engine::{Engine, Explored};
+use oracle::script::generate::Tree;
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
-use vfs::script::generate::Tree;
 
 /// Explore crash states, or look at one again
 #[derive(Debug, clap::Args)]
@@ -156,7 +156,7 @@ impl Test {
         };
         let subject = self.subject()?;
         let options = self.options(&subject);
-        let found = match &subject.system {
+        let found = match &subject {
             Explored::Memory(system) => explore(&**system, &options, &show),
             Explored::Blocks(system) => block::explore(&**system, &options, &show),
         };
@@ -171,7 +171,7 @@ impl Test {
     }
 
     /// The engine in the mode of that name, or in its usual one.
-    fn subject(&self) -> Result<Subject, Failure> {
+    fn subject(&self) -> Result<Explored, Failure> {
         let engine = match self.fs_type {
             Type::One(engine) => engine,
             Type::Any => engines::default(),
@@ -188,7 +188,8 @@ impl Test {
         subject.map_err(Failure::new)
     }
 
-    fn options(&self, subject: &Subject) -> Options {
+    fn options(&self, subject: &Explored) -> Options {
+        let (trees, singles) = self.trees(subject);
         let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
         let schedules = match self.schedules.as_slice() {
             [] => Schedule::ALL.to_vec(),
@@ -198,11 +199,8 @@ impl Test {
             schedules,
             ops: self.ops,
             sample: self.sample(),
-            trees: self.chosen_or(&subject.trees),
-            singles: match self.trees.is_empty() {
-                true => subject.singles.clone(),
-                false => Vec::new(),
-            },
+            trees,
+            singles,
             random_scripts: self.random,
             random_len: self.random_len,
             moments: self.moments.unwrap_or(usize::MAX),
@@ -217,11 +215,13 @@ impl Test {
         }
     }
 
-    /// The trees of the command line, or those that the engine is usually explored on.
-    fn chosen_or(&self, usual: &[Tree]) -> Vec<Tree> {
-        match self.trees.as_slice() {
-            [] => usual.to_vec(),
-            chosen => chosen.to_vec(),
+    /// The trees that scripts start from, and further ones for scripts of one call. By default
+    /// the latter are trees in which tables and directories must grow.
+    fn trees(&self, subject: &Explored) -> (Vec<Tree>, Vec<Tree>) {
+        match (self.trees.as_slice(), subject) {
+            ([], Explored::Memory(_)) => (vec![Tree::Small], vec![Tree::Crowded]),
+            ([], Explored::Blocks(_)) => (vec![Tree::Small, Tree::Names], vec![Tree::Large]),
+            (chosen, _) => (chosen.to_vec(), Vec::new()),
         }
     }
 
@@ -249,14 +249,14 @@ const SAMPLE: u64 = 1000;
 impl Replay {
     fn run(&self) -> Outcome {
         let mut subjects = engines::all().iter().flat_map(|engine| engine.subjects());
-        let subject = subjects.find(|subject| subject.system.id() == self.id.system);
+        let subject = subjects.find(|subject| subject.id() == self.id.system);
         let subject = subject.ok_or_else(|| {
             Failure::new(format_args!(
                 "{}: the system {} is unknown",
                 self.id, self.id.system
             ))
         })?;
-        let failure = match &subject.system {
+        let failure = match &subject {
             Explored::Memory(system) => replay(&**system, &self.id),
             Explored::Blocks(system) => block::replay(&**system, &self.id),
         };

@@ -4,12 +4,13 @@ use crate::failure::{Failure, Outcome};
 use crate::types::{EngineArgs, OfGraph, Type};
 use crate::{image, output};
 use clap::ValueEnum;
-use engine::Engine;
 use engine::values::listed;
+use engine::{Engine, Error};
+use oracle::script::{Op, Script, State, run};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use vfs::script::Script;
+use vfs::{Errno, FileSystem};
 
 /// Draw the graph of changes that a script leaves in the cache
 ///
@@ -59,7 +60,13 @@ impl Args {
             Type::Any => engines::default(),
         };
         let options = self.options.of(engine).map_err(Failure::new)?;
-        let graph = engine.graph(&script, &options).map_err(Failure::new)?;
+        let calls = |fs: &dyn FileSystem| {
+            let results = run(fs, &mut State::default(), &script);
+            let failed = |op: &Op, e: Errno| Error::new(format_args!("{op}: {e}"));
+            let mut ops = script.ops.iter().zip(results);
+            ops.try_for_each(|(op, result)| result.map_err(|e| failed(op, e)))
+        };
+        let graph = engine.graph(&calls, &options).map_err(Failure::new)?;
         match self.format {
             Format::Svg => output::print(graph.svg)?,
             Format::Dot => output::print(graph.dot)?,

@@ -111,8 +111,9 @@ mod tests {
     use super::*;
     use crate::mount::power_cut::Spec;
     use medium::{MemoryPmem, Pmem};
+    use oracle::{ModelFs, ModelOptions};
     use std::path::Path;
-    use vfs::{Errno, ModelFs, ModelOptions};
+    use vfs::Errno;
 
     #[test]
     fn only_calls_that_change_something_count() {

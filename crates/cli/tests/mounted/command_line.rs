@@ -3,10 +3,10 @@
 use crate::fixture::{Place, finish, run, selvedge, stderr, stdout};
 use mnemosyne::store::{DirectoryOptions, Layout, Options, Store};
 use mnemosyne::tx::Stop;
+use oracle::script::generate::Tree;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::process::{Command, Stdio};
-use vfs::script::generate::Tree;
 
 /// The program under another name.
 fn called(place: &Place, name: &str) -> Command {

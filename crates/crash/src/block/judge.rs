@@ -23,13 +23,13 @@ use crate::walk::{Judge, Recovery, Verdict};
 use crate::world::{Inode, Pieces, World};
 use hashbrown::HashMap;
 use medium::block::{BlockDevice, BlockEvent, RecordingDevice};
+use oracle::Snapshot;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use vfs::check::Severity;
 use vfs::{
     Atomicity, Cookie, Ctx, Errno, FileSystem, FileType, Guarantees, Ino, ManualClock, Ordering,
-    Snapshot,
 };
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -17,13 +17,14 @@ use crate::walk::{CrashState, Limits, Tally, Walk, revisit};
 use crate::world::{Inode, World, model_of};
 use hashbrown::HashMap;
 use medium::block::{BlockEvent, EventId, Geometry, MemoryDevice, RecordingDevice};
+use oracle::script::{Op, Script, State, run_op};
+use oracle::{ModelFs, Snapshot};
 use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use vfs::check::Severity;
-use vfs::script::{Op, Script, State, run_op};
-use vfs::{Errno, FileSystem, ManualClock, ModelFs, RenameFlags, Snapshot, Still, Timestamp};
+use vfs::{Errno, FileSystem, ManualClock, RenameFlags, Still, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// What scripts start from: an image, and the model in the same state.

@@ -9,8 +9,8 @@ use crate::system::Failure;
 use crate::walk::{CrashAt, Found, Limits, Tally, Walk, revisit};
 use medium::LINE_BYTES;
 use medium::recording::Event;
+use oracle::Snapshot;
 use std::ops::Range;
-use vfs::Snapshot;
 
 /// The run before the end of its server or its power, and the operation in which that was.
 pub(super) type Earlier<'a> = (&'a Run<'a>, usize);

@@ -5,9 +5,9 @@ use crate::run;
 use bpfs::{BpfsSystem, Mode};
 use crash::{Model, Options};
 use medium::{MemoryPmem, Pmem};
+use oracle::script::generate::Tree;
+use oracle::script::{Op, State, run_op};
 use std::sync::Arc;
-use vfs::script::generate::Tree;
-use vfs::script::{Op, State, run_op};
 use vfs::{Ctx, FileSystem, Ino, ManualClock, System, Timestamp};
 
 /// A file system with the crowded tree, opened again.

@@ -5,9 +5,9 @@ use super::{holds, quick};
 use crash::block::explore_script;
 use crash::{Options, Schedule};
 use ext2::Ext2System;
+use oracle::script::LOG_MAGIC;
+use oracle::script::generate::Tree;
 use patch::stack::Mode;
-use vfs::script::LOG_MAGIC;
-use vfs::script::generate::Tree;
 
 const JOURNALS: [Mode; 3] = [Mode::JournalMetadata, Mode::JournalOrdered, Mode::Journal];
 

@@ -3,8 +3,8 @@
 
 use ext2::Ext2System;
 use medium::block::{BlockDevice, Geometry, MemoryDevice};
+use oracle::script::{Script, State, run};
 use std::sync::Arc;
-use vfs::script::{Script, State, run};
 use vfs::{CachedSystem, Ctx, Ino, ManualClock, System, Timestamp};
 
 /// `setup`, a file `z` that takes what is free then, a sync, and `rest`.

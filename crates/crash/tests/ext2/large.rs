@@ -5,11 +5,11 @@ use super::{quick, run};
 use crash::{Options, Schedule};
 use ext2::Ext2System;
 use medium::block::{BlockDevice, MemoryDevice};
+use oracle::script::generate::Tree;
+use oracle::script::{Op, State, run_op};
 use patch::Optimised;
 use patch::stack::Mode;
 use std::sync::Arc;
-use vfs::script::generate::Tree;
-use vfs::script::{Op, State, run_op};
 use vfs::{CachedSystem, Ctx, Ino, ManualClock, System, Timestamp};
 
 /// Blocks of the directories of the tree, after one of its operations.

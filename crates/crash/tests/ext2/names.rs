@@ -5,9 +5,9 @@ use super::{quick, run};
 use crash::Options;
 use crash::block::explore_script;
 use ext2::Ext2System;
+use oracle::script::generate::{LONG_TARGET, Tree};
 use patch::Optimised;
 use patch::stack::Mode;
-use vfs::script::generate::{LONG_TARGET, Tree};
 
 fn soft(optimised: Optimised) -> Ext2System {
     Ext2System::new(Mode::SoftUpdates).optimised(optimised)

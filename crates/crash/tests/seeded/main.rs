@@ -8,8 +8,8 @@ mod remnants;
 use bpfs::seeded::{Bug, arm, disarm, fired};
 use bpfs::{BpfsSystem, Mode};
 use crash::{FailureReport, Model, Options, explore, explore_script, replay};
+use oracle::script::generate::Tree;
 use std::time::{Duration, Instant};
-use vfs::script::generate::Tree;
 
 /// Between them they run all code that a bug can be in.
 const MODES: [Mode; 3] = [Mode::Other, Mode::Log, Mode::Sc];

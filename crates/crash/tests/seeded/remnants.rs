@@ -3,9 +3,9 @@
 
 use bpfs::{Atime, Bpfs, MkfsOptions, Mode, MountOptions, mkfs};
 use medium::{MemoryPmem, PersistModel, Pmem, PowerCut};
+use oracle::script::{Op, Script, State, run, run_op};
+use oracle::snapshot::Snapshot;
 use std::sync::Arc;
-use vfs::script::{Op, Script, State, run, run_op};
-use vfs::snapshot::Snapshot;
 use vfs::{Ctx, Errno, FileSystem, Ino, ManualClock, SetAttr, Timestamp};
 
 type Cut = Arc<PowerCut<MemoryPmem>>;

@@ -5,10 +5,10 @@ use super::wrap::wrapping;
 use super::{is_found, of_names, options};
 use crash::{Options, Schedule};
 use ext2::Ext2System;
+use oracle::script::LOG_MAGIC;
+use oracle::script::generate::Tree;
 use patch::Optimised;
 use patch::stack::Mode;
-use vfs::script::LOG_MAGIC;
-use vfs::script::generate::Tree;
 
 /// Bugs of `blockfs` that are looked for here.
 pub const BLOCKFS: [blockfs::seeded::Bug; 6] = [

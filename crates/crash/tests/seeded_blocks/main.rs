@@ -11,10 +11,10 @@ use crash::Options;
 use crash::block::{explore, explore_script, replay};
 use ext2::Ext2System;
 use full::on_full;
+use oracle::script::generate::{LONG_TARGET, Tree};
 use patch::Optimised;
 use patch::stack::Mode;
 use std::time::{Duration, Instant};
-use vfs::script::generate::{LONG_TARGET, Tree};
 
 /// Time in which a bug must be found.
 const BUDGET: Duration = Duration::from_secs(60);

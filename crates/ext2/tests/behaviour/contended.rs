@@ -7,7 +7,7 @@ use medium::block::{BlockError, Buffer, Lba};
 use parking_lot::Mutex;
 use patch::{Before, Cache, Change, Content, Op, PatchId, Patched, Store, StoreError, Volume};
 use std::sync::Arc;
-use vfs::{Ctx, Errno, Fallocate, FileSystem, Ino};
+use vfs::{Ctx, Errno, Fallocate, FileSystem, Guarantees, Ino};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -98,7 +98,7 @@ fn a_fallocate_that_finds_no_room_takes_none() {
         ..Options::default()
     };
     let format = Ext2::open(store, options).unwrap();
-    let options = BlockFsOptions::new(vfs::ModelFs::default().guarantees());
+    let options = BlockFsOptions::new(Guarantees::none("test"));
     let fs = BlockFs::open(format, options).unwrap();
     let fs = Arc::new(fs);
     let make = |name: &[u8]| fs.create(&cx, Ino::ROOT, name, 0o644).unwrap().ino;

@@ -2,8 +2,8 @@
 //! too high and wrong counts of what is free, and nothing else; and it can be mounted.
 
 use super::fixture::{Mounted, device, mke2fs, options, output_of_e2fsck};
-use vfs::script::{State, generate, run_op};
-use vfs::snapshot::Snapshot;
+use oracle::script::{State, generate, run_op};
+use oracle::snapshot::Snapshot;
 
 /// Whether soft updates may leave this; other lines are e2fsck's own. Directories that have
 /// no name yet are nobody's, but e2fsck counts their `..` as a name.
@@ -98,7 +98,7 @@ fn every_write_leaves_a_consistent_image() {
             let mut state = State::default();
             let check = |at: usize| {
                 if let Some(what) = examine(&mounted.device.bytes()) {
-                    let done = vfs::script::Script::from(script.ops[..=at].to_vec());
+                    let done = oracle::script::Script::from(script.ops[..=at].to_vec());
                     panic!("seed {seed}, after a write after op {at}:\n{what}\n{done}");
                 }
             };

@@ -4,9 +4,10 @@
 
 use super::fixture::{self, Mounted, device, e2fsck, mke2fs, mount_with};
 
-use vfs::script::{Op, Script, State, generate, run_op, shrink};
-use vfs::snapshot::Snapshot;
-use vfs::{Ctx, Errno, FileSystem, Ino, ModelFs, RenameFlags};
+use oracle::ModelFs;
+use oracle::script::{Op, Script, State, generate, run_op, shrink};
+use oracle::snapshot::Snapshot;
+use vfs::{Ctx, Errno, FileSystem, Ino, RenameFlags};
 
 /// An image without `lost+found`, which the model does not have.
 fn empty_image(args: &[&str], size: &str) -> Vec<u8> {
@@ -48,7 +49,7 @@ fn compare(mounted: &Mounted, model: &ModelFs, at: usize) -> Option<String> {
 /// Runs a script on both; the first difference, if any.
 fn difference(image: &[u8], dirty_limit: usize, script: &Script) -> Option<String> {
     let mounted = mount_with(device(image.to_vec()), dirty_limit);
-    let model = ModelFs::new(vfs::ModelOptions::default());
+    let model = ModelFs::new(oracle::ModelOptions::default());
     let (mut here, mut there) = (State::default(), State::default());
     for (at, op) in script.ops.iter().enumerate() {
         let got = run_op(&mounted.fs, &mut here, op);

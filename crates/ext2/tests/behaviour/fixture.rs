@@ -6,7 +6,7 @@ use medium::block::MemoryDevice;
 use patch::{Cache, CacheOptions};
 use std::process::Command;
 use std::sync::Arc;
-use vfs::{Atime, FileSystem, ManualClock, Timestamp};
+use vfs::{Atime, Guarantees, ManualClock, Timestamp};
 
 /// An image that mke2fs makes with these arguments.
 pub fn mke2fs(args: &[&str], size: &str) -> Vec<u8> {
@@ -116,7 +116,7 @@ impl Mounted {
         let options = BlockFsOptions {
             atime: Atime::Never,
             clock: clock(),
-            ..BlockFsOptions::new(vfs::ModelFs::default().guarantees())
+            ..BlockFsOptions::new(Guarantees::none("test"))
         };
         let fs = BlockFs::open(format, options).map_err(|e| e.to_string())?;
         Ok(Self { fs, cache, device })

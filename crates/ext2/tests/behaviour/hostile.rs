@@ -2,9 +2,9 @@
 
 use super::fixture::{Mounted, debugfs, mke2fs, mount, options};
 use medium::block::MemoryDevice;
+use oracle::script::{State, generate, run, run_op};
+use oracle::snapshot::Snapshot;
 use std::sync::Arc;
-use vfs::script::{State, generate, run, run_op};
-use vfs::snapshot::Snapshot;
 use vfs::{Cookie, Ctx, Errno, FileSystem, FileType, Ino};
 
 /// An image with all sorts of things in it.

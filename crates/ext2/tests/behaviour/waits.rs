@@ -12,7 +12,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use vfs::{
-    Cookie, Ctx, Errno, Fallocate, FileSystem, Ino, OpenFlags, RenameFlags, SeekKind, SetAttr,
+    Cookie, Ctx, Errno, Fallocate, FileSystem, Guarantees, Ino, OpenFlags, RenameFlags, SeekKind,
+    SetAttr,
 };
 
 type Fs = BlockFs<Ext2>;
@@ -131,7 +132,7 @@ fn reads_of(image: &[u8], name: &str, call: impl FnOnce(&Fs) + Send + 'static) -
     let format = Ext2::open(Arc::new(cache.volume(0)), options).unwrap();
     let options = BlockFsOptions {
         atime: vfs::Atime::Never,
-        ..BlockFsOptions::new(vfs::ModelFs::default().guarantees())
+        ..BlockFsOptions::new(Guarantees::none("test"))
     };
     let fs = Arc::new(BlockFs::open(format, options).unwrap());
     live(&fs, 0);
@@ -332,7 +333,7 @@ fn a_failed_read_is_an_error_of_the_call() {
     let faulty = Arc::new(FaultyDevice::new(memory.clone()));
     let cache = Arc::new(Cache::new(vec![Box::new(faulty.clone())], options(400)));
     let format = Ext2::open(Arc::new(cache.volume(0)), Options::default()).unwrap();
-    let options = BlockFsOptions::new(vfs::ModelFs::default().guarantees());
+    let options = BlockFsOptions::new(Guarantees::none("test"));
     let fs = BlockFs::open(format, options).unwrap();
     let cold = at(&fs, Ino::ROOT, b"cold");
     let block = fs

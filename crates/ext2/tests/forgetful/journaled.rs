@@ -3,11 +3,12 @@
 
 use ext2::Ext2System;
 use medium::block::{Geometry, MemoryDevice};
+use oracle::ModelFs;
+use oracle::script::{Op, Script, State, generate, run_op};
+use oracle::snapshot::Snapshot;
 use patch::stack::Mode;
 use std::sync::Arc;
-use vfs::script::{Op, Script, State, generate, run_op};
-use vfs::snapshot::Snapshot;
-use vfs::{Ctx, Errno, Ino, ManualClock, ModelFs, RenameFlags, System, Timestamp};
+use vfs::{Ctx, Errno, Ino, ManualClock, RenameFlags, System, Timestamp};
 
 /// Runs a script until the small image is full. Returns how many calls were compared.
 fn compare(mode: Mode, script: &Script) -> usize {
@@ -22,7 +23,7 @@ fn compare(mode: Mode, script: &Script) -> usize {
     let fs = system.open(device, clock).unwrap();
     // The model has none.
     fs.rmdir(&Ctx::root(), Ino::ROOT, b"lost+found").unwrap();
-    let model = ModelFs::new(vfs::ModelOptions::default());
+    let model = ModelFs::new(oracle::ModelOptions::default());
     let (mut here, mut there) = (State::default(), State::default());
     for (at, op) in script.ops.iter().enumerate() {
         let got = run_op(&*fs, &mut here, op);

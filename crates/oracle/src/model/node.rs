@@ -1,19 +1,19 @@
 //! Inodes and directories of the model.
 
 use super::pages::{BLOCK, Pages};
-use crate::{Attr, Cookie, Errno, FileFlags, FileType, Ino, Result, Timestamp};
 use hashbrown::HashMap;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use vfs::{Attr, Cookie, Errno, FileFlags, FileType, Ino, Result, Timestamp};
 
 /// An inode. What never changes stands outside the lock.
 pub(super) struct Node {
     pub(super) ino: Ino,
     pub(super) kind: FileType,
     pub(super) rdev: u32,
-    /// References that callers hold; see [`crate::FileSystem`].
+    /// References that callers hold; see [`vfs::FileSystem`].
     pub(super) refs: AtomicU64,
     pub(super) body: RwLock<Body>,
 }

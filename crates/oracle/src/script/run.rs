@@ -1,8 +1,8 @@
 //! Running scripts.
 
 use super::{Op, Script};
-use crate::{Attr, Ctx, Errno, FileSystem, FileType, Ino, OpenFlags, Result, SetAttr};
 use std::collections::BTreeMap;
+use vfs::{Attr, Ctx, Errno, FileSystem, FileType, Ino, OpenFlags, Result, SetAttr};
 
 /// What a running script holds: who it is, and what it has open.
 #[derive(Debug, Clone)]

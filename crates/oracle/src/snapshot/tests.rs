@@ -1,8 +1,9 @@
 //! Snapshots: what they hold, and which differences they show.
 
 use super::*;
-use crate::{Ctx, Ino, ModelFs, XattrMode};
-use crate::{SetAttr, SetTime, Timestamp};
+use crate::ModelFs;
+use vfs::{Ctx, Ino, XattrMode};
+use vfs::{SetAttr, SetTime, Timestamp};
 
 fn sample() -> ModelFs {
     let (fs, cx) = (ModelFs::default(), Ctx::root());
@@ -178,7 +179,7 @@ fn references_are_given_back() {
     fs.unlink(&Ctx::root(), Ino::ROOT, b"z").unwrap();
     fs.unlink(&Ctx::root(), dir, b"f").unwrap();
     let gone = fs.getattr(&Ctx::root(), file);
-    assert_eq!(gone, Err(crate::Errno::STALE));
+    assert_eq!(gone, Err(vfs::Errno::STALE));
 }
 
 #[test]

@@ -15,7 +15,7 @@ mod take;
 
 pub use take::{Limits, SnapshotError};
 
-use crate::{Attr, FileSystem, FileType, Timestamp};
+use vfs::{Attr, FileSystem, FileType, Timestamp};
 
 /// Files of up to this many bytes are kept whole; longer ones as a hash.
 pub const KEPT_MAX: u64 = 64 << 10;

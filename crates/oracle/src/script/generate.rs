@@ -9,12 +9,12 @@
 mod large;
 
 use super::{LOG_MAGIC, Op, Script};
-use crate::{Fallocate, FileType, RenameFlags, SetTime, Timestamp, XattrMode};
 use fastrand::Rng;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter, Write};
 use std::str::FromStr;
 use std::sync::LazyLock;
+use vfs::{Fallocate, FileType, RenameFlags, SetTime, Timestamp, XattrMode};
 
 /// What scripts start from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

@@ -3,13 +3,18 @@
 //! state compared.
 
 use super::{Op, Script, State, generate, run, run_op, shrink};
-use crate::*;
+use crate::{ModelFs, ModelOptions, Snapshot};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use vfs::{
+    Atime, Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileFlags, FileSystem, FileType,
+    Guarantees, Ino, ManualClock, OpenFlags, RenameFlags, Result, SeekKind, SetAttr, SetTime,
+    StatFs, Timestamp, XattrMode,
+};
 
 /// A directory of this machine as a file system. Inodes are kept open for good, so that
 /// their numbers stay theirs; calls that scripts and snapshots do not make are refused.

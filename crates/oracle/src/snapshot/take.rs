@@ -1,10 +1,10 @@
 //! Taking a snapshot.
 
 use super::{Content, KEPT_MAX, Name, Node, Snapshot, Times};
-use crate::{Attr, Cookie, Ctx, Errno, FileSystem, FileType, Ino, SeekKind};
 use hashbrown::HashMap;
 use hashbrown::hash_map;
 use std::ops::Range;
+use vfs::{Attr, Cookie, Ctx, Errno, FileSystem, FileType, Ino, SeekKind};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The piece in which contents are hashed, and in which zeros are skipped.
@@ -172,7 +172,7 @@ impl Walk<'_> {
         let (mut names_left, mut bytes_left) = (self.names_left, self.bytes_left);
         let held = &mut self.held.inos;
         let (mut full, mut unread) = (false, false);
-        let mut sink = |entry: &crate::DirEntry<'_>, attr: Option<&Attr>| {
+        let mut sink = |entry: &vfs::DirEntry<'_>, attr: Option<&Attr>| {
             let dots = [(b".".as_slice(), ino), (b"..", parent)];
             if dots.contains(&(entry.name, entry.ino)) {
                 into.dots += 1;

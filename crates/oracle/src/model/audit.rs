@@ -10,10 +10,10 @@
 use super::node::{Content, Directory, Node};
 use super::pages::BLOCK;
 use super::{Space, Table};
-use crate::check::{Finding, Report, Severity::Corrupt};
-use crate::{Cookie, FileType, Ino};
 use hashbrown::HashMap;
 use std::sync::atomic::Ordering::SeqCst;
+use vfs::check::{Finding, Report, Severity::Corrupt};
+use vfs::{Cookie, FileType, Ino};
 
 pub(super) fn audit(table: &Table, space: &Space) -> Vec<Finding> {
     let mut report = Report::default();

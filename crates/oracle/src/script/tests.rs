@@ -2,15 +2,16 @@
 
 use super::generate::Tree;
 use super::*;
-use crate::{Atime, Errno, FileSystem, Ino, ModelFs, ModelOptions, Snapshot, Timestamp};
+use crate::{ModelFs, ModelOptions, Snapshot};
 use proptest::prelude::*;
+use vfs::{Atime, Errno, FileSystem, Ino, Timestamp};
 
 fn parse(text: &str) -> Script {
     text.parse().unwrap()
 }
 
 /// Runs `script` on a fresh model; returns it with the results.
-fn run_fresh(script: &Script) -> (ModelFs, State, Vec<crate::Result<()>>) {
+fn run_fresh(script: &Script) -> (ModelFs, State, Vec<vfs::Result<()>>) {
     // Taking a snapshot must not move times.
     let fs = ModelFs::new(ModelOptions {
         atime: Atime::Never,
@@ -138,7 +139,7 @@ fn random_scripts_repeat_mostly_work_and_leak_nothing() {
 fn reachable(fs: &ModelFs, dir: Ino, inos: &mut std::collections::HashSet<Ino>) {
     inos.insert(dir);
     let mut dirs = Vec::new();
-    let mut sink = |entry: &crate::DirEntry<'_>| {
+    let mut sink = |entry: &vfs::DirEntry<'_>| {
         if !matches!(entry.name, b"." | b"..") {
             inos.insert(entry.ino);
             if entry.kind == FileType::Directory {
@@ -147,8 +148,8 @@ fn reachable(fs: &ModelFs, dir: Ino, inos: &mut std::collections::HashSet<Ino>) 
         }
         true
     };
-    let cx = crate::Ctx::root();
-    fs.readdir(&cx, dir, crate::Cookie(0), &mut sink).unwrap();
+    let cx = vfs::Ctx::root();
+    fs.readdir(&cx, dir, vfs::Cookie(0), &mut sink).unwrap();
     for dir in dirs {
         reachable(fs, dir, inos);
     }

@@ -1,9 +1,9 @@
 //! The text form of scripts.
 
 use super::{Op, Script};
-use crate::{Fallocate, FileType, RenameFlags, SetTime, Timestamp, XattrMode};
 use std::fmt::{self, Display, Formatter};
 use std::str::{FromStr, SplitWhitespace};
+use vfs::{Fallocate, FileType, RenameFlags, SetTime, Timestamp, XattrMode};
 
 /// A line that is no operation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -23,7 +23,7 @@ pub use run::{LOG_MAGIC, State, fill, run, run_op};
 pub use shrink::shrink;
 pub use text::ParseError;
 
-use crate::{Fallocate, FileType, RenameFlags, SetTime, XattrMode};
+use vfs::{Fallocate, FileType, RenameFlags, SetTime, XattrMode};
 
 /// Operations in order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -21,16 +21,8 @@ mod options;
 mod pages;
 mod rename;
 
-pub use options::{Atime, ModelOptions};
+pub use options::ModelOptions;
 
-use crate::check::Finding;
-use crate::perm::{self, NewOwner};
-use crate::{
-    Atomicity, Attr, Clock, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileSystem,
-    FileType, Guarantees, Ino, NAME_MAX, OpenFlags, Ordering, RenameFlags, Result, SIZE_MAX,
-    SYMLINK_MAX, SeekKind, SetAttr, SetTime, StatFs, Timestamp, XattrMode, absent_xattr,
-    check_name, check_xattr_name,
-};
 use hashbrown::HashMap;
 use node::{Body, Content, DOT, DOT_DOT, Directory, Entry, Node};
 use pages::{BLOCK, Pages, covering};
@@ -38,6 +30,13 @@ use parking_lot::RwLock;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use vfs::check::Finding;
+use vfs::perm::{self, NewOwner};
+use vfs::{
+    Atime, Attr, Clock, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Guarantees,
+    Ino, NAME_MAX, OpenFlags, RenameFlags, Result, SIZE_MAX, SYMLINK_MAX, SeekKind, SetAttr,
+    SetTime, StatFs, Timestamp, XattrMode, absent_xattr, check_name, check_xattr_name,
+};
 
 /// Inodes that a model claims to have room for.
 const INODES: u64 = 1 << 32;
@@ -418,14 +417,8 @@ fn end_of(off: u64, len: u64) -> Result<u64> {
 impl FileSystem for ModelFs {
     fn guarantees(&self) -> Guarantees {
         Guarantees {
-            name: "model".into(),
-            durable: Durability::None,
-            metadata_atomic: Atomicity::None,
-            data_atomic: Atomicity::None,
-            metadata_ordered: Ordering::None,
-            data_ordered: Ordering::None,
-            times_atomic: false,
             notes: vec!["It lives in memory and ends with its process.".into()],
+            ..Guarantees::none("model")
         }
     }
 

@@ -1,7 +1,7 @@
 //! The model against what Linux documents of each call.
 
 use super::*;
-use crate::ManualClock;
+use vfs::ManualClock;
 
 const BLOCK_USIZE: usize = BLOCK as usize;
 

@@ -2,8 +2,8 @@
 
 use super::Table;
 use super::node::{Content, Directory, Node};
-use crate::{Ctx, Errno, FileType, Ino, RenameFlags, Result, Timestamp, perm};
 use std::sync::Arc;
+use vfs::{Ctx, Errno, FileType, Ino, RenameFlags, Result, Timestamp, perm};
 
 /// A rename that may be done.
 pub(super) struct Move {
