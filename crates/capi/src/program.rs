@@ -15,14 +15,13 @@ use crate::fatal::die;
 use crate::space::{Machine, canonical};
 use crate::statics::{self, StaticsError};
 use libc::c_int;
-use medium::{
-    ArenaError, Durability, MapOptions, OpenError, PoolError, UnknownDurability, without_signals,
-};
+use medium::{ArenaError, Durability, MapOptions, OpenError, UnknownDurability, without_signals};
 use mnemosyne::store::{
     self, BASE_ROOT, BackingError, Directory, DirectoryOptions, Layout, PoolOptions, Store,
     StoreError,
 };
 use mnemosyne::tx::{self, Space, Stop, TxError};
+use paging::PoolError;
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::ffi::{CStr, OsString, c_void};

@@ -110,7 +110,10 @@ impl Drop for Mapping {
 
 /// Leaves what is mapped in `start..start + len` out of children made by `fork`, which would
 /// store to their parent's memory, and keep its file, with the lock, open.
-pub(crate) fn keep_from_children(start: u64, len: u64) -> Result<(), Errno> {
+///
+/// # Errors
+/// The system's.
+pub fn keep_from_children(start: u64, len: u64) -> Result<(), Errno> {
     // SAFETY: of this process's own accesses it changes none.
     unsafe { madvise(start as *mut c_void, len as usize, Advice::LinuxDontFork) }
 }

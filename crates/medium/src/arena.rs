@@ -21,7 +21,7 @@
 use crate::addresses::{Reservation, occupant};
 use crate::arena_error::ArenaError;
 use crate::mapped::Target;
-use crate::paging::Pool;
+use crate::pager::Pager;
 use crate::{
     EffectiveDurability, MapOptions, MappedPmem, MediumError, OpenError, Pmem, WORD_BYTES,
 };
@@ -127,23 +127,22 @@ impl Arena {
         })
     }
 
-    /// As [`map`](Self::map), for a file of which `pool` has some pages, as those of the
-    /// region in `slot`; the pool's durability holds.
+    /// As [`map`](Self::map), for a file of which `pager` has some pages, as those of the
+    /// region in `slot`; the durability of the pager's memory holds.
     ///
     /// # Errors
-    /// As `map`; [`ArenaError::Pool`]: the pool does not fit the file, or the system moves no
-    /// pages.
+    /// As `map`; [`ArenaError::Pager`]: the pager refuses the file.
     pub fn map_paged(
         &self,
         start: u64,
         path: impl AsRef<Path>,
-        (pool, slot): (&Arc<Pool>, u16),
+        (pager, slot): (&Arc<impl Pager>, u16),
         options: &MapOptions,
     ) -> Result<u64, ArenaError> {
         let path = path.as_ref();
         self.put(start, path, options, |target, place| {
             // SAFETY: `put` gives a place that is the region's.
-            Ok(unsafe { MappedPmem::place_paged(path, target, place, (pool, slot), options) }?)
+            unsafe { MappedPmem::place_paged(path, target, place, (pager, slot), options) }
         })
     }
 

@@ -1,6 +1,7 @@
 //! Why an arena, or a region in it, cannot be had.
 
-use crate::{Arena, OpenError, PoolError};
+use crate::pager::PagerError;
+use crate::{Arena, OpenError};
 use std::io;
 use std::path::PathBuf;
 
@@ -83,9 +84,9 @@ pub enum ArenaError {
     /// The file cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The pool cannot be used.
+    /// The pager refuses the region.
     #[error(transparent)]
-    Pool(#[from] PoolError),
+    Pager(PagerError),
 }
 
 fn place(base: Option<u64>) -> String {

@@ -26,7 +26,7 @@
 //! | type | what it is |
 //! |---|---|
 //! | [`MappedPmem`] | a mapped file, block device or DAX device: the real thing |
-//! | [`Arena`] | several such files in one range of addresses; with a [`Pool`](paging::Pool), larger ones |
+//! | [`Arena`] | several such files in one range of addresses; with a [pager](pager::Pager), larger ones |
 //! | [`MemoryPmem`] | plain memory |
 //!
 //! and, around any of them,
@@ -58,7 +58,7 @@ mod mapped;
 mod memory;
 mod open_error;
 mod overlay;
-pub mod paging;
+pub mod pager;
 mod power_cut;
 mod raw;
 mod rcu;
@@ -83,7 +83,6 @@ pub use mapped::{MapOptions, MappedPmem, Reserve, create_file, create_private_fi
 pub use memory::MemoryPmem;
 pub use open_error::OpenError;
 pub use overlay::Overlay;
-pub use paging::{PageCounts, Pool, PoolError};
 pub use power_cut::{CutAfter, CutReport, PersistModel, PowerCut, UnknownModel};
 pub use recording::Recording;
 pub use signals::without_signals;

@@ -15,6 +15,7 @@
 //!    stored it, also if they were killed before their fence.
 
 use crate::addresses::{Mapping, keep_from_children};
+use crate::arena_error::ArenaError;
 use crate::block::is_read_only;
 use crate::claim::{self, Intent};
 use crate::cpu::{self, LineFlush};
@@ -22,7 +23,7 @@ use crate::durability::{Durability, EffectiveDurability, keeps_in_memory};
 use crate::lock::lock;
 use crate::lossy::{self, LossyCache};
 use crate::open_error::OpenError;
-use crate::paging::{Paged, Pool, PoolError};
+use crate::pager::{PagedRegion, Pager, Unpaged};
 use crate::raw::Raw;
 use crate::sigbus::Watch;
 use crate::touched::{PAGE_BYTES, Touched};
@@ -96,8 +97,8 @@ enum Upkeep {
     None,
     /// Pages of the file.
     WriteBack(Touched),
-    /// Pages that come from a pool, and go.
-    Paged(Paged),
+    /// Pages that a pager brings and removes.
+    Paged(Box<dyn PagedRegion>),
 }
 
 impl Upkeep {
@@ -151,7 +152,7 @@ impl MappedPmem {
         Self::mapped(path, target, mapping, durability, options)
     }
 
-    /// Maps at the address `place` what `target`, the file at `path`, and the frames of `pool`
+    /// Maps at the address `place` what `target`, the file at `path`, and the memory of `pager`
     /// have of the region in `slot`.
     ///
     /// # Safety
@@ -160,15 +161,16 @@ impl MappedPmem {
         path: &Path,
         target: Target,
         place: NonNull<u8>,
-        (pool, slot): (&Arc<Pool>, u16),
+        (pager, slot): (&Arc<impl Pager>, u16),
         options: &MapOptions,
-    ) -> Result<Self, PoolError> {
-        let (len, memory) = (target.len, pool.memory());
+    ) -> Result<Self, ArenaError> {
+        let (len, memory) = (target.len, pager.memory());
         if options.read_only {
             // SAFETY: the caller's promise.
             let mapped = unsafe { Self::place(path, target, place, options) }?;
             // SAFETY: what was just mapped, which nobody knows of.
-            unsafe { pool.overlay(slot, place.as_ptr() as u64, len) }?;
+            let overlaid = unsafe { pager.overlay(slot, place.as_ptr() as u64, len) };
+            overlaid.map_err(ArenaError::Pager)?;
             return Ok(mapped);
         }
         // SAFETY: the caller's promise.
@@ -177,9 +179,16 @@ impl MappedPmem {
         let durability = memory.durability();
         let mut mapped = Self::new(path, target, mapping, durability, options)?;
         mapped.line_flush = memory.line_flush;
-        // SAFETY: it is the mapping just made, and ends after the region is detached.
-        let paged = unsafe { pool.attach(slot, place, len, &mapped.file, mapped.watch.marker()) }?;
-        mapped.upkeep = Upkeep::Paged(paged);
+        let region = Unpaged {
+            slot,
+            base: place,
+            len,
+            file: mapped.file.clone(),
+            marker: mapped.watch.marker(),
+        };
+        // SAFETY: it is the mapping just made, and ends after `upkeep` is dropped.
+        let paged = unsafe { pager.clone().attach(region) };
+        mapped.upkeep = Upkeep::Paged(paged.map_err(ArenaError::Pager)?);
         Ok(mapped)
     }
 
@@ -258,7 +267,7 @@ impl MappedPmem {
     }
 
     /// Leaves the mapping out of children made by `fork`.
-    pub(crate) fn keep_from_children(&self) -> Result<(), OpenError> {
+    pub fn keep_from_children(&self) -> Result<(), OpenError> {
         let kept = keep_from_children(self.mapping.base().as_ptr() as u64, self.raw.len());
         kept.map_err(|e| system("keep from children", &self.path, e))
     }
@@ -267,7 +276,7 @@ impl MappedPmem {
     ///
     /// # Safety
     /// Nobody may use or drop this any more.
-    pub(crate) unsafe fn close_files(&self) {
+    pub unsafe fn close_files(&self) {
         let others = self.claim.iter().chain(&self.backing);
         for file in std::iter::once(&*self.file).chain(others) {
             // SAFETY: nobody will use the descriptor.
@@ -298,13 +307,13 @@ impl MappedPmem {
     }
 
     /// Whether fences write back pages that were [marked](Self::mark).
-    pub(crate) fn writes_back(&self) -> bool {
+    pub fn writes_back(&self) -> bool {
         matches!(self.upkeep, Upkeep::WriteBack(_))
     }
 
     /// Notes that `off..off + len`, which lies inside, has to be durable at the next fence,
     /// whoever stored it, wherever it is mapped.
-    pub(crate) fn mark(&self, off: u64, len: u64) {
+    pub fn mark(&self, off: u64, len: u64) {
         self.upkeep.mark(off, len);
     }
 
@@ -312,7 +321,7 @@ impl MappedPmem {
     ///
     /// # Safety
     /// What is at `place` must be the caller's to replace.
-    pub(crate) unsafe fn map_again(
+    pub unsafe fn map_again(
         &self,
         off: u64,
         len: u64,
@@ -431,7 +440,7 @@ impl MappedPmem {
 
     /// What a [`fence`](Pmem::fence) does besides waiting for the processor.
     #[inline]
-    pub(crate) fn settle(&self) -> Result<(), MediumError> {
+    pub fn settle(&self) -> Result<(), MediumError> {
         match &self.upkeep {
             Upkeep::None => {}
             Upkeep::WriteBack(touched) => self.sync_touched(touched),
@@ -522,9 +531,8 @@ impl Pmem for MappedPmem {
 
 impl Drop for MappedPmem {
     fn drop(&mut self) {
-        if let Upkeep::Paged(paged) = &self.upkeep {
-            paged.detach();
-        }
+        // A pager must not touch the addresses once they are somebody else's.
+        self.upkeep = Upkeep::None;
         self.watch.end();
     }
 }

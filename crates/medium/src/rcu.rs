@@ -117,15 +117,21 @@ fn register() -> &'static Reader {
     reader
 }
 
-/// Makes [`synchronize`] possible in this process. To be called, with success, before
-/// what `synchronize` is to wait for.
-pub(crate) fn prepare() -> Result<(), Errno> {
+/// Makes [`barrier`], and so `synchronize`, possible in this process. To be called, with
+/// success, before what `synchronize` is to wait for.
+///
+/// # Errors
+/// The system has no `membarrier(2)`.
+pub fn prepare() -> Result<(), Errno> {
     membarrier(MembarrierCommand::RegisterPrivateExpedited)
 }
 
 /// Has every other thread of the process pass a barrier between its accesses before and those
 /// after.
-pub(crate) fn barrier() -> Result<(), Errno> {
+///
+/// # Errors
+/// The system refuses, which it does only before [`prepare`].
+pub fn barrier() -> Result<(), Errno> {
     membarrier(MembarrierCommand::PrivateExpedited)
 }
 

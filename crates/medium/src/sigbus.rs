@@ -50,11 +50,11 @@ impl Slot {
 }
 
 /// Marks a mapping under watch as failed.
-pub(crate) struct Marker(&'static Slot);
+pub struct Marker(&'static Slot);
 
 impl Marker {
     /// Marks it as failed at `off`, as a fault there would. Not after the end of the watch.
-    pub(crate) fn fail(&self, off: u64) {
+    pub fn fail(&self, off: u64) {
         let _ = self
             .0
             .failed_at

@@ -1,12 +1,13 @@
 //! Durable memory that is larger than its pool: what a store promises, and what is refused.
 
 use fastrand::Rng;
-use medium::{Arena, MapOptions, Pmem, Pool, Reserve};
+use medium::{Arena, MapOptions, Pmem, Reserve};
 use mnemosyne::store::{
     Backing, Directory, DirectoryOptions, Inspection, Layout, Options, PoolOptions, RegionKind,
     Session, Store, StoreError, check,
 };
 use mnemosyne::tx::{Stop, Transaction, TxError};
+use paging::Pool;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

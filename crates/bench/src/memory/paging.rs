@@ -8,7 +8,8 @@
 use super::{Options, Report};
 use crate::error::{Context, Error, Result};
 use crate::stats;
-use medium::{Arena, ArenaError, MapOptions, PageCounts, Pmem, Pool, PoolError};
+use ::paging::{PageCounts, Pool, PoolError};
+use medium::{Arena, MapOptions, Pmem};
 use mnemosyne::store::{
     Backing, BackingError, Directory, DirectoryOptions, PoolOptions, RegionKind, Store, StoreError,
 };
@@ -75,10 +76,7 @@ fn is_refused(error: &Error) -> bool {
     };
     matches!(
         source,
-        StoreError::Backing(
-            BackingError::Pool(PoolError::NoFaults { .. })
-                | BackingError::Arena(ArenaError::Pool(PoolError::NoFaults { .. }))
-        )
+        StoreError::Backing(BackingError::Pool(PoolError::NoFaults { .. }))
     )
 }
 

@@ -19,9 +19,10 @@
 use crash::program::Memory;
 use medium::{
     ArenaError, Durability, EffectiveDurability, LINE_BYTES, MapOptions, MediumError, OpenError,
-    Pmem, Pool, PoolError, WORD_BYTES,
+    Pmem, WORD_BYTES,
 };
 use mnemosyne::store::{Files, Mappings};
+use paging::{Pool, PoolError};
 use parking_lot::Mutex;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

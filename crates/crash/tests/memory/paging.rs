@@ -4,9 +4,9 @@
 //! flight until it is synchronised, as on a disk.
 
 use crate::programs::{count_of, hash, mark_of, text};
+use ::paging::{Fault, Frames, PageId, PageStore, Residency};
 use crash::program::{Memory, Program};
 use fastrand::Rng;
-use medium::paging::{Fault, Frames, PageId, PageStore, Residency};
 use medium::{LINE_BYTES, MediumError, Pmem};
 use std::io;
 

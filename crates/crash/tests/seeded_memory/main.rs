@@ -20,10 +20,10 @@ mod structures;
 #[path = "../memory/threads.rs"]
 mod threads;
 
+use ::paging::seeded as paging_bugs;
 use crash::program::{Program, explore, replay};
 use crash::{Model, Options};
 use files::InFiles;
-use medium::paging::seeded as paging_bugs;
 use mnemosyne::log::Kind;
 use mnemosyne::seeded::{Bug, arm, fired};
 use mnemosyne::store::seeded as file_bugs;

@@ -2,7 +2,8 @@
 
 use super::{MismatchError, Region};
 use crate::seeded::{Bug, hit};
-use medium::{ArenaError, LINE_BYTES, MediumError, OpenError, Pmem, PoolError};
+use medium::{ArenaError, LINE_BYTES, MediumError, OpenError, Pmem};
+use paging::PoolError;
 use std::path::PathBuf;
 
 /// Why a region's bytes are not to be had.

@@ -1,5 +1,5 @@
 //! What is wrong with durable memory, by the invariants of `format.md`, M1 to M16, and of
-//! [`medium::paging`], P5; and whether the machine went down before all was durable (`boot`).
+//! [`paging`], P5; and whether the machine went down before all was durable (`boot`).
 //!
 //! # Guarantees
 //!
@@ -24,8 +24,8 @@ use crate::heap::Segment;
 use crate::log::{self, LogError};
 use crate::statics::{Table, TableError};
 use crate::tx::{Area, AreaError, Reading, Unrecovered};
-use medium::paging::FramesError;
-use medium::{Pmem, PoolError, WORD_BYTES};
+use medium::{Pmem, WORD_BYTES};
+use paging::{FramesError, PoolError};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
@@ -34,7 +34,7 @@ use std::path::Path;
 /// One violation of one invariant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The invariant, numbered as in `format.md`, or in [`medium::paging`]; or `boot`: the note of
+    /// The invariant, numbered as in `format.md`, or in [`paging`]; or `boot`: the note of
     /// the machine's boot is of an earlier one.
     pub invariant: &'static str,
     /// The file, in its directory.

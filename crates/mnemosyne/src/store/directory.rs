@@ -19,7 +19,7 @@
 //! 7. A new directory is durable, with those above it that are new, before anything is made in
 //!    it; and names that a process has left that was killed, before anything relies on them.
 //! 8. With a pool, regions may be larger than persistent memory: their pages lie in the files
-//!    here, or in the pool (see [`medium::paging`]). The files may then be on a disk. What has
+//!    here, or in the pool (see [`paging`]). The files may then be on a disk. What has
 //!    to be in persistent memory as a whole, is in the pool's directory: `regions`, and the
 //!    files of static variables.
 
@@ -31,7 +31,8 @@ use super::files::{
 use super::pool::{self, FRAMES, Pooled};
 use super::seeded::{Bug, hit};
 use super::{Backing, BackingError, Layout, Options, Region, RegionKind, Store, StoreError};
-use medium::{ArenaError, EffectiveDurability, MapOptions, Pool};
+use medium::{ArenaError, EffectiveDurability, MapOptions};
+use paging::Pool;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

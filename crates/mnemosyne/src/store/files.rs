@@ -21,9 +21,9 @@ use super::directory::{self, SYSTEM};
 use super::seeded::{Bug, hit};
 use super::{BackingError, StoreError};
 use medium::{
-    Arena, ArenaError, EffectiveDurability, MapOptions, MappedPmem, OpenError, Pmem, Pool,
-    PoolError, Reserve,
+    Arena, ArenaError, EffectiveDurability, MapOptions, MappedPmem, OpenError, Pmem, Reserve,
 };
+use paging::{Pool, PoolError};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, open, renameat_with};
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid, test_kill_process};

@@ -8,7 +8,8 @@ use super::{
     Store, StoreError,
 };
 use crate::heap::HeapError;
-use medium::{Arena, MapOptions, Overlay, Pmem, Pool};
+use medium::{Arena, MapOptions, Overlay, Pmem};
+use paging::Pool;
 use std::path::Path;
 use std::sync::Arc;
 

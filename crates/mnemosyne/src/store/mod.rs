@@ -47,7 +47,8 @@ use crate::seeded::{Bug, hit};
 use crate::tx::{
     self, AreaError, Interrupted, Memory, Space, Stop, Transaction, Truncator, TxError,
 };
-use medium::{MediumError, OpenError, Pmem, PoolError, WORD_BYTES};
+use medium::{MediumError, OpenError, Pmem, WORD_BYTES};
+use paging::PoolError;
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::ops::Range;

@@ -20,7 +20,8 @@ use super::files::{
     Files, make_directory, make_file, make_first, make_new, make_system, sync_found,
 };
 use super::{BackingError, DirectoryOptions, PoolOptions, StoreError};
-use medium::{OpenError, Pool};
+use medium::OpenError;
+use paging::Pool;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};

@@ -1,17 +1,16 @@
 //! A pool in a file, and the regions that use it.
 
-use super::PoolError;
-use super::frames::{Frames, FramesError, PageId, PageStore, check_layout, count_in};
-use super::moving::{Moving, Shared};
-use super::region::{Paged, RegionFile};
-use super::residency::Residency;
-use crate::sigbus::Marker;
-use crate::signals::without_signals;
-use crate::{EffectiveDurability, MapOptions, MappedPmem, rcu};
+use crate::PoolError;
+use crate::frames::{Frames, FramesError, PageId, PageStore, check_layout, count_in};
+use crate::moving::{Moving, Shared};
+use crate::region::{Paged, RegionFile};
+use crate::residency::Residency;
+use medium::pager::{PagedRegion, Pager, PagerError, Unpaged, prepare_barrier};
+use medium::{
+    EffectiveDurability, MapOptions, MappedPmem, Reserve, create_private_file, without_signals,
+};
 use rustix::io::Errno;
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -68,7 +67,7 @@ impl Pool {
         };
         let wrong = |why| PoolError::of(path, why);
         check_layout(bytes, page_bytes, least).map_err(wrong)?;
-        crate::create_private_file(path, bytes, crate::Reserve::Whole)?;
+        create_private_file(path, bytes, Reserve::Whole)?;
         let memory = MappedPmem::open(path, map)?;
         Frames::<MappedPmem>::format(&memory, page_bytes, least, fastrand::u64(..)).map_err(wrong)
     }
@@ -77,7 +76,7 @@ impl Pool {
     /// only, no pages are moved.
     ///
     /// # Errors
-    /// [`PoolError`]; of these [`OpenError::InUse`](crate::OpenError::InUse) names who has it
+    /// [`PoolError`]; of these [`OpenError::InUse`](medium::OpenError::InUse) names who has it
     /// open.
     pub fn open(path: impl AsRef<Path>, map: &MapOptions) -> Result<Self, PoolError> {
         let path = path.as_ref();
@@ -227,35 +226,28 @@ impl Pool {
         ))
     }
 
-    /// Uses the region in `slot`: memory that is all to be watched, from `base` on, for a file.
+    /// Uses a region: memory that is all to be watched.
     ///
     /// # Safety
-    /// `base..base + len` must be anonymous memory to which nobody has stored yet, that stays
-    /// until [`Paged::detach`] returns.
-    pub(crate) unsafe fn attach(
-        self: &Arc<Self>,
-        slot: u16,
-        base: NonNull<u8>,
-        len: u64,
-        file: &Arc<File>,
-        marker: Marker,
-    ) -> Result<Paged, PoolError> {
-        let base = base.as_ptr() as u64;
+    /// As for [`Pager::attach`].
+    unsafe fn use_region(self: Arc<Self>, region: Unpaged) -> Result<Paged, PoolError> {
+        let Unpaged { slot, len, .. } = region;
+        let base = region.base.as_ptr() as u64;
         let region = Arc::new(RegionFile {
             slot,
             base,
             len,
             page_bytes: self.page_bytes(),
-            file: file.clone(),
+            file: region.file,
             is_synced: self.is_synced,
-            marker,
+            marker: region.marker,
             failed: OnceLock::new(),
         });
         let refused = |e: Errno| self.system("move pages with", e);
         // Whoever was here before may have had no need of that.
         let synced = region.sync();
         synced.map_err(|e| refused(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
-        rcu::prepare().map_err(refused)?;
+        prepare_barrier().map_err(refused)?;
         let mut state = self.shared.state.lock();
         self.check_extent(&state.residency, slot, len)?;
         let in_use = state.uses(slot);
@@ -267,15 +259,15 @@ impl Pool {
         unsafe { moving.watch(base, len) }.map_err(refused)?;
         state.residency.attach(slot);
         state.regions.insert(base, region.clone());
-        let pool = self.clone();
-        Ok(Paged { pool, region })
+        drop(state);
+        Ok(Paged { pool: self, region })
     }
 
     /// Maps the pages of the region in `slot` that are in frames over its file, read only.
     ///
     /// # Safety
-    /// `base..base + len` must be a mapping that is the caller's.
-    pub(crate) unsafe fn overlay(&self, slot: u16, base: u64, len: u64) -> Result<(), PoolError> {
+    /// As for [`Pager::overlay`].
+    unsafe fn map_frames(&self, slot: u16, base: u64, len: u64) -> Result<(), PoolError> {
         let shared = &*self.shared;
         let residency = shared.residency();
         self.check_extent(&residency, slot, len)?;
@@ -315,13 +307,25 @@ impl Pool {
         }
     }
 
-    pub(super) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Shared {
         &self.shared
     }
+}
 
-    /// What its fence is worth.
-    pub(crate) fn memory(&self) -> &MappedPmem {
+impl Pager for Pool {
+    fn memory(&self) -> &MappedPmem {
         self.shared.frames.pmem()
+    }
+
+    unsafe fn attach(self: Arc<Self>, region: Unpaged) -> Result<Box<dyn PagedRegion>, PagerError> {
+        // SAFETY: the caller's promise.
+        let paged = unsafe { self.use_region(region) }?;
+        Ok(Box::new(paged))
+    }
+
+    unsafe fn overlay(&self, slot: u16, base: u64, len: u64) -> Result<(), PagerError> {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.map_frames(slot, base, len) }?)
     }
 }
 

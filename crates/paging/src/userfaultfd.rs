@@ -59,12 +59,12 @@ const ZERO_PAGE: Opcode = opcode::read_write::<ZeroPage>(GROUP, 0x04);
 
 /// The faults of all memory that is watched through it.
 #[derive(Debug)]
-pub(super) struct Faults(OwnedFd);
+pub(crate) struct Faults(OwnedFd);
 
 impl Faults {
     /// # Errors
     /// The system has no such thing, or not for this user.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
         // SAFETY: only this module uses it, and says to its callers what to mind.
         let fd = match unsafe { userfaultfd(flags) } {
@@ -86,7 +86,7 @@ impl Faults {
     ///
     /// # Safety
     /// Whoever touches it waits until somebody answers.
-    pub(super) unsafe fn watch(&self, start: u64, len: u64) -> Result<(), Errno> {
+    pub(crate) unsafe fn watch(&self, start: u64, len: u64) -> Result<(), Errno> {
         let mut register = Register {
             range: Range { start, len },
             mode: REGISTER_MISSING,
@@ -97,7 +97,7 @@ impl Faults {
     }
 
     /// Wakes who waits for memory in a range. (It fails for no range that is made of pages.)
-    pub(super) fn wake(&self, start: u64, len: u64) {
+    pub(crate) fn wake(&self, start: u64, len: u64) {
         let mut range = Range { start, len };
         // SAFETY: the structure is the one of the call, which changes no memory.
         let _ = unsafe { ioctl(&self.0, Updater::<WAKE, Range>::new(&mut range)) };
@@ -107,7 +107,7 @@ impl Faults {
     ///
     /// # Errors
     /// `EAGAIN`: watched memory is being moved; read, and try again.
-    pub(super) fn zero(&self, start: u64, len: u64) -> Result<(), Errno> {
+    pub(crate) fn zero(&self, start: u64, len: u64) -> Result<(), Errno> {
         let mut zero = ZeroPage {
             range: Range { start, len },
             mode: 0,
@@ -118,7 +118,7 @@ impl Faults {
     }
 
     /// Waits for faults, or until `other` can be read. Whether it can.
-    pub(super) fn wait(&self, other: impl AsFd) -> Result<bool, Errno> {
+    pub(crate) fn wait(&self, other: impl AsFd) -> Result<bool, Errno> {
         let mut fds = [
             PollFd::new(&self.0, PollFlags::IN),
             PollFd::new(&other, PollFlags::IN),
@@ -131,7 +131,7 @@ impl Faults {
     }
 
     /// Calls `each` with the addresses of faults that there are.
-    pub(super) fn read(&self, mut each: impl FnMut(u64)) -> Result<(), Errno> {
+    pub(crate) fn read(&self, mut each: impl FnMut(u64)) -> Result<(), Errno> {
         let mut messages = [0; MESSAGES * MESSAGE_BYTES];
         let len = match read(&self.0, &mut messages) {
             Ok(len) => len,

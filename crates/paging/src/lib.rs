@@ -87,5 +87,3 @@ pub use error::PoolError;
 pub use frames::{Digest, Frames, FramesError, PageError, PageId, PageStore};
 pub use pool::{PAGE_BYTES, PageCounts, Pool};
 pub use residency::{Fault, Residency, Victim};
-
-pub(crate) use region::Paged;

@@ -1,10 +1,10 @@
 //! A region whose pages a pool has: what its mapping knows of the pool, and the pool of it.
 
-use super::frames::{PageId, PageStore};
-use super::moving::Shared;
-use super::pool::Pool;
-use crate::MediumError;
-use crate::sigbus::Marker;
+use crate::frames::{PageId, PageStore};
+use crate::moving::Shared;
+use crate::pool::Pool;
+use medium::MediumError;
+use medium::pager::{Marker, PagedRegion};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -14,29 +14,29 @@ use std::sync::{Arc, OnceLock};
 
 /// The region, as its mapping knows it.
 pub(crate) struct Paged {
-    pub(super) pool: Arc<Pool>,
-    pub(super) region: Arc<RegionFile>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) region: Arc<RegionFile>,
 }
 
 /// The region, as the pool knows it.
-pub(super) struct RegionFile {
-    pub(super) slot: u16,
+pub(crate) struct RegionFile {
+    pub(crate) slot: u16,
     /// Its first address.
-    pub(super) base: u64,
-    pub(super) len: u64,
-    pub(super) page_bytes: u64,
-    pub(super) file: Arc<File>,
+    pub(crate) base: u64,
+    pub(crate) len: u64,
+    pub(crate) page_bytes: u64,
+    pub(crate) file: Arc<File>,
     /// Whether what was written is to survive a power failure.
-    pub(super) is_synced: bool,
+    pub(crate) is_synced: bool,
     /// Tells accesses of a page that is lost.
-    pub(super) marker: Marker,
+    pub(crate) marker: Marker,
     /// Why what was stored is not durable.
-    pub(super) failed: OnceLock<MediumError>,
+    pub(crate) failed: OnceLock<MediumError>,
 }
 
 impl RegionFile {
     /// The page that has an address of the region.
-    pub(super) fn page_at(&self, address: u64) -> PageId {
+    pub(crate) fn page_at(&self, address: u64) -> PageId {
         PageId {
             slot: self.slot,
             page: ((address - self.base) / self.page_bytes) as u32,
@@ -44,17 +44,17 @@ impl RegionFile {
     }
 
     /// Where a page is in the region, and its bytes: the last one may be shorter.
-    pub(super) fn extent(&self, page: u32) -> (u64, u64) {
+    pub(crate) fn extent(&self, page: u32) -> (u64, u64) {
         let off = u64::from(page) * self.page_bytes;
         (off, self.page_bytes.min(self.len.saturating_sub(off)))
     }
 
-    pub(super) fn fail(&self, error: MediumError) {
+    pub(crate) fn fail(&self, error: MediumError) {
         let _ = self.failed.set(error);
     }
 
     /// A page that somebody wants cannot be had.
-    pub(super) fn lose(&self, page: u32) {
+    pub(crate) fn lose(&self, page: u32) {
         self.marker.fail(self.extent(page).0);
     }
 }
@@ -80,10 +80,8 @@ impl PageStore for RegionFile {
     }
 }
 
-impl Paged {
-    /// Notes that stores to `off..off + len` are to be durable at the next fence, where the
-    /// flush of a line does not see to that.
-    pub(crate) fn mark(&self, off: u64, len: u64) {
+impl PagedRegion for Paged {
+    fn mark(&self, off: u64, len: u64) {
         let Shared { frames, .. } = self.pool.shared();
         if len == 0 || !frames.pmem().writes_back() {
             return;
@@ -109,8 +107,7 @@ impl Paged {
         }
     }
 
-    /// Waits until what was marked is durable.
-    pub(crate) fn settle(&self) -> Result<(), MediumError> {
+    fn settle(&self) -> Result<(), MediumError> {
         let settled = self.pool.shared().frames.pmem().settle();
         // Its offsets are not those of the region.
         settled.map_err(|why| match why {
@@ -121,9 +118,10 @@ impl Paged {
         })?;
         self.region.failed.get().map_or(Ok(()), |e| Err(*e))
     }
+}
 
-    /// Ends the use of the region. Nobody may touch its addresses from here on.
-    pub(crate) fn detach(&self) {
+impl Drop for Paged {
+    fn drop(&mut self) {
         self.pool.shared().detach(&self.region);
     }
 }

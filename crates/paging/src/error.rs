@@ -1,7 +1,7 @@
 //! Why a pool cannot be had.
 
-use super::frames::FramesError;
-use crate::OpenError;
+use crate::frames::FramesError;
+use medium::OpenError;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -59,7 +59,7 @@ pub enum PoolError {
 }
 
 impl PoolError {
-    pub(super) fn of(path: &Path, why: FramesError) -> Self {
+    pub(crate) fn of(path: &Path, why: FramesError) -> Self {
         let path = path.to_owned();
         Self::Frames { path, why }
     }

@@ -2,8 +2,8 @@
 //!
 //! Each keeps the [invariants](super) for a crash at any point in it.
 
-use super::seeded::{Bug, hit};
-use crate::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
+use crate::seeded::{Bug, hit};
+use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 use std::io;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
@@ -338,7 +338,7 @@ impl<P: Pmem> Frames<P> {
 }
 
 /// How many frames there are in a pool of so many bytes: `least` at least.
-pub(super) fn check_layout(bytes: u64, page_bytes: u64, least: u64) -> Result<u64, FramesError> {
+pub(crate) fn check_layout(bytes: u64, page_bytes: u64, least: u64) -> Result<u64, FramesError> {
     let count = count_in(bytes, page_bytes);
     let count = count.filter(|count| (least.max(1)..=FRAMES_MAX).contains(count));
     count.ok_or(FramesError::Layout {
@@ -349,7 +349,7 @@ pub(super) fn check_layout(bytes: u64, page_bytes: u64, least: u64) -> Result<u6
 }
 
 /// How many frames fit in so many bytes.
-pub(super) fn count_in(bytes: u64, page_bytes: u64) -> Option<u64> {
+pub(crate) fn count_in(bytes: u64, page_bytes: u64) -> Option<u64> {
     if !page_bytes.is_power_of_two() || page_bytes < LINE_BYTES {
         return None;
     }

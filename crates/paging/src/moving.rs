@@ -6,13 +6,13 @@
 //! there yet. The second never holds it while it moves memory: that waits for the first, which
 //! has to read of it.
 
-use super::frames::{Frames, PageError, PageId};
-use super::pool::PageCounts;
-use super::region::RegionFile;
-use super::residency::{Fault, Residency, Victim};
-use super::userfaultfd::Faults;
-use crate::addresses::keep_from_children;
-use crate::{MappedPmem, MediumError, rcu};
+use crate::frames::{Frames, PageError, PageId};
+use crate::pool::PageCounts;
+use crate::region::RegionFile;
+use crate::residency::{Fault, Residency, Victim};
+use crate::userfaultfd::Faults;
+use medium::pager::{barrier, keep_from_children};
+use medium::{MappedPmem, MediumError};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
@@ -35,31 +35,31 @@ const RESERVE_MAX: usize = 32;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// What the threads share.
-pub(super) struct Shared {
-    pub(super) frames: Frames<MappedPmem>,
-    pub(super) state: Mutex<State>,
+pub(crate) struct Shared {
+    pub(crate) frames: Frames<MappedPmem>,
+    pub(crate) state: Mutex<State>,
     /// For the thread that keeps frames free: there is something to do.
-    pub(super) work: Condvar,
+    pub(crate) work: Condvar,
     /// For those who wait for a region: something was done.
     done: Condvar,
     /// `None`: no pages are moved.
-    pub(super) moving: Option<Moving>,
+    pub(crate) moving: Option<Moving>,
 }
 
 /// What it takes to move pages.
-pub(super) struct Moving {
+pub(crate) struct Moving {
     faults: Faults,
     /// For the thread that answers faults: those that had to wait can be tried again.
     again: OwnedFd,
     /// Faults need not be answered any more.
-    pub(super) is_ending: AtomicBool,
+    pub(crate) is_ending: AtomicBool,
     /// Frames to keep free.
     reserve: usize,
     /// Pages that are unmapped and wait for their second chance.
     waiting: usize,
 }
 
-pub(super) struct State {
+pub(crate) struct State {
     pub residency: Residency,
     /// The regions in use, by their first addresses.
     pub regions: BTreeMap<u64, Arc<RegionFile>>,
@@ -82,7 +82,7 @@ impl State {
 }
 
 impl Moving {
-    pub(super) fn new(frames: u32) -> io::Result<Self> {
+    pub(crate) fn new(frames: u32) -> io::Result<Self> {
         let faults = Faults::new()?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let again = eventfd(0, flags)?;
@@ -100,7 +100,7 @@ impl Moving {
     ///
     /// # Safety
     /// As for [`Faults::watch`]; what anybody stored there is lost.
-    pub(super) unsafe fn watch(&self, base: u64, len: u64) -> Result<(), Errno> {
+    pub(crate) unsafe fn watch(&self, base: u64, len: u64) -> Result<(), Errno> {
         // In a child nobody would answer.
         keep_from_children(base, len)?;
         let (start, bytes) = (base as *mut _, len as usize);
@@ -114,18 +114,18 @@ impl Moving {
     }
 
     /// Has faults that had to wait tried again.
-    pub(super) fn try_again(&self) {
+    pub(crate) fn try_again(&self) {
         // It fails if it has been said very often and not read once: then it will be.
         let _ = write(&self.again, &1_u64.to_ne_bytes());
     }
 }
 
 impl Shared {
-    pub(super) fn residency(&self) -> parking_lot::MappedMutexGuard<'_, Residency> {
+    pub(crate) fn residency(&self) -> parking_lot::MappedMutexGuard<'_, Residency> {
         MutexGuard::map(self.state.lock(), |state| &mut state.residency)
     }
 
-    pub(super) fn new(
+    pub(crate) fn new(
         frames: Frames<MappedPmem>,
         entries: &[Option<PageId>],
         moving: Option<Moving>,
@@ -151,7 +151,7 @@ impl Shared {
     // --- pages come -----------------------------------------------------------------
 
     /// Answers faults until the pool is dropped.
-    pub(super) fn answer_faults(&self, moving: &Moving) {
+    pub(crate) fn answer_faults(&self, moving: &Moving) {
         let mut buf = vec![0; self.frames.page_bytes() as usize];
         let mut waiting = Vec::new();
         while !moving.is_ending.load(SeqCst) {
@@ -278,7 +278,7 @@ impl Shared {
     // --- pages go -------------------------------------------------------------------
 
     /// Keeps some frames free until the pool is dropped.
-    pub(super) fn keep_frames_free(&self, moving: &Moving) {
+    pub(crate) fn keep_frames_free(&self, moving: &Moving) {
         let mut buf = vec![0; self.frames.page_bytes() as usize];
         loop {
             let mut state = self.state.lock();
@@ -347,7 +347,7 @@ impl Shared {
         let taken: Vec<bool> = victims.iter().map(take).collect();
         // Every store that reached a frame through what was there is to be seen from here on.
         // (Refused only where it was never allowed.)
-        let _ = rcu::barrier();
+        let _ = barrier();
         let mut state = self.state.lock();
         for ((frame, _), taken) in victims.iter().zip(&taken) {
             state.residency.unmapped(*frame, *taken);
@@ -436,7 +436,7 @@ impl Shared {
 
     // --- regions go -----------------------------------------------------------------
 
-    pub(super) fn detach(&self, region: &RegionFile) {
+    pub(crate) fn detach(&self, region: &RegionFile) {
         let mut state = self.state.lock();
         state.residency.end(region.slot);
         while state.residency.is_busy(region.slot) {
@@ -451,7 +451,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn forget(&self, state: &mut State, slot: u16) -> Result<(), MediumError> {
+    pub(crate) fn forget(&self, state: &mut State, slot: u16) -> Result<(), MediumError> {
         let frames = state.residency.forget(slot);
         if frames.is_empty() {
             return Ok(());

@@ -1,9 +1,8 @@
 //! Regions whose pages a small pool has: what is read, what survives, and what fails.
 
 use fastrand::Rng;
-use medium::{
-    Arena, ArenaError, Durability, MapOptions, MediumError, Pmem, Pool, PoolError, Reserve,
-};
+use medium::{Arena, ArenaError, Durability, MapOptions, MediumError, Pmem, Reserve};
+use paging::{Pool, PoolError};
 use rustix::fd::AsRawFd;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::os::unix::fs::FileExt;
@@ -304,7 +303,7 @@ fn what_is_wrong_with_a_pool_is_told() {
     let pool = Arc::new(Pool::open(place.pool(), &place.map).unwrap());
     let arena = new_arena();
     let refused = arena.map_paged(0, place.region(), (&pool, SLOT), &place.map);
-    let Err(ArenaError::Pool(refused)) = refused else {
+    let Err(ArenaError::Pager(refused)) = refused else {
         panic!("{refused:?}");
     };
     let refused = refused.to_string();

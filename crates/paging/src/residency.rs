@@ -10,8 +10,8 @@
 //!    between being unmapped and being released stays, and counts as new: there are no bits
 //!    that say which pages are used (first in, first out, with a second chance).
 
-use super::frames::{Digest, PageId};
-use super::seeded::{Bug, hit};
+use crate::frames::{Digest, PageId};
+use crate::seeded::{Bug, hit};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 

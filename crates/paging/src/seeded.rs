@@ -1,6 +1,6 @@
-//! Bugs that can be put back, to test the tests; see [`crate::seeded_bugs`].
+//! Bugs that can be put back, to test the tests; see [`medium::seeded_bugs`].
 
-crate::seeded_bugs! {
+medium::seeded_bugs! {
     /// A frame's entry may be durable before the page is in the frame.
     EntryBeforeCopy,
     /// A page is stored to before the entry of its frame is durable.
