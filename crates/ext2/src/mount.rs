@@ -223,8 +223,8 @@ pub fn mount(
                 mode: module.what,
                 interval: stack.cache.interval.and(Some(module.commit)),
             };
-            let log = cache.volume(log_number);
-            let journal = Journal::open(home.clone(), log, place, options)?;
+            let log = Arc::new(cache.volume(log_number));
+            let journal = Journal::open(Arc::new(home.clone()), log, place, options)?;
             // A log that cannot be used must not be asked for. Nothing is in it yet, and
             // the cache has not read the superblock.
             log::set_recover(&*disk, true)?;
@@ -314,7 +314,7 @@ impl Mounted {
         }
         self.fs.close()?;
         if let Some(journal) = &self.journal {
-            journal.empty().map_err(blockfs::FormatError::from)?;
+            journal.checkpoint().map_err(blockfs::FormatError::from)?;
             log::set_recover(&*self.disk, false)?;
         }
         Ok(())

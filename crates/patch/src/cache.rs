@@ -36,7 +36,8 @@ use crate::draw::Drawing;
 use crate::graph::Addr;
 use crate::store::check_change;
 use crate::{
-    Before, Change, Content, Op, Optimise, PatchId, Patched, Stats, Store, StoreError, attempt,
+    Before, Change, Content, GraphId, Op, Optimise, PatchId, Patched, Stats, Store, StoreError,
+    attempt,
 };
 use medium::block::{BlockDevice, BlockError, Buffer, Lba};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -130,6 +131,7 @@ pub struct Cache {
 }
 
 struct Shared {
+    graph: GraphId,
     devices: Vec<Box<dyn BlockDevice>>,
     options: CacheOptions,
     core: Mutex<Core>,
@@ -145,18 +147,18 @@ struct Shared {
 }
 
 impl Cache {
-    /// A cache over devices with the same block size. Patches may order changes of one
+    /// A cache over devices, whose block sizes may differ. Patches may order changes of one
     /// device before those of another.
     ///
     /// # Panics
-    /// If there is no device, or if their block sizes differ.
+    /// If there is no device, or more than 256.
     pub fn new(devices: Vec<Box<dyn BlockDevice>>, options: CacheOptions) -> Self {
-        let size = |d: &dyn BlockDevice| d.geometry().block_bytes;
         assert!(
-            devices.windows(2).all(|w| size(&*w[0]) == size(&*w[1])) && !devices.is_empty(),
-            "devices of one cache have one block size"
+            (1..=256).contains(&devices.len()),
+            "a cache has 1 to 256 devices"
         );
         let shared = Arc::new(Shared {
+            graph: GraphId::new(),
             devices,
             core: Mutex::new(Core::new(options.optimise)),
             options,
@@ -194,46 +196,9 @@ impl Cache {
         self.shared.core.lock().dirty()
     }
 
-    /// Whether patches take so much memory that operations wait for write-back. A store that
-    /// holds patches back must let them go then.
-    pub fn is_crowded(&self) -> bool {
-        self.shared.is_crowded(&self.shared.core.lock())
-    }
-
     /// What it was made with.
     pub fn options(&self) -> &CacheOptions {
         &self.shared.options
-    }
-
-    /// A patch without data that waits for `befores`. Held, it does not commit before it
-    /// is released; what waits for it waits too.
-    pub fn empty(&self, befores: &[Before], held: bool) -> PatchId {
-        self.shared.core.lock().graph.empty(befores, held)
-    }
-
-    /// Replaces the befores of a held empty patch. The caller answers for it that no
-    /// change of a block ever waits, by way of another block, for an older change of its
-    /// own block with which it must be written.
-    pub fn set_befores(&self, empty: PatchId, befores: &[Before]) {
-        self.shared
-            .change_order(|core| core.graph.set_befores(empty, befores));
-    }
-
-    /// Gives a held empty patch one more before, under the same condition.
-    pub fn add_before(&self, empty: PatchId, before: Before) {
-        self.shared
-            .change_order(|core| core.graph.add_before(empty, before));
-    }
-
-    /// Whether any of these patches must wait for `before`, or is it. A search: its time
-    /// grows with what they wait for.
-    pub fn waits_for(&self, patches: &[PatchId], before: PatchId) -> bool {
-        self.shared.core.lock().graph.waits_for(patches, before)
-    }
-
-    /// Lets a held empty patch commit.
-    pub fn release(&self, empty: PatchId) {
-        self.shared.change_order(|core| core.graph.release(empty));
     }
 
     /// Writes one wave of what can be written, oldest first. Returns how many blocks left.
@@ -443,6 +408,10 @@ impl Store for Volume {
         u32::try_from(self.cache.shared.options.dirty_limit).unwrap_or(u32::MAX)
     }
 
+    fn is_atomic(&self) -> bool {
+        false
+    }
+
     fn begin(&self, blocks: u32) -> Result<Op, StoreError> {
         let shared = &self.cache.shared;
         let limit = shared.options.dirty_limit;
@@ -529,6 +498,40 @@ impl Store for Volume {
 
     fn failure(&self) -> Option<Arc<BlockError>> {
         self.cache.shared.core.lock().failure.clone()
+    }
+
+    fn graph(&self) -> GraphId {
+        self.cache.shared.graph
+    }
+
+    fn empty(&self, befores: &[Before], held: bool) -> PatchId {
+        let mut core = self.cache.shared.core.lock();
+        core.graph.empty(befores, held)
+    }
+
+    fn set_befores(&self, empty: PatchId, befores: &[Before]) {
+        let shared = &self.cache.shared;
+        shared.change_order(|core| core.graph.set_befores(empty, befores));
+    }
+
+    fn add_before(&self, empty: PatchId, before: Before) {
+        let shared = &self.cache.shared;
+        shared.change_order(|core| core.graph.add_before(empty, before));
+    }
+
+    fn release(&self, empty: PatchId) {
+        let shared = &self.cache.shared;
+        shared.change_order(|core| core.graph.release(empty));
+    }
+
+    fn waits_for(&self, patches: &[PatchId], before: PatchId) -> bool {
+        let mut core = self.cache.shared.core.lock();
+        core.graph.waits_for(patches, before)
+    }
+
+    fn is_crowded(&self) -> bool {
+        let shared = &self.cache.shared;
+        shared.is_crowded(&shared.core.lock())
     }
 }
 

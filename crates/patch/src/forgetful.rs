@@ -1,8 +1,8 @@
 //! A store for tests, in which [attempts](crate::attempt) stop as often as they can.
 
 use crate::store::check_change;
-use crate::{Before, Change, Content, Op, PatchId, Patched, Store, StoreError, attempt};
-use medium::block::{BlockError, Buffer, Lba};
+use crate::{Before, Change, Content, Op, Patched, Store, StoreError, StoreLayer, attempt};
+use medium::block::{Buffer, Lba};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -52,40 +52,28 @@ impl<S: Store> Forgetful<S> {
     }
 }
 
-impl<S: Store> Store for Forgetful<S> {
-    fn block_bytes(&self) -> u32 {
-        self.inner.block_bytes()
+impl<S: Store> StoreLayer for Forgetful<S> {
+    type Below = S;
+
+    fn below(&self) -> &S {
+        &self.inner
     }
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
-    }
+
     fn read(&self, lba: Lba) -> Result<Arc<Buffer>, StoreError> {
         self.reach(lba)?;
         self.inner.read(lba)
     }
-    fn cached(&self, lba: Lba) -> Option<Arc<Buffer>> {
-        self.inner.cached(lba)
-    }
+
     /// Hints need not be followed.
     fn prefetch(&self, _lba: Lba, _blocks: u64) {}
+
     fn ready(&self, blocks: &[Lba]) -> Result<(), StoreError> {
         if attempt::is_attempt() {
             blocks.iter().try_for_each(|lba| self.reach(*lba))?;
         }
         self.inner.ready(blocks)
     }
-    fn max_op_blocks(&self) -> u32 {
-        self.inner.max_op_blocks()
-    }
-    fn is_atomic(&self) -> bool {
-        self.inner.is_atomic()
-    }
-    fn begin(&self, blocks: u32) -> Result<Op, StoreError> {
-        self.inner.begin(blocks)
-    }
-    fn end(&self, op: Op) {
-        self.inner.end(op);
-    }
+
     fn change(
         &self,
         op: &Op,
@@ -94,30 +82,9 @@ impl<S: Store> Store for Forgetful<S> {
         change: Change<'_>,
         befores: &[Before],
     ) -> Result<Patched, StoreError> {
-        if !check_change(change, self.block_bytes()) {
+        if !check_change(change, self.inner.block_bytes()) {
             self.reach(lba)?;
         }
         self.inner.change(op, lba, content, change, befores)
-    }
-    fn freed(
-        &self,
-        op: &Op,
-        lba: Lba,
-        befores: &[Before],
-        unreachable: bool,
-    ) -> Result<(), StoreError> {
-        self.inner.freed(op, lba, befores, unreachable)
-    }
-    fn is_pending(&self, patch: PatchId) -> bool {
-        self.inner.is_pending(patch)
-    }
-    fn sync(&self, patches: &[PatchId]) -> Result<(), StoreError> {
-        self.inner.sync(patches)
-    }
-    fn sync_all(&self) -> Result<(), StoreError> {
-        self.inner.sync_all()
-    }
-    fn failure(&self) -> Option<Arc<BlockError>> {
-        self.inner.failure()
     }
 }

@@ -5,8 +5,8 @@
 //! must come first; the [`Cache`] writes blocks in any order that obeys.
 //!
 //! - [`Store`]: what a file system changes blocks through.
-//! - [`Volume`]: a device of a cache. Stores that stand on other stores: [`Journal`],
-//!   [`Async`], [`Trace`]; and [`Forgetful`], for tests.
+//! - [`Volume`]: a device of a cache. Stores that stand on other stores ([`StoreLayer`]):
+//!   [`Journal`], [`Async`], [`Trace`]; and [`Forgetful`], for tests.
 //! - [`attempt`]: work under a lock that does not wait for devices.
 //! - [`stack`]: what a file system is put together from, as text.
 //! - [`draw`]: the graph as a picture.
@@ -36,5 +36,5 @@ pub use journal::{Journal, JournalOptions, Mode};
 pub use optimise::{Optimise, Optimised};
 pub use rule::Rule;
 pub use stats::Stats;
-pub use store::{Before, Change, Content, Op, Patched, Store, StoreError};
+pub use store::{Before, Change, Content, GraphId, Op, Patched, Store, StoreError, StoreLayer};
 pub use trace::Trace;

@@ -1,9 +1,10 @@
-//! [`Store`]: block storage whose changes carry their order. What file systems write to,
-//! and what modules (journal, async, trace) are stacked from.
+//! [`Store`]: block storage whose changes carry their order. File systems write to it, and
+//! layers (journal, async, trace) stand on it and are it.
 
 use crate::{PatchId, Rule};
 use medium::block::{BlockError, Buffer, Lba};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// "This patch first, for this reason." A patch that is durable by now orders nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,138 +97,153 @@ pub enum StoreError {
     Absent,
 }
 
-/// Block storage with ordered changes. Callable from any number of threads; what a file
-/// system must not see half done it guards by its own locks.
-///
-/// # Guarantee
-/// At any moment, whatever a crash leaves on the medium is closed under "before": a
-/// change is there only if all its befores are.
-#[allow(clippy::missing_errors_doc)] // StoreError documents them once
-pub trait Store: Send + Sync {
-    /// Bytes in a block.
-    fn block_bytes(&self) -> u32;
-    /// Number of blocks.
-    fn blocks(&self) -> u64;
+/// The name of a graph of patches. Patches of one graph can wait for each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GraphId(u64);
 
-    /// The current contents of a block, all changes included. A snapshot: it does not
-    /// change. Do not hold it while changing the same block (that would copy).
-    fn read(&self, lba: Lba) -> Result<Arc<Buffer>, StoreError>;
-    /// As [`read`](Self::read); `None` if that would have to wait for a device.
-    fn cached(&self, lba: Lba) -> Option<Arc<Buffer>>;
-    /// Hints that these blocks will be read soon.
-    fn prefetch(&self, lba: Lba, blocks: u64);
-    /// During an [attempt](crate::attempt): fails unless all these blocks are in memory, so
-    /// that what is changed first need not wait for what is read later. Else does nothing.
-    fn ready(&self, blocks: &[Lba]) -> Result<(), StoreError>;
-
-    /// Most blocks that one operation can change.
-    fn max_op_blocks(&self) -> u32;
-    /// Whether an operation is there wholly or not at all after a crash, whatever befores
-    /// its changes name.
-    fn is_atomic(&self) -> bool {
-        false
+impl GraphId {
+    /// A name that no other graph of this process has.
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
-    /// Starts an operation that changes at most `blocks` distinct blocks. Waits for room
-    /// (dirty limit, log space), so the caller must hold no lock that a write-back or
-    /// another operation's end could need.
-    fn begin(&self, blocks: u32) -> Result<Op, StoreError>;
-    /// Ends the operation.
-    fn end(&self, op: Op);
-
-    /// Changes one block, after `befores`. The change is visible to `read` at once.
-    fn change(
-        &self,
-        op: &Op,
-        lba: Lba,
-        content: Content,
-        change: Change<'_>,
-        befores: &[Before],
-    ) -> Result<Patched, StoreError>;
-
-    /// The block is free now, its contents of no more use, and no pointer to it will be
-    /// on the medium once `befores` are durable. Journals revoke it; pending data
-    /// changes of it need not be written if `unreachable`, that is, if no state of the
-    /// medium can hold a pointer to it.
-    fn freed(
-        &self,
-        op: &Op,
-        lba: Lba,
-        befores: &[Before],
-        unreachable: bool,
-    ) -> Result<(), StoreError>;
-
-    /// Whether the patch is still on its way (false: it is durable).
-    fn is_pending(&self, patch: PatchId) -> bool;
-
-    /// Returns when these patches, and all that must come before them, are durable.
-    fn sync(&self, patches: &[PatchId]) -> Result<(), StoreError>;
-    /// Returns when everything is durable.
-    fn sync_all(&self) -> Result<(), StoreError>;
-    /// The error that made the store read-only, if one did.
-    fn failure(&self) -> Option<Arc<BlockError>>;
 }
 
-impl<S: Store + ?Sized> Store for Arc<S> {
-    fn block_bytes(&self) -> u32 {
-        (**self).block_bytes()
-    }
-    fn blocks(&self) -> u64 {
-        (**self).blocks()
-    }
-    fn read(&self, lba: Lba) -> Result<Arc<Buffer>, StoreError> {
-        (**self).read(lba)
-    }
-    fn cached(&self, lba: Lba) -> Option<Arc<Buffer>> {
-        (**self).cached(lba)
-    }
-    fn prefetch(&self, lba: Lba, blocks: u64) {
-        (**self).prefetch(lba, blocks);
-    }
-    fn ready(&self, blocks: &[Lba]) -> Result<(), StoreError> {
-        (**self).ready(blocks)
-    }
-    fn max_op_blocks(&self) -> u32 {
-        (**self).max_op_blocks()
-    }
-    fn is_atomic(&self) -> bool {
-        (**self).is_atomic()
-    }
-    fn begin(&self, blocks: u32) -> Result<Op, StoreError> {
-        (**self).begin(blocks)
-    }
-    fn end(&self, op: Op) {
-        (**self).end(op);
-    }
-    fn change(
-        &self,
-        op: &Op,
-        lba: Lba,
-        content: Content,
-        change: Change<'_>,
-        befores: &[Before],
-    ) -> Result<Patched, StoreError> {
-        (**self).change(op, lba, content, change, befores)
-    }
-    fn freed(
-        &self,
-        op: &Op,
-        lba: Lba,
-        befores: &[Before],
-        unreachable: bool,
-    ) -> Result<(), StoreError> {
-        (**self).freed(op, lba, befores, unreachable)
-    }
-    fn is_pending(&self, patch: PatchId) -> bool {
-        (**self).is_pending(patch)
-    }
-    fn sync(&self, patches: &[PatchId]) -> Result<(), StoreError> {
-        (**self).sync(patches)
-    }
-    fn sync_all(&self) -> Result<(), StoreError> {
-        (**self).sync_all()
-    }
-    fn failure(&self) -> Option<Arc<BlockError>> {
-        (**self).failure()
+/// Declares [`Store`], and [`StoreLayer`] with the same methods, which forwards each of them.
+macro_rules! store {
+    (
+        $(#[$about:meta])*
+        pub trait Store: Send + Sync {$(
+            $(#[$doc:meta])*
+            fn $method:ident(&self $(, $arg:ident: $type:ty)* $(,)?) $(-> $result:ty)?;
+        )*}
+    ) => {
+        $(#[$about])*
+        #[allow(clippy::missing_errors_doc)] // StoreError documents them once
+        pub trait Store: Send + Sync {$(
+            $(#[$doc])*
+            fn $method(&self $(, $arg: $type)*) $(-> $result)?;
+        )*}
+
+        /// A store that stands on another store. Each method forwards to the store below;
+        /// a layer overrides those that it changes. Every layer is a [`Store`].
+        #[allow(clippy::missing_errors_doc)]
+        pub trait StoreLayer: Send + Sync {
+            /// The store below.
+            type Below: Store + ?Sized;
+
+            /// The store below.
+            fn below(&self) -> &Self::Below;
+            $(
+                #[doc = concat!("As [`Store::", stringify!($method), "`].")]
+                fn $method(&self $(, $arg: $type)*) $(-> $result)? {
+                    self.below().$method($($arg),*)
+                }
+            )*
+        }
+
+        impl<L: StoreLayer> Store for L {$(
+            fn $method(&self $(, $arg: $type)*) $(-> $result)? {
+                StoreLayer::$method(self $(, $arg)*)
+            }
+        )*}
+
+        impl<S: Store + ?Sized> Store for Arc<S> {$(
+            fn $method(&self $(, $arg: $type)*) $(-> $result)? {
+                (**self).$method($($arg),*)
+            }
+        )*}
+    };
+}
+
+store! {
+    /// Block storage with ordered changes. Callable from any number of threads. A file system
+    /// protects by its own locks what others must not see half done.
+    ///
+    /// # Guarantee
+    /// At any moment, whatever a crash leaves on the medium is closed under "before": a
+    /// change is there only if all its befores are.
+    pub trait Store: Send + Sync {
+        /// Bytes in a block.
+        fn block_bytes(&self) -> u32;
+        /// Number of blocks.
+        fn blocks(&self) -> u64;
+
+        /// The current contents of a block, all changes included. A snapshot: it does not
+        /// change. Do not hold it while changing the same block (that would copy).
+        fn read(&self, lba: Lba) -> Result<Arc<Buffer>, StoreError>;
+        /// As [`read`](Store::read); `None` if that would have to wait for a device.
+        fn cached(&self, lba: Lba) -> Option<Arc<Buffer>>;
+        /// Hints that these blocks will be read soon.
+        fn prefetch(&self, lba: Lba, blocks: u64);
+        /// During an [attempt](crate::attempt): fails unless all these blocks are in memory,
+        /// so that what is changed first need not wait for what is read later. Else does
+        /// nothing.
+        fn ready(&self, blocks: &[Lba]) -> Result<(), StoreError>;
+
+        /// Most blocks that one operation can change.
+        fn max_op_blocks(&self) -> u32;
+        /// Whether an operation is there wholly or not at all after a crash, whatever
+        /// befores its changes name.
+        fn is_atomic(&self) -> bool;
+        /// Starts an operation that changes at most `blocks` distinct blocks. Waits for room
+        /// (dirty limit, log space), so the caller must hold no lock that a write-back or
+        /// another operation's end could need.
+        fn begin(&self, blocks: u32) -> Result<Op, StoreError>;
+        /// Ends the operation.
+        fn end(&self, op: Op);
+
+        /// Changes one block, after `befores`. The change is visible to `read` at once.
+        fn change(
+            &self,
+            op: &Op,
+            lba: Lba,
+            content: Content,
+            change: Change<'_>,
+            befores: &[Before],
+        ) -> Result<Patched, StoreError>;
+
+        /// The block is free now, its contents of no more use, and no pointer to it will be
+        /// on the medium once `befores` are durable. Journals revoke it; pending data
+        /// changes of it need not be written if `unreachable`, that is, if no state of the
+        /// medium can hold a pointer to it.
+        fn freed(
+            &self,
+            op: &Op,
+            lba: Lba,
+            befores: &[Before],
+            unreachable: bool,
+        ) -> Result<(), StoreError>;
+
+        /// Whether the patch is still on its way (false: it is durable).
+        fn is_pending(&self, patch: PatchId) -> bool;
+
+        /// Returns when these patches, and all that must come before them, are durable.
+        fn sync(&self, patches: &[PatchId]) -> Result<(), StoreError>;
+        /// Returns when everything is durable.
+        fn sync_all(&self) -> Result<(), StoreError>;
+        /// The error that made the store read-only, if one did.
+        fn failure(&self) -> Option<Arc<BlockError>>;
+
+        /// The graph that its patches are in. Befores must be of the same graph.
+        fn graph(&self) -> GraphId;
+        /// Makes a patch without data that waits for `befores`. If `held`, it does not commit
+        /// before it is released, and what waits for it waits too.
+        fn empty(&self, befores: &[Before], held: bool) -> PatchId;
+        /// Replaces the befores of a held empty patch. The caller makes sure that no change
+        /// of a block ever waits, by way of another block, for an older change of its own
+        /// block with which it must be written.
+        fn set_befores(&self, empty: PatchId, befores: &[Before]);
+        /// Gives a held empty patch one more before, under the same condition.
+        fn add_before(&self, empty: PatchId, before: Before);
+        /// Lets a held empty patch commit.
+        fn release(&self, empty: PatchId);
+        /// Whether any of these patches must wait for `before`, or is it. A search: its time
+        /// grows with what they wait for.
+        fn waits_for(&self, patches: &[PatchId], before: PatchId) -> bool;
+        /// Whether patches take so much memory that operations wait for write-back. A store
+        /// that holds patches back must release them then.
+        fn is_crowded(&self) -> bool;
     }
 }
 

@@ -1,10 +1,9 @@
 //! Every change and every wait as a line of the log, for debugging.
 
-use crate::{Before, Change, Content, Op, PatchId, Patched, Store, StoreError};
-use medium::block::{BlockError, Buffer, Lba};
-use std::sync::Arc;
+use crate::{Before, Change, Content, Op, PatchId, Patched, Store, StoreError, StoreLayer};
+use medium::block::Lba;
 
-/// A store that tells what is done to it, as `tracing` events of level `TRACE` with the
+/// A store that reports what is done to it, as `tracing` events of level `TRACE` with the
 /// target `patch::trace`. Adds and changes nothing.
 pub struct Trace<S>(pub S);
 
@@ -16,31 +15,13 @@ fn shape(change: Change<'_>) -> String {
     }
 }
 
-impl<S: Store> Store for Trace<S> {
-    fn block_bytes(&self) -> u32 {
-        self.0.block_bytes()
+impl<S: Store> StoreLayer for Trace<S> {
+    type Below = S;
+
+    fn below(&self) -> &S {
+        &self.0
     }
-    fn blocks(&self) -> u64 {
-        self.0.blocks()
-    }
-    fn read(&self, lba: Lba) -> Result<Arc<Buffer>, StoreError> {
-        self.0.read(lba)
-    }
-    fn cached(&self, lba: Lba) -> Option<Arc<Buffer>> {
-        self.0.cached(lba)
-    }
-    fn prefetch(&self, lba: Lba, blocks: u64) {
-        self.0.prefetch(lba, blocks);
-    }
-    fn ready(&self, blocks: &[Lba]) -> Result<(), StoreError> {
-        self.0.ready(blocks)
-    }
-    fn max_op_blocks(&self) -> u32 {
-        self.0.max_op_blocks()
-    }
-    fn is_atomic(&self) -> bool {
-        self.0.is_atomic()
-    }
+
     fn begin(&self, blocks: u32) -> Result<Op, StoreError> {
         let begun = self.0.begin(blocks);
         tracing::trace!(target: "patch::trace", blocks, ok = begun.is_ok(), "begin");
@@ -76,9 +57,6 @@ impl<S: Store> Store for Trace<S> {
         tracing::trace!(target: "patch::trace", %lba, ?befores, unreachable, "freed");
         self.0.freed(op, lba, befores, unreachable)
     }
-    fn is_pending(&self, patch: PatchId) -> bool {
-        self.0.is_pending(patch)
-    }
     fn sync(&self, patches: &[PatchId]) -> Result<(), StoreError> {
         let synced = self.0.sync(patches);
         tracing::trace!(target: "patch::trace", ?patches, ?synced, "sync");
@@ -89,7 +67,22 @@ impl<S: Store> Store for Trace<S> {
         tracing::trace!(target: "patch::trace", ?synced, "sync_all");
         synced
     }
-    fn failure(&self) -> Option<Arc<BlockError>> {
-        self.0.failure()
+
+    fn empty(&self, befores: &[Before], held: bool) -> PatchId {
+        let empty = self.0.empty(befores, held);
+        tracing::trace!(target: "patch::trace", ?befores, held, ?empty, "empty");
+        empty
+    }
+    fn set_befores(&self, empty: PatchId, befores: &[Before]) {
+        tracing::trace!(target: "patch::trace", ?empty, ?befores, "set_befores");
+        self.0.set_befores(empty, befores);
+    }
+    fn add_before(&self, empty: PatchId, before: Before) {
+        tracing::trace!(target: "patch::trace", ?empty, ?before, "add_before");
+        self.0.add_before(empty, before);
+    }
+    fn release(&self, empty: PatchId) {
+        tracing::trace!(target: "patch::trace", ?empty, "release");
+        self.0.release(empty);
     }
 }

@@ -3,9 +3,8 @@
 use super::fixture::{Mounted, clock, device, e2fsck, mke2fs, options};
 use blockfs::{BlockFs, BlockFsOptions};
 use ext2::{Ext2, Options};
-use medium::block::{BlockError, Buffer, Lba};
 use parking_lot::Mutex;
-use patch::{Before, Cache, Change, Content, Op, PatchId, Patched, Store, StoreError, Volume};
+use patch::{Cache, Op, Store, StoreError, StoreLayer, Volume};
 use std::sync::Arc;
 use vfs::{Ctx, Errno, Fallocate, FileSystem, Guarantees, Ino};
 
@@ -17,68 +16,19 @@ struct Hooked {
     before_begin: Arc<Mutex<Option<Hook>>>,
 }
 
-impl Store for Hooked {
-    fn block_bytes(&self) -> u32 {
-        self.inner.block_bytes()
+impl StoreLayer for Hooked {
+    type Below = Volume;
+
+    fn below(&self) -> &Volume {
+        &self.inner
     }
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
-    }
-    fn read(&self, lba: Lba) -> Result<Arc<Buffer>, StoreError> {
-        self.inner.read(lba)
-    }
-    fn cached(&self, lba: Lba) -> Option<Arc<Buffer>> {
-        self.inner.cached(lba)
-    }
-    fn prefetch(&self, lba: Lba, blocks: u64) {
-        self.inner.prefetch(lba, blocks);
-    }
-    fn ready(&self, blocks: &[Lba]) -> Result<(), StoreError> {
-        self.inner.ready(blocks)
-    }
-    fn max_op_blocks(&self) -> u32 {
-        self.inner.max_op_blocks()
-    }
+
     fn begin(&self, blocks: u32) -> Result<Op, StoreError> {
         let hook = self.before_begin.lock().take();
         if let Some(hook) = hook {
             hook();
         }
         self.inner.begin(blocks)
-    }
-    fn end(&self, op: Op) {
-        self.inner.end(op);
-    }
-    fn change(
-        &self,
-        op: &Op,
-        lba: Lba,
-        content: Content,
-        change: Change<'_>,
-        befores: &[Before],
-    ) -> Result<Patched, StoreError> {
-        self.inner.change(op, lba, content, change, befores)
-    }
-    fn freed(
-        &self,
-        op: &Op,
-        lba: Lba,
-        befores: &[Before],
-        unreachable: bool,
-    ) -> Result<(), StoreError> {
-        self.inner.freed(op, lba, befores, unreachable)
-    }
-    fn is_pending(&self, patch: PatchId) -> bool {
-        self.inner.is_pending(patch)
-    }
-    fn sync(&self, patches: &[PatchId]) -> Result<(), StoreError> {
-        self.inner.sync(patches)
-    }
-    fn sync_all(&self) -> Result<(), StoreError> {
-        self.inner.sync_all()
-    }
-    fn failure(&self) -> Option<Arc<BlockError>> {
-        self.inner.failure()
     }
 }
 

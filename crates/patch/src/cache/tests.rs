@@ -309,12 +309,12 @@ fn patches_that_nothing_lets_go_do_not_stop_operations() {
         patch_bytes: 1000,
         ..quiet()
     });
-    let hold = volume.cache().empty(&[], true);
+    let hold = volume.empty(&[], true);
     for lba in 0..100 {
         put(&volume, lba, 0, &[1], &[hold]);
     }
-    assert!(volume.cache().is_crowded());
-    volume.cache().release(hold);
+    assert!(volume.is_crowded());
+    volume.release(hold);
     put(&volume, 200, 0, &[1], &[]);
     let left = volume.cache().stats().graph.memory_now();
     assert!(left < 1200, "{left}");
@@ -342,23 +342,47 @@ fn a_failed_write_commits_nothing_and_is_reported() {
 #[test]
 fn held_patches_are_an_error_and_not_a_hang() {
     let (_device, volume) = setup(quiet());
-    let hold = volume.cache().empty(&[], true);
+    let hold = volume.empty(&[], true);
     let patch = put(&volume, 1, 0, &[1], &[hold]).id;
     assert!(matches!(
         volume.sync(&[patch]),
         Err(StoreError::Held { .. })
     ));
-    volume.cache().release(hold);
+    volume.release(hold);
     volume.sync(&[patch]).unwrap();
+}
+
+#[test]
+fn one_graph_orders_devices_with_blocks_of_different_sizes() {
+    let device = |block_bytes, blocks| {
+        let geometry = Geometry {
+            block_bytes,
+            blocks,
+        };
+        Arc::new(MemoryDevice::new(geometry))
+    };
+    let (small, large) = (device(1024, 100), device(8192, 10));
+    let devices: Vec<Box<dyn BlockDevice>> = vec![Box::new(small.clone()), Box::new(large.clone())];
+    let cache = Arc::new(Cache::new(devices, quiet()));
+    let volumes = [0, 1].map(|number| cache.volume(number));
+    let sizes = [0, 1].map(|n: usize| (volumes[n].block_bytes(), volumes[n].blocks()));
+    assert_eq!(sizes, [(1024, 100), (8192, 10)]);
+    let last_byte = put(&volumes[1], 9, 8191, &[1], &[]).id;
+    let after = put(&volumes[0], 99, 1023, &[2], &[last_byte]).id;
+    cache.write_some().unwrap();
+    let stored = || (small.bytes()[100 * 1024 - 1], large.bytes()[10 * 8192 - 1]);
+    assert_eq!(stored(), (0, 1), "the large block first");
+    volumes[0].sync(&[after]).unwrap();
+    assert_eq!(stored(), (2, 1));
+    cache.verify().unwrap();
 }
 
 #[test]
 fn a_held_patch_gains_befores() {
     let (device, volume) = setup(quiet());
-    let cache = volume.cache();
-    let hold = cache.empty(&[], true);
+    let hold = volume.empty(&[], true);
     let data = put(&volume, 1, 0, &[1; BLOCK], &[]).id;
-    cache.add_before(
+    volume.add_before(
         hold,
         Before {
             patch: data,
@@ -368,12 +392,12 @@ fn a_held_patch_gains_befores() {
     let after = put(&volume, 2, 0, &[2], &[hold]).id;
     // On the block that `hold` waits for: must not join what is there.
     let back = put(&volume, 1, 0, &[3], &[hold]).id;
-    cache.verify().unwrap();
-    assert!(cache.waits_for(&[after], data) && cache.waits_for(&[back], hold));
-    assert!(!cache.waits_for(&[data], hold) && !cache.waits_for(&[data], after));
+    volume.cache().verify().unwrap();
+    assert!(volume.waits_for(&[after], data) && volume.waits_for(&[back], hold));
+    assert!(!volume.waits_for(&[data], hold) && !volume.waits_for(&[data], after));
     volume.sync(&[data]).unwrap();
     assert_eq!([1, 2].map(|lba| stored(&device, lba)), [1, 0]);
-    cache.release(hold);
+    volume.release(hold);
     volume.sync_all().unwrap();
     assert_eq!([1, 2].map(|lba| stored(&device, lba)), [3, 2]);
 }
@@ -483,7 +507,7 @@ fn a_sync_looks_again_when_a_change_has_brought_befores() {
     shared.wait_for_others(&[synced], seen).unwrap();
     volume.sync(&[synced]).unwrap();
     // Held back, it cannot be written however often it is looked for.
-    let held = volume.cache().empty(&[], true);
+    let held = volume.empty(&[], true);
     let waits = put(&volume, 5, 0, &[4], &[held]).id;
     assert!(matches!(
         volume.sync(&[waits]),

@@ -39,16 +39,16 @@ impl Shared {
         let result = self.copy_to_log(state, &op);
         self.log.end(op);
         let transaction = result?;
-        let cache = self.home.cache();
+        let home = &self.home;
         let commit = Before {
             patch: transaction.commit,
             rule: Rule::LogBeforeHome,
         };
-        cache.set_befores(state.running.hold, &[commit]);
-        cache.release(state.running.hold);
+        home.set_befores(state.running.hold, &[commit]);
+        home.release(state.running.hold);
         state.stats.commits += 1;
         state.stats.logged += transaction.blocks.len() as u64;
-        let wait = cache.empty(
+        let wait = home.empty(
             &[Before {
                 rule: Rule::DataBeforeCommit,
                 ..commit
@@ -56,7 +56,7 @@ impl Shared {
             true,
         );
         let ordered = self.options.mode == super::Mode::Ordered;
-        state.running = Running::new(hold_for(&self.home, wait), wait, ordered);
+        state.running = Running::new(hold_for(&*self.home, wait), wait, ordered);
         state.log.push(transaction);
         Ok(())
     }
@@ -156,7 +156,7 @@ impl Shared {
         };
         let position = state.log.take();
         let commit = self.change_log(op, position, &block, befores)?;
-        self.home.cache().release(state.running.wait);
+        self.home.release(state.running.wait);
         Ok(commit)
     }
 
@@ -189,7 +189,7 @@ impl Shared {
             patch,
             rule: Rule::DataBeforeCommit,
         };
-        self.home.cache().add_before(wait, before);
+        self.home.add_before(wait, before);
         Ok(())
     }
 
@@ -272,7 +272,7 @@ impl Shared {
         // then, its copy is in the log and the older one is not needed.
         let (waiting, free): (Vec<_>, Vec<_>) = missing
             .into_iter()
-            .partition(|&patch| self.home.cache().waits_for(&[patch], hold));
+            .partition(|&patch| self.home.waits_for(&[patch], hold));
         if free.is_empty() && !waiting.is_empty() {
             return self.commit(state);
         }

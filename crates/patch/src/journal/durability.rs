@@ -27,15 +27,15 @@ impl Shared {
         state: &mut Guard<'_>,
         patches: &[PatchId],
     ) -> Result<Vec<PatchId>, StoreError> {
-        let cache = self.home.cache();
-        while cache.waits_for(patches, state.running.hold) {
+        let home = &self.home;
+        while home.waits_for(patches, state.running.hold) {
             self.commit(state)?;
         }
         // The newest commit that they wait for; it waits for the older ones.
         let commits = state.log.committed.iter().rev().map(|c| c.commit);
         let newest = commits
             .take_while(|&commit| self.home.is_pending(commit))
-            .find(|&commit| cache.waits_for(patches, commit));
+            .find(|&commit| home.waits_for(patches, commit));
         let direct = patches
             .iter()
             .copied()
@@ -53,7 +53,7 @@ impl Shared {
         self.sync(&all)
     }
 
-    pub(super) fn empty(&self) -> Result<(), StoreError> {
+    pub(super) fn checkpoint(&self) -> Result<(), StoreError> {
         self.sync_all()?;
         let mut state = self.state.lock();
         loop {

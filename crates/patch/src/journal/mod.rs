@@ -21,9 +21,9 @@ pub use place::Place;
 pub use recovery::{Replayed, format, needs_recovery, replay};
 
 use crate::seeded::{Bug, hit};
-use crate::{Before, Change, Content, Op, PatchId, Patched, Rule, Store, StoreError, Volume};
+use crate::{Before, Change, Content, Op, PatchId, Patched, Rule, Store, StoreError, StoreLayer};
 use format::{Codec, Super};
-use medium::block::{BlockError, Buffer, Lba};
+use medium::block::{BlockError, Lba};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -101,12 +101,20 @@ pub enum JournalError {
         /// `s_feature_compat`.
         compat: u32,
     },
+    /// Home and log have blocks of different sizes.
+    #[error("journal: the log has blocks of {log} bytes, the file system has blocks of {home}")]
+    BlockSizes {
+        /// Bytes in a block of the file system.
+        home: u32,
+        /// Bytes in a block of the log.
+        log: u32,
+    },
     /// The log is not empty: [`replay`] it first.
     #[error("journal: it holds something that the image does not know of; run e2fsck")]
     NeedsRecovery,
 }
 
-/// See the module. Before it is dropped, [`Journal::empty`] spares the next mount the
+/// See the module. Before it is dropped, [`Journal::checkpoint`] spares the next mount the
 /// replay.
 pub struct Journal {
     shared: Arc<Shared>,
@@ -114,8 +122,8 @@ pub struct Journal {
 }
 
 struct Shared {
-    home: Volume,
-    log: Volume,
+    home: Arc<dyn Store>,
+    log: Arc<dyn Store>,
     place: Place,
     codec: Codec,
     options: JournalOptions,
@@ -152,17 +160,18 @@ impl State {
 }
 
 impl Journal {
-    /// A journal over `home`, whose log is at `place` on `log`: the same volume, or
-    /// another one of the same cache.
+    /// A journal over `home`, whose log is at `place` on `log`: the same store, or another
+    /// one whose patches are in the same graph. Both must obey befores.
     ///
     /// # Errors
-    /// The log's superblock cannot be read or understood; the log is not empty.
+    /// The log's superblock cannot be read or understood; the log is not empty; its blocks
+    /// differ in size from those of `home`.
     ///
     /// # Panics
-    /// If the volumes belong to different caches.
+    /// If the stores' patches are in different graphs.
     pub fn open(
-        home: Volume,
-        log: Volume,
+        home: Arc<dyn Store>,
+        log: Arc<dyn Store>,
         place: Place,
         options: JournalOptions,
     ) -> Result<Self, JournalError> {
@@ -206,8 +215,8 @@ impl Journal {
     ///
     /// # Errors
     /// A write has failed, now or earlier.
-    pub fn empty(&self) -> Result<(), StoreError> {
-        self.shared.empty()
+    pub fn checkpoint(&self) -> Result<(), StoreError> {
+        self.shared.checkpoint()
     }
 }
 
@@ -224,15 +233,22 @@ impl Drop for Journal {
 
 impl Shared {
     fn open(
-        home: Volume,
-        log: Volume,
+        home: Arc<dyn Store>,
+        log: Arc<dyn Store>,
         place: Place,
         options: JournalOptions,
     ) -> Result<Self, JournalError> {
-        assert!(
-            Arc::ptr_eq(home.cache(), log.cache()),
-            "edges lead from home to the log: one cache holds both"
+        assert_eq!(
+            home.graph(),
+            log.graph(),
+            "edges lead from home to the log: one graph holds both"
         );
+        if home.block_bytes() != log.block_bytes() {
+            return Err(JournalError::BlockSizes {
+                home: home.block_bytes(),
+                log: log.block_bytes(),
+            });
+        }
         let mut superblock = {
             let block = log.read(place.lba(0))?;
             Super::parse(&block, place.blocks())?
@@ -247,8 +263,8 @@ impl Shared {
         let per_block = codec.revokes_per_block() as u32;
         // What has left the log is revoked too until the superblock says so.
         let revoke_blocks = (2 * u64::from(capacity)).div_ceil(u64::from(per_block)) as u32;
-        let wait = home.cache().empty(&[], true);
-        let hold = hold_for(&home, wait);
+        let wait = home.empty(&[], true);
+        let hold = hold_for(&*home, wait);
         let running = Running::new(hold, wait, options.mode == Mode::Ordered);
         let mut shared = Self {
             home,
@@ -291,7 +307,7 @@ impl Shared {
     /// cache: its blocks, its operations' reservations and its copies.
     fn fits(&self, blocks: usize, free: u32) -> bool {
         let need = self.log_blocks(blocks);
-        need <= u64::from(free) && 3 * need <= self.home.cache().options().dirty_limit as u64
+        need <= u64::from(free) && 3 * need <= u64::from(self.home.max_op_blocks())
     }
 
     // --- operations -----------------------------------------------------------------
@@ -320,7 +336,7 @@ impl Shared {
             // the new one may change does not count here: it asks for the worst case, and a
             // commit for each would write what the next one takes back.
             let large = !self.fits(wanted - blocks, (state.log.capacity() / 4).max(1));
-            if !running.is_empty() && (large || self.home.cache().is_crowded()) {
+            if !running.is_empty() && (large || self.home.is_crowded()) {
                 self.commit(&mut state)?;
             } else if self.fits(wanted, state.log.free()) {
                 break;
@@ -374,7 +390,7 @@ impl Shared {
         }
         // It must not wait for a commit that waits for it.
         let befores: Vec<PatchId> = befores.iter().map(|b| b.patch).collect();
-        !befores.is_empty() && self.home.cache().waits_for(&befores, running.hold)
+        !befores.is_empty() && self.home.waits_for(&befores, running.hold)
     }
 
     fn change_logged(
@@ -464,7 +480,7 @@ impl Shared {
             patch: data,
             rule: Rule::DataBeforeCommit,
         };
-        self.home.cache().add_before(running.wait, before);
+        self.home.add_before(running.wait, before);
     }
 
     /// From here on the running transaction is ordered, also in mode `Metadata`.
@@ -476,7 +492,7 @@ impl Shared {
         self.prune_direct(state);
         for &data in &state.direct {
             // What has become part of the transaction since is in the log.
-            if !self.home.cache().waits_for(&[data], state.running.hold) {
+            if !self.home.waits_for(&[data], state.running.hold) {
                 self.precede_commit(&state.running, data);
             }
         }
@@ -509,37 +525,19 @@ impl Shared {
 }
 
 /// The patch that home changes of a transaction wait for, when its commit waits for `wait`.
-fn hold_for(home: &Volume, wait: PatchId) -> PatchId {
+fn hold_for(home: &dyn Store, wait: PatchId) -> PatchId {
     let before = Before {
         patch: wait,
         rule: Rule::DataBeforeCommit,
     };
-    home.cache().empty(&[before], true)
+    home.empty(&[before], true)
 }
 
-impl Store for Journal {
-    fn block_bytes(&self) -> u32 {
-        self.shared.home.block_bytes()
-    }
+impl StoreLayer for Journal {
+    type Below = dyn Store;
 
-    fn blocks(&self) -> u64 {
-        self.shared.home.blocks()
-    }
-
-    fn read(&self, lba: Lba) -> Result<Arc<Buffer>, StoreError> {
-        self.shared.home.read(lba)
-    }
-
-    fn cached(&self, lba: Lba) -> Option<Arc<Buffer>> {
-        self.shared.home.cached(lba)
-    }
-
-    fn prefetch(&self, lba: Lba, blocks: u64) {
-        self.shared.home.prefetch(lba, blocks);
-    }
-
-    fn ready(&self, blocks: &[Lba]) -> Result<(), StoreError> {
-        self.shared.home.ready(blocks)
+    fn below(&self) -> &(dyn Store + 'static) {
+        &*self.shared.home
     }
 
     fn max_op_blocks(&self) -> u32 {
@@ -567,7 +565,7 @@ impl Store for Journal {
         befores: &[Before],
     ) -> Result<Patched, StoreError> {
         let shared = &*self.shared;
-        if !crate::store::check_change(change, self.block_bytes()) {
+        if !crate::store::check_change(change, shared.home.block_bytes()) {
             // Read now rather than under the lock. An attempt stops here, before the
             // transaction has noted anything. All other reads are made by commits, which
             // operations wait for before they begin.
@@ -592,19 +590,11 @@ impl Store for Journal {
         self.shared.freed(op, lba, unreachable)
     }
 
-    fn is_pending(&self, patch: PatchId) -> bool {
-        self.shared.home.is_pending(patch)
-    }
-
     fn sync(&self, patches: &[PatchId]) -> Result<(), StoreError> {
         self.shared.sync(patches)
     }
 
     fn sync_all(&self) -> Result<(), StoreError> {
         self.shared.sync_all()
-    }
-
-    fn failure(&self) -> Option<Arc<BlockError>> {
-        self.shared.home.failure()
     }
 }

@@ -3,6 +3,7 @@
 use super::super::format::{Codec, MAGIC, Super, Tag};
 use super::*;
 use crate::{Change, Content, PatchId, Store, StoreError};
+use medium::block::MemoryDevice;
 
 const LOG: u64 = 24;
 
@@ -73,8 +74,8 @@ fn an_empty_log_needs_no_recovery_and_a_full_one_refuses_to_open() {
     let cache = Cache::new(vec![Box::new(device)], CacheOptions::default());
     let volume = Arc::new(cache).volume(0);
     let opened = Journal::open(
-        volume.clone(),
-        volume,
+        Arc::new(volume.clone()),
+        Arc::new(volume),
         place(LOG),
         JournalOptions::default(),
     );
@@ -82,7 +83,7 @@ fn an_empty_log_needs_no_recovery_and_a_full_one_refuses_to_open() {
         opened,
         Err(super::super::JournalError::NeedsRecovery)
     ));
-    bench.journal.empty().unwrap();
+    bench.journal.checkpoint().unwrap();
     let device = Recorder::new(bench.device.bytes());
     assert!(!super::super::needs_recovery(&device, &place(LOG)).unwrap());
     assert_eq!(home(&device.bytes(), 1), 1);
@@ -422,7 +423,12 @@ fn a_log_on_another_device() {
         interval: Some(std::time::Duration::from_millis(1)),
         mode: Mode::Full,
     };
-    let journal = Journal::open(cache.volume(0), cache.volume(1), place.clone(), options);
+    let journal = Journal::open(
+        Arc::new(cache.volume(0)),
+        Arc::new(cache.volume(1)),
+        place.clone(),
+        options,
+    );
     let bench = Bench {
         device: home_device.clone(),
         cache,
@@ -434,7 +440,22 @@ fn a_log_on_another_device() {
     bench.journal.sync_all().unwrap();
     super::super::replay(&home_device, &log_device, &place).unwrap();
     assert_eq!(home(&home_device.bytes(), 41), 100);
-    bench.journal.empty().unwrap();
+    bench.journal.checkpoint().unwrap();
+}
+
+#[test]
+fn a_log_with_blocks_of_another_size_is_refused() {
+    let home = MemoryDevice::from_bytes(2 * BLOCK as u32, vec![0; 20 * BLOCK]);
+    let log = Recorder::new(vec![0; 40 * BLOCK]);
+    let place = Place::new([(Lba(0), 40)]);
+    format(&log, &place, [1; 16]).unwrap();
+    let cache = Cache::new(vec![Box::new(home), Box::new(log)], CacheOptions::default());
+    let cache = Arc::new(cache);
+    let (home, log) = (cache.volume(0), cache.volume(1));
+    let options = JournalOptions::default();
+    let opened = Journal::open(Arc::new(home), Arc::new(log), place, options);
+    let error = opened.err().expect("sizes differ").to_string();
+    assert!(error.contains("1024") && error.contains("2048"), "{error}");
 }
 
 #[test]
@@ -469,7 +490,7 @@ fn operations_of_many_threads() {
     bench.cache.verify().unwrap();
     let bytes = after_crash(&bench);
     assert!((0..4).all(|lba| home(&bytes, lba) == 100));
-    bench.journal.empty().unwrap();
+    bench.journal.checkpoint().unwrap();
     assert!((0..4).all(|lba| home(&bench.device.bytes(), lba) == 100));
 }
 

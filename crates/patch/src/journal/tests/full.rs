@@ -61,9 +61,9 @@ fn step(bench: &Bench, model: &mut [u8], rng: &mut fastrand::Rng) -> Vec<PatchId
 }
 
 /// Runs random operations, crashes in random states, and compares. Returns what is wrong.
-fn run(seed: u64, log_blocks: u64) -> Result<(), String> {
+fn run(seed: u64, log_blocks: u64, below: Below) -> Result<(), String> {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let bench = open(formatted(log_blocks), log_blocks, Mode::Full);
+    let bench = open_on(formatted(log_blocks), log_blocks, Mode::Full, below);
     let mut model = vec![0; HOME_BYTES];
     let mut prefixes = vec![model.clone()];
     for n in 1..=120 {
@@ -77,7 +77,7 @@ fn run(seed: u64, log_blocks: u64) -> Result<(), String> {
                 let id = patches[rng.usize(..patches.len())];
                 bench.journal.sync(&[id]).unwrap();
             }
-            2 => bench.journal.empty().unwrap(),
+            2 => bench.journal.checkpoint().unwrap(),
             3..6 => {
                 bench.journal.commit().unwrap();
                 continue;
@@ -135,7 +135,14 @@ fn check(
 #[test]
 fn any_crash_leaves_a_prefix_of_the_operations() {
     for seed in 0..40 {
-        run(seed, 24 + seed % 40).unwrap();
+        run(seed, 24 + seed % 40, Below::Volume).unwrap();
+    }
+}
+
+#[test]
+fn a_journal_stands_on_any_store() {
+    for seed in 0..20 {
+        run(seed, 24 + seed % 40, Below::Layers).unwrap();
     }
 }
 
@@ -147,7 +154,7 @@ fn bugs_put_back_are_caught() {
         Bug::TailBeforeHome,
     ] {
         seeded::arm(Some(bug));
-        let caught = (0..40).any(|seed| run(seed, 24 + seed % 40).is_err());
+        let caught = (0..40).any(|seed| run(seed, 24 + seed % 40, Below::Volume).is_err());
         assert!(seeded::fired() > 0 && caught, "{bug:?}");
         seeded::arm(None);
     }

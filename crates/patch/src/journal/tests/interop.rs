@@ -101,7 +101,13 @@ fn journal_on(image: &Image, device: &Arc<MemoryDevice>) -> Journal {
         interval: None,
         mode: Mode::Full,
     };
-    Journal::open(volume.clone(), volume, image.place.clone(), options).unwrap()
+    Journal::open(
+        Arc::new(volume.clone()),
+        Arc::new(volume),
+        image.place.clone(),
+        options,
+    )
+    .unwrap()
 }
 
 /// Free blocks of the images.
@@ -232,7 +238,7 @@ fn e2fsck_accepts_a_log_that_was_emptied() {
     let device = Arc::new(image.device());
     let journal = journal_on(&image, &device);
     write_much(&journal, 1024, 0x60);
-    journal.empty().unwrap();
+    journal.checkpoint().unwrap();
     let mut bytes = device.bytes();
     bytes[1024 + 0x60] = 2;
     std::fs::write(&image.path, bytes).unwrap();

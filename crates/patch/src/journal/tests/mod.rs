@@ -6,11 +6,13 @@ mod device;
 mod full;
 mod interop;
 mod reuse;
+mod slice;
 
 use super::{Journal, JournalOptions, Mode, Place, format};
-use crate::{Cache, CacheOptions};
+use crate::{Cache, CacheOptions, Store, Trace};
 use device::{BLOCK, Recorder};
 use medium::block::{BlockDevice, Lba};
+use slice::Slice;
 use std::sync::Arc;
 
 /// Home blocks of the test devices; the log comes after them, in two runs the wrong way
@@ -18,8 +20,14 @@ use std::sync::Arc;
 const HOME: u64 = 48;
 
 fn place(log_blocks: u64) -> Place {
+    place_from(Lba(HOME), log_blocks)
+}
+
+/// The same, from this block on.
+fn place_from(first: Lba, log_blocks: u64) -> Place {
     let half = log_blocks / 2;
-    Place::new([(Lba(HOME + half + 1), log_blocks - half), (Lba(HOME), half)])
+    let second = Lba(first.0 + half + 1);
+    Place::new([(second, log_blocks - half), (first, half)])
 }
 
 /// A device with an empty log.
@@ -37,6 +45,19 @@ struct Bench {
 }
 
 fn open(bytes: Vec<u8>, log_blocks: u64, mode: Mode) -> Bench {
+    open_on(bytes, log_blocks, mode, Below::Volume)
+}
+
+/// What a journal of a test stands on.
+#[derive(Clone, Copy)]
+enum Below {
+    /// Home and log are one volume.
+    Volume,
+    /// Home and log are parts of it, with further layers above and below them.
+    Layers,
+}
+
+fn open_on(bytes: Vec<u8>, log_blocks: u64, mode: Mode, below: Below) -> Bench {
     let device = Arc::new(Recorder::new(bytes));
     let boxed: Box<dyn BlockDevice> = Box::new(device.clone());
     let options = CacheOptions {
@@ -51,7 +72,23 @@ fn open(bytes: Vec<u8>, log_blocks: u64, mode: Mode) -> Bench {
         interval: None,
     };
     let volume = cache.volume(0);
-    let journal = Journal::open(volume.clone(), volume, place(log_blocks), options).unwrap();
+    let (home, log, place): (Arc<dyn Store>, Arc<dyn Store>, _) = match below {
+        Below::Volume => (
+            Arc::new(volume.clone()),
+            Arc::new(volume),
+            place(log_blocks),
+        ),
+        Below::Layers => {
+            let home = Trace(Slice::new(volume.clone(), 0..HOME));
+            let log = Slice::new(Trace(volume), HOME..HOME + log_blocks + 1);
+            (
+                Arc::new(home),
+                Arc::new(log),
+                place_from(Lba(0), log_blocks),
+            )
+        }
+    };
+    let journal = Journal::open(home, log, place, options).unwrap();
     Bench {
         device,
         cache,

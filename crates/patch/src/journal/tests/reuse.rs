@@ -177,7 +177,7 @@ impl World {
                     return;
                 }
             }
-            3 => self.bench.journal.empty().unwrap(),
+            3 => self.bench.journal.checkpoint().unwrap(),
             4 => return self.bench.reclaim(),
             5..9 => return self.bench.journal.commit().unwrap(),
             9..16 => {
