@@ -1,11 +1,11 @@
 //! What can go wrong in a benchmark, as one line.
 
-use mnemosyne::log::LogError;
 use mnemosyne::store::StoreError;
 use mnemosyne::tx::TxError;
 use std::convert::Infallible;
 use std::io;
 use vfs::Errno;
+use wordlog::LogError;
 
 /// Why a benchmark could not run.
 #[derive(Debug, thiserror::Error)]

@@ -12,9 +12,9 @@ use crate::space::canonical;
 use crate::thread::Thread;
 use libc::{c_int, c_void};
 use medium::{Arena, EffectiveDurability, MediumError, Pmem};
-use mnemosyne::log::LogError;
 use mnemosyne::tx::Space;
 use std::sync::{Arc, OnceLock};
+use wordlog::LogError;
 
 /// Why the logs could not be truncated. It sticks: what was flushed is not durable.
 static UNSETTLED: OnceLock<Arc<LogError>> = OnceLock::new();

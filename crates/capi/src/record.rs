@@ -1,4 +1,4 @@
-//! Logs of the program's own, each in a region: `mnemosyne::log` with records of bytes.
+//! Logs of the program's own, each in a region: `wordlog` with records of bytes.
 //!
 //! A record is a word that tells its bytes, and these, padded to words. One thread may append
 //! while another reads and truncates; more of either take turns. Those who append hand over
@@ -10,13 +10,13 @@ use crate::region::{self, RegionError, outside};
 use crate::space::canonical;
 use libc::{c_int, c_void, ssize_t};
 use medium::{Arena, MediumError, WORD_BYTES};
-use mnemosyne::log::{self, Appender, Consumer, Kind, LogError, Unrecovered};
 use mnemosyne::store::Region;
 use mnemosyne::tx::{Interrupted, Space};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ptr::null_mut;
 use std::sync::Arc;
+use wordlog::{Appender, Consumer, Kind, LogError, Unrecovered};
 
 /// Where the logs begin that are open: each is once, and its region stays.
 static OPEN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
@@ -112,7 +112,7 @@ fn create(place: *mut c_void, len: usize, kind: c_int) -> Result<*mut Log, Recor
         .ok_or(RecordError::Arguments)? as u64;
     let format = |program: &Program, start: u64| {
         let pm = program.memory.memory().space().pmem();
-        log::format(pm, start, bytes, kind).map_err(|why| match why {
+        wordlog::format(pm, start, bytes, kind).map_err(|why| match why {
             LogError::Medium(why) => why.into(),
             _ => no_room(start, bytes),
         })

@@ -1,4 +1,4 @@
-//! Persistent structures: `mnemosyne::structures` of byte strings.
+//! Persistent structures: `persist::structures` of byte strings.
 //!
 //! A C program knows a structure by its address; its strings, buffers and cursors are memory
 //! like any other, which inside a transaction is read and written as a part of that.
@@ -9,9 +9,9 @@ use crate::thread::Thread;
 use libc::{c_char, c_int, c_void, ssize_t};
 use mnemosyne::heap::HeapError;
 use mnemosyne::store::Tx;
-use mnemosyne::structures::{BTree, Bytes, HashMap, Log, Place, Queue, Vector};
 use mnemosyne::tx::{Interrupted, Space};
-use mnemosyne::{Layouts, Persist, Ptr};
+use persist::structures::{BTree, Bytes, HashMap, Log, Place, Queue, Vector};
+use persist::{Layouts, Persist, Ptr, TypedTx};
 use std::ops::Bound;
 use std::ptr::null_mut;
 

@@ -4,9 +4,9 @@ use super::ground::Session;
 use super::work::Entries;
 use crate::error::{Context, Result};
 use medium::Pmem;
-use mnemosyne::Ptr;
-use mnemosyne::structures::{BTree, Bytes, HashMap};
 use mnemosyne::tx::Stop;
+use persist::structures::{BTree, Bytes, HashMap};
+use persist::{Ptr, TypedTx};
 use std::convert::Infallible;
 
 /// A structure that holds values by key.

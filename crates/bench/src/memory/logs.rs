@@ -7,9 +7,9 @@ use super::ground::{self, Mapped};
 use crate::error::{Context, Result};
 use crate::stats;
 use medium::WORD_BYTES;
-use mnemosyne::log::{self, Appender, Consumer, Kind, Unrecovered};
 use serde::Serialize;
 use std::time::Instant;
+use wordlog::{Appender, Consumer, Kind, Unrecovered};
 
 const LOG_BYTES: u64 = 4 << 20;
 
@@ -77,7 +77,7 @@ impl Log {
     fn make(options: &Options, kind: Kind) -> Result<Self> {
         let pm = ground::map(&options.dir, LOG_BYTES)?;
         let what = || "making a log".to_owned();
-        log::format(&pm, 0, LOG_BYTES, kind).what(what)?;
+        wordlog::format(&pm, 0, LOG_BYTES, kind).what(what)?;
         let (appender, consumer) = Unrecovered::open(pm, 0)
             .and_then(Unrecovered::empty)
             .what(what)?;

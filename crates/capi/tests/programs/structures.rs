@@ -2,8 +2,9 @@
 
 use crate::workshop::{self, Link, Recipe, Workshop};
 use mnemosyne::store::{Directory, DirectoryOptions, Options, Store, Tx};
-use mnemosyne::structures::{BTree, Bytes, HashMap, Log, Queue, Vector};
 use mnemosyne::tx::{Interrupted, Space, Stop};
+use persist::TypedSession;
+use persist::structures::{BTree, Bytes, HashMap, Log, Queue, Vector};
 use std::convert::Infallible;
 
 #[test]

@@ -5,7 +5,6 @@ use crate::disk::{Arena, DISK_BYTES, Disk, Process};
 use crate::programs::{BEGUN, RETURNED, Step, Table, Using, Whole, count_of, hash, mark_of, text};
 use crash::program::{Memory, Program};
 use medium::{Durability, MapOptions, Overlay, Pmem};
-use mnemosyne::log::Kind;
 use mnemosyne::store::{
     Backing, BackingError, Directory, DirectoryOptions, Files, Region, StoreError, check_regions,
 };
@@ -15,6 +14,7 @@ use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use wordlog::Kind;
 
 /// The directory: neither it nor the one above is there at first.
 const PLACE: &str = "/above/memory";

@@ -14,7 +14,6 @@ mod threads;
 use crash::program::{Program, explore};
 use crash::{Model, Options};
 use files::InFiles;
-use mnemosyne::log::Kind;
 use mnemosyne::tx::Truncation;
 use neighbours::Neighbours;
 use overflows::Overflows;
@@ -25,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use structures::Change::{Add, Take};
 use structures::{Change, Structures};
 use threads::Threads;
+use wordlog::Kind;
 
 const KINDS: [Kind; 2] = [Kind::TornBit, Kind::Base];
 

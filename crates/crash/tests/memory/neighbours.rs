@@ -4,10 +4,10 @@
 use super::programs::{BEGUN, RETURNED, count_of, hash, mark_of, text};
 use crash::program::{Memory, Program};
 use medium::Pmem;
-use mnemosyne::log::Kind;
 use mnemosyne::tx::{self, Area, Stop};
 use std::cell::Cell;
 use std::convert::Infallible;
+use wordlog::Kind;
 
 /// Words of two halves: transactions store to the lower ones, plain stores to the upper ones.
 pub struct Neighbours {

@@ -7,13 +7,13 @@ use super::programs::{BEGUN, RETURNED, count_of, hash, mark_of, text};
 use super::threads::Stopping;
 use crash::program::{Memory, Program};
 use medium::Pmem;
-use mnemosyne::log::Kind;
 use mnemosyne::store::{Backing, Flat, Layout, Options, Session, Store, Tx};
 use mnemosyne::tx::{self, Interrupted, Stop};
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
+use wordlog::Kind;
 
 /// One thread is stopped in its commit. Another has a long transaction, one that fills a new block,
 /// and a long one again.

@@ -3,7 +3,6 @@
 use crash::program::{Memory, Program};
 use medium::{Pmem, WORD_BYTES};
 use mnemosyne::heap::HeapError;
-use mnemosyne::log::{self, Kind, LogError, Unrecovered};
 use mnemosyne::store::{
     Backing, Flat, Layout, Options, RegionKind, Session, Store, StoreError, Tx,
 };
@@ -11,6 +10,7 @@ use mnemosyne::tx::{self, Area, Interrupted, Space, Stop, Transaction, Truncatio
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::ops::Range;
+use wordlog::{Kind, LogError, Unrecovered};
 
 /// A mark: what, and of how many.
 pub fn mark_of(what: u64, count: usize) -> u64 {
@@ -82,7 +82,7 @@ impl Program for Logs {
     }
 
     fn format(&self, pm: Memory) -> Result<(), String> {
-        log::format(&pm, 0, self.bytes_of_log(), self.kind).map_err(text)?;
+        wordlog::format(&pm, 0, self.bytes_of_log(), self.kind).map_err(text)?;
         let (mut log, _) = Unrecovered::open(pm, 0)
             .and_then(Unrecovered::keep)
             .map_err(text)?;

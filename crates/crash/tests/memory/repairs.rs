@@ -3,12 +3,12 @@
 use super::programs::{BEGUN, RETURNED, count_of, hash, mark_of, text};
 use crash::program::{Memory, Program};
 use medium::{LINE_BYTES, Overlay, Pmem};
-use mnemosyne::log::Kind;
 use mnemosyne::store::{Flat, Layout, Options, Session, Store, Tx, check_regions, repair_regions};
 use mnemosyne::tx::{self, Interrupted, Stop};
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::sync::Arc;
+use wordlog::Kind;
 
 /// Repairs memory that was damaged while no program ran.
 pub struct Repairs {

@@ -4,9 +4,9 @@ use super::programs::{BEGUN, RETURNED, count_of, hash, mark_of, text};
 use crash::program::{Memory, Program};
 use medium::MemoryPmem;
 use mnemosyne::store::{Flat, Layout, Options, Session, Store, Tx};
-use mnemosyne::structures::{BTree, Bytes, HashMap, Log, Queue, Vector};
 use mnemosyne::tx::{self, Interrupted, Stop, Truncation};
-use mnemosyne::{Persist, Ptr};
+use persist::structures::{BTree, Bytes, HashMap, Log, Queue, Vector};
+use persist::{Persist, Ptr, TypedSession};
 use std::convert::Infallible;
 use std::sync::Arc;
 

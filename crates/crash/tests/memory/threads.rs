@@ -6,13 +6,13 @@
 
 use crash::program::{Memory, Program};
 use medium::{MediumError, Pmem};
-use mnemosyne::log::Kind;
 use mnemosyne::tx::{self, Area, Stop};
 use parking_lot::{Condvar, Mutex};
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread::{self, ThreadId};
+use wordlog::Kind;
 
 /// Memory that stops a thread before one of its stores, flushes and fences.
 pub struct Stopping {

@@ -24,7 +24,6 @@ use ::paging::seeded as paging_bugs;
 use crash::program::{Program, explore, replay};
 use crash::{Model, Options};
 use files::InFiles;
-use mnemosyne::log::Kind;
 use mnemosyne::seeded::{Bug, arm, fired};
 use mnemosyne::store::seeded as file_bugs;
 use mnemosyne::tx::Truncation;
@@ -40,6 +39,7 @@ use structures::Change::{Add, Take};
 use structures::Kind::{Log, Queue, Table, Tree, Vector};
 use structures::Structures;
 use threads::Threads;
+use wordlog::{Kind, seeded as log_bugs};
 
 /// Bounds: first without crashes in recovery, then with.
 fn all_options() -> impl Iterator<Item = Options> {
@@ -57,53 +57,69 @@ fn all_options() -> impl Iterator<Item = Options> {
         })
 }
 
-/// What is wrong with a program: the first failure, seen twice, and not without the bug; or
-/// that it does not even run.
-fn failure(bug: Bug, program: &impl Program) -> Option<String> {
-    failure_of(bug, arm, fired, program)
-}
-
-/// The same for the bugs of any crate.
-fn failure_of<B: Copy + Debug>(
+/// A bug of a crate, and how the crate arms it.
+#[derive(Clone, Copy)]
+struct Planted<B> {
     bug: B,
     arm: fn(Option<B>),
     fired: fn() -> u64,
-    program: &impl Program,
-) -> Option<String> {
-    failure_within(bug, arm, fired, program, all_options())
 }
 
-/// The same within bounds.
-fn failure_within<B: Copy + Debug>(
-    bug: B,
-    arm: fn(Option<B>),
-    fired: fn() -> u64,
-    program: &impl Program,
-    bounds: impl Iterator<Item = Options>,
-) -> Option<String> {
-    for options in bounds {
-        arm(Some(bug));
-        let explored = explore(program, &options);
-        let took_effect = fired() > 0;
-        let failure = match explored {
-            Ok(explored) => explored.failure,
-            Err(why) => {
-                assert!(took_effect, "{bug:?}: {why} without the bug");
-                return Some(format!("without a crash: {why}"));
-            }
-        };
-        let Some(failure) = failure else {
-            continue;
-        };
-        assert!(took_effect, "{bug:?}: {failure:?} without the bug");
-        let again = replay(program, &options, &failure).expect("the place is there");
-        assert!(again.is_some(), "{bug:?}: {failure:?} does not replay");
-        arm(None);
-        let without = explore(program, &options).expect("it runs without a crash");
-        assert!(without.failure.is_none(), "{bug:?}: found without it, too");
-        return Some(format!("{failure:?}"));
+impl<B: Copy + Debug> Planted<B> {
+    /// The first failure of a program, seen twice, and not without the bug; or why the program
+    /// does not even run.
+    fn failure(&self, program: &impl Program) -> Option<String> {
+        self.failure_within(program, all_options())
     }
-    None
+
+    /// The same within bounds.
+    fn failure_within(
+        &self,
+        program: &impl Program,
+        bounds: impl Iterator<Item = Options>,
+    ) -> Option<String> {
+        let Self { bug, arm, fired } = *self;
+        for options in bounds {
+            arm(Some(bug));
+            let explored = explore(program, &options);
+            let took_effect = fired() > 0;
+            let failure = match explored {
+                Ok(explored) => explored.failure,
+                Err(why) => {
+                    assert!(took_effect, "{bug:?}: {why} without the bug");
+                    return Some(format!("without a crash: {why}"));
+                }
+            };
+            let Some(failure) = failure else {
+                continue;
+            };
+            assert!(took_effect, "{bug:?}: {failure:?} without the bug");
+            let again = replay(program, &options, &failure).expect("the place is there");
+            assert!(again.is_some(), "{bug:?}: {failure:?} does not replay");
+            arm(None);
+            let without = explore(program, &options).expect("it runs without a crash");
+            assert!(without.failure.is_none(), "{bug:?}: found without it, too");
+            return Some(format!("{failure:?}"));
+        }
+        None
+    }
+}
+
+/// A bug of the logs.
+fn of_logs(bug: log_bugs::Bug) -> Planted<log_bugs::Bug> {
+    let (arm, fired) = (log_bugs::arm, log_bugs::fired);
+    Planted { bug, arm, fired }
+}
+
+/// A bug of all that stands on the logs.
+fn of_memory(bug: Bug) -> Planted<Bug> {
+    Planted { bug, arm, fired }
+}
+
+/// The same, armed for the threads of a program, too.
+fn of_threads(bug: Bug) -> Planted<Bug> {
+    let (arm, fired) = (arm_threads, fired_in_threads);
+    Planted { bug, arm, fired }
 }
 
 fn logs(kind: Kind) -> Logs {
@@ -272,38 +288,53 @@ fn failure_of_threads(bug: Bug) -> Option<String> {
             prepare: prepare_thread,
             was_stopped: AtomicBool::new(false),
         };
-        let failure = failure_of(bug, arm_threads, fired_in_threads, &program)?;
+        let failure = of_threads(bug).failure(&program)?;
         Some(format!("stopped after {stop_after} steps: {failure}"))
     })
 }
 
-fn is_found(bug: Bug) -> bool {
+/// Whether one of the programs that run in one thread finds a bug of a crate.
+fn is_found_in_one_thread<B: Copy + Debug>(planted: Planted<B>) -> bool {
     let kinds = [Kind::TornBit, Kind::Base];
     let found = |text: &str, failure: Option<String>| {
         if let Some(failure) = &failure {
-            println!("{bug:?}, {text}: {failure}");
+            println!("{:?}, {text}: {failure}", planted.bug);
         }
         failure.is_some()
     };
     kinds.into_iter().any(|kind| {
-        found("logs", failure(bug, &logs(kind)))
-            || found("wrapping logs", failure(bug, &wrapping_logs(kind)))
-            || found("emptied logs", failure(bug, &emptied_logs(kind)))
-            || found("transactions", failure(bug, &transactions(kind, 1, false)))
-            || found("two sessions", failure(bug, &transactions(kind, 2, false)))
-            || found("by hand", failure(bug, &transactions(kind, 2, true)))
-            || found("neighbours", failure(bug, &neighbours(kind)))
-            || found("blocks", failure(bug, &whole(kind, BLOCKS)))
-            || found("overflows", failure(bug, &overflows(kind)))
-            || found("undone", failure(bug, &whole(kind, UNDONE)))
-            || found("cancelled", failure(bug, &whole(kind, CANCELLED)))
-            || found("regions", failure(bug, &whole(kind, REGIONS)))
-    }) || found("threads", failure_of_threads(bug))
+        found("logs", planted.failure(&logs(kind)))
+            || found("wrapping logs", planted.failure(&wrapping_logs(kind)))
+            || found("emptied logs", planted.failure(&emptied_logs(kind)))
+            || found(
+                "transactions",
+                planted.failure(&transactions(kind, 1, false)),
+            )
+            || found(
+                "two sessions",
+                planted.failure(&transactions(kind, 2, false)),
+            )
+            || found("by hand", planted.failure(&transactions(kind, 2, true)))
+            || found("neighbours", planted.failure(&neighbours(kind)))
+            || found("blocks", planted.failure(&whole(kind, BLOCKS)))
+            || found("overflows", planted.failure(&overflows(kind)))
+            || found("undone", planted.failure(&whole(kind, UNDONE)))
+            || found("cancelled", planted.failure(&whole(kind, CANCELLED)))
+            || found("regions", planted.failure(&whole(kind, REGIONS)))
+    })
 }
 
-/// Programs begin with memory that is made, so none of them finds it. `log::tests` of the crate
-/// does, which cuts the power while a log is made.
-const FOUND_WHERE_LOGS_ARE_MADE: Bug = Bug::UnfencedFormat;
+fn is_found(bug: Bug) -> bool {
+    is_found_in_one_thread(of_memory(bug)) || {
+        let failure = failure_of_threads(bug);
+        println!("{bug:?}, threads: {failure:?}");
+        failure.is_some()
+    }
+}
+
+/// Programs begin with memory that is made, so none of them finds it. The crate's own tests do,
+/// which cut the power while a log is made.
+const FOUND_WHERE_LOGS_ARE_MADE: log_bugs::Bug = log_bugs::Bug::UnfencedFormat;
 
 /// No other program repairs.
 const FOUND_IN_REPAIRS: Bug = Bug::UnloggedRepair;
@@ -322,7 +353,7 @@ fn a_bug_of_long_transactions() {
             was_stopped: AtomicBool::new(false),
         };
         let bug = FOUND_BESIDE_A_COMMIT;
-        let failure = failure_of(bug, arm_threads, fired_in_threads, &program);
+        let failure = of_threads(bug).failure(&program);
         println!("{kind:?}: {failure:?}");
         assert!(failure.is_some(), "{kind:?}");
     }
@@ -331,10 +362,22 @@ fn a_bug_of_long_transactions() {
 #[test]
 fn a_bug_of_repairs() {
     for kind in [Kind::TornBit, Kind::Base] {
-        let failure = failure(FOUND_IN_REPAIRS, &Repairs::new(kind));
+        let failure = of_memory(FOUND_IN_REPAIRS).failure(&Repairs::new(kind));
         println!("{kind:?}: {failure:?}");
         assert!(failure.is_some(), "{kind:?}");
     }
+}
+
+#[test]
+fn bugs_of_logs() {
+    let is_missed = |bug: &log_bugs::Bug| {
+        *bug != FOUND_WHERE_LOGS_ARE_MADE && !is_found_in_one_thread(of_logs(*bug))
+    };
+    let missed: Vec<_> = log_bugs::Bug::ALL
+        .iter()
+        .filter(|bug| is_missed(bug))
+        .collect();
+    assert!(missed.is_empty(), "{missed:?}");
 }
 
 #[test]
@@ -343,11 +386,7 @@ fn bugs_of_durable_memory() {
     let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let look = || {
         while let Some(bug) = Bug::ALL.get(next.fetch_add(1, Relaxed)) {
-            let elsewhere = [
-                FOUND_WHERE_LOGS_ARE_MADE,
-                FOUND_IN_REPAIRS,
-                FOUND_BESIDE_A_COMMIT,
-            ];
+            let elsewhere = [FOUND_IN_REPAIRS, FOUND_BESIDE_A_COMMIT];
             let is_elsewhere = elsewhere.contains(bug);
             if !is_elsewhere && !is_found(*bug) {
                 missed.lock().push(*bug);
@@ -373,22 +412,25 @@ fn bugs_show_in_structures() {
     ];
     let program = Structures::new(Truncation::Lazy, 1, steps);
     for bug in [
-        Bug::UnfencedLog,
         Bug::HomeBeforeLog,
         Bug::UnflushedRecovery,
         Bug::FillAfterLog,
         Bug::FillUnflushed,
     ] {
-        let failure = failure(bug, &program);
+        let failure = of_memory(bug).failure(&program);
         println!("{bug:?}: {failure:?}");
         assert!(failure.is_some(), "{bug:?} does not show");
     }
+    let bug = log_bugs::Bug::UnfencedLog;
+    let failure = of_logs(bug).failure(&program);
+    println!("{bug:?}: {failure:?}");
+    assert!(failure.is_some(), "{bug:?} does not show");
 }
 
 #[test]
 fn bugs_of_pages_that_move() {
     use paging_bugs::{Bug, arm, fired};
-    let is_found = |bug: &Bug| {
+    let is_found = |bug: Bug| {
         (0..12).any(|seed| {
             let program = Paging {
                 frames: 3,
@@ -396,14 +438,14 @@ fn bugs_of_pages_that_move() {
                 seed,
                 steps: 24,
             };
-            let failure = failure_of(*bug, arm, fired, &program);
+            let failure = Planted { bug, arm, fired }.failure(&program);
             if let Some(failure) = &failure {
                 println!("{bug:?}, seed {seed}: {failure}");
             }
             failure.is_some()
         })
     };
-    let missed: Vec<_> = Bug::ALL.iter().filter(|bug| !is_found(bug)).collect();
+    let missed: Vec<_> = Bug::ALL.iter().filter(|bug| !is_found(**bug)).collect();
     assert!(missed.is_empty(), "{missed:?}");
 }
 
@@ -413,7 +455,8 @@ fn failure_in_files(
     bug: file_bugs::Bug,
     mut programs: impl Iterator<Item = InFiles>,
 ) -> Option<String> {
-    use file_bugs::{arm, fired};
+    let (arm, fired) = (file_bugs::arm, file_bugs::fired);
+    let planted = Planted { bug, arm, fired };
     programs.find_map(|program| {
         let bounds = Model::ALL.map(|model| Options {
             model,
@@ -422,7 +465,7 @@ fn failure_in_files(
             samples: 8,
             ..Options::default()
         });
-        failure_within(bug, arm, fired, &program, bounds.into_iter())
+        planted.failure_within(&program, bounds.into_iter())
     })
 }
 

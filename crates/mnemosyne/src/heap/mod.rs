@@ -27,7 +27,6 @@ mod segment;
 pub(crate) use segment::Damage;
 pub use segment::{PAGE_BYTES, Segment};
 
-use crate::sealed::{self, seal};
 use crate::seeded::{Bug, hit};
 use crate::tx::{Interrupted, Memory, Session, Space};
 use classes::{CLASSES, Class};
@@ -37,6 +36,7 @@ use parking_lot::{Mutex, RwLock};
 use segment::{FLIPPED, Page, TOO_LONG, UNKNOWN, bit_of};
 use std::ops::Range;
 use std::sync::Arc;
+use wordlog::sealed::{self, seal};
 
 /// What the heap refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -170,7 +170,7 @@ impl<S: Space> Heap<S> {
     ///
     /// # Errors
     /// As [`Memory::truncate`].
-    pub fn reclaim(&self) -> Result<bool, Arc<crate::log::LogError>> {
+    pub fn reclaim(&self) -> Result<bool, Arc<wordlog::LogError>> {
         if self.shared.index.lock().kept_back() == 0 {
             return Ok(false);
         }

@@ -16,9 +16,9 @@
 
 use super::HeapError;
 use super::classes::Class;
-use crate::sealed::{self, seal};
 use crate::seeded::{Bug, hit};
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
+use wordlog::sealed::{self, seal};
 
 /// Bytes in a page.
 pub const PAGE_BYTES: u64 = 8192;

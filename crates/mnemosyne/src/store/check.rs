@@ -21,7 +21,6 @@ use super::roots::{Targets, bad_roots};
 use super::system::{FOREIGN, OVERLAP, State, System, overlap};
 use super::{Backing, BackingError, DirectoryOptions, Region, RegionKind, StoreError, heap_of};
 use crate::heap::Segment;
-use crate::log::{self, LogError};
 use crate::statics::{Table, TableError};
 use crate::tx::{Area, AreaError, Reading, Unrecovered};
 use medium::{Pmem, WORD_BYTES};
@@ -30,6 +29,7 @@ use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
+use wordlog::LogError;
 
 /// One violation of one invariant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -179,7 +179,7 @@ fn file_of(region: &Region) -> String {
 /// A record of the log of so many bytes at `start` in a file, and where it begins there.
 fn record(start: u64, bytes: u64, position: u64) -> (String, u64) {
     let structure = format!("record {position} of the log at {start:#x}");
-    (structure, start + log::byte_of(bytes, position))
+    (structure, start + wordlog::byte_of(bytes, position))
 }
 
 struct Checker<'a, B> {
@@ -510,11 +510,11 @@ impl<B: Backing> Checker<'_, B> {
     /// M9, M10, M15: a program's own log, if that is what the region is.
     fn program_log(&mut self, region: &Region) {
         let (pm, start) = (self.backing.pmem(), region.start);
-        if !log::is_at(pm, start) {
+        if !wordlog::is_at(pm, start) {
             return;
         }
         let file = file_of(region);
-        let mut log = match log::Unrecovered::open(pm.clone(), start) {
+        let mut log = match wordlog::Unrecovered::open(pm.clone(), start) {
             Ok(log) if log.bytes() <= region.len => log,
             Ok(_) => return self.bad(("M9", way::LOG), file, ("log", 0), "it leaves its region"),
             Err(error) => return self.bad_log(&file, error, (0, region.len), [way::LOG; 2]),

@@ -42,7 +42,6 @@ pub use session::{Savepoint, Session, Tx};
 pub use system::{Layout, ROOT_NAME_MAX, Region, RegionKind};
 
 use crate::heap::{Heap, HeapError, PAGE_BYTES, Segment};
-use crate::log::LogError;
 use crate::seeded::{Bug, hit};
 use crate::tx::{
     self, AreaError, Interrupted, Memory, Space, Stop, Transaction, Truncator, TxError,
@@ -54,6 +53,7 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use system::{LEN_UNIT, SLOT_WORDS, State, System, encode};
+use wordlog::LogError;
 
 /// What is wrong with durable memory as a whole.
 #[derive(Debug, thiserror::Error)]

@@ -25,7 +25,6 @@ use super::inspection::ReadOnly;
 use super::roots::{Targets, bad_roots};
 use super::{Backing, Directory, DirectoryOptions, Options, Region, RegionKind, Store, StoreError};
 use crate::heap::{Damage, HeapError, Segment};
-use crate::log::LogError;
 use crate::seeded::{Bug, hit};
 use crate::tx::{AreaError, Space, Stop};
 use medium::{Pmem, WORD_BYTES};
@@ -33,6 +32,7 @@ use serde::Serialize;
 use std::convert::Infallible;
 use std::fmt;
 use std::path::Path;
+use wordlog::LogError;
 
 /// Something that is given up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

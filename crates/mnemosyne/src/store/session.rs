@@ -3,10 +3,10 @@
 use super::system::{ROOT_BYTES, ROOT_HEAD, ROOT_NAME_MAX, RootWords, System, name_len};
 use super::{Backing, HeapError, Store, StoreError};
 use crate::heap::{self, HeapSession};
-use crate::log::LogError;
 use crate::tx::{self, Interrupted, Space, Stop, TxError, Uncommitted};
 use medium::{MediumError, WORD_BYTES};
 use std::sync::Arc;
+use wordlog::LogError;
 
 /// One thread's way to run transactions, one at a time.
 pub struct Session<B: Backing, S: Space<Pmem = B::Pmem> = <B as Backing>::Pmem> {

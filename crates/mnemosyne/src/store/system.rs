@@ -14,11 +14,11 @@
 
 use super::StoreError;
 use crate::heap::PAGE_BYTES;
-use crate::log::Kind;
-use crate::sealed::{self, seal};
 use crate::tx::Area;
 use medium::{LINE_BYTES, Pmem, WORD_BYTES};
 use std::ops::Range;
+use wordlog::Kind;
+use wordlog::sealed::{self, seal};
 
 /// "SELVMEM" and the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"SELVMEM\x01");

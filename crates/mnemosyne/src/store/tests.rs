@@ -1,9 +1,9 @@
 //! Heap, regions and roots against a table of what should be there, with power cuts.
 
 use super::*;
-use crate::log::Kind;
 use fastrand::Rng;
 use medium::{CutAfter, MemoryPmem, PersistModel, PowerCut};
+use wordlog::Kind;
 
 const SLOTS: u64 = 12;
 /// Words of a slot of the table: where, what, how long, seed, filled.

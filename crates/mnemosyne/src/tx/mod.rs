@@ -49,7 +49,6 @@ mod truncation;
 mod turn;
 
 use crate::heap::HeapError;
-use crate::log::{Appender, LogError};
 use crate::seeded::{Bug, hit};
 use crossbeam_utils::CachePadded;
 use locks::Locks;
@@ -60,6 +59,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use truncation::{Helper, Home, Truncating};
 use turn::Turn;
+use wordlog::{Appender, LogError};
 
 pub(crate) use recovery::Reading;
 pub use recovery::{Area, AreaError, Unrecovered};

@@ -12,8 +12,6 @@ use super::record::{Overflow, Run, Transaction};
 use super::running::Running;
 use super::truncation::{Helper, Truncating};
 use super::{Core, IDLE, Memory, Options, Slot, Space, record};
-use crate::log::{self, Kind, LogError};
-use crate::sealed::{self, seal};
 use crate::seeded::{Bug, hit};
 use crossbeam_utils::CachePadded;
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
@@ -21,6 +19,8 @@ use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use wordlog::sealed::{self, seal};
+use wordlog::{Kind, LogError};
 
 /// "SELVTXN" and the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"SELVTXN\x04");
@@ -125,7 +125,7 @@ impl Replay {
 pub(crate) struct Reading<P> {
     pub area: Area,
     low_water: u64,
-    logs: Vec<log::Unrecovered<P>>,
+    logs: Vec<wordlog::Unrecovered<P>>,
     replay: Vec<Replay>,
 }
 
@@ -141,7 +141,7 @@ impl Area {
 
     /// Words of the longest record.
     pub(super) fn longest(&self) -> u64 {
-        log::longest(self.log_bytes, self.kind)
+        wordlog::longest(self.log_bytes, self.kind)
     }
 
     fn wrong(&self, what: String) -> AreaError {
@@ -158,7 +158,7 @@ impl Area {
             return Err(self.wrong(format!("{} logs", self.logs)));
         }
         for log in 0..self.logs {
-            log::format(pm, self.log_start(log), self.log_bytes, self.kind)?;
+            wordlog::format(pm, self.log_start(log), self.log_bytes, self.kind)?;
         }
         pm.store_word(self.start + AT_LOGS, seal(self.logs));
         pm.store_word(self.start + AT_LOG_BYTES, seal(self.log_bytes));
@@ -197,7 +197,7 @@ impl Area {
             let what = format!("{} logs of {} bytes", area.logs, area.log_bytes);
             return Err(area.wrong(what));
         }
-        area.kind = log::Unrecovered::open(pm, area.log_start(0))?.kind();
+        area.kind = wordlog::Unrecovered::open(pm, area.log_start(0))?.kind();
         Ok(area)
     }
 
@@ -308,9 +308,9 @@ impl<P: Pmem + Clone> Reading<P> {
         &mut self,
         pm: &P,
         number: u64,
-    ) -> Result<(log::Unrecovered<P>, Option<(u64, AreaError)>), AreaError> {
+    ) -> Result<(wordlog::Unrecovered<P>, Option<(u64, AreaError)>), AreaError> {
         let start = self.area.log_start(number);
-        let mut log = log::Unrecovered::open(pm.clone(), start)?;
+        let mut log = wordlog::Unrecovered::open(pm.clone(), start)?;
         if log.kind() != self.area.kind || log.bytes() != self.area.log_bytes {
             return Err(AreaError::Unlike { start });
         }
@@ -382,7 +382,7 @@ pub struct Unrecovered<S: Space> {
     space: S,
     pub(crate) area: Area,
     low_water: u64,
-    logs: Vec<log::Unrecovered<S::Pmem>>,
+    logs: Vec<wordlog::Unrecovered<S::Pmem>>,
     /// In order.
     replay: Vec<Replay>,
 }

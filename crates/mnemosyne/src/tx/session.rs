@@ -7,13 +7,13 @@ use super::record::{Overflow, Word};
 use super::running::Under;
 use super::{Core, IDLE, Interrupted, Space, Stop, Truncation, TxError, Uncommitted, record};
 use crate::heap::HeapError;
-use crate::log::LogError;
 use crate::seeded::{Bug, hit};
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
+use wordlog::LogError;
 
 /// One thread's way to run transactions, one at a time.
 pub struct Session<S: Space> {

@@ -2,9 +2,9 @@
 
 use super::locks::State;
 use super::*;
-use crate::log::Kind;
 use fastrand::Rng;
 use medium::{Counting, CutAfter, Faulty, MemoryPmem, PersistModel, Pmem, PowerCut};
+use wordlog::Kind;
 
 const DATA: u64 = 32 << 10;
 const WORDS: u64 = 64;
@@ -87,7 +87,6 @@ fn power_cuts_leave_whole_transactions() {
 fn seeded_bugs_are_found() {
     use crate::seeded::{Bug, arm, fired};
     let bugs = [
-        Bug::UnfencedLog,
         Bug::HomeBeforeLog,
         Bug::NoLowWater,
         Bug::ReclaimBeforeHome,

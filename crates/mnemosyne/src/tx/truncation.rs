@@ -12,7 +12,6 @@
 //! and a crash between two of them would leave an older record without a newer one.
 
 use super::{Core, IDLE, Memory, Slot, Space, record};
-use crate::log::{Consumer, LogError};
 use crate::seeded::{Bug, hit};
 use crossbeam_utils::CachePadded;
 use medium::{LINE_BYTES, Pmem};
@@ -21,6 +20,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
+use wordlog::{Consumer, LogError};
 
 /// Runs for which memory is kept after a round.
 const MANY_RUNS: usize = 1 << 16;

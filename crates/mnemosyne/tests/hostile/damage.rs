@@ -2,7 +2,6 @@
 
 use crate::image::*;
 use medium::{MemoryPmem, Pmem};
-use mnemosyne::log::{self, Kind, Unrecovered};
 use mnemosyne::store::{
     BASE_ROOT, Backing, Directory, DirectoryOptions, Finding, Flat, Inspection, Report, Store,
     StoreError, check, check_regions, repair,
@@ -10,6 +9,7 @@ use mnemosyne::store::{
 use std::collections::BTreeMap;
 use std::path::Path;
 use tempfile::TempDir;
+use wordlog::{Kind, Unrecovered};
 
 pub type Files = BTreeMap<String, Vec<u8>>;
 
@@ -245,12 +245,12 @@ pub fn log_cases() -> Vec<Case> {
         ),
         case("M8", SYSTEM, second, Refuses, move |files| {
             with_log(files, SYSTEM, second, |pm| {
-                log::format(pm, second, LOG_BYTES, Kind::Base).unwrap();
+                wordlog::format(pm, second, LOG_BYTES, Kind::Base).unwrap();
             });
         }),
         case("M8", SYSTEM, second, Refuses, move |files| {
             with_log(files, SYSTEM, second, |pm| {
-                log::format(pm, second, LOG_BYTES - 64, Kind::TornBit).unwrap();
+                wordlog::format(pm, second, LOG_BYTES - 64, Kind::TornBit).unwrap();
             });
         }),
         is("M9", SYSTEM, (second, second), Refuses, 0),

@@ -3,10 +3,10 @@
 use crate::image::*;
 use fastrand::Rng;
 use medium::{LINE_BYTES, MemoryPmem, Overlay, Pmem};
-use mnemosyne::log::Kind;
 use mnemosyne::store::{Flat, Region, check_regions};
 use mnemosyne::tx::{Area, Options, Stop};
 use std::convert::Infallible;
+use wordlog::Kind;
 
 const WORDS: u64 = 12;
 

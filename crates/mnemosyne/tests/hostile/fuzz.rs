@@ -3,7 +3,6 @@
 use crate::image::*;
 use fastrand::Rng;
 use medium::{Budget, LINE_BYTES, MemoryPmem, Overlay, Pmem};
-use mnemosyne::log;
 use mnemosyne::statics::Table;
 use mnemosyne::store::{Flat, RegionKind, Report, Session, Store, StoreError, check_regions};
 use mnemosyne::tx::{Interrupted, Stop};
@@ -95,7 +94,7 @@ fn exercise(store: &Store<Memory<'_>>) {
             RegionKind::Heap => {}
             RegionKind::Static => drop(Table::read(&pm, &region)),
             RegionKind::Program => {
-                if let Ok(mut log) = log::Unrecovered::open(pm, region.start) {
+                if let Ok(mut log) = wordlog::Unrecovered::open(pm, region.start) {
                     let mut words = Vec::new();
                     while let Ok(Some(_)) = log.next(&mut words) {}
                 }
@@ -176,7 +175,8 @@ fn value(rng: &mut Rng, old: u64, words: &[u64], pm: &MemoryPmem) -> u64 {
 /// Appends a record that is whole, and is anything.
 fn append(rng: &mut Rng, pm: &MemoryPmem) {
     let start = log_start(rng.u64(..LOGS));
-    let Ok(halves) = log::Unrecovered::open(pm, start).and_then(log::Unrecovered::keep) else {
+    let Ok(halves) = wordlog::Unrecovered::open(pm, start).and_then(wordlog::Unrecovered::keep)
+    else {
         return;
     };
     let (mut log, _) = halves;

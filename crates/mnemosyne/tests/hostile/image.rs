@@ -1,11 +1,11 @@
 //! Small durable memory with something of everything, and where its structures lie.
 
 use medium::{LINE_BYTES, MemoryPmem, Pmem};
-use mnemosyne::log::{self, Kind};
 use mnemosyne::statics::{Table, Variable, tag};
 use mnemosyne::store::{Backing, Flat, Layout, Options, Region, RegionKind, Session, Store};
 use mnemosyne::tx::{self, Stop};
 use std::convert::Infallible;
+use wordlog::Kind;
 
 /// Bytes of the memory.
 pub const LEN: u64 = 256 << 10;
@@ -120,9 +120,9 @@ pub fn fill<B: Backing>(store: &Store<B>) {
     });
     statics.unwrap();
     let region = region(store, LOG);
-    log::format(pm, region.start, 4096, Kind::Base).unwrap();
+    wordlog::format(pm, region.start, 4096, Kind::Base).unwrap();
     let mut words = vec![];
-    let (mut log, _) = log::Unrecovered::open(pm.clone(), region.start)
+    let (mut log, _) = wordlog::Unrecovered::open(pm.clone(), region.start)
         .unwrap()
         .keep()
         .unwrap();

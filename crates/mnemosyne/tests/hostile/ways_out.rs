@@ -2,10 +2,10 @@
 
 use crate::damage::*;
 use crate::image::*;
-use mnemosyne::log::{self, Kind};
 use mnemosyne::store::{BASE_ROOT, Backing, Finding, Loss, check, repair};
 use std::collections::BTreeMap;
 use std::path::Path;
+use wordlog::Kind;
 
 /// What is wrong in one place.
 fn place(finding: &Finding) -> (&'static str, &str, u64) {
@@ -147,7 +147,7 @@ fn other_ways_out_help() {
             } else if way.contains("make the log anew") || way.contains("make it anew") {
                 let store = open_directory(dir.path()).unwrap();
                 let start = region(&store, LOG).start;
-                log::format(store.backing().pmem(), start, 4096, Kind::Base).unwrap();
+                wordlog::format(store.backing().pmem(), start, 4096, Kind::Base).unwrap();
             } else if !way.starts_with("restore") {
                 continue;
             } else {

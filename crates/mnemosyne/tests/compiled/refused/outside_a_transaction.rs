@@ -1,8 +1,0 @@
-// says: error[E0614]
-//! Only a transaction can look at persistent data.
-
-fn count(of: mnemosyne::Ptr<u64>) -> u64 {
-    *of
-}
-
-fn main() {}

@@ -1,0 +1,181 @@
+//! `#[derive(Persist)]`: how a type's values lie in persistent memory, field by field.
+//!
+//! For a struct, its fields in order, each at the next multiple of its alignment; the type
+//! also gets a constant for each field, in capitals, which takes a pointer to the struct to
+//! one to the field (`FIELD_0` and so on, if fields have no names). For an enum without
+//! fields, the number of the variant as 4 bytes.
+#![forbid(unsafe_code)]
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::spanned::Spanned;
+use syn::{
+    Data, DataEnum, DataStruct, DeriveInput, Error, Fields, Ident, Result, Type, Visibility,
+};
+
+/// Derives `persist::Persist`, for structs of types that have it, and enums without fields.
+#[proc_macro_derive(Persist)]
+pub fn derive_persist(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = syn::parse_macro_input!(input as DeriveInput);
+    let derived = match &input.data {
+        Data::Struct(data) => of_struct(&input, data),
+        Data::Enum(data) => of_enum(&input, data),
+        Data::Union(_) => Err(refused(
+            &input,
+            "a union does not say which of its fields it holds",
+        )),
+    };
+    derived.unwrap_or_else(Error::into_compile_error).into()
+}
+
+fn refused(at: &impl Spanned, why: &str) -> Error {
+    Error::new(at.span(), format!("Persist cannot be derived: {why}"))
+}
+
+/// A field: what it is called in patterns, and what its constant is called.
+struct Field<'a> {
+    member: syn::Member,
+    constant: Ident,
+    ty: &'a Type,
+    visibility: &'a Visibility,
+}
+
+fn fields(data: &DataStruct) -> Vec<Field<'_>> {
+    let field = |(n, field): (usize, &'_ syn::Field)| (n, field.ident.clone());
+    let named = data
+        .fields
+        .iter()
+        .enumerate()
+        .map(|pair| (field(pair), pair.1));
+    named
+        .map(|((n, ident), field)| Field {
+            constant: match &ident {
+                // `r#type` is `TYPE`.
+                Some(name) => {
+                    let name = name.to_string();
+                    format_ident!("{}", name.trim_start_matches("r#").to_uppercase())
+                }
+                None => format_ident!("FIELD_{n}"),
+            },
+            member: ident.map_or_else(|| n.into(), Into::into),
+            ty: &field.ty,
+            visibility: &field.vis,
+        })
+        .collect()
+}
+
+fn of_struct(input: &DeriveInput, data: &DataStruct) -> Result<TokenStream> {
+    if !input.generics.params.is_empty() {
+        return Err(refused(&input.generics, "generic types have no one layout"));
+    }
+    let name = &input.ident;
+    let fields = fields(data);
+    let types: Vec<_> = fields.iter().map(|field| field.ty).collect();
+    let members: Vec<_> = fields.iter().map(|field| &field.member).collect();
+    let places: Vec<_> = (0..fields.len()).collect();
+    let count = fields.len();
+    let constants = fields.iter().enumerate().map(|(n, field)| {
+        let Field {
+            constant,
+            ty,
+            visibility,
+            ..
+        } = field;
+        let doc = "Takes a pointer to the whole to one to this field.";
+        quote! {
+            #[doc = #doc]
+            #[allow(dead_code)]
+            #visibility const #constant: ::persist::Field<#name, #ty> =
+                ::persist::Field::at(<#name as ::persist::Persist>::PLACES[#n]);
+        }
+    });
+    let labels = members.iter().map(|member| match member {
+        syn::Member::Named(name) => name.to_string(),
+        syn::Member::Unnamed(index) => index.index.to_string(),
+    });
+    let text = name.to_string();
+    Ok(quote! {
+        impl ::persist::Persist for #name {
+            const PLACES: &'static [u64] = &::persist::places::<#count>([
+                #((<#types as ::persist::Persist>::SIZE, <#types as ::persist::Persist>::ALIGN)),*
+            ]).0;
+            const SIZE: u64 = ::persist::places::<#count>([
+                #((<#types as ::persist::Persist>::SIZE, <#types as ::persist::Persist>::ALIGN)),*
+            ]).1;
+            const ALIGN: u64 = ::persist::largest::<#count>([
+                #(<#types as ::persist::Persist>::ALIGN),*
+            ]);
+
+            fn describe(layout: &mut ::persist::Layouts) {
+                layout.structure::<Self>(#text, &[
+                    #((#labels, <#types as ::persist::Persist>::describe)),*
+                ]);
+            }
+
+            fn decode(bytes: &[u8]) -> ::core::option::Option<Self> {
+                ::core::option::Option::Some(Self {
+                    #(#members: ::persist::decode_at(
+                        bytes, <Self as ::persist::Persist>::PLACES[#places])?),*
+                })
+            }
+
+            fn encode(&self, bytes: &mut [u8]) {
+                #(::persist::encode_at(
+                    &self.#members, bytes, <Self as ::persist::Persist>::PLACES[#places]);)*
+            }
+        }
+
+        impl #name {
+            #(#constants)*
+        }
+    })
+}
+
+fn of_enum(input: &DeriveInput, data: &DataEnum) -> Result<TokenStream> {
+    if data.variants.is_empty() {
+        return Err(refused(
+            &input.ident,
+            "an enum without variants has no values",
+        ));
+    }
+    if let Some(variant) = data
+        .variants
+        .iter()
+        .find(|v| !matches!(v.fields, Fields::Unit))
+    {
+        return Err(refused(
+            variant,
+            "a variant has fields; keep them in a struct beside the enum",
+        ));
+    }
+    let name = &input.ident;
+    let variants: Vec<_> = data.variants.iter().map(|variant| &variant.ident).collect();
+    let numbers = 0..variants.len() as u32;
+    let numbers: Vec<_> = numbers.collect();
+    let labels = variants.iter().map(ToString::to_string);
+    let text = name.to_string();
+    Ok(quote! {
+        impl ::persist::Persist for #name {
+            const SIZE: u64 = 4;
+            const ALIGN: u64 = 4;
+
+            fn describe(layout: &mut ::persist::Layouts) {
+                layout.variants(#text, &[#(#labels),*]);
+            }
+
+            fn decode(bytes: &[u8]) -> ::core::option::Option<Self> {
+                match ::persist::decode_at::<u32>(bytes, 0)? {
+                    #(#numbers => ::core::option::Option::Some(Self::#variants),)*
+                    _ => ::core::option::Option::None,
+                }
+            }
+
+            fn encode(&self, bytes: &mut [u8]) {
+                let number: u32 = match self {
+                    #(Self::#variants => #numbers,)*
+                };
+                ::persist::encode_at(&number, bytes, 0);
+            }
+        }
+    })
+}

@@ -1,0 +1,105 @@
+//! What types mean, as text: two programs that describe a root alike can share it.
+
+use crate::Persist;
+use crate::hash::Seed;
+use std::any::TypeId;
+
+/// How a type adds itself to a description.
+type Describe = fn(&mut Layouts);
+
+/// A description that types add themselves to.
+#[derive(Debug, Default)]
+pub struct Layouts {
+    text: String,
+    /// Structures that are described, or being described: they may point to each other.
+    seen: Vec<TypeId>,
+}
+
+impl Layouts {
+    /// All that a type means, and what its pointers lead to.
+    pub fn of<T: Persist>() -> Self {
+        let mut layouts = Self::default();
+        T::describe(&mut layouts);
+        layouts
+    }
+
+    /// A number that differs for layouts that differ. It lies in memory, with the roots.
+    pub fn hash(&self) -> u64 {
+        Seed::new(0).hash(self.text.as_bytes())
+    }
+
+    /// It, for people.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// A type that is known by its name.
+    pub fn word(&mut self, name: &str) {
+        self.text.push_str(name);
+        self.text.push(' ');
+    }
+
+    /// A structure of named fields.
+    pub fn structure<T: Persist>(&mut self, name: &str, fields: &[(&str, Describe)]) {
+        let this = TypeId::of::<T>();
+        if let Some(n) = self.seen.iter().position(|seen| *seen == this) {
+            // Others may have the same name.
+            self.word(&format!("{name}#{n}"));
+            return;
+        }
+        self.seen.push(this);
+        self.word(&format!("{name} {{"));
+        for ((name, describe), place) in fields.iter().zip(T::PLACES) {
+            self.word(&format!("{place} {name}:"));
+            describe(self);
+        }
+        self.word(&format!("{} }}", T::SIZE));
+    }
+
+    /// One of some names.
+    pub fn variants(&mut self, name: &str, variants: &[&str]) {
+        self.word(&format!("{name} {{ {} }}", variants.join(" | ")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_with_the_same_checksum_differ() {
+        let [one, other] = ["ccaoacux", "wcjifoae"].map(|name| {
+            let mut layouts = Layouts::default();
+            layouts.word(name);
+            layouts
+        });
+        let checksum = |layouts: &Layouts| crc32c::crc32c(layouts.text.as_bytes());
+        assert_eq!(checksum(&one), checksum(&other));
+        assert_ne!(one.hash(), other.hash());
+    }
+
+    mod one {
+        #[derive(crate::Persist)]
+        pub struct Same {
+            pub number: u64,
+        }
+    }
+
+    mod other {
+        #[derive(crate::Persist)]
+        pub struct Same {
+            pub flag: bool,
+        }
+    }
+
+    #[test]
+    fn types_of_one_name_are_told_apart() {
+        let text = |last: Describe| {
+            let each: [Describe; 3] = [one::Same::describe, other::Same::describe, last];
+            let mut layouts = Layouts::default();
+            each.into_iter().for_each(|describe| describe(&mut layouts));
+            layouts.text
+        };
+        assert_ne!(text(one::Same::describe), text(other::Same::describe));
+    }
+}

@@ -1,0 +1,165 @@
+//! Persistent data with types.
+//!
+//! # Guarantees
+//!
+//! - **D1** What lies in persistent memory holds no volatile reference: a type whose values
+//!   do is not [`Persist`].
+//! - **D2** It is read and written inside transactions only: nothing else takes a [`Ptr`].
+//! - **D3** A root is found only by those who mean the same by its type as those who made it:
+//!   fields, their types and all that is reached through pointers, by name and place.
+//! - **D4** Bytes that are no value of a type are told, and not taken for one.
+//!
+//! A value is copied out and in; a pointer is an offset, so that it means the same wherever
+//! the memory is mapped. [`TypedTx`] has what a transaction does with values, [`TypedSession`]
+//! the typed roots. [`structures`] has maps, trees, vectors, queues and logs of them.
+//!
+//! The bytes are in `format.md`.
+#![forbid(unsafe_code)]
+
+mod hash;
+mod layout;
+mod pointer;
+mod root;
+pub mod structures;
+mod tx;
+
+pub use layout::Layouts;
+/// Derives [`trait@Persist`].
+pub use persist_derive::Persist;
+pub use pointer::{Array, Field, Ptr};
+pub use root::{RootError, TypedSession};
+pub use tx::TypedTx;
+
+// Derived code names this crate, even inside it.
+extern crate self as persist;
+
+/// Types whose values can lie in persistent memory. Derive it.
+pub trait Persist: Sized + 'static {
+    /// Where its fields are.
+    const PLACES: &'static [u64] = &[];
+    /// Bytes of a value: a multiple of [`ALIGN`](Self::ALIGN).
+    const SIZE: u64;
+    /// Of which its place is a multiple: 1, 2, 4 or 8 bytes.
+    const ALIGN: u64;
+
+    /// Says what a value is made of.
+    fn describe(layout: &mut Layouts);
+
+    /// The value that these [`SIZE`](Self::SIZE) bytes are; `None`: they are none.
+    fn decode(bytes: &[u8]) -> Option<Self>;
+
+    /// The other way round. Bytes between fields stay as they are.
+    fn encode(&self, bytes: &mut [u8]);
+}
+
+/// Reads a field. For derived code.
+#[doc(hidden)]
+pub fn decode_at<T: Persist>(bytes: &[u8], at: u64) -> Option<T> {
+    let end = at.checked_add(T::SIZE)?;
+    T::decode(bytes.get(at as usize..end as usize)?)
+}
+
+/// Writes a field. For derived code.
+#[doc(hidden)]
+pub fn encode_at<T: Persist>(value: &T, bytes: &mut [u8], at: u64) {
+    value.encode(&mut bytes[at as usize..(at + T::SIZE) as usize]);
+}
+
+/// Places fields of so many bytes and such alignments; returns where they are, and the size
+/// of them all. For derived code.
+#[doc(hidden)]
+pub const fn places<const N: usize>(fields: [(u64, u64); N]) -> ([u64; N], u64) {
+    let mut places = [0; N];
+    let (mut at, mut align, mut n) = (0_u64, 1, 0);
+    while n < N {
+        let (size, of) = fields[n];
+        at = at.next_multiple_of(of);
+        places[n] = at;
+        at += size;
+        if of > align {
+            align = of;
+        }
+        n += 1;
+    }
+    (places, at.next_multiple_of(align))
+}
+
+/// The largest, or 1. For derived code.
+#[doc(hidden)]
+pub const fn largest<const N: usize>(of: [u64; N]) -> u64 {
+    let (mut most, mut n) = (1, 0);
+    while n < N {
+        if of[n] > most {
+            most = of[n];
+        }
+        n += 1;
+    }
+    most
+}
+
+macro_rules! numbers {
+    ($($ty:ty)*) => {$(
+        impl Persist for $ty {
+            const SIZE: u64 = size_of::<$ty>() as u64;
+            const ALIGN: u64 = Self::SIZE;
+
+            fn describe(layout: &mut Layouts) {
+                layout.word(stringify!($ty));
+            }
+
+            fn decode(bytes: &[u8]) -> Option<Self> {
+                Some(Self::from_le_bytes(bytes.try_into().ok()?))
+            }
+
+            fn encode(&self, bytes: &mut [u8]) {
+                bytes.copy_from_slice(&self.to_le_bytes());
+            }
+        }
+    )*};
+}
+numbers!(u8 u16 u32 u64 i8 i16 i32 i64 f32 f64);
+
+impl Persist for bool {
+    const SIZE: u64 = 1;
+    const ALIGN: u64 = 1;
+
+    fn describe(layout: &mut Layouts) {
+        layout.word("bool");
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        match bytes {
+            [0] => Some(false),
+            [1] => Some(true),
+            _ => None,
+        }
+    }
+
+    fn encode(&self, bytes: &mut [u8]) {
+        bytes.fill((*self).into());
+    }
+}
+
+impl<T: Persist, const N: usize> Persist for [T; N] {
+    const SIZE: u64 = T::SIZE * N as u64;
+    const ALIGN: u64 = T::ALIGN;
+
+    fn describe(layout: &mut Layouts) {
+        layout.word(&format!("[{N}]"));
+        T::describe(layout);
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut values = Vec::with_capacity(N);
+        for n in 0..N {
+            values.push(decode_at(bytes, n as u64 * T::SIZE)?);
+        }
+        values.try_into().ok()
+    }
+
+    fn encode(&self, bytes: &mut [u8]) {
+        for (n, value) in self.iter().enumerate() {
+            encode_at(value, bytes, n as u64 * T::SIZE);
+        }
+    }
+}

@@ -1,0 +1,856 @@
+//! A B+ tree: entries in leaves, in order, each of which leads to the next.
+//!
+//! A leaf has entries, an inner node keys and one child more: the child behind a key has keys
+//! from that one on. All nodes but the root are half full at least. Keys of inner nodes are
+//! copies, since those of leaves may go.
+
+mod node;
+
+use super::counter::Counter;
+use super::{Circle, Item, Key, Pair, damaged, headed, replace, until_over};
+use crate::{Persist, Ptr, TypedTx};
+use mnemosyne::store::Tx;
+use mnemosyne::tx::{Interrupted, Space};
+use node::{MOST, Node, Shape, View};
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+
+/// More levels than any tree has.
+const HEIGHT_MAX: u64 = 64;
+/// From so many levels above the leaves on, the count of entries is spread.
+const SPREAD: u64 = 2;
+/// What is told of a damaged one.
+const WHAT: &str = "sound B+ tree";
+
+/// A B+ tree with up to `FANOUT` entries or keys in a node: an odd number from 3 to 15.
+pub struct BTree<K, V, const FANOUT: usize = 15> {
+    head: Head,
+    of: PhantomData<fn() -> (K, V)>,
+}
+
+#[derive(Debug, Persist)]
+struct Head {
+    root: Option<Ptr<Node>>,
+    /// Levels above the leaves.
+    height: u64,
+    count: Counter,
+}
+
+headed!([K: Key, V: Item, const FANOUT: usize] BTree<K, V, FANOUT>, layout => {
+    layout.word(&format!("btree/{FANOUT}"));
+    K::Stored::describe(layout);
+    V::Stored::describe(layout);
+});
+
+impl<K: Key, V: Item, const FANOUT: usize> BTree<K, V, FANOUT> {
+    // Odd, so that half of a node and what is added make two nodes that are half full.
+    const FITS: () = assert!(FANOUT >= 3 && FANOUT <= MOST && FANOUT % 2 == 1);
+    const HALF: usize = FANOUT / 2;
+    const LEAF: Shape = Shape::new::<K::Stored, V::Stored>(FANOUT);
+    const INNER: Shape = Shape::new::<K::Stored, Ptr<Node>>(FANOUT);
+
+    /// An empty one.
+    pub const fn new() -> Self {
+        let () = Self::FITS;
+        Self {
+            head: Head {
+                root: None,
+                height: 0,
+                count: Counter::ZERO,
+            },
+            of: PhantomData,
+        }
+    }
+
+    fn shape(height: u64) -> Shape {
+        match height {
+            0 => Self::LEAF,
+            _ => Self::INNER,
+        }
+    }
+}
+
+impl<K: Key, V: Item, const FANOUT: usize> Default for BTree<K, V, FANOUT> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Where to go in a tree.
+enum Target<'a, K: Key> {
+    First,
+    Key(&'a K::Borrowed),
+    Last,
+}
+
+/// The way from the root to a leaf.
+struct Path {
+    /// Inner nodes, and which child of each.
+    above: Vec<(View, usize)>,
+    leaf: View,
+    /// Where in the leaf the target is, or would be.
+    pos: usize,
+    is_there: bool,
+}
+
+/// Where key and value of an entry are.
+type Places<K, V> = (Ptr<<K as Item>::Stored>, Ptr<<V as Item>::Stored>);
+
+/// Operations on a [`BTree`]; with O(log n) steps, if nothing else is said.
+impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
+    fn head(self) -> Ptr<Head> {
+        self.at(BTree::HEAD)
+    }
+
+    fn count(self) -> Ptr<Counter> {
+        self.head().at(Head::COUNT)
+    }
+
+    fn damaged(self) -> Interrupted {
+        damaged(self.off(), WHAT)
+    }
+
+    /// How many entries there are, with O(1) steps.
+    ///
+    /// # Errors
+    /// [`Interrupted`]. So with all that follow.
+    pub fn len<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<u64, Interrupted> {
+        self.count().total(tx)
+    }
+
+    /// Whether there are none, with O(1) steps.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn is_empty<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<bool, Interrupted> {
+        Ok(tx.get(self.head().at(Head::ROOT))?.is_none())
+    }
+
+    // --- finding ---------------------------------------------------------------------
+
+    /// The way to a leaf; `None`: there is none.
+    fn descend<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        target: &Target<'_, K>,
+    ) -> Result<Option<Path>, Interrupted> {
+        let Some((mut node, height)) = self.root(tx)? else {
+            return Ok(None);
+        };
+        let mut above = Vec::new();
+        for _ in 0..height {
+            let view = View::open(tx, node, BTree::<K, V, FANOUT>::INNER)?;
+            let (pos, is_there) = search(tx, &view, target)?;
+            // A key stands in front of its child.
+            let child = pos + usize::from(is_there);
+            node = self.child(tx, &view, child)?;
+            above.push((view, child));
+        }
+        let leaf = View::open(tx, node, BTree::<K, V, FANOUT>::LEAF)?;
+        let (pos, is_there) = search(tx, &leaf, target)?;
+        Ok(Some(Path {
+            above,
+            leaf,
+            pos,
+            is_there,
+        }))
+    }
+
+    /// The root, and how many levels are below it.
+    fn root<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<Option<(Ptr<Node>, u64)>, Interrupted> {
+        let root = tx.get(self.head().at(Head::ROOT))?;
+        match tx.get(self.head().at(Head::HEIGHT))? {
+            height @ 0..HEIGHT_MAX => Ok(root.map(|root| (root, height))),
+            _ => Err(self.damaged()),
+        }
+    }
+
+    /// A child of an inner node, by its number.
+    fn child<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        view: &View,
+        child: usize,
+    ) -> Result<Ptr<Node>, Interrupted> {
+        match child.checked_sub(1) {
+            Some(key) => tx.get(view.value(key)?),
+            None => tx.get(view.link())?.ok_or_else(|| self.damaged()),
+        }
+    }
+
+    /// Where the entry of a key is.
+    fn places<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        key: &K::Borrowed,
+    ) -> Result<Option<Places<K, V>>, Interrupted> {
+        match self.descend(tx, &Target::Key(key))? {
+            Some(path) if path.is_there => places::<K, V>(&path.leaf, path.pos).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn get<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        key: &K::Borrowed,
+    ) -> Result<Option<V::Owned>, Interrupted> {
+        let found = self.places(tx, key)?;
+        found.map(|(_, value)| V::read(tx, value)).transpose()
+    }
+
+    /// Whether a key is there.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn contains<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        key: &K::Borrowed,
+    ) -> Result<bool, Interrupted> {
+        Ok(self.places(tx, key)?.is_some())
+    }
+
+    /// The entry with the smallest key.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn first<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<Option<Pair<K, V>>, Interrupted> {
+        let path = self.descend(tx, &Target::First)?;
+        path.map(|path| read::<K, V, S>(tx, &path.leaf, 0))
+            .transpose()
+    }
+
+    /// The entry with the largest key.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn last<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<Option<Pair<K, V>>, Interrupted> {
+        let path = self.descend(tx, &Target::Last)?;
+        path.map(|path| read::<K, V, S>(tx, &path.leaf, path.pos.saturating_sub(1)))
+            .transpose()
+    }
+
+    /// The entries whose keys are in a range, in order: the first with O(log n) steps, the
+    /// others with O(1). For byte strings, a pair of [`Bound`]s is a range.
+    pub fn range<S: Space, R: RangeBounds<K::Borrowed>>(
+        self,
+        tx: &mut Tx<'_, S>,
+        range: R,
+    ) -> impl Iterator<Item = Result<Pair<K, V>, Interrupted>> {
+        let mut walk = None;
+        until_over(move || {
+            let walk = match &mut walk {
+                Some(walk) => walk,
+                start => start.insert(self.walk(tx, range.start_bound())?),
+            };
+            let Some((key, value)) = walk.next::<K, V, S>(tx, Self::leaf())? else {
+                return Ok(None);
+            };
+            if is_behind::<K, S>(tx, key, range.end_bound())? {
+                return Ok(None);
+            }
+            Ok(Some((K::read(tx, key)?, V::read(tx, value)?)))
+        })
+    }
+
+    fn leaf() -> Shape {
+        BTree::<K, V, FANOUT>::LEAF
+    }
+
+    /// All entries, in order.
+    pub fn iter<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+    ) -> impl Iterator<Item = Result<Pair<K, V>, Interrupted>> {
+        self.range(tx, ..)
+    }
+
+    /// A way along the entries from this bound on.
+    fn walk<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        start: Bound<&K::Borrowed>,
+    ) -> Result<Walk, Interrupted> {
+        let target = match start {
+            Bound::Included(key) | Bound::Excluded(key) => Target::Key(key),
+            Bound::Unbounded => Target::First,
+        };
+        let path = self.descend(tx, &target)?;
+        let skips = |path: &Path| path.is_there && matches!(start, Bound::Excluded(_));
+        Ok(Walk {
+            pos: path
+                .as_ref()
+                .map_or(0, |path| path.pos + usize::from(skips(path))),
+            leaf: path.map(|path| path.leaf),
+            circle: Circle::default(),
+        })
+    }
+
+    // --- inserting -------------------------------------------------------------------
+
+    /// Sets the value of a key. Returns the one before.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn insert<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        key: &K::Borrowed,
+        value: &V::Borrowed,
+    ) -> Result<Option<V::Owned>, Interrupted> {
+        let path = match self.descend(tx, &Target::Key(key))? {
+            Some(path) => path,
+            None => self.make_root(tx)?,
+        };
+        if path.is_there {
+            let (_, at) = places::<K, V>(&path.leaf, path.pos)?;
+            return replace::<V, S>(tx, at, value).map(Some);
+        }
+        self.count().add(tx, stripe(&path.leaf), 1)?;
+        let (key, value) = (encode::<K, S>(tx, key)?, encode::<V, S>(tx, value)?);
+        self.add(tx, path, key, value)?;
+        Ok(None)
+    }
+
+    /// A leaf without entries as the root.
+    fn make_root<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<Path, Interrupted> {
+        let leaf = View::make(tx, Self::leaf(), None)?;
+        tx.set(self.head().at(Head::ROOT), &Some(leaf.node))?;
+        Ok(Path {
+            above: Vec::new(),
+            leaf,
+            pos: 0,
+            is_there: false,
+        })
+    }
+
+    /// Adds an entry, and splits what is full.
+    fn add<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        path: Path,
+        mut key: Vec<u8>,
+        mut value: Vec<u8>,
+    ) -> Result<(), Interrupted> {
+        let (mut above, mut node, mut pos) = (path.above, path.leaf, path.pos);
+        let mut is_leaf = true;
+        loop {
+            if node.has_room() {
+                node.add(tx, pos, &key, &value)?;
+                return node.save(tx);
+            }
+            let right;
+            (key, right) = match is_leaf {
+                true => self.split_leaf(tx, &mut node, pos, &key, &value)?,
+                false => self.split_inner(tx, &mut node, pos, &key, &value)?,
+            };
+            value = right.off().to_le_bytes().into();
+            match above.pop() {
+                Some(parent) => (node, pos) = parent,
+                None => return self.raise(tx, node.node, &key, &value),
+            }
+            is_leaf = false;
+        }
+    }
+
+    /// Splits a full leaf, and adds an entry. Returns the key of the new one, and where it is.
+    fn split_leaf<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        left: &mut View,
+        pos: usize,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(Vec<u8>, Ptr<Node>), Interrupted> {
+        let next = tx.get(left.link())?;
+        let mut right = View::make(tx, Self::leaf(), next)?;
+        tx.set(left.link(), &Some(right.node))?;
+        let stay = BTree::<K, V, FANOUT>::HALF + 1;
+        while left.count() > stay {
+            let end = right.count();
+            right.take(tx, end, left, stay)?;
+        }
+        match pos.checked_sub(stay) {
+            None | Some(0) => left.add(tx, pos, key, value)?,
+            Some(pos) => right.add(tx, pos, key, value)?,
+        }
+        left.save(tx)?;
+        right.save(tx)?;
+        Ok((copy_key::<K, S>(tx, &right, 0)?, right.node))
+    }
+
+    /// Splits a full inner node, and adds a key and the child behind it. Returns the key
+    /// between the two, and where the new one is.
+    fn split_inner<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        left: &mut View,
+        pos: usize,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(Vec<u8>, Ptr<Node>), Interrupted> {
+        let stay = BTree::<K, V, FANOUT>::HALF;
+        let between = left.key_bytes(tx, stay)?;
+        let first = tx.get(left.value(stay)?)?;
+        let mut right = View::make(tx, BTree::<K, V, FANOUT>::INNER, Some(first))?;
+        left.remove(stay);
+        while left.count() > stay {
+            let end = right.count();
+            right.take(tx, end, left, stay)?;
+        }
+        match pos.checked_sub(stay + 1) {
+            None => left.add(tx, pos, key, value)?,
+            Some(pos) => right.add(tx, pos, key, value)?,
+        }
+        left.save(tx)?;
+        right.save(tx)?;
+        Ok((between, right.node))
+    }
+
+    /// Puts a root above what was the root and another node.
+    fn raise<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        left: Ptr<Node>,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), Interrupted> {
+        let mut root = View::make(tx, BTree::<K, V, FANOUT>::INNER, Some(left))?;
+        root.add(tx, 0, key, value)?;
+        root.save(tx)?;
+        let height = tx.get(self.head().at(Head::HEIGHT))? + 1;
+        tx.set(self.head().at(Head::ROOT), &Some(root.node))?;
+        tx.set(self.head().at(Head::HEIGHT), &height)?;
+        match height >= SPREAD {
+            true => self.count().spread(tx),
+            false => Ok(()),
+        }
+    }
+
+    // --- removing --------------------------------------------------------------------
+
+    /// Removes a key. Returns its value.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn remove<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        key: &K::Borrowed,
+    ) -> Result<Option<V::Owned>, Interrupted> {
+        match self.descend(tx, &Target::Key(key))? {
+            Some(path) if path.is_there => {
+                let (_, at) = places::<K, V>(&path.leaf, path.pos)?;
+                let value = V::read(tx, at)?;
+                self.remove_at(tx, path)?;
+                Ok(Some(value))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Removes the entry with the smallest key.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn pop_first<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+    ) -> Result<Option<Pair<K, V>>, Interrupted> {
+        let Some(path) = self.descend(tx, &Target::First)? else {
+            return Ok(None);
+        };
+        let entry = read::<K, V, S>(tx, &path.leaf, path.pos)?;
+        self.remove_at(tx, path)?;
+        Ok(Some(entry))
+    }
+
+    /// Removes the entry with the largest key.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn pop_last<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<Option<Pair<K, V>>, Interrupted> {
+        let Some(mut path) = self.descend(tx, &Target::Last)? else {
+            return Ok(None);
+        };
+        path.pos = path.pos.saturating_sub(1);
+        let entry = read::<K, V, S>(tx, &path.leaf, path.pos)?;
+        self.remove_at(tx, path)?;
+        Ok(Some(entry))
+    }
+
+    /// Removes the entry to which a path leads.
+    fn remove_at<S: Space>(self, tx: &mut Tx<'_, S>, path: Path) -> Result<(), Interrupted> {
+        let Path {
+            above,
+            mut leaf,
+            pos,
+            ..
+        } = path;
+        let (key, value) = places::<K, V>(&leaf, pos)?;
+        K::free(tx, key)?;
+        V::free(tx, value)?;
+        leaf.remove(pos);
+        leaf.save(tx)?;
+        self.count().add(tx, stripe(&leaf), -1)?;
+        self.fill_up(tx, above, leaf)
+    }
+
+    /// Sees to it that a node from which something went is half full, and those above it.
+    fn fill_up<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        mut above: Vec<(View, usize)>,
+        mut node: View,
+    ) -> Result<(), Interrupted> {
+        let mut height = 0;
+        while node.count() < BTree::<K, V, FANOUT>::HALF {
+            let Some((mut parent, child)) = above.pop() else {
+                return self.lower(tx, &node, height);
+            };
+            if parent.count() == 0 {
+                return Err(self.damaged());
+            }
+            // With the sibling to the left, or of the first child with that to the right.
+            let key = child.saturating_sub(1);
+            let sibling = if child == 0 { 1 } else { child - 1 };
+            let sibling = self.child(tx, &parent, sibling)?;
+            let sibling = View::open(tx, sibling, BTree::<K, V, FANOUT>::shape(height))?;
+            let (mut left, mut right) = match child {
+                0 => (node, sibling),
+                _ => (sibling, node),
+            };
+            let from_parent = usize::from(height > 0);
+            if left.count() + right.count() + from_parent > FANOUT {
+                return match height {
+                    0 => self.even_leaves(tx, &parent, key, &mut left, &mut right),
+                    _ => self.even_inner(tx, &parent, key, &mut left, &mut right),
+                };
+            }
+            match height {
+                0 => self.merge_leaves(tx, &parent, key, &mut left, &mut right)?,
+                _ => self.merge_inner(tx, &parent, key, &mut left, &mut right)?,
+            }
+            left.save(tx)?;
+            tx.delete(right.node)?;
+            parent.remove(key);
+            parent.save(tx)?;
+            (node, height) = (parent, height + 1);
+        }
+        Ok(())
+    }
+
+    /// Takes away the root, if it leads to one node or none.
+    fn lower<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        root: &View,
+        height: u64,
+    ) -> Result<(), Interrupted> {
+        if root.count() > 0 {
+            return Ok(());
+        }
+        let below = match height {
+            0 => None,
+            _ => Some(self.child(tx, root, 0)?),
+        };
+        tx.set(self.head().at(Head::ROOT), &below)?;
+        tx.set(self.head().at(Head::HEIGHT), &height.saturating_sub(1))?;
+        tx.delete(root.node)
+    }
+
+    /// Takes all of the right leaf to the left one.
+    fn merge_leaves<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        parent: &View,
+        key: usize,
+        left: &mut View,
+        right: &mut View,
+    ) -> Result<(), Interrupted> {
+        take_all(tx, left, right)?;
+        let next = tx.get(right.link())?;
+        tx.set(left.link(), &next)?;
+        K::free(tx, parent.key(key)?)
+    }
+
+    /// Takes all of the right node to the left one, and the key between them.
+    fn merge_inner<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        parent: &View,
+        key: usize,
+        left: &mut View,
+        right: &mut View,
+    ) -> Result<(), Interrupted> {
+        let between = parent.key_bytes(tx, key)?;
+        let first = self.child(tx, right, 0)?;
+        let end = left.count();
+        left.add(tx, end, &between, &first.off().to_le_bytes())?;
+        take_all(tx, left, right)
+    }
+
+    /// Takes an entry from the fuller leaf to the other one.
+    fn even_leaves<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        parent: &View,
+        key: usize,
+        left: &mut View,
+        right: &mut View,
+    ) -> Result<(), Interrupted> {
+        let end = left.count();
+        match end < right.count() {
+            true => left.take(tx, end, right, 0)?,
+            false => right.take(tx, 0, left, end.saturating_sub(1))?,
+        }
+        left.save(tx)?;
+        right.save(tx)?;
+        K::free(tx, parent.key(key)?)?;
+        let between = copy_key::<K, S>(tx, right, 0)?;
+        parent.set_key(tx, key, &between)
+    }
+
+    /// Takes a child from the fuller node to the other one: its key goes to the parent, and
+    /// that of the parent down.
+    fn even_inner<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        parent: &View,
+        key: usize,
+        left: &mut View,
+        right: &mut View,
+    ) -> Result<(), Interrupted> {
+        let between = parent.key_bytes(tx, key)?;
+        let first = self.child(tx, right, 0)?;
+        let (end, first_bytes) = (left.count(), first.off().to_le_bytes());
+        let (up, new_first) = if end < right.count() {
+            left.add(tx, end, &between, &first_bytes)?;
+            let entry = (right.key_bytes(tx, 0)?, self.child(tx, right, 1)?);
+            right.remove(0);
+            entry
+        } else {
+            right.add(tx, 0, &between, &first_bytes)?;
+            let last = end.saturating_sub(1);
+            let entry = (left.key_bytes(tx, last)?, self.child(tx, left, end)?);
+            left.remove(last);
+            entry
+        };
+        tx.set(right.link(), &Some(new_first))?;
+        left.save(tx)?;
+        right.save(tx)?;
+        parent.set_key(tx, key, &up)
+    }
+
+    // --- all of it -------------------------------------------------------------------
+
+    /// Removes all entries, with O(n) steps.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn clear<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<(), Interrupted> {
+        for block in self.blocks(tx)? {
+            tx.free(block)?;
+        }
+        tx.set(self.head(), &BTree::<K, V, FANOUT>::new().head)
+    }
+
+    /// Removes up to so many entries, the first ones, with O(log n) steps for each. Returns
+    /// whether none is left, and nothing in the heap.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn clear_some<S: Space>(self, tx: &mut Tx<'_, S>, most: u64) -> Result<bool, Interrupted> {
+        for _ in 0..most {
+            match self.descend(tx, &Target::First)? {
+                Some(path) => self.remove_at(tx, path)?,
+                None => break,
+            }
+        }
+        let is_over = self.is_empty(tx)?;
+        if is_over {
+            self.count().clear(tx)?;
+        }
+        Ok(is_over)
+    }
+
+    /// The blocks of the heap that it has, with O(n) steps: all of those that are allocated
+    /// must be somebody's.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn blocks<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<Vec<u64>, Interrupted> {
+        let mut blocks = Vec::from_iter(self.count().block(tx)?);
+        let (mut level, mut height) = match self.root(tx)? {
+            Some((root, height)) => (vec![root], height),
+            None => return Ok(blocks),
+        };
+        // In a damaged tree, nodes may lead to each other.
+        let mut seen = HashSet::new();
+        loop {
+            let mut below = Vec::new();
+            for node in level {
+                if !seen.insert(node.off()) {
+                    return Err(self.damaged());
+                }
+                blocks.push(node.off());
+                let view = View::open(tx, node, BTree::<K, V, FANOUT>::shape(height))?;
+                self.add_blocks(tx, &view, height, &mut blocks)?;
+                for child in (0..=view.count()).filter(|_| height > 0) {
+                    below.push(self.child(tx, &view, child)?);
+                }
+            }
+            match height.checked_sub(1) {
+                Some(next) => (level, height) = (below, next),
+                None => return Ok(blocks),
+            }
+        }
+    }
+
+    /// Adds the blocks of a node's keys and values.
+    fn add_blocks<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        view: &View,
+        height: u64,
+        blocks: &mut Vec<u64>,
+    ) -> Result<(), Interrupted> {
+        for pos in 0..view.count() {
+            blocks.extend(K::block(tx, view.key(pos)?)?);
+            if height == 0 {
+                blocks.extend(V::block(tx, view.value(pos)?)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where in a node a target is, or would be.
+fn search<K: Key, S: Space>(
+    tx: &mut Tx<'_, S>,
+    view: &View,
+    target: &Target<'_, K>,
+) -> Result<(usize, bool), Interrupted> {
+    let key = match target {
+        Target::First => return Ok((0, false)),
+        Target::Last => return Ok((view.count(), false)),
+        Target::Key(key) => key,
+    };
+    let (mut from, mut to) = (0, view.count());
+    while from < to {
+        let middle = usize::midpoint(from, to);
+        match K::compare(tx, view.key(middle)?, key)? {
+            Ordering::Less => from = middle + 1,
+            Ordering::Equal => return Ok((middle, true)),
+            Ordering::Greater => to = middle,
+        }
+    }
+    Ok((from, false))
+}
+
+/// Which of a counter's words counts the entries of a leaf.
+fn stripe(leaf: &View) -> u64 {
+    let line = leaf.node.off() / medium::LINE_BYTES;
+    line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+}
+
+/// Whether a key is behind the end of a range.
+fn is_behind<K: Key, S: Space>(
+    tx: &mut Tx<'_, S>,
+    at: Ptr<K::Stored>,
+    end: Bound<&K::Borrowed>,
+) -> Result<bool, Interrupted> {
+    Ok(match end {
+        Bound::Included(end) => K::compare(tx, at, end)?.is_gt(),
+        Bound::Excluded(end) => K::compare(tx, at, end)?.is_ge(),
+        Bound::Unbounded => false,
+    })
+}
+
+/// Where key and value of an entry of a leaf are.
+fn places<K: Key, V: Item>(leaf: &View, pos: usize) -> Result<Places<K, V>, Interrupted> {
+    match pos < leaf.count() {
+        true => Ok((leaf.key(pos)?, leaf.value(pos)?)),
+        false => Err(damaged(leaf.node.off(), WHAT)),
+    }
+}
+
+/// An entry of a leaf.
+fn read<K: Key, V: Item, S: Space>(
+    tx: &mut Tx<'_, S>,
+    leaf: &View,
+    pos: usize,
+) -> Result<Pair<K, V>, Interrupted> {
+    let (key, value) = places::<K, V>(leaf, pos)?;
+    Ok((K::read(tx, key)?, V::read(tx, value)?))
+}
+
+/// An item as it is to lie in a node.
+fn encode<T: Item, S: Space>(
+    tx: &mut Tx<'_, S>,
+    item: &T::Borrowed,
+) -> Result<Vec<u8>, Interrupted> {
+    let mut bytes = vec![0; T::Stored::SIZE as usize];
+    T::encode(tx, item, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// A copy of a key, with what it has in the heap.
+fn copy_key<K: Key, S: Space>(
+    tx: &mut Tx<'_, S>,
+    view: &View,
+    pos: usize,
+) -> Result<Vec<u8>, Interrupted> {
+    let key = K::read(tx, view.key(pos)?)?;
+    encode::<K, S>(tx, key.borrow())
+}
+
+/// Takes all entries of one node behind those of another.
+fn take_all<S: Space>(
+    tx: &mut Tx<'_, S>,
+    left: &mut View,
+    right: &mut View,
+) -> Result<(), Interrupted> {
+    while right.count() > 0 {
+        let end = left.count();
+        left.take(tx, end, right, 0)?;
+    }
+    Ok(())
+}
+
+/// A way along the entries.
+struct Walk {
+    leaf: Option<View>,
+    pos: usize,
+    circle: Circle,
+}
+
+impl Walk {
+    fn next<K: Key, V: Item, S: Space>(
+        &mut self,
+        tx: &mut Tx<'_, S>,
+        shape: Shape,
+    ) -> Result<Option<Places<K, V>>, Interrupted> {
+        while let Some(leaf) = &self.leaf {
+            if self.pos < leaf.count() {
+                self.pos += 1;
+                return places::<K, V>(leaf, self.pos - 1).map(Some);
+            }
+            let next = tx.get(leaf.link())?;
+            (self.leaf, self.pos) = (None, 0);
+            if let Some(next) = next {
+                self.circle.step(next.off())?;
+                self.leaf = Some(View::open(tx, next, shape)?);
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,403 @@
+//! A log: records of bytes behind one another, up to a truncation, in blocks that form a
+//! chain.
+//!
+//! A record is its length as a word, its bytes, and whatever was there up to a whole word; where a
+//! block ends, it goes on in the next.
+
+use super::{Circle, damaged, headed, until_over};
+use crate::tx::write_fresh;
+use crate::{Persist, Ptr, TypedTx};
+use medium::WORD_BYTES;
+use mnemosyne::heap::HeapError;
+use mnemosyne::store::Tx;
+use mnemosyne::tx::{Interrupted, Space};
+use std::marker::PhantomData;
+
+/// What is told of a damaged one.
+const WHAT: &str = "sound log";
+
+/// A log of records, which are numbered from 0 on, in blocks of `BLOCK` bytes.
+pub struct Log<const BLOCK: usize = 4088> {
+    head: Head,
+    of: PhantomData<()>,
+}
+
+#[derive(Debug, Persist)]
+struct Head {
+    first: Option<Ptr<Block>>,
+    last: Option<Ptr<Block>>,
+    /// Where in the first block the first record begins, and in the last the last one ends.
+    begins: u64,
+    ends: u64,
+    /// The numbers of the first record, and of the next one.
+    from: u64,
+    until: u64,
+}
+
+/// What a block begins with, before its bytes.
+#[derive(Debug, Persist)]
+struct Block {
+    next: Option<Ptr<Block>>,
+}
+
+/// Where a reader of a [`Log`] is: in front of a record; at first, of the first one. It stays
+/// good whatever happens to the log.
+#[derive(Debug, Clone, Copy, Default, Persist)]
+pub struct Place {
+    /// The number of that record.
+    number: u64,
+    block: Option<Ptr<Block>>,
+    at: u64,
+}
+
+impl Place {
+    /// The number of the record that is next.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+headed!([const BLOCK: usize] Log<BLOCK>, layout => layout.word(&format!("log/{BLOCK}")));
+
+impl<const BLOCK: usize> Log<BLOCK> {
+    const HAS_ROOM: () = assert!(
+        BLOCK > 0 && BLOCK.is_multiple_of(8),
+        "a block has room for words"
+    );
+
+    /// An empty one.
+    pub const fn new() -> Self {
+        let () = Self::HAS_ROOM;
+        Self {
+            head: Head {
+                first: None,
+                last: None,
+                begins: 0,
+                ends: 0,
+                from: 0,
+                until: 0,
+            },
+            of: PhantomData,
+        }
+    }
+}
+
+impl<const BLOCK: usize> Default for Log<BLOCK> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Operations on a [`Log`].
+impl<const BLOCK: usize> Ptr<Log<BLOCK>> {
+    fn head(self) -> Ptr<Head> {
+        self.at(Log::HEAD)
+    }
+
+    fn damaged(self) -> Interrupted {
+        damaged(self.off(), WHAT)
+    }
+
+    /// The numbers of the records that are there, with O(1) steps.
+    ///
+    /// # Errors
+    /// [`Interrupted`]. So with all that follow.
+    pub fn numbers<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+    ) -> Result<std::ops::Range<u64>, Interrupted> {
+        let Head { from, until, .. } = tx.get(self.head())?;
+        match from <= until {
+            true => Ok(from..until),
+            false => Err(self.damaged()),
+        }
+    }
+
+    /// Appends a record, with steps in proportion to its length, and returns its number. No
+    /// other record has it, not even after this one is gone.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn append<S: Space>(self, tx: &mut Tx<'_, S>, record: &[u8]) -> Result<u64, Interrupted> {
+        let head = tx.get(self.head())?;
+        let mut end = End {
+            log: self,
+            block: head.last,
+            at: head.ends,
+            is_fresh: false,
+        };
+        end.write(tx, &(record.len() as u64).to_le_bytes())?;
+        end.write(tx, record)?;
+        let number = head.until;
+        tx.set(self.head().at(Head::ENDS), &end.at)?;
+        tx.set(self.head().at(Head::UNTIL), &number.wrapping_add(1))?;
+        Ok(number)
+    }
+
+    /// Removes all records in front of this number, with O(1) steps for each, and for each
+    /// block.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn truncate<S: Space>(self, tx: &mut Tx<'_, S>, number: u64) -> Result<(), Interrupted> {
+        let head = tx.get(self.head())?;
+        let number = number.min(head.until);
+        if number <= head.from {
+            return Ok(());
+        }
+        let mut reader = Reader::new(self, &head);
+        reader.frees = true;
+        for _ in head.from..number {
+            reader.next(tx, None)?;
+        }
+        tx.set(self.head().at(Head::FIRST), &reader.block)?;
+        tx.set(self.head().at(Head::BEGINS), &reader.at)?;
+        tx.set(self.head().at(Head::FROM), &number)
+    }
+
+    /// Removes all records, with O(1) steps for each block. Numbers go on.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn clear<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<(), Interrupted> {
+        for block in self.blocks(tx)? {
+            tx.free(block)?;
+        }
+        let until = tx.get(self.head().at(Head::UNTIL))?;
+        let mut head = Log::<BLOCK>::new().head;
+        (head.from, head.until) = (until, until);
+        tx.set(self.head(), &head)
+    }
+
+    /// Removes up to so many records, the first ones. Returns whether none is left, and
+    /// nothing in the heap.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn clear_some<S: Space>(self, tx: &mut Tx<'_, S>, most: u64) -> Result<bool, Interrupted> {
+        let numbers = self.numbers(tx)?;
+        self.truncate(tx, numbers.start.saturating_add(most))?;
+        if numbers.end - numbers.start > most {
+            return Ok(false);
+        }
+        self.clear(tx)?;
+        Ok(true)
+    }
+
+    /// The records from this number on, with their numbers, with O(1) steps for each in front
+    /// of it.
+    pub fn iter<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        from: u64,
+    ) -> impl Iterator<Item = Result<(u64, Vec<u8>), Interrupted>> {
+        let mut reading = None;
+        until_over(move || {
+            let (reader, number, end) = match &mut reading {
+                Some(reading) => reading,
+                start => {
+                    let head = tx.get(self.head())?;
+                    start.insert((Reader::new(self, &head), head.from, head.until))
+                }
+            };
+            while *number < from.min(*end) {
+                reader.next(tx, None)?;
+                *number += 1;
+            }
+            if *number >= *end {
+                return Ok(None);
+            }
+            let mut record = Vec::new();
+            reader.next(tx, Some(&mut record))?;
+            *number += 1;
+            Ok(Some((*number - 1, record)))
+        })
+    }
+
+    /// The record at a place, which comes to be behind it, with steps in proportion to its
+    /// length; `None`: there is none yet. Instead of a record that is gone, it is the first one.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn read<S: Space>(
+        self,
+        tx: &mut Tx<'_, S>,
+        place: &mut Place,
+    ) -> Result<Option<Vec<u8>>, Interrupted> {
+        let head = tx.get(self.head())?;
+        let mut reader = Reader::new(self, &head);
+        // As long as the record before a place is there, so is the block where that ends.
+        if place.number > head.from {
+            (reader.block, reader.at) = (place.block, place.at);
+        }
+        let number = place.number.max(head.from);
+        if number >= head.until {
+            return Ok(None);
+        }
+        let mut record = Vec::new();
+        reader.next(tx, Some(&mut record))?;
+        *place = Place {
+            number: number + 1,
+            block: reader.block,
+            at: reader.at,
+        };
+        Ok(Some(record))
+    }
+
+    /// The blocks of the heap that it has, with O(1) steps for each: all of those that are
+    /// allocated must be somebody's.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn blocks<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<Vec<u64>, Interrupted> {
+        let mut blocks = Vec::new();
+        let (mut next, mut circle) = (tx.get(self.head().at(Head::FIRST))?, Circle::default());
+        while let Some(block) = next {
+            circle.step(block.off())?;
+            blocks.push(block.off());
+            next = tx.get(block.at(Block::NEXT))?;
+        }
+        Ok(blocks)
+    }
+}
+
+/// Where a byte of a block is.
+fn inside(block: Ptr<Block>, at: u64) -> u64 {
+    // A damaged pointer may lead to the end of all memory, where a step fails.
+    block.off().saturating_add(Block::SIZE + at)
+}
+
+/// Where a log ends.
+struct End<const BLOCK: usize> {
+    log: Ptr<Log<BLOCK>>,
+    block: Option<Ptr<Block>>,
+    at: u64,
+    /// Whether the block is of this call: then it may be filled without a log.
+    is_fresh: bool,
+}
+
+impl<const BLOCK: usize> End<BLOCK> {
+    /// Appends bytes, up to a whole word.
+    fn write<S: Space>(&mut self, tx: &mut Tx<'_, S>, bytes: &[u8]) -> Result<(), Interrupted> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (block, room) = self.room(tx)?;
+            let (part, more) = rest.split_at(rest.len().min(room));
+            let off = inside(block, self.at);
+            match self.is_fresh {
+                true => write_fresh(tx, off, part)?,
+                false => tx.write(tx.address(off), part)?,
+            }
+            self.at += (part.len() as u64).next_multiple_of(WORD_BYTES);
+            rest = more;
+        }
+        Ok(())
+    }
+
+    /// A block with room, and how much.
+    fn room<S: Space>(&mut self, tx: &mut Tx<'_, S>) -> Result<(Ptr<Block>, usize), Interrupted> {
+        match self.block {
+            Some(block) if self.at < BLOCK as u64 => {
+                if self.at.is_multiple_of(WORD_BYTES) {
+                    Ok((block, BLOCK - self.at as usize))
+                } else {
+                    Err(self.log.damaged())
+                }
+            }
+            _ => Ok((self.append(tx)?, BLOCK)),
+        }
+    }
+
+    fn append<S: Space>(&mut self, tx: &mut Tx<'_, S>) -> Result<Ptr<Block>, Interrupted> {
+        let off = tx.alloc(Block::SIZE + BLOCK as u64)?;
+        let block = Ptr::new(off).ok_or(HeapError::NotAllocated { off })?;
+        tx.set(block, &Block { next: None })?;
+        let link = match self.block {
+            Some(last) => last.at(Block::NEXT),
+            None => self.log.head().at(Head::FIRST),
+        };
+        tx.set(link, &Some(block))?;
+        tx.set(self.log.head().at(Head::LAST), &Some(block))?;
+        (self.block, self.at, self.is_fresh) = (Some(block), 0, true);
+        Ok(block)
+    }
+}
+
+/// A way along the records.
+struct Reader<const BLOCK: usize> {
+    log: Ptr<Log<BLOCK>>,
+    block: Option<Ptr<Block>>,
+    at: u64,
+    circle: Circle,
+    /// Whether it frees the blocks that it leaves.
+    frees: bool,
+}
+
+impl<const BLOCK: usize> Reader<BLOCK> {
+    fn new(log: Ptr<Log<BLOCK>>, head: &Head) -> Self {
+        Self {
+            log,
+            block: head.first,
+            at: head.begins,
+            circle: Circle::default(),
+            frees: false,
+        }
+    }
+
+    /// Reads the next record, or steps over it.
+    fn next<S: Space>(
+        &mut self,
+        tx: &mut Tx<'_, S>,
+        record: Option<&mut Vec<u8>>,
+    ) -> Result<(), Interrupted> {
+        // A word is in one block.
+        let (block, _) = self.rest_of_block(tx)?;
+        let word = Ptr::<u64>::new(inside(block, self.at)).ok_or_else(|| self.log.damaged())?;
+        let len = tx.get(word)?;
+        self.at += WORD_BYTES;
+        self.read(tx, len, record)
+    }
+
+    /// Reads so many bytes, or steps over them, and up to a whole word.
+    fn read<S: Space>(
+        &mut self,
+        tx: &mut Tx<'_, S>,
+        len: u64,
+        mut bytes: Option<&mut Vec<u8>>,
+    ) -> Result<(), Interrupted> {
+        let mut left = len;
+        while left > 0 {
+            let (block, room) = self.rest_of_block(tx)?;
+            let part = left.min(room);
+            if let Some(bytes) = &mut bytes {
+                // As the blocks come: a damaged length has no blocks.
+                let start = bytes.len();
+                bytes.resize(start + part as usize, 0);
+                let at = tx.address(inside(block, self.at));
+                tx.read(at, &mut bytes[start..])?;
+            }
+            self.at += part.next_multiple_of(WORD_BYTES);
+            left -= part;
+        }
+        Ok(())
+    }
+
+    /// The block where the next bytes are, and how many there are in it.
+    fn rest_of_block<S: Space>(
+        &mut self,
+        tx: &mut Tx<'_, S>,
+    ) -> Result<(Ptr<Block>, u64), Interrupted> {
+        let wrong = || damaged(self.log.off(), WHAT);
+        let block = self.block.ok_or_else(wrong)?;
+        if self.at < BLOCK as u64 {
+            return Ok((block, BLOCK as u64 - self.at));
+        }
+        let next = tx.get(block.at(Block::NEXT))?.ok_or_else(wrong)?;
+        self.circle.step(next.off())?;
+        if self.frees {
+            tx.delete(block)?;
+        }
+        (self.block, self.at) = (Some(next), 0);
+        Ok((next, BLOCK as u64))
+    }
+}

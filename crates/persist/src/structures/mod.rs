@@ -1,0 +1,215 @@
+//! Ready-made persistent structures.
+//!
+//! | structure | finds | changes | holds |
+//! |---|---|---|---|
+//! | [`HashMap`] | O(1) | O(1) | values by key, in no order |
+//! | [`BTree`] | O(log n) | O(log n) | values by key, in order |
+//! | [`Vector`] | O(1) | O(1) at the end | elements by number |
+//! | [`Queue`] | O(1) at the front | O(1) | elements, first in, first out |
+//! | [`Log`] | O(1) at the front | O(1) at the end | records of bytes, up to a truncation |
+//!
+//! # Guarantees
+//!
+//! - **C1** An operation is a part of the transaction that it is given, and together with the
+//!   rest of it all or nothing.
+//! - **C2** No operation writes more than O(log n) words besides what it is given, except
+//!   those that remove any number at once; these say so, and have a form that removes only so
+//!   many. What grows, grows a little at a time.
+//! - **C3** What a structure has from the heap, it gives back: when `clear` returns it has
+//!   nothing left.
+//! - **C4** In a structure that is damaged an operation ends, with the error
+//!   [`NoValue`](mnemosyne::tx::Interrupted::NoValue) or that of a later step, or with a wrong
+//!   answer; it does not panic, and does not go in circles.
+//!
+//! # Use
+//!
+//! Each is a [`Persist`] type of a few words: a root, or a field, or a value that
+//! [`TypedTx::create`](crate::TypedTx::create) puts somewhere. A new one is empty and has no memory of its own. The
+//! operations are methods of the [`Ptr`] to it; so the value itself is of no use, and a copy
+//! of it is not another structure. What its elements point to is the program's own, but for
+//! [`Bytes`], byte strings of any length, which come and go with the element.
+//!
+//! ```
+//! use medium::MemoryPmem;
+//! use mnemosyne::store::{Flat, Layout, Options, Store};
+//! use persist::structures::{Bytes, HashMap, Queue};
+//! use mnemosyne::tx::Stop;
+//! use persist::{Persist, TypedSession};
+//! use std::convert::Infallible;
+//! use std::sync::Arc;
+//!
+//! #[derive(Persist)]
+//! struct Office {
+//!     names: HashMap<u64, Bytes>,
+//!     waiting: Queue<u64>,
+//! }
+//!
+//! // Memory that is not persistent will do here.
+//! let pm = Arc::new(MemoryPmem::new(4 << 20));
+//! let layout = Layout { logs: 1, log_bytes: 64 << 10, ..Layout::default() };
+//! layout.format(&pm)?;
+//! let options = Options { heap_growth: 1 << 20, ..Options::default() };
+//! let mut session = Store::open(Flat(pm.clone()), pm, options)?.session();
+//!
+//! let office = session.root("office", |_| {
+//!     Ok(Office { names: HashMap::new(), waiting: Queue::new() })
+//! })?;
+//! let (names, waiting) = (office.at(Office::NAMES), office.at(Office::WAITING));
+//! // Both or neither.
+//! session.run(|tx| {
+//!     names.insert(tx, &7, b"Arachne")?;
+//!     waiting.push(tx, &7)?;
+//!     Ok::<_, Stop<Infallible>>(())
+//! })?;
+//! let next = session.run(|tx| {
+//!     let Some(number) = waiting.pop(tx)? else {
+//!         return Ok(None);
+//!     };
+//!     Ok::<_, Stop<Infallible>>(names.get(tx, &number)?)
+//! })?;
+//! assert_eq!(next.as_deref(), Some(b"Arachne".as_slice()));
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+
+mod btree;
+mod counter;
+mod hash_map;
+mod item;
+mod log;
+mod queue;
+mod vector;
+
+pub use btree::BTree;
+pub use hash_map::HashMap;
+pub use item::{Bytes, Item, Key};
+pub use log::{Log, Place};
+pub use queue::Queue;
+pub use vector::Vector;
+
+use crate::tx::with_bytes;
+use crate::{Persist, Ptr};
+use mnemosyne::store::Tx;
+use mnemosyne::tx::{Interrupted, Space};
+
+/// A key and its value, as a structure gives them.
+pub type Pair<K, V> = (<K as Item>::Owned, <V as Item>::Owned);
+
+/// What lies at `off` is not what it should be.
+fn damaged(off: u64, what: &'static str) -> Interrupted {
+    Interrupted::NoValue { off, what }
+}
+
+/// The `n`-th of some `T` from `start` on.
+fn element<T: Persist>(start: u64, n: u64) -> Result<Ptr<T>, Interrupted> {
+    let at = n.checked_mul(T::SIZE).and_then(|at| start.checked_add(at));
+    let wrong = || damaged(start, std::any::type_name::<T>());
+    at.and_then(Ptr::new).ok_or_else(wrong)
+}
+
+/// Puts an item where none is.
+fn put<T: Item, S: Space>(
+    tx: &mut Tx<'_, S>,
+    at: Ptr<T::Stored>,
+    item: &T::Borrowed,
+) -> Result<(), Interrupted> {
+    let address = tx.address(at.off());
+    with_bytes(T::Stored::SIZE, |bytes| {
+        T::encode(tx, item, bytes)?;
+        tx.write(address, bytes)
+    })
+}
+
+/// Takes an item out of its place.
+fn take<T: Item, S: Space>(
+    tx: &mut Tx<'_, S>,
+    at: Ptr<T::Stored>,
+) -> Result<T::Owned, Interrupted> {
+    let item = T::read(tx, at)?;
+    T::free(tx, at)?;
+    Ok(item)
+}
+
+/// Puts an item in the place of another, which it returns.
+fn replace<T: Item, S: Space>(
+    tx: &mut Tx<'_, S>,
+    at: Ptr<T::Stored>,
+    item: &T::Borrowed,
+) -> Result<T::Owned, Interrupted> {
+    let old = take::<T, S>(tx, at)?;
+    put::<T, S>(tx, at, item)?;
+    Ok(old)
+}
+
+/// What a function gives, until it gives nothing more or fails.
+fn until_over<T>(
+    mut next: impl FnMut() -> Result<Option<T>, Interrupted>,
+) -> impl Iterator<Item = Result<T, Interrupted>> {
+    let mut is_over = false;
+    std::iter::from_fn(move || {
+        if is_over {
+            return None;
+        }
+        let step = next().transpose();
+        is_over = !matches!(step, Some(Ok(_)));
+        step
+    })
+}
+
+/// Notices a chain that leads back to where it was (Brent's way): one that is sound ends.
+#[derive(Debug, Default)]
+struct Circle {
+    mark: u64,
+    steps: u64,
+}
+
+impl Circle {
+    /// The chain leads to `off`.
+    fn step(&mut self, off: u64) -> Result<(), Interrupted> {
+        if off == self.mark {
+            return Err(damaged(off, "part of a chain that ends"));
+        }
+        self.steps += 1;
+        if self.steps.is_power_of_two() {
+            self.mark = off;
+        }
+        Ok(())
+    }
+}
+
+/// Makes a type persistent whose values are a `Head`, and which means something by `$what`.
+macro_rules! headed {
+    ([$($generics:tt)*] $type:ty, $layout:ident => $describe:expr) => {
+        impl<$($generics)*> $type {
+            const HEAD: crate::Field<Self, Head> = crate::Field::at(0);
+
+            fn with(head: Head) -> Self {
+                let of = std::marker::PhantomData;
+                Self { head, of }
+            }
+        }
+
+        impl<$($generics)*> crate::Persist for $type {
+            const SIZE: u64 = <Head as crate::Persist>::SIZE;
+            const ALIGN: u64 = <Head as crate::Persist>::ALIGN;
+
+            fn describe($layout: &mut crate::Layouts) {
+                $describe
+            }
+
+            fn decode(bytes: &[u8]) -> Option<Self> {
+                <Head as crate::Persist>::decode(bytes).map(Self::with)
+            }
+
+            fn encode(&self, bytes: &mut [u8]) {
+                crate::Persist::encode(&self.head, bytes);
+            }
+        }
+
+        impl<$($generics)*> std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.head.fmt(f)
+            }
+        }
+    };
+}
+use headed;

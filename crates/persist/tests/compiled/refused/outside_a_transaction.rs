@@ -1,0 +1,8 @@
+// says: error[E0614]
+//! Only a transaction can look at persistent data.
+
+fn count(of: persist::Ptr<u64>) -> u64 {
+    *of
+}
+
+fn main() {}

@@ -1,0 +1,384 @@
+//! The raw word log: records of words in a ring of persistent memory (section 3.2.4).
+//!
+//! # Guarantees
+//!
+//! - **L1** What was appended before [`Appender::flush`] returned is found after every
+//!   crash, in order, until it is truncated.
+//! - **L2** A record is found whole or not at all; what follows one that is not found is
+//!   not found either.
+//! - **L3** One thread appends while another reads and truncates; neither waits for the
+//!   other. A log that has no room says so.
+//! - **L4** A bit that flipped, in the first line or in a record that was flushed, is told as
+//!   damage, or makes no difference: nothing else is found than without it.
+//!
+//! # Two kinds
+//!
+//! A [`Kind::Base`] log fences the records, then stores where they end, and fences that. A
+//! [`Kind::TornBit`] log needs one fence: the top bit of each of its words tells in which
+//! pass over the ring it was stored, so a word that is missing shows. If just one of a record
+//! seems to be, its checksum decides: the word may be there, and its torn bit have flipped, or
+//! what was there before may have been the same. (Of records that lack one word, one in 2^32
+//! has such a checksum by chance. Two missing words need none.)
+//!
+//! The bytes are in `format.md`. A log is a first line, which says where the oldest record begins (the
+//! *head*) and, in a base log, where the last one ends (the *tail*); then the ring. A *position* counts
+//! words since the log was made.
+#![forbid(unsafe_code)]
+
+mod bits;
+mod recovery;
+pub mod sealed;
+pub mod seeded;
+#[cfg(test)]
+mod tests;
+
+pub use recovery::Unrecovered;
+
+use crate::sealed::seal;
+use crate::seeded::{Bug, hit};
+use bits::{Found, Head};
+use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use zerocopy::IntoBytes;
+
+/// Words in a line.
+const LINE: u64 = LINE_BYTES / WORD_BYTES;
+/// Words in front of those of a record.
+const RECORD_HEAD: u64 = 2;
+/// No log lives long enough for a position beyond it.
+const POSITION_MAX: u64 = 1 << 62;
+/// "SELVLOG" and the version.
+const MAGIC: u64 = u64::from_le_bytes(*b"SELVLOG\x01");
+
+// Words of the first line.
+const AT_MAGIC: u64 = 0;
+const AT_KIND: u64 = 8;
+const AT_WORDS: u64 = 16;
+const AT_HEAD: u64 = 24;
+const AT_TAIL: u64 = 32;
+
+/// How a log tells which words are its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// By a bit in each word: one fence per flush.
+    #[default]
+    TornBit,
+    /// By where it ends: two fences per flush, and no bits to shift.
+    Base,
+}
+
+/// What is wrong with a log, or with a request.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// There is no room now; truncating makes some.
+    #[error("the log is full: {needed} more words do not fit into {free}")]
+    Full {
+        /// What the record takes.
+        needed: u64,
+        /// What is free.
+        free: u64,
+    },
+    /// There will never be room.
+    #[error("a record of {words} words is too long for a log that takes {most}")]
+    TooLong {
+        /// Words in the record.
+        words: u64,
+        /// The most that fit.
+        most: u64,
+    },
+    /// It is not a log, or not one of this version.
+    #[error("log at {start:#x}: {what}")]
+    NotALog {
+        /// Where it should be, in bytes.
+        start: u64,
+        /// What is wrong.
+        what: String,
+    },
+    /// A record that was durable has changed.
+    #[error("log at {start:#x}: the record at position {position} is damaged")]
+    Damaged {
+        /// Where the log is, in bytes.
+        start: u64,
+        /// Which record.
+        position: u64,
+    },
+    /// The memory cannot be read, or what was stored is not durable.
+    #[error(transparent)]
+    Medium(#[from] MediumError),
+}
+
+/// What a call gives.
+pub type Result<T> = std::result::Result<T, LogError>;
+
+/// Where a log is, and how it is written.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// Of the first line, in bytes.
+    start: u64,
+    kind: Kind,
+    /// Words in the ring: whole lines.
+    words: u64,
+}
+
+impl Place {
+    fn damaged(&self, position: u64) -> LogError {
+        let start = self.start;
+        LogError::Damaged { start, position }
+    }
+
+    /// Of a position, in bytes.
+    fn byte(&self, position: u64) -> u64 {
+        self.byte_of(position % self.words)
+    }
+
+    /// Of a word of the ring, in bytes.
+    fn byte_of(&self, word: u64) -> u64 {
+        self.start + LINE_BYTES + word * WORD_BYTES
+    }
+
+    /// The torn bit of a word that was stored at this position.
+    fn torn_bit(&self, position: u64) -> u64 {
+        self.torn_bit_of(position / self.words)
+    }
+
+    /// The torn bit of words that were stored in this pass over the ring.
+    fn torn_bit_of(&self, pass: u64) -> u64 {
+        match self.kind {
+            Kind::TornBit if hit(Bug::NoFlip) => 1 << 63,
+            Kind::TornBit => (!pass & 1) << 63,
+            Kind::Base => 0,
+        }
+    }
+
+    /// Words of the ring that a record of so many words takes.
+    fn taken(&self, words: u64) -> u64 {
+        let all = words.saturating_add(RECORD_HEAD);
+        let stored = match self.kind {
+            Kind::TornBit => all.saturating_add(all.div_ceil(63)),
+            Kind::Base => all,
+        };
+        stored.checked_next_multiple_of(LINE).unwrap_or(u64::MAX)
+    }
+
+    /// The longest record that so many words of the ring, whole lines, can take.
+    fn room(&self, free: u64) -> Option<u64> {
+        let stream = match self.kind {
+            Kind::TornBit => free - free.div_ceil(64),
+            Kind::Base => free,
+        };
+        Some(stream.checked_sub(RECORD_HEAD)?.min(Head::LEN_MAX))
+    }
+
+    /// The longest record: a line stays free, lest a full log look like an empty one.
+    fn longest(&self) -> u64 {
+        self.room(self.words - LINE).unwrap_or(0)
+    }
+}
+
+/// What both halves of a log know.
+#[derive(Debug)]
+struct Shared {
+    /// The oldest position that is in use.
+    head: AtomicU64,
+    /// Up to where all is durable.
+    flushed: AtomicU64,
+}
+
+/// The half of a log that appends.
+#[derive(Debug)]
+pub struct Appender<P> {
+    pm: P,
+    place: Place,
+    shared: Arc<Shared>,
+    tail: u64,
+    /// Of the record that is appended.
+    ring: Vec<u64>,
+}
+
+/// The half of a log that reads and truncates.
+#[derive(Debug)]
+pub struct Consumer<P> {
+    pm: P,
+    place: Place,
+    shared: Arc<Shared>,
+    next: u64,
+}
+
+/// Words of the longest record of a log of `len` bytes.
+pub fn longest(len: u64, kind: Kind) -> u64 {
+    let words = (len / LINE_BYTES).saturating_sub(1) * LINE;
+    let start = 0;
+    let place = Place { start, kind, words };
+    place.room(words.saturating_sub(LINE)).unwrap_or(0)
+}
+
+/// Whether what is at byte `start` begins as a log does.
+pub fn is_at<P: Pmem>(pm: &P, start: u64) -> bool {
+    pm.load(start + AT_MAGIC).is_ok_and(|word| word == MAGIC)
+}
+
+/// Where a position is in a log of `len` bytes, in bytes from its start.
+pub fn byte_of(len: u64, position: u64) -> u64 {
+    let words = len.saturating_sub(LINE_BYTES) / WORD_BYTES;
+    LINE_BYTES + position % words.max(1) * WORD_BYTES
+}
+
+/// Makes an empty log of `len` bytes at byte `start`, both multiples of [`LINE_BYTES`]; at
+/// least three lines. What was there is lost.
+///
+/// # Errors
+/// [`LogError::NotALog`] if place or length are none for a log; what the memory says.
+pub fn format<P: Pmem>(pm: &P, start: u64, len: u64, kind: Kind) -> Result<()> {
+    let fits = start.checked_add(len).is_some_and(|end| end <= pm.len());
+    let lines = len / LINE_BYTES;
+    if !start.is_multiple_of(LINE_BYTES) || !len.is_multiple_of(LINE_BYTES) || lines < 3 || !fits {
+        let what = format!("there is no room for a log of {len} bytes");
+        return Err(LogError::NotALog { start, what });
+    }
+    // A log that is there must not be found while it is taken apart.
+    pm.store_word(start + AT_MAGIC, 0);
+    pm.flush(start, LINE_BYTES);
+    pm.fence()?;
+    for line in 1..lines {
+        pm.store_nt(start + line * LINE_BYTES, &[0; LINE_BYTES as usize]);
+    }
+    pm.store_word(start + AT_KIND, seal((kind == Kind::TornBit).into()));
+    pm.store_word(start + AT_WORDS, seal((lines - 1) * LINE));
+    pm.store_word(start + AT_HEAD, 0);
+    pm.store_word(start + AT_TAIL, 0);
+    pm.flush(start, LINE_BYTES);
+    // Initialise before point: all of it comes before the magic.
+    if !hit(Bug::UnfencedFormat) {
+        pm.fence()?;
+    }
+    pm.store_word(start + AT_MAGIC, MAGIC);
+    pm.flush(start, LINE_BYTES);
+    Ok(pm.fence()?)
+}
+
+/// The checksum of a record.
+fn checksum(position: u64, len: u64, flushed: u64, words: &[u64]) -> u64 {
+    let head = [position, len, flushed];
+    crc32c::crc32c_append(crc32c::crc32c(head.as_bytes()), words.as_bytes()).into()
+}
+
+impl<P: Pmem> Appender<P> {
+    /// Appends a record. Returns the position of its end. It is durable after the next
+    /// [`flush`](Self::flush), and until then perhaps.
+    ///
+    /// # Errors
+    /// [`LogError::Full`], [`LogError::TooLong`]: nothing was appended then.
+    pub fn append(&mut self, words: &[u64]) -> Result<u64> {
+        let len = words.len() as u64;
+        let most = self.place.longest();
+        if len > most {
+            return Err(LogError::TooLong { words: len, most });
+        }
+        let needed = self.place.taken(len);
+        // Acquire: what the consumer read there was read before it is overwritten.
+        let used = self.tail - self.shared.head.load(Ordering::Acquire);
+        let free = self.place.words - LINE - used;
+        if needed > free {
+            return Err(LogError::Full { needed, free });
+        }
+        let flushed = self.shared.flushed.load(Ordering::Relaxed);
+        let crc = checksum(self.tail, len, flushed, words);
+        let head = Head { len, crc, flushed }.encode();
+        bits::pack(self.place.kind, [&head, words], &mut self.ring);
+        bits::store(&self.pm, self.place, self.tail, &mut self.ring);
+        debug_assert_eq!(self.ring.len() as u64, needed);
+        self.tail += needed;
+        Ok(self.tail)
+    }
+
+    /// Makes all that was appended durable.
+    ///
+    /// # Errors
+    /// If it is not: what the memory says.
+    pub fn flush(&mut self) -> Result<()> {
+        if self.shared.flushed.load(Ordering::Relaxed) == self.tail {
+            return Ok(());
+        }
+        if self.place.kind == Kind::Base {
+            // Data before commit: the words come before the tail that vouches for them.
+            if !hit(Bug::TailBeforeRecords) {
+                self.pm.fence()?;
+            }
+            let at = self.place.start + AT_TAIL;
+            self.pm.store_word(at, seal(self.tail));
+            self.pm.flush(at, WORD_BYTES);
+        }
+        // Durable before return.
+        if !hit(Bug::UnfencedLog) {
+            self.pm.fence()?;
+        }
+        // Release: the consumer sees the words.
+        self.shared.flushed.store(self.tail, Ordering::Release);
+        Ok(())
+    }
+
+    /// Words that the next record may have; `None`: not even none.
+    pub fn room(&self) -> Option<u64> {
+        let used = self.tail - self.shared.head.load(Ordering::Acquire);
+        self.place.room(self.place.words - LINE - used)
+    }
+}
+
+impl<P: Pmem> Consumer<P> {
+    /// Reads the oldest flushed record that was not read yet into `words`, which it
+    /// replaces. Returns the position of its end, or `None`: there is none.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`], and what the memory says.
+    pub fn next(&mut self, words: &mut Vec<u64>) -> Result<Option<u64>> {
+        if self.next == self.shared.flushed.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        match bits::record(&self.pm, self.place, self.next, words)? {
+            Found::Record { end } => {
+                self.next = end;
+                Ok(Some(end))
+            }
+            Found::Missing | Found::Damaged => Err(self.place.damaged(self.next)),
+        }
+    }
+
+    /// The position of the next record that [`next`](Self::next) reads.
+    pub fn position(&self) -> u64 {
+        self.next
+    }
+
+    /// Gives back the room of all records that end at `position` or before, read or not; it
+    /// must be the end of a flushed one, or of none. Durably, so that no crash brings them
+    /// back.
+    ///
+    /// # Errors
+    /// What the memory says: they may or may not be there after a crash.
+    pub fn truncate(&mut self, position: u64) -> Result<()> {
+        self.note_head(position);
+        // Head before reuse.
+        if !hit(Bug::ReuseBeforeTruncated) {
+            self.pm.fence()?;
+        }
+        self.release(position);
+        Ok(())
+    }
+
+    /// The first half of [`truncate`](Self::truncate): stores the new head, and starts to
+    /// write it back. For callers who truncate several logs with one fence.
+    pub fn note_head(&mut self, position: u64) {
+        let flushed = self.shared.flushed.load(Ordering::Relaxed);
+        debug_assert!(position <= flushed, "L1: only what is there is truncated");
+        let at = self.place.start + AT_HEAD;
+        self.pm.store_word(at, seal(position));
+        self.pm.flush(at, WORD_BYTES);
+    }
+
+    /// The second half: that fence returned, and the room can be used again.
+    pub fn release(&mut self, position: u64) {
+        self.next = self.next.max(position);
+        // Release: the appender overwrites what was read, and no crash brings back.
+        self.shared.head.store(position, Ordering::Release);
+    }
+}

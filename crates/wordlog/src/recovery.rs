@@ -1,0 +1,266 @@
+//! Finding the records that a crash left.
+
+use super::bits::{self, Found, Head};
+use super::{
+    AT_HEAD, AT_KIND, AT_MAGIC, AT_TAIL, AT_WORDS, Appender, Consumer, Kind, LINE, LogError, MAGIC,
+    POSITION_MAX, Place, Result, Shared,
+};
+use crate::sealed::{self, seal};
+use crate::seeded::{Bug, hit};
+use medium::{LINE_BYTES, Pmem, WORD_BYTES};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// A log as a crash left it. Read what is there, then use it by
+/// [`keep`](Self::keep) or [`empty`](Self::empty).
+#[derive(Debug)]
+pub struct Unrecovered<P> {
+    pm: P,
+    place: Place,
+    head: u64,
+    /// Where the next record is.
+    next: u64,
+    /// Of a base log: where the last one ends.
+    tail: Option<u64>,
+    /// Where it was cut short.
+    cut: Option<u64>,
+}
+
+impl<P: Pmem> Unrecovered<P> {
+    /// The log at byte `start`.
+    ///
+    /// # Errors
+    /// [`LogError::NotALog`], and what the memory says.
+    pub fn open(pm: P, start: u64) -> Result<Self> {
+        let wrong = |what: String| LogError::NotALog { start, what };
+        let limit = pm.len();
+        if !start.is_multiple_of(LINE_BYTES) || start.saturating_add(3 * LINE_BYTES) > limit {
+            return Err(wrong("there is no room for one".into()));
+        }
+        if pm.load(start + AT_MAGIC)? != MAGIC {
+            return Err(wrong("its magic is missing, or of another version".into()));
+        }
+        let word = |at| {
+            let word = sealed::open(pm.load(start + at)?);
+            word.ok_or_else(|| wrong(format!("its word at byte {at} has changed")))
+        };
+        let kind = match word(AT_KIND)? {
+            0 => Kind::Base,
+            1 => Kind::TornBit,
+            other => return Err(wrong(format!("kind {other} is unknown"))),
+        };
+        let words = word(AT_WORDS)?;
+        let room = (limit - start - LINE_BYTES) / WORD_BYTES;
+        if !words.is_multiple_of(LINE) || words < 2 * LINE || words > room {
+            return Err(wrong(format!("a ring of {words} words")));
+        }
+        let head = word(AT_HEAD)?;
+        let tail = match kind {
+            Kind::Base => Some(word(AT_TAIL)?),
+            Kind::TornBit => None,
+        };
+        let used = tail.map_or(Some(0), |tail| tail.checked_sub(head));
+        let is_one = |at: u64| at.is_multiple_of(LINE) && at <= POSITION_MAX;
+        let fits = used.is_some_and(|used| used <= words - LINE);
+        if !fits || !is_one(head) || !is_one(tail.unwrap_or(0)) {
+            let what = format!("records from position {head} to {tail:?}");
+            return Err(wrong(what));
+        }
+        let place = Place { start, kind, words };
+        Ok(Self {
+            pm,
+            place,
+            head,
+            next: head,
+            tail,
+            cut: None,
+        })
+    }
+
+    /// How it is written.
+    pub fn kind(&self) -> Kind {
+        self.place.kind
+    }
+
+    /// The position of the next record that [`next`](Self::next) reads.
+    pub fn position(&self) -> u64 {
+        self.next
+    }
+
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> u64 {
+        LINE_BYTES + self.place.words * WORD_BYTES
+    }
+
+    /// Reads the next record into `words`, which it replaces. Returns the position of its
+    /// end, or `None`: there are no more.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`], and what the memory says.
+    pub fn next(&mut self, words: &mut Vec<u64>) -> Result<Option<u64>> {
+        let limit = self.limit();
+        if self.next == limit {
+            return Ok(None);
+        }
+        match bits::record(&self.pm, self.place, self.next, words)? {
+            Found::Record { end } if end <= limit => {
+                self.next = end;
+                Ok(Some(end))
+            }
+            Found::Missing if self.tail.is_none() && !self.was_flushed(self.next)? => Ok(None),
+            _ => Err(self.place.damaged(self.next)),
+        }
+    }
+
+    /// Gives up the record at `position`, which [`next`](Self::next) has reached or read, and all
+    /// that follow: only [`empty`](Self::empty) makes that last.
+    pub fn cut(&mut self, position: u64) {
+        // A base log has no records before its tail then.
+        self.next = self.tail.unwrap_or(position);
+        self.cut = Some(self.next);
+    }
+
+    /// No record ends behind it.
+    fn limit(&self) -> u64 {
+        let full = self.head + self.place.words - LINE;
+        self.cut.or(self.tail).unwrap_or(full)
+    }
+
+    /// Whether a later record says that what should be at `position` was durable. There is
+    /// none after a crash: words go missing only behind the last flush.
+    fn was_flushed(&self, position: u64) -> Result<bool> {
+        let mut words = Vec::new();
+        // Words of records may look like heads of others, long ones: not all of it is read.
+        let mut left = 4 * self.place.words;
+        for later in (position + LINE..self.limit()).step_by(LINE as usize) {
+            let Some(head) = Head::at(&self.pm, self.place, later)? else {
+                continue;
+            };
+            if head.flushed <= position || head.flushed > later || head.len > left {
+                continue;
+            }
+            left -= head.len;
+            let found = bits::record(&self.pm, self.place, later, &mut words)?;
+            if matches!(found, Found::Record { .. }) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Uses the log, with the records that are there: they can be read again, and are
+    /// durable.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`], and what the memory says.
+    pub fn keep(mut self) -> Result<(Appender<P>, Consumer<P>)>
+    where
+        P: Clone,
+    {
+        self.skip()?;
+        for line in (self.head..self.next).step_by(LINE as usize) {
+            self.set_torn_bits(line, self.place.torn_bit(line))?;
+            // What a killed program left in the processor's caches only.
+            self.pm.flush(self.place.byte(line), LINE_BYTES);
+        }
+        self.scrub()?;
+        let head = self.head;
+        Ok(self.halves(head))
+    }
+
+    /// Uses the log without the records that are there: they are done with, durably.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`], and what the memory says.
+    pub fn empty(mut self) -> Result<(Appender<P>, Consumer<P>)>
+    where
+        P: Clone,
+    {
+        self.skip()?;
+        let start = self.place.start;
+        self.pm.store_word(start + AT_HEAD, seal(self.next));
+        if !hit(Bug::UnflushedHead) {
+            self.pm.flush(start + AT_HEAD, WORD_BYTES);
+        }
+        self.scrub()?;
+        let head = self.next;
+        Ok(self.halves(head))
+    }
+
+    fn skip(&mut self) -> Result<()> {
+        let mut words = Vec::new();
+        while self.next(&mut words)?.is_some() {}
+        Ok(())
+    }
+
+    /// Makes sure that no word behind the last record looks like one that is appended from
+    /// now on: an append that a crash cut short may have left some. Fences.
+    fn scrub(&self) -> Result<()> {
+        if self.place.kind == Kind::TornBit && !hit(Bug::Unscrubbed) {
+            let mut end = self.head + self.place.words;
+            if hit(Bug::ScrubbedToEnd) {
+                end = end.min((self.next + 1).next_multiple_of(self.place.words));
+            }
+            for line in (self.next..end).step_by(LINE as usize) {
+                self.set_torn_bits(line, self.place.torn_bit(line) ^ 1 << 63)?;
+            }
+        }
+        // What recovery stored before what is appended from now on.
+        if !hit(Bug::UnfencedScrub) {
+            self.pm.fence()?;
+        }
+        Ok(())
+    }
+
+    /// Gives the words of a line at position `line` this torn bit.
+    fn set_torn_bits(&self, line: u64, torn_bit: u64) -> Result<()> {
+        if self.place.kind == Kind::Base {
+            return Ok(());
+        }
+        let at = self.place.byte(line);
+        let mut bytes = [0; LINE_BYTES as usize];
+        self.pm.read(at, &mut bytes)?;
+        let (words, _) = bytes.as_chunks();
+        let mut is_changed = false;
+        for (n, word) in words
+            .iter()
+            .map(|word| u64::from_le_bytes(*word))
+            .enumerate()
+        {
+            if word & 1 << 63 != torn_bit {
+                self.pm
+                    .store_word(at + n as u64 * WORD_BYTES, word ^ 1 << 63);
+                is_changed = true;
+            }
+        }
+        if is_changed {
+            self.pm.flush(at, LINE_BYTES);
+        }
+        Ok(())
+    }
+
+    fn halves(self, head: u64) -> (Appender<P>, Consumer<P>)
+    where
+        P: Clone,
+    {
+        let shared = Arc::new(Shared {
+            head: AtomicU64::new(head),
+            flushed: AtomicU64::new(self.next),
+        });
+        let (place, tail) = (self.place, self.next);
+        let appender = Appender {
+            pm: self.pm.clone(),
+            place,
+            shared: shared.clone(),
+            tail,
+            ring: Vec::new(),
+        };
+        let consumer = Consumer {
+            pm: self.pm,
+            place,
+            shared,
+            next: head,
+        };
+        (appender, consumer)
+    }
+}
