@@ -1,9 +1,11 @@
 //! [`Format`]: what a block file system's format must be able to do, in steps so small
 //! that each is one change or a few (L2FS in section 2.4 of the Featherstitch chapter).
 
+use crate::seeded::{Bug, hit};
 use medium::block::Lba;
-use patch::{Before, Op, PatchId, Store, StoreError};
+use patch::{Before, Change, Content, Op, PatchId, Rule, Store, StoreError};
 use smallvec::SmallVec;
+use std::ops::Range;
 use vfs::{Attr, Cookie, Ctx, DirEntry, Errno, FileType, Ino, StatFs, Timestamp};
 
 /// Why a step failed.
@@ -48,30 +50,85 @@ pub type Result<T> = std::result::Result<T, FormatError>;
 /// comes after all of them. Rarely more than two.
 pub type Heads = SmallVec<[PatchId; 2]>;
 
-/// What a block is for; formats place the kinds differently.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Purpose {
-    /// Contents of a regular file or a long symbolic link.
-    Data,
-    /// Contents of a directory.
-    Directory,
-    /// Pointers to blocks.
-    Indirect,
-    /// Extended attributes.
-    Attributes,
-}
-
 /// A block taken from the free ones. Nothing points to it yet.
+///
+/// Formats use it inside their steps, so that all of them keep the same order.
 #[derive(Debug, Clone)]
 pub struct Allocated {
-    /// Which one.
+    /// The block.
     pub lba: Lba,
-    /// Marks it as used: must be durable before a pointer to it is (or, after a crash,
-    /// it has an owner and is free).
+    /// Marks the block as used: must be durable before a pointer to it is. Else a block that
+    /// has an owner could be free after a crash.
     pub bit: PatchId,
-    /// What removed the last pointers to it, if that is not durable yet: must be durable
-    /// before the block's new contents are (`NullifyBeforeReuse`).
+    /// Removed the last pointers to the block, and is not durable yet.
     pub reused_after: Option<PatchId>,
+}
+
+impl Allocated {
+    /// The removal of the last pointers, which the block's new contents come after. Else the
+    /// former owner could have them after a crash.
+    pub fn before_contents(&self) -> Option<Before> {
+        let rule = Rule::NullifyBeforeReuse;
+        self.reused_after.map(|patch| Before { patch, rule })
+    }
+
+    /// Fills the block with contents of a file, all of it.
+    pub fn fill(
+        &self,
+        store: &dyn Store,
+        op: &Op,
+        content: Content,
+        bytes: &[u8],
+    ) -> Result<Filled> {
+        let reused = self.before_contents();
+        let reused = reused.filter(|_| !hit(Bug::ReuseBeforeNullify));
+        let change = Change::Bytes { at: 0, bytes };
+        let patch = store
+            .change(op, self.lba, content, change, reused.as_slice())?
+            .id;
+        let rule = Rule::InitialiseBeforePoint;
+        let before = Before { patch, rule };
+        Ok(Filled {
+            patch,
+            before_pointer: Some(before).filter(|_| !hit(Bug::PointBeforeFill)),
+        })
+    }
+}
+
+/// A new block that has its contents.
+#[derive(Debug, Clone, Copy)]
+pub struct Filled {
+    /// The contents.
+    pub patch: PatchId,
+    /// What a pointer to the block comes after, besides [`Allocated::bit`].
+    pub before_pointer: Option<Before>,
+}
+
+/// Bytes of a block.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece<'a> {
+    /// Where in the block.
+    pub at: u32,
+    /// The bytes: not empty, and within the block.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Piece<'a> {
+    /// Bytes from the start of the block on.
+    pub fn from_start(bytes: &'a [u8]) -> Self {
+        Self { at: 0, bytes }
+    }
+}
+
+/// A block of a file that was written.
+#[derive(Debug, Clone)]
+pub struct Written {
+    /// Stands for the bytes and for the pointers to them: a size that covers the bytes comes
+    /// after it.
+    pub patch: PatchId,
+    /// The contents of new blocks. A store that drops the order of changes can make `patch`
+    /// durable before them.
+    pub filled: Heads,
 }
 
 /// Fields of an inode to change in one step; `None` leaves one as it is.
@@ -138,11 +195,10 @@ pub struct Removed {
 
 /// Blocks that a file has lost.
 #[derive(Debug, Clone, Default)]
-pub struct Detached {
-    /// The blocks, data and indirect ones alike, each with the removal of the (last)
-    /// pointer to it. They are still marked as used: [`Format::free_block`] is next.
-    pub blocks: Vec<(Lba, Removed)>,
-    /// More are left in the range: call again (bounds the size of one operation).
+pub struct Freed {
+    /// The removals of the pointers to them.
+    pub removed: Heads,
+    /// More are left in the range: call again. This bounds the size of one operation.
     pub more: bool,
 }
 
@@ -156,24 +212,24 @@ pub enum Next<'a> {
         /// Which.
         name: &'a [u8],
     },
-    /// Holes of a file are filled.
-    Fill {
+    /// [`Format::write_block`] of several blocks.
+    Write {
         /// The file.
         ino: Ino,
         /// The first of them.
         from: u64,
-        /// What [`Format::room_for`] says that it takes.
+        /// The result of [`Format::room_for`].
         blocks: u64,
     },
-    /// [`Format::detach_blocks`], and each [`Format::free_block`] after it.
+    /// [`Format::free_blocks`].
     Cut {
         /// The file.
         ino: Ino,
-        /// The first block that goes.
+        /// The first block to free.
         from: u64,
         /// The block after the last.
         to: u64,
-        /// Most blocks that go at once.
+        /// Most blocks that are freed at once.
         budget: u32,
     },
     /// The end of an inode: [`Cut`](Self::Cut) of all blocks, and [`Format::free_inode`].
@@ -194,6 +250,8 @@ pub enum Next<'a> {
 /// allocators do not run at once (see `BlockFs`).
 ///
 /// A step that fails with [`FormatError::NoSpace`] or [`FormatError::Limit`] has changed nothing.
+/// Steps that remove or free something, and changes of inodes that do not grow, need no room: a
+/// format that never overwrites keeps some back for them.
 ///
 /// Steps take the patches that must come before them and return those that stand for
 /// them. *Inside* a step the format sees to its own order (an indirect block is
@@ -204,7 +262,8 @@ pub trait Format: Send + Sync {
     fn name(&self) -> &'static str;
     /// What it is stored on.
     fn store(&self) -> &dyn Store;
-    /// Bytes in a block of a file; the store's block size.
+    /// Bytes in a block: the smallest part of a file that has a place of its own, and the
+    /// store's block size. Of a format with fragments, a fragment.
     fn block_bytes(&self) -> u32;
     /// Largest file in bytes.
     fn max_size(&self) -> u64;
@@ -298,45 +357,43 @@ pub trait Format: Send + Sync {
 
     // --- blocks of files --------------------------------------------------------
 
-    /// Where block `index` of a file is; `None` for a hole.
+    /// Where block `index` of a file is; `None` for a hole. Valid until the next change.
     fn block_of(&self, ino: Ino, index: u64) -> Result<Option<Lba>>;
     /// The first index at or after `index`, and below `end`, that has a block.
     fn next_block(&self, ino: Ino, index: u64, end: u64) -> Result<Option<u64>>;
     /// The first index at or after `index`, and below `end`, that has no block.
     fn next_hole(&self, ino: Ino, index: u64, end: u64) -> Result<Option<u64>>;
-    /// Most distinct blocks that attaching or detaching `blocks` neighbouring blocks of one
+    /// Most distinct blocks that writing or freeing `blocks` neighbouring blocks of one
     /// file changes, these blocks themselves, its inode and the bitmaps included: for
     /// [`Store::begin`].
     fn cost(&self, blocks: u64) -> u32;
-    /// How many free blocks it takes to fill the holes among blocks `from..to` of a file,
-    /// indirect blocks included.
+    /// Free blocks that it takes to write blocks `from..to` of a file, pointers to them
+    /// included. A format that overwrites in place counts the holes only.
     fn room_for(&self, ino: Ino, from: u64, to: u64) -> Result<u64>;
-    /// Takes a free block for block `index` of a file.
-    fn allocate_block(&self, op: &Op, ino: Ino, index: u64, purpose: Purpose) -> Result<Allocated>;
-    /// Points a file at a block. `befores` must hold its initialisation; the bit is the
-    /// format's to add. New indirect blocks are initialised before they are pointed to.
-    fn attach_block(
+    /// Stores a piece of block `index` of a file. A hole gets a block, whose other bytes are
+    /// zeros. The size stays as it is.
+    ///
+    /// The block may move, and so may others of the file: a format that never overwrites
+    /// writes them elsewhere, and one with fragments may need a place for more of them.
+    fn write_block(
         &self,
         op: &Op,
         ino: Ino,
         index: u64,
-        block: &Allocated,
+        piece: Piece<'_>,
         befores: &[Before],
-    ) -> Result<PatchId>;
-    /// Removes the pointers to blocks `from..to` of a file, and to indirect blocks that
-    /// have none left, from the end backwards, at most `budget` of them. Also takes them off
-    /// the inode's count.
-    fn detach_blocks(
+    ) -> Result<Written>;
+    /// Frees blocks of a file from the end of a range backwards, at most `budget` of them, and
+    /// indirect blocks that have no pointers left: removes the pointers, takes the blocks off
+    /// the inode's count, then marks them as free.
+    fn free_blocks(
         &self,
         op: &Op,
         ino: Ino,
-        from: u64,
-        to: u64,
+        blocks: Range<u64>,
         budget: u32,
         befores: &[Before],
-    ) -> Result<Detached>;
-    /// Marks a block as free, after the removal of its pointers.
-    fn free_block(&self, op: &Op, lba: Lba, removed: Removed) -> Result<()>;
+    ) -> Result<Freed>;
 
     // --- symbolic links, attributes ----------------------------------------------
 

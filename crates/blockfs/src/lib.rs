@@ -10,7 +10,7 @@ mod fs;
 pub mod seeded;
 
 pub use format::{
-    Allocated, Detached, Format, FormatError, Found, Heads, InodeChange, NewInode, Next, Purpose,
-    Removed, Result,
+    Allocated, Filled, Format, FormatError, Found, Freed, Heads, InodeChange, NewInode, Next,
+    Piece, Removed, Result, Written,
 };
 pub use fs::{BlockFs, BlockFsOptions, OnError};

@@ -6,7 +6,7 @@ use crate::pending::{OfPatch, Pending};
 use crate::ready::Needed;
 use crate::resting::Resting;
 use crate::volume::{Ext2, Group, Layout};
-use blockfs::{Allocated, FormatError, Purpose, Removed, Result};
+use blockfs::{Allocated, FormatError, Removed, Result};
 use medium::block::Lba;
 use patch::{Before, Change, Content, Op, PatchId, Rule, Store};
 use smallvec::SmallVec;
@@ -14,6 +14,19 @@ use std::collections::HashSet;
 use std::mem::offset_of;
 use std::ops::Range;
 use vfs::check::{Finding, Severity};
+
+/// What a block is for. The kinds are placed differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Purpose {
+    /// Contents of a regular file or a long symbolic link.
+    Data,
+    /// Contents of a directory.
+    Directory,
+    /// Pointers to blocks.
+    Indirect,
+    /// Extended attributes.
+    Attributes,
+}
 
 /// What is kept in memory.
 pub(crate) struct State {

@@ -2,12 +2,13 @@
 //! inode's fields (read; moved to the block when it changes).
 
 use crate::acl::{Acl, Malformed};
+use crate::alloc::Purpose;
 use crate::features::Need;
 use crate::format::{ATTR_MAGIC, ATTR_PREFIXES, AttrEntry, AttrHeader, Inode, InodeExtra};
 use crate::inode::Node;
 use crate::ready::Needed;
 use crate::volume::Ext2;
-use blockfs::{FormatError, Heads, Purpose, Removed, Result};
+use blockfs::{FormatError, Heads, Removed, Result};
 use medium::block::{Buffer, Lba};
 use patch::{Before, Op, PatchId, Rule};
 use std::mem::{offset_of, size_of};
@@ -373,10 +374,7 @@ impl Ext2 {
         let mut node = node.clone();
         self.ready_old(old)?;
         let new = self.take_block(op, node.ino, 0, Purpose::Attributes)?;
-        let reused = new.reused_after.map(|patch| Before {
-            patch,
-            rule: Rule::NullifyBeforeReuse,
-        });
+        let reused = new.before_contents();
         let filled = self.change(op, new.lba, 0, block, reused.as_slice())?;
         let feature = self.need(op, Need::Attributes)?;
         let befores = [filled, new.bit, feature].map(|patch| Before {

@@ -8,13 +8,14 @@
 //! A name that is made again, perhaps elsewhere, comes after its removal: it is never there
 //! twice.
 
+use crate::alloc::Purpose;
 use crate::format::{DIRENT_HEADER, DirentHeader, Inode, InodeFlags, type_code};
 use crate::inode::Node;
 use crate::names::Names;
 use crate::pending::OfPatch;
 use crate::seeded::{Bug, hit};
 use crate::volume::Ext2;
-use blockfs::{FormatError, Found, Heads, Purpose, Removed, Result};
+use blockfs::{FormatError, Found, Heads, Removed, Result};
 use medium::block::{Buffer, Lba};
 use patch::{Before, Op, PatchId, Rule, attempt};
 use std::mem::offset_of;
@@ -454,11 +455,8 @@ impl Ext2 {
             return Err(FormatError::NoSpace);
         }
         let block = self.take_block(op, number, index, Purpose::Directory)?;
-        let waits = |_: &PatchId| !hit(Bug::DirectoryBeforeReuse);
-        let reused = block.reused_after.filter(waits).map(|patch| Before {
-            patch,
-            rule: Rule::NullifyBeforeReuse,
-        });
+        let reused = block.before_contents();
+        let reused = reused.filter(|_| !hit(Bug::DirectoryBeforeReuse));
         let filled = self.change(op, block.lba, 0, contents, reused.as_slice())?;
         let mut befores = befores.to_vec();
         if index == 0 || !hit(Bug::GrowBeforeFill) {

@@ -10,6 +10,7 @@ mod alloc;
 mod attrs;
 mod bytes;
 mod check;
+mod cut;
 mod describe;
 mod dir;
 #[cfg(feature = "engine")]

@@ -6,10 +6,10 @@ use crate::format::{
 };
 use crate::volume::Ext2;
 use crate::{Error, probe};
-use blockfs::{Format, NewInode, Purpose, Result};
+use blockfs::{Format, NewInode, Piece, Result};
 use medium::block::{BlockDevice, Lba};
 use patch::journal::Place;
-use patch::{Before, Change, Content, Rule};
+use patch::{Before, Rule};
 use std::mem::size_of;
 use vfs::{Clock, FileType, Ino};
 use zerocopy::{FromBytes, IntoBytes};
@@ -83,20 +83,8 @@ impl Ext2 {
     }
 
     fn add_log_block(&self, op: &patch::Op, ino: Ino, index: u64) -> Result<()> {
-        let block = self.allocate_block(op, ino, index, Purpose::Data)?;
         let zeros = vec![0; self.layout.block_bytes as usize];
-        let change = Change::Bytes {
-            at: 0,
-            bytes: &zeros,
-        };
-        let rule = Rule::NullifyBeforeReuse;
-        let reused = block.reused_after.map(|patch| Before { patch, rule });
-        let zeroed =
-            self.store
-                .change(op, block.lba, Content::Metadata, change, reused.as_slice())?;
-        let rule = Rule::InitialiseBeforePoint;
-        let patch = zeroed.id;
-        self.attach_block(op, ino, index, &block, &[Before { patch, rule }])?;
+        self.write_block(op, ino, index, Piece::from_start(&zeros), &[])?;
         Ok(())
     }
 

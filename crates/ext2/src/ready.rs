@@ -5,11 +5,11 @@
 //! enough blocks that have rested are free in them, or until a few are named. If the blocks are
 //! cached this costs memory accesses only, and outside of [attempts](attempt) nothing.
 
-use crate::alloc::State;
+use crate::alloc::{Purpose, State};
 use crate::dir;
 use crate::inode::Node;
 use crate::volume::Ext2;
-use blockfs::{Next, Purpose, Result};
+use blockfs::{Next, Result};
 use medium::block::Lba;
 use patch::attempt;
 use smallvec::SmallVec;
@@ -45,7 +45,7 @@ impl Ext2 {
     fn list_needed(&self, next: Next<'_>, needed: &mut Needed) -> Result<()> {
         match next {
             Next::AddName { dir, name } => self.for_name(dir, name, needed),
-            Next::Fill { ino, from, blocks } => self.for_blocks(ino, from, blocks, needed),
+            Next::Write { ino, from, blocks } => self.for_blocks(ino, from, blocks, needed),
             Next::Cut {
                 ino,
                 from,

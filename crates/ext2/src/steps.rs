@@ -3,11 +3,11 @@
 use crate::format::{INLINE_TARGET_MAX, LINK_MAX, ROOT_INO};
 use crate::volume::{Ext2, Reserve};
 use blockfs::{
-    Allocated, Detached, Format, FormatError, Found, Heads, InodeChange, NewInode, Next, Purpose,
-    Removed, Result,
+    Format, Found, Freed, Heads, InodeChange, NewInode, Next, Piece, Removed, Result, Written,
 };
 use medium::block::Lba;
 use patch::{Before, Op, PatchId, Store};
+use std::ops::Range;
 use vfs::check::Finding;
 use vfs::{Attr, Cookie, Ctx, DirEntry, FileType, Ino, NAME_MAX, StatFs};
 
@@ -183,41 +183,26 @@ impl Format for Ext2 {
         self.missing(ino, from..to)
     }
 
-    fn allocate_block(&self, op: &Op, ino: Ino, index: u64, purpose: Purpose) -> Result<Allocated> {
-        let node = self.load_ino(ino)?;
-        self.take_block(op, node.ino, index, purpose)
-    }
-
-    fn attach_block(
+    fn write_block(
         &self,
         op: &Op,
         ino: Ino,
         index: u64,
-        block: &Allocated,
+        piece: Piece<'_>,
         befores: &[Before],
-    ) -> Result<PatchId> {
-        self.attach(op, ino, index, block, befores, None)
+    ) -> Result<Written> {
+        self.put(op, ino, index, piece, befores)
     }
 
-    fn detach_blocks(
+    fn free_blocks(
         &self,
         op: &Op,
         ino: Ino,
-        from: u64,
-        to: u64,
+        blocks: Range<u64>,
         budget: u32,
         befores: &[Before],
-    ) -> Result<Detached> {
-        self.detach(op, ino, from..to, budget, befores)
-    }
-
-    fn free_block(&self, op: &Op, lba: Lba, removed: Removed) -> Result<()> {
-        match u32::try_from(lba.0) {
-            Ok(block) if (self.layout.first_block..self.layout.blocks).contains(&block) => {
-                self.give_block(op, block, removed)
-            }
-            _ => Err(FormatError::Corrupt(format!("block {lba} does not exist"))),
-        }
+    ) -> Result<Freed> {
+        self.cut(op, ino, blocks, budget, befores)
     }
 
     fn inline_target(&self, ino: Ino) -> Result<Option<Vec<u8>>> {

@@ -3,56 +3,34 @@
 //! # Order
 //! A pointer comes after the bit of the block that it points to and after its contents;
 //! with new indirect blocks in between, the topmost pointer comes after all that hangs
-//! below it. What is taken off as a whole is cut at its topmost pointer: one change, and
-//! all blocks below are free after it.
+//! below it.
 
+use crate::alloc::Purpose;
 use crate::format::{DIRECT, INDIRECT, Inode, POINTERS};
 use crate::inode::Node;
 use crate::seeded::{Bug, hit};
 use crate::volume::Ext2;
-use blockfs::{Allocated, Detached, FormatError, Purpose, Removed, Result};
+use blockfs::{Allocated, FormatError, Heads, Piece, Result, Written};
 use medium::block::{Buffer, Lba};
-use patch::{Before, Op, PatchId, Patched, Rule, attempt};
+use patch::{Before, Change, Content, Op, PatchId, Rule, attempt};
 use smallvec::SmallVec;
 use std::mem::offset_of;
 use std::ops::Range;
-use vfs::{Errno, Ino};
-
-/// Most blocks that one call takes off.
-const CUT_MAX: usize = 4096;
+use vfs::{Errno, FileType, Ino};
 
 /// One of an inode's pointers: how many indirect blocks lie between it and data, and the
 /// first index that it leads to.
 #[derive(Debug, Clone, Copy)]
-struct Root {
-    slot: usize,
-    level: u32,
-    base: u64,
+pub(crate) struct Root {
+    pub slot: usize,
+    pub level: u32,
+    pub base: u64,
 }
 
 /// The way to a block: the pointer in the inode, and those in indirect blocks.
 struct Path {
     slot: usize,
     steps: SmallVec<[u32; 3]>,
-}
-
-/// What became of an attempt to take a subtree as a whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Gathered {
-    Whole,
-    /// It has blocks that are to stay.
-    Stays,
-    /// It is larger than the budget.
-    TooLarge,
-}
-
-/// A cut under way.
-struct Cut<'a> {
-    ino: u32,
-    range: Range<u64>,
-    budget: usize,
-    befores: &'a [Before],
-    done: Detached,
 }
 
 fn init(patch: PatchId) -> Before {
@@ -62,7 +40,7 @@ fn init(patch: PatchId) -> Before {
     }
 }
 
-fn pointer_at(block: &[u8], index: u32) -> u32 {
+pub(crate) fn pointer_at(block: &[u8], index: u32) -> u32 {
     let at = index as usize * 4;
     block[at..]
         .first_chunk()
@@ -70,7 +48,7 @@ fn pointer_at(block: &[u8], index: u32) -> u32 {
 }
 
 /// Where an inode's pointer is in it.
-fn slot_end(slot: usize) -> usize {
+pub(crate) fn slot_end(slot: usize) -> usize {
     offset_of!(Inode, block) + 4 * (slot + 1)
 }
 
@@ -85,21 +63,21 @@ fn want_more(error: &FormatError, block: &[u8], index: u64, level: u32) {
     }
 }
 
-const SECTORS: usize = offset_of!(Inode, sectors);
+pub(crate) const SECTORS: usize = offset_of!(Inode, sectors);
 const SIZE: usize = offset_of!(Inode, size_low);
 
 impl Ext2 {
     /// Pointers in an indirect block.
-    fn fan_out(&self) -> u32 {
+    pub(crate) fn fan_out(&self) -> u32 {
         self.layout.block_bytes / 4
     }
 
     /// How many blocks of a file a pointer of this level leads to.
-    fn span(&self, level: u32) -> u64 {
+    pub(crate) fn span(&self, level: u32) -> u64 {
         u64::from(self.fan_out()).pow(level)
     }
 
-    fn roots(&self) -> [Root; POINTERS] {
+    pub(crate) fn roots(&self) -> [Root; POINTERS] {
         let mut base = 0;
         std::array::from_fn(|slot| {
             let level = slot.saturating_sub(DIRECT - 1) as u32;
@@ -122,7 +100,7 @@ impl Ext2 {
         })
     }
 
-    fn sectors_per_block(&self) -> u32 {
+    pub(crate) fn sectors_per_block(&self) -> u32 {
         self.layout.block_bytes / 512
     }
 
@@ -299,7 +277,54 @@ impl Ext2 {
         Ok(missing)
     }
 
-    // --- attaching --------------------------------------------------------------------
+    // --- writing ----------------------------------------------------------------------
+
+    /// Stores bytes in a block of a file; a hole gets a block.
+    pub(crate) fn put(
+        &self,
+        op: &Op,
+        ino: Ino,
+        index: u64,
+        Piece { at, bytes }: Piece<'_>,
+        befores: &[Before],
+    ) -> Result<Written> {
+        let node = self.load_ino(ino)?;
+        let content = match node.kind() {
+            Some(FileType::Regular) => Content::Data,
+            _ => Content::Metadata,
+        };
+        let path = self.path(index)?;
+        let (way, there) = self.walk(&node, &path)?;
+        if let Some(block) = there {
+            let change = Change::Bytes { at, bytes };
+            let lba = Lba(block.into());
+            let patched = self.store.change(op, lba, content, change, befores)?;
+            return Ok(Written {
+                patch: patched.id,
+                filled: Heads::new(),
+            });
+        }
+        let needed = 1 + path.steps.len() - way.len();
+        if self.state.lock().usable_blocks(&self.layout) < needed as u64 {
+            return Err(FormatError::NoSpace);
+        }
+        let block = self.take_block(op, node.ino, index, Purpose::Data)?;
+        let mut padded;
+        let contents = if bytes.len() == self.layout.block_bytes as usize {
+            bytes
+        } else {
+            padded = Buffer::zeroed(self.layout.block_bytes as usize);
+            padded[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+            &padded
+        };
+        let filled = block.fill(&*self.store, op, content, contents)?;
+        let mut before_pointer: SmallVec<[Before; 4]> = SmallVec::from_slice(befores);
+        before_pointer.extend(filled.before_pointer);
+        Ok(Written {
+            patch: self.attach(op, ino, index, &block, &before_pointer, None)?,
+            filled: Heads::from_slice(&[filled.patch]),
+        })
+    }
 
     /// Points a file at a block and, if `size` says so, covers it with the size.
     pub(crate) fn attach(
@@ -376,291 +401,13 @@ impl Ext2 {
         };
         let at = step as usize * 4;
         contents[at..at + 4].copy_from_slice(&child.to_le_bytes());
-        let waits = |_: &PatchId| !hit(Bug::IndirectBeforeReuse);
-        let reused = new.reused_after.filter(waits).map(|patch| Before {
-            patch,
-            rule: Rule::NullifyBeforeReuse,
-        });
+        let reused = new.before_contents();
+        let reused = reused.filter(|_| !hit(Bug::IndirectBeforeReuse));
         let made = self.change(op, new.lba, 0, &contents, reused.as_slice())?;
         self.first_pointed(child, made);
         befores.push(init(made));
         befores.push(init(new.bit));
         Ok(new.lba.0 as u32)
-    }
-
-    /// Calls `f` for the blocks of a range, from its end on and each before those that point to
-    /// it, at most `budget` of them.
-    pub(crate) fn each_from_end(
-        &self,
-        node: &Node,
-        range: Range<u64>,
-        budget: u32,
-        f: &mut impl FnMut(u32),
-    ) -> Result<()> {
-        if !node.has_blocks(self.layout.block_bytes) {
-            return Ok(());
-        }
-        let mut left = budget;
-        for root in self.roots().into_iter().rev() {
-            let pointer = node.inode.block[root.slot].get();
-            let at = (pointer, root.level, root.base);
-            self.each_below(node.ino, at, &range, &mut left, f)?;
-        }
-        Ok(())
-    }
-
-    fn each_below(
-        &self,
-        ino: u32,
-        (pointer, level, base): (u32, u32, u64),
-        range: &Range<u64>,
-        left: &mut u32,
-        f: &mut impl FnMut(u32),
-    ) -> Result<()> {
-        let from = range.start.max(base);
-        let to = range.end.min(base + self.span(level));
-        if from >= to || *left == 0 {
-            return Ok(());
-        }
-        let Some(block) = self.pointee(pointer, ino)? else {
-            return Ok(());
-        };
-        if level > 0 {
-            let pointers = self.store.read(Lba(block.into()))?;
-            let below = self.span(level - 1);
-            for index in ((from - base) / below..(to - base).div_ceil(below)).rev() {
-                let at = (
-                    pointer_at(&pointers, index as u32),
-                    level - 1,
-                    base + index * below,
-                );
-                self.each_below(ino, at, range, left, f)?;
-            }
-        }
-        if *left > 0 {
-            *left -= 1;
-            f(block);
-        }
-        Ok(())
-    }
-
-    // --- taking off -------------------------------------------------------------------
-
-    pub(crate) fn detach(
-        &self,
-        op: &Op,
-        ino: Ino,
-        range: Range<u64>,
-        budget: u32,
-        befores: &[Before],
-    ) -> Result<Detached> {
-        let mut node = self.load_ino(ino)?;
-        if !node.has_blocks(self.layout.block_bytes) {
-            return Ok(Detached::default());
-        }
-        let mut cut = Cut {
-            ino: node.ino,
-            range,
-            budget: (budget as usize).clamp(1, CUT_MAX),
-            befores,
-            done: Detached::default(),
-        };
-        // Blocks that go with a pointer in the inode, and that pointer.
-        let mut tops: Vec<(u32, u32)> = Vec::new();
-        let mut end = SECTORS + 4;
-        for root in self.roots().into_iter().rev() {
-            let pointer = node.inode.block[root.slot].get();
-            if !self.is_due(&mut cut, pointer, root.level, root.base) {
-                continue;
-            }
-            let mut blocks = Vec::new();
-            match self.gather(&cut, pointer, root.level, root.base, &mut blocks)? {
-                Gathered::Whole => {
-                    cut.budget -= blocks.len();
-                    tops.extend(blocks.into_iter().map(|block| (block, pointer)));
-                    node.inode.block[root.slot].set(0);
-                    end = end.max(slot_end(root.slot));
-                }
-                partly => {
-                    cut.done.more |= partly == Gathered::TooLarge;
-                    self.descend(op, &mut cut, pointer, root.level, root.base)?;
-                }
-            }
-        }
-        let count = (tops.len() + cut.done.blocks.len()) as u32;
-        if count > 0 {
-            let sectors = &mut node.inode.sectors;
-            sectors.set(
-                sectors
-                    .get()
-                    .saturating_sub(count * self.sectors_per_block()),
-            );
-            let befores = match tops.is_empty() {
-                true => Vec::new(), // only the count, which nothing waits for
-                false => self.befores_of(&cut, tops.iter().map(|(block, _)| *block)),
-            };
-            let patched = self.write_node(op, &node, SECTORS..end, &befores)?;
-            self.record(&mut cut, patched, tops);
-        }
-        Ok(cut.done)
-    }
-
-    /// Whether a pointer leads to something in the range; notes it if the budget is used up.
-    fn is_due(&self, cut: &mut Cut<'_>, pointer: u32, level: u32, base: u64) -> bool {
-        let overlaps = base < cut.range.end && base + self.span(level) > cut.range.start;
-        if pointer == 0 || !overlaps {
-            return false;
-        }
-        cut.done.more |= cut.budget == 0;
-        cut.budget > 0
-    }
-
-    /// Lists a subtree, if all of it is to go and it fits the budget. Pointers come behind
-    /// what they point to: what waits for nothing is the cheapest to take back.
-    fn gather(
-        &self,
-        cut: &Cut<'_>,
-        pointer: u32,
-        level: u32,
-        base: u64,
-        into: &mut Vec<u32>,
-    ) -> Result<Gathered> {
-        let Some(block) = self.pointee(pointer, cut.ino)? else {
-            return Ok(Gathered::Whole);
-        };
-        if level == 0 && !cut.range.contains(&base) {
-            return Ok(Gathered::Stays);
-        }
-        if level > 0 {
-            let pointers = self.store.read(Lba(block.into()))?;
-            let below = self.span(level - 1);
-            for index in 0..self.fan_out() {
-                let base = base + u64::from(index) * below;
-                let pointer = pointer_at(&pointers, index);
-                let gathered = self.gather(cut, pointer, level - 1, base, into)?;
-                if gathered != Gathered::Whole {
-                    return Ok(gathered);
-                }
-            }
-        }
-        if into.len() == cut.budget {
-            return Ok(Gathered::TooLarge);
-        }
-        into.push(block);
-        Ok(Gathered::Whole)
-    }
-
-    /// Takes off what is due below an indirect block that stays, from the end backwards.
-    fn descend(
-        &self,
-        op: &Op,
-        cut: &mut Cut<'_>,
-        pointer: u32,
-        level: u32,
-        base: u64,
-    ) -> Result<()> {
-        let Some(block) = self.pointee(pointer, cut.ino)? else {
-            return Ok(());
-        };
-        if level == 0 {
-            return Ok(());
-        }
-        if level == 1 {
-            return self.clear_pointers(op, cut, block, base);
-        }
-        let below = self.span(level - 1);
-        for index in (0..self.fan_out()).rev() {
-            let pointer = pointer_at(&self.store.read(Lba(block.into()))?, index);
-            let base = base + u64::from(index) * below;
-            if !self.is_due(cut, pointer, level - 1, base) {
-                continue;
-            }
-            let mut blocks = Vec::new();
-            match self.gather(cut, pointer, level - 1, base, &mut blocks)? {
-                Gathered::Whole => {
-                    cut.budget -= blocks.len();
-                    let befores = self.befores_of(cut, blocks.iter().copied());
-                    let lba = Lba(block.into());
-                    let patched = self.patch(op, lba, index * 4, &[0; 4], &befores)?;
-                    let tops = blocks.into_iter().map(|block| (block, pointer));
-                    self.record(cut, patched, tops);
-                }
-                partly => {
-                    cut.done.more |= partly == Gathered::TooLarge;
-                    self.descend(op, cut, pointer, level - 1, base)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Clears the last pointers to data that are due in an indirect block, in one change.
-    fn clear_pointers(&self, op: &Op, cut: &mut Cut<'_>, block: u32, base: u64) -> Result<()> {
-        let lba = Lba(block.into());
-        let contents = self.store.read(lba)?;
-        let within = |index: u64| index.clamp(base, base + self.span(1)) - base;
-        let (from, to) = (within(cut.range.start) as u32, within(cut.range.end) as u32);
-        let mut taken = Vec::new();
-        let (mut first, mut end) = (to, to);
-        for index in (from..to).rev() {
-            let Some(block) = self.pointee(pointer_at(&contents, index), cut.ino)? else {
-                continue;
-            };
-            if taken.len() == cut.budget {
-                cut.done.more = true;
-                break;
-            }
-            if taken.is_empty() {
-                end = index + 1;
-            }
-            first = index;
-            taken.push(block);
-        }
-        drop(contents);
-        if taken.is_empty() {
-            return Ok(());
-        }
-        cut.budget -= taken.len();
-        let befores = self.befores_of(cut, taken.iter().copied());
-        let zeros = vec![0; (end - first) as usize * 4];
-        let patched = self.patch(op, lba, first * 4, &zeros, &befores)?;
-        self.record(cut, patched, taken.into_iter().map(|block| (block, block)));
-        Ok(())
-    }
-
-    /// What removing pointers to these blocks must come after: besides what the caller says,
-    /// older removals, so that the youngest stands for all.
-    fn befores_of(&self, cut: &Cut<'_>, blocks: impl Iterator<Item = u32>) -> Vec<Before> {
-        let mut befores = cut.befores.to_vec();
-        let state = self.state.lock();
-        for block in blocks {
-            if let Some(&patch) = state.removed.get(&*self.store, &block) {
-                let rule = Rule::NullifyBeforeReuse;
-                befores.push(Before { patch, rule });
-            }
-        }
-        befores.sort_unstable_by_key(|before| before.patch);
-        befores.dedup_by_key(|before| before.patch);
-        befores
-    }
-
-    /// Notes blocks as taken off, each with the pointer at which it was cut off.
-    fn record(
-        &self,
-        cut: &mut Cut<'_>,
-        patched: Patched,
-        blocks: impl IntoIterator<Item = (u32, u32)>,
-    ) {
-        let state = self.state.lock();
-        for (block, top) in blocks {
-            let attached = state.attached.get(&*self.store, &top);
-            let never_stored = patched.merged && attached == Some(&patched.id);
-            let removed = Removed {
-                patch: patched.id,
-                never_stored,
-            };
-            cut.done.blocks.push((Lba(block.into()), removed));
-        }
     }
 
     /// Most blocks that a change of `blocks` neighbouring blocks of a file touches.

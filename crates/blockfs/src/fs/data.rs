@@ -2,9 +2,9 @@
 
 use super::{BlockFs, Refusal, after};
 use crate::seeded::{Bug, hit};
-use crate::{Format, FormatError, Heads, InodeChange, Next, Purpose};
-use medium::block::{Buffer, Lba};
-use patch::{Before, Change, Content, Op, PatchId, Rule, attempt};
+use crate::{Format, FormatError, Heads, InodeChange, Next, Piece};
+use medium::block::Lba;
+use patch::{Before, Op, PatchId, Rule, attempt};
 use smallvec::SmallVec;
 use std::ops::Range;
 use vfs::{Attr, Ctx, Errno, Fallocate, FileType, Ino, Result, SeekKind, Timestamp, perm};
@@ -31,6 +31,16 @@ struct Part {
     /// Where in the range.
     from: usize,
     len: usize,
+}
+
+impl Part {
+    /// Its bytes, for the format.
+    fn piece<'a>(&self, bytes: &'a [u8]) -> Piece<'a> {
+        Piece {
+            at: self.at as u32,
+            bytes,
+        }
+    }
 }
 
 /// Cuts `off..off + len` at block boundaries.
@@ -201,7 +211,7 @@ impl<F: Format> BlockFs<F> {
         }
         self.format.store().ready(&edges)?;
         let from = part.start / block;
-        self.format.ready(Next::Fill { ino, from, blocks })
+        self.format.ready(Next::Write { ino, from, blocks })
     }
 
     /// Has all read that it takes to free the blocks from byte `size` on, as many as are freed
@@ -233,7 +243,7 @@ impl<F: Format> BlockFs<F> {
             let mut heads: Heads = self.clear_tail(op, &attr, end)?.into_iter().collect();
             for part in parts(block, off, data.len()) {
                 let bytes = &data[part.from..part.from + part.len];
-                heads.push(self.put(op, ino, part.index, part.at, bytes)?);
+                heads.push(self.put(op, ino, part.index, part.piece(bytes), &[])?);
             }
             let now = self.now();
             let changed = InodeChange {
@@ -268,55 +278,21 @@ impl<F: Format> BlockFs<F> {
         Ok(())
     }
 
-    /// Stores bytes in one block of a file, which is allocated if it is a hole.
-    fn put(
+    /// Stores bytes in one block of a file, which is allocated if it is a hole. An fsync waits
+    /// for new contents: the pointer comes after them, but not in every store.
+    pub(super) fn put(
         &self,
         op: &Op,
         ino: Ino,
         index: u64,
-        at: usize,
-        bytes: &[u8],
+        piece: Piece<'_>,
+        befores: &[Before],
     ) -> crate::Result<PatchId> {
-        let Some(lba) = self.format.block_of(ino, index)? else {
-            let mut block;
-            let whole = if bytes.len() == self.block_size() as usize {
-                bytes
-            } else {
-                block = Buffer::zeroed(self.block_size() as usize);
-                block[at..at + bytes.len()].copy_from_slice(bytes);
-                &block
-            };
-            return self.fill_hole(op, ino, index, whole, (Purpose::Data, Content::Data));
-        };
-        let at = at as u32;
-        let change = Change::Bytes { at, bytes };
-        let patched = self
-            .format
-            .store()
-            .change(op, lba, Content::Data, change, &[])?;
-        Ok(patched.id)
-    }
-
-    /// Gives a hole a block with these contents.
-    pub(super) fn fill_hole(
-        &self,
-        op: &Op,
-        ino: Ino,
-        index: u64,
-        bytes: &[u8],
-        (purpose, content): (Purpose, Content),
-    ) -> crate::Result<PatchId> {
-        let block = self.format.allocate_block(op, ino, index, purpose)?;
-        let reused = block.reused_after.filter(|_| !hit(Bug::ReuseBeforeNullify));
-        let reused = after(Rule::NullifyBeforeReuse, reused);
-        let change = Change::Bytes { at: 0, bytes };
-        let store = self.format.store();
-        let filled = store.change(op, block.lba, content, change, &reused)?;
-        // The pointer comes after it, but not in every store.
-        self.note(ino, &[filled.id]);
-        let filled = Some(filled.id).filter(|_| !hit(Bug::PointBeforeFill));
-        let befores = after(Rule::InitialiseBeforePoint, filled);
-        self.format.attach_block(op, ino, index, &block, &befores)
+        let written = self.format.write_block(op, ino, index, piece, befores)?;
+        if !written.filled.is_empty() {
+            self.note(ino, &written.filled);
+        }
+        Ok(written.patch)
     }
 
     /// Zeroes what lies between the end of a file and the end of its last block, when the
@@ -394,20 +370,17 @@ impl<F: Format> BlockFs<F> {
     fn detach_some(&self, op: &Op, ino: Ino, size: u64, befores: &[Before]) -> Refused<bool> {
         let from = size.div_ceil(self.block_size());
         let budget = self.destroyed_at_once() as u32;
-        let detached = self
+        let freed = self
             .format
-            .detach_blocks(op, ino, from, u64::MAX, budget, befores)?;
-        for (lba, removed) in detached.blocks {
-            self.note(ino, &[removed.patch]);
-            self.format.free_block(op, lba, removed)?;
-        }
+            .free_blocks(op, ino, from..u64::MAX, budget, befores)?;
+        self.note(ino, &freed.removed);
         let known = self.format.is_orphan(ino)?;
-        if detached.more && !known {
+        if freed.more && !known {
             self.format.add_orphan(op, ino, &[])?;
-        } else if !detached.more && known && self.attr(ino)?.nlink > 0 {
+        } else if !freed.more && known && self.attr(ino)?.nlink > 0 {
             self.format.remove_orphan(op, ino, &[])?;
         }
-        Ok(detached.more)
+        Ok(freed.more)
     }
 
     /// Takes off all blocks beyond the size, in as many operations as it takes.
@@ -443,20 +416,19 @@ impl<F: Format> BlockFs<F> {
         if (at == 0 && end == block) || at >= end {
             return Ok(None);
         }
-        let Some(lba) = self.format.block_of(ino, from / block)? else {
+        if self.format.block_of(ino, from / block)?.is_none() {
             return Ok(None);
-        };
+        }
         let zeros = vec![0; (end - at) as usize];
-        let change = Change::Bytes {
+        let piece = Piece {
             at: at as u32,
             bytes: &zeros,
         };
-        let store = self.format.store();
-        let patched = store.change(op, lba, Content::Data, change, befores)?;
+        let cleared = self.put(op, ino, from / block, piece, befores)?;
         if !hit(Bug::ForgetClearedTail) {
-            self.note(ino, &[patched.id]);
+            self.note(ino, &[cleared]);
         }
-        Ok(Some(patched.id))
+        Ok(Some(cleared))
     }
 
     // --- fallocate ------------------------------------------------------------------
@@ -562,8 +534,7 @@ impl<F: Format> BlockFs<F> {
         let zeros = vec![0; self.block_size() as usize];
         for index in range {
             if self.format.block_of(ino, index)?.is_none() {
-                let purpose = (Purpose::Data, Content::Data);
-                let filled = self.fill_hole(op, ino, index, &zeros, purpose)?;
+                let filled = self.put(op, ino, index, Piece::from_start(&zeros), &[])?;
                 self.note(ino, &[filled]);
             }
         }
@@ -576,7 +547,8 @@ impl<F: Format> BlockFs<F> {
         let zeros = vec![0; block as usize];
         for part in parts(block, off, (end - off) as usize) {
             if self.format.block_of(ino, part.index)?.is_some() {
-                let put = self.put(op, ino, part.index, part.at, &zeros[..part.len])?;
+                let piece = part.piece(&zeros[..part.len]);
+                let put = self.put(op, ino, part.index, piece, &[])?;
                 self.note(ino, &[put]);
             }
         }
@@ -616,14 +588,9 @@ impl<F: Format> BlockFs<F> {
         let mut more = first < last;
         while more {
             let budget = self.destroyed_at_once() as u32;
-            let detached = self
-                .format
-                .detach_blocks(op, ino, first, last, budget, &[])?;
-            for (lba, removed) in detached.blocks {
-                self.note(ino, &[removed.patch]);
-                self.format.free_block(op, lba, removed)?;
-            }
-            more = detached.more;
+            let freed = self.format.free_blocks(op, ino, first..last, budget, &[])?;
+            self.note(ino, &freed.removed);
+            more = freed.more;
         }
         Ok(())
     }

@@ -4,9 +4,8 @@ use super::past_end::PastEnd;
 use super::twins::may_have_two;
 use super::{Befores, BlockFs, Refusal, after, joined, once_gone};
 use crate::seeded::{Bug, hit};
-use crate::{Format, FormatError, Found, Heads, InodeChange, NewInode, Next, Purpose, Removed};
-use medium::block::Buffer;
-use patch::{Content, Op, PatchId, Rule};
+use crate::{Format, FormatError, Found, Heads, InodeChange, NewInode, Next, Piece, Removed};
+use patch::{Op, PatchId, Rule};
 use vfs::{Attr, Cookie, Ctx, DirEntry, Errno, FileType, Ino, Result, Timestamp, perm};
 
 /// What is to be made.
@@ -233,10 +232,7 @@ impl<F: Format> BlockFs<F> {
             size: Some(target.len() as u64),
             ..InodeChange::default()
         };
-        let mut block = Buffer::zeroed(self.format.block_bytes() as usize);
-        block[..target.len()].copy_from_slice(target);
-        let purpose = (Purpose::Data, Content::Metadata);
-        let filled = self.fill_hole(op, ino, 0, &block, purpose)?;
+        let filled = self.put(op, ino, 0, Piece::from_start(target), &[])?;
         let sized = self.format.change_inode(op, ino, &size, &[])?;
         Ok(Heads::from_slice(&[filled, sized]))
     }
@@ -269,13 +265,10 @@ impl<F: Format> BlockFs<F> {
     /// Takes back an inode that has got no name.
     fn unmake(&self, op: &Op, ino: Ino) -> crate::Result<()> {
         loop {
-            let detached = self
+            let freed = self
                 .format
-                .detach_blocks(op, ino, 0, u64::MAX, u32::MAX, &[])?;
-            for (lba, removed) in detached.blocks {
-                self.format.free_block(op, lba, removed)?;
-            }
-            if !detached.more {
+                .free_blocks(op, ino, 0..u64::MAX, u32::MAX, &[])?;
+            if !freed.more {
                 return self.format.free_inode(op, ino, &[], true);
             }
         }
@@ -530,13 +523,10 @@ impl<F: Format> BlockFs<F> {
     /// Frees a small inode and its blocks.
     fn destroy(&self, op: &Op, ino: Ino, gone: &Befores, never_stored: bool) -> crate::Result<()> {
         loop {
-            let detached = self
+            let freed = self
                 .format
-                .detach_blocks(op, ino, 0, u64::MAX, u32::MAX, gone)?;
-            for (lba, removed) in detached.blocks {
-                self.format.free_block(op, lba, removed)?;
-            }
-            if !detached.more {
+                .free_blocks(op, ino, 0..u64::MAX, u32::MAX, gone)?;
+            if !freed.more {
                 break;
             }
         }
@@ -573,19 +563,16 @@ impl<F: Format> BlockFs<F> {
                 let (gone, never_named) = self.last_name_gone(ino);
                 let budget = self.destroyed_at_once() as u32;
                 self.format.ready(Next::Free { ino, budget })?;
-                let detached = self
+                let freed = self
                     .format
-                    .detach_blocks(op, ino, 0, u64::MAX, budget, &gone)?;
-                for (lba, removed) in detached.blocks {
-                    self.format.free_block(op, lba, removed)?;
-                }
-                if !detached.more {
+                    .free_blocks(op, ino, 0..u64::MAX, budget, &gone)?;
+                if !freed.more {
                     let off = self.format.remove_orphan(op, ino, &gone)?;
                     let befores = after(Rule::NullifyBeforeReuse, off);
                     self.format.free_inode(op, ino, &befores, never_named)?;
                     self.known.lock().remove(&ino);
                 }
-                Ok(detached.more)
+                Ok(freed.more)
             })?;
             if !more {
                 return Ok(());
