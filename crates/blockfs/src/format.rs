@@ -173,16 +173,6 @@ pub struct NewInode {
     pub now: Timestamp,
 }
 
-/// A name found in a directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
-    /// Its inode.
-    pub ino: Ino,
-    /// The patch that wrote the entry, if it is not durable yet. If removing the name
-    /// [merges](patch::Patched::merged) into it, the name was never on the medium.
-    pub made_by: Option<PatchId>,
-}
-
 /// What a step that removes or changes something did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Removed {
@@ -258,8 +248,6 @@ pub enum Next<'a> {
 /// initialised before it is pointed to); *between* steps the caller does.
 #[allow(clippy::missing_errors_doc)] // FormatError documents them once
 pub trait Format: Send + Sync {
-    /// A name such as `ext2`.
-    fn name(&self) -> &'static str;
     /// What it is stored on.
     fn store(&self) -> &dyn Store;
     /// Bytes in a block: the smallest part of a file that has a place of its own, and the
@@ -313,8 +301,8 @@ pub trait Format: Send + Sync {
 
     // --- names ------------------------------------------------------------------
 
-    /// Finds a name (not `.` or `..`).
-    fn find(&self, dir: Ino, name: &[u8]) -> Result<Option<Found>>;
+    /// The inode that a name leads to (not `.` or `..`).
+    fn find(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>>;
     /// Lists in the order of stable cookies, `.` and `..` included; `sink` returns false
     /// to refuse an entry and stop.
     fn list(

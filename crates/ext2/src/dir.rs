@@ -15,7 +15,7 @@ use crate::names::Names;
 use crate::pending::OfPatch;
 use crate::seeded::{Bug, hit};
 use crate::volume::Ext2;
-use blockfs::{FormatError, Found, Heads, Removed, Result};
+use blockfs::{FormatError, Heads, Removed, Result};
 use medium::block::{Buffer, Lba};
 use patch::{Before, Op, PatchId, Rule, attempt};
 use std::mem::offset_of;
@@ -323,17 +323,9 @@ impl Ext2 {
         found.ok_or(FormatError::Limit(Errno::NOENT))
     }
 
-    pub(crate) fn find_name(&self, dir: Ino, name: &[u8]) -> Result<Option<Found>> {
-        let dir = self.load_dir(dir)?;
-        let Some(place) = self.seek_name(&dir, name)? else {
-            return Ok(None);
-        };
-        let key = (place.block, place.entry.at as u32);
-        let state = self.state.lock();
-        Ok(Some(Found {
-            ino: Ino(place.entry.ino.into()),
-            made_by: state.names.get(&*self.store, &key).map(OfPatch::patch),
-        }))
+    pub(crate) fn find_name(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>> {
+        let found = self.seek_name(&self.load_dir(dir)?, name)?;
+        Ok(found.map(|place| Ino(place.entry.ino.into())))
     }
 
     pub(crate) fn list_names(

@@ -2,9 +2,7 @@
 
 use crate::format::{INLINE_TARGET_MAX, LINK_MAX, ROOT_INO};
 use crate::volume::{Ext2, Reserve};
-use blockfs::{
-    Format, Found, Freed, Heads, InodeChange, NewInode, Next, Piece, Removed, Result, Written,
-};
+use blockfs::{Format, Freed, Heads, InodeChange, NewInode, Next, Piece, Removed, Result, Written};
 use medium::block::Lba;
 use patch::{Before, Op, PatchId, Store};
 use std::ops::Range;
@@ -12,10 +10,6 @@ use vfs::check::Finding;
 use vfs::{Attr, Cookie, Ctx, DirEntry, FileType, Ino, NAME_MAX, StatFs};
 
 impl Format for Ext2 {
-    fn name(&self) -> &'static str {
-        "ext2"
-    }
-
     fn store(&self) -> &dyn Store {
         &*self.store
     }
@@ -103,7 +97,7 @@ impl Format for Ext2 {
         self.unmake(op, ino, befores, never_stored)
     }
 
-    fn find(&self, dir: Ino, name: &[u8]) -> Result<Option<Found>> {
+    fn find(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>> {
         self.find_name(dir, name)
     }
 

@@ -411,7 +411,7 @@ impl<F: Format> FileSystem for BlockFs<F> {
         let dir = self.down(dir);
         self.look(|| {
             let (_, found) = self.search(cx, dir, name)?;
-            let attr = self.named(found.ok_or(Errno::NOENT)?.ino)?;
+            let attr = self.named(found.ok_or(Errno::NOENT)?)?;
             self.refer(attr.ino);
             Ok(self.shown(attr))
         })

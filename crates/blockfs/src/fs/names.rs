@@ -4,7 +4,7 @@ use super::past_end::PastEnd;
 use super::twins::may_have_two;
 use super::{Befores, BlockFs, Refusal, after, joined, once_gone};
 use crate::seeded::{Bug, hit};
-use crate::{Format, FormatError, Found, Heads, InodeChange, NewInode, Next, Piece, Removed};
+use crate::{Format, FormatError, Heads, InodeChange, NewInode, Next, Piece, Removed};
 use patch::{Op, PatchId, Rule};
 use vfs::{Attr, Cookie, Ctx, DirEntry, Errno, FileType, Ino, Result, Timestamp, perm};
 
@@ -51,7 +51,7 @@ impl<F: Format> BlockFs<F> {
         cx: &Ctx,
         dir: Ino,
         name: &[u8],
-    ) -> std::result::Result<(Attr, Option<Found>), Refusal> {
+    ) -> std::result::Result<(Attr, Option<Ino>), Refusal> {
         let attr = self.attr(dir)?;
         if attr.kind != FileType::Directory {
             return Err(Errno::NOTDIR.into());
@@ -385,7 +385,7 @@ impl<F: Format> BlockFs<F> {
         let orphan = self.change(self.format.cost(self.destroyed_at_once()) + 4, |op| {
             let (parent, found) = self.search(cx, dir, name)?;
             let found = found.ok_or(Errno::NOENT)?;
-            let victim = self.named(found.ino)?;
+            let victim = self.named(found)?;
             perm::may_delete(cx, &parent, &victim)?;
             match (victim.kind == FileType::Directory, directory) {
                 (true, false) => return Err(Errno::ISDIR.into()),

@@ -2,7 +2,7 @@
 
 use super::{Befores, BlockFs, Refusal, after, once_gone};
 use crate::seeded::{Bug, hit};
-use crate::{Format, Found, InodeChange, Next, Removed};
+use crate::{Format, InodeChange, Next, Removed};
 use patch::{Op, PatchId, Rule};
 use vfs::{Attr, Ctx, Errno, FileType, Ino, RenameFlags, Result, Timestamp, perm};
 
@@ -81,7 +81,7 @@ impl<F: Format> BlockFs<F> {
         }
         let (from, old) = self.search(cx, dir, name)?;
         let (to, new) = self.search(cx, new_dir, new_name)?;
-        let old: Found = old.ok_or(Errno::NOENT)?;
+        let old = old.ok_or(Errno::NOENT)?;
         match new {
             Some(_) if flags.contains(RenameFlags::NO_REPLACE) => return Err(Errno::EXIST.into()),
             None if exchange => return Err(Errno::NOENT.into()),
@@ -92,12 +92,12 @@ impl<F: Format> BlockFs<F> {
             name,
             to,
             new_name,
-            source: self.named(old.ino)?,
-            target: new.map(|new| self.named(new.ino)).transpose()?,
+            source: self.named(old)?,
+            target: new.map(|new| self.named(new)).transpose()?,
             exchange,
         };
         self.check_ancestry(&plan)?;
-        if new.is_some_and(|new| new.ino == old.ino) {
+        if new == Some(old) {
             return Ok(None);
         }
         if plan.to.nlink == 0 {

@@ -155,8 +155,8 @@ impl<F: Format> BlockFs<F> {
             let Some(found) = self.format.find(dir, name)? else {
                 return Ok(false);
             };
-            let attr = self.attr(found.ino)?;
-            Ok(may_have_two(&attr) && self.format.is_empty(found.ino)?)
+            let attr = self.attr(found)?;
+            Ok(may_have_two(&attr) && self.format.is_empty(found)?)
         });
         if matches!(needed, Ok(true)) {
             let _one = self.twins.reader.lock();
