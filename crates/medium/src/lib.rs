@@ -63,6 +63,7 @@ mod power_cut;
 mod raw;
 mod rcu;
 pub mod recording;
+mod rule;
 mod seeded;
 mod sigbus;
 mod signals;
@@ -85,6 +86,7 @@ pub use open_error::OpenError;
 pub use overlay::Overlay;
 pub use power_cut::{CutAfter, CutReport, PersistModel, PowerCut, UnknownModel};
 pub use recording::Recording;
+pub use rule::Rule;
 pub use signals::without_signals;
 pub use units::{Unit, unit_count, units};
 

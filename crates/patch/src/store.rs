@@ -1,7 +1,8 @@
 //! [`Store`]: block storage whose changes carry their order. File systems write to it, and
 //! layers (journal, async, trace) stand on it and are it.
 
-use crate::{PatchId, Rule};
+use crate::PatchId;
+use medium::Rule;
 use medium::block::{BlockError, Buffer, Lba};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

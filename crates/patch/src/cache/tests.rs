@@ -1,7 +1,7 @@
 //! The cache over memory, and over memory that fails.
 
 use super::*;
-use crate::Rule;
+use medium::Rule;
 use medium::block::{Completion, Geometry, MemoryDevice, Persistence, Write};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 

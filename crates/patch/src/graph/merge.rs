@@ -3,7 +3,8 @@
 
 use super::parts::{Edge, NONE, Patch, State, Undo};
 use super::{BlockSlot, Graph, Reach, Slots, extent, undo_of};
-use crate::{Change, PatchId, Rule};
+use crate::{Change, PatchId};
+use medium::Rule;
 use smallvec::SmallVec;
 
 /// Patches that a search for a cycle visits before it gives up.

@@ -40,7 +40,8 @@ use parts::{Edge, NONE, Patch, State, Undo};
 
 use crate::seeded::{Bug, hit};
 use crate::stats::Stats;
-use crate::{Before, Change, Optimise, PatchId, Patched, Rule};
+use crate::{Before, Change, Optimise, PatchId, Patched};
+use medium::Rule;
 use medium::block::Buffer;
 use slab::Slab;
 use smallvec::SmallVec;

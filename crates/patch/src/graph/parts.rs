@@ -1,7 +1,8 @@
 //! What the graph is made of: slots for patches, edges and blocks.
 
 use super::lanes::Lanes;
-use crate::{PatchId, Rule};
+use crate::PatchId;
+use medium::Rule;
 use medium::block::{Buffer, Lba};
 use std::sync::Arc;
 
@@ -160,8 +161,8 @@ pub(crate) struct Edge {
     pub next_after: u32,
 }
 
-/// Bits of a patch's number: so many fit no memory.
-const SLOT_BITS: u32 = u32::BITS - Rule::ALL.len().ilog2();
+/// Bits of a patch's number: no memory holds that many.
+const SLOT_BITS: u32 = u32::BITS - (Rule::ALL.len() - 1).ilog2() - 1;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 
 impl Edge {

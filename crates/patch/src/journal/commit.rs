@@ -4,7 +4,8 @@ use super::format::{SUPER_BYTES, Tag, escape};
 use super::transaction::{Committed, Log, Mark, Running};
 use super::{Guard, Shared, State, hold_for};
 use crate::seeded::{Bug, hit};
-use crate::{Before, Change, Content, Op, PatchId, Rule, Store, StoreError};
+use crate::{Before, Change, Content, Op, PatchId, Store, StoreError};
+use medium::Rule;
 use medium::block::Lba;
 use parking_lot::MutexGuard;
 

@@ -21,8 +21,9 @@ pub use place::Place;
 pub use recovery::{Replayed, format, needs_recovery, replay};
 
 use crate::seeded::{Bug, hit};
-use crate::{Before, Change, Content, Op, PatchId, Patched, Rule, Store, StoreError, StoreLayer};
+use crate::{Before, Change, Content, Op, PatchId, Patched, Store, StoreError, StoreLayer};
 use format::{Codec, Super};
+use medium::Rule;
 use medium::block::{BlockError, Lba};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashSet;

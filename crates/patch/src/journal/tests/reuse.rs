@@ -4,7 +4,8 @@
 use super::device::{Crash, Event};
 use super::*;
 use crate::seeded::{self, Bug};
-use crate::{Before, Change, Content, Op, PatchId, Rule, Store};
+use crate::{Before, Change, Content, Op, PatchId, Store};
+use medium::Rule;
 use std::collections::HashMap;
 
 /// Blocks with pointers, 16 bytes each: the number of a life (0: none) and its block.
