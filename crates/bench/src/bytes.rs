@@ -15,7 +15,9 @@ use medium::{Counting, MemoryPmem};
 use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;
-use vfs::{Cookie, Ctx, FileSystem, Ino, ManualClock, OpenFlags, RenameFlags, SetAttr, Timestamp};
+use vfs::{
+    Cookie, Ctx, FileSystem, Ino, ManualClock, Name, OpenFlags, RenameFlags, SetAttr, Timestamp,
+};
 
 /// Size of the images.
 const IMAGE_BYTES: u64 = 64 << 20;
@@ -309,12 +311,20 @@ impl<'a> Hand<'a> {
         let Self { fs, cx } = self;
         let root = Ino::ROOT;
         match to {
-            RenameTo::Intra | RenameTo::Clobber => {
-                fs.rename(cx, root, b"a", root, b"b", RenameFlags::empty())
-            }
+            RenameTo::Intra | RenameTo::Clobber => fs.rename(
+                cx,
+                Name::new(root, b"a"),
+                Name::new(root, b"b"),
+                RenameFlags::empty(),
+            ),
             RenameTo::Inter => self.with(b"a", |from| {
                 self.with(b"b", |to| {
-                    fs.rename(cx, from, b"c", to, b"c", RenameFlags::empty())
+                    fs.rename(
+                        cx,
+                        Name::new(from, b"c"),
+                        Name::new(to, b"c"),
+                        RenameFlags::empty(),
+                    )
                 })
             }),
         }

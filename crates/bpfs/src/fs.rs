@@ -22,8 +22,9 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use vfs::check::{Finding, Report};
 use vfs::{
     Atime, Atomicity, Attr, Clock, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileFlags,
-    FileSystem, FileType, Guarantees, Ino, OpenFlags, Ordering, RenameFlags, Result, SeekKind,
-    SetAttr, StatFs, SystemClock, Timestamp, XattrMode, perm,
+    FileSystem, FileType, Guarantees, Ino, Name, NewNode, OpenFlags, Ordering, Removal,
+    RenameFlags, Result, SeekKind, SetAttr, StatFs, SystemClock, Timestamp, XattrMode, check_name,
+    perm,
 };
 
 /// How to mount.
@@ -498,42 +499,9 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
         Ok(())
     }
 
-    fn create(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
-        self.make(cx, dir, name, FileType::Regular, mode, 0, b"")
-    }
-
-    fn mknod(
-        &self,
-        cx: &Ctx,
-        dir: Ino,
-        name: &[u8],
-        kind: FileType,
-        mode: u32,
-        rdev: u32,
-    ) -> Result<Attr> {
-        perm::may_mknod(cx, kind)?;
-        let device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
-        self.make(
-            cx,
-            dir,
-            name,
-            kind,
-            mode,
-            if device { rdev } else { 0 },
-            b"",
-        )
-    }
-
-    fn mkdir(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
-        self.make(cx, dir, name, FileType::Directory, mode, 0, b"")
-    }
-
-    fn symlink(&self, cx: &Ctx, dir: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
-        match target.len() {
-            0 => Err(Errno::NOENT),
-            1..=vfs::SYMLINK_MAX => self.make(cx, dir, name, FileType::Symlink, 0o777, 0, target),
-            _ => Err(Errno::NAMETOOLONG),
-        }
+    fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
+        check_name(at.name)?;
+        self.mutate(false, |exclusive| self.do_make(cx, at, new, exclusive))
     }
 
     fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
@@ -548,28 +516,12 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
         })
     }
 
-    fn unlink(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
-        self.mutate(false, |exclusive| {
-            self.remove(cx, dir, name, false, exclusive)
-        })
+    fn remove(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
+        self.mutate(false, |exclusive| self.do_remove(cx, at, which, exclusive))
     }
 
-    fn rmdir(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
-        self.mutate(false, |exclusive| {
-            self.remove(cx, dir, name, true, exclusive)
-        })
-    }
-
-    fn rename(
-        &self,
-        cx: &Ctx,
-        dir: Ino,
-        name: &[u8],
-        new_dir: Ino,
-        new_name: &[u8],
-        flags: RenameFlags,
-    ) -> Result<()> {
-        self.do_rename(cx, (dir, name), (new_dir, new_name), flags)
+    fn rename(&self, cx: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {
+        self.do_rename(cx, from, to, flags)
     }
 
     fn tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
@@ -594,10 +546,6 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
             }
         }
         Ok(())
-    }
-
-    fn release(&self, ino: Ino) {
-        self.unref(ino, 1);
     }
 
     fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {

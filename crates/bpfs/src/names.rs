@@ -13,7 +13,7 @@ use crate::tx::{INODE_FILE, Tx, What};
 use crate::volume::Volume;
 use medium::Pmem;
 use std::sync::atomic::Ordering::SeqCst;
-use vfs::{Attr, Ctx, Errno, FileType, Ino, Result, Timestamp, check_name, perm};
+use vfs::{Attr, Ctx, Errno, FileType, Ino, Name, NewNode, Removal, Timestamp, check_name, perm};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Bytes of an inode that mean something.
@@ -41,12 +41,14 @@ struct NewInode {
 }
 
 impl NewInode {
-    fn new(ino: Ino, kind: FileType, owner: perm::NewOwner, rdev: u32, now: Timestamp) -> Self {
+    /// What `cx` makes in the directory `dir`.
+    fn new(ino: Ino, cx: &Ctx, dir: &Attr, new: &NewNode<'_>, now: Timestamp) -> Self {
+        let owner = perm::new_owner(cx, dir, new);
         let mut inode = Inode::new_zeroed();
         inode.uid = owner.uid.into();
         inode.gid = owner.gid.into();
-        inode.mode = (kind.mode_bits() | owner.perm).into();
-        inode.rdev = u64::from(rdev).into();
+        inode.mode = (new.kind().mode_bits() | owner.perm).into();
+        inode.rdev = u64::from(new.rdev()).into();
         inode.mtime = now.0.into();
         inode.ctime = (now.0 & !crate::fs::CTIME_ALONE).into();
         inode.atime = now.0.into();
@@ -211,51 +213,46 @@ impl<P: Pmem> Bpfs<P> {
         Ok(perm::may_create(cx, &parent.attr)?)
     }
 
-    /// Makes an inode of any type, with a name.
-    #[allow(clippy::too_many_arguments)] // one for each thing that distinguishes the calls
-    pub(crate) fn make(
+    /// Makes an inode of any type, with a name, which the caller has checked.
+    pub(crate) fn do_make(
         &self,
         cx: &Ctx,
-        dir: Ino,
-        name: &[u8],
-        kind: FileType,
-        mode: u32,
-        rdev: u32,
-        target: &[u8],
-    ) -> Result<Attr> {
-        check_name(name)?;
-        self.mutate(false, |exclusive| {
-            let (mut held, parent) = self.hold(dir)?;
-            let dir_node = parent.node;
-            let index = self.index(&mut held, &parent)?;
-            self.may_make(cx, &parent, index, name)?;
-            let owner = perm::new_owner(cx, &parent.attr, kind, mode);
-            let mut number = self.take_number(exclusive)?;
-            let place = self.place(index, dir, name, exclusive)?;
-            let parent = self.find(dir, dir_node)?; // the two may have moved it
-            let now = self.clock.now();
-            let entry = NewEntry::new(number.ino, kind, name, place);
-            let mut new = NewInode::new(number.ino, kind, owner, rdev, now);
-            let mut tx = Tx::new(&self.vol, exclusive);
-            entry.put(&mut tx, dir, &parent.tree(), place, self.vol.rules.other)?;
-            if !target.is_empty() {
-                let block = tx.take()?;
-                tx.fill(block.addr(), target);
-                new.inode.ha = HeightAddr::new(0, block).0.into();
-                new.inode.size = (target.len() as u64).into();
-            }
-            new.put(&mut tx)?;
-            self.touch_contents(&mut tx, &parent, now);
-            let deltas = tx.commit()?;
-            self.apply(&deltas);
-            index.placed(place, name);
-            let node = self.table.node(number.ino);
-            let is_dir = kind == FileType::Directory;
-            node.start(1, u64::from(!target.is_empty()), is_dir.then_some(dir));
-            number.kept = true;
-            dir_node.subdirs.fetch_add(u32::from(is_dir), SeqCst);
-            self.attr(number.ino, node, &new.inode)
-        })
+        at: Name<'_>,
+        new: &NewNode<'_>,
+        exclusive: bool,
+    ) -> Res<Attr> {
+        let Name { dir, name } = at;
+        let (mut held, parent) = self.hold(dir)?;
+        let dir_node = parent.node;
+        let index = self.index(&mut held, &parent)?;
+        self.may_make(cx, &parent, index, name)?;
+        perm::may_mknod(cx, new.kind())?;
+        let mut number = self.take_number(exclusive)?;
+        let place = self.place(index, dir, name, exclusive)?;
+        let parent = self.find(dir, dir_node)?; // the two may have moved it
+        let now = self.clock.now();
+        let entry = NewEntry::new(number.ino, new.kind(), name, place);
+        let mut made = NewInode::new(number.ino, cx, &parent.attr, new, now);
+        let mut tx = Tx::new(&self.vol, exclusive);
+        entry.put(&mut tx, dir, &parent.tree(), place, self.vol.rules.other)?;
+        let target = new.target();
+        if !target.is_empty() {
+            let block = tx.take()?;
+            tx.fill(block.addr(), target);
+            made.inode.ha = HeightAddr::new(0, block).0.into();
+            made.inode.size = (target.len() as u64).into();
+        }
+        made.put(&mut tx)?;
+        self.touch_contents(&mut tx, &parent, now);
+        let deltas = tx.commit()?;
+        self.apply(&deltas);
+        index.placed(place, name);
+        let node = self.table.node(number.ino);
+        let is_dir = new.is_directory();
+        node.start(1, u64::from(!target.is_empty()), is_dir.then_some(dir));
+        number.kept = true;
+        dir_node.subdirs.fetch_add(u32::from(is_dir), SeqCst);
+        self.attr(number.ino, node, &made.inode)
     }
 
     pub(crate) fn do_tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32, exclusive: bool) -> Res<Attr> {
@@ -264,10 +261,10 @@ impl<P: Pmem> Bpfs<P> {
             return Err(Errno::NOTDIR.into());
         }
         perm::may_create(cx, &parent.attr)?;
-        let owner = perm::new_owner(cx, &parent.attr, FileType::Regular, mode);
+        let file = NewNode::file(mode);
         let mut number = self.take_number(exclusive)?;
         let now = self.clock.now();
-        let mut new = NewInode::new(number.ino, FileType::Regular, owner, 0, now);
+        let mut new = NewInode::new(number.ino, cx, &parent.attr, &file, now);
         let mut tx = Tx::new(&self.vol, exclusive);
         new.put(&mut tx)?;
         tx.commit()?;
@@ -320,16 +317,15 @@ impl<P: Pmem> Bpfs<P> {
         self.attr(ino, file.node, &file.inode)
     }
 
-    /// Removes a name: of a directory, if it is empty, with `want_dir`; else of anything
-    /// but a directory.
-    pub(crate) fn remove(
+    /// Removes a name.
+    pub(crate) fn do_remove(
         &self,
         cx: &Ctx,
-        dir: Ino,
-        name: &[u8],
-        want_dir: bool,
+        at: Name<'_>,
+        which: Removal,
         exclusive: bool,
     ) -> Res<()> {
+        let Name { dir, name } = at;
         check_name(name)?;
         let (mut held, parent) = self.hold(dir)?;
         let index = self.index(&mut held, &parent)?;
@@ -338,12 +334,12 @@ impl<P: Pmem> Bpfs<P> {
         let (pos, ino, _) = index.find(&self.vol, &tree, name)?.ok_or(Errno::NOENT)?;
         let (mut victim_held, victim) = self.hold(ino)?;
         perm::may_delete(cx, &parent.attr, &victim.attr)?;
-        match (want_dir, victim.is_dir()) {
-            (true, false) => return Err(Errno::NOTDIR.into()),
-            (false, true) => return Err(Errno::ISDIR.into()),
+        match (which, victim.is_dir()) {
+            (Removal::Rmdir, false) => return Err(Errno::NOTDIR.into()),
+            (Removal::Unlink, true) => return Err(Errno::ISDIR.into()),
             // Held until the name is gone, it stays empty.
-            (true, true) => self.must_be_empty(&mut victim_held, &victim)?,
-            (false, false) => {}
+            (Removal::Rmdir, true) => self.must_be_empty(&mut victim_held, &victim)?,
+            (Removal::Unlink, false) => {}
         }
         let entry_len = dir::entry_len(&self.vol, &tree, pos)?;
         let now = self.clock.now();
@@ -355,7 +351,7 @@ impl<P: Pmem> Bpfs<P> {
         let deltas = tx.commit()?;
         self.apply(&deltas);
         index.removed(pos, entry_len, name);
-        if want_dir {
+        if victim.is_dir() {
             parent.node.subdirs.fetch_sub(1, SeqCst);
         }
         victim.node.life.names.fetch_sub(1, SeqCst);

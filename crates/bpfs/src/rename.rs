@@ -11,7 +11,7 @@ use crate::table::Node;
 use crate::tx::{Tx, What};
 use medium::Pmem;
 use std::sync::atomic::Ordering::SeqCst;
-use vfs::{Ctx, Errno, FileType, Ino, RenameFlags, Result, Timestamp, check_name, perm};
+use vfs::{Ctx, Errno, FileType, Ino, Name, RenameFlags, Result, Timestamp, check_name, perm};
 
 /// One end of a rename.
 #[derive(Clone, Copy)]
@@ -125,38 +125,39 @@ impl<P: Pmem> Bpfs<P> {
     pub(crate) fn do_rename(
         &self,
         cx: &Ctx,
-        (dir, name): (Ino, &[u8]),
-        (new_dir, new_name): (Ino, &[u8]),
+        from: Name<'_>,
+        to: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        check_name(name)?;
-        check_name(new_name)?;
+        check_name(from.name)?;
+        check_name(to.name)?;
         if flags.contains(RenameFlags::NO_REPLACE | RenameFlags::EXCHANGE) {
             return Err(Errno::INVAL);
         }
         // Directories change parents only under the exclusive lock: ancestry holds still.
-        self.mutate(dir != new_dir, |exclusive| {
-            self.move_name(cx, (dir, name), (new_dir, new_name), flags, exclusive)
+        self.mutate(from.dir != to.dir, |exclusive| {
+            self.move_name(cx, [from, to], flags, exclusive)
         })
     }
 
     fn move_name(
         &self,
         cx: &Ctx,
-        (dir, name): (Ino, &[u8]),
-        (new_dir, new_name): (Ino, &[u8]),
+        [old, new]: [Name<'_>; 2],
         flags: RenameFlags,
         exclusive: bool,
     ) -> Res<()> {
-        let (mut from_held, from_dir) = self.hold(dir)?;
-        let mut other = (dir != new_dir).then(|| self.hold(new_dir)).transpose()?;
+        let (mut from_held, from_dir) = self.hold(old.dir)?;
+        let mut other = (old.dir != new.dir)
+            .then(|| self.hold(new.dir))
+            .transpose()?;
         let from = self.index(&mut from_held, &from_dir)?;
         let (to, to_dir) = match &mut other {
             None => (None, &from_dir),
             Some((held, found)) => (Some(self.index(held, found)?), &*found),
         };
         let mut indexes = Indexes { from, to };
-        let ends = [(&from_dir, name), (to_dir, new_name)];
+        let ends = [(&from_dir, old.name), (to_dir, new.name)];
         let Some(plan) = self.plan_rename(cx, ends, &mut indexes, flags)? else {
             return Ok(());
         };

@@ -306,7 +306,9 @@ impl ToyFs {
                 let mut names = bytes.split(|b| *b == 0);
                 let (from, to) = (names.next().unwrap_or(b""), names.next().unwrap_or(b""));
                 let plain = RenameFlags::empty();
-                return m.rename(&cx, a, from, Ino(b), to, plain).map(|()| None);
+                return m
+                    .rename(&cx, Name::new(a, from), Name::new(Ino(b), to), plain)
+                    .map(|()| None);
             }
             _ => return Err(Errno::IO),
         }?;
@@ -352,10 +354,6 @@ impl ToyFs {
             true if attr.kind == FileType::Regular => Attr { nlink: 1, ..attr },
             _ => attr,
         }
-    }
-
-    fn make(&self, kind: u64, a: u64, b: u64, bytes: &[u8]) -> Result<Attr> {
-        self.change(kind, a, b, bytes)?.ok_or(Errno::IO)
     }
 }
 
@@ -416,53 +414,44 @@ impl FileSystem for ToyFs {
             |e: &DirEntry<'_>, a: Option<&Attr>| sink(e, a.map(|a| self.seen(*a)).as_ref());
         self.model.readdirplus(cx, dir, after, &mut seen)
     }
-    fn create(&self, _: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
-        self.make(1, dir.0, mode.into(), name)
-    }
-    fn mknod(&self, _: &Ctx, _: Ino, _: &[u8], _: FileType, _: u32, _: u32) -> Result<Attr> {
-        Err(Errno::NOSYS)
-    }
-    fn mkdir(&self, _: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
-        self.make(2, dir.0, mode.into(), name)
-    }
-    fn symlink(&self, _: &Ctx, _: Ino, _: &[u8], _: &[u8]) -> Result<Attr> {
-        Err(Errno::NOSYS)
+    fn make(&self, _: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
+        let kind = match new.kind() {
+            FileType::Regular => 1,
+            FileType::Directory => 2,
+            FileType::Symlink
+            | FileType::Fifo
+            | FileType::Socket
+            | FileType::CharDevice
+            | FileType::BlockDevice => return Err(Errno::NOSYS),
+        };
+        let made = self.change(kind, at.dir.0, new.mode().into(), at.name)?;
+        made.ok_or(Errno::IO)
     }
     fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
         self.model.readlink(cx, ino)
     }
     fn link(&self, _: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
-        self.make(3, ino.0, dir.0, name)
+        self.change(3, ino.0, dir.0, name)?.ok_or(Errno::IO)
     }
-    fn unlink(&self, _: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
-        self.change(4, dir.0, 0, name).map(drop)
+    fn remove(&self, _: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
+        let kind = match which {
+            Removal::Unlink => 4,
+            Removal::Rmdir => 5,
+        };
+        self.change(kind, at.dir.0, 0, at.name).map(drop)
     }
-    fn rmdir(&self, _: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
-        self.change(5, dir.0, 0, name).map(drop)
-    }
-    fn rename(
-        &self,
-        _: &Ctx,
-        dir: Ino,
-        name: &[u8],
-        new_dir: Ino,
-        new_name: &[u8],
-        flags: RenameFlags,
-    ) -> Result<()> {
+    fn rename(&self, _: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {
         if !flags.is_empty() {
             return Err(Errno::NOSYS);
         }
-        let names = [name, new_name].join(&0);
-        self.change(8, dir.0, new_dir.0, &names).map(drop)
+        let names = [from.name, to.name].join(&0);
+        self.change(8, from.dir.0, to.dir.0, &names).map(drop)
     }
     fn tmpfile(&self, _: &Ctx, _: Ino, _: u32) -> Result<Attr> {
         Err(Errno::NOSYS)
     }
     fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
         self.model.open(cx, ino, flags)
-    }
-    fn release(&self, ino: Ino) {
-        self.model.release(ino);
     }
     fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
         self.model.read(cx, ino, off, buf)

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use vfs::{
-    Atime, Attr, Cookie, Ctx, Errno, FileSystem, FileType, Ino, ManualClock, SeekKind, SetAttr,
-    SetTime, Timestamp, XattrMode,
+    Atime, Attr, Cookie, Ctx, Errno, FileSystem, FileType, Ino, ManualClock, Name, SeekKind,
+    SetAttr, SetTime, Timestamp, XattrMode,
 };
 
 /// Bytes of data that are kept together.
@@ -183,7 +183,7 @@ impl Inode {
             FileType::Regular => model.create(&cx, dir, name, perm)?,
             FileType::Directory => model.mkdir(&cx, dir, name, perm)?,
             FileType::Symlink => model.symlink(&cx, dir, name, &self.target)?,
-            _ => model.mknod(&cx, dir, name, kind, perm, rdev)?,
+            _ => model.mknod(&cx, Name::new(dir, name), kind, perm, rdev)?,
         };
         for (piece, bytes) in &self.data {
             model.write(&cx, made.ino, piece * PIECE, bytes)?;

@@ -16,7 +16,7 @@ use crate::mount::Fact;
 use std::sync::Arc;
 use vfs::perm::perm_after_write;
 use vfs::{
-    Atomicity, Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Ino,
+    Atomicity, Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Ino, Name,
     RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
 };
 
@@ -165,7 +165,9 @@ impl Ops {
         match FileType::from_mode(mode).ok_or(Errno::INVAL)? {
             FileType::Regular => self.fs.create(cx, Ino(dir), name, perm),
             FileType::Directory | FileType::Symlink => Err(Errno::INVAL),
-            kind => self.fs.mknod(cx, Ino(dir), name, kind, perm, rdev),
+            kind => self
+                .fs
+                .mknod(cx, Name::new(Ino(dir), name), kind, perm, rdev),
         }
     }
 
@@ -198,8 +200,12 @@ impl Ops {
         flags: u32,
     ) -> Result<()> {
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
-        self.fs
-            .rename(cx, Ino(dir), name, Ino(new_dir), new_name, flags)
+        self.fs.rename(
+            cx,
+            Name::new(Ino(dir), name),
+            Name::new(Ino(new_dir), new_name),
+            flags,
+        )
     }
 
     pub(crate) fn read(&self, cx: &Ctx, ino: u64, off: u64, buf: &mut [u8]) -> Result<usize> {

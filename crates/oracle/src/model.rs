@@ -34,8 +34,8 @@ use vfs::check::Finding;
 use vfs::perm::{self, NewOwner};
 use vfs::{
     Atime, Attr, Clock, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Guarantees,
-    Ino, NAME_MAX, OpenFlags, RenameFlags, Result, SIZE_MAX, SYMLINK_MAX, SeekKind, SetAttr,
-    SetTime, StatFs, Timestamp, XattrMode, absent_xattr, check_name, check_xattr_name,
+    Ino, NAME_MAX, Name, NewNode, OpenFlags, Removal, RenameFlags, Result, SIZE_MAX, SeekKind,
+    SetAttr, SetTime, StatFs, Timestamp, XattrMode, absent_xattr, check_name, check_xattr_name,
 };
 
 /// Inodes that a model claims to have room for.
@@ -78,13 +78,8 @@ impl ModelFs {
             gid: options.gid,
             perm: options.root_perm & perm::PERM_MASK,
         };
-        let content = Content::Directory(Directory::new(Ino::ROOT));
-        let root = new_node(
-            Ino::ROOT,
-            owner,
-            options.clock.now(),
-            Made::directory(content),
-        );
+        let new = NewNode::directory(owner.perm);
+        let root = new_node(Ino::ROOT, Ino::ROOT, owner, options.clock.now(), &new);
         Self {
             table: RwLock::new(Table {
                 nodes: HashMap::from([(Ino::ROOT, Arc::new(root))]),
@@ -138,48 +133,6 @@ impl ModelFs {
         if self.atime.is_due(attr, now) {
             node.body.write().atime = now;
         }
-    }
-
-    /// Makes an inode and its name.
-    fn make(&self, cx: &Ctx, dir: Ino, name: &[u8], made: Made) -> Result<Attr> {
-        check_name(name)?;
-        let mut table = self.table.write();
-        let parent = table.parent_for_new(cx, dir, name)?;
-        if matches!(made.kind, FileType::CharDevice | FileType::BlockDevice) {
-            perm::may_mknod(cx, made.kind)?;
-        }
-        let owner = perm::new_owner(cx, &parent.attr(), made.kind, made.mode);
-        let now = self.clock.now();
-        let kind = made.kind;
-        let node = table.insert(owner, now, made);
-        parent.change_dir(now, |nlink, entries| {
-            entries.set(name, node.ino, kind);
-            *nlink += u32::from(kind == FileType::Directory);
-        });
-        node.add_ref();
-        Ok(node.attr())
-    }
-
-    /// Removes a name; `directory` says which type is expected.
-    fn remove(&self, cx: &Ctx, dir: Ino, name: &[u8], directory: bool) -> Result<()> {
-        check_name(name)?;
-        let mut table = self.table.write();
-        let (parent, entry) = table.existing(cx, dir, name)?;
-        let victim = table.node(entry.ino)?.clone();
-        perm::may_delete(cx, &parent.attr(), &victim.attr())?;
-        match (entry.kind == FileType::Directory, directory) {
-            (true, false) => return Err(Errno::ISDIR),
-            (false, true) => return Err(Errno::NOTDIR),
-            (true, true) if !victim.with_dir(Directory::is_empty)? => return Err(Errno::NOTEMPTY),
-            _ => {}
-        }
-        let now = self.clock.now();
-        parent.change_dir(now, |nlink, entries| {
-            entries.remove(name);
-            *nlink -= u32::from(directory);
-        });
-        table.drop_name(&victim, now, &self.space);
-        Ok(())
     }
 
     /// Both kinds of listing.
@@ -243,56 +196,36 @@ impl ModelFs {
     }
 }
 
-/// What is to be made.
-struct Made {
-    kind: FileType,
-    mode: u32,
-    rdev: u32,
-    content: Content,
-}
-
-impl Made {
-    fn file(mode: u32) -> Self {
-        Self {
-            kind: FileType::Regular,
-            mode,
-            rdev: 0,
-            content: Content::Data(Pages::default()),
-        }
-    }
-
-    fn directory(content: Content) -> Self {
-        Self {
-            kind: FileType::Directory,
-            mode: 0,
-            rdev: 0,
-            content,
+/// The first contents of what is made in the directory `parent`.
+fn first_content(new: &NewNode<'_>, parent: Ino) -> Content {
+    match new.kind() {
+        FileType::Regular => Content::Data(Pages::default()),
+        FileType::Directory => Content::Directory(Directory::new(parent)),
+        FileType::Symlink => Content::Target(new.target().into()),
+        FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => {
+            Content::None
         }
     }
 }
 
-fn new_node(ino: Ino, owner: NewOwner, now: Timestamp, made: Made) -> Node {
-    let size = match &made.content {
-        Content::Target(target) => target.len() as u64,
-        _ => 0,
-    };
+fn new_node(ino: Ino, parent: Ino, owner: NewOwner, now: Timestamp, new: &NewNode<'_>) -> Node {
     Node {
         ino,
-        kind: made.kind,
-        rdev: made.rdev,
+        kind: new.kind(),
+        rdev: new.rdev(),
         refs: AtomicU64::new(0),
         body: RwLock::new(Body {
             perm: owner.perm,
-            nlink: 1 + u32::from(made.kind == FileType::Directory),
+            nlink: 1 + u32::from(new.is_directory()),
             uid: owner.uid,
             gid: owner.gid,
-            size,
+            size: new.target().len() as u64,
             atime: now,
             mtime: now,
             ctime: now,
             xattrs: Default::default(),
             nameable: false,
-            content: made.content,
+            content: first_content(new, parent),
         }),
     }
 }
@@ -302,10 +235,12 @@ impl Table {
         self.nodes.get(&ino).ok_or(Errno::STALE)
     }
 
-    fn insert(&mut self, owner: NewOwner, now: Timestamp, made: Made) -> Arc<Node> {
+    /// Adds an inode that is made in `parent`.
+    fn insert(&mut self, cx: &Ctx, parent: &Node, now: Timestamp, new: &NewNode<'_>) -> Arc<Node> {
         let ino = Ino(self.next_ino);
         self.next_ino += 1;
-        let node = Arc::new(new_node(ino, owner, now, made));
+        let owner = perm::new_owner(cx, &parent.attr(), new);
+        let node = Arc::new(new_node(ino, parent.ino, owner, now, new));
         self.nodes.insert(ino, node.clone());
         node
     }
@@ -513,59 +448,20 @@ impl FileSystem for ModelFs {
         })
     }
 
-    fn create(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
-        self.make(cx, dir, name, Made::file(mode))
-    }
-
-    fn mknod(
-        &self,
-        cx: &Ctx,
-        dir: Ino,
-        name: &[u8],
-        kind: FileType,
-        mode: u32,
-        rdev: u32,
-    ) -> Result<Attr> {
-        let made = match kind {
-            FileType::Directory | FileType::Symlink => {
-                return perm::may_mknod(cx, kind).and(Err(Errno::INVAL));
-            }
-            FileType::Regular => Made::file(mode),
-            FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => {
-                let device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
-                Made {
-                    kind,
-                    mode,
-                    rdev: if device { rdev } else { 0 },
-                    content: Content::None,
-                }
-            }
-        };
-        self.make(cx, dir, name, made)
-    }
-
-    fn mkdir(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
-        let content = Content::Directory(Directory::new(dir));
-        let made = Made {
-            mode,
-            ..Made::directory(content)
-        };
-        self.make(cx, dir, name, made)
-    }
-
-    fn symlink(&self, cx: &Ctx, dir: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
-        match target.len() {
-            0 => return Err(Errno::NOENT),
-            1..=SYMLINK_MAX => {}
-            _ => return Err(Errno::NAMETOOLONG),
-        }
-        let made = Made {
-            kind: FileType::Symlink,
-            mode: 0o777,
-            rdev: 0,
-            content: Content::Target(target.into()),
-        };
-        self.make(cx, dir, name, made)
+    fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
+        let Name { dir, name } = at;
+        check_name(name)?;
+        let mut table = self.table.write();
+        let parent = table.parent_for_new(cx, dir, name)?;
+        perm::may_mknod(cx, new.kind())?;
+        let now = self.clock.now();
+        let node = table.insert(cx, &parent, now, new);
+        parent.change_dir(now, |nlink, entries| {
+            entries.set(name, node.ino, node.kind);
+            *nlink += u32::from(new.is_directory());
+        });
+        node.add_ref();
+        Ok(node.attr())
     }
 
     fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
@@ -599,32 +495,40 @@ impl FileSystem for ModelFs {
         Ok(node.attr())
     }
 
-    fn unlink(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
-        self.remove(cx, dir, name, false)
-    }
-
-    fn rmdir(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
-        self.remove(cx, dir, name, true)
-    }
-
-    fn rename(
-        &self,
-        cx: &Ctx,
-        dir: Ino,
-        name: &[u8],
-        new_dir: Ino,
-        new_name: &[u8],
-        flags: RenameFlags,
-    ) -> Result<()> {
+    fn remove(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
+        let Name { dir, name } = at;
         check_name(name)?;
-        check_name(new_name)?;
         let mut table = self.table.write();
-        let names = [(dir, name), (new_dir, new_name)];
-        let Some(plan) = table.plan_rename(cx, names, flags)? else {
+        let (parent, entry) = table.existing(cx, dir, name)?;
+        let victim = table.node(entry.ino)?.clone();
+        perm::may_delete(cx, &parent.attr(), &victim.attr())?;
+        let is_dir = entry.kind == FileType::Directory;
+        match (which, is_dir) {
+            (Removal::Unlink, true) => return Err(Errno::ISDIR),
+            (Removal::Rmdir, false) => return Err(Errno::NOTDIR),
+            (Removal::Rmdir, true) if !victim.with_dir(Directory::is_empty)? => {
+                return Err(Errno::NOTEMPTY);
+            }
+            (Removal::Unlink, false) | (Removal::Rmdir, true) => {}
+        }
+        let now = self.clock.now();
+        parent.change_dir(now, |nlink, entries| {
+            entries.remove(name);
+            *nlink -= u32::from(is_dir);
+        });
+        table.drop_name(&victim, now, &self.space);
+        Ok(())
+    }
+
+    fn rename(&self, cx: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {
+        check_name(from.name)?;
+        check_name(to.name)?;
+        let mut table = self.table.write();
+        let Some(plan) = table.plan_rename(cx, [from, to], flags)? else {
             return Ok(());
         };
         let now = self.clock.now();
-        plan.apply(name, new_name, now);
+        plan.apply(from.name, to.name, now);
         if let (Some(target), false) = (&plan.target, plan.exchange) {
             table.drop_name(target, now, &self.space);
         }
@@ -635,10 +539,8 @@ impl FileSystem for ModelFs {
         let mut table = self.table.write();
         let parent = table.node(dir)?.clone();
         parent.with_dir(|_| ())?;
-        let dir_attr = parent.attr();
-        perm::may_create(cx, &dir_attr)?;
-        let owner = perm::new_owner(cx, &dir_attr, FileType::Regular, mode);
-        let node = table.insert(owner, self.clock.now(), Made::file(mode));
+        perm::may_create(cx, &parent.attr())?;
+        let node = table.insert(cx, &parent, self.clock.now(), &NewNode::file(mode));
         {
             let body = &mut *node.body.write();
             body.nlink = 0;
@@ -664,10 +566,6 @@ impl FileSystem for ModelFs {
         }
         node.add_ref();
         Ok(())
-    }
-
-    fn release(&self, ino: Ino) {
-        self.forget(ino, 1);
     }
 
     fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {

@@ -2,8 +2,8 @@
 
 use crate::check::Finding;
 use crate::{
-    Attr, Cookie, Ctx, DirEntry, Fallocate, FileType, Guarantees, Ino, OpenFlags, RenameFlags,
-    Result, SeekKind, SetAttr, StatFs, XattrMode,
+    Attr, Cookie, Ctx, DirEntry, Fallocate, FileType, Guarantees, Ino, Name, NewNode, OpenFlags,
+    Removal, RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
 };
 
 /// A mounted file system.
@@ -13,7 +13,7 @@ use crate::{
 ///
 /// # References
 /// An inode number is valid while the inode has a name or a *reference*. Each `Ok` of
-/// `lookup`, `create`, `mknod`, `mkdir`, `symlink`, `link` and `tmpfile`, and each entry
+/// `lookup`, `by_number`, `make`, `link` and `tmpfile`, and each entry
 /// but `.` and `..` that a `readdirplus` sink accepts, takes one reference, which the
 /// caller gives back with [`forget`](FileSystem::forget); each `open` takes one that
 /// `release` gives back. An inode whose last name is gone lives until its last reference
@@ -70,45 +70,47 @@ pub trait FileSystem: Send + Sync {
         sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<()>;
 
-    /// Makes a regular file; `EEXIST` if the name exists. Takes a reference, as do the
-    /// other calls that make an inode or a name. `mode`: the permission bits, umask
-    /// already applied; the group and the set-gid bit come from a set-gid `dir`.
-    fn create(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr>;
-    /// Makes a node of any type but directory and symbolic link. `rdev`: the device
-    /// number where `kind` is a device.
-    fn mknod(
-        &self,
-        cx: &Ctx,
-        dir: Ino,
-        name: &[u8],
-        kind: FileType,
-        mode: u32,
-        rdev: u32,
-    ) -> Result<Attr>;
-    /// Makes a directory.
-    fn mkdir(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr>;
-    /// Makes a symbolic link to `target` (1 to [`SYMLINK_MAX`](crate::SYMLINK_MAX) bytes).
-    fn symlink(&self, cx: &Ctx, dir: Ino, name: &[u8], target: &[u8]) -> Result<Attr>;
+    /// Makes a node with a name; `EEXIST` if the name exists. Takes a reference, as do the
+    /// other calls that make a node or a name. The group and the set-gid bit come from a
+    /// set-gid directory.
+    fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr>;
+    /// [Makes](FileSystem::make) a regular file. `mode`: the permission bits, umask already
+    /// applied.
+    fn create(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
+        self.make(cx, Name::new(dir, name), &NewNode::file(mode))
+    }
+    /// [Makes](FileSystem::make) a node of any type but directory and symbolic link. `rdev`:
+    /// the device number where `kind` is a device.
+    fn mknod(&self, cx: &Ctx, at: Name<'_>, kind: FileType, mode: u32, rdev: u32) -> Result<Attr> {
+        self.make(cx, at, &NewNode::special(kind, mode, rdev)?)
+    }
+    /// [Makes](FileSystem::make) a directory.
+    fn mkdir(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
+        self.make(cx, Name::new(dir, name), &NewNode::directory(mode))
+    }
+    /// [Makes](FileSystem::make) a symbolic link to `target` (1 to
+    /// [`SYMLINK_MAX`](crate::SYMLINK_MAX) bytes).
+    fn symlink(&self, cx: &Ctx, dir: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
+        self.make(cx, Name::new(dir, name), &NewNode::symlink(target)?)
+    }
     /// Reads a symbolic link's target; `EINVAL` for other types.
     fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>>;
     /// Gives `ino` a further name; `EPERM` for a directory.
     fn link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr>;
-    /// Removes a name that is not a directory's (`EISDIR`).
-    fn unlink(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()>;
-    /// Removes an empty directory.
-    fn rmdir(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()>;
+    /// Removes a name.
+    fn remove(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()>;
+    /// [Removes](FileSystem::remove) a name that is not a directory's.
+    fn unlink(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
+        self.remove(cx, Name::new(dir, name), Removal::Unlink)
+    }
+    /// [Removes](FileSystem::remove) an empty directory.
+    fn rmdir(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
+        self.remove(cx, Name::new(dir, name), Removal::Rmdir)
+    }
     /// Moves a name, replacing what is there as `rename(2)` allows. All checks are made
     /// here: types, emptiness, `EINVAL` for a directory moved below itself, and nothing
     /// done when both names are links to one inode.
-    fn rename(
-        &self,
-        cx: &Ctx,
-        dir: Ino,
-        name: &[u8],
-        new_dir: Ino,
-        new_name: &[u8],
-        flags: RenameFlags,
-    ) -> Result<()>;
+    fn rename(&self, cx: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()>;
     /// Makes a regular file without a name (`O_TMPFILE`) in the file system of `dir`;
     /// [`link`](FileSystem::link) may name it later. Takes a reference.
     fn tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr>;
@@ -116,7 +118,9 @@ pub trait FileSystem: Send + Sync {
     /// Takes a reference for an open file or directory.
     fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()>;
     /// Gives back the reference of one `open`.
-    fn release(&self, ino: Ino);
+    fn release(&self, ino: Ino) {
+        self.forget(ino, 1);
+    }
 
     /// Reads up to `buf.len()` bytes at `off`; short only at the end of the file.
     /// `EISDIR` for a directory, `EINVAL` for other types without data.
@@ -126,15 +130,11 @@ pub trait FileSystem: Send + Sync {
     fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize>;
     /// Sets the length.
     fn truncate(&self, cx: &Ctx, ino: Ino, size: u64) -> Result<()> {
-        self.setattr(
-            cx,
-            ino,
-            &SetAttr {
-                size: Some(size),
-                ..SetAttr::default()
-            },
-        )
-        .map(drop)
+        let set = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        self.setattr(cx, ino, &set).map(drop)
     }
     /// Allocates or zeroes the range `off..off + len`; `EINVAL` if `len` is 0.
     fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()>;

@@ -7,8 +7,8 @@
 //! kernel has cleared set-id bits before it passes them on.
 
 use crate::{
-    Attr, Ctx, Errno, Fallocate, FileFlags, FileType, OpenFlags, Result, SIZE_MAX, SetAttr,
-    SetTime, check_xattr_name,
+    Attr, Ctx, Errno, Fallocate, FileFlags, FileType, NewNode, OpenFlags, Result, SIZE_MAX,
+    SetAttr, SetTime, check_xattr_name,
 };
 
 /// `S_ISUID`: a program runs as its owner.
@@ -80,15 +80,12 @@ pub fn may_create(cx: &Ctx, dir: &Attr) -> Result<()> {
     access(cx, dir, Access::WRITE | Access::EXEC)
 }
 
-/// Whether a node of type `kind` may be made by `mknod`, wherever it is.
+/// Whether a node of type `kind` may be made, wherever it is.
 ///
 /// # Errors
-/// `EPERM` for a directory, and for a device unless privileged; `EINVAL` for a symbolic
-/// link.
+/// `EPERM` for a device unless privileged.
 pub fn may_mknod(cx: &Ctx, kind: FileType) -> Result<()> {
     match kind {
-        FileType::Directory => Err(Errno::PERM),
-        FileType::Symlink => Err(Errno::INVAL),
         FileType::CharDevice | FileType::BlockDevice if !cx.is_privileged() => Err(Errno::PERM),
         _ => Ok(()),
     }
@@ -266,19 +263,19 @@ pub struct NewOwner {
     pub perm: u32,
 }
 
-/// Who owns a new inode of type `kind` made in `dir` with the permission bits `mode`.
+/// Who owns `new` when it is made in `dir`, and its permission bits.
 /// A set-gid directory hands down its group, and to directories the bit itself; nobody
 /// can make a set-gid program for a group that they do not belong to.
-pub fn new_owner(cx: &Ctx, dir: &Attr, kind: FileType, mode: u32) -> NewOwner {
-    let mut perm = match kind {
+pub fn new_owner(cx: &Ctx, dir: &Attr, new: &NewNode<'_>) -> NewOwner {
+    let mut perm = match new.kind() {
         FileType::Symlink => 0o777,
-        _ => mode & PERM_MASK,
+        _ => new.mode() & PERM_MASK,
     };
     let mut gid = cx.gid;
     if dir.perm & SET_GID != 0 {
         gid = dir.gid;
         let program = SET_GID | GROUP_EXEC;
-        if kind == FileType::Directory {
+        if new.is_directory() {
             perm |= SET_GID;
         } else if perm & program == program && !cx.is_privileged() && !cx.in_group(gid) {
             perm &= !SET_GID;

@@ -17,6 +17,31 @@ impl std::fmt::Display for Ino {
     }
 }
 
+/// A name in a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name<'a> {
+    /// The directory.
+    pub dir: Ino,
+    /// Bytes without `/`.
+    pub name: &'a [u8],
+}
+
+impl<'a> Name<'a> {
+    /// The name `name` in `dir`.
+    pub const fn new(dir: Ino, name: &'a [u8]) -> Self {
+        Self { dir, name }
+    }
+}
+
+/// Which nodes a call removes the names of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Removal {
+    /// `unlink`: any type but a directory (`EISDIR`).
+    Unlink,
+    /// `rmdir`: an empty directory (`ENOTDIR`, `ENOTEMPTY`).
+    Rmdir,
+}
+
 /// Where a directory listing continues: the cookie of the last entry seen; 0 starts.
 /// A cookie stays valid, and means the same place, until the entry's name is removed;
 /// after that it still means a place between the entries that surrounded it.

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
-use vfs::{Ctx, FileSystem, Ino, OpenFlags, RenameFlags};
+use vfs::{Ctx, FileSystem, Ino, Name, OpenFlags, RenameFlags};
 
 /// Which of the two directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +133,12 @@ impl Surface for Engine {
         let (from, to) = (self.dir(dir), self.dir(to));
         let (name, new) = (name.to_bytes(), new.to_bytes());
         self.fs
-            .rename(&self.cx, from, name, to, new, RenameFlags::empty())
+            .rename(
+                &self.cx,
+                Name::new(from, name),
+                Name::new(to, new),
+                RenameFlags::empty(),
+            )
             .what(|| "rename".into())
     }
 

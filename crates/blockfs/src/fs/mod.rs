@@ -71,8 +71,8 @@ use twins::Twins;
 use vfs::check::Finding;
 use vfs::{
     Atime, Attr, Clock, Cookie, Ctx, DirEntry, Errno, Fallocate, FileFlags, FileSystem, FileType,
-    Guarantees, Ino, OpenFlags, RenameFlags, Result, SeekKind, SetAttr, StatFs, SystemClock,
-    Timestamp, XattrMode, perm,
+    Guarantees, Ino, Name, NewNode, OpenFlags, Removal, RenameFlags, Result, SeekKind, SetAttr,
+    StatFs, SystemClock, Timestamp, XattrMode, perm,
 };
 
 /// How to mount.
@@ -236,6 +236,11 @@ impl<F: Format> BlockFs<F> {
         } else {
             ino
         }
+    }
+
+    /// A name with the format's number of its directory.
+    fn name_down<'a>(&self, at: Name<'a>) -> Name<'a> {
+        Name::new(self.down(at.dir), at.name)
     }
 
     /// The number that callers see.
@@ -485,46 +490,12 @@ impl<F: Format> FileSystem for BlockFs<F> {
         listed
     }
 
-    fn create(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
-        self.make(
-            cx,
-            dir,
-            name,
-            &names::Made::node(FileType::Regular, mode, 0),
-        )
-    }
-
-    fn mknod(
-        &self,
-        cx: &Ctx,
-        dir: Ino,
-        name: &[u8],
-        kind: FileType,
-        mode: u32,
-        rdev: u32,
-    ) -> Result<Attr> {
-        if matches!(kind, FileType::Directory | FileType::Symlink) {
-            return perm::may_mknod(cx, kind).and(Err(Errno::INVAL));
-        }
-        self.make(cx, dir, name, &names::Made::node(kind, mode, rdev))
-    }
-
-    fn mkdir(&self, cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
-        self.make(
-            cx,
-            dir,
-            name,
-            &names::Made::node(FileType::Directory, mode, 0),
-        )
-    }
-
-    fn symlink(&self, cx: &Ctx, dir: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
-        match target.len() {
-            0 => return Err(Errno::NOENT),
-            1..=vfs::SYMLINK_MAX => {}
-            _ => return Err(Errno::NAMETOOLONG),
-        }
-        self.make(cx, dir, name, &names::Made::symlink(target))
+    fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
+        vfs::check_name(at.name)?;
+        let at = self.name_down(at);
+        let attr = self.patiently(|| self.make_node(cx, at, new))?;
+        self.stored_names(&[at.dir])?;
+        Ok(attr)
     }
 
     fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
@@ -542,30 +513,18 @@ impl<F: Format> FileSystem for BlockFs<F> {
         Ok(self.shown(attr))
     }
 
-    fn unlink(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
-        self.remove(cx, self.down(dir), name, false)?;
-        self.stored_names(&[dir])
+    fn remove(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
+        vfs::check_name(at.name)?;
+        self.remove_name(cx, self.name_down(at), which)?;
+        self.stored_names(&[at.dir])
     }
 
-    fn rmdir(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
-        self.remove(cx, self.down(dir), name, true)?;
-        self.stored_names(&[dir])
-    }
-
-    fn rename(
-        &self,
-        cx: &Ctx,
-        dir: Ino,
-        name: &[u8],
-        new_dir: Ino,
-        new_name: &[u8],
-        flags: RenameFlags,
-    ) -> Result<()> {
-        vfs::check_name(name)?;
-        vfs::check_name(new_name)?;
-        let names = [(self.down(dir), name), (self.down(new_dir), new_name)];
+    fn rename(&self, cx: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {
+        vfs::check_name(from.name)?;
+        vfs::check_name(to.name)?;
+        let names = [self.name_down(from), self.name_down(to)];
         self.patiently(|| self.move_name(cx, names, flags))?;
-        self.stored_names(&[dir, new_dir])
+        self.stored_names(&[from.dir, to.dir])
     }
 
     fn tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
@@ -590,10 +549,6 @@ impl<F: Format> FileSystem for BlockFs<F> {
             return cut;
         }
         Ok(())
-    }
-
-    fn release(&self, ino: Ino) {
-        self.give_back(self.down(ino), 1);
     }
 
     fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {

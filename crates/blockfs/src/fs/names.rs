@@ -6,35 +6,10 @@ use super::{Befores, BlockFs, Refusal, after, joined, once_gone};
 use crate::seeded::{Bug, hit};
 use crate::{Format, FormatError, Heads, InodeChange, NewInode, Next, Piece, Removed};
 use patch::{Op, PatchId, Rule};
-use vfs::{Attr, Cookie, Ctx, DirEntry, Errno, FileType, Ino, Result, Timestamp, perm};
-
-/// What is to be made.
-pub(super) struct Made<'a> {
-    kind: FileType,
-    mode: u32,
-    rdev: u32,
-    /// Of a symbolic link.
-    target: &'a [u8],
-}
-
-impl<'a> Made<'a> {
-    pub fn node(kind: FileType, mode: u32, rdev: u32) -> Self {
-        let device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
-        Self {
-            kind,
-            mode,
-            rdev: if device { rdev } else { 0 },
-            target: b"",
-        }
-    }
-
-    pub fn symlink(target: &'a [u8]) -> Self {
-        Self {
-            target,
-            ..Self::node(FileType::Symlink, 0o777, 0)
-        }
-    }
-}
+use vfs::{
+    Attr, Cookie, Ctx, DirEntry, Errno, FileType, Ino, Name, NewNode, Removal, Result, Timestamp,
+    perm,
+};
 
 /// A name of a directory besides the one that is to go.
 pub(super) struct OtherName {
@@ -124,30 +99,21 @@ impl<F: Format> BlockFs<F> {
     }
 
     /// Makes an inode and its name. Takes a reference.
-    pub(super) fn make(&self, cx: &Ctx, dir: Ino, name: &[u8], made: &Made<'_>) -> Result<Attr> {
-        vfs::check_name(name)?;
-        let dir = self.down(dir);
-        let attr = self.patiently(|| self.make_node(cx, dir, name, made))?;
-        self.stored_names(&[dir])?;
-        Ok(attr)
-    }
-
-    fn make_node(&self, cx: &Ctx, dir: Ino, name: &[u8], made: &Made<'_>) -> Result<Attr> {
+    pub(super) fn make_node(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
+        let Name { dir, name } = at;
         let blocks = self.format.cost(1) * 3 + 4;
         self.change_for(cx, blocks, |op| {
             let parent = self.parent_for_new(cx, dir, name)?;
-            let directory = made.kind == FileType::Directory;
-            if matches!(made.kind, FileType::CharDevice | FileType::BlockDevice) {
-                perm::may_mknod(cx, made.kind)?;
-            }
+            let directory = new.is_directory();
+            perm::may_mknod(cx, new.kind())?;
             if directory && parent.nlink >= self.format.max_links(FileType::Directory) {
                 return Err(Errno::MLINK.into());
             }
-            if made.target.len() > self.format.max_target() {
+            if new.target().len() > self.format.max_target() {
                 return Err(Errno::NAMETOOLONG.into());
             }
             self.format.ready(Next::AddName { dir, name })?;
-            let (ino, ready) = self.make_inode(op, cx, &parent, made)?;
+            let (ino, ready) = self.make_inode(op, cx, &parent, new)?;
             let mut befores = after(Rule::InitialiseBeforePoint, ready.iter().copied());
             if hit(Bug::NameBeforeInode) {
                 befores.clear();
@@ -159,7 +125,7 @@ impl<F: Format> BlockFs<F> {
             }
             let entry = match self
                 .format
-                .add_name(op, dir, name, ino, made.kind, &befores)
+                .add_name(op, dir, name, ino, new.kind(), &befores)
             {
                 Ok(entry) => entry,
                 Err(error) => {
@@ -192,22 +158,22 @@ impl<F: Format> BlockFs<F> {
         op: &Op,
         cx: &Ctx,
         parent: &Attr,
-        made: &Made<'_>,
+        new: &NewNode<'_>,
     ) -> std::result::Result<(Ino, Heads), Refusal> {
-        let owner = perm::new_owner(cx, parent, made.kind, made.mode);
-        let new = NewInode {
-            kind: made.kind,
+        let owner = perm::new_owner(cx, parent, new);
+        let inode = NewInode {
+            kind: new.kind(),
             perm: owner.perm,
-            nlink: 1 + u32::from(made.kind == FileType::Directory),
+            nlink: 1 + u32::from(new.is_directory()),
             uid: owner.uid,
             gid: owner.gid,
-            rdev: made.rdev,
+            rdev: new.rdev(),
             now: self.now(),
         };
-        let (ino, ready) = self.format.allocate_inode(op, parent.ino, &new)?;
-        let filled = match made.kind {
+        let (ino, ready) = self.format.allocate_inode(op, parent.ino, &inode)?;
+        let filled = match new.kind() {
             FileType::Directory => self.format.init_directory(op, ino, parent.ino),
-            FileType::Symlink => self.store_target(op, ino, made.target),
+            FileType::Symlink => self.store_target(op, ino, new.target()),
             _ => Ok(Heads::new()),
         };
         let handed = filled.and_then(|filled| {
@@ -292,8 +258,8 @@ impl<F: Format> BlockFs<F> {
                 return Err(Errno::NOTDIR.into());
             }
             perm::may_create(cx, &parent)?;
-            let made = Made::node(FileType::Regular, mode, 0);
-            let (ino, ready) = self.make_inode(op, cx, &parent, &made)?;
+            let file = NewNode::file(mode);
+            let (ino, ready) = self.make_inode(op, cx, &parent, &file)?;
             let none = InodeChange::links(0);
             let befores = after(Rule::InitialiseBeforePoint, ready.iter().copied());
             let unlinked = self.format.change_inode(op, ino, &none, &befores)?;
@@ -376,10 +342,10 @@ impl<F: Format> BlockFs<F> {
         self.format.remove_orphan(op, attr.ino, &befores)
     }
 
-    /// Removes a name; `directory` says which type is expected.
-    pub(super) fn remove(&self, cx: &Ctx, dir: Ino, name: &[u8], directory: bool) -> Result<()> {
-        vfs::check_name(name)?;
-        if directory {
+    /// Removes a name.
+    pub(super) fn remove_name(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
+        let Name { dir, name } = at;
+        if which == Removal::Rmdir {
             self.read_names_for(dir, name);
         }
         let orphan = self.change(self.format.cost(self.destroyed_at_once()) + 4, |op| {
@@ -387,13 +353,14 @@ impl<F: Format> BlockFs<F> {
             let found = found.ok_or(Errno::NOENT)?;
             let victim = self.named(found)?;
             perm::may_delete(cx, &parent, &victim)?;
-            match (victim.kind == FileType::Directory, directory) {
-                (true, false) => return Err(Errno::ISDIR.into()),
-                (false, true) => return Err(Errno::NOTDIR.into()),
-                (true, true) if !self.format.is_empty(victim.ino)? => {
+            let directory = victim.kind == FileType::Directory;
+            match (which, directory) {
+                (Removal::Unlink, true) => return Err(Errno::ISDIR.into()),
+                (Removal::Rmdir, false) => return Err(Errno::NOTDIR.into()),
+                (Removal::Rmdir, true) if !self.format.is_empty(victim.ino)? => {
                     return Err(Errno::NOTEMPTY.into());
                 }
-                _ => {}
+                (Removal::Unlink, false) | (Removal::Rmdir, true) => {}
             }
             self.ready_to_drop(&victim)?;
             let now = self.now();

@@ -4,7 +4,7 @@ use super::{Befores, BlockFs, Refusal, after, once_gone};
 use crate::seeded::{Bug, hit};
 use crate::{Format, InodeChange, Next, Removed};
 use patch::{Op, PatchId, Rule};
-use vfs::{Attr, Ctx, Errno, FileType, Ino, RenameFlags, Result, Timestamp, perm};
+use vfs::{Attr, Ctx, Errno, FileType, Ino, Name, RenameFlags, Result, Timestamp, perm};
 
 /// A rename that may be done.
 struct Move<'a> {
@@ -41,11 +41,11 @@ impl<F: Format> BlockFs<F> {
     pub(super) fn move_name(
         &self,
         cx: &Ctx,
-        names: [(Ino, &[u8]); 2],
+        names: [Name<'_>; 2],
         flags: RenameFlags,
     ) -> Result<()> {
-        let (new_dir, new_name) = names[1];
-        self.read_names_for(new_dir, new_name);
+        let [_, new] = names;
+        self.read_names_for(new.dir, new.name);
         let blocks = self.format.cost(1) + self.format.cost(self.destroyed_at_once()) + 8;
         let orphan = self.change_for(cx, blocks, |op| {
             let Some(plan) = self.plan(cx, names, flags)? else {
@@ -68,7 +68,7 @@ impl<F: Format> BlockFs<F> {
     fn plan<'a>(
         &self,
         cx: &Ctx,
-        [(dir, name), (new_dir, new_name)]: [(Ino, &'a [u8]); 2],
+        [from, to]: [Name<'a>; 2],
         flags: RenameFlags,
     ) -> std::result::Result<Option<Move<'a>>, Refusal> {
         if flags.contains(RenameFlags::NO_REPLACE | RenameFlags::EXCHANGE) {
@@ -79,8 +79,9 @@ impl<F: Format> BlockFs<F> {
             // Whichever name changed first, a crash could leave an inode without one.
             return Err(Errno::INVAL.into());
         }
-        let (from, old) = self.search(cx, dir, name)?;
-        let (to, new) = self.search(cx, new_dir, new_name)?;
+        let (name, new_name) = (from.name, to.name);
+        let (from, old) = self.search(cx, from.dir, name)?;
+        let (to, new) = self.search(cx, to.dir, new_name)?;
         let old = old.ok_or(Errno::NOENT)?;
         match new {
             Some(_) if flags.contains(RenameFlags::NO_REPLACE) => return Err(Errno::EXIST.into()),

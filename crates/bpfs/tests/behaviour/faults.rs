@@ -8,7 +8,7 @@ use oracle::snapshot::Snapshot;
 use oracle::{ModelFs, ModelOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
-use vfs::{Attr, Cookie, Errno, FileSystem, FileType, Ino, SetAttr, SetTime, Timestamp};
+use vfs::{Attr, Cookie, Errno, FileSystem, FileType, Ino, Name, SetAttr, SetTime, Timestamp};
 
 type FaultyFs = Bpfs<Arc<Faulty<Memory>>>;
 
@@ -299,7 +299,13 @@ type Call = fn(&dyn FileSystem) -> Result<Attr, Errno>;
 const ANSWERING: [(&str, Call); 7] = [
     ("create", |fs| fs.create(&root(), Ino::ROOT, b"n", 0o644)),
     ("mknod", |fs| {
-        fs.mknod(&root(), Ino::ROOT, b"n", FileType::CharDevice, 0o600, 9)
+        fs.mknod(
+            &root(),
+            Name::new(Ino::ROOT, b"n"),
+            FileType::CharDevice,
+            0o600,
+            9,
+        )
     }),
     ("mkdir", |fs| fs.mkdir(&root(), Ino::ROOT, b"n", 0o755)),
     ("symlink", |fs| {

@@ -4,7 +4,7 @@ use bpfs::{Atime, Bpfs, MkfsOptions, Mode, MountOptions, check, mkfs};
 use medium::{MemoryPmem, Pmem};
 use oracle::snapshot::Snapshot;
 use std::sync::Arc;
-use vfs::{Attr, Cookie, Ctx, Errno, FileSystem, Ino, ManualClock, RenameFlags, Timestamp};
+use vfs::{Attr, Cookie, Ctx, Errno, FileSystem, Ino, ManualClock, Name, RenameFlags, Timestamp};
 
 pub const BLOCK: u64 = 4096;
 pub const MIB: u64 = 1 << 20;
@@ -123,7 +123,12 @@ pub fn rename(
     flags: RenameFlags,
 ) -> Result<(), Errno> {
     let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
-    fs.rename(&root(), dir, name, new_dir, new_name, flags)
+    fs.rename(
+        &root(),
+        Name::new(dir, name),
+        Name::new(new_dir, new_name),
+        flags,
+    )
 }
 
 /// Names, inode numbers and cookies of a listing, `.` and `..` included.

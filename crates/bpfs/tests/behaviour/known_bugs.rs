@@ -5,7 +5,9 @@ use crate::fixture::*;
 use bpfs::{Bpfs, Error, MkfsOptions, Mode, mkfs, probe};
 use medium::MemoryPmem;
 use std::sync::Arc;
-use vfs::{Cookie, Errno, FileSystem, FileType, Ino, OpenFlags, RenameFlags, SIZE_MAX, SeekKind};
+use vfs::{
+    Cookie, Errno, FileSystem, FileType, Ino, Name, OpenFlags, RenameFlags, SIZE_MAX, SeekKind,
+};
 
 const PLAIN: RenameFlags = RenameFlags::empty();
 
@@ -297,8 +299,7 @@ fn mknod_makes_every_type() {
             let name = format!("{kind:?}");
             let made = fs.mknod(
                 &root(),
-                Ino::ROOT,
-                name.as_bytes(),
+                Name::new(Ino::ROOT, name.as_bytes()),
                 kind,
                 0o640,
                 0xfff0_0801,

@@ -9,7 +9,7 @@ use oracle::script::{State, generate, run, run_op};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use vfs::{
-    Attr, Cookie, Ctx, Errno, Fallocate, FileSystem, FileType, Ino, ManualClock, OpenFlags,
+    Attr, Cookie, Ctx, Errno, Fallocate, FileSystem, FileType, Ino, ManualClock, Name, OpenFlags,
     RenameFlags, SetAttr, SetTime, Timestamp, XattrMode,
 };
 
@@ -344,7 +344,7 @@ fn permissions_are_checked_for_those_who_are_not_privileged() {
     assert_eq!(fs.unlink(&other, d, b"f"), Err(Errno::ACCESS));
     assert_eq!(fs.mkdir(&other, d, b"x", 0o755).err(), Some(Errno::ACCESS));
     assert_eq!(
-        fs.rename(&other, d, b"f", d, b"g", PLAIN),
+        fs.rename(&other, Name::new(d, b"f"), Name::new(d, b"g"), PLAIN),
         Err(Errno::ACCESS)
     );
     assert_eq!(fs.link(&other, f, d, b"g").err(), Some(Errno::ACCESS));
@@ -405,15 +405,20 @@ fn permissions_are_checked_for_those_who_are_not_privileged() {
     );
     let refused = fs.setxattr(&other, f, b"user.x", b"1", XattrMode::Set);
     assert_eq!(refused, Err(Errno::ACCESS));
-    let device = fs.mknod(&owner, d, b"dev", FileType::CharDevice, 0o600, 1);
+    let device = fs.mknod(&owner, Name::new(d, b"dev"), FileType::CharDevice, 0o600, 1);
     assert_eq!(device.err(), Some(Errno::PERM));
+    let there = fs.mknod(&owner, Name::new(d, b"f"), FileType::CharDevice, 0o600, 1);
+    assert_eq!(there.err(), Some(Errno::EXIST)); // Linux looks at the name first
     // What a caller may whose permissions have been checked already.
     let checked = Ctx {
         checked: true,
         ..other
     };
     assert_eq!(fs.lookup(&checked, d, b"f").map(|a| a.ino), Ok(f));
-    assert_eq!(fs.rename(&checked, d, b"f", d, b"g", PLAIN), Ok(()));
+    assert_eq!(
+        fs.rename(&checked, Name::new(d, b"f"), Name::new(d, b"g"), PLAIN),
+        Ok(())
+    );
     fs.forget(f, 2);
     must_be_healthy(&fs);
 }
@@ -436,10 +441,21 @@ fn in_a_sticky_directory_only_owners_remove_names() {
     }
     fs.forget(fs.create(&two, d, b"c", 0o666).unwrap().ino, 1);
     assert_eq!(fs.unlink(&two, d, b"a"), Err(Errno::PERM));
-    assert_eq!(fs.rename(&two, d, b"a", d, b"x", PLAIN), Err(Errno::PERM));
-    assert_eq!(fs.rename(&two, d, b"c", d, b"b", PLAIN), Err(Errno::PERM));
     assert_eq!(
-        fs.rename(&two, d, b"c", d, b"a", RenameFlags::EXCHANGE),
+        fs.rename(&two, Name::new(d, b"a"), Name::new(d, b"x"), PLAIN),
+        Err(Errno::PERM)
+    );
+    assert_eq!(
+        fs.rename(&two, Name::new(d, b"c"), Name::new(d, b"b"), PLAIN),
+        Err(Errno::PERM)
+    );
+    assert_eq!(
+        fs.rename(
+            &two,
+            Name::new(d, b"c"),
+            Name::new(d, b"a"),
+            RenameFlags::EXCHANGE
+        ),
         Err(Errno::PERM)
     );
     assert_eq!(fs.unlink(&one, d, b"a"), Ok(()));

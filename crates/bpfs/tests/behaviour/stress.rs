@@ -13,7 +13,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 use vfs::{
-    Attr, Cookie, Ctx, Errno, FileSystem, Ino, OpenFlags, RenameFlags, SetAttr, SystemClock,
+    Attr, Cookie, Ctx, Errno, FileSystem, Ino, Name, OpenFlags, RenameFlags, SetAttr, SystemClock,
     XattrMode,
 };
 
@@ -151,7 +151,7 @@ impl<'f> Chaos<'f> {
                     1 => RenameFlags::EXCHANGE,
                     _ => RenameFlags::empty(),
                 };
-                fs.rename(&cx, dir, &name, to, &new_name, flags)
+                fs.rename(&cx, Name::new(dir, &name), Name::new(to, &new_name), flags)
             }
         }
     }
@@ -354,8 +354,13 @@ fn own_files(fs: &Fs, dir: Ino, thread: u64) {
                 // Through a name of another thread's making or none: to a fresh own one.
                 let to = rng.u64(..10);
                 let over = RenameFlags::empty();
-                fs.rename(&root(), dir, &name(n), dir, &name(to), over)
-                    .unwrap();
+                fs.rename(
+                    &root(),
+                    Name::new(dir, &name(n)),
+                    Name::new(dir, &name(to)),
+                    over,
+                )
+                .unwrap();
                 let moved = mine.remove(&n).unwrap();
                 mine.insert(to, moved);
             }

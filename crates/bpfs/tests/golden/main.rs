@@ -13,7 +13,7 @@ use oracle::{ModelFs, Snapshot};
 use std::fmt::Write;
 use std::sync::Arc;
 use vfs::{
-    Atime, Ctx, Errno, Fallocate, FileSystem, FileType, Ino, ManualClock, SetAttr, SetTime,
+    Atime, Ctx, Errno, Fallocate, FileSystem, FileType, Ino, ManualClock, Name, SetAttr, SetTime,
     Timestamp, XattrMode,
 };
 
@@ -90,10 +90,22 @@ fn fill(fs: &dyn FileSystem) -> vfs::Result<()> {
     let sub = fs.mkdir(cx, dir, b"sub", 0o700)?.ino;
     fs.link(cx, holes, sub, b"again")?;
     fs.symlink(cx, sub, b"link", b"../small")?;
-    fs.mknod(cx, sub, b"null", FileType::CharDevice, 0o666, 0x103)?;
-    fs.mknod(cx, sub, b"disk", FileType::BlockDevice, 0o660, 0x800)?;
-    fs.mknod(cx, sub, b"pipe", FileType::Fifo, 0o666, 0)?;
-    fs.mknod(cx, sub, b"socket", FileType::Socket, 0o666, 0)?;
+    fs.mknod(
+        cx,
+        Name::new(sub, b"null"),
+        FileType::CharDevice,
+        0o666,
+        0x103,
+    )?;
+    fs.mknod(
+        cx,
+        Name::new(sub, b"disk"),
+        FileType::BlockDevice,
+        0o660,
+        0x800,
+    )?;
+    fs.mknod(cx, Name::new(sub, b"pipe"), FileType::Fifo, 0o666, 0)?;
+    fs.mknod(cx, Name::new(sub, b"socket"), FileType::Socket, 0o666, 0)?;
     let wide = fs.mkdir(cx, root, b"wide", 0o755)?.ino;
     for n in 0..18 {
         fs.link(cx, holes, wide, format!("{n:0>250}").as_bytes())?;

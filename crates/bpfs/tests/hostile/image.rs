@@ -7,7 +7,9 @@ use bpfs::{Bpfs, MkfsOptions, Mode, MountOptions, mkfs};
 use medium::{MemoryPmem, Pmem};
 use std::mem::offset_of;
 use std::sync::Arc;
-use vfs::{Atime, Ctx, Fallocate, FileSystem, FileType, Ino, ManualClock, Timestamp, XattrMode};
+use vfs::{
+    Atime, Ctx, Fallocate, FileSystem, FileType, Ino, ManualClock, Name, Timestamp, XattrMode,
+};
 
 /// Bytes of the image.
 pub const LEN: u64 = 1 << 20;
@@ -89,8 +91,14 @@ fn fill(fs: &dyn FileSystem) -> vfs::Result<()> {
     let sub = fs.mkdir(cx, dir, b"sub", 0o700)?.ino;
     fs.link(cx, holes, sub, b"again")?;
     fs.symlink(cx, sub, b"link", b"../small")?;
-    fs.mknod(cx, sub, b"null", FileType::CharDevice, 0o666, 0x103)?;
-    fs.mknod(cx, sub, b"pipe", FileType::Fifo, 0o666, 0)?;
+    fs.mknod(
+        cx,
+        Name::new(sub, b"null"),
+        FileType::CharDevice,
+        0o666,
+        0x103,
+    )?;
+    fs.mknod(cx, Name::new(sub, b"pipe"), FileType::Fifo, 0o666, 0)?;
     let wide = fs.mkdir(cx, root, b"wide", 0o755)?.ino;
     let linked = fs.create(cx, wide, b"linked", 0o644)?.ino;
     for n in 0..16 {

@@ -2,7 +2,7 @@
 //! calls answer does not matter here; that they answer does.
 
 use vfs::{
-    Attr, Cookie, Ctx, Fallocate, FileSystem, FileType, Ino, RenameFlags, SeekKind, SetAttr,
+    Attr, Cookie, Ctx, Fallocate, FileSystem, FileType, Ino, Name, RenameFlags, SeekKind, SetAttr,
     SetTime, Timestamp, XattrMode,
 };
 
@@ -154,11 +154,31 @@ fn change(fs: &dyn FileSystem, cx: &Ctx, e: &Entry) {
         RenameFlags::EXCHANGE,
         RenameFlags::empty(),
     ] {
-        let _ = fs.rename(cx, e.dir, &e.name, Ino::ROOT, b"moved", flags);
-        let _ = fs.rename(cx, Ino::ROOT, b"moved", e.dir, &e.name, flags);
+        let _ = fs.rename(
+            cx,
+            Name::new(e.dir, &e.name),
+            Name::new(Ino::ROOT, b"moved"),
+            flags,
+        );
+        let _ = fs.rename(
+            cx,
+            Name::new(Ino::ROOT, b"moved"),
+            Name::new(e.dir, &e.name),
+            flags,
+        );
     }
-    let _ = fs.rename(cx, Ino::ROOT, b"dir", ino, b"into", RenameFlags::empty());
-    let _ = fs.rename(cx, ino, b"into", Ino::ROOT, b"dir", RenameFlags::empty());
+    let _ = fs.rename(
+        cx,
+        Name::new(Ino::ROOT, b"dir"),
+        Name::new(ino, b"into"),
+        RenameFlags::empty(),
+    );
+    let _ = fs.rename(
+        cx,
+        Name::new(ino, b"into"),
+        Name::new(Ino::ROOT, b"dir"),
+        RenameFlags::empty(),
+    );
 }
 
 fn make(fs: &dyn FileSystem, cx: &Ctx, dir: Ino) {

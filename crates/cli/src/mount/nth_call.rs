@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use vfs::check::Finding;
 use vfs::{
-    Attr, Cookie, Ctx, DirEntry, Fallocate, FileSystem, FileType, Guarantees, Ino, OpenFlags,
-    RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
+    Attr, Cookie, Ctx, DirEntry, Fallocate, FileSystem, Guarantees, Ino, Name, NewNode, OpenFlags,
+    Removal, RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
 };
 
 /// Passes every call on. Calls that change something are counted when they succeed; the
@@ -76,7 +76,6 @@ impl FileSystem for NthCall {
         readdirplus(cx: &Ctx, dir: Ino, after: Cookie, sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool) -> Result<()>;
         readlink(cx: &Ctx, ino: Ino) -> Result<Vec<u8>>;
         open(cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()>;
-        release(ino: Ino);
         read(cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize>;
         seek(cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64>;
         fsync(cx: &Ctx, ino: Ino, data_only: bool) -> Result<()>;
@@ -89,17 +88,12 @@ impl FileSystem for NthCall {
     }
     change! {
         setattr(cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr>;
-        create(cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr>;
-        mknod(cx: &Ctx, dir: Ino, name: &[u8], kind: FileType, mode: u32, rdev: u32) -> Result<Attr>;
-        mkdir(cx: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr>;
-        symlink(cx: &Ctx, dir: Ino, name: &[u8], target: &[u8]) -> Result<Attr>;
+        make(cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr>;
         link(cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr>;
-        unlink(cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()>;
-        rmdir(cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()>;
-        rename(cx: &Ctx, dir: Ino, name: &[u8], new_dir: Ino, new_name: &[u8], flags: RenameFlags) -> Result<()>;
+        remove(cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()>;
+        rename(cx: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()>;
         tmpfile(cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr>;
         write(cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize>;
-        truncate(cx: &Ctx, ino: Ino, size: u64) -> Result<()>;
         fallocate(cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()>;
         setxattr(cx: &Ctx, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
         removexattr(cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()>;

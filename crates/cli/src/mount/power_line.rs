@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use vfs::check::Finding;
 use vfs::{
-    Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Guarantees, Ino,
-    OpenFlags, RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
+    Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, Guarantees, Ino, Name, NewNode,
+    OpenFlags, Removal, RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
 };
 
 /// Passes calls on while there is power, and fails them with `EIO` afterwards. The root
@@ -76,24 +76,7 @@ macro_rules! pass {
     )*};
 }
 
-/// Methods that make something in a directory.
-macro_rules! make {
-    ($($name:ident($cx:ident, $dir:ident, $new:ident $(, $arg:ident: $type:ty)*);)*) => {$(
-        fn $name(&self, $cx: &Ctx, $dir: Ino, $new: &[u8] $(, $arg: $type)*) -> Result<Attr> {
-            let made = self.powered()?.$name($cx, $dir, $new $(, $arg)*);
-            self.show($dir, $new, made.as_ref().ok().map(|attr| attr.ino));
-            made
-        }
-    )*};
-}
-
 impl FileSystem for PowerLine {
-    make! {
-        create(cx, dir, name, mode: u32);
-        mknod(cx, dir, name, kind: FileType, mode: u32, rdev: u32);
-        mkdir(cx, dir, name, mode: u32);
-        symlink(cx, dir, name, target: &[u8]);
-    }
     pass! {
         readdir(cx: &Ctx, dir: Ino, after: Cookie, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
         readlink(cx: &Ctx, ino: Ino) -> Result<Vec<u8>>;
@@ -108,12 +91,10 @@ impl FileSystem for PowerLine {
         listxattr(cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>>;
         setattr(cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr>;
         link(cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr>;
-        unlink(cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()>;
-        rmdir(cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()>;
-        rename(cx: &Ctx, dir: Ino, name: &[u8], new_dir: Ino, new_name: &[u8], flags: RenameFlags) -> Result<()>;
+        remove(cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()>;
+        rename(cx: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()>;
         tmpfile(cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr>;
         write(cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize>;
-        truncate(cx: &Ctx, ino: Ino, size: u64) -> Result<()>;
         fallocate(cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()>;
         setxattr(cx: &Ctx, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
         removexattr(cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()>;
@@ -137,6 +118,12 @@ impl FileSystem for PowerLine {
         // The power may have gone since, and what the kernel was shown with it.
         self.powered()?;
         found
+    }
+
+    fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
+        let made = self.powered()?.make(cx, at, new);
+        self.show(at.dir, at.name, made.as_ref().ok().map(|attr| attr.ino));
+        made
     }
 
     fn getattr(&self, cx: &Ctx, ino: Ino) -> Result<Attr> {
@@ -170,12 +157,6 @@ impl FileSystem for PowerLine {
     fn forget(&self, ino: Ino, count: u64) {
         if let Ok(fs) = self.powered() {
             fs.forget(ino, count);
-        }
-    }
-
-    fn release(&self, ino: Ino) {
-        if let Ok(fs) = self.powered() {
-            fs.release(ino);
         }
     }
 }

@@ -5,7 +5,7 @@ use bpfs::{Bpfs, MkfsOptions, MountOptions, mkfs, recover};
 use medium::{CutAfter, MemoryPmem, Overlay, PersistModel, Pmem, PowerCut};
 use std::fs;
 use std::sync::Arc;
-use vfs::{Ctx, FileSystem, Ino, RenameFlags};
+use vfs::{Ctx, FileSystem, Ino, Name, RenameFlags};
 
 /// A BPFS of which the power was cut at the `n`-th fence of a rename, if it has that many.
 fn cut_at(n: u64, seed: u64) -> Option<Vec<u8>> {
@@ -16,7 +16,12 @@ fn cut_at(n: u64, seed: u64) -> Option<Vec<u8>> {
     let dir = fs.mkdir(&cx, root, b"dir", 0o755).unwrap().ino;
     fs.create(&cx, root, b"old", 0o644).unwrap();
     pm.cut_after(CutAfter::Fences(n), seed, PersistModel::Words);
-    let _ = fs.rename(&cx, root, b"old", dir, b"new", RenameFlags::empty());
+    let _ = fs.rename(
+        &cx,
+        Name::new(root, b"old"),
+        Name::new(dir, b"new"),
+        RenameFlags::empty(),
+    );
     drop(fs);
     pm.outcome()?.unwrap();
     let mut bytes = vec![0; 1 << 20];

@@ -8,7 +8,7 @@ use medium::block::{Persistence, Write};
 use patch::stack::{CacheModule, Mode, Stack};
 use std::sync::Arc;
 use vfs::check::{Report, Severity};
-use vfs::{Ctx, Errno, Fallocate, FileSystem, Ino, RenameFlags, Result};
+use vfs::{Ctx, Errno, Fallocate, FileSystem, Ino, Name, RenameFlags, Result};
 
 const BLOCK: u64 = 1024;
 /// Blocks that are free when the threads begin.
@@ -137,7 +137,12 @@ impl Place<'_> {
         fs.forget(file, 1);
         let last = if has_room(linked) {
             let flags = RenameFlags::default();
-            let renamed = fs.rename(cx, dir, b"second", dir, b"third", flags);
+            let renamed = fs.rename(
+                cx,
+                Name::new(dir, b"second"),
+                Name::new(dir, b"third"),
+                flags,
+            );
             Some(if has_room(renamed) {
                 b"third"
             } else {

@@ -2,8 +2,8 @@
 
 use super::fixture::{debugfs, device, e2fsck, mke2fs, mount, mount_with};
 use vfs::{
-    Ctx, Errno, Fallocate, FileFlags, FileSystem, Ino, OpenFlags, RenameFlags, SetAttr, SetTime,
-    XattrMode,
+    Ctx, Errno, Fallocate, FileFlags, FileSystem, Ino, Name, OpenFlags, RenameFlags, SetAttr,
+    SetTime, XattrMode,
 };
 
 fn root() -> Ctx {
@@ -66,19 +66,15 @@ fn immutable_and_append_only_files_stay() {
             fs.unlink(&root(), Ino::ROOT, b"f").err(),
             fs.rename(
                 &root(),
-                Ino::ROOT,
-                b"f",
-                Ino::ROOT,
-                b"g",
+                Name::new(Ino::ROOT, b"f"),
+                Name::new(Ino::ROOT, b"g"),
                 RenameFlags::empty(),
             )
             .err(),
             fs.rename(
                 &root(),
-                Ino::ROOT,
-                b"plain",
-                Ino::ROOT,
-                b"f",
+                Name::new(Ino::ROOT, b"plain"),
+                Name::new(Ino::ROOT, b"f"),
                 RenameFlags::empty(),
             )
             .err(),
@@ -108,10 +104,20 @@ fn names_of_fixed_directories_stay() {
         let none = RenameFlags::empty();
         let refused = [
             fs.unlink(&root(), dir, b"in").err(),
-            fs.rename(&root(), dir, b"in", Ino::ROOT, b"out", none)
-                .err(),
-            fs.rename(&root(), Ino::ROOT, b"plain", dir, b"in", none)
-                .err(),
+            fs.rename(
+                &root(),
+                Name::new(dir, b"in"),
+                Name::new(Ino::ROOT, b"out"),
+                none,
+            )
+            .err(),
+            fs.rename(
+                &root(),
+                Name::new(Ino::ROOT, b"plain"),
+                Name::new(dir, b"in"),
+                none,
+            )
+            .err(),
             fs.rmdir(&root(), Ino::ROOT, b"d").err(),
         ];
         // An rmdir of what is not empty could fail for another reason.

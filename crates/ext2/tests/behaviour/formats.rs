@@ -4,7 +4,7 @@
 use super::fixture::{Mounted, clock, device, e2fsck, mke2fs, mount, options, with_file};
 use ext2::{Error, Ext2, Options};
 use std::sync::Arc;
-use vfs::{Ctx, FileSystem, FileType, Ino, XattrMode};
+use vfs::{Ctx, FileSystem, FileType, Ino, Name, XattrMode};
 
 fn root() -> Ctx {
     Ctx::root()
@@ -200,7 +200,7 @@ fn device_numbers_have_two_forms() {
         let kind = FileType::BlockDevice;
         mounted
             .fs
-            .mknod(&root(), Ino::ROOT, name, kind, 0o600, rdev)
+            .mknod(&root(), Name::new(Ino::ROOT, name), kind, 0o600, rdev)
             .unwrap();
         let attr = mounted.fs.lookup(&root(), Ino::ROOT, name).unwrap();
         assert_eq!(attr.rdev, rdev);

@@ -6,7 +6,7 @@ use ext2::mount::{Devices, MountOptions, Mounted, mount};
 use medium::block::{BlockDevice, MemoryDevice};
 use patch::stack::{CacheModule, Mode, Stack};
 use std::sync::Arc;
-use vfs::{Ctx, FileSystem, Ino, OpenFlags, RenameFlags};
+use vfs::{Ctx, FileSystem, Ino, Name, OpenFlags, RenameFlags};
 
 pub const BLOCK: u64 = 4096;
 /// Blocks of the file that is synced, and of one that stays dirty.
@@ -175,8 +175,13 @@ fn moves(mounted: &Mounted, name: &[u8], times: usize) {
     let dirs = directories(mounted);
     for n in 0..times {
         let (from, to) = (dirs[n % 2], dirs[(n + 1) % 2]);
-        fs.rename(&cx, from, name, to, name, RenameFlags::empty())
-            .unwrap();
+        fs.rename(
+            &cx,
+            Name::new(from, name),
+            Name::new(to, name),
+            RenameFlags::empty(),
+        )
+        .unwrap();
     }
 }
 

@@ -1,7 +1,7 @@
 //! Full images, large files, and what costs no write.
 
 use super::fixture::{debugfs, device, e2fsck, mke2fs, mount, mount_with};
-use vfs::{Ctx, Errno, Fallocate, FileSystem, Ino, XattrMode};
+use vfs::{Ctx, Errno, Fallocate, FileSystem, Ino, Name, XattrMode};
 
 fn root() -> Ctx {
     Ctx::root()
@@ -296,7 +296,8 @@ fn large_directories_are_as_they_look_to_a_new_mount() {
             }
             true => {
                 let flags = vfs::RenameFlags::empty();
-                fs.rename(&root(), dir, &name, dir, &to, flags).unwrap();
+                fs.rename(&root(), Name::new(dir, &name), Name::new(dir, &to), flags)
+                    .unwrap();
                 names.insert(to);
             }
         }

@@ -3,7 +3,7 @@
 
 use super::fixture::{debugfs, mke2fs, mount, output_of_e2fsck, with_file};
 use std::io::Write;
-use vfs::{Ctx, Errno, FileSystem, Ino};
+use vfs::{Ctx, Errno, FileSystem, Ino, Name};
 
 /// Directories with high link counts in one image.
 const HIGH: usize = 20;
@@ -104,7 +104,13 @@ fn a_second_name_that_is_moved_stays_when_the_first_one_is_removed() {
         if read_first {
             fs.rmdir(&root(), Ino::ROOT, b"high").unwrap();
         }
-        (fs.rename(&root(), b, b"d", c, b"e", vfs::RenameFlags::empty())).unwrap();
+        (fs.rename(
+            &root(),
+            Name::new(b, b"d"),
+            Name::new(c, b"e"),
+            vfs::RenameFlags::empty(),
+        ))
+        .unwrap();
         fs.rmdir(&root(), a, b"d").unwrap();
         assert_eq!(find(fs, c, "e"), Ok(twin), "{read_first}");
         assert_eq!(fs.getattr(&root(), twin).unwrap().nlink, 2, "{read_first}");
@@ -145,10 +151,28 @@ fn names_that_are_moved_while_they_are_read_are_found() {
             threads.spawn(|| {
                 let flags = vfs::RenameFlags::empty();
                 for _ in 0..10 {
-                    fs.rename(&root(), Ino::ROOT, b"b", c, b"b", flags).unwrap();
-                    fs.rename(&root(), c, b"b", Ino::ROOT, b"b", flags).unwrap();
+                    fs.rename(
+                        &root(),
+                        Name::new(Ino::ROOT, b"b"),
+                        Name::new(c, b"b"),
+                        flags,
+                    )
+                    .unwrap();
+                    fs.rename(
+                        &root(),
+                        Name::new(c, b"b"),
+                        Name::new(Ino::ROOT, b"b"),
+                        flags,
+                    )
+                    .unwrap();
                 }
-                fs.rename(&root(), Ino::ROOT, b"b", c, b"b", flags).unwrap();
+                fs.rename(
+                    &root(),
+                    Name::new(Ino::ROOT, b"b"),
+                    Name::new(c, b"b"),
+                    flags,
+                )
+                .unwrap();
             });
         });
         fs.rmdir(&root(), a, b"d").unwrap();
@@ -171,13 +195,23 @@ fn what_has_all_its_links_can_be_renamed() {
     let to = find(fs, Ino::ROOT, "to").unwrap();
     for name in [b"f", b"d"] {
         let flags = vfs::RenameFlags::empty();
-        fs.rename(&root(), Ino::ROOT, name, to, b"new", flags)
-            .unwrap();
+        fs.rename(
+            &root(),
+            Name::new(Ino::ROOT, name),
+            Name::new(to, b"new"),
+            flags,
+        )
+        .unwrap();
         let moved = find(fs, to, "new").unwrap();
         assert_eq!(fs.getattr(&root(), moved).unwrap().nlink, 32_000);
         let linked = fs.link(&root(), moved, to, b"more").map(drop);
         assert!(linked.is_err(), "{linked:?}");
-        fs.rename(&root(), to, b"new", Ino::ROOT, name, flags)
-            .unwrap();
+        fs.rename(
+            &root(),
+            Name::new(to, b"new"),
+            Name::new(Ino::ROOT, name),
+            flags,
+        )
+        .unwrap();
     }
 }

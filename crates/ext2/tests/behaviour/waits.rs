@@ -12,8 +12,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use vfs::{
-    Cookie, Ctx, Errno, Fallocate, FileSystem, Guarantees, Ino, OpenFlags, RenameFlags, SeekKind,
-    SetAttr,
+    Cookie, Ctx, Errno, Fallocate, FileSystem, Guarantees, Ino, Name, OpenFlags, RenameFlags,
+    SeekKind, SetAttr,
 };
 
 type Fs = BlockFs<Ext2>;
@@ -222,13 +222,25 @@ fn removing_names_does_not_hold_up_others() {
         must_not_hold_up("rename", 3, move |fs| {
             let (dir, warm) = (at(fs, Ino::ROOT, dir), at(fs, Ino::ROOT, b"warm"));
             let flags = RenameFlags::empty();
-            let rename = |name: &[u8], new: &[u8]| fs.rename(&cx(), dir, name, warm, new, flags);
+            let rename = |name: &[u8], new: &[u8]| {
+                fs.rename(&cx(), Name::new(dir, name), Name::new(warm, new), flags)
+            };
             rename(&long_name(1), b"file").unwrap();
             rename(b"sub", b"directory").unwrap();
-            fs.rename(&cx(), warm, b"file", dir, &long_name(2), flags)
-                .unwrap();
-            fs.rename(&cx(), warm, b"directory", dir, b"back", flags)
-                .unwrap();
+            fs.rename(
+                &cx(),
+                Name::new(warm, b"file"),
+                Name::new(dir, &long_name(2)),
+                flags,
+            )
+            .unwrap();
+            fs.rename(
+                &cx(),
+                Name::new(warm, b"directory"),
+                Name::new(dir, b"back"),
+                flags,
+            )
+            .unwrap();
         });
     }
 }
@@ -429,7 +441,13 @@ fn looking_for_second_names_does_not_hold_up_others() {
     let replaced = reads_of(&image, "rename", move |fs| {
         let (few, warm) = (at(fs, Ino::ROOT, b"few"), at(fs, Ino::ROOT, b"warm"));
         let flags = RenameFlags::empty();
-        fs.rename(&cx(), warm, b"sub", few, b"sub", flags).unwrap();
+        fs.rename(
+            &cx(),
+            Name::new(warm, b"sub"),
+            Name::new(few, b"sub"),
+            flags,
+        )
+        .unwrap();
     });
     assert!(removed >= 10 && replaced >= 10, "{removed}, {replaced}");
 }

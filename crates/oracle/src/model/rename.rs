@@ -3,7 +3,7 @@
 use super::Table;
 use super::node::{Content, Directory, Node};
 use std::sync::Arc;
-use vfs::{Ctx, Errno, FileType, Ino, RenameFlags, Result, Timestamp, perm};
+use vfs::{Ctx, Errno, FileType, Ino, Name, RenameFlags, Result, Timestamp, perm};
 
 /// A rename that may be done.
 pub(super) struct Move {
@@ -16,20 +16,20 @@ pub(super) struct Move {
 }
 
 impl Table {
-    /// Checks a rename between two names, each given with its directory. `None`: there
+    /// Checks a rename between two names. `None`: there
     /// is nothing to do, since both are names of one inode.
     pub(super) fn plan_rename(
         &self,
         cx: &Ctx,
-        [(dir, name), (new_dir, new_name)]: [(Ino, &[u8]); 2],
+        [from, to]: [Name<'_>; 2],
         flags: RenameFlags,
     ) -> Result<Option<Move>> {
         if flags.contains(RenameFlags::NO_REPLACE | RenameFlags::EXCHANGE) {
             return Err(Errno::INVAL);
         }
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        let (from, old) = self.search(cx, dir, name)?;
-        let (to, new) = self.search(cx, new_dir, new_name)?;
+        let (from, old) = self.search(cx, from.dir, from.name)?;
+        let (to, new) = self.search(cx, to.dir, to.name)?;
         let old = old.ok_or(Errno::NOENT)?;
         match new {
             Some(_) if flags.contains(RenameFlags::NO_REPLACE) => return Err(Errno::EXIST),

@@ -39,7 +39,12 @@ fn attr(fs: &ModelFs, ino: Ino) -> Attr {
 
 fn rename(fs: &ModelFs, from: (Ino, &str), to: (Ino, &str), flags: RenameFlags) -> Result<()> {
     let (name, new_name) = (from.1.as_bytes(), to.1.as_bytes());
-    fs.rename(&root(), from.0, name, to.0, new_name, flags)
+    fs.rename(
+        &root(),
+        Name::new(from.0, name),
+        Name::new(to.0, new_name),
+        flags,
+    )
 }
 
 fn names(fs: &ModelFs, dir: Ino) -> Vec<String> {
@@ -114,11 +119,13 @@ fn bad_names_are_refused_everywhere() {
         assert_eq!(fs.unlink(&cx, dir, name).err(), Some(errno));
         assert_eq!(fs.rmdir(&cx, dir, name).err(), Some(errno));
         assert_eq!(
-            fs.rename(&cx, dir, name, dir, b"n", flags).err(),
+            fs.rename(&cx, Name::new(dir, name), Name::new(dir, b"n"), flags)
+                .err(),
             Some(errno)
         );
         assert_eq!(
-            fs.rename(&cx, dir, b"f", dir, name, flags).err(),
+            fs.rename(&cx, Name::new(dir, b"f"), Name::new(dir, name), flags)
+                .err(),
             Some(errno)
         );
     }
@@ -154,7 +161,7 @@ fn every_call_on_a_dead_inode_is_stale() {
 fn nodes_of_every_type() {
     let fs = model();
     let (cx, dir) = (root(), Ino::ROOT);
-    let mknod = |name: &[u8], kind| fs.mknod(&cx, dir, name, kind, 0o1640, 0x0501);
+    let mknod = |name: &[u8], kind| fs.mknod(&cx, Name::new(dir, name), kind, 0o1640, 0x0501);
     let device = mknod(b"c", FileType::CharDevice).unwrap();
     assert_eq!((device.rdev, device.perm), (0x0501, 0o1640));
     let fifo = mknod(b"p", FileType::Fifo).unwrap();
@@ -170,10 +177,16 @@ fn nodes_of_every_type() {
     assert_eq!(fs.readlink(&cx, file.ino), Err(Errno::INVAL));
     let user = Ctx::user(5, 5);
     let public = fs.mkdir(&cx, dir, b"pub", 0o777).unwrap().ino;
-    let device = fs.mknod(&user, public, b"b", FileType::BlockDevice, 0o600, 1);
+    let device = fs.mknod(
+        &user,
+        Name::new(public, b"b"),
+        FileType::BlockDevice,
+        0o600,
+        1,
+    );
     assert_eq!(device.err(), Some(Errno::PERM));
     assert!(
-        fs.mknod(&user, public, b"p", FileType::Fifo, 0o600, 1)
+        fs.mknod(&user, Name::new(public, b"p"), FileType::Fifo, 0o600, 1)
             .is_ok()
     );
 }

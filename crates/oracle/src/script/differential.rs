@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vfs::{
     Atime, Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileFlags, FileSystem, FileType,
-    Guarantees, Ino, ManualClock, OpenFlags, RenameFlags, Result, SeekKind, SetAttr, SetTime,
-    StatFs, Timestamp, XattrMode,
+    Guarantees, Ino, ManualClock, Name, NewNode, OpenFlags, Removal, RenameFlags, Result, SeekKind,
+    SetAttr, SetTime, StatFs, Timestamp, XattrMode,
 };
 
 /// A directory of this machine as a file system. Inodes are kept open for good, so that
@@ -184,36 +184,22 @@ impl FileSystem for HostFs {
         }
         Ok(())
     }
-    fn create(&self, _: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
-        self.keep(fs::openat(
-            self.fd(dir)?,
-            name,
-            flags,
-            Mode::from_raw_mode(mode),
-        )?)
-    }
-    fn mknod(
-        &self,
-        _: &Ctx,
-        dir: Ino,
-        name: &[u8],
-        kind: FileType,
-        mode: u32,
-        rdev: u32,
-    ) -> Result<Attr> {
-        let kind = fs::FileType::from_raw_mode(kind.mode_bits());
-        let mode = Mode::from_raw_mode(mode);
-        fs::mknodat(self.fd(dir)?, name, kind, mode, rdev.into())?;
-        self.child(dir, name)
-    }
-    fn mkdir(&self, _: &Ctx, dir: Ino, name: &[u8], mode: u32) -> Result<Attr> {
-        fs::mkdirat(self.fd(dir)?, name, Mode::from_raw_mode(mode))?;
-        self.child(dir, name)
-    }
-    fn symlink(&self, _: &Ctx, dir: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
-        fs::symlinkat(target, self.fd(dir)?, name)?;
-        self.child(dir, name)
+    fn make(&self, _: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
+        let (fd, name) = (self.fd(at.dir)?, at.name);
+        let mode = Mode::from_raw_mode(new.mode());
+        match new.kind() {
+            FileType::Regular => {
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
+                return self.keep(fs::openat(fd, name, flags, mode)?);
+            }
+            FileType::Directory => fs::mkdirat(fd, name, mode)?,
+            FileType::Symlink => fs::symlinkat(new.target(), fd, name)?,
+            FileType::Fifo | FileType::Socket | FileType::CharDevice | FileType::BlockDevice => {
+                let kind = fs::FileType::from_raw_mode(new.kind().mode_bits());
+                fs::mknodat(fd, name, kind, mode, new.rdev().into())?;
+            }
+        }
+        self.child(at.dir, name)
     }
     fn readlink(&self, _: &Ctx, ino: Ino) -> Result<Vec<u8>> {
         Ok(fs::readlinkat(self.fd(ino)?, "", Vec::new())?.into_bytes())
@@ -223,23 +209,17 @@ impl FileSystem for HostFs {
         fs::linkat(CWD, path, dir_fd, name, AtFlags::SYMLINK_FOLLOW)?;
         self.child(dir, name)
     }
-    fn unlink(&self, _: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
-        fs::unlinkat(self.fd(dir)?, name, AtFlags::empty())
+    fn remove(&self, _: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
+        let flags = match which {
+            Removal::Unlink => AtFlags::empty(),
+            Removal::Rmdir => AtFlags::REMOVEDIR,
+        };
+        fs::unlinkat(self.fd(at.dir)?, at.name, flags)
     }
-    fn rmdir(&self, _: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
-        fs::unlinkat(self.fd(dir)?, name, AtFlags::REMOVEDIR)
-    }
-    fn rename(
-        &self,
-        _: &Ctx,
-        dir: Ino,
-        name: &[u8],
-        new_dir: Ino,
-        new_name: &[u8],
-        flags: RenameFlags,
-    ) -> Result<()> {
+    fn rename(&self, _: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {
         let flags = fs::RenameFlags::from_bits_retain(flags.bits());
-        fs::renameat_with(self.fd(dir)?, name, self.fd(new_dir)?, new_name, flags)
+        let (old, new) = (self.fd(from.dir)?, self.fd(to.dir)?);
+        fs::renameat_with(old, from.name, new, to.name, flags)
     }
     fn tmpfile(&self, _: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
         let flags = OFlags::TMPFILE | OFlags::RDWR;
@@ -248,7 +228,6 @@ impl FileSystem for HostFs {
     fn open(&self, _: &Ctx, _: Ino, _: OpenFlags) -> Result<()> {
         Ok(())
     }
-    fn release(&self, _: Ino) {}
     fn read(&self, _: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
         rustix::io::pread(self.data(ino, Errno::INVAL)?, buf, off)
     }

@@ -2,7 +2,7 @@
 
 use super::{Op, Script};
 use std::collections::BTreeMap;
-use vfs::{Attr, Ctx, Errno, FileSystem, FileType, Ino, OpenFlags, Result, SetAttr};
+use vfs::{Attr, Ctx, Errno, FileSystem, FileType, Ino, Name, OpenFlags, Result, SetAttr};
 
 /// What a running script holds: who it is, and what it has open.
 #[derive(Debug, Clone)]
@@ -126,7 +126,10 @@ pub fn run_op(fs: &dyn FileSystem, state: &mut State, op: &Op) -> Result<()> {
             rdev,
         } => {
             let (dir, name) = paths.parent(path)?;
-            made(fs, fs.mknod(cx, dir.attr.ino, name, *kind, *mode, *rdev))
+            made(
+                fs,
+                fs.mknod(cx, Name::new(dir.attr.ino, name), *kind, *mode, *rdev),
+            )
         }
         Op::Symlink { target, path } => {
             let (dir, name) = paths.parent(path)?;
@@ -148,7 +151,12 @@ pub fn run_op(fs: &dyn FileSystem, state: &mut State, op: &Op) -> Result<()> {
         Op::Rename { from, to, flags } => {
             let (from, name) = paths.parent(from)?;
             let (to, new_name) = paths.parent(to)?;
-            fs.rename(cx, from.attr.ino, name, to.attr.ino, new_name, *flags)
+            fs.rename(
+                cx,
+                Name::new(from.attr.ino, name),
+                Name::new(to.attr.ino, new_name),
+                *flags,
+            )
         }
         Op::Sync => fs.sync(),
         Op::Tmpfile { handle, dir, mode } => {
