@@ -433,7 +433,8 @@ pub(crate) fn replay_on<S: Subject + ?Sized>(
     if name != id.system {
         return Err(format!("{id} is of the system {}, not {name}", id.system));
     }
-    let setting = id.setting.parse()?;
+    let setting = id.setting.parse::<S::Setting>();
+    let setting = setting.map_err(|e| e.to_string())?;
     let options = Options::default();
     let mut worker = Worker::new(system, &options);
     let script = id.script.script()?;

@@ -17,54 +17,11 @@
 use crate::choice::{Choices, Policy, mix};
 use crate::walk::CrashState;
 use hashbrown::HashMap;
+pub use medium::PersistModel as Model;
 use medium::recording::Event;
 use medium::{LINE_BYTES, MediumError, Pmem, Unit, WORD_BYTES, units};
 use parking_lot::Mutex;
-use serde::Serialize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-
-/// What a crash may leave of the stores that are not durable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Model {
-    /// Every aligned 8-byte word independently holds any of its successive values (what
-    /// BPFS and Mnemosyne assume of the hardware).
-    Words,
-    /// Every 64-byte line independently holds a prefix of its stores in program order
-    /// (what SoupFS assumes and x86 does). Streaming stores count in program order too;
-    /// [`Words`](Model::Words) covers their being reordered.
-    Lines,
-}
-
-impl Model {
-    /// Both models.
-    pub const ALL: [Model; 2] = [Model::Words, Model::Lines];
-
-    fn cell_bytes(self) -> u64 {
-        match self {
-            Model::Words => WORD_BYTES,
-            Model::Lines => LINE_BYTES,
-        }
-    }
-}
-
-impl std::fmt::Display for Model {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Model::Words => "words",
-            Model::Lines => "lines",
-        })
-    }
-}
-
-impl std::str::FromStr for Model {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        let found = Model::ALL.into_iter().find(|m| m.to_string() == s);
-        found.ok_or_else(|| format!("`{s}` is not a persistence model (words, lines)"))
-    }
-}
 
 /// What a cell may hold: the words that differ from its durable content, in order.
 type Content = Vec<(usize, u64)>;

@@ -27,7 +27,7 @@ pub(crate) struct Failure {
 /// A system on a kind of medium: how one script is run on it and crashed.
 pub(crate) trait Subject: Sync {
     /// What is varied besides the script. Its text is part of an id.
-    type Setting: Copy + PartialEq + Send + Sync + Display + FromStr<Err = String>;
+    type Setting: Copy + PartialEq + Send + Sync + Display + FromStr<Err: Display>;
     /// What scripts start from. One thread's own.
     type Start: Send;
 

@@ -14,58 +14,14 @@
 //! each of them, oldest first. A store that is never flushed stays in that list.
 
 use crate::units::{lines, unit_count, units};
-use crate::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
+use crate::{LINE_BYTES, MediumError, PersistModel, Pmem, WORD_BYTES};
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::{self, ThreadId};
-
-/// What may be left of stores that were not durable when the power went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum PersistModel {
-    /// Each 8-byte word keeps any number of its stores, oldest first, whatever the
-    /// other words keep (what BPFS and Mnemosyne assume).
-    #[default]
-    Words,
-    /// Each line keeps any number of its stores, oldest first, whatever the other
-    /// lines keep (what x86 does).
-    Lines,
-}
-
-impl PersistModel {
-    /// Both models.
-    pub const ALL: [Self; 2] = [Self::Words, Self::Lines];
-}
-
-impl fmt::Display for PersistModel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Words => "words",
-            Self::Lines => "lines",
-        })
-    }
-}
-
-/// The text is neither `words` nor `lines`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not one of words, lines")]
-pub struct UnknownModel(String);
-
-impl FromStr for PersistModel {
-    type Err = UnknownModel;
-
-    fn from_str(s: &str) -> Result<Self, Self::Err> {
-        match s {
-            "words" => Ok(Self::Words),
-            "lines" => Ok(Self::Lines),
-            _ => Err(UnknownModel(s.to_owned())),
-        }
-    }
-}
 
 /// When an armed cut happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

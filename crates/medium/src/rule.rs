@@ -3,6 +3,7 @@
 //! Every fence, every flush of a device and every edge between patches names one where it is
 //! made. Traces record them; drawings and violation reports print them.
 
+use serde::Serialize;
 use std::fmt;
 
 /// Declares the rules: each with what breaks without it, the label of drawings, and the name
@@ -10,7 +11,8 @@ use std::fmt;
 macro_rules! rules {
     ($($(#[$doc:meta])* $rule:ident, $label:literal, $name:literal;)+) => {
         /// The reason why something must be durable before something else.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+        #[serde(rename_all = "kebab-case")]
         pub enum Rule {
             $($(#[$doc])* $rule,)+
         }

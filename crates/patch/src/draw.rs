@@ -8,7 +8,7 @@ mod layout;
 
 use layout::{Layout, Rect};
 use medium::Rule;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use std::fmt::Write;
 
 /// The graph at one moment.
@@ -75,13 +75,7 @@ pub struct DrawnEdge {
     pub after: usize,
     pub before: usize,
     /// Why.
-    #[serde(serialize_with = "name")]
     pub rule: Rule,
-}
-
-/// Serializes a rule as its name.
-fn name<S: Serializer>(rule: &Rule, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(rule.name())
 }
 
 impl Drawing {
