@@ -387,22 +387,13 @@ mod tests {
         flushed: Mutex<HashSet<ThreadId>>,
     }
 
-    impl Pmem for Unfenced {
-        fn len(&self) -> u64 {
-            self.inner.len()
+    impl medium::layer::PmemLayer for Unfenced {
+        type Below = MemoryPmem;
+
+        fn below(&self) -> &MemoryPmem {
+            &self.inner
         }
-        fn load(&self, off: u64) -> Result<u64, MediumError> {
-            self.inner.load(off)
-        }
-        fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-            self.inner.read(off, buf)
-        }
-        fn store(&self, off: u64, bytes: &[u8]) {
-            self.inner.store(off, bytes);
-        }
-        fn store_nt(&self, off: u64, bytes: &[u8]) {
-            self.inner.store_nt(off, bytes);
-        }
+
         fn flush(&self, off: u64, len: u64) {
             let me = thread::current().id();
             self.flushed.lock().unwrap().insert(me);

@@ -30,9 +30,11 @@ impl<P: Pmem> Budget<P> {
     }
 }
 
-impl<P: Pmem> Pmem for Budget<P> {
-    fn len(&self) -> u64 {
-        self.inner.len()
+impl<P: Pmem> crate::layer::PmemLayer for Budget<P> {
+    type Below = P;
+
+    fn below(&self) -> &P {
+        &self.inner
     }
 
     fn load(&self, off: u64) -> Result<u64, MediumError> {
@@ -53,13 +55,5 @@ impl<P: Pmem> Pmem for Budget<P> {
     fn store_nt(&self, off: u64, bytes: &[u8]) {
         self.spend();
         self.inner.store_nt(off, bytes);
-    }
-
-    fn flush(&self, off: u64, len: u64) {
-        self.inner.flush(off, len);
-    }
-
-    fn fence(&self) -> Result<(), MediumError> {
-        self.inner.fence()
     }
 }

@@ -90,17 +90,11 @@ impl<P: Pmem> Counting<P> {
     }
 }
 
-impl<P: Pmem> Pmem for Counting<P> {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
+impl<P: Pmem> crate::layer::PmemLayer for Counting<P> {
+    type Below = P;
 
-    fn load(&self, off: u64) -> Result<u64, MediumError> {
-        self.inner.load(off)
-    }
-
-    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-        self.inner.read(off, buf)
+    fn below(&self) -> &P {
+        &self.inner
     }
 
     fn store(&self, off: u64, bytes: &[u8]) {

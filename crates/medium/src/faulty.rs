@@ -77,9 +77,11 @@ impl<P: Pmem> Faulty<P> {
     }
 }
 
-impl<P: Pmem> Pmem for Faulty<P> {
-    fn len(&self) -> u64 {
-        self.inner.len()
+impl<P: Pmem> crate::layer::PmemLayer for Faulty<P> {
+    type Below = P;
+
+    fn below(&self) -> &P {
+        &self.inner
     }
 
     fn load(&self, off: u64) -> Result<u64, MediumError> {
@@ -91,18 +93,6 @@ impl<P: Pmem> Pmem for Faulty<P> {
     fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
         self.readable(off, buf.len() as u64)?;
         self.inner.read(off, buf)
-    }
-
-    fn store(&self, off: u64, bytes: &[u8]) {
-        self.inner.store(off, bytes);
-    }
-
-    fn store_nt(&self, off: u64, bytes: &[u8]) {
-        self.inner.store_nt(off, bytes);
-    }
-
-    fn flush(&self, off: u64, len: u64) {
-        self.inner.flush(off, len);
     }
 
     fn fence(&self) -> Result<(), MediumError> {

@@ -60,21 +60,11 @@ impl<P: Pmem> Latency<P> {
     }
 }
 
-impl<P: Pmem> Pmem for Latency<P> {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
+impl<P: Pmem> crate::layer::PmemLayer for Latency<P> {
+    type Below = P;
 
-    fn load(&self, off: u64) -> Result<u64, MediumError> {
-        self.inner.load(off)
-    }
-
-    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-        self.inner.read(off, buf)
-    }
-
-    fn store(&self, off: u64, bytes: &[u8]) {
-        self.inner.store(off, bytes);
+    fn below(&self) -> &P {
+        &self.inner
     }
 
     fn store_nt(&self, off: u64, bytes: &[u8]) {

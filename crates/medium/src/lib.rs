@@ -29,7 +29,7 @@
 //! | [`Arena`] | several such files in one range of addresses; with a [pager](pager::Pager), larger ones |
 //! | [`MemoryPmem`] | plain memory |
 //!
-//! and, around any of them,
+//! and, around any of them, a [`PmemLayer`](layer::PmemLayer):
 //!
 //! | type | what it adds |
 //! |---|---|
@@ -52,6 +52,7 @@ mod durability;
 mod error;
 mod faulty;
 mod latency;
+pub mod layer;
 mod lock;
 mod lossy;
 mod mapped;
@@ -154,20 +155,3 @@ pub trait Pmem: Send + Sync {
         self.store(off, &value.to_le_bytes());
     }
 }
-
-macro_rules! forward_pmem {
-    ($($ty:ty),*) => {$(
-        impl<P: Pmem + ?Sized> Pmem for $ty {
-            fn len(&self) -> u64 { (**self).len() }
-            fn load(&self, off: u64) -> Result<u64, MediumError> { (**self).load(off) }
-            fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-                (**self).read(off, buf)
-            }
-            fn store(&self, off: u64, bytes: &[u8]) { (**self).store(off, bytes) }
-            fn store_nt(&self, off: u64, bytes: &[u8]) { (**self).store_nt(off, bytes) }
-            fn flush(&self, off: u64, len: u64) { (**self).flush(off, len) }
-            fn fence(&self) -> Result<(), MediumError> { (**self).fence() }
-        }
-    )*};
-}
-forward_pmem!(&P, Box<P>, std::sync::Arc<P>);

@@ -35,9 +35,11 @@ impl<P: Pmem> Overlay<P> {
     }
 }
 
-impl<P: Pmem> Pmem for Overlay<P> {
-    fn len(&self) -> u64 {
-        self.inner.len()
+impl<P: Pmem> crate::layer::PmemLayer for Overlay<P> {
+    type Below = P;
+
+    fn below(&self) -> &P {
+        &self.inner
     }
 
     fn load(&self, off: u64) -> Result<u64, MediumError> {
@@ -78,7 +80,7 @@ impl<P: Pmem> Pmem for Overlay<P> {
     }
 
     fn store_nt(&self, off: u64, bytes: &[u8]) {
-        self.store(off, bytes);
+        crate::layer::PmemLayer::store(self, off, bytes);
     }
 
     fn flush(&self, _off: u64, _len: u64) {}

@@ -421,9 +421,11 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<P: Pmem> Pmem for PowerCut<P> {
-    fn len(&self) -> u64 {
-        self.inner.len()
+impl<P: Pmem> crate::layer::PmemLayer for PowerCut<P> {
+    type Below = P;
+
+    fn below(&self) -> &P {
+        &self.inner
     }
 
     fn load(&self, off: u64) -> Result<u64, MediumError> {

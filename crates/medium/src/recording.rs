@@ -115,17 +115,11 @@ impl<P: Pmem> Recording<P> {
     }
 }
 
-impl<P: Pmem> Pmem for Recording<P> {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
+impl<P: Pmem> crate::layer::PmemLayer for Recording<P> {
+    type Below = P;
 
-    fn load(&self, off: u64) -> Result<u64, MediumError> {
-        self.inner.load(off)
-    }
-
-    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-        self.inner.read(off, buf)
+    fn below(&self) -> &P {
+        &self.inner
     }
 
     fn store(&self, off: u64, bytes: &[u8]) {

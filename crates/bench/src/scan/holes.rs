@@ -65,9 +65,11 @@ fn parts(off: u64, len: u64) -> impl Iterator<Item = (u64, u64, std::ops::Range<
     })
 }
 
-impl<P: Pmem> Pmem for Holes<P> {
-    fn len(&self) -> u64 {
-        self.inner.len()
+impl<P: Pmem> medium::layer::PmemLayer for Holes<P> {
+    type Below = P;
+
+    fn below(&self) -> &P {
+        &self.inner
     }
 
     fn load(&self, off: u64) -> Result<u64, MediumError> {
@@ -101,10 +103,6 @@ impl<P: Pmem> Pmem for Holes<P> {
                 self.inner.flush(off, part.len() as u64);
             }
         }
-    }
-
-    fn fence(&self) -> Result<(), MediumError> {
-        self.inner.fence()
     }
 }
 

@@ -172,25 +172,13 @@ impl FenceFails {
     }
 }
 
-impl Pmem for FenceFails {
-    fn len(&self) -> u64 {
-        self.inner.len()
+impl medium::layer::PmemLayer for FenceFails {
+    type Below = Memory;
+
+    fn below(&self) -> &Memory {
+        &self.inner
     }
-    fn load(&self, off: u64) -> Result<u64, MediumError> {
-        self.inner.load(off)
-    }
-    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-        self.inner.read(off, buf)
-    }
-    fn store(&self, off: u64, bytes: &[u8]) {
-        self.inner.store(off, bytes);
-    }
-    fn store_nt(&self, off: u64, bytes: &[u8]) {
-        self.inner.store_nt(off, bytes);
-    }
-    fn flush(&self, off: u64, len: u64) {
-        self.inner.flush(off, len);
-    }
+
     fn fence(&self) -> Result<(), MediumError> {
         if self.left.fetch_sub(1, SeqCst) <= 1 {
             Err(MediumError::NotDurable { errno: 28 })
@@ -266,30 +254,18 @@ impl GoesBlind {
     }
 }
 
-impl Pmem for GoesBlind {
-    fn len(&self) -> u64 {
-        self.inner.len()
+impl medium::layer::PmemLayer for GoesBlind {
+    type Below = Faulty<Memory>;
+
+    fn below(&self) -> &Faulty<Memory> {
+        &self.inner
     }
-    fn load(&self, off: u64) -> Result<u64, MediumError> {
-        self.inner.load(off)
-    }
-    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-        self.inner.read(off, buf)
-    }
-    fn store(&self, off: u64, bytes: &[u8]) {
-        self.inner.store(off, bytes);
-    }
-    fn store_nt(&self, off: u64, bytes: &[u8]) {
-        self.inner.store_nt(off, bytes);
-    }
-    fn flush(&self, off: u64, len: u64) {
-        self.inner.flush(off, len);
-    }
+
     fn fence(&self) -> Result<(), MediumError> {
         if self.fences.fetch_add(1, SeqCst) + 1 == self.blind_after.load(SeqCst) {
-            self.inner.fail_lines(0, self.len());
+            self.inner.fail_lines(0, Pmem::len(self));
         }
-        self.inner.fence()
+        Pmem::fence(&self.inner)
     }
 }
 

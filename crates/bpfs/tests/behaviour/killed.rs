@@ -50,16 +50,13 @@ impl Killed {
     }
 }
 
-impl Pmem for Killed {
-    fn len(&self) -> u64 {
-        self.inner.len()
+impl medium::layer::PmemLayer for Killed {
+    type Below = Cut;
+
+    fn below(&self) -> &Cut {
+        &self.inner
     }
-    fn load(&self, off: u64) -> Result<u64, MediumError> {
-        self.inner.load(off)
-    }
-    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-        self.inner.read(off, buf)
-    }
+
     fn store(&self, off: u64, bytes: &[u8]) {
         if self.lives() {
             self.inner.store(off, bytes);
@@ -138,25 +135,13 @@ struct FailingSlowly {
     failed: AtomicBool,
 }
 
-impl Pmem for FailingSlowly {
-    fn len(&self) -> u64 {
-        self.inner.len()
+impl medium::layer::PmemLayer for FailingSlowly {
+    type Below = Cut;
+
+    fn below(&self) -> &Cut {
+        &self.inner
     }
-    fn load(&self, off: u64) -> Result<u64, MediumError> {
-        self.inner.load(off)
-    }
-    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-        self.inner.read(off, buf)
-    }
-    fn store(&self, off: u64, bytes: &[u8]) {
-        self.inner.store(off, bytes);
-    }
-    fn store_nt(&self, off: u64, bytes: &[u8]) {
-        self.inner.store_nt(off, bytes);
-    }
-    fn flush(&self, off: u64, len: u64) {
-        self.inner.flush(off, len);
-    }
+
     fn fence(&self) -> Result<(), MediumError> {
         if self.armed.swap(false, SeqCst) {
             std::thread::sleep(Duration::from_millis(100));

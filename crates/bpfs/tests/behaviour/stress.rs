@@ -511,25 +511,13 @@ struct LooksInFence {
     look: Mutex<Option<Look>>,
 }
 
-impl Pmem for LooksInFence {
-    fn len(&self) -> u64 {
-        self.inner.len()
+impl medium::layer::PmemLayer for LooksInFence {
+    type Below = Memory;
+
+    fn below(&self) -> &Memory {
+        &self.inner
     }
-    fn load(&self, off: u64) -> Result<u64, MediumError> {
-        self.inner.load(off)
-    }
-    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-        self.inner.read(off, buf)
-    }
-    fn store(&self, off: u64, bytes: &[u8]) {
-        self.inner.store(off, bytes);
-    }
-    fn store_nt(&self, off: u64, bytes: &[u8]) {
-        self.inner.store_nt(off, bytes);
-    }
-    fn flush(&self, off: u64, len: u64) {
-        self.inner.flush(off, len);
-    }
+
     fn fence(&self) -> Result<(), MediumError> {
         if let Some(look) = &*self.look.lock().unwrap() {
             look(self.fenced.load(SeqCst));

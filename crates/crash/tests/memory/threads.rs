@@ -75,16 +75,13 @@ impl Stopping {
     }
 }
 
-impl Pmem for Stopping {
-    fn len(&self) -> u64 {
-        self.inner.len()
+impl medium::layer::PmemLayer for Stopping {
+    type Below = Memory;
+
+    fn below(&self) -> &Memory {
+        &self.inner
     }
-    fn load(&self, off: u64) -> Result<u64, MediumError> {
-        self.inner.load(off)
-    }
-    fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-        self.inner.read(off, buf)
-    }
+
     fn store(&self, off: u64, bytes: &[u8]) {
         self.step();
         self.inner.store(off, bytes);

@@ -3,7 +3,7 @@
 
 use super::fixture::{device, mke2fs};
 use ext2::mount::{Devices, MountOptions, Mounted, mount, recover};
-use medium::block::{BlockDevice, BlockError, Completion, Geometry, Lba, MemoryDevice};
+use medium::block::{BlockDevice, BlockError, MemoryDevice};
 use medium::block::{Persistence, Write};
 use patch::stack::{CacheModule, Mode, Stack};
 use std::sync::Arc;
@@ -18,35 +18,29 @@ const ROUNDS: usize = 80;
 /// Memory with a cache, which lets other threads go ahead whenever it is written to.
 struct Yielding(Arc<MemoryDevice>);
 
-impl BlockDevice for Yielding {
+impl medium::block::layer::DeviceLayer for Yielding {
+    type Below = MemoryDevice;
+
+    fn below(&self) -> &MemoryDevice {
+        &self.0
+    }
+
     fn name(&self) -> &str {
         "yielding"
-    }
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
     }
     fn persistence(&self) -> Persistence {
         Persistence {
             volatile_cache: true,
-            ..self.0.persistence()
+            ..self.below().persistence()
         }
     }
-    fn read(&self, lba: Lba, buf: &mut [u8]) -> std::result::Result<(), BlockError> {
-        self.0.read(lba, buf)
-    }
     fn submit(&self, writes: Vec<Write>) {
-        self.0.submit(writes);
+        self.below().submit(writes);
         std::thread::yield_now();
-    }
-    fn reap(&self, min: usize) -> Vec<Completion> {
-        self.0.reap(min)
     }
     fn flush(&self) -> std::result::Result<(), BlockError> {
         std::thread::yield_now();
-        self.0.flush()
-    }
-    fn discard(&self, lba: Lba, blocks: u64) -> std::result::Result<(), BlockError> {
-        self.0.discard(lba, blocks)
+        self.below().flush()
     }
 }
 

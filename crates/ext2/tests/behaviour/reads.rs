@@ -2,9 +2,7 @@
 
 use crate::fixture::mke2fs;
 use crate::fsync::{BLOCK, mount_on};
-use medium::block::{
-    BlockDevice, BlockError, Completion, Geometry, Lba, MemoryDevice, Persistence, Write,
-};
+use medium::block::{BlockDevice, BlockError, Lba, MemoryDevice};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use patch::stack::Mode;
 use std::sync::Arc;
@@ -82,15 +80,15 @@ impl Gated {
     }
 }
 
-impl BlockDevice for Gated {
+impl medium::block::layer::DeviceLayer for Gated {
+    type Below = MemoryDevice;
+
+    fn below(&self) -> &MemoryDevice {
+        &self.memory
+    }
+
     fn name(&self) -> &str {
         "gated"
-    }
-    fn geometry(&self) -> Geometry {
-        self.memory.geometry()
-    }
-    fn persistence(&self) -> Persistence {
-        self.memory.persistence()
     }
     fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
         let mut gate = self.gate.lock();
@@ -100,18 +98,6 @@ impl BlockDevice for Gated {
         gate.passed += 1;
         drop(gate);
         self.memory.read(lba, buf)
-    }
-    fn submit(&self, writes: Vec<Write>) {
-        self.memory.submit(writes);
-    }
-    fn reap(&self, min: usize) -> Vec<Completion> {
-        self.memory.reap(min)
-    }
-    fn flush(&self) -> Result<(), BlockError> {
-        self.memory.flush()
-    }
-    fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError> {
-        self.memory.discard(lba, blocks)
     }
 }
 

@@ -5,8 +5,8 @@ use super::fixture::{clock, device, e2fsck, mke2fs, mount, options};
 use super::twins::changed;
 use blockfs::{BlockFs, BlockFsOptions, Format};
 use ext2::{Ext2, Options};
-use medium::block::{BlockDevice, BlockError, Completion, FaultyDevice, Geometry, Lba};
-use medium::block::{MemoryDevice, Persistence, Write};
+use medium::block::MemoryDevice;
+use medium::block::{BlockDevice, BlockError, FaultyDevice, Lba};
 use patch::{Cache, CacheOptions, Store};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -35,34 +35,22 @@ struct Held {
     go: Mutex<Receiver<()>>,
 }
 
-impl BlockDevice for Held {
+impl medium::block::layer::DeviceLayer for Held {
+    type Below = MemoryDevice;
+
+    fn below(&self) -> &MemoryDevice {
+        &self.memory
+    }
+
     fn name(&self) -> &str {
         "held"
-    }
-    fn geometry(&self) -> Geometry {
-        self.memory.geometry()
-    }
-    fn persistence(&self) -> Persistence {
-        self.memory.persistence()
     }
     fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
         if std::thread::current().name() == Some(SLOW) {
             self.events.send(Event::Reads).unwrap();
             self.go.lock().unwrap().recv().unwrap();
         }
-        self.memory.read(lba, buf)
-    }
-    fn submit(&self, writes: Vec<Write>) {
-        self.memory.submit(writes);
-    }
-    fn reap(&self, min: usize) -> Vec<Completion> {
-        self.memory.reap(min)
-    }
-    fn flush(&self) -> Result<(), BlockError> {
-        self.memory.flush()
-    }
-    fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError> {
-        self.memory.discard(lba, blocks)
+        self.below().read(lba, buf)
     }
 }
 

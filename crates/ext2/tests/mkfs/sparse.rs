@@ -129,21 +129,15 @@ impl<'d> LastWriteLost<'d> {
     }
 }
 
-impl BlockDevice for LastWriteLost<'_> {
+impl medium::block::layer::DeviceLayer for LastWriteLost<'_> {
+    type Below = MemoryDevice;
+
+    fn below(&self) -> &MemoryDevice {
+        &self.device
+    }
+
     fn name(&self) -> &str {
         "last write lost"
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.device.geometry()
-    }
-
-    fn persistence(&self) -> Persistence {
-        self.device.persistence()
-    }
-
-    fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
-        self.device.read(lba, buf)
     }
 
     fn submit(&self, writes: Vec<Write>) {
@@ -167,9 +161,5 @@ impl BlockDevice for LastWriteLost<'_> {
     fn flush(&self) -> Result<(), BlockError> {
         *self.flushes.lock().unwrap() += 1;
         Ok(())
-    }
-
-    fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError> {
-        self.device.discard(lba, blocks)
     }
 }

@@ -1,6 +1,6 @@
 //! Counts what is done to a block device.
 
-use super::{BlockDevice, BlockError, Completion, Geometry, Lba, Persistence, Write};
+use super::{BlockDevice, BlockError, Lba, Write};
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -100,21 +100,15 @@ fn merged(writes: &[Write]) -> u64 {
     (places.len() - places.windows(2).filter(follows).count()) as u64
 }
 
-impl<D: BlockDevice> BlockDevice for CountingDevice<D> {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
+impl<D: BlockDevice> crate::block::layer::DeviceLayer for CountingDevice<D> {
+    type Below = D;
 
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-
-    fn persistence(&self) -> Persistence {
-        self.inner.persistence()
+    fn below(&self) -> &D {
+        &self.inner
     }
 
     fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
-        let blocks = buf.len() as u64 / u64::from(self.geometry().block_bytes);
+        let blocks = buf.len() as u64 / u64::from(self.inner.geometry().block_bytes);
         self.reads.fetch_add(1, Relaxed);
         self.read_blocks.fetch_add(blocks, Relaxed);
         self.inner.read(lba, buf)
@@ -126,10 +120,6 @@ impl<D: BlockDevice> BlockDevice for CountingDevice<D> {
         self.merged_writes.fetch_add(merged(&writes), Relaxed);
         self.durable_blocks.fetch_add(durable as u64, Relaxed);
         self.inner.submit(writes);
-    }
-
-    fn reap(&self, min: usize) -> Vec<Completion> {
-        self.inner.reap(min)
     }
 
     fn flush(&self) -> Result<(), BlockError> {

@@ -317,13 +317,11 @@ fn wait_until(due: Instant) {
     }
 }
 
-impl<D: BlockDevice> BlockDevice for DelayDevice<D> {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
+impl<D: BlockDevice> crate::block::layer::DeviceLayer for DelayDevice<D> {
+    type Below = D;
 
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+    fn below(&self) -> &D {
+        &self.inner
     }
 
     fn persistence(&self) -> Persistence {
@@ -337,7 +335,7 @@ impl<D: BlockDevice> BlockDevice for DelayDevice<D> {
     fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
         let start = Instant::now();
         self.inner.read(lba, buf)?;
-        let blocks = buf.len() as u64 / u64::from(self.geometry().block_bytes);
+        let blocks = buf.len() as u64 / u64::from(self.inner.geometry().block_bytes);
         let due = self.state.lock().clock.read(start, lba, blocks);
         wait_until(due);
         Ok(())
@@ -387,10 +385,6 @@ impl<D: BlockDevice> BlockDevice for DelayDevice<D> {
         let result = self.inner.flush();
         wait_until(due);
         result
-    }
-
-    fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError> {
-        self.inner.discard(lba, blocks)
     }
 }
 

@@ -193,23 +193,3 @@ pub(super) fn block_range(
         }),
     }
 }
-
-macro_rules! forward_device {
-    ($($ty:ty),*) => {$(
-        impl<D: BlockDevice + ?Sized> BlockDevice for $ty {
-            fn name(&self) -> &str { (**self).name() }
-            fn geometry(&self) -> Geometry { (**self).geometry() }
-            fn persistence(&self) -> Persistence { (**self).persistence() }
-            fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
-                (**self).read(lba, buf)
-            }
-            fn submit(&self, writes: Vec<Write>) { (**self).submit(writes) }
-            fn reap(&self, min: usize) -> Vec<Completion> { (**self).reap(min) }
-            fn flush(&self) -> Result<(), BlockError> { (**self).flush() }
-            fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError> {
-                (**self).discard(lba, blocks)
-            }
-        }
-    )*};
-}
-forward_device!(&D, Box<D>, Arc<D>);

@@ -1,7 +1,7 @@
 //! A block device with faults in it, for tests. All can be set and healed while it is
 //! in use.
 
-use super::{BlockDevice, BlockError, Buffer, Completion, Geometry, Lba, Persistence, Write};
+use super::{BlockDevice, BlockError, Buffer, Completion, Lba, Write};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -157,21 +157,15 @@ fn span(lba: Lba, blocks: u64) -> Range<Lba> {
     lba..Lba(lba.0.saturating_add(blocks))
 }
 
-impl<D: BlockDevice> BlockDevice for FaultyDevice<D> {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
+impl<D: BlockDevice> crate::block::layer::DeviceLayer for FaultyDevice<D> {
+    type Below = D;
 
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-
-    fn persistence(&self) -> Persistence {
-        self.inner.persistence()
+    fn below(&self) -> &D {
+        &self.inner
     }
 
     fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
-        let blocks = buf.len() as u64 / u64::from(self.geometry().block_bytes);
+        let blocks = buf.len() as u64 / u64::from(self.inner.geometry().block_bytes);
         let strike = self.faults.lock().reads.strikes(&span(lba, blocks));
         match strike {
             Some(errno) => Err(self.error("reading", lba, errno)),
@@ -205,15 +199,11 @@ impl<D: BlockDevice> BlockDevice for FaultyDevice<D> {
         };
         match failing {
             Some(error) => Err(BlockError::Flush {
-                device: self.name().into(),
+                device: self.inner.name().into(),
                 error,
             }),
             None if lost => Ok(()),
             None => self.inner.flush(),
         }
-    }
-
-    fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError> {
-        self.inner.discard(lba, blocks)
     }
 }

@@ -27,7 +27,7 @@
 //! | [`MemoryDevice`] | plain memory |
 //! | [`ImageDevice`] | memory that starts with an [`Image`] and shares what it leaves alone |
 //!
-//! and, around any of them,
+//! and, around any of them, a [`DeviceLayer`](layer::DeviceLayer):
 //!
 //! | type | what it adds |
 //! |---|---|
@@ -47,6 +47,7 @@ mod device;
 mod faulty;
 mod file;
 mod image;
+pub mod layer;
 mod memory;
 mod overlay;
 mod power;

@@ -5,7 +5,7 @@
 //! written.
 
 use super::device::{block_range, byte_range, write_range};
-use super::{BlockDevice, BlockError, Buffer, Completion, Geometry, Lba, Persistence, Write};
+use super::{BlockDevice, BlockError, Buffer, Completion, Lba, Write};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -33,23 +33,17 @@ impl<D: BlockDevice> OverlayDevice<D> {
     }
 }
 
-impl<D: BlockDevice> BlockDevice for OverlayDevice<D> {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
+impl<D: BlockDevice> crate::block::layer::DeviceLayer for OverlayDevice<D> {
+    type Below = D;
 
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-
-    fn persistence(&self) -> Persistence {
-        self.inner.persistence()
+    fn below(&self) -> &D {
+        &self.inner
     }
 
     fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
-        byte_range(self.name(), self.geometry(), lba, buf.len())?;
+        byte_range(self.inner.name(), self.inner.geometry(), lba, buf.len())?;
         self.inner.read(lba, buf)?;
-        let block_bytes = self.geometry().block_bytes as usize;
+        let block_bytes = self.inner.geometry().block_bytes as usize;
         let state = self.state.lock();
         for (lba, to) in (lba.0..).zip(buf.chunks_mut(block_bytes)) {
             if let Some(written) = state.written.get(&Lba(lba)) {
@@ -62,7 +56,7 @@ impl<D: BlockDevice> BlockDevice for OverlayDevice<D> {
     fn submit(&self, writes: Vec<Write>) {
         let mut state = self.state.lock();
         for write in writes {
-            let range = write_range(self.name(), self.geometry(), &write);
+            let range = write_range(self.inner.name(), self.inner.geometry(), &write);
             let result = range.map(|_| {
                 state.written.insert(write.lba, write.data);
             });
@@ -80,7 +74,7 @@ impl<D: BlockDevice> BlockDevice for OverlayDevice<D> {
     }
 
     fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError> {
-        block_range(self.name(), self.geometry(), lba, blocks).map(drop)
+        block_range(self.inner.name(), self.inner.geometry(), lba, blocks).map(drop)
     }
 }
 

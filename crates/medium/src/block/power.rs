@@ -11,9 +11,7 @@
 //!
 //! For each write that is not durable it keeps what the block held before.
 
-use super::{
-    BlockDevice, BlockError, Buffer, Completion, Geometry, Lba, Persistence, Write as BlockWrite,
-};
+use super::{BlockDevice, BlockError, Buffer, Completion, Lba, Write as BlockWrite};
 use crate::power_cut::{Choice, Countdown};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::collections::{BTreeMap, HashMap};
@@ -366,22 +364,16 @@ impl Wired {
     }
 }
 
-impl BlockDevice for PoweredDevice {
-    fn name(&self) -> &str {
-        self.wired.inner.name()
-    }
+impl crate::block::layer::DeviceLayer for PoweredDevice {
+    type Below = dyn BlockDevice;
 
-    fn geometry(&self) -> Geometry {
-        self.wired.inner.geometry()
-    }
-
-    fn persistence(&self) -> Persistence {
-        self.wired.inner.persistence()
+    fn below(&self) -> &Self::Below {
+        &*self.wired.inner
     }
 
     fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
         let _power = self.supply.powered().ok_or_else(|| self.wired.off())?;
-        self.wired.inner.read(lba, buf)
+        self.below().read(lba, buf)
     }
 
     fn submit(&self, mut writes: Vec<BlockWrite>) {
@@ -398,7 +390,7 @@ impl BlockDevice for PoweredDevice {
             let old = self.wired.read_block(write.lba).ok();
             self.wired.state.lock().start(write, old);
         }
-        self.wired.inner.submit(writes);
+        self.below().submit(writes);
         drop(power);
         if self.supply.writes_left.count(count) {
             self.supply.cut_as_armed();
@@ -409,8 +401,8 @@ impl BlockDevice for PoweredDevice {
         let Some(_power) = self.supply.powered() else {
             return std::mem::take(&mut self.wired.state.lock().failed);
         };
-        let stable = !self.persistence().volatile_cache;
-        let done = self.wired.inner.reap(min);
+        let stable = !self.below().persistence().volatile_cache;
+        let done = self.below().reap(min);
         let mut state = self.wired.state.lock();
         done.into_iter().map(|d| state.end(d, stable)).collect()
     }
@@ -421,7 +413,7 @@ impl BlockDevice for PoweredDevice {
         }
         let _power = self.supply.powered().ok_or_else(|| self.wired.off())?;
         let completed = self.wired.state.lock().completed();
-        self.wired.inner.flush()?;
+        self.below().flush()?;
         let mut state = self.wired.state.lock();
         for (lba, last) in completed {
             state.settle(lba, last);
@@ -431,14 +423,14 @@ impl BlockDevice for PoweredDevice {
 
     fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError> {
         let _power = self.supply.powered().ok_or_else(|| self.wired.off())?;
-        self.wired.inner.discard(lba, blocks)
+        self.below().discard(lba, blocks)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::{BlockEvent, MemoryDevice, RecordingDevice};
+    use crate::block::{BlockEvent, Geometry, MemoryDevice, Persistence, RecordingDevice};
     use std::collections::BTreeSet;
 
     const BYTES: u32 = 1024;
@@ -446,12 +438,15 @@ mod tests {
     /// Memory that says it has a cache which a crash empties.
     struct Volatile(MemoryDevice);
 
-    impl BlockDevice for Volatile {
+    impl crate::block::layer::DeviceLayer for Volatile {
+        type Below = MemoryDevice;
+
+        fn below(&self) -> &MemoryDevice {
+            &self.0
+        }
+
         fn name(&self) -> &str {
             "volatile"
-        }
-        fn geometry(&self) -> Geometry {
-            self.0.geometry()
         }
         fn persistence(&self) -> Persistence {
             Persistence {
@@ -459,21 +454,6 @@ mod tests {
                 volatile_cache: true,
                 durable_writes: true,
             }
-        }
-        fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
-            self.0.read(lba, buf)
-        }
-        fn submit(&self, writes: Vec<BlockWrite>) {
-            self.0.submit(writes);
-        }
-        fn reap(&self, min: usize) -> Vec<Completion> {
-            self.0.reap(min)
-        }
-        fn flush(&self) -> Result<(), BlockError> {
-            self.0.flush()
-        }
-        fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError> {
-            self.0.discard(lba, blocks)
         }
     }
 

@@ -6,7 +6,7 @@
 //! has as completed when a flush begins was completed; the reverse may be off by what
 //! other threads did in that moment, which only makes the crash states more.
 
-use super::{BlockDevice, BlockError, Buffer, Completion, Geometry, Lba, Persistence, Write};
+use super::{BlockDevice, BlockError, Buffer, Completion, Lba, Write};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -118,21 +118,11 @@ impl State {
     }
 }
 
-impl<D: BlockDevice> BlockDevice for RecordingDevice<D> {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
+impl<D: BlockDevice> crate::block::layer::DeviceLayer for RecordingDevice<D> {
+    type Below = D;
 
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-
-    fn persistence(&self) -> Persistence {
-        self.inner.persistence()
-    }
-
-    fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
-        self.inner.read(lba, buf)
+    fn below(&self) -> &D {
+        &self.inner
     }
 
     fn submit(&self, mut writes: Vec<Write>) {

@@ -16,21 +16,21 @@ struct Device {
     waves: Mutex<Vec<Vec<u64>>>,
 }
 
-impl BlockDevice for Device {
+impl medium::block::layer::DeviceLayer for Device {
+    type Below = MemoryDevice;
+
+    fn below(&self) -> &MemoryDevice {
+        &self.memory
+    }
+
     fn name(&self) -> &str {
         "test"
-    }
-    fn geometry(&self) -> Geometry {
-        self.memory.geometry()
     }
     fn persistence(&self) -> Persistence {
         Persistence {
             volatile_cache: true,
             ..self.memory.persistence()
         }
-    }
-    fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
-        self.memory.read(lba, buf)
     }
     fn submit(&self, writes: Vec<Write>) {
         self.wave.lock().extend(writes.iter().map(|w| w.lba.0));

@@ -1,8 +1,6 @@
 //! Memory that remembers what was done to it, and can be any legal state after a crash.
 
-use medium::block::{
-    BlockDevice, BlockError, Completion, Geometry, Lba, MemoryDevice, Persistence, Write,
-};
+use medium::block::{BlockDevice, BlockError, Completion, Lba, MemoryDevice, Persistence, Write};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 
@@ -125,21 +123,21 @@ impl Recorder {
     }
 }
 
-impl BlockDevice for Recorder {
+impl medium::block::layer::DeviceLayer for Recorder {
+    type Below = MemoryDevice;
+
+    fn below(&self) -> &MemoryDevice {
+        &self.memory
+    }
+
     fn name(&self) -> &str {
         "recorder"
-    }
-    fn geometry(&self) -> Geometry {
-        self.memory.geometry()
     }
     fn persistence(&self) -> Persistence {
         Persistence {
             volatile_cache: true,
             ..self.memory.persistence()
         }
-    }
-    fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError> {
-        self.memory.read(lba, buf)
     }
     fn submit(&self, writes: Vec<Write>) {
         let hook = self.on_submit.lock().take();
