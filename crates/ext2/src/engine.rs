@@ -13,7 +13,7 @@ use engine::{
 use medium::block::{BlockDevice, DeviceOptions, FileDevice, Geometry, MemoryDevice};
 use patch::Optimised;
 use patch::draw::Drawing;
-use patch::stack::{Mode, Module, Stack};
+use patch::stack::{Mode, Stack};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -69,17 +69,15 @@ struct MountArgs {
     /// How the order of changes is kept, by default softupdates
     #[arg(long, value_name = "MODE", value_parser = listed::<Mode>(Mode::ALL))]
     mode: Option<Mode>,
-    /// The modules of the mount, such as 'uhfs > ext2 > journal(full, internal) >
-    /// cache(256M, durable=flush) > disk'
-    ///
-    /// Reads from the front end down to the device. Before the cache there may be trace
-    /// (logs every change), then async (drops the order of changes) or journal(metadata,
-    /// ordered or full; internal or external=PATH; commit=TIME); with neither it is soft
-    /// updates. cache has SIZE, dirty=SIZE, wave=BLOCKS, interval=TIME or never,
-    /// durable=auto, flush, fua or unsafe, optimise=none, hard, overlap or both.
-    /// delay(disk) or delay(ssd) before the disk makes it as slow as one. disk has io=auto,
-    /// uring or pwrite, direct=auto, on or off, and unsafe-no-flush.
-    #[arg(long, value_name = "STACK", conflicts_with = "mode", value_parser = stack_text)]
+    /// The layers of the mount, such as 'uhfs > ext2 > journal(full, internal) >
+    /// cache(256M, durable=flush) > disk'; 'selvedge stack' lists them
+    #[arg(
+        long,
+        value_name = "STACK",
+        conflicts_with = "mode",
+        value_parser = stack_text,
+        long_help = stack_help(),
+    )]
     stack: Option<Stack>,
     /// Memory for blocks
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
@@ -96,6 +94,14 @@ struct MountArgs {
     /// Use an image also where flushing does not work: a crash can leave anything
     #[arg(long)]
     unsafe_no_flush: bool,
+}
+
+fn stack_help() -> String {
+    format!(
+        "The layers of the mount\n\n{} The layers:\n\n{}",
+        patch::stack::NOTATION,
+        patch::stack::list()
+    )
 }
 
 fn stack_text(text: &str) -> std::result::Result<Stack, String> {
@@ -167,7 +173,7 @@ struct GraphArgs {
     /// How the order of changes is kept, by default softupdates
     #[arg(long, value_name = "MODE", value_parser = listed::<Mode>(Mode::ALL))]
     mode: Option<Mode>,
-    /// The modules, as for mount
+    /// The layers, as for mount
     #[arg(long, value_name = "STACK", conflicts_with = "mode", value_parser = stack_text)]
     stack: Option<Stack>,
     /// Size of the file system, by default 16M
@@ -357,7 +363,7 @@ impl Engine for Ext2Engine {
         let args = parsed::<GraphArgs>(options)?;
         let usual = || Stack::new("ext2", args.mode.unwrap_or_default());
         let mut stack = args.stack.clone().unwrap_or_else(usual);
-        stack.cache.interval = None;
+        stack.set_cache(|cache| cache.interval = None);
         let mounted = crate::mount(&stack, args.memory()?, &MountOptions::default());
         let mounted = mounted.map_err(|e| named(Path::new("memory"), e))?;
         let fs = mounted.file_system();
@@ -426,19 +432,20 @@ fn stack(args: &MountArgs, offset_bytes: u64) -> Result<Stack> {
         Some(stack) => stack.clone(),
         None => Stack::new("ext2", args.mode.unwrap_or_default()),
     };
-    stack.disk.unsafe_no_flush |= args.unsafe_no_flush;
-    stack.cache.bytes = args.cache.unwrap_or(stack.cache.bytes);
-    stack.cache.dirty_bytes = args.dirty.or(stack.cache.dirty_bytes);
-    if let Some(commit) = args.commit {
-        stack.cache.interval = Some(commit);
-        if let Module::Journal(journal) = &mut stack.module {
-            journal.commit = commit;
+    stack.set_disks(|disk| disk.options.unsafe_no_flush |= args.unsafe_no_flush);
+    stack.set_cache(|cache| {
+        cache.bytes = args.cache.unwrap_or(cache.bytes);
+        cache.dirty_bytes = args.dirty.or(cache.dirty_bytes);
+        cache.interval = args.commit.or(cache.interval);
+    });
+    stack.set_journal(|journal| journal.commit = args.commit.unwrap_or(journal.commit));
+    let checked = stack.checked();
+    checked.map_err(|e| Error::new(format_args!("stack: {e}")))?;
+    stack.set_disks(|disk| {
+        if disk.path.is_none() {
+            disk.options.offset_bytes = offset_bytes;
         }
-    }
-    // What was set apart is checked with the rest.
-    let checked: std::result::Result<Stack, _> = stack.to_string().parse();
-    let mut stack = checked.map_err(|e| Error::new(format_args!("stack: {e}")))?;
-    stack.disk.offset_bytes = offset_bytes;
+    });
     Ok(stack)
 }
 

@@ -13,12 +13,10 @@ use crate::seeded::{Bug, hit};
 use crate::{Error, Ext2, Options, features, log};
 use blockfs::{BlockFs, BlockFsOptions, OnError};
 use medium::OpenError;
-use medium::block::{
-    BlockDevice, BlockError, DelayDevice, DeviceOptions, FileDevice, Geometry, Lba, OverlayDevice,
-};
+use medium::block::{BlockDevice, BlockError, Geometry, Lba, OverlayDevice};
 use patch::journal::{self, JournalError, Place};
-use patch::stack::{JournalModule, Log, Module, Stack};
-use patch::{Async, Cache, Forgetful, Journal, JournalOptions, Store, Trace, Volume};
+use patch::stack::{BuildError, Image, Log, Stack};
+use patch::{Cache, Forgetful, Journal};
 use std::path::Path;
 use std::sync::Arc;
 use vfs::{Atime, Clock, Guarantees, SystemClock};
@@ -43,6 +41,9 @@ pub enum MountError {
         "its log is on another device; name the log: mount with journal(..., external=PATH), fsck with -j PATH"
     )]
     LogElsewhere,
+    /// The stack has a device that neither the file system nor the log is on.
+    #[error("nothing uses device {0} below the cache; journal(..., log={0}) puts the log there")]
+    Unused(usize),
     /// An image with a log inside, and a stack with one outside.
     #[error("it has an internal journal; use journal(..., internal)")]
     LogInside,
@@ -67,6 +68,15 @@ pub enum MountError {
         /// What is wrong.
         what: &'static str,
     },
+}
+
+impl From<BuildError> for MountError {
+    fn from(error: BuildError) -> Self {
+        match error {
+            BuildError::Open(error) => Self::Open(error),
+            BuildError::Journal(error) => Self::Journal(error),
+        }
+    }
 }
 
 impl From<BlockError> for MountError {
@@ -94,56 +104,37 @@ impl Devices {
     /// Opens the image at `path`, and the log that the stack names.
     ///
     /// # Errors
-    /// [`MountError::Open`]; [`MountError::Ext2`] if there is no ext2 in it.
+    /// [`MountError`].
     pub fn open(path: &Path, stack: &Stack, read_only: bool) -> Result<Self, MountError> {
-        let options = DeviceOptions {
-            read_only,
-            ..stack.disk
-        };
-        let block_bytes = block_bytes(path, &options)?;
-        let open = |path: &Path, offset_bytes| -> Result<Arc<dyn BlockDevice>, MountError> {
-            let options = DeviceOptions {
-                offset_bytes,
-                ..options
-            };
-            let device = FileDevice::open(path, block_bytes, &options)?;
-            Ok(match stack.delay {
-                None => Arc::new(device),
-                Some(delay) => Arc::new(DelayDevice::new(device, delay.model())),
-            })
-        };
-        let disk = open(path, options.offset_bytes)?;
-        let log: Option<Arc<dyn BlockDevice>> = match &stack.module {
-            Module::Journal(JournalModule {
-                log: Log::External(log),
-                ..
-            }) => {
-                if log
-                    .canonicalize()
-                    .is_ok_and(|log| path.canonicalize().ok() == Some(log))
-                {
-                    return Err(MountError::ExternalLog {
-                        device: log.display().to_string(),
-                        what: "is the image itself; use journal(..., internal)",
-                    });
-                }
-                Some(open(log, 0)?)
-            }
-            _ => None,
-        };
-        Ok(Self { disk, log })
+        if let Some(Log::External(log)) = stack.journal().map(|journal| &journal.log)
+            && log
+                .canonicalize()
+                .is_ok_and(|log| path.canonicalize().ok() == Some(log))
+        {
+            return Err(MountError::ExternalLog {
+                device: log.display().to_string(),
+                what: "is the image itself; use journal(..., internal)",
+            });
+        }
+        let mut image = Image::new(path, block_bytes(path, stack)?, read_only);
+        let devices = stack.devices(&mut image)?;
+        let number = stack.log_device().map(usize::from);
+        let is_unused = |index: &usize| *index > 0 && Some(*index) != number;
+        if let Some(unused) = (0..devices.len()).find(is_unused) {
+            return Err(MountError::Unused(unused));
+        }
+        Ok(Self {
+            disk: devices[0].clone(),
+            log: number.map(|number| devices[number].clone()),
+        })
     }
 }
 
 /// The block size of the file system in a file or device.
-fn block_bytes(path: &Path, options: &DeviceOptions) -> Result<u32, MountError> {
-    let options = DeviceOptions {
-        read_only: true,
-        ..*options
-    };
-    // Read in the largest units there can be: any disk has sectors that small.
-    let device = FileDevice::open(path, 4096, &options)?;
-    Ok(crate::probe(&device)?.block_bytes)
+fn block_bytes(path: &Path, stack: &Stack) -> Result<u32, MountError> {
+    // The largest units that there can be: any disk has sectors that small.
+    let device = stack.home_device(&mut Image::new(path, 4096, true))?;
+    Ok(crate::probe(&*device)?.block_bytes)
 }
 
 /// How to mount, besides the stack.
@@ -196,42 +187,26 @@ pub fn mount(
     devices: Devices,
     options: &MountOptions,
 ) -> Result<Mounted, MountError> {
-    if stack.format != "ext2" {
-        return Err(MountError::Format(stack.format.clone()));
+    if stack.format() != "ext2" {
+        return Err(MountError::Format(stack.format().into()));
     }
     let Devices { disk, log } = devices;
-    let journal = match &stack.module {
-        Module::Journal(module) if !options.read_only => Some(module),
-        _ => None,
-    };
-    check(&disk, log.as_ref(), journal.is_some(), options)?;
+    let is_journaled = stack.journal().is_some() && !options.read_only;
+    check(&disk, log.as_ref(), is_journaled, options)?;
     let disk = recover(&disk, log.as_ref(), options.read_only)?;
-    let journal = match journal {
-        Some(module) => Some((module, prepare_log(&disk, log.as_ref(), options)?)),
-        None => None,
-    };
-    let mut all: Vec<Box<dyn BlockDevice>> = vec![Box::new(disk.clone())];
     let log_number = u8::from(log.is_some());
-    all.extend(log.map(|log| Box::new(log) as Box<dyn BlockDevice>));
-    let cache_options = stack.cache.options(disk.geometry().block_bytes);
-    let cache = Arc::new(Cache::new(all, cache_options));
-    let home = cache.volume(0);
-    let journal = match journal {
-        None => None,
-        Some((module, place)) => {
-            let options = JournalOptions {
-                mode: module.what,
-                interval: stack.cache.interval.and(Some(module.commit)),
-            };
-            let log = Arc::new(cache.volume(log_number));
-            let journal = Journal::open(Arc::new(home.clone()), log, place, options)?;
-            // A log that cannot be used must not be asked for. Nothing is in it yet, and
-            // the cache has not read the superblock.
-            log::set_recover(&*disk, true)?;
-            Some(Arc::new(journal))
-        }
+    let place = match is_journaled {
+        true => Some((log_number, prepare_log(&disk, log.as_ref(), options)?)),
+        false => None,
     };
-    let mut store = modules(stack, home, journal.as_ref());
+    let devices = std::iter::once(disk.clone()).chain(log).collect();
+    let assembled = stack.assemble(devices, place)?;
+    if assembled.journal.is_some() {
+        // A log that cannot be used must not be asked for. Nothing is in it yet, and the
+        // cache has not read the superblock.
+        log::set_recover(&*disk, true)?;
+    }
+    let mut store = assembled.store;
     if options.forgetful {
         store = Arc::new(Forgetful::new(store));
     }
@@ -240,7 +215,7 @@ pub fn mount(
         Options {
             read_only: options.read_only,
             clock: options.clock.clone(),
-            replayed: journal.is_some(),
+            replayed: assembled.journal.is_some(),
         },
     )?;
     let fs_options = BlockFsOptions {
@@ -255,26 +230,12 @@ pub fn mount(
     };
     Ok(Mounted {
         fs: Arc::new(BlockFs::open(format, fs_options)?),
-        cache,
-        journal,
+        cache: assembled.cache,
+        journal: assembled.journal,
         disk,
         stack: stack.clone(),
         read_only: options.read_only,
     })
-}
-
-/// What the format sees.
-fn modules(stack: &Stack, home: Volume, journal: Option<&Arc<Journal>>) -> Arc<dyn Store> {
-    let store: Arc<dyn Store> = match (&stack.module, journal) {
-        (_, Some(journal)) => journal.clone(),
-        (Module::Async, None) => Arc::new(Async(home)),
-        (Module::None | Module::Journal(_), None) => Arc::new(home),
-    };
-    if stack.trace {
-        Arc::new(Trace(store))
-    } else {
-        store
-    }
 }
 
 impl Mounted {
@@ -524,7 +485,7 @@ pub fn guarantees(stack: &Stack) -> Guarantees {
     use vfs::{Atomicity, Durability, Ordering};
     let mode = stack.mode();
     let plain = Guarantees {
-        name: format!("{} (mode={mode})", stack.format),
+        name: format!("{} (mode={mode})", stack.format()),
         durable: Durability::AtFsync,
         metadata_atomic: Atomicity::None,
         data_atomic: Atomicity::None,

@@ -6,7 +6,7 @@ use crate::{Inodes, MkfsOptions, check, mkfs};
 use blockfs::Format;
 use medium::block::{BlockDevice, BlockError, Buffer, Lba, MemoryDevice, Write};
 use patch::Optimised;
-use patch::stack::{CacheModule, Mode, Stack};
+use patch::stack::{CacheLayer, Mode, Stack};
 use std::mem::size_of;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -108,16 +108,13 @@ impl Ext2System {
     }
 
     fn stack(self, wave: usize) -> Stack {
-        Stack {
-            cache: CacheModule {
-                bytes: 8 << 20,
-                wave,
-                interval: None,
-                optimise: self.optimised,
-                ..CacheModule::default()
-            },
-            ..Stack::new("ext2", self.mode)
-        }
+        Stack::new("ext2", self.mode).with_cache(CacheLayer {
+            bytes: 8 << 20,
+            wave,
+            interval: None,
+            optimise: self.optimised,
+            ..CacheLayer::default()
+        })
     }
 
     fn mounted(

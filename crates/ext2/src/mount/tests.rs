@@ -23,7 +23,7 @@ fn image() -> Arc<MemoryDevice> {
 
 fn stack(mode: Mode) -> Stack {
     let mut stack = Stack::new("ext2", mode);
-    stack.cache.interval = None;
+    stack.set_cache(|cache| cache.interval = None);
     stack
 }
 

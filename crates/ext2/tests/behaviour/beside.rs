@@ -5,7 +5,7 @@ use super::fixture::{device, mke2fs};
 use ext2::mount::{Devices, MountOptions, Mounted, mount, recover};
 use medium::block::{BlockDevice, BlockError, MemoryDevice};
 use medium::block::{Persistence, Write};
-use patch::stack::{CacheModule, Mode, Stack};
+use patch::stack::{CacheLayer, Mode, Stack};
 use std::sync::Arc;
 use vfs::check::{Report, Severity};
 use vfs::{Ctx, Errno, Fallocate, FileSystem, Ino, Name, RenameFlags, Result};
@@ -45,15 +45,12 @@ impl medium::block::layer::DeviceLayer for Yielding {
 }
 
 fn mounted(disk: Arc<dyn BlockDevice>, mode: Mode) -> Mounted {
-    let stack = Stack {
-        cache: CacheModule {
-            interval: None,
-            // A sync of a file takes several waves, between which others have their turn.
-            wave: 64,
-            ..CacheModule::default()
-        },
-        ..Stack::new("ext2", mode)
-    };
+    let stack = Stack::new("ext2", mode).with_cache(CacheLayer {
+        interval: None,
+        // A sync of a file takes several waves, between which others have their turn.
+        wave: 64,
+        ..CacheLayer::default()
+    });
     let options = MountOptions {
         journal_blocks: Some(1024),
         ..MountOptions::default()

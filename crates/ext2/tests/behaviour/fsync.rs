@@ -4,7 +4,7 @@
 use crate::fixture::mke2fs;
 use ext2::mount::{Devices, MountOptions, Mounted, mount};
 use medium::block::{BlockDevice, MemoryDevice};
-use patch::stack::{CacheModule, Mode, Stack};
+use patch::stack::{CacheLayer, Mode, Stack};
 use std::sync::Arc;
 use vfs::{Ctx, FileSystem, Ino, Name, OpenFlags, RenameFlags};
 
@@ -23,13 +23,10 @@ pub fn mounted(mode: Mode) -> Mounted {
 
 /// What is on this device.
 pub fn mount_on(disk: Arc<dyn BlockDevice>, mode: Mode) -> Mounted {
-    let stack = Stack {
-        cache: CacheModule {
-            interval: None,
-            ..CacheModule::default()
-        },
-        ..Stack::new("ext2", mode)
-    };
+    let stack = Stack::new("ext2", mode).with_cache(CacheLayer {
+        interval: None,
+        ..CacheLayer::default()
+    });
     mount(
         &stack,
         Devices { disk, log: None },

@@ -4,19 +4,16 @@ use super::fixture::{device, mke2fs};
 use blockfs::Format;
 use ext2::mount::{Devices, MountOptions, Mounted, mount};
 use medium::block::MemoryDevice;
-use patch::stack::{CacheModule, Mode, Stack};
+use patch::stack::{CacheLayer, Mode, Stack};
 use std::process::{Command, Output};
 use std::sync::Arc;
 use vfs::{Ctx, FileSystem, Ino};
 
 fn mounted(disk: &Arc<MemoryDevice>, mode: Mode) -> Mounted {
-    let stack = Stack {
-        cache: CacheModule {
-            interval: None,
-            ..CacheModule::default()
-        },
-        ..Stack::new("ext2", mode)
-    };
+    let stack = Stack::new("ext2", mode).with_cache(CacheLayer {
+        interval: None,
+        ..CacheLayer::default()
+    });
     let devices = Devices {
         disk: disk.clone(),
         log: None,

@@ -1,5 +1,9 @@
+use super::layers::MIN_CACHE;
 use super::*;
+use crate::{Durable, journal};
+use medium::block::{Direct, Io};
 use proptest::prelude::*;
+use std::time::Duration;
 
 #[test]
 fn the_usual_stacks() {
@@ -24,66 +28,210 @@ fn the_usual_stacks() {
 fn options_have_units() {
     let stack: Stack = "uhfs>ext2>journal(full,external=\"/log \\\"1\\\"\",commit=100ms) > \
          cache(64M, dirty=16M, wave=8, interval=never, durable=flush, optimise=hard) > \
-         delay(ssd) > disk(io=pwrite, direct=off, unsafe-no-flush)"
+         delay(ssd) > disk(io=pwrite, direct=off, unsafe-no-flush, /a/b)"
         .parse()
         .unwrap();
-    let Module::Journal(journal) = &stack.module else {
-        panic!("{stack}");
-    };
+    let journal = stack.journal().unwrap();
     assert_eq!(journal.log, Log::External("/log \"1\"".into()));
     assert_eq!(journal.commit, Duration::from_millis(100));
-    let options = stack.cache.options(4096);
+    let options = stack.cache().options(4096);
     assert_eq!((options.blocks, options.dirty_limit), (16384, 4096));
     assert_eq!((options.wave, options.interval), (8, None));
     assert_eq!(options.durable, Durable::Flush);
     assert!(options.optimise.hard && !options.optimise.overlap_merge);
-    assert_eq!(stack.delay, Some(Delay::Ssd));
-    assert_eq!(stack.disk.io, Io::Pwrite);
-    assert!(stack.disk.unsafe_no_flush);
+    let [.., Layer::DelayLayer(delay), Layer::DiskLayer(disk)] = stack.layers()[..] else {
+        panic!("{stack}");
+    };
+    assert_eq!(delay.like, Delay::Ssd);
+    assert_eq!(disk.options.io, Io::Pwrite);
+    assert_eq!(disk.options.direct, Direct::Off);
+    assert!(disk.options.unsafe_no_flush);
+    assert_eq!(disk.path.as_deref(), Some(Path::new("/a/b")));
     let again: Stack = stack.to_string().parse().unwrap();
     assert_eq!(again, stack);
 }
 
 #[test]
-fn errors_say_what_is_known() {
-    let error = |text: &str| text.parse::<Stack>().unwrap_err().to_string();
-    for (text, known) in [
-        ("", "the name of a module is missing"),
-        ("ext2 > cache > disk", "uhfs > FORMAT"),
-        ("uhfs > ext2 > disk > cache", "uhfs > FORMAT"),
-        ("uhfs > ext2 > cache > delay > disk", "one of disk, ssd"),
-        ("uhfs > ext2 > cache > delay(tape) > disk", "disk, ssd"),
-        ("uhfs > ext2 > log > cache > disk", "trace, async, journal"),
-        (
-            "uhfs > ext2 > journal(half) > cache > disk",
-            "metadata, ordered, full",
-        ),
-        (
-            "uhfs > ext2 > journal(commit=soon) > cache > disk",
-            "commit: 'soon' is not a time",
-        ),
-        (
-            "uhfs > ext2 > cache(size=1M) > disk",
-            "cache: the option 'size=1M' is unknown",
-        ),
-        ("uhfs > ext2 > cache(1M) > disk", "at least 4M"),
-        ("uhfs > ext2 > cache(8M, dirty=9M) > disk", "at least 4M"),
-        ("uhfs > ext2 > cache(99999999T) > disk", "not a size"),
-        (
-            "uhfs > ext2 > cache(durable=maybe) > disk",
-            "auto, flush, fua, unsafe",
-        ),
-        ("uhfs > ext2 > cache(8M > disk", "',' or ')'"),
-        ("uhfs > ext2 > cache > disk(fast)", "unsafe-no-flush"),
-        ("uhfs > ext2(4K) > cache > disk", "ext2: the option '4K'"),
-        ("uhfs > ext2 > cache > \"disk", "a quote is not closed"),
-        (
-            "uhfs > ext2 > cache > disk disk",
-            "'>' is expected where 'disk' stands",
-        ),
-    ] {
-        let error = error(text);
-        assert!(error.contains(known), "{text}: {error}");
+fn several_devices_stand_in_brackets() {
+    let text = "uhfs > ext2 > trace > trace > journal(full, log=1) > trace > cache(256M) > \
+                [delay(ssd) > disk, disk(/log)]";
+    let stack: Stack = text.parse().unwrap();
+    assert_eq!(stack.to_string(), text);
+    assert_eq!((stack.mode(), stack.log_device()), (Mode::Journal, Some(1)));
+    let one: Stack = "uhfs > ext2 > cache > [disk]".parse().unwrap();
+    assert_eq!(one, Stack::new("ext2", Mode::SoftUpdates));
+    assert_eq!(one.log_device(), None);
+    let external: Stack = "uhfs > ext2 > journal(external=/l) > cache > disk"
+        .parse()
+        .unwrap();
+    assert_eq!(external.log_device(), Some(1));
+}
+
+/// A text, part of its error, and the text from the place on that the caret shows.
+const WRONG: &[(&str, &str, &str)] = &[
+    ("", "expected the name of a layer", ""),
+    (
+        "ext2 > cache > disk",
+        "uhfs > FORMAT",
+        "ext2 > cache > disk",
+    ),
+    ("uhfs", "the name of a format", ""),
+    (
+        "uhfs > cache > disk",
+        "the name of a format",
+        "cache > disk",
+    ),
+    ("uhfs > ext2", "ext2 stands on a store", ""),
+    (
+        "uhfs > ext2 > disk > cache",
+        "ext2 cannot stand on disk",
+        "disk > cache",
+    ),
+    (
+        "uhfs > ext2 > cache > delay > disk",
+        "disk|ssd is missing",
+        "delay > disk",
+    ),
+    (
+        "uhfs > ext2 > cache > delay(tape) > disk",
+        "one of disk, ssd",
+        "tape) > disk",
+    ),
+    (
+        "uhfs > ext2 > log > cache > disk",
+        "no layer 'log'; ext2 can stand on trace",
+        "log > cache > disk",
+    ),
+    (
+        "uhfs > ext2 > cache",
+        "cache stands on a device: '> ' and one of delay",
+        "",
+    ),
+    (
+        "uhfs > ext2 > cache > disk > disk",
+        "disk stands on nothing",
+        "disk",
+    ),
+    (
+        "uhfs > ext2 > cache > disk > [disk]",
+        "disk stands on nothing",
+        "[disk]",
+    ),
+    (
+        "uhfs > ext2 > cache > cache > disk",
+        "cache cannot stand on cache",
+        "cache > disk",
+    ),
+    (
+        "uhfs > ext2 > journal > async > cache > disk",
+        "it needs an ordered store",
+        "async > cache > disk",
+    ),
+    (
+        "uhfs > ext2 > journal > trace > journal > cache > disk",
+        "trace cannot stand on journal",
+        "journal > cache > disk",
+    ),
+    (
+        "uhfs > ext2 > trace > [cache > disk, cache > disk]",
+        "not on several",
+        "[cache > disk, cache > disk]",
+    ),
+    (
+        "uhfs > ext2 > journal(half) > cache > disk",
+        "metadata|ordered|full",
+        "half) > cache > disk",
+    ),
+    (
+        "uhfs > ext2 > journal(commit=soon) > cache > disk",
+        "commit: 'soon' is not a time",
+        "soon) > cache > disk",
+    ),
+    (
+        "uhfs > ext2 > journal(log=1) > cache > disk",
+        "only device 0",
+        "journal(log=1) > cache > disk",
+    ),
+    (
+        "uhfs > ext2 > journal(log=2) > cache > [disk, disk]",
+        "numbers 0 to 1",
+        "journal(log=2) > cache > [disk, disk]",
+    ),
+    (
+        "uhfs > ext2 > cache(size=1M) > disk",
+        "cache: the option 'size=1M' is unknown",
+        "size=1M) > disk",
+    ),
+    (
+        "uhfs > ext2 > cache(1M) > disk",
+        "at least 4M",
+        "cache(1M) > disk",
+    ),
+    (
+        "uhfs > ext2 > cache(8M, dirty=9M) > disk",
+        "at least 4M",
+        "cache(8M, dirty=9M) > disk",
+    ),
+    (
+        "uhfs > ext2 > cache(99999999T) > disk",
+        "not a size",
+        "99999999T) > disk",
+    ),
+    (
+        "uhfs > ext2 > cache(durable=maybe) > disk",
+        "auto, flush, fua, unsafe",
+        "maybe) > disk",
+    ),
+    (
+        "uhfs > ext2 > cache(8M > disk",
+        "',' or ')', found '>'",
+        "> disk",
+    ),
+    (
+        "uhfs > ext2 > cache > disk(fast)",
+        "unsafe-no-flush",
+        "fast)",
+    ),
+    (
+        "uhfs > ext2(4K) > cache > disk",
+        "ext2: the option '4K'",
+        "4K) > cache > disk",
+    ),
+    (
+        "uhfs > ext2 > cache > \"disk",
+        "this quote is not closed",
+        "\"disk",
+    ),
+    (
+        "uhfs > ext2 > cache > disk disk",
+        "expected '>' or the end, found 'disk'",
+        "disk",
+    ),
+    (
+        "uhfs > ext2 > cache > [disk; disk]",
+        "expected '>', ',' or ']', found 'disk'",
+        "disk]",
+    ),
+    (
+        "uhfs > ext2 > cache > [disk, disk",
+        "expected '>', ',' or ']'",
+        "",
+    ),
+];
+
+#[test]
+fn errors_show_the_place_and_say_what_is_known() {
+    for &(text, known, rest) in WRONG {
+        let error = text.parse::<Stack>().unwrap_err();
+        assert!(error.what().contains(known), "{text}: {error}");
+        assert_eq!(&text[error.at()..], rest, "{error}");
+        let shown = error.to_string();
+        let lines: Vec<&str> = shown.lines().collect();
+        let [_, line, caret] = lines[..] else {
+            panic!("three lines: {shown}");
+        };
+        assert_eq!(line[2..], *text);
+        assert_eq!(caret.find('^'), Some(2 + error.at()), "{shown}");
     }
     let error = "fast".parse::<Mode>().unwrap_err().to_string();
     assert!(
@@ -92,55 +240,152 @@ fn errors_say_what_is_known() {
     );
 }
 
-fn some<T: Clone + std::fmt::Debug + 'static>(
-    known: &'static [(&'static str, T)],
-) -> impl Strategy<Value = T> {
-    prop::sample::select(known).prop_map(|(_, value)| value)
+#[test]
+fn brackets_without_end_are_an_error_and_not_an_overflow() {
+    let deep = format!("uhfs > ext2 > {}", "cache > [".repeat(100_000));
+    let error = deep.parse::<Stack>().unwrap_err();
+    assert!(
+        error.what().contains("too many brackets"),
+        "{}",
+        error.what()
+    );
 }
 
-fn modules() -> impl Strategy<Value = Module> {
+#[test]
+fn each_layer_has_a_help_text_and_a_name_of_its_own() {
+    for kind in KINDS {
+        assert!(!kind.about.is_empty(), "{}", kind.name);
+        assert!(
+            (kind.options)()
+                .iter()
+                .all(|(form, help)| !form.is_empty() && !help.is_empty())
+        );
+        let same = KINDS.iter().filter(|other| other.name == kind.name);
+        assert_eq!(same.count(), 1, "{}", kind.name);
+    }
+}
+
+fn journals() -> impl Strategy<Value = Layer> {
+    let modes = [
+        journal::Mode::Full,
+        journal::Mode::Ordered,
+        journal::Mode::Metadata,
+    ];
     let log = prop_oneof![
         Just(Log::Internal),
-        ".+".prop_map(|path| Log::External(path.into()))
+        ".+".prop_map(|path| Log::External(path.into())),
+        Just(Log::Device(1)),
     ];
     let time = (1..100_000u64).prop_map(Duration::from_millis);
-    let journal = (some(JOURNALED), log, time)
-        .prop_map(|(what, log, commit)| Module::Journal(JournalModule { what, log, commit }));
-    prop_oneof![Just(Module::None), Just(Module::Async), journal]
+    (prop::sample::select(modes.to_vec()), log, time)
+        .prop_map(|(what, log, commit)| JournalLayer { what, log, commit }.into())
 }
 
-fn caches() -> impl Strategy<Value = CacheModule> {
+fn caches() -> impl Strategy<Value = Layer> {
     let sizes = (MIN_CACHE..1 << 40)
         .prop_flat_map(|bytes| (Just(bytes), prop::option::of(MIN_CACHE / 2..bytes)));
     let interval = prop::option::of((1..100_000u64).prop_map(Duration::from_millis));
-    (sizes, 1..9999usize, some(DURABLE), interval, some(OPTIMISE)).prop_map(
-        |((bytes, dirty_bytes), wave, durable, interval, optimise)| CacheModule {
-            bytes,
-            dirty_bytes,
-            wave,
-            durable,
-            interval,
-            optimise,
+    let durable = prop::sample::select(vec![
+        Durable::Auto,
+        Durable::Flush,
+        Durable::ForceUnitAccess,
+        Durable::Unsafe,
+    ]);
+    let optimise = prop::sample::select(Optimised::ALL.to_vec());
+    (sizes, 1..9999usize, durable, interval, optimise).prop_map(
+        |((bytes, dirty_bytes), wave, durable, interval, optimise)| {
+            CacheLayer {
+                bytes,
+                dirty_bytes,
+                wave,
+                durable,
+                interval,
+                optimise,
+            }
+            .into()
+        },
+    )
+}
+
+/// One device: layers down to a disk.
+fn devices() -> impl Strategy<Value = Layers> {
+    let delay = prop::sample::select(vec![Delay::Disk, Delay::Ssd]);
+    let above = delay.prop_map(|like| DelayLayer { like }.into());
+    let io = prop::sample::select(vec![Io::Auto, Io::Uring, Io::Pwrite]);
+    let direct = prop::sample::select(vec![Direct::Auto, Direct::On, Direct::Off]);
+    let path = prop::option::of(".*/.*".prop_map(std::path::PathBuf::from));
+    let disk = (path, io, direct, any::<bool>()).prop_map(|(path, io, direct, unsafe_no_flush)| {
+        let mut disk = DiskLayer {
+            path,
+            ..DiskLayer::default()
+        };
+        (disk.options.io, disk.options.direct) = (io, direct);
+        disk.options.unsafe_no_flush = unsafe_no_flush;
+        Layer::from(disk)
+    });
+    (prop::collection::vec(above, 0..3), disk).prop_map(|(mut list, disk)| {
+        list.push(disk);
+        let below = Vec::new();
+        Layers { list, below }
+    })
+}
+
+fn stacks() -> impl Strategy<Value = Stack> {
+    let transparent = || prop::collection::vec(Just(Layer::from(TraceLayer)), 0..3);
+    let order = prop_oneof![
+        Just(None),
+        Just(Some(Layer::from(AsyncLayer))),
+        journals().prop_map(Some)
+    ];
+    let above = (transparent(), order, transparent());
+    let below = prop::collection::vec(devices(), 2..4);
+    (above, caches(), below, any::<bool>()).prop_map(
+        |((mut list, order, rest), cache, mut below, is_one)| {
+            list.extend(order.into_iter().chain(rest));
+            list.push(cache);
+            let needs_two = |layer: &Layer| match layer {
+                Layer::JournalLayer(journal) => journal.log == Log::Device(1),
+                _ => false,
+            };
+            if is_one && !list.iter().any(needs_two) {
+                list.extend(below.remove(0).list);
+                below.clear();
+            }
+            Stack {
+                format: "ext2".into(),
+                layers: Layers { list, below },
+            }
         },
     )
 }
 
 proptest! {
     #[test]
-    fn text_and_value_are_the_same(
-        module in modules(),
-        cache in caches(),
-        (io, direct, unsafe_no_flush) in (some(IO), some(DIRECT), any::<bool>()),
-        trace in any::<bool>(),
-        delay in proptest::option::of(some(DELAY)),
-    ) {
-        let disk = DeviceOptions { io, direct, unsafe_no_flush, ..DeviceOptions::default() };
-        let stack = Stack { format: "ext2".into(), trace, module, cache, delay, disk };
+    fn text_and_value_are_the_same(stack in stacks()) {
         prop_assert_eq!(stack.to_string().parse(), Ok(stack));
     }
 
     #[test]
     fn nonsense_is_refused_without_a_panic(text in ".*") {
-        let _ = text.parse::<Stack>();
+        if let Err(error) = text.parse::<Stack>() {
+            prop_assert!(error.at() <= text.len());
+            prop_assert_eq!(error.to_string().lines().count(), 3);
+        }
+    }
+
+    #[test]
+    fn words_in_any_order_are_read_without_a_panic(
+        words in prop::collection::vec(prop::sample::select(vec![
+            "uhfs", "ext2", "trace", "async", "journal", "cache", "delay", "disk", "(", ")", "[",
+            "]", ",", ">", ">", ">", "=", "\"", "\\", "full", "log", "1", "ssd", "8M", "é",
+        ]), 0..30),
+        lead in any::<bool>(),
+    ) {
+        let lead = if lead { "uhfs > ext2 > " } else { "" };
+        let text = format!("{lead}{}", words.join(" "));
+        match text.parse::<Stack>() {
+            Ok(stack) => prop_assert_eq!(stack.to_string().parse(), Ok(stack)),
+            Err(error) => prop_assert!(text.is_char_boundary(error.at())),
+        }
     }
 }

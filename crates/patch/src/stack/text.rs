@@ -1,41 +1,67 @@
-//! The letters of the notation: names, arguments, quotes, units.
+//! The notation: words, terms, and the tree that they make, each with its place in the text.
+//!
+//! Nothing here panics, whatever the text.
 
 use super::StackError;
 use std::fmt::{self, Write};
-use std::time::Duration;
+
+/// Something that was read, and where it begins in the text, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct At<T> {
+    pub value: T,
+    pub at: usize,
+}
+
+/// Layers from the top down, and the towers that the last one stands on, if not just one.
+#[derive(Debug)]
+pub(super) struct Tree {
+    pub terms: Vec<Term>,
+    /// What stands in brackets, and where they begin.
+    pub below: Option<At<Vec<Tree>>>,
+    /// Where it ends in the text.
+    pub end: usize,
+}
 
 /// `name(value, key=value, ...)`, arguments optional.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Term {
-    pub name: String,
+    pub name: At<String>,
     pub args: Vec<Arg>,
 }
 
 /// `value` or `key=value`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Arg {
-    pub key: Option<String>,
-    pub value: String,
+    pub key: Option<At<String>>,
+    pub value: At<String>,
+}
+
+impl Arg {
+    /// Where it begins.
+    pub fn at(&self) -> usize {
+        self.key.as_ref().map_or(self.value.at, |key| key.at)
+    }
 }
 
 impl fmt::Display for Arg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.key {
-            Some(key) => write!(f, "{key}={}", Quoted(&self.value)),
-            None => Quoted(&self.value).fmt(f),
+            Some(key) => write!(f, "{}={}", key.value, Quoted(&self.value.value)),
+            None => Quoted(&self.value.value).fmt(f),
         }
     }
 }
 
-/// Letters that end a word, unless it is in quotes.
+/// Characters that end a word outside of quotes. Between parentheses, `[` and `]` do not.
 const MARKS: &[char] = &['>', '(', ')', ',', '=', '"', '\\'];
+const BRACKETS: &[char] = &['[', ']'];
 
 /// A word; in quotes, with `\` before `"` and `\`, where it must be.
 pub(super) struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let special = |c: char| c.is_whitespace() || MARKS.contains(&c);
+        let special = |c: char| c.is_whitespace() || MARKS.contains(&c) || BRACKETS.contains(&c);
         if !self.0.is_empty() && !self.0.contains(special) {
             return f.write_str(self.0);
         }
@@ -65,129 +91,175 @@ impl fmt::Display for Token {
     }
 }
 
-fn tokens(text: &str) -> Result<Vec<Token>, StackError> {
+/// Most brackets inside each other.
+const MAX_DEPTH: usize = 16;
+
+/// Reads a whole text.
+pub(super) fn parse(text: &str) -> Result<Tree, StackError> {
+    let mut reader = Reader {
+        text,
+        tokens: tokens(text)?,
+        next: 0,
+    };
+    let tree = reader.tree(0)?;
+    match reader.peek() {
+        None => Ok(tree),
+        Some(_) => Err(reader.expected("'>' or the end")),
+    }
+}
+
+fn tokens(text: &str) -> Result<Vec<At<Token>>, StackError> {
     let mut tokens = Vec::new();
-    let mut rest = text.trim_start();
-    while let Some(c) = rest.chars().next() {
-        let (token, after) = match c {
-            '"' => quoted_word(&rest[1..])?,
-            '\\' => return Err(StackError::new("'\\' stands only in quotes")),
-            c if MARKS.contains(&c) => (Token::Mark(c), &rest[1..]),
+    let mut in_options = false;
+    let mut at = 0;
+    while let Some(c) = text[at..].chars().next() {
+        let is_mark = |c: char| MARKS.contains(&c) || (!in_options && BRACKETS.contains(&c));
+        let len = match c {
+            c if c.is_whitespace() => c.len_utf8(),
+            '"' => {
+                let (value, len) = quoted_word(text, at)?;
+                tokens.push(At { value, at });
+                len
+            }
+            '\\' => return Err(StackError::new(text, at, "'\\' may stand only in quotes")),
+            c if is_mark(c) => {
+                in_options = c == '(' || (in_options && c != ')');
+                let value = Token::Mark(c);
+                tokens.push(At { value, at });
+                c.len_utf8()
+            }
             _ => {
-                let ends = |c: char| c.is_whitespace() || MARKS.contains(&c);
-                let (word, after) = rest.split_at(rest.find(ends).unwrap_or(rest.len()));
-                (Token::Word(word.into()), after)
+                let rest = &text[at..];
+                let ends = |c: char| c.is_whitespace() || is_mark(c);
+                let len = rest.find(ends).unwrap_or(rest.len());
+                let value = Token::Word(rest[..len].into());
+                tokens.push(At { value, at });
+                len
             }
         };
-        tokens.push(token);
-        rest = after.trim_start();
+        at += len;
     }
     Ok(tokens)
 }
 
-/// A word up to its closing quote, and what follows that.
-fn quoted_word(text: &str) -> Result<(Token, &str), StackError> {
+/// The word in the quotes that open at `open`, and its length with them.
+fn quoted_word(text: &str, open: usize) -> Result<(Token, usize), StackError> {
     let mut word = String::new();
-    let mut letters = text.char_indices();
+    let mut letters = text[open..].char_indices().skip(1);
     while let Some((at, c)) = letters.next() {
         match c {
-            '"' => return Ok((Token::Word(word), &text[at + 1..])),
+            '"' => return Ok((Token::Word(word), at + 1)),
             '\\' => word.extend(letters.next().map(|(_, c)| c)),
             c => word.push(c),
         }
     }
-    Err(StackError::new("a quote is not closed"))
+    Err(StackError::new(text, open, "this quote is not closed"))
 }
 
-/// The terms of `a > b(c) > ...`.
-pub(super) fn terms(text: &str) -> Result<Vec<Term>, StackError> {
-    let mut tokens = tokens(text)?.into_iter().peekable();
-    let mut terms = Vec::new();
-    loop {
-        let name = word(tokens.next(), "the name of a module")?;
+struct Reader<'a> {
+    text: &'a str,
+    tokens: Vec<At<Token>>,
+    next: usize,
+}
+
+impl Reader<'_> {
+    fn peek(&self) -> Option<&Token> {
+        self.tokens.get(self.next).map(|token| &token.value)
+    }
+
+    /// Where the next token is.
+    fn here(&self) -> usize {
+        let next = self.tokens.get(self.next);
+        next.map_or(self.text.trim_end().len(), |token| token.at)
+    }
+
+    fn skip(&mut self, mark: char) -> bool {
+        let is_next = self.peek() == Some(&Token::Mark(mark));
+        self.next += usize::from(is_next);
+        is_next
+    }
+
+    fn expected(&self, what: &str) -> StackError {
+        let what = match self.peek() {
+            Some(found) => format!("expected {what}, found {found}"),
+            None => format!("expected {what}"),
+        };
+        StackError::new(self.text, self.here(), what)
+    }
+
+    fn word(&mut self, what: &str) -> Result<At<String>, StackError> {
+        let at = self.here();
+        let Some(Token::Word(word)) = self.peek() else {
+            return Err(self.expected(what));
+        };
+        let value = word.clone();
+        self.next += 1;
+        Ok(At { value, at })
+    }
+
+    fn tree(&mut self, depth: usize) -> Result<Tree, StackError> {
+        let mut tree = Tree {
+            terms: vec![self.term()?],
+            below: None,
+            end: 0,
+        };
+        while self.skip('>') {
+            if self.peek() == Some(&Token::Mark('[')) {
+                tree.below = Some(self.brackets(depth + 1)?);
+                break;
+            }
+            tree.terms.push(self.term()?);
+        }
+        tree.end = self.here();
+        Ok(tree)
+    }
+
+    fn brackets(&mut self, depth: usize) -> Result<At<Vec<Tree>>, StackError> {
+        let at = self.here();
+        if depth > MAX_DEPTH {
+            return Err(StackError::new(
+                self.text,
+                at,
+                "too many brackets inside each other",
+            ));
+        }
+        self.next += 1;
+        let mut value = vec![self.tree(depth)?];
+        while self.skip(',') {
+            value.push(self.tree(depth)?);
+        }
+        match self.skip(']') {
+            true => Ok(At { value, at }),
+            false => Err(self.expected("'>', ',' or ']'")),
+        }
+    }
+
+    fn term(&mut self) -> Result<Term, StackError> {
+        let name = self.word("the name of a layer")?;
         let mut args = Vec::new();
-        if tokens.next_if_eq(&Token::Mark('(')).is_some() {
-            while tokens.next_if_eq(&Token::Mark(')')).is_none() {
-                let first = word(tokens.next(), "an option or ')'")?;
-                args.push(match tokens.next_if_eq(&Token::Mark('=')) {
-                    None => Arg {
-                        key: None,
-                        value: first,
-                    },
-                    Some(_) => Arg {
-                        value: word(tokens.next(), &format!("the value of {first}"))?,
-                        key: Some(first),
-                    },
-                });
-                if tokens.next_if_eq(&Token::Mark(',')).is_none()
-                    && tokens.peek() != Some(&Token::Mark(')'))
-                {
-                    return Err(expected(tokens.next(), "',' or ')'"));
+        if self.skip('(') {
+            while !self.skip(')') {
+                args.push(self.arg()?);
+                if !self.skip(',') && self.peek() != Some(&Token::Mark(')')) {
+                    return Err(self.expected("',' or ')'"));
                 }
             }
         }
-        terms.push(Term { name, args });
-        match tokens.next() {
-            None => return Ok(terms),
-            Some(Token::Mark('>')) => {}
-            other => return Err(expected(other, "'>'")),
+        Ok(Term { name, args })
+    }
+
+    fn arg(&mut self) -> Result<Arg, StackError> {
+        let first = self.word("an option or ')'")?;
+        if !self.skip('=') {
+            return Ok(Arg {
+                key: None,
+                value: first,
+            });
         }
-    }
-}
-
-fn word(token: Option<Token>, what: &str) -> Result<String, StackError> {
-    match token {
-        Some(Token::Word(word)) => Ok(word),
-        other => Err(expected(other, what)),
-    }
-}
-
-fn expected(token: Option<Token>, what: &str) -> StackError {
-    match token {
-        Some(token) => StackError::new(format_args!("{what} is expected where {token} stands")),
-        None => StackError::new(format_args!("{what} is missing at the end")),
-    }
-}
-
-const UNITS: [(u32, &str); 4] = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
-
-/// A number of bytes: `4096`, `64K`, `256M`, `1G`.
-pub(super) fn bytes(text: &str) -> Result<u64, StackError> {
-    let wrong = || StackError::new(format_args!("'{text}' is not a size such as 256M"));
-    let unit = UNITS.iter().find(|(_, unit)| text.ends_with(unit));
-    let (shift, digits) = unit.map_or((0, text), |(shift, _)| (*shift, &text[..text.len() - 1]));
-    let number: u64 = digits.parse().map_err(|_| wrong())?;
-    number.checked_mul(1 << shift).ok_or_else(wrong)
-}
-
-/// A number of bytes, in the largest unit that is exact.
-pub(super) fn show_bytes(bytes: u64) -> String {
-    let exact = |(shift, _): &&(u32, &str)| bytes > 0 && bytes.is_multiple_of(1 << shift);
-    match UNITS.iter().find(exact) {
-        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
-        None => bytes.to_string(),
-    }
-}
-
-/// A time: `5s`, `100ms`.
-pub(super) fn duration(text: &str) -> Result<Duration, StackError> {
-    let wrong = || StackError::new(format_args!("'{text}' is not a time such as 5s or 100ms"));
-    let (digits, ms) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
-        (Some(digits), _) => (digits, 1),
-        (None, Some(digits)) => (digits, 1000),
-        (None, None) => return Err(wrong()),
-    };
-    let number: u32 = digits.parse().map_err(|_| wrong())?;
-    if number == 0 {
-        return Err(wrong());
-    }
-    Ok(Duration::from_millis(u64::from(number) * ms))
-}
-
-/// A time, in seconds if that is exact.
-pub(super) fn show_duration(time: Duration) -> String {
-    match time.as_millis() {
-        ms if ms % 1000 == 0 => format!("{}s", ms / 1000),
-        ms => format!("{ms}ms"),
+        let value = self.word(&format!("the value of {}", first.value))?;
+        Ok(Arg {
+            key: Some(first),
+            value,
+        })
     }
 }

@@ -1,0 +1,330 @@
+//! What a kind of layer states of itself, and what is put together from layers.
+
+use super::option::Opt;
+use super::text::{Arg, Quoted, Term};
+use super::{StackError, ValueError};
+use crate::journal::{JournalError, Place};
+use crate::{Cache, Journal, Store};
+use medium::OpenError;
+use medium::block::{BlockDevice, FileDevice};
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A device that a layer gives or stands on.
+pub type Device = Arc<dyn BlockDevice>;
+
+/// A kind of layer. Its value has the options of one layer.
+pub trait Kind: Clone + Default + PartialEq + fmt::Debug + 'static {
+    /// How it is called in a stack.
+    const NAME: &'static str;
+    /// What it does, in a few words.
+    const ABOUT: &'static str;
+    /// Its options. Of those without a key, the first that takes a word gets it.
+    const OPTIONS: &'static [Opt<Self>];
+    /// What it stands on, and how it is built there.
+    const BUILD: Build<Self>;
+
+    /// Whether its options fit together.
+    ///
+    /// # Errors
+    /// What does not, and what would.
+    fn check(&self) -> Result<(), ValueError> {
+        Ok(())
+    }
+}
+
+/// How a layer is built on what it stands on.
+pub enum Build<L> {
+    /// A device on nothing.
+    Device(fn(&L, &mut Image) -> Result<Device, BuildError>),
+    /// A device on a device.
+    OnDevice(fn(&L, Device, &mut Image) -> Result<Device, BuildError>),
+    /// A store that obeys befores, on devices.
+    OnDevices(fn(&L, Vec<Device>, &mut Assembly) -> Result<Arc<dyn Store>, BuildError>),
+    /// A store on a store. It obeys befores if that one does.
+    OnStore(fn(&L, Arc<dyn Store>, &mut Assembly) -> Result<Arc<dyn Store>, BuildError>),
+    /// A store on a store that obeys befores. It drops them, or replaces them by others.
+    OnOrdered(fn(&L, Arc<dyn Store>, &mut Assembly) -> Result<Arc<dyn Store>, BuildError>),
+}
+
+impl<L> Build<L> {
+    const fn shape(&self) -> Shape {
+        match self {
+            Self::Device(_) => Shape::Device,
+            Self::OnDevice(_) => Shape::OnDevice,
+            Self::OnDevices(_) => Shape::OnDevices,
+            Self::OnStore(_) => Shape::OnStore,
+            Self::OnOrdered(_) => Shape::OnOrdered,
+        }
+    }
+}
+
+/// What a layer stands on, and what it gives: [`Build`] without the functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// A device on nothing.
+    Device,
+    /// A device on a device.
+    OnDevice,
+    /// An ordered store on devices.
+    OnDevices,
+    /// A store on a store, ordered if that one is.
+    OnStore,
+    /// A store on an ordered store.
+    OnOrdered,
+}
+
+/// What stands between two layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interface {
+    /// [`Store`].
+    Store,
+    /// [`Store`], and befores are obeyed.
+    Ordered,
+    /// [`BlockDevice`].
+    Device,
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Store => "a store",
+            Self::Ordered => "an ordered store",
+            Self::Device => "a device",
+        })
+    }
+}
+
+impl Shape {
+    /// What it gives to the layer above.
+    pub fn gives(self) -> Interface {
+        match self {
+            Self::Device | Self::OnDevice => Interface::Device,
+            Self::OnDevices => Interface::Ordered,
+            Self::OnStore | Self::OnOrdered => Interface::Store,
+        }
+    }
+
+    /// What must be below, if it has to give `needed`.
+    pub fn takes(self, needed: Interface) -> Option<Interface> {
+        match self {
+            Self::Device => None,
+            Self::OnDevice | Self::OnDevices => Some(Interface::Device),
+            Self::OnStore => Some(needed),
+            Self::OnOrdered => Some(Interface::Ordered),
+        }
+    }
+
+    /// Whether it can stand where `needed` must be given.
+    pub fn fits(self, needed: Interface) -> bool {
+        match needed {
+            Interface::Store => self.gives() != Interface::Device,
+            Interface::Ordered => matches!(self, Self::OnDevices | Self::OnStore),
+            Interface::Device => self.gives() == Interface::Device,
+        }
+    }
+
+    /// Whether it can stand on several.
+    pub fn takes_several(self) -> bool {
+        self == Self::OnDevices
+    }
+}
+
+/// A kind of layer, for lists and help texts.
+#[derive(Debug, Clone, Copy)]
+pub struct About {
+    /// How it is called in a stack.
+    pub name: &'static str,
+    /// What it does.
+    pub about: &'static str,
+    /// What it stands on and gives.
+    pub shape: Shape,
+    /// How each option is written, and what it does.
+    pub options: fn() -> Vec<(&'static str, &'static str)>,
+}
+
+impl About {
+    pub(super) const fn of<K: Kind>() -> Self {
+        Self {
+            name: K::NAME,
+            about: K::ABOUT,
+            shape: K::BUILD.shape(),
+            options: || K::OPTIONS.iter().map(|o| (o.form, o.help)).collect(),
+        }
+    }
+}
+
+/// Reads the options of a layer.
+pub(super) fn parse<K: Kind>(text: &str, term: &Term) -> Result<K, StackError> {
+    let failed =
+        |at, e: &dyn fmt::Display| StackError::new(text, at, format_args!("{}: {e}", K::NAME));
+    let mut layer = K::default();
+    let mut given = vec![false; K::OPTIONS.len()];
+    for arg in &term.args {
+        let set = set(&mut layer, arg).map_err(|(at, e)| failed(at, &e))?;
+        given[set] = true;
+    }
+    let missing = K::OPTIONS
+        .iter()
+        .zip(given)
+        .find(|(option, given)| option.is_required && !given);
+    if let Some((option, _)) = missing {
+        let what = ValueError::new(format_args!("{} is missing: {}", option.form, option.help));
+        return Err(failed(term.name.at, &what));
+    }
+    layer.check().map_err(|e| failed(term.name.at, &e))?;
+    Ok(layer)
+}
+
+/// Sets an option. Returns its index, or else what is wrong and where.
+fn set<K: Kind>(layer: &mut K, arg: &Arg) -> Result<usize, (usize, ValueError)> {
+    let key = arg.key.as_ref().map(|key| key.value.as_str());
+    let value = &arg.value.value;
+    let matching: Vec<usize> = (0..K::OPTIONS.len())
+        .filter(|index| K::OPTIONS[*index].key() == key)
+        .collect();
+    let mut error = None;
+    for &index in &matching {
+        match (K::OPTIONS[index].set)(layer, value) {
+            Ok(()) => return Ok(index),
+            Err(e) => error = Some(e),
+        }
+    }
+    match (error, matching.len(), key) {
+        (Some(e), 1, None) => Err((arg.value.at, e)),
+        (Some(e), 1, Some(key)) => Err((arg.value.at, ValueError::new(format_args!("{key}: {e}")))),
+        _ => Err((arg.at(), unknown::<K>(arg))),
+    }
+}
+
+fn unknown<K: Kind>(arg: &Arg) -> ValueError {
+    let known: Vec<&str> = K::OPTIONS.iter().map(|option| option.form).collect();
+    ValueError::new(match known.as_slice() {
+        [] => format!("the option '{arg}' is unknown; there are none"),
+        known => format!("the option '{arg}' is unknown; known: {}", known.join(", ")),
+    })
+}
+
+/// Writes a layer as it is read, without options that are as usual.
+pub(super) fn show<K: Kind>(layer: &K, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let args = K::OPTIONS.iter().filter_map(|option| {
+        let value = (option.get)(layer)?;
+        Some(match option.key() {
+            Some(key) => format!("{key}={}", Quoted(&value)),
+            None => Quoted(&value).to_string(),
+        })
+    });
+    match args.collect::<Vec<_>>().as_slice() {
+        [] => f.write_str(K::NAME),
+        args => write!(f, "{}({})", K::NAME, args.join(", ")),
+    }
+}
+
+// --- building -----------------------------------------------------------------------
+
+/// Why layers could not be put together.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// A file or device cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The journal's log cannot be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// The image that is mounted, for layers that are devices.
+pub struct Image<'a> {
+    /// The file or device that `disk` stands for.
+    pub path: &'a Path,
+    /// Bytes in a block.
+    pub block_bytes: u32,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// What is open already: several layers may stand on one file.
+    opened: HashMap<PathBuf, Device>,
+}
+
+impl<'a> Image<'a> {
+    /// Nothing is opened yet.
+    pub fn new(path: &'a Path, block_bytes: u32, read_only: bool) -> Self {
+        Self {
+            path,
+            block_bytes,
+            read_only,
+            opened: HashMap::new(),
+        }
+    }
+
+    /// The file or device at `path`, which `open` opens unless it is open. The cache has
+    /// writes of one device under way at a time, so that layers can share it.
+    pub(super) fn device(
+        &mut self,
+        path: &Path,
+        open: impl FnOnce(&Path, u32) -> Result<FileDevice, OpenError>,
+    ) -> Result<Device, BuildError> {
+        let name = path.canonicalize().unwrap_or_else(|_| path.into());
+        if let Some(device) = self.opened.get(&name) {
+            return Ok(device.clone());
+        }
+        let device: Device = Arc::new(open(path, self.block_bytes)?);
+        self.opened.insert(name, device.clone());
+        Ok(device)
+    }
+}
+
+/// What layers that are stores need from the mount, and what they leave for it.
+#[derive(Default)]
+pub struct Assembly {
+    /// The log: the number of its device, and where it is there. Without, journals are left
+    /// out.
+    pub(super) log: Option<(u8, Place)>,
+    /// The cache, once it is built.
+    pub(super) cache: Option<Arc<Cache>>,
+    /// The journal, once it is built.
+    pub(super) journal: Option<Arc<Journal>>,
+}
+
+/// What is below a layer that is to be built, or a layer that is built.
+pub(super) enum Built {
+    Device(Device),
+    Store(Arc<dyn Store>),
+}
+
+/// Builds a device on devices.
+pub(super) fn device<K: Kind>(
+    layer: &K,
+    below: Vec<Device>,
+    image: &mut Image<'_>,
+) -> Result<Device, BuildError> {
+    match (K::BUILD, below.into_iter().next()) {
+        (Build::Device(build), None) => build(layer, image),
+        (Build::OnDevice(build), Some(below)) => build(layer, below, image),
+        _ => unreachable!("the reader checks what stands on what"),
+    }
+}
+
+/// Builds a store on devices or a store.
+pub(super) fn store<K: Kind>(
+    layer: &K,
+    below: Vec<Built>,
+    assembly: &mut Assembly,
+) -> Result<Arc<dyn Store>, BuildError> {
+    let mut devices = Vec::new();
+    let mut stores = Vec::new();
+    for built in below {
+        match built {
+            Built::Device(device) => devices.push(device),
+            Built::Store(store) => stores.push(store),
+        }
+    }
+    match (K::BUILD, stores.pop()) {
+        (Build::OnDevices(build), None) => build(layer, devices, assembly),
+        (Build::OnStore(build) | Build::OnOrdered(build), Some(below)) => {
+            build(layer, below, assembly)
+        }
+        _ => unreachable!("the reader checks what stands on what"),
+    }
+}

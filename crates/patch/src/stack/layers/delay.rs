@@ -1,0 +1,50 @@
+//! `delay`: the times of another device.
+
+use super::option::{Opt, choose, name_of};
+use crate::stack::kind::{Build, Kind};
+use medium::block::{DelayDevice, DelayModel};
+use std::sync::Arc;
+
+/// `delay(...)`
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DelayLayer {
+    /// The device that the one below is made as slow as.
+    pub like: Delay,
+}
+
+/// A device that another one is made as slow as.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Delay {
+    /// A disk of a notebook: [`DelayModel::TRAVELSTAR_7K320`].
+    #[default]
+    Disk,
+    /// An SSD for consumers: [`DelayModel::SAMSUNG_970_EVO`].
+    Ssd,
+}
+
+impl Delay {
+    /// The times.
+    pub fn model(self) -> DelayModel {
+        match self {
+            Self::Disk => DelayModel::TRAVELSTAR_7K320,
+            Self::Ssd => DelayModel::SAMSUNG_970_EVO,
+        }
+    }
+}
+
+const LIKE: &[(&str, Delay)] = &[("disk", Delay::Disk), ("ssd", Delay::Ssd)];
+
+impl Kind for DelayLayer {
+    const NAME: &'static str = "delay";
+    const ABOUT: &'static str = "makes the device as slow as another";
+    const OPTIONS: &'static [Opt<Self>] = &[Opt {
+        form: "disk|ssd",
+        help: "a notebook's disk, or an SSD",
+        is_required: true,
+        set: |delay, text| choose(text, LIKE).map(|like| delay.like = like),
+        get: |delay| Some(name_of(&delay.like, LIKE).into()),
+    }];
+    const BUILD: Build<Self> = Build::OnDevice(|delay, below, _| {
+        Ok(Arc::new(DelayDevice::new(below, delay.like.model())))
+    });
+}
