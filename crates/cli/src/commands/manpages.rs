@@ -6,6 +6,7 @@ use crate::failure::{Failure, Outcome};
 use crate::own_file::OwnFile;
 use clap::CommandFactory;
 use clap_mangen::Man;
+use patch::stack::{NOTATION, list};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{fs, io};
@@ -45,6 +46,9 @@ fn write_pages(command: clap::Command, dir: &Path) -> io::Result<()> {
     page.render(&mut text)?;
     if name == "selvedge-guarantees" {
         text.extend(promises()?.into_bytes());
+    }
+    if name == "selvedge-stack" {
+        text.extend(layers().into_bytes());
     }
     text.extend(ending(&name).into_bytes());
     // For all to read, once they are installed.
@@ -88,6 +92,12 @@ fn promises() -> io::Result<String> {
     Ok(text)
 }
 
+/// How stacks are written, and the list of layers, its lines left as they are.
+fn layers() -> String {
+    let (notation, list) = (roff(NOTATION), roff(&list()));
+    format!(".SH NOTATION\n{notation}.SH LAYERS\n.nf\n{list}.fi\n")
+}
+
 /// Exit codes, and the pages to read next.
 fn ending(name: &str) -> String {
     let (codes, see) = match name {
@@ -110,6 +120,7 @@ fn ending(name: &str) -> String {
             "0 clean, 4 errors found, 8 the check could not be made, 16 wrong usage",
             "fsck(8), selvedge-info(8), selvedge-dump(8)",
         ),
+        "selvedge-stack" => (ORDINARY, "selvedge-mount(8), selvedge-graph(8)"),
         "selvedge-mkfs" => (ORDINARY, "mkfs(8), selvedge-mount(8)"),
         "selvedge-crash-test" => (
             "0 every promise was kept, 1 one was broken, or a failure, 2 wrong usage",

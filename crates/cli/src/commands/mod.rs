@@ -12,5 +12,6 @@ pub mod info;
 pub mod manpages;
 pub mod mkfs;
 pub mod mount;
+pub mod stack;
 pub mod sync;
 pub mod umount;

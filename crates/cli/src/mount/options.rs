@@ -110,14 +110,14 @@ impl Options {
     }
 }
 
-/// Splits at the commas that are neither in quotes nor in parentheses.
+/// Splits at the commas that are neither in quotes nor in parentheses or brackets.
 fn split(list: &str) -> impl Iterator<Item = &str> {
     let (mut quoted, mut depth) = (false, 0_u32);
     list.split(move |c| {
         match c {
             '"' => quoted = !quoted,
-            '(' if !quoted => depth += 1,
-            ')' if !quoted => depth = depth.saturating_sub(1),
+            '(' | '[' if !quoted => depth += 1,
+            ')' | ']' if !quoted => depth = depth.saturating_sub(1),
             _ => {}
         }
         c == ',' && !quoted && depth == 0
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn engines_get_their_options_as_they_were_written() {
-        let stack = "uhfs > ext2 > journal(full, internal) > cache(8M, wave=8) > disk";
+        let stack = "uhfs > ext2 > journal(full, log=1) > cache(8M, wave=8) > [disk, disk(/log)]";
         let list = format!("ro,stack={stack},noatime,commit=5,commit=7,unsafe-no-flush");
         let options = parse(&list).unwrap();
         assert!(options.read_only && options.atime == Atime::Never);

@@ -549,6 +549,27 @@ fn guarantees_are_listed_for_every_engine() {
 }
 
 #[test]
+fn stacks_are_listed_and_explained_and_errors_show_their_place() {
+    let list = stdout(&run(0, &["stack"]));
+    for kind in patch::stack::KINDS {
+        assert!(list.contains(kind.about), "{list}");
+    }
+    let text = "uhfs > ext2 > journal(full, log=1) > cache(8M) > [disk, disk(/log)]";
+    let explained = stdout(&run(0, &["stack", text]));
+    assert!(
+        explained.starts_with(&format!("{text}\nmode: journal\n")),
+        "{explained}"
+    );
+    assert!(explained.contains("device number 1"), "{explained}");
+    let wrong = stderr(&run(1, &["stack", "uhfs > ext2 > cahce > disk"]));
+    let [said, line, caret] = wrong.lines().collect::<Vec<_>>()[..] else {
+        panic!("{wrong}");
+    };
+    assert!(said.contains("no layer 'cahce'"), "{wrong}");
+    assert_eq!(line.find("cahce"), caret.find('^'), "{wrong}");
+}
+
+#[test]
 fn heap_commands_reserve_as_many_addresses_as_asked() {
     let dir = tempfile::tempdir().unwrap();
     drop(Store::open_directory(dir.path(), &with_short_logs(), Options::default()).unwrap());
