@@ -2,7 +2,10 @@
 
 use super::{Op, Script};
 use std::collections::BTreeMap;
-use vfs::{Attr, Ctx, Errno, FileSystem, FileType, Ino, Name, OpenFlags, Result, SetAttr};
+use vfs::{
+    Attr, Ctx, Errno, FileSystem, FileType, Ino, Name, NewNode, OpenFlags, Removal, RenameFlags,
+    Result, SetAttr, SetTime,
+};
 
 /// What a running script holds: who it is, and what it has open.
 #[derive(Debug, Clone)]
@@ -59,6 +62,21 @@ impl State {
         self.handles.insert(handle, attr.ino);
         Ok(())
     }
+
+    /// Opens a file without a name, made in the directory at `dir`.
+    fn open_new(&mut self, fs: &dyn FileSystem, handle: u32, dir: &str, mode: u32) -> Result<()> {
+        let paths = Paths { fs, state: self };
+        let dir = paths.resolve(dir)?;
+        let attr = fs.tmpfile(&self.cx, dir.attr.ino, mode)?;
+        let file = Held { fs, attr, refs: 1 };
+        self.open(fs, handle, &file.attr)
+    }
+
+    fn close(&mut self, fs: &dyn FileSystem, handle: u32) -> Result<()> {
+        let ino = self.handles.remove(&handle).ok_or(Errno::BADF)?;
+        fs.release(ino);
+        Ok(())
+    }
 }
 
 /// The pattern of which every KiB begins as a block of a JBD2 log does, with this number.
@@ -110,163 +128,72 @@ pub fn run(fs: &dyn FileSystem, state: &mut State, script: &Script) -> Vec<Resul
 pub fn run_op(fs: &dyn FileSystem, state: &mut State, op: &Op) -> Result<()> {
     let paths = Paths { fs, state };
     let cx = &state.cx;
+    let unset = SetAttr::default();
     match op {
-        Op::Create { path, mode } => {
-            let (dir, name) = paths.parent(path)?;
-            made(fs, fs.create(cx, dir.attr.ino, name, *mode))
-        }
-        Op::Mkdir { path, mode } => {
-            let (dir, name) = paths.parent(path)?;
-            made(fs, fs.mkdir(cx, dir.attr.ino, name, *mode))
-        }
+        Op::Create { path, mode } => paths.make(path, Ok(NewNode::file(*mode))),
+        Op::Mkdir { path, mode } => paths.make(path, Ok(NewNode::directory(*mode))),
         Op::Mknod {
             path,
             kind,
             mode,
             rdev,
-        } => {
-            let (dir, name) = paths.parent(path)?;
-            made(
-                fs,
-                fs.mknod(cx, Name::new(dir.attr.ino, name), *kind, *mode, *rdev),
-            )
-        }
-        Op::Symlink { target, path } => {
-            let (dir, name) = paths.parent(path)?;
-            made(fs, fs.symlink(cx, dir.attr.ino, name, target.as_bytes()))
-        }
-        Op::Link { from, to } => {
-            let from = paths.resolve(from)?;
-            let (dir, name) = paths.parent(to)?;
-            made(fs, fs.link(cx, from.attr.ino, dir.attr.ino, name))
-        }
-        Op::Unlink { path } => {
-            let (dir, name) = paths.parent(path)?;
-            fs.unlink(cx, dir.attr.ino, name)
-        }
-        Op::Rmdir { path } => {
-            let (dir, name) = paths.parent(path)?;
-            fs.rmdir(cx, dir.attr.ino, name)
-        }
-        Op::Rename { from, to, flags } => {
-            let (from, name) = paths.parent(from)?;
-            let (to, new_name) = paths.parent(to)?;
-            fs.rename(
-                cx,
-                Name::new(from.attr.ino, name),
-                Name::new(to.attr.ino, new_name),
-                *flags,
-            )
-        }
-        Op::Sync => fs.sync(),
-        Op::Tmpfile { handle, dir, mode } => {
-            let dir = paths.resolve(dir)?;
-            let attr = fs.tmpfile(cx, dir.attr.ino, *mode)?;
-            let file = Held { fs, attr, refs: 1 };
-            state.open(fs, *handle, &file.attr)
-        }
-        Op::Open { handle, path } => {
-            let file = paths.resolve(path)?;
-            state.open(fs, *handle, &file.attr)
-        }
-        Op::Close { handle } => {
-            let ino = state.handles.remove(handle).ok_or(Errno::BADF)?;
-            fs.release(ino);
-            Ok(())
-        }
-        _ => on_inode(&paths, op),
-    }
-}
-
-/// The operations that take one inode and change no names.
-fn on_inode(paths: &Paths<'_, '_>, op: &Op) -> Result<()> {
-    let (fs, cx) = (paths.fs, &paths.state.cx);
-    let set = |path: &str, set: SetAttr| {
-        let node = paths.resolve(path)?;
-        fs.setattr(cx, node.attr.ino, &set).map(drop)
-    };
-    let unset = SetAttr::default();
-    match op {
+        } => paths.make(path, NewNode::special(*kind, *mode, *rdev)),
+        Op::Symlink { target, path } => paths.make(path, NewNode::symlink(target.as_bytes())),
+        Op::Link { from, to } => paths.link(from, to),
+        Op::Unlink { path } => paths.remove(path, Removal::Unlink),
+        Op::Rmdir { path } => paths.remove(path, Removal::Rmdir),
+        Op::Rename { from, to, flags } => paths.rename(from, to, *flags),
         Op::Write {
             path,
             off,
             len,
             seed,
-        } => {
-            let node = paths.resolve(path)?;
-            written(
-                fs.write(cx, node.attr.ino, *off, &pattern(*seed, *off, *len)),
-                *len,
-            )
-        }
-        Op::Append { path, len, seed } => {
-            let Attr { ino, size, .. } = paths.resolve(path)?.attr;
-            written(fs.write(cx, ino, size, &pattern(*seed, size, *len)), *len)
-        }
-        Op::Truncate { path, size } => {
-            let node = paths.resolve(path)?;
-            fs.truncate(cx, node.attr.ino, *size)
-        }
+        } => paths.write(path, |_| *off, *len, *seed),
+        Op::Append { path, len, seed } => paths.write(path, |attr| attr.size, *len, *seed),
+        Op::Truncate { path, size } => paths.on(path, |ino| fs.truncate(cx, ino, *size)),
         Op::Fallocate {
             path,
             kind,
             off,
             len,
-        } => {
-            let node = paths.resolve(path)?;
-            fs.fallocate(cx, node.attr.ino, *kind, *off, *len)
-        }
+        } => paths.on(path, |ino| fs.fallocate(cx, ino, *kind, *off, *len)),
         Op::SetXattr {
             path,
             name,
             len,
             seed,
             mode,
-        } => {
-            let node = paths.resolve(path)?;
+        } => paths.on(path, |ino| {
             let value = pattern(*seed, 0, *len);
-            fs.setxattr(cx, node.attr.ino, name.as_bytes(), &value, *mode)
-        }
+            fs.setxattr(cx, ino, name.as_bytes(), &value, *mode)
+        }),
         Op::RemoveXattr { path, name } => {
-            let node = paths.resolve(path)?;
-            fs.removexattr(cx, node.attr.ino, name.as_bytes())
+            paths.on(path, |ino| fs.removexattr(cx, ino, name.as_bytes()))
         }
         Op::Chmod { path, mode } => {
             let perm = Some(*mode);
-            set(path, SetAttr { perm, ..unset })
+            paths.set(path, SetAttr { perm, ..unset })
         }
-        Op::Chown { path, uid, gid } => {
-            let (uid, gid) = (*uid, *gid);
-            set(path, SetAttr { uid, gid, ..unset })
+        &Op::Chown { ref path, uid, gid } => paths.set(path, SetAttr { uid, gid, ..unset }),
+        Op::Utimens { path, atime, mtime } => paths.set(path, times(*atime, *mtime)),
+        Op::Fsync { path, data_only } => paths.on(path, |ino| fs.fsync(cx, ino, *data_only)),
+        Op::Fsyncdir { path } => paths.on(path, |ino| fs.fsyncdir(cx, ino, false)),
+        Op::Sync => fs.sync(),
+        Op::Tmpfile { handle, dir, mode } => state.open_new(fs, *handle, dir, *mode),
+        Op::Open { handle, path } => {
+            let file = paths.resolve(path)?;
+            state.open(fs, *handle, &file.attr)
         }
-        Op::Utimens { path, atime, mtime } => {
-            let (atime, mtime) = (*atime, *mtime);
-            set(
-                path,
-                SetAttr {
-                    atime,
-                    mtime,
-                    ..unset
-                },
-            )
-        }
-        Op::Fsync { path, data_only } => {
-            let node = paths.resolve(path)?;
-            fs.fsync(cx, node.attr.ino, *data_only)
-        }
-        Op::Fsyncdir { path } => {
-            let node = paths.resolve(path)?;
-            fs.fsyncdir(cx, node.attr.ino, false)
-        }
-        _ => Err(Errno::NOSYS), // `run_op` has the others
+        Op::Close { handle } => state.close(fs, *handle),
     }
 }
 
-/// Gives back the reference that making something took.
-fn made(fs: &dyn FileSystem, made: Result<Attr>) -> Result<()> {
-    let attr = made?;
-    fs.forget(attr.ino, 1);
-    Ok(())
+fn times(atime: Option<SetTime>, mtime: Option<SetTime>) -> SetAttr {
+    SetAttr {
+        atime,
+        mtime,
+        ..SetAttr::default()
+    }
 }
 
 /// A short write is against the trait, and must not pass for a success.
@@ -284,6 +211,13 @@ struct Held<'a> {
     refs: u64,
 }
 
+impl Held<'_> {
+    /// A name in this directory.
+    fn name<'n>(&self, name: &'n [u8]) -> Name<'n> {
+        Name::new(self.attr.ino, name)
+    }
+}
+
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         if self.refs > 0 {
@@ -299,6 +233,58 @@ struct Paths<'f, 's> {
 }
 
 impl<'f> Paths<'f, '_> {
+    /// Runs a call on the inode at `path`.
+    fn on<T>(&self, path: &str, call: impl FnOnce(Ino) -> Result<T>) -> Result<T> {
+        let node = self.resolve(path)?;
+        call(node.attr.ino)
+    }
+
+    fn set(&self, path: &str, set: SetAttr) -> Result<()> {
+        self.on(path, |ino| self.fs.setattr(&self.state.cx, ino, &set))
+            .map(drop)
+    }
+
+    /// Writes a pattern at the offset that `off` derives from the file's attributes.
+    fn write(&self, path: &str, off: impl FnOnce(&Attr) -> u64, len: u32, seed: u32) -> Result<()> {
+        let file = self.resolve(path)?;
+        let off = off(&file.attr);
+        let data = pattern(seed, off, len);
+        written(
+            self.fs.write(&self.state.cx, file.attr.ino, off, &data),
+            len,
+        )
+    }
+
+    fn make(&self, path: &str, new: Result<NewNode<'_>>) -> Result<()> {
+        let (dir, name) = self.parent(path)?;
+        self.made(self.fs.make(&self.state.cx, dir.name(name), &new?))
+    }
+
+    fn link(&self, from: &str, to: &str) -> Result<()> {
+        let from = self.resolve(from)?;
+        let (dir, name) = self.parent(to)?;
+        let (ino, dir) = (from.attr.ino, dir.attr.ino);
+        self.made(self.fs.link(&self.state.cx, ino, dir, name))
+    }
+
+    /// Gives back the reference that making something took.
+    fn made(&self, made: Result<Attr>) -> Result<()> {
+        self.fs.forget(made?.ino, 1);
+        Ok(())
+    }
+
+    fn remove(&self, path: &str, which: Removal) -> Result<()> {
+        let (dir, name) = self.parent(path)?;
+        self.fs.remove(&self.state.cx, dir.name(name), which)
+    }
+
+    fn rename(&self, from: &str, to: &str, flags: RenameFlags) -> Result<()> {
+        let (from, name) = self.parent(from)?;
+        let (to, new_name) = self.parent(to)?;
+        let (from, to) = (from.name(name), to.name(new_name));
+        self.fs.rename(&self.state.cx, from, to, flags)
+    }
+
     fn resolve(&self, path: &str) -> Result<Held<'f>> {
         let (start, rest) = self.start(path)?;
         let (fs, cx) = (self.fs, &self.state.cx);
