@@ -81,12 +81,6 @@ impl Report {
     }
 }
 
-/// A read-only checker of one format.
-pub trait Checker {
-    /// Examines the whole image.
-    fn check(&self) -> Report;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
