@@ -20,16 +20,16 @@ mod node;
 mod options;
 mod pages;
 mod rename;
+mod table;
 
 pub use options::ModelOptions;
 
-use hashbrown::HashMap;
 use node::{Body, Content, DOT, DOT_DOT, Directory, Entry, Node};
 use pages::{BLOCK, Pages, covering};
 use parking_lot::RwLock;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use table::{Space, Table};
 use vfs::check::Finding;
 use vfs::perm::{self, NewOwner};
 use vfs::{
@@ -53,17 +53,6 @@ pub struct ModelFs {
     times: RangeInclusive<Timestamp>,
 }
 
-struct Table {
-    nodes: HashMap<Ino, Arc<Node>>,
-    next_ino: u64,
-}
-
-/// Counts blocks.
-struct Space {
-    blocks: u64,
-    used: AtomicU64,
-}
-
 impl Default for ModelFs {
     fn default() -> Self {
         Self::new(ModelOptions::default())
@@ -79,16 +68,10 @@ impl ModelFs {
             perm: options.root_perm & perm::PERM_MASK,
         };
         let new = NewNode::directory(owner.perm);
-        let root = new_node(Ino::ROOT, Ino::ROOT, owner, options.clock.now(), &new);
+        let root = Node::new(Ino::ROOT, Ino::ROOT, owner, options.clock.now(), &new);
         Self {
-            table: RwLock::new(Table {
-                nodes: HashMap::from([(Ino::ROOT, Arc::new(root))]),
-                next_ino: Ino::ROOT.0 + 1,
-            }),
-            space: Space {
-                blocks: options.capacity_bytes / BLOCK,
-                used: AtomicU64::new(0),
-            },
+            table: RwLock::new(Table::new(root)),
+            space: Space::new(options.capacity_bytes / BLOCK),
             clock: options.clock,
             atime: options.atime,
             times: options.times,
@@ -98,17 +81,9 @@ impl ModelFs {
     /// An independent copy, references included, with the same clock. File data is
     /// shared until one side writes it. No other call may be under way.
     pub fn fork(&self) -> Self {
-        let table = self.table.read();
-        let fork = |(&ino, node): (&Ino, &Arc<Node>)| (ino, Arc::new(node.fork()));
         Self {
-            table: RwLock::new(Table {
-                nodes: table.nodes.iter().map(fork).collect(),
-                next_ino: table.next_ino,
-            }),
-            space: Space {
-                blocks: self.space.blocks,
-                used: AtomicU64::new(self.space.used.load(SeqCst)),
-            },
+            table: RwLock::new(self.table.read().fork()),
+            space: self.space.fork(),
             clock: self.clock.clone(),
             atime: self.atime,
             times: self.times.clone(),
@@ -193,135 +168,6 @@ impl ModelFs {
         let body = &mut *node.body.write();
         let attr = node.attr_of(body);
         f(&attr, body)
-    }
-}
-
-/// The first contents of what is made in the directory `parent`.
-fn first_content(new: &NewNode<'_>, parent: Ino) -> Content {
-    match new.kind() {
-        FileType::Regular => Content::Data(Pages::default()),
-        FileType::Directory => Content::Directory(Directory::new(parent)),
-        FileType::Symlink => Content::Target(new.target().into()),
-        FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => {
-            Content::None
-        }
-    }
-}
-
-fn new_node(ino: Ino, parent: Ino, owner: NewOwner, now: Timestamp, new: &NewNode<'_>) -> Node {
-    Node {
-        ino,
-        kind: new.kind(),
-        rdev: new.rdev(),
-        refs: AtomicU64::new(0),
-        body: RwLock::new(Body {
-            perm: owner.perm,
-            nlink: 1 + u32::from(new.is_directory()),
-            uid: owner.uid,
-            gid: owner.gid,
-            size: new.target().len() as u64,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            xattrs: Default::default(),
-            nameable: false,
-            content: first_content(new, parent),
-        }),
-    }
-}
-
-impl Table {
-    fn node(&self, ino: Ino) -> Result<&Arc<Node>> {
-        self.nodes.get(&ino).ok_or(Errno::STALE)
-    }
-
-    /// Adds an inode that is made in `parent`.
-    fn insert(&mut self, cx: &Ctx, parent: &Node, now: Timestamp, new: &NewNode<'_>) -> Arc<Node> {
-        let ino = Ino(self.next_ino);
-        self.next_ino += 1;
-        let owner = perm::new_owner(cx, &parent.attr(), new);
-        let node = Arc::new(new_node(ino, parent.ino, owner, now, new));
-        self.nodes.insert(ino, node.clone());
-        node
-    }
-
-    /// The directory `dir`, searched for `name`.
-    fn search(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<(Arc<Node>, Option<Entry>)> {
-        let parent = self.node(dir)?;
-        let entry = parent.entry(name)?;
-        perm::may_search(cx, &parent.attr())?;
-        Ok((parent.clone(), entry))
-    }
-
-    fn existing(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<(Arc<Node>, Entry)> {
-        let (parent, entry) = self.search(cx, dir, name)?;
-        Ok((parent, entry.ok_or(Errno::NOENT)?))
-    }
-
-    /// The directory `dir`, which `name` may be added to.
-    fn parent_for_new(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Arc<Node>> {
-        let (parent, entry) = self.search(cx, dir, name)?;
-        if entry.is_some() {
-            return Err(Errno::EXIST);
-        }
-        let attr = parent.attr();
-        if attr.nlink == 0 {
-            return Err(Errno::NOENT); // removed, and still referenced
-        }
-        perm::may_create(cx, &attr)?;
-        Ok(parent)
-    }
-
-    /// Whether `ino` is `below` or one of the directories above it.
-    fn is_above(&self, ino: Ino, below: Ino) -> bool {
-        let mut at = below;
-        while at != ino {
-            // Above a removed directory there may be nothing any more.
-            let parent = self
-                .node(at)
-                .and_then(|node| node.with_dir(|dir| dir.parent));
-            match parent {
-                Ok(parent) if at != Ino::ROOT => at = parent,
-                _ => return false,
-            }
-        }
-        true
-    }
-
-    /// Takes one link off an inode whose name was removed.
-    fn drop_name(&mut self, node: &Node, now: Timestamp, space: &Space) {
-        {
-            let body = &mut *node.body.write();
-            body.nlink = match node.kind {
-                FileType::Directory => 0,
-                _ => body.nlink - 1,
-            };
-            body.ctime = now;
-        }
-        self.reclaim(node, space);
-    }
-
-    /// Frees an inode that has neither name nor reference.
-    fn reclaim(&mut self, node: &Node, space: &Space) {
-        let body = node.body.read();
-        if body.nlink == 0 && node.refs.load(SeqCst) == 0 && self.nodes.remove(&node.ino).is_some()
-        {
-            space.give(body.blocks());
-        }
-    }
-}
-
-impl Space {
-    fn take(&self, blocks: u64) -> Result<()> {
-        let take = |used: u64| used.checked_add(blocks).filter(|&sum| sum <= self.blocks);
-        match self.used.fetch_update(SeqCst, SeqCst, take) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(Errno::NOSPC),
-        }
-    }
-
-    fn give(&self, blocks: u64) {
-        self.used.fetch_sub(blocks, SeqCst);
     }
 }
 
@@ -667,7 +513,7 @@ impl FileSystem for ModelFs {
     }
 
     fn statfs(&self) -> Result<StatFs> {
-        let free = self.space.blocks - self.space.used.load(SeqCst);
+        let free = self.space.blocks - self.space.used();
         Ok(StatFs {
             block_bytes: BLOCK as u32,
             blocks: self.space.blocks,

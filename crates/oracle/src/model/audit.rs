@@ -9,7 +9,7 @@
 
 use super::node::{Content, Directory, Node};
 use super::pages::BLOCK;
-use super::{Space, Table};
+use super::table::{Space, Table};
 use hashbrown::HashMap;
 use std::sync::atomic::Ordering::SeqCst;
 use vfs::check::{Finding, Report, Severity::Corrupt};
@@ -28,7 +28,7 @@ pub(super) fn audit(table: &Table, space: &Space) -> Vec<Finding> {
         audit_node(node, names.get(&node.ino).copied(), &mut report);
         blocks += node.body.read().blocks();
     }
-    let used = space.used.load(SeqCst);
+    let used = space.used();
     if used != blocks {
         report.add(
             "M4",

@@ -6,7 +6,8 @@ use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use vfs::{Attr, Cookie, Errno, FileFlags, FileType, Ino, Result, Timestamp};
+use vfs::perm::NewOwner;
+use vfs::{Attr, Cookie, Errno, FileFlags, FileType, Ino, NewNode, Result, Timestamp};
 
 /// An inode. What never changes stands outside the lock.
 pub(super) struct Node {
@@ -43,7 +44,50 @@ pub(super) enum Content {
     Target(Box<[u8]>),
 }
 
+impl Content {
+    /// The first contents of what is made in the directory `parent`.
+    fn new(new: &NewNode<'_>, parent: Ino) -> Self {
+        match new.kind() {
+            FileType::Regular => Self::Data(Pages::default()),
+            FileType::Directory => Self::Directory(Directory::new(parent)),
+            FileType::Symlink => Self::Target(new.target().into()),
+            FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => {
+                Self::None
+            }
+        }
+    }
+}
+
 impl Node {
+    /// What is made in the directory `parent`.
+    pub(super) fn new(
+        ino: Ino,
+        parent: Ino,
+        owner: NewOwner,
+        now: Timestamp,
+        new: &NewNode<'_>,
+    ) -> Self {
+        Self {
+            ino,
+            kind: new.kind(),
+            rdev: new.rdev(),
+            refs: AtomicU64::new(0),
+            body: RwLock::new(Body {
+                perm: owner.perm,
+                nlink: 1 + u32::from(new.is_directory()),
+                uid: owner.uid,
+                gid: owner.gid,
+                size: new.target().len() as u64,
+                atime: now,
+                mtime: now,
+                ctime: now,
+                xattrs: Default::default(),
+                nameable: false,
+                content: Content::new(new, parent),
+            }),
+        }
+    }
+
     pub(super) fn attr(&self) -> Attr {
         self.attr_of(&self.body.read())
     }

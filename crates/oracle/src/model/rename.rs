@@ -1,7 +1,7 @@
 //! Renaming: all checks first, in the order of Linux, then the change.
 
-use super::Table;
 use super::node::{Content, Directory, Node};
+use super::table::Table;
 use std::sync::Arc;
 use vfs::{Ctx, Errno, FileType, Ino, Name, RenameFlags, Result, Timestamp, perm};
 
