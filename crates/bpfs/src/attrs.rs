@@ -14,7 +14,7 @@
 
 use crate::error::{Fault, Res};
 use crate::format::{BLOCK, BlockNo, Inode, at};
-use crate::fs::{Bpfs, CTIME_ALONE, Found};
+use crate::fs::{Bpfs, CTIME_ALONE, Found, TreeLock};
 use crate::tx::Tx;
 use medium::Pmem;
 use std::sync::atomic::Ordering::Relaxed;
@@ -109,7 +109,7 @@ impl<P: Pmem> Bpfs<P> {
         cx: &Ctx,
         ino: Ino,
         set: &SetAttr,
-        exclusive: bool,
+        lock: TreeLock,
     ) -> Res<Attr> {
         let (_guard, found) = self.hold(ino)?;
         let set = perm::check_setattr(cx, &found.attr, set)?;
@@ -118,7 +118,7 @@ impl<P: Pmem> Bpfs<P> {
         }
         let new = changed(&found, &set, self.clock.now());
         let detached = (new.ctime.get() & !found.inode.ctime.get()) & CTIME_ALONE != 0;
-        let mut tx = Tx::new(&self.vol, exclusive);
+        let mut tx = Tx::new(&self.vol, lock);
         if let Some(size) = set.size.filter(|size| *size != found.attr.size) {
             if size < found.attr.size {
                 tx.use_reserve();
@@ -177,13 +177,13 @@ impl<P: Pmem> Bpfs<P> {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
-        exclusive: bool,
+        lock: TreeLock,
     ) -> Res<()> {
         check_xattr_name(name)?;
         if value.len() > VALUE_MAX {
             return Err(Errno::TOOBIG.into());
         }
-        self.change_xattrs(cx, ino, name, exclusive, &|xattrs| {
+        self.change_xattrs(cx, ino, name, lock, &|xattrs| {
             let old = xattrs.iter().position(|(n, _)| n == name);
             match (mode, old) {
                 (XattrMode::Create, Some(_)) => return Err(Errno::EXIST.into()),
@@ -200,9 +200,9 @@ impl<P: Pmem> Bpfs<P> {
         cx: &Ctx,
         ino: Ino,
         name: &[u8],
-        exclusive: bool,
+        lock: TreeLock,
     ) -> Res<()> {
-        self.change_xattrs(cx, ino, name, exclusive, &|xattrs| {
+        self.change_xattrs(cx, ino, name, lock, &|xattrs| {
             let at = xattrs.iter().position(|(n, _)| n == name);
             xattrs.remove(at.ok_or(absent_xattr(name))?);
             Ok(())
@@ -215,7 +215,7 @@ impl<P: Pmem> Bpfs<P> {
         cx: &Ctx,
         ino: Ino,
         name: &[u8],
-        exclusive: bool,
+        lock: TreeLock,
         change: &dyn Fn(&mut Xattrs) -> Res<()>,
     ) -> Res<()> {
         let (_guard, found) = self.hold(ino)?;
@@ -224,7 +224,7 @@ impl<P: Pmem> Bpfs<P> {
         let had = xattrs.len();
         change(&mut xattrs)?;
         let bytes = encode(&xattrs)?;
-        let mut tx = Tx::new(&self.vol, exclusive);
+        let mut tx = Tx::new(&self.vol, lock);
         if xattrs.len() < had {
             tx.use_reserve();
         }

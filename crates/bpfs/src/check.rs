@@ -180,8 +180,10 @@ mod tests {
             // Length, type and name of the only entry share one word.
             fs.create(&cx, root, b"name", 0o644).unwrap();
             fs.unlink(&cx, root, b"name").unwrap();
-            fs.mutate(false, |exclusive| fs.restart(root, 0, exclusive))
-                .unwrap();
+            fs.mutate(crate::fs::TreeLock::Shared, |lock| {
+                fs.restart(root, 0, lock)
+            })
+            .unwrap();
             assert_eq!(check(&pm).findings, [], "{mode:?}");
             drop(fs);
             // Opening reads the chain, which ends at once: the place is free again.

@@ -3,7 +3,7 @@
 use crate::crawl::merge;
 use crate::error::{Fault, Res};
 use crate::format::{BLOCK, BlockNo, FANOUT, HeightAddr, at, height_for, span};
-use crate::fs::{Bpfs, CTIME_ALONE, Found};
+use crate::fs::{Bpfs, CTIME_ALONE, Found, TreeLock};
 use crate::seeded::{self, Bug, hit};
 use crate::tx::{Stores, Tx, What};
 use crate::volume::{Dropped, Tree, Volume};
@@ -93,10 +93,10 @@ impl<P: Pmem> Bpfs<P> {
         if cx.noatime || self.read_only || self.atime == Atime::Never {
             return;
         }
-        let updated = self.mutate(false, |exclusive| {
+        let updated = self.mutate(TreeLock::Shared, |lock| {
             let (_guard, found) = self.hold(ino)?;
             if self.atime_due(&found.attr) {
-                let mut tx = Tx::new(&self.vol, exclusive);
+                let mut tx = Tx::new(&self.vol, lock);
                 tx.time(ino, at::ATIME, self.clock.now().0);
                 tx.commit()?;
             }
@@ -113,7 +113,7 @@ impl<P: Pmem> Bpfs<P> {
         ino: Ino,
         off: u64,
         data: &[u8],
-        exclusive: bool,
+        lock: TreeLock,
     ) -> Res<usize> {
         let (_guard, node) = self.locked(ino)?;
         if self.overwrite(ino, off, data)? {
@@ -126,7 +126,7 @@ impl<P: Pmem> Bpfs<P> {
         }
         let end = end_of(off, data.len() as u64)?;
         let size = found.attr.size;
-        let mut tx = Tx::new(&self.vol, exclusive);
+        let mut tx = Tx::new(&self.vol, lock);
         self.seeded_write_bugs(&mut tx, &found, off, end)?;
         if off > size {
             zero(&mut tx, ino, size, off);
@@ -271,7 +271,7 @@ impl<P: Pmem> Bpfs<P> {
         kind: Fallocate,
         off: u64,
         len: u64,
-        exclusive: bool,
+        lock: TreeLock,
     ) -> Res<()> {
         let (_guard, found) = self.hold(ino)?;
         must_be_regular(&found.attr, Errno::NODEV)?;
@@ -288,7 +288,7 @@ impl<P: Pmem> Bpfs<P> {
         } else {
             size.max(end)
         };
-        let mut tx = Tx::new(&self.vol, exclusive);
+        let mut tx = Tx::new(&self.vol, lock);
         if matches!(kind, Fallocate::PunchHole) {
             tx.use_reserve();
         }
@@ -520,7 +520,7 @@ mod tests {
         assert_eq!(tall.ha.height(), 2);
         {
             let (_held, found) = fs.hold(file).unwrap();
-            let mut tx = Tx::new(&fs.vol, false);
+            let mut tx = Tx::new(&fs.vol, TreeLock::Shared);
             fs.resize(&mut tx, &found, 1).unwrap();
             // The other leaves of the first node, the other nodes, and the two above.
             assert!(tx.dropped.len() <= 511 + 5 + 2);

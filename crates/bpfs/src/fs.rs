@@ -74,6 +74,15 @@ pub struct Bpfs<P: Pmem> {
 /// has chosen a modification time: the change time stands alone.
 pub(crate) const CTIME_ALONE: i64 = 1;
 
+/// How an operation holds the tree lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TreeLock {
+    /// Shared: inodes stay where they are.
+    Shared,
+    /// Exclusive: inodes may move, and directories may change parents.
+    Exclusive,
+}
+
 /// An inode's lock, held to change it.
 pub(crate) type WriteLock<'f> = RwLockWriteGuard<'f, Option<Box<DirIndex>>>;
 /// An inode's lock, held to look at it.
@@ -157,17 +166,17 @@ impl<P: Pmem> Bpfs<P> {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a change: under the shared tree lock if `exclusive` is false and the mode
-    /// commits in place, else (or if inodes turn out to have to move) exclusively.
+    /// Runs a change, under the shared tree lock if that is enough and the mode commits in
+    /// place; else, or if inodes turn out to have to move, under the exclusive one.
     /// `op` must leave no trace when it fails.
-    pub(crate) fn mutate<R>(&self, exclusive: bool, op: impl Fn(bool) -> Res<R>) -> Result<R> {
+    pub(crate) fn mutate<R>(&self, enough: TreeLock, op: impl Fn(TreeLock) -> Res<R>) -> Result<R> {
         if self.read_only {
             return Err(Errno::ROFS);
         }
         self.vol.usable().map_err(Fault::errno)?;
-        if !exclusive && self.vol.rules.other {
+        if enough == TreeLock::Shared && self.vol.rules.other {
             let guard = self.shared();
-            match op(false) {
+            match op(TreeLock::Shared) {
                 Err(Fault::Exclusive) => drop(guard),
                 done => return done.map_err(Fault::errno),
             }
@@ -176,7 +185,7 @@ impl<P: Pmem> Bpfs<P> {
             .tree_lock
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        op(true).map_err(Fault::errno)
+        op(TreeLock::Exclusive).map_err(Fault::errno)
     }
 
     /// Runs a look-up.
@@ -457,7 +466,7 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
     }
 
     fn setattr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        self.mutate(false, |exclusive| self.do_setattr(cx, ino, set, exclusive))
+        self.mutate(TreeLock::Shared, |lock| self.do_setattr(cx, ino, set, lock))
     }
 
     fn readdir(
@@ -501,7 +510,7 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
 
     fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
         check_name(at.name)?;
-        self.mutate(false, |exclusive| self.do_make(cx, at, new, exclusive))
+        self.mutate(TreeLock::Shared, |lock| self.do_make(cx, at, new, lock))
     }
 
     fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
@@ -511,13 +520,13 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
     }
 
     fn link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
-        self.mutate(false, |exclusive| {
-            self.do_link(cx, ino, dir, name, exclusive)
+        self.mutate(TreeLock::Shared, |lock| {
+            self.do_link(cx, ino, dir, name, lock)
         })
     }
 
     fn remove(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
-        self.mutate(false, |exclusive| self.do_remove(cx, at, which, exclusive))
+        self.mutate(TreeLock::Shared, |lock| self.do_remove(cx, at, which, lock))
     }
 
     fn rename(&self, cx: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {
@@ -525,7 +534,9 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
     }
 
     fn tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
-        self.mutate(false, |exclusive| self.do_tmpfile(cx, dir, mode, exclusive))
+        self.mutate(TreeLock::Shared, |lock| {
+            self.do_tmpfile(cx, dir, mode, lock)
+        })
     }
 
     fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
@@ -560,14 +571,14 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
     }
 
     fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
-        self.mutate(false, |exclusive| {
-            self.do_write(cx, ino, off, data, exclusive)
+        self.mutate(TreeLock::Shared, |lock| {
+            self.do_write(cx, ino, off, data, lock)
         })
     }
 
     fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
-        self.mutate(false, |exclusive| {
-            self.do_fallocate(cx, ino, kind, off, len, exclusive)
+        self.mutate(TreeLock::Shared, |lock| {
+            self.do_fallocate(cx, ino, kind, off, len, lock)
         })
     }
 
@@ -622,8 +633,8 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        self.mutate(false, |exclusive| {
-            self.do_setxattr(cx, ino, name, value, mode, exclusive)
+        self.mutate(TreeLock::Shared, |lock| {
+            self.do_setxattr(cx, ino, name, value, mode, lock)
         })
     }
 
@@ -632,8 +643,8 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
     }
 
     fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
-        self.mutate(false, |exclusive| {
-            self.do_removexattr(cx, ino, name, exclusive)
+        self.mutate(TreeLock::Shared, |lock| {
+            self.do_removexattr(cx, ino, name, lock)
         })
     }
 }

@@ -6,7 +6,7 @@
 use crate::dir::{self, DirIndex, NewEntry, Place};
 use crate::error::{Fault, Res};
 use crate::format::{BLOCK, HeightAddr, INODE, Inode, at, rec_len};
-use crate::fs::{Bpfs, Found};
+use crate::fs::{Bpfs, Found, TreeLock};
 use crate::seeded::{Bug, hit};
 use crate::table::Node;
 use crate::tx::{INODE_FILE, Tx, What};
@@ -130,7 +130,7 @@ impl<P: Pmem> Bpfs<P> {
         Ok(found.attr)
     }
 
-    fn take_number(&self, exclusive: bool) -> Res<Number<'_, P>> {
+    fn take_number(&self, lock: TreeLock) -> Res<Number<'_, P>> {
         loop {
             if let Some(n) = self.inodes.take() {
                 let number = Number {
@@ -142,12 +142,12 @@ impl<P: Pmem> Bpfs<P> {
                 self.vol.usable()?;
                 return Ok(number);
             }
-            self.grow_inodes(exclusive)?;
+            self.grow_inodes(lock)?;
         }
     }
 
     /// Appends one block of inodes. Nothing refers to them: their contents do not matter.
-    fn grow_inodes(&self, exclusive: bool) -> Res<()> {
+    fn grow_inodes(&self, lock: TreeLock) -> Res<()> {
         let _guard = self.grow_lock.lock();
         if self.inodes.free() > 0 {
             return Ok(());
@@ -157,7 +157,7 @@ impl<P: Pmem> Bpfs<P> {
         if numbers > self.inode_capacity {
             return Err(Errno::NOSPC.into());
         }
-        let mut tx = Tx::new(&self.vol, exclusive);
+        let mut tx = Tx::new(&self.vol, lock);
         tx.edit(INODE_FILE, size, size + BLOCK, What::Blank);
         tx.grow_inode_file(size + BLOCK);
         tx.commit()?;
@@ -171,7 +171,7 @@ impl<P: Pmem> Bpfs<P> {
         index: &mut DirIndex,
         dir: Ino,
         name: &[u8],
-        exclusive: bool,
+        lock: TreeLock,
     ) -> Res<Place> {
         self.vol.usable()?; // a commit that failed may have left an entry there
         let place = index.choose(rec_len(name.len()));
@@ -181,17 +181,17 @@ impl<P: Pmem> Bpfs<P> {
         let Place::Reset { pos } = place else {
             return Ok(place);
         };
-        self.restart(dir, pos, exclusive)?;
+        self.restart(dir, pos, lock)?;
         index.was_reset(pos);
         Ok(index.choose(rec_len(name.len())))
     }
 
     /// Turns a directory block at `pos` in which only holes are left into unused space, by
     /// one store. It is durable before the old heads of the holes are overwritten.
-    pub(crate) fn restart(&self, dir: Ino, pos: u64, exclusive: bool) -> Res<()> {
+    pub(crate) fn restart(&self, dir: Ino, pos: u64, lock: TreeLock) -> Res<()> {
         let tree = self.vol.tree(self.vol.inode_addr(dir)?)?;
         let word = dir::len_word(&self.vol, &tree, pos)?;
-        let mut tx = Tx::new(&self.vol, exclusive);
+        let mut tx = Tx::new(&self.vol, lock);
         let len = pos + at::DIRENT_LEN;
         // The type and the name stay, so that the block is never all zeros.
         let without_len = word & !u64::from(u16::MAX);
@@ -219,7 +219,7 @@ impl<P: Pmem> Bpfs<P> {
         cx: &Ctx,
         at: Name<'_>,
         new: &NewNode<'_>,
-        exclusive: bool,
+        lock: TreeLock,
     ) -> Res<Attr> {
         let Name { dir, name } = at;
         let (mut held, parent) = self.hold(dir)?;
@@ -227,13 +227,13 @@ impl<P: Pmem> Bpfs<P> {
         let index = self.index(&mut held, &parent)?;
         self.may_make(cx, &parent, index, name)?;
         perm::may_mknod(cx, new.kind())?;
-        let mut number = self.take_number(exclusive)?;
-        let place = self.place(index, dir, name, exclusive)?;
+        let mut number = self.take_number(lock)?;
+        let place = self.place(index, dir, name, lock)?;
         let parent = self.find(dir, dir_node)?; // the two may have moved it
         let now = self.clock.now();
         let entry = NewEntry::new(number.ino, new.kind(), name, place);
         let mut made = NewInode::new(number.ino, cx, &parent.attr, new, now);
-        let mut tx = Tx::new(&self.vol, exclusive);
+        let mut tx = Tx::new(&self.vol, lock);
         entry.put(&mut tx, dir, &parent.tree(), place, self.vol.rules.other)?;
         let target = new.target();
         if !target.is_empty() {
@@ -255,17 +255,17 @@ impl<P: Pmem> Bpfs<P> {
         self.attr(number.ino, node, &made.inode)
     }
 
-    pub(crate) fn do_tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32, exclusive: bool) -> Res<Attr> {
+    pub(crate) fn do_tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32, lock: TreeLock) -> Res<Attr> {
         let (_held, parent) = self.peek(dir)?;
         if !parent.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
         perm::may_create(cx, &parent.attr)?;
         let file = NewNode::file(mode);
-        let mut number = self.take_number(exclusive)?;
+        let mut number = self.take_number(lock)?;
         let now = self.clock.now();
         let mut new = NewInode::new(number.ino, cx, &parent.attr, &file, now);
-        let mut tx = Tx::new(&self.vol, exclusive);
+        let mut tx = Tx::new(&self.vol, lock);
         new.put(&mut tx)?;
         tx.commit()?;
         let node = self.table.node(number.ino);
@@ -280,7 +280,7 @@ impl<P: Pmem> Bpfs<P> {
         ino: Ino,
         dir: Ino,
         name: &[u8],
-        exclusive: bool,
+        lock: TreeLock,
     ) -> Res<Attr> {
         check_name(name)?;
         let (mut held, parent) = self.hold(dir)?;
@@ -300,11 +300,11 @@ impl<P: Pmem> Bpfs<P> {
         if file.node.life.names.load(SeqCst) == u32::MAX {
             return Err(Errno::MLINK.into());
         }
-        let place = self.place(index, dir, name, exclusive)?;
+        let place = self.place(index, dir, name, lock)?;
         let parent = self.find(dir, parent.node)?; // that may have moved it
         let now = self.clock.now();
         let entry = NewEntry::new(ino, file.attr.kind, name, place);
-        let mut tx = Tx::new(&self.vol, exclusive);
+        let mut tx = Tx::new(&self.vol, lock);
         entry.put(&mut tx, dir, &parent.tree(), place, self.vol.rules.other)?;
         self.touch_contents(&mut tx, &parent, now);
         file.inode.ctime = self.touch_inode(&mut tx, &file, now).into();
@@ -323,7 +323,7 @@ impl<P: Pmem> Bpfs<P> {
         cx: &Ctx,
         at: Name<'_>,
         which: Removal,
-        exclusive: bool,
+        lock: TreeLock,
     ) -> Res<()> {
         let Name { dir, name } = at;
         check_name(name)?;
@@ -343,7 +343,7 @@ impl<P: Pmem> Bpfs<P> {
         }
         let entry_len = dir::entry_len(&self.vol, &tree, pos)?;
         let now = self.clock.now();
-        let mut tx = Tx::new(&self.vol, exclusive);
+        let mut tx = Tx::new(&self.vol, lock);
         tx.use_reserve();
         tx.edit(dir, pos, pos + 8, What::Word(0));
         self.touch_contents(&mut tx, &parent, now);

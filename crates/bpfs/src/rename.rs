@@ -6,7 +6,7 @@
 use crate::dir::{self, DirIndex, NewEntry};
 use crate::error::Res;
 use crate::format::at;
-use crate::fs::{Bpfs, Found, WriteLock};
+use crate::fs::{Bpfs, Found, TreeLock, WriteLock};
 use crate::table::Node;
 use crate::tx::{Tx, What};
 use medium::Pmem;
@@ -135,9 +135,11 @@ impl<P: Pmem> Bpfs<P> {
             return Err(Errno::INVAL);
         }
         // Directories change parents only under the exclusive lock: ancestry holds still.
-        self.mutate(from.dir != to.dir, |exclusive| {
-            self.move_name(cx, [from, to], flags, exclusive)
-        })
+        let enough = match from.dir == to.dir {
+            true => TreeLock::Shared,
+            false => TreeLock::Exclusive,
+        };
+        self.mutate(enough, |lock| self.move_name(cx, [from, to], flags, lock))
     }
 
     fn move_name(
@@ -145,7 +147,7 @@ impl<P: Pmem> Bpfs<P> {
         cx: &Ctx,
         [old, new]: [Name<'_>; 2],
         flags: RenameFlags,
-        exclusive: bool,
+        lock: TreeLock,
     ) -> Res<()> {
         let (mut from_held, from_dir) = self.hold(old.dir)?;
         let mut other = (old.dir != new.dir)
@@ -163,7 +165,7 @@ impl<P: Pmem> Bpfs<P> {
         };
         let mut moved = self.hold_moved(&plan)?;
         self.check_rename(cx, &plan, (&from_dir, to_dir), &mut moved)?;
-        self.apply_rename(&plan, &moved, &mut indexes, exclusive)?;
+        self.apply_rename(&plan, &moved, &mut indexes, lock)?;
         drop((moved, other, from_held));
         if let Some(gone) = plan.replaced() {
             self.reap(gone.ino, self.table.node(gone.ino));
@@ -279,12 +281,12 @@ impl<P: Pmem> Bpfs<P> {
         plan: &Plan<'_>,
         moved: &Moved<'_>,
         indexes: &mut Indexes<'_>,
-        exclusive: bool,
+        lock: TreeLock,
     ) -> Res<()> {
         let (from, to, source) = (plan.from, plan.to, plan.source);
         let place = match plan.target {
             Some(_) => None,
-            None => Some(self.place(indexes.to(), to.dir, to.name, exclusive)?),
+            None => Some(self.place(indexes.to(), to.dir, to.name, lock)?),
         };
         let from_dir = self.find(from.dir, from.node)?; // that may have moved them
         let to_dir = self.find(to.dir, to.node)?;
@@ -292,7 +294,7 @@ impl<P: Pmem> Bpfs<P> {
         let now = self.clock.now();
         let kinds = [source.kind as u8, plan.target.map_or(0, |t| t.kind as u8)];
         let entry = place.map(|p| NewEntry::new(source.ino, source.kind, to.name, p));
-        let mut tx = Tx::new(&self.vol, exclusive);
+        let mut tx = Tx::new(&self.vol, lock);
         if let (Some(entry), Some(place)) = (&entry, place) {
             // Copies are made anyway unless the log takes the two words.
             entry.put(&mut tx, to.dir, &to_dir.tree(), place, self.vol.rules.log)?;

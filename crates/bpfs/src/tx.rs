@@ -38,6 +38,7 @@
 use crate::crawl::{Crawl, Right, RootOutcome, merge};
 use crate::error::{Fault, Res};
 use crate::format::{BLOCK, BlockNo, HeightAddr, INODE, RootRecord, at};
+use crate::fs::TreeLock;
 use crate::log::{Records, Slot};
 use crate::seeded::{Bug, hit};
 use crate::volume::{Dropped, Tree, Volume};
@@ -239,8 +240,7 @@ impl<'v, P: Pmem> Stores<'v, P> {
 /// An operation under way.
 pub(crate) struct Tx<'v, 'a, P: Pmem> {
     pub vol: &'v Volume<P>,
-    /// The caller holds the tree lock exclusively: inodes may move.
-    exclusive: bool,
+    lock: TreeLock,
     edits: Edits<'a>,
     times: SmallVec<[(Ino, u64, u64); 4]>,
     /// The time that must be durable before the others are stored.
@@ -265,10 +265,10 @@ pub(crate) struct Tx<'v, 'a, P: Pmem> {
 
 impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     #[inline]
-    pub fn new(vol: &'v Volume<P>, exclusive: bool) -> Self {
+    pub fn new(vol: &'v Volume<P>, lock: TreeLock) -> Self {
         Self {
             vol,
-            exclusive,
+            lock,
             edits: SmallVec::new(),
             times: SmallVec::new(),
             first_time: None,
@@ -393,7 +393,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     /// Fails, for another try under the exclusive lock, if inodes must not move now.
     pub fn may_move(&mut self, tree: Ino) -> Res<()> {
         if tree == INODE_FILE {
-            if !self.exclusive {
+            if self.lock == TreeLock::Shared {
                 return Err(Fault::Exclusive);
             }
             self.moves_inodes = true;
