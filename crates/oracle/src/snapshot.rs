@@ -13,7 +13,7 @@
 mod compare;
 mod take;
 
-pub use take::{Limits, SnapshotError};
+pub use take::SnapshotError;
 
 use vfs::{Attr, FileSystem, FileType, Timestamp};
 
@@ -96,21 +96,13 @@ impl Times {
 }
 
 impl Snapshot {
-    /// Takes a snapshot within the default [`Limits`].
+    /// Takes a snapshot of at most 4 million paths and 4 GiB.
     ///
     /// # Errors
     /// A call failed, answers contradict each other (a directory met twice, a listed
     /// name that cannot be looked up, a short read), or there is too much.
     pub fn take(fs: &dyn FileSystem) -> Result<Self, SnapshotError> {
-        Self::take_within(fs, &Limits::default())
-    }
-
-    /// Takes a snapshot within limits.
-    ///
-    /// # Errors
-    /// As [`take`](Self::take).
-    pub fn take_within(fs: &dyn FileSystem, limits: &Limits) -> Result<Self, SnapshotError> {
-        take::take(fs, limits)
+        take::take(fs, &take::Limits::default())
     }
 
     /// Whether all but the times is equal.

@@ -16,7 +16,7 @@ pub const SET_UID: u32 = 0o4000;
 /// `S_ISGID`: a program runs as its group; a directory hands its group down.
 pub const SET_GID: u32 = 0o2000;
 /// `S_ISVTX`: only owners may delete from the directory.
-pub const STICKY: u32 = 0o1000;
+pub(crate) const STICKY: u32 = 0o1000;
 /// The bits that `chmod` can set.
 pub const PERM_MASK: u32 = 0o7777;
 

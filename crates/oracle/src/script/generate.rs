@@ -418,7 +418,8 @@ pub fn count(len: u32) -> u64 {
 }
 
 /// All sequences of `len` operations on [`Tree::Small`], in the order of their numbers.
-pub fn sequences(len: u32) -> impl Iterator<Item = Script> {
+#[cfg(test)]
+pub(crate) fn sequences(len: u32) -> impl Iterator<Item = Script> {
     (0..count(len)).map(move |index| sequence(len, index))
 }
 

@@ -19,11 +19,11 @@ const LOOKED_UP: usize = 64;
 
 /// How much a snapshot may take in before it gives up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub(super) struct Limits {
     /// Most paths.
-    pub names: usize,
+    pub(super) names: usize,
     /// Most bytes of data, paths and extended attributes.
-    pub bytes: u64,
+    pub(super) bytes: u64,
 }
 
 impl Default for Limits {
@@ -57,7 +57,7 @@ pub enum SnapshotError {
         /// What is wrong.
         what: &'static str,
     },
-    /// More than the [`Limits`] allow.
+    /// There is more than a snapshot takes in.
     #[error("the file system holds more than a snapshot may: {0}")]
     TooLarge(&'static str),
 }

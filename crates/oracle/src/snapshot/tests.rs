@@ -1,5 +1,6 @@
 //! Snapshots: what they hold, and which differences they show.
 
+use super::take::{self, Limits};
 use super::*;
 use crate::ModelFs;
 use vfs::{Ctx, Ino, XattrMode};
@@ -173,7 +174,7 @@ fn references_are_given_back() {
         ..Limits::default()
     };
     take(&fs);
-    let failed = Snapshot::take_within(&fs, &tight);
+    let failed = take::take(&fs, &tight);
     assert_eq!(failed, Err(SnapshotError::TooLarge("names")));
     let dir = fs.lookup(&Ctx::root(), Ino::ROOT, b"d").unwrap().ino;
     fs.unlink(&Ctx::root(), Ino::ROOT, b"z").unwrap();
@@ -189,10 +190,10 @@ fn too_much_is_refused() {
         bytes: 4000,
         ..Limits::default()
     };
-    let failed = Snapshot::take_within(&fs, &tight);
+    let failed = take::take(&fs, &tight);
     assert_eq!(failed, Err(SnapshotError::TooLarge("bytes")));
     assert!(
-        Snapshot::take_within(
+        take::take(
             &fs,
             &Limits {
                 bytes: 6000,
