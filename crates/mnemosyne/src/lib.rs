@@ -9,7 +9,9 @@
 //! numbered invariants, are in `format.md`.
 #![forbid(unsafe_code)]
 
+mod error;
 pub mod heap;
+mod region;
 pub mod seeded;
 pub mod statics;
 pub mod store;

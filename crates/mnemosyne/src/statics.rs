@@ -10,7 +10,7 @@
 //! and the name. Of several regions of one program the last generation counts, and a crash has
 //! left the others. A region's tag is a checksum of the program's name.
 
-use crate::store::Region;
+use crate::region::Region;
 use medium::{MediumError, Pmem, WORD_BYTES};
 use std::collections::BTreeMap;
 
@@ -174,7 +174,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::RegionKind;
+    use crate::region::RegionKind;
     use medium::MemoryPmem;
 
     #[test]

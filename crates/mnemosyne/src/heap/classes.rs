@@ -1,6 +1,15 @@
-//! Sizes of small blocks.
+//! Sizes: of pages, of their descriptors' bits, and of small blocks.
 
-use super::segment::{BITS, PAGE_BYTES};
+use medium::{LINE_BYTES, WORD_BYTES};
+
+/// Bytes in a page.
+pub const PAGE_BYTES: u64 = 8192;
+/// Bits in a descriptor.
+pub(super) const BITS: u32 = BIT_WORDS as u32 * WORD_BITS;
+/// Words of a descriptor that have bits.
+pub(super) const BIT_WORDS: usize = (LINE_BYTES / WORD_BYTES - 1) as usize;
+/// Bits in each of them: the words are sealed.
+pub(super) const WORD_BITS: u32 = 63;
 
 /// The sizes that blocks of a superblock have, in bytes: a quarter apart up to 768, and then
 /// what a page has room for two to eight of. Who asks for a multiple of 64 gets one.

@@ -3,9 +3,9 @@
 //! Guarantee: a block is in here at most once, and only if it is not allocated, nobody has
 //! it in hand, and no recovery could bring back a word that was written to it.
 
-use super::HeapError;
-use super::classes::{CLASSES, Class};
-use super::segment::{Bits, PAGE_BYTES, Page, Segment};
+use super::classes::{CLASSES, Class, PAGE_BYTES};
+use super::segment::{Bits, Page, Segment};
+use crate::error::HeapError;
 use hashbrown::HashMap;
 use medium::Pmem;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

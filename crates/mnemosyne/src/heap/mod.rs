@@ -24,58 +24,20 @@ mod classes;
 mod index;
 mod segment;
 
+pub use crate::error::HeapError;
+pub use classes::PAGE_BYTES;
 pub(crate) use segment::Damage;
-pub use segment::{PAGE_BYTES, Segment};
+pub use segment::Segment;
 
 use crate::seeded::{Bug, hit};
 use crate::tx::{Interrupted, Memory, Session, Space};
 use classes::{CLASSES, Class};
 use index::{Block, Index, Taken};
-use medium::MediumError;
 use parking_lot::{Mutex, RwLock};
 use segment::{FLIPPED, Page, TOO_LONG, UNKNOWN, bit_of};
 use std::ops::Range;
 use std::sync::Arc;
 use wordlog::sealed::{self, seal};
-
-/// What the heap refuses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum HeapError {
-    /// The heap has no contiguous room for that many bytes, nor as many parts as a log can name.
-    #[error(
-        "the heap has no room for {bytes} more bytes, in one piece for a block, or in parts for a \
-         transaction that writes more than a log holds"
-    )]
-    NoSpace {
-        /// What was asked for.
-        bytes: u64,
-    },
-    /// No part of the heap is there.
-    #[error("offset {off:#x} is not in the heap")]
-    Foreign {
-        /// What was to be freed.
-        off: u64,
-    },
-    /// No block that is allocated begins there.
-    #[error(
-        "no allocated block begins at offset {off:#x}: it was freed already, or never allocated"
-    )]
-    NotAllocated {
-        /// What was to be freed.
-        off: u64,
-    },
-    /// What says which blocks are allocated is damaged.
-    #[error("heap: descriptor at {descriptor:#x}: {what}")]
-    Damaged {
-        /// Where it is.
-        descriptor: u64,
-        /// What is wrong.
-        what: &'static str,
-    },
-    /// The memory cannot be read.
-    #[error(transparent)]
-    Medium(#[from] MediumError),
-}
 
 /// A heap of some segments. Cheap to clone.
 pub struct Heap<S: Space> {

@@ -14,19 +14,12 @@
 //! nothing, but their bits are 0, and so are those of an extent and of a free page: a
 //! superblock without blocks is as good as a free page.
 
-use super::HeapError;
-use super::classes::Class;
+use super::classes::{BIT_WORDS, BITS, Class, PAGE_BYTES, WORD_BITS};
+use crate::error::HeapError;
 use crate::seeded::{Bug, hit};
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
 use wordlog::sealed::{self, seal};
 
-/// Bytes in a page.
-pub const PAGE_BYTES: u64 = 8192;
-/// Bits in a descriptor.
-pub(super) const BITS: u32 = BIT_WORDS as u32 * WORD_BITS;
-/// Words of a descriptor that have some, and how many each has.
-const BIT_WORDS: usize = (LINE_BYTES / WORD_BYTES - 1) as usize;
-const WORD_BITS: u32 = 63;
 /// "SELVHEAP" without a vowel, and the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"SELVHEP\x01");
 

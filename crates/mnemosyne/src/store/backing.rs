@@ -1,6 +1,7 @@
 //! Where the bytes of regions come from.
 
-use super::{MismatchError, Region};
+use super::Region;
+use super::names::POOL_NOTE;
 use crate::seeded::{Bug, hit};
 use medium::{ArenaError, LINE_BYTES, MediumError, OpenError, Pmem};
 use paging::PoolError;
@@ -43,6 +44,66 @@ pub enum BackingError {
     /// The memory failed.
     #[error(transparent)]
     Medium(#[from] MediumError),
+}
+
+/// A directory and a pool do not belong together.
+#[derive(Debug, thiserror::Error)]
+pub enum MismatchError {
+    /// The pool is not there.
+    #[error(
+        "pages of {} are in a pool, and {} is missing: bring it back, or say where the pool is; \
+         without it they are lost", directory.display(), file.display()
+    )]
+    Missing {
+        /// The directory.
+        directory: PathBuf,
+        /// What is missing of its pool.
+        file: PathBuf,
+    },
+    /// There is another one in its place.
+    #[error(
+        "pages of {} are in the pool {wanted:016x}, and {} is the pool {found:016x}: say where \
+         the right one is", directory.display(), pool.display()
+    )]
+    Foreign {
+        /// The directory.
+        directory: PathBuf,
+        /// The other pool.
+        pool: PathBuf,
+        /// The id of its own.
+        wanted: u64,
+        /// The id of the other.
+        found: u64,
+    },
+    /// The pool is another directory's.
+    #[error(
+        "{} is the pool of another directory than {}: say another place for a new one",
+        pool.display(), directory.display()
+    )]
+    Taken {
+        /// The directory.
+        directory: PathBuf,
+        /// The pool.
+        pool: PathBuf,
+    },
+    /// The directory was made without a pool, or does not know any more of which.
+    #[error(
+        "{} has durable memory, and no file '{POOL_NOTE}' that names a pool: open it without one, or \
+         bring the file back", directory.display()
+    )]
+    Unpooled {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// What names the pool is damaged.
+    #[error(
+        "{} does not name a pool: it is damaged, or somebody else's; bring the right one back, or \
+         use another directory", file.display()
+    )]
+    Note {
+        /// The file.
+        file: PathBuf,
+    },
 }
 
 /// Gives regions their bytes, at places of one persistent memory that others pick.

@@ -16,14 +16,13 @@
 
 use super::BackingError;
 use super::files::{Files, make_file, make_new};
+use super::names::BOOT_NOTE;
 use super::seeded::{Bug, hit};
 use medium::OpenError;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// The file.
-pub(super) const NOTE: &str = "boot";
-/// What it begins with, before the boot's id and a line feed.
+/// What the file begins with, before the boot's id and a line feed.
 const NOTE_HEAD: &str = "selvedge boot ";
 
 /// The note of a directory.
@@ -70,7 +69,7 @@ impl BootNote {
     /// # Errors
     /// [`BackingError::InTheWay`] if a file of somebody else's has its name.
     pub fn make(&self, files: &impl Files) -> Result<(), BackingError> {
-        let (file, contents) = (self.directory.join(NOTE), contents(files)?);
+        let (file, contents) = (self.directory.join(BOOT_NOTE), contents(files)?);
         let write = |path: &Path| files.write(path, &contents);
         match hit(Bug::NoteNotSynced) {
             true => files.remove(&file).and_then(|()| write(&file))?,
@@ -91,7 +90,7 @@ impl BootNote {
         if !hit(Bug::NoteRemovedBeforeSync) {
             paths.try_for_each(|path| files.sync(&path))?;
         }
-        files.remove(&self.directory.join(NOTE))?;
+        files.remove(&self.directory.join(BOOT_NOTE))?;
         files.sync_directory(&self.directory)?;
         paths.try_for_each(|path| files.sync(&path))
     }
@@ -99,7 +98,7 @@ impl BootNote {
 
 /// The note of a directory. A file of somebody else's is none.
 fn read(files: &impl Files, directory: &Path) -> Result<Option<Vec<u8>>, OpenError> {
-    let found = files.read(&directory.join(NOTE))?;
+    let found = files.read(&directory.join(BOOT_NOTE))?;
     Ok(found.filter(|note| note.starts_with(NOTE_HEAD.as_bytes())))
 }
 

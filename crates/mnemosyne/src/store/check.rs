@@ -12,10 +12,10 @@
 //! 4. What [`Store::open`](super::Store::open) refuses has a finding, and so has a directory that
 //!    opening refuses because the machine went down.
 
-use super::boot::{BootNote, NOTE};
+use super::boot::BootNote;
 use super::files::SystemFiles;
 use super::inspection::ReadOnly;
-use super::pool::FRAMES;
+use super::names::{BOOT_NOTE, FRAMES, SYSTEM, file_name};
 use super::repair::would_give_up;
 use super::roots::{Targets, bad_roots};
 use super::system::{FOREIGN, OVERLAP, State, System, overlap};
@@ -144,7 +144,7 @@ pub fn check_within(path: impl AsRef<Path>, bytes: u64) -> Result<Report, StoreE
 fn crash() -> Finding {
     Finding {
         invariant: "boot",
-        file: NOTE.to_owned(),
+        file: BOOT_NOTE.to_owned(),
         structure: "note of the boot".to_owned(),
         offset: 0,
         what: "the machine went down while the directory was in use with durability 'process': \
@@ -169,11 +169,8 @@ pub fn check_regions<B: Backing>(backing: &B, files: &[u64]) -> Report {
     checker.report
 }
 
-/// Where the system region is.
-const SYSTEM: &str = "regions";
-
 fn file_of(region: &Region) -> String {
-    format!("region-{:04}", region.slot)
+    file_name(region.slot)
 }
 
 /// A record of the log of so many bytes at `start` in a file, and where it begins there.
@@ -379,12 +376,7 @@ impl<B: Backing> Checker<'_, B> {
         lonely.sort_unstable();
         for slot in lonely {
             let what = "the region table has nothing for this slot";
-            self.bad(
-                ("M5", way::STRAY),
-                format!("region-{slot:04}"),
-                ("the file", 0),
-                what,
-            );
+            self.bad(("M5", way::STRAY), file_name(*slot), ("the file", 0), what);
         }
         if let Some((first, second)) = overlap(&regions) {
             let slot = second.slot;

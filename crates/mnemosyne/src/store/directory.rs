@@ -23,87 +23,22 @@
 //!    to be in persistent memory as a whole, is in the pool's directory: `regions`, and the
 //!    files of static variables.
 
-use super::boot::{self, BootNote};
+use super::boot::BootNote;
 use super::files::{
     Files, Mappings, SystemFiles, directory_of, is_unfinished, make_directory, make_new,
     make_system, sync_found,
 };
-use super::pool::{self, FRAMES, Pooled};
+use super::names::{FRAMES, SYSTEM, file_name, slot_of};
+use super::options::DirectoryOptions;
+use super::pool::Pooled;
 use super::seeded::{Bug, hit};
-use super::{Backing, BackingError, Layout, Options, Region, RegionKind, Store, StoreError};
+use super::{Backing, BackingError, Options, Region, RegionKind, Store, StoreError};
 use medium::{ArenaError, EffectiveDurability, MapOptions};
 use paging::Pool;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// The file of the system region.
-pub(super) const SYSTEM: &str = "regions";
-/// Those of other regions, in front of the numbers of their slots.
-const REGION: &str = "region-";
-
-/// The slot whose file has this name.
-pub(super) fn slot_of(name: &str) -> Option<u64> {
-    let slot = name.strip_prefix(REGION)?.parse().ok()?;
-    (name == file_name(slot)).then_some(slot)
-}
-
-/// The name of a slot's file.
-fn file_name(slot: u64) -> String {
-    format!("{REGION}{slot:04}")
-}
-
-/// Whether files of durable memory have this name.
-pub(super) fn is_ours(name: &str) -> bool {
-    [SYSTEM, FRAMES, boot::NOTE, pool::NOTE].contains(&name) || slot_of(name).is_some()
-}
-
-/// How to open a directory.
-#[derive(Debug, Clone)]
-pub struct DirectoryOptions {
-    /// The address of the first byte, a multiple of 2 MiB; `None`: wherever there is room.
-    pub base: Option<u64>,
-    /// Bytes of addresses, which all regions must fit in.
-    pub bytes: u64,
-    /// What a system region is to be like, if there is none yet.
-    pub layout: Layout,
-    /// Fails if there is nothing at the path, rather than make it.
-    pub must_exist: bool,
-    /// How to map the files.
-    pub map: MapOptions,
-    /// What moves pages between the files and persistent memory. `None`: what the directory
-    /// was made with, which may be nothing.
-    pub pool: Option<PoolOptions>,
-    /// Open the directory, too, if the machine went down while it was in use with durability
-    /// `process`: what was stored last may be missing, or there in part.
-    pub accept_loss: bool,
-}
-
-/// Where a pool is, and what it is to be like.
-#[derive(Debug, Clone)]
-pub struct PoolOptions {
-    /// A directory on persistent memory.
-    pub path: PathBuf,
-    /// Bytes of the pool, if there is none yet: 16 pages at least.
-    pub bytes: u64,
-    /// Bytes of a page, if there is none yet; `None`: 64 KiB, or more in a large pool.
-    pub page_bytes: Option<u64>,
-}
-
-impl Default for DirectoryOptions {
-    fn default() -> Self {
-        Self {
-            base: None,
-            bytes: 1 << 40,
-            layout: Layout::default(),
-            must_exist: false,
-            map: MapOptions::default(),
-            pool: None,
-            accept_loss: false,
-        }
-    }
-}
 
 /// A directory of regions, mapped.
 pub struct Directory<F: Files = SystemFiles> {

@@ -17,7 +17,8 @@
 //! and the contents of a file are durable once the file was synchronised. Its name is no part of
 //! that. Bytes of a file that were never stored are zeros.
 
-use super::directory::{self, SYSTEM};
+use super::names::{self, SYSTEM};
+use super::options::DirectoryOptions;
 use super::seeded::{Bug, hit};
 use super::{BackingError, StoreError};
 use medium::{
@@ -596,7 +597,7 @@ pub(super) fn is_unfinished(files: &impl Files, name: &OsStr) -> bool {
     parts.is_some_and(|(name, unique)| {
         let mut numbers = unique.split('-');
         let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-        let is_ours = directory::is_ours(name) && numbers.all(is_number);
+        let is_ours = names::is_ours(name) && numbers.all(is_number);
         is_ours && !files.is_at_work(unique)
     })
 }
@@ -605,7 +606,7 @@ pub(super) fn is_unfinished(files: &impl Files, name: &OsStr) -> bool {
 pub(super) fn make_system(
     files: &impl Files,
     path: &Path,
-    options: &super::DirectoryOptions,
+    options: &DirectoryOptions,
 ) -> Result<(), StoreError> {
     make_first(files, path, |unfinished| {
         files.create(unfinished, options.layout.bytes())?;

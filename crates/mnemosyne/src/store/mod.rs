@@ -22,6 +22,8 @@ mod check;
 mod directory;
 mod files;
 mod inspection;
+mod names;
+mod options;
 mod pool;
 mod repair;
 mod roots;
@@ -31,15 +33,16 @@ mod system;
 #[cfg(test)]
 mod tests;
 
-pub use backing::{Backing, BackingError, Flat};
+pub use crate::region::{Region, RegionKind};
+pub use backing::{Backing, BackingError, Flat, MismatchError};
 pub use check::{Finding, Report, check, check_regions, check_within};
-pub use directory::{Directory, DirectoryOptions, PoolOptions};
+pub use directory::Directory;
 pub use files::{Files, Mappings, SystemFiles};
 pub use inspection::{Allocated, Inspection, Root, Seen};
-pub use pool::MismatchError;
+pub use options::{DirectoryOptions, PoolOptions};
 pub use repair::{Loss, repair, repair_regions, repair_within};
 pub use session::{Savepoint, Session, Tx};
-pub use system::{Layout, ROOT_NAME_MAX, Region, RegionKind};
+pub use system::{Layout, ROOT_NAME_MAX};
 
 use crate::heap::{Heap, HeapError, PAGE_BYTES, Segment};
 use crate::seeded::{Bug, hit};

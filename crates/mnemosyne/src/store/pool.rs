@@ -15,11 +15,12 @@
 //! place. They are made in this order: `frames`, `regions`, `pool`; and then `frames` says that
 //! a directory knows of it. A pool that does not say so has nothing in it.
 
-use super::directory::{SYSTEM, slot_of};
 use super::files::{
     Files, make_directory, make_file, make_first, make_new, make_system, sync_found,
 };
-use super::{BackingError, DirectoryOptions, PoolOptions, StoreError};
+use super::names::{FRAMES, POOL_NOTE, SYSTEM, slot_of};
+use super::options::{DirectoryOptions, PoolOptions};
+use super::{BackingError, MismatchError, StoreError};
 use medium::OpenError;
 use paging::Pool;
 use std::ffi::OsString;
@@ -27,72 +28,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The file of the pages.
-pub(super) const FRAMES: &str = "frames";
-/// The file that names a directory's pool.
-pub(super) const NOTE: &str = "pool";
-/// What it begins with, before the id in hexadecimal digits; the next line is the place.
+/// What the file begins with that names a directory's pool, before the id in hexadecimal digits; the next line is the place.
 const NOTE_HEAD: &str = "selvedge pool ";
-
-/// A directory and a pool do not belong together.
-#[derive(Debug, thiserror::Error)]
-pub enum MismatchError {
-    /// The pool is not there.
-    #[error(
-        "pages of {} are in a pool, and {} is missing: bring it back, or say where the pool is; \
-         without it they are lost", directory.display(), file.display()
-    )]
-    Missing {
-        /// The directory.
-        directory: PathBuf,
-        /// What is missing of its pool.
-        file: PathBuf,
-    },
-    /// There is another one in its place.
-    #[error(
-        "pages of {} are in the pool {wanted:016x}, and {} is the pool {found:016x}: say where \
-         the right one is", directory.display(), pool.display()
-    )]
-    Foreign {
-        /// The directory.
-        directory: PathBuf,
-        /// The other pool.
-        pool: PathBuf,
-        /// The id of its own.
-        wanted: u64,
-        /// The id of the other.
-        found: u64,
-    },
-    /// The pool is another directory's.
-    #[error(
-        "{} is the pool of another directory than {}: say another place for a new one",
-        pool.display(), directory.display()
-    )]
-    Taken {
-        /// The directory.
-        directory: PathBuf,
-        /// The pool.
-        pool: PathBuf,
-    },
-    /// The directory was made without a pool, or does not know any more of which.
-    #[error(
-        "{} has durable memory, and no file '{NOTE}' that names a pool: open it without one, or \
-         bring the file back", directory.display()
-    )]
-    Unpooled {
-        /// The directory.
-        directory: PathBuf,
-    },
-    /// What names the pool is damaged.
-    #[error(
-        "{} does not name a pool: it is damaged, or somebody else's; bring the right one back, or \
-         use another directory", file.display()
-    )]
-    Note {
-        /// The file.
-        file: PathBuf,
-    },
-}
 
 /// The pool of a directory.
 pub(super) struct Pooled {
@@ -109,7 +46,7 @@ struct Note {
 
 impl Note {
     fn read(files: &impl Files, directory: &Path) -> Result<Option<Self>, StoreError> {
-        let file = directory.join(NOTE);
+        let file = directory.join(POOL_NOTE);
         let Some(bytes) = files.read(&file)? else {
             return Ok(None);
         };
@@ -141,7 +78,7 @@ impl Note {
         let mut bytes = format!("{NOTE_HEAD}{:016x}\n", self.id).into_bytes();
         bytes.extend_from_slice(self.path.as_os_str().as_bytes());
         bytes.push(b'\n');
-        let (file, write) = (directory.join(NOTE), |path: &Path| {
+        let (file, write) = (directory.join(POOL_NOTE), |path: &Path| {
             files.write(path, &bytes)
         });
         match is_there {

@@ -48,11 +48,10 @@ mod tests;
 mod truncation;
 mod turn;
 
-use crate::heap::HeapError;
 use crate::seeded::{Bug, hit};
 use crossbeam_utils::CachePadded;
 use locks::Locks;
-use medium::{LINE_BYTES, MediumError};
+use medium::LINE_BYTES;
 use parking_lot::{Mutex, MutexGuard};
 use running::Running;
 use std::sync::Arc;
@@ -61,6 +60,7 @@ use truncation::{Helper, Home, Truncating};
 use turn::Turn;
 use wordlog::{Appender, LogError};
 
+pub use crate::error::{Interrupted, Stop, TxError, Uncommitted};
 pub(crate) use recovery::Reading;
 pub use recovery::{Area, AreaError, Unrecovered};
 pub use session::{Savepoint, Session, Transaction};
@@ -100,91 +100,6 @@ impl Default for Options {
             privatise: false,
         }
     }
-}
-
-/// Why a transaction did not happen.
-#[derive(Debug, thiserror::Error)]
-pub enum TxError<E> {
-    /// Its own wish.
-    #[error("cancelled: {0}")]
-    Cancelled(E),
-    /// A step met memory that cannot be read, or is not there to be written.
-    #[error(transparent)]
-    Medium(#[from] MediumError),
-    /// A step met bytes that are no value of a type.
-    #[error("what lies at offset {off:#x} is no {what}")]
-    NoValue {
-        /// Where.
-        off: u64,
-        /// The type.
-        what: &'static str,
-    },
-    /// The heap refused a step.
-    #[error(transparent)]
-    Heap(#[from] HeapError),
-    /// The heap had no room, and cannot have more.
-    #[error(
-        "the heap has no room for {bytes} more bytes, in one piece for a block, or in parts for a \
-         transaction that writes more than a log holds, and cannot grow: {why}"
-    )]
-    Growth {
-        /// What was asked for.
-        bytes: u64,
-        /// Why not.
-        why: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// A log is damaged, or memory could not be made durable: nothing can be committed any
-    /// more. The transaction that finds out may or may not be there after the next recovery.
-    #[error("no more transactions: {0}")]
-    Failed(Arc<LogError>),
-}
-
-/// Why a step of a transaction was not done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Interrupted {
-    /// Somebody else was faster: the transaction is to be run again.
-    #[error("another transaction was faster")]
-    Conflict,
-    /// The memory cannot be read, or is not there to be written.
-    #[error(transparent)]
-    Medium(#[from] MediumError),
-    /// The heap refused.
-    #[error(transparent)]
-    Heap(#[from] HeapError),
-    /// The bytes there are no value of a type.
-    #[error("what lies at offset {off:#x} is no {what}")]
-    NoValue {
-        /// Where.
-        off: u64,
-        /// The type.
-        what: &'static str,
-    },
-}
-
-/// Why the body of a transaction ends early.
-#[derive(Debug)]
-pub enum Stop<E> {
-    /// As a step said, which is to be passed on.
-    Interrupted(Interrupted),
-    /// It is to leave nothing.
-    Cancel(E),
-}
-
-impl<E> From<Interrupted> for Stop<E> {
-    fn from(why: Interrupted) -> Self {
-        Self::Interrupted(why)
-    }
-}
-
-/// Why a commit was none.
-#[derive(Debug)]
-pub enum Uncommitted {
-    /// Somebody else was faster: the transaction is to be run again.
-    Conflict,
-    /// It wrote more than a log takes, and the heap refused room for the rest.
-    Heap(HeapError),
-    /// As [`TxError::Failed`].
-    Failed(Arc<LogError>),
 }
 
 /// Commits that threads need not tell each other of: one tells of so many to come.

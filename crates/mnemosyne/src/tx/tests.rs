@@ -2,7 +2,9 @@
 
 use super::locks::State;
 use super::*;
+use crate::error::HeapError;
 use fastrand::Rng;
+use medium::MediumError;
 use medium::{Counting, CutAfter, Faulty, MemoryPmem, PersistModel, Pmem, PowerCut};
 use wordlog::Kind;
 

@@ -1,0 +1,28 @@
+//! Names of the files of durable memory.
+
+/// The file of the system region.
+pub(super) const SYSTEM: &str = "regions";
+/// The file of a pool's pages.
+pub(super) const FRAMES: &str = "frames";
+/// The file that names a directory's pool.
+pub(super) const POOL_NOTE: &str = "pool";
+/// The file that names the machine's boot.
+pub(super) const BOOT_NOTE: &str = "boot";
+/// Those of other regions, in front of the numbers of their slots.
+const REGION: &str = "region-";
+
+/// The slot whose file has this name.
+pub(super) fn slot_of(name: &str) -> Option<u64> {
+    let slot = name.strip_prefix(REGION)?.parse().ok()?;
+    (name == file_name(slot)).then_some(slot)
+}
+
+/// The name of a slot's file.
+pub(super) fn file_name(slot: u64) -> String {
+    format!("{REGION}{slot:04}")
+}
+
+/// Whether files of durable memory have this name.
+pub(super) fn is_ours(name: &str) -> bool {
+    [SYSTEM, FRAMES, BOOT_NOTE, POOL_NOTE].contains(&name) || slot_of(name).is_some()
+}
