@@ -8,6 +8,7 @@
 //! For each call there is a second symbol, the transactional clone, which gcc calls inside
 //! transactions.
 
+use crate::errno::errno_of;
 use crate::itm::restart;
 use crate::message::{report, set_errno};
 use crate::program::{self, StartError};
@@ -89,14 +90,6 @@ impl CallError {
             Self::NoRoot(_) | Self::Nothing => libc::ENOENT,
             _ => libc::EINVAL,
         }
-    }
-}
-
-/// The errno that comes nearest.
-pub(crate) fn errno_of(why: &TxError<Infallible>) -> c_int {
-    match why {
-        TxError::Heap(HeapError::NoSpace { .. }) | TxError::Growth { .. } => libc::ENOMEM,
-        _ => libc::EIO,
     }
 }
 

@@ -3,7 +3,7 @@
 //! - [`program`]: the memory of this process, which is opened when it is first used.
 //! - [`itm`]: transactions as a compiler calls them.
 //! - [`statics`]: persistent variables.
-//! - [`heap`], [`region`], [`record`], [`primitives`]: the other calls of the header.
+//! - [`heap`], [`region`], [`log`], [`primitives`]: the other calls of the header.
 //! - [`structures`]: the calls of `selvedge/structures.h`.
 //!
 //! Programs call this crate by its C symbols. All of those begin with `selvedge_`, or with
@@ -15,13 +15,15 @@
 mod call;
 mod cxx;
 mod elf;
+mod errno;
 mod fatal;
 mod heap;
 mod itm;
+mod log;
 mod message;
+mod open_logs;
 mod primitives;
 mod program;
-mod record;
 mod region;
 mod space;
 mod statics;

@@ -11,8 +11,10 @@
 //! 5. A child made by `fork` cannot use it: two processes would. It has neither the memory nor
 //!    its locks, and ends with a message if it tries.
 
+use crate::elf::{self, ElfError};
+use crate::errno::errno_of_store;
 use crate::fatal::die;
-use crate::space::{Machine, canonical};
+use crate::space::{Machine, Memory, canonical};
 use crate::statics::{self, StaticsError};
 use libc::c_int;
 use medium::{ArenaError, Durability, MapOptions, OpenError, UnknownDurability, without_signals};
@@ -48,11 +50,6 @@ const DEFAULT_POOL_BYTES: u64 = 256 << 20;
 const FORCE_FLUSH: &str = "SELVEDGE_FORCE_FLUSH";
 const ACCEPT_LOSS: &str = "SELVEDGE_ACCEPT_LOSS";
 const SIMULATE_POWER_CUT: &str = "SELVEDGE_SIMULATE_POWER_CUT";
-
-/// Durable memory with this process's addresses.
-pub(crate) type Memory = Store<Directory, Machine>;
-/// A thread's way to use it.
-pub(crate) type Session = store::Session<Directory, Machine>;
 
 /// The memory, and where it is.
 pub(crate) struct Program {
@@ -154,29 +151,6 @@ impl StartError {
     }
 }
 
-/// The errno that comes nearest.
-pub(crate) fn errno_of_store(why: &StoreError) -> c_int {
-    match why {
-        StoreError::NoRoom { .. } => libc::ENOMEM,
-        StoreError::NoRegion { .. } | StoreError::Layout | StoreError::Beyond { .. } => {
-            libc::EINVAL
-        }
-        StoreError::Backing(
-            BackingError::File(why)
-            | BackingError::Arena(ArenaError::Open(why))
-            | BackingError::Pool(PoolError::Open(why)),
-        ) => match why {
-            OpenError::InUse { .. } => libc::EBUSY,
-            OpenError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-            _ => libc::EINVAL,
-        },
-        StoreError::Backing(BackingError::Mismatch(_)) => libc::EINVAL,
-        StoreError::Backing(BackingError::InTheWay { .. }) => libc::EEXIST,
-        StoreError::Backing(BackingError::Arena(_)) => libc::ENOMEM,
-        _ => libc::EIO,
-    }
-}
-
 /// The memory, which is opened if it is not.
 pub(crate) fn start() -> Result<&'static Program, StartError> {
     static TURN: Mutex<()> = Mutex::new(());
@@ -245,6 +219,22 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void
     // As ever, when the access is done again.
     // SAFETY: any thread may say so.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+// Before the program's own constructors, which may use the variables.
+#[used]
+#[unsafe(link_section = ".init_array.00101")]
+static BEFORE_MAIN: extern "C" fn() = before_main;
+
+extern "C" fn before_main() {
+    match elf::section() {
+        Ok(Some(_)) => {
+            started();
+        }
+        Err(why @ ElfError::Loader { .. }) => die(why),
+        // A program that cannot be read gets the error when it uses the library.
+        Ok(None) | Err(_) => {}
+    }
 }
 
 // Behind the program's own destructors, and what it called at exit.

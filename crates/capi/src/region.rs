@@ -1,8 +1,9 @@
 //! Dynamic regions (`pmap`, `punmap`). Not inside transactions: files come and go.
 
+use crate::errno::errno_of_store;
 use crate::message::report;
-use crate::program::{self, Program, StartError, errno_of_store};
-use crate::record;
+use crate::open_logs;
+use crate::program::{self, Program, StartError};
 use crate::space::canonical;
 use crate::thread::Thread;
 use libc::{c_int, c_void};
@@ -119,9 +120,12 @@ fn unmap(place: *mut c_void, len: usize) -> Result<(), RegionError> {
     }
     let place = canonical(place as u64);
     let unlink = |tx: &mut Transaction<'_, _>| tx.write(place, &0_u64.to_le_bytes());
-    record::while_closed(&region, || {
-        Ok(program.memory.unmap(region.start, unlink)?)
-    })
+    // Until the region is removed no log in it is opened.
+    let open = open_logs::lock();
+    if open.has_any_in(region.start..region.start + region.len) {
+        return Err(RegionError::Open);
+    }
+    Ok(program.memory.unmap(region.start, unlink)?)
 }
 
 /// Makes a region. Null: there is none, and `errno` and the message say why.

@@ -2,12 +2,18 @@
 //! volatile.
 
 use medium::{Arena, MediumError, Pmem, WORD_BYTES};
+use mnemosyne::store::{self, Directory, Store};
 use mnemosyne::tx::Space;
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicU8, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
+
+/// Durable memory with this process's addresses.
+pub(crate) type Memory = Store<Directory, Machine>;
+/// A thread's way to use it.
+pub(crate) type Session = store::Session<Directory, Machine>;
 
 /// The memory of the process, with the arena in it.
 ///

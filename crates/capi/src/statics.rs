@@ -17,9 +17,7 @@
 //! 6. Variables whose table is damaged are refused, and not taken for those of a first run.
 
 use crate::elf::{self, ElfError, Section};
-use crate::fatal::die;
-use crate::program::{self, Memory};
-use crate::space::set_alias;
+use crate::space::{Memory, set_alias};
 use medium::{EffectiveDurability, Pmem};
 use mnemosyne::statics::{Table, TableError, Variable, Variables, tag};
 use mnemosyne::store::{Region, RegionKind, StoreError};
@@ -85,22 +83,6 @@ pub(crate) enum StaticsError {
     Name,
 }
 
-// Before the program's own constructors, which may use the variables.
-#[used]
-#[unsafe(link_section = ".init_array.00101")]
-static BEFORE_MAIN: extern "C" fn() = before_main;
-
-extern "C" fn before_main() {
-    match elf::section() {
-        Ok(Some(_)) => {
-            program::started();
-        }
-        Err(why @ ElfError::Loader { .. }) => die(why),
-        // A program that cannot be read gets the error when it uses the library.
-        Ok(None) | Err(_) => {}
-    }
-}
-
 /// The name by which the variables are known: what the environment says, the program itself
 /// (`SELVEDGE_PROGRAM`), or the name of its file.
 fn name() -> Result<String, StaticsError> {
@@ -155,7 +137,7 @@ fn tell_of_others(memory: &Memory, program: &str, variables: &Variables) {
 }
 
 /// Asked for by the linker script, and by the header: so the library is there, with the
-/// constructor above.
+/// constructor that opens the memory before `main`.
 #[unsafe(no_mangle)]
 pub static selvedge_anchor: u8 = 0;
 

@@ -7,37 +7,9 @@ use crate::cxx::{self, Delete};
 use crate::fatal::die;
 use crate::space::canonical;
 use crate::thread::Thread;
+use crate::thread::actions::Mark;
 use libc::c_void;
 use mnemosyne::tx::Space;
-
-/// A function of the program's, and what to call it with.
-type Call = (unsafe extern "C" fn(*mut c_void), *mut c_void);
-
-#[derive(Default)]
-pub(crate) struct Actions {
-    on_commit: Vec<Call>,
-    on_failure: Vec<Call>,
-}
-
-/// How many actions there were, to come back to.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Mark {
-    on_commit: usize,
-    on_failure: usize,
-}
-
-impl Actions {
-    pub fn is_empty(&self) -> bool {
-        self.on_commit.is_empty() && self.on_failure.is_empty()
-    }
-
-    pub fn mark(&self) -> Mark {
-        Mark {
-            on_commit: self.on_commit.len(),
-            on_failure: self.on_failure.len(),
-        }
-    }
-}
 
 /// The transaction has committed: does what is due, in order.
 ///

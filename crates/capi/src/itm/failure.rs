@@ -3,12 +3,14 @@
 //! `selvedge_try` is to a transaction what `setjmp` is to a jump: if one of the thread's fails
 //! before `selvedge_try_end`, it leaves nothing, and the call returns once more.
 
-use super::{LEFT, actions, exceptions, jump::JumpBuffer, land};
-use crate::call::errno_of;
+use super::{LEFT, actions, exceptions, land};
+use crate::errno::errno_of;
 use crate::fatal::die;
 use crate::message::report;
 use crate::program;
 use crate::thread::Thread;
+use crate::thread::actions::Mark;
+use crate::thread::jump::{JumpBuffer, with_buffer};
 use libc::c_int;
 use medium::MediumError;
 use mnemosyne::tx::TxError;
@@ -23,8 +25,15 @@ pub(super) const STALE: &str = "address of the next run";
 /// What `selvedge_try` returns again.
 const FAILED: c_int = -1;
 
-/// The first half of `selvedge_try`.
-pub(super) unsafe extern "C" fn begin(_: u32, buffer: *const JumpBuffer) -> c_int {
+/// Returns 0, and once more, -1, if a transaction of this thread fails.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn selvedge_try() -> c_int {
+    with_buffer!(begin_try)
+}
+
+/// The second half of `selvedge_try`.
+unsafe extern "C" fn begin_try(_: u32, buffer: *const JumpBuffer) -> c_int {
     let program = match program::start() {
         Ok(program) => program,
         Err(why) => {
@@ -75,7 +84,7 @@ pub(super) unsafe fn give_up(why: Failure) -> ! {
         thread.roll_back();
         let foreign = thread.exceptions.foreign.take();
         exceptions::delete(foreign);
-        actions::undone(actions::Mark::default());
+        actions::undone(Mark::default());
         refuse(why, begin)
     }
 }

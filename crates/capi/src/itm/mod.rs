@@ -19,21 +19,19 @@
 //! vectors of 8 to 32 bytes; complex numbers, `__int128` and larger vectors come in pieces or
 //! as copies. Hints (`RaW`, read after write, and so on) change nothing here.
 
-pub(crate) mod actions;
+mod actions;
 mod bulk;
 mod clones;
 mod data;
-pub(crate) mod exceptions;
+mod exceptions;
 mod failure;
-pub(crate) mod fresh;
-pub(crate) mod jump;
 mod strings;
 
 use crate::fatal::die;
 use crate::program;
+use crate::thread::jump::{JumpBuffer, jump, with_buffer};
 use crate::thread::{Before, Level, Thread};
 use failure::Failure;
-use jump::{JumpBuffer, jump};
 use libc::{c_char, c_int, c_void};
 use mnemosyne::heap::HeapError;
 use mnemosyne::tx::{Interrupted, TxError, Uncommitted};
@@ -61,7 +59,15 @@ const NO_ID: u64 = 1;
 const LEFT: &str = "a block was left without its end, by longjmp or a switch of stacks; nothing of \
                     it is kept";
 
-/// The begin of a transaction.
+/// Begins a transaction. Returns what its code is to do, and again whenever the transaction is
+/// run again or was cancelled.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn _ITM_beginTransaction(properties: u32) -> u32 {
+    with_buffer!(begin)
+}
+
+/// The second half of the begin of a transaction.
 unsafe extern "C" fn begin(properties: u32, buffer: *const JumpBuffer) -> u32 {
     if properties & HAS_INSTRUMENTED_CODE == 0 {
         die(
@@ -172,7 +178,7 @@ impl Thread {
 
     /// Undoes the innermost transaction that can be cancelled, or all. Where it began, and
     /// what the program has to undo.
-    fn cancel(&mut self, is_outer: bool) -> (JumpBuffer, actions::Mark) {
+    fn cancel(&mut self, is_outer: bool) -> (JumpBuffer, crate::thread::actions::Mark) {
         match self.pop_level() {
             Some(Level {
                 jump,
@@ -191,7 +197,7 @@ impl Thread {
             Some(level) => {
                 self.push_level(level);
                 self.refused = None;
-                (self.roll_back(), actions::Mark::default())
+                (self.roll_back(), crate::thread::actions::Mark::default())
             }
             None => die("a transaction is cancelled that has not begun"),
         }
@@ -277,7 +283,7 @@ unsafe fn restart_for(asker: Asker, why: Interrupted) -> ! {
     // SAFETY: as above.
     unsafe {
         exceptions::delete(foreign);
-        actions::undone(actions::Mark::default());
+        actions::undone(crate::thread::actions::Mark::default());
         if let Err(why) = Thread::running().begin_again(why, asker, begin) {
             failure::refuse(why, begin.cfa)
         }

@@ -1,11 +1,10 @@
-//! The begin of a transaction, which returns once for each attempt, and `selvedge_try`, which
-//! returns once more if a transaction fails.
+//! Calls that return more than once: the begin of a transaction, for each attempt, and
+//! `selvedge_try`, if a transaction fails.
 //!
-//! What must be as it was is saved at the begin: the registers that a call preserves, where to
+//! Each of them saves what must be as it was: the registers that a call preserves, where to
 //! return, and how floating point rounds. It is copied off the stack, whose place is soon used
 //! otherwise.
 
-use libc::c_int;
 use std::arch::naked_asm;
 
 /// A place to go back to.
@@ -36,7 +35,7 @@ impl JumpBuffer {
 /// Hands `$function` the argument and a buffer, by which it can return again.
 macro_rules! with_buffer {
     ($function:path) => {
-        naked_asm!(
+        ::std::arch::naked_asm!(
         ".cfi_startproc",
         "lea rax, [rsp + 8]",
         "sub rsp, 72", // the buffer; the stack is a multiple of 16 again
@@ -62,21 +61,7 @@ macro_rules! with_buffer {
         )
     };
 }
-
-/// Begins a transaction. Returns what its code is to do, and again whenever the transaction is
-/// run again or was cancelled.
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn _ITM_beginTransaction(properties: u32) -> u32 {
-    with_buffer!(super::begin)
-}
-
-/// Returns 0, and once more, -1, if a transaction of this thread fails.
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn selvedge_try() -> c_int {
-    with_buffer!(super::failure::begin)
-}
+pub(crate) use with_buffer;
 
 /// Returns from the begin that `buffer` is of, once more, with `code`.
 ///

@@ -20,12 +20,18 @@
 //! Memory that the compiler logs (`_ITM_L*`) before it stores to it itself has an undo record
 //! and no lock: the compiler does so only for memory of this thread.
 
+pub(crate) mod actions;
+pub(crate) mod exceptions;
+pub(crate) mod fresh;
+pub(crate) mod jump;
+
 use crate::fatal::die;
-use crate::itm::actions::Actions;
-use crate::itm::exceptions::Exceptions;
-use crate::itm::fresh::Fresh;
-use crate::itm::jump::JumpBuffer;
-use crate::program::{Program, Session};
+use crate::program::Program;
+use crate::space::Session;
+use actions::Actions;
+use exceptions::Exceptions;
+use fresh::Fresh;
+use jump::JumpBuffer;
 use mnemosyne::store::Savepoint;
 use std::arch::{asm, global_asm};
 use std::collections::HashMap;
@@ -88,8 +94,8 @@ pub(crate) struct Before {
     pub undo: usize,
     pub fresh: u64,
     pub blocks: u64,
-    pub actions: crate::itm::actions::Mark,
-    pub exceptions: crate::itm::exceptions::Mark,
+    pub actions: actions::Mark,
+    pub exceptions: exceptions::Mark,
     pub id: u64,
 }
 

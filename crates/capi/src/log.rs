@@ -5,33 +5,17 @@
 //! only what they have flushed: a fence is for the stores of its own thread.
 
 use crate::message::{report, set_errno};
+use crate::open_logs;
 use crate::program::Program;
 use crate::region::{self, RegionError, outside};
 use crate::space::canonical;
 use libc::{c_int, c_void, ssize_t};
 use medium::{Arena, MediumError, WORD_BYTES};
-use mnemosyne::store::Region;
 use mnemosyne::tx::{Interrupted, Space};
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use wordlog::{Appender, Consumer, Kind, LogError, Unrecovered};
-
-/// Where the logs begin that are open: each is once, and its region stays.
-static OPEN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
-
-/// Does something to a region while no log in it is open, or is opened.
-pub(crate) fn while_closed<T>(
-    region: &Region,
-    does: impl FnOnce() -> Result<T, RegionError>,
-) -> Result<T, RegionError> {
-    let open = OPEN.lock();
-    match open.range(region.start..region.start + region.len).next() {
-        Some(_) => Err(RegionError::Open),
-        None => does(),
-    }
-}
 
 /// A log that is open.
 pub struct Log {
@@ -131,8 +115,8 @@ fn open(at: *const c_void) -> Result<*mut Log, RecordError> {
     let space = program.memory.memory().space();
     let off = space.offset(canonical(at as u64));
     let off = off.ok_or(RecordError::Volatile(at as u64))?;
-    let mut open = OPEN.lock();
-    if open.contains(&off) {
+    let mut open = open_logs::lock();
+    if open.has(off) {
         return Err(RecordError::Twice);
     }
     let regions = program.memory.regions().map_err(RegionError::from)?;
@@ -348,6 +332,6 @@ pub unsafe extern "C" fn selvedge_log_close(log: *mut Log) {
     if !log.is_null() {
         // SAFETY: it came out of a box, and the program uses it no more.
         let log = unsafe { Box::from_raw(log) };
-        OPEN.lock().remove(&log.off);
+        open_logs::lock().remove(log.off);
     }
 }

@@ -1,0 +1,36 @@
+//! The logs of the program that are open: each is open once, and its region stays meanwhile.
+
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// Offsets at which open logs begin.
+static OPEN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+/// Keeps others from opening and closing logs.
+pub(crate) struct OpenLogs(MutexGuard<'static, BTreeSet<u64>>);
+
+/// Locks the list of open logs.
+pub(crate) fn lock() -> OpenLogs {
+    OpenLogs(OPEN.lock())
+}
+
+impl OpenLogs {
+    /// Whether the log at `off` is open.
+    pub fn has(&self, off: u64) -> bool {
+        self.0.contains(&off)
+    }
+
+    /// Whether an open log begins in a range.
+    pub fn has_any_in(&self, range: Range<u64>) -> bool {
+        self.0.range(range).next().is_some()
+    }
+
+    pub fn insert(&mut self, off: u64) {
+        self.0.insert(off);
+    }
+
+    pub fn remove(&mut self, off: u64) {
+        self.0.remove(&off);
+    }
+}
