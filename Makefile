@@ -126,7 +126,7 @@ install-c: $(LIBRARY) ## install the C library, its headers and linker script, a
 	ln -sf libselvedge.so.0 $(DESTDIR)$(LIBDIR)/libselvedge.so
 	install -d $(DESTDIR)$(INCLUDEDIR)/selvedge $(DESTDIR)$(LIBDIR)/pkgconfig
 	install -m 644 $(CAPI)/include/selvedge.h $(CAPI)/include/selvedge.ld $(DESTDIR)$(INCLUDEDIR)
-	install -m 644 $(CAPI)/include/selvedge/structures.h $(DESTDIR)$(INCLUDEDIR)/selvedge
+	install -m 644 $(CAPI)/include/selvedge/*.h $(DESTDIR)$(INCLUDEDIR)/selvedge
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|' \
 	  -e 's|@VERSION@|$(VERSION)|' $(CAPI)/selvedge.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/selvedge.pc
 

@@ -7,7 +7,7 @@
 #include "memcached.h"
 #include "durable.h"
 
-#include <selvedge.h>
+#include <selvedge/short.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -16,7 +16,7 @@
 #include "slap-config.h"
 
 #include <errno.h>
-#include <selvedge.h>
+#include <selvedge/short.h>
 #include <selvedge/structures.h>
 #include <stdbool.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  *   gcc -O2 -fgnu-tm $(pkg-config --cflags selvedge) -c program.c
  *   gcc program.o $(pkg-config --libs selvedge) -o program
  *
- * Programs with `pstatic` variables (see below) are linked with a script, too:
+ * Programs with persistent variables (SELVEDGE_STATIC) are linked with a script, too:
  *
  *   -Wl,-T,$(pkg-config --variable=ldscript selvedge)
  *
@@ -12,15 +12,15 @@
  *
  * What it guarantees
  * ------------------
- * - A `patomic` block that was left is there as a whole after every crash; one that was not
- *   is there as a whole, or not at all. What survives a crash of the machine, and not only
+ * - An *atomic block*, SELVEDGE_ATOMIC { ... }, that was left is there as a whole after every
+ *   crash; one that was not is there as a whole, or not at all. What survives a crash of the machine, and not only
  *   of the process, depends on the durability in force (see below).
  * - Blocks of several threads are isolated from each other: they happen one after the other,
  *   in some order. Memory that is not durable takes part, but is not kept.
  * - Durable memory is at the same addresses in every run: pointers into it stay valid.
  *
  * Durable memory is opened at the first call that needs it, or before main if there are
- * `pstatic` variables. One process at a time can use a directory. Where nothing else can be
+ * persistent variables. One process at a time can use a directory. Where nothing else can be
  * done (the memory fails, a block writes more than a log takes to memory that was there before
  * it), the process ends with one line on standard error, and abort(), unless the program has
  * asked for an error (selvedge_try). What a block writes to memory that it has allocated takes no
@@ -29,10 +29,10 @@
  *
  * A child made by fork has no durable memory, which stays its parent's: it ends with a message
  * if it touches it, and can run another program. So a program forks, and makes itself a daemon,
- * before durable memory is opened; one with `pstatic` variables cannot, and is started as a
+ * before durable memory is opened; one with persistent variables cannot, and is started as a
  * daemon by others. What a child passes to exec must not be durable.
  *
- * Nothing of the library can be used in a signal handler, nor a `patomic` block: the thread may
+ * Nothing of the library can be used in a signal handler, nor an atomic block: the thread may
  * be inside one, or inside a call.
  *
  * Structures that are ready to use (tables, trees, queues, ...) are in <selvedge/structures.h>.
@@ -56,8 +56,9 @@
  *   SELVEDGE_POOL_PATH    a directory on persistent memory, for a pool of pages: the files may
  *                         then be larger than persistent memory, and lie on a disk (see below)
  *   SELVEDGE_POOL_BYTES   bytes of a new pool; 268435456 if not set
- *   SELVEDGE_STATICS      discard: pstatic variables begin anew
- *   SELVEDGE_STATICS_NAME  the name of the program by which its pstatic variables are known
+ *   SELVEDGE_STATICS      discard: persistent variables begin anew
+ *   SELVEDGE_STATICS_NAME  the name of the program by which its persistent variables are
+ *                         known
  *   SELVEDGE_SIMULATE_POWER_CUT  1: a process that is killed leaves what a power failure would
  *                         leave in persistent memory, what was flushed and fenced and by chance
  *                         some of the rest. For tests
@@ -83,7 +84,7 @@
  * With a pool, pages of the heap and of regions move between it and the files: at most
  * SELVEDGE_POOL_BYTES of them are in persistent memory at a time, and a touch of another page
  * waits for the disk. What a block or a fence made durable stays so wherever its page is. Logs
- * and `pstatic` variables do not move; they are in the pool's directory, too. A pool is chosen
+ * and persistent variables do not move; they are in the pool's directory, too. A pool is chosen
  * when a directory is made, which knows it from then on; the two belong together, and one is
  * worth nothing without the other. It needs userfaultfd: root, access to /dev/userfaultfd, or
  * vm.unprivileged_userfaultfd=1. A child made by fork has none of this memory. Since pages move,
@@ -91,8 +92,8 @@
  *
  * Names
  * -----
- * All that is exported begins with selvedge_. The short names at the end can be switched off
- * by defining SELVEDGE_NO_SHORT_NAMES.
+ * All names begin with selvedge_ or SELVEDGE_. The short names of the paper (patomic, pstatic,
+ * pmalloc, store, flush, fence, ...) are in <selvedge/short.h>.
  *
  * Calls that fail return NULL, 0 or -1 as each says, set errno, and leave a text
  * (selvedge_message). They have changed nothing then. */
@@ -111,7 +112,7 @@ extern "C" {
 
 /* --- What the compiler is told ------------------------------------------------------- */
 
-/* Can be called inside patomic, and is a part of it then. */
+/* Can be called inside an atomic block, and is a part of it then. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CHECKER__)
 #define SELVEDGE_SAFE __attribute__((transaction_safe))
 #define SELVEDGE_PURE __attribute__((transaction_pure))
@@ -156,7 +157,7 @@ extern "C" {
 #if defined(__CHECKER__)
 #define SELVEDGE_ATOMIC
 #elif defined(__clang__) /* It looks at pointers (-fsyntax-only), and makes no program. */
-__attribute__((error("patomic needs gcc, with -fgnu-tm"))) int selvedge_needs_gcc(void);
+__attribute__((error("SELVEDGE_ATOMIC needs gcc, with -fgnu-tm"))) int selvedge_needs_gcc(void);
 #define SELVEDGE_ATOMIC if (selvedge_needs_gcc())
 #else
 #define SELVEDGE_ATOMIC __transaction_atomic
@@ -244,7 +245,7 @@ int selvedge_start(void);
  * whether all of the block is there or nothing.
  *
  *     if (selvedge_try() == 0) {
- *         patomic { ... }
+ *         SELVEDGE_ATOMIC { ... }
  *         selvedge_try_end();
  *     } else {
  *         fprintf(stderr, "%s\n", selvedge_message());
@@ -267,7 +268,7 @@ void selvedge_try_end(void);
 const char *selvedge_message(void);
 
 /* Has `hook` called with each such text, on the thread in question; NULL: nobody. Inside
- * patomic that may be more than once. */
+ * an atomic block that may be more than once. */
 void selvedge_set_message_hook(void (*hook)(const char *message, void *argument), void *argument);
 
 /* Whether a block, or a fence, that is over survives a power failure (1), or a crash of the
@@ -277,7 +278,7 @@ int selvedge_survives_power_failure(void);
 /* Whether `address` is durable memory, and something is there. */
 SELVEDGE_SAFE int selvedge_is_persistent(const void *address);
 
-/* Whether this thread is inside a patomic block. */
+/* Whether this thread is inside an atomic block. */
 SELVEDGE_PURE int selvedge_in_transaction(void);
 
 /* --- Heap ---------------------------------------------------------------------------- */
@@ -316,7 +317,7 @@ SELVEDGE_SAFE void *selvedge_root(const char *name, size_t size);
 /* Frees it. 0, or -1; ENOENT: there is none. */
 SELVEDGE_SAFE int selvedge_root_remove(const char *name);
 
-/* --- Regions, not inside patomic ----------------------------------------------------- */
+/* --- Regions, not inside atomic blocks ----------------------------------------------- */
 
 /* Makes a region of `length` bytes, zeros, in a file of its own, and stores its address at
  * `pointer`, the address of a durable pointer (EINVAL: it is not in durable memory).
@@ -327,7 +328,7 @@ void *selvedge_pmap(void *pointer, size_t length, int protection, int flags);
  * 0, or -1; EBUSY: a log in it is open. */
 int selvedge_punmap(void *pointer, size_t length);
 
-/* --- Logs, not inside patomic -------------------------------------------------------- */
+/* --- Logs, not inside atomic blocks -------------------------------------------------- */
 
 /* Records of bytes, appended in a region of their own. One thread may append while another
  * reads and truncates. Who has appended flushes before another thread appends or flushes
@@ -365,7 +366,7 @@ void selvedge_log_close(selvedge_log *log);
 
 /* --- Primitives ---------------------------------------------------------------------- */
 
-/* For data whose order the program keeps itself, outside of patomic. An aligned store of 1,
+/* For data whose order the program keeps itself, outside of atomic blocks. An aligned store of 1,
  * 2, 4 or 8 bytes is there after a crash as a whole or not at all, and any time after it was
  * issued. It is durable once its line was flushed, or it was written through, and then a
  * fence returned. Until then a crash may also bring back what a block wrote there before. An
@@ -391,67 +392,4 @@ int selvedge_fence(void);
 }
 #endif
 
-/* --- Short names --------------------------------------------------------------------- */
-
-#ifndef SELVEDGE_NO_SHORT_NAMES
-
-#define patomic SELVEDGE_ATOMIC
-#define pstatic SELVEDGE_STATIC
-#define persistent SELVEDGE_PERSISTENT
-
-#define pmalloc(size, pointer) selvedge_pmalloc((size), (pointer))
-#define pmalloc_set(size, pointer, value) selvedge_pmalloc_set((size), (pointer), (value))
-#define pcalloc(count, size, pointer) selvedge_pcalloc((count), (size), (pointer))
-#define prealloc(size, pointer) selvedge_prealloc((size), (pointer))
-#define pfree(pointer) selvedge_pfree((pointer))
-#define pmalloc_usable_size(block) selvedge_pmalloc_usable_size((block))
-
-#define pmap(pointer, length, protection, flags) \
-    selvedge_pmap((pointer), (length), (protection), (flags))
-#define punmap(pointer, length) selvedge_punmap((pointer), (length))
-
-#define log_create(pointer, length, kind) selvedge_log_create((pointer), (length), (kind))
-#define log_open(region) selvedge_log_open((region))
-#define log_append(log, record, size) selvedge_log_append((log), (record), (size))
-#define log_flush(log) selvedge_log_flush((log))
-#define log_read(log, buffer, size) selvedge_log_read((log), (buffer), (size))
-#define log_truncate(log) selvedge_log_truncate((log))
-#define log_drop_read(log) selvedge_log_drop_read((log))
-#define log_close(log) selvedge_log_close((log))
-
-#ifdef __cplusplus
-
-/* Stores, in one instruction if it is a word or less. */
-template <class T, class U> static inline void store(T *address, U value)
-{
-    *const_cast<volatile T *>(address) = static_cast<T>(value);
-}
-
-/* Stores around the cache. */
-template <class T, class U> static inline void wtstore(T *address, U value)
-{
-    T stored = static_cast<T>(value);
-    selvedge_write_through(address, &stored, sizeof stored);
-}
-
-#else
-
-#define store(address, value) \
-    ((void)(*(volatile __typeof__(*(address)) *)(address) = (value)))
-
-#define wtstore(address, value)                                            \
-    do {                                                                   \
-        __typeof__(*(address)) selvedge_stored = (value);                  \
-        selvedge_write_through((address), &selvedge_stored, sizeof selvedge_stored); \
-    } while (0)
-
-#endif
-
-/* Starts to write back the line of `address`. */
-static inline void flush(const void *address) { selvedge_flush(address, 1); }
-
-/* As selvedge_fence. */
-static inline int fence(void) { return selvedge_fence(); }
-
-#endif
 #endif

@@ -63,7 +63,7 @@ enum RecordError {
          this one appends or flushes"
     )]
     Unflushed,
-    #[error("the log has a record that was not made by log_append")]
+    #[error("the log has a record that was not made by selvedge_log_append")]
     Foreign,
 }
 

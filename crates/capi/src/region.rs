@@ -35,7 +35,7 @@ pub(crate) enum RegionError {
     Arguments,
     #[error("no region begins at {0:#x}")]
     None(u64),
-    #[error("the log in the region is open: log_close it first")]
+    #[error("the log in the region is open: call selvedge_log_close first")]
     Open,
     #[error("the region at {at:#x} has {len} bytes, and is removed as a whole")]
     Part { at: u64, len: u64 },

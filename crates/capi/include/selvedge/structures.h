@@ -3,10 +3,10 @@
  *
  * What it guarantees
  * ------------------
- * - Each call is a part of the patomic block around it, or happens as a whole by itself.
+ * - Each call is a part of the atomic block around it, or happens as a whole by itself.
  * - A structure grows and shrinks with what it holds, a little at a time. Cleared, it has
  *   nothing in the heap but itself.
- * - The format is that of mnemosyne::structures: what a program in C makes by a name, one in
+ * - The format is that of persist::structures: what a program in C makes by a name, one in
  *   Rust opens by session.root, and the other way round, as HashMap<Bytes, Bytes>,
  *   BTree<Bytes, Bytes>, Vector<Bytes>, Queue<Bytes> and Log.
  *
@@ -16,7 +16,7 @@
  * durable memory. Any number of threads may use one at once.
  *
  *   selvedge_table *names = selvedge_table_root("names");
- *   patomic {
+ *   SELVEDGE_ATOMIC {
  *       selvedge_table_put(names, "spider", 6, "Arachne", 8);
  *       selvedge_queue_push(waiting, "spider", 6);
  *   }

@@ -64,7 +64,7 @@ impl Thread {
         if space.offset(canonical(memory as u64)).is_some() {
             die(format_args!(
                 "a transaction frees the durable memory at {memory:p} as if it were volatile: \
-                 use pfree"
+                 use selvedge_pfree"
             ));
         }
         self.actions.on_commit.push((free, memory));

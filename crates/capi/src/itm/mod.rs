@@ -72,7 +72,7 @@ unsafe extern "C" fn begin(properties: u32, buffer: *const JumpBuffer) -> u32 {
     if properties & HAS_INSTRUMENTED_CODE == 0 {
         die(
             "a transaction has code that cannot be rolled back, so that its stores would not be \
-             durable: use patomic (__transaction_atomic) rather than __transaction_relaxed, and \
+             durable: use SELVEDGE_ATOMIC (__transaction_atomic) rather than __transaction_relaxed, and \
              build with -fgnu-tm",
         );
     }

@@ -1,6 +1,6 @@
 /* Counters that survive: by a named root, in static variables, in the heap. */
 #include "check.h"
-#include <selvedge.h>
+#include <selvedge/short.h>
 
 pstatic long runs = 100;
 static pstatic long *block;

@@ -1,7 +1,7 @@
 /* Persistent variables of a program that is killed: some that blocks write, and one that is stored
  * to and never flushed, far from them. Says what it finds, then how far it has come. */
 #include "check.h"
-#include <selvedge.h>
+#include <selvedge/short.h>
 
 struct far {
     char before[8192];

@@ -3,7 +3,7 @@
 #include <exception>
 #include <malloc.h>
 #include <pthread.h>
-#include <selvedge.h>
+#include <selvedge/short.h>
 #include <stdexcept>
 
 static long *durable;

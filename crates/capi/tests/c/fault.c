@@ -2,7 +2,7 @@
  * is gone is first met by the thread that truncates the logs. */
 #include "check.h"
 #include <pthread.h>
-#include <selvedge.h>
+#include <selvedge/short.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 /* Children made by fork: they have no durable memory, and leave their parent's alone. */
 #include "check.h"
 #include <fcntl.h>
-#include <selvedge.h>
+#include <selvedge/short.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,29 +1,51 @@
-/* The header, on its own and first. */
+/* The header, on its own and first, in a program that has the short names for itself. */
 #include <selvedge.h>
 
 static SELVEDGE_STATIC long number;
+static long SELVEDGE_PERSISTENT *pointer;
 
-#ifndef SELVEDGE_NO_SHORT_NAMES
-static pstatic long other;
-static long persistent *pointer;
-#else
-/* Names that a program may have for itself. */
-static int store, flush, fence, pmap;
-#define patomic SELVEDGE_ATOMIC
-#endif
+static int store(long *to, long value)
+{
+    *to = value;
+    return 1;
+}
+
+static int wtstore(int written)
+{
+    return written + 1;
+}
+
+static int flush(void)
+{
+    return 2;
+}
+
+static int fence(int depth, int *gate)
+{
+    return depth + *gate;
+}
+
+static long pmap(void)
+{
+    return 3;
+}
+
+static int patomic, pstatic, persistent, pmalloc, pfree, punmap, log_create, log_close;
 
 int main(void)
 {
-    SELVEDGE_ATOMIC { number += 1; }
-#ifndef SELVEDGE_NO_SHORT_NAMES
-    patomic { pointer = &number, other = 1; }
-    store(&number, 2);
-    wtstore(&number, 3);
-    flush(&number);
-    if (fence() != 0 || pointer != &number || number != 3)
+    int gate = 4;
+    long mine = 0;
+
+    patomic = pstatic = persistent = pmalloc = pfree = punmap = log_create = log_close = 1;
+    SELVEDGE_ATOMIC
+    {
+        number += 1;
+        pointer = &number;
+    }
+    if (store(&mine, 5) != 1 || mine != 5 || wtstore(1) != 2 || flush() != 2 || pmap() != 3)
         return 1;
-#else
-    patomic { number += store + flush + fence + pmap; }
-#endif
-    return number == 0;
+    selvedge_flush(&number, sizeof number);
+    return selvedge_fence() != 0 || fence(1, &gate) != 5 || pointer == NULL || number < 1
+        || patomic + pstatic + persistent + pmalloc + pfree + punmap + log_create + log_close != 8;
 }

@@ -1,7 +1,7 @@
 /* All calls of the heap, inside and outside of transactions. */
 #include "check.h"
 #include <errno.h>
-#include <selvedge.h>
+#include <selvedge/short.h>
 
 struct roots {
     char *a, *b, *c;

@@ -1,7 +1,7 @@
 /* Blocks that are left by longjmp, which no program may do: what each argument stands for finds out.
  * With DIRECT the compiler does. */
 #include "check.h"
-#include <selvedge.h>
+#include <selvedge/short.h>
 #include <setjmp.h>
 #include <stdlib.h>
 

@@ -3,7 +3,7 @@
  * did not fit the logs was. The next run compares. */
 #include "check.h"
 #include <pthread.h>
-#include <selvedge.h>
+#include <selvedge/short.h>
 #include <unistd.h>
 
 enum { THREADS = 3, WORDS = 12000, SHARED = 9000, BLOCK = 70000 };

@@ -1,7 +1,7 @@
 /* A block that writes more than a log holds: "write MEGABYTES VALUE" is killed after the block,
  * "check MEGABYTES VALUE" looks for what that wrote. */
 #include "check.h"
-#include <selvedge.h>
+#include <selvedge/short.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #include "check.h"
 #include <malloc.h>
 #include <stdint.h>
-#include <selvedge.h>
+#include <selvedge/short.h>
 
 #define SIZE 6000
 

@@ -1,6 +1,6 @@
 /* A block changes the bytes that it stores to: an int beside an int of another thread. */
 #include "check.h"
-#include <selvedge.h>
+#include <selvedge/short.h>
 #include <unistd.h>
 
 struct pair {

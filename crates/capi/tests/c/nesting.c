@@ -1,6 +1,6 @@
 /* Transactions inside others, and transactions that are cancelled. */
 #include "check.h"
-#include <selvedge.h>
+#include <selvedge/short.h>
 
 struct state {
     long words[64];

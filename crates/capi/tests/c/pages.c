@@ -3,7 +3,7 @@
 #include "check.h"
 #include <fcntl.h>
 #include <pthread.h>
-#include <selvedge.h>
+#include <selvedge/short.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>

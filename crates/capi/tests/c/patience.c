@@ -2,7 +2,7 @@
  * does not hold up those who change something else. */
 #include "check.h"
 #include <pthread.h>
-#include <selvedge.h>
+#include <selvedge/short.h>
 #include <unistd.h>
 
 enum { WORDS = 4096 };

@@ -1,7 +1,7 @@
 /* Plain stores after blocks that wrote to the same words: what was flushed is there after a
  * crash, and all after an orderly end. */
 #include "check.h"
-#include <selvedge.h>
+#include <selvedge/short.h>
 #include <signal.h>
 #include <unistd.h>
 

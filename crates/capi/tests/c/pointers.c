@@ -1,5 +1,5 @@
 /* What the kind of a pointer tells sparse and clang; with MIXED, what they must not pass. */
-#include <selvedge.h>
+#include <selvedge/short.h>
 
 struct node {
     struct node persistent *next;

@@ -2,7 +2,7 @@
 #include "check.h"
 #include <errno.h>
 #include <pthread.h>
-#include <selvedge.h>
+#include <selvedge/short.h>
 
 #define LENGTH (5 << 20)
 

@@ -1,6 +1,6 @@
 /* The address of a persistent variable must not get into durable memory. */
 #include "check.h"
-#include <selvedge.h>
+#include <selvedge/short.h>
 
 static pstatic long variable;
 /* Which others could read: the compiler has to store to them. */

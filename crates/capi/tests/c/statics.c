@@ -1,6 +1,6 @@
 /* Persistent variables of a program that is built again and again. */
 #include "check.h"
-#include <selvedge.h>
+#include <selvedge/short.h>
 
 #ifdef ADDED
 pstatic double added = 0.5;

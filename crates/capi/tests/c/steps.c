@@ -1,6 +1,7 @@
 /* Changes structures of each kind at once, as step after step says, until it is killed. The next
  * run finds out how many steps there were, does them in ordinary memory, and compares. */
 #include "check.h"
+#include <selvedge/short.h>
 #include <selvedge/structures.h>
 #include <unistd.h>
 

@@ -3,7 +3,7 @@
  * the table, and compares. */
 #include "check.h"
 #include <pthread.h>
-#include <selvedge.h>
+#include <selvedge/short.h>
 #include <unistd.h>
 
 #define THREADS 3

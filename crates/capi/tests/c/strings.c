@@ -1,7 +1,7 @@
 /* The functions of <string.h> that work inside a block, beside the originals outside. */
 #include "check.h"
 #include <malloc.h>
-#include <selvedge.h>
+#include <selvedge/short.h>
 #include <stdlib.h>
 
 #define SIZE 600

@@ -5,6 +5,7 @@
 #include "check.h"
 #include <errno.h>
 #include <pthread.h>
+#include <selvedge/short.h>
 #include <selvedge/structures.h>
 #include <signal.h>
 #include <sys/resource.h>

@@ -1,4 +1,5 @@
 // The header in C++, on its own and first.
+#include <selvedge/short.h>
 #include <selvedge/structures.h>
 
 int main()

@@ -3,7 +3,7 @@
  * throw each other out all the time. */
 #include "check.h"
 #include <pthread.h>
-#include <selvedge.h>
+#include <selvedge/short.h>
 
 #define ACCOUNTS 16
 #define THREADS 4

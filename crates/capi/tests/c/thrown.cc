@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <exception>
-#include <selvedge.h>
+#include <selvedge/short.h>
 
 static const long WORDS = 1 << 18;
 

@@ -1,7 +1,7 @@
 /* Blocks that cannot be done fail, if the program asks for it, and leave nothing. */
 #include "check.h"
 #include <errno.h>
-#include <selvedge.h>
+#include <selvedge/short.h>
 #include <stdlib.h>
 
 #define WORDS (1 << 20)

@@ -1,7 +1,7 @@
 /* What an inner transaction that is cancelled has restored in blocks of the outer one: "write VALUE"
  * is killed after the transaction, "check VALUE" looks for what is in the blocks. */
 #include "check.h"
-#include <selvedge.h>
+#include <selvedge/short.h>
 #include <signal.h>
 #include <stdlib.h>
 

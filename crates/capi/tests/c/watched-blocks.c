@@ -1,5 +1,5 @@
 /* The part that has blocks. */
-#include <selvedge.h>
+#include <selvedge/short.h>
 
 void increment(long *number)
 {

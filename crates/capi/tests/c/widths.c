@@ -1,7 +1,7 @@
 /* Every kind of value, loaded and stored in transactions, in durable and ordinary memory. */
 #include "check.h"
 #include <complex.h>
-#include <selvedge.h>
+#include <selvedge/short.h>
 
 typedef float v2 __attribute__((vector_size(8)));
 typedef float v4 __attribute__((vector_size(16)));

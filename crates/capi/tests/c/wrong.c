@@ -1,7 +1,7 @@
 /* Programs that do what cannot be done, each in a way of its own. */
 #include "check.h"
 #include <errno.h>
-#include <selvedge.h>
+#include <selvedge/short.h>
 #include <selvedge/structures.h>
 #include <stdlib.h>
 #include <sys/wait.h>

@@ -30,27 +30,6 @@ fn regions_and_logs() {
     assert_eq!(names, ["region-0000", "region-0001", "regions"]);
 }
 
-/// The headers are C11 and C++17, and the first one without its short names.
-#[test]
-fn the_headers_stand_alone() {
-    for (source, flags) in [
-        ("header.c", &["-std=c11", "-pedantic"][..]),
-        ("header.c", &["-std=gnu11", "-DSELVEDGE_NO_SHORT_NAMES"]),
-        ("header.cc", &["-std=c++17", "-pedantic"]),
-        ("header.cc", &["-std=c++20", "-DSELVEDGE_NO_SHORT_NAMES"]),
-        ("structures.cc", &["-std=c++17", "-pedantic"]),
-        ("structures.cc", &["-std=c++20", "-pedantic"]),
-    ] {
-        let workshop = Workshop::new();
-        let recipe = Recipe {
-            flags,
-            ..Recipe::new(source)
-        };
-        let program = workshop.compile("header", &recipe);
-        workshop.run(&program, &[]);
-    }
-}
-
 /// Pages of both kinds move; the second directory is as it would be on persistent memory.
 #[test]
 fn more_than_the_pool_has_room_for() {

@@ -33,5 +33,5 @@ fn clang_tells_pointers_apart() {
     let mixed = said("clang", &["-fsyntax-only", "-DMIXED"]);
     assert!(mixed.contains("address space"), "{mixed}");
     let made = said("clang", &["-c", "-o", "/dev/null"]);
-    assert!(made.contains("patomic needs gcc"), "{made}");
+    assert!(made.contains("SELVEDGE_ATOMIC needs gcc"), "{made}");
 }

@@ -25,7 +25,7 @@ fn what_cannot_be_done_is_told() {
         ("pointer", "no transactional clone"),
         ("system", "no region of the program's"),
         ("nowhere", "no region of the program's"),
-        ("free", "use pfree"),
+        ("free", "use selvedge_pfree"),
         ("structure", "sound B+ tree"),
         ("wild", "no region of the program's"),
     ] {
