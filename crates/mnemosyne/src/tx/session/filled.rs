@@ -1,0 +1,173 @@
+//! Stores in place to blocks that the transaction itself has allocated, before its commit.
+
+use super::{Session, words_of};
+use crate::error::{Interrupted, Uncommitted};
+use crate::seeded::{Bug, hit};
+use crate::tx::{Core, Space};
+use medium::{LINE_BYTES, Pmem};
+use std::ops::Range;
+
+/// Bytes from which a store to a block of the transaction is streamed past the caches.
+const STREAMED: usize = 512;
+/// Ranges that may overlap.
+const FEW_RANGES: usize = 256;
+
+/// What a transaction has stored in place to blocks of its own, and has to write back.
+#[derive(Default)]
+pub(super) struct Filled {
+    /// Whether there is something, which may have been streamed.
+    pub(super) any: bool,
+    /// Lines that were stored to, from the first byte of one to the end of one; some twice.
+    lines: Vec<Range<u64>>,
+    /// How many ranges to merge then.
+    most: usize,
+}
+
+impl Filled {
+    #[inline]
+    fn add(&mut self, off: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        let new = off / LINE_BYTES * LINE_BYTES..(off + len).next_multiple_of(LINE_BYTES);
+        match self.lines.last_mut() {
+            // As a rule the next store is to the same line, or to the one after it.
+            Some(last) if last.start <= new.start && new.start <= last.end => {
+                last.end = last.end.max(new.end);
+            }
+            _ => self.push(new),
+        }
+    }
+
+    fn push(&mut self, new: Range<u64>) {
+        self.lines.push(new);
+        if self.lines.len() > self.most {
+            self.merge();
+            self.most = FEW_RANGES.max(2 * self.lines.len());
+        }
+    }
+
+    /// Leaves no two ranges that touch.
+    fn merge(&mut self) {
+        self.lines.sort_unstable_by_key(|lines| lines.start);
+        self.lines.dedup_by(|next, last| {
+            let touches = next.start <= last.end;
+            if touches {
+                last.end = last.end.max(next.end);
+            }
+            touches
+        });
+    }
+
+    /// All lines, each once.
+    fn lines(&mut self) -> &[Range<u64>] {
+        self.merge();
+        &self.lines
+    }
+
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.any = false;
+        self.lines.clear();
+    }
+}
+
+impl<S: Space> Session<S> {
+    /// Copies `bytes` to offset `off` at once, without a log: to memory that nobody can reach
+    /// before this transaction commits, and that no recovery writes to. The commit makes them
+    /// durable before it; if it fails, anything may be there. No return to a savepoint undoes
+    /// it, but of words that were stored before it.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub(crate) fn fill(&mut self, off: u64, bytes: &[u8]) -> Result<(), Interrupted> {
+        let end = off + bytes.len() as u64;
+        // Whoever still reads there, of the block's former life, is to notice.
+        for line in (off / LINE_BYTES * LINE_BYTES..end).step_by(LINE_BYTES as usize) {
+            let is_first = self.own(self.address(line))?;
+            if !is_first {
+                let (from, to) = (line.max(off), end.min(line + LINE_BYTES));
+                let part = &bytes[(from - off) as usize..(to - off) as usize];
+                self.write_again(self.address(from), part)?;
+            }
+        }
+        self.is_changed = true;
+        self.may_fill()?;
+        let pm = self.core.space.pmem();
+        let head = (off.wrapping_neg() % LINE_BYTES).min(bytes.len() as u64) as usize;
+        let (head, rest) = bytes.split_at(head);
+        let (lines, tail) = rest.split_at(rest.len() - rest.len() % LINE_BYTES as usize);
+        pm.store_nt(off + head.len() as u64, lines);
+        self.filled.any = true;
+        for (at, part) in [(off, head), (end - tail.len() as u64, tail)] {
+            pm.store(at, part);
+            self.filled.add(at, part.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Stores `bytes` at offset `off` at once, in a block that this transaction allocated, whose
+    /// conditions are those of [`may_fill`](Self::may_fill). The commit makes them durable before
+    /// it, or what the caller has put back over them by plain stores if they `may_be_undone`.
+    #[inline]
+    pub(crate) fn store_in_own(&mut self, off: u64, bytes: &[u8], may_be_undone: bool) {
+        let pm = self.core.space.pmem();
+        let is_streamed = bytes.len() >= STREAMED;
+        match is_streamed {
+            true => pm.store_nt(off, bytes),
+            false => pm.store(off, bytes),
+        }
+        let is_durable = is_streamed && (!may_be_undone || hit(Bug::UndoneUnflushed));
+        let len = if is_durable { 0 } else { bytes.len() };
+        self.note_filled(off, len as u64);
+    }
+
+    /// Makes what the caller has stored at `off..off + len`, or streamed anywhere if `len` is 0,
+    /// durable before the commit: for stores to blocks that this transaction allocated, whose
+    /// conditions are those of [`may_fill`](Self::may_fill).
+    #[inline]
+    pub(crate) fn note_filled(&mut self, off: u64, len: u64) {
+        self.filled.any = true;
+        self.filled.add(off, len);
+    }
+
+    /// Refuses once a commit failed: a fresh block may be one that it gave back, and that a
+    /// log still has.
+    ///
+    /// # Errors
+    /// [`Interrupted::Conflict`]: the next [`begin`](Self::begin) fails.
+    pub(crate) fn may_fill(&self) -> Result<(), Interrupted> {
+        self.core.check().map_err(|_| Interrupted::Conflict)
+    }
+
+    /// Changes those words from `at` on that are to be stored by the commit.
+    fn write_again(&mut self, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
+        words_of(at, bytes.len(), |word_at, range, in_word| {
+            if let Some(written) = self.writes.get_mut(word_at) {
+                let mut word = written.word.to_le_bytes();
+                word[in_word].copy_from_slice(&bytes[range]);
+                written.word = u64::from_le_bytes(word);
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes durable what the transaction stored in place before its record.
+    pub(super) fn fence_filled(core: &Core<S>, filled: &mut Filled) -> Result<(), Uncommitted> {
+        if !filled.any {
+            return Ok(());
+        }
+        let pm = core.space.pmem();
+        if !hit(Bug::FillUnflushed) {
+            for lines in filled.lines() {
+                pm.flush(lines.start, lines.end - lines.start);
+            }
+        }
+        if hit(Bug::FillAfterLog) {
+            return Ok(());
+        }
+        // Data before commit.
+        let fenced = pm.fence();
+        fenced.map_err(|error| Uncommitted::Failed(core.fail(error.into())))
+    }
+}
