@@ -3,6 +3,7 @@
 mod workshop;
 
 mod crashes;
+mod examples;
 mod headers;
 mod memory;
 mod pointers;
