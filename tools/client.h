@@ -1,4 +1,4 @@
-/* What the clients that test and measure other people's servers have in common. */
+/* Shared by the clients that test and measure servers of others. */
 #ifndef CLIENT_H
 #define CLIENT_H
 

@@ -1,6 +1,6 @@
 /* berkeley -d DIR [-t THREADS] [-m MEGABYTES] [-n] ...
  *
- * A store with Berkeley DB behind memcached's protocol, to measure beside (MemcacheDB, which was
+ * A store with Berkeley DB and memcached's protocol, to measure beside (MemcacheDB, which was
  * one, is no longer in Debian). It has "set", "get" of one key and "delete", in text and each
  * with an answer; each set or delete is a transaction of its own, durable before it is answered,
  * or with -n written and not synced. Threads share out connections as memcached's do. -l, -p, -u
@@ -23,7 +23,7 @@
 
 enum { KEY_MOST = 250, LINE_MOST = 2048, VALUE_MOST = 1 << 20, LOG_BUFFER_BYTES = 4 << 20, LOCKS = 100000 };
 
-/* What was received and not answered yet: lines, and values behind those of "set". */
+/* Requests that were received and not answered yet: lines, and the values after those of "set". */
 struct connection {
     int socket;
     size_t used;
@@ -193,7 +193,7 @@ static _Noreturn void listen_at(const char *address, int port, int *epolls, int 
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
     int on = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (inet_pton(AF_INET, address, &at.sin_addr) != 1)
-        errx(1, "%s is no address", address);
+        errx(1, "%s is not an address", address);
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(listener, (struct sockaddr *)&at, sizeof at) != 0 || listen(listener, 1024) != 0)
         err(1, "nobody can listen at %s:%d", address, port);

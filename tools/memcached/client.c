@@ -1,4 +1,4 @@
-/* A client that knows what a memcached must have kept.
+/* A client that records the items a memcached must have kept.
  *
  *   client kill ROUNDS THREADS PORT COMMAND...   runs the server COMMAND, kills it (-9) in the
  *                                                middle of sets, deletes and counts, starts it
@@ -6,7 +6,7 @@
  *                                                acknowledged, and nothing else
  *   client move ...                              the same, but has slab pages moved all the time:
  *                                                items may get lost, and must not come back
- *   client restart ITEMS BYTES PORT COMMAND...   makes so many items, kills the server, and says how
+ *   client restart ITEMS BYTES PORT COMMAND...   makes that many items, kills the server, and says how
  *                                                long the next one takes until it answers
  *   client bench PORT THREADS BYTES SECONDS PID  "CHANGES CHANGE GETS GET": how many per second,
  *                                                and the nanoseconds of processors that PID had
@@ -34,7 +34,7 @@
 #define COUNTER KEYS
 #define SECONDS_OFF 60 /* a busy machine's; a touch that is lost is thousands */
 
-/* What a key can have. `cas` is 0 if we never heard of it. */
+/* The possible state of a key. `cas` is 0 if we never received one. */
 struct state {
     bool is_there;
     uint32_t version, length;
@@ -89,7 +89,7 @@ static bool put(struct worker *w, const char *bytes, size_t size)
     return true;
 }
 
-/* So many bytes, or (0) a line. False: the server is gone. */
+/* Reads that many bytes, or (0) a line. False: the server has ended. */
 static bool take(struct worker *w, char *to, size_t size)
 {
     bool is_line = size == 0;
@@ -156,7 +156,7 @@ static bool is_as(struct worker *w, int key, const struct state *found, const st
 static bool change(struct worker *w)
 {
     char line[512];
-    if (moves && some(&w->seed, 500) == 0) { /* a page moves to whoever wants it */
+    if (moves && some(&w->seed, 500) == 0) { /* a page moves to any class */
         if (!put(w, "slabs reassign -1 0\r\n", 21) || !take(w, line, 0))
             return false;
     }
@@ -332,7 +332,7 @@ static void start(char **command, struct worker *workers, int threads)
         while ((workers[n].socket = reach(workers[n].port)) < 0) {
             if (now() > until || waitpid(server, NULL, WNOHANG) != 0)
                 fail("the server does not start");
-            usleep(5000); /* it tells nobody that it listens */
+            usleep(5000); /* there is no sign that it listens */
         }
         workers[n].got_bytes = workers[n].got_used = 0;
     }
@@ -400,7 +400,7 @@ static int run_kill(int rounds, int threads, int port, char **command)
         for (int n = 0; n < threads; n++)
             changes += workers[n].done;
     }
-    /* All that there is goes, and is still gone. */
+    /* All items are removed, and stay removed. */
     start(command, workers, threads);
     unsigned there = 0;
     for (int n = 0; n < threads; n++)

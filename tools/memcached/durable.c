@@ -20,7 +20,7 @@
 /* Every class may get one page more than the limit of memory. */
 #define EXTRA_PAGES CLASSES
 #define RUN_SHIFT 40
-/* What stays of an item's flags. */
+/* The flags of an item that are kept. */
 #define KEPT_FLAGS (ITEM_LINKED | ITEM_CAS | ITEM_FETCHED | ITEM_CHUNKED | ITEM_CFLAGS | \
                     ITEM_TOKEN_SENT | ITEM_STALE | ITEM_KEY_BINARY)
 
@@ -164,7 +164,7 @@ static void restore_chunks(item *it, uint64_t *chunks)
         fail("the item at %p has chunks that are not its own", (void *)it);
 }
 
-/* Checks an item, and resets what only a running memcached knows. */
+/* Checks an item, and resets the fields that only a running memcached has. */
 static void restore_item(item *it, uint64_t *chunks)
 {
     unsigned int class = class_at(it);
@@ -175,7 +175,7 @@ static void restore_item(item *it, uint64_t *chunks)
     bool is_chunked = it->it_flags & ITEM_CHUNKED;
     if (class == 0 || it->nkey == 0 || it->nbytes < 2
         || (!is_chunked && ITEM_ntotal(it) > root->sizes[class]))
-        fail("what is at %p is no item", (void *)it);
+        fail("the object at %p is not an item", (void *)it);
     if (is_chunked) { /* as if it was of the largest class */
         size_t size = ITEM_ntotal(it), most = settings.item_size_max;
         class = slabs_clsid(size < most ? size : most);

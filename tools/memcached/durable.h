@@ -1,4 +1,4 @@
-/* What build edits into memcached: calls to durable.c. Included everywhere. */
+/* The interface of durable.c, which `build` edits into memcached. Included everywhere. */
 #ifndef DURABLE_H
 #define DURABLE_H
 
@@ -23,7 +23,7 @@ size_t durable_capacity(void);
 /* A page belongs to this class from now on; to none, if it is 0. Nothing in it is linked. */
 void durable_page(const void *page, unsigned int class);
 
-/* With the item's lock held. The item that durable_replace names goes when the next one is
+/* With the item's lock held. The item that durable_replace names is removed when the next one is
  * linked, in one step; somebody must hold a reference to it until then. */
 void durable_link(struct _stritem *it);
 void durable_unlink(const struct _stritem *it);

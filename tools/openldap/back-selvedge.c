@@ -5,11 +5,11 @@
  * Two B+ trees for each database. `names` leads from the number of an entry and the name of one
  * below it (the RDN, normalised) to that one's number, and its name as it was written: what is
  * below an entry is a range of keys. `entries` leads from a number to all attributes. So a
- * subtree that moves is one key that goes and one that comes.
+ * subtree that moves is one key removed and one added.
  *
- * Each update is one transaction, and durable when the client hears of it. Updates wait for each
- * other, and check what they need before that transaction; whoever only reads waits for nobody,
- * and sees each entry, with the names that lead to it, as it was at one time. */
+ * Each update is one transaction, and durable when it is answered. Updates wait for each
+ * other, and check what they need before that transaction; readers wait for nobody,
+ * and see each entry, with the names that lead to it, as it was at one time. */
 #include "portable.h"
 
 #include "slap.h"
@@ -21,7 +21,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Of a name, normalised or not; what is longer is refused. */
+/* Bytes of a name, normalised or not; a longer one is refused. */
 #define MOST_NAME SLAP_LDAPDN_MAXLEN
 #define MOST_TEXT (4 * MOST_NAME)
 /* Of all attributes of an entry: a transaction has to fit a log. */
@@ -29,7 +29,7 @@
 #define FIRST_RECORD 4096
 #define KEY_BYTES sizeof(uint64_t)
 
-/* What a database has in durable memory. */
+/* A database in durable memory. */
 struct home {
     uint64_t next; /* the number of the next new entry */
     selvedge_tree *names, *entries;
@@ -309,7 +309,7 @@ static bool has_children(struct database *db, uint64_t id)
 
 /* --- Reading --------------------------------------------------------------------------- */
 
-/* What is asked for is not there; `nearest` is the last one above it that is, or NULL. */
+/* Reports a missing entry; `nearest` is the last existing one above it, or NULL. */
 static int note_missing(Operation *op, SlapReply *rs, Entry *nearest)
 {
     rs->sr_err = LDAP_NO_SUCH_OBJECT;
@@ -326,7 +326,7 @@ static int note_missing(Operation *op, SlapReply *rs, Entry *nearest)
     return rs->sr_err;
 }
 
-/* What a search has still to look at below an entry. */
+/* The entries below one that a search has not visited yet. */
 struct level {
     uint64_t id;
     struct berval dn, ndn;
@@ -488,7 +488,7 @@ static int back_compare(Operation *op, SlapReply *rs)
     return is_answer ? LDAP_SUCCESS : rs->sr_err;
 }
 
-/* The front end tells of success, and wants to hear of failure. */
+/* The front end reports success; this reports failure. */
 static int back_bind(Operation *op, SlapReply *rs)
 {
     if (be_rootdn_bind(op, NULL) == LDAP_SUCCESS)
@@ -555,7 +555,7 @@ static int back_entry_release(Operation *op, Entry *e, int writes)
 
 /* --- Updates --------------------------------------------------------------------------- */
 
-/* What an update answers with, besides its code. */
+/* The answer to an update, besides its code. */
 struct answer {
     char text[SLAP_TEXT_BUFLEN];
     LDAPControl *controls[SLAP_MAX_RESPONSE_CONTROLS];
@@ -578,7 +578,7 @@ static int run(Operation *op, SlapReply *rs, update *update)
     rs->sr_err = update(op, rs, &path, &answer);
     ldap_pvt_thread_mutex_unlock(&db->turn);
     forget(&path);
-    /* Not before that: whoever hears of it may begin updates of their own. */
+    /* Not before that: a client with the answer may begin an update. */
     if (rs->sr_err == LDAP_SUCCESS && answer.count > 0)
         rs->sr_ctrls = answer.controls;
     send_ldap_result(op, rs);

@@ -1,4 +1,4 @@
-/* A client that knows what an LDAP server must have kept.
+/* A client that records the entries an LDAP server must have kept.
  *
  *   client kill ROUNDS THREADS URI COMMAND...  runs the server COMMAND, kills it (-9) in the
  *                                              middle of updates, starts it again, and looks
@@ -51,7 +51,7 @@ struct worker {
     LDAP *ldap;
     struct state now, next; /* `next` is what there may be instead, of what we wait for */
     unsigned long done;
-    /* What it found. */
+    /* The state that it found. */
     struct state found;
     int entries;
     /* Bench. */
@@ -203,7 +203,7 @@ static bool rename_group(struct worker *w, int group)
     return is_due("renaming", dn, ldap_rename_s(w->ldap, dn, rdn, NULL, 1, NULL, NULL), LDAP_SUCCESS);
 }
 
-/* What has to be refused. */
+/* Requests that must be refused. */
 static bool try_wrong(struct worker *w, int number, const char *dn, char *text)
 {
     char unit[DN_ROOM];
@@ -373,7 +373,7 @@ static void start(char **command, struct worker *workers, int threads)
         while ((workers[n].ldap = reach()) == NULL) {
             if (now() > until || waitpid(server, NULL, WNOHANG) != 0)
                 fail("the server does not start");
-            usleep(5000); /* it tells nobody that it listens */
+            usleep(5000); /* there is no sign that it listens */
         }
 }
 
@@ -389,7 +389,7 @@ static void end(struct worker *workers, int threads)
     }
 }
 
-/* What everything else is below. */
+/* Makes the entries above all others. */
 static void make_units(struct worker *workers, int threads)
 {
     struct change change = {.count = 0};

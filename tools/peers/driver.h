@@ -1,5 +1,5 @@
 /*
- * What `selvedge bench memory` has other stores do; each program beside this includes it,
+ * The work that `selvedge bench memory` gives other stores; each program beside this includes it,
  * and gives it one store.
  *
  *     PROGRAM DIRECTORY VALUE_BYTES THREADS LIVE OPERATIONS durable|relaxed
@@ -10,7 +10,7 @@
  * of `insert`, `delete` and `update` (both) the median in microseconds, and how many all
  * threads together do in a second.
  *
- * A store that fails ends the program with a message. What was done is looked at in the
+ * A store that fails ends the program with a message. The result is checked in the
  * end: the newest entry is there, and what was deleted is not.
  */
 #ifndef DRIVER_H
@@ -81,7 +81,7 @@ static inline uint64_t now_ns(void)
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
-/* One thread: what it is told, and what it found. */
+/* One thread: its input and its results. */
 struct worker {
     const struct options *options;
     void *store;

@@ -97,7 +97,7 @@ static pthread_mutex_t *lock(struct store *store, uint64_t key)
     return mutex;
 }
 
-/* What points to the node of a key, or the end of its chain. */
+/* The pointer to the node of a key, or the end of its chain. */
 static PMEMoid *find(PMEMoid *link, uint64_t key)
 {
     while (!OID_IS_NULL(*link)) {

@@ -62,7 +62,7 @@ pub trait Engine: Sync {
         Vec::new()
     }
 
-    /// What it promises about crashes, in each of its modes.
+    /// Its promises about crashes, in each of its modes.
     ///
     /// # Errors
     /// If an empty file system in memory cannot be made, which would be a bug.
@@ -83,7 +83,7 @@ pub trait Engine: Sync {
     /// describes it.
     ///
     /// # Errors
-    /// What is wrong with the medium or the options.
+    /// A fault of the medium or the options.
     fn mkfs(&self, image: &Image, identity: &Identity, options: &ArgMatches) -> Result<String> {
         let _ = (image, identity, options);
         Err(self.lacks("mkfs: it has no images"))
@@ -93,7 +93,7 @@ pub trait Engine: Sync {
     /// medium and the file system.
     ///
     /// # Errors
-    /// What is wrong with the image or the options.
+    /// A fault of the image or the options.
     fn mount(
         &self,
         request: &MountRequest,
@@ -166,7 +166,7 @@ pub trait Engine: Sync {
     /// A new file system on a scratch medium, for benchmarks in this process.
     ///
     /// # Errors
-    /// What went wrong, or that the engine does not live on such a medium.
+    /// The error, or that the engine does not run on such a medium.
     fn fresh(
         &self,
         scratch: Scratch,
@@ -207,7 +207,7 @@ impl Explored {
     }
 }
 
-/// What a file system is benchmarked on.
+/// The medium of a benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScratchKind {
     /// Ordinary memory of the engine's own: nothing is durable.

@@ -1,4 +1,4 @@
-//! What a device or file already holds, by the magic numbers of engines and of well-known
+//! The contents of a device or file, by the magic numbers of engines and of well-known
 //! formats of others.
 //!
 //! Enough to keep `mkfs` from destroying data by mistake, not a replacement for
@@ -18,7 +18,7 @@ pub struct Magic {
     pub offset: u64,
     /// The bytes.
     pub bytes: &'static [u8],
-    /// What has it, with its article, such as `an XFS file system`.
+    /// The format, with its article, such as `an XFS file system`.
     pub name: &'static str,
 }
 
@@ -62,7 +62,7 @@ const KNOWN: &[Magic] = &[
     magic(0, b"SQLite format 3\0", "an SQLite database"),
 ];
 
-/// What an image holds.
+/// The format of an image.
 #[derive(Clone, Copy)]
 pub enum Held {
     /// A file system of this engine.
@@ -81,7 +81,7 @@ impl Held {
     }
 }
 
-/// What the file or block device holds from byte `base` on, if it is known. Engines are tried
+/// Finds the format of a file or block device from byte `base` on, if it is known. Engines are tried
 /// before the formats of others, whose marks boot sectors carry as well.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! What commands ask of an engine, and what they get.
+//! The requests of commands to an engine, and its answers.
 
 use crate::Result;
 use medium::EffectiveDurability;
@@ -18,7 +18,7 @@ pub struct Image {
     pub path: PathBuf,
     /// Where in it the image begins, in bytes.
     pub offset_bytes: u64,
-    /// Take a loop device over it that nobody uses for no obstacle.
+    /// Accept that an idle loop device shows it.
     pub over_idle_loops: bool,
 }
 
@@ -38,7 +38,7 @@ impl Image {
     }
 }
 
-/// Who makes a file system, when, and what it is called by.
+/// Owner, UUID and time of a new file system.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity {
     /// A random UUID.
@@ -79,56 +79,56 @@ pub trait Interposer {
     fn blocks(&mut self, devices: Vec<&mut Arc<dyn BlockDevice>>) -> Result<()>;
 }
 
-/// An image that is locked and known to be mountable as far as its superblock tells.
+/// A locked image whose superblock allows a mount.
 pub struct Prepared {
-    /// What the mount table shows as its source.
+    /// Its source in the mount table.
     pub source: String,
-    /// [`Opened::draw`] will be there.
+    /// Whether [`Opened::draw`] will be set.
     pub draws: bool,
     /// Opens the file system.
     pub open: Box<dyn FnOnce() -> Result<Opened>>,
 }
 
-/// A file system that is open, and what the user should know about it.
+/// A file system that is open, and notes for the user.
 pub struct Opened {
-    /// What to serve.
+    /// The file system to serve.
     pub fs: Arc<dyn FileSystem>,
     /// The durability in force, if the medium has such levels.
     pub durability: Option<EffectiveDurability>,
-    /// What the mount tells `info` about the image.
+    /// Facts about the image for `info`.
     pub about: Map<String, Value>,
-    /// What the mount has done so far, as JSON, if it counts that.
+    /// Counters of the mount as JSON, if it has any.
     pub stats: Option<Stats>,
     /// Lines that are printed when it is mounted.
     pub notes: Vec<String>,
-    /// Unmounts in good order, when nobody uses it any more.
+    /// Unmounts in good order, after the last use.
     pub close: Close,
     /// Draws what is not durable yet, as SVG.
     pub draw: Option<Draw>,
 }
 
-/// See [`Opened::stats`].
+/// The type of [`Opened::stats`].
 pub type Stats = Box<dyn Fn() -> String + Send + Sync>;
 
-/// See [`Opened::close`]. The error is one line.
+/// The type of [`Opened::close`]. The error is one line.
 pub type Close = Box<dyn FnOnce() -> std::result::Result<(), String>>;
 
-/// See [`Opened::draw`].
+/// The type of [`Opened::draw`].
 pub type Draw = Box<dyn Fn() -> String + Send>;
 
-/// What a check found.
+/// The result of a check.
 pub struct Checked {
-    /// Where a journal was replayed before the check.
+    /// The journal that was replayed before the check.
     pub replayed: Option<Replayed>,
     /// The marks that were taken back.
     pub marks: Marks,
     /// The findings.
     pub report: Report,
-    /// What reclaims leaks, such as `e2fsck`.
+    /// The program that reclaims leaks, such as `e2fsck`.
     pub leaks_go_by: &'static str,
 }
 
-/// What the superblock no longer says after a check.
+/// Marks that a check removed from the superblock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Marks {
     /// That errors were found.

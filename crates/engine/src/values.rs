@@ -15,7 +15,7 @@ pub struct Listed<T> {
 
 /// A parser that lists `names`.
 pub fn listed<T>(names: impl IntoIterator<Item = impl ToString>) -> Listed<T> {
-    // Commands are made once, and their names live as long as the program.
+    // Commands are made once, and the program needs their names to its end.
     let value = |name: &dyn ToString| PossibleValue::new(&*name.to_string().leak());
     Listed {
         values: names.into_iter().map(|name| value(&name)).collect(),

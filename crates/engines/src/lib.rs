@@ -13,8 +13,8 @@ pub use model::ModelEngine;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// The engines of this program. The first is the default of `mkfs`, and what an unknown image
-/// is taken for.
+/// The engines of this program. The first is the default of `mkfs`, and the engine of an unknown
+/// image.
 const BUILT_IN: &[&dyn Engine] = &[&bpfs::BpfsEngine, &ext2::Ext2Engine, &ModelEngine];
 
 static ALL: OnceLock<Vec<&'static dyn Engine>> = OnceLock::new();
@@ -24,7 +24,7 @@ pub fn all() -> &'static [&'static dyn Engine] {
     ALL.get_or_init(|| BUILT_IN.to_vec())
 }
 
-/// Puts a further engine at the end of the list, before anybody has read it: a test's.
+/// Appends a further engine, for a test, before the first use of the list.
 ///
 /// # Panics
 /// If the list was read already.
@@ -33,7 +33,7 @@ pub fn add(engine: &'static dyn Engine) {
     assert!(ALL.set(longer).is_ok(), "the list is read already");
 }
 
-/// The engine that is meant if none is named.
+/// The engine that is taken if none is named.
 pub fn default() -> &'static dyn Engine {
     all()[0]
 }
@@ -51,7 +51,7 @@ pub fn with_images() -> impl Iterator<Item = &'static dyn Engine> {
         .filter(|engine| engine.magic().is_some())
 }
 
-/// The engine of what an image holds.
+/// The engine of an image's format.
 ///
 /// # Errors
 /// If the image cannot be read.

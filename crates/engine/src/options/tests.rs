@@ -8,10 +8,10 @@ struct Fake(&'static str);
 
 #[derive(Args)]
 struct First {
-    /// How
+    /// A speed
     #[arg(long, value_parser = ["fast", "slow"])]
     mode: Option<String>,
-    /// How many
+    /// A number
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     number: Option<u32>,
     /// Whether
