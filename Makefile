@@ -21,7 +21,7 @@ CARGO ?= cargo
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-c install-c demo test test-full lint unit suites bench memcached memcached-test memcached-bench openldap openldap-test openldap-bench install uninstall need-build need-mount
+.PHONY: help build build-c install-c demo docs test test-full lint unit suites bench memcached memcached-test memcached-bench openldap openldap-test openldap-bench install uninstall need-build need-mount
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,16 +47,20 @@ build-c: need-build ## build target/release/libselvedge.a and .so
 demo: build need-mount ## unpack, build, cut the power, look: about a minute
 	@SELVEDGE=$(abspath $(RELEASE)) tools/demo
 
+docs: need-build ## build the documents as one book in target/book
+	@book=$$(tools/crate-tool mdbook) && "$$book" build docs
+
 lint: need-build
 	@tools/need shellcheck:shellcheck python3:python3
 	tools/prose --test
 	tools/prose
+	tools/check-links
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	shellcheck .ci/run $(shell grep -slE '^#!.*\<(ba)?sh\>' tools/* tools/*/*)
 
 unit: need-build need-mount
-	@tools/need gcc:gcc g++:g++ strip:binutils sparse:sparse valgrind:valgrind
+	@tools/need gcc:gcc g++:g++ strip:binutils sparse:sparse valgrind:valgrind python3:python3 e2fsck:e2fsprogs
 	$(CARGO) test --locked --workspace --no-fail-fast
 	$(CARGO) test --locked --workspace --features selvedge-crash/seeded-bugs --test seeded --test seeded_blocks --test seeded_memory
 

@@ -48,6 +48,8 @@ enum Command {
     Bench(commands::bench::Args),
     Completions(commands::completions::Args),
     Manpages(commands::manpages::Args),
+    #[command(hide = true)]
+    Reference(commands::reference::Args),
 }
 
 impl Command {
@@ -68,6 +70,7 @@ impl Command {
             Self::Bench(args) => args.run(),
             Self::Completions(args) => args.run(),
             Self::Manpages(args) => args.run(),
+            Self::Reference(args) => args.run(),
         }
     }
 }

@@ -98,9 +98,14 @@ fn layers() -> String {
     format!(".SH NOTATION\n{notation}.SH LAYERS\n.nf\n{list}.fi\n")
 }
 
+/// The exit codes of the command with this manual page.
+pub fn exit_status(page: &str) -> &'static str {
+    codes_and_pages(page).0
+}
+
 /// Exit codes, and the pages to read next.
-fn ending(name: &str) -> String {
-    let (codes, see) = match name {
+fn codes_and_pages(page: &str) -> (&'static str, &'static str) {
+    match page {
         "selvedge-mount" => (
             "0 mounted, 1 wrong usage, 32 the mount failed; a server in the foreground ends \
              with 32 if it failed later",
@@ -131,7 +136,12 @@ fn ending(name: &str) -> String {
             "selvedge-crash-test(8)",
         ),
         _ => (ORDINARY, "selvedge(8)"),
-    };
+    }
+}
+
+/// The last sections of a page.
+fn ending(page: &str) -> String {
+    let (codes, see) = codes_and_pages(page);
     let (codes, see) = (roff(codes), roff(see));
     format!(".SH \"EXIT STATUS\"\n{codes}.SH \"SEE ALSO\"\n{see}")
 }

@@ -12,6 +12,7 @@ pub mod info;
 pub mod manpages;
 pub mod mkfs;
 pub mod mount;
+pub mod reference;
 pub mod stack;
 pub mod sync;
 pub mod umount;
