@@ -17,7 +17,7 @@ pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     expanded.extend(subcommand);
     let first = expanded.len();
     expanded.extend(args.map(|arg| match arg.to_str() {
-        // Who calls `selvedge mount -f` means the foreground, as with all FUSE servers.
+        // `selvedge mount -f` keeps the server in the foreground, as with all FUSE servers.
         Some("-f") if is_mount_helper => "--fake".into(),
         _ => arg,
     }));

@@ -30,7 +30,7 @@ pub struct Failure {
     message: String,
 }
 
-/// What commands return: the exit code, or why there is nothing better to return.
+/// The result of a command: the exit code, or the failure.
 pub type Outcome = Result<ExitCode, Failure>;
 
 impl Failure {

@@ -30,7 +30,7 @@ pub fn patiently<T>(path: &Path, mut work: impl FnMut() -> engine::Result<T>) ->
     }
 }
 
-/// Whether the image is mounted, as far as the table of mounts tells.
+/// Whether the image is in the table of mounts.
 fn is_mounted(path: &Path) -> bool {
     let found = path.canonicalize().and_then(|p| table::find_image(&p));
     found.is_ok_and(|mount| mount.is_some())

@@ -51,7 +51,7 @@ const COUNTED: usize = 256;
 
 /// Leaves out two kinds of messages.
 ///
-/// What the crate `fuser` reports as an error when a client is interrupted: it refuses the
+/// An error that the crate `fuser` reports when a client is interrupted: it refuses the
 /// kernel's request to stop through a descriptor that is not the one which has the request,
 /// and the kernel then says that there is none. The server has answered the request itself.
 ///
@@ -88,7 +88,7 @@ impl<S: Subscriber> Layer<S> for Filter {
     }
 }
 
-/// What an event says.
+/// The message of an event.
 #[derive(Default)]
 struct Text {
     message: String,

@@ -1,4 +1,4 @@
-//! What commands need to choose an engine, and to take its options.
+//! The choice of an engine by commands, and its options.
 
 use crate::failure::Failure;
 use crate::image;
@@ -22,7 +22,7 @@ pub fn of_image(path: &Path, offset: u64) -> Result<&'static dyn Engine, Failure
         None if offset == 0 => Ok(engines::default()),
         None => Err(image::about(
             path,
-            format_args!("there is no file system that Selvedge knows at byte {offset}"),
+            format_args!("there is no known file system at byte {offset}"),
         )),
     }
 }

@@ -13,7 +13,7 @@ fn root() -> PathBuf {
     here.join("../..").canonicalize().unwrap()
 }
 
-/// What Cargo knows. Dependencies of tests do not count.
+/// The dependencies in Cargo's metadata. Those of tests do not count.
 fn real() -> Arrows {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args([
@@ -43,7 +43,7 @@ fn real() -> Arrows {
         .collect()
 }
 
-/// What the table says, in its order.
+/// The rows of the table, in its order.
 fn told() -> Vec<(String, BTreeSet<String>)> {
     let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let rows = text.lines().filter(|line| line.starts_with("| `selvedge"));

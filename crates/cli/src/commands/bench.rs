@@ -1,6 +1,6 @@
 //! `selvedge bench`: bytes, nanoseconds, memory.
 //!
-//! A goal that is missed is printed and is no failure: the exit code says only whether all
+//! A goal that is missed is printed, and is not a failure: the exit code says only whether all
 //! could be measured.
 
 use crate::failure::{Failure, Outcome};

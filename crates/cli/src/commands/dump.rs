@@ -36,7 +36,7 @@ impl Args {
         let image = Image::whole(&self.image);
         let mut text = Vec::new();
         let dumped = image::patiently(&self.image, || engine.dump(&image, &what, &mut text));
-        // What came before a damaged place is worth seeing.
+        // The structures before a damaged place are worth seeing.
         output::print(text)?;
         dumped.map_err(Failure::new)?;
         Ok(ExitCode::SUCCESS)

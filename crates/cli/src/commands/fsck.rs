@@ -66,7 +66,7 @@ struct Json<'a> {
     path: &'a Path,
     r#type: &'static str,
     clean: bool,
-    /// What became of a journal: it was replayed in place, or in memory.
+    /// Where a journal was replayed: in place, or in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     replayed: Option<Replayed>,
     #[serde(flatten)]
@@ -172,7 +172,7 @@ fn text(path: &Path, found: &Checked) -> String {
 /// Most leaks that are described.
 const LEAKS: usize = 20;
 
-/// What a crash left and does no harm, in one line, by invariant.
+/// The harmless leaks of a crash, in one line, by invariant.
 fn leaks(report: &Report, go_by: &str) -> Option<String> {
     let leaks = || (report.findings.iter()).filter(|found| found.severity == Severity::Leak);
     let mut kinds: BTreeMap<&str, Vec<&str>> = BTreeMap::new();

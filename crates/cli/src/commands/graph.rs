@@ -17,7 +17,7 @@ use vfs::{Errno, FileSystem};
 /// Runs the script on an empty file system in memory, writes nothing back but what the script
 /// syncs, and draws what is left: blocks as boxes, their patches inside (hard ones heavy,
 /// empty ones dashed), an arrow from each patch to those that must be durable before it,
-/// labelled with the rule. Of a mount, SIGUSR2 to its server draws the same beside the
+/// labelled with the rule. For a mount, SIGUSR2 to its server draws the same beside the
 /// image.
 ///
 /// A script has one call a line: mkdir PATH MODE, create PATH MODE, write PATH OFFSET

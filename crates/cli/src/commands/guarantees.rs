@@ -30,7 +30,7 @@ impl Args {
     }
 }
 
-/// What every engine in every mode promises, as a mount would declare it.
+/// The promises of every engine in every mode, as a mount would declare them.
 ///
 /// # Errors
 /// If an empty file system in memory cannot be made, which would be a bug.

@@ -19,7 +19,7 @@ const BYTES: &str = "SELVEDGE_BYTES";
 
 /// Examine the durable memory of a program that does not run
 ///
-/// All commands but repair change nothing. What a crash left in the logs is taken into account.
+/// All commands but repair change nothing. Records that a crash left in the logs are applied.
 /// Where addresses are limited (ulimit -v), set SELVEDGE_BYTES, as for the program.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -33,7 +33,7 @@ enum What {
     Info(Place),
     /// Check all of it, and list blocks that nothing points to
     ///
-    /// What violates the format is listed by the numbers of its format.md, with file,
+    /// Violations of the format are listed by the numbers of its format.md, with file,
     /// structure, place in the file, and the way out. So is a directory that was in use with
     /// durability 'process' when the machine went down (boot): programs are refused until the
     /// loss is accepted.
@@ -118,7 +118,7 @@ impl Args {
     }
 }
 
-/// What `info` tells, as JSON has it.
+/// The output of `info` as JSON.
 #[derive(Serialize)]
 struct Info<'a> {
     directory: &'a Path,
@@ -130,7 +130,7 @@ struct Info<'a> {
     heap: Heap,
 }
 
-/// What moves pages of the regions.
+/// The pool of pages of the regions.
 #[derive(Serialize)]
 struct JsonPool {
     file: PathBuf,
@@ -171,7 +171,7 @@ struct JsonBlock {
     reached: bool,
 }
 
-/// What `check` found, as JSON has it.
+/// The output of `check` as JSON.
 #[derive(Serialize)]
 struct Checked<'a> {
     directory: &'a Path,
@@ -179,7 +179,7 @@ struct Checked<'a> {
     findings: Vec<Finding>,
     /// There are more findings.
     truncated: bool,
-    /// What depends on something that is damaged was not looked at.
+    /// Whether parts were not checked, because they depend on damaged ones.
     partial: bool,
     /// None: the damage leaves no way to tell.
     blocks: Option<u64>,
@@ -187,14 +187,14 @@ struct Checked<'a> {
     lost_bytes: u64,
 }
 
-/// What `repair` gives up, as JSON has it.
+/// The output of `repair` as JSON.
 #[derive(Serialize)]
 struct Repaired<'a> {
     directory: &'a Path,
     /// Whether it was given up.
     accepted: bool,
     losses: Vec<Loss>,
-    /// What is wrong still.
+    /// Violations that remain.
     findings: Vec<Finding>,
 }
 

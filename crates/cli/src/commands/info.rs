@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 /// Show what an image holds and what a mount of it would promise
 ///
-/// Of an image that is mounted, shows where, by which process, and which durability is
+/// For an image that is mounted, shows where, by which process, and which durability is
 /// in force there.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -34,17 +34,17 @@ pub struct Args {
     json: bool,
 }
 
-/// What is shown of an image that is mounted for writing.
+/// Facts about an image that is mounted for writing.
 #[derive(Serialize)]
 struct Mounted<'a> {
     path: &'a Path,
     mounted_on: PathBuf,
-    /// What the mount tells of type, mode, size and promises.
+    /// Type, mode, size and promises, as the mount reports them.
     #[serde(flatten)]
     told: Map<String, Value>,
-    /// The server, if the system tells.
+    /// The server, if the system reports it.
     process: Option<u32>,
-    /// What is in force, if the mount tells.
+    /// The durability in force, if the mount reports it.
     #[serde(serialize_with = "by_name")]
     durability: Option<EffectiveDurability>,
     durability_means: Option<&'static str>,
@@ -72,7 +72,7 @@ impl Args {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// What can be told of an image that cannot be opened: what its mount tells.
+    /// Prints the facts of an image that cannot be opened, as its mount reports them.
     fn in_use(&self, e: OpenError) -> Outcome {
         let OpenError::InUse { holder, .. } = &e else {
             return Err(Failure::new(e));
@@ -101,7 +101,7 @@ impl Args {
     }
 }
 
-/// What a mount of ours tells, and how much room it has now.
+/// Facts that a mount of ours reports, and how much room it has now.
 fn told_by(dir: &Path) -> Map<String, Value> {
     let mut told = facts::info(dir);
     if let Ok(space) = statvfs(dir) {
@@ -112,7 +112,7 @@ fn told_by(dir: &Path) -> Map<String, Value> {
     told
 }
 
-/// What a mount has written, on one line.
+/// The blocks that a mount has written, on one line.
 fn written(stats: &Value) -> Option<String> {
     let graph = &stats["graph"];
     Some(format!(

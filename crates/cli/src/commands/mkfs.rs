@@ -74,7 +74,7 @@ impl Args {
         };
         let made = made.and_then(|()| self.format(engine, &options));
         if made.is_err() && !there {
-            // What is left is of no use. It may never have been made.
+            // The rest is of no use. It may never have been made.
             let _ = std::fs::remove_file(path);
         }
         made

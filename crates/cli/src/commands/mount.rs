@@ -185,7 +185,7 @@ impl Args {
         flags.iter().chain(rest).cloned().collect()
     }
 
-    /// Locks the image. Whatever can be refused without changing it is refused here.
+    /// Locks the image. All reasons to refuse it that need no change are checked here.
     fn prepare<'a>(
         &'a self,
         path: &'a Path,
@@ -248,7 +248,7 @@ impl Interposer for Cut<'_> {
     }
 }
 
-/// What is served, with what this program adds: the switch and the drawing.
+/// The file system to serve, with the additions of this program: the switch and the drawing.
 fn served(opened: engine::Opened, power: Option<Power<'_>>, picture: Option<OwnFile>) -> Opened {
     let (mut fs, mut notes, mut about) = (opened.fs, opened.notes, opened.about);
     let drawing = picture.zip(opened.draw);

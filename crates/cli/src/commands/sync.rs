@@ -6,13 +6,13 @@ use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// What `fstatfs(2)` says of every file system that a process serves.
+/// The type that `fstatfs(2)` returns for every file system that a process serves.
 const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 
 /// Make all that was done to a mounted file system as durable as the mount can
 ///
 /// The kernel does not pass sync(1), sync(2) and syncfs(2) on to servers of FUSE. fsync(2)
-/// and fdatasync(2) reach them. `selvedge info` tells what the mount's durability is worth.
+/// and fdatasync(2) reach them. `selvedge info` prints the mount's durability.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A file or directory in it that you may read
@@ -53,11 +53,11 @@ pub fn make_durable(path: &Path) -> Result<bool, Errno> {
     if fstatfs(&file)?.f_type != FUSE_SUPER_MAGIC {
         return Ok(false);
     }
-    // What the kernel holds must have reached the server when that is asked.
+    // Changes in the kernel's caches must have reached the server before it is asked.
     syncfs(&file)?;
     let mut said = [0; fuse::SYNCED.len()];
     match fgetxattr(&file, fuse::SYNC_XATTR, &mut said[..]) {
-        // What servers of other people say to a name that they don't know.
+        // Errors of other servers for an unknown name.
         Err(Errno::OPNOTSUPP | Errno::NODATA | Errno::NOSYS | Errno::INVAL | Errno::RANGE) => {
             Ok(false)
         }

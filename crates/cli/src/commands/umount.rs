@@ -71,7 +71,7 @@ impl Args {
         }
         match synced {
             Ok(()) => Ok(ExitCode::SUCCESS),
-            // It may have been ended with care. What a crash leaves can be mounted.
+            // It may have ended in good order. A crash leaves an image that can be mounted.
             Err(Errno::NOTCONN) => {
                 output::complain(&Failure::new(format_args!(
                     "{image} is unmounted, but its server had ended before: what was not durable \
@@ -94,7 +94,7 @@ impl Args {
 }
 
 /// Has the server make everything durable, and asks whether all was well since the mount:
-/// nobody else hears what it finds at its end. A server that serves others only is not
+/// nobody else receives the errors that it finds at its end. A server that serves others only is not
 /// asked. `ENOTCONN`: it has ended.
 fn sync(dir: &Path) -> Result<(), Errno> {
     match super::sync::make_durable(dir) {

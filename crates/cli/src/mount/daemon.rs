@@ -3,8 +3,8 @@
 //!
 //! The second process has the first one's arguments, standard error and working
 //! directory, a pipe as its standard output, and a mark in its environment. Through the
-//! pipe it sends what is to be told to the user and then [`READY`]; the end of the pipe
-//! without that byte means that it failed.
+//! pipe it sends the text for the user and then [`READY`]; the end of the pipe
+//! without that byte reports a failure.
 
 use crate::failure::{Failure, code};
 use crate::own_file;
@@ -88,7 +88,7 @@ pub fn leave_session() {
     let _ = rustix::process::setsid();
 }
 
-/// Where the server's output goes once it serves in the background.
+/// The destination of the server's output once it serves in the background.
 pub struct Output {
     null: File,
     log: Option<File>,
@@ -111,8 +111,8 @@ impl Output {
     }
 }
 
-/// In the second process, when it serves: tells the user `told` and lets the first
-/// process go. What this one prints from here on goes to `output`.
+/// In the second process, when it serves: prints `told` for the user and ends the first
+/// process. Later output of this one goes to `output`.
 ///
 /// # Errors
 /// If the first process is gone.

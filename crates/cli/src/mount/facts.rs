@@ -1,4 +1,4 @@
-//! What the root of a mount tells about it, as extended attributes that are in no list, so
+//! Facts about a mount, as extended attributes of its root that are in no list, so
 //! that nothing copies them.
 
 use fuse::STATS_XATTR;
@@ -46,7 +46,7 @@ pub fn is_cut(dir: &Path) -> bool {
     read(dir, POWER).is_some_and(|value| value == power(true).as_bytes())
 }
 
-/// The durability in force in a mount of ours, if it tells.
+/// The durability in force in a mount of ours, if it reports one.
 pub fn durability(dir: &Path) -> Option<EffectiveDurability> {
     use EffectiveDurability::{Dax, Msync, Process};
     let value = read(dir, DURABILITY)?;
@@ -54,13 +54,13 @@ pub fn durability(dir: &Path) -> Option<EffectiveDurability> {
     known.find(|d| d.to_string().as_bytes() == value)
 }
 
-/// The rest of what a mount of ours tells; nothing if it does not.
+/// The other facts of a mount of ours; empty if it reports none.
 pub fn info(dir: &Path) -> Map<String, Value> {
     let value = read(dir, INFO).unwrap_or_default();
     serde_json::from_slice(&value).unwrap_or_default()
 }
 
-/// Who serves a mount of ours; nothing if it does not tell.
+/// The server of a mount of ours; empty if it reports none.
 pub fn server(dir: &Path) -> Map<String, Value> {
     let value = read(dir, SERVER).unwrap_or_default();
     serde_json::from_slice(&value).unwrap_or_default()
@@ -71,7 +71,7 @@ pub fn is_dead(dir: &Path) -> bool {
     getxattr(dir, SERVER, &mut [0; 0][..]) == Err(Errno::NOTCONN)
 }
 
-/// What a mount of ours has done so far, if it counts that.
+/// The counters of a mount of ours, if it has any.
 pub fn stats(dir: &Path) -> Option<Value> {
     serde_json::from_slice(&read(dir, STATS_XATTR)?).ok()
 }

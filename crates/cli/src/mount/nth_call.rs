@@ -1,4 +1,4 @@
-//! A file system that loses its power in, or right behind, its N-th change.
+//! A file system that loses its power in, or right after, its N-th change.
 
 use crate::mount::power_cut::Switch;
 use std::sync::Arc;
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(mkdir(b"a"), Ok(()));
         assert_eq!(mkdir(b"a"), Err(Errno::EXIST));
         assert!(fs.getattr(&Ctx::root(), Ino::ROOT).is_ok());
-        // What is stored meanwhile is no call's.
+        // Stores in between belong to none of the calls.
         region.store(0, &[1; 8192]);
         assert!(!switch.is_cut());
         assert_eq!(mkdir(b"b"), Ok(()));

@@ -4,7 +4,7 @@ use engine::options::{Given, is_known};
 use engine::{Verb, size};
 use vfs::Atime;
 
-/// What the options ask for.
+/// The parsed options.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
     /// `ro`.
@@ -160,7 +160,7 @@ fn ignored(option: &str) -> bool {
         "user=",
         "uhelper=",
         "helper=",
-        // What the mount table shows of a FUSE mount, and a remount hands back.
+        // Options that the mount table shows of a FUSE mount, and that a remount hands back.
         "user_id=",
         "group_id=",
         "rootmode=",

@@ -8,7 +8,7 @@ use fuse::{Error, Unmounter};
 use std::fmt;
 use std::path::Path;
 
-/// See the module.
+/// A mount of this process, found again in the table of mounts.
 #[derive(Debug, Clone)]
 pub struct OwnMount {
     unmounter: Unmounter,
@@ -16,7 +16,7 @@ pub struct OwnMount {
     entry: Option<Entry>,
 }
 
-/// What became of a mount that was to be unmounted.
+/// The result of an unmount.
 pub enum Unmounted {
     /// Nobody has it any more: the server's connection ends.
     Everywhere,
@@ -109,7 +109,7 @@ impl OwnMount {
         top.is_some_and(|top| top.device == own.device)
     }
 
-    /// Whether the table tells a mount with open files from one that is gone: where fusectl
+    /// Whether the table distinguishes a mount with open files from a removed one: where fusectl
     /// is mounted.
     fn can_tell_open(&self) -> bool {
         self.entry

@@ -17,7 +17,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use vfs::FileSystem;
 
-/// When the power goes, and what may be left.
+/// The moment of the cut, and the states that it may leave.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Spec {
     /// Otherwise only on SIGUSR1.
@@ -26,11 +26,11 @@ pub struct Spec {
     seed: Option<u64>,
     /// `model=`: what may be left of what was being stored.
     model: Option<Model>,
-    /// `report=`: where the report goes; otherwise beside the image.
+    /// `report=`: the path of the report; otherwise it is beside the image.
     report: Option<PathBuf>,
 }
 
-/// What is counted towards the cut.
+/// The events that are counted towards the cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
     /// `after=` this many fences, or flushes of a block device.
@@ -119,14 +119,14 @@ pub type Power<'a> = (&'a Spec, Switch);
 /// Memory that hangs on a switch.
 pub type Region = Arc<PowerCut<Box<dyn Pmem>>>;
 
-/// What hangs on the switch, with the model of what a cut leaves.
+/// The medium on the switch, with the model of the states that a cut leaves.
 #[derive(Clone)]
 enum Medium {
     Memory(Region, PersistModel),
     Blocks(Arc<PowerSupply>, TearModel),
 }
 
-/// A cut as it is told, and as it is written to the report.
+/// A cut as it is printed, and as it is written to the report.
 type Told = (String, Value);
 
 impl Medium {
@@ -149,7 +149,7 @@ impl Medium {
         }
     }
 
-    /// What the cut did, if there was one.
+    /// The effect of the cut, if there was one.
     fn outcome(&self) -> Option<Result<Told, Failure>> {
         let failed =
             |e: &dyn std::fmt::Display| Failure::new(format_args!("the power cut failed: {e}"));
@@ -185,7 +185,7 @@ impl Switch {
     /// to use in its place. `seed` is for when `spec` has none.
     ///
     /// # Errors
-    /// If the model is none of memory, no random seed is to be had, or the report could
+    /// If the model does not fit memory, no random seed is available, or the report could
     /// not be written.
     pub fn of_memory(
         region: Box<dyn Pmem>,
@@ -256,7 +256,7 @@ impl Switch {
         }
     }
 
-    /// Has the power go behind one of the next stores, which one the seed decides: short
+    /// Cuts the power after one of the next stores, which the seed selects: short
     /// calls make a few, long ones hundreds, and each should be cut early and late.
     pub fn arm_call(&self) {
         let mut rng = fastrand::Rng::with_seed(self.seed);
@@ -287,8 +287,8 @@ impl Switch {
         self.medium.outcome().is_some()
     }
 
-    /// Waits in the background for the power to go, by whatever cause; then reports, and has
-    /// the kernel forget what it knows of the file system behind `line`, whose calls fail.
+    /// Waits in the background for the cut, whatever its cause; then reports, and has
+    /// the kernel drop its caches of the file system below `line`, whose calls fail.
     /// The mount stays: nothing that its users do by path reaches the directory below.
     pub fn watch(
         &self,
@@ -305,7 +305,7 @@ impl Switch {
             };
             line.invalidate(&kernel);
             let told = outcome.and_then(|(line, report)| switch.tell(&line, &report));
-            // Of a cut that failed, there is no report.
+            // There is no report of a cut that failed.
             let _ = switch.reported.set(false);
             told.inspect_err(|e| tracing::error!("{e}"))
         })
@@ -335,7 +335,7 @@ fn wrong_model(model: impl std::fmt::Display, known: &str) -> Failure {
     ))
 }
 
-/// Where the report goes. A report that cannot be written would otherwise be missed only
+/// The file of the report. A report that cannot be written would otherwise be missed only
 /// when there is something to report.
 fn report(spec: &Spec, image: &Path) -> Result<OwnFile, Failure> {
     let failed = |path: &Path| {

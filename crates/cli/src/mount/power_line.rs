@@ -19,7 +19,7 @@ pub struct PowerLine {
     shown: Mutex<Shown>,
 }
 
-/// What the kernel was shown, and may hold.
+/// Inodes and names that the kernel has received, and may cache.
 #[derive(Default)]
 struct Shown {
     inodes: HashSet<Ino>,

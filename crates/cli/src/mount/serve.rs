@@ -19,9 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use vfs::FileSystem;
 
-/// An image that is locked and known to be mountable as far as its superblock tells.
+/// A locked image whose superblock allows a mount.
 pub struct Prepared<'a> {
-    /// What the mount table shows as its source.
+    /// Its source in the mount table.
     pub source: String,
     /// Opens the file system. Until then nothing is written, so that a mount that is refused
     /// leaves the image as it was.
@@ -30,13 +30,13 @@ pub struct Prepared<'a> {
 
 /// A file system that is open, and what the user should know about it.
 pub struct Opened {
-    /// What to serve.
+    /// The file system to serve.
     pub fs: Arc<dyn FileSystem>,
     /// The durability in force, if anything is durable.
     pub durability: Option<EffectiveDurability>,
-    /// What the mount tells `info` about the image.
+    /// Facts about the image for `info`.
     pub about: Map<String, Value>,
-    /// What the mount has done so far, as JSON, if it counts that.
+    /// Counters of the mount as JSON, if it has any.
     pub stats: Option<Fact>,
     /// Said when it is mounted, one line each.
     pub notes: Vec<String>,
@@ -65,7 +65,7 @@ pub fn serve(
     log: Option<&Path>,
     quiet: bool,
 ) -> Outcome {
-    // Caught from before the mount on, so that no signal can leave a dead one behind.
+    // Caught from before the mount on, so that no signal can leave a dead mount.
     // SIGUSR1 and SIGUSR2 too, which would end a server that has no use for them.
     let signals = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2];
     let signals = Signals::new(signals).map_err(failed)?;
@@ -124,7 +124,7 @@ fn run(mount: Mount, own: OwnMount, opened: Opened, signals: Signals, facts: Fac
     // A signal that ends the server meanwhile has ended it when the lock is free.
     *locked(&is_closing) = true;
     if let Some(blackout) = blackout.filter(|_| switch.is_some_and(|s| s.is_cut())) {
-        // Nothing can be stored any more. What is left to do is the report.
+        // Nothing can be stored any more. Only the report remains.
         let reported = blackout
             .join()
             .unwrap_or_else(|_| Err(Failure::new("no report")));
@@ -145,7 +145,7 @@ fn lines<'a>(lines: impl Iterator<Item = &'a String>) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// What the root of the mount tells.
+/// The facts that the root of the mount reports.
 fn facts_of(opened: &Opened, options: &Options) -> Facts {
     let mut about = opened.about.clone();
     about.insert("guarantees".into(), json!(opened.fs.guarantees()));

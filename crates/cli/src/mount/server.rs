@@ -23,13 +23,13 @@ const PROGRAM: &str = "selvedge";
 /// The process that serves a mount.
 #[derive(Debug)]
 pub struct Server {
-    /// What it serves.
+    /// The image that it serves.
     image: PathBuf,
     /// Nothing if it is dead, or cannot be found from here.
     process: Option<(u32, OwnedFd)>,
 }
 
-/// What the mount of `image` tells about this process, which serves it.
+/// The fact by which the mount of `image` names this process, its server.
 pub fn about(image: &str) -> String {
     let pid = std::process::id();
     json!({ "image": image, "pid": pid, "pid_namespace": pid_namespace() }).to_string()

@@ -19,11 +19,11 @@ pub struct Entry {
     pub dir: PathBuf,
     /// Its type, such as `fuse.selvedge`.
     pub fs_type: String,
-    /// What is mounted.
+    /// The source of the mount.
     pub source: PathBuf,
     /// Whether users other than the one who mounted it may use it.
     pub allow_other: bool,
-    /// What tells its FUSE connection from a later one of the same number, if
+    /// Distinguishes its FUSE connection from a later one of the same number, if
     /// [`find`] saw one.
     pub connection: Option<u64>,
 }
@@ -90,7 +90,7 @@ pub fn find_image(image: &Path) -> io::Result<Option<Entry>> {
     Ok(ours.rfind(|e| e.source == image))
 }
 
-/// What process `pid` sees mounted.
+/// The mounts that process `pid` sees.
 fn entries(pid: &str) -> io::Result<Vec<Entry>> {
     let table = fs::read(format!("/proc/{pid}/mountinfo"))?;
     Ok(table.split(|b| *b == b'\n').filter_map(parse).collect())
@@ -151,7 +151,7 @@ pub fn rest_of(gone: &Entry) -> Option<Rest> {
     elsewhere.into_iter().next().or_else(open)
 }
 
-/// What tells the FUSE connection of a device number from others: the inode of the directory
+/// Identifies the FUSE connection of a device number: the inode of the directory
 /// that the kernel has for each connection that is alive, if fusectl is mounted.
 fn connection(device: &str) -> Option<u64> {
     let minor = device.strip_prefix("0:")?;
@@ -159,7 +159,7 @@ fn connection(device: &str) -> Option<u64> {
     Some(fs::metadata(dir).ok()?.ino())
 }
 
-/// The mount namespace of a process, if this one may know.
+/// The mount namespace of a process, if this one may read it.
 fn namespace(pid: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()
 }

@@ -136,7 +136,7 @@ fn an_interrupt_leaves_nothing() {
     }
 }
 
-/// What begins so.
+/// Removes all files with this prefix.
 fn remove(prefix: &str) {
     let all = fs::read_dir("/dev/shm").unwrap().flatten();
     for entry in all.filter(|e| e.path().to_str().unwrap().starts_with(prefix)) {

@@ -286,7 +286,7 @@ fn info_tells_what_is_in_force_while_an_image_is_mounted() {
         assert!(json["blocks_free"].as_u64() <= before["blocks_free"].as_u64());
         place.umount();
     }
-    // Who keeps a file open without mounting it has nothing to tell.
+    // A process that keeps a file open without a mount of it reports nothing.
     let file = File::open(place.image()).unwrap();
     file.lock().unwrap();
     run(1, &["info", place.image_str()]);
@@ -366,7 +366,7 @@ fn with_two_blocks(path: &str) -> [(u64, u64); 2] {
     made.unwrap()
 }
 
-/// What `selvedge heap` tells, as text and in JSON.
+/// The output of `selvedge heap`, as text and in JSON.
 fn told_of_heap(what: &str, path: &str) -> (String, serde_json::Value) {
     let text = stdout(&run(0, &["heap", what, path]));
     let json = stdout(&run(0, &["heap", what, path, "--json"]));

@@ -49,7 +49,7 @@ fn a_signal_leaves_the_mount_that_covers_the_servers_own() {
         assert_eq!(server.wait(), Some(0));
         assert_eq!(fs::read(place.dir().join("other")).unwrap(), b"text");
         assert!(cover.remove());
-        // What is left below answers nobody.
+        // The mount below answers nobody.
         run(0, &["umount", place.dir_str()]);
         place.mount(&[]);
         assert_eq!(fs::read(place.dir().join("own")).unwrap(), b"text");

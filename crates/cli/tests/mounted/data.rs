@@ -250,7 +250,7 @@ fn set_id_bits_are_dropped() {
         arm();
         as_nobody("fallocate --length 100 program");
         assert_eq!(mode(), 0o777);
-        // Set-gid without group execution is no program's.
+        // Set-gid without group execution is not a program's.
         arm();
         fs::set_permissions(path, Permissions::from_mode(0o6767)).unwrap();
         as_nobody("echo more >>program");

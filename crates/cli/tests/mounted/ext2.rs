@@ -30,7 +30,7 @@ fn info(place: &Place) -> Value {
     serde_json::from_str(&stdout(&json)).unwrap()
 }
 
-/// What `mount` says when it refuses.
+/// The message of a refused `mount`.
 fn refusal(place: &Place, args: &[&str]) -> String {
     let mount = ["mount", place.image_str(), place.dir_str()];
     let refused = run(32, &[&mount, args].concat());
@@ -164,7 +164,7 @@ fn what_was_synced_survives_a_killed_server() {
     fs::write(dir.join("file"), [7; 9_000]).unwrap();
     run(0, &["sync", dir.join("file").to_str().unwrap()]);
     fs::write(dir.join("later"), "").unwrap();
-    // What a mount that is read-only by now has to lose.
+    // A mount that is read-only by now has changes to lose.
     let remount = |options| {
         let (image, dir) = (place.image_str(), place.dir_str());
         run(0, &["mount", image, dir, "-o", options])
@@ -225,7 +225,7 @@ fn a_read_only_mount_is_unmounted_without_complaint() {
     assert!(fs::read(place.image()).unwrap() == before);
 }
 
-/// A partition of a disk image; 63 sectors are no multiple of a block.
+/// A partition of a disk image; 63 sectors are not a multiple of a block.
 #[test]
 fn an_image_inside_an_image() {
     const START: usize = 63 * 512;
@@ -253,12 +253,12 @@ fn an_image_inside_an_image() {
     assert_eq!(verdict(&taken_out).unwrap(), Verdict::Clean);
     let refused = refusal(&place, &["-o", "offset=1M"]);
     assert!(
-        refused.contains("no file system that Selvedge knows at byte 1048576"),
+        refused.contains("no known file system at byte 1048576"),
         "{refused}"
     );
 }
 
-/// A loop device; it goes when dropped.
+/// A loop device; it is removed when dropped.
 struct ReadOnlyLoop(String);
 
 impl ReadOnlyLoop {

@@ -33,12 +33,12 @@ pub fn finish(code: i32, command: &mut Command) -> Output {
     output
 }
 
-/// What a command wrote to its standard output.
+/// The standard output of a command.
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What a command wrote to its standard error.
+/// The standard error of a command.
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -191,7 +191,7 @@ impl Server {
         assert!(status.expect("kill").success());
     }
 
-    /// Stops it until the result is dropped. Whoever uses its mount waits meanwhile.
+    /// Stops it until the result is dropped. Users of its mount wait meanwhile.
     pub fn pause(&self) -> Paused<'_> {
         self.signal("STOP");
         Paused(self)

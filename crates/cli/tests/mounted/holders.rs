@@ -79,7 +79,7 @@ fn an_image_behind_a_loop_device_is_not_written() {
         refused(place, 32, &["mount", image, place.dir_str()], &[&way_out]);
         refused(place, 1, &["mkfs", image], &[&way_out]);
         refused(place, 1, &["mkfs", "-t", "ext2", image], &[&way_out]);
-        // As long as nobody writes to it, reading does no harm.
+        // While nobody writes to it, reading does no harm.
         place.fsck();
         run(0, &["info", image]);
         place.mount(&["-o", "ro"]);
@@ -136,7 +136,7 @@ fn a_loop_device_over_an_image_that_a_server_has_is_refused() {
             assert!(said.contains(&holder), "{args:?}: {said}");
         }
         place.umount();
-        // The other way round: the device is the image, and the file behind it is taken.
+        // The other way round: the device is the image, and its file is taken.
         finish(0, selvedge().args(["mount", shown.name(), place.dir_str()]));
         let said = stderr(&run(32, &["mount", place.image_str(), other]));
         assert!(said.contains("(selvedge)"), "{said}");

@@ -1,4 +1,4 @@
-//! What the kernel does between a program and the server: requests that it splits, caches
+//! The kernel between a program and the server: requests that it splits, caches
 //! that it answers from, inodes that it drops.
 
 use crate::fixture::{ENGINES, Place, finish, on_each_engine, on_mounts, stderr, stdout};

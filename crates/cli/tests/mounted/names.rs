@@ -201,7 +201,7 @@ fn listings_give_types_and_inode_numbers() {
         }
         assert!(fs::metadata(at("fifo")).unwrap().file_type().is_fifo());
         assert_eq!(fs::metadata(at("null")).unwrap().rdev(), null);
-        fs::write(at("null"), "goes nowhere").unwrap();
+        fs::write(at("null"), "is dropped").unwrap();
         assert_eq!(fs::read_link(at("link")).unwrap(), Path::new("file"));
     });
 }

@@ -128,7 +128,7 @@ fn a_write_drops_the_set_id_bits_in_the_same_step() {
             .gid(65534)
             .output()
             .unwrap();
-        // There may be no such fence.
+        // Such a fence may not exist.
         server.signal("USR1");
         wait_for("the cut", || is_dark(&place));
         end(&place, &mut server);

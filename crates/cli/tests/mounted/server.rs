@@ -153,7 +153,7 @@ fn a_log_that_cannot_be_written_is_named() {
     assert!(!place.is_mounted());
 }
 
-/// The kernel tells the server, which cannot stop: that is not an error of either.
+/// The kernel notifies the server, which cannot stop: that is not an error of either.
 #[test]
 fn an_interrupted_client_is_not_an_error() {
     let place = Place::new();
@@ -268,7 +268,7 @@ fn a_signal_during_the_recovery_ends_the_mount() {
 }
 
 /// The image is a file of another server, which is stopped: the first signal's unmount cannot
-/// store anything. What is mounted there next is not that server's to unmount.
+/// store anything. That server must not unmount the next mount there.
 #[test]
 fn a_signal_during_the_close_unmounts_nothing_else() {
     let (outer, inner) = (Place::with_image(), Place::new());

@@ -144,7 +144,7 @@ fn umount_names_a_mount_inside() {
     place.umount();
 }
 
-/// Whatever was asked of the mount, and whether it answered from memory.
+/// Any request to the mount, answered from memory or not.
 #[test]
 fn umount_fails_if_the_image_was_cut_short() {
     let ext2 = |mode| vec!["--type", "ext2", "-o", mode];
