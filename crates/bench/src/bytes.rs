@@ -22,14 +22,14 @@ use vfs::{
 /// Size of the images.
 const IMAGE_BYTES: u64 = 64 << 20;
 
-/// Longest single write when preparing: as long as the paper's longest call.
+/// Longest single write when preparing, that of the paper's longest call.
 const CHUNK: u64 = 128 << 10;
 
 /// When the image was made, in 2026. No byte of it is zero, and the calls of a row stay in
 /// its window of 2^32 ns.
 const START: Timestamp = Timestamp(0x18ba_5a3c_1726_3546);
 
-/// What the clock moves at each reading, so that every stamp changes three bytes.
+/// The step of the clock at each reading, so that every stamp changes three bytes.
 const STEP_NS: i64 = 1_234_567;
 
 /// The time of the call for the column `far`: every byte of every stamp changes.
@@ -102,7 +102,7 @@ impl Column {
 /// The engine whose bytes were published.
 const PUBLISHED: &str = "bpfs";
 
-/// What to count.
+/// The options of the count.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The columns to fill.
@@ -229,8 +229,8 @@ fn bytes_of(call: Call, mode: Mode, far: bool) -> Result<u64> {
     Ok((pm.snapshot() - before).bytes())
 }
 
-/// Makes calls by one-letter names, as the paper's programs did, and leaves no reference
-/// behind.
+/// Makes calls by one-letter names, as the paper's programs did, and drops all
+/// references.
 struct Hand<'a> {
     fs: &'a dyn FileSystem,
     cx: Ctx,
@@ -459,7 +459,7 @@ fn verdict(row: &Row) -> &'static str {
     }
 }
 
-/// What the figures mean, in sentences.
+/// The notes below the figures, in sentences.
 pub(crate) const NOTES: &str = "\
 Bytes stored per call, ours beside Figure 3.8 of the dissertation; smaller is better.
 +Log is ours alone. (A) or (T): the build of the two that wrote less.
@@ -521,7 +521,7 @@ mod tests {
         }
     }
 
-    /// What a call must write at least: its data and something that commits it.
+    /// The least that a call must write: its data and something that commits it.
     #[test]
     fn no_mode_writes_less_than_the_data() {
         for row in run(&Options::default()).unwrap().rows {
@@ -534,7 +534,7 @@ mod tests {
         }
     }
 
-    /// The ablation means something: each group of optimisations saves bytes over all.
+    /// The ablation is significant: each group of optimisations saves bytes over all.
     #[test]
     fn columns_shrink() {
         let report = run(&Options::default()).unwrap();

@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 const EXT4_BYTES: u64 = 512 << 20;
 
 /// The root of a fresh ext4 on a loop device over a file on tmpfs. It is mounted, opened
-/// and at once detached and unlinked, so that it goes away with the descriptor, however
+/// and at once detached and unlinked, so that it is removed with the descriptor, however
 /// this process ends.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! What makes a wave of scattered blocks durable sooner: each write with force unit access
+//! The faster way to make a wave of scattered blocks durable: each write with force unit access
 //! (FUA), or all of them followed by one flush.
 //!
 //! Each target is a device of 4 KiB blocks that have all been written before. A wave is
@@ -26,7 +26,7 @@ use std::time::Instant;
 
 const BLOCK_BYTES: u32 = 4096;
 
-/// What to measure.
+/// The options of the measurement.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Directories, on whose file systems a file is the device.
@@ -60,7 +60,7 @@ impl Default for Options {
 /// One size of wave on one target.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// What the device is.
+    /// The kind of device.
     pub target: String,
     /// Blocks in the wave.
     pub blocks: usize,
@@ -74,7 +74,7 @@ pub struct Row {
     pub flush_us_p90: f64,
 }
 
-/// What was measured, and where. As JSON, the rows.
+/// The measurements and the machine. As JSON, the rows.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub struct Report {
@@ -152,7 +152,7 @@ impl Target {
         Ok(Self::of(device, Some(dir), options))
     }
 
-    /// The loop device goes away when it is closed, however this process ends.
+    /// The loop device is removed when it is closed, however this process ends.
     fn on_loop(options: &Options) -> Result<Self> {
         let (dir, image) = image(Path::new("/dev/shm"), options.device_bytes)?;
         let output = Command::new("losetup")
@@ -228,7 +228,7 @@ fn image(dir: &Path, bytes: u64) -> Result<(tempfile::TempDir, PathBuf)> {
 
 fn measure(target: &Target, options: &Options) -> Result<Vec<Row>> {
     let mut random = fastrand::Rng::with_seed(1);
-    // Whatever the first waves pay for (what the system still writes of a new file).
+    // The first waves pay for the blocks of a new file that the system still writes.
     for fua in [true, false] {
         wave(&*target.device, &mut random, 1, fua)
             .map_err(std::io::Error::other)

@@ -18,7 +18,7 @@ pub struct Engine {
 
 /// A medium that counts, and a new file system on it.
 pub(crate) struct Counted {
-    /// What the file system does to the medium.
+    /// The counters of the medium.
     pub pm: Arc<Counting<MemoryPmem>>,
     /// The file system.
     pub fs: Arc<dyn FileSystem>,

@@ -1,4 +1,4 @@
-//! What can go wrong in a benchmark, as one line.
+//! Errors of a benchmark, one line each.
 
 use mnemosyne::store::StoreError;
 use mnemosyne::tx::TxError;
@@ -16,13 +16,13 @@ pub enum Error {
     Call {
         /// The call and its target.
         what: String,
-        /// What it returned.
+        /// The errno that it returned.
         errno: Errno,
     },
     /// The harness itself could not read or write a file.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The step that failed.
         what: String,
         /// Why it failed.
         source: io::Error,
@@ -30,7 +30,7 @@ pub enum Error {
     /// The engine could not make or open its image.
     #[error("{what}: {source}")]
     Engine {
-        /// What was being done.
+        /// The step that failed.
         what: String,
         /// Why it failed.
         source: bpfs::Error,
@@ -38,7 +38,7 @@ pub enum Error {
     /// The mapped file that stands in for persistent memory could not be made.
     #[error("{what}: {source}")]
     Open {
-        /// What was being done.
+        /// The step that failed.
         what: String,
         /// Why it failed.
         source: medium::OpenError,
@@ -46,7 +46,7 @@ pub enum Error {
     /// The medium failed.
     #[error("{what}: {source}")]
     Medium {
-        /// What was being done.
+        /// The step that failed.
         what: String,
         /// Why it failed.
         source: medium::MediumError,
@@ -54,7 +54,7 @@ pub enum Error {
     /// Durable memory could not be made or opened.
     #[error("{what}: {source}")]
     Store {
-        /// What was being done.
+        /// The step that failed.
         what: String,
         /// Why it failed.
         source: StoreError,
@@ -62,7 +62,7 @@ pub enum Error {
     /// A transaction did not happen.
     #[error("{what}: {source}")]
     Transaction {
-        /// What was being done.
+        /// The step that failed.
         what: String,
         /// Why it failed.
         source: TxError<Infallible>,
@@ -70,7 +70,7 @@ pub enum Error {
     /// A log refused a record, or is damaged.
     #[error("{what}: {source}")]
     Log {
-        /// What was being done.
+        /// The step that failed.
         what: String,
         /// Why it failed.
         source: LogError,
@@ -83,10 +83,10 @@ pub enum Error {
         /// Its message or exit status.
         why: String,
     },
-    /// What was measured did not do what it should.
+    /// The measured program failed.
     #[error("{what}")]
     Wrong {
-        /// What is wrong.
+        /// The fault.
         what: &'static str,
     },
     /// The options make no sense.

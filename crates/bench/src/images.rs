@@ -12,7 +12,7 @@ pub(crate) const IMAGE_BYTES: u64 = 256 << 20;
 const PAGE_BYTES: u64 = 4096;
 
 /// A mapped file in `/dev/shm` that is treated as persistent memory, with real flushes and
-/// fences. All its pages are there and mapped. The file is already unlinked: it goes away
+/// fences. All its pages are there and mapped. The file is already unlinked: it is removed
 /// with the value.
 pub(crate) fn flushing_memory(len_bytes: u64) -> Result<MappedPmem> {
     flushing_memory_in(Path::new("/dev/shm"), len_bytes)

@@ -5,9 +5,9 @@ use crate::table::Grid;
 
 /// One figure, or several that belong together.
 pub(crate) trait Cell {
-    /// What was measured: its target.
+    /// The target of the measurement.
     fn column(&self) -> &str;
-    /// What the target did: its workload.
+    /// The workload of the target.
     fn line(&self) -> &str;
 }
 

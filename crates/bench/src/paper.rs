@@ -14,7 +14,7 @@ pub enum Call {
     },
     /// Overwrites `len` bytes at `off` in a file of 1 MiB.
     Overwrite {
-        /// Where.
+        /// The offset in bytes.
         off: u64,
         /// Bytes written.
         len: u64,
@@ -52,7 +52,7 @@ pub enum Call {
     Readdir,
 }
 
-/// Where a rename goes.
+/// The target of a rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenameTo {
     /// A new name in the same directory.
@@ -68,7 +68,7 @@ pub enum RenameTo {
 pub struct Row {
     /// Name of the row.
     pub op: &'static str,
-    /// What is called.
+    /// The call.
     pub call: Call,
     /// Shadow paging to the root.
     pub sp: u64,

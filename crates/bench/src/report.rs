@@ -14,7 +14,7 @@ use std::io::Write as _;
 use std::path::Path;
 use tempfile::NamedTempFile;
 
-/// What to run.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Bytes per call.
@@ -25,13 +25,13 @@ pub struct Options {
     pub scaling: scaling::Options,
     /// A mount of a full file system.
     pub scan: scan::Options,
-    /// What the patch optimisations are worth.
+    /// The effect of the patch optimisations.
     pub patches: patches::Options,
     /// The patch graph with ever more dirty blocks.
     pub patches_scale: patches::scale::Options,
     /// Durable memory, beside other stores.
     pub memory: memory::Options,
-    /// Workloads on mounts; `None` where FUSE is not to be had.
+    /// Workloads on mounts; `None` where FUSE is unavailable.
     pub mounted: Option<mounted::Options>,
     /// Ext2 beside the kernel's file systems; `None` for all but root, or without FUSE.
     pub fs: Option<crate::fs::Options>,
@@ -63,12 +63,12 @@ impl Default for Options {
     }
 }
 
-/// Runs the benchmarks, tells `progress` which one is next, and writes to `out_dir`, which
+/// Runs the benchmarks, reports the next one to `progress`, and writes to `out_dir`, which
 /// is made if need be: `NAME.json`, `NAME.txt` and `NAME.svg` for each, `machine.json`,
 /// and `tables.md`.
 ///
 /// # Errors
-/// If a benchmark fails, or the folder cannot be written. What was measured before is in
+/// If a benchmark fails, or the folder cannot be written. Earlier measurements are in
 /// the folder.
 pub fn run_all(out_dir: &Path, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<()> {
     fs::create_dir_all(out_dir).what(|| format!("making {}", out_dir.display()))?;
@@ -103,7 +103,7 @@ pub fn run_all(out_dir: &Path, options: &Options, progress: &mut dyn FnMut(&str)
     Ok(())
 }
 
-/// Where everything goes.
+/// The folder of all results.
 struct Folder<'a> {
     dir: &'a Path,
     markdown: String,

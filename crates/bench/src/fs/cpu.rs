@@ -39,7 +39,7 @@ impl Clock {
         }
     }
 
-    /// What was used since `before`. Kernel threads that ended meanwhile are missing.
+    /// The time used since `before`. Kernel threads that ended meanwhile are missing.
     pub(super) fn since(&self, before: &Self) -> Used {
         let used = |(pid, now): (&u32, &f64)| now - before.kernel.get(pid).unwrap_or(&0.0);
         Used {

@@ -15,7 +15,7 @@ const BLOCK: u64 = 4096;
 /// Waves of the measurement of a flush.
 const FLUSHES: usize = 21;
 
-/// What has been written to a device.
+/// The writes to a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Written {
     /// Blocks of 4 KiB.
@@ -26,11 +26,11 @@ pub(super) struct Written {
     pub flushes: u64,
 }
 
-/// A loop device. It goes away with this process, however that ends, once nothing is
+/// A loop device. It is removed with this process, however that ends, once nothing is
 /// mounted from it.
 pub(super) struct Loop {
     pub node: PathBuf,
-    /// What it lies on.
+    /// The medium of its file.
     pub about: String,
     /// Keeps it.
     held: File,
@@ -59,7 +59,7 @@ impl Loop {
         }
         let node = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
         let held = File::open(&node);
-        // From now on it exists only as long as it is open.
+        // From now on it exists only while it is open.
         run(Command::new("losetup").arg("--detach").arg(&node))?;
         let held = held.what(|| format!("opening {}", node.display()))?;
         let about = format!("{} ({}", dir.display(), kind(dir));
@@ -74,10 +74,10 @@ impl Loop {
         })
     }
 
-    /// What has been written so far.
+    /// The writes so far.
     ///
     /// # Errors
-    /// If the kernel does not tell.
+    /// If the kernel does not report it.
     pub(super) fn written(&self) -> Result<Written> {
         let text = setting(&self.node, "stat").unwrap_or_default();
         counts(&text).ok_or_else(|| Error::Usage("the kernel does not count flushes".into()))
@@ -158,7 +158,7 @@ fn kind(dir: &Path) -> String {
     told.unwrap_or_else(|_| "unknown".into())
 }
 
-/// What `/sys` says of a block device.
+/// A setting of a block device in `/sys`.
 fn setting(node: &Path, name: &str) -> Option<String> {
     let device = node.file_name()?;
     let path = Path::new("/sys/block").join(device).join(name);

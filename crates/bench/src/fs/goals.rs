@@ -1,4 +1,4 @@
-//! What soft updates are meant to reach, judged by the least time of one run's repeats:
+//! The goals of soft updates, judged by the least time of one run's repeats:
 //! others that use the machine only ever add to it.
 
 use super::target::Target;

@@ -1,10 +1,10 @@
 //! Ext2 in every mode, through FUSE, beside the kernel's ext2, ext3 and ext4 on the same
-//! device, and beside the model in memory behind the same server: what FUSE itself takes.
+//! device, and beside the model in memory on the same server: the time of FUSE itself.
 //!
 //! Everything runs on two loop devices, over a file on a disk and over one in memory,
 //! which count what is written and how often they are flushed: for all targets alike.
 //! Each workload has a mount of its own, with nothing cached, and ends with a sync, which
-//! is timed with it. Whatever happens, nothing stays mounted, and no file stays.
+//! is timed with it. Also after an error nothing stays mounted, and no file stays.
 
 mod cpu;
 mod device;
@@ -35,7 +35,7 @@ pub use work::Workload;
 /// Where the second device's file is, and whatever is not measured.
 const MEMORY: &str = "/dev/shm";
 
-/// What to measure.
+/// The options of the measurement.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The `selvedge` program, which mounts ours.
@@ -54,7 +54,7 @@ pub struct Options {
     pub large_mib: u32,
     /// Blocks of it that are overwritten, and commits of SQLite.
     pub syncs: u32,
-    /// What to run, in this order; `Delete` needs what `Untar` made.
+    /// The workloads, in this order; `Delete` needs the files of `Untar`.
     pub workloads: Vec<Workload>,
     /// How often each workload runs, each time on a file system of its own.
     pub repeats: u32,
@@ -79,7 +79,7 @@ impl Default for Options {
     }
 }
 
-/// What a file system is on.
+/// The kind of device below a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backing {
@@ -106,9 +106,9 @@ impl Backing {
 pub struct Row {
     /// Whose, and how it orders what it writes.
     pub target: String,
-    /// What it is on.
+    /// The kind of device below it.
     pub backing: Backing,
-    /// What was done.
+    /// The work.
     pub workload: Workload,
     /// Seconds, the sync included.
     pub seconds: f64,
@@ -141,7 +141,7 @@ impl Cell for Row {
     }
 }
 
-/// What was measured, and where. As JSON, the rows.
+/// The measurements and the machine. As JSON, the rows.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub struct Report {
@@ -155,7 +155,7 @@ pub struct Report {
     disk_flush: f64,
 }
 
-/// Runs the benchmark, and tells `progress` what is next.
+/// Runs the benchmark, and reports the next part to `progress`.
 ///
 /// # Errors
 /// Without root, without a program that it needs, if a workload fails, or after a signal
@@ -252,7 +252,7 @@ impl Options {
 /// A target, and what it is on.
 type Place<'d> = (Target, Backing, &'d Loop);
 
-/// What does not change between targets.
+/// The parts that do not change between targets.
 struct Bench<'o> {
     program: &'o Path,
     materials: Materials,
@@ -261,7 +261,7 @@ struct Bench<'o> {
     interrupt: Interrupt,
 }
 
-/// What one run of one workload took.
+/// The cost of one run of one workload.
 #[derive(Clone, Copy)]
 struct Sample {
     seconds: f64,
@@ -273,7 +273,7 @@ struct Sample {
 
 impl Bench<'_> {
     fn places<'d>(&self, disk: &'d Loop, memory: &'d Loop) -> Vec<Place<'d>> {
-        // What has no device is measured beside the one in memory.
+        // A target without a device is measured beside the one in memory.
         let mut places = vec![(Target::Floor, Backing::None, memory)];
         for (backing, device) in [(Backing::Disk, disk), (Backing::Memory, memory)] {
             let on = |target| (target, backing, device);
@@ -381,7 +381,7 @@ those of the programs, of the server, and of the kernel's threads (write-back, j
 device; a thread that ended meanwhile is missing). Then blocks of 4 KiB written and flushes, \
 as the loop device counts them. The kernel's ext2 does not flush devices at a sync: a flush \
 is added. Every workload begins with a new mount that has nothing cached, except that of the \
-FUSE floor, which is the in-memory model behind our server.";
+FUSE floor, which is the in-memory model on our server.";
 
 impl Report {
     fn row(&self, target: Target, backing: Backing, workload: Workload) -> Option<&Row> {

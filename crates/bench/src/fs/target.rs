@@ -1,4 +1,4 @@
-//! What is measured, and how it is made and mounted.
+//! The measured file systems, and how each is made and mounted.
 
 use super::device::Loop;
 use crate::detached::run;
@@ -15,7 +15,7 @@ use std::process::Command;
 /// A file system to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Target {
-    /// The model in memory behind our server: what FUSE itself takes.
+    /// The model in memory on our server: the time of FUSE itself.
     Floor,
     /// Our ext2.
     Ours(Mode),
@@ -156,7 +156,7 @@ fn server(program: &Path) -> Command {
     command
 }
 
-/// Mounts, and takes the mount out of the tree at once: it goes away with its descriptor.
+/// Mounts, and takes the mount out of the tree at once: it is removed with its descriptor.
 fn kernel_mount(kind: &str, data: Option<&str>, node: &Path, dir: &Path) -> Result<OwnedFd> {
     let mut command = Command::new("mount");
     command.args(["-t", kind]);

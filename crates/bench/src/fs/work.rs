@@ -36,7 +36,7 @@ const WITH_CC: [&str; 2] = [
     "xargs -0 cc -pipe -o program",
 ];
 
-/// What takes as long as compiling where nothing compiles.
+/// Work that replaces compiling on a machine without a compiler.
 const WITHOUT_CC: [&str; 2] = [r#"gzip -9 -c "$c" >"${c%.c}.o""#, "xargs -0 cat >program"];
 
 /// `argv[1]` is the journal mode, `argv[2]` the number of transactions. SQLite asks for the
@@ -57,7 +57,7 @@ for _ in range(int(sys.argv[2])):
 db.close()
 "#;
 
-/// What is done.
+/// The work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Workload {
@@ -129,7 +129,7 @@ impl Workload {
     }
 }
 
-/// What the workloads work on.
+/// The files of the workloads.
 pub(super) struct Materials {
     archive: Archive,
     sources: PathBuf,
@@ -177,7 +177,7 @@ impl Materials {
         Ok(made)
     }
 
-    /// What they are, one sentence each.
+    /// Their descriptions, one sentence each.
     pub(super) fn notes(&self) -> Vec<String> {
         let archive = &self.archive;
         let by = |there, program, otherwise| if there { program } else { otherwise };

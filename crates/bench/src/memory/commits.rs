@@ -1,4 +1,4 @@
-//! What a transaction costs beyond what the memory itself takes: an empty one and one of one
+//! The cost of a transaction beyond that of the memory itself: an empty one and one of one
 //! word, beside one line that is streamed and fenced, which no durable commit can avoid.
 //!
 //! The kinds take turns in batches, so that what else the machine does strikes all of them,
@@ -24,7 +24,7 @@ const REGION_BYTES: u64 = 4 << 20;
 /// One kind.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// What was done.
+    /// The work.
     pub what: &'static str,
     /// Nanoseconds: the median of batches.
     pub ns_median: f64,

@@ -1,4 +1,4 @@
-//! What durable memory is meant to reach, judged by the figures of one run.
+//! The goals of durable memory, judged by the figures of one run.
 
 use super::peers::{BERKELEY_ON_DISK, BERKELEY_RELAXED, PMEMOBJ};
 use super::{OURS, Report, Row, commits};

@@ -35,7 +35,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// An empty one for so many entries.
+    /// An empty one for that many entries.
     pub(super) fn make<P: Pmem + Clone>(
         session: &mut Session<P>,
         entries: u64,
@@ -60,7 +60,7 @@ impl Table {
         self.buckets + (key & self.mask) * WORD_BYTES
     }
 
-    /// What points to the node of a key, or ends its chain; and what it says.
+    /// The pointer to the node of a key, or the end of its chain; and its value.
     fn find<P: Pmem + Clone>(
         &self,
         tx: &mut Tx<'_, P>,

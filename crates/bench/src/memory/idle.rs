@@ -19,7 +19,7 @@ const LOG_BYTES: u64 = 256 << 10;
 /// Parts of the time that the thread is idle, in percent.
 const IDLE_PERCENT: [u32; 3] = [10, 50, 90];
 
-/// Who makes words durable in place.
+/// The thread that makes words durable in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
@@ -46,7 +46,7 @@ impl Way {
 /// One way at one size and idle share.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// Who truncates.
+    /// The thread that truncates.
     pub truncation: Way,
     /// Bytes of a value.
     pub value_bytes: usize,

@@ -47,12 +47,12 @@ pub use restart::Report as Restart;
 pub use saves::Row as SaveRow;
 pub use slow::Row as SlowRow;
 
-/// What our hash table is called, and how it writes values.
+/// The names of our hash table, and how it writes values.
 const OURS: [(&str, Fill); 2] = [
     ("mnemosyne", Fill::Logged),
     ("mnemosyne, in place", Fill::InPlace),
 ];
-/// What the library's structures are called.
+/// The names of the library's structures.
 const LIBRARY: [&str; 2] = ["mnemosyne, HashMap", "mnemosyne, B+ tree"];
 
 /// One of the measurements.
@@ -60,7 +60,7 @@ const LIBRARY: [&str; 2] = ["mnemosyne, HashMap", "mnemosyne, B+ tree"];
 pub enum Part {
     /// The hash table, and the B+ tree, beside other stores.
     Hash,
-    /// What a commit costs beyond the memory.
+    /// The cost of a commit beyond the memory.
     Commits,
     /// The two kinds of log.
     Logs,
@@ -121,7 +121,7 @@ impl std::str::FromStr for Part {
     }
 }
 
-/// What to measure, and how much.
+/// The options of the measurement.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The directory on the memory.
@@ -205,7 +205,7 @@ impl Options {
         }
     }
 
-    /// What a store on the disk does in about the same time.
+    /// The load of a store on the disk for about the same time.
     fn disk_load(&self, load: Load) -> Load {
         Load {
             live: self.disk_operations,
@@ -248,7 +248,7 @@ pub struct Row {
     pub us_median: f64,
     /// Calls of all threads in a second, in the best round.
     pub ops_per_second: f64,
-    /// What a table calls the column.
+    /// The title of the column.
     #[serde(skip)]
     column: String,
 }
@@ -263,18 +263,18 @@ impl Cell for Row {
     }
 }
 
-/// What was measured, and where. Parts that were not asked for are empty.
+/// The measurements and the machine. Parts that were not asked for are empty.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// The machine.
     pub machine: Machine,
     /// How it was measured.
     pub notes: Vec<String>,
-    /// What could not be measured here, and what it needs.
+    /// Parts that could not be measured here, and the packages that they need.
     pub missing: Vec<String>,
     /// Our stores and others.
     pub rows: Vec<Row>,
-    /// What commits cost.
+    /// The costs of commits.
     pub commits: Vec<CommitRow>,
     /// The kinds of log.
     pub logs: Vec<LogRow>,
@@ -290,7 +290,7 @@ pub struct Report {
     pub paging: Vec<PagingRow>,
 }
 
-/// Runs the benchmark; tells `progress` what is next.
+/// Runs the benchmark; reports the next part to `progress`.
 ///
 /// # Errors
 /// If a directory cannot be used, a store fails, or the options make no sense.
@@ -331,7 +331,7 @@ impl Report {
         }
     }
 
-    /// What was aimed at, as far as the run can tell.
+    /// The goals that the run can judge.
     pub fn goals(&self) -> Vec<Goal> {
         goals::judge(self)
     }
@@ -421,7 +421,7 @@ fn run_ours(options: &Options, load: Load, fill: Fill) -> Result<Found> {
     work_on(pm, &layout, load, fill)
 }
 
-/// What `make` makes, in memory of its own.
+/// Runs the structure of `make` in memory of its own.
 fn run_library<E: Entries<Mapped>>(
     options: &Options,
     load: Load,
@@ -475,7 +475,7 @@ fn rows(store: &'static str, load: Load, found: Found) -> [Row; 3] {
 }
 
 /// Waits until all stores have left the processor. The fence of persistent memory only keeps
-/// later stores behind earlier ones: without this, a batch would leave its last waits to the
+/// later stores after earlier ones: without this, a batch would leave its last waits to the
 /// next.
 fn drain() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);

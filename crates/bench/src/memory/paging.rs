@@ -69,7 +69,7 @@ pub(super) fn measure(options: &Options, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Whether the system tells this user no page faults.
+/// Whether the system delivers no page faults to this user.
 fn is_refused(error: &Error) -> bool {
     let Error::Store { source, .. } = error else {
         return false;

@@ -1,7 +1,7 @@
 //! The stores that durable memory is measured against: a C program for each, in
 //! `tools/peers`, built when it is needed.
 //!
-//! Guarantee: a store that cannot be built is told, with what to install; it has no rows.
+//! Guarantee: a store that cannot be built is reported with the packages to install; it has no rows.
 
 use super::work::{Found, Load};
 use crate::detached;
@@ -51,7 +51,7 @@ static PROGRAMS: [Program; 6] = [
 /// A store as it is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer {
-    /// What rows call it.
+    /// Its name in rows.
     pub name: &'static str,
     program: &'static str,
     durable: bool,

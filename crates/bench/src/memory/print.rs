@@ -10,7 +10,7 @@ use std::fmt;
 pub(crate) const NOTES: &str = "\
 Microseconds are medians. mnemosyne: a hash table of a fixed number of buckets, values go \
 through the log; in place: an entry is stored in its fresh node and fenced, and the log has \
-the rest; HashMap, B+ tree: the library's. Goals are judged by the first. Slower memory: so \
+the rest; HashMap, B+ tree: the library's. Goals are judged by the first. Slower memory: that \
 many nanoseconds more for each flushed line and each fence, and 4 GB/s for streamed bytes; \
 other stores have no delays there, since theirs would have to be put into what they flush \
 with. Berkeley DB has \

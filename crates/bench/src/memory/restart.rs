@@ -1,4 +1,4 @@
-//! What a restart costs: recovery of logs that are as full as commits leave them, and the scan
+//! The cost of a restart: recovery of logs that are as full as commits leave them, and the scan
 //! of a heap that is full of small blocks, for the only one that is free. The mapping is new
 //! each time, so that its page faults count; what a program does before it opens its memory
 //! does not.
@@ -34,7 +34,7 @@ const BLOCK_BYTES: u64 = 64;
 /// Blocks that one transaction allocates.
 const BLOCKS: u64 = 1024;
 
-/// What was found: medians.
+/// The medians.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Transactions in all logs together.
@@ -90,7 +90,7 @@ pub(super) fn measure(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// A file of memory that can be mapped again. It is already unlinked: it goes away with
+/// A file of memory that can be mapped again. It is already unlinked: it is removed with
 /// this process, however that ends.
 struct Image {
     file: File,
@@ -147,7 +147,7 @@ fn recovery(options: &Options, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Leaves so many transactions in each log.
+/// Leaves that many transactions in each log.
 fn fill_logs(store: &Durable<Arc<MappedPmem>>, layout: &Layout, each: u64) -> Result<()> {
     let there = store.regions().what(|| "finding a region".into())?;
     let start = match there.first() {
@@ -159,7 +159,7 @@ fn fill_logs(store: &Durable<Arc<MappedPmem>>, layout: &Layout, each: u64) -> Re
     };
     let low_water = store.memory().low_water();
     let mut random = fastrand::Rng::with_seed(4);
-    // One after the other: sessions spread over the logs.
+    // In sequence: sessions spread over the logs.
     let mut sessions: Vec<_> = (0..layout.logs).map(|_| store.session()).collect();
     for _ in 0..each {
         for session in &mut sessions {

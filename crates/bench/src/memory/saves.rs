@@ -1,5 +1,5 @@
 //! Changing a tree in durable memory against saving a volatile one, Table 3.4: an insert into
-//! a red-black tree of so many nodes, and the whole of it serialised into a new file that is
+//! a red-black tree of that many nodes, and the whole of it serialised into a new file that is
 //! synced.
 
 use super::Options;

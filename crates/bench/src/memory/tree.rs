@@ -128,7 +128,7 @@ pub(super) struct Tree<'a, N> {
 }
 
 impl<N: Nodes> Tree<'_, N> {
-    /// Inserts a node, behind all others of its key.
+    /// Inserts a node, after all others of its key.
     pub(super) fn insert(
         &mut self,
         key: u64,

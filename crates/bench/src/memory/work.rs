@@ -41,7 +41,7 @@ impl Calls {
     }
 }
 
-/// What a run found.
+/// The results of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub(super) struct Found {
     /// Inserts alone, by the time that threads spent in them.
@@ -116,7 +116,7 @@ pub(super) fn run<P: Pmem + Clone>(
     Ok(found(&samples))
 }
 
-/// What one of them does.
+/// The work of one thread.
 fn thread<P: Pmem + Clone>(
     session: &mut Session<P>,
     entries: &impl Entries<P>,

@@ -1,4 +1,4 @@
-//! What the memory itself takes: no call that is durable at return can be faster.
+//! The time of the memory itself: no call that is durable at return can be faster.
 
 use super::BATCH;
 use crate::error::{Context, Result};

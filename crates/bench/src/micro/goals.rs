@@ -1,4 +1,4 @@
-//! What the engine is meant to reach, judged by the figures of one run.
+//! The goals of the engine, judged by the figures of one run.
 
 use super::ops::Op;
 use super::{Kind, Row};
@@ -7,15 +7,15 @@ use crate::table;
 /// One goal: an engine's median beside another target's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Goal {
-    /// What is aimed at.
+    /// The property that is aimed at.
     pub what: String,
     /// The two medians, the one divided by the other.
     pub figure: f64,
-    /// What meets the goal.
+    /// The bound of the goal.
     pub bound: Bound,
 }
 
-/// What a figure is held against.
+/// The bound of a figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Bound {
     /// Our time divided by the other's: the largest that will do.
@@ -139,7 +139,7 @@ mod tests {
             ("bpfs".to_owned(), Kind::Engine(Engine::usual())),
             ("model".to_owned(), Kind::Engine(Engine::baseline())),
             ("/dev/shm".to_owned(), Kind::Tmpfs),
-            // Whatever a directory lies on, it is not what the goal speaks of.
+            // The goal does not concern other directories.
             ("/home".to_owned(), Kind::OtherDirectory),
             ("ext4".to_owned(), Kind::Ext4OnTmpfs),
         ];

@@ -36,7 +36,7 @@ const SLICE: usize = 128;
 /// Slices that warm the targets up and are not counted.
 const WARM_UP: u32 = 2;
 
-/// What to measure.
+/// The options of the measurement.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Engines, called in this process.
@@ -106,7 +106,7 @@ pub struct Report {
     /// How it was measured, one sentence each.
     #[serde(skip)]
     pub notes: Vec<String>,
-    /// What was aimed at, as far as the run has the targets to tell.
+    /// The goals for which the run has the targets.
     #[serde(skip)]
     pub goals: Vec<Goal>,
 }
@@ -114,7 +114,7 @@ pub struct Report {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// If a target cannot be made or one of its operations fails. What was mounted or
+/// If a target cannot be made or one of its operations fails. All that was mounted or
 /// written is removed in any case.
 pub fn run(options: &Options) -> Result<Report> {
     let machine = Machine::here();
@@ -167,7 +167,7 @@ struct Target {
     timer: Timer,
 }
 
-/// What goals need to know of a target.
+/// The properties of a target that goals depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Engine(Engine),

@@ -13,7 +13,7 @@ pub(crate) const BLOCK: usize = 4096;
 /// and less than its TLB reaches.
 pub(crate) const FILE_BLOCKS: u64 = 1024;
 
-/// What is measured.
+/// The measured operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Op {
     Create,
@@ -74,7 +74,7 @@ impl Op {
     }
 }
 
-/// What watches the operations: the clock, or the counters of the medium.
+/// A meter of the operations: the clock, or the counters of the medium.
 pub(super) trait Meter {
     /// Performs `call(0)` to `call(n - 1)`, each one `op`.
     fn run(&mut self, op: Op, n: usize, call: &mut dyn FnMut(usize) -> Result<()>) -> Result<()>;

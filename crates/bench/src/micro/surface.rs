@@ -50,7 +50,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Prepares a fresh file system. The references to what is prepared are never
-    /// given back: the file system goes away with the value.
+    /// given back: the file system is removed with the value.
     pub(crate) fn new(fs: Arc<dyn FileSystem>) -> Result<Self> {
         Self::in_dir(fs, Ino::ROOT)
     }
@@ -183,7 +183,7 @@ pub(crate) struct Directory {
     dirs: [OwnedFd; 2],
     file: OwnedFd,
     log: OwnedFd,
-    /// Removes everything when dropped, unless the whole file system goes away.
+    /// Removes everything when dropped, unless the whole file system is removed.
     _home: Option<TempDir>,
 }
 

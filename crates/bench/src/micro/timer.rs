@@ -37,7 +37,7 @@ impl Timer {
     }
 }
 
-/// What two readings of the clock cost when nothing lies between them.
+/// The cost of two readings of the clock with nothing between them.
 fn clock_cost() -> f64 {
     let mut samples: Vec<f64> = (0..1000)
         .map(|_| Instant::now().elapsed().as_nanos() as f64)

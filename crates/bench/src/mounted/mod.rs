@@ -1,4 +1,4 @@
-//! Workloads on mounts: BPFS beside the in-memory model behind the same front end, which
+//! Workloads on mounts: BPFS beside the in-memory model on the same front end, which
 //! is the floor of what FUSE costs, and beside libfuse's own passthrough over tmpfs.
 //!
 //! Each server is a process of its own, started anew for each repeat, in an order that
@@ -28,13 +28,13 @@ use tree::Archive;
 /// Slices of the single operations in each turn.
 const MICRO_ROUNDS: u32 = 2;
 
-/// The largest ratio to the model's time that meets the goal.
+/// The largest ratio to the model's time that reaches the goal.
 const AGAINST_MODEL: f64 = 1.1;
 
-/// The largest ratio to passthrough's time that meets the goal.
+/// The largest ratio to passthrough's time that reaches the goal.
 const AGAINST_PASSTHROUGH: f64 = 1.0;
 
-/// What to measure.
+/// The options of the measurement.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The `selvedge` program, which makes and mounts the file systems.
@@ -168,7 +168,7 @@ pub fn run(options: &Options) -> Result<Report> {
     })
 }
 
-/// What to mount, and what is missing.
+/// The servers to mount, and the missing ones.
 fn chosen(options: &Options) -> (Vec<Served>, Vec<String>) {
     let mut notes = Vec::new();
     let mut served = vec![Served::Engine(Engine::baseline())];
@@ -399,13 +399,13 @@ fn best(row: &Row) -> String {
     }
 }
 
-/// Where the time goes, and how to read the tables.
+/// The division of the time, and how to read the tables.
 pub(crate) const NOTES: &str = "\
 Each repeat has a server of its own. First the median of the repeats, then the best;
 ratios are of best to the model's best. In parentheses: CPU seconds of the server in
 user mode (the file system and the FUSE library) and in the kernel (copying and waking);
 the rest is the client and, on several CPUs, waiting for another one to wake up. There a
-server tends to stay, as long as it runs, on its client's CPU or on another one, and a
+server tends to stay, while it runs, on its client's CPU or on another one, and a
 call takes several times as long in the one case as in the other: a ratio may compare
 unlike cases even at the best of a few repeats. So the goals are judged on one CPU only.";
 

@@ -33,7 +33,7 @@ impl Default for Config {
     }
 }
 
-/// What was done.
+/// The work.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub created: u32,

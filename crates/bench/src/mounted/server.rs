@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Where Debian's libfuse3-dev has the sources of its examples.
 const EXAMPLES: &str = "/usr/share/doc/libfuse3-dev/examples";
 
-/// What libfuse's own build finds on Linux and its examples look for.
+/// The features that libfuse's build finds on Linux and its examples need.
 const FEATURES: [&str; 6] = [
     "UTIMENSAT",
     "SETXATTR",
@@ -30,7 +30,7 @@ const FEATURES: [&str; 6] = [
     "COPY_FILE_RANGE",
 ];
 
-/// What is served.
+/// The served file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Served {
     /// One of our engines.

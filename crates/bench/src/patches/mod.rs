@@ -1,4 +1,4 @@
-//! What the patch optimisations are worth: patches, undo data and CPU time of ext2 with
+//! The effect of the patch optimisations: patches, undo data and CPU time of ext2 with
 //! soft updates, beside Figure 2.10 of the dissertation.
 //!
 //! Everything happens in this process, on a device of memory: what differs between two
@@ -23,7 +23,7 @@ use serde::Serialize;
 use std::fmt;
 use workload::{PostMark, Tree, delete_all};
 
-/// What to run.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Files in the tree that is unpacked and deleted.
@@ -52,7 +52,7 @@ impl Default for Options {
     }
 }
 
-/// What a run is called, in our rows and in the published ones.
+/// The name of a run, in our rows and in the published ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Workload {
@@ -100,7 +100,7 @@ const COLUMNS: [Optimised; 4] = [
 /// One workload with some optimisations.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// What was done.
+    /// The work.
     pub workload: Workload,
     /// Which of the optimisations were on.
     pub optimisations: Optimised,
@@ -140,7 +140,7 @@ fn column_name(which: Optimised) -> &'static str {
     }
 }
 
-/// What was measured, and where. As JSON, the rows.
+/// The measurements and the machine. As JSON, the rows.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub struct Report {
@@ -238,7 +238,7 @@ fn rows(best: &[(Workload, Optimisations, Taken)]) -> Vec<Row> {
     all.filter_map(row).collect()
 }
 
-/// What does not change between runs.
+/// The parts that do not change between runs.
 struct Bench {
     kernel: Tree,
     program: Tree,
@@ -260,7 +260,7 @@ impl Bench {
         }
     }
 
-    /// Runs workloads one after the other on a new image, each on a mount of its own.
+    /// Runs workloads in sequence on a new image, each on a mount of its own.
     fn measure(&self, parts: &[Workload], how: Optimisations) -> Result<Vec<Taken>> {
         let (bytes, inodes) = match parts.first() {
             Some(Workload::PostMark) => (self.mail.image_bytes(), self.mail.inodes()),

@@ -39,7 +39,7 @@ pub(super) struct Mounted {
     before: CacheStats,
 }
 
-/// What a workload took.
+/// The cost of a workload.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taken {
     pub cpu_seconds: f64,
@@ -51,7 +51,7 @@ pub(super) struct Taken {
 }
 
 impl Mounted {
-    /// The cache writes back when it is full and when it is told to, in the thread that
+    /// The cache writes back when it is full and on request, in the thread that
     /// runs the workload: its CPU time is all there is.
     ///
     /// # Errors

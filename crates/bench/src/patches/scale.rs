@@ -8,7 +8,7 @@
 //! written, in waves. Blocks are small, so that the graph and not the memory's bandwidth
 //! is measured.
 //!
-//! What no graph can avoid is measured beside it: to find random blocks in a hash table
+//! Work that no graph can avoid is measured beside it: to find random blocks in a hash table
 //! and to change four bytes of each, in memory that is ever larger than the caches.
 
 use super::mount::cpu_seconds;
@@ -37,7 +37,7 @@ const FLAT: f64 = 2.0;
 /// Figures for each size.
 const KINDS: usize = 4;
 
-/// What to measure.
+/// The options of the measurement.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Numbers of dirty blocks.
@@ -75,7 +75,7 @@ pub struct Row {
 /// Not the graph's.
 const TOUCH: &str = "touch a block without a graph";
 
-/// What was measured, and where. As JSON, the rows.
+/// The measurements and the machine. As JSON, the rows.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub struct Report {

@@ -1,4 +1,4 @@
-//! What Figure 2.10 was measured with, as calls of a file system: the same in every run.
+//! The workloads of Figure 2.10 as calls of a file system: the same in every run.
 
 use fastrand::Rng;
 use vfs::{Attr, Cookie, Ctx, FileSystem, FileType, Ino, OpenFlags, Result, SetAttr, SetTime};

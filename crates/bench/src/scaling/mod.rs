@@ -26,10 +26,10 @@ const SLICE: usize = 2000;
 /// Rounds that warm the targets up and are not counted.
 const WARM_UP: u32 = 1;
 
-/// The least part of a perfect speed-up that meets the goal.
+/// The least part of a perfect speed-up that reaches the goal.
 const GOAL: f64 = 0.8;
 
-/// What to measure.
+/// The options of the measurement.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Engines, called in this process.
@@ -54,7 +54,7 @@ impl Default for Options {
     }
 }
 
-/// What each thread does.
+/// The work of each thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
     CreateUnlink,
@@ -101,7 +101,7 @@ impl Work {
 pub struct Row {
     /// The engine's name or the directory.
     pub target: String,
-    /// What each thread did.
+    /// The work of each thread.
     pub op: &'static str,
     /// How many threads.
     pub threads: usize,
@@ -109,7 +109,7 @@ pub struct Row {
     pub ops_per_second: f64,
     /// Ratio to one thread's.
     pub speedup: f64,
-    /// What a chart calls the series.
+    /// The name of the series in a chart.
     #[serde(skip)]
     series: String,
 }
@@ -286,7 +286,7 @@ impl Report {
         )
     }
 
-    /// For each engine and work at the most threads, whether it meets the goal.
+    /// For each engine and work at the most threads, whether it reaches the goal.
     pub fn goals(&self) -> Vec<String> {
         let most = self.rows.iter().map(|r| r.threads).max().unwrap_or(1);
         let goal = GOAL * most as f64;

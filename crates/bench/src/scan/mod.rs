@@ -2,7 +2,7 @@
 //!
 //! The image is a sparse file in `/dev/shm`: files of zeros, whose blocks are taken from
 //! the image but never touched (see `holes`), so that 20 GiB need only the memory of their
-//! metadata. What is measured is a mount as any other: the scan reads every inode, every
+//! metadata. The measured mount is an ordinary one: the scan reads every inode, every
 //! directory and every indirect block.
 
 mod holes;
@@ -31,7 +31,7 @@ pub const RESIDENT_GOAL_BYTES: u64 = 64 << 20;
 /// The longest mount of 20 GiB of 64 KiB files.
 pub const MOUNT_GOAL_MS: f64 = 1000.0;
 
-/// What to build and measure.
+/// The options of the image and the measurement.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Size of the image in bytes.
@@ -61,7 +61,7 @@ impl Default for Options {
     }
 }
 
-/// What was measured. As JSON, one object.
+/// The measurement. As JSON, one object.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Size of the image in bytes.
