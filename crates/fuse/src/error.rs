@@ -1,4 +1,4 @@
-//! What can go wrong around a mount. Each message is one line and names the way out.
+//! Errors around a mount. Each message is one line and names the way out.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ pub enum Error {
     MountPoint {
         /// As given by the caller.
         dir: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The server of an earlier mount died without unmounting.
@@ -31,7 +31,7 @@ pub enum Error {
     Mount {
         /// The mount point.
         dir: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The connection to the kernel failed.
@@ -39,7 +39,7 @@ pub enum Error {
     Connection {
         /// The mount point.
         dir: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Files are open, or somebody's working directory is inside.
@@ -53,7 +53,7 @@ pub enum Error {
     Unmount {
         /// The mount point.
         dir: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }

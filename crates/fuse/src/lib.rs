@@ -11,8 +11,8 @@
 //!   also splits those that begin inside a page that it does not hold.
 //! - Permissions are checked by the kernel, always.
 //!
-//! [`Mount::new`] mounts, [`Mount::serve`] answers until somebody unmounts. What opens the
-//! file system comes between the two: a mount that fails has changed nothing.
+//! [`Mount::new`] mounts, [`Mount::serve`] answers until the unmount. The caller opens the
+//! file system between the two: a mount that fails has changed nothing.
 #![forbid(unsafe_code)]
 
 mod error;

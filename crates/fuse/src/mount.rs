@@ -20,12 +20,12 @@ use vfs::{FileSystem, Ino};
 /// The type that mounts have in `/proc/mounts`, after `fuse.`.
 const SUBTYPE: &str = "selvedge";
 
-/// What a mount tells about itself, computed whenever somebody asks.
+/// A fact about a mount, computed at each request.
 #[derive(Clone)]
 pub struct Fact(Arc<dyn Fn() -> String + Send + Sync>);
 
 impl Fact {
-    /// What `tell` says at that moment. Called from the threads that serve requests.
+    /// A fact that `tell` computes at each request, on a thread that serves requests.
     pub fn new(tell: impl Fn() -> String + Send + Sync + 'static) -> Self {
         Self(Arc::new(tell))
     }
@@ -36,7 +36,7 @@ impl Fact {
 }
 
 impl From<String> for Fact {
-    /// What does not change.
+    /// A fact that does not change.
     fn from(text: String) -> Self {
         Self::new(move || text.clone())
     }
@@ -51,7 +51,7 @@ impl fmt::Debug for Fact {
 /// How to mount.
 #[derive(Debug, Clone, Default)]
 pub struct MountOptions {
-    /// What `/proc/mounts` names as the source.
+    /// The source in `/proc/mounts`.
     pub source: String,
     /// Refuse changes.
     pub read_only: bool,
@@ -72,7 +72,7 @@ pub struct MountOptions {
     pub threads: Option<usize>,
 }
 
-/// What the root tells about the mount: names and values of extended attributes. They are
+/// Facts about the mount: names and values of extended attributes of the root. They are
 /// in no list, so that nothing copies them.
 pub type Facts = Vec<(&'static str, Fact)>;
 
@@ -123,12 +123,12 @@ impl Mount {
         })
     }
 
-    /// What unmounts this, from any thread.
+    /// A handle that unmounts this, from any thread.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
     }
 
-    /// What makes the kernel ask again, from any thread that serves no requests.
+    /// A handle that drops entries of the kernel's caches, from any thread that serves no requests.
     pub fn invalidator(&self) -> Invalidator {
         Invalidator(self.notifier.clone())
     }
@@ -275,7 +275,7 @@ fn mount_directly(
     .map_err(|e| refused(e.into()))?;
     // The kernel itself enforces `allow_other`; `fuser` need not check again.
     Session::from_fd(server, device.into(), SessionACL::All, config(o)).map_err(|source| {
-        // The mount would hang whoever touches it.
+        // Each access to the mount would hang.
         let _ = Unmounter::of(dir.to_owned()).detach();
         refused(source)
     })

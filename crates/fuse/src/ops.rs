@@ -1,4 +1,4 @@
-//! What each FUSE request means to a [`FileSystem`].
+//! Each FUSE request as calls of a [`FileSystem`].
 //!
 //! One method per request, plain values in and out, no knowledge of how requests
 //! arrive or how replies leave: every [`transport`](crate::transport) calls these.
@@ -32,8 +32,8 @@ pub const SYNC_XATTR: &str = "selvedge.sync";
 /// See [`SYNC_XATTR`].
 pub const SYNCED: &[u8] = b"selvedge synced";
 
-/// The root's extended attribute that tells what the mount has done so far, as JSON,
-/// where it counts that.
+/// The root's extended attribute with the mount's counters, as JSON,
+/// if it has any.
 pub const STATS_XATTR: &str = "selvedge.stats";
 
 /// A file system as the kernel addresses it.
@@ -43,12 +43,12 @@ pub(crate) struct Ops {
     facts: Vec<(&'static str, Fact)>,
 }
 
-/// What a change of data did.
+/// The effects of a change of data.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Changed<T> {
-    /// What the call returns.
+    /// The result of the call.
     pub result: T,
-    /// The set-id bits were dropped, which the kernel does not know: it must be told
+    /// Whether the set-id bits were dropped. The kernel must then be notified
     /// that the attributes it holds are stale.
     pub mode_changed: bool,
 }
@@ -134,7 +134,7 @@ impl Ops {
     }
 
     /// The permissions of `ino` without its set-id bits, if that changes them.
-    /// Directories keep theirs; set-gid without group execution means locking, not
+    /// Directories keep theirs; set-gid without group execution denotes locking, not
     /// privilege.
     fn without_set_id(&self, cx: &Ctx, ino: Ino) -> Result<Option<u32>> {
         let attr = self.fs.getattr(cx, ino)?;
@@ -243,7 +243,7 @@ impl Ops {
         }
         let attr = self.fs.getattr(cx, ino)?;
         // Somebody unprivileged in the file's group: as in `without_set_id`, set-gid
-        // goes only where it means a program. Changes of data check no permissions.
+        // is dropped only where it denotes a program. Changes of data check no permissions.
         let unprivileged = Ctx {
             uid: u32::MAX,
             gid: attr.gid,

@@ -12,7 +12,7 @@
 //! The kernel looks an inode up by waiting for an eviction that is under way, and that may
 //! wait for pages to be written, which takes a thread that serves requests. Therefore
 //! another thread asks, and a `statfs` gives up after [`PATIENCE`]: it then counts as used
-//! what the server has not been told to drop.
+//! inodes that the kernel has not asked the server to drop.
 
 use crate::ops::Ops;
 use std::collections::HashSet;
@@ -40,7 +40,7 @@ type Question = (Vec<Ino>, SyncSender<Vec<Ino>>);
 /// Asks the kernel; the thread that does so starts with the first question.
 #[derive(Debug, Default)]
 pub(crate) struct Dropped {
-    /// `/dev/fuse`, once the session exists. `fuser`'s own notifications do not tell whether
+    /// `/dev/fuse`, once the session exists. `fuser`'s own notifications do not report whether
     /// the inode was there.
     device: Mutex<Option<OwnedFd>>,
     questions: OnceLock<Sender<Question>>,
