@@ -50,6 +50,15 @@ pub type Result<T> = std::result::Result<T, FormatError>;
 /// comes after all of them. Rarely more than two.
 pub type Heads = SmallVec<[PatchId; 2]>;
 
+/// What must be durable before a step.
+pub type Befores = SmallVec<[Before; 4]>;
+
+/// These patches first, for this reason.
+pub fn after(rule: Rule, patches: impl IntoIterator<Item = PatchId>) -> Befores {
+    let before = |patch| Before { patch, rule };
+    patches.into_iter().map(before).collect()
+}
+
 /// A block taken from the free ones. Nothing points to it yet.
 ///
 /// Formats use it inside their steps, so that all of them keep the same order.
@@ -181,6 +190,15 @@ pub struct Removed {
     /// The thing was never on the medium, and never will be: nothing need wait for its
     /// removal.
     pub never_stored: bool,
+}
+
+impl Removed {
+    /// What must wait until the thing is gone waits for this: for nothing, if it was never there.
+    pub fn before_reuse(self) -> Option<Before> {
+        let rule = Rule::NullifyBeforeReuse;
+        let patch = self.patch;
+        (!self.never_stored).then_some(Before { patch, rule })
+    }
 }
 
 /// Blocks that a file has lost.

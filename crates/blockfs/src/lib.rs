@@ -10,7 +10,7 @@ mod fs;
 pub mod seeded;
 
 pub use format::{
-    Allocated, Filled, Format, FormatError, Freed, Heads, InodeChange, NewInode, Next, Piece,
-    Removed, Result, Written,
+    Allocated, Befores, Filled, Format, FormatError, Freed, Heads, InodeChange, NewInode, Next,
+    Piece, Removed, Result, Written, after,
 };
 pub use fs::{BlockFs, BlockFsOptions, OnError};

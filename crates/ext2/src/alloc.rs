@@ -8,8 +8,7 @@ use crate::resting::Resting;
 use crate::volume::{Ext2, Group, Layout};
 use blockfs::{Allocated, FormatError, Removed, Result};
 use medium::block::Lba;
-use patch::{Before, Change, Content, Op, PatchId, Rule, Store};
-use smallvec::SmallVec;
+use patch::{Before, Change, Content, Op, PatchId, Store};
 use std::collections::HashSet;
 use std::mem::offset_of;
 use std::ops::Range;
@@ -295,8 +294,9 @@ impl Ext2 {
             let what = format!("block bitmap of group {group}: block {block} is free already");
             return Err(FormatError::Corrupt(what));
         }
-        let befores = once_gone(removed);
-        self.flip(op, map, bit, &befores)?;
+        let befores = removed.before_reuse();
+        let befores = befores.as_slice();
+        self.flip(op, map, bit, befores)?;
         if !removed.never_stored {
             state.let_rest(&*self.store, layout, block, removed.patch);
         }
@@ -305,7 +305,7 @@ impl Ext2 {
         state.set_free_blocks(group, free);
         self.write_counts(op, &state, group)?;
         let lba = Lba(block.into());
-        self.store.freed(op, lba, &befores, removed.never_stored)?;
+        self.store.freed(op, lba, befores, removed.never_stored)?;
         Ok(())
     }
 
@@ -533,16 +533,4 @@ fn file_groups(parent: u32, groups: u32, dir: u32) -> impl Iterator<Item = u32> 
         .map(move |step| parent.wrapping_add(dir).wrapping_add(2 * step - 1) % groups);
     let all = (1..groups).map(move |step| (parent + step) % groups);
     std::iter::once(parent).chain(hashed).chain(all)
-}
-
-/// What must wait until something is gone: nothing, if it was never there.
-pub(crate) fn once_gone(removed: Removed) -> SmallVec<[Before; 1]> {
-    let before = Before {
-        patch: removed.patch,
-        rule: Rule::NullifyBeforeReuse,
-    };
-    (!removed.never_stored)
-        .then_some(before)
-        .into_iter()
-        .collect()
 }

@@ -444,8 +444,8 @@ impl Ext2 {
         }
         let at = offset_of!(AttrHeader, references) as u32;
         let fewer = (references - 1).to_le_bytes();
-        let befores = crate::alloc::once_gone(removed);
-        self.change(op, Lba(block.into()), at, &fewer, &befores)?;
+        let befores = removed.before_reuse();
+        self.change(op, Lba(block.into()), at, &fewer, befores.as_slice())?;
         Ok(())
     }
 

@@ -451,8 +451,8 @@ impl Ext2 {
         self.names.lock().forget(node.ino);
         self.release_attributes(op, &node, removed)?;
         let directory = node.kind() == Some(FileType::Directory);
-        let gone = crate::alloc::once_gone(removed);
-        self.give_inode(op, node.ino, directory, &gone)
+        let gone = removed.before_reuse();
+        self.give_inode(op, node.ino, directory, gone.as_slice())
     }
 
     /// A free inode: nothing but its generation and when it was freed.

@@ -14,7 +14,7 @@
 use crate::format::{Inode, Super};
 use crate::inode::Node;
 use crate::volume::Ext2;
-use blockfs::{FormatError, Heads, Result};
+use blockfs::{FormatError, Heads, Result, after};
 use hashbrown::HashMap;
 use patch::{Before, Op, PatchId, Rule, attempt};
 use std::collections::{BTreeSet, HashSet};
@@ -71,11 +71,6 @@ impl Orphans {
     }
 }
 
-fn first(patches: impl IntoIterator<Item = PatchId>, rule: Rule) -> Vec<Before> {
-    let before = |patch| Before { patch, rule };
-    patches.into_iter().map(before).collect()
-}
-
 impl Ext2 {
     /// Reads the list that a crash left.
     pub(crate) fn read_orphans(&self, head: u32) -> Result<()> {
@@ -130,7 +125,7 @@ impl Ext2 {
         };
         let linked = self.set_next(op, &mut node, next, befores)?;
         let mut befores = befores.to_vec();
-        befores.extend(first([linked], Rule::InitialiseBeforePoint));
+        befores.extend(after(Rule::InitialiseBeforePoint, [linked]));
         let noted = self.set_head(op, node.ino, &befores)?;
         Ok(Heads::from_slice(&[noted]))
     }
@@ -163,7 +158,7 @@ impl Ext2 {
             heads.push(head_set);
         }
         if node.inode.links.get() > 0 {
-            let befores = first(heads.iter().copied(), Rule::NullifyBeforeReuse);
+            let befores = after(Rule::NullifyBeforeReuse, heads.iter().copied());
             return Ok(Heads::from_slice(&[
                 self.set_next(op, &mut node, 0, &befores)?
             ]));

@@ -1,8 +1,8 @@
 //! File contents: reading, writing, cutting, allocating.
 
-use super::{BlockFs, Refusal, after};
+use super::{BlockFs, Refusal};
 use crate::seeded::{Bug, hit};
-use crate::{Format, FormatError, Heads, InodeChange, Next, Piece};
+use crate::{Befores, Format, FormatError, Heads, InodeChange, Next, Piece, after};
 use medium::block::Lba;
 use patch::{Before, Op, PatchId, Rule, attempt};
 use smallvec::SmallVec;
@@ -271,7 +271,7 @@ impl<F: Format> BlockFs<F> {
     ) -> Refused<()> {
         let befores = match change.size {
             Some(_) => after(Rule::InitialiseBeforePoint, data.iter().copied()),
-            None => super::Befores::new(),
+            None => Befores::new(),
         };
         let finished = self.format.change_inode(op, ino, change, &befores)?;
         self.note_inode(ino, change, finished);

@@ -58,13 +58,13 @@ mod unstored;
 
 pub use policy::OnError;
 
-use crate::{Format, FormatError, Heads, Removed};
+use crate::{Format, FormatError, Heads};
 use dying::Dying;
 use hashbrown::HashMap;
 use known::{Known, MIN_KNOWN, Synced};
 use parking_lot::{Mutex, RwLock};
+use patch::Op;
 use patch::attempt::Attempts;
-use patch::{Before, Op, PatchId, Rule};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use twins::Twins;
@@ -386,20 +386,6 @@ fn not_stored(errno: Errno) -> Errno {
         Errno::ROFS => Errno::IO,
         errno => errno,
     }
-}
-
-/// These patches first, for this reason.
-fn after(rule: Rule, patches: impl IntoIterator<Item = PatchId>) -> Befores {
-    let before = |patch| Before { patch, rule };
-    patches.into_iter().map(before).collect()
-}
-
-type Befores = smallvec::SmallVec<[Before; 4]>;
-
-/// What must wait until something is gone: nothing, if it was never there.
-fn once_gone(removed: Removed) -> Befores {
-    let patch = (!removed.never_stored).then_some(removed.patch);
-    after(Rule::NullifyBeforeReuse, patch)
 }
 
 impl<F: Format> FileSystem for BlockFs<F> {

@@ -2,9 +2,11 @@
 
 use super::past_end::PastEnd;
 use super::twins::may_have_two;
-use super::{Befores, BlockFs, Refusal, after, joined, once_gone};
+use super::{BlockFs, Refusal, joined};
 use crate::seeded::{Bug, hit};
-use crate::{Format, FormatError, Heads, InodeChange, NewInode, Next, Piece, Removed};
+use crate::{
+    Befores, Format, FormatError, Heads, InodeChange, NewInode, Next, Piece, Removed, after,
+};
 use patch::{Op, PatchId, Rule};
 use vfs::{
     Attr, Cookie, Ctx, DirEntry, Errno, FileType, Ino, Name, NewNode, Removal, Result, Timestamp,
@@ -371,9 +373,9 @@ impl<F: Format> BlockFs<F> {
             self.leave_behind(dir, &befores);
             if directory && stays.as_ref().is_none_or(|other| other.moved) {
                 let links = InodeChange::links(parent.nlink - 1);
-                let lowered = self
-                    .format
-                    .change_inode(op, dir, &links, &once_gone(removed))?;
+                let lowered =
+                    self.format
+                        .change_inode(op, dir, &links, removed.before_reuse().as_slice())?;
                 self.note(dir, &[lowered]);
             }
             let touched = self.touch(op, dir, now)?;
@@ -405,7 +407,7 @@ impl<F: Format> BlockFs<F> {
         let earlier = self.lowered(victim.ino);
         let left = self.left_behind(victim.ino);
         let never_stored = removed.never_stored && earlier.is_none() && left.is_empty();
-        let mut gone = once_gone(removed);
+        let mut gone = Befores::from_iter(removed.before_reuse());
         gone.extend(left);
         gone.extend(after(Rule::NullifyBeforeReuse, earlier));
         let referenced = self.is_referenced(victim.ino);

@@ -28,9 +28,9 @@
 //! A directory without a name promises nothing of `..`: it may lead to an inode that has been
 //! freed, or used again. No path leads there, and no call gives it a name.
 
-use super::{Befores, BlockFs, Refusal, after};
+use super::{BlockFs, Refusal};
 use crate::seeded::{Bug, hit};
-use crate::{Format, FormatError};
+use crate::{Befores, Format, FormatError, after};
 use patch::{PatchId, Rule};
 use vfs::{Attr, FileType, Ino};
 

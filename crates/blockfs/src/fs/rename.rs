@@ -1,8 +1,8 @@
 //! Renaming: all checks first, in the order of Linux, then the steps.
 
-use super::{Befores, BlockFs, Refusal, after, once_gone};
+use super::{BlockFs, Refusal};
 use crate::seeded::{Bug, hit};
-use crate::{Format, InodeChange, Next, Removed};
+use crate::{Befores, Format, InodeChange, Next, Removed, after};
 use patch::{Op, PatchId, Rule};
 use vfs::{Attr, Ctx, Errno, FileType, Ino, Name, RenameFlags, Result, Timestamp, perm};
 
@@ -289,7 +289,7 @@ impl<F: Format> BlockFs<F> {
             .format
             .remove_name(op, plan.from.ino, plan.name, &settled)?;
         self.leave_behind(plan.from.ino, &self.left_by(plan, removed, settled));
-        let gone = once_gone(removed);
+        let gone = Befores::from_iter(removed.before_reuse());
         if counted || (plan.moves_directory() && !plan.crosses() && arrived.inherits) {
             self.leave_parent(op, plan, &gone)?;
         }
