@@ -334,7 +334,8 @@ pub trait Format: Send + Sync {
     /// Gives a new directory its first contents (`.` and `..`); returns what a name for
     /// it must come after.
     fn init_directory(&self, op: &Op, dir: Ino, parent: Ino) -> Result<Heads>;
-    /// Adds a name that does not exist.
+    /// Adds a name that does not exist. `ENAMETOOLONG` as [`FormatError::Limit`] if it is longer
+    /// than [`StatFs::name_max`].
     fn add_name(
         &self,
         op: &Op,

@@ -20,7 +20,7 @@ use medium::block::{Buffer, Lba};
 use patch::{Before, Op, PatchId, Rule, attempt};
 use std::mem::offset_of;
 use std::sync::Arc;
-use vfs::{Cookie, DirEntry, Errno, FileType, Ino};
+use vfs::{Cookie, DirEntry, Errno, FileType, Ino, NAME_MAX};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The patch that made a name, and how to take it back.
@@ -469,6 +469,9 @@ impl Ext2 {
         (ino, kind): (Ino, FileType),
         befores: &[Before],
     ) -> Result<PatchId> {
+        if name.len() > NAME_MAX {
+            return Err(FormatError::Limit(Errno::NAMETOOLONG));
+        }
         let mut node = self.load_dir(dir)?;
         let number = self.load_ino(ino)?.ino;
         let need = needed(name.len());
