@@ -3,8 +3,11 @@
 //! - [`Format`]: the steps that a format can do (L2FS in section 2.4 of the Featherstitch
 //!   chapter).
 //! - [`BlockFs`]: every system call in terms of these steps, in soft-updates order.
+//! - `conformance`, with the feature of that name: a suite that each format runs in its tests.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod format;
 mod fs;
 pub mod seeded;

@@ -3,6 +3,7 @@
 
 mod acls;
 mod beside;
+mod conformance;
 mod contended;
 mod crash;
 mod damage;

@@ -1,0 +1,267 @@
+//! A suite that every format must pass: what [`Format`] states, tested through its steps.
+//!
+//! A format states how an image of it is made and opened ([`Subject`]), and its tests run
+//! [`check`] on that. Images are small, since the suite fills them several times: 512 to 4096
+//! free blocks, and 24 to 256 free inodes.
+//!
+//! The suite tests the format alone. That a file system of it keeps its promises after a crash,
+//! in every state that a crash can leave, is tested by the crash explorer.
+
+mod attributes;
+mod blocks;
+mod crashes;
+mod durability;
+mod inodes;
+mod names;
+mod space;
+
+use crate::{Format, FormatError, Heads, NewInode, Piece, after};
+use medium::block::MemoryDevice;
+use patch::{Cache, CacheOptions, Op, PatchId, Rule, Store, StoreError};
+use std::sync::Arc;
+use vfs::{Errno, FileType, Ino, StatFs, Timestamp};
+
+/// A format to be tested.
+pub trait Subject {
+    /// The format.
+    type Format: Format;
+
+    /// A new image that holds nothing but an empty root directory.
+    fn image(&self) -> Arc<MemoryDevice>;
+
+    /// Opens the image in a store, after a crash as well.
+    ///
+    /// # Errors
+    /// What is wrong with it, in one line.
+    fn open(&self, store: Arc<dyn Store>) -> Result<Self::Format, String>;
+}
+
+/// A statement of [`Format`] that does not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The check that found it.
+    pub check: &'static str,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.check, self.what)
+    }
+}
+
+/// Runs all checks. Each begins with a new image.
+pub fn check<S: Subject>(subject: &S) -> Vec<Failure> {
+    let checks: &[(&'static str, fn(&S) -> Outcome)] = &[
+        ("inode fields", inodes::keep_their_fields),
+        ("inode numbers", inodes::are_used_again),
+        ("inodes run out", inodes::run_out),
+        ("sizes", inodes::have_a_largest_size),
+        ("orphans", inodes::are_noted_as_orphans),
+        ("names", names::are_found),
+        ("cookies", names::are_listed_from_any_cookie),
+        ("replaced names", names::are_replaced),
+        ("room in directories", names::leave_room),
+        ("holes", blocks::fill_holes_with_zeros),
+        ("blocks", blocks::hold_what_was_written),
+        ("freed blocks", blocks::are_freed_in_parts),
+        ("no space", space::runs_out_without_effect),
+        ("reserve", space::is_kept),
+        ("attributes", attributes::are_replaced),
+        ("targets", attributes::have_a_longest_target),
+        ("unmounts", durability::survives_unmounts),
+        ("synced steps", durability::keeps_synced_steps),
+        ("crashes", crashes::leave_what_can_be_used),
+    ];
+    let run = |&(check, run): &(&'static str, fn(&S) -> Outcome)| {
+        let what = run(subject).err()?.0;
+        Some(Failure { check, what })
+    };
+    checks.iter().filter_map(run).collect()
+}
+
+/// What a check found wrong.
+#[derive(Debug)]
+struct Wrong(String);
+
+type Outcome = Result<(), Wrong>;
+
+impl From<String> for Wrong {
+    fn from(what: String) -> Self {
+        Self(what)
+    }
+}
+
+impl From<FormatError> for Wrong {
+    fn from(error: FormatError) -> Self {
+        Self(format!("a step failed: {error}"))
+    }
+}
+
+impl From<StoreError> for Wrong {
+    fn from(error: StoreError) -> Self {
+        FormatError::from(error).into()
+    }
+}
+
+impl From<Errno> for Wrong {
+    fn from(errno: Errno) -> Self {
+        Self(format!("a call failed: {errno}"))
+    }
+}
+
+/// Returns from a check unless something holds.
+macro_rules! ensure {
+    ($holds:expr, $($what:tt)+) => {
+        if !$holds {
+            return Err($crate::conformance::Wrong(format!($($what)+)));
+        }
+    };
+}
+use ensure;
+
+/// A mounted image.
+struct Bench<S: Subject> {
+    device: Arc<MemoryDevice>,
+    cache: Arc<Cache>,
+    format: S::Format,
+}
+
+impl<S: Subject> Bench<S> {
+    /// Mounts a new image.
+    fn new(subject: &S) -> Result<Self, Wrong> {
+        Self::mount(subject, subject.image())
+    }
+
+    fn mount(subject: &S, device: Arc<MemoryDevice>) -> Result<Self, Wrong> {
+        // It writes when it is told to only.
+        let options = CacheOptions {
+            blocks: 16_384,
+            dirty_limit: 8192,
+            interval: None,
+            ..CacheOptions::default()
+        };
+        let cache = Arc::new(Cache::new(vec![Box::new(device.clone())], options));
+        let format = subject.open(Arc::new(cache.volume(0)))?;
+        Ok(Self {
+            device,
+            cache,
+            format,
+        })
+    }
+
+    /// Mounts a copy of what the device holds, as after a crash.
+    fn crashed(&self, subject: &S) -> Result<Self, Wrong> {
+        let block_bytes = self.format.block_bytes();
+        let copy = MemoryDevice::from_bytes(block_bytes, self.device.bytes());
+        Self::mount(subject, Arc::new(copy))
+    }
+
+    /// Runs steps as one operation.
+    fn steps<T>(&self, f: impl FnOnce(&Op) -> crate::Result<T>) -> crate::Result<T> {
+        let store = self.format.store();
+        let op = store.begin(self.format.cost(4))?;
+        let done = f(&op);
+        store.end(op);
+        done
+    }
+
+    /// Makes everything durable.
+    fn sync(&self) -> Outcome {
+        self.steps(|op| self.format.settle(op))?;
+        Ok(self.format.store().sync_all()?)
+    }
+
+    /// Makes an inode without a name.
+    fn make(&self, kind: FileType) -> crate::Result<Ino> {
+        Ok(self.make_after(kind)?.0)
+    }
+
+    /// Makes an inode; returns what a name for it comes after, too.
+    fn make_after(&self, kind: FileType) -> crate::Result<(Ino, Heads)> {
+        let new = NewInode {
+            kind,
+            perm: 0o644,
+            nlink: 1 + u32::from(kind == FileType::Directory),
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            now: Timestamp(1_000_000_000_000_000_000),
+        };
+        let root = self.format.root();
+        self.steps(|op| self.format.allocate_inode(op, root, &new))
+    }
+
+    /// Makes an inode and its name in the root.
+    fn make_named(&self, kind: FileType, name: &[u8]) -> crate::Result<(Ino, PatchId)> {
+        let (ino, ready) = self.make_after(kind)?;
+        let root = self.format.root();
+        let named = self.steps(|op| {
+            let mut befores = after(Rule::InitialiseBeforePoint, ready);
+            if kind == FileType::Directory {
+                let made = self.format.init_directory(op, ino, root)?;
+                befores.extend(after(Rule::InitialiseBeforePoint, made));
+            }
+            self.format.add_name(op, root, name, ino, kind, &befores)
+        })?;
+        Ok((ino, named))
+    }
+
+    fn remove_named(&self, name: &[u8]) -> crate::Result<()> {
+        let root = self.format.root();
+        self.steps(|op| self.format.remove_name(op, root, name, &[]))?;
+        Ok(())
+    }
+
+    /// Writes a whole block of one byte.
+    fn write(&self, ino: Ino, index: u64, byte: u8) -> crate::Result<Heads> {
+        let bytes = vec![byte; self.format.block_bytes() as usize];
+        let piece = Piece::from_start(&bytes);
+        let written = self.steps(|op| self.format.write_block(op, ino, index, piece, &[]))?;
+        let mut patches = written.filled;
+        patches.push(written.patch);
+        Ok(patches)
+    }
+
+    /// The contents of a block; zeros for a hole.
+    fn read(&self, ino: Ino, index: u64) -> crate::Result<Vec<u8>> {
+        match self.format.block_of(ino, index)? {
+            Some(lba) => Ok(self.format.store().read(lba)?.to_vec()),
+            None => Ok(vec![0; self.format.block_bytes() as usize]),
+        }
+    }
+
+    /// Frees an inode and all its blocks.
+    fn unmake(&self, ino: Ino) -> crate::Result<()> {
+        while self
+            .steps(|op| self.format.free_blocks(op, ino, 0..u64::MAX, 64, &[]))?
+            .more
+        {}
+        self.steps(|op| self.format.free_inode(op, ino, &[], false))
+    }
+
+    /// Free blocks and inodes.
+    fn free(&self) -> crate::Result<(u64, u64)> {
+        let StatFs {
+            blocks_free,
+            inodes_free,
+            ..
+        } = self.format.statfs()?;
+        Ok((blocks_free, inodes_free))
+    }
+
+    /// Compares what the format keeps in memory with what is stored.
+    fn audit(&self) -> Outcome {
+        self.cache.verify()?;
+        match self.format.audit().first() {
+            Some(finding) => Err(Wrong(finding.to_string())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether a step found no room.
+fn no_space<T>(result: &crate::Result<T>) -> bool {
+    matches!(result, Err(FormatError::NoSpace))
+}

@@ -1,0 +1,73 @@
+//! Formats with other needs than ext2's, in variants of a toy: fragments, blocks that move, both.
+//!
+//! The conformance suite passes on each of them, and notices each mistake that is put into one.
+//! Scripts of calls have the results that the model has.
+
+mod calls;
+mod toy;
+
+use blockfs::conformance::{Subject, check};
+use medium::block::MemoryDevice;
+use patch::Store;
+use std::sync::Arc;
+use toy::{Fault, Kind, Toy};
+
+impl Subject for Kind {
+    type Format = Toy;
+
+    fn image(&self) -> Arc<MemoryDevice> {
+        toy::mkfs()
+    }
+
+    fn open(&self, store: Arc<dyn Store>) -> Result<Toy, String> {
+        Toy::open(store, *self).map_err(|e| e.to_string())
+    }
+}
+
+fn conforms(kind: Kind) {
+    let failures = check(&kind);
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+#[test]
+fn blocks_in_place_conform() {
+    conforms(Kind::PLAIN);
+}
+
+#[test]
+fn fragments_conform() {
+    conforms(Kind::FRAGMENTS);
+}
+
+#[test]
+fn blocks_that_move_conform() {
+    conforms(Kind::MOVES);
+}
+
+#[test]
+fn fragments_that_move_conform() {
+    conforms(Kind::BOTH);
+}
+
+#[test]
+fn the_suite_notices_each_mistake() {
+    let mut unnoticed = Vec::new();
+    for fault in Fault::ALL {
+        let kind = match fault {
+            Fault::LeaksOldRun => Kind::MOVES,
+            _ => Kind::FRAGMENTS,
+        };
+        let failures = check(&Kind {
+            fault: Some(fault),
+            ..kind
+        });
+        for failure in &failures {
+            println!("{fault:?}: {failure}");
+        }
+        let check = fault.noticed_by();
+        if !failures.iter().any(|failure| failure.check == check) {
+            unnoticed.push(fault);
+        }
+    }
+    assert_eq!(unnoticed, []);
+}

@@ -1,0 +1,55 @@
+//! ext2 is a format as `blockfs` needs one.
+
+use super::fixture::{clock, mount_with};
+use blockfs::conformance::{Subject, check};
+use ext2::{Ext2, Inodes, MkfsOptions, Options, mkfs};
+use medium::block::{Geometry, MemoryDevice};
+use patch::Store;
+use std::sync::Arc;
+use vfs::{Ctx, FileSystem, Ino};
+
+struct Image {
+    revision_0: bool,
+}
+
+impl Subject for Image {
+    type Format = Ext2;
+
+    fn image(&self) -> Arc<MemoryDevice> {
+        let geometry = Geometry {
+            block_bytes: 1024,
+            blocks: 1024,
+        };
+        let device = Arc::new(MemoryDevice::new(geometry));
+        let mut options = MkfsOptions {
+            block_bytes: 1024,
+            inodes: Inodes::Count(64),
+            ..MkfsOptions::for_size(geometry.bytes())
+        };
+        if self.revision_0 {
+            options = options.revision_0();
+        }
+        mkfs(&*device, &options).unwrap();
+        let mounted = mount_with(device.clone(), 1024);
+        let removed = mounted.fs.rmdir(&Ctx::root(), Ino::ROOT, b"lost+found");
+        removed.unwrap();
+        mounted.close();
+        device
+    }
+
+    fn open(&self, store: Arc<dyn Store>) -> Result<Ext2, String> {
+        let options = Options {
+            clock: clock(),
+            ..Options::default()
+        };
+        Ext2::open(store, options).map_err(|e| e.to_string())
+    }
+}
+
+#[test]
+fn ext2_conforms() {
+    for revision_0 in [false, true] {
+        let failures = check(&Image { revision_0 });
+        assert!(failures.is_empty(), "{failures:#?}");
+    }
+}
