@@ -2,7 +2,7 @@
 
 use super::{BlockFs, Refusal};
 use crate::seeded::{Bug, hit};
-use crate::{Befores, Format, FormatError, Heads, InodeChange, Next, Piece, after};
+use crate::{Befores, Format, Heads, InodeChange, Next, Piece, after};
 use medium::block::Lba;
 use patch::{Before, Op, PatchId, Rule, attempt};
 use smallvec::SmallVec;
@@ -596,8 +596,30 @@ impl<F: Format> BlockFs<F> {
     }
 }
 
-impl From<patch::StoreError> for Refusal {
-    fn from(error: patch::StoreError) -> Self {
-        Self::Format(FormatError::Store(error))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_cut_at_block_boundaries() {
+        for (off, len) in [
+            (0, 0),
+            (0, 512),
+            (511, 2),
+            (100, 2000),
+            (1024, 1),
+            (3, 4093),
+        ] {
+            let (mut at, mut from) = (off, 0);
+            for part in parts(512, off, len) {
+                assert_eq!((part.index, part.at as u64), (at / 512, at % 512));
+                assert_eq!(part.from, from);
+                assert!(part.len > 0 && part.at + part.len <= 512);
+                let ends = (part.at + part.len) as u64 + part.index * 512;
+                assert!(ends.is_multiple_of(512) || ends == off + len as u64);
+                (at, from) = (ends, from + part.len);
+            }
+            assert_eq!(from, len);
+        }
     }
 }

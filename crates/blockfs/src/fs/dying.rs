@@ -63,3 +63,34 @@ impl Drop for Death<'_> {
         self.all.ended.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inode_dies_once_at_a_time() {
+        let dying = Dying::default();
+        let first = dying.enter(Ino(7));
+        assert!(first.is_some());
+        assert!(dying.enter(Ino(7)).is_none());
+        assert!(dying.enter(Ino(8)).is_some());
+        drop(first);
+        assert!(dying.enter(Ino(7)).is_some());
+    }
+
+    #[test]
+    fn a_wait_ends_when_an_inode_has_been_freed() {
+        let dying = Dying::default();
+        let ended = dying.ended();
+        assert!(!dying.wait(ended), "nothing is being freed");
+        let death = dying.enter(Ino(7));
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| dying.wait(ended));
+            drop(death);
+            assert!(waiter.join().unwrap());
+        });
+        assert!(dying.wait(ended), "one was freed since");
+        assert!(!dying.wait(dying.ended()), "none was freed since");
+    }
+}

@@ -52,6 +52,7 @@ mod names;
 mod order;
 mod past_end;
 mod policy;
+mod refusal;
 mod rename;
 mod twins;
 mod unstored;
@@ -65,6 +66,7 @@ use known::{Known, MIN_KNOWN, Synced};
 use parking_lot::{Mutex, RwLock};
 use patch::Op;
 use patch::attempt::Attempts;
+use refusal::{Refusal, not_stored, report};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use twins::Twins;
@@ -335,56 +337,6 @@ impl<F: Format> BlockFs<F> {
             self.note_inode(ino, &change, stamped);
             Ok(())
         });
-    }
-}
-
-/// Why a call is refused: by us, or by the format.
-#[derive(Debug)]
-enum Refusal {
-    Errno(Errno),
-    Format(FormatError),
-}
-
-impl From<Errno> for Refusal {
-    fn from(errno: Errno) -> Self {
-        Self::Errno(errno)
-    }
-}
-
-impl From<FormatError> for Refusal {
-    fn from(error: FormatError) -> Self {
-        Self::Format(error)
-    }
-}
-
-impl Refusal {
-    /// Whether the image is damaged.
-    fn is_damage(&self) -> bool {
-        matches!(self, Self::Format(FormatError::Corrupt(_)))
-    }
-
-    fn errno(self) -> Errno {
-        match self {
-            Self::Errno(errno) => errno,
-            Self::Format(error) => report(&error),
-        }
-    }
-}
-
-/// The errno of an error, after the log has what it says.
-fn report(error: &FormatError) -> Errno {
-    if matches!(error, FormatError::Store(_) | FormatError::Corrupt(_)) {
-        tracing::error!("{error}");
-    }
-    error.errno()
-}
-
-/// What whoever asked for durability hears of a file system that has become read-only: that
-/// something is not stored.
-fn not_stored(errno: Errno) -> Errno {
-    match errno {
-        Errno::ROFS => Errno::IO,
-        errno => errno,
     }
 }
 

@@ -44,3 +44,63 @@ impl Unstored {
         *self = Self::default();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Patches of a journal, whose numbers can be made up here.
+    fn patches(n: usize) -> Vec<PatchId> {
+        use medium::block::{Geometry, Lba, MemoryDevice};
+        use patch::{Cache, CacheOptions, Change, Content, Store};
+        let geometry = Geometry {
+            block_bytes: 512,
+            blocks: n as u64,
+        };
+        let options = CacheOptions {
+            interval: None,
+            ..CacheOptions::default()
+        };
+        let device = Box::new(MemoryDevice::new(geometry));
+        let store = std::sync::Arc::new(Cache::new(vec![device], options)).volume(0);
+        let op = store.begin(n as u32).unwrap();
+        let change = Change::Bytes { at: 0, bytes: &[1] };
+        let changed = |lba| store.change(&op, Lba(lba), Content::Data, change, &[]);
+        let ids = (0..n as u64).map(|lba| changed(lba).unwrap().id).collect();
+        store.end(op);
+        ids
+    }
+
+    #[test]
+    fn the_list_is_bounded_by_what_is_not_durable() {
+        let mut list = Unstored::default();
+        for (at, patch) in patches(1000).into_iter().enumerate() {
+            // Only the last ten are pending.
+            let young: Vec<PatchId> = vec![patch];
+            list.push(patch, |other| young.contains(&other));
+            assert!(list.patches().len() <= MIN_LIMIT + 1, "after {at}");
+        }
+    }
+
+    #[test]
+    fn a_patch_that_is_pending_stays() {
+        let mut list = Unstored::default();
+        let all = patches(300);
+        for &patch in &all {
+            list.push(patch, |_| true);
+            list.push(patch, |_| true); // twice is once
+        }
+        assert_eq!(list.patches(), all);
+        let asked = Cell::new(0);
+        list.prune(|patch| {
+            asked.set(asked.get() + 1);
+            patch == all[7]
+        });
+        assert_eq!((list.patches(), asked.get()), (&all[7..8], 300));
+        list.push(PatchId::DURABLE, |_| true);
+        assert_eq!(list.patches(), &all[7..8]);
+        list.clear();
+        assert!(list.patches().is_empty());
+    }
+}
