@@ -478,6 +478,7 @@ impl Ext2 {
         let found = self.seek_room(&node, need)?;
         let mut befores = befores.to_vec();
         befores.extend(self.erased(&node, name));
+        self.layout_change(op, &mut node, &mut befores)?;
         let Some(Place {
             index,
             block,
@@ -486,29 +487,8 @@ impl Ext2 {
             ..
         }) = found
         else {
-            let index = self.dir_blocks(&node)?;
-            let size = self.layout.block_bytes as usize;
-            let mut contents = self.entry_bytes(number, size, name, kind);
-            contents.resize(size, 0);
-            // Nothing has changed yet if there is no space.
-            let (attached, filled) = match self.layout_change(op, &mut node, &mut befores) {
-                Ok(()) => self.add_dir_block(op, dir, index, &contents, &befores)?,
-                Err(error) => return Err(error),
-            };
-            let made = MadeName {
-                patch: filled,
-                at: 0,
-                old: Box::default(),
-                new: Box::default(),
-            };
-            let node = self.load(node.ino)?;
-            if let Some(block) = self.block_at(&node, index)? {
-                self.remember(block, 0, made);
-            }
-            self.renew_names(&node, index, |names| names.add(name, index));
-            return Ok(attached);
+            return self.append_name(op, &node, name, (number, kind), &befores);
         };
-        self.layout_change(op, &mut node, &mut befores)?;
         let used = entry.used();
         let target = entry.at + used;
         let bytes = self.entry_bytes(number, entry.rec_len - used, name, kind);
@@ -536,6 +516,35 @@ impl Ext2 {
         self.remember(block, target, made);
         self.renew_names(&node, index, |names| names.add(name, index));
         Ok(patch)
+    }
+
+    /// Adds a block with one name to a directory.
+    fn append_name(
+        &self,
+        op: &Op,
+        dir: &Node,
+        name: &[u8],
+        (number, kind): (u32, FileType),
+        befores: &[Before],
+    ) -> Result<PatchId> {
+        let index = self.dir_blocks(dir)?;
+        let size = self.layout.block_bytes as usize;
+        let mut contents = self.entry_bytes(number, size, name, kind);
+        contents.resize(size, 0);
+        let ino = Ino(dir.ino.into());
+        let (attached, filled) = self.add_dir_block(op, ino, index, &contents, befores)?;
+        let made = MadeName {
+            patch: filled,
+            at: 0,
+            old: Box::default(),
+            new: Box::default(),
+        };
+        let dir = self.load(dir.ino)?;
+        if let Some(block) = self.block_at(&dir, index)? {
+            self.remember(block, 0, made);
+        }
+        self.renew_names(&dir, index, |names| names.add(name, index));
+        Ok(attached)
     }
 
     /// What removed a name that is about to be made again.

@@ -360,10 +360,20 @@ impl Layout {
                 Copies::Everywhere
             };
         }
+        layout.check(found, store_blocks)?;
+        let bytes = u64::from(layout.groups) * size_of::<GroupDescriptor>() as u64;
+        layout.descriptor_blocks = bytes.div_ceil(block_bytes.into()) as u32;
+        Ok(layout)
+    }
+
+    /// Checks what the superblock says, and counts the groups.
+    fn check(&mut self, found: &Super, store_blocks: u64) -> std::result::Result<(), Error> {
+        let layout = self;
         let bad = |what: &str| Err(Error::Corrupt(format!("superblock: {what}")));
+        let block_bytes = layout.block_bytes;
         let bits = block_bytes * 8;
-        if revision > 1 {
-            return bad(&format!("revision {revision}"));
+        if layout.revision > 1 {
+            return bad(&format!("revision {}", layout.revision));
         }
         if found.log_frag_size.get() != found.log_block_size.get() {
             return bad("fragments are not blocks");
@@ -393,9 +403,7 @@ impl Layout {
         if !(FIRST_INO_REV0..=layout.inodes).contains(&layout.first_ino) {
             return bad("wrong first inode");
         }
-        let bytes = u64::from(layout.groups) * size_of::<GroupDescriptor>() as u64;
-        layout.descriptor_blocks = bytes.div_ceil(block_bytes.into()) as u32;
-        Ok(layout)
+        Ok(())
     }
 
     /// The first block of a group.
