@@ -10,6 +10,7 @@ use crate::error::{Context, Error, Result};
 use crate::machine::Machine;
 use crate::stats::quantile;
 use crate::table::{Grid, figure};
+use medium::Rule;
 use medium::block::{
     BlockDevice, BlockError, Buffer, DelayDevice, DelayModel, DeviceOptions, FileDevice, Geometry,
     Lba, MemoryDevice, Write,
@@ -286,7 +287,7 @@ fn wave(
         }
     }
     if !fua {
-        device.flush()?;
+        device.flush(Rule::PatchOrder)?;
     }
     Ok(start.elapsed().as_secs_f64() * 1e6)
 }

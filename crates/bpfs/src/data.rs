@@ -7,7 +7,7 @@ use crate::fs::{Bpfs, CTIME_ALONE, Found, TreeLock};
 use crate::seeded::{self, Bug, hit};
 use crate::tx::{Stores, Tx, What};
 use crate::volume::{Dropped, Tree, Volume};
-use medium::Pmem;
+use medium::{Pmem, Rule};
 use std::sync::atomic::Ordering::SeqCst;
 use vfs::{
     Atime, Attr, Ctx, Errno, Fallocate, FileType, Ino, SIZE_MAX, SYMLINK_MAX, SeekKind, perm,
@@ -200,7 +200,7 @@ impl<P: Pmem> Bpfs<P> {
             let (now, ctime) = (self.clock.now().0, pm.load(inode + at::CTIME)? as i64);
             if fresh.is_some() {
                 if !hit(Bug::NoFenceBeforeCommit) {
-                    stores.barrier()?; // rule: initialise before point
+                    stores.barrier(Rule::InitialiseBeforePoint)?;
                 }
                 stores.commit_word(addr, value)?;
             }
@@ -208,7 +208,7 @@ impl<P: Pmem> Bpfs<P> {
             if ctime & CTIME_ALONE != 0 {
                 stores.put_word(inode + at::CTIME, (now | CTIME_ALONE) as u64)?;
             }
-            stores.barrier()
+            stores.barrier(Rule::DurableBeforeReturn)
         };
         // It may have happened or not: nothing of it may be used again.
         commit().inspect_err(|_| self.vol.failed.store(true, SeqCst))

@@ -19,7 +19,7 @@ use crate::format::{BLOCK, LOG_SLOT};
 use crate::seeded::{Bug, hit};
 use crate::tx::{Edit, Edits, Tx, What};
 use crate::volume::{Tree, Volume};
-use medium::Pmem;
+use medium::{Pmem, Rule};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
@@ -142,20 +142,20 @@ pub(crate) fn replay<P: Pmem>(pm: &P, found: &[(u64, Vec<Record>)]) -> Res<()> {
         for (slot, _) in found {
             pm.flush(*slot, LOG_SLOT);
         }
-        pm.fence()?; // rule: log before data
+        pm.fence(Rule::LogBeforeHome)?;
     }
     for (slot, records) in found {
         for (addr, bytes) in records {
             pm.store(*addr, bytes);
             pm.flush(*addr, bytes.len() as u64);
         }
-        pm.fence()?; // rule: log before data, the other way round: forget only what is in place
+        pm.fence(Rule::HomeBeforeReclaim)?; // forget only what is in place
         if hit(Bug::ReplayKeepsRecord) {
             continue;
         }
         pm.store_word(*slot, 0);
         pm.flush(*slot, 8);
-        pm.fence()?; // rule: nullify before reuse: a later crash must not replay this again
+        pm.fence(Rule::NullifyBeforeReuse)?; // a later crash must not replay this again
     }
     Ok(())
 }

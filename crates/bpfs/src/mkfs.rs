@@ -6,7 +6,7 @@ use crate::format::{
 };
 use crate::fs::CTIME_ALONE;
 use crate::mode::Mode;
-use medium::{MediumError, Pmem};
+use medium::{MediumError, Pmem, Rule};
 use vfs::{FileType, Timestamp};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -85,19 +85,19 @@ fn write<P: Pmem + ?Sized>(pm: &P, blocks: u64, o: &MkfsOptions) -> Result<(), M
     (root.mtime, root.atime) = (o.now.0.into(), o.now.0.into());
     root.ctime = (o.now.0 & !CTIME_ALONE).into();
     pm.store_nt(inodes.addr(), root.as_bytes());
-    // Rule: initialise before point, and nullify before reuse: no old signature is left
-    // when the copy of the super block begins to lead to these blocks.
-    pm.fence()?;
+    // And nullify before reuse: no old signature is left when the copy of the super block
+    // begins to lead to these blocks.
+    pm.fence(Rule::InitialiseBeforePoint)?;
     let sup = super_block(blocks, log, record, o);
     pm.store_nt(BLOCK, sup.as_bytes());
-    pm.fence()?; // rule: copy before super block, of which one is whole at any time
+    pm.fence(Rule::CopyBeforeOverwrite)?; // one super block is whole at any time
     // Torn, it must not pass for one: the signature is the last word.
     let (magic, rest) = sup.as_bytes().split_at(MAGIC.len());
     pm.store_nt(MAGIC.len() as u64, rest);
-    pm.fence()?; // rule: data before commit, which the signature is
+    pm.fence(Rule::DataBeforeCommit)?; // the signature is the commit
     pm.store(0, magic);
     pm.flush(0, magic.len() as u64);
-    pm.fence() // rule: durable at return
+    pm.fence(Rule::DurableBeforeReturn)
 }
 
 fn super_block(blocks: u64, log: BlockNo, record: BlockNo, o: &MkfsOptions) -> Super {

@@ -17,7 +17,7 @@ use crate::scan;
 use crate::table::Table;
 use crate::volume::{Volume, reserve};
 use crossbeam_utils::sync::ShardedLock;
-use medium::{MediumError, Pmem};
+use medium::{MediumError, Pmem, Rule};
 use parking_lot::Mutex;
 use std::sync::atomic::AtomicBool;
 use zerocopy::FromBytes;
@@ -162,13 +162,14 @@ impl<P: Pmem> Unrecovered<P> {
     }
 }
 
-/// Stores a word of a super block and waits until it is durable. *Rule: initialise before
-/// point.* The copies of the root are right before the mode that trusts them is stored, and
-/// one super block is whole while the other is mended.
+/// Stores a word of a super block and waits until it is durable: the copies of the root are
+/// right before the mode that trusts them is stored, and one super block is whole while the
+/// other is mended.
 fn store<P: Pmem>(pm: &P, off: u64, value: u64) -> Result<(), Error> {
     pm.store_word(off, value);
     pm.flush(off, 8);
-    pm.fence().map_err(medium("mending the super block"))
+    pm.fence(Rule::InitialiseBeforePoint)
+        .map_err(medium("mending the super block"))
 }
 
 /// Makes `mode` the one in force. Only shadow paging trusts the copies of the root, so

@@ -9,7 +9,7 @@
 //!
 //! What the scan reads and will be trusted is written back before anything builds on it.
 //! A server that was killed may have left a commit in the caches: seen now, it must not be
-//! lost by a power failure after others have built on it. *Rule: data before commit.*
+//! lost by a power failure after others have built on it. *Rule: durable before use.*
 
 use crate::alloc::Bitmap;
 use crate::dir;
@@ -17,7 +17,7 @@ use crate::error::{Fault, Res};
 use crate::format::{BLOCK, BlockNo, Inode};
 use crate::fs::Bpfs;
 use crate::seeded::{Bug, hit};
-use medium::Pmem;
+use medium::{Pmem, Rule};
 use std::num::NonZero;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -102,10 +102,10 @@ fn settle<P: Pmem>(fs: &Bpfs<P>, addr: u64, len: u64) {
     }
 }
 
-/// Waits for what this thread has started. *Rule: durable before it is built on.*
+/// Waits for what this thread has started.
 fn settled<P: Pmem>(fs: &Bpfs<P>) -> Res<()> {
     if !fs.read_only {
-        fs.vol.pm.fence()?;
+        fs.vol.pm.fence(Rule::DurableBeforeUse)?;
     }
     Ok(())
 }
@@ -399,9 +399,9 @@ mod tests {
             self.flushed.lock().unwrap().insert(me);
             self.inner.flush(off, len);
         }
-        fn fence(&self) -> Result<(), MediumError> {
+        fn fence(&self, rule: Rule) -> Result<(), MediumError> {
             self.flushed.lock().unwrap().remove(&thread::current().id());
-            self.inner.fence()
+            self.inner.fence(rule)
         }
     }
 

@@ -4,7 +4,7 @@ use crate::format::{
     BLOCK, BlockNo, DIRENT_MIN, DirentHead, HeightAddr, INODE, Inode, LOG_BLOCKS, MIN_BLOCKS, at,
 };
 use crate::{Atime, Bpfs, MkfsOptions, Mode, MountOptions, check, mkfs};
-use medium::{MediumError, Pmem};
+use medium::{MediumError, Pmem, Rule};
 use std::sync::Arc;
 use vfs::check::Report;
 use vfs::{Clock, FileSystem, FileType, System};
@@ -62,7 +62,7 @@ fn poison(pm: &dyn Pmem) -> Result<(), MediumError> {
     for (block, fill) in (inodes.0 + 1..MIN_BLOCKS).zip(fills.iter().cycle()) {
         pm.store_nt(BlockNo(block).addr(), fill);
     }
-    pm.fence()
+    pm.fence(Rule::DurableBeforeUse)
 }
 
 /// Inodes of files that share a block of contents and one of attributes.

@@ -42,7 +42,7 @@ use crate::fs::TreeLock;
 use crate::log::{Records, Slot};
 use crate::seeded::{Bug, hit};
 use crate::volume::{Dropped, Tree, Volume};
-use medium::{LINE_BYTES, Pmem};
+use medium::{LINE_BYTES, Pmem, Rule};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering::SeqCst;
 use vfs::{Errno, Ino};
@@ -223,10 +223,10 @@ impl<'v, P: Pmem> Stores<'v, P> {
     }
 
     /// Makes all stores so far durable.
-    pub fn barrier(&mut self) -> Res<()> {
+    pub fn barrier(&mut self, rule: Rule) -> Res<()> {
         self.flush();
         if std::mem::take(&mut self.unfenced) {
-            self.pm.fence()?;
+            self.pm.fence(rule)?;
         }
         Ok(())
     }
@@ -441,8 +441,8 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     }
 
     /// Makes all stores so far durable.
-    fn barrier(&mut self) -> Res<()> {
-        self.stores.barrier()
+    fn barrier(&mut self, rule: Rule) -> Res<()> {
+        self.stores.barrier(rule)
     }
 
     // --- commit ---
@@ -658,13 +658,13 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     /// Steps 2 and 3.
     fn finish(&mut self, point: &Point<'v>) -> Res<()> {
         if !hit(Bug::NoFenceBeforeCommit) {
-            self.barrier()?;
+            self.barrier(Rule::InitialiseBeforePoint)?;
         }
         if !self.neutral.is_empty() {
             for (addr, value) in std::mem::take(&mut self.neutral) {
                 self.stores.commit_word(addr, value)?;
             }
-            self.barrier()?;
+            self.barrier(Rule::InitialiseBeforePoint)?; // the commit must not outrun them
         }
         match point {
             Point::None => {}
@@ -680,9 +680,10 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             self.put_lower()?;
         }
         self.put_times()?;
-        self.barrier()?;
+        // And nullify before reuse: replaced blocks are free from here on.
+        self.barrier(Rule::DurableBeforeReturn)?;
         self.put_lower()?;
-        self.barrier()
+        self.barrier(Rule::NullifyBeforeReuse)
     }
 
     /// Stores a lower root. The commit that makes it enough is durable.
@@ -703,7 +704,8 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             let addr = self.home(ino)? + field;
             self.put_word(addr, value)?;
             if !hit(Bug::TimesAtOnce) {
-                self.barrier()?; // rule: a chosen time after the change time that tells of it
+                // A chosen time after the change time, by which others notice it.
+                self.barrier(Rule::GroupAfterGroup)?;
             }
         }
         for (ino, field, value) in std::mem::take(&mut self.times) {
@@ -721,10 +723,10 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         for off in [at::SUPER_ROOT, at::SUPER_ROOT_COPY] {
             block[off as usize..off as usize + 8].copy_from_slice(&root.0.to_le_bytes());
         }
-        for copy in [1, 0] {
-            self.fill(copy * BLOCK, &block);
-            self.barrier()?;
-        }
+        self.fill(BLOCK, &block);
+        self.barrier(Rule::CopyBeforeOverwrite)?;
+        self.fill(0, &block);
+        self.barrier(Rule::DurableBeforeReturn)?;
         Ok(())
     }
 
@@ -746,16 +748,16 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     fn commit_log(&mut self, slot: &Slot<'v>, header: u64, records: &Records) -> Res<()> {
         self.store(slot.addr(), &header.to_le_bytes());
         if !hit(Bug::ApplyBeforeLog) {
-            self.barrier()?; // the commit point; rule: log before data
+            self.barrier(Rule::LogBeforeHome)?; // the commit point
         }
         for (addr, bytes) in records {
             self.store(*addr, bytes);
         }
-        self.barrier()?; // rule: nothing may be forgotten by the log before it is in place
+        self.barrier(Rule::HomeBeforeReclaim)?;
         self.store(slot.addr(), &0u64.to_le_bytes());
         self.put_times()?; // their order does not matter; here they cost no fence
         // Replaying later would undo what others then wrote: gone before the lock is.
-        self.barrier()
+        self.barrier(Rule::NullifyBeforeReuse)
     }
 
     /// In mode `log`: takes out of `edits` what a log record will do, if that is cheaper
@@ -779,7 +781,7 @@ impl<P: Pmem> Drop for Tx<'_, '_, P> {
         if !self.stores.dirty.is_empty() && hit(Bug::AbortUnflushed) {
             self.stores.forget();
         }
-        if self.barrier().is_err() {
+        if self.barrier(Rule::NullifyBeforeReuse).is_err() {
             self.vol.failed.store(true, SeqCst);
         }
         for block in self.taken.drain(..) {

@@ -11,7 +11,7 @@ use crate::program::{self, Program};
 use crate::space::canonical;
 use crate::thread::Thread;
 use libc::{c_int, c_void};
-use medium::{Arena, EffectiveDurability, MediumError, Pmem};
+use medium::{Arena, EffectiveDurability, MediumError, Pmem, Rule};
 use mnemosyne::tx::Space;
 use std::sync::{Arc, OnceLock};
 use wordlog::LogError;
@@ -74,7 +74,12 @@ pub unsafe extern "C" fn selvedge_flush(at: *const c_void, len: usize) {
 /// Waits until what this thread wrote through or flushed is durable. 0, or -1: it is not.
 #[unsafe(no_mangle)]
 pub extern "C" fn selvedge_fence() -> c_int {
-    let fenced = program::started().memory.memory().space().pmem().fence();
+    let fenced = program::started()
+        .memory
+        .memory()
+        .space()
+        .pmem()
+        .fence(Rule::GroupAfterGroup);
     match (fenced, UNSETTLED.get()) {
         (Ok(()), None) => return 0,
         (Err(why), _) => report(libc::EIO, why),

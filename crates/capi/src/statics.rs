@@ -18,7 +18,7 @@
 
 use crate::elf::{self, ElfError, Section};
 use crate::space::{Memory, set_alias};
-use medium::{EffectiveDurability, Pmem};
+use medium::{EffectiveDurability, Pmem, Rule};
 use mnemosyne::statics::{Table, TableError, Variable, Variables, tag};
 use mnemosyne::store::{Region, RegionKind, StoreError};
 use mnemosyne::tx::Space;
@@ -263,8 +263,8 @@ fn make(
     let fill = |_: &mut mnemosyne::tx::Transaction<'_, _>, start| {
         pm.store_nt(start, &encoded);
         pm.store_nt(start + data, &bytes);
-        // Data before the commit that makes the region be there.
-        Ok(pm.fence()?)
+        // The commit makes the region be there.
+        Ok(pm.fence(Rule::DataBeforeCommit)?)
     };
     let made = memory.map(RegionKind::Static, len, tag(program), fill);
     Ok((made.map_err(failed)?, data))

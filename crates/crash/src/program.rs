@@ -120,7 +120,7 @@ impl<'a, P: Program> Run<'a, P> {
     fn crash(&self, limits: Limits, tally: &mut Tally) -> Result<(), (Found, usize)> {
         let mut marks = Vec::new();
         for (n, event) in self.trace.iter().enumerate() {
-            if matches!(event, Event::Fence | Event::Mark(_)) {
+            if matches!(event, Event::Fence(_) | Event::Mark(_)) {
                 self.point(n, &marks, limits, tally)?;
             }
             if let Event::Mark(id) = event {

@@ -19,7 +19,7 @@ use crate::walk::CrashState;
 use hashbrown::HashMap;
 pub use medium::PersistModel as Model;
 use medium::recording::Event;
-use medium::{LINE_BYTES, MediumError, Pmem, Unit, WORD_BYTES, units};
+use medium::{LINE_BYTES, MediumError, Pmem, Rule, Unit, WORD_BYTES, units};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -178,7 +178,7 @@ impl StatePmem {
             Event::Store(unit) => self.issue(&mut inner, unit, false),
             Event::StoreNt(unit) => self.issue(&mut inner, unit, true),
             Event::Flush { line } => self.start_write_back(&mut inner, *line),
-            Event::Fence => self.make_durable(&mut inner),
+            Event::Fence(_) => self.make_durable(&mut inner),
             Event::Mark(_) => {}
             Event::Thread(number) => inner.thread = *number,
         }
@@ -653,7 +653,7 @@ impl CrashState for StatePmem {
     type Level = Level;
 
     fn narrows(&self, event: &Event) -> bool {
-        *event == Event::Fence
+        matches!(event, Event::Fence(_))
     }
     fn apply(&self, event: &Event) {
         self.apply(event);
@@ -774,10 +774,10 @@ impl Pmem for StatePmem {
         }
     }
 
-    fn fence(&self) -> Result<(), MediumError> {
+    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
         let mut inner = self.inner.lock();
         if let Some(trace) = &mut inner.record {
-            trace.push(Event::Fence);
+            trace.push(Event::Fence(rule));
         }
         inner.failed.map_or(Ok(()), Err)
     }

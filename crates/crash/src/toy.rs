@@ -6,7 +6,7 @@
 //! commit). For blocks see `block::toy`.
 
 use hashbrown::HashMap;
-use medium::{MediumError, Pmem};
+use medium::{MediumError, Pmem, Rule};
 use oracle::{ModelFs, ModelOptions};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -60,7 +60,8 @@ impl System<dyn Pmem> for Toy {
         pm.store_word(0, MAGIC);
         pm.store_word(TAIL, LOG);
         pm.flush(0, 64);
-        pm.fence().map_err(|e| e.to_string())
+        pm.fence(Rule::DurableBeforeReturn)
+            .map_err(|e| e.to_string())
     }
 
     fn open(
@@ -189,10 +190,14 @@ impl Log for MemoryLog {
             self.pm.store_word(TAIL, LOG);
             self.pm.store_word(COUNT, count);
             self.pm.flush(0, 64);
-            self.pm.fence().map_err(|e| e.to_string())?;
+            self.pm
+                .fence(Rule::DurableBeforeReturn)
+                .map_err(|e| e.to_string())?;
             self.pm.store_word(TAIL, tail);
             self.pm.flush(0, 64);
-            self.pm.fence().map_err(|e| e.to_string())?;
+            self.pm
+                .fence(Rule::DurableBeforeReturn)
+                .map_err(|e| e.to_string())?;
         }
         Ok(records)
     }
@@ -210,7 +215,7 @@ impl Log for MemoryLog {
             self.pm.flush(at, bytes.len() as u64);
         }
         if self.bug != ToyBug::MissingFence {
-            self.pm.fence().map_err(io)?;
+            self.pm.fence(Rule::DurableBeforeReturn).map_err(io)?;
         }
         let count = self.pm.load(COUNT).map_err(io)? + 1;
         let mut header = [0; 16];
@@ -220,7 +225,7 @@ impl Log for MemoryLog {
         self.pm.flush(COUNT, 16);
         match self.bug {
             ToyBug::NotDurable => Ok(()),
-            _ => self.pm.fence().map_err(io),
+            _ => self.pm.fence(Rule::DurableBeforeReturn).map_err(io),
         }
     }
 

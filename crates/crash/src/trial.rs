@@ -381,7 +381,7 @@ impl<'a> Run<'a> {
         let is_store = |i: &usize| matches!(self.trace[*i], Event::Store(_) | Event::StoreNt(_));
         let last_store = self.events(op).rev().find(is_store);
         for i in self.events(op) {
-            if self.trace[i] == Event::Fence {
+            if matches!(self.trace[i], Event::Fence(_)) {
                 walk.point(i)?;
             }
             let dropped = last_store == Some(i) && hit(Sabotage::LastStoreDropped);

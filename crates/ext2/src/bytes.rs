@@ -1,5 +1,6 @@
 //! Bytes of a device by their offset, whatever the size of its blocks.
 
+use medium::Rule;
 use medium::block::{BlockDevice, BlockError, Buffer, Lba, Write};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,6 +98,6 @@ impl<'d, D: BlockDevice + ?Sized> Writer<'d, D> {
     /// Writes all that is left, and makes all of it durable.
     pub fn finish(&mut self) -> Result<(), BlockError> {
         self.write_pending()?;
-        self.device.flush()
+        self.device.flush(Rule::DurableBeforeReturn)
     }
 }

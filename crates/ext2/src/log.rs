@@ -128,7 +128,7 @@ pub(crate) fn change_superblock(
     let mut writer = Writer::new(device);
     writer.put(SUPER_OFFSET, sup.as_bytes())?;
     writer.finish()?;
-    Ok(device.flush()?)
+    Ok(device.flush(Rule::DurableBeforeReturn)?)
 }
 
 /// Notes, durably, whether what is on the device is complete only with its journal.

@@ -12,8 +12,8 @@ use crate::format::{Compat, Incompat, JOURNAL_INO};
 use crate::seeded::{Bug, hit};
 use crate::{Error, Ext2, Options, features, log};
 use blockfs::{BlockFs, BlockFsOptions, OnError};
-use medium::OpenError;
 use medium::block::{BlockDevice, BlockError, Geometry, Lba, OverlayDevice};
+use medium::{OpenError, Rule};
 use patch::journal::{self, JournalError, Place};
 use patch::stack::{BuildError, Image, Log, Stack};
 use patch::{Cache, Forgetful, Journal};
@@ -307,13 +307,13 @@ fn check(
 }
 
 /// Makes durable what is there: a server that was killed may have left it in caches only. All
-/// that follows builds on it. *Rule: durable before it is built on.*
+/// that follows builds on it.
 fn settle(devices: [Option<&Arc<dyn BlockDevice>>; 2]) -> Result<(), BlockError> {
     let mut devices = devices.into_iter().flatten();
     if hit(Bug::MountUnsettled) {
         return Ok(());
     }
-    devices.try_for_each(|device| device.flush())
+    devices.try_for_each(|device| device.flush(Rule::DurableBeforeUse))
 }
 
 /// Brings home what a crash left in a journal. Returns the device to use: with `read_only` a
@@ -382,7 +382,7 @@ fn prepare_log(
         let place = whole(log.geometry());
         if !own_log(log, sup.uuid)? {
             journal::format(&**log, &place, sup.uuid)?;
-            log.flush()?;
+            log.flush(Rule::InitialiseBeforePoint)?;
         }
         return Ok(place);
     }
@@ -473,7 +473,7 @@ pub fn add_journal(
         (format.log_place()?, format.load(JOURNAL_INO)?.inode)
     };
     journal::format(&**disk, &place, sup.uuid)?;
-    disk.flush()?;
+    disk.flush(Rule::InitialiseBeforePoint)?;
     Ok(log::set_internal(&**disk, &inode)?)
 }
 

@@ -4,6 +4,7 @@ use crate::format::{Inode, InodeFlags};
 use crate::mount::{Devices, MountOptions, mount};
 use crate::{Inodes, MkfsOptions, check, mkfs};
 use blockfs::Format;
+use medium::Rule;
 use medium::block::{BlockDevice, BlockError, Buffer, Lba, MemoryDevice, Write};
 use patch::Optimised;
 use patch::stack::{CacheLayer, Mode, Stack};
@@ -358,5 +359,5 @@ fn copy(image: &[u8], device: &dyn BlockDevice) -> Result<(), BlockError> {
             left -= 1;
         }
     }
-    device.flush()
+    device.flush(Rule::DurableBeforeUse)
 }

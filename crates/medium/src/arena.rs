@@ -23,7 +23,7 @@ use crate::arena_error::ArenaError;
 use crate::mapped::Target;
 use crate::pager::Pager;
 use crate::{
-    EffectiveDurability, MapOptions, MappedPmem, MediumError, OpenError, Pmem, WORD_BYTES,
+    EffectiveDurability, MapOptions, MappedPmem, MediumError, OpenError, Pmem, Rule, WORD_BYTES,
 };
 use crate::{cpu, rcu, sigbus};
 use parking_lot::Mutex;
@@ -412,7 +412,7 @@ impl Pmem for Arena {
         self.note(self.try_flush(off, len));
     }
 
-    fn fence(&self) -> Result<(), MediumError> {
+    fn fence(&self, _: Rule) -> Result<(), MediumError> {
         cpu::fence();
         let _section = rcu::section();
         for place in &self.fenced[..self.fenced_end.load(Acquire)] {

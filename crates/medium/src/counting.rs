@@ -1,7 +1,7 @@
 //! Counts what is done to a region.
 
 use crate::units::{line_count, unit_count};
-use crate::{MediumError, Pmem};
+use crate::{MediumError, Pmem, Rule};
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -112,9 +112,9 @@ impl<P: Pmem> crate::layer::PmemLayer for Counting<P> {
         self.inner.flush(off, len);
     }
 
-    fn fence(&self) -> Result<(), MediumError> {
+    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
         self.fences.fetch_add(1, Relaxed);
-        self.inner.fence()
+        self.inner.fence(rule)
     }
 }
 
@@ -132,7 +132,7 @@ mod tests {
         pm.store_nt(64, &[2; 128]);
         pm.flush(63, 2);
         pm.flush(100, 0);
-        pm.fence().unwrap();
+        pm.fence(Rule::DurableBeforeReturn).unwrap();
         let expected = Counts {
             stored_bytes: 11,
             nt_bytes: 128,

@@ -5,7 +5,7 @@
 //! and everything else works as before.
 
 use crate::units::lines;
-use crate::{LINE_BYTES, MediumError, Pmem};
+use crate::{LINE_BYTES, MediumError, Pmem, Rule};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
@@ -95,8 +95,8 @@ impl<P: Pmem> crate::layer::PmemLayer for Faulty<P> {
         self.inner.read(off, buf)
     }
 
-    fn fence(&self) -> Result<(), MediumError> {
-        self.inner.fence()?;
+    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
+        self.inner.fence(rule)?;
         match self.fence_errno.load(SeqCst) {
             0 => Ok(()),
             errno => Err(MediumError::NotDurable { errno }),
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(pm.read(130, &mut []), Ok(()));
         pm.store_word(128, 5);
         assert_eq!(pm.load(128), Err(error));
-        assert_eq!(pm.fence(), Ok(()));
+        assert_eq!(pm.fence(Rule::DurableBeforeReturn), Ok(()));
         pm.heal();
         assert_eq!(pm.load(128), Ok(5));
     }
@@ -134,9 +134,15 @@ mod tests {
     fn a_fence_fails_on_demand() {
         let pm = Faulty::new(MemoryPmem::new(4096));
         pm.fail_fence(5);
-        assert_eq!(pm.fence(), Err(MediumError::NotDurable { errno: 5 }));
-        assert_eq!(pm.fence(), Err(MediumError::NotDurable { errno: 5 }));
+        assert_eq!(
+            pm.fence(Rule::DurableBeforeReturn),
+            Err(MediumError::NotDurable { errno: 5 })
+        );
+        assert_eq!(
+            pm.fence(Rule::DurableBeforeReturn),
+            Err(MediumError::NotDurable { errno: 5 })
+        );
         pm.heal();
-        assert_eq!(pm.fence(), Ok(()));
+        assert_eq!(pm.fence(Rule::DurableBeforeReturn), Ok(()));
     }
 }

@@ -7,7 +7,7 @@
 //! [`Calibration::measure`] tells how near on this machine.
 
 use crate::units::line_count;
-use crate::{MediumError, Pmem};
+use crate::{MediumError, Pmem, Rule};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -85,8 +85,8 @@ impl<P: Pmem> crate::layer::PmemLayer for Latency<P> {
             .wait(line_count(off, len) * self.model.flush_line_ns);
     }
 
-    fn fence(&self) -> Result<(), MediumError> {
-        let result = self.inner.fence();
+    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
+        let result = self.inner.fence(rule);
         self.spin.wait(self.model.fence_ns);
         result
     }
@@ -323,7 +323,7 @@ mod tests {
         let pm = Latency::new(MemoryPmem::new(1 << 20), model);
         let flush = error_of(|| pm.flush(10, 20 * 64), 21_000.0);
         assert!(flush <= TOLERANCE, "flush: off by {flush:.3}");
-        let fence = error_of(|| pm.fence().unwrap(), 20_000.0);
+        let fence = error_of(|| pm.fence(Rule::DurableBeforeReturn).unwrap(), 20_000.0);
         assert!(fence <= TOLERANCE, "fence: off by {fence:.3}");
         let bytes = vec![1; 65536];
         let stream = error_of(|| pm.store_nt(0, &bytes), 65_536.0);

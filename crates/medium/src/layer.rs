@@ -1,6 +1,6 @@
 //! Regions around other regions.
 
-use crate::{MediumError, Pmem};
+use crate::{MediumError, Pmem, Rule};
 use std::sync::Arc;
 
 /// A region that passes on to another one whatever it does not change itself.
@@ -54,8 +54,8 @@ pub trait PmemLayer: Send + Sync {
 
     /// See [`Pmem::fence`].
     #[inline]
-    fn fence(&self) -> Result<(), MediumError> {
-        self.below().fence()
+    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
+        self.below().fence(rule)
     }
 }
 
@@ -91,8 +91,8 @@ impl<L: PmemLayer> Pmem for L {
     }
 
     #[inline]
-    fn fence(&self) -> Result<(), MediumError> {
-        PmemLayer::fence(self)
+    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
+        PmemLayer::fence(self, rule)
     }
 }
 
@@ -143,7 +143,7 @@ impl<P: Pmem + ?Sized> Pmem for Arc<P> {
     }
 
     #[inline]
-    fn fence(&self) -> Result<(), MediumError> {
-        (**self).fence()
+    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
+        (**self).fence(rule)
     }
 }

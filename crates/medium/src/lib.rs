@@ -138,12 +138,13 @@ pub trait Pmem: Send + Sync {
     fn flush(&self, off: u64, len: u64);
 
     /// Waits until this thread's earlier flushes and streaming stores are durable,
-    /// and keeps later stores behind them.
+    /// and keeps later stores behind them. `rule` says what breaks without it; the memory
+    /// itself ignores it, traces record it. (A flush alone orders nothing, so it has no rule.)
     ///
     /// # Errors
     /// The first error that any store, flush or fence of this region met. The caller
     /// must not treat what it stored as durable.
-    fn fence(&self) -> Result<(), MediumError>;
+    fn fence(&self, rule: Rule) -> Result<(), MediumError>;
 
     /// Whether the region has no bytes.
     fn is_empty(&self) -> bool {

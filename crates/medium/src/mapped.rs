@@ -27,7 +27,7 @@ use crate::pager::{PagedRegion, Pager, Unpaged};
 use crate::raw::Raw;
 use crate::sigbus::Watch;
 use crate::touched::{PAGE_BYTES, Touched};
-use crate::{MediumError, Pmem};
+use crate::{MediumError, Pmem, Rule};
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync};
@@ -518,7 +518,7 @@ impl Pmem for MappedPmem {
     }
 
     #[inline]
-    fn fence(&self) -> Result<(), MediumError> {
+    fn fence(&self, _: Rule) -> Result<(), MediumError> {
         match self.line_flush {
             Some(_) => cpu::fence(),
             // The page cache outlives the process with all that was stored, but the

@@ -1,7 +1,7 @@
 //! Anonymous memory: a region that lives and dies with the process.
 
 use crate::raw::Raw;
-use crate::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
+use crate::{LINE_BYTES, MediumError, Pmem, Rule, WORD_BYTES};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
@@ -71,7 +71,7 @@ impl Pmem for MemoryPmem {
     fn flush(&self, _off: u64, _len: u64) {}
 
     #[inline]
-    fn fence(&self) -> Result<(), MediumError> {
+    fn fence(&self, _: Rule) -> Result<(), MediumError> {
         self.failed.get().map_or(Ok(()), |e| Err(*e))
     }
 }

@@ -4,7 +4,7 @@
 //! here, and elsewhere what is underneath. Memory is taken for the words that were stored.
 
 use crate::units::units;
-use crate::{MediumError, Pmem, WORD_BYTES};
+use crate::{MediumError, Pmem, Rule, WORD_BYTES};
 use hashbrown::HashMap;
 use parking_lot::RwLock;
 
@@ -85,7 +85,7 @@ impl<P: Pmem> crate::layer::PmemLayer for Overlay<P> {
 
     fn flush(&self, _off: u64, _len: u64) {}
 
-    fn fence(&self) -> Result<(), MediumError> {
+    fn fence(&self, _: Rule) -> Result<(), MediumError> {
         Ok(())
     }
 }
@@ -110,6 +110,6 @@ mod tests {
         assert_eq!(overlay.load(24).unwrap(), u64::from_le_bytes([3; 8]));
         assert_eq!(under.load(24).unwrap(), u64::from_le_bytes([1; 8]));
         assert!(overlay.load(4096).is_err());
-        overlay.fence().unwrap();
+        overlay.fence(Rule::DurableBeforeReturn).unwrap();
     }
 }

@@ -14,7 +14,7 @@
 //! each of them, oldest first. A store that is never flushed stays in that list.
 
 use crate::units::{lines, unit_count, units};
-use crate::{LINE_BYTES, MediumError, PersistModel, Pmem, WORD_BYTES};
+use crate::{LINE_BYTES, MediumError, PersistModel, Pmem, Rule, WORD_BYTES};
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -316,7 +316,7 @@ impl<P: Pmem> PowerCut<P> {
             };
             self.inner.flush(line, LINE_BYTES);
         }
-        self.inner.fence()?;
+        self.inner.fence(Rule::DurableBeforeReturn)?;
         Ok(report)
     }
 
@@ -460,12 +460,12 @@ impl<P: Pmem> crate::layer::PmemLayer for PowerCut<P> {
         self.claim(claims.collect());
     }
 
-    fn fence(&self) -> Result<(), MediumError> {
+    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
         if self.fences_left.count(1) {
             self.cut_as_armed();
         }
         let _power = self.powered()?;
-        self.inner.fence()?;
+        self.inner.fence(rule)?;
         self.settle();
         Ok(())
     }

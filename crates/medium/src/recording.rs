@@ -6,7 +6,7 @@
 //! that fail before they reach the region (out of range) leave no event.
 
 use crate::units::{lines, units};
-use crate::{MediumError, Pmem, Unit};
+use crate::{MediumError, Pmem, Rule, Unit};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
@@ -22,8 +22,8 @@ pub enum Event {
         /// Offset in bytes of the line's first byte.
         line: u64,
     },
-    /// A fence that returned `Ok`.
-    Fence,
+    /// A fence that returned `Ok`, and why it was there.
+    Fence(Rule),
     /// A caller's mark, such as the boundary between two operations.
     Mark(u64),
     /// What follows was done by another thread: threads are numbered as they come, and the
@@ -149,10 +149,10 @@ impl<P: Pmem> crate::layer::PmemLayer for Recording<P> {
         self.inner.flush(off, len);
     }
 
-    fn fence(&self) -> Result<(), MediumError> {
+    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
         let mut trace = self.trace();
-        self.inner.fence()?;
-        trace.of_this_thread().push(Event::Fence);
+        self.inner.fence(rule)?;
+        trace.of_this_thread().push(Event::Fence(rule));
         Ok(())
     }
 }
@@ -174,7 +174,7 @@ mod tests {
         pm.store(6, &[1, 2, 3]);
         pm.store_nt(64, &[9; 16]);
         pm.flush(60, 8);
-        pm.fence().unwrap();
+        pm.fence(Rule::DataBeforeCommit).unwrap();
         let expected = [
             Event::Mark(7),
             Event::Store(unit(6, &[1, 2])),
@@ -183,7 +183,7 @@ mod tests {
             Event::StoreNt(unit(72, &[9; 8])),
             Event::Flush { line: 0 },
             Event::Flush { line: 64 },
-            Event::Fence,
+            Event::Fence(Rule::DataBeforeCommit),
         ];
         assert_eq!(pm.take(), expected);
         assert_eq!(pm.take(), []);
@@ -194,18 +194,22 @@ mod tests {
         let pm = Recording::new(MemoryPmem::new(64));
         pm.store(60, &[1; 8]);
         pm.flush(u64::MAX, 2);
-        assert!(pm.fence().is_err());
+        assert!(pm.fence(Rule::DataBeforeCommit).is_err());
         assert_eq!(pm.take(), []);
     }
 
     #[test]
     fn fences_belong_to_threads() {
         let pm = Recording::new(MemoryPmem::new(64));
-        pm.fence().unwrap();
-        let other = thread::scope(|scope| scope.spawn(|| pm.fence().unwrap()).join());
+        pm.fence(Rule::DataBeforeCommit).unwrap();
+        let other = thread::scope(|scope| {
+            scope
+                .spawn(|| pm.fence(Rule::DataBeforeCommit).unwrap())
+                .join()
+        });
         other.unwrap();
-        pm.fence().unwrap();
-        let fence = Event::Fence;
+        pm.fence(Rule::DataBeforeCommit).unwrap();
+        let fence = Event::Fence(Rule::DataBeforeCommit);
         let expected = [fence, Event::Thread(1), fence, Event::Thread(0), fence];
         assert_eq!(pm.take(), expected);
     }

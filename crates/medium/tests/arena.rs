@@ -3,7 +3,7 @@
 
 use medium::{
     Arena, ArenaError, Durability, EffectiveDurability, MapOptions, MappedPmem, MediumError,
-    OpenError, Pmem, Reserve, create_file,
+    OpenError, Pmem, Reserve, Rule, create_file,
 };
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
@@ -97,7 +97,7 @@ fn the_same_base_gives_the_same_addresses() {
     arena.store_word(3 * GRANULE - 8, base + far);
     arena.store_nt(far, &(base + 3 * GRANULE - 8).to_le_bytes());
     arena.flush(3 * GRANULE - 8, 8);
-    arena.fence().unwrap();
+    arena.fence(Rule::DurableBeforeReturn).unwrap();
     drop(arena);
     let arena = open();
     let pointer = arena.load(far).unwrap();
@@ -255,7 +255,7 @@ fn accesses_stay_inside_one_file() {
     }
     let behind = 8 * GRANULE + 1;
     assert_eq!(arena.read(behind, &mut []), Err(out(behind, 0)));
-    assert_eq!(arena.fence(), Ok(()));
+    assert_eq!(arena.fence(Rule::DurableBeforeReturn), Ok(()));
 }
 
 #[test]
@@ -277,11 +277,15 @@ fn changes_out_of_range_stick_to_the_fence() {
             // But for those who are told at once.
             assert_eq!(arena.try_store_nt(off, &[9; 16]), Err(out(off, 16)));
             assert_eq!(arena.try_flush(off, 16), Err(out(off, 16)));
-            assert_eq!(arena.fence(), Ok(()));
+            assert_eq!(arena.fence(Rule::DurableBeforeReturn), Ok(()));
             change(&arena, off);
-            assert_eq!(arena.fence(), Err(out(off, 16)));
+            assert_eq!(arena.fence(Rule::DurableBeforeReturn), Err(out(off, 16)));
             change(&arena, 3 * GRANULE - 8);
-            assert_eq!(arena.fence(), Err(out(off, 16)), "the first error stays");
+            assert_eq!(
+                arena.fence(Rule::DurableBeforeReturn),
+                Err(out(off, 16)),
+                "the first error stays"
+            );
             assert_eq!(arena.load(2 * GRANULE - 8), Ok(0), "nothing was stored");
             assert_eq!(arena.load(2 * GRANULE), Ok(0), "nothing was stored");
         }
@@ -297,17 +301,17 @@ fn a_truncated_file_gives_errors_at_its_offset_in_the_arena() {
         let whole = files.filled("whole", GRANULE, 2);
         arena.map(3 * GRANULE, &cut, &with(durability)).unwrap();
         arena.map(5 * GRANULE, &whole, &with(durability)).unwrap();
-        arena.fence().unwrap();
+        arena.fence(Rule::DurableBeforeReturn).unwrap();
         truncate(&cut, GRANULE);
         let lost = 4 * GRANULE;
         let error = MediumError::Unreadable { off: lost };
         assert_eq!(arena.load(lost + 64), Err(error));
         assert_eq!(arena.read(3 * GRANULE, &mut [0; 1]), Err(error));
         assert_eq!(arena.load(5 * GRANULE), Ok(2), "the other file is well");
-        assert_eq!(arena.fence(), Err(error));
+        assert_eq!(arena.fence(Rule::DurableBeforeReturn), Err(error));
         // Not even with the region does the error go.
         arena.unmap(3 * GRANULE).unwrap();
-        assert_eq!(arena.fence(), Err(error));
+        assert_eq!(arena.fence(Rule::DurableBeforeReturn), Err(error));
     }
 }
 
@@ -323,7 +327,7 @@ fn an_error_that_no_fence_has_told_survives_its_region() {
     let error = MediumError::Unreadable {
         off: GRANULE + 5 * PAGE,
     };
-    assert_eq!(arena.fence(), Err(error));
+    assert_eq!(arena.fence(Rule::DurableBeforeReturn), Err(error));
 }
 
 #[test]
@@ -410,11 +414,11 @@ fn a_region_taken_away_makes_room_for_another() {
         assert_eq!(arena.load(GRANULE), Ok(0));
         assert_eq!(arena.load(GRANULE + PAGE), Err(out(GRANULE + PAGE, 8)));
         assert_eq!(arena.load(2 * GRANULE), Err(out(2 * GRANULE, 8)));
-        assert_eq!(arena.fence(), Ok(()));
+        assert_eq!(arena.fence(Rule::DurableBeforeReturn), Ok(()));
         arena.unmap(GRANULE).unwrap();
     }
     arena.store_word(GRANULE, 1);
-    assert_eq!(arena.fence(), Err(out(GRANULE, 8)));
+    assert_eq!(arena.fence(Rule::DurableBeforeReturn), Err(out(GRANULE, 8)));
 }
 
 /// Their next fence finds no region to write back.
@@ -478,7 +482,7 @@ fn threads_meet_regions_that_come_and_go() {
             for i in 0.. {
                 arena.store_word(i % 512 * 8, i);
                 arena.flush(i % 512 * 8, 8);
-                assert_eq!(arena.fence(), Ok(()));
+                assert_eq!(arena.fence(Rule::DurableBeforeReturn), Ok(()));
                 if done.load(Relaxed) {
                     break;
                 }
@@ -532,7 +536,10 @@ fn no_store_comes_after_the_file_was_given_up() {
         }
         done.store(true, Relaxed);
     });
-    assert!(matches!(arena.fence(), Err(MediumError::OutOfRange { .. })));
+    assert!(matches!(
+        arena.fence(Rule::DurableBeforeReturn),
+        Err(MediumError::OutOfRange { .. })
+    ));
 }
 
 #[test]
@@ -595,7 +602,7 @@ fn each_region_has_its_own_durability() {
             arena.store_nt(start + PAGE, &[7; 1000]);
         }
     }
-    arena.fence().unwrap();
+    arena.fence(Rule::DurableBeforeReturn).unwrap();
     assert_eq!(arena.durability(PAGE), None);
     assert_eq!(arena.durability(7 * GRANULE), None);
     drop(arena);
@@ -649,7 +656,7 @@ fn one_fence_cleans_what_was_flushed_in_all_regions() {
             arena.store_nt(start + 100 * PAGE, &[round; 9000]);
         }
         assert!(dirty_bytes(files.dir.path()) >= 15 * PAGE);
-        arena.fence().unwrap();
+        arena.fence(Rule::DurableBeforeReturn).unwrap();
         assert_eq!(dirty_bytes(files.dir.path()), 0);
     }
 }
@@ -661,9 +668,12 @@ fn a_read_only_region_refuses_stores() {
     let arenas = [(); 2].map(|()| Arena::reserve(None, GRANULE).unwrap());
     for arena in &arenas {
         arena.map(0, &path, &read_only()).unwrap();
-        arena.fence().unwrap();
+        arena.fence(Rule::DurableBeforeReturn).unwrap();
         arena.store_word(8, 1);
-        assert_eq!(arena.fence(), Err(MediumError::NotDurable { errno: 30 }));
+        assert_eq!(
+            arena.fence(Rule::DurableBeforeReturn),
+            Err(MediumError::NotDurable { errno: 30 })
+        );
         assert_eq!(arena.load(8), Ok(0));
     }
 }

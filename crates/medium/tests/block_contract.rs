@@ -1,5 +1,6 @@
 //! What `BlockDevice` promises, on every back end and every wrapper.
 
+use medium::Rule;
 use medium::block::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -136,7 +137,7 @@ fn run(device: &dyn BlockDevice, steps: &[Step]) {
                     model[at..at + BLOCK].copy_from_slice(&block(*lba, *version));
                 }
             }
-            Step::Flush => device.flush().unwrap(),
+            Step::Flush => device.flush(Rule::DurableBeforeReturn).unwrap(),
             Step::Read(lba, blocks) => {
                 // Not aligned, as direct I/O would like it.
                 let mut buf = vec![0xaa; 1 + *blocks as usize * BLOCK];
@@ -209,7 +210,7 @@ fn many_threads_write_and_reap_at_once() {
                             assert!(some.iter().all(|c| c.result.is_ok()), "{some:?}");
                             done.fetch_add(some.len(), SeqCst);
                         }
-                        device.flush().unwrap();
+                        device.flush(Rule::DurableBeforeReturn).unwrap();
                     });
                 }
             });

@@ -1,7 +1,7 @@
 //! Files as block devices: who may open them, and what happens when the system refuses.
 
-use medium::OpenError;
 use medium::block::*;
+use medium::{OpenError, Rule};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -43,7 +43,7 @@ fn write(lba: u64, byte: u8) -> Write {
 fn works(device: &FileDevice) {
     device.submit(vec![write(1, 7)]);
     assert!(device.reap(1).remove(0).result.is_ok());
-    device.flush().unwrap();
+    device.flush(Rule::DurableBeforeReturn).unwrap();
     let mut buf = vec![0; BLOCK as usize];
     device.read(Lba(1), &mut buf).unwrap();
     assert!(buf.iter().all(|b| *b == 7));
@@ -141,11 +141,14 @@ fn a_failed_flush_is_not_forgotten() {
     let device = Arc::new(open(&image(&dir, 16), auto()).unwrap());
     let failing = device.clone();
     without(libc::SYS_fdatasync, vec![], libc::EIO, move || {
-        let error = failing.flush().unwrap_err().to_string();
+        let error = failing
+            .flush(Rule::DurableBeforeReturn)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("image: flushing: "), "{error}");
     });
     assert!(
-        device.flush().is_err(),
+        device.flush(Rule::DurableBeforeReturn).is_err(),
         "fdatasync works again, yet writes are lost"
     );
 }
@@ -173,7 +176,7 @@ fn one_writer_or_many_readers() {
         matches!(refused, Err(BlockError::Io { error, .. }) if error == rustix::io::Errno::ROFS)
     );
     assert!(reader.discard(Lba(0), 1).is_err());
-    reader.flush().unwrap();
+    reader.flush(Rule::DurableBeforeReturn).unwrap();
 }
 
 #[test]
@@ -192,7 +195,7 @@ fn a_file_cut_short_gives_errors() {
         device.submit(vec![write(12, 1), write(3, 1)]);
         let done = device.reap(2);
         assert!(done.iter().all(|c| c.result.is_err()), "{done:?}");
-        assert!(device.flush().is_err());
+        assert!(device.flush(Rule::DurableBeforeReturn).is_err());
         assert_eq!(file.metadata().unwrap().len(), 8 * u64::from(BLOCK));
     }
 }
@@ -245,7 +248,7 @@ fn a_discard_gives_the_space_back_or_does_nothing() {
     let device = open(&path, auto()).unwrap();
     device.submit((0..64).map(|lba| write(lba, 1)).collect());
     assert!(device.reap(64).iter().all(|c| c.result.is_ok()));
-    device.flush().unwrap();
+    device.flush(Rule::DurableBeforeReturn).unwrap();
     let used = || std::fs::metadata(&path).unwrap().blocks();
     let before = used();
     device.discard(Lba(8), 32).unwrap();

@@ -1,5 +1,6 @@
 //! What the devices around a device add: counts, faults, traces and crashes.
 
+use medium::Rule;
 use medium::block::*;
 use proptest::prelude::*;
 use rustix::io::Errno;
@@ -77,7 +78,7 @@ fn counts_are_of_calls_blocks_and_runs() {
     );
     device.reap(6);
     device.read(Lba(0), &mut [0; 2 * BLOCK]).unwrap();
-    device.flush().unwrap();
+    device.flush(Rule::DurableBeforeReturn).unwrap();
     device.discard(Lba(2), 3).unwrap();
     let expected = BlockCounts {
         reads: 1,
@@ -119,7 +120,10 @@ fn faults_strike_where_and_when_they_were_set() {
     assert_eq!(errno(put(&device, 0, 3)), Some(Errno::NOSPC));
     device.heal();
     device.fail_flushes(Errno::IO);
-    assert_eq!(errno(device.flush()), Some(Errno::IO));
+    assert_eq!(
+        errno(device.flush(Rule::DurableBeforeReturn)),
+        Some(Errno::IO)
+    );
 }
 
 #[test]
@@ -143,13 +147,13 @@ fn some_faults_claim_success() {
     assert_eq!(block(&device, 4), [5; BLOCK]);
 
     device.lose_flushes();
-    device.flush().unwrap();
+    device.flush(Rule::DurableBeforeReturn).unwrap();
     device.submit(vec![write(0, 0, 1, true)]);
     assert!(device.reap(1)[0].result.is_ok());
     let counts = device.inner().snapshot();
     assert_eq!((counts.flushes, counts.durable_blocks), (0, 0));
     device.heal();
-    device.flush().unwrap();
+    device.flush(Rule::DurableBeforeReturn).unwrap();
     assert_eq!(device.inner().snapshot().flushes, 1);
 }
 
@@ -172,7 +176,7 @@ fn the_trace_tells_what_was_certain_when() {
     device.mark(5);
     // The same tag for all: the trace tells them apart all the same.
     device.submit(vec![write(7, 1, 1, true), write(7, 2, 2, false)]);
-    device.flush().unwrap();
+    device.flush(Rule::DurableBeforeReturn).unwrap();
     let done = device.reap(2);
     assert!(done.iter().all(|c| c.tag == 7));
     device.discard(Lba(3), 2).unwrap();
@@ -204,7 +208,7 @@ fn line(event: &BlockEvent) -> String {
             format!("issued {id}: {lba}{}", if *durable { " fua" } else { "" })
         }
         BlockEvent::Completed { id, ok } => format!("completed {id} {ok}"),
-        BlockEvent::FlushBegun { id } => format!("flush {id}"),
+        BlockEvent::FlushBegun { id, .. } => format!("flush {id}"),
         BlockEvent::FlushEnded { id, ok } => format!("flushed {id} {ok}"),
         BlockEvent::Discarded { lba, blocks } => format!("discarded {lba}+{blocks}"),
         BlockEvent::Mark(id) => format!("mark {id}"),
@@ -243,7 +247,10 @@ fn a_flush_covers_what_had_completed_when_it_began() {
         issued(0, 0, 1, false),
         issued(1, 1, 2, false),
         completed(0),
-        BlockEvent::FlushBegun { id: 0 },
+        BlockEvent::FlushBegun {
+            id: 0,
+            rule: Rule::DurableBeforeReturn,
+        },
         completed(1),
         BlockEvent::FlushEnded { id: 0, ok: true },
     ];
@@ -372,7 +379,7 @@ proptest! {
                     }
                 }
                 Step::Flush => {
-                    device.flush().unwrap();
+                    device.flush(Rule::DurableBeforeReturn).unwrap();
                     for (lba, values) in &mut may {
                         let keep = 1 + usize::from(under_way.contains_key(lba));
                         values.drain(..values.len() - keep.min(values.len()));

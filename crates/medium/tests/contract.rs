@@ -2,7 +2,8 @@
 
 use medium::{
     Arena, Counting, Durability, Faulty, Latency, LatencyModel, MapOptions, MappedPmem,
-    MediumError, MemoryPmem, Pmem, PowerCut, Recording, Reserve, create_file, unit_count, units,
+    MediumError, MemoryPmem, Pmem, PowerCut, Recording, Reserve, Rule, create_file, unit_count,
+    units,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -120,7 +121,7 @@ proptest! {
                     pm.store(w.off, &w.bytes);
                     pm.flush(w.off, len);
                 }
-                prop_assert_eq!(pm.fence(), Ok(()), "{}", name);
+                prop_assert_eq!(pm.fence(Rule::DurableBeforeReturn), Ok(()), "{}", name);
             }
             let mut found = vec![1; LEN as usize];
             pm.read(0, &mut found).unwrap();
@@ -171,7 +172,7 @@ fn long_streaming_stores_at_every_skew() {
             for len in [511, 512, 513, 575, 576, 640, 1000, 4096, 4133] {
                 pm.store(0, &[0; 5000]);
                 pm.store_nt(skew, &bytes[..len]);
-                pm.fence().unwrap();
+                pm.fence(Rule::DurableBeforeReturn).unwrap();
                 let mut found = [0xee; 5000];
                 pm.read(0, &mut found).unwrap();
                 let mut expected = [0; 5000];
@@ -196,11 +197,19 @@ fn bounds_are_errors_that_stick_on_every_back_end() {
         assert_eq!(pm.read(LEN - 1, &mut [0; 2]), out(LEN - 1, 2), "{name}");
         assert_eq!(pm.read(LEN, &mut []), Ok(()), "{name}");
         pm.flush(LEN, 0);
-        assert_eq!(pm.fence(), Ok(()), "{name}");
+        assert_eq!(pm.fence(Rule::DurableBeforeReturn), Ok(()), "{name}");
         pm.store_nt(LEN - 1, &[1; 2]);
-        assert_eq!(pm.fence(), out(LEN - 1, 2), "{name}");
+        assert_eq!(
+            pm.fence(Rule::DurableBeforeReturn),
+            out(LEN - 1, 2),
+            "{name}"
+        );
         pm.store(LEN, &[1]);
-        assert_eq!(pm.fence(), out(LEN - 1, 2), "{name}: the first error stays");
+        assert_eq!(
+            pm.fence(Rule::DurableBeforeReturn),
+            out(LEN - 1, 2),
+            "{name}: the first error stays"
+        );
         assert_eq!(pm.load(LEN - 8), Ok(0), "{name}: nothing was stored");
     }
 }

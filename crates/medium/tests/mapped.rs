@@ -2,7 +2,7 @@
 
 use medium::{
     Durability, EffectiveDurability, MapOptions, MappedPmem, MediumError, OpenError, Pmem, Reserve,
-    create_file,
+    Rule, create_file,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::{File, OpenOptions};
@@ -89,7 +89,7 @@ fn bytes_survive_the_mapping_in_every_mode() {
             pm.store(3, b"through the cache");
             pm.flush(3, 17);
             pm.store_nt(LEN - 300, &[7; 299]);
-            pm.fence().unwrap();
+            pm.fence(Rule::DurableBeforeReturn).unwrap();
             drop(pm);
             let pm = image.open(read_only()).unwrap();
             let mut buf = [0; 17];
@@ -153,7 +153,7 @@ fn a_simulated_power_cut_leaves_what_was_fenced_and_some_of_the_rest() {
         fill(&pm, 0, 1);
         pm.flush(0, LINES * 64);
         pm.store_nt(LINES * 64, &[2; 100]);
-        pm.fence().unwrap();
+        pm.fence(Rule::DurableBeforeReturn).unwrap();
         fill(&pm, 1000, 3);
         pm.flush(1000 * 64, LINES / 2 * 64);
         drop(pm);
@@ -196,7 +196,7 @@ fn a_simulated_power_cut_loses_what_is_stored_between_flush_and_fence() {
                 }
             }
             pm.store(0, &[2; 200 * 64]);
-            pm.fence().unwrap();
+            pm.fence(Rule::DurableBeforeReturn).unwrap();
             drop(pm);
             let [covered, later] = [1, 2].map(|byte| lines_in_file(&image, byte));
             assert_eq!(covered + later, 200);
@@ -216,7 +216,7 @@ fn a_simulated_power_cut_keeps_what_the_last_flush_found() {
     // As it was in the file all along.
     pm.store(0, &[0; 64]);
     pm.flush(0, 64);
-    pm.fence().unwrap();
+    pm.fence(Rule::DurableBeforeReturn).unwrap();
     assert_eq!([0, 9].map(|byte| lines_in_file(&image, byte)), [1, 199]);
 }
 
@@ -233,14 +233,14 @@ fn a_simulated_power_cut_tells_threads_apart() {
         let of_another = |what: &(dyn Fn() + Sync)| {
             std::thread::scope(|scope| scope.spawn(what).join().unwrap());
         };
-        of_another(&|| pm.fence().unwrap());
+        of_another(&|| pm.fence(Rule::DurableBeforeReturn).unwrap());
         lost += 200 - lines_in_file(&image, 1);
         of_another(&|| {
             pm.store(0, &[2; 100 * 64]);
             pm.flush(0, 100 * 64);
-            pm.fence().unwrap();
+            pm.fence(Rule::DurableBeforeReturn).unwrap();
         });
-        pm.fence().unwrap();
+        pm.fence(Rule::DurableBeforeReturn).unwrap();
         let found = [1, 2].map(|byte| lines_in_file(&image, byte));
         assert_eq!(found, [100, 100]);
     }
@@ -259,7 +259,7 @@ fn a_simulated_power_cut_evicts_lines_far_from_those_that_are_flushed() {
     for _ in 0..10_000 {
         pm.store(0, &[1; 64]);
         pm.flush(0, 64);
-        pm.fence().unwrap();
+        pm.fence(Rule::DurableBeforeReturn).unwrap();
         let file = File::open(image.path()).unwrap();
         file.read_exact_at(&mut left, far).unwrap();
         if left != [0; 4096] {
@@ -338,14 +338,14 @@ fn out_of_range_is_an_error_and_sticks() {
     assert!(pm.load(4).is_err());
     assert!(pm.load(u64::MAX - 7).is_err());
     assert!(pm.read(LEN - 1, &mut [0; 2]).is_err());
-    pm.fence().unwrap();
+    pm.fence(Rule::DurableBeforeReturn).unwrap();
     pm.store(u64::MAX - 3, &[1; 8]);
     let error = MediumError::OutOfRange {
         off: u64::MAX - 3,
         len: 8,
     };
-    assert_eq!(pm.fence(), Err(error));
-    assert_eq!(pm.fence(), Err(error));
+    assert_eq!(pm.fence(Rule::DurableBeforeReturn), Err(error));
+    assert_eq!(pm.fence(Rule::DurableBeforeReturn), Err(error));
 }
 
 #[test]
@@ -353,7 +353,10 @@ fn a_read_only_mapping_refuses_stores() {
     let pm = Image::new().open(read_only()).unwrap();
     assert_eq!(pm.load(0), Ok(0));
     pm.store(0, &[1]);
-    assert_eq!(pm.fence(), Err(MediumError::NotDurable { errno: 30 }));
+    assert_eq!(
+        pm.fence(Rule::DurableBeforeReturn),
+        Err(MediumError::NotDurable { errno: 30 })
+    );
     assert_eq!(pm.load(0), Ok(0));
 }
 
@@ -369,7 +372,7 @@ fn one_writer_or_many_readers() {
     assert!(matches!(error, OpenError::InUse { .. }), "{error}");
     assert_eq!(writer.len(), LEN);
     writer.store(LEN - 8, &[1; 8]);
-    writer.fence().unwrap();
+    writer.fence(Rule::DurableBeforeReturn).unwrap();
     drop(writer);
     let _reader = image.open(read_only()).unwrap();
     let _another = image.open(read_only()).unwrap();
@@ -428,17 +431,17 @@ fn a_file_truncated_underneath_gives_errors_not_death() {
             };
             let pm = image.open(options).unwrap();
             pm.store(0, &[9; 8]);
-            pm.fence().unwrap();
+            pm.fence(Rule::DurableBeforeReturn).unwrap();
             image.truncate(lost);
-            pm.fence().unwrap();
+            pm.fence(Rule::DurableBeforeReturn).unwrap();
             touch(&pm);
             let error = Err(MediumError::Unreadable { off: lost });
-            assert_eq!(pm.fence(), error, "{name}");
+            assert_eq!(pm.fence(Rule::DurableBeforeReturn), error, "{name}");
             assert_eq!(pm.load(0), Err(MediumError::Unreadable { off: lost }));
             assert_eq!(pm.read(0, &mut [0; 1]), error, "{name}");
             // Other lost pages do not kill either, and the first error stays.
             pm.store(7 * 4096, &[1; 8]);
-            assert_eq!(pm.fence(), error, "{name}");
+            assert_eq!(pm.fence(Rule::DurableBeforeReturn), error, "{name}");
         }
     }
 }
@@ -448,10 +451,13 @@ fn msync_notices_a_cut_inside_a_page() {
     let image = Image::new();
     let pm = image.open(with(Durability::Msync)).unwrap();
     pm.store_nt(4096, &[1; 64]);
-    pm.fence().unwrap();
+    pm.fence(Rule::DurableBeforeReturn).unwrap();
     image.truncate(4096 + 10);
     pm.store_nt(4096, &[2; 64]);
-    assert_eq!(pm.fence(), Err(MediumError::Unreadable { off: 4096 }));
+    assert_eq!(
+        pm.fence(Rule::DurableBeforeReturn),
+        Err(MediumError::Unreadable { off: 4096 })
+    );
 }
 
 #[test]
@@ -582,7 +588,7 @@ fn msync_cleans_what_was_flushed_before_fence_returns() {
         pm.flush(5 * 4096 - 4, 8);
         pm.store_nt(100 * 4096, &[round; 9000]);
         assert!(dirty_bytes(&image.path()) >= 5 * 4096);
-        pm.fence().unwrap();
+        pm.fence(Rule::DurableBeforeReturn).unwrap();
         assert_eq!(dirty_bytes(&image.path()), 0);
     }
 }
@@ -609,7 +615,7 @@ fn msync_of_many_threads_leaves_nothing_dirty() {
                     let off = (t * 20 + i) * 4096;
                     pm.store_word(off, i + 1);
                     pm.flush(off, 8);
-                    pm.fence().unwrap();
+                    pm.fence(Rule::DurableBeforeReturn).unwrap();
                 }
             });
         }

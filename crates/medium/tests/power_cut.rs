@@ -1,7 +1,7 @@
 //! Simulated power cuts: what was fenced is there, and what is there is legal.
 
 use medium::{
-    CutAfter, LINE_BYTES, MediumError, MemoryPmem, PersistModel, Pmem, PowerCut, Unit, units,
+    CutAfter, LINE_BYTES, MediumError, MemoryPmem, PersistModel, Pmem, PowerCut, Rule, Unit, units,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -129,7 +129,7 @@ fn run(ops: &[Op]) -> PowerCut<MemoryPmem> {
             Op::Store(off, bytes) => pm.store(*off, bytes),
             Op::Stream(off, bytes) => pm.store_nt(*off, bytes),
             Op::Flush(off, len) => pm.flush(*off, *len),
-            Op::Fence => pm.fence().unwrap(),
+            Op::Fence => pm.fence(Rule::DurableBeforeReturn).unwrap(),
         }
     }
     pm
@@ -175,7 +175,7 @@ proptest! {
         for model in PersistModel::ALL {
             let pm = run(&ops);
             pm.flush(0, LEN);
-            pm.fence().unwrap();
+            pm.fence(Rule::DurableBeforeReturn).unwrap();
             let before = contents(&pm);
             let report = pm.cut(seed, model).unwrap();
             prop_assert_eq!((report.stores, report.lines, report.lost), (0, 0, 0));
@@ -251,7 +251,11 @@ fn a_fence_speaks_for_its_own_thread() {
         let pm = PowerCut::new(MemoryPmem::new(LEN));
         pm.store_word(0, 1);
         pm.flush(0, 8);
-        std::thread::scope(|s| s.spawn(|| pm.fence().unwrap()).join().unwrap());
+        std::thread::scope(|s| {
+            s.spawn(|| pm.fence(Rule::DurableBeforeReturn).unwrap())
+                .join()
+                .unwrap()
+        });
         pm.cut(seed, PersistModel::Words).unwrap();
         kept.insert(pm.inner().load(0).unwrap());
     }
@@ -267,7 +271,10 @@ fn after_the_cut_nothing_is_taken() {
     let after = contents(pm.inner());
     pm.store_word(8, 1);
     pm.store_nt(64, &[1; 64]);
-    assert_eq!(pm.fence(), Err(MediumError::PowerCut));
+    assert_eq!(
+        pm.fence(Rule::DurableBeforeReturn),
+        Err(MediumError::PowerCut)
+    );
     assert_eq!(pm.load(0), Err(MediumError::PowerCut));
     assert_eq!(pm.read(0, &mut [0]), Err(MediumError::PowerCut));
     assert_eq!(contents(pm.inner()), after);
@@ -291,10 +298,13 @@ fn an_armed_cut_comes_when_it_is_due() {
     pm.cut_after(CutAfter::Fences(2), 1, PersistModel::Words);
     pm.store_word(0, 1);
     pm.flush(0, 8);
-    assert_eq!(pm.fence(), Ok(()));
+    assert_eq!(pm.fence(Rule::DurableBeforeReturn), Ok(()));
     pm.store_word(8, 1);
     assert_eq!(pm.outcome(), None);
-    assert_eq!(pm.fence(), Err(MediumError::PowerCut));
+    assert_eq!(
+        pm.fence(Rule::DurableBeforeReturn),
+        Err(MediumError::PowerCut)
+    );
     let report = pm.outcome().unwrap().unwrap();
     assert_eq!((report.seed, report.stores), (1, 1));
     assert_eq!(pm.inner().load(0), Ok(1));
@@ -337,7 +347,7 @@ fn a_cut_among_threads_keeps_what_each_was_told() {
                         } else {
                             pm.store_nt(t * 40, &value.to_le_bytes());
                         }
-                        if pm.fence().is_err() {
+                        if pm.fence(Rule::DurableBeforeReturn).is_err() {
                             return;
                         }
                         told.store(value, SeqCst);

@@ -3,7 +3,7 @@
 //! Each keeps the [invariants](super) for a crash at any point in it.
 
 use crate::seeded::{Bug, hit};
-use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
+use medium::{LINE_BYTES, MediumError, Pmem, Rule, WORD_BYTES};
 use std::io;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
@@ -125,11 +125,10 @@ impl<P: Pmem> Frames<P> {
         }
         pm.store_word(AT_CHECK, check(&head));
         pm.flush(0, LINE_BYTES);
-        // Initialise before point.
-        pm.fence()?;
+        pm.fence(Rule::InitialiseBeforePoint)?;
         pm.store_word(0, MAGIC);
         pm.flush(0, WORD_BYTES);
-        Ok(pm.fence()?)
+        Ok(pm.fence(Rule::DurableBeforeReturn)?)
     }
 
     /// Opens a pool, and says what is in which frame. Stores nothing.
@@ -228,7 +227,8 @@ impl<P: Pmem> Frames<P> {
     pub fn claim(&self) -> Result<(), MediumError> {
         self.pm.store_word(AT_CLAIM, 1);
         self.pm.flush(AT_CLAIM, WORD_BYTES);
-        self.pm.fence()
+        // Else a directory could be made with a pool that looks unused, and is formatted again.
+        self.pm.fence(Rule::DurableBeforeReturn)
     }
 
     /// Brings a page from its file into a frame that is free. `buf` has room for it.
@@ -244,17 +244,17 @@ impl<P: Pmem> Frames<P> {
     ) -> Result<Digest, PageError> {
         from.read_page(page.page, buf)?;
         self.pm.store_nt(self.at(frame), buf);
-        // Initialise before point: with its entry, the frame counts, and not the file.
+        // With its entry, the frame counts, and not the file.
         if !hit(Bug::EntryBeforeCopy) {
-            self.pm.fence()?;
+            self.pm.fence(Rule::InitialiseBeforePoint)?;
         }
         let at = self.entry(frame);
         self.pm.store_word(at, self.encode(frame, page));
-        // Point before use: what is fenced in the frame is lost without the entry, which the
-        // fence of another thread does not wait for.
+        // What is fenced in the frame is lost without the entry, which the fence of another
+        // thread does not wait for.
         if !hit(Bug::EntryNotDurable) {
             self.pm.flush(at, WORD_BYTES);
-            self.pm.fence()?;
+            self.pm.fence(Rule::DurableBeforeUse)?;
         }
         Ok(xxh3_128(buf))
     }
@@ -305,11 +305,11 @@ impl<P: Pmem> Frames<P> {
             self.pm.store_word(at, 0);
             self.pm.flush(at, WORD_BYTES);
         }
-        // Nullify before reuse: an old entry would take the next page for its own.
+        // An old entry would take the next page for its own.
         if hit(Bug::ReuseBeforeReleased) {
             return Ok(());
         }
-        self.pm.fence()
+        self.pm.fence(Rule::NullifyBeforeReuse)
     }
 
     fn entry(&self, frame: u32) -> u64 {

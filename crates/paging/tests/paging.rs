@@ -1,7 +1,7 @@
 //! Regions whose pages a small pool has: what is read, what survives, and what fails.
 
 use fastrand::Rng;
-use medium::{Arena, ArenaError, Durability, MapOptions, MediumError, Pmem, Reserve};
+use medium::{Arena, ArenaError, Durability, MapOptions, MediumError, Pmem, Reserve, Rule};
 use paging::{Pool, PoolError};
 use rustix::fd::AsRawFd;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -81,7 +81,7 @@ fn churn(arena: &Arena, model: &mut [u64], thread: usize, seed: u64) {
         }
         if rng.u8(..8) == 0 {
             arena.flush(at, 8);
-            arena.fence().unwrap();
+            arena.fence(Rule::DurableBeforeReturn).unwrap();
         }
     }
 }
@@ -157,7 +157,7 @@ fn regions_come_and_go_while_others_are_used() {
             pool.forget(slot).unwrap();
         }
     });
-    arena.fence().unwrap();
+    arena.fence(Rule::DurableBeforeReturn).unwrap();
     pool.check_pages(|slot| slot == SLOT).unwrap();
 }
 
@@ -191,7 +191,7 @@ fn a_page_that_cannot_be_read_fails_its_region_and_nothing_waits() {
     let off = 10 * PAGE;
     let unreadable = MediumError::Unreadable { off };
     assert_eq!(arena.load(off + 8), Err(unreadable));
-    assert_eq!(arena.fence(), Err(unreadable));
+    assert_eq!(arena.fence(Rule::DurableBeforeReturn), Err(unreadable));
     // The other one works.
     for page in 0..40 {
         arena.store_word((64 << 20) + page * PAGE, page);
@@ -214,7 +214,7 @@ fn a_page_that_a_pool_that_fails_has_keeps_its_frame() {
         let unreadable = MediumError::Unreadable { off };
         assert_eq!(arena.load(page * PAGE), Err(unreadable));
     }
-    assert!(arena.fence().is_err());
+    assert!(arena.fence(Rule::DurableBeforeReturn).is_err());
     assert_eq!(pool.frames_in_use(), 3);
 }
 
@@ -237,11 +237,11 @@ fn a_page_that_cannot_be_written_stays_and_fences_fail() {
             arena.store_word(page * PAGE, page + 1);
             arena.flush(page * PAGE, 8);
         }
-        arena.fence().unwrap();
+        arena.fence(Rule::DurableBeforeReturn).unwrap();
         for page in 8..40 {
             arena.store_word(page * PAGE, page + 1);
         }
-        assert!(arena.fence().is_err());
+        assert!(arena.fence(Rule::DurableBeforeReturn).is_err());
     }
     // What was durable before is there.
     let sealed = SealFlags::WRITE;

@@ -37,7 +37,7 @@ pub use recovery::Unrecovered;
 use crate::sealed::seal;
 use crate::seeded::{Bug, hit};
 use bits::{Found, Head};
-use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
+use medium::{LINE_BYTES, MediumError, Pmem, Rule, WORD_BYTES};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::IntoBytes;
@@ -239,7 +239,7 @@ pub fn format<P: Pmem>(pm: &P, start: u64, len: u64, kind: Kind) -> Result<()> {
     // A log that is there must not be found while it is taken apart.
     pm.store_word(start + AT_MAGIC, 0);
     pm.flush(start, LINE_BYTES);
-    pm.fence()?;
+    pm.fence(Rule::NullifyBeforeReuse)?;
     for line in 1..lines {
         pm.store_nt(start + line * LINE_BYTES, &[0; LINE_BYTES as usize]);
     }
@@ -248,13 +248,13 @@ pub fn format<P: Pmem>(pm: &P, start: u64, len: u64, kind: Kind) -> Result<()> {
     pm.store_word(start + AT_HEAD, 0);
     pm.store_word(start + AT_TAIL, 0);
     pm.flush(start, LINE_BYTES);
-    // Initialise before point: all of it comes before the magic.
+    // All of it comes before the magic.
     if !hit(Bug::UnfencedFormat) {
-        pm.fence()?;
+        pm.fence(Rule::InitialiseBeforePoint)?;
     }
     pm.store_word(start + AT_MAGIC, MAGIC);
     pm.flush(start, LINE_BYTES);
-    Ok(pm.fence()?)
+    Ok(pm.fence(Rule::DurableBeforeReturn)?)
 }
 
 /// The checksum of a record.
@@ -301,17 +301,16 @@ impl<P: Pmem> Appender<P> {
             return Ok(());
         }
         if self.place.kind == Kind::Base {
-            // Data before commit: the words come before the tail that vouches for them.
+            // The words come before the tail that vouches for them.
             if !hit(Bug::TailBeforeRecords) {
-                self.pm.fence()?;
+                self.pm.fence(Rule::DataBeforeCommit)?;
             }
             let at = self.place.start + AT_TAIL;
             self.pm.store_word(at, seal(self.tail));
             self.pm.flush(at, WORD_BYTES);
         }
-        // Durable before return.
         if !hit(Bug::UnfencedLog) {
-            self.pm.fence()?;
+            self.pm.fence(Rule::DurableBeforeReturn)?;
         }
         // Release: the consumer sees the words.
         self.shared.flushed.store(self.tail, Ordering::Release);
@@ -357,9 +356,9 @@ impl<P: Pmem> Consumer<P> {
     /// What the memory says: they may or may not be there after a crash.
     pub fn truncate(&mut self, position: u64) -> Result<()> {
         self.note_head(position);
-        // Head before reuse.
+        // The head before its words are overwritten.
         if !hit(Bug::ReuseBeforeTruncated) {
-            self.pm.fence()?;
+            self.pm.fence(Rule::NullifyBeforeReuse)?;
         }
         self.release(position);
         Ok(())

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::sealed::{self, seal};
 use crate::seeded::{Bug, hit};
-use medium::{LINE_BYTES, Pmem, WORD_BYTES};
+use medium::{LINE_BYTES, Pmem, Rule, WORD_BYTES};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -205,9 +205,9 @@ impl<P: Pmem> Unrecovered<P> {
                 self.set_torn_bits(line, self.place.torn_bit(line) ^ 1 << 63)?;
             }
         }
-        // What recovery stored before what is appended from now on.
+        // Else words that an append left, cut short by a crash, pass for a part of a later one.
         if !hit(Bug::UnfencedScrub) {
-            self.pm.fence()?;
+            self.pm.fence(Rule::NullifyBeforeReuse)?;
         }
         Ok(())
     }

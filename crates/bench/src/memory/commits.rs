@@ -8,7 +8,7 @@ use super::Options;
 use super::ground;
 use crate::error::{Context, Result};
 use crate::stats;
-use medium::{LINE_BYTES, Pmem, WORD_BYTES};
+use medium::{LINE_BYTES, Pmem, Rule, WORD_BYTES};
 use mnemosyne::store::Layout;
 use mnemosyne::tx::{Interrupted, Stop};
 use serde::Serialize;
@@ -54,7 +54,10 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
     let random = std::cell::RefCell::new(fastrand::Rng::with_seed(3));
     let anywhere = || random.borrow_mut().u64(..REGION_BYTES / WORD_BYTES) * WORD_BYTES;
     let mut line = 0;
-    let fence = || bare.fence().what(|| "storing to memory".into());
+    let fence = || {
+        bare.fence(Rule::DurableBeforeReturn)
+            .what(|| "storing to memory".into())
+    };
     let mut steps: [(&str, Step<'_>); 4] = [
         (
             LINE,

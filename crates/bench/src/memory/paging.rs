@@ -9,7 +9,7 @@ use super::{Options, Report};
 use crate::error::{Context, Error, Result};
 use crate::stats;
 use ::paging::{PageCounts, Pool, PoolError};
-use medium::{Arena, MapOptions, Pmem};
+use medium::{Arena, MapOptions, Pmem, Rule};
 use mnemosyne::store::{
     Backing, BackingError, Directory, DirectoryOptions, PoolOptions, RegionKind, Store, StoreError,
 };
@@ -131,7 +131,7 @@ impl Place {
         for page in (0..bytes).step_by(4096) {
             place.pm.store_word(start + page, page);
         }
-        place.pm.fence().what(what)?;
+        place.pm.fence(Rule::DurableBeforeReturn).what(what)?;
         Ok(place)
     }
 
@@ -170,7 +170,7 @@ impl Place {
         }
         self.pm.store(at, &line);
         self.pm.flush(at, LINE);
-        self.pm.fence()
+        self.pm.fence(Rule::DurableBeforeReturn)
     }
 }
 

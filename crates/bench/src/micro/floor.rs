@@ -3,7 +3,7 @@
 use super::BATCH;
 use crate::error::{Context, Result};
 use crate::{images, stats};
-use medium::{MediumError, Pmem};
+use medium::{MediumError, Pmem, Rule};
 use std::time::Instant;
 
 /// As large as the file that engines read and overwrite.
@@ -24,7 +24,7 @@ pub(super) fn measure() -> Result<String> {
         };
         pm.store_word(off, off + 1);
         pm.flush(off, 8);
-        pm.fence()
+        pm.fence(Rule::DurableBeforeReturn)
     };
     let anywhere = median_ns(|| word(false))?;
     let same = median_ns(|| word(true))?;
@@ -33,7 +33,7 @@ pub(super) fn measure() -> Result<String> {
     let stream = median_ns(|| {
         pm.store_nt(next % REGION_BYTES, &block);
         next += 4096;
-        pm.fence()
+        pm.fence(Rule::DurableBeforeReturn)
     })?;
     let instruction = pm.flush_instruction().unwrap_or("nothing");
     Ok(format!(

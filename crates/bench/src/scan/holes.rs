@@ -109,7 +109,7 @@ impl<P: Pmem> medium::layer::PmemLayer for Holes<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use medium::{MemoryPmem, Recording};
+    use medium::{MemoryPmem, Recording, Rule};
 
     #[test]
     fn zeros_do_not_reach_the_region_and_the_rest_does() {
@@ -141,6 +141,6 @@ mod tests {
         assert!(pm.load(4).is_err());
         assert!(pm.read(PAGE_BYTES - 4, &mut [0; 8]).is_err());
         pm.store(1 << 40, &[1]);
-        assert!(pm.fence().is_err());
+        assert!(pm.fence(Rule::DurableBeforeReturn).is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::fixture::*;
 use bpfs::{Atime, Bpfs, Mode, MountOptions, check};
-use medium::{CutAfter, Faulty, MediumError, MemoryPmem, PersistModel, Pmem, PowerCut};
+use medium::{CutAfter, Faulty, MediumError, MemoryPmem, PersistModel, Pmem, PowerCut, Rule};
 use oracle::script::{Script, State, generate, run, run_op};
 use oracle::snapshot::Snapshot;
 use oracle::{ModelFs, ModelOptions};
@@ -179,7 +179,7 @@ impl medium::layer::PmemLayer for FenceFails {
         &self.inner
     }
 
-    fn fence(&self) -> Result<(), MediumError> {
+    fn fence(&self, _: Rule) -> Result<(), MediumError> {
         if self.left.fetch_sub(1, SeqCst) <= 1 {
             Err(MediumError::NotDurable { errno: 28 })
         } else {
@@ -261,11 +261,11 @@ impl medium::layer::PmemLayer for GoesBlind {
         &self.inner
     }
 
-    fn fence(&self) -> Result<(), MediumError> {
+    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
         if self.fences.fetch_add(1, SeqCst) + 1 == self.blind_after.load(SeqCst) {
             self.inner.fail_lines(0, Pmem::len(self));
         }
-        Pmem::fence(&self.inner)
+        Pmem::fence(&self.inner, rule)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::fixture::{MIB, Memory, copy_of, formatted, options};
 use bpfs::{Bpfs, Mode};
-use medium::{CutAfter, MediumError, PersistModel, Pmem, PowerCut};
+use medium::{CutAfter, MediumError, PersistModel, Pmem, PowerCut, Rule};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -72,9 +72,9 @@ impl medium::layer::PmemLayer for Killed {
             self.inner.flush(off, len);
         }
     }
-    fn fence(&self) -> Result<(), MediumError> {
+    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
         match self.lives() {
-            true => self.inner.fence(),
+            true => self.inner.fence(rule),
             false => Err(MediumError::PowerCut),
         }
     }
@@ -142,14 +142,14 @@ impl medium::layer::PmemLayer for FailingSlowly {
         &self.inner
     }
 
-    fn fence(&self) -> Result<(), MediumError> {
+    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
         if self.armed.swap(false, SeqCst) {
             std::thread::sleep(Duration::from_millis(100));
             self.failed.store(true, SeqCst);
         }
         match self.failed.load(SeqCst) {
             true => Err(MediumError::NotDurable { errno: 5 }),
-            false => self.inner.fence(),
+            false => self.inner.fence(rule),
         }
     }
 }

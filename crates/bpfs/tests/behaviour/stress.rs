@@ -4,7 +4,7 @@
 use crate::fixture::*;
 use bpfs::{Atime, Bpfs, Mode, MountOptions};
 use fastrand::Rng;
-use medium::{MediumError, Pmem};
+use medium::{MediumError, Pmem, Rule};
 use oracle::script::fill;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -518,11 +518,11 @@ impl medium::layer::PmemLayer for LooksInFence {
         &self.inner
     }
 
-    fn fence(&self) -> Result<(), MediumError> {
+    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
         if let Some(look) = &*self.look.lock().unwrap() {
             look(self.fenced.load(SeqCst));
         }
-        self.inner.fence()?;
+        self.inner.fence(rule)?;
         self.fenced.fetch_add(1, SeqCst);
         Ok(())
     }

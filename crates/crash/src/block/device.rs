@@ -18,6 +18,7 @@ use crate::choice::{Choices, Policy, mix};
 use crate::sabotage::{Sabotage, hit};
 use crate::walk::CrashState;
 use hashbrown::HashMap;
+use medium::Rule;
 use medium::block::{
     BlockDevice, BlockError, BlockEvent, Buffer, Completion, EventId, Geometry, Lba, Persistence,
     Write,
@@ -278,7 +279,7 @@ impl CrashState for StateDevice {
                     inner.make_durable(*id);
                 }
             }
-            BlockEvent::FlushBegun { id } => {
+            BlockEvent::FlushBegun { id, .. } => {
                 let covered = inner.coverable();
                 inner.covered.insert(*id, covered);
             }
@@ -485,7 +486,7 @@ impl BlockDevice for StateDevice {
         inner.done.drain(..count).collect()
     }
 
-    fn flush(&self) -> Result<(), BlockError> {
+    fn flush(&self, _: Rule) -> Result<(), BlockError> {
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! they changed, flushes, and then commits by the write of block 0.
 
 use crate::toy::{Log, Record, ToyBug, ToyFs};
+use medium::Rule;
 use medium::block::{BlockDevice, Buffer, Lba, Write};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -176,7 +177,9 @@ impl BlockLog {
     }
 
     fn flush(&self) -> Result<(), String> {
-        self.device.flush().map_err(|e| e.to_string())
+        self.device
+            .flush(Rule::DurableBeforeReturn)
+            .map_err(|e| e.to_string())
     }
 
     fn commit(&self, end: usize) -> Result<(), String> {

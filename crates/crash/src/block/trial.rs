@@ -339,7 +339,7 @@ impl<'a> Run<'a> {
                 match &mut event {
                     BlockEvent::Issued { id, .. }
                     | BlockEvent::Completed { id, .. }
-                    | BlockEvent::FlushBegun { id }
+                    | BlockEvent::FlushBegun { id, .. }
                     | BlockEvent::FlushEnded { id, .. } => *id += first,
                     BlockEvent::Discarded { .. } | BlockEvent::Mark(_) => {}
                 }

@@ -7,8 +7,8 @@ use crate::life::{End, limits_of, script_of, seed_of};
 use crate::oracle::{Demand, FsJudge, same_but_contents};
 use crate::system::Failure;
 use crate::walk::{CrashAt, Found, Limits, Tally, Walk, revisit};
-use medium::LINE_BYTES;
 use medium::recording::Event;
+use medium::{LINE_BYTES, Rule};
 use oracle::Snapshot;
 use std::ops::Range;
 
@@ -81,7 +81,7 @@ impl Run<'_> {
     /// is not durable.
     fn draw(&self, ops: &Range<usize>, seed: u64) -> usize {
         let range = self.events(ops.start).start..self.events(ops.end - 1).end;
-        let is_fence = |n: &usize| self.trace[*n] == Event::Fence;
+        let is_fence = |n: &usize| matches!(self.trace[*n], Event::Fence(_));
         let fences: Vec<usize> = range.clone().filter(is_fence).collect();
         let (kind, drawn) = (mix(seed, 1) % 2, mix(seed, 2) as usize);
         match fences.len() {
@@ -162,7 +162,7 @@ impl Run<'_> {
         let lines = lines.map(|line| Event::Flush {
             line: line * LINE_BYTES,
         });
-        lines.chain([Event::Fence])
+        lines.chain([Event::Fence(Rule::DurableBeforeUse)])
     }
 
     /// What the next server sees first is a state before or after the operation.
@@ -214,7 +214,7 @@ impl Run<'_> {
             crashes: Vec::new(),
         };
         for (i, event) in self.trace[..self.opened].iter().enumerate() {
-            if *event == Event::Fence {
+            if matches!(event, Event::Fence(_)) {
                 walk.point(i).map_err(in_opening)?;
             }
             pm.apply(event);

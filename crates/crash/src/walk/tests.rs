@@ -4,7 +4,7 @@ use super::*;
 use crate::Model;
 use crate::state::StatePmem;
 use medium::recording::Event;
-use medium::{MemoryPmem, Pmem, Recording};
+use medium::{MemoryPmem, Pmem, Recording, Rule};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -117,9 +117,9 @@ fn ordered_flag_is_clean_and_both_outcomes_are_seen() {
     for model in Model::ALL {
         let program = |pm: &dyn Pmem| {
             persist(pm, 128, 5);
-            pm.fence().unwrap();
+            pm.fence(Rule::DurableBeforeReturn).unwrap();
             persist(pm, 0, 1);
-            pm.fence().unwrap();
+            pm.fence(Rule::DurableBeforeReturn).unwrap();
         };
         let explored = explore(model, program, flag_protocol(128, 0));
         assert!(explored.found.is_none(), "{model}");
@@ -133,7 +133,7 @@ fn missing_fence_is_found() {
         let program = |pm: &dyn Pmem| {
             persist(pm, 128, 5);
             persist(pm, 0, 1);
-            pm.fence().unwrap();
+            pm.fence(Rule::DurableBeforeReturn).unwrap();
         };
         let explored = explore(model, program, flag_protocol(128, 0));
         assert!(explored.found.is_some(), "{model}");
@@ -145,9 +145,9 @@ fn missing_flush_is_found() {
     for model in Model::ALL {
         let program = |pm: &dyn Pmem| {
             pm.store_word(128, 5);
-            pm.fence().unwrap();
+            pm.fence(Rule::DurableBeforeReturn).unwrap();
             persist(pm, 0, 1);
-            pm.fence().unwrap();
+            pm.fence(Rule::DurableBeforeReturn).unwrap();
         };
         let explored = explore(model, program, flag_protocol(128, 0));
         assert!(explored.found.is_some(), "{model}");
@@ -175,9 +175,9 @@ fn flush_before_the_store_or_by_another_thread_is_found() {
             let program = |pm: &dyn Pmem| {
                 pm.store_word(0, 0); // the first thread
                 first(pm);
-                pm.fence().unwrap();
+                pm.fence(Rule::DurableBeforeReturn).unwrap();
                 persist(pm, 0, 1);
-                pm.fence().unwrap();
+                pm.fence(Rule::DurableBeforeReturn).unwrap();
             };
             let explored = explore(model, program, flag_protocol(128, 0));
             assert!(explored.found.is_some(), "{model}");
@@ -191,7 +191,7 @@ fn torn_wide_store_is_found() {
         let program = |pm: &dyn Pmem| {
             pm.store(64, &[3; 16]);
             pm.flush(64, 16);
-            pm.fence().unwrap();
+            pm.fence(Rule::DurableBeforeReturn).unwrap();
         };
         let equal = |pm: &StatePmem| match (word(pm, 64), word(pm, 72)) {
             (a, b) if a == b => Ok(a),
@@ -219,7 +219,7 @@ fn streaming_needs_no_flush_and_eviction_needs_nothing() {
     for model in Model::ALL {
         let program = |pm: &dyn Pmem| {
             pm.store_nt(128, &5u64.to_le_bytes());
-            pm.fence().unwrap();
+            pm.fence(Rule::DurableBeforeReturn).unwrap();
             pm.store_word(0, 1); // never flushed, may still be evicted
         };
         let explored = explore(model, program, flag_protocol(128, 0));
@@ -235,10 +235,10 @@ fn moving_recovery(fenced: bool) -> impl Fn(&StatePmem) -> Result<u64, String> {
         if value != 0 {
             persist(pm, 64, value);
             if fenced {
-                pm.fence().unwrap();
+                pm.fence(Rule::DurableBeforeReturn).unwrap();
             }
             persist(pm, 0, 0);
-            pm.fence().unwrap();
+            pm.fence(Rule::DurableBeforeReturn).unwrap();
         }
         match (word(pm, 128), word(pm, 64)) {
             (1, 0) => Err("the value was lost".to_string()),
@@ -251,9 +251,9 @@ fn moving_recovery(fenced: bool) -> impl Fn(&StatePmem) -> Result<u64, String> {
 fn crash_inside_recovery_is_explored() {
     let program = |pm: &dyn Pmem| {
         persist(pm, 0, 9);
-        pm.fence().unwrap();
+        pm.fence(Rule::DurableBeforeReturn).unwrap();
         persist(pm, 128, 1);
-        pm.fence().unwrap();
+        pm.fence(Rule::DurableBeforeReturn).unwrap();
     };
     for model in Model::ALL {
         assert!(
@@ -283,10 +283,10 @@ fn overwriting_recovery(fenced: bool) -> impl Fn(&StatePmem) -> Result<u64, Stri
             pm.store(128, &sevens);
             pm.flush(128, 64);
             if fenced {
-                pm.fence().unwrap();
+                pm.fence(Rule::DurableBeforeReturn).unwrap();
             }
             persist(pm, 0, 1);
-            pm.fence().unwrap();
+            pm.fence(Rule::DurableBeforeReturn).unwrap();
         }
         Ok(word(pm, 128) * 10 + word(pm, 136))
     }
@@ -297,7 +297,7 @@ fn what_recovery_overwrites_comes_back_until_it_is_fenced() {
     let program = |pm: &dyn Pmem| {
         persist(pm, 128, 1);
         persist(pm, 136, 1);
-        pm.fence().unwrap();
+        pm.fence(Rule::DurableBeforeReturn).unwrap();
     };
     let outcomes = |model, fenced| {
         let explored = explore(model, program, overwriting_recovery(fenced));
@@ -316,12 +316,12 @@ fn what_recovery_overwrites_comes_back_until_it_is_fenced() {
 fn overwriting_what_is_undecided_takes_no_choice() {
     let program = |pm: &dyn Pmem| {
         (0..128).for_each(|i| persist(pm, 1024 + i * 8, i + 1));
-        pm.fence().unwrap();
+        pm.fence(Rule::DurableBeforeReturn).unwrap();
     };
     let replay = |pm: &StatePmem| {
         pm.store(1024, &[9; 1024]);
         pm.flush(1024, 1024);
-        pm.fence().unwrap();
+        pm.fence(Rule::DurableBeforeReturn).unwrap();
         Ok(word(pm, 1024))
     };
     for model in Model::ALL {
@@ -335,9 +335,9 @@ fn overwriting_what_is_undecided_takes_no_choice() {
 fn a_failure_can_be_visited_again() {
     let program = |pm: &dyn Pmem| {
         persist(pm, 0, 9);
-        pm.fence().unwrap();
+        pm.fence(Rule::DurableBeforeReturn).unwrap();
         persist(pm, 128, 1);
-        pm.fence().unwrap();
+        pm.fence(Rule::DurableBeforeReturn).unwrap();
     };
     let trace = trace_of(program);
     let found = explore(Model::Words, program, moving_recovery(false)).found;
@@ -357,7 +357,7 @@ fn a_point_with_too_many_states_is_sampled_and_counted() {
         for i in 0..40 {
             persist(pm, i * 64, 1);
         }
-        pm.fence().unwrap();
+        pm.fence(Rule::DurableBeforeReturn).unwrap();
     };
     let sum = |pm: &StatePmem| Ok((0..40).map(|i| word(pm, i * 64)).sum());
     let limits = Limits {
@@ -379,7 +379,7 @@ fn audit_notices_a_judge_that_sees_more_than_it_reads() {
         for i in 0..8 {
             persist(pm, i * 64, 1);
         }
-        pm.fence().unwrap();
+        pm.fence(Rule::DurableBeforeReturn).unwrap();
     };
     let calls = std::cell::Cell::new(0u64);
     let drifting = |pm: &StatePmem| {
@@ -402,7 +402,10 @@ fn brute_force(model: Model, trace: &[Event]) -> BTreeSet<Vec<u64>> {
     // Stores in order: cell, unit, and the threads whose next fence makes it durable.
     let mut pending: Vec<(u64, medium::Unit, BTreeSet<u32>)> = Vec::new();
     let mut thread = 0;
-    for event in trace.iter().chain([&Event::Fence]) {
+    for event in trace
+        .iter()
+        .chain([&Event::Fence(Rule::DurableBeforeReturn)])
+    {
         match event {
             Event::Store(unit) | Event::StoreNt(unit) => {
                 let cell = cell_of(unit.off);
@@ -416,7 +419,7 @@ fn brute_force(model: Model, trace: &[Event]) -> BTreeSet<Vec<u64>> {
                 let mine = pending.iter_mut().filter(|p| p.1.off / 64 == line / 64);
                 mine.for_each(|p| p.2.extend([thread]));
             }
-            Event::Fence => {
+            Event::Fence(_) => {
                 combine(&durable, &pending, &mut all);
                 for (_, unit, _) in pending.iter().filter(|p| p.2.contains(&thread)) {
                     let word = &mut durable[unit.off as usize / 8];
@@ -466,7 +469,7 @@ proptest! {
                     2 => pm.store(*at, &[*value; 3]),
                     3 => pm.store_nt(at * 8, &[*value; 8]),
                     4 => pm.flush(at * 8, 8),
-                    _ => pm.fence().unwrap(),
+                    _ => pm.fence(Rule::DurableBeforeReturn).unwrap(),
                 }),
             });
         }

@@ -19,7 +19,7 @@
 use crash::program::Memory;
 use medium::{
     ArenaError, Durability, EffectiveDurability, LINE_BYTES, MapOptions, MediumError, OpenError,
-    Pmem, WORD_BYTES,
+    Pmem, Rule, WORD_BYTES,
 };
 use mnemosyne::store::{Files, Mappings};
 use paging::{Pool, PoolError};
@@ -181,7 +181,7 @@ impl Disk {
         let boot = pm.load(0).map_err(text)? + 1;
         pm.store_word(0, boot);
         pm.flush(0, WORD_BYTES);
-        pm.fence().map_err(text)?;
+        pm.fence(Rule::DurableBeforeReturn).map_err(text)?;
         Ok(Arc::new(Self {
             pm,
             boot,
@@ -202,7 +202,9 @@ impl Disk {
     }
 
     fn fence(&self) -> Result<()> {
-        self.pm.fence().map_err(io::Error::other)
+        self.pm
+            .fence(Rule::DurableBeforeReturn)
+            .map_err(io::Error::other)
     }
 
     /// Looks at a directory.
@@ -693,12 +695,12 @@ impl Pmem for Arena {
         }
     }
 
-    fn fence(&self) -> Result<(), MediumError> {
+    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
         let killed = |_| MediumError::NotDurable { errno: 5 };
         self.process.step().map_err(killed)?;
         let is_process = |mapped: &Mapped| mapped.durability == EffectiveDurability::Process;
         if !self.at.lock().values().any(is_process) {
-            self.process.disk.pm.fence()?;
+            self.process.disk.pm.fence(rule)?;
         }
         (*self.failed.lock()).map_or(Ok(()), Err)
     }

@@ -3,7 +3,7 @@
 
 use super::programs::{BEGUN, RETURNED, count_of, hash, mark_of, text};
 use crash::program::{Memory, Program};
-use medium::Pmem;
+use medium::{Pmem, Rule};
 use mnemosyne::tx::{self, Area, Stop};
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -71,7 +71,7 @@ impl Neighbours {
         pm.store(off, &bytes(n));
         pm.flush(off, 4);
         memory.settle(off, 4).map_err(text)?;
-        pm.fence().map_err(text)
+        pm.fence(Rule::DurableBeforeReturn).map_err(text)
     }
 }
 

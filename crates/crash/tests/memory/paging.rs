@@ -7,7 +7,7 @@ use crate::programs::{count_of, hash, mark_of, text};
 use ::paging::{Fault, Frames, PageId, PageStore, Residency};
 use crash::program::{Memory, Program};
 use fastrand::Rng;
-use medium::{LINE_BYTES, MediumError, Pmem};
+use medium::{LINE_BYTES, MediumError, Pmem, Rule};
 use std::io;
 
 const PAGE_BYTES: u64 = 2 * LINE_BYTES;
@@ -139,8 +139,8 @@ impl Pmem for Part {
     fn flush(&self, off: u64, len: u64) {
         self.pm.flush(self.start + off, len);
     }
-    fn fence(&self) -> Result<(), MediumError> {
-        self.pm.fence()
+    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
+        self.pm.fence(rule)
     }
 }
 
@@ -154,7 +154,8 @@ impl PageStore for Part {
         Ok(())
     }
     fn sync(&self) -> io::Result<()> {
-        self.fence().map_err(io::Error::other)
+        self.fence(Rule::DurableBeforeReturn)
+            .map_err(io::Error::other)
     }
 }
 
@@ -218,7 +219,10 @@ impl Using {
     fn put(&mut self, word: usize, value: u64) -> Result<(), String> {
         let at = self.store(word, value)?;
         self.frames.pmem().flush(at, 8);
-        self.frames.pmem().fence().map_err(text)
+        self.frames
+            .pmem()
+            .fence(Rule::DurableBeforeReturn)
+            .map_err(text)
     }
 
     fn put_across(&mut self, word: usize, value: u64) -> Result<(), String> {
@@ -233,7 +237,10 @@ impl Using {
         if let Some(frame) = self.residency.frame_of(page) {
             self.frames.pmem().flush(self.place(frame, word), 8);
         }
-        self.frames.pmem().fence().map_err(text)
+        self.frames
+            .pmem()
+            .fence(Rule::DurableBeforeReturn)
+            .map_err(text)
     }
 
     /// Two pages go; a word may be stored in between.
@@ -269,7 +276,7 @@ impl Using {
         for line in (0..self.file.len).step_by(LINE_BYTES as usize) {
             self.file.store_nt(line, &[0; LINE_BYTES as usize]);
         }
-        self.file.fence().map_err(text)?;
+        self.file.fence(Rule::DurableBeforeReturn).map_err(text)?;
         self.residency.attach(SLOT);
         Ok(())
     }

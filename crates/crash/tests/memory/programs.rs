@@ -1,7 +1,7 @@
 //! Programs on durable memory: logs, transactions, and all of it together.
 
 use crash::program::{Memory, Program};
-use medium::{Pmem, WORD_BYTES};
+use medium::{Pmem, Rule, WORD_BYTES};
 use mnemosyne::heap::HeapError;
 use mnemosyne::store::{
     Backing, Flat, Layout, Options, RegionKind, Session, Store, StoreError, Tx,
@@ -273,7 +273,7 @@ impl Transactions {
         pm.store_word(off, n as u64 + 1);
         pm.flush(off, WORD_BYTES);
         memory.settle(off, WORD_BYTES).map_err(text)?;
-        pm.fence().map_err(text)
+        pm.fence(Rule::DurableBeforeReturn).map_err(text)
     }
 }
 
@@ -674,7 +674,7 @@ impl<B: Backing> Using<B> {
             pm.store_word(word, seed);
             pm.flush(word, WORD_BYTES);
         }
-        pm.fence().map_err(text)
+        pm.fence(Rule::DurableBeforeReturn).map_err(text)
     }
 
     /// Removes what is there, and makes what is not.

@@ -2,7 +2,7 @@
 
 use super::programs::{BEGUN, RETURNED, count_of, hash, mark_of, text};
 use crash::program::{Memory, Program};
-use medium::{LINE_BYTES, Overlay, Pmem};
+use medium::{LINE_BYTES, Overlay, Pmem, Rule};
 use mnemosyne::store::{Flat, Layout, Options, Session, Store, Tx, check_regions, repair_regions};
 use mnemosyne::tx::{self, Interrupted, Stop};
 use parking_lot::Mutex;
@@ -121,7 +121,7 @@ impl Program for Repairs {
         flip(&pm, first + 24, 7)?;
         flip(&pm, ROOTS + 128, 0)?;
         flip(&pm, segment + LINE_BYTES + 8, 63)?;
-        pm.fence().map_err(text)
+        pm.fence(Rule::DurableBeforeReturn).map_err(text)
     }
 
     fn run(&self, pm: Memory, mark: &dyn Fn(u64)) -> Result<(), String> {

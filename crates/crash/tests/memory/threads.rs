@@ -5,7 +5,7 @@
 //! one thread is interrupted once, and the same way whenever it is run.
 
 use crash::program::{Memory, Program};
-use medium::{MediumError, Pmem};
+use medium::{MediumError, Pmem, Rule};
 use mnemosyne::tx::{self, Area, Stop};
 use parking_lot::{Condvar, Mutex};
 use std::convert::Infallible;
@@ -94,9 +94,9 @@ impl medium::layer::PmemLayer for Stopping {
         self.step();
         self.inner.flush(off, len);
     }
-    fn fence(&self) -> Result<(), MediumError> {
+    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
         self.step();
-        self.inner.fence()
+        self.inner.fence(rule)
     }
 }
 

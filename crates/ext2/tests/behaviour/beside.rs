@@ -3,6 +3,7 @@
 
 use super::fixture::{device, mke2fs};
 use ext2::mount::{Devices, MountOptions, Mounted, mount, recover};
+use medium::Rule;
 use medium::block::{BlockDevice, BlockError, MemoryDevice};
 use medium::block::{Persistence, Write};
 use patch::stack::{CacheLayer, Mode, Stack};
@@ -38,9 +39,9 @@ impl medium::block::layer::DeviceLayer for Yielding {
         self.below().submit(writes);
         std::thread::yield_now();
     }
-    fn flush(&self) -> std::result::Result<(), BlockError> {
+    fn flush(&self, rule: Rule) -> std::result::Result<(), BlockError> {
         std::thread::yield_now();
-        self.below().flush()
+        self.below().flush(rule)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Devices for tests of mkfs: large ones, and one that loses writes.
 
+use medium::Rule;
 use medium::block::{
     BlockDevice, BlockError, Completion, Geometry, Lba, MemoryDevice, Persistence, Write,
 };
@@ -103,7 +104,7 @@ impl BlockDevice for SparseDevice {
         std::mem::take(&mut self.done.lock().unwrap())
     }
 
-    fn flush(&self) -> Result<(), BlockError> {
+    fn flush(&self, _: Rule) -> Result<(), BlockError> {
         Ok(())
     }
 
@@ -158,7 +159,7 @@ impl medium::block::layer::DeviceLayer for LastWriteLost<'_> {
         done
     }
 
-    fn flush(&self) -> Result<(), BlockError> {
+    fn flush(&self, _: Rule) -> Result<(), BlockError> {
         *self.flushes.lock().unwrap() += 1;
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Counts what is done to a block device.
 
 use super::{BlockDevice, BlockError, Lba, Write};
+use crate::Rule;
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -122,9 +123,9 @@ impl<D: BlockDevice> crate::block::layer::DeviceLayer for CountingDevice<D> {
         self.inner.submit(writes);
     }
 
-    fn flush(&self) -> Result<(), BlockError> {
+    fn flush(&self, rule: Rule) -> Result<(), BlockError> {
         self.flushes.fetch_add(1, Relaxed);
-        self.inner.flush()
+        self.inner.flush(rule)
     }
 
     fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError> {

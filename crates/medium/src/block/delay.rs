@@ -11,6 +11,7 @@
 //! reads from a cache, garbage collection.
 
 use super::{BlockDevice, BlockError, Completion, Geometry, Lba, Persistence, Write};
+use crate::Rule;
 use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -380,9 +381,9 @@ impl<D: BlockDevice> crate::block::layer::DeviceLayer for DelayDevice<D> {
         }
     }
 
-    fn flush(&self) -> Result<(), BlockError> {
+    fn flush(&self, rule: Rule) -> Result<(), BlockError> {
         let due = self.state.lock().clock.flush(Instant::now());
-        let result = self.inner.flush();
+        let result = self.inner.flush(rule);
         wait_until(due);
         result
     }

@@ -1,6 +1,7 @@
 //! The `BlockDevice` trait and its vocabulary.
 
 use super::Buffer;
+use crate::Rule;
 use std::sync::Arc;
 
 /// The number of a block of a device, from 0; its size is [`Geometry::block_bytes`].
@@ -131,8 +132,9 @@ pub trait BlockDevice: Send + Sync {
     /// Takes finished writes, after waiting until there are at least `min` (or none is
     /// under way). Which thread gets which completion is not defined: one at a time.
     fn reap(&self, min: usize) -> Vec<Completion>;
-    /// Makes every write that has completed durable.
-    fn flush(&self) -> Result<(), BlockError>;
+    /// Makes every write that has completed durable. `rule` says what breaks without it; the
+    /// device ignores it, traces record it.
+    fn flush(&self, rule: Rule) -> Result<(), BlockError>;
     /// The contents of these blocks are of no more use; what a read returns afterwards
     /// is undefined. A hint: doing nothing is right.
     fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError>;

@@ -2,6 +2,7 @@
 //! in use.
 
 use super::{BlockDevice, BlockError, Buffer, Completion, Lba, Write};
+use crate::Rule;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -192,7 +193,7 @@ impl<D: BlockDevice> crate::block::layer::DeviceLayer for FaultyDevice<D> {
         done
     }
 
-    fn flush(&self) -> Result<(), BlockError> {
+    fn flush(&self, rule: Rule) -> Result<(), BlockError> {
         let (failing, lost) = {
             let faults = self.faults.lock();
             (faults.flush, faults.loses_flushes)
@@ -203,7 +204,7 @@ impl<D: BlockDevice> crate::block::layer::DeviceLayer for FaultyDevice<D> {
                 error,
             }),
             None if lost => Ok(()),
-            None => self.inner.flush(),
+            None => self.inner.flush(rule),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::device::{block_range, byte_range, write_range};
 use super::{BlockDevice, BlockError, Buffer, Completion, Geometry, Lba, Persistence, Write};
+use crate::Rule;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -124,7 +125,7 @@ impl BlockDevice for ImageDevice {
         std::mem::take(&mut self.state.lock().1)
     }
 
-    fn flush(&self) -> Result<(), BlockError> {
+    fn flush(&self, _: Rule) -> Result<(), BlockError> {
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Devices around other devices.
 
 use super::{BlockDevice, BlockError, Completion, Geometry, Lba, Persistence, Write};
+use crate::Rule;
 use std::sync::Arc;
 
 /// A device that passes on to another one whatever it does not change itself.
@@ -47,8 +48,8 @@ pub trait DeviceLayer: Send + Sync {
     }
 
     /// See [`BlockDevice::flush`].
-    fn flush(&self) -> Result<(), BlockError> {
-        self.below().flush()
+    fn flush(&self, rule: Rule) -> Result<(), BlockError> {
+        self.below().flush(rule)
     }
 
     /// See [`BlockDevice::discard`].
@@ -82,8 +83,8 @@ impl<L: DeviceLayer> BlockDevice for L {
         DeviceLayer::reap(self, min)
     }
 
-    fn flush(&self) -> Result<(), BlockError> {
-        DeviceLayer::flush(self)
+    fn flush(&self, rule: Rule) -> Result<(), BlockError> {
+        DeviceLayer::flush(self, rule)
     }
 
     fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError> {

@@ -2,6 +2,7 @@
 
 use super::device::{block_range, byte_range, write_range};
 use super::{BlockDevice, BlockError, Completion, Geometry, Lba, Persistence, Write};
+use crate::Rule;
 use parking_lot::Mutex;
 
 /// Memory as a block device: every completed write is there for as long as the process.
@@ -86,7 +87,7 @@ impl BlockDevice for MemoryDevice {
         std::mem::take(&mut self.state.lock().done)
     }
 
-    fn flush(&self) -> Result<(), BlockError> {
+    fn flush(&self, _: Rule) -> Result<(), BlockError> {
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 
 use super::device::{block_range, byte_range, write_range};
 use super::{BlockDevice, BlockError, Buffer, Completion, Lba, Write};
+use crate::Rule;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -69,7 +70,7 @@ impl<D: BlockDevice> crate::block::layer::DeviceLayer for OverlayDevice<D> {
         std::mem::take(&mut self.state.lock().done)
     }
 
-    fn flush(&self) -> Result<(), BlockError> {
+    fn flush(&self, _: Rule) -> Result<(), BlockError> {
         Ok(())
     }
 

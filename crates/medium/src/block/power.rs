@@ -12,6 +12,7 @@
 //! For each write that is not durable it keeps what the block held before.
 
 use super::{BlockDevice, BlockError, Buffer, Completion, Lba, Write as BlockWrite};
+use crate::Rule;
 use crate::power_cut::{Choice, Countdown};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::collections::{BTreeMap, HashMap};
@@ -360,7 +361,7 @@ impl Wired {
                 left -= 1;
             }
         }
-        self.inner.flush()
+        self.inner.flush(Rule::DurableBeforeReturn)
     }
 }
 
@@ -407,13 +408,13 @@ impl crate::block::layer::DeviceLayer for PoweredDevice {
         done.into_iter().map(|d| state.end(d, stable)).collect()
     }
 
-    fn flush(&self) -> Result<(), BlockError> {
+    fn flush(&self, rule: Rule) -> Result<(), BlockError> {
         if self.supply.flushes_left.count(1) {
             self.supply.cut_as_armed();
         }
         let _power = self.supply.powered().ok_or_else(|| self.wired.off())?;
         let completed = self.wired.state.lock().completed();
-        self.below().flush()?;
+        self.below().flush(rule)?;
         let mut state = self.wired.state.lock();
         for (lba, last) in completed {
             state.settle(lba, last);
@@ -514,7 +515,7 @@ mod tests {
         for seed in 0..64 {
             let bench = bench();
             bench.write(0, 1, false);
-            bench.device.flush().unwrap();
+            bench.device.flush(Rule::DurableBeforeReturn).unwrap();
             bench.write(1, 2, true);
             bench.write(0, 3, false);
             bench.write(0, 4, false);
@@ -560,7 +561,7 @@ mod tests {
             done.iter()
                 .all(|d| matches!(d.result, Err(BlockError::PowerCut { .. })))
         );
-        assert!(bench.device.flush().is_err());
+        assert!(bench.device.flush(Rule::DurableBeforeReturn).is_err());
         assert!(bench.device.read(Lba(0), &mut [0; BYTES as usize]).is_err());
         assert_eq!(bench.halves(2), [0, 0]);
     }
@@ -571,8 +572,8 @@ mod tests {
         bench
             .supply
             .cut_after(BlockCutAfter::Flushes(2), 1, TearModel::Blocks);
-        assert!(bench.device.flush().is_ok());
-        assert!(bench.device.flush().is_err());
+        assert!(bench.device.flush(Rule::DurableBeforeReturn).is_ok());
+        assert!(bench.device.flush(Rule::DurableBeforeReturn).is_err());
     }
 
     /// Each state that a cut leaves is one that the trace allows.
@@ -584,7 +585,7 @@ mod tests {
             let recorded = RecordingDevice::new(&bench.device);
             for value in 1..rng.u8(2..12) {
                 if rng.u8(..4) == 0 {
-                    recorded.flush().unwrap();
+                    recorded.flush(Rule::DurableBeforeReturn).unwrap();
                     continue;
                 }
                 let data = Arc::new(Buffer::from_slice(&[value; BYTES as usize]));

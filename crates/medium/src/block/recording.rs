@@ -7,6 +7,7 @@
 //! other threads did in that moment, which only makes the crash states more.
 
 use super::{BlockDevice, BlockError, Buffer, Completion, Lba, Write};
+use crate::Rule;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub enum BlockEvent {
     FlushBegun {
         /// Its number.
         id: EventId,
+        /// Why it was there.
+        rule: Rule,
     },
     /// A flush has ended.
     FlushEnded {
@@ -143,15 +146,15 @@ impl<D: BlockDevice> crate::block::layer::DeviceLayer for RecordingDevice<D> {
         done
     }
 
-    fn flush(&self) -> Result<(), BlockError> {
+    fn flush(&self, rule: Rule) -> Result<(), BlockError> {
         let id = {
             let mut state = self.state.lock();
             let id = state.flushes;
             state.flushes += 1;
-            state.trace.push(BlockEvent::FlushBegun { id });
+            state.trace.push(BlockEvent::FlushBegun { id, rule });
             id
         };
-        let result = self.inner.flush();
+        let result = self.inner.flush(rule);
         let ok = result.is_ok();
         self.state
             .lock()

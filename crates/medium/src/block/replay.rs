@@ -106,7 +106,7 @@ impl Replay {
                 completed: None,
             }),
             BlockEvent::Completed { id, ok: true } => self.complete(*id),
-            BlockEvent::FlushBegun { id } => {
+            BlockEvent::FlushBegun { id, .. } => {
                 self.flushes.insert(*id, self.completed);
             }
             BlockEvent::FlushEnded { id, ok } => {

@@ -17,7 +17,7 @@
 use super::classes::{BIT_WORDS, BITS, Class, PAGE_BYTES, WORD_BITS};
 use crate::error::HeapError;
 use crate::seeded::{Bug, hit};
-use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
+use medium::{LINE_BYTES, MediumError, Pmem, Rule, WORD_BYTES};
 use wordlog::sealed::{self, seal};
 
 /// "SELVHEAP" without a vowel, and the version.
@@ -133,9 +133,9 @@ impl Segment {
         pm.store_word(start + AT_PAGES, seal(made.pages));
         pm.store_word(start + AT_MAGIC, MAGIC);
         pm.flush(start, LINE_BYTES);
-        // Initialise before point: the table says next that it is there.
+        // The table says next that it is there.
         if !hit(Bug::UnfencedSegment) {
-            pm.fence()?;
+            pm.fence(Rule::InitialiseBeforePoint)?;
         }
         Ok(made)
     }

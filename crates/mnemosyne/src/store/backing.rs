@@ -3,7 +3,7 @@
 use super::Region;
 use super::names::POOL_NOTE;
 use crate::seeded::{Bug, hit};
-use medium::{ArenaError, LINE_BYTES, MediumError, OpenError, Pmem};
+use medium::{ArenaError, LINE_BYTES, MediumError, OpenError, Pmem, Rule};
 use paging::PoolError;
 use std::path::PathBuf;
 
@@ -174,9 +174,9 @@ impl<P: Pmem + Clone> Backing for Flat<P> {
         for line in (region.start..region.start + region.len).step_by(LINE_BYTES as usize) {
             self.0.store_nt(line, &[0; LINE_BYTES as usize]);
         }
-        // Initialise before point: the table says next that it is there.
+        // The table says next that it is there.
         if !hit(Bug::UnfencedRegion) {
-            self.0.fence()?;
+            self.0.fence(Rule::InitialiseBeforePoint)?;
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use super::StoreError;
 use crate::heap::PAGE_BYTES;
 use crate::region::{Region, RegionKind};
 use crate::tx::Area;
-use medium::{LINE_BYTES, Pmem, WORD_BYTES};
+use medium::{LINE_BYTES, Pmem, Rule, WORD_BYTES};
 use std::ops::Range;
 use wordlog::Kind;
 use wordlog::sealed::{self, seal};
@@ -106,7 +106,8 @@ impl Layout {
         }
         pm.store_word(0, 0);
         pm.flush(0, LINE_BYTES);
-        pm.fence()?;
+        // What was there before must not be found while it is taken apart.
+        pm.fence(Rule::NullifyBeforeReuse)?;
         let area = self.area();
         for line in (AT_TABLE..area.start).step_by(LINE_BYTES as usize) {
             pm.store_nt(line, &[0; LINE_BYTES as usize]);
@@ -119,11 +120,10 @@ impl Layout {
         }
         pm.store_word(AT_CHECKSUM, checksum(&head));
         pm.flush(0, LINE_BYTES);
-        // Initialise before point.
-        pm.fence()?;
+        pm.fence(Rule::InitialiseBeforePoint)?;
         pm.store_word(0, MAGIC);
         pm.flush(0, LINE_BYTES);
-        Ok(pm.fence()?)
+        Ok(pm.fence(Rule::DurableBeforeReturn)?)
     }
 }
 

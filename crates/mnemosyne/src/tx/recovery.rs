@@ -14,7 +14,7 @@ use super::truncation::{Helper, Truncating};
 use super::{Core, IDLE, Memory, Options, Slot, Space, record};
 use crate::seeded::{Bug, hit};
 use crossbeam_utils::CachePadded;
-use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
+use medium::{LINE_BYTES, MediumError, Pmem, Rule, WORD_BYTES};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
@@ -164,11 +164,10 @@ impl Area {
         pm.store_word(self.start + AT_LOG_BYTES, seal(self.log_bytes));
         pm.store_word(self.start + AT_LOW_WATER, 0);
         pm.flush(self.start, LINE_BYTES);
-        // Initialise before point.
-        pm.fence()?;
+        pm.fence(Rule::InitialiseBeforePoint)?;
         pm.store_word(self.start + AT_MAGIC, MAGIC);
         pm.flush(self.start, LINE_BYTES);
-        Ok(pm.fence()?)
+        Ok(pm.fence(Rule::DurableBeforeReturn)?)
     }
 
     /// The area at byte `start`, which ends at `end` at the latest.
@@ -221,7 +220,8 @@ impl Area {
     pub(super) fn store_low_water<P: Pmem>(&self, pm: &P, stamp: u64) -> Result<(), LogError> {
         pm.store_word(self.start + AT_LOW_WATER, seal(stamp));
         pm.flush(self.start + AT_LOW_WATER, WORD_BYTES);
-        Ok(pm.fence()?)
+        // All records at once, before the space of any.
+        Ok(pm.fence(Rule::NullifyBeforeReuse)?)
     }
 
     /// Brings in place what a crash left in the logs, and makes the memory ready for
@@ -546,9 +546,9 @@ impl<S: Space> Unrecovered<S> {
         }
         self.replay(is_there);
         let pm = self.space.pmem();
-        // Home before low water: all of it, before what ends the records' life.
+        // All of it, before the low water ends the records' life.
         if !hit(Bug::LowWaterBeforeReplay) {
-            pm.fence()?;
+            pm.fence(Rule::HomeBeforeReclaim)?;
         }
         let stamp = self.replay.last().map_or(self.low_water, |last| last.stamp);
         self.area.upgrade(pm)?;

@@ -14,7 +14,7 @@
 use super::{Core, IDLE, Memory, Slot, Space, record};
 use crate::seeded::{Bug, hit};
 use crossbeam_utils::CachePadded;
-use medium::{LINE_BYTES, Pmem};
+use medium::{LINE_BYTES, Pmem, Rule};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -162,10 +162,10 @@ impl<S: Space> Core<S> {
         if is_stuck {
             return Ok(());
         }
-        // Home before low water. Whoever starts to write back fences: no other thread's fence
-        // is good for it.
+        // Before the low water. The thread that starts to write back fences: no other thread's
+        // fence is good for it.
         if !hit(Bug::ReclaimBeforeHome) {
-            pm.fence()?;
+            pm.fence(Rule::HomeBeforeReclaim)?;
         }
         if !hit(Bug::NoLowWater) {
             self.area.store_low_water(pm, next)?;
@@ -179,9 +179,9 @@ impl<S: Space> Core<S> {
             }
             ends.push(end);
         }
-        // Heads before reuse.
+        // Heads before their words are overwritten.
         if !hit(Bug::ReuseBeforeTruncated) {
-            pm.fence()?;
+            pm.fence(Rule::NullifyBeforeReuse)?;
         }
         for (log, end) in logs.iter_mut().zip(ends) {
             if let Some(end) = end {

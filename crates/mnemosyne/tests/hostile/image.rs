@@ -1,6 +1,6 @@
 //! Small durable memory with something of everything, and where its structures lie.
 
-use medium::{LINE_BYTES, MemoryPmem, Pmem};
+use medium::{LINE_BYTES, MemoryPmem, Pmem, Rule};
 use mnemosyne::statics::{Table, Variable, tag};
 use mnemosyne::store::{Backing, Flat, Layout, Options, Region, RegionKind, Session, Store};
 use mnemosyne::tx::{self, Stop};
@@ -116,7 +116,7 @@ pub fn fill<B: Backing>(store: &Store<B>) {
     let pm = store.backing().pmem();
     let statics = store.map(RegionKind::Static, 8192, tag("program"), |_, start| {
         pm.store_nt(start, &encoded);
-        Ok(pm.fence()?)
+        Ok(pm.fence(Rule::DurableBeforeReturn)?)
     });
     statics.unwrap();
     let region = region(store, LOG);

@@ -48,7 +48,7 @@ impl medium::block::layer::DeviceLayer for Device {
         }
         done
     }
-    fn flush(&self) -> Result<(), BlockError> {
+    fn flush(&self, _: Rule) -> Result<(), BlockError> {
         let wave = std::mem::take(&mut *self.wave.lock());
         self.waves.lock().push(wave);
         Ok(())

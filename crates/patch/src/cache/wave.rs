@@ -10,6 +10,7 @@ use super::needed::Needed;
 use super::{AT_ONCE, Durable, Shared};
 use crate::graph::BlockSlot;
 use crate::{PatchId, StoreError};
+use medium::Rule;
 use medium::block::{BlockDevice, BlockError, Write};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -177,7 +178,7 @@ impl Shared {
     fn flush(&self, wave: &mut Wave) -> Result<(), StoreError> {
         for &number in &wave.to_flush {
             wave.flushes += 1;
-            let flushed = self.devices[number].flush();
+            let flushed = self.devices[number].flush(Rule::PatchOrder);
             flushed.map_err(|error| self.fail(error))?;
         }
         Ok(())

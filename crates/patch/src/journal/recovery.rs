@@ -6,6 +6,7 @@
 use super::format::{COMMIT, Codec, DESCRIPTOR, Header, REVOKE, Super, Tag, unescape};
 use super::{JournalError, Place};
 use crate::seeded::{Bug, hit};
+use medium::Rule;
 use medium::block::{BlockDevice, Buffer, Lba, Write};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -83,7 +84,7 @@ pub fn replay(
         }
     }
     submit(home, writes)?;
-    home.flush()?;
+    home.flush(Rule::HomeBeforeReclaim)?;
     // One number is left out: a block of the transaction that was not whole must never
     // pass for one of a later transaction.
     reader.superblock.set_tail(0, next.wrapping_add(1));
@@ -291,5 +292,5 @@ fn submit(device: &dyn BlockDevice, blocks: Vec<(Lba, Vec<u8>)>) -> Result<(), J
 
 fn write_all(device: &dyn BlockDevice, blocks: Vec<(Lba, Vec<u8>)>) -> Result<(), JournalError> {
     submit(device, blocks)?;
-    Ok(device.flush()?)
+    Ok(device.flush(Rule::DurableBeforeReturn)?)
 }

@@ -16,8 +16,8 @@ mod request;
 mod uring;
 
 use super::{BlockDevice, BlockError, Buffer, Completion, Geometry, Lba, Persistence, Write};
-use crate::OpenError;
 use crate::block::device::{block_range, byte_range, write_range};
+use crate::{OpenError, Rule};
 pub(crate) use open::is_read_only;
 use open::{Kind, Target};
 use parking_lot::Mutex;
@@ -321,7 +321,7 @@ impl BlockDevice for FileDevice {
         }
     }
 
-    fn flush(&self) -> Result<(), BlockError> {
+    fn flush(&self, _: Rule) -> Result<(), BlockError> {
         if self.read_only || !self.facts.flushes {
             return Ok(());
         }

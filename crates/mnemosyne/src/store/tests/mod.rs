@@ -2,7 +2,7 @@
 
 use super::*;
 use fastrand::Rng;
-use medium::{CutAfter, MemoryPmem, PersistModel, PowerCut};
+use medium::{CutAfter, MemoryPmem, PersistModel, PowerCut, Rule};
 use wordlog::Kind;
 
 mod growth;
@@ -239,7 +239,7 @@ impl<'a> Program<'a> {
             pm.store_word(at, word);
             pm.flush(at, 8);
         }
-        pm.fence()?;
+        pm.fence(Rule::DurableBeforeReturn)?;
         self.possible[n].filled = 1;
         let at = self.slot(n) + 32;
         self.session.run(|tx| Ok(tx.store(at, 1)?))
@@ -384,7 +384,9 @@ fn cut(seed: u64) -> Result<(), String> {
                     (certain, possible) = (program.certain, program.possible);
                 }
             }
-            Err(error) if power.fence().is_ok() => return Err(format!("{context}: {error}")),
+            Err(error) if power.fence(Rule::DurableBeforeReturn).is_ok() => {
+                return Err(format!("{context}: {error}"));
+            }
             Err(_) => {}
         }
         power.outcome().unwrap().unwrap();

@@ -6,7 +6,7 @@ use crate::seeded::{Bug, hit};
 use crate::tx::locks::LockIndex;
 use crate::tx::record::{Overflow, Word};
 use crate::tx::{IDLE, Space, Truncation, mask, record};
-use medium::{LINE_BYTES, Pmem, WORD_BYTES};
+use medium::{LINE_BYTES, Pmem, Rule, WORD_BYTES};
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 
@@ -103,9 +103,8 @@ impl<S: Space> Session<S> {
         for run in record::runs(&self.record) {
             core.space.pmem().flush(run.off, WORD_BYTES);
         }
-        // Durable before anybody sees it.
         if !hit(Bug::UnfencedWord) {
-            let fenced = core.space.pmem().fence();
+            let fenced = core.space.pmem().fence(Rule::DurableBeforeUse);
             fenced.map_err(|error| Uncommitted::Failed(core.fail(error.into())))?;
         }
         self.wait_for_readers(stamp);

@@ -4,7 +4,7 @@ use super::{Session, words_of};
 use crate::error::{Interrupted, Uncommitted};
 use crate::seeded::{Bug, hit};
 use crate::tx::{Core, Space};
-use medium::{LINE_BYTES, Pmem};
+use medium::{LINE_BYTES, Pmem, Rule};
 use std::ops::Range;
 
 /// Bytes from which a store to a block of the transaction is streamed past the caches.
@@ -166,8 +166,7 @@ impl<S: Space> Session<S> {
         if hit(Bug::FillAfterLog) {
             return Ok(());
         }
-        // Data before commit.
-        let fenced = pm.fence();
+        let fenced = pm.fence(Rule::DataBeforeCommit);
         fenced.map_err(|error| Uncommitted::Failed(core.fail(error.into())))
     }
 }

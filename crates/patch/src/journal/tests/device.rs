@@ -1,5 +1,6 @@
 //! Memory that remembers what was done to it, and can be any legal state after a crash.
 
+use medium::Rule;
 use medium::block::{BlockDevice, BlockError, Completion, Lba, MemoryDevice, Persistence, Write};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -151,7 +152,7 @@ impl medium::block::layer::DeviceLayer for Recorder {
         self.note(Event::Completed);
         self.memory.reap(min)
     }
-    fn flush(&self) -> Result<(), BlockError> {
+    fn flush(&self, _: Rule) -> Result<(), BlockError> {
         self.note(Event::Flushed);
         Ok(())
     }
