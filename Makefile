@@ -55,6 +55,7 @@ lint: need-build
 	tools/prose --test
 	tools/prose
 	tools/check-links
+	tools/long-files
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	shellcheck .ci/run $(shell grep -slE '^#!.*\<(ba)?sh\>' tools/* tools/*/*)

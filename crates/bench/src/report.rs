@@ -311,10 +311,9 @@ mod tests {
     use super::*;
     use crate::Engine;
 
-    #[test]
-    fn the_folder_holds_every_table_and_plot() {
-        let out = tempfile::tempdir().unwrap();
-        let options = Options {
+    /// Everything that needs no mount, on as little work as it takes.
+    fn tiny() -> Options {
+        Options {
             bytes: bytes::Options {
                 columns: vec![bytes::Column::Other],
             },
@@ -354,9 +353,14 @@ mod tests {
             },
             mounted: None,
             fs: None,
-        };
+        }
+    }
+
+    #[test]
+    fn the_folder_holds_every_table_and_plot() {
+        let out = tempfile::tempdir().unwrap();
         let mut steps = 0;
-        run_all(&out.path().join("new"), &options, &mut |next| {
+        run_all(&out.path().join("new"), &tiny(), &mut |next| {
             steps += u32::from(!next.contains(':'));
         })
         .unwrap();

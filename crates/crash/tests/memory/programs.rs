@@ -549,6 +549,7 @@ impl<B: Backing> Using<B> {
     }
 
     /// Does a step; `next` is called where the state changes within it.
+    #[expect(clippy::too_many_lines, reason = "one short arm for each step")]
     pub fn step(&mut self, step: Step, seed: u64, next: &dyn Fn()) -> Result<(), String> {
         match step {
             Step::Alloc { slot, bytes } => {

@@ -221,9 +221,16 @@ pub fn system_cases() -> Vec<Case> {
     cases
 }
 
+/// Damage of logs and of what they hold.
 pub fn log_cases() -> Vec<Case> {
-    let [first, second] = [0, 1].map(log_start);
-    let mut cases = vec![
+    let mut cases = log_header_cases();
+    cases.extend(record_cases());
+    cases
+}
+
+fn log_header_cases() -> Vec<Case> {
+    let second = log_start(1);
+    vec![
         is("M7", SYSTEM, (AREA, AREA), Refuses, 0),
         is("M7", SYSTEM, (AREA, AREA + 8), Refuses, 0),
         is("M7", SYSTEM, (AREA, AREA + 8), Refuses, 4),
@@ -273,7 +280,12 @@ pub fn log_cases() -> Vec<Case> {
             Refuses,
             sealed((1 << 62) + 8),
         ),
-    ];
+    ]
+}
+
+fn record_cases() -> Vec<Case> {
+    let [first, second] = [0, 1].map(log_start);
+    let mut cases = Vec::new();
     // The first record in the ring, which begins where the logs were emptied.
     cases.push(case("M10", SYSTEM, 0, Refuses, move |files| {
         let at = first_record(files, first);
