@@ -62,8 +62,8 @@ lint: need-build
 
 unit: need-build need-mount
 	@tools/need gcc:gcc g++:g++ strip:binutils sparse:sparse valgrind:valgrind python3:python3 e2fsck:e2fsprogs
-	$(CARGO) test --locked --workspace --no-fail-fast
-	$(CARGO) test --locked --workspace --features selvedge-crash/seeded-bugs --test seeded --test seeded_blocks --test seeded_memory
+	@tools/timed-tests $(CARGO) test --locked --workspace --no-fail-fast
+	@tools/timed-tests $(CARGO) test --locked --workspace --features selvedge-crash/seeded-bugs --test seeded --test seeded_blocks --test seeded_memory
 
 suites: need-build need-mount
 	@$(CARGO) test --quiet --locked --workspace --no-run # already done by unit, as a rule
@@ -72,9 +72,7 @@ suites: need-build need-mount
 	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=10000 tools/suites ext2:journal fsx pjdfstest
 
 test: ## formatting, lints, unit tests, crash states, published suites on a mount
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory unit
-	@$(MAKE) --no-print-directory suites
+	@tools/test-steps lint unit suites
 
 test-full: test ## as test, and what takes longer
 	@SELVEDGE=$(abspath $(CHECKED)) tools/test-full

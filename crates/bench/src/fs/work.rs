@@ -344,8 +344,7 @@ mod tests {
             ..Options::default()
         };
         if !installed("python3") {
-            eprintln!("skipped: no python3 here");
-            return;
+            return skip::test("python3 is not installed");
         }
         let materials = Materials::new(scratch.path(), &options).unwrap();
         let dir = scratch.path().join("work");

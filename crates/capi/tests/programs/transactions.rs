@@ -60,9 +60,10 @@ fn transactions_nest_and_are_cancelled() {
 fn all_kinds_of_values() {
     at_all_levels("widths.c", &["-Wno-psabi"]);
     let avx2 = std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|cpu| cpu.contains("avx2"));
-    if avx2 {
-        at(&["-O0", "-O2"], "widths.c", &["-mavx2"]);
+    if !avx2 {
+        return skip::test("this CPU has no AVX2: values of 32 bytes are not tested");
     }
+    at(&["-O0", "-O2"], "widths.c", &["-mavx2"]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// Whether the machine has what it takes; says what is missing.
+/// Whether the machine has what it takes; records what is missing.
 fn can_run() -> bool {
     let there = |program: &str| Path::new("/usr/sbin").join(program).exists();
     let missing = match () {
@@ -18,7 +18,7 @@ fn can_run() -> bool {
         () if !Path::new("/usr/bin/python3").exists() => "python3",
         () => return true,
     };
-    eprintln!("skipped: no {missing} here");
+    skip::test(&format!("no {missing} here"));
     false
 }
 

@@ -137,7 +137,7 @@ fn has_e2fsck() -> bool {
 /// Judges states of `mode` twice; how many, and how many of them were corrupt.
 fn judged(mode: Mode, scripts: Option<u64>, every: u64, most: u64) -> Option<(u64, u64)> {
     if !has_e2fsck() {
-        eprintln!("skipped: there is no e2fsck here");
+        skip::test("e2fsck is not installed");
         return None;
     }
     let system = Judged::new(mode, every, most);

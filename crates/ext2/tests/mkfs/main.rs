@@ -220,8 +220,7 @@ fn can_mount() -> bool {
 #[test]
 fn the_kernel_mounts_it_and_leaves_it_clean() {
     if !can_mount() {
-        eprintln!("not run: needs root, a loop device and the kernel's ext2");
-        return;
+        return skip::test("needs root, a loop device and the kernel's ext2");
     }
     for o in [options(12 * MIB), options(12 * MIB).revision_0()] {
         let device = SparseDevice::new(512, 12 * MIB / 512);

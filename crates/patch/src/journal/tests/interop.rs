@@ -192,8 +192,7 @@ fn can_mount() -> bool {
 #[test]
 fn the_kernel_replays_our_log_and_we_its_log() {
     if !can_mount() {
-        eprintln!("not run: needs root, a loop device and the kernel's ext3");
-        return;
+        return skip::test("needs root, a loop device and the kernel's ext3");
     }
     let image = Image::new("ext3", 4096);
     let device = Arc::new(image.device());
