@@ -6,17 +6,12 @@ use medium::{
     OpenError, Pmem, Reserve, Rule, create_file,
 };
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 const GRANULE: u64 = Arena::GRANULE_BYTES;
 const TIB: u64 = 1 << 40;
 const PAGE: u64 = 4096;
-
-/// Tells a re-executed test that it is the child, and what file to use.
-const CHILD_FILE: &str = "MEDIUM_TEST_CHILD_FILE";
 
 /// The base of an arena of at most 1 TiB, with free addresses before it; a different one
 /// for each test, since they run in one process. The kernel puts nothing of its own there.
@@ -357,41 +352,6 @@ fn a_file_is_mapped_once() {
 }
 
 #[test]
-fn child_holds_a_region() {
-    let Some(file) = std::env::var_os(CHILD_FILE) else {
-        return;
-    };
-    let arena = Arena::reserve(None, GRANULE).unwrap();
-    arena.map(0, file, &any()).unwrap();
-    println!("\nheld");
-    // Until the parent kills us or goes away.
-    let _ = std::io::stdin().read_line(&mut String::new());
-}
-
-#[test]
-fn the_error_names_the_process_that_has_the_file() {
-    let files = Files::new();
-    let path = files.create("image", GRANULE);
-    let mut holder = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_holds_a_region", "--nocapture"])
-        .env(CHILD_FILE, &path)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let said = BufReader::new(holder.stdout.take().unwrap());
-    assert!(said.lines().any(|line| line.unwrap() == "held"));
-    let arena = Arena::reserve(None, GRANULE).unwrap();
-    let error = arena.map(0, &path, &any()).unwrap_err();
-    let named = format!("is in use by process {} (", holder.id());
-    assert!(error.to_string().contains(&named), "{error}");
-    holder.kill().unwrap();
-    holder.wait().unwrap();
-    arena.map(0, &path, &any()).unwrap();
-}
-
-#[test]
 fn a_region_taken_away_makes_room_for_another() {
     let files = Files::new();
     let base = base();
@@ -641,7 +601,7 @@ fn on_memory(path: &Path) -> bool {
 fn one_fence_cleans_what_was_flushed_in_all_regions() {
     let files = Files::new();
     if on_memory(files.dir.path()) {
-        return; // Pages of a file system in memory are never clean.
+        return skip::test("pages of a file system in memory are never clean");
     }
     let arena = Arena::reserve(None, 8 * GRANULE).unwrap();
     let starts = [0, GRANULE, 5 * GRANULE];

@@ -1,22 +1,15 @@
-//! The mapped back end against real files, other processes and lost pages.
+//! The mapped back end against real files and lost pages.
 
 use medium::{
     Durability, EffectiveDurability, MapOptions, MappedPmem, MediumError, OpenError, Pmem, Reserve,
     Rule, create_file,
 };
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 
 const LEN: u64 = 1 << 20;
-
-/// Tells a re-executed test that it is the child, and what file to use.
-const CHILD_FILE: &str = "MEDIUM_TEST_CHILD_FILE";
 
 struct Image {
     dir: tempfile::TempDir,
@@ -56,22 +49,6 @@ fn read_only() -> MapOptions {
         read_only: true,
         ..MapOptions::default()
     }
-}
-
-/// Runs the test `name` of this program again, as a child of its own.
-fn child(name: &str, file: &Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture"])
-        .env(CHILD_FILE, file)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
-}
-
-fn child_file() -> Option<PathBuf> {
-    std::env::var_os(CHILD_FILE).map(PathBuf::from)
 }
 
 #[test]
@@ -129,8 +106,7 @@ fn what_was_left_in_caches_is_durable_when_it_is_opened() {
     // As the stores of a process that was killed before its fence.
     file.write_all_at(&[7; 3 * 4096], LEN / 2).unwrap();
     if unwritten_pages(&file).is_none_or(|pages| pages == 0) {
-        println!("not tested: this kernel, or file system, does not tell");
-        return;
+        return skip::test("the kernel or the file system counts no dirty pages");
     }
     drop(image.open(read_only()).unwrap());
     drop(image.open(with(Durability::Process)).unwrap());
@@ -276,7 +252,7 @@ fn an_ordinary_file_gives_process_durability_and_refuses_dax() {
     let image = Image::new();
     let pm = image.open(MapOptions::default()).unwrap();
     if pm.durability() == EffectiveDurability::Dax {
-        return; // Built on persistent memory.
+        return skip::test("needs a file that is not on persistent memory");
     }
     assert_eq!(pm.durability(), EffectiveDurability::Process);
     assert!(
@@ -380,37 +356,6 @@ fn one_writer_or_many_readers() {
 }
 
 #[test]
-fn child_holds_the_lock() {
-    let Some(file) = child_file() else { return };
-    let _held = MappedPmem::open(file, &MapOptions::default()).unwrap();
-    println!("\nheld");
-    // Until the parent kills us or goes away.
-    let _ = std::io::stdin().read_line(&mut String::new());
-}
-
-#[test]
-fn the_error_names_the_holder_and_its_death_frees_the_file() {
-    let image = Image::new();
-    let mut holder = child("child_holds_the_lock", &image.path());
-    let out = BufReader::new(holder.stdout.take().unwrap());
-    assert!(out.lines().any(|line| line.unwrap() == "held"));
-    let error = image.open(MapOptions::default()).err().unwrap();
-    let OpenError::InUse { holder: named, .. } = &error else {
-        panic!("{error}");
-    };
-    let named = named.as_ref().expect("the system names the holder");
-    assert_eq!(named.pid, holder.id());
-    assert!(
-        error
-            .to_string()
-            .contains(&format!("process {} (", holder.id()))
-    );
-    holder.kill().unwrap();
-    holder.wait().unwrap();
-    image.open(MapOptions::default()).unwrap();
-}
-
-#[test]
 fn a_file_truncated_underneath_gives_errors_not_death() {
     let lost = 5 * 4096;
     type Touch = fn(&MappedPmem);
@@ -491,76 +436,6 @@ fn mappings_do_not_share_their_failures() {
     assert_eq!(a.load(8192), Ok(0));
 }
 
-#[test]
-fn child_meets_a_sigbus_that_is_not_ours() {
-    let Some(file) = child_file() else { return };
-    let _installed = MappedPmem::open(&file, &MapOptions::default()).unwrap();
-    let other = file.with_extension("other");
-    let other = File::create_new(other).unwrap();
-    other.set_len(4096).unwrap();
-    // SAFETY: a new private mapping of a file that nobody else has.
-    let page = unsafe {
-        use rustix::mm::{MapFlags, ProtFlags, mmap};
-        mmap(
-            std::ptr::null_mut(),
-            4096,
-            ProtFlags::READ,
-            MapFlags::PRIVATE,
-            &other,
-            0,
-        )
-        .unwrap()
-    };
-    other.set_len(0).unwrap();
-    // SAFETY: the page is mapped; that it is gone from the file kills this process,
-    // which is what the parent waits for.
-    let byte = unsafe { page.cast::<u8>().read_volatile() };
-    println!("read {byte}");
-}
-
-#[test]
-fn a_sigbus_elsewhere_still_kills() {
-    let image = Image::new();
-    let child = child("child_meets_a_sigbus_that_is_not_ours", &image.path());
-    let out = child.wait_with_output().unwrap();
-    assert_eq!(out.status.signal(), Some(7), "{out:?}");
-}
-
-/// Mappings that a process may have.
-const MAPPINGS: usize = 2048;
-
-#[test]
-fn child_maps_until_it_may_not() {
-    let Some(file) = child_file() else { return };
-    // Each mapping has a file open.
-    let limit = Rlimit {
-        current: Some(MAPPINGS as u64 + 100),
-        maximum: getrlimit(Resource::Nofile).maximum,
-    };
-    if setrlimit(Resource::Nofile, limit).is_err() {
-        return; // So many cannot be had.
-    }
-    let mut open = Vec::new();
-    let error = loop {
-        match MappedPmem::open(&file, &read_only()) {
-            Ok(pm) => open.push(pm),
-            Err(e) => break e,
-        }
-    };
-    assert_eq!(open.len(), MAPPINGS);
-    assert!(matches!(error, OpenError::TooMany { .. }), "{error}");
-    open.pop();
-    MappedPmem::open(&file, &read_only()).unwrap();
-}
-
-#[test]
-fn too_many_mappings_are_an_error() {
-    let image = Image::new();
-    let child = child("child_maps_until_it_may_not", &image.path());
-    let out = child.wait_with_output().unwrap();
-    assert!(out.status.success(), "{out:?}");
-}
-
 /// Bytes of dirty pages in the mapping of `path`, from the kernel's account.
 fn dirty_bytes(path: &Path) -> u64 {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -579,7 +454,7 @@ fn dirty_bytes(path: &Path) -> u64 {
 fn msync_cleans_what_was_flushed_before_fence_returns() {
     let image = Image::new();
     if on_memory(&image.path()) {
-        return; // Pages of a file system in memory are never clean.
+        return skip::test("pages of a file system in memory are never clean");
     }
     let pm = image.open(with(Durability::Msync)).unwrap();
     assert_eq!(pm.durability(), EffectiveDurability::Msync);
@@ -604,7 +479,7 @@ fn on_memory(path: &Path) -> bool {
 fn msync_of_many_threads_leaves_nothing_dirty() {
     let image = Image::new();
     if on_memory(&image.path()) {
-        return;
+        return skip::test("pages of a file system in memory are never clean");
     }
     let pm = image.open(with(Durability::Msync)).unwrap();
     std::thread::scope(|s| {

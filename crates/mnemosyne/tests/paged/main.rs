@@ -1,120 +1,17 @@
 //! Durable memory that is larger than its pool: what a store promises, and what is refused.
 
+mod place;
+
+use crate::place::{BLOCKS, POOL_BYTES, Place, open, table, value, write};
 use fastrand::Rng;
 use medium::{Arena, MapOptions, Pmem, Reserve};
-use mnemosyne::store::{
-    Backing, Directory, DirectoryOptions, Inspection, Layout, Options, PoolOptions, RegionKind,
-    Session, Store, StoreError, check,
-};
-use mnemosyne::tx::{Stop, Transaction, TxError};
+use mnemosyne::store::{Backing, Directory, Inspection, RegionKind, Store, StoreError, check};
+use mnemosyne::tx::{Stop, Transaction};
 use paging::Pool;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
-use tempfile::TempDir;
 
-const POOL_BYTES: u64 = 4 << 20;
 const THREADS: u64 = 4;
-/// Blocks of each thread, and their bytes: together 64 MiB.
-const BLOCKS: u64 = 2048;
-const BLOCK_BYTES: u64 = 8192;
-
-struct Place(TempDir);
-
-impl Place {
-    fn new() -> Self {
-        // In memory, if there is room: nothing here can tell what survives a power failure.
-        let shm = Path::new("/dev/shm");
-        let dir = match shm.is_dir() {
-            true => tempfile::tempdir_in(shm),
-            false => tempfile::tempdir(),
-        };
-        Self(dir.unwrap())
-    }
-
-    fn disk(&self) -> PathBuf {
-        self.0.path().join("disk")
-    }
-
-    fn pool(&self) -> PathBuf {
-        self.0.path().join("memory")
-    }
-
-    fn open(&self) -> Store<Directory> {
-        open(&self.disk(), Some(&self.pool())).unwrap()
-    }
-}
-
-fn open(disk: &Path, pool: Option<&Path>) -> Result<Store<Directory>, StoreError> {
-    let pool = pool.map(|path| PoolOptions {
-        path: path.to_owned(),
-        bytes: POOL_BYTES,
-        page_bytes: None,
-    });
-    let options = DirectoryOptions {
-        layout: Layout {
-            logs: 4,
-            log_bytes: 256 << 10,
-            ..Layout::default()
-        },
-        pool,
-        ..DirectoryOptions::default()
-    };
-    Store::open_directory(disk, &options, Options::default())
-}
-
-type Failed = TxError<()>;
-
-/// A thread's table of blocks, which is a root: a word for each.
-fn table(session: &mut Session<Directory>, thread: u64) -> Result<u64, Failed> {
-    let name = format!("table {thread}");
-    session.run(|tx| {
-        if let Some((_, table)) = tx.root(&name)? {
-            return Ok(table);
-        }
-        let table = tx.alloc(BLOCKS * 8)?;
-        for n in 0..BLOCKS {
-            tx.store(table + n * 8, 0)?;
-        }
-        assert!(tx.set_root(&name, 0, table)?);
-        Ok(table)
-    })
-}
-
-/// Makes or changes a block: its first and last words, and two between.
-fn write(session: &mut Session<Directory>, at: u64, value: u64) -> Result<(), Failed> {
-    session.run(|tx| {
-        let mut block = tx.load(at)?;
-        if block == 0 {
-            block = tx.alloc(BLOCK_BYTES)?;
-            tx.store(at, block)?;
-        }
-        Ok(words(block).try_for_each(|word| tx.store(word, value))?)
-    })
-}
-
-fn words(block: u64) -> impl Iterator<Item = u64> {
-    [0, 2048, 4096 + 8, BLOCK_BYTES - 8]
-        .into_iter()
-        .map(move |off| block + off)
-}
-
-/// What all words of a block hold, which is the same.
-fn value(pm: &impl Pmem, at: u64) -> u64 {
-    let block = pm.load(at).unwrap();
-    if block == 0 {
-        return 0;
-    }
-    let mut values = words(block).map(|word| pm.load(word).unwrap());
-    let first = values.next().unwrap();
-    assert!(
-        values.all(|value| value == first),
-        "block {block:#x} is torn"
-    );
-    first
-}
 
 fn churn(store: &Store<Directory>, model: &mut [u64], thread: u64, rng: &mut Rng) {
     let mut session = store.session();
@@ -192,63 +89,6 @@ fn regions_come_and_go_with_their_pages() {
             .no_others(&store.regions().unwrap())
             .unwrap();
     }
-}
-
-/// What the process does that is killed; nothing unless it is asked to.
-#[test]
-fn count_until_killed() {
-    let Some(place) = std::env::var_os("PAGED_TEST_PLACE").map(PathBuf::from) else {
-        return;
-    };
-    let store = open(&place.join("disk"), Some(&place.join("memory"))).unwrap();
-    let mut session = store.session();
-    let table = table(&mut session, 0).unwrap();
-    let pm = store.backing().pmem();
-    // Step n puts n in block n * 7 of them all: those of the last steps are known.
-    let values = || (0..BLOCKS).map(|n| (value(pm, table + n * 8), n));
-    let (last, _) = values().max().unwrap();
-    for (found, n) in values() {
-        assert!(
-            found == 0 || found * 7 % BLOCKS == n,
-            "{found} in block {n}"
-        );
-        let expected = (0..=last)
-            .rev()
-            .take(BLOCKS as usize)
-            .find(|step| step * 7 % BLOCKS == n);
-        assert_eq!(found, expected.unwrap_or(0));
-    }
-    println!("\nstep {last}");
-    for step in last + 1.. {
-        write(&mut session, table + step * 7 % BLOCKS * 8, step).unwrap();
-        println!("step {step}");
-    }
-}
-
-#[test]
-fn what_a_killed_process_committed_is_there() {
-    let place = Place::new();
-    let mut seen = 0;
-    for round in 0..8 {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "count_until_killed", "--nocapture"])
-            .env("PAGED_TEST_PLACE", place.0.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut steps = lines.filter_map(|line| {
-            let step = line.unwrap();
-            step.strip_prefix("step ")?.parse::<u64>().ok()
-        });
-        let found = steps.next().expect("what is there is right");
-        assert!(found >= seen, "{found} of {seen}");
-        let target = found + 100 + round * 97;
-        seen = steps.find(|step| *step >= target).unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-    assert!(seen > 2500, "all of them came and went");
 }
 
 fn refusal(opened: Result<Store<Directory>, StoreError>) -> String {
