@@ -222,10 +222,8 @@ pub fn system_cases() -> Vec<Case> {
 }
 
 /// Damage of logs and of what they hold.
-pub fn log_cases() -> Vec<Case> {
-    let mut cases = log_header_cases();
-    cases.extend(record_cases());
-    cases
+pub fn log_cases() -> impl Iterator<Item = Case> {
+    log_header_cases().into_iter().chain(record_cases())
 }
 
 fn log_header_cases() -> Vec<Case> {
@@ -285,13 +283,12 @@ fn log_header_cases() -> Vec<Case> {
 
 fn record_cases() -> Vec<Case> {
     let [first, second] = [0, 1].map(log_start);
-    let mut cases = Vec::new();
     // The first record in the ring, which begins where the logs were emptied.
-    cases.push(case("M10", SYSTEM, 0, Refuses, move |files| {
+    let mut cases = vec![case("M10", SYSTEM, 0, Refuses, move |files| {
         let at = first_record(files, first);
         let flipped = word(files, SYSTEM, at + 24) ^ 1 << 7;
         set(files, SYSTEM, at + 24, flipped);
-    }));
+    })];
     let stamp = 1 << 40;
     for record in [
         vec![],
@@ -558,7 +555,7 @@ fn lies_about_the_system_region_are_told() {
 
 #[test]
 fn lies_in_logs_are_told() {
-    examine(&log_cases());
+    examine(&log_cases().collect::<Vec<_>>());
 }
 
 #[test]
