@@ -10,27 +10,26 @@
  * Link without -fgnu-tm, which would only add gcc's own library, libitm. -Wextra warns of
  * variables that might be clobbered: they are not (-Wno-clobbered).
  *
- * What it guarantees
- * ------------------
- * - An *atomic block*, SELVEDGE_ATOMIC { ... }, that was left is there as a whole after every
- *   crash; one that was not is there as a whole, or not at all. What survives a crash of the machine, and not only
- *   of the process, depends on the durability in force (see below).
- * - Blocks of several threads are isolated from each other: they happen one after the other,
- *   in some order. Memory that is not durable takes part, but is not kept.
+ * Guarantees
+ * ----------
+ * - An *atomic block*, SELVEDGE_ATOMIC { ... }, that returned is there as a whole after every
+ *   crash; one that did not is there as a whole, or not at all. The durability in force (see
+ *   below) decides if that includes crashes of the machine, or of the process only.
+ * - Blocks are strictly serializable. Memory that is not durable takes part, but is not kept.
  * - Durable memory is at the same addresses in every run: pointers into it stay valid.
  *
  * Durable memory is opened at the first call that needs it, or before main if there are
  * persistent variables. One process at a time can use a directory. Where nothing else can be
  * done (the memory fails, a block writes more than a log takes to memory that was there before
  * it), the process ends with one line on standard error, and abort(), unless the program has
- * asked for an error (selvedge_try). What a block writes to memory that it has allocated takes no
+ * asked for an error (selvedge_try). Data that a block writes to memory it has allocated take no
  * room in a log. Directories and files are made for their owner only
  * (modes 0700 and 0600).
  *
  * A child made by fork has no durable memory, which stays its parent's: it ends with a message
  * if it touches it, and can run another program. So a program forks, and makes itself a daemon,
  * before durable memory is opened; one with persistent variables cannot, and is started as a
- * daemon by others. What a child passes to exec must not be durable.
+ * daemon by others. Arguments of exec in a child must not be durable.
  *
  * Nothing of the library can be used in a signal handler, nor an atomic block: the thread may
  * be inside one, or inside a call.
@@ -65,8 +64,8 @@
  *
  * Durability
  * ----------
- * What has returned from a block survives every end of the process. What else it survives is up
- * to SELVEDGE_DURABILITY:
+ * A block that returned survives every end of the process. SELVEDGE_DURABILITY selects the other
+ * crashes that it survives:
  *
  *   dax      a power failure; the files must be on persistent memory (MAP_SYNC)
  *   msync    a power failure; each commit waits for the disk: 4 ms on a virtual disk where
@@ -83,10 +82,10 @@
  * --------------------------
  * With a pool, pages of the heap and of regions move between it and the files: at most
  * SELVEDGE_POOL_BYTES of them are in persistent memory at a time, and a touch of another page
- * waits for the disk. What a block or a fence made durable stays so wherever its page is. Logs
+ * waits for the disk. Durable data stay durable wherever their page is. Logs
  * and persistent variables do not move; they are in the pool's directory, too. A pool is chosen
- * when a directory is made, which knows it from then on; the two belong together, and one is
- * worth nothing without the other. It needs userfaultfd: root, access to /dev/userfaultfd, or
+ * when a directory is made, which records it; the two belong together, and neither can be used
+ * without the other. It needs userfaultfd: root, access to /dev/userfaultfd, or
  * vm.unprivileged_userfaultfd=1. A child made by fork has none of this memory. Since pages move,
  * no direct I/O (O_DIRECT), and no mutex of several processes, may be in it.
  *
@@ -110,7 +109,7 @@
 extern "C" {
 #endif
 
-/* --- What the compiler is told ------------------------------------------------------- */
+/* --- Attributes for the compiler ----------------------------------------------------- */
 
 /* Can be called inside an atomic block, and is a part of it then. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CHECKER__)
@@ -134,8 +133,8 @@ extern "C" {
  * ends when the next block, or selvedge_try, begins further out or at the same place. Not all
  * calls are possible in it, and those that are must be declared transaction_safe (SELVEDGE_SAFE;
  * gcc finds out by itself where it sees the function), or transaction_pure if they have nothing
- * to do with memory that blocks write to. What a block wrote is not in place before its end:
- * a transaction_pure function must not look for it there.
+ * to do with memory that blocks write to. Stores of a block are not in place before its end:
+ * a transaction_pure function must not look for them there.
  *
  * When a block has returned, memory that it took away from others is the thread's own. That is
  * why its end waits for blocks of other threads that have read what it changed: do not wait in
@@ -147,7 +146,7 @@ extern "C" {
  * on. The same holds for a condition, a pipe or anything else that another thread's block
  * precedes. Lock the mutex before the block, in all threads.
  *
- * Relaxed transactions (__transaction_relaxed) work as long as they call nothing that cannot
+ * Relaxed transactions (__transaction_relaxed) work while they call nothing that cannot
  * be undone, and end the process when they do.
  *
  * A block changes the bytes that it stores to, and no others: another thread may change a
@@ -164,7 +163,7 @@ __attribute__((error("SELVEDGE_ATOMIC needs gcc, with -fgnu-tm"))) int selvedge_
 #endif
 
 /* Inside a block, these functions of <string.h> are done by the library: strlen, strnlen, strcmp,
- * strncmp, memcmp, strcpy, strncpy, strcat, strdup, strndup, and in C memchr. What strdup and
+ * strncmp, memcmp, strcpy, strncpy, strcat, strdup, strndup, and in C memchr. Memory that strdup and
  * strndup allocate there is freed if the block fails. (gcc makes memcpy, memmove, memset, malloc,
  * calloc and free parts of a block by itself.) */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CHECKER__)
@@ -221,15 +220,15 @@ SELVEDGE_IN_BLOCK(char *, strndup, (const char *text, size_t most));
     __attribute__((used, visibility("default"))) const char selvedge_program_name[] = name
 #endif
 
-/* Says of a pointer that what it points to is durable: `struct node SELVEDGE_PERSISTENT *p`.
- * Tells sparse, and clang, to warn if pointers of both kinds are mixed. */
+/* Marks a pointer to durable memory: `struct node SELVEDGE_PERSISTENT *p`.
+ * sparse and clang then warn if pointers of both kinds are mixed. */
 #if defined(__CHECKER__) || defined(__clang__)
 #define SELVEDGE_PERSISTENT __attribute__((address_space(1)))
 #else
 #define SELVEDGE_PERSISTENT
 #endif
 
-/* Keeps the library with whoever includes this, also if only its constructor is needed. */
+/* Links the library into each program that includes this, also if only its constructor is needed. */
 extern const unsigned char selvedge_anchor;
 static const unsigned char *const selvedge_keep __attribute__((used)) = &selvedge_anchor;
 
@@ -289,7 +288,7 @@ SELVEDGE_PURE int selvedge_in_transaction(void);
  * block that keeps what they return.
  *
  * Blocks are at multiples of 16, and of 64 if `size` is one. ENOMEM: no room, and the files
- * cannot grow. EINVAL: what is to be freed is no block that is allocated. */
+ * cannot grow. EINVAL: the block to be freed is not allocated. */
 
 /* A new block, which holds anything. */
 SELVEDGE_SAFE void *selvedge_pmalloc(size_t size, void *pointer);
@@ -303,7 +302,7 @@ SELVEDGE_SAFE void *selvedge_pcalloc(size_t count, size_t size, void *pointer);
 /* Makes the block at *pointer larger or smaller; *pointer becomes where it is then. */
 SELVEDGE_SAFE void *selvedge_prealloc(size_t size, void *pointer);
 
-/* Frees the block at *pointer, and sets *pointer to NULL. 0, or -1. NULL is no block. */
+/* Frees the block at *pointer, and sets *pointer to NULL. 0, or -1. NULL is not a block. */
 SELVEDGE_SAFE int selvedge_pfree(void *pointer);
 
 /* Bytes of a block: at least as many as were asked for. 0: it is none. */
@@ -331,7 +330,7 @@ int selvedge_punmap(void *pointer, size_t length);
 /* --- Logs, not inside atomic blocks -------------------------------------------------- */
 
 /* Records of bytes, appended in a region of their own. One thread may append while another
- * reads and truncates. Who has appended flushes before another thread appends or flushes
+ * reads and truncates. A thread that has appended flushes before another one appends or flushes
  * (EBUSY): a fence is for the stores of its own thread. */
 typedef struct selvedge_log selvedge_log;
 

@@ -1,8 +1,8 @@
 /* Ready-made structures in durable memory, for C and C++: hash table, B+ tree, vector, queue
  * and journal, all of byte strings.
  *
- * What it guarantees
- * ------------------
+ * Guarantees
+ * ----------
  * - Each call is a part of the atomic block around it, or happens as a whole by itself.
  * - A structure grows and shrinks with what it holds, a little at a time. Cleared, it has
  *   nothing in the heap but itself.
@@ -26,8 +26,8 @@
  * vector of numbers or pointers is one of strings that all have the same size.
  *
  * Calls that give a string copy it to `buffer`, which has room for `size` bytes, and return
- * the size of the string. Of one that is longer than `size` there are the first `size` bytes
- * only; so a first call with NULL and 0 asks for the size. `buffer` may hold anything after a
+ * the size of the string. A string longer than `size` is cut to its first `size` bytes,
+ * so a first call with NULL and 0 asks for the size. `buffer` may hold anything after a
  * call that failed. It may be in durable memory: then it is written to as a part of the same
  * transaction.
  *
@@ -85,8 +85,8 @@ SELVEDGE_SAFE int selvedge_vector_free(void *pointer);
 SELVEDGE_SAFE int selvedge_queue_free(void *pointer);
 SELVEDGE_SAFE int selvedge_journal_free(void *pointer);
 
-/* Removes up to `most` elements: whichever of a table, the first of a tree, a queue or a
- * journal, the last of a vector. 1: nothing is left; 0: something is; or -1. What has
+/* Removes up to `most` elements: any of a table, the first of a tree, a queue or a
+ * journal, the last of a vector. 1: nothing is left; 0: something is; or -1. A structure with
  * millions of elements is better cleared in pieces: a transaction keeps in memory, until it
  * commits, what it writes:
  *   while (selvedge_tree_clear(tree, 1000) == 0)
@@ -207,7 +207,7 @@ typedef struct selvedge_place {
     uint64_t inner[2]; /* the library's */
 } selvedge_place;
 
-/* Copies the record at a place, and moves the place behind it. Its size, or -1; its number is
+/* Copies the record at a place, and moves the place past it. Its size, or -1; its number is
  * place->number - 1 then. If the record is gone, the first one that is there is read. A place
  * at the end is good for records that come later. */
 SELVEDGE_SAFE ssize_t selvedge_journal_read(selvedge_journal *journal, selvedge_place *place,
