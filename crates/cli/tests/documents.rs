@@ -144,6 +144,11 @@ fn sessions_about_mounting_are_true() {
 }
 
 #[test]
+fn sessions_about_stacks_are_true() {
+    sessions_are_true("docs/stacks.md");
+}
+
+#[test]
 fn sessions_about_the_model_are_true() {
     sessions_are_true("docs/engines/model.md");
 }
