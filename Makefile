@@ -58,6 +58,7 @@ lint: need-build
 	tools/long-files
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps
 	shellcheck .ci/run $(shell grep -slE '^#!.*\<(ba)?sh\>' tools/* tools/*/*)
 
 unit: need-build need-mount

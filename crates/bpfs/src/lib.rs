@@ -21,6 +21,23 @@
 //!    numbers;
 //! 3. the inode file's growth;
 //! 4. a log slot; a group of a bitmap. These two are leaves: nothing is locked inside.
+//!
+//! # Example
+//!
+//! ```
+//! use bpfs::{Bpfs, MkfsOptions, MountOptions, mkfs};
+//! use medium::MemoryPmem;
+//! use vfs::{Ctx, FileSystem, Ino};
+//!
+//! let pm = MemoryPmem::new(4 << 20);
+//! mkfs(&pm, &MkfsOptions::default())?;
+//! let fs = Bpfs::open(pm, MountOptions::default())?;
+//! let (root, caller) = (Ino::ROOT, Ctx::root());
+//! let file = fs.create(&caller, root, b"letter", 0o644)?;
+//! // Durable as a whole when it returns.
+//! fs.write(&caller, file.ino, 0, b"kept")?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod alloc;

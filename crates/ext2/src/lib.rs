@@ -3,6 +3,18 @@
 //! The bytes on the medium are described in `format.md`; [`format`] has them as types.
 //! [`Ext2`] is the format behind [`blockfs::Format`]; [`blockfs::BlockFs`] makes a file system
 //! of it.
+//!
+//! # Example
+//!
+//! ```
+//! use ext2::{MkfsOptions, check, mkfs};
+//! use medium::block::{Geometry, MemoryDevice};
+//!
+//! let device = MemoryDevice::new(Geometry { block_bytes: 512, blocks: 8192 });
+//! mkfs(&device, &MkfsOptions::for_size(4 << 20))?;
+//! assert!(check(&device).findings.is_empty());
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod acl;

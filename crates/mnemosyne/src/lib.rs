@@ -7,6 +7,32 @@
 //!
 //! The crate `wordlog` has the logs of transactions; the crate `persist` adds types. The bytes, with
 //! numbered invariants, are in `format.md`.
+//!
+//! # Example
+//!
+//! ```
+//! use medium::MemoryPmem;
+//! use mnemosyne::store::{Flat, Layout, Options, Store};
+//! use mnemosyne::tx::Stop;
+//! use std::convert::Infallible;
+//! use std::sync::Arc;
+//!
+//! // Memory that is not persistent serves as well; `Store::open_directory` takes files.
+//! let pm = Arc::new(MemoryPmem::new(4 << 20));
+//! let layout = Layout { logs: 1, log_bytes: 64 << 10, ..Layout::default() };
+//! layout.format(&pm)?;
+//! let options = Options { heap_growth: 1 << 20, ..Options::default() };
+//! let store = Store::open(Flat(pm.clone()), pm, options)?;
+//! let count = store.session().run(|tx| {
+//!     let at = tx.alloc(8)?;
+//!     tx.store(at, 1)?;
+//!     // The block and its name are there after any crash, or neither.
+//!     tx.set_root("count", 1, at)?;
+//!     Ok::<_, Stop<Infallible>>(tx.load(at)?)
+//! })?;
+//! assert_eq!(count, 1);
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod error;

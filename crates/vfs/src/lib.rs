@@ -5,6 +5,24 @@
 //! - [`Guarantees`]: what a file system promises about crashes, as a value.
 //! - [`perm`]: permissions and ownership, as Linux has them.
 //! - [`check`]: how checkers report, by invariant.
+//!
+//! # Example
+//!
+//! ```
+//! use vfs::{Atomicity, Durability, Guarantees, Ordering};
+//!
+//! let promise = Guarantees {
+//!     name: "example".into(),
+//!     durable: Durability::AtFsync,
+//!     metadata_atomic: Atomicity::Call,
+//!     data_atomic: Atomicity::Block,
+//!     metadata_ordered: Ordering::Global,
+//!     data_ordered: Ordering::None,
+//!     times_atomic: true,
+//!     notes: Vec::new(),
+//! };
+//! assert!(vfs::guarantees::table(&[promise]).contains("at fsync"));
+//! ```
 #![forbid(unsafe_code)]
 
 mod atime;

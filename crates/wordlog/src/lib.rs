@@ -23,6 +23,24 @@
 //! The bytes are in `format.md`. A log is a first line, which says where the oldest record begins (the
 //! *head*) and, in a base log, where the last one ends (the *tail*); then the ring. A *position* counts
 //! words since the log was made.
+//!
+//! # Example
+//!
+//! ```
+//! use medium::MemoryPmem;
+//! use std::sync::Arc;
+//! use wordlog::{Kind, Unrecovered};
+//!
+//! let pm = Arc::new(MemoryPmem::new(64 << 10));
+//! wordlog::format(&pm, 0, 64 << 10, Kind::TornBit)?;
+//! let (mut appender, mut consumer) = Unrecovered::open(pm, 0)?.keep()?;
+//! appender.append(&[1, 2, 3])?;
+//! appender.flush()?; // durable from here on, by one fence
+//! let mut words = Vec::new();
+//! consumer.next(&mut words)?;
+//! assert_eq!(words, [1, 2, 3]);
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod bits;
