@@ -9,6 +9,7 @@ use std::sync::Arc;
 /// calls that it changes; every other call is that of the region below. Bring `Pmem` into
 /// scope, not this trait: the methods have the same names.
 #[allow(clippy::missing_errors_doc)] // those of Pmem
+#[allow(clippy::len_without_is_empty)] // Pmem has it
 pub trait PmemLayer: Send + Sync {
     /// The region below.
     type Below: Pmem + ?Sized;
