@@ -185,11 +185,10 @@ impl<P: Pmem> Bpfs<P> {
         }
         self.change_xattrs(cx, ino, name, lock, &|xattrs| {
             let old = xattrs.iter().position(|(n, _)| n == name);
-            match (mode, old) {
-                (XattrMode::Create, Some(_)) => return Err(Errno::EXIST.into()),
-                (XattrMode::Replace, None) => return Err(Errno::NODATA.into()),
-                (_, Some(at)) => xattrs[at].1 = value.to_vec(),
-                (_, None) => xattrs.push((name.to_vec(), value.to_vec())),
+            mode.check(old.is_some())?;
+            match old {
+                Some(at) => xattrs[at].1 = value.to_vec(),
+                None => xattrs.push((name.to_vec(), value.to_vec())),
             }
             Ok(())
         })

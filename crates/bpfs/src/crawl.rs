@@ -519,7 +519,9 @@ impl<'a> Clip<'a> {
         match self.what {
             What::Bytes(bytes) => SmallVec::from_slice(bytes),
             What::Word(word) => SmallVec::from_slice(&word.to_le_bytes()),
-            _ => SmallVec::from_elem(0, self.hi - self.lo),
+            What::Zeros | What::Hole | What::Reserve | What::Blank => {
+                SmallVec::from_elem(0, self.hi - self.lo)
+            }
         }
     }
 }

@@ -10,7 +10,8 @@ use crate::volume::{Dropped, Tree, Volume};
 use medium::{Pmem, Rule};
 use std::sync::atomic::Ordering::SeqCst;
 use vfs::{
-    Atime, Attr, Ctx, Errno, Fallocate, FileType, Ino, SIZE_MAX, SYMLINK_MAX, SeekKind, perm,
+    Atime, Attr, Ctx, Errno, Fallocate, FileType, Ino, SIZE_MAX, SYMLINK_MAX, SeekKind, end_of,
+    must_be_regular, perm,
 };
 
 /// Rounds down, and up, to whole blocks.
@@ -19,20 +20,6 @@ fn floor(byte: u64) -> u64 {
 }
 fn ceil(byte: u64) -> u64 {
     byte.next_multiple_of(BLOCK)
-}
-
-/// Data calls are for regular files: `EISDIR` for a directory, else `other`.
-fn must_be_regular(attr: &Attr, other: Errno) -> Res<()> {
-    match attr.kind {
-        FileType::Regular => Ok(()),
-        FileType::Directory => Err(Errno::ISDIR.into()),
-        _ => Err(other.into()),
-    }
-}
-
-fn end_of(off: u64, len: u64) -> Res<u64> {
-    let end = off.checked_add(len).filter(|end| *end <= SIZE_MAX);
-    end.ok_or(Fault::Errno(Errno::FBIG))
 }
 
 /// Edits that make `start..end` read as zeros: whole blocks become holes.
@@ -47,7 +34,7 @@ impl<P: Pmem> Bpfs<P> {
     /// Reads; also says whether the access time is due.
     pub(crate) fn do_read(&self, ino: Ino, off: u64, buf: &mut [u8]) -> Res<(usize, bool)> {
         let (_guard, found) = self.peek(ino)?;
-        must_be_regular(&found.attr, Errno::INVAL)?;
+        must_be_regular(found.attr.kind, Errno::INVAL)?;
         let tree = found.tree();
         let len = tree.size.saturating_sub(off).min(buf.len() as u64) as usize;
         let mut at = off;
@@ -63,7 +50,7 @@ impl<P: Pmem> Bpfs<P> {
             rest = tail;
             at += take as u64;
         }
-        Ok((len, self.atime_due(&found.attr)))
+        Ok((len, self.is_atime_due(&found.attr)))
     }
 
     pub(crate) fn do_readlink(&self, ino: Ino) -> Res<Vec<u8>> {
@@ -84,7 +71,7 @@ impl<P: Pmem> Bpfs<P> {
         Ok(target)
     }
 
-    fn atime_due(&self, attr: &Attr) -> bool {
+    fn is_atime_due(&self, attr: &Attr) -> bool {
         self.atime != Atime::Never && self.atime.is_due(attr, self.clock.now())
     }
 
@@ -95,7 +82,7 @@ impl<P: Pmem> Bpfs<P> {
         }
         let updated = self.mutate(TreeLock::Shared, |lock| {
             let (_guard, found) = self.hold(ino)?;
-            if self.atime_due(&found.attr) {
+            if self.is_atime_due(&found.attr) {
                 let mut tx = Tx::new(&self.vol, lock);
                 tx.time(ino, at::ATIME, self.clock.now().0);
                 tx.commit()?;
@@ -120,11 +107,11 @@ impl<P: Pmem> Bpfs<P> {
             return Ok(data.len());
         }
         let found = self.find(ino, node)?;
-        must_be_regular(&found.attr, Errno::INVAL)?;
+        must_be_regular(found.attr.kind, Errno::INVAL)?;
         if data.is_empty() {
             return Ok(0);
         }
-        let end = end_of(off, data.len() as u64)?;
+        let end = end_of(off, data.len() as u64, SIZE_MAX)?;
         let size = found.attr.size;
         let mut tx = Tx::new(&self.vol, lock);
         self.seeded_write_bugs(&mut tx, &found, off, end)?;
@@ -274,16 +261,16 @@ impl<P: Pmem> Bpfs<P> {
         lock: TreeLock,
     ) -> Res<()> {
         let (_guard, found) = self.hold(ino)?;
-        must_be_regular(&found.attr, Errno::NODEV)?;
+        must_be_regular(found.attr.kind, Errno::NODEV)?;
         if len == 0 {
             return Err(Errno::INVAL.into());
         }
-        let end = end_of(off, len)?;
+        let end = end_of(off, len, SIZE_MAX)?;
         let size = found.attr.size;
         if !matches!(kind, Fallocate::PunchHole) {
             self.must_fit(&found.tree(), off, end)?;
         }
-        let new_size = if keeps_size(kind) {
+        let new_size = if kind.keeps_size() {
             size
         } else {
             size.max(end)
@@ -294,7 +281,9 @@ impl<P: Pmem> Bpfs<P> {
         }
         match kind {
             Fallocate::Allocate { .. } => reserve(&mut tx, ino, off, end.min(new_size), size),
-            _ => clear(&mut tx, ino, (off, end), (size, new_size)),
+            Fallocate::PunchHole | Fallocate::ZeroRange { .. } => {
+                clear(&mut tx, ino, (off, end), (size, new_size));
+            }
         }
         if new_size > size {
             tx.set(ino, at::SIZE, new_size);
@@ -369,14 +358,6 @@ impl<P: Pmem> Bpfs<P> {
             tx.put_word(leaf.addr(), word)?;
         }
         Ok(())
-    }
-}
-
-/// Whether the call leaves the size alone.
-fn keeps_size(kind: Fallocate) -> bool {
-    match kind {
-        Fallocate::PunchHole => true,
-        Fallocate::Allocate { keep_size } | Fallocate::ZeroRange { keep_size } => keep_size,
     }
 }
 

@@ -199,7 +199,7 @@ pub(crate) fn plan<'a, P: Pmem>(
                 bytes = SmallVec::from_slice(&word.to_le_bytes());
                 &bytes
             }
-            _ => return Ok(None),
+            What::Zeros | What::Hole | What::Reserve | What::Blank => return Ok(None),
         };
         let keep = shown.len().min((size - edit.start) as usize);
         if keep < shown.len() {

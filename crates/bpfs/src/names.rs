@@ -334,12 +334,10 @@ impl<P: Pmem> Bpfs<P> {
         let (pos, ino, _) = index.find(&self.vol, &tree, name)?.ok_or(Errno::NOENT)?;
         let (mut victim_held, victim) = self.hold(ino)?;
         perm::may_delete(cx, &parent.attr, &victim.attr)?;
-        match (which, victim.is_dir()) {
-            (Removal::Rmdir, false) => return Err(Errno::NOTDIR.into()),
-            (Removal::Unlink, true) => return Err(Errno::ISDIR.into()),
+        which.check(victim.is_dir())?;
+        if victim.is_dir() {
             // Held until the name is gone, it stays empty.
-            (Removal::Rmdir, true) => self.must_be_empty(&mut victim_held, &victim)?,
-            (Removal::Unlink, false) => {}
+            self.must_be_empty(&mut victim_held, &victim)?;
         }
         let entry_len = dir::entry_len(&self.vol, &tree, pos)?;
         let now = self.clock.now();

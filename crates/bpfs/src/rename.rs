@@ -11,7 +11,10 @@ use crate::table::Node;
 use crate::tx::{Tx, What};
 use medium::Pmem;
 use std::sync::atomic::Ordering::SeqCst;
-use vfs::{Ctx, Errno, FileType, Ino, Name, RenameFlags, Result, Timestamp, check_name, perm};
+use vfs::{
+    Ctx, Errno, FileType, Ino, Name, RenameFlags, Result, Timestamp, check_name, check_replaced,
+    perm,
+};
 
 /// One end of a rename.
 #[derive(Clone, Copy)]
@@ -131,9 +134,7 @@ impl<P: Pmem> Bpfs<P> {
     ) -> Result<()> {
         check_name(from.name)?;
         check_name(to.name)?;
-        if flags.contains(RenameFlags::NO_REPLACE | RenameFlags::EXCHANGE) {
-            return Err(Errno::INVAL);
-        }
+        flags.check()?;
         // Directories change parents only under the exclusive lock: ancestry holds still.
         let enough = match from.dir == to.dir {
             true => TreeLock::Shared,
@@ -187,12 +188,7 @@ impl<P: Pmem> Bpfs<P> {
         let old = indexes.from.find(&self.vol, &from_dir.tree(), name)?;
         let new = indexes.to().find(&self.vol, &to_dir.tree(), new_name)?;
         let source = old.ok_or(Errno::NOENT)?;
-        let exchange = flags.contains(RenameFlags::EXCHANGE);
-        match new {
-            Some(_) if flags.contains(RenameFlags::NO_REPLACE) => return Err(Errno::EXIST.into()),
-            None if exchange => return Err(Errno::NOENT.into()),
-            _ => {}
-        }
+        flags.check_target(new.is_some())?;
         let end = |found: &Found<'e>, name| End {
             dir: found.ino,
             node: found.node,
@@ -203,7 +199,7 @@ impl<P: Pmem> Bpfs<P> {
             to: end(to_dir, new_name),
             source: source.into(),
             target: new.map(Entry::from),
-            exchange,
+            exchange: flags.is_exchange(),
         };
         self.check_ancestry(&plan)?;
         let same = plan.target.is_some_and(|t| t.ino == plan.source.ino);
@@ -266,12 +262,14 @@ impl<P: Pmem> Bpfs<P> {
         let (Some(target), Some(held)) = (&moved.target, &mut moved.target_held) else {
             return Ok(());
         };
-        match (plan.exchange, moved.source.is_dir(), target.is_dir()) {
-            (false, true, false) => Err(Errno::NOTDIR.into()),
-            (false, false, true) => Err(Errno::ISDIR.into()),
+        if plan.exchange {
+            return Ok(());
+        }
+        check_replaced(moved.source.is_dir(), target.is_dir())?;
+        match target.is_dir() {
             // Held until the name is gone, it stays empty.
-            (false, true, true) => self.must_be_empty(held, target),
-            _ => Ok(()),
+            true => self.must_be_empty(held, target),
+            false => Ok(()),
         }
     }
 

@@ -542,7 +542,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
                 word = value.to_le_bytes();
                 &word
             }
-            _ => return Ok(None),
+            What::Zeros | What::Hole | What::Reserve | What::Blank => return Ok(None),
         };
         let tree = self.tree(edit.tree)?;
         let leaf = self.vol.leaf(&tree, edit.start / BLOCK)?;

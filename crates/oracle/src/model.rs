@@ -36,6 +36,7 @@ use vfs::{
     Atime, Attr, Clock, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Guarantees,
     Ino, NAME_MAX, Name, NewNode, OpenFlags, Removal, RenameFlags, Result, SIZE_MAX, SeekKind,
     SetAttr, SetTime, StatFs, Timestamp, XattrMode, absent_xattr, check_name, check_xattr_name,
+    end_of, must_be_regular,
 };
 
 /// Inodes that a model claims to have room for.
@@ -171,28 +172,12 @@ impl ModelFs {
     }
 }
 
-/// Data calls are for regular files: `EISDIR` for a directory, else `other`.
-fn must_be_regular(kind: FileType, other: Errno) -> Result<()> {
-    match kind {
-        FileType::Regular => Ok(()),
-        FileType::Directory => Err(Errno::ISDIR),
-        _ => Err(other),
-    }
-}
-
 /// The pages of a file that [`must_be_regular`] has let pass.
 fn pages_of(content: &mut Content) -> Result<&mut Pages> {
     match content {
         Content::Data(pages) => Ok(pages),
         _ => Err(Errno::INVAL),
     }
-}
-
-/// The end of a range, if files may be so long.
-fn end_of(off: u64, len: u64) -> Result<u64> {
-    off.checked_add(len)
-        .filter(|&end| end <= SIZE_MAX)
-        .ok_or(Errno::FBIG)
 }
 
 impl FileSystem for ModelFs {
@@ -349,13 +334,9 @@ impl FileSystem for ModelFs {
         let victim = table.node(entry.ino)?.clone();
         perm::may_delete(cx, &parent.attr(), &victim.attr())?;
         let is_dir = entry.kind == FileType::Directory;
-        match (which, is_dir) {
-            (Removal::Unlink, true) => return Err(Errno::ISDIR),
-            (Removal::Rmdir, false) => return Err(Errno::NOTDIR),
-            (Removal::Rmdir, true) if !victim.with_dir(Directory::is_empty)? => {
-                return Err(Errno::NOTEMPTY);
-            }
-            (Removal::Unlink, false) | (Removal::Rmdir, true) => {}
+        which.check(is_dir)?;
+        if is_dir && !victim.with_dir(Directory::is_empty)? {
+            return Err(Errno::NOTEMPTY);
         }
         let now = self.clock.now();
         parent.change_dir(now, |nlink, entries| {
@@ -437,7 +418,7 @@ impl FileSystem for ModelFs {
             if data.is_empty() {
                 return Ok(0);
             }
-            let end = end_of(off, data.len() as u64)?;
+            let end = end_of(off, data.len() as u64, SIZE_MAX)?;
             let pages = pages_of(&mut body.content)?;
             self.space.take(pages.missing(covering(off, end)))?;
             pages.write(off, data);
@@ -454,12 +435,12 @@ impl FileSystem for ModelFs {
             if len == 0 {
                 return Err(Errno::INVAL);
             }
-            let end = end_of(off, len)?;
+            let end = end_of(off, len, SIZE_MAX)?;
             let pages = pages_of(&mut body.content)?;
-            let (keep_size, allocate, zero) = match kind {
-                Fallocate::Allocate { keep_size } => (keep_size, true, false),
-                Fallocate::ZeroRange { keep_size } => (keep_size, true, true),
-                Fallocate::PunchHole => (true, false, true),
+            let (allocate, zero) = match kind {
+                Fallocate::Allocate { .. } => (true, false),
+                Fallocate::ZeroRange { .. } => (true, true),
+                Fallocate::PunchHole => (false, true),
             };
             // All of the range must be had, though nothing beyond the end is kept.
             let had = match allocate {
@@ -467,7 +448,7 @@ impl FileSystem for ModelFs {
                 false => 0,
             };
             self.space.take(had)?;
-            if !keep_size {
+            if !kind.keeps_size() {
                 body.size = body.size.max(end);
             }
             let before = pages.count();
@@ -548,11 +529,7 @@ impl FileSystem for ModelFs {
         let node = self.node(ino)?;
         let body = &mut *node.body.write();
         perm::may_set_xattr(cx, &node.attr_of(body), name)?;
-        match (mode, body.xattrs.contains_key(name)) {
-            (XattrMode::Create, true) => return Err(Errno::EXIST),
-            (XattrMode::Replace, false) => return Err(Errno::NODATA),
-            _ => {}
-        }
+        mode.check(body.xattrs.contains_key(name))?;
         let others = body.xattrs.iter().filter(|(other, _)| ***other != *name);
         let others: usize = others.map(|(name, value)| xattr_bytes(name, value)).sum();
         if XATTR_HEADER + others + xattr_bytes(name, value) > BLOCK as usize {

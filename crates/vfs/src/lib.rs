@@ -27,6 +27,7 @@
 
 mod atime;
 pub mod check;
+mod checks;
 mod clock;
 mod fs;
 pub mod guarantees;
@@ -36,6 +37,9 @@ mod system;
 mod types;
 
 pub use atime::Atime;
+pub use checks::{
+    absent_xattr, check_name, check_replaced, check_xattr_name, end_of, must_be_regular,
+};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use fs::FileSystem;
 pub use guarantees::{Atomicity, Durability, Guarantees, Ordering};

@@ -1,7 +1,5 @@
 //! The vocabulary of [`FileSystem`](crate::FileSystem).
 
-use crate::{Errno, Result};
-
 /// An inode number. Never 0 for a live inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ino(pub u64);
@@ -364,48 +362,3 @@ pub const SYMLINK_MAX: usize = 4095;
 
 /// Largest file size in bytes (`i64::MAX`, as in the kernel).
 pub const SIZE_MAX: u64 = i64::MAX as u64;
-
-/// Name spaces of extended attributes. `system.` (access control lists) is not one: no
-/// file system here would enforce what it says.
-const XATTR_SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-
-/// Checks the name of an extended attribute that is to be set, as the kernel does for its own
-/// file systems. Attributes that an earlier version stored may have other names: the
-/// super-user can read and remove them.
-///
-/// # Errors
-/// `ERANGE` if it is empty or over [`NAME_MAX`] bytes; `EOPNOTSUPP` outside of the name
-/// spaces `user.`, `trusted.` and `security.`; `EINVAL` for the name space alone.
-pub fn check_xattr_name(name: &[u8]) -> Result<()> {
-    if name.is_empty() || name.len() > NAME_MAX {
-        return Err(Errno::RANGE);
-    }
-    let mut spaces = XATTR_SPACES.iter();
-    match spaces.find_map(|space| name.strip_prefix(*space)) {
-        None => Err(Errno::OPNOTSUPP),
-        Some(b"") => Err(Errno::INVAL),
-        Some(_) => Ok(()),
-    }
-}
-
-/// The error for an extended attribute that does not exist: that of its name, or `ENODATA`.
-pub fn absent_xattr(name: &[u8]) -> Errno {
-    check_xattr_name(name).err().unwrap_or(Errno::NODATA)
-}
-
-/// Checks a name that is to be looked up or made in a directory.
-///
-/// # Errors
-/// `ENAMETOOLONG` over [`NAME_MAX`] bytes; `ENOENT` if empty; `EINVAL` if it is `.` or
-/// `..` or holds `/` or NUL.
-pub fn check_name(name: &[u8]) -> Result<()> {
-    if name.len() > NAME_MAX {
-        return Err(Errno::NAMETOOLONG);
-    }
-    match name {
-        b"" => Err(Errno::NOENT),
-        b"." | b".." => Err(Errno::INVAL),
-        _ if name.iter().any(|b| matches!(b, b'/' | 0)) => Err(Errno::INVAL),
-        _ => Ok(()),
-    }
-}

@@ -79,11 +79,10 @@ impl<F: Format> BlockFs<F> {
             return Err(Errno::TOOBIG);
         }
         self.change_attributes(cx, ino, name, |all, at| {
-            match (mode, at) {
-                (XattrMode::Create, Some(_)) => return Err(Errno::EXIST.into()),
-                (XattrMode::Replace, None) => return Err(Errno::NODATA.into()),
-                (_, Some(at)) => all[at].1 = value.to_vec(),
-                (_, None) => all.push((name.to_vec(), value.to_vec())),
+            mode.check(at.is_some())?;
+            match at {
+                Some(at) => all[at].1 = value.to_vec(),
+                None => all.push((name.to_vec(), value.to_vec())),
             }
             Ok(())
         })

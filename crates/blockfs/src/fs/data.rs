@@ -7,21 +7,14 @@ use medium::block::Lba;
 use patch::{Before, Op, PatchId, Rule, attempt};
 use smallvec::SmallVec;
 use std::ops::Range;
-use vfs::{Attr, Ctx, Errno, Fallocate, FileType, Ino, Result, SeekKind, Timestamp, perm};
+use vfs::{
+    Attr, Ctx, Errno, Fallocate, FileType, Ino, Result, SeekKind, Timestamp, must_be_regular, perm,
+};
 
 type Refused<T> = std::result::Result<T, Refusal>;
 
 /// Blocks of data that one operation writes at most.
 const WRITE_BLOCKS: u64 = 1024;
-
-/// Data calls are for regular files: `EISDIR` for a directory, else `other`.
-fn must_be_regular(attr: &Attr, other: Errno) -> Refused<()> {
-    match attr.kind {
-        FileType::Regular => Ok(()),
-        FileType::Directory => Err(Errno::ISDIR.into()),
-        _ => Err(other.into()),
-    }
-}
 
 /// A part of a range that lies within one block.
 struct Part {
@@ -80,7 +73,7 @@ impl<F: Format> BlockFs<F> {
     /// How many of `len` bytes are before the end of a file.
     fn readable(&self, ino: Ino, off: u64, len: usize) -> Refused<usize> {
         let attr = self.attr(ino)?;
-        must_be_regular(&attr, Errno::INVAL)?;
+        must_be_regular(attr.kind, Errno::INVAL)?;
         Ok(attr.size.saturating_sub(off).min(len as u64) as usize)
     }
 
@@ -165,7 +158,7 @@ impl<F: Format> BlockFs<F> {
         let end = self.end_of(off, data.len() as u64)?;
         self.look(|| {
             let attr = self.attr(ino)?;
-            must_be_regular(&attr, Errno::INVAL)?;
+            must_be_regular(attr.kind, Errno::INVAL)?;
             Ok(perm::may_write(&attr, off)?)
         })?;
         self.trim(ino, end)?;
@@ -187,9 +180,7 @@ impl<F: Format> BlockFs<F> {
     }
 
     fn end_of(&self, off: u64, len: u64) -> Result<u64> {
-        off.checked_add(len)
-            .filter(|&end| end <= self.format.max_size().min(vfs::SIZE_MAX))
-            .ok_or(Errno::FBIG)
+        vfs::end_of(off, len, self.format.max_size().min(vfs::SIZE_MAX))
     }
 
     /// Returns how many blocks it takes to fill the holes in a range.
@@ -237,7 +228,7 @@ impl<F: Format> BlockFs<F> {
         let blocks = end.div_ceil(block) - off / block;
         self.change_for(cx, self.format.cost(blocks) + 2, |op| {
             let attr = self.attr(ino)?;
-            must_be_regular(&attr, Errno::INVAL)?;
+            must_be_regular(attr.kind, Errno::INVAL)?;
             let holes = self.check_room(cx, ino, off / block, end.div_ceil(block))?;
             self.ready_to_write(&attr, off..end, holes)?;
             let mut heads: Heads = self.clear_tail(op, &attr, end)?.into_iter().collect();
@@ -443,7 +434,7 @@ impl<F: Format> BlockFs<F> {
     ) -> Result<()> {
         let attr = self.look(|| {
             let attr = self.attr(ino)?;
-            must_be_regular(&attr, Errno::NODEV)?;
+            must_be_regular(attr.kind, Errno::NODEV)?;
             perm::may_fallocate(&attr, kind)?;
             Ok(attr)
         })?;

@@ -176,7 +176,11 @@ impl<F: Format> BlockFs<F> {
         let filled = match new.kind() {
             FileType::Directory => self.format.init_directory(op, ino, parent.ino),
             FileType::Symlink => self.store_target(op, ino, new.target()),
-            _ => Ok(Heads::new()),
+            FileType::Regular
+            | FileType::Fifo
+            | FileType::Socket
+            | FileType::CharDevice
+            | FileType::BlockDevice => Ok(Heads::new()),
         };
         let handed = filled.and_then(|filled| {
             let handed = self.format.inherit(op, parent.ino, ino)?;
@@ -356,13 +360,9 @@ impl<F: Format> BlockFs<F> {
             let victim = self.named(found)?;
             perm::may_delete(cx, &parent, &victim)?;
             let directory = victim.kind == FileType::Directory;
-            match (which, directory) {
-                (Removal::Unlink, true) => return Err(Errno::ISDIR.into()),
-                (Removal::Rmdir, false) => return Err(Errno::NOTDIR.into()),
-                (Removal::Rmdir, true) if !self.format.is_empty(victim.ino)? => {
-                    return Err(Errno::NOTEMPTY.into());
-                }
-                (Removal::Unlink, false) | (Removal::Rmdir, true) => {}
+            which.check(directory)?;
+            if directory && !self.format.is_empty(victim.ino)? {
+                return Err(Errno::NOTEMPTY.into());
             }
             self.ready_to_drop(&victim)?;
             let now = self.now();

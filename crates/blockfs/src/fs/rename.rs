@@ -71,10 +71,8 @@ impl<F: Format> BlockFs<F> {
         [from, to]: [Name<'a>; 2],
         flags: RenameFlags,
     ) -> std::result::Result<Option<Move<'a>>, Refusal> {
-        if flags.contains(RenameFlags::NO_REPLACE | RenameFlags::EXCHANGE) {
-            return Err(Errno::INVAL.into());
-        }
-        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        flags.check()?;
+        let exchange = flags.is_exchange();
         if exchange && !self.format.store().is_atomic() {
             // Whichever name changed first, a crash could leave an inode without one.
             return Err(Errno::INVAL.into());
@@ -83,11 +81,7 @@ impl<F: Format> BlockFs<F> {
         let (from, old) = self.search(cx, from.dir, name)?;
         let (to, new) = self.search(cx, to.dir, new_name)?;
         let old = old.ok_or(Errno::NOENT)?;
-        match new {
-            Some(_) if flags.contains(RenameFlags::NO_REPLACE) => return Err(Errno::EXIST.into()),
-            None if exchange => return Err(Errno::NOENT.into()),
-            _ => {}
-        }
+        flags.check_target(new.is_some())?;
         let plan = Move {
             from,
             name,
@@ -138,13 +132,9 @@ impl<F: Format> BlockFs<F> {
     fn check_types(&self, plan: &Move<'_>) -> std::result::Result<(), Refusal> {
         let directory = plan.moves_directory();
         if let Some(target) = plan.target.as_ref().filter(|_| !plan.exchange) {
-            match (directory, target.kind == FileType::Directory) {
-                (true, false) => return Err(Errno::NOTDIR.into()),
-                (false, true) => return Err(Errno::ISDIR.into()),
-                (true, true) if !self.format.is_empty(target.ino)? => {
-                    return Err(Errno::NOTEMPTY.into());
-                }
-                _ => {}
+            vfs::check_replaced(directory, target.kind == FileType::Directory)?;
+            if directory && !self.format.is_empty(target.ino)? {
+                return Err(Errno::NOTEMPTY.into());
             }
         }
         let gains = directory && plan.crosses() && plan.target.is_none();

@@ -3,7 +3,7 @@
 use super::node::{Content, Directory, Node};
 use super::table::Table;
 use std::sync::Arc;
-use vfs::{Ctx, Errno, FileType, Ino, Name, RenameFlags, Result, Timestamp, perm};
+use vfs::{Ctx, Errno, FileType, Ino, Name, RenameFlags, Result, Timestamp, check_replaced, perm};
 
 /// A rename that may be done.
 pub(super) struct Move {
@@ -24,18 +24,11 @@ impl Table {
         [from, to]: [Name<'_>; 2],
         flags: RenameFlags,
     ) -> Result<Option<Move>> {
-        if flags.contains(RenameFlags::NO_REPLACE | RenameFlags::EXCHANGE) {
-            return Err(Errno::INVAL);
-        }
-        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        flags.check()?;
         let (from, old) = self.search(cx, from.dir, from.name)?;
         let (to, new) = self.search(cx, to.dir, to.name)?;
         let old = old.ok_or(Errno::NOENT)?;
-        match new {
-            Some(_) if flags.contains(RenameFlags::NO_REPLACE) => return Err(Errno::EXIST),
-            None if exchange => return Err(Errno::NOENT),
-            _ => {}
-        }
+        flags.check_target(new.is_some())?;
         let source = self.node(old.ino)?.clone();
         let target = new.map(|new| self.node(new.ino).cloned()).transpose()?;
         let plan = Move {
@@ -43,7 +36,7 @@ impl Table {
             to,
             source,
             target,
-            exchange,
+            exchange: flags.is_exchange(),
         };
         self.check_ancestry(&plan)?;
         if new.is_some_and(|new| new.ino == old.ino) {
@@ -90,12 +83,11 @@ impl Move {
             return Ok(());
         };
         let is_dir = |node: &Node| node.kind == FileType::Directory;
-        match (is_dir(&self.source), is_dir(target)) {
-            (true, false) => Err(Errno::NOTDIR),
-            (false, true) => Err(Errno::ISDIR),
-            (true, true) if !target.with_dir(Directory::is_empty)? => Err(Errno::NOTEMPTY),
-            _ => Ok(()),
+        check_replaced(is_dir(&self.source), is_dir(target))?;
+        if is_dir(target) && !target.with_dir(Directory::is_empty)? {
+            return Err(Errno::NOTEMPTY);
         }
+        Ok(())
     }
 
     /// Changes both directories and what moves. A target that is replaced keeps its

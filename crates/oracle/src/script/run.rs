@@ -56,7 +56,11 @@ impl State {
         let flags = match attr.kind {
             FileType::Regular => OpenFlags::READ | OpenFlags::WRITE,
             FileType::Directory => OpenFlags::READ,
-            _ => OpenFlags::empty(),
+            FileType::Fifo
+            | FileType::Socket
+            | FileType::CharDevice
+            | FileType::BlockDevice
+            | FileType::Symlink => OpenFlags::empty(),
         };
         fs.open(&self.cx, attr.ino, flags)?;
         self.handles.insert(handle, attr.ino);
