@@ -151,7 +151,7 @@ impl Demand<'_> {
     }
 
     fn times_allowed(&self, seen: &Snapshot, matched: &Expected) -> bool {
-        if seen.same_times(&matched.snapshot) {
+        if seen.has_same_times(&matched.snapshot) {
             return true;
         }
         if self.times_atomic {
@@ -194,7 +194,7 @@ pub(crate) fn same_content(a: &Snapshot, b: &Snapshot) -> bool {
     if hit(Sabotage::LinkCountIgnored) {
         return same_without_links(a, b);
     }
-    a.same_except_times(b)
+    a.is_same_except_times(b)
 }
 
 /// Whether callers see the same, times and link counts apart.

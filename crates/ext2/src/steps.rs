@@ -39,7 +39,7 @@ impl Format for Ext2 {
     /// that is group 0.
     fn may_use_reserve(&self, cx: &Ctx) -> bool {
         let Reserve { uid, gid, .. } = self.layout.reserve;
-        cx.uid == 0 || cx.uid == uid || (gid != 0 && cx.in_group(gid))
+        cx.uid == 0 || cx.uid == uid || (gid != 0 && cx.is_in_group(gid))
     }
 
     fn keep_reserve(&self, on: bool) {

@@ -106,13 +106,13 @@ impl Snapshot {
     }
 
     /// Whether all but the times is equal.
-    pub fn same_except_times(&self, other: &Self) -> bool {
+    pub fn is_same_except_times(&self, other: &Self) -> bool {
         self.names == other.names && self.nodes == other.nodes
     }
 
     /// Whether the times are equal. Means something for snapshots that are the same
     /// otherwise.
-    pub fn same_times(&self, other: &Self) -> bool {
+    pub fn has_same_times(&self, other: &Self) -> bool {
         self.times == other.times
     }
 

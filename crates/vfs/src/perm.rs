@@ -54,7 +54,7 @@ pub fn access(cx: &Ctx, attr: &Attr, want: Access) -> Result<()> {
     } else {
         let class = if cx.uid == attr.uid {
             6
-        } else if cx.in_group(attr.gid) {
+        } else if cx.is_in_group(attr.gid) {
             3
         } else {
             0
@@ -277,7 +277,7 @@ pub fn new_owner(cx: &Ctx, dir: &Attr, new: &NewNode<'_>) -> NewOwner {
         let program = SET_GID | GROUP_EXEC;
         if new.is_directory() {
             perm |= SET_GID;
-        } else if perm & program == program && !cx.is_privileged() && !cx.in_group(gid) {
+        } else if perm & program == program && !cx.is_privileged() && !cx.is_in_group(gid) {
             perm &= !SET_GID;
         }
     }
@@ -302,7 +302,7 @@ pub fn perm_after_write(cx: &Ctx, attr: &Attr) -> u32 {
 /// where the caller could not set it.
 fn without_set_id(cx: &Ctx, attr: &Attr) -> u32 {
     let mut perm = attr.perm & !SET_UID;
-    let keeps_group = perm & GROUP_EXEC == 0 && (cx.is_privileged() || cx.in_group(attr.gid));
+    let keeps_group = perm & GROUP_EXEC == 0 && (cx.is_privileged() || cx.is_in_group(attr.gid));
     if !keeps_group {
         perm &= !SET_GID;
     }
@@ -393,7 +393,7 @@ fn check_owner(cx: &Ctx, attr: &Attr, set: &SetAttr, owner: bool) -> Result<()> 
     let uid_ok = set.uid.is_none_or(|uid| owner && uid == attr.uid);
     let gid_ok = set
         .gid
-        .is_none_or(|gid| owner && (gid == attr.gid || cx.in_group(gid)));
+        .is_none_or(|gid| owner && (gid == attr.gid || cx.is_in_group(gid)));
     if uid_ok && gid_ok {
         Ok(())
     } else {
@@ -404,7 +404,7 @@ fn check_owner(cx: &Ctx, attr: &Attr, set: &SetAttr, owner: bool) -> Result<()> 
 fn effective_perm(cx: &Ctx, attr: &Attr, set: &SetAttr) -> Option<u32> {
     if let Some(perm) = set.perm {
         let gid = set.gid.unwrap_or(attr.gid);
-        let keeps_group = cx.uid == 0 || cx.in_group(gid);
+        let keeps_group = cx.uid == 0 || cx.is_in_group(gid);
         let mask = if keeps_group {
             PERM_MASK
         } else {

@@ -118,7 +118,7 @@ impl Ctx {
     }
 
     /// Whether the caller belongs to `gid`.
-    pub fn in_group(&self, gid: u32) -> bool {
+    pub fn is_in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }
 }

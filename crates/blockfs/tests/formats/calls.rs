@@ -35,7 +35,7 @@ fn is_beyond(op: &Op, got: vfs::Result<()>) -> bool {
 fn same(fs: &dyn FileSystem, model: &ModelFs, at: &str) {
     let (here, there) = (Snapshot::take(fs).unwrap(), Snapshot::take(model).unwrap());
     assert!(
-        here.same_except_times(&there),
+        here.is_same_except_times(&there),
         "{at}: {:#?}",
         here.diff(&there)
     );

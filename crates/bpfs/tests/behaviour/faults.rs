@@ -377,7 +377,7 @@ fn cut(mode: Mode, model: PersistModel, seed: u64) -> bool {
         assert_eq!(again.audit(), [], "{what}");
         let (after, found) = (snapshot(&oracle), snapshot(&again));
         assert!(
-            found.same_except_times(&before) || found.same_except_times(&after),
+            found.is_same_except_times(&before) || found.is_same_except_times(&after),
             "{what}: unlike before: {:#?}\nunlike after: {:#?}",
             found.diff(&before),
             found.diff(&after)

@@ -57,8 +57,16 @@ pub fn must_be_healthy(fs: &Fs) {
     assert_eq!(fs.audit(), [], "mode {}", fs.info().mode);
     assert_eq!(check(&**fs.pmem()).findings, [], "mode {}", fs.info().mode);
     let (live, again) = (snapshot(fs), snapshot(&remounted(fs)));
-    assert!(live.same_except_times(&again), "{:#?}", live.diff(&again));
-    assert!(live.same_times(&again), "times: {:#?}", live.diff(&again));
+    assert!(
+        live.is_same_except_times(&again),
+        "{:#?}",
+        live.diff(&again)
+    );
+    assert!(
+        live.has_same_times(&again),
+        "times: {:#?}",
+        live.diff(&again)
+    );
 }
 
 pub fn snapshot(fs: &dyn FileSystem) -> Snapshot {

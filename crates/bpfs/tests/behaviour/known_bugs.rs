@@ -163,7 +163,7 @@ fn rename_refuses_to_replace_a_directory_that_is_not_empty() {
         // A name inside over the directory it is in.
         let up = rename(&fs, (b, "inside"), (Ino::ROOT, "b"), PLAIN);
         assert_eq!(up, Err(Errno::NOTEMPTY), "{mode}");
-        assert!(snapshot(&fs).same_except_times(&before));
+        assert!(snapshot(&fs).is_same_except_times(&before));
         fs.unlink(&root(), b, b"inside").unwrap();
         assert_eq!(over("a"), Ok(()));
         assert_eq!(ino(&fs, "b"), a);
@@ -187,7 +187,7 @@ fn a_directory_cannot_be_moved_below_itself() {
             let swapped = rename(&fs, from, to, RenameFlags::EXCHANGE);
             assert_eq!(swapped, Err(Errno::INVAL), "{mode}");
         }
-        assert!(snapshot(&fs).same_except_times(&before));
+        assert!(snapshot(&fs).is_same_except_times(&before));
         must_be_healthy(&fs);
     }
 }
@@ -206,7 +206,7 @@ fn rename_of_a_name_to_itself_does_nothing() {
             }
         }
         let after = snapshot(&fs);
-        assert!(after.same_except_times(&before) && after.same_times(&before));
+        assert!(after.is_same_except_times(&before) && after.has_same_times(&before));
         must_be_healthy(&fs);
     }
 }
@@ -227,7 +227,7 @@ fn rename_between_two_links_keeps_both_names() {
                 assert_eq!(rename(&fs, (Ino::ROOT, "f"), to, flags), Ok(()), "{mode}");
             }
         }
-        assert!(snapshot(&fs).same_except_times(&before), "{mode}");
+        assert!(snapshot(&fs).is_same_except_times(&before), "{mode}");
         assert_eq!(stat(&fs, "f").unwrap().nlink, 3);
         must_be_healthy(&fs);
     }
@@ -244,8 +244,8 @@ fn a_write_that_finds_no_space_half_way_changes_nothing() {
             let full = fs.write(&root(), f, off, &vec![2; MIB as usize]);
             assert_eq!(full, Err(Errno::NOSPC), "{mode}, at {off}");
             let after = snapshot(&fs);
-            assert!(after.same_except_times(&before), "{mode}, at {off}");
-            assert!(after.same_times(&before), "{mode}, at {off}");
+            assert!(after.is_same_except_times(&before), "{mode}, at {off}");
+            assert!(after.has_same_times(&before), "{mode}, at {off}");
             assert_eq!(free(&fs), space, "{mode}, at {off}");
             must_be_healthy(&fs);
         }

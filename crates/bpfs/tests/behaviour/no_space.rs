@@ -81,7 +81,7 @@ impl Full {
                 assert_eq!(got, want, "{when}");
                 let (here, there) = (snapshot(&fs), snapshot(&model));
                 assert!(
-                    here.same_except_times(&there),
+                    here.is_same_except_times(&there),
                     "{when}: {:#?}",
                     here.diff(&there)
                 );
@@ -90,11 +90,11 @@ impl Full {
             }
             let after = snapshot(&fs);
             assert!(
-                after.same_except_times(&before),
+                after.is_same_except_times(&before),
                 "{when}: {:#?}",
                 after.diff(&before)
             );
-            assert!(after.same_times(&before), "{when}: a time has changed");
+            assert!(after.has_same_times(&before), "{when}: a time has changed");
             assert_eq!(check(&**fs.pmem()).findings, [], "{when}");
             self.must_keep(&fs, spare, mode, op);
         }
@@ -207,8 +207,8 @@ fn a_failed_setattr_leaves_the_times_alone() {
             }
             assert_eq!(got, Err(Errno::NOSPC), "{mode}");
             let after = snapshot(&fs);
-            assert!(after.same_except_times(&before), "{mode}");
-            assert!(after.same_times(&before), "{mode}: a time has changed");
+            assert!(after.is_same_except_times(&before), "{mode}");
+            assert!(after.has_same_times(&before), "{mode}: a time has changed");
             false
         });
         // The log needs no block for two words of an inode.
@@ -257,7 +257,7 @@ fn what_can_never_fit_is_refused_and_takes_nothing() {
             assert_eq!(got, Err(Errno::NOSPC), "{mode}: {op}");
         }
         assert_eq!(free(&fs), space, "{mode}");
-        assert!(snapshot(&fs).same_except_times(&before), "{mode}");
+        assert!(snapshot(&fs).is_same_except_times(&before), "{mode}");
         must_be_healthy(&fs);
     }
 }

@@ -276,7 +276,11 @@ fn must_be_healthy_after_threads(fs: &Fs) {
     assert_eq!(fs.audit(), [], "mode {}", fs.info().mode);
     assert_eq!(bpfs::check(&**fs.pmem()).findings, []);
     let (live, again) = (snapshot(fs), snapshot(&remounted(fs)));
-    assert!(live.same_except_times(&again), "{:#?}", live.diff(&again));
+    assert!(
+        live.is_same_except_times(&again),
+        "{:#?}",
+        live.diff(&again)
+    );
 }
 
 fn remove_all(fs: &Fs, dir: Ino) {

@@ -204,7 +204,7 @@ impl BlockJudge<'_> {
             let same = |past: &Past| {
                 let then = &past.expected.snapshot;
                 same_content(&snapshot, then)
-                    && snapshot.same_times(then)
+                    && snapshot.has_same_times(then)
                     && same_generations(fs, &past.known)
             };
             return match self.past[window].iter().any(same) {
@@ -306,7 +306,7 @@ fn hash_of(event: &BlockEvent) -> u64 {
 const WAVE: usize = 1024;
 
 fn same_metadata(a: &Snapshot, b: &Snapshot) -> bool {
-    same_but_contents(a, b) && a.same_times(b)
+    same_but_contents(a, b) && a.has_same_times(b)
 }
 
 /// Whether inodes have the generations that they had then. Snapshots leave them out.

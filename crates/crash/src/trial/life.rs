@@ -153,7 +153,7 @@ impl Run<'_> {
     /// which makes durable what is there when it is opened.
     fn only_data_change(&self, op: usize) -> bool {
         let [old, new] = [op, op + 1].map(|n| &self.expected[n].snapshot);
-        same_but_contents(old, new) && !old.same_except_times(new)
+        same_but_contents(old, new) && !old.is_same_except_times(new)
     }
 
     /// What the medium does when it is opened.

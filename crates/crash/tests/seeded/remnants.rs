@@ -95,5 +95,5 @@ fn lost_in_a_power_failure(fs: Bpfs<Cut>, seed: u64) -> bool {
         return true;
     }
     let after = Snapshot::take(&open(copy_of(pm.inner()))).expect("all can be read");
-    !after.same_except_times(&before) || !after.same_times(&before)
+    !after.is_same_except_times(&before) || !after.has_same_times(&before)
 }

@@ -39,7 +39,7 @@ fn compare(mounted: &Mounted, model: &ModelFs, at: usize) -> Option<String> {
         Err(e) => return Some(format!("after op {at}: {e}")),
     };
     let there = Snapshot::take(model).unwrap();
-    if !here.same_except_times(&there) {
+    if !here.is_same_except_times(&there) {
         return Some(format!("after op {at}: {:#?}", here.diff(&there)));
     }
     let audit = mounted.fs.audit();

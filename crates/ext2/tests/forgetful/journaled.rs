@@ -45,7 +45,7 @@ fn compare(mode: Mode, script: &Script) -> usize {
             Snapshot::take(&model).unwrap(),
         );
         assert!(
-            a.same_except_times(&b),
+            a.is_same_except_times(&b),
             "{mode}: after op {at} of\n{script}\n{:#?}",
             a.diff(&b)
         );
