@@ -4,11 +4,48 @@
 /// `Bug::ALL`, and `hit(bug)`, which code asks before it keeps the order.
 ///
 /// With the crate's feature `seeded-bugs`, and in its own unit tests, `arm(Some(bug))` puts
-/// one back for what this thread does, `arm(None)` takes it out again, and `fired()` tells
-/// how often it took effect. Otherwise every question is answered no at compile time.
+/// one back, `arm(None)` takes it out again, and `fired()` returns how often it took effect.
+/// Otherwise every question is answered no at compile time.
+///
+/// A bug is armed for what the arming thread does. In a crate whose work is done by several
+/// threads the list begins with `process-wide;`, and a bug is armed for all of them.
 #[macro_export]
 macro_rules! seeded_bugs {
-    ($($(#[$doc:meta])* $bug:ident,)+) => {
+    (process-wide; $($bugs:tt)+) => {
+        $crate::seeded_bugs!(@list $($bugs)+);
+
+        #[cfg(any(test, feature = "seeded-bugs"))]
+        mod armed {
+            use super::Bug;
+            use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+            /// The number of the armed bug; no bug has the first value.
+            static ARMED: AtomicUsize = AtomicUsize::new(usize::MAX);
+            static FIRED: AtomicU64 = AtomicU64::new(0);
+
+            /// Puts one bug back, for the whole process, and clears the counter; `None`
+            /// takes it out again.
+            pub fn arm(bug: Option<Bug>) {
+                FIRED.store(0, Relaxed);
+                ARMED.store(bug.map_or(usize::MAX, |bug| bug as usize), Relaxed);
+            }
+
+            /// How often the armed bug took effect.
+            pub fn fired() -> u64 {
+                FIRED.load(Relaxed)
+            }
+
+            pub(crate) fn hit(bug: Bug) -> bool {
+                let hit = ARMED.load(Relaxed) == bug as usize;
+                if hit {
+                    FIRED.fetch_add(1, Relaxed);
+                }
+                hit
+            }
+        }
+    };
+
+    (@list $($(#[$doc:meta])* $bug:ident,)+) => {
         /// A bug that a crash test must find: an order that is not kept.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Bug {
@@ -19,6 +56,21 @@ macro_rules! seeded_bugs {
             /// Every bug.
             pub const ALL: &[Self] = &[$(Self::$bug),+];
         }
+
+        #[cfg(any(test, feature = "seeded-bugs"))]
+        pub(crate) use armed::hit;
+        #[cfg(any(test, feature = "seeded-bugs"))]
+        pub use armed::{arm, fired};
+
+        #[cfg(not(any(test, feature = "seeded-bugs")))]
+        #[inline(always)]
+        pub(crate) fn hit(_: Bug) -> bool {
+            false
+        }
+    };
+
+    ($($bugs:tt)+) => {
+        $crate::seeded_bugs!(@list $($bugs)+);
 
         #[cfg(any(test, feature = "seeded-bugs"))]
         mod armed {
@@ -46,17 +98,6 @@ macro_rules! seeded_bugs {
                 ARMED.set((armed, fired + u64::from(hit)));
                 hit
             }
-        }
-
-        #[cfg(any(test, feature = "seeded-bugs"))]
-        pub(crate) use armed::hit;
-        #[cfg(any(test, feature = "seeded-bugs"))]
-        pub use armed::{arm, fired};
-
-        #[cfg(not(any(test, feature = "seeded-bugs")))]
-        #[inline(always)]
-        pub(crate) fn hit(_: Bug) -> bool {
-            false
         }
     };
 }

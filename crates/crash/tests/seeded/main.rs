@@ -5,7 +5,7 @@
 
 mod remnants;
 
-use bpfs::seeded::{Bug, arm, disarm, fired};
+use bpfs::seeded::{Bug, arm, fired};
 use bpfs::{BpfsSystem, Mode};
 use crash::{FailureReport, Model, Options, explore, explore_script, replay};
 use oracle::script::generate::Tree;
@@ -52,7 +52,7 @@ const LATER: [Bug; 3] = [
 /// The first failure in any mode.
 fn find(bug: Bug, model: Model) -> Option<(Mode, FailureReport)> {
     let begin = Instant::now();
-    arm(bug);
+    arm(Some(bug));
     let modes: &[Mode] = match bug {
         Bug::ReplayUnsettled | Bug::ReplayKeepsRecord => &[Mode::Log],
         _ => &MODES,
@@ -85,7 +85,7 @@ fn found_and_replayed(bug: Bug, model: Model) {
     let id = id.expect("ids are read as they are written");
     let again = replay(&system, &id).expect("the id is of this system");
     assert!(again.is_some(), "{bug:?}: {id} does not replay");
-    disarm();
+    arm(None);
     let without = replay(&system, &id);
     assert!(
         !matches!(without, Ok(Some(_))),
@@ -107,10 +107,10 @@ const HARMLESS: [(Bug, Model); 2] = [
 #[test]
 fn every_seeded_bug_is_found() {
     for (bug, is_lost) in REMNANTS {
-        arm(bug);
+        arm(Some(bug));
         assert!(is_lost(), "{bug:?} was not found");
         assert!(fired() > 0, "{bug:?} never took effect");
-        disarm();
+        arm(None);
         assert!(!is_lost(), "{bug:?} was found without the bug");
     }
     let explored = |bug: &&Bug| REMNANTS.iter().all(|(other, _)| other != *bug);
