@@ -2,8 +2,9 @@
 
 use crate::Error;
 use crate::ops::Ops;
-use crate::transport::dev_fuse::{DevFuse, Late};
+use crate::transport::dev_fuse::DevFuse;
 use crate::transport::dropped::Dropped;
+use crate::transport::late::Late;
 use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};

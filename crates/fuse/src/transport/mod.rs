@@ -7,4 +7,5 @@
 
 pub(crate) mod dev_fuse;
 pub(crate) mod dropped;
+pub(crate) mod late;
 mod written;

@@ -1,30 +1,34 @@
 //! Requests through `/dev/fuse`, by the crate `fuser`.
 
+mod bypass;
+mod convert;
+mod reply;
+
+pub use convert::io_errors;
+
 use crate::mount::MountOptions;
-use crate::ops::{self, Ops};
+use crate::ops;
 use crate::transport::dropped::Dropped;
+use crate::transport::late::Late;
 use crate::transport::written::Written;
+use bypass::{Bypass, leaves_atime, reads_only};
+use convert::{absent, errno, file_attr, file_type, set_time, timestamp, unread};
 use fuser::{
-    CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags,
-    PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, PollEvents, PollFlags, PollNotifier,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
+use reply::LIFETIME;
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
-use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Once, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use vfs::{Attr, Ctx, SetAttr, SetTime, Timestamp};
-
-/// How long the kernel may believe what it was told: a year, which means always, since
-/// every change goes through it.
-const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
+use std::time::{Duration, SystemTime};
+use vfs::{Attr, Ctx, SetAttr};
 
 /// Most bytes in one read or write request.
 const MAX_IO_BYTES: u32 = 1 << 20;
@@ -50,67 +54,6 @@ const WANTED: [InitFlags; 9] = [
 thread_local! {
     /// Data of the read under way on this thread; grows to the largest request.
     static READ_BUF: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// [`Ops`] that are set after the mount and before its first request.
-#[derive(Clone, Default)]
-pub(crate) struct Late(Arc<OnceLock<Ops>>);
-
-impl Late {
-    /// Once only.
-    pub(crate) fn set(&self, ops: Ops) {
-        let _ = self.0.set(ops);
-    }
-}
-
-impl Deref for Late {
-    type Target = Ops;
-
-    fn deref(&self) -> &Ops {
-        self.0
-            .get()
-            .expect("set before the session reads a request")
-    }
-}
-
-/// Which opens of files reach the server, and which files bypass the kernel's page cache.
-///
-/// The kernel splits a write through its page cache that begins inside a page which it does
-/// not hold. A write that bypasses the cache is one request, up to [`MAX_IO_BYTES`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bypass {
-    /// No open reaches the server; the page cache serves all files.
-    Nothing,
-    /// Files that are open for writing bypass the cache; the cache serves all others.
-    Writers,
-    /// All files bypass the cache, and no listing or link target is cached: the server
-    /// sees every read.
-    Everything,
-}
-
-impl Bypass {
-    /// The answer to an open of `ino` with these flags, which counts among `written`;
-    /// `None`: the kernel need not ask again.
-    fn of(self, ino: u64, flags: OpenFlags, written: &Written) -> Option<FopenFlags> {
-        match self {
-            Bypass::Nothing => None,
-            Bypass::Everything => Some(FopenFlags::FOPEN_DIRECT_IO),
-            Bypass::Writers if !reads_only(flags) => {
-                written.open(ino);
-                Some(FopenFlags::FOPEN_DIRECT_IO)
-            }
-            Bypass::Writers if written.keeps_cache(ino) => Some(FopenFlags::FOPEN_KEEP_CACHE),
-            Bypass::Writers => Some(FopenFlags::empty()),
-        }
-    }
-}
-
-fn reads_only(flags: OpenFlags) -> bool {
-    flags.acc_mode() == OpenAccMode::O_RDONLY
-}
-
-fn leaves_atime(flags: OpenFlags) -> bool {
-    flags.0 & libc::O_NOATIME != 0
 }
 
 /// Open files have no state here, and open directories none but [`NO_ATIME`].
@@ -240,146 +183,6 @@ fn reader(req: &Request, noatime: bool) -> Ctx {
     }
 }
 
-/// See [`io_errors`].
-static IO_ERRORS: AtomicU64 = AtomicU64::new(0);
-
-/// Calls that failed with `EIO` or `EUCLEAN` since this process began to serve, and inodes that
-/// a listing could not read: the file system, or what it is stored on, is not well.
-pub fn io_errors() -> u64 {
-    IO_ERRORS.load(Relaxed)
-}
-
-fn errno(e: vfs::Errno) -> Errno {
-    if matches!(e, vfs::Errno::IO | vfs::Errno::UCLEAN) {
-        IO_ERRORS.fetch_add(1, Relaxed);
-    }
-    Errno::from_i32(e.raw_os_error())
-}
-
-fn file_type(kind: vfs::FileType) -> FileType {
-    match kind {
-        vfs::FileType::Fifo => FileType::NamedPipe,
-        vfs::FileType::CharDevice => FileType::CharDevice,
-        vfs::FileType::Directory => FileType::Directory,
-        vfs::FileType::BlockDevice => FileType::BlockDevice,
-        vfs::FileType::Regular => FileType::RegularFile,
-        vfs::FileType::Symlink => FileType::Symlink,
-        vfs::FileType::Socket => FileType::Socket,
-    }
-}
-
-fn system_time(t: Timestamp) -> SystemTime {
-    let (secs, nanos) = t.parts();
-    let whole = Duration::from_secs(secs.unsigned_abs());
-    let base = if secs < 0 {
-        UNIX_EPOCH - whole
-    } else {
-        UNIX_EPOCH + whole
-    };
-    base + Duration::from_nanos(nanos.into())
-}
-
-/// From what `fuser` 0.18 makes of the kernel's seconds and nanoseconds: before 1970 it
-/// subtracts the nanoseconds, which the kernel means to be added.
-fn timestamp(t: SystemTime) -> Timestamp {
-    match t.duration_since(UNIX_EPOCH) {
-        Ok(d) => Timestamp::from_parts(i64::try_from(d.as_secs()).unwrap_or(i64::MAX), {
-            d.subsec_nanos()
-        }),
-        Err(e) => {
-            let d = e.duration();
-            let secs = i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
-            Timestamp::from_parts(-secs, d.subsec_nanos())
-        }
-    }
-}
-
-fn set_time(t: TimeOrNow) -> SetTime {
-    match t {
-        TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(t) => SetTime::At(timestamp(t)),
-    }
-}
-
-fn file_attr(a: &Attr) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(a.ino.0),
-        size: a.size,
-        blocks: a.blocks,
-        atime: system_time(a.atime),
-        mtime: system_time(a.mtime),
-        ctime: system_time(a.ctime),
-        crtime: UNIX_EPOCH,
-        kind: file_type(a.kind),
-        perm: a.perm as u16,
-        nlink: a.nlink,
-        uid: a.uid,
-        gid: a.gid,
-        rdev: a.rdev,
-        blksize: a.blksize,
-        flags: 0,
-    }
-}
-
-/// The entry that makes the kernel remember that a name is absent.
-fn absent() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
-    }
-}
-
-/// What a listing with attributes shows of an inode that cannot be read. It must not be
-/// believed for any time: the next use asks for the inode, and fails. (The protocol has node
-/// number 0 for that, but `fuser` then gives the entry inode number 0, and readers skip such
-/// entries.)
-fn unread(e: &vfs::DirEntry<'_>) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(e.ino.0),
-        kind: file_type(e.kind),
-        nlink: 1,
-        ..absent()
-    }
-}
-
-fn reply_attr(result: vfs::Result<Attr>, reply: ReplyAttr) {
-    match result {
-        Ok(a) => reply.attr(&LIFETIME, &file_attr(&a)),
-        Err(e) => reply.error(errno(e)),
-    }
-}
-
-fn reply_empty(result: vfs::Result<()>, reply: ReplyEmpty) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(e) => reply.error(errno(e)),
-    }
-}
-
-/// The size protocol of extended attributes: size 0 asks for the length, a buffer that
-/// is too small is `ERANGE`.
-fn reply_xattr(result: vfs::Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
-    match result {
-        Ok(value) if size == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() <= size as usize => reply.data(&value),
-        Ok(_) => reply.error(Errno::ERANGE),
-        Err(e) => reply.error(errno(e)),
-    }
-}
-
 impl Filesystem for DevFuse {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for flag in WANTED {
@@ -411,7 +214,7 @@ impl Filesystem for DevFuse {
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        reply_attr(self.ops.getattr(&ctx(req), ino.0), reply);
+        reply::attr(self.ops.getattr(&ctx(req), ino.0), reply);
     }
 
     fn setattr(
@@ -441,7 +244,7 @@ impl Filesystem for DevFuse {
             mtime: mtime.map(set_time),
             ctime: ctime.map(timestamp),
         };
-        reply_attr(self.ops.setattr(&ctx(req), ino.0, set), reply);
+        reply::attr(self.ops.setattr(&ctx(req), ino.0, set), reply);
     }
 
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
@@ -513,11 +316,11 @@ impl Filesystem for DevFuse {
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(self.ops.unlink(&ctx(req), parent.0, name.as_bytes()), reply);
+        reply::empty(self.ops.unlink(&ctx(req), parent.0, name.as_bytes()), reply);
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(self.ops.rmdir(&ctx(req), parent.0, name.as_bytes()), reply);
+        reply::empty(self.ops.rmdir(&ctx(req), parent.0, name.as_bytes()), reply);
     }
 
     fn symlink(
@@ -551,7 +354,7 @@ impl Filesystem for DevFuse {
             (newparent.0, newname.as_bytes()),
             flags.bits(),
         );
-        reply_empty(renamed, reply);
+        reply::empty(renamed, reply);
     }
 
     fn link(
@@ -619,7 +422,8 @@ impl Filesystem for DevFuse {
     ) {
         let cx = reader(req, leaves_atime(flags));
         READ_BUF.with_borrow_mut(|buf| {
-            let size = size as usize;
+            // The kernel asks for no more; a fake one shall not make the buffer grow.
+            let size = size.min(MAX_IO_BYTES) as usize;
             if buf.len() < size {
                 buf.resize(size, 0);
             }
@@ -674,7 +478,7 @@ impl Filesystem for DevFuse {
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        reply_empty(self.ops.fsync(&ctx(req), ino.0, datasync), reply);
+        reply::empty(self.ops.fsync(&ctx(req), ino.0, datasync), reply);
     }
 
     fn fsyncdir(
@@ -685,7 +489,7 @@ impl Filesystem for DevFuse {
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        reply_empty(self.ops.fsyncdir(&ctx(req), ino.0, datasync), reply);
+        reply::empty(self.ops.fsyncdir(&ctx(req), ino.0, datasync), reply);
     }
 
     fn readdir(
@@ -726,7 +530,9 @@ impl Filesystem for DevFuse {
                 Some(a) => (file_attr(a), LIFETIME),
                 None => (unread(e), Duration::ZERO),
             };
-            IO_ERRORS.fetch_add(a.is_none().into(), Relaxed);
+            if a.is_none() {
+                convert::count_io_error();
+            }
             let full = reply.add(
                 INodeNo(e.ino.0),
                 e.cookie.0,
@@ -776,11 +582,11 @@ impl Filesystem for DevFuse {
         let set = self
             .ops
             .setxattr(&ctx(req), ino.0, name.as_bytes(), value, flags);
-        reply_empty(set, reply);
+        reply::empty(set, reply);
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        reply_xattr(
+        reply::xattr(
             self.ops.getxattr(&ctx(req), ino.0, name.as_bytes()),
             size,
             reply,
@@ -788,11 +594,11 @@ impl Filesystem for DevFuse {
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        reply_xattr(self.ops.listxattr(&ctx(req), ino.0), size, reply);
+        reply::xattr(self.ops.listxattr(&ctx(req), ino.0), size, reply);
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(
+        reply::empty(
             self.ops.removexattr(&ctx(req), ino.0, name.as_bytes()),
             reply,
         );
@@ -847,7 +653,7 @@ impl Filesystem for DevFuse {
         if done.as_ref().is_ok_and(|done| done.mode_changed) {
             self.invalidate_attr(ino);
         }
-        reply_empty(done.map(|done| done.result), reply);
+        reply::empty(done.map(|done| done.result), reply);
     }
 
     fn lseek(
@@ -880,30 +686,5 @@ impl Filesystem for DevFuse {
         reply: ReplyWrite,
     ) {
         reply.error(Errno::ENOSYS);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_before_1970_survive_the_round_trip() {
-        // What fuser hands over for the kernel's (-2 s, 250 ms), which is -1.75 s.
-        let from_fuser = UNIX_EPOCH - Duration::new(2, 250_000_000);
-        assert_eq!(timestamp(from_fuser), Timestamp(-1_750_000_000));
-        assert_eq!(
-            system_time(Timestamp(-1_750_000_000)),
-            UNIX_EPOCH - Duration::from_millis(1750)
-        );
-    }
-
-    #[test]
-    fn extreme_times_do_not_panic() {
-        for t in [i64::MIN, i64::MAX, 0, -1, 1] {
-            system_time(Timestamp(t));
-        }
-        timestamp(UNIX_EPOCH - Duration::from_secs(i64::MAX as u64));
-        timestamp(UNIX_EPOCH + Duration::from_secs(i64::MAX as u64));
     }
 }
