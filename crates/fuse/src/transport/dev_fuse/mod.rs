@@ -3,6 +3,8 @@
 mod bypass;
 mod convert;
 mod reply;
+#[cfg(test)]
+mod tests;
 
 pub use convert::io_errors;
 
