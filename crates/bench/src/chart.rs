@@ -5,7 +5,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Okabe and Ito's colours, which the colour-blind can tell apart.
+/// Okabe and Ito's colours, which differ for the colour-blind.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xe6, 0x9f, 0x00),
@@ -35,7 +35,7 @@ const BAR_HEIGHT: u32 = 11;
 /// A chart: what each series has in each group. Values are above zero; others have no bar.
 #[derive(Debug, Clone)]
 pub(crate) struct Chart {
-    /// What is shown, with its unit.
+    /// The quantity shown, with its unit.
     pub title: String,
     /// Names of the series, one colour each.
     pub series: Vec<String>,

@@ -1,4 +1,4 @@
-//! What one process sees of another that has the same file, and what ends a process.
+//! Errors that name another process with the same file, and signals that end a process.
 //!
 //! Each test starts this program again, as the process that is looked at ([`Child`]). The
 //! harness is therefore not the standard one.
@@ -23,7 +23,7 @@ const FILES: u64 = MAPPINGS as u64 + 100;
 /// The first argument of a child; its role and a file follow.
 const CHILD: &str = "child";
 
-/// What a child does with the file.
+/// The work of a child on the file.
 type Child = fn(&Path);
 
 const CHILDREN: [(&str, Child); 4] = [

@@ -50,7 +50,7 @@ fn system_time(t: Timestamp) -> SystemTime {
 }
 
 /// From what `fuser` 0.18 makes of the kernel's seconds and nanoseconds: before 1970 it
-/// subtracts the nanoseconds, which the kernel means to be added.
+/// subtracts the nanoseconds; in the kernel's time they are added.
 pub(super) fn timestamp(t: SystemTime) -> Timestamp {
     match t.duration_since(UNIX_EPOCH) {
         Ok(d) => Timestamp::from_parts(i64::try_from(d.as_secs()).unwrap_or(i64::MAX), {
@@ -112,7 +112,7 @@ pub(super) fn absent() -> FileAttr {
     }
 }
 
-/// What a listing with attributes shows of an inode that cannot be read. It must not be
+/// The attributes in a listing of an inode that cannot be read. They must not be
 /// believed for any time: the next use asks for the inode, and fails. (The protocol has node
 /// number 0 for that, but `fuser` then gives the entry inode number 0, and readers skip such
 /// entries.)
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn times_before_1970_survive_the_round_trip() {
-        // What fuser hands over for the kernel's (-2 s, 250 ms), which is -1.75 s.
+        // The time from fuser for the kernel's (-2 s, 250 ms), which is -1.75 s.
         let from_fuser = UNIX_EPOCH - Duration::new(2, 250_000_000);
         assert_eq!(timestamp(from_fuser), Timestamp(-1_750_000_000));
         assert_eq!(

@@ -35,7 +35,7 @@ use vfs::{Attr, Ctx, SetAttr};
 /// Most bytes in one read or write request.
 const MAX_IO_BYTES: u32 = 1 << 20;
 
-/// What we ask of the kernel, where it offers it. Not asked for, on purpose:
+/// Capabilities that we request, where the kernel offers them. Left out on purpose:
 /// `WRITEBACK_CACHE` (loses the order of writes and who made them), `POSIX_LOCKS` and
 /// `FLOCK_LOCKS` (the kernel keeps locks itself), `ATOMIC_O_TRUNC` (truncation is a
 /// `setattr`), `AUTO_INVAL_DATA` (would drop cached data after our own writes).
@@ -65,7 +65,7 @@ const NO_HANDLE: FileHandle = FileHandle(0);
 /// a file, and not with listings.
 const NO_ATIME: FileHandle = FileHandle(1);
 
-/// [`Ops`] behind the trait of the crate `fuser`.
+/// [`Ops`](ops::Ops) as the trait of the crate `fuser`.
 pub(crate) struct DevFuse {
     ops: Late,
     read_only: bool,
@@ -79,7 +79,7 @@ pub(crate) struct DevFuse {
     /// which comes before the file system is open.
     warned: Once,
     notifier: Arc<OnceLock<Notifier>>,
-    /// Tells which removed files the kernel has dropped.
+    /// Finds the removed files that the kernel has dropped.
     dropped: Arc<Dropped>,
 }
 
@@ -103,7 +103,7 @@ impl DevFuse {
         }
     }
 
-    /// What bypasses the kernel's page cache. Writes must if the file system promises that
+    /// The opens that bypass the kernel's page cache. Writes must if the file system promises that
     /// each is atomic. The price is a request for each open, and for each read of a file
     /// that is open for writing.
     ///
@@ -163,7 +163,7 @@ impl DevFuse {
         }
     }
 
-    /// Tells the kernel that attributes which it holds are stale.
+    /// Notifies the kernel that attributes which it holds are stale.
     fn invalidate_attr(&self, ino: INodeNo) {
         if let Some(notifier) = self.notifier.get()
             && let Err(e) = notifier.inval_inode(ino, -1, 0)
@@ -399,7 +399,7 @@ impl Filesystem for DevFuse {
     }
 
     /// Either every listing reaches the server, or as in [`open`](Self::open) no opening.
-    /// Who may use `O_NOATIME` is checked by the kernel.
+    /// The kernel checks whether the caller may use `O_NOATIME`.
     fn opendir(&self, _req: &Request, _ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let handle = match leaves_atime(flags) {
             true => NO_ATIME,

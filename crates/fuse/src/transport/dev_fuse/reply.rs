@@ -5,8 +5,8 @@ use fuser::{Errno, ReplyAttr, ReplyEmpty, ReplyXattr};
 use std::time::Duration;
 use vfs::Attr;
 
-/// How long the kernel may believe what it was told: a year, which means always, since
-/// every change goes through it.
+/// The time for which names and attributes stay valid in the kernel: a year, in practice
+/// always, since every change passes through it.
 pub(super) const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
 pub(super) fn attr(result: vfs::Result<Attr>, reply: ReplyAttr) {
