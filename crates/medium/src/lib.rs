@@ -81,7 +81,7 @@ pub use durability::{Durability, EffectiveDurability, UnknownDurability, is_in_m
 pub use error::MediumError;
 pub use faulty::Faulty;
 pub use latency::{Calibration, Latency, LatencyModel};
-pub use lock::{Holder, holder};
+pub use lock::{Holder, holder, lock_for_writer};
 pub use mapped::{MapOptions, MappedPmem, Reserve, create_file, create_private_file};
 pub use memory::MemoryPmem;
 pub use model::{PersistModel, UnknownModel};

@@ -22,7 +22,7 @@ use std::fmt;
 use std::fs::{DirEntry, File};
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A process that has a file locked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,47 +39,66 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Attempts to get a lock. A child of a former holder still has the lock, without any use
-/// for it, from the fork until the child runs another program.
-const ATTEMPTS: usize = 10;
+/// How long to wait for the lock of an image. A child of a former holder still has the lock,
+/// without any use for it, from the fork until the child runs another program.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How often to look for the holder: the kernel's list may miss it once.
+const LOOKS: usize = 10;
 /// The time from one attempt to the next.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Locks `file`, which is at `path`, against other writers, and if `exclusive` against
 /// readers too.
 pub(crate) fn lock(path: &Path, file: &File, exclusive: bool) -> Result<(), OpenError> {
-    let locked = attempt(|| match exclusive {
-        true => flock(file, FlockOperation::NonBlockingLockExclusive).map(|()| None),
-        false => lock_shared(file),
-    });
-    let holder = match locked {
-        Ok(None) => return Ok(()),
-        Ok(writer) => writer,
-        Err(Errno::WOULDBLOCK) if exclusive => match share_with_readers(file) {
-            Ok(()) => return Ok(()),
-            Err(other) => other.or_else(|| holder(file)),
+    match exclusive {
+        true => lock_for_writer(path, file, PATIENCE),
+        false => match attempt(PATIENCE, || lock_shared(file)) {
+            Ok(None) => Ok(()),
+            Ok(writer) => Err(in_use(path, writer)),
+            Err(Errno::WOULDBLOCK) => Err(in_use(path, holder(file))),
+            Err(e) => Err(failed(path, e)),
         },
-        Err(Errno::WOULDBLOCK) => holder(file),
-        Err(e) => {
-            return Err(OpenError::System {
-                doing: "lock",
-                path: path.to_owned(),
-                source: e.into(),
-            });
-        }
-    };
-    let path = path.to_owned();
-    Err(OpenError::InUse { path, holder })
+    }
 }
 
-fn attempt<T>(lock: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
-    for _ in 1..ATTEMPTS {
+/// Locks `file`, which is at `path`, for a writer. Waits up to `patience` for others.
+///
+/// # Errors
+/// [`OpenError::InUse`] if another process keeps it locked.
+pub fn lock_for_writer(path: &Path, file: &File, patience: Duration) -> Result<(), OpenError> {
+    match attempt(patience, || {
+        flock(file, FlockOperation::NonBlockingLockExclusive)
+    }) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => {
+            share_with_readers(file).map_err(|other| in_use(path, other.or_else(|| holder(file))))
+        }
+        Err(e) => Err(failed(path, e)),
+    }
+}
+
+fn in_use(path: &Path, holder: Option<Holder>) -> OpenError {
+    let path = path.to_owned();
+    OpenError::InUse { path, holder }
+}
+
+fn failed(path: &Path, why: Errno) -> OpenError {
+    OpenError::System {
+        doing: "lock",
+        path: path.to_owned(),
+        source: why.into(),
+    }
+}
+
+/// Repeats `lock` for as long as another holder is in its way, up to `patience`.
+fn attempt<T>(patience: Duration, lock: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    let begun = Instant::now();
+    loop {
         match lock() {
-            Err(Errno::WOULDBLOCK) => std::thread::sleep(PAUSE),
+            Err(Errno::WOULDBLOCK) if begun.elapsed() < patience => std::thread::sleep(PAUSE),
             done => return done,
         }
     }
-    lock()
 }
 
 /// Takes a shared lock of `file` without waiting. Returned: a writer in another process that
@@ -215,7 +234,7 @@ fn named(pid: u32) -> Option<Holder> {
 pub fn holder(file: &File) -> Option<Holder> {
     let id = id(file)?;
     // The list is read in pieces; if others unlock meanwhile, some of it is passed over.
-    let pid = (0..ATTEMPTS).find_map(|_| {
+    let pid = (0..LOOKS).find_map(|_| {
         let locks = std::fs::read_to_string("/proc/locks").ok()?;
         locks.lines().find_map(|line| holder_pid(line, &id))
     })?;

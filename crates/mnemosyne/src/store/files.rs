@@ -25,7 +25,7 @@ use medium::{
     Arena, ArenaError, EffectiveDurability, MapOptions, MappedPmem, OpenError, Pmem, Reserve,
 };
 use paging::{Pool, PoolError};
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, open, renameat_with};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, open, renameat_with};
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid, test_kill_process};
 use std::ffi::{OsStr, OsString};
@@ -35,8 +35,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What files are called, after their names, until they are whole.
 const UNFINISHED: &str = ".new-";
@@ -44,8 +43,6 @@ const UNFINISHED: &str = ".new-";
 const SMALL_BYTES: u64 = 8 << 10;
 /// How long to wait for those who make what a directory needs.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The time from one attempt to the next.
-const PAUSE: Duration = Duration::from_millis(10);
 /// Where the kernel says which boot this is.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -272,18 +269,8 @@ impl Files for SystemFiles {
     /// end.
     fn lock(&self, path: &Path) -> Result<File, OpenError> {
         let directory = open_directory(path)?;
-        let begin = Instant::now();
-        loop {
-            match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(directory),
-                Err(Errno::WOULDBLOCK) if begin.elapsed() < PATIENCE => thread::sleep(PAUSE),
-                Err(Errno::WOULDBLOCK) => {
-                    let (path, holder) = (path.to_owned(), medium::holder(&directory));
-                    return Err(OpenError::InUse { path, holder });
-                }
-                Err(e) => return Err(failed("lock", path, e.into())),
-            }
-        }
+        medium::lock_for_writer(path, &directory, PATIENCE)?;
+        Ok(directory)
     }
 
     fn names(&self, place: &Path) -> Result<Vec<OsString>, OpenError> {
