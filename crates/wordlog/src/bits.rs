@@ -1,6 +1,6 @@
 //! Records as words of the ring: 63 bits of a stream and a torn bit each, or plain.
 
-use super::{Kind, LINE, Place, RECORD_HEAD, Result, checksum};
+use super::{Kind, LINE, RECORD_HEAD, Result, Ring, checksum};
 use medium::{Pmem, WORD_BYTES};
 use zerocopy::IntoBytes;
 
@@ -11,26 +11,26 @@ const _: () = assert!(cfg!(target_endian = "little"), "logs are little-endian");
 const BITS: u64 = u64::MAX >> 1;
 
 /// Turns the words of a record into those of a ring, without torn bits: whole lines, which
-/// replace what is in `ring`.
-pub(super) fn pack(kind: Kind, record: [&[u64]; 2], ring: &mut Vec<u64>) {
-    ring.clear();
+/// replace what is in `packed`.
+pub(super) fn pack(kind: Kind, record: [&[u64]; 2], packed: &mut Vec<u64>) {
+    packed.clear();
     match kind {
         Kind::Base => record
             .iter()
-            .for_each(|words| ring.extend_from_slice(words)),
-        Kind::TornBit => shift(record, ring),
+            .for_each(|words| packed.extend_from_slice(words)),
+        Kind::TornBit => shift(record, packed),
     }
-    ring.resize(ring.len().next_multiple_of(LINE as usize), 0);
+    packed.resize(packed.len().next_multiple_of(LINE as usize), 0);
 }
 
 /// Leaves the highest bit of each word free.
-fn shift(record: [&[u64]; 2], ring: &mut Vec<u64>) {
+fn shift(record: [&[u64]; 2], packed: &mut Vec<u64>) {
     let words: usize = record.iter().map(|words| words.len()).sum();
-    ring.resize(words + words.div_ceil(63), 0);
-    let mut out = ring.iter_mut();
+    packed.resize(words + words.div_ceil(63), 0);
+    let mut out = packed.iter_mut();
     let mut put = |word| {
-        if let Some(place) = out.next() {
-            *place = word;
+        if let Some(next) = out.next() {
+            *next = word;
         }
     };
     // The lowest `count` bits are those of the stream that are not in a word yet.
@@ -51,25 +51,25 @@ fn shift(record: [&[u64]; 2], ring: &mut Vec<u64>) {
 
 /// Gives words their torn bits and stores them from `position` on, a multiple of a line's
 /// words. They are durable after the next fence.
-pub(super) fn store<P: Pmem>(pm: &P, place: Place, position: u64, ring: &mut [u64]) {
+pub(super) fn store<P: Pmem>(pm: &P, ring: Ring, position: u64, packed: &mut [u64]) {
     // One division: they take as long as all the rest.
-    let (pass, first) = (position / place.words, position % place.words);
-    let until_wrap = ring.len().min((place.words - first) as usize);
-    let (before, behind) = ring.split_at_mut(until_wrap);
+    let (pass, first) = (position / ring.words, position % ring.words);
+    let until_wrap = packed.len().min((ring.words - first) as usize);
+    let (before, behind) = packed.split_at_mut(until_wrap);
     for (pass, at, words) in [(pass, first, before), (pass + 1, 0, behind)] {
         if words.is_empty() {
             continue;
         }
-        let torn_bit = place.torn_bit_of(pass);
+        let torn_bit = ring.torn_bit_of(pass);
         words.iter_mut().for_each(|word| *word |= torn_bit);
-        pm.store_nt(place.byte_of(at), words.as_bytes());
+        pm.store_nt(ring.byte_of(at), words.as_bytes());
     }
 }
 
 /// The inverse: words of a stream, as long as the torn bits are right, all but one.
 struct Unpacker<'a, P> {
     pm: &'a P,
-    place: Place,
+    ring: Ring,
     position: u64,
     /// Where that is, in bytes, and the torn bit of its line: two divisions for each line.
     at: u64,
@@ -83,13 +83,13 @@ struct Unpacker<'a, P> {
 
 impl<'a, P: Pmem> Unpacker<'a, P> {
     /// Starts at `position`, a multiple of a line's words.
-    fn new(pm: &'a P, place: Place, position: u64) -> Self {
+    fn new(pm: &'a P, ring: Ring, position: u64) -> Self {
         Self {
             pm,
-            place,
+            ring,
             position,
-            at: place.byte(position),
-            torn_bit: place.torn_bit(position),
+            at: ring.byte(position),
+            torn_bit: ring.torn_bit(position),
             is_torn: false,
             word: 0,
             used: 63,
@@ -104,10 +104,10 @@ impl<'a, P: Pmem> Unpacker<'a, P> {
         self.position += 1;
         self.at += WORD_BYTES;
         if self.position.is_multiple_of(LINE) {
-            self.at = self.place.byte(self.position);
-            self.torn_bit = self.place.torn_bit(self.position);
+            self.at = self.ring.byte(self.position);
+            self.torn_bit = self.ring.torn_bit(self.position);
         }
-        if self.place.kind == Kind::Base {
+        if self.ring.kind == Kind::Base {
             return Ok(Some(word));
         }
         let is_wrong = word & !BITS != torn_bit;
@@ -127,7 +127,7 @@ impl<'a, P: Pmem> Unpacker<'a, P> {
     }
 
     fn next(&mut self) -> Result<Option<u64>> {
-        if self.place.kind == Kind::Base {
+        if self.ring.kind == Kind::Base {
             return self.take();
         }
         if self.used == 63 {
@@ -184,8 +184,8 @@ impl Head {
     pub const LEN_MAX: u64 = (1 << 31) - 1;
 
     /// The one at `position`, a multiple of a line's words; `None`: words are missing.
-    pub fn at<P: Pmem>(pm: &P, place: Place, position: u64) -> Result<Option<Self>> {
-        Self::read(&mut Unpacker::new(pm, place, position))
+    pub fn at<P: Pmem>(pm: &P, ring: Ring, position: u64) -> Result<Option<Self>> {
+        Self::read(&mut Unpacker::new(pm, ring, position))
     }
 
     fn read<P: Pmem>(stream: &mut Unpacker<'_, P>) -> Result<Option<Self>> {
@@ -215,16 +215,16 @@ impl Head {
 /// Reads the record at `position`, a multiple of a line's words, into `words`.
 pub(super) fn record<P: Pmem>(
     pm: &P,
-    place: Place,
+    ring: Ring,
     position: u64,
     words: &mut Vec<u64>,
 ) -> Result<Found> {
     words.clear();
-    let mut stream = Unpacker::new(pm, place, position);
+    let mut stream = Unpacker::new(pm, ring, position);
     let Some(Head { len, crc, flushed }) = Head::read(&mut stream)? else {
         return Ok(Found::Missing);
     };
-    if len > place.longest() || flushed > position {
+    if len > ring.longest() || flushed > position {
         return Ok(stream.none());
     }
     for _ in 0..len {
@@ -239,7 +239,7 @@ pub(super) fn record<P: Pmem>(
     if crc != checksum(position, len, flushed, words) {
         return Ok(stream.none());
     }
-    debug_assert_eq!(stream.position - position, place.taken(len));
+    debug_assert_eq!(stream.position - position, ring.taken(len));
     let end = stream.position;
     Ok(Found::Record { end })
 }

@@ -129,9 +129,9 @@ pub enum LogError {
 /// What a call gives.
 pub type Result<T> = std::result::Result<T, LogError>;
 
-/// Where a log is, and how it is written.
+/// Where the ring of a log is, and how it is written.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Ring {
     /// Of the first line, in bytes.
     start: u64,
     kind: Kind,
@@ -139,7 +139,7 @@ struct Place {
     words: u64,
 }
 
-impl Place {
+impl Ring {
     fn damaged(&self, position: u64) -> LogError {
         let start = self.start;
         LogError::Damaged { start, position }
@@ -207,18 +207,18 @@ struct Shared {
 #[derive(Debug)]
 pub struct Appender<P> {
     pm: P,
-    place: Place,
+    ring: Ring,
     shared: Arc<Shared>,
     tail: u64,
     /// Of the record that is appended.
-    ring: Vec<u64>,
+    packed: Vec<u64>,
 }
 
 /// The half of a log that reads and truncates.
 #[derive(Debug)]
 pub struct Consumer<P> {
     pm: P,
-    place: Place,
+    ring: Ring,
     shared: Arc<Shared>,
     next: u64,
 }
@@ -227,8 +227,8 @@ pub struct Consumer<P> {
 pub fn longest(len: u64, kind: Kind) -> u64 {
     let words = (len / LINE_BYTES).saturating_sub(1) * LINE;
     let start = 0;
-    let place = Place { start, kind, words };
-    place.room(words.saturating_sub(LINE)).unwrap_or(0)
+    let ring = Ring { start, kind, words };
+    ring.room(words.saturating_sub(LINE)).unwrap_or(0)
 }
 
 /// Whether what is at byte `start` begins as a log does.
@@ -246,7 +246,7 @@ pub fn byte_of(len: u64, position: u64) -> u64 {
 /// least three lines. What was there is lost.
 ///
 /// # Errors
-/// [`LogError::NotALog`] if place or length are none for a log; what the memory says.
+/// [`LogError::NotALog`] if start or length are not those of a log; what the memory says.
 pub fn format<P: Pmem>(pm: &P, start: u64, len: u64, kind: Kind) -> Result<()> {
     let fits = start.checked_add(len).is_some_and(|end| end <= pm.len());
     let lines = len / LINE_BYTES;
@@ -289,23 +289,23 @@ impl<P: Pmem> Appender<P> {
     /// [`LogError::Full`], [`LogError::TooLong`]: nothing was appended then.
     pub fn append(&mut self, words: &[u64]) -> Result<u64> {
         let len = words.len() as u64;
-        let most = self.place.longest();
+        let most = self.ring.longest();
         if len > most {
             return Err(LogError::TooLong { words: len, most });
         }
-        let needed = self.place.taken(len);
+        let needed = self.ring.taken(len);
         // Acquire: what the consumer read there was read before it is overwritten.
         let used = self.tail - self.shared.head.load(Ordering::Acquire);
-        let free = self.place.words - LINE - used;
+        let free = self.ring.words - LINE - used;
         if needed > free {
             return Err(LogError::Full { needed, free });
         }
         let flushed = self.shared.flushed.load(Ordering::Relaxed);
         let crc = checksum(self.tail, len, flushed, words);
         let head = Head { len, crc, flushed }.encode();
-        bits::pack(self.place.kind, [&head, words], &mut self.ring);
-        bits::store(&self.pm, self.place, self.tail, &mut self.ring);
-        debug_assert_eq!(self.ring.len() as u64, needed);
+        bits::pack(self.ring.kind, [&head, words], &mut self.packed);
+        bits::store(&self.pm, self.ring, self.tail, &mut self.packed);
+        debug_assert_eq!(self.packed.len() as u64, needed);
         self.tail += needed;
         Ok(self.tail)
     }
@@ -318,12 +318,12 @@ impl<P: Pmem> Appender<P> {
         if self.shared.flushed.load(Ordering::Relaxed) == self.tail {
             return Ok(());
         }
-        if self.place.kind == Kind::Base {
+        if self.ring.kind == Kind::Base {
             // The words come before the tail that vouches for them.
             if !hit(Bug::TailBeforeRecords) {
                 self.pm.fence(Rule::DataBeforeCommit)?;
             }
-            let at = self.place.start + AT_TAIL;
+            let at = self.ring.start + AT_TAIL;
             self.pm.store_word(at, seal(self.tail));
             self.pm.flush(at, WORD_BYTES);
         }
@@ -338,7 +338,7 @@ impl<P: Pmem> Appender<P> {
     /// Words that the next record may have; `None`: not even none.
     pub fn room(&self) -> Option<u64> {
         let used = self.tail - self.shared.head.load(Ordering::Acquire);
-        self.place.room(self.place.words - LINE - used)
+        self.ring.room(self.ring.words - LINE - used)
     }
 }
 
@@ -352,12 +352,12 @@ impl<P: Pmem> Consumer<P> {
         if self.next == self.shared.flushed.load(Ordering::Acquire) {
             return Ok(None);
         }
-        match bits::record(&self.pm, self.place, self.next, words)? {
+        match bits::record(&self.pm, self.ring, self.next, words)? {
             Found::Record { end } => {
                 self.next = end;
                 Ok(Some(end))
             }
-            Found::Missing | Found::Damaged => Err(self.place.damaged(self.next)),
+            Found::Missing | Found::Damaged => Err(self.ring.damaged(self.next)),
         }
     }
 
@@ -387,7 +387,7 @@ impl<P: Pmem> Consumer<P> {
     pub fn note_head(&mut self, position: u64) {
         let flushed = self.shared.flushed.load(Ordering::Relaxed);
         debug_assert!(position <= flushed, "L1: only what is there is truncated");
-        let at = self.place.start + AT_HEAD;
+        let at = self.ring.start + AT_HEAD;
         self.pm.store_word(at, seal(position));
         self.pm.flush(at, WORD_BYTES);
     }

@@ -3,7 +3,7 @@
 use super::bits::{self, Found, Head};
 use super::{
     AT_HEAD, AT_KIND, AT_MAGIC, AT_TAIL, AT_WORDS, Appender, Consumer, Kind, LINE, LogError, MAGIC,
-    POSITION_MAX, Place, Result, Shared,
+    POSITION_MAX, Result, Ring, Shared,
 };
 use crate::sealed::{self, seal};
 use crate::seeded::{Bug, hit};
@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicU64;
 #[derive(Debug)]
 pub struct Unrecovered<P> {
     pm: P,
-    place: Place,
+    ring: Ring,
     head: u64,
     /// Where the next record is.
     next: u64,
@@ -66,10 +66,10 @@ impl<P: Pmem> Unrecovered<P> {
             let what = format!("records from position {head} to {tail:?}");
             return Err(wrong(what));
         }
-        let place = Place { start, kind, words };
+        let ring = Ring { start, kind, words };
         Ok(Self {
             pm,
-            place,
+            ring,
             head,
             next: head,
             tail,
@@ -79,7 +79,7 @@ impl<P: Pmem> Unrecovered<P> {
 
     /// How it is written.
     pub fn kind(&self) -> Kind {
-        self.place.kind
+        self.ring.kind
     }
 
     /// The position of the next record that [`next`](Self::next) reads.
@@ -89,7 +89,7 @@ impl<P: Pmem> Unrecovered<P> {
 
     /// Bytes that it takes.
     pub fn bytes(&self) -> u64 {
-        LINE_BYTES + self.place.words * WORD_BYTES
+        LINE_BYTES + self.ring.words * WORD_BYTES
     }
 
     /// Reads the next record into `words`, which it replaces. Returns the position of its
@@ -102,13 +102,13 @@ impl<P: Pmem> Unrecovered<P> {
         if self.next == limit {
             return Ok(None);
         }
-        match bits::record(&self.pm, self.place, self.next, words)? {
+        match bits::record(&self.pm, self.ring, self.next, words)? {
             Found::Record { end } if end <= limit => {
                 self.next = end;
                 Ok(Some(end))
             }
             Found::Missing if self.tail.is_none() && !self.was_flushed(self.next)? => Ok(None),
-            _ => Err(self.place.damaged(self.next)),
+            _ => Err(self.ring.damaged(self.next)),
         }
     }
 
@@ -122,7 +122,7 @@ impl<P: Pmem> Unrecovered<P> {
 
     /// No record ends behind it.
     fn limit(&self) -> u64 {
-        let full = self.head + self.place.words - LINE;
+        let full = self.head + self.ring.words - LINE;
         self.cut.or(self.tail).unwrap_or(full)
     }
 
@@ -131,16 +131,16 @@ impl<P: Pmem> Unrecovered<P> {
     fn was_flushed(&self, position: u64) -> Result<bool> {
         let mut words = Vec::new();
         // Words of records may look like heads of others, long ones: not all of it is read.
-        let mut left = 4 * self.place.words;
+        let mut left = 4 * self.ring.words;
         for later in (position + LINE..self.limit()).step_by(LINE as usize) {
-            let Some(head) = Head::at(&self.pm, self.place, later)? else {
+            let Some(head) = Head::at(&self.pm, self.ring, later)? else {
                 continue;
             };
             if head.flushed <= position || head.flushed > later || head.len > left {
                 continue;
             }
             left -= head.len;
-            let found = bits::record(&self.pm, self.place, later, &mut words)?;
+            let found = bits::record(&self.pm, self.ring, later, &mut words)?;
             if matches!(found, Found::Record { .. }) {
                 return Ok(true);
             }
@@ -159,9 +159,9 @@ impl<P: Pmem> Unrecovered<P> {
     {
         self.skip()?;
         for line in (self.head..self.next).step_by(LINE as usize) {
-            self.set_torn_bits(line, self.place.torn_bit(line))?;
+            self.set_torn_bits(line, self.ring.torn_bit(line))?;
             // What a killed program left in the processor's caches only.
-            self.pm.flush(self.place.byte(line), LINE_BYTES);
+            self.pm.flush(self.ring.byte(line), LINE_BYTES);
         }
         self.scrub()?;
         let head = self.head;
@@ -177,7 +177,7 @@ impl<P: Pmem> Unrecovered<P> {
         P: Clone,
     {
         self.skip()?;
-        let start = self.place.start;
+        let start = self.ring.start;
         self.pm.store_word(start + AT_HEAD, seal(self.next));
         if !hit(Bug::UnflushedHead) {
             self.pm.flush(start + AT_HEAD, WORD_BYTES);
@@ -196,13 +196,13 @@ impl<P: Pmem> Unrecovered<P> {
     /// Makes sure that no word behind the last record looks like one that is appended from
     /// now on: an append that a crash cut short may have left some. Fences.
     fn scrub(&self) -> Result<()> {
-        if self.place.kind == Kind::TornBit && !hit(Bug::Unscrubbed) {
-            let mut end = self.head + self.place.words;
+        if self.ring.kind == Kind::TornBit && !hit(Bug::Unscrubbed) {
+            let mut end = self.head + self.ring.words;
             if hit(Bug::ScrubbedToEnd) {
-                end = end.min((self.next + 1).next_multiple_of(self.place.words));
+                end = end.min((self.next + 1).next_multiple_of(self.ring.words));
             }
             for line in (self.next..end).step_by(LINE as usize) {
-                self.set_torn_bits(line, self.place.torn_bit(line) ^ 1 << 63)?;
+                self.set_torn_bits(line, self.ring.torn_bit(line) ^ 1 << 63)?;
             }
         }
         // Else words that an append left, cut short by a crash, pass for a part of a later one.
@@ -214,10 +214,10 @@ impl<P: Pmem> Unrecovered<P> {
 
     /// Gives the words of a line at position `line` this torn bit.
     fn set_torn_bits(&self, line: u64, torn_bit: u64) -> Result<()> {
-        if self.place.kind == Kind::Base {
+        if self.ring.kind == Kind::Base {
             return Ok(());
         }
-        let at = self.place.byte(line);
+        let at = self.ring.byte(line);
         let mut bytes = [0; LINE_BYTES as usize];
         self.pm.read(at, &mut bytes)?;
         let (words, _) = bytes.as_chunks();
@@ -247,17 +247,17 @@ impl<P: Pmem> Unrecovered<P> {
             head: AtomicU64::new(head),
             flushed: AtomicU64::new(self.next),
         });
-        let (place, tail) = (self.place, self.next);
+        let (ring, tail) = (self.ring, self.next);
         let appender = Appender {
             pm: self.pm.clone(),
-            place,
+            ring,
             shared: shared.clone(),
             tail,
-            ring: Vec::new(),
+            packed: Vec::new(),
         };
         let consumer = Consumer {
             pm: self.pm,
-            place,
+            ring,
             shared,
             next: head,
         };

@@ -85,7 +85,7 @@ fn a_full_log_says_so_and_is_whole() {
                     Err(other) => panic!("{other}"),
                 }
             }
-            let most = log.place.longest();
+            let most = log.ring.longest();
             let (too_long, longest) = (vec![1; most as usize + 1], vec![1; most as usize]);
             assert!(matches!(
                 log.append(&too_long),
@@ -320,7 +320,7 @@ fn use_log(pm: &MemoryPmem, lines: u64, rng: &mut Rng) -> Vec<Vec<u64>> {
     format(pm, 0, (lines + 1) * LINE_BYTES, kind).unwrap();
     let (mut log, mut reader) = Unrecovered::open(pm, 0).unwrap().keep().unwrap();
     // Short ones, so that several fit.
-    let longest = log.place.longest().min(12) as usize;
+    let longest = log.ring.longest().min(12) as usize;
     for n in 0..rng.u64(1..40) {
         let next = record(n, rng.usize(..=longest));
         while log.append(&next).is_err() {
