@@ -70,8 +70,8 @@ pub(crate) enum CallError {
     TooLong(usize),
     #[error("{0} bytes are more than the buffer has room for")]
     Buffer(usize),
-    #[error("a place that no call has made")]
-    Place,
+    #[error("a cursor that no call has made")]
+    Cursor,
     /// The answer, of which there is no message.
     #[error("there is none")]
     Nothing,

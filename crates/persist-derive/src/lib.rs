@@ -4,17 +4,20 @@
 //! also gets a constant for each field, in capitals, which takes a pointer to the struct to
 //! one to the field (`FIELD_0` and so on, if fields have no names). For an enum without
 //! fields, the number of the variant as 4 bytes.
+//!
+//! `#[persist(name = "...")]` is the name by which layouts describe the type, if not its own: so that
+//! a type can be renamed, and roots that hold it can still be opened.
 #![forbid(unsafe_code)]
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::spanned::Spanned;
 use syn::{
-    Data, DataEnum, DataStruct, DeriveInput, Error, Fields, Ident, Result, Type, Visibility,
+    Data, DataEnum, DataStruct, DeriveInput, Error, Fields, Ident, LitStr, Result, Type, Visibility,
 };
 
 /// Derives `persist::Persist`, for structs of types that have it, and enums without fields.
-#[proc_macro_derive(Persist)]
+#[proc_macro_derive(Persist, attributes(persist))]
 pub fn derive_persist(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = syn::parse_macro_input!(input as DeriveInput);
     let derived = match &input.data {
@@ -30,6 +33,25 @@ pub fn derive_persist(input: proc_macro::TokenStream) -> proc_macro::TokenStream
 
 fn refused(at: &impl Spanned, why: &str) -> Error {
     Error::new(at.span(), format!("Persist cannot be derived: {why}"))
+}
+
+/// The name by which layouts describe a type.
+fn layout_name(input: &DeriveInput) -> Result<String> {
+    let mut name = input.ident.to_string();
+    for attribute in input
+        .attrs
+        .iter()
+        .filter(|attr| attr.path().is_ident("persist"))
+    {
+        attribute.parse_nested_meta(|meta| {
+            if !meta.path.is_ident("name") {
+                return Err(meta.error("the attribute is #[persist(name = \"...\")]"));
+            }
+            name = meta.value()?.parse::<LitStr>()?.value();
+            Ok(())
+        })?;
+    }
+    Ok(name)
 }
 
 /// A field: what it is called in patterns, and what its constant is called.
@@ -72,7 +94,7 @@ fn of_struct(input: &DeriveInput, data: &DataStruct) -> Result<TokenStream> {
     let fields = fields(data);
     let types: Vec<_> = fields.iter().map(|field| field.ty).collect();
     let members: Vec<_> = fields.iter().map(|field| &field.member).collect();
-    let places: Vec<_> = (0..fields.len()).collect();
+    let numbers: Vec<_> = (0..fields.len()).collect();
     let count = fields.len();
     let constants = fields.iter().enumerate().map(|(n, field)| {
         let Field {
@@ -86,20 +108,20 @@ fn of_struct(input: &DeriveInput, data: &DataStruct) -> Result<TokenStream> {
             #[doc = #doc]
             #[allow(dead_code)]
             #visibility const #constant: ::persist::Field<#name, #ty> =
-                ::persist::Field::at(<#name as ::persist::Persist>::PLACES[#n]);
+                ::persist::Field::at(<#name as ::persist::Persist>::OFFSETS[#n]);
         }
     });
     let labels = members.iter().map(|member| match member {
         syn::Member::Named(name) => name.to_string(),
         syn::Member::Unnamed(index) => index.index.to_string(),
     });
-    let text = name.to_string();
+    let text = layout_name(input)?;
     Ok(quote! {
         impl ::persist::Persist for #name {
-            const PLACES: &'static [u64] = &::persist::places::<#count>([
+            const OFFSETS: &'static [u64] = &::persist::offsets::<#count>([
                 #((<#types as ::persist::Persist>::SIZE, <#types as ::persist::Persist>::ALIGN)),*
             ]).0;
-            const SIZE: u64 = ::persist::places::<#count>([
+            const SIZE: u64 = ::persist::offsets::<#count>([
                 #((<#types as ::persist::Persist>::SIZE, <#types as ::persist::Persist>::ALIGN)),*
             ]).1;
             const ALIGN: u64 = ::persist::largest::<#count>([
@@ -115,13 +137,13 @@ fn of_struct(input: &DeriveInput, data: &DataStruct) -> Result<TokenStream> {
             fn decode(bytes: &[u8]) -> ::core::option::Option<Self> {
                 ::core::option::Option::Some(Self {
                     #(#members: ::persist::decode_at(
-                        bytes, <Self as ::persist::Persist>::PLACES[#places])?),*
+                        bytes, <Self as ::persist::Persist>::OFFSETS[#numbers])?),*
                 })
             }
 
             fn encode(&self, bytes: &mut [u8]) {
                 #(::persist::encode_at(
-                    &self.#members, bytes, <Self as ::persist::Persist>::PLACES[#places]);)*
+                    &self.#members, bytes, <Self as ::persist::Persist>::OFFSETS[#numbers]);)*
             }
         }
 
@@ -153,7 +175,7 @@ fn of_enum(input: &DeriveInput, data: &DataEnum) -> Result<TokenStream> {
     let numbers = 0..variants.len() as u32;
     let numbers: Vec<_> = numbers.collect();
     let labels = variants.iter().map(ToString::to_string);
-    let text = name.to_string();
+    let text = layout_name(input)?;
     Ok(quote! {
         impl ::persist::Persist for #name {
             const SIZE: u64 = 4;

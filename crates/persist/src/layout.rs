@@ -49,8 +49,8 @@ impl Layouts {
         }
         self.seen.push(this);
         self.word(&format!("{name} {{"));
-        for ((name, describe), place) in fields.iter().zip(T::PLACES) {
-            self.word(&format!("{place} {name}:"));
+        for ((name, describe), offset) in fields.iter().zip(T::OFFSETS) {
+            self.word(&format!("{offset} {name}:"));
             describe(self);
         }
         self.word(&format!("{} }}", T::SIZE));
@@ -90,6 +90,20 @@ mod tests {
         pub struct Same {
             pub flag: bool,
         }
+    }
+
+    mod renamed {
+        #[derive(crate::Persist)]
+        #[persist(name = "Same")]
+        pub struct Other {
+            pub number: u64,
+        }
+    }
+
+    #[test]
+    fn a_renamed_type_keeps_its_layout() {
+        let [old, new] = [Layouts::of::<one::Same>(), Layouts::of::<renamed::Other>()];
+        assert_eq!(old.text(), new.text());
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //!
 //! A value is copied out and in; a pointer is an offset, so that it means the same wherever
 //! the memory is mapped. [`TypedTx`] has what a transaction does with values, [`TypedSession`]
-//! the typed roots. [`structures`] has maps, trees, vectors, queues and logs of them.
+//! the typed roots. [`structures`] has maps, trees, vectors, queues and journals of them.
 //!
 //! The bytes are in `format.md`.
 #![forbid(unsafe_code)]
@@ -35,8 +35,8 @@ extern crate self as persist;
 
 /// Types whose values can lie in persistent memory. Derive it.
 pub trait Persist: Sized + 'static {
-    /// Where its fields are.
-    const PLACES: &'static [u64] = &[];
+    /// Offsets of its fields.
+    const OFFSETS: &'static [u64] = &[];
     /// Bytes of a value: a multiple of [`ALIGN`](Self::ALIGN).
     const SIZE: u64;
     /// Of which its place is a multiple: 1, 2, 4 or 8 bytes.
@@ -65,23 +65,23 @@ pub fn encode_at<T: Persist>(value: &T, bytes: &mut [u8], at: u64) {
     value.encode(&mut bytes[at as usize..(at + T::SIZE) as usize]);
 }
 
-/// Places fields of so many bytes and such alignments; returns where they are, and the size
+/// Lays out fields, given the size and alignment of each. Returns their offsets, and the size
 /// of them all. For derived code.
 #[doc(hidden)]
-pub const fn places<const N: usize>(fields: [(u64, u64); N]) -> ([u64; N], u64) {
-    let mut places = [0; N];
+pub const fn offsets<const N: usize>(fields: [(u64, u64); N]) -> ([u64; N], u64) {
+    let mut offsets = [0; N];
     let (mut at, mut align, mut n) = (0_u64, 1, 0);
     while n < N {
         let (size, of) = fields[n];
         at = at.next_multiple_of(of);
-        places[n] = at;
+        offsets[n] = at;
         at += size;
         if of > align {
             align = of;
         }
         n += 1;
     }
-    (places, at.next_multiple_of(align))
+    (offsets, at.next_multiple_of(align))
 }
 
 /// The largest, or 1. For derived code.

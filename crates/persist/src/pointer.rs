@@ -29,7 +29,7 @@ impl<T: Persist> Ptr<T> {
     pub fn at<F: Persist>(self, field: Field<T, F>) -> Ptr<F> {
         Ptr {
             // The end of a `T` that begins in memory is no larger than its size.
-            off: self.off.saturating_add(field.place),
+            off: self.off.saturating_add(field.offset),
             of: PhantomData,
         }
     }
@@ -105,16 +105,16 @@ impl<T: Persist> Persist for Option<Ptr<T>> {
 
 /// The way from a `T` to one of its fields, an `F`. Derived with [`Persist`].
 pub struct Field<T, F> {
-    place: u64,
+    offset: u64,
     of: PhantomData<fn(T) -> F>,
 }
 
 impl<T, F> Field<T, F> {
-    /// The one at this place. For derived code.
+    /// The field at this offset. For derived code.
     #[doc(hidden)]
-    pub const fn at(place: u64) -> Self {
+    pub const fn at(offset: u64) -> Self {
         let of = PhantomData;
-        Self { place, of }
+        Self { offset, of }
     }
 }
 

@@ -8,7 +8,7 @@
  *   nothing in the heap but itself.
  * - The format is that of persist::structures: what a program in C makes by a name, one in
  *   Rust opens by session.root, and the other way round, as HashMap<Bytes, Bytes>,
- *   BTree<Bytes, Bytes>, Vector<Bytes>, Queue<Bytes> and Log.
+ *   BTree<Bytes, Bytes>, Vector<Bytes>, Queue<Bytes> and Journal.
  *
  * How to use it
  * -------------
@@ -202,16 +202,17 @@ SELVEDGE_SAFE int64_t selvedge_journal_append(selvedge_journal *journal, const v
 
 /* Where a reader is: in front of the record `number`. All zeros are in front of the first
  * record. It is in the caller's memory, and needs no end. */
-typedef struct selvedge_place {
+typedef struct selvedge_journal_cursor {
     uint64_t number;
     uint64_t inner[2]; /* the library's */
-} selvedge_place;
+} selvedge_journal_cursor;
 
-/* Copies the record at a place, and moves the place past it. Its size, or -1; its number is
- * place->number - 1 then. If the record is gone, the first one that is there is read. A place
+/* Copies the record at a cursor, and moves the cursor to the next one. Its size, or -1; its number
+ * is cursor->number - 1 then. If the record is gone, the first one that is there is read. A cursor
  * at the end is good for records that come later. */
-SELVEDGE_SAFE ssize_t selvedge_journal_read(selvedge_journal *journal, selvedge_place *place,
-                                            void *buffer, size_t size);
+SELVEDGE_SAFE ssize_t selvedge_journal_read(selvedge_journal *journal,
+                                            selvedge_journal_cursor *cursor, void *buffer,
+                                            size_t size);
 
 /* Removes all records in front of the record `number`. 0, or -1. */
 SELVEDGE_SAFE int selvedge_journal_truncate(selvedge_journal *journal, uint64_t number);

@@ -3,14 +3,14 @@
 use crate::space::Machine;
 use mnemosyne::store::Tx;
 use mnemosyne::tx::Interrupted;
-use persist::structures::{BTree, Bytes, HashMap, Log, Queue, Vector};
+pub(super) use persist::structures::Journal;
+use persist::structures::{BTree, Bytes, HashMap, Queue, Vector};
 use persist::{Persist, Ptr};
 
 pub(super) type Table = HashMap<Bytes, Bytes>;
 pub(super) type Tree = BTree<Bytes, Bytes>;
 pub(super) type Strings = Vector<Bytes>;
 pub(super) type Waiting = Queue<Bytes>;
-pub(super) type Journal = Log;
 
 /// What a step of a transaction returns.
 pub(super) type Step<T> = Result<T, Interrupted>;

@@ -15,7 +15,7 @@ use memory::{Answer, Buffer, Entry, Pair, Stopped};
 use mnemosyne::heap::HeapError;
 use mnemosyne::store::Tx;
 use mnemosyne::tx::Interrupted;
-use persist::structures::Place;
+use persist::structures::Cursor;
 use persist::{Layouts, Persist, Ptr, TypedTx};
 use std::ops::Bound;
 use std::ptr::null_mut;
@@ -498,22 +498,22 @@ calls! {
         })
     }
 
-    /// The record at a place, which comes to be behind it.
+    /// The record at a cursor, which moves to the next one.
     selvedge_journal_read / "_ZGTt21selvedge_journal_read"
-        (made: *mut c_void, place: *mut c_void, to: *mut c_void, room: usize) -> ssize_t
+        (made: *mut c_void, cursor: *mut c_void, to: *mut c_void, room: usize) -> ssize_t
     {
         call(-1, |thread| {
             let journal: Ptr<Journal> = at(thread, made)?;
-            // Once: an attempt that is made again may have moved the place.
-            let mut bytes = [0; Place::SIZE as usize];
-            thread.fetch(place, &mut bytes)?;
-            let start = Place::decode(&bytes).ok_or(CallError::Place)?;
+            // Once: an attempt that is made again may have moved the cursor.
+            let mut bytes = [0; Cursor::SIZE as usize];
+            thread.fetch(cursor, &mut bytes)?;
+            let start = Cursor::decode(&bytes).ok_or(CallError::Cursor)?;
             run::<Journal, _>(thread, |thread| {
                 let mut next = start;
                 let found = journal.read(&mut thread.session.tx(), &mut next)?;
                 let len = thread.copy_out(found, Buffer(to, room))?;
                 next.encode(&mut bytes);
-                thread.deliver(place, &bytes)?;
+                thread.deliver(cursor, &bytes)?;
                 Ok(len)
             })
         })

@@ -101,7 +101,7 @@ pub(crate) struct Before {
 
 /// Where a write goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Target {
     /// To memory at once: the frame goes if the transaction does.
     Young,
     /// To memory at once, with an undo record: only an inner transaction must not leave it.
@@ -250,15 +250,15 @@ impl Thread {
     }
 
     #[inline(always)]
-    fn place(&self, at: u64) -> Place {
+    fn target(&self, at: u64) -> Target {
         if at < stack_pointer() || at >= self.stack_end {
-            Place::Elsewhere
+            Target::Elsewhere
         } else if at < self.inner {
-            Place::Young
+            Target::Young
         } else if at < self.outer {
-            Place::Middle
+            Target::Middle
         } else {
-            Place::Old
+            Target::Old
         }
     }
 
@@ -276,14 +276,14 @@ impl Thread {
         at: u64,
         len: usize,
     ) -> Result<bool, mnemosyne::tx::Interrupted> {
-        match self.place(at) {
-            Place::Elsewhere if !self.fresh.has(at, len) => return Ok(false),
+        match self.target(at) {
+            Target::Elsewhere if !self.fresh.has(at, len) => return Ok(false),
             // What was allocated before an inner transaction must not keep what that stores.
-            Place::Elsewhere if self.levels.len() > 1 => self.note(at, len),
-            Place::Elsewhere => {}
-            Place::Young => {}
-            Place::Middle => self.note(at, len),
-            Place::Old => {
+            Target::Elsewhere if self.levels.len() > 1 => self.note(at, len),
+            Target::Elsewhere => {}
+            Target::Young => {}
+            Target::Middle => self.note(at, len),
+            Target::Old => {
                 for word in (at & !7..at + len as u64).step_by(8) {
                     self.session.tx().lock(word)?;
                 }
@@ -331,7 +331,7 @@ impl Thread {
     /// # Safety
     /// The bytes must be there.
     pub unsafe fn note_old(&mut self, at: u64, len: usize) {
-        if self.place(at) != Place::Young {
+        if self.target(at) != Target::Young {
             self.note(at, len);
         }
     }

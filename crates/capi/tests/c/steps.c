@@ -124,7 +124,7 @@ static void check(void)
         CHECK(is_text(model.popped, found,
                       selvedge_queue_peek(my->queue, found, sizeof found)));
     CHECK(selvedge_journal_count(my->journal) == (ssize_t)(my->steps - model.truncated));
-    selvedge_place place = {0, {0, 0}};
+    selvedge_journal_cursor place = {0, {0, 0}};
     for (unsigned long n = model.truncated; n < my->steps; n++)
         CHECK(is_text(n, found,
                       selvedge_journal_read(my->journal, &place, found, sizeof found)));

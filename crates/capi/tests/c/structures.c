@@ -168,7 +168,7 @@ static void queue(void)
 static void journal(void)
 {
     selvedge_journal *journal = my.journal;
-    selvedge_place place = {0, {0, 0}};
+    selvedge_journal_cursor place = {0, {0, 0}};
     int64_t first = selvedge_journal_append(journal, LONG, strlen(LONG));
     CHECK(first >= 0);
     for (int n = 1; n < 200; n++)
@@ -183,7 +183,7 @@ static void journal(void)
     FAILS(selvedge_journal_read(journal, &place, buffer, sizeof buffer), ENOENT);
     CHECK(selvedge_journal_count(journal) == 100);
     /* From the first one that is left. */
-    selvedge_place start = {0, {0, 0}};
+    selvedge_journal_cursor start = {0, {0, 0}};
     CHECK(selvedge_journal_read(journal, &start, NULL, 0) == 100 % (ssize_t)strlen(LONG));
     CHECK(start.number == (uint64_t)first + 101);
     CHECK(selvedge_journal_clear(journal, 99) == 0 && selvedge_journal_clear(journal, 9) == 1);
@@ -208,7 +208,7 @@ static void whole(void)
     /* Strings and buffers take part, wherever they are. */
     char here[8] = "key", *there = malloc(100), found[100] = "", again[8] = "";
     static char text[] = "value"; /* which gcc cannot take for a constant and fail */
-    selvedge_place place = {0, {0, 0}};
+    selvedge_journal_cursor place = {0, {0, 0}};
     ssize_t size = 0;
     memset(there, 0, 100);
     patomic {
@@ -227,7 +227,7 @@ static void whole(void)
     CHECK(size == 5 && !strcmp(there + 10, "value") && !strcmp(my.text + 10, "value"));
     CHECK(!strcmp(found, "value") && !strcmp(again, "value"));
     /* What is cancelled leaves no buffer, no cursor and no place. */
-    selvedge_place before = place;
+    selvedge_journal_cursor before = place;
     patomic {
         selvedge_table_put(my.table, here, 5, "other", 5);
         selvedge_table_get(my.table, here, 5, there + 10, 90);
@@ -363,7 +363,7 @@ static void follow(void)
 {
     char key;
     selvedge_entry at = {&key, 1, 0, my.text, 8, 0};
-    selvedge_place place = {0, {0, 0}};
+    selvedge_journal_cursor place = {0, {0, 0}};
     pthread_t other;
     for (int n = 0; n < 4; n++)
         CHECK(selvedge_tree_put(my.tree, &"abcd"[n], 1, "", 0) == 0);
@@ -448,7 +448,7 @@ static void durable_buffers(void)
 
 static void make(void)
 {
-    selvedge_place place = {0, {0, 0}};
+    selvedge_journal_cursor place = {0, {0, 0}};
     CHECK(PUT(table, selvedge_table_root("table"), "made", "by C, as " LONG) == 0);
     CHECK(PUT(tree, selvedge_tree_root("tree"), "made", "by C, as " LONG) == 0);
     CHECK(selvedge_vector_push(selvedge_vector_root("vector"), "by C", 4) == 0);
@@ -459,7 +459,7 @@ static void make(void)
 
 static void find(void)
 {
-    selvedge_place place = {1, {0, 0}};
+    selvedge_journal_cursor place = {1, {0, 0}};
     CHECK(IS(GET(table, selvedge_table_root("table"), "made"), "by Rust"));
     CHECK(IS(GET(tree, selvedge_tree_root("tree"), "made"), "by Rust"));
     CHECK(IS(selvedge_vector_get(selvedge_vector_root("vector"), 1, buffer, 100), "by Rust"));

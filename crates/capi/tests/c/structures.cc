@@ -16,7 +16,7 @@ int main()
     }
     char key[8];
     selvedge_entry entry = {key, sizeof key, 0, &value, sizeof value, 0};
-    selvedge_place place = {};
+    selvedge_journal_cursor place = {};
     if (size != sizeof value || value != 7 || selvedge_table_first(table, &entry) != 1)
         return 1;
     return entry.key_size != 3 || selvedge_journal_append(journal, key, 3) != 0 ||

@@ -4,7 +4,7 @@ use crate::workshop::{self, Link, Recipe, Workshop};
 use mnemosyne::store::{Directory, DirectoryOptions, Options, Store, Tx};
 use mnemosyne::tx::{Interrupted, Space, Stop};
 use persist::TypedSession;
-use persist::structures::{BTree, Bytes, HashMap, Log, Queue, Vector};
+use persist::structures::{BTree, Bytes, HashMap, Journal, Queue, Vector};
 use std::convert::Infallible;
 
 #[test]
@@ -63,7 +63,7 @@ fn go_on_in_rust(workshop: &Workshop) {
     let tree = session.root::<BTree<Bytes, Bytes>>("tree", there).unwrap();
     let vector = session.root::<Vector<Bytes>>("vector", there).unwrap();
     let queue = session.root::<Queue<Bytes>>("queue", there).unwrap();
-    let journal = session.root::<Log>("journal", there).unwrap();
+    let journal = session.root::<Journal>("journal", there).unwrap();
     let done = session.run(|tx| {
         for before in [
             table.insert(tx, b"made", b"by Rust")?,

@@ -5,7 +5,7 @@ use crash::program::{Memory, Program};
 use medium::MemoryPmem;
 use mnemosyne::store::{Flat, Layout, Options, Session, Store, Tx};
 use mnemosyne::tx::{self, Interrupted, Stop, Truncation};
-use persist::structures::{BTree, Bytes, HashMap, Log, Queue, Vector};
+use persist::structures::{BTree, Bytes, HashMap, Journal, Queue, Vector};
 use persist::{Persist, Ptr, TypedSession};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ struct All {
     tree: BTree<Bytes, u64, 3>,
     vector: Vector<Bytes, 1>,
     queue: Queue<u64, 2>,
-    log: Log<24>,
+    log: Journal<24>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,7 +164,7 @@ impl Using {
                 tree: BTree::new(),
                 vector: Vector::new(),
                 queue: Queue::new(),
-                log: Log::new(),
+                log: Journal::new(),
             })
         };
         let all = session.root("all", make).map_err(text)?;

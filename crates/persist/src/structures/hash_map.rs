@@ -12,7 +12,7 @@ use super::vector::Vector;
 use super::{Circle, Item, Pair, damaged, headed, item, replace, until_over};
 use crate::hash::Seed;
 use crate::tx::{with_bytes, write_fresh};
-use crate::{Persist, Ptr, TypedTx, places};
+use crate::{Persist, Ptr, TypedTx, offsets};
 use mnemosyne::heap::HeapError;
 use mnemosyne::store::Tx;
 use mnemosyne::tx::{Interrupted, Space};
@@ -57,7 +57,7 @@ headed!([K: Item, V: Item] HashMap<K, V>, layout => {
 
 impl<K: Item, V: Item> HashMap<K, V> {
     /// Where key and value are in an entry, and its size.
-    const PLACES: ([u64; 3], u64) = places([
+    const OFFSETS: ([u64; 3], u64) = offsets([
         (Entry::SIZE, Entry::ALIGN),
         (K::Stored::SIZE, K::Stored::ALIGN),
         (V::Stored::SIZE, V::Stored::ALIGN),
@@ -79,11 +79,11 @@ impl<K: Item, V: Item> HashMap<K, V> {
     }
 
     fn key(entry: Ptr<Entry>) -> Result<Ptr<K::Stored>, Interrupted> {
-        inside(entry, Self::PLACES.0[1])
+        inside(entry, Self::OFFSETS.0[1])
     }
 
     fn value(entry: Ptr<Entry>) -> Result<Ptr<V::Stored>, Interrupted> {
-        inside(entry, Self::PLACES.0[2])
+        inside(entry, Self::OFFSETS.0[2])
     }
 }
 
@@ -456,7 +456,7 @@ fn make<K: Item, V: Item, S: Space>(
     key: &K::Borrowed,
     value: &V::Borrowed,
 ) -> Result<Ptr<Entry>, Interrupted> {
-    let ([_, key_at, value_at], size) = HashMap::<K, V>::PLACES;
+    let ([_, key_at, value_at], size) = HashMap::<K, V>::OFFSETS;
     let off = tx.alloc(size)?;
     with_bytes(size, |bytes| {
         head.encode(&mut bytes[..Entry::SIZE as usize]);

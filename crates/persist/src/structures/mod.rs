@@ -6,7 +6,7 @@
 //! | [`BTree`] | O(log n) | O(log n) | values by key, in order |
 //! | [`Vector`] | O(1) | O(1) at the end | elements by number |
 //! | [`Queue`] | O(1) at the front | O(1) | elements, first in, first out |
-//! | [`Log`] | O(1) at the front | O(1) at the end | records of bytes, up to a truncation |
+//! | [`Journal`] | O(1) at the front | O(1) at the end | records of bytes, up to a truncation |
 //!
 //! # Guarantees
 //!
@@ -75,14 +75,14 @@ mod btree;
 mod counter;
 mod hash_map;
 mod item;
-mod log;
+mod journal;
 mod queue;
 mod vector;
 
 pub use btree::BTree;
 pub use hash_map::HashMap;
 pub use item::{Bytes, Item, Key};
-pub use log::{Log, Place};
+pub use journal::{Cursor, Journal};
 pub use queue::Queue;
 pub use vector::Vector;
 

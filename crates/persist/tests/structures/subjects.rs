@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use mnemosyne::store::Tx;
 use mnemosyne::tx::{Interrupted, Space};
-use persist::structures::{BTree, Bytes, HashMap, Item, Key, Log, Place, Queue, Vector};
+use persist::structures::{BTree, Bytes, Cursor, HashMap, Item, Journal, Key, Queue, Vector};
 use persist::{Persist, Ptr};
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, VecDeque};
@@ -211,8 +211,8 @@ pub struct Logs<const BLOCK: usize>;
 
 impl<const BLOCK: usize> Subject for Logs<BLOCK> {
     /// The records that there ever were, the first that is left, and where a reader is.
-    type Model = (Vec<Vec<u8>>, usize, Place);
-    whole!(Log<BLOCK>);
+    type Model = (Vec<Vec<u8>>, usize, Cursor);
+    whole!(Journal<BLOCK>);
 
     fn change<S: Space>(
         tx: &mut Tx<'_, S>,

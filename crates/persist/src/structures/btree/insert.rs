@@ -1,7 +1,7 @@
 //! Inserting an entry, and what splits on the way.
 
 use super::node::{Node, View};
-use super::{BTree, Head, Path, SPREAD, Target, copy_key, encode, places, stripe};
+use super::{BTree, Head, Path, SPREAD, Target, copy_key, encode, pointers, stripe};
 use crate::structures::{Item, Key, replace};
 use crate::{Ptr, TypedTx};
 use mnemosyne::store::Tx;
@@ -23,7 +23,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
             None => self.make_root(tx)?,
         };
         if path.is_there {
-            let (_, at) = places::<K, V>(&path.leaf, path.pos)?;
+            let (_, at) = pointers::<K, V>(&path.leaf, path.pos)?;
             return replace::<V, S>(tx, at, value).map(Some);
         }
         self.count().add(tx, stripe(&path.leaf), 1)?;

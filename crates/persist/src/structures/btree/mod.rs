@@ -99,7 +99,7 @@ struct Path {
 }
 
 /// Where key and value of an entry are.
-type Places<K, V> = (Ptr<<K as Item>::Stored>, Ptr<<V as Item>::Stored>);
+type Pointers<K, V> = (Ptr<<K as Item>::Stored>, Ptr<<V as Item>::Stored>);
 
 /// Operations on a [`BTree`]; with O(log n) steps, if nothing else is said.
 impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
@@ -184,13 +184,13 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
     }
 
     /// Where the entry of a key is.
-    fn places<S: Space>(
+    fn pointers<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
         key: &K::Borrowed,
-    ) -> Result<Option<Places<K, V>>, Interrupted> {
+    ) -> Result<Option<Pointers<K, V>>, Interrupted> {
         match self.descend(tx, &Target::Key(key))? {
-            Some(path) if path.is_there => places::<K, V>(&path.leaf, path.pos).map(Some),
+            Some(path) if path.is_there => pointers::<K, V>(&path.leaf, path.pos).map(Some),
             _ => Ok(None),
         }
     }
@@ -204,7 +204,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         tx: &mut Tx<'_, S>,
         key: &K::Borrowed,
     ) -> Result<Option<V::Owned>, Interrupted> {
-        let found = self.places(tx, key)?;
+        let found = self.pointers(tx, key)?;
         found.map(|(_, value)| V::read(tx, value)).transpose()
     }
 
@@ -217,7 +217,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         tx: &mut Tx<'_, S>,
         key: &K::Borrowed,
     ) -> Result<bool, Interrupted> {
-        Ok(self.places(tx, key)?.is_some())
+        Ok(self.pointers(tx, key)?.is_some())
     }
 
     /// The entry with the smallest key.
@@ -422,7 +422,7 @@ fn is_behind<K: Key, S: Space>(
 }
 
 /// Where key and value of an entry of a leaf are.
-fn places<K: Key, V: Item>(leaf: &View, pos: usize) -> Result<Places<K, V>, Interrupted> {
+fn pointers<K: Key, V: Item>(leaf: &View, pos: usize) -> Result<Pointers<K, V>, Interrupted> {
     match pos < leaf.count() {
         true => Ok((leaf.key(pos)?, leaf.value(pos)?)),
         false => Err(damaged(leaf.node.off(), WHAT)),
@@ -435,7 +435,7 @@ fn read<K: Key, V: Item, S: Space>(
     leaf: &View,
     pos: usize,
 ) -> Result<Pair<K, V>, Interrupted> {
-    let (key, value) = places::<K, V>(leaf, pos)?;
+    let (key, value) = pointers::<K, V>(leaf, pos)?;
     Ok((K::read(tx, key)?, V::read(tx, value)?))
 }
 
@@ -484,11 +484,11 @@ impl Walk {
         &mut self,
         tx: &mut Tx<'_, S>,
         shape: Shape,
-    ) -> Result<Option<Places<K, V>>, Interrupted> {
+    ) -> Result<Option<Pointers<K, V>>, Interrupted> {
         while let Some(leaf) = &self.leaf {
             if self.pos < leaf.count() {
                 self.pos += 1;
-                return places::<K, V>(leaf, self.pos - 1).map(Some);
+                return pointers::<K, V>(leaf, self.pos - 1).map(Some);
             }
             let next = tx.get(leaf.link())?;
             (self.leaf, self.pos) = (None, 0);

@@ -6,7 +6,7 @@
 use super::WHAT;
 use crate::structures::damaged;
 use crate::tx::with_bytes;
-use crate::{Persist, Ptr, TypedTx, places};
+use crate::{Persist, Ptr, TypedTx, offsets};
 use mnemosyne::heap::HeapError;
 use mnemosyne::store::Tx;
 use mnemosyne::tx::{Interrupted, Space};
@@ -86,15 +86,15 @@ pub struct Shape {
 impl Shape {
     /// Of so many slots for a `K` and a `V`.
     pub const fn new<K: Persist, V: Persist>(slots: usize) -> Self {
-        let (places, bytes) = places([
+        let (offsets, bytes) = offsets([
             (Node::SIZE, Node::ALIGN),
             (K::SIZE * slots as u64, K::ALIGN),
             (V::SIZE * slots as u64, V::ALIGN),
         ]);
         Self {
             slots,
-            keys: (places[1], K::SIZE),
-            values: (places[2], V::SIZE),
+            keys: (offsets[1], K::SIZE),
+            values: (offsets[2], V::SIZE),
             bytes,
         }
     }

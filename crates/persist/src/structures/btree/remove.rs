@@ -1,7 +1,7 @@
 //! Removing an entry, and what is filled up or merged on the way.
 
 use super::node::View;
-use super::{BTree, Head, Path, Target, copy_key, places, read, stripe, take_all};
+use super::{BTree, Head, Path, Target, copy_key, pointers, read, stripe, take_all};
 use crate::structures::{Item, Key, Pair};
 use crate::{Ptr, TypedTx};
 use mnemosyne::store::Tx;
@@ -19,7 +19,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
     ) -> Result<Option<V::Owned>, Interrupted> {
         match self.descend(tx, &Target::Key(key))? {
             Some(path) if path.is_there => {
-                let (_, at) = places::<K, V>(&path.leaf, path.pos)?;
+                let (_, at) = pointers::<K, V>(&path.leaf, path.pos)?;
                 let value = V::read(tx, at)?;
                 self.remove_at(tx, path)?;
                 Ok(Some(value))
@@ -70,7 +70,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
             pos,
             ..
         } = path;
-        let (key, value) = places::<K, V>(&leaf, pos)?;
+        let (key, value) = pointers::<K, V>(&leaf, pos)?;
         K::free(tx, key)?;
         V::free(tx, value)?;
         leaf.remove(pos);

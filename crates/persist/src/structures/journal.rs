@@ -1,4 +1,4 @@
-//! A log: records of bytes behind one another, up to a truncation, in blocks that form a
+//! A journal: records of bytes behind one another, up to a truncation, in blocks that form a
 //! chain.
 //!
 //! A record is its length as a word, its bytes, and whatever was there up to a whole word; where a
@@ -14,10 +14,10 @@ use mnemosyne::tx::{Interrupted, Space};
 use std::marker::PhantomData;
 
 /// What is told of a damaged one.
-const WHAT: &str = "sound log";
+const WHAT: &str = "sound journal";
 
-/// A log of records, which are numbered from 0 on, in blocks of `BLOCK` bytes.
-pub struct Log<const BLOCK: usize = 4088> {
+/// A journal of records, which are numbered from 0 on, in blocks of `BLOCK` bytes.
+pub struct Journal<const BLOCK: usize = 4088> {
     head: Head,
     of: PhantomData<()>,
 }
@@ -40,26 +40,27 @@ struct Block {
     next: Option<Ptr<Block>>,
 }
 
-/// Where a reader of a [`Log`] is: in front of a record; at first, of the first one. It stays
-/// good whatever happens to the log.
+/// Where a reader of a [`Journal`] is: in front of a record; at first, of the first one. It stays
+/// good whatever happens to the journal.
 #[derive(Debug, Clone, Copy, Default, Persist)]
-pub struct Place {
+#[persist(name = "Place")] // once called so: data that hold one can still be opened
+pub struct Cursor {
     /// The number of that record.
     number: u64,
     block: Option<Ptr<Block>>,
     at: u64,
 }
 
-impl Place {
+impl Cursor {
     /// The number of the record that is next.
     pub fn number(&self) -> u64 {
         self.number
     }
 }
 
-headed!([const BLOCK: usize] Log<BLOCK>, layout => layout.word(&format!("log/{BLOCK}")));
+headed!([const BLOCK: usize] Journal<BLOCK>, layout => layout.word(&format!("log/{BLOCK}")));
 
-impl<const BLOCK: usize> Log<BLOCK> {
+impl<const BLOCK: usize> Journal<BLOCK> {
     const HAS_ROOM: () = assert!(
         BLOCK > 0 && BLOCK.is_multiple_of(8),
         "a block has room for words"
@@ -82,16 +83,16 @@ impl<const BLOCK: usize> Log<BLOCK> {
     }
 }
 
-impl<const BLOCK: usize> Default for Log<BLOCK> {
+impl<const BLOCK: usize> Default for Journal<BLOCK> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// Operations on a [`Log`].
-impl<const BLOCK: usize> Ptr<Log<BLOCK>> {
+/// Operations on a [`Journal`].
+impl<const BLOCK: usize> Ptr<Journal<BLOCK>> {
     fn head(self) -> Ptr<Head> {
-        self.at(Log::HEAD)
+        self.at(Journal::HEAD)
     }
 
     fn damaged(self) -> Interrupted {
@@ -164,7 +165,7 @@ impl<const BLOCK: usize> Ptr<Log<BLOCK>> {
             tx.free(block)?;
         }
         let until = tx.get(self.head().at(Head::UNTIL))?;
-        let mut head = Log::<BLOCK>::new().head;
+        let mut head = Journal::<BLOCK>::new().head;
         (head.from, head.until) = (until, until);
         tx.set(self.head(), &head)
     }
@@ -214,7 +215,7 @@ impl<const BLOCK: usize> Ptr<Log<BLOCK>> {
         })
     }
 
-    /// The record at a place, which comes to be behind it, with steps in proportion to its
+    /// The record at a cursor, which moves to the next one, with steps in proportion to its
     /// length; `None`: there is none yet. Instead of a record that is gone, it is the first one.
     ///
     /// # Errors
@@ -222,21 +223,21 @@ impl<const BLOCK: usize> Ptr<Log<BLOCK>> {
     pub fn read<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
-        place: &mut Place,
+        cursor: &mut Cursor,
     ) -> Result<Option<Vec<u8>>, Interrupted> {
         let head = tx.get(self.head())?;
         let mut reader = Reader::new(self, &head);
-        // As long as the record before a place is there, so is the block where that ends.
-        if place.number > head.from {
-            (reader.block, reader.at) = (place.block, place.at);
+        // As long as the record before a cursor is there, so is the block where that ends.
+        if cursor.number > head.from {
+            (reader.block, reader.at) = (cursor.block, cursor.at);
         }
-        let number = place.number.max(head.from);
+        let number = cursor.number.max(head.from);
         if number >= head.until {
             return Ok(None);
         }
         let mut record = Vec::new();
         reader.next(tx, Some(&mut record))?;
-        *place = Place {
+        *cursor = Cursor {
             number: number + 1,
             block: reader.block,
             at: reader.at,
@@ -269,7 +270,7 @@ fn inside(block: Ptr<Block>, at: u64) -> u64 {
 
 /// Where a log ends.
 struct End<const BLOCK: usize> {
-    log: Ptr<Log<BLOCK>>,
+    log: Ptr<Journal<BLOCK>>,
     block: Option<Ptr<Block>>,
     at: u64,
     /// Whether the block is of this call: then it may be filled without a log.
@@ -325,7 +326,7 @@ impl<const BLOCK: usize> End<BLOCK> {
 
 /// A way along the records.
 struct Reader<const BLOCK: usize> {
-    log: Ptr<Log<BLOCK>>,
+    log: Ptr<Journal<BLOCK>>,
     block: Option<Ptr<Block>>,
     at: u64,
     circle: Circle,
@@ -334,7 +335,7 @@ struct Reader<const BLOCK: usize> {
 }
 
 impl<const BLOCK: usize> Reader<BLOCK> {
-    fn new(log: Ptr<Log<BLOCK>>, head: &Head) -> Self {
+    fn new(log: Ptr<Journal<BLOCK>>, head: &Head) -> Self {
         Self {
             log,
             block: head.first,
