@@ -4,7 +4,7 @@
 //!     office DIRECTORY add NUMBER NAME    stores the name, and queues the number
 //!     office DIRECTORY next               takes a number from the queue, and prints its name
 
-use mnemosyne::store::{DirectoryOptions, Options, Store};
+use mnemosyne::memory::{DirectoryOptions, DurableMemory, Options};
 use mnemosyne::tx::Stop;
 use persist::structures::{Bytes, HashMap, Queue};
 use persist::{Persist, TypedSession};
@@ -23,8 +23,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let Some((directory, command)) = words.split_first() else {
         return Err("usage: office DIRECTORY add NUMBER NAME | office DIRECTORY next".into());
     };
-    let store = Store::open_directory(directory, &DirectoryOptions::default(), Options::default())?;
-    let mut session = store.session();
+    let memory =
+        DurableMemory::open_directory(directory, &DirectoryOptions::default(), Options::default())?;
+    let mut session = memory.session();
     // The first run makes the root; later runs find it, if the types are the same.
     let office = session.root("office", |_| {
         Ok(Office {

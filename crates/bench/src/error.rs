@@ -1,6 +1,6 @@
 //! Errors of a benchmark, one line each.
 
-use mnemosyne::store::StoreError;
+use mnemosyne::memory::MemoryError;
 use mnemosyne::tx::TxError;
 use std::convert::Infallible;
 use std::io;
@@ -57,7 +57,7 @@ pub enum Error {
         /// The step that failed.
         what: String,
         /// Why it failed.
-        source: StoreError,
+        source: MemoryError,
     },
     /// A transaction did not happen.
     #[error("{what}: {source}")]
@@ -120,6 +120,6 @@ context!(io::Error, Io, source);
 context!(bpfs::Error, Engine, source);
 context!(medium::OpenError, Open, source);
 context!(medium::MediumError, Medium, source);
-context!(StoreError, Store, source);
+context!(MemoryError, Store, source);
 context!(TxError<Infallible>, Transaction, source);
 context!(LogError, Log, source);

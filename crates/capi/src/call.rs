@@ -17,7 +17,7 @@ use crate::thread::Thread;
 use libc::{c_char, c_int};
 use medium::WORD_BYTES;
 use mnemosyne::heap::HeapError;
-use mnemosyne::store::ROOT_NAME_MAX;
+use mnemosyne::memory::ROOT_NAME_MAX;
 use mnemosyne::tx::{Interrupted, Space, TxError, Uncommitted};
 use std::convert::Infallible;
 use std::ffi::CStr;

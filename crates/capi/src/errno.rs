@@ -3,19 +3,19 @@
 use libc::c_int;
 use medium::{ArenaError, OpenError};
 use mnemosyne::heap::HeapError;
-use mnemosyne::store::{BackingError, StoreError};
+use mnemosyne::memory::{BackingError, MemoryError};
 use mnemosyne::tx::TxError;
 use paging::PoolError;
 use std::convert::Infallible;
 
 /// The errno that comes nearest.
-pub(crate) fn errno_of_store(why: &StoreError) -> c_int {
+pub(crate) fn errno_of_store(why: &MemoryError) -> c_int {
     match why {
-        StoreError::NoRoom { .. } => libc::ENOMEM,
-        StoreError::NoRegion { .. } | StoreError::Layout | StoreError::Beyond { .. } => {
+        MemoryError::NoRoom { .. } => libc::ENOMEM,
+        MemoryError::NoRegion { .. } | MemoryError::Layout | MemoryError::Beyond { .. } => {
             libc::EINVAL
         }
-        StoreError::Backing(
+        MemoryError::Backing(
             BackingError::File(why)
             | BackingError::Arena(ArenaError::Open(why))
             | BackingError::Pool(PoolError::Open(why)),
@@ -24,9 +24,9 @@ pub(crate) fn errno_of_store(why: &StoreError) -> c_int {
             OpenError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             _ => libc::EINVAL,
         },
-        StoreError::Backing(BackingError::Mismatch(_)) => libc::EINVAL,
-        StoreError::Backing(BackingError::InTheWay { .. }) => libc::EEXIST,
-        StoreError::Backing(BackingError::Arena(_)) => libc::ENOMEM,
+        MemoryError::Backing(BackingError::Mismatch(_)) => libc::EINVAL,
+        MemoryError::Backing(BackingError::InTheWay { .. }) => libc::EEXIST,
+        MemoryError::Backing(BackingError::Arena(_)) => libc::ENOMEM,
         _ => libc::EIO,
     }
 }

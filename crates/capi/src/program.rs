@@ -18,9 +18,9 @@ use crate::space::{Machine, Memory, canonical};
 use crate::statics::{self, StaticsError};
 use libc::c_int;
 use medium::{ArenaError, Durability, MapOptions, OpenError, UnknownDurability, without_signals};
-use mnemosyne::store::{
-    self, BASE_ROOT, BackingError, Directory, DirectoryOptions, Layout, PoolOptions, Store,
-    StoreError,
+use mnemosyne::memory::{
+    self, BASE_ROOT, BackingError, Directory, DirectoryOptions, DurableMemory, Layout, MemoryError,
+    PoolOptions,
 };
 use mnemosyne::tx::{self, Space, Stop, TxError};
 use paging::PoolError;
@@ -83,7 +83,7 @@ pub(crate) enum StartError {
     #[error(
         "durable memory in {}: {why}{}", path.display(), way_out(why)
     )]
-    Store { path: PathBuf, why: StoreError },
+    Memory { path: PathBuf, why: MemoryError },
     #[error(
         "durable memory in {}: the pointers in it are for {BASE}={was:#x}, and not for {is:#x}",
         path.display()
@@ -115,10 +115,10 @@ pub(crate) enum StartError {
 }
 
 /// What a user can do about it.
-fn way_out(why: &StoreError) -> &'static str {
+fn way_out(why: &MemoryError) -> &'static str {
     let why = match why {
-        StoreError::Backing(why) => why,
-        StoreError::Beyond { .. } => return "; set SELVEDGE_BYTES to more bytes",
+        MemoryError::Backing(why) => why,
+        MemoryError::Beyond { .. } => return "; set SELVEDGE_BYTES to more bytes",
         _ => return "",
     };
     match why {
@@ -143,7 +143,7 @@ impl StartError {
     /// The errno that comes nearest.
     pub fn errno(&self) -> c_int {
         match self {
-            Self::Store { why, .. } => errno_of_store(why),
+            Self::Memory { why, .. } => errno_of_store(why),
             Self::Refused { .. } => libc::EIO,
             Self::Forked => libc::EBUSY,
             _ => libc::EINVAL,
@@ -304,18 +304,18 @@ fn open() -> Result<Program, StartError> {
 fn open_at(path: &Path, options: &DirectoryOptions) -> Result<Memory, StartError> {
     let failed = |why| {
         let path = path.to_owned();
-        StartError::Store { path, why }
+        StartError::Memory { path, why }
     };
     let directory = Directory::open(path, options).map_err(failed)?;
     let machine = Machine::new(directory.arena().clone());
-    let store_options = store::Options {
+    let store_options = memory::Options {
         tx: tx::Options {
             privatise: true,
             ..tx::Options::default()
         },
-        ..store::Options::default()
+        ..memory::Options::default()
     };
-    Store::open(directory, machine, store_options).map_err(failed)
+    DurableMemory::open(directory, machine, store_options).map_err(failed)
 }
 
 fn base() -> Result<Option<u64>, StartError> {

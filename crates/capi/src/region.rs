@@ -8,7 +8,7 @@ use crate::space::canonical;
 use crate::thread::Thread;
 use libc::{c_int, c_void};
 use medium::WORD_BYTES;
-use mnemosyne::store::{Region, RegionKind, StoreError};
+use mnemosyne::memory::{MemoryError, Region, RegionKind};
 use mnemosyne::tx::{Interrupted, Space, Transaction};
 use std::ptr::null_mut;
 
@@ -21,7 +21,7 @@ pub(crate) enum RegionError {
     #[error(transparent)]
     Start(#[from] StartError),
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Memory(#[from] MemoryError),
     #[error("regions are not made or removed inside a transaction")]
     InTransaction,
     #[error("no place was given for the address of the region")]
@@ -46,7 +46,7 @@ impl RegionError {
     pub fn errno(&self) -> c_int {
         match self {
             Self::Start(why) => why.errno(),
-            Self::Store(why) => errno_of_store(why),
+            Self::Memory(why) => errno_of_store(why),
             Self::InTransaction => libc::EDEADLK,
             Self::Open => libc::EBUSY,
             _ => libc::EINVAL,

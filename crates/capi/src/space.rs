@@ -2,7 +2,7 @@
 //! volatile.
 
 use medium::{Arena, MediumError, Pmem, WORD_BYTES};
-use mnemosyne::store::{self, Directory, Store};
+use mnemosyne::memory::{self, Directory, DurableMemory};
 use mnemosyne::tx::Space;
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -11,9 +11,9 @@ use std::sync::atomic::{
 };
 
 /// Durable memory with this process's addresses.
-pub(crate) type Memory = Store<Directory, Machine>;
+pub(crate) type Memory = DurableMemory<Directory, Machine>;
 /// A thread's way to use it.
-pub(crate) type Session = store::Session<Directory, Machine>;
+pub(crate) type Session = memory::Session<Directory, Machine>;
 
 /// The memory of the process, with the arena in it.
 ///

@@ -19,8 +19,8 @@
 use crate::elf::{self, ElfError, Section};
 use crate::space::{Memory, set_alias};
 use medium::{EffectiveDurability, Pmem, Rule};
+use mnemosyne::memory::{MemoryError, Region, RegionKind};
 use mnemosyne::statics::{Table, TableError, Variable, Variables, tag};
-use mnemosyne::store::{Region, RegionKind, StoreError};
 use mnemosyne::tx::Space;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 use std::arch::naked_asm;
@@ -70,7 +70,7 @@ pub(crate) enum StaticsError {
     #[error("the persistent variables of {program} need a table that is too long")]
     TooMany { program: String },
     #[error("the persistent variables of {program}: {why}")]
-    Store { program: String, why: StoreError },
+    Memory { program: String, why: MemoryError },
     #[error("the persistent variables of {program} cannot be mapped from {}: {why}", path.display())]
     Map {
         program: String,
@@ -154,7 +154,7 @@ pub(crate) fn attach(memory: &Memory) -> Result<(), StaticsError> {
     let program = name()?;
     let failed = |why| {
         let program = program.clone();
-        StaticsError::Store { program, why }
+        StaticsError::Memory { program, why }
     };
     let discards = discards()?;
     let mut found = find(memory, &program, discards)?;
@@ -199,7 +199,7 @@ fn find(
 ) -> Result<Vec<(Region, Table)>, StaticsError> {
     let failed = |why| {
         let program = program.to_owned();
-        StaticsError::Store { program, why }
+        StaticsError::Memory { program, why }
     };
     let mut found = Vec::new();
     let of_program =
@@ -237,7 +237,7 @@ fn make(
 ) -> Result<(Region, u64), StaticsError> {
     let failed = |why| {
         let program = program.to_owned();
-        StaticsError::Store { program, why }
+        StaticsError::Memory { program, why }
     };
     // SAFETY: the section, as the program was loaded, which nobody changes before its
     // constructors run.
@@ -308,7 +308,7 @@ fn take_over(
         };
         let to = &mut bytes[now.start as usize..][..now.len as usize];
         let from = region.start + before.data + old.start;
-        pm.read(from, to).map_err(|why| StaticsError::Store {
+        pm.read(from, to).map_err(|why| StaticsError::Memory {
             program: table.program.clone(),
             why: why.into(),
         })?;

@@ -12,17 +12,17 @@
 //!
 //! ```
 //! use medium::MemoryPmem;
-//! use mnemosyne::store::{Flat, Layout, Options, Store};
+//! use mnemosyne::memory::{Flat, Layout, Options, DurableMemory};
 //! use mnemosyne::tx::Stop;
 //! use std::convert::Infallible;
 //! use std::sync::Arc;
 //!
-//! // Memory that is not persistent serves as well; `Store::open_directory` takes files.
+//! // Memory that is not persistent serves as well; `DurableMemory::open_directory` takes files.
 //! let pm = Arc::new(MemoryPmem::new(4 << 20));
 //! let layout = Layout { logs: 1, log_bytes: 64 << 10, ..Layout::default() };
 //! layout.format(&pm)?;
 //! let options = Options { heap_growth: 1 << 20, ..Options::default() };
-//! let store = Store::open(Flat(pm.clone()), pm, options)?;
+//! let store = DurableMemory::open(Flat(pm.clone()), pm, options)?;
 //! let count = store.session().run(|tx| {
 //!     let at = tx.alloc(8)?;
 //!     tx.store(at, 1)?;
@@ -37,8 +37,8 @@
 
 mod error;
 pub mod heap;
+pub mod memory;
 mod region;
 pub mod seeded;
 pub mod statics;
-pub mod store;
 pub mod tx;

@@ -1,9 +1,9 @@
 //! Durable memory in the files of a directory.
 
 use medium::{Durability, EffectiveDurability, MapOptions, OpenError, Pmem, is_in_memory};
-use mnemosyne::store::{
-    Backing, BackingError, Directory, DirectoryOptions, Layout, Options, RegionKind, Store,
-    StoreError,
+use mnemosyne::memory::{
+    Backing, BackingError, Directory, DirectoryOptions, DurableMemory, Layout, MemoryError,
+    Options, RegionKind,
 };
 use mnemosyne::tx::Stop;
 use std::path::Path;
@@ -20,16 +20,19 @@ fn options() -> DirectoryOptions {
     }
 }
 
-fn open(path: &Path) -> Result<Store<Directory>, StoreError> {
+fn open(path: &Path) -> Result<DurableMemory<Directory>, MemoryError> {
     open_as(path, &options())
 }
 
-fn open_as(path: &Path, options: &DirectoryOptions) -> Result<Store<Directory>, StoreError> {
+fn open_as(
+    path: &Path,
+    options: &DirectoryOptions,
+) -> Result<DurableMemory<Directory>, MemoryError> {
     let options_of_store = Options {
         heap_growth: 1 << 20,
         ..Options::default()
     };
-    Store::open_directory(path, options, options_of_store)
+    DurableMemory::open_directory(path, options, options_of_store)
 }
 
 fn with(durability: Durability, accept_loss: bool) -> DirectoryOptions {
@@ -62,8 +65,8 @@ fn names(path: &Path) -> Vec<String> {
     names
 }
 
-fn count(store: &Store<Directory>) -> u64 {
-    let count = store.session().run(|tx| {
+fn count(memory: &DurableMemory<Directory>) -> u64 {
+    let count = memory.session().run(|tx| {
         let at = match tx.root("counter")? {
             Some((_, at)) => at,
             None => {
@@ -85,19 +88,19 @@ fn what_is_in_a_directory_stays() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("made/on the way");
     for n in 1..4 {
-        let store = open(&path).unwrap();
-        assert_eq!(count(&store), n);
+        let memory = open(&path).unwrap();
+        assert_eq!(count(&memory), n);
         let link = |tx: &mut mnemosyne::tx::Transaction<'_, _>, start: u64| tx.store(start, n);
-        let region = store.map(RegionKind::Program, 10_000, n, link).unwrap();
-        assert_eq!(store.backing().pmem().load(region.start).unwrap(), n);
+        let region = memory.map(RegionKind::Program, 10_000, n, link).unwrap();
+        assert_eq!(memory.backing().pmem().load(region.start).unwrap(), n);
         if n == 2 {
-            store.unmap(region.start, |_| Ok(())).unwrap();
+            memory.unmap(region.start, |_| Ok(())).unwrap();
         }
     }
     let expected = ["region-0000", "region-0001", "region-0002", "regions"];
     assert_eq!(names(&path), expected);
-    let store = open(&path).unwrap();
-    let mut tags: Vec<_> = store.regions().unwrap().iter().map(|r| r.tag).collect();
+    let memory = open(&path).unwrap();
+    let mut tags: Vec<_> = memory.regions().unwrap().iter().map(|r| r.tag).collect();
     tags.sort_unstable();
     assert_eq!(tags, [0, 1, 3]);
 }
@@ -113,7 +116,7 @@ fn a_directory_has_one_user_at_a_time() {
     let (users, refused): (Vec<_>, Vec<_>) = opened.into_iter().partition(Result::is_ok);
     assert_eq!(users.len(), 1);
     for error in refused {
-        let StoreError::Backing(BackingError::Arena(medium::ArenaError::Open(OpenError::InUse {
+        let MemoryError::Backing(BackingError::Arena(medium::ArenaError::Open(OpenError::InUse {
             holder,
             ..
         }))) = error.err().unwrap()
@@ -133,15 +136,15 @@ fn commits_survive_power_failures_unless_less_is_asked_for() {
     let in_memory = shm.is_dir().then(|| tempfile::tempdir_in(shm).unwrap());
     let in_memory = in_memory.map(|dir| (dir, is_in_memory(shm).unwrap()));
     for (dir, is_in_memory) in std::iter::once(on_a_disk()).chain(in_memory) {
-        let store = open(dir.path()).unwrap();
-        let is_process = store.backing().durability() == EffectiveDurability::Process;
+        let memory = open(dir.path()).unwrap();
+        let is_process = memory.backing().durability() == EffectiveDurability::Process;
         assert_eq!(is_process, is_in_memory);
         assert_eq!(names(dir.path()), ["regions"]);
-        drop(store);
-        let store = open_as(dir.path(), &with(Durability::Process, false)).unwrap();
-        assert_eq!(store.backing().durability(), EffectiveDurability::Process);
+        drop(memory);
+        let memory = open_as(dir.path(), &with(Durability::Process, false)).unwrap();
+        assert_eq!(memory.backing().durability(), EffectiveDurability::Process);
         assert_eq!(dir.path().join("boot").exists(), !is_in_memory);
-        drop(store);
+        drop(memory);
         assert_eq!(names(dir.path()), ["regions"]);
     }
 }
@@ -151,22 +154,22 @@ fn a_crash_of_the_machine_is_noticed_where_durability_does_not_cover_it() {
     let (dir, is_in_memory) = on_a_disk();
     let note = dir.path().join("boot");
     let process = with(Durability::Process, false);
-    let store = open_as(dir.path(), &process).unwrap();
-    assert_eq!(count(&store), 1);
+    let memory = open_as(dir.path(), &process).unwrap();
+    assert_eq!(count(&memory), 1);
     let of_this_boot = std::fs::read(&note).ok();
     assert_eq!(of_this_boot.is_none(), is_in_memory);
-    drop(store);
+    drop(memory);
     // A process was killed, and the machine did not go down.
     for durability in [Durability::Process, Durability::Msync] {
         if let Some(of_this_boot) = &of_this_boot {
             std::fs::write(&note, of_this_boot).unwrap();
         }
-        let store = open_as(dir.path(), &with(durability, false)).unwrap();
+        let memory = open_as(dir.path(), &with(durability, false)).unwrap();
         assert_eq!(
             note.exists(),
             durability == Durability::Process && !is_in_memory
         );
-        drop(store);
+        drop(memory);
         assert!(!note.exists());
     }
     let other = "selvedge boot 00000000-0000-0000-0000-000000000000\n";
@@ -174,12 +177,12 @@ fn a_crash_of_the_machine_is_noticed_where_durability_does_not_cover_it() {
         std::fs::write(&note, other).unwrap();
         for _ in 0..2 {
             let refused = open_as(dir.path(), &with(durability, false)).err();
-            let Some(StoreError::Backing(BackingError::Crashed { directory })) = refused else {
+            let Some(MemoryError::Backing(BackingError::Crashed { directory })) = refused else {
                 panic!("{refused:?}");
             };
             assert_eq!(directory, dir.path().canonicalize().unwrap());
         }
-        let store = open_as(dir.path(), &with(durability, true)).unwrap();
+        let memory = open_as(dir.path(), &with(durability, true)).unwrap();
         let found = std::fs::read(&note).ok();
         assert_eq!(
             found,
@@ -187,7 +190,7 @@ fn a_crash_of_the_machine_is_noticed_where_durability_does_not_cover_it() {
                 .clone()
                 .filter(|_| durability == Durability::Process)
         );
-        drop(store);
+        drop(memory);
         assert!(!note.exists());
     }
     assert_eq!(count(&open(dir.path()).unwrap()), 2);
@@ -196,9 +199,9 @@ fn a_crash_of_the_machine_is_noticed_where_durability_does_not_cover_it() {
 #[test]
 fn whoever_is_dropped_last_removes_the_note() {
     let (dir, _) = on_a_disk();
-    let store = open_as(dir.path(), &with(Durability::Process, false)).unwrap();
-    let (session, other) = (store.session(), store.session());
-    drop(store);
+    let memory = open_as(dir.path(), &with(Durability::Process, false)).unwrap();
+    let (session, other) = (memory.session(), memory.session());
+    drop(memory);
     drop(other);
     drop(session);
     assert_eq!(names(dir.path()), ["regions"]);
@@ -224,9 +227,9 @@ fn leftovers_go() {
         std::fs::write(dir.path().join(name), "half").unwrap();
     }
     std::fs::write(dir.path().join("somebody's own"), "").unwrap();
-    let store = open(dir.path()).unwrap();
+    let memory = open(dir.path()).unwrap();
     assert_eq!(names(dir.path()), ["regions", "somebody's own"]);
-    drop(store);
+    drop(memory);
 }
 
 /// The file is larger than any file system of today takes, lest the disk be full for a moment.
@@ -237,19 +240,19 @@ fn a_full_disk_is_an_error_and_leaves_nothing() {
         bytes: 1 << 46,
         ..options()
     };
-    let store = Store::open_directory(dir.path(), &large, Options::default()).unwrap();
-    let refused = store.map(RegionKind::Program, 1 << 45, 0, |_, _| Ok(()));
+    let memory = DurableMemory::open_directory(dir.path(), &large, Options::default()).unwrap();
+    let refused = memory.map(RegionKind::Program, 1 << 45, 0, |_, _| Ok(()));
     assert!(
         matches!(
             refused,
-            Err(StoreError::Backing(BackingError::File(
+            Err(MemoryError::Backing(BackingError::File(
                 OpenError::System { .. }
             )))
         ),
         "{refused:?}"
     );
     assert_eq!(names(dir.path()), ["regions"]);
-    store
+    memory
         .map(RegionKind::Program, 4096, 0, |_, _| Ok(()))
         .unwrap();
     assert_eq!(names(dir.path()), ["region-0000", "regions"]);
@@ -258,11 +261,11 @@ fn a_full_disk_is_an_error_and_leaves_nothing() {
 #[test]
 fn a_region_whose_file_is_gone_is_told() {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path()).unwrap();
-    store
+    let memory = open(dir.path()).unwrap();
+    memory
         .map(RegionKind::Program, 8192, 0, |_, _| Ok(()))
         .unwrap();
-    drop(store);
+    drop(memory);
     let file = dir.path().join("region-0000");
     std::fs::File::options()
         .write(true)
@@ -272,7 +275,7 @@ fn a_region_whose_file_is_gone_is_told() {
         .unwrap();
     for _ in 0..2 {
         let lost = open(dir.path()).err();
-        let Some(StoreError::Lost {
+        let Some(MemoryError::Lost {
             slot: 0,
             len: 8192,
             what,
@@ -288,22 +291,22 @@ fn a_region_whose_file_is_gone_is_told() {
 #[test]
 fn words_of_neighbours_are_written_together() {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path()).unwrap();
-    let map = |len| store.map(RegionKind::Program, len, 0, |_, _| Ok(()));
+    let memory = open(dir.path()).unwrap();
+    let map = |len| memory.map(RegionKind::Program, len, 0, |_, _| Ok(()));
     let (first, second) = (map(2 << 20).unwrap(), map(4096).unwrap());
     let last = second.start - 8;
     assert_eq!(first.start + first.len, second.start);
-    let mut session = store.session();
+    let mut session = memory.session();
     for n in 1..4 {
         let stored = session.run(|tx| {
             tx.store(last, n)?;
             Ok::<_, Stop<()>>(tx.store(second.start, n)?)
         });
         stored.unwrap();
-        store.memory().truncate().unwrap();
+        memory.memory().truncate().unwrap();
     }
-    drop((session, store));
-    let store = open(dir.path()).unwrap();
-    let pm = store.backing().pmem();
+    drop((session, memory));
+    let memory = open(dir.path()).unwrap();
+    let pm = memory.backing().pmem();
     assert_eq!([last, second.start].map(|at| pm.load(at)), [Ok(3), Ok(3)]);
 }

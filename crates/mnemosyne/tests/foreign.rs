@@ -1,9 +1,9 @@
 //! Files of somebody else in a directory of durable memory, with the names of ours.
 
 use medium::{Durability, MapOptions, OpenError, is_in_memory};
-use mnemosyne::store::{
-    BackingError, Directory, DirectoryOptions, Layout, Options, Region, RegionKind, Store,
-    StoreError,
+use mnemosyne::memory::{
+    BackingError, Directory, DirectoryOptions, DurableMemory, Layout, MemoryError, Options, Region,
+    RegionKind,
 };
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -27,12 +27,12 @@ fn options(durability: Durability) -> DirectoryOptions {
     }
 }
 
-fn open(path: &Path, durability: Durability) -> Result<Store<Directory>, StoreError> {
-    Store::open_directory(path, &options(durability), Options::default())
+fn open(path: &Path, durability: Durability) -> Result<DurableMemory<Directory>, MemoryError> {
+    DurableMemory::open_directory(path, &options(durability), Options::default())
 }
 
-fn region(store: &Store<Directory>) -> Region {
-    let region = store.map(RegionKind::Program, 4096, 0, |_, _| Ok(()));
+fn region(memory: &DurableMemory<Directory>) -> Region {
+    let region = memory.map(RegionKind::Program, 4096, 0, |_, _| Ok(()));
     region.unwrap()
 }
 
@@ -75,11 +75,12 @@ fn files_of_others_stay_as_they_are() {
             accept_loss,
             ..options(Durability::Msync)
         };
-        let store = Store::open_directory(dir.path(), &options, Options::default()).unwrap();
-        let made = region(&store);
+        let memory =
+            DurableMemory::open_directory(dir.path(), &options, Options::default()).unwrap();
+        let made = region(&memory);
         assert!(made.slot > 0, "{made:?}");
-        store.unmap(made.start, |_| Ok(())).unwrap();
-        drop(store);
+        memory.unmap(made.start, |_| Ok(())).unwrap();
+        drop(memory);
         for name in files {
             assert_eq!(fs::read_to_string(at(name)).unwrap(), TEXT, "{name}");
         }
@@ -112,7 +113,7 @@ fn a_note_that_cannot_be_made_is_an_error_that_names_the_file() {
     drop(open(dir.path(), Durability::Msync).unwrap());
     let opened = open(dir.path(), Durability::Process);
     if is_disk {
-        let Err(StoreError::Backing(BackingError::InTheWay { file })) = &opened else {
+        let Err(MemoryError::Backing(BackingError::InTheWay { file })) = &opened else {
             panic!("{:?}", opened.err());
         };
         assert_eq!(file.file_name(), Some(OsStr::new("boot")));
@@ -131,11 +132,11 @@ fn pipes_and_links_are_not_followed() {
     for name in ["region-0000", "region-0003", "region-x", "pool", "frames"] {
         fifo(&at(name));
     }
-    let store = open(dir.path(), Durability::Process).unwrap();
-    let made = region(&store);
+    let memory = open(dir.path(), Durability::Process).unwrap();
+    let made = region(&memory);
     assert_eq!(made.slot, 1);
     // The note goes once everything is durable.
-    drop(store);
+    drop(memory);
     assert!(!at("boot").exists());
     for name in ["region-0000", "region-x", "pool", "frames"] {
         assert!(fs::metadata(at(name)).unwrap().file_type().is_fifo());
@@ -168,7 +169,7 @@ fn a_lock_of_the_directory_is_not_waited_for_without_end() {
     let locked = File::open(dir.path()).unwrap();
     locked.lock().unwrap();
     let refused = open(dir.path(), Durability::Auto).err().unwrap();
-    let StoreError::Backing(BackingError::File(OpenError::InUse { holder, .. })) = refused else {
+    let MemoryError::Backing(BackingError::File(OpenError::InUse { holder, .. })) = refused else {
         panic!("{refused}");
     };
     assert_eq!(holder.unwrap().pid, std::process::id());

@@ -1,8 +1,8 @@
 //! Looking at durable memory without changing it.
 
-use mnemosyne::store::{
-    Directory, DirectoryOptions, Inspection, Layout, Options, RegionKind, Session, Store,
-    StoreError,
+use mnemosyne::memory::{
+    Directory, DirectoryOptions, DurableMemory, Inspection, Layout, MemoryError, Options,
+    RegionKind, Session,
 };
 use mnemosyne::tx::Stop;
 use std::collections::BTreeMap;
@@ -24,8 +24,8 @@ fn open(path: &Path) -> Session<Directory> {
         heap_growth: 1 << 20,
         ..Options::default()
     };
-    let store = Store::open_directory(path, &directory, options).unwrap();
-    store.session()
+    let memory = DurableMemory::open_directory(path, &directory, options).unwrap();
+    memory.session()
 }
 
 fn contents(path: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -97,12 +97,12 @@ fn regions_of_programs_hold_on_to_blocks() {
     let dir = tempfile::tempdir().unwrap();
     let mut session = open(dir.path());
     let [.., lost] = fill(&mut session);
-    let store = session.store().clone();
-    let region = store.map(RegionKind::Program, 4096, 0, |_, _| Ok(()));
+    let memory = session.memory().clone();
+    let region = memory.map(RegionKind::Program, 4096, 0, |_, _| Ok(()));
     let region = region.unwrap();
     let stored = session.run(|tx| Ok::<_, Stop<Infallible>>(tx.store(region.start + 8, lost)?));
     stored.unwrap();
-    drop((session, store));
+    drop((session, memory));
     let inspection = Inspection::open(dir.path()).unwrap();
     assert_eq!(inspection.regions().unwrap().len(), 2);
     assert!(
@@ -118,10 +118,10 @@ fn regions_of_programs_hold_on_to_blocks() {
 fn nothing_is_made_and_nobody_is_disturbed() {
     let dir = tempfile::tempdir().unwrap();
     let missing = Inspection::open(dir.path().join("missing"));
-    assert!(matches!(missing, Err(StoreError::Backing(_))));
+    assert!(matches!(missing, Err(MemoryError::Backing(_))));
     assert!(!dir.path().join("missing").exists());
     let empty = Inspection::open(dir.path());
-    assert!(matches!(empty, Err(StoreError::Backing(_))));
+    assert!(matches!(empty, Err(MemoryError::Backing(_))));
     assert_eq!(contents(dir.path()).len(), 0);
     let session = open(dir.path());
     let in_use = Inspection::open(dir.path()).err().unwrap().to_string();

@@ -2,7 +2,7 @@
 
 use crate::tx::TypedTx;
 use crate::{Layouts, Persist, Ptr};
-use mnemosyne::store::{Backing, ROOT_NAME_MAX, Session, Tx};
+use mnemosyne::memory::{Backing, ROOT_NAME_MAX, Session, Tx};
 use mnemosyne::tx::{Interrupted, Space, Stop, TxError};
 
 /// Why a root is unavailable.
@@ -35,7 +35,7 @@ pub enum RootError {
     },
 }
 
-/// Typed roots, for the sessions of [`mnemosyne::store`].
+/// Typed roots, for the sessions of [`mnemosyne::memory`].
 pub trait TypedSession {
     /// The memory of the session.
     type Space: Space;

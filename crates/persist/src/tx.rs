@@ -2,7 +2,7 @@
 
 use crate::{Array, Persist, Ptr};
 use mnemosyne::heap::HeapError;
-use mnemosyne::store::Tx;
+use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 
 /// Values up to this many bytes are copied by way of the stack.
@@ -31,7 +31,7 @@ pub(crate) fn write_fresh<S: Space>(
     }
 }
 
-/// Typed access to durable memory, for the transactions of [`mnemosyne::store`].
+/// Typed access to durable memory, for the transactions of [`mnemosyne::memory`].
 pub trait TypedTx {
     /// Copies a value out.
     ///

@@ -1,7 +1,7 @@
 //! Typed persistent data, and what does not compile.
 
 use medium::{MemoryPmem, Pmem};
-use mnemosyne::store::{Flat, Layout, Options, Session, Store, Tx};
+use mnemosyne::memory::{DurableMemory, Flat, Layout, Options, Session, Tx};
 use mnemosyne::tx::{Interrupted, Space, Stop, TxError};
 use persist::{Array, Layouts, Persist, Ptr, RootError, TypedSession, TypedTx};
 use std::convert::Infallible;
@@ -152,8 +152,8 @@ fn opened(pm: &Arc<MemoryPmem>) -> Session<Memory> {
         heap_growth: 64 << 10,
         ..Options::default()
     };
-    let store = Store::open(Flat(pm.clone()), pm.clone(), options).unwrap();
-    store.session()
+    let memory = DurableMemory::open(Flat(pm.clone()), pm.clone(), options).unwrap();
+    memory.session()
 }
 
 fn queue(session: &mut Session<Memory>) -> Ptr<Queue> {

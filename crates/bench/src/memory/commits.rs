@@ -9,7 +9,7 @@ use super::ground;
 use crate::error::{Context, Result};
 use crate::stats;
 use medium::{LINE_BYTES, Pmem, Rule, WORD_BYTES};
-use mnemosyne::store::Layout;
+use mnemosyne::memory::Layout;
 use mnemosyne::tx::{Interrupted, Stop};
 use serde::Serialize;
 use std::convert::Infallible;

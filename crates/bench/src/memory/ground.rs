@@ -4,7 +4,7 @@
 use crate::error::{Context, Result};
 use crate::images;
 use medium::{MappedPmem, Pmem};
-use mnemosyne::store::{Flat, Layout, Options, Store};
+use mnemosyne::memory::{DurableMemory, Flat, Layout, Options};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use std::sync::Arc;
 pub(super) type Mapped = Arc<MappedPmem>;
 
 /// Durable memory on `P`.
-pub(super) type Durable<P> = Store<Flat<P>>;
+pub(super) type Durable<P> = DurableMemory<Flat<P>>;
 
 /// One thread's way to use it.
-pub(super) type Session<P> = mnemosyne::store::Session<Flat<P>>;
+pub(super) type Session<P> = mnemosyne::memory::Session<Flat<P>>;
 
 /// Room for what the heap grows by, and for what it needs itself.
 pub(super) const SPARE_BYTES: u64 = 3 * HEAP_GROWTH;
@@ -47,6 +47,6 @@ pub(super) fn make<P: Pmem + Clone>(
 
 /// Recovers durable memory that is there.
 pub(super) fn open<P: Pmem + Clone>(pm: P, options: &Options) -> Result<Durable<P>> {
-    let store = Store::open(Flat(pm.clone()), pm, options.clone());
+    let store = DurableMemory::open(Flat(pm.clone()), pm, options.clone());
     store.what(|| "opening durable memory".into())
 }

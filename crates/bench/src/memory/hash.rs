@@ -11,7 +11,7 @@ use super::ground::Session;
 use super::work::Entries;
 use crate::error::{Context, Result};
 use medium::{LINE_BYTES, Pmem, WORD_BYTES};
-use mnemosyne::store::Tx;
+use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Stop};
 use std::convert::Infallible;
 
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::memory::ground;
     use medium::MemoryPmem;
-    use mnemosyne::store::{Layout, Options};
+    use mnemosyne::memory::{Layout, Options};
     use std::collections::HashSet;
     use std::sync::Arc;
 

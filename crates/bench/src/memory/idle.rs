@@ -9,7 +9,7 @@ use super::hash::{Fill, Table};
 use super::work::{Entries, key_of};
 use crate::error::Result;
 use crate::stats;
-use mnemosyne::store::{self, Layout};
+use mnemosyne::memory::{self, Layout};
 use mnemosyne::tx::{self, Truncation};
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -82,7 +82,7 @@ fn row(options: &Options, way: Way, value_bytes: usize, idle_percent: u32) -> Re
     let node_bytes = value_bytes as u64 + 128;
     let bytes = layout.bytes() + 4 * options.live * node_bytes + ground::SPARE_BYTES;
     let pm = ground::map(&options.dir, bytes)?;
-    let store_options = store::Options {
+    let store_options = memory::Options {
         tx: tx::Options {
             truncation: match way {
                 Way::Eager => Truncation::Eager,

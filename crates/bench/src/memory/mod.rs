@@ -31,7 +31,7 @@ use crate::micro::Goal;
 use ground::{Mapped, Session};
 use hash::{Fill, Table};
 use medium::Pmem;
-use mnemosyne::store::Layout;
+use mnemosyne::memory::Layout;
 use peers::Peers;
 use serde::Serialize;
 use std::path::{Path, PathBuf};

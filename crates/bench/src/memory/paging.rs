@@ -10,8 +10,9 @@ use crate::error::{Context, Error, Result};
 use crate::stats;
 use ::paging::{PageCounts, Pool, PoolError};
 use medium::{Arena, MapOptions, Pmem, Rule};
-use mnemosyne::store::{
-    Backing, BackingError, Directory, DirectoryOptions, PoolOptions, RegionKind, Store, StoreError,
+use mnemosyne::memory::{
+    Backing, BackingError, Directory, DirectoryOptions, DurableMemory, MemoryError, PoolOptions,
+    RegionKind,
 };
 use serde::Serialize;
 use std::sync::Arc;
@@ -76,7 +77,7 @@ fn is_refused(error: &Error) -> bool {
     };
     matches!(
         source,
-        StoreError::Backing(BackingError::Pool(PoolError::NoFaults { .. }))
+        MemoryError::Backing(BackingError::Pool(PoolError::NoFaults { .. }))
     )
 }
 
@@ -86,7 +87,7 @@ struct Place {
     pool: Arc<Pool>,
     start: u64,
     bytes: u64,
-    _store: Store<Directory>,
+    _store: DurableMemory<Directory>,
     _dirs: [tempfile::TempDir; 2],
 }
 
@@ -113,7 +114,8 @@ impl Place {
             }),
             ..DirectoryOptions::default()
         };
-        let store = Store::open_directory(dirs[0].path(), &directory, super::ground::options());
+        let store =
+            DurableMemory::open_directory(dirs[0].path(), &directory, super::ground::options());
         let store = store.what(what)?;
         let region = store.map(RegionKind::Program, bytes, 0, |_, _| Ok(()));
         let start = region.what(what)?.start;
@@ -181,7 +183,7 @@ mod tests {
     #[test]
     fn only_a_refusal_of_page_faults_is_no_failure() {
         let of = |why: PoolError| {
-            let opened: std::result::Result<(), StoreError> = Err(why.into());
+            let opened: std::result::Result<(), MemoryError> = Err(why.into());
             opened.what(|| "making a region".into()).unwrap_err()
         };
         let (path, source) = ("pool".into(), std::io::Error::other("not for you"));

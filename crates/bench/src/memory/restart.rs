@@ -9,7 +9,7 @@ use crate::error::{Context, Result};
 use crate::stats;
 use medium::{MapOptions, MappedPmem, Reserve};
 use mnemosyne::heap::HeapError;
-use mnemosyne::store::{self, Layout, RegionKind};
+use mnemosyne::memory::{self, Layout, RegionKind};
 use mnemosyne::tx::{Stop, TxError};
 use serde::Serialize;
 use std::convert::Infallible;
@@ -119,7 +119,7 @@ impl Image {
         mapped.what(|| "mapping an image".into()).map(Arc::new)
     }
 
-    fn open(&self, options: &store::Options) -> Result<Durable<Arc<MappedPmem>>> {
+    fn open(&self, options: &memory::Options) -> Result<Durable<Arc<MappedPmem>>> {
         ground::open(self.map()?, options)
     }
 }
@@ -181,7 +181,7 @@ fn scan(options: &Options, report: &mut Report) -> Result<()> {
     let layout = Layout::default();
     let room = layout.bytes().next_multiple_of(layout.granule);
     let image = Image::new(options, room + options.heap_bytes)?;
-    let store_options = store::Options::default();
+    let store_options = memory::Options::default();
     layout
         .format(&image.map()?)
         .what(|| "making durable memory".into())?;
@@ -238,6 +238,6 @@ fn fill_heap(store: &Durable<Arc<MappedPmem>>) -> Result<(u64, u64)> {
 fn truncate(store: &Durable<Arc<MappedPmem>>) -> Result<()> {
     let truncated = store.memory().truncate();
     truncated
-        .map_err(store::StoreError::from)
+        .map_err(memory::MemoryError::from)
         .what(|| "truncating".into())
 }

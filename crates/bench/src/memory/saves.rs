@@ -8,7 +8,7 @@ use super::tree::{NODE_BYTES, PAYLOAD_BYTES, Tree, Volatile};
 use super::work::key_of;
 use crate::error::{Context, Result};
 use crate::stats;
-use mnemosyne::store::Layout;
+use mnemosyne::memory::Layout;
 use mnemosyne::tx::Stop;
 use serde::Serialize;
 use std::convert::Infallible;

@@ -7,7 +7,7 @@ use super::hash::Fill;
 use super::work::{self, Load};
 use crate::error::Result;
 use medium::{Latency, LatencyModel};
-use mnemosyne::store::Layout;
+use mnemosyne::memory::Layout;
 use serde::Serialize;
 use std::sync::Arc;
 

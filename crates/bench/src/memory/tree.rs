@@ -4,7 +4,7 @@
 //! bytes of the user's. A link of 0 is none. The root's link is wherever the user says.
 
 use medium::{Pmem, WORD_BYTES};
-use mnemosyne::store::Tx;
+use mnemosyne::memory::Tx;
 use mnemosyne::tx::Interrupted;
 use std::convert::Infallible;
 

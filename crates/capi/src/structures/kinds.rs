@@ -1,7 +1,7 @@
 //! The kinds of structures, as their calls see them.
 
 use crate::space::Machine;
-use mnemosyne::store::Tx;
+use mnemosyne::memory::Tx;
 use mnemosyne::tx::Interrupted;
 pub(super) use persist::structures::Journal;
 use persist::structures::{BTree, Bytes, HashMap, Queue, Vector};

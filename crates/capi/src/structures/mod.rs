@@ -13,7 +13,7 @@ use kinds::{Journal, Keyed, Step, Strings, Structure, Table, Tree, Waiting};
 use libc::{c_char, c_int, c_void, ssize_t};
 use memory::{Answer, Buffer, Entry, Pair, Stopped};
 use mnemosyne::heap::HeapError;
-use mnemosyne::store::Tx;
+use mnemosyne::memory::Tx;
 use mnemosyne::tx::Interrupted;
 use persist::structures::Cursor;
 use persist::{Layouts, Persist, Ptr, TypedTx};

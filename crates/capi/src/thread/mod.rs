@@ -32,7 +32,7 @@ use actions::Actions;
 use exceptions::Exceptions;
 use fresh::Fresh;
 use jump::JumpBuffer;
-use mnemosyne::store::Savepoint;
+use mnemosyne::memory::Savepoint;
 use std::arch::{asm, global_asm};
 use std::collections::HashMap;
 use std::ffi::c_void;

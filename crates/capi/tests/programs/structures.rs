@@ -1,7 +1,7 @@
 //! Persistent structures: by themselves, and with a program in Rust.
 
 use crate::workshop::{self, Link, Recipe, Workshop};
-use mnemosyne::store::{Directory, DirectoryOptions, Options, Store, Tx};
+use mnemosyne::memory::{Directory, DirectoryOptions, DurableMemory, Options, Tx};
 use mnemosyne::tx::{Interrupted, Space, Stop};
 use persist::TypedSession;
 use persist::structures::{BTree, Bytes, HashMap, Journal, Queue, Vector};
@@ -38,7 +38,8 @@ fn a_root_that_names_nothing_is_told() {
     let program = crate::refused::wrong(&workshop, Link::Shared);
     workshop.run(&program, &["nothing"]);
     let options = DirectoryOptions::default();
-    let store = Store::open_directory(workshop.memory(), &options, Options::default()).unwrap();
+    let store =
+        DurableMemory::open_directory(workshop.memory(), &options, Options::default()).unwrap();
     let named = store
         .session()
         .run(|tx| Ok::<_, Stop<()>>(tx.set_root("nowhere", 8, 1 << 30)?));
@@ -51,7 +52,7 @@ fn a_root_that_names_nothing_is_told() {
 fn go_on_in_rust(workshop: &Workshop) {
     let directory = Directory::open(workshop.memory(), &DirectoryOptions::default()).unwrap();
     let arena = directory.arena().clone();
-    let store = Store::open(directory, arena, Options::default()).unwrap();
+    let store = DurableMemory::open(directory, arena, Options::default()).unwrap();
     let mut session = store.session();
     // What it would be made by, were it not there.
     fn there<S: Space, T>(_: &mut Tx<'_, S>) -> Result<T, Interrupted> {

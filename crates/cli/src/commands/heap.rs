@@ -4,9 +4,9 @@
 use crate::failure::{Failure, Outcome, code};
 use crate::output;
 use medium::{Arena, ArenaError, Pmem};
-use mnemosyne::store::{
-    self, Allocated, BackingError, DirectoryOptions, Finding, Inspection, Loss, Region, RegionKind,
-    Root, StoreError,
+use mnemosyne::memory::{
+    self, Allocated, BackingError, DirectoryOptions, Finding, Inspection, Loss, MemoryError,
+    Region, RegionKind, Root,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -199,12 +199,12 @@ struct Repaired<'a> {
 }
 
 fn repair(dir: &Path, accepted: bool, json: bool) -> Outcome {
-    let operational = |why: StoreError| about(dir, why).with_code(code::FSCK_OPERATIONAL);
+    let operational = |why: MemoryError| about(dir, why).with_code(code::FSCK_OPERATIONAL);
     let bytes = addresses()?;
-    let losses = store::repair_within(dir, bytes, accepted).map_err(operational)?;
+    let losses = memory::repair_within(dir, bytes, accepted).map_err(operational)?;
     let findings = match accepted || losses.is_empty() {
         true => {
-            store::check_within(dir, bytes)
+            memory::check_within(dir, bytes)
                 .map_err(operational)?
                 .findings
         }
@@ -229,13 +229,13 @@ fn repair(dir: &Path, accepted: bool, json: bool) -> Outcome {
 }
 
 /// An error about a directory, and what helps.
-fn about(dir: &Path, why: StoreError) -> Failure {
+fn about(dir: &Path, why: MemoryError) -> Failure {
     let help = match &why {
-        StoreError::Backing(BackingError::Arena(ArenaError::Reserve { .. })) => {
+        MemoryError::Backing(BackingError::Arena(ArenaError::Reserve { .. })) => {
             "; if the addresses of the process are limited (ulimit -v), set SELVEDGE_BYTES to fewer \
              bytes"
         }
-        StoreError::Beyond { .. } => "; set SELVEDGE_BYTES to more bytes",
+        MemoryError::Beyond { .. } => "; set SELVEDGE_BYTES to more bytes",
         _ => "",
     };
     Failure::new(format_args!("{}: {why}{help}", dir.display()))
@@ -306,7 +306,7 @@ impl Place {
     }
 
     /// All allocated blocks.
-    fn blocks(&self, inspection: &Inspection) -> Result<Vec<Allocated>, StoreError> {
+    fn blocks(&self, inspection: &Inspection) -> Result<Vec<Allocated>, MemoryError> {
         let base = match self.base {
             Some(base) => base,
             None => inspection.base()?.unwrap_or(0),
@@ -316,7 +316,7 @@ impl Place {
 
     fn info(&self) -> Outcome {
         let inspection = self.open()?;
-        let about = |e: StoreError| self.about(e);
+        let about = |e: MemoryError| self.about(e);
         let regions = inspection.regions().map_err(about)?;
         let blocks = self.blocks(&inspection).map_err(about)?;
         let mut sizes = BTreeMap::new();
@@ -360,9 +360,9 @@ impl Place {
 
     fn check(&self) -> Outcome {
         let operational =
-            |error: StoreError| about(&self.dir, error).with_code(code::FSCK_OPERATIONAL);
+            |error: MemoryError| about(&self.dir, error).with_code(code::FSCK_OPERATIONAL);
         let bytes = addresses()?;
-        let report = store::check_within(&self.dir, bytes).map_err(operational)?;
+        let report = memory::check_within(&self.dir, bytes).map_err(operational)?;
         let opened = Inspection::open_within(&self.dir, bytes);
         let blocks = match opened.and_then(|inspection| self.blocks(&inspection)) {
             Ok(blocks) => Some(blocks),

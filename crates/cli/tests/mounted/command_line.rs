@@ -1,7 +1,7 @@
 //! Names, arguments, exit codes.
 
 use crate::fixture::{Place, finish, run, selvedge, stderr, stdout};
-use mnemosyne::store::{DirectoryOptions, Layout, Options, Store};
+use mnemosyne::memory::{DirectoryOptions, DurableMemory, Layout, Options};
 use mnemosyne::tx::Stop;
 use oracle::script::generate::Tree;
 use std::fs::{self, File};
@@ -356,7 +356,8 @@ fn with_short_logs() -> DirectoryOptions {
 /// Makes durable memory with a block that a root points to and one that nothing points to.
 /// Returns where they are, and their bytes.
 fn with_two_blocks(path: &str) -> [(u64, u64); 2] {
-    let store = Store::open_directory(path, &with_short_logs(), Options::default()).unwrap();
+    let store =
+        DurableMemory::open_directory(path, &with_short_logs(), Options::default()).unwrap();
     let made = store.session().run(|tx| {
         let (rooted, lost) = (tx.alloc(100)?, tx.alloc(20_000)?);
         assert!(tx.set_root("letters", 42, rooted)?);
@@ -438,7 +439,8 @@ fn heap_check_names_what_is_wrong_and_the_way_out() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
     run(8, &["heap", "check", &format!("{path}/none")]);
-    let store = Store::open_directory(path, &with_short_logs(), Options::default()).unwrap();
+    let store =
+        DurableMemory::open_directory(path, &with_short_logs(), Options::default()).unwrap();
     let lost = store
         .session()
         .run(|tx| Ok::<_, Stop<()>>(tx.alloc(20_000)?));
@@ -476,7 +478,7 @@ fn heap_check_names_what_is_wrong_and_the_way_out() {
 fn heap_check_tells_of_a_crash_of_the_machine() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
-    drop(Store::open_directory(path, &with_short_logs(), Options::default()).unwrap());
+    drop(DurableMemory::open_directory(path, &with_short_logs(), Options::default()).unwrap());
     let note = "selvedge boot 00000000-0000-0000-0000-000000000000\n";
     std::fs::write(dir.path().join("boot"), note).unwrap();
     let text = stdout(&run(4, &["heap", "check", path]));
@@ -504,7 +506,8 @@ fn heap_repair_names_what_it_gives_up() {
     let repair =
         |code, flags: &[&str]| stdout(&run(code, &[&["heap", "repair", path], flags].concat()));
     assert_eq!(repair(0, &[]), format!("{path}: nothing to repair\n"));
-    let store = Store::open_directory(path, &with_short_logs(), Options::default()).unwrap();
+    let store =
+        DurableMemory::open_directory(path, &with_short_logs(), Options::default()).unwrap();
     let named = store
         .session()
         .run(|tx| Ok::<_, Stop<()>>(tx.set_root("nowhere", 1, 1 << 30)?));
@@ -572,7 +575,9 @@ fn stacks_are_listed_and_explained_and_errors_show_their_place() {
 #[test]
 fn heap_commands_reserve_as_many_addresses_as_asked() {
     let dir = tempfile::tempdir().unwrap();
-    drop(Store::open_directory(dir.path(), &with_short_logs(), Options::default()).unwrap());
+    drop(
+        DurableMemory::open_directory(dir.path(), &with_short_logs(), Options::default()).unwrap(),
+    );
     let limited = |code, bytes: Option<&str>, what: &str| {
         let mut shell = Command::new("sh");
         shell.args(["-c", "ulimit -v 16777216; exec \"$0\" heap \"$1\" \"$2\""]);

@@ -21,7 +21,7 @@ use medium::{
     ArenaError, Durability, EffectiveDurability, LINE_BYTES, MapOptions, MediumError, OpenError,
     Pmem, Rule, WORD_BYTES,
 };
-use mnemosyne::store::{Files, Mappings};
+use mnemosyne::memory::{Files, Mappings};
 use paging::{Pool, PoolError};
 use parking_lot::Mutex;
 use std::collections::btree_map::Entry;

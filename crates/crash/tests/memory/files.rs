@@ -5,8 +5,8 @@ use crate::disk::{Arena, DISK_BYTES, Disk, Process};
 use crate::programs::{BEGUN, RETURNED, Step, Table, Using, Whole, count_of, hash, mark_of, text};
 use crash::program::{Memory, Program};
 use medium::{Durability, MapOptions, Overlay, Pmem};
-use mnemosyne::store::{
-    Backing, BackingError, Directory, DirectoryOptions, Files, Region, StoreError, check_regions,
+use mnemosyne::memory::{
+    Backing, BackingError, Directory, DirectoryOptions, Files, MemoryError, Region, check_regions,
 };
 use mnemosyne::tx::Truncation;
 use parking_lot::Mutex;
@@ -215,7 +215,7 @@ impl InFiles {
         durability: Durability,
         accept_loss: bool,
         is_open: &dyn Fn(),
-    ) -> Result<Use, StoreError> {
+    ) -> Result<Use, MemoryError> {
         let options = DirectoryOptions {
             bytes: 1 << 20,
             layout: self.whole.layout(),
@@ -382,7 +382,7 @@ impl Program for InFiles {
                 process,
                 was_there,
             }),
-            Err(StoreError::Backing(BackingError::Crashed { .. })) => Ok(Found::Refused(process)),
+            Err(MemoryError::Backing(BackingError::Crashed { .. })) => Ok(Found::Refused(process)),
             Err(error) => Err(text(error)),
         }
     }

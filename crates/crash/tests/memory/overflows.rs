@@ -7,7 +7,7 @@ use super::programs::{BEGUN, RETURNED, count_of, hash, mark_of, text};
 use super::threads::Stopping;
 use crash::program::{Memory, Program};
 use medium::Pmem;
-use mnemosyne::store::{Backing, Flat, Layout, Options, Session, Store, Tx};
+use mnemosyne::memory::{Backing, DurableMemory, Flat, Layout, Options, Session, Tx};
 use mnemosyne::tx::{self, Interrupted, Stop};
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,7 +91,7 @@ impl Overflows {
     }
 }
 
-fn open<P: Pmem + Clone>(pm: P) -> Result<Store<Flat<P>>, String> {
+fn open<P: Pmem + Clone>(pm: P) -> Result<DurableMemory<Flat<P>>, String> {
     let options = Options {
         tx: tx::Options {
             locks: 4096,
@@ -99,7 +99,7 @@ fn open<P: Pmem + Clone>(pm: P) -> Result<Store<Flat<P>>, String> {
         },
         heap_growth: 64 << 10,
     };
-    Store::open(Flat(pm.clone()), pm, options).map_err(text)
+    DurableMemory::open(Flat(pm.clone()), pm, options).map_err(text)
 }
 
 fn run<B: Backing, T>(

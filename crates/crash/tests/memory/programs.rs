@@ -3,8 +3,8 @@
 use crash::program::{Memory, Program};
 use medium::{Pmem, Rule, WORD_BYTES};
 use mnemosyne::heap::HeapError;
-use mnemosyne::store::{
-    Backing, Flat, Layout, Options, RegionKind, Session, Store, StoreError, Tx,
+use mnemosyne::memory::{
+    Backing, DurableMemory, Flat, Layout, MemoryError, Options, RegionKind, Session, Tx,
 };
 use mnemosyne::tx::{self, Area, Interrupted, Space, Stop, Transaction, Truncation, TxError};
 use std::cell::Cell;
@@ -512,15 +512,15 @@ fn set<S: Space>(tx: &mut Tx<'_, S>, at: u64, words: [u64; 3]) -> Result<(), Int
 
 /// A store in use.
 pub struct Using<B: Backing> {
-    pub store: Store<B>,
+    pub store: DurableMemory<B>,
     session: Session<B>,
     table: u64,
 }
 
 impl<B: Backing> Using<B> {
-    pub fn open(program: &Whole, backing: B) -> Result<Self, StoreError> {
+    pub fn open(program: &Whole, backing: B) -> Result<Self, MemoryError> {
         let space = backing.pmem().clone();
-        let store = Store::open(backing, space, program.options())?;
+        let store = DurableMemory::open(backing, space, program.options())?;
         let session = store.session();
         let table = 0;
         let mut using = Self {
@@ -626,7 +626,7 @@ impl<B: Backing> Using<B> {
                 let fail =
                     |_: &mut Transaction<'_, B::Pmem>, off| Err(Interrupted::NoValue { off, what });
                 match self.store.map(RegionKind::Program, 4096, 0, fail) {
-                    Err(StoreError::Refused(TxError::NoValue { .. })) => Ok(()),
+                    Err(MemoryError::Refused(TxError::NoValue { .. })) => Ok(()),
                     other => Err(format!("{other:?}")),
                 }
             }
@@ -662,7 +662,7 @@ impl<B: Backing> Using<B> {
             Ok(())
         };
         let region = self.store.map(RegionKind::Program, 4096, 0, link);
-        let region = region.map_err(|e: StoreError| text(e))?;
+        let region = region.map_err(|e: MemoryError| text(e))?;
         next();
         self.fill(region.start, region.len, seed)?;
         self.run(|tx| tx.store(at + 2 * WORD_BYTES, seed))

@@ -3,7 +3,9 @@
 use super::programs::{BEGUN, RETURNED, count_of, hash, mark_of, text};
 use crash::program::{Memory, Program};
 use medium::{LINE_BYTES, Overlay, Pmem, Rule};
-use mnemosyne::store::{Flat, Layout, Options, Session, Store, Tx, check_regions, repair_regions};
+use mnemosyne::memory::{
+    DurableMemory, Flat, Layout, Options, Session, Tx, check_regions, repair_regions,
+};
 use mnemosyne::tx::{self, Interrupted, Stop};
 use parking_lot::Mutex;
 use std::convert::Infallible;
@@ -50,7 +52,7 @@ impl Repairs {
     }
 }
 
-fn open(pm: &Memory) -> Result<Store<Flat<Memory>>, String> {
+fn open(pm: &Memory) -> Result<DurableMemory<Flat<Memory>>, String> {
     let options = Options {
         tx: tx::Options {
             locks: 64,
@@ -58,7 +60,7 @@ fn open(pm: &Memory) -> Result<Store<Flat<Memory>>, String> {
         },
         heap_growth: 40 << 10,
     };
-    Store::open(Flat(pm.clone()), pm.clone(), options).map_err(text)
+    DurableMemory::open(Flat(pm.clone()), pm.clone(), options).map_err(text)
 }
 
 fn run<T>(
@@ -106,7 +108,7 @@ fn flip(pm: &Memory, at: u64, bit: u32) -> Result<(), String> {
 }
 
 impl Program for Repairs {
-    type Opened = (Store<Flat<Memory>>, bool);
+    type Opened = (DurableMemory<Flat<Memory>>, bool);
 
     fn bytes(&self) -> u64 {
         (self.layout().bytes().next_multiple_of(8192) + (96 << 10)).next_multiple_of(64)

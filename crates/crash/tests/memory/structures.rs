@@ -3,7 +3,7 @@
 use super::programs::{BEGUN, RETURNED, count_of, hash, mark_of, text};
 use crash::program::{Memory, Program};
 use medium::MemoryPmem;
-use mnemosyne::store::{Flat, Layout, Options, Session, Store, Tx};
+use mnemosyne::memory::{DurableMemory, Flat, Layout, Options, Session, Tx};
 use mnemosyne::tx::{self, Interrupted, Stop, Truncation};
 use persist::structures::{BTree, Bytes, HashMap, Journal, Queue, Vector};
 use persist::{Persist, Ptr, TypedSession};
@@ -156,7 +156,7 @@ pub struct Using {
 
 impl Using {
     fn open(pm: Memory, options: Options) -> Result<Self, String> {
-        let store = Store::open(Flat(pm.clone()), pm, options).map_err(text)?;
+        let store = DurableMemory::open(Flat(pm.clone()), pm, options).map_err(text)?;
         let mut session = store.session();
         let make = |_: &mut Tx<'_, Memory>| {
             Ok(All {
@@ -201,7 +201,7 @@ impl Using {
         let mut blocks = vec![self.all.off()];
         blocks.extend(found.iter().flat_map(|holds| &holds.blocks));
         let mut allocated = Vec::new();
-        let store = self.session.store();
+        let store = self.session.memory();
         for segment in store.heap().segments() {
             let there = segment.blocks(store.memory().space()).map_err(text)?;
             allocated.extend(there.iter().map(|(start, _)| *start));

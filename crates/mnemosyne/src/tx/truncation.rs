@@ -5,8 +5,8 @@
 //! 1. Find a stamp, the new low water, such that all commits up to it are over, of those that
 //!    have records.
 //! 2. Write back the words of all records that are in place; fence.
-//! 3. Store the low water; fence. Records up to it mean nothing any more.
-//! 4. Store where the logs begin now; fence. Their room can be used again.
+//! 3. DurableMemory the low water; fence. Records up to it mean nothing any more.
+//! 4. DurableMemory where the logs begin now; fence. Their room can be used again.
 //!
 //! The fence between 3 and 4 is why the low water is there: logs begin in different lines,
 //! and a crash between two of them would leave an older record without a newer one.

@@ -2,9 +2,9 @@
 
 use crate::image::*;
 use medium::{MemoryPmem, Pmem};
-use mnemosyne::store::{
-    BASE_ROOT, Backing, Directory, DirectoryOptions, Finding, Flat, Inspection, Report, Store,
-    StoreError, check, check_regions, repair,
+use mnemosyne::memory::{
+    BASE_ROOT, Backing, Directory, DirectoryOptions, DurableMemory, Finding, Flat, Inspection,
+    MemoryError, Report, check, check_regions, repair,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub const HEAP_FILE: &str = "region-0000";
 pub const LOG_FILE: &str = "region-0001";
 pub const STATICS_FILE: &str = "region-0002";
 
-pub fn open_directory(path: &Path) -> Result<Store<Directory>, StoreError> {
+pub fn open_directory(path: &Path) -> Result<DurableMemory<Directory>, MemoryError> {
     let options = DirectoryOptions {
         bytes: 1 << 30,
         layout: layout(2 << 20),
@@ -26,7 +26,7 @@ pub fn open_directory(path: &Path) -> Result<Store<Directory>, StoreError> {
     };
     let directory = Directory::open(path, &options)?;
     let arena = directory.arena().clone();
-    Store::open(directory, arena, crate::image::options())
+    DurableMemory::open(directory, arena, crate::image::options())
 }
 
 pub fn sound() -> Files {
@@ -535,15 +535,15 @@ fn an_overflow_that_is_sound_is_replayed() {
     let inspection = Inspection::open(dir.path()).unwrap();
     let blocks = inspection.blocks(0).unwrap().len();
     drop(inspection);
-    let store = open_directory(dir.path()).unwrap();
-    let words = run(&mut store.session(), |tx| {
+    let memory = open_directory(dir.path()).unwrap();
+    let words = run(&mut memory.session(), |tx| {
         let (_, at) = tx.root("one")?.unwrap();
         Ok([tx.load(at + 16)?, tx.load(at + 24)?])
     });
     assert_eq!(words, [70, 71]);
     // No block keeps the page.
-    let segments = store.heap().segments();
-    let found = segments[0].blocks(store.backing().pmem()).unwrap();
+    let segments = memory.heap().segments();
+    let found = segments[0].blocks(memory.backing().pmem()).unwrap();
     assert_eq!(found.len(), blocks);
     assert_eq!(blocks, 2);
 }
@@ -614,14 +614,14 @@ fn repair_names_what_it_gives_up() {
         assert_eq!(repair(dir.path(), true).unwrap(), losses);
         assert!(check(dir.path()).unwrap().is_clean());
         assert_eq!(repair(dir.path(), true).unwrap(), []);
-        let store = open_directory(dir.path()).unwrap();
-        let roots = run(&mut store.session(), |tx| {
+        let memory = open_directory(dir.path()).unwrap();
+        let roots = run(&mut memory.session(), |tx| {
             Ok([tx.root("one")?, tx.root("two")?])
         });
         assert!(roots[0].is_some());
         assert_eq!(roots[1].is_none(), ["M6", "M16"].contains(&invariant));
         // What is in use stays so, and there is room for more.
-        let made = run(&mut store.session(), |tx| tx.alloc(64));
+        let made = run(&mut memory.session(), |tx| tx.alloc(64));
         assert!(roots.iter().flatten().all(|(_, off)| *off != made));
     }
 }

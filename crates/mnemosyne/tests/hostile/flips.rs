@@ -3,7 +3,7 @@
 use crate::image::*;
 use fastrand::Rng;
 use medium::{LINE_BYTES, MemoryPmem, Overlay, Pmem};
-use mnemosyne::store::{Flat, Region, check_regions};
+use mnemosyne::memory::{Flat, Region, check_regions};
 use mnemosyne::tx::{Area, Options, Stop};
 use std::convert::Infallible;
 use wordlog::Kind;
@@ -112,20 +112,20 @@ struct Found {
 }
 
 fn found(pm: &MemoryPmem) -> Option<Found> {
-    let store = open(pm).ok()?;
-    let mut session = store.session();
+    let memory = open(pm).ok()?;
+    let mut session = memory.session();
     let mut roots = vec![];
     for name in ["one", "two"] {
         let root = session.run(|tx| Ok::<_, Stop<()>>(tx.root(name)?));
         roots.push(root.ok()??);
     }
     let mut blocks = vec![];
-    for segment in store.heap().segments() {
+    for segment in memory.heap().segments() {
         blocks.extend(segment.blocks(&pm).ok()?);
     }
     let words = (0..8).map(|word| pm.load(roots[0].1 + word * 8).unwrap());
     Some(Found {
-        regions: store.regions().ok()?,
+        regions: memory.regions().ok()?,
         words: words.collect(),
         roots,
         blocks,

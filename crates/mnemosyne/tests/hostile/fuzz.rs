@@ -3,8 +3,10 @@
 use crate::image::*;
 use fastrand::Rng;
 use medium::{Budget, LINE_BYTES, MemoryPmem, Overlay, Pmem};
+use mnemosyne::memory::{
+    DurableMemory, Flat, MemoryError, RegionKind, Report, Session, check_regions,
+};
 use mnemosyne::statics::Table;
-use mnemosyne::store::{Flat, RegionKind, Report, Session, Store, StoreError, check_regions};
 use mnemosyne::tx::{Interrupted, Stop};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -43,11 +45,11 @@ fn judge(pm: &MemoryPmem) -> Result<Verdict, String> {
         Err(error) if report.is_clean() => return Err(format!("refused: {error}")),
         Err(_) => return Ok(Verdict::Refused),
         Ok(_) if is_strict(&report) => return Err(format!("opened: {:?}", report.findings)),
-        Ok(store) => exercise(&store),
+        Ok(memory) => exercise(&memory),
     }
     // What was done is recovered, too.
-    if let Ok(store) = open(&limited) {
-        exercise(&store);
+    if let Ok(memory) = open(&limited) {
+        exercise(&memory);
     }
     Ok(match report.is_clean() {
         true => Verdict::Sound,
@@ -58,9 +60,9 @@ fn judge(pm: &MemoryPmem) -> Result<Verdict, String> {
 type Memory<'a> = Flat<&'a Budget<&'a MemoryPmem>>;
 
 /// Uses all there is, whatever comes of it.
-fn exercise(store: &Store<Memory<'_>>) {
-    let pm = store.backing().0;
-    let mut session = store.session();
+fn exercise(memory: &DurableMemory<Memory<'_>>) {
+    let pm = memory.backing().0;
+    let mut session = memory.session();
     for name in ["one", "two", "three"] {
         let found = attempt(&mut session, |tx| tx.root(name));
         if let Some(Some((_, off))) = found {
@@ -88,7 +90,7 @@ fn exercise(store: &Store<Memory<'_>>) {
     }
     attempt(&mut session, |tx| tx.remove_root("one"));
     drop(session);
-    let regions: Result<_, StoreError> = store.regions();
+    let regions: Result<_, MemoryError> = memory.regions();
     for region in regions.unwrap_or_default() {
         match region.kind {
             RegionKind::Heap => {}
@@ -100,11 +102,11 @@ fn exercise(store: &Store<Memory<'_>>) {
                 }
             }
         }
-        let _ = store.unmap(region.start, |_| Ok(()));
+        let _ = memory.unmap(region.start, |_| Ok(()));
     }
-    let _ = store.map(RegionKind::Program, 8192, 0, |_, _| Ok(()));
-    let _ = store.memory().truncate();
-    for segment in store.heap().segments() {
+    let _ = memory.map(RegionKind::Program, 8192, 0, |_, _| Ok(()));
+    let _ = memory.memory().truncate();
+    for segment in memory.heap().segments() {
         let _ = segment.blocks(&pm);
     }
 }
@@ -112,7 +114,7 @@ fn exercise(store: &Store<Memory<'_>>) {
 fn attempt<'a, T>(
     session: &mut Session<Memory<'a>>,
     mut body: impl FnMut(
-        &mut mnemosyne::store::Tx<'_, &'a Budget<&'a MemoryPmem>>,
+        &mut mnemosyne::memory::Tx<'_, &'a Budget<&'a MemoryPmem>>,
     ) -> Result<T, Interrupted>,
 ) -> Option<T> {
     session.run(|tx| Ok::<_, Stop<()>>(body(tx)?)).ok()
@@ -121,8 +123,8 @@ fn attempt<'a, T>(
 /// Words that say something, each with the words around it that vouch for it.
 fn words() -> Vec<u64> {
     let pm = made();
-    let store = open(&pm).unwrap();
-    let heap = region(&store, HEAP).start;
+    let memory = open(&pm).unwrap();
+    let heap = region(&memory, HEAP).start;
     let mut words: Vec<u64> = (0..6).map(|word| word * 8).collect();
     let lines = [
         TABLE,
@@ -135,7 +137,7 @@ fn words() -> Vec<u64> {
     .into_iter()
     .chain([AREA, log_start(0), log_start(1)])
     .chain((0..6).map(|page| heap + page * 64))
-    .chain([region(&store, LOG).start, region(&store, STATICS).start]);
+    .chain([region(&memory, LOG).start, region(&memory, STATICS).start]);
     words.extend(lines.flat_map(|line| (0..5).map(move |word| line + word * 8)));
     for log in 0..LOGS {
         words.extend((0..64).map(|word| log_start(log) + 64 + word * 8));

@@ -1,8 +1,10 @@
 //! Small durable memory with something of everything, and where its structures lie.
 
 use medium::{LINE_BYTES, MemoryPmem, Pmem, Rule};
+use mnemosyne::memory::{
+    Backing, DurableMemory, Flat, Layout, Options, Region, RegionKind, Session,
+};
 use mnemosyne::statics::{Table, Variable, tag};
-use mnemosyne::store::{Backing, Flat, Layout, Options, Region, RegionKind, Session, Store};
 use mnemosyne::tx::{self, Stop};
 use std::convert::Infallible;
 use wordlog::Kind;
@@ -63,8 +65,10 @@ pub fn options() -> Options {
     }
 }
 
-pub fn open<P: Pmem + Clone>(pm: P) -> Result<Store<Flat<P>>, mnemosyne::store::StoreError> {
-    Store::open(Flat(pm.clone()), pm, options())
+pub fn open<P: Pmem + Clone>(
+    pm: P,
+) -> Result<DurableMemory<Flat<P>>, mnemosyne::memory::MemoryError> {
+    DurableMemory::open(Flat(pm.clone()), pm, options())
 }
 
 /// The memory in one piece.
@@ -86,8 +90,8 @@ pub fn copy(pm: &MemoryPmem) -> MemoryPmem {
 }
 
 /// Blocks, roots, a program's log and variables.
-pub fn fill<B: Backing>(store: &Store<B>) {
-    let mut session = store.session();
+pub fn fill<B: Backing>(memory: &DurableMemory<B>) {
+    let mut session = memory.session();
     run(&mut session, |tx| {
         let small = tx.alloc(SMALL_BYTES)?;
         let large = tx.alloc(LARGE_PAGES * 8192)?;
@@ -102,7 +106,7 @@ pub fn fill<B: Backing>(store: &Store<B>) {
     });
     let freed = run(&mut session, |tx| tx.alloc(100));
     run(&mut session, |tx| tx.free(freed));
-    store
+    memory
         .map(RegionKind::Program, 8192, 0, |_, _| Ok(()))
         .unwrap();
     let mut table = Table {
@@ -113,13 +117,13 @@ pub fn fill<B: Backing>(store: &Store<B>) {
         variables: [("counter".to_owned(), Variable { start: 0, len: 8 })].into(),
     };
     let encoded = table.encode().unwrap();
-    let pm = store.backing().pmem();
-    let statics = store.map(RegionKind::Static, 8192, tag("program"), |_, start| {
+    let pm = memory.backing().pmem();
+    let statics = memory.map(RegionKind::Static, 8192, tag("program"), |_, start| {
         pm.store_nt(start, &encoded);
         Ok(pm.fence(Rule::DurableBeforeReturn)?)
     });
     statics.unwrap();
-    let region = region(store, LOG);
+    let region = region(memory, LOG);
     wordlog::format(pm, region.start, 4096, Kind::Base).unwrap();
     let mut words = vec![];
     let (mut log, _) = wordlog::Unrecovered::open(pm.clone(), region.start)
@@ -136,8 +140,8 @@ pub fn fill<B: Backing>(store: &Store<B>) {
 }
 
 /// Leaves a few records in each log, of words of the first root's block.
-pub fn leave_records<B: Backing>(store: &Store<B>) {
-    let mut sessions = [store.session(), store.session()];
+pub fn leave_records<B: Backing>(memory: &DurableMemory<B>) {
+    let mut sessions = [memory.session(), memory.session()];
     for round in 1..4 {
         for session in &mut sessions {
             run(session, |tx| {
@@ -149,14 +153,14 @@ pub fn leave_records<B: Backing>(store: &Store<B>) {
     }
 }
 
-pub fn region<B: Backing>(store: &Store<B>, slot: u64) -> Region {
-    let regions = store.regions().unwrap();
+pub fn region<B: Backing>(memory: &DurableMemory<B>, slot: u64) -> Region {
+    let regions = memory.regions().unwrap();
     *regions.iter().find(|region| region.slot == slot).unwrap()
 }
 
 pub fn run<B: Backing, T>(
     session: &mut Session<B>,
-    mut body: impl FnMut(&mut mnemosyne::store::Tx<'_, B::Pmem>) -> Result<T, tx::Interrupted>,
+    mut body: impl FnMut(&mut mnemosyne::memory::Tx<'_, B::Pmem>) -> Result<T, tx::Interrupted>,
 ) -> T {
     let done = session.run(|tx| Ok::<_, Stop<Infallible>>(body(tx)?));
     done.unwrap()

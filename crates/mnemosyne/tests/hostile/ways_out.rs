@@ -2,7 +2,7 @@
 
 use crate::damage::*;
 use crate::image::*;
-use mnemosyne::store::{BASE_ROOT, Backing, Finding, Loss, check, repair};
+use mnemosyne::memory::{BASE_ROOT, Backing, Finding, Loss, check, repair};
 use std::collections::BTreeMap;
 use std::path::Path;
 use wordlog::Kind;
@@ -28,9 +28,9 @@ fn repair_and_look(path: &Path, found: &[Finding]) -> Vec<Loss> {
         expected
     );
     let is_named = |what: &str| losses.iter().any(|loss| loss.what.contains(what));
-    let store = open_directory(path).unwrap();
-    assert_eq!(store.regions().unwrap().len(), 3);
-    run(&mut store.session(), |tx| {
+    let memory = open_directory(path).unwrap();
+    assert_eq!(memory.regions().unwrap().len(), 3);
+    run(&mut memory.session(), |tx| {
         assert_eq!(tx.root("one")?.is_none(), is_named("root 0"), "{losses:?}");
         assert_eq!(tx.root("two")?.is_none(), is_named("root 1"), "{losses:?}");
         if let Some((_, small)) = tx.root("one")? {
@@ -145,9 +145,9 @@ fn other_ways_out_help() {
             } else if way.contains("put the file back") {
                 std::fs::write(path, &sound[&finding.file]).unwrap();
             } else if way.contains("make the log anew") || way.contains("make it anew") {
-                let store = open_directory(dir.path()).unwrap();
-                let start = region(&store, LOG).start;
-                wordlog::format(store.backing().pmem(), start, 4096, Kind::Base).unwrap();
+                let memory = open_directory(dir.path()).unwrap();
+                let start = region(&memory, LOG).start;
+                wordlog::format(memory.backing().pmem(), start, 4096, Kind::Base).unwrap();
             } else if !way.starts_with("restore") {
                 continue;
             } else {

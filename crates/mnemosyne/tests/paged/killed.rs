@@ -7,7 +7,7 @@ mod place;
 
 use crate::place::{BLOCKS, Place, open, table, value, write};
 use libtest_mimic::{Arguments, Trial};
-use mnemosyne::store::Backing;
+use mnemosyne::memory::Backing;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -31,10 +31,10 @@ fn main() -> ExitCode {
 
 /// Checks what the processes before it left, and goes on.
 fn count_until_killed(disk: &Path, pool: &Path) -> ! {
-    let store = open(disk, Some(pool)).unwrap();
-    let mut session = store.session();
+    let memory = open(disk, Some(pool)).unwrap();
+    let mut session = memory.session();
     let table = table(&mut session, 0).unwrap();
-    let pm = store.backing().pmem();
+    let pm = memory.backing().pmem();
     // Step n puts n in block n * 7 of them all: those of the last steps are known.
     let values = || (0..BLOCKS).map(|n| (value(pm, table + n * 8), n));
     let (last, _) = values().max().unwrap();

@@ -5,7 +5,9 @@ mod place;
 use crate::place::{BLOCKS, POOL_BYTES, Place, open, table, value, write};
 use fastrand::Rng;
 use medium::{Arena, MapOptions, Pmem, Reserve};
-use mnemosyne::store::{Backing, Directory, Inspection, RegionKind, Store, StoreError, check};
+use mnemosyne::memory::{
+    Backing, Directory, DurableMemory, Inspection, MemoryError, RegionKind, check,
+};
 use mnemosyne::tx::{Stop, Transaction};
 use paging::Pool;
 use std::os::unix::fs::FileExt;
@@ -13,10 +15,10 @@ use std::sync::Arc;
 
 const THREADS: u64 = 4;
 
-fn churn(store: &Store<Directory>, model: &mut [u64], thread: u64, rng: &mut Rng) {
-    let mut session = store.session();
+fn churn(memory: &DurableMemory<Directory>, model: &mut [u64], thread: u64, rng: &mut Rng) {
+    let mut session = memory.session();
     let table = table(&mut session, thread).unwrap();
-    let pm = store.backing().pmem();
+    let pm = memory.backing().pmem();
     for step in 0..3000 {
         // All of them once, then any.
         let n = match step < BLOCKS && model[step as usize] == 0 {
@@ -35,15 +37,15 @@ fn a_heap_of_sixteen_times_the_pool() {
     let place = Place::new();
     let mut models = vec![vec![0; BLOCKS as usize]; THREADS as usize];
     for round in 0..2 {
-        let store = place.open();
+        let memory = place.open();
         std::thread::scope(|scope| {
             for (thread, model) in (0..).zip(&mut models) {
-                let store = &store;
+                let memory = &memory;
                 let mut rng = Rng::with_seed(round * THREADS + thread);
-                scope.spawn(move || churn(store, model, thread, &mut rng));
+                scope.spawn(move || churn(memory, model, thread, &mut rng));
             }
         });
-        let counts = store.backing().pool().unwrap().counts();
+        let counts = memory.backing().pool().unwrap().counts();
         assert!(counts.loaded > 1000 && counts.written > 1000, "{counts:?}");
     }
     // As who only looks finds it, by the place that the directory knows.
@@ -66,11 +68,11 @@ fn a_heap_of_sixteen_times_the_pool() {
 #[test]
 fn regions_come_and_go_with_their_pages() {
     let place = Place::new();
-    let store = place.open();
-    let pm = store.backing().pmem().clone();
+    let memory = place.open();
+    let pm = memory.backing().pmem().clone();
     for round in 1..6 {
         let link = |_: &mut Transaction<'_, _>, _| Ok(());
-        let region = store
+        let region = memory
             .map(RegionKind::Program, 8 << 20, round, link)
             .unwrap();
         for at in (region.start..region.start + region.len).step_by(4096) {
@@ -78,20 +80,20 @@ fn regions_come_and_go_with_their_pages() {
             pm.store_word(at, round);
         }
         // Not paged, and beside the pool.
-        let fixed = store.map(RegionKind::Static, 4096, round, link).unwrap();
-        let file = store.backing().file(&fixed);
+        let fixed = memory.map(RegionKind::Static, 4096, round, link).unwrap();
+        let file = memory.backing().file(&fixed);
         assert_eq!(file.parent(), Some(place.pool().as_path()));
-        store.unmap(fixed.start, |_| Ok(())).unwrap();
-        store.unmap(region.start, |_| Ok(())).unwrap();
+        memory.unmap(fixed.start, |_| Ok(())).unwrap();
+        memory.unmap(region.start, |_| Ok(())).unwrap();
         assert!(!file.exists());
-        store
+        memory
             .backing()
-            .no_others(&store.regions().unwrap())
+            .no_others(&memory.regions().unwrap())
             .unwrap();
     }
 }
 
-fn refusal(opened: Result<Store<Directory>, StoreError>) -> String {
+fn refusal(opened: Result<DurableMemory<Directory>, MemoryError>) -> String {
     opened.err().expect("it is refused").to_string()
 }
 
@@ -99,14 +101,14 @@ fn refusal(opened: Result<Store<Directory>, StoreError>) -> String {
 fn a_directory_is_used_with_its_pool_or_not_at_all() {
     let place = Place::new();
     let (disk, pool) = (place.disk(), place.pool());
-    let store = place.open();
-    let mut session = store.session();
+    let memory = place.open();
+    let mut session = memory.session();
     let table = table(&mut session, 0).unwrap();
     write(&mut session, table, 77).unwrap();
     let in_use = refusal(open(&disk, None));
     assert!(in_use.contains("frames is in use by process"), "{in_use}");
-    drop((session, store));
-    let holds = |store: &Store<Directory>| value(store.backing().pmem(), table);
+    drop((session, memory));
+    let holds = |memory: &DurableMemory<Directory>| value(memory.backing().pmem(), table);
     // It knows where the pool is.
     assert_eq!(holds(&open(&disk, None).unwrap()), 77);
     let moved = place.0.path().join("moved");
@@ -218,13 +220,13 @@ fn of_those_who_make_a_pool_at_once_one_does() {
             opened.collect::<Vec<_>>()
         });
         let mut users: Vec<_> = opened.into_iter().flatten().collect();
-        let store = users.pop().expect("one does");
+        let memory = users.pop().expect("one does");
         assert!(users.is_empty(), "only one does");
-        let mut session = store.session();
+        let mut session = memory.session();
         let table = table(&mut session, 0).unwrap();
         write(&mut session, table, 77).unwrap();
-        store.memory().truncate().unwrap();
-        drop((session, store));
+        memory.memory().truncate().unwrap();
+        drop((session, memory));
         let again = open(&disk, None).unwrap();
         assert_eq!(value(again.backing().pmem(), table), 77);
     }
@@ -249,8 +251,8 @@ fn a_pool_that_was_never_whole_is_made_again() {
             std::fs::remove_file(pool.join("regions")).unwrap();
         }
         for _ in 0..2 {
-            let store = place.open();
-            let mut session = store.session();
+            let memory = place.open();
+            let mut session = memory.session();
             let done = session.run(|tx| Ok::<_, Stop<()>>(tx.alloc(100)?));
             assert!(done.is_ok(), "{left}");
         }

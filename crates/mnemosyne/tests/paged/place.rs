@@ -1,8 +1,8 @@
 //! A directory with a pool of frames, and blocks in its heap that a thread writes.
 
 use medium::Pmem;
-use mnemosyne::store::{
-    Directory, DirectoryOptions, Layout, Options, PoolOptions, Session, Store, StoreError,
+use mnemosyne::memory::{
+    Directory, DirectoryOptions, DurableMemory, Layout, MemoryError, Options, PoolOptions, Session,
 };
 use mnemosyne::tx::TxError;
 use std::path::{Path, PathBuf};
@@ -35,13 +35,13 @@ impl Place {
         self.0.path().join("memory")
     }
 
-    pub fn open(&self) -> Store<Directory> {
+    pub fn open(&self) -> DurableMemory<Directory> {
         open(&self.disk(), Some(&self.pool())).unwrap()
     }
 }
 
 /// Opens the directory `disk` with this pool.
-pub fn open(disk: &Path, pool: Option<&Path>) -> Result<Store<Directory>, StoreError> {
+pub fn open(disk: &Path, pool: Option<&Path>) -> Result<DurableMemory<Directory>, MemoryError> {
     let pool = pool.map(|path| PoolOptions {
         path: path.to_owned(),
         bytes: POOL_BYTES,
@@ -56,7 +56,7 @@ pub fn open(disk: &Path, pool: Option<&Path>) -> Result<Store<Directory>, StoreE
         pool,
         ..DirectoryOptions::default()
     };
-    Store::open_directory(disk, &options, Options::default())
+    DurableMemory::open_directory(disk, &options, Options::default())
 }
 
 pub type Failed = TxError<()>;

@@ -6,7 +6,7 @@
 use super::element;
 use crate::{Persist, Ptr, TypedTx};
 use mnemosyne::heap::HeapError;
-use mnemosyne::store::Tx;
+use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 
 #[derive(Debug, Persist)]

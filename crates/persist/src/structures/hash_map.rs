@@ -14,7 +14,7 @@ use crate::hash::Seed;
 use crate::tx::{with_bytes, write_fresh};
 use crate::{Persist, Ptr, TypedTx, offsets};
 use mnemosyne::heap::HeapError;
-use mnemosyne::store::Tx;
+use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::marker::PhantomData;

@@ -7,7 +7,7 @@ use crate::hash::Seed;
 use crate::tx::{with_bytes, write_fresh};
 use crate::{Persist, Ptr, TypedTx};
 use mnemosyne::heap::HeapError;
-use mnemosyne::store::Tx;
+use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 use std::borrow::Borrow;
 use std::cmp::Ordering;

@@ -9,7 +9,7 @@ use crate::tx::write_fresh;
 use crate::{Persist, Ptr, TypedTx};
 use medium::WORD_BYTES;
 use mnemosyne::heap::HeapError;
-use mnemosyne::store::Tx;
+use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 use std::marker::PhantomData;
 

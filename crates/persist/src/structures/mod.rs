@@ -31,7 +31,7 @@
 //!
 //! ```
 //! use medium::MemoryPmem;
-//! use mnemosyne::store::{Flat, Layout, Options, Store};
+//! use mnemosyne::memory::{Flat, Layout, Options, DurableMemory};
 //! use persist::structures::{Bytes, HashMap, Queue};
 //! use mnemosyne::tx::Stop;
 //! use persist::{Persist, TypedSession};
@@ -49,7 +49,7 @@
 //! let layout = Layout { logs: 1, log_bytes: 64 << 10, ..Layout::default() };
 //! layout.format(&pm)?;
 //! let options = Options { heap_growth: 1 << 20, ..Options::default() };
-//! let mut session = Store::open(Flat(pm.clone()), pm, options)?.session();
+//! let mut session = DurableMemory::open(Flat(pm.clone()), pm, options)?.session();
 //!
 //! let office = session.root("office", |_| {
 //!     Ok(Office { names: HashMap::new(), waiting: Queue::new() })
@@ -88,7 +88,7 @@ pub use vector::Vector;
 
 use crate::tx::with_bytes;
 use crate::{Persist, Ptr};
-use mnemosyne::store::Tx;
+use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 
 /// A key and its value, as a structure gives them.

@@ -3,7 +3,7 @@
 use super::{Circle, Item, damaged, element, headed, put, until_over};
 use crate::{Persist, Ptr, TypedTx};
 use mnemosyne::heap::HeapError;
-use mnemosyne::store::Tx;
+use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 use std::marker::PhantomData;
 

@@ -7,7 +7,7 @@
 use super::{Item, damaged, element, headed, put, replace, take, until_over};
 use crate::{Persist, Ptr, TypedTx};
 use mnemosyne::heap::HeapError;
-use mnemosyne::store::Tx;
+use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 use std::marker::PhantomData;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! What the refused programs do, done right.
 
 use medium::MemoryPmem;
-use mnemosyne::store::{Flat, Session};
+use mnemosyne::memory::{Flat, Session};
 use mnemosyne::tx::Stop;
 use persist::{Persist, Ptr, TypedTx};
 use std::sync::Arc;

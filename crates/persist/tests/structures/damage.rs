@@ -3,7 +3,7 @@
 use super::Trial;
 use super::subjects::{BTrees, HashMaps, Logs, Queues, Subject, Vectors};
 use medium::{Pmem, WORD_BYTES};
-use mnemosyne::store::{Session, Tx};
+use mnemosyne::memory::{Session, Tx};
 use mnemosyne::tx::{Interrupted, Stop, TxError};
 use persist::structures::Bytes;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
@@ -53,7 +53,7 @@ fn operations_end<T: Subject>() {
         ..
     } = trial;
     // Lest a recovery repair what is damaged.
-    session.store().memory().truncate().unwrap();
+    session.memory().memory().truncate().unwrap();
     drop(session);
     let before = snapshot(&pm);
     let mut refused = 0;

@@ -7,7 +7,7 @@ mod threads;
 
 use fastrand::Rng;
 use medium::MemoryPmem;
-use mnemosyne::store::{Flat, Layout, Options, Session, Store, Tx};
+use mnemosyne::memory::{DurableMemory, Flat, Layout, Options, Session, Tx};
 use mnemosyne::tx::{self, Interrupted, Stop, TxError};
 use persist::structures::{Bytes, HashMap, Vector};
 use persist::{Layouts, Persist, Ptr, TypedSession, TypedTx};
@@ -40,8 +40,8 @@ fn opened(pm: &Pm) -> Session<Memory> {
         },
         heap_growth: 256 << 10,
     };
-    let store = Store::open(Flat(pm.clone()), pm.clone(), options).unwrap();
-    store.session()
+    let memory = DurableMemory::open(Flat(pm.clone()), pm.clone(), options).unwrap();
+    memory.session()
 }
 
 fn run<R>(
@@ -54,10 +54,10 @@ fn run<R>(
 
 /// All blocks that are allocated, in order.
 fn allocated(session: &Session<Memory>) -> Vec<u64> {
-    let store = session.store();
+    let memory = session.memory();
     let mut blocks = Vec::new();
-    for segment in store.heap().segments() {
-        let found = segment.blocks(store.memory().space()).unwrap();
+    for segment in memory.heap().segments() {
+        let found = segment.blocks(memory.memory().space()).unwrap();
         blocks.extend(found.iter().map(|(start, _)| *start));
     }
     blocks.sort_unstable();

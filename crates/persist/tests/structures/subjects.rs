@@ -1,7 +1,7 @@
 //! Structures, each beside the standard library's.
 
 use fastrand::Rng;
-use mnemosyne::store::Tx;
+use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 use persist::structures::{BTree, Bytes, Cursor, HashMap, Item, Journal, Key, Queue, Vector};
 use persist::{Persist, Ptr};

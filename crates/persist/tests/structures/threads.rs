@@ -2,7 +2,7 @@
 
 use super::{Memory, allocated, formatted, opened, run};
 use fastrand::Rng;
-use mnemosyne::store::{Session, Store, Tx};
+use mnemosyne::memory::{DurableMemory, Session, Tx};
 use mnemosyne::tx::{Interrupted, Space};
 use persist::structures::{BTree, HashMap, Queue};
 use persist::{Ptr, TypedSession};
@@ -83,14 +83,14 @@ fn transfer<S: Space>(
     accounts.insert(tx, to, other + amount.min(balance))
 }
 
-fn sums_hold(store: &Store<Memory>, accounts: impl Accounts) {
-    run(&mut store.session(), |tx| {
+fn sums_hold(memory: &DurableMemory<Memory>, accounts: impl Accounts) {
+    run(&mut memory.session(), |tx| {
         (0..100).try_for_each(|key| accounts.insert(tx, key, SUM / 100))
     });
     std::thread::scope(|scope| {
         for seed in 0..3 {
             scope.spawn(move || {
-                let mut session = store.session();
+                let mut session = memory.session();
                 let mut rng = Rng::with_seed(seed);
                 for _ in 0..20_000 {
                     let (from, to) = (rng.u64(..KEYS), rng.u64(..KEYS));
@@ -100,13 +100,13 @@ fn sums_hold(store: &Store<Memory>, accounts: impl Accounts) {
             });
         }
         scope.spawn(move || {
-            let mut session = store.session();
+            let mut session = memory.session();
             for _ in 0..200 {
                 check(&mut session, accounts);
             }
         });
     });
-    check(&mut store.session(), accounts);
+    check(&mut memory.session(), accounts);
 }
 
 fn check(session: &mut Session<Memory>, accounts: impl Accounts) {
@@ -119,7 +119,7 @@ fn threads_share_a_hash_map() {
     let mut session = opened(&formatted(16 << 20));
     let map = session.root("map", |_| Ok(HashMap::<u64, u64>::with_seed(7)));
     let map = map.unwrap();
-    sums_hold(session.store(), map);
+    sums_hold(session.memory(), map);
     run(&mut session, |tx| map.clear(tx));
     assert_eq!(allocated(&session), [map.off()]);
 }
@@ -129,7 +129,7 @@ fn threads_share_a_b_tree() {
     let mut session = opened(&formatted(16 << 20));
     let tree = session.root("tree", |_| Ok(BTree::<u64, u64, 5>::new()));
     let tree = tree.unwrap();
-    sums_hold(session.store(), tree);
+    sums_hold(session.memory(), tree);
     run(&mut session, |tx| tree.clear(tx));
     assert_eq!(allocated(&session), [tree.off()]);
 }
@@ -140,19 +140,19 @@ fn threads_share_a_queue() {
     let mut session = opened(&formatted(16 << 20));
     let queue = session.root("queue", |_| Ok(Queue::<u64, 4>::new()));
     let queue = queue.unwrap();
-    let store = &session.store().clone();
+    let memory = &session.memory().clone();
     let (producers, each) = (2, 10_000);
     let taken: Vec<Vec<u64>> = std::thread::scope(|scope| {
         for producer in 0..producers {
             scope.spawn(move || {
-                let mut session = store.session();
+                let mut session = memory.session();
                 for n in 0..each {
                     run(&mut session, |tx| queue.push(tx, &(producer * each + n)));
                 }
             });
         }
         let consume = move || {
-            let mut session = store.session();
+            let mut session = memory.session();
             let mut taken = Vec::new();
             while taken.len() < each as usize {
                 taken.extend(run(&mut session, |tx| queue.pop(tx)));

@@ -4,7 +4,7 @@ use super::node::{Node, View};
 use super::{BTree, Head, Path, SPREAD, Target, copy_key, encode, pointers, stripe};
 use crate::structures::{Item, Key, replace};
 use crate::{Ptr, TypedTx};
-use mnemosyne::store::Tx;
+use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 
 impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {

@@ -11,7 +11,7 @@ mod remove;
 use super::counter::Counter;
 use super::{Circle, Item, Key, Pair, damaged, headed, until_over};
 use crate::{Persist, Ptr, TypedTx};
-use mnemosyne::store::Tx;
+use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 use node::{MOST, Node, Shape, View};
 use std::borrow::Borrow;

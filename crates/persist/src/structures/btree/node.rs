@@ -8,7 +8,7 @@ use crate::structures::damaged;
 use crate::tx::with_bytes;
 use crate::{Persist, Ptr, TypedTx, offsets};
 use mnemosyne::heap::HeapError;
-use mnemosyne::store::Tx;
+use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 
 /// Most entries of a node: what an [`Order`] has room for.

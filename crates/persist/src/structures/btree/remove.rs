@@ -4,7 +4,7 @@ use super::node::View;
 use super::{BTree, Head, Path, Target, copy_key, pointers, read, stripe, take_all};
 use crate::structures::{Item, Key, Pair};
 use crate::{Ptr, TypedTx};
-use mnemosyne::store::Tx;
+use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 
 impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {

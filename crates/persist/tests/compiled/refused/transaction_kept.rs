@@ -1,7 +1,7 @@
 // says: error[E0521]
 //! A transaction does not outlive its body.
 
-use mnemosyne::store::{Flat, Session};
+use mnemosyne::memory::{Flat, Session};
 use mnemosyne::tx::Stop;
 use std::sync::Arc;
 

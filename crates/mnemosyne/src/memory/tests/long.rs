@@ -17,18 +17,18 @@ fn with_long_block(log_kind: Kind, bytes: u64) -> (MemoryPmem, u64) {
         log_kind,
     };
     layout.format(&pm).unwrap();
-    let store = open_small(&pm);
-    let block = store.session().run(|tx| {
+    let memory = open_small(&pm);
+    let block = memory.session().run(|tx| {
         let block = tx.alloc(LONG * 8)?;
         tx.fill(block, &[0; LONG as usize * 8])?;
         assert!(tx.set_root("long", 1, block)?);
         Ok::<_, Stop<Infallible>>(block)
     });
-    drop(store);
+    drop(memory);
     (pm, block.unwrap())
 }
 
-fn open_small<P: Pmem + Clone>(pm: P) -> Store<Flat<P>> {
+fn open_small<P: Pmem + Clone>(pm: P) -> DurableMemory<Flat<P>> {
     let options = Options {
         tx: tx::Options {
             locks: 64,
@@ -36,7 +36,7 @@ fn open_small<P: Pmem + Clone>(pm: P) -> Store<Flat<P>> {
         },
         heap_growth: 32 << 10,
     };
-    Store::open(Flat(pm.clone()), pm, options).unwrap()
+    DurableMemory::open(Flat(pm.clone()), pm, options).unwrap()
 }
 
 fn write_long<S: Space>(tx: &mut Tx<'_, S>, block: u64, with: u64) -> Result<(), Interrupted> {
@@ -76,14 +76,14 @@ fn a_long_transaction_is_whole_after_every_power_cut() {
             let was_cut = power.outcome().is_some();
             let pm = power.into_inner();
             let in_place = read_in_part(&pm, block);
-            let store = open_small(&pm);
+            let memory = open_small(&pm);
             let found = read_long(&pm, block);
             assert!(
                 found == 7 || found == 0 && done.is_err(),
                 "{fences}: {done:?}"
             );
             replayed += u64::from(found == 7 && !in_place);
-            let segments = store.heap().segments();
+            let segments = memory.heap().segments();
             let blocks: Vec<_> = segments
                 .iter()
                 .map(|one| one.blocks(&pm).unwrap())
@@ -109,8 +109,8 @@ fn read_in_part(pm: &MemoryPmem, block: u64) -> bool {
 #[test]
 fn a_long_transaction_without_room_fails_and_leaves_nothing() {
     let (pm, block) = with_long_block(Kind::TornBit, 128 << 10);
-    let store = open_small(&pm);
-    let mut session = store.session();
+    let memory = open_small(&pm);
+    let mut session = memory.session();
     let mut blocks = Vec::new();
     let full = loop {
         match session.run(|tx| Ok::<_, Stop<Infallible>>(tx.alloc(8192)?)) {
@@ -150,7 +150,7 @@ const PAGE: u64 = 8192;
 const PAGE_WORDS: u64 = PAGE / 8;
 
 /// With a heap that takes all there is.
-fn open_growing<P: Pmem + Clone>(pm: P) -> Store<Flat<P>> {
+fn open_growing<P: Pmem + Clone>(pm: P) -> DurableMemory<Flat<P>> {
     let options = Options {
         tx: tx::Options {
             locks: 1 << 16,
@@ -158,7 +158,7 @@ fn open_growing<P: Pmem + Clone>(pm: P) -> Store<Flat<P>> {
         },
         heap_growth: 1 << 40,
     };
-    Store::open(Flat(pm.clone()), pm, options).unwrap()
+    DurableMemory::open(Flat(pm.clone()), pm, options).unwrap()
 }
 
 /// Memory whose heap is full, and every other page of it free again. Where the others are, which
@@ -174,8 +174,8 @@ fn with_free_pages_apart(bytes: u64, log_bytes: u64, log_kind: Kind) -> (MemoryP
         log_kind,
     };
     layout.format(&pm).unwrap();
-    let store = open_growing(&pm);
-    let (mut session, mut blocks) = (store.session(), Vec::new());
+    let memory = open_growing(&pm);
+    let (mut session, mut blocks) = (memory.session(), Vec::new());
     let full = loop {
         let block = session.run(|tx| {
             let block = tx.alloc(PAGE)?;
@@ -194,7 +194,7 @@ fn with_free_pages_apart(bytes: u64, log_bytes: u64, log_kind: Kind) -> (MemoryP
         freed.unwrap();
     }
     drop(session);
-    drop(store);
+    drop(memory);
     (pm, blocks.into_iter().skip(1).step_by(2).collect())
 }
 
@@ -284,9 +284,9 @@ fn parts_that_are_apart_are_whole_after_every_power_cut() {
 #[test]
 fn pages_of_overflows_are_used_again() {
     let (pm, block) = with_long_block(Kind::Base, BYTES);
-    let store = open_small(&pm);
-    let mut session = store.session();
-    let regions = |store: &Store<_>| store.regions().unwrap().len();
+    let memory = open_small(&pm);
+    let mut session = memory.session();
+    let regions = |memory: &DurableMemory<_>| memory.regions().unwrap().len();
     for n in 1..100 {
         let done = session.run(|tx| {
             write_long(tx, block, n)?;
@@ -298,19 +298,19 @@ fn pages_of_overflows_are_used_again() {
         assert_eq!(done.is_err(), n % 5 == 0, "{done:?}");
         assert_eq!(read_long(&pm, block), n - u64::from(n % 5 == 0));
     }
-    assert_eq!(regions(&store), 1, "the heap has grown");
+    assert_eq!(regions(&memory), 1, "the heap has grown");
 }
 
 #[test]
 fn threads_commit_long_transactions() {
     let (pm, block) = with_long_block(Kind::TornBit, 4 << 20);
     let pm = Arc::new(pm);
-    let store = open_small(pm.clone());
-    store.truncate_in_background();
+    let memory = open_small(pm.clone());
+    memory.truncate_in_background();
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let mut session = store.session();
+                let mut session = memory.session();
                 for _ in 0..20 {
                     let added = session.run(|tx| {
                         let now = tx.load(block)?;
@@ -322,7 +322,7 @@ fn threads_commit_long_transactions() {
         }
     });
     assert_eq!(read_long(&pm, block), 60);
-    drop(store);
+    drop(memory);
     drop(open_small(pm.clone()));
     assert_eq!(read_long(&pm, block), 60);
 }

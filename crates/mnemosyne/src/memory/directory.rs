@@ -32,7 +32,7 @@ use super::names::{FRAMES, SYSTEM, file_name, slot_of};
 use super::options::DirectoryOptions;
 use super::pool::Pooled;
 use super::seeded::{Bug, hit};
-use super::{Backing, BackingError, Options, Region, RegionKind, Store, StoreError};
+use super::{Backing, BackingError, DurableMemory, MemoryError, Options, Region, RegionKind};
 use medium::{ArenaError, EffectiveDurability, MapOptions};
 use paging::Pool;
 use std::collections::HashSet;
@@ -55,9 +55,9 @@ impl Directory {
     /// mapped read only.
     ///
     /// # Errors
-    /// [`StoreError`]; of these [`OpenError::InUse`](medium::OpenError::InUse) names who has it
+    /// [`MemoryError`]; of these [`OpenError::InUse`](medium::OpenError::InUse) names who has it
     /// open.
-    pub fn open(path: impl AsRef<Path>, options: &DirectoryOptions) -> Result<Self, StoreError> {
+    pub fn open(path: impl AsRef<Path>, options: &DirectoryOptions) -> Result<Self, MemoryError> {
         Self::open_in(SystemFiles, path, options)
     }
 }
@@ -66,12 +66,12 @@ impl<F: Files> Directory<F> {
     /// As [`open`](Directory::open), in a file system of the caller's.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`MemoryError`].
     pub fn open_in(
         files: F,
         path: impl AsRef<Path>,
         options: &DirectoryOptions,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self, MemoryError> {
         let path = path.as_ref();
         let mut options = options.clone();
         options.map.power_safe = true;
@@ -123,7 +123,7 @@ impl<F: Files> Directory<F> {
     }
 
     /// Has the next opening notice a crash of the machine, if the durability does not cover it.
-    fn note_boot(&self) -> Result<(), StoreError> {
+    fn note_boot(&self) -> Result<(), MemoryError> {
         let is_lost = self.durability() == EffectiveDurability::Process
             && !self.files.is_in_memory(self.in_memory())?;
         match &self.boot {
@@ -143,8 +143,8 @@ impl<F: Files> Directory<F> {
     /// is not covered. Dropping does it.
     ///
     /// # Errors
-    /// [`StoreError`]; then the note stays.
-    pub fn settle(&self) -> Result<(), StoreError> {
+    /// [`MemoryError`]; then the note stays.
+    pub fn settle(&self) -> Result<(), MemoryError> {
         let Some(boot) = self.boot.as_ref().filter(|boot| boot.is_there()) else {
             return Ok(());
         };
@@ -212,7 +212,7 @@ impl<F: Files> Directory<F> {
     }
 
     /// Slots that have files.
-    pub(super) fn files(&self) -> Result<Vec<u64>, StoreError> {
+    pub(super) fn files(&self) -> Result<Vec<u64>, MemoryError> {
         let slot = |name: &OsStr| slot_of(name.to_str()?);
         let mut found = self.files.names(&self.path)?;
         if self.in_memory() != self.path {
@@ -222,7 +222,7 @@ impl<F: Files> Directory<F> {
     }
 
     /// Removes the files that processes were making when they were killed.
-    fn remove_unfinished(&self, place: &Path) -> Result<(), StoreError> {
+    fn remove_unfinished(&self, place: &Path) -> Result<(), MemoryError> {
         let names = self.files.names(place)?.into_iter();
         let mut unfinished = names.filter(|name| is_unfinished(&self.files, name));
         unfinished.try_for_each(|name| Ok(self.files.remove(&place.join(name))?))
@@ -239,22 +239,22 @@ impl<F: Files> Drop for Directory<F> {
     }
 }
 
-impl Store<Directory> {
+impl DurableMemory<Directory> {
     /// Opens the directory at `path`, which is made if it is not there, recovers what is in
     /// it, and uses it; a thread truncates the logs. Addresses in transactions are offsets.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`MemoryError`].
     pub fn open_directory(
         path: impl AsRef<Path>,
         directory: &DirectoryOptions,
         options: Options,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self, MemoryError> {
         let directory = Directory::open(path, directory)?;
         let arena = directory.arena().clone();
-        let store = Self::open(directory, arena, options)?;
-        store.truncate_in_background();
-        Ok(store)
+        let memory = Self::open(directory, arena, options)?;
+        memory.truncate_in_background();
+        Ok(memory)
     }
 }
 

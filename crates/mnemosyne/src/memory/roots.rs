@@ -1,7 +1,7 @@
 //! Roots that are damaged, or name what is not there.
 
 use super::system::{RootWords, System};
-use super::{BASE_ROOT, Region, RegionKind, StoreError};
+use super::{BASE_ROOT, MemoryError, Region, RegionKind};
 use crate::heap::{HeapError, Segment};
 use medium::Pmem;
 use std::collections::HashSet;
@@ -41,12 +41,12 @@ const DOUBLE: &str = "another root has its name";
 /// of the root with the base address.
 ///
 /// # Errors
-/// [`StoreError`]: they cannot be read.
+/// [`MemoryError`]: they cannot be read.
 pub(super) fn bad_roots<P: Pmem>(
     pm: &P,
     system: &System,
     targets: Option<&Targets>,
-) -> Result<Vec<BadRoot>, StoreError> {
+) -> Result<Vec<BadRoot>, MemoryError> {
     let (mut found, mut names) = (Vec::new(), HashSet::new());
     for root in 0..system.roots {
         let bad = |invariant, what: String, name| BadRoot {
@@ -67,7 +67,7 @@ pub(super) fn bad_roots<P: Pmem>(
                     found.push(bad("M6", DOUBLE.to_owned(), name));
                 }
             }
-            Err(StoreError::Root { .. }) => {
+            Err(MemoryError::Root { .. }) => {
                 let what = "its checksum is another, or its name too long".to_owned();
                 let name = system.remains_of_name(pm, root)?;
                 found.push(BadRoot {

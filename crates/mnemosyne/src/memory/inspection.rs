@@ -4,8 +4,8 @@
 //! so that what is seen is what the program would find.
 
 use super::{
-    BASE_ROOT, Backing, BackingError, Directory, DirectoryOptions, Options, Region, RegionKind,
-    Store, StoreError,
+    BASE_ROOT, Backing, BackingError, Directory, DirectoryOptions, DurableMemory, MemoryError,
+    Options, Region, RegionKind,
 };
 use crate::heap::HeapError;
 use medium::{Arena, MapOptions, Overlay, Pmem};
@@ -18,7 +18,7 @@ pub type Seen = Arc<Overlay<Arc<Arena>>>;
 
 /// The durable memory in a directory, read only.
 pub struct Inspection {
-    store: Store<ReadOnly>,
+    memory: DurableMemory<ReadOnly>,
 }
 
 /// A directory of which nothing is changed.
@@ -29,7 +29,7 @@ pub(super) struct ReadOnly {
 
 impl ReadOnly {
     /// The one at `path`, which no program may have open, in that many bytes of addresses.
-    pub fn open(path: impl AsRef<Path>, bytes: u64) -> Result<Self, StoreError> {
+    pub fn open(path: impl AsRef<Path>, bytes: u64) -> Result<Self, MemoryError> {
         let options = DirectoryOptions {
             bytes,
             map: MapOptions {
@@ -95,52 +95,52 @@ impl Inspection {
     /// Opens the directory at `path`, which no program may have open.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+    /// [`MemoryError`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, MemoryError> {
         Self::open_within(path, DirectoryOptions::default().bytes)
     }
 
     /// As [`open`](Self::open), in that many bytes of addresses.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub fn open_within(path: impl AsRef<Path>, bytes: u64) -> Result<Self, StoreError> {
+    /// [`MemoryError`].
+    pub fn open_within(path: impl AsRef<Path>, bytes: u64) -> Result<Self, MemoryError> {
         let backing = ReadOnly::open(path, bytes)?;
         let pm = backing.pm.clone();
-        let store = Store::open(backing, pm, Options::default())?;
-        Ok(Self { store })
+        let memory = DurableMemory::open(backing, pm, Options::default())?;
+        Ok(Self { memory })
     }
 
     /// The memory.
     pub fn memory(&self) -> &Seen {
-        self.store.memory().space()
+        self.memory.memory().space()
     }
 
     /// What moves pages between persistent memory and the directory, if there is such a thing.
     pub fn pool(&self) -> Option<&Arc<Pool>> {
-        self.store.backing().directory.pool()
+        self.memory.backing().directory.pool()
     }
 
     /// Bytes of the system region, and of them those of the logs.
     pub fn system_bytes(&self) -> (u64, u64) {
-        let area = self.store.memory().area();
-        (self.store.shared.system.bytes, area.bytes())
+        let area = self.memory.memory().area();
+        (self.memory.shared.system.bytes, area.bytes())
     }
 
     /// All regions but the system region.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub fn regions(&self) -> Result<Vec<Region>, StoreError> {
-        self.store.regions()
+    /// [`MemoryError`].
+    pub fn regions(&self) -> Result<Vec<Region>, MemoryError> {
+        self.memory.regions()
     }
 
     /// All roots.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub fn roots(&self) -> Result<Vec<Root>, StoreError> {
-        let (pm, system) = (self.memory(), &self.store.shared.system);
+    /// [`MemoryError`].
+    pub fn roots(&self) -> Result<Vec<Root>, MemoryError> {
+        let (pm, system) = (self.memory(), &self.memory.shared.system);
         let mut roots = Vec::new();
         for root in 0..system.roots {
             let Some((name, words)) = system.root_of(pm, root)? else {
@@ -159,8 +159,8 @@ impl Inspection {
     /// of the name `selvedge.base`.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub fn base(&self) -> Result<Option<u64>, StoreError> {
+    /// [`MemoryError`].
+    pub fn base(&self) -> Result<Option<u64>, MemoryError> {
         let mut roots = self.roots()?.into_iter();
         Ok(roots
             .find(|root| root.name == BASE_ROOT)
@@ -171,14 +171,14 @@ impl Inspection {
     /// into them: offsets, or addresses of memory that is mapped at `base`.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub fn blocks(&self, base: u64) -> Result<Vec<Allocated>, StoreError> {
+    /// [`MemoryError`].
+    pub fn blocks(&self, base: u64) -> Result<Vec<Allocated>, MemoryError> {
         let pm = self.memory();
         let mut blocks = Vec::new();
-        for segment in self.store.heap().segments() {
+        for segment in self.memory.heap().segments() {
             let found = segment.blocks(pm).map_err(|error| match error {
-                HeapError::Medium(error) => StoreError::Medium(error),
-                other => StoreError::Heap(other),
+                HeapError::Medium(error) => MemoryError::Medium(error),
+                other => MemoryError::Heap(other),
             })?;
             blocks.extend(found.into_iter().map(|(off, bytes)| Allocated {
                 off,
@@ -192,7 +192,7 @@ impl Inspection {
     }
 
     /// Marks what is reached.
-    fn reach(&self, blocks: &mut [Allocated], base: u64) -> Result<(), StoreError> {
+    fn reach(&self, blocks: &mut [Allocated], base: u64) -> Result<(), MemoryError> {
         let (roots, regions) = (self.roots()?, self.regions()?);
         let of_programs = regions
             .iter()

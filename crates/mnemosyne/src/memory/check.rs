@@ -9,7 +9,7 @@
 //! 3. Time and memory are bounded by the bytes of the files, whatever these hold: no record,
 //!    slot or descriptor is looked at more than a few times. (The heads of records that only
 //!    look like ones behind the end of a log are; of these, so much is read as four logs.)
-//! 4. What [`Store::open`](super::Store::open) refuses has a finding, and so has a directory that
+//! 4. What [`DurableMemory::open`](super::DurableMemory::open) refuses has a finding, and so has a directory that
 //!    opening refuses because the machine went down.
 
 use super::boot::BootNote;
@@ -19,7 +19,7 @@ use super::names::{BOOT_NOTE, FRAMES, SYSTEM, file_name};
 use super::repair::would_give_up;
 use super::roots::{Targets, bad_roots};
 use super::system::{FOREIGN, OVERLAP, State, System, overlap};
-use super::{Backing, BackingError, DirectoryOptions, Region, RegionKind, StoreError, heap_of};
+use super::{Backing, BackingError, DirectoryOptions, MemoryError, Region, RegionKind, heap_of};
 use crate::heap::Segment;
 use crate::statics::{Table, TableError};
 use crate::tx::{Area, AreaError, Reading, Unrecovered};
@@ -114,16 +114,16 @@ mod way {
 /// Checks the directory at `path`, which no program may have open.
 ///
 /// # Errors
-/// [`StoreError`]: there is none, or it cannot be read.
-pub fn check(path: impl AsRef<Path>) -> Result<Report, StoreError> {
+/// [`MemoryError`]: there is none, or it cannot be read.
+pub fn check(path: impl AsRef<Path>) -> Result<Report, MemoryError> {
     check_within(path, DirectoryOptions::default().bytes)
 }
 
 /// As [`check`], in that many bytes of addresses.
 ///
 /// # Errors
-/// [`StoreError`].
-pub fn check_within(path: impl AsRef<Path>, bytes: u64) -> Result<Report, StoreError> {
+/// [`MemoryError`].
+pub fn check_within(path: impl AsRef<Path>, bytes: u64) -> Result<Report, MemoryError> {
     let path = path.as_ref();
     let backing = ReadOnly::open(path, bytes)?;
     let files = backing.directory.files()?;
@@ -236,7 +236,7 @@ impl<B: Backing> Checker<'_, B> {
         let place = ("system region", 0);
         let system = match System::open(pm) {
             Ok(system) => system,
-            Err(StoreError::NotAStore { what: FOREIGN }) => {
+            Err(MemoryError::NotDurableMemory { what: FOREIGN }) => {
                 self.bad(("M1", way::VERSION), SYSTEM, place, FOREIGN);
                 return None;
             }
@@ -358,10 +358,10 @@ impl<B: Backing> Checker<'_, B> {
             match system.region(pm, slot) {
                 Ok(None) => continue,
                 Ok(Some(region)) => regions.push(region),
-                Err(StoreError::Slot { what, .. }) => {
+                Err(MemoryError::Slot { what, .. }) => {
                     self.bad(("M2", way::COPY), SYSTEM, place, what);
                 }
-                Err(error @ StoreError::Beyond { .. }) => {
+                Err(error @ MemoryError::Beyond { .. }) => {
                     self.bad(("M2", way::ADDRESSES), SYSTEM, place, error);
                 }
                 Err(error) => self.bad(("M2", way::COPY), SYSTEM, place, error),

@@ -64,7 +64,7 @@ type Cut<'a> = &'a PowerCut<MemoryPmem>;
 
 /// A program that uses the store, and what it knows.
 struct Program<'a> {
-    store: Store<Flat<Cut<'a>>>,
+    memory: DurableMemory<Flat<Cut<'a>>>,
     session: Session<Flat<Cut<'a>>>,
     table: u64,
     certain: Table,
@@ -75,11 +75,11 @@ struct Program<'a> {
 type Failed = TxError<()>;
 
 impl<'a> Program<'a> {
-    fn open(power: Cut<'a>, options: Options) -> Result<Self, StoreError> {
-        let store = Store::open(Flat(power), power, options)?;
+    fn open(power: Cut<'a>, options: Options) -> Result<Self, MemoryError> {
+        let memory = DurableMemory::open(Flat(power), power, options)?;
         Ok(Self {
-            session: store.session(),
-            store,
+            session: memory.session(),
+            memory,
             table: 0,
             certain: Table::default(),
             possible: Table::default(),
@@ -136,11 +136,11 @@ impl<'a> Program<'a> {
             }
         }
         let mut allocated = vec![];
-        for segment in self.store.heap().segments() {
+        for segment in self.memory.heap().segments() {
             let found = segment.blocks(&power).map_err(|e| e.to_string())?;
             allocated.extend(found.iter().map(|(start, _)| *start));
         }
-        let there = self.store.regions().map_err(|e| e.to_string())?;
+        let there = self.memory.regions().map_err(|e| e.to_string())?;
         let there = there.iter().filter(|r| r.kind == RegionKind::Program);
         let mut there: Vec<u64> = there.map(|region| region.start).collect();
         for list in [&mut blocks, &mut regions, &mut allocated, &mut there] {
@@ -233,7 +233,7 @@ impl<'a> Program<'a> {
     /// Fills what is new by plain stores, and says so.
     fn fill(&mut self, n: usize, start: u64) -> Result<(), Failed> {
         self.certain = self.possible;
-        let pm = *self.store.memory().space();
+        let pm = *self.memory.memory().space();
         let thing = self.certain[n];
         for (at, word) in pattern(start, thing.len, thing.seed) {
             pm.store_word(at, word);
@@ -310,9 +310,9 @@ impl<'a> Program<'a> {
             }
             Ok(())
         };
-        match self.store.map(RegionKind::Program, thing.len, 0, link) {
+        match self.memory.map(RegionKind::Program, thing.len, 0, link) {
             Ok(region) => self.fill(n, region.start),
-            Err(StoreError::NoRoom { .. }) => {
+            Err(MemoryError::NoRoom { .. }) => {
                 self.possible[n] = Thing::default();
                 Ok(())
             }
@@ -323,12 +323,12 @@ impl<'a> Program<'a> {
     fn unmap(&mut self, n: usize) -> Result<(), Failed> {
         let slot = self.slot(n);
         self.possible[n] = Thing::default();
-        let pm = *self.store.memory().space();
+        let pm = *self.memory.memory().space();
         let start = pm.load(slot)?;
         let unlink = |tx: &mut Transaction<'_, Cut<'a>>| {
             (0..WORDS).try_for_each(|word| tx.store(slot + word * 8, 0))
         };
-        let removed = self.store.unmap(start, unlink);
+        let removed = self.memory.unmap(start, unlink);
         removed.map_err(|_| TxError::Cancelled(()))
     }
 }

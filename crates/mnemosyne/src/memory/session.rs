@@ -1,7 +1,7 @@
 //! Transactions with the heap and the roots.
 
 use super::system::{ROOT_BYTES, ROOT_HEAD, ROOT_NAME_MAX, RootWords, System, name_len};
-use super::{Backing, HeapError, Store, StoreError};
+use super::{Backing, DurableMemory, HeapError, MemoryError};
 use crate::heap::{self, HeapSession};
 use crate::tx::{self, Interrupted, Space, Stop, TxError, Uncommitted};
 use medium::{MediumError, WORD_BYTES};
@@ -15,7 +15,7 @@ pub struct Session<B: Backing, S: Space<Pmem = B::Pmem> = <B as Backing>::Pmem> 
     /// How often the heap has had no room for the transaction that is to be run again.
     lacks: u32,
     /// Last: if it is dropped with the session, nobody has the memory any more.
-    store: Store<B, S>,
+    memory: DurableMemory<B, S>,
 }
 
 /// What a transaction has done so far, to come back to.
@@ -42,18 +42,18 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Drop for Attempt<'_, B, S> {
 }
 
 impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
-    pub(super) fn new(store: &Store<B, S>) -> Self {
+    pub(super) fn new(memory: &DurableMemory<B, S>) -> Self {
         Self {
-            tx: store.memory().session(),
-            heap: store.heap().session(),
+            tx: memory.memory().session(),
+            heap: memory.heap().session(),
             lacks: 0,
-            store: store.clone(),
+            memory: memory.clone(),
         }
     }
 
     /// Where it belongs.
-    pub fn store(&self) -> &Store<B, S> {
-        &self.store
+    pub fn memory(&self) -> &DurableMemory<B, S> {
+        &self.memory
     }
 
     /// Runs a transaction: `body`, again as long as others get in its way, and durably once
@@ -107,10 +107,10 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
             Interrupted::Medium(error) => return Err(error.into()),
             Interrupted::Heap(HeapError::NoSpace { bytes }) => {
                 let lacks = std::mem::take(&mut self.lacks);
-                match self.store.make_room(bytes, lacks) {
+                match self.memory.make_room(bytes, lacks) {
                     Ok(()) => self.lacks = lacks.saturating_add(1),
-                    Err(StoreError::Failed(why)) => return Err(TxError::Failed(why)),
-                    Err(StoreError::NoRoom { .. }) => {
+                    Err(MemoryError::Failed(why)) => return Err(TxError::Failed(why)),
+                    Err(MemoryError::NoRoom { .. }) => {
                         return Err(HeapError::NoSpace { bytes }.into());
                     }
                     Err(why) => {
@@ -138,7 +138,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
         Tx {
             tx: &mut self.tx,
             heap: &mut self.heap,
-            system: self.store.shared.system,
+            system: self.memory.shared.system,
         }
     }
 

@@ -20,7 +20,7 @@ use super::files::{
 };
 use super::names::{FRAMES, POOL_NOTE, SYSTEM, slot_of};
 use super::options::{DirectoryOptions, PoolOptions};
-use super::{BackingError, MismatchError, StoreError};
+use super::{BackingError, MemoryError, MismatchError};
 use medium::OpenError;
 use paging::Pool;
 use std::ffi::OsString;
@@ -45,7 +45,7 @@ struct Note {
 }
 
 impl Note {
-    fn read(files: &impl Files, directory: &Path) -> Result<Option<Self>, StoreError> {
+    fn read(files: &impl Files, directory: &Path) -> Result<Option<Self>, MemoryError> {
         let file = directory.join(POOL_NOTE);
         let Some(bytes) = files.read(&file)? else {
             return Ok(None);
@@ -94,7 +94,7 @@ impl Pooled {
         files: &impl Files,
         path: &Path,
         options: &DirectoryOptions,
-    ) -> Result<Option<Self>, StoreError> {
+    ) -> Result<Option<Self>, MemoryError> {
         match (Note::read(files, path)?, &options.pool) {
             (None, None) => Ok(None),
             (None, Some(_)) if options.map.read_only => Ok(None),
@@ -113,7 +113,7 @@ impl Pooled {
         at: &Path,
         note: &Note,
         options: &DirectoryOptions,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self, MemoryError> {
         for name in [FRAMES, SYSTEM] {
             let file = at.join(name);
             if !files.exists(&file)? {
@@ -148,7 +148,7 @@ impl Pooled {
         directory: &Path,
         wanted: &PoolOptions,
         options: &DirectoryOptions,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self, MemoryError> {
         if has_regions(files, directory)? {
             let directory = directory.to_owned();
             return Err(MismatchError::Unpooled { directory }.into());
@@ -181,7 +181,11 @@ impl Pooled {
         Ok(pooled)
     }
 
-    fn at(files: &impl Files, path: &Path, options: &DirectoryOptions) -> Result<Self, StoreError> {
+    fn at(
+        files: &impl Files,
+        path: &Path,
+        options: &DirectoryOptions,
+    ) -> Result<Self, MemoryError> {
         let path = files.canonical(path)?;
         if !options.map.read_only {
             // Before the note: it names what is there.

@@ -12,7 +12,7 @@
 //! even) is 0 if the root is free; else bytes in the name and from bit 24 on a CRC32C of layout,
 //! offset and name. Then the logs of transactions, from a multiple of 4,096 on.
 
-use super::StoreError;
+use super::MemoryError;
 use crate::heap::PAGE_BYTES;
 use crate::region::{Region, RegionKind};
 use crate::tx::Area;
@@ -98,11 +98,11 @@ impl Layout {
     /// Makes a system region at the start of memory. Durable when it returns.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub fn format<P: Pmem>(&self, pm: &P) -> Result<(), StoreError> {
+    /// [`MemoryError`].
+    pub fn format<P: Pmem>(&self, pm: &P) -> Result<(), MemoryError> {
         let granule_fits = self.granule.is_power_of_two() && self.granule >= GRANULE_MIN;
         if self.slots > COUNT_MAX || self.roots > COUNT_MAX || !granule_fits {
-            return Err(StoreError::Layout);
+            return Err(MemoryError::Layout);
         }
         pm.store_word(0, 0);
         pm.flush(0, LINE_BYTES);
@@ -146,17 +146,17 @@ pub(super) struct System {
 }
 
 impl System {
-    pub fn open<P: Pmem>(pm: &P) -> Result<Self, StoreError> {
+    pub fn open<P: Pmem>(pm: &P) -> Result<Self, MemoryError> {
         let mut head = [0; HEAD_WORDS];
         for (n, word) in head.iter_mut().enumerate() {
             *word = pm.load(n as u64 * WORD_BYTES)?;
         }
         if head[0] != MAGIC {
-            return Err(StoreError::NotAStore { what: FOREIGN });
+            return Err(MemoryError::NotDurableMemory { what: FOREIGN });
         }
         if checksum(&head) != pm.load(AT_CHECKSUM)? {
             let what = "its first line is damaged";
-            return Err(StoreError::NotAStore { what });
+            return Err(MemoryError::NotDurableMemory { what });
         }
         let [_, bytes, granule, slots, roots] = head;
         let granule_fits = granule.is_power_of_two() && granule >= GRANULE_MIN;
@@ -170,7 +170,7 @@ impl System {
         };
         if !fits || bytes > pm.len() || system.area() > bytes {
             let what = "its first line makes no sense";
-            return Err(StoreError::NotAStore { what });
+            return Err(MemoryError::NotDurableMemory { what });
         }
         Ok(system)
     }
@@ -200,10 +200,10 @@ impl System {
         &self,
         pm: &P,
         root: u64,
-    ) -> Result<Option<(Vec<u8>, RootWords)>, StoreError> {
+    ) -> Result<Option<(Vec<u8>, RootWords)>, MemoryError> {
         let at = self.root(root);
         let sealed = pm.load(at + 2 * WORD_BYTES)?;
-        let len = name_len(sealed).ok_or(StoreError::Root { root })?;
+        let len = name_len(sealed).ok_or(MemoryError::Root { root })?;
         if len == 0 {
             return Ok(None);
         }
@@ -215,12 +215,12 @@ impl System {
         };
         match words.seal(&name) == sealed {
             true => Ok(Some((name, words))),
-            false => Err(StoreError::Root { root }),
+            false => Err(MemoryError::Root { root }),
         }
     }
 
     /// What a damaged root has where names are, without what follows the first 0.
-    pub fn remains_of_name<P: Pmem>(&self, pm: &P, root: u64) -> Result<Vec<u8>, StoreError> {
+    pub fn remains_of_name<P: Pmem>(&self, pm: &P, root: u64) -> Result<Vec<u8>, MemoryError> {
         let mut name = vec![0; ROOT_NAME_MAX];
         pm.read(self.root(root) + ROOT_HEAD, &mut name)?;
         let len = name.iter().position(|byte| *byte == 0);
@@ -229,14 +229,14 @@ impl System {
     }
 
     /// All regions but the system region, and what is becoming of them.
-    pub fn regions<P: Pmem>(&self, pm: &P) -> Result<Vec<(State, Region)>, StoreError> {
+    pub fn regions<P: Pmem>(&self, pm: &P) -> Result<Vec<(State, Region)>, MemoryError> {
         let mut found = Vec::new();
         for slot in 0..self.slots {
             found.extend(self.region(pm, slot)?);
         }
         match overlap(&found) {
             None => Ok(found),
-            Some((_, second)) => Err(StoreError::Slot {
+            Some((_, second)) => Err(MemoryError::Slot {
                 slot: second.slot,
                 what: OVERLAP,
             }),
@@ -248,7 +248,7 @@ impl System {
         &self,
         pm: &P,
         slot: u64,
-    ) -> Result<Option<(State, Region)>, StoreError> {
+    ) -> Result<Option<(State, Region)>, MemoryError> {
         let at = self.slot(slot);
         let mut words = [0; SLOT_WORDS];
         for (n, word) in words.iter_mut().enumerate() {
@@ -258,7 +258,7 @@ impl System {
             return Ok(None);
         }
         let [what, start, len, tag, crc] = words;
-        let wrong = |what| StoreError::Slot { slot, what };
+        let wrong = |what| MemoryError::Slot { slot, what };
         if crc != checksum(&[slot, what, start, len, tag]) {
             return Err(wrong("its checksum is another"));
         }
@@ -278,7 +278,7 @@ impl System {
             return Err(wrong("no region can be there"));
         }
         match end.filter(|end| *end > pm.len()) {
-            Some(end) => Err(StoreError::Beyond {
+            Some(end) => Err(MemoryError::Beyond {
                 slot,
                 end,
                 len: pm.len(),

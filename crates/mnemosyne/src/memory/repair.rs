@@ -23,7 +23,9 @@ use super::boot::BootNote;
 use super::files::SystemFiles;
 use super::inspection::ReadOnly;
 use super::roots::{Targets, bad_roots};
-use super::{Backing, Directory, DirectoryOptions, Options, Region, RegionKind, Store, StoreError};
+use super::{
+    Backing, Directory, DirectoryOptions, DurableMemory, MemoryError, Options, Region, RegionKind,
+};
 use crate::heap::{Damage, HeapError, Segment};
 use crate::seeded::{Bug, hit};
 use crate::tx::{AreaError, Space, Stop};
@@ -54,21 +56,21 @@ impl fmt::Display for Loss {
 /// and gives it up if that `is_accepted`.
 ///
 /// # Errors
-/// [`StoreError`]: the directory does not exist, it cannot be read, or something else is damaged.
+/// [`MemoryError`]: the directory does not exist, it cannot be read, or something else is damaged.
 /// Nothing has changed then, unless the medium failed.
-pub fn repair(path: impl AsRef<Path>, is_accepted: bool) -> Result<Vec<Loss>, StoreError> {
+pub fn repair(path: impl AsRef<Path>, is_accepted: bool) -> Result<Vec<Loss>, MemoryError> {
     repair_within(path, DirectoryOptions::default().bytes, is_accepted)
 }
 
 /// As [`repair`], in that many bytes of addresses.
 ///
 /// # Errors
-/// [`StoreError`].
+/// [`MemoryError`].
 pub fn repair_within(
     path: impl AsRef<Path>,
     bytes: u64,
     is_accepted: bool,
-) -> Result<Vec<Loss>, StoreError> {
+) -> Result<Vec<Loss>, MemoryError> {
     let path = path.as_ref();
     let losses = would_give_up(path, bytes)?;
     if !is_accepted || losses.is_empty() {
@@ -85,7 +87,7 @@ pub fn repair_within(
 }
 
 /// What a repair would give up. Nothing changes.
-pub(super) fn would_give_up(path: &Path, bytes: u64) -> Result<Vec<Loss>, StoreError> {
+pub(super) fn would_give_up(path: &Path, bytes: u64) -> Result<Vec<Loss>, MemoryError> {
     let backing = ReadOnly::open(path, bytes)?;
     let has_crashed = BootNote::is_of_crash(&SystemFiles, backing.directory.path())?;
     let crash = has_crashed.then(|| Loss {
@@ -101,22 +103,22 @@ pub(super) fn would_give_up(path: &Path, bytes: u64) -> Result<Vec<Loss>, StoreE
 /// returns what that is. A crash on the way leaves what can be repaired again, or opened.
 ///
 /// # Errors
-/// [`StoreError`]: something else is damaged. A part of the rest may have been given up by then:
+/// [`MemoryError`]: something else is damaged. A part of the rest may have been given up by then:
 /// [`repair`] finds out first, on an [`Overlay`](medium::Overlay).
-pub fn repair_regions<B: Backing>(backing: B) -> Result<Vec<Loss>, StoreError> {
+pub fn repair_regions<B: Backing>(backing: B) -> Result<Vec<Loss>, MemoryError> {
     let space = backing.pmem().clone();
     let mut records = Vec::new();
-    let store = Store::open_with(backing, space, Options::default(), Some(&mut records))?;
+    let memory = DurableMemory::open_with(backing, space, Options::default(), Some(&mut records))?;
     let mut losses: Vec<Loss> = records.into_iter().map(of_record).collect();
-    let regions = store.regions()?;
+    let regions = memory.regions()?;
     for region in regions
         .iter()
         .filter(|region| region.kind == RegionKind::Heap)
     {
-        store.give_up_bits(region, &mut losses)?;
+        memory.give_up_bits(region, &mut losses)?;
     }
-    store.give_up_roots(&regions, &mut losses)?;
-    store.memory().truncate()?;
+    memory.give_up_roots(&regions, &mut losses)?;
+    memory.memory().truncate()?;
     Ok(losses)
 }
 
@@ -141,14 +143,14 @@ fn of_record(why: AreaError) -> Loss {
     Loss { invariant, what }
 }
 
-impl<B: Backing> Store<B> {
+impl<B: Backing> DurableMemory<B> {
     /// Takes all blocks of a superblock for allocated whose bits are damaged, and empties
     /// descriptors of pages that have no small blocks.
-    fn give_up_bits(&self, region: &Region, losses: &mut Vec<Loss>) -> Result<(), StoreError> {
+    fn give_up_bits(&self, region: &Region, losses: &mut Vec<Loss>) -> Result<(), MemoryError> {
         let pm = self.backing().pmem();
         let slot = region.slot;
         let segment = Segment::open(pm, region.start, region.len)?;
-        let segment = segment.ok_or(StoreError::NotASegment { slot })?;
+        let segment = segment.ok_or(MemoryError::NotASegment { slot })?;
         for damage in segment.damage(pm)? {
             let Damage {
                 page,
@@ -156,7 +158,7 @@ impl<B: Backing> Store<B> {
                 what,
                 mend,
             } = damage;
-            let words = mend.ok_or(StoreError::Heap(HeapError::Damaged { descriptor, what }))?;
+            let words = mend.ok_or(MemoryError::Heap(HeapError::Damaged { descriptor, what }))?;
             let what = match words.iter().all(|(_, word)| *word == 0) {
                 true => format!(
                     "nothing but the descriptor of the page at {page:#x}, which has no small blocks"
@@ -178,13 +180,13 @@ impl<B: Backing> Store<B> {
     }
 
     /// Frees roots that are damaged, or name what is not there.
-    fn give_up_roots(&self, regions: &[Region], losses: &mut Vec<Loss>) -> Result<(), StoreError> {
+    fn give_up_roots(&self, regions: &[Region], losses: &mut Vec<Loss>) -> Result<(), MemoryError> {
         let (pm, system) = (self.backing().pmem(), &self.shared.system);
-        let targets = Targets::read(pm, regions).map_err(StoreError::Heap)?;
+        let targets = Targets::read(pm, regions).map_err(MemoryError::Heap)?;
         for bad in bad_roots(pm, system, Some(&targets))? {
             let (root, name) = (bad.root, bad.shown_name());
             if bad.may_be_base() {
-                return Err(StoreError::Base { root });
+                return Err(MemoryError::Base { root });
             }
             let what = match bad.is_name_whole {
                 true => format!("the root {name} (root {root}): {}", bad.what),
@@ -199,7 +201,7 @@ impl<B: Backing> Store<B> {
         Ok(())
     }
 
-    fn set_word(&self, off: u64, word: u64) -> Result<(), StoreError> {
+    fn set_word(&self, off: u64, word: u64) -> Result<(), MemoryError> {
         if hit(Bug::UnloggedRepair) {
             self.backing().pmem().store_word(off, word);
             return Ok(());

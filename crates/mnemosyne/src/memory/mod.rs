@@ -60,10 +60,10 @@ use wordlog::LogError;
 
 /// What is wrong with durable memory as a whole.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
+pub enum MemoryError {
     /// There is none.
     #[error("this is no durable memory: {what}")]
-    NotAStore {
+    NotDurableMemory {
         /// What is wrong.
         what: &'static str,
     },
@@ -151,25 +151,25 @@ pub enum StoreError {
     Refused(#[from] TxError<Infallible>),
 }
 
-impl From<OpenError> for StoreError {
+impl From<OpenError> for MemoryError {
     fn from(why: OpenError) -> Self {
         Self::Backing(why.into())
     }
 }
 
-impl From<PoolError> for StoreError {
+impl From<PoolError> for MemoryError {
     fn from(why: PoolError) -> Self {
         Self::Backing(why.into())
     }
 }
 
-impl From<MismatchError> for StoreError {
+impl From<MismatchError> for MemoryError {
     fn from(why: MismatchError) -> Self {
         Self::Backing(why.into())
     }
 }
 
-impl From<Arc<LogError>> for StoreError {
+impl From<Arc<LogError>> for MemoryError {
     fn from(why: Arc<LogError>) -> Self {
         Self::Failed(why)
     }
@@ -211,7 +211,7 @@ fn heap_of<'a>(regions: impl Iterator<Item = &'a Region>) -> Vec<Range<u64>> {
 }
 
 /// A program's durable memory. Cheap to clone.
-pub struct Store<B: Backing, S: Space<Pmem = B::Pmem> = <B as Backing>::Pmem> {
+pub struct DurableMemory<B: Backing, S: Space<Pmem = B::Pmem> = <B as Backing>::Pmem> {
     shared: Arc<Shared<B, S>>,
 }
 
@@ -229,20 +229,20 @@ struct Shared<B, S: Space> {
     backing: B,
 }
 
-impl<B: Backing, S: Space<Pmem = B::Pmem>> Clone for Store<B, S> {
+impl<B: Backing, S: Space<Pmem = B::Pmem>> Clone for DurableMemory<B, S> {
     fn clone(&self) -> Self {
         let shared = self.shared.clone();
         Self { shared }
     }
 }
 
-impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
+impl<B: Backing, S: Space<Pmem = B::Pmem>> DurableMemory<B, S> {
     /// Recovers the memory whose system region is in place, and uses it. `space` is that
     /// memory as transactions are to see it.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub fn open(backing: B, space: S, options: Options) -> Result<Self, StoreError> {
+    /// [`MemoryError`].
+    pub fn open(backing: B, space: S, options: Options) -> Result<Self, MemoryError> {
         Self::open_with(backing, space, options, None)
     }
 
@@ -253,7 +253,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         space: S,
         options: Options,
         mut lost: Option<&mut Vec<AreaError>>,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self, MemoryError> {
         let pm = backing.pmem();
         let system = System::open(pm)?;
         let (area, end) = (system.area(), system.bytes);
@@ -268,7 +268,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
             } else if !backing.open(region)? {
                 let Region { slot, len, .. } = *region;
                 let what = backing.describe(region);
-                return Err(StoreError::Lost { slot, what, len });
+                return Err(MemoryError::Lost { slot, what, len });
             }
         }
         let all: Vec<_> = regions.iter().map(|(_, region)| *region).collect();
@@ -286,10 +286,10 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
             if *state == State::There && region.kind == RegionKind::Heap {
                 let slot = region.slot;
                 let segment = Segment::open(pm, region.start, region.len)?;
-                segments.push(segment.ok_or(StoreError::NotASegment { slot })?);
+                segments.push(segment.ok_or(MemoryError::NotASegment { slot })?);
             }
         }
-        let store = Self {
+        let memory = Self {
             shared: Arc::new(Shared {
                 heap: Heap::new(memory.clone(), segments),
                 backing,
@@ -302,9 +302,9 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
             }),
         };
         for (_, region) in regions.iter().filter(|(state, _)| *state != State::There) {
-            store.set(region, None, |_| Ok(()))?;
+            memory.set(region, None, |_| Ok(()))?;
         }
-        Ok(store)
+        Ok(memory)
     }
 
     /// Has a thread of its own truncate the logs from now on, off the path of commits. It ends
@@ -342,8 +342,8 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
     /// All regions but the system region, by slot.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub fn regions(&self) -> Result<Vec<Region>, StoreError> {
+    /// [`MemoryError`].
+    pub fn regions(&self) -> Result<Vec<Region>, MemoryError> {
         let _turn = self.shared.changing.lock();
         let pm = self.shared.backing.pmem();
         let regions = self.shared.system.regions(pm)?.into_iter();
@@ -356,14 +356,14 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
     /// transaction that makes the region be there. Not to be called inside a transaction.
     ///
     /// # Errors
-    /// [`StoreError`]; there is no region then.
+    /// [`MemoryError`]; there is no region then.
     pub fn map(
         &self,
         kind: RegionKind,
         len: u64,
         tag: u64,
         mut link: impl FnMut(&mut Transaction<'_, S>, u64) -> Result<(), Interrupted>,
-    ) -> Result<Region, StoreError> {
+    ) -> Result<Region, MemoryError> {
         let shared = &*self.shared;
         let _turn = shared.changing.lock();
         let region = self.place(kind, len, tag)?;
@@ -375,7 +375,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         if let Err(error) = self.make(&region) {
             match error {
                 // What is there is not ours.
-                StoreError::Backing(BackingError::InTheWay { .. }) => {
+                MemoryError::Backing(BackingError::InTheWay { .. }) => {
                     self.set(&region, None, |_| Ok(()))?;
                 }
                 _ => self.finish_removal(&region)?,
@@ -386,7 +386,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         match is_there {
             Ok(()) => Ok(region),
             // After a crash it may be there.
-            Err(error @ StoreError::Refused(TxError::Failed(_))) => Err(error),
+            Err(error @ MemoryError::Refused(TxError::Failed(_))) => Err(error),
             Err(error) => {
                 self.finish_removal(&region)?;
                 Err(error)
@@ -395,7 +395,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
     }
 
     /// The bytes of a region that is being made.
-    fn make(&self, region: &Region) -> Result<(), StoreError> {
+    fn make(&self, region: &Region) -> Result<(), MemoryError> {
         let backing = &self.shared.backing;
         backing.create(region)?;
         if region.kind == RegionKind::Heap {
@@ -405,20 +405,20 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
     }
 
     /// A free slot, and a place: the first that is large enough.
-    fn place(&self, kind: RegionKind, len: u64, tag: u64) -> Result<Region, StoreError> {
+    fn place(&self, kind: RegionKind, len: u64, tag: u64) -> Result<Region, MemoryError> {
         let Shared {
             backing, system, ..
         } = &*self.shared;
-        let none = StoreError::NoRoom { len };
+        let none = MemoryError::NoRoom { len };
         let len = len.max(1).checked_next_multiple_of(LEN_UNIT).ok_or(none)?;
-        let none = || StoreError::NoRoom { len };
+        let none = || MemoryError::NoRoom { len };
         let regions = system.regions(backing.pmem())?;
         let mut used: Vec<_> = regions.iter().map(|(_, region)| region).collect();
         let unused = |slot: &u64| used.iter().all(|region| region.slot != *slot);
         let free = |slot| Ok(backing.is_free(slot)?.then_some(slot));
         let mut slots = (0..system.slots).filter(unused).map(free);
         let slot = slots.find_map(Result::transpose).transpose();
-        let slot = slot.map_err(StoreError::Backing)?;
+        let slot = slot.map_err(MemoryError::Backing)?;
         used.sort_by_key(|region| region.start);
         let mut start = system.bytes.next_multiple_of(system.granule);
         for region in used {
@@ -450,7 +450,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         region: &Region,
         state: Option<State>,
         mut also: impl FnMut(&mut Transaction<'_, S>) -> Result<(), Interrupted>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), MemoryError> {
         let at = self.shared.system.slot(region.slot);
         let words = state.map_or([0; SLOT_WORDS], |state| encode(state, region));
         let at = self.shared.memory.space().address(at);
@@ -468,12 +468,12 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
     /// inside a transaction.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`MemoryError`].
     pub fn unmap(
         &self,
         start: u64,
         unlink: impl FnMut(&mut Transaction<'_, S>) -> Result<(), Interrupted>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), MemoryError> {
         let shared = &*self.shared;
         let _turn = shared.changing.lock();
         let regions = shared.system.regions(shared.backing.pmem())?;
@@ -483,7 +483,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         let (_, region) = regions
             .iter()
             .find(is_it)
-            .ok_or(StoreError::NoRegion { start })?;
+            .ok_or(MemoryError::NoRegion { start })?;
         self.set(region, Some(State::Removing), unlink)?;
         if !hit(Bug::RegionInLog) {
             shared.memory.truncate()?;
@@ -492,7 +492,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
     }
 
     /// The second half of removing a region, and the end of one that was never there.
-    fn finish_removal(&self, region: &Region) -> Result<(), StoreError> {
+    fn finish_removal(&self, region: &Region) -> Result<(), MemoryError> {
         self.shared.backing.remove(region)?;
         self.set(region, None, |_| Ok(()))
     }
@@ -500,7 +500,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
     /// Finds room for a block of so many bytes, after the heap had none. `lacks` says how often
     /// that was of no use to the transaction: what the heap has by now may be what the
     /// transaction itself gave back when it failed, and too little for all of its blocks.
-    fn make_room(&self, bytes: u64, lacks: u32) -> Result<(), StoreError> {
+    fn make_room(&self, bytes: u64, lacks: u32) -> Result<(), MemoryError> {
         let _turn = self.shared.growing.lock();
         let heap = &self.shared.heap;
         // Somebody else may have been here meanwhile.
@@ -508,14 +508,14 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         if has_room || lacks <= 1 && heap.reclaim()? {
             return Ok(());
         }
-        let needed = Segment::bytes_for(bytes).ok_or(StoreError::NoRoom { len: bytes })?;
+        let needed = Segment::bytes_for(bytes).ok_or(MemoryError::NoRoom { len: bytes })?;
         let segments = self.shared.heap.segments();
         let sizes = segments.iter().map(|segment| segment.pages * PAGE_BYTES);
         let heap_bytes: u64 = sizes.sum();
         let growth = self.shared.options.heap_growth;
         let len = needed.max(growth.min(FIRST_GROWTH.max(heap_bytes / 2)));
         let region = match self.map(RegionKind::Heap, len, 0, |_, _| Ok(())) {
-            Err(StoreError::NoRoom { .. } | StoreError::Backing(_)) if len > needed => {
+            Err(MemoryError::NoRoom { .. } | MemoryError::Backing(_)) if len > needed => {
                 self.map(RegionKind::Heap, needed, 0, |_, _| Ok(()))?
             }
             other => other?,
@@ -523,7 +523,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Store<B, S> {
         let pm = self.shared.backing.pmem();
         let segment = Segment::open(pm, region.start, region.len)?;
         let slot = region.slot;
-        let segment = segment.ok_or(StoreError::NotASegment { slot })?;
+        let segment = segment.ok_or(MemoryError::NotASegment { slot })?;
         heap.add(segment);
         Ok(())
     }

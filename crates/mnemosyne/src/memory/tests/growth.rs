@@ -20,7 +20,7 @@ fn a_transaction_of_many_blocks_makes_the_heap_grow() {
         heap_growth: 32 << 10,
         ..Options::default()
     };
-    let mut session = Store::open(Flat(pm.clone()), pm, options)
+    let mut session = DurableMemory::open(Flat(pm.clone()), pm, options)
         .unwrap()
         .session();
     for (blocks, bytes) in [(10, 5000), (40, 1000), (3, 12_000)] {
@@ -82,7 +82,7 @@ fn a_block_of_gigabytes_is_like_any_other() {
         heap_growth: 8 << 20,
         ..Options::default()
     };
-    let open = || Store::open(Untouched(pm.clone()), pm.clone(), options.clone()).unwrap();
+    let open = || DurableMemory::open(Untouched(pm.clone()), pm.clone(), options.clone()).unwrap();
     let make = |tx: &mut Tx<'_, Arc<MemoryPmem>>| {
         let small = tx.alloc(64)?;
         let at = tx.alloc(BLOCK_BYTES)?;
@@ -115,12 +115,12 @@ fn a_block_of_gigabytes_is_like_any_other() {
 fn a_region_that_cannot_be_linked_is_not_there() {
     let mut rng = Rng::with_seed(1);
     let pm = made(&mut rng);
-    let store = Store::open(Flat(&pm), &pm, options(&mut rng)).unwrap();
+    let memory = DurableMemory::open(Flat(&pm), &pm, options(&mut rng)).unwrap();
     for _ in 0..2 * SLOTS {
-        let made = store.map(RegionKind::Program, 4096, 0, |tx, _| tx.store(BYTES, 1));
-        assert!(matches!(made, Err(StoreError::Refused(_))), "{made:?}");
+        let made = memory.map(RegionKind::Program, 4096, 0, |tx, _| tx.store(BYTES, 1));
+        assert!(matches!(made, Err(MemoryError::Refused(_))), "{made:?}");
     }
-    store
+    memory
         .map(RegionKind::Program, 4096, 0, |_, _| Ok(()))
         .unwrap();
 }

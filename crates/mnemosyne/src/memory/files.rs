@@ -20,7 +20,7 @@
 use super::names::{self, SYSTEM};
 use super::options::DirectoryOptions;
 use super::seeded::{Bug, hit};
-use super::{BackingError, StoreError};
+use super::{BackingError, MemoryError};
 use medium::{
     Arena, ArenaError, EffectiveDurability, MapOptions, MappedPmem, OpenError, Pmem, Reserve,
 };
@@ -594,7 +594,7 @@ pub(super) fn make_system(
     files: &impl Files,
     path: &Path,
     options: &DirectoryOptions,
-) -> Result<(), StoreError> {
+) -> Result<(), MemoryError> {
     make_first(files, path, |unfinished| {
         files.create(unfinished, options.layout.bytes())?;
         let file = files.map(unfinished, &options.map)?;
