@@ -14,15 +14,10 @@
 
 use crate::mount::Fact;
 use std::sync::Arc;
-use vfs::perm::perm_after_write;
 use vfs::{
     Atomicity, Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Ino, Name,
-    RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
+    RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode, perm,
 };
-
-const S_ISUID: u32 = 0o4000;
-const S_ISGID: u32 = 0o2000;
-const S_IXGRP: u32 = 0o0010;
 
 /// Reading this extended attribute, of any file, makes everything durable that reached the
 /// server, or fails: the kernel does not pass `sync` and `syncfs` on. Its value is
@@ -141,10 +136,7 @@ impl Ops {
         if attr.kind == FileType::Directory {
             return Ok(None);
         }
-        let mut perm = attr.perm & !S_ISUID;
-        if perm & S_IXGRP != 0 {
-            perm &= !S_ISGID;
-        }
+        let perm = perm::without_set_id(cx, &attr);
         Ok((perm != attr.perm).then_some(perm))
     }
 
@@ -252,7 +244,7 @@ impl Ops {
         };
         Ok(Changed {
             result: change(&unprivileged)?,
-            mode_changed: perm_after_write(&unprivileged, &attr) != attr.perm,
+            mode_changed: perm::perm_after_write(&unprivileged, &attr) != attr.perm,
         })
     }
 

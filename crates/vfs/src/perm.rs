@@ -298,9 +298,9 @@ pub fn perm_after_write(cx: &Ctx, attr: &Attr) -> u32 {
     }
 }
 
-/// Drops set-uid, and set-gid where it means a program's group (group-executable) or
-/// where the caller could not set it.
-fn without_set_id(cx: &Ctx, attr: &Attr) -> u32 {
+/// The permission bits without set-uid, and without set-gid where it means a program's group
+/// (group-executable) or where the caller could not set it.
+pub fn without_set_id(cx: &Ctx, attr: &Attr) -> u32 {
     let mut perm = attr.perm & !SET_UID;
     let keeps_group = perm & GROUP_EXEC == 0 && (cx.is_privileged() || cx.is_in_group(attr.gid));
     if !keeps_group {
