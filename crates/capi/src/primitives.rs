@@ -31,7 +31,7 @@ fn change(
     let off = memory.space().offset(canonical(at))?;
     match how(memory.space().pmem(), off) {
         Ok(()) => {
-            if let Err(why) = memory.settle(off, len as u64) {
+            if let Err(why) = memory.truncate_for(off, len as u64) {
                 let _ = UNSETTLED.set(why);
             }
         }

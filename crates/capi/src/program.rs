@@ -250,7 +250,7 @@ extern "C" fn behind_main() {
     {
         // If it fails, what was committed or flushed is as safe as before.
         let _ = program.memory.memory().truncate();
-        let _ = program.memory.backing().settle();
+        let _ = program.memory.backing().sync();
     }
 }
 

@@ -70,7 +70,7 @@ impl Neighbours {
         let (pm, off) = (memory.space(), self.lower(plain(n)) + 4);
         pm.store(off, &bytes(n));
         pm.flush(off, 4);
-        memory.settle(off, 4).map_err(text)?;
+        memory.truncate_for(off, 4).map_err(text)?;
         pm.fence(Rule::DurableBeforeReturn).map_err(text)
     }
 }

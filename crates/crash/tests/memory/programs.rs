@@ -272,7 +272,7 @@ impl Transactions {
         let (pm, off) = (memory.space(), self.data() + word * WORD_BYTES);
         pm.store_word(off, n as u64 + 1);
         pm.flush(off, WORD_BYTES);
-        memory.settle(off, WORD_BYTES).map_err(text)?;
+        memory.truncate_for(off, WORD_BYTES).map_err(text)?;
         pm.fence(Rule::DurableBeforeReturn).map_err(text)
     }
 }

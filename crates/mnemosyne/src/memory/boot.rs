@@ -81,7 +81,7 @@ impl BootNote {
     }
 
     /// Removes the note once the files at `paths` are durable.
-    pub fn settle(
+    pub fn remove(
         &self,
         files: &impl Files,
         paths: impl IntoIterator<Item = PathBuf>,

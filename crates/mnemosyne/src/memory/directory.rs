@@ -134,7 +134,7 @@ impl<F: Files> Directory<F> {
                     false => Ok(boot.make(&self.files)?),
                 }
             }
-            _ => self.settle(),
+            _ => self.sync(),
         }
     }
 
@@ -144,7 +144,7 @@ impl<F: Files> Directory<F> {
     ///
     /// # Errors
     /// [`MemoryError`]; then the note stays.
-    pub fn settle(&self) -> Result<(), MemoryError> {
+    pub fn sync(&self) -> Result<(), MemoryError> {
         let Some(boot) = self.boot.as_ref().filter(|boot| boot.is_there()) else {
             return Ok(());
         };
@@ -157,7 +157,7 @@ impl<F: Files> Directory<F> {
             };
             files.extend(names.filter(is_memory).map(|name| place.join(name)));
         }
-        Ok(boot.settle(&self.files, files)?)
+        Ok(boot.remove(&self.files, files)?)
     }
 
     /// The range of addresses.
@@ -234,7 +234,7 @@ impl<F: Files> Drop for Directory<F> {
         // Other holders of the arena may still store to it.
         if Arc::strong_count(&self.arena) == 1 {
             // If it fails, the note stays.
-            let _ = self.settle();
+            let _ = self.sync();
         }
     }
 }

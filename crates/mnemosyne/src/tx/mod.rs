@@ -201,7 +201,7 @@ impl<S: Space> Memory<S> {
     ///
     /// # Errors
     /// As there.
-    pub fn settle(&self, off: u64, len: u64) -> Result<(), Arc<LogError>> {
+    pub fn truncate_for(&self, off: u64, len: u64) -> Result<(), Arc<LogError>> {
         let core = &self.core;
         let low_water = self.low_water();
         let nothing = core.logged.load(Ordering::SeqCst) <= low_water;
