@@ -1,118 +1,46 @@
 //! Many scripts on one system, over several threads; failures shrunk and given ids.
 
-use crate::choice::mix;
 use crate::id::{FailureId, ScriptRef};
-use crate::system::{Failure, PmemSystem, Subject};
+use crate::media::Medium;
+use crate::media::memory::StatePmem;
+use crate::setting::Setting;
+use crate::system::{Failure, PmemSystem};
+use crate::trial::{self, Start};
 use crate::walk::{Limits, Tally};
+use crate::workloads::workloads;
 use crate::{Enumerated, FailureReport, Options, Outcome, Progress};
-use oracle::script::generate::{self, Tree};
+use oracle::script::generate::Tree;
 use oracle::script::{Script, shrink};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-
-impl ScriptRef {
-    fn script(&self) -> Result<Script, String> {
-        match self {
-            ScriptRef::Enumerated { tree, ops, index } => {
-                if *ops == 0 || *ops > 3 || *index >= tree.count(*ops) {
-                    return Err(format!("there is no script {self}"));
-                }
-                Ok(tree.sequence(*ops, *index))
-            }
-            ScriptRef::Random { seed, index, len } => {
-                Ok(generate::random(mix(*seed, *index), (*len).min(MAX_LEN)))
-            }
-            ScriptRef::Text(text) => text.parse().map_err(|e| format!("script: {e}")),
-        }
-    }
-
-    /// What the script starts from.
-    fn tree(&self) -> Tree {
-        match self {
-            ScriptRef::Enumerated { tree, .. } => *tree,
-            ScriptRef::Random { .. } => Tree::Small,
-            ScriptRef::Text(_) => Tree::Empty,
-        }
-    }
-
-    /// Which operations to crash. Shorter sequences are scripts of their own, so only
-    /// the last operation of one is new.
-    fn crashed(&self, script: &Script) -> Range<usize> {
-        let end = script.ops.len();
-        match self {
-            ScriptRef::Enumerated { .. } => end.saturating_sub(1)..end,
-            _ => 0..end,
-        }
-    }
-}
-
-/// Longest random script.
-const MAX_LEN: usize = 100_000;
-
-/// The scripts that `options` ask for, in order, and what part of each length they are.
-fn workloads(options: &Options) -> (Vec<ScriptRef>, Vec<Enumerated>) {
-    let (mut all, mut parts) = (Vec::new(), Vec::new());
-    let longest = options.ops.min(3);
-    let trees = options.trees.iter().map(|tree| (*tree, longest));
-    let singles = options.singles.iter().map(|tree| (*tree, longest.min(1)));
-    let lengths = |(tree, longest)| (1..=longest).map(move |ops| (tree, ops));
-    for (tree, ops) in trees.chain(singles).flat_map(lengths) {
-        let of = tree.count(ops);
-        let sample = options.sample.filter(|n| ops == longest && *n < of);
-        let indices = match sample {
-            Some(sample) => draw(options.seed, of, sample),
-            None => (0..of).collect(),
-        };
-        parts.push(Enumerated {
-            tree,
-            ops,
-            taken: indices.len() as u64,
-            of,
-        });
-        let scripts = indices.into_iter();
-        all.extend(scripts.map(|index| ScriptRef::Enumerated { tree, ops, index }));
-    }
-    all.extend((0..options.random_scripts).map(|index| ScriptRef::Random {
-        seed: options.seed,
-        index,
-        len: options.random_len,
-    }));
-    (all, parts)
-}
-
-/// `sample` different numbers below `of`, ascending.
-fn draw(seed: u64, of: u64, sample: u64) -> Vec<u64> {
-    let mut drawn = fastrand::Rng::with_seed(seed).choose_multiple(0..of, sample as usize);
-    drawn.sort_unstable();
-    drawn
-}
+use vfs::System;
 
 /// One thread's part.
-struct Worker<'a, S: Subject + ?Sized> {
-    system: &'a S,
+struct Worker<'a, M: Medium> {
+    system: &'a M::System,
     options: &'a Options,
-    starts: Starts<'a, S>,
+    starts: Starts<'a, M>,
     tally: Tally,
     /// Whether the scripts of failures are made shorter.
     shrinks: bool,
 }
 
 /// The trees that one thread needed so far.
-struct Starts<'a, S: Subject + ?Sized> {
-    system: &'a S,
-    made: Vec<(Tree, S::Setting, S::Start)>,
+struct Starts<'a, M: Medium> {
+    system: &'a M::System,
+    made: Vec<(Tree, Setting, Start<M>)>,
 }
 
-impl<S: Subject + ?Sized> Starts<'_, S> {
+impl<M: Medium> Starts<'_, M> {
     /// What scripts on `tree` start from.
-    fn on(&mut self, tree: Tree, setting: S::Setting) -> Result<&S::Start, String> {
-        let same = |(t, s, _): &(Tree, S::Setting, S::Start)| (*t, *s) == (tree, setting);
+    fn on(&mut self, tree: Tree, setting: Setting) -> Result<&Start<M>, String> {
+        let same = |(t, s, _): &(Tree, Setting, Start<M>)| (*t, *s) == (tree, setting);
         let at = match self.made.iter().position(same) {
             Some(at) => at,
             None => {
-                let start = self.system.start(setting, &tree.setup())?;
+                let start = Start::new(self.system, setting, &tree.setup())?;
                 self.made.push((tree, setting, start));
                 self.made.len() - 1
             }
@@ -121,8 +49,8 @@ impl<S: Subject + ?Sized> Starts<'_, S> {
     }
 }
 
-impl<'a, S: Subject + ?Sized> Worker<'a, S> {
-    fn new(system: &'a S, options: &'a Options) -> Self {
+impl<'a, M: Medium> Worker<'a, M> {
+    fn new(system: &'a M::System, options: &'a Options) -> Self {
         Self {
             system,
             options,
@@ -154,7 +82,7 @@ impl<'a, S: Subject + ?Sized> Worker<'a, S> {
     fn trial(
         &mut self,
         tree: Tree,
-        setting: S::Setting,
+        setting: Setting,
         script: &Script,
         ops: Range<usize>,
     ) -> Result<Option<Failure>, String> {
@@ -162,19 +90,19 @@ impl<'a, S: Subject + ?Sized> Worker<'a, S> {
         let start = self.starts.on(tree, setting)?;
         self.tally.begin();
         let system = self.system;
-        let crashed = system.trial(start, setting, script, ops, limits, &mut self.tally);
+        let crashed = trial::crash(system, start, script, ops, limits, &mut self.tally);
         Ok(crashed.err())
     }
 
     fn report(
         &self,
         from: &ScriptRef,
-        setting: S::Setting,
+        setting: Setting,
         script: &Script,
         failure: &Failure,
     ) -> FailureReport {
         let id = FailureId {
-            system: self.system.name(),
+            system: self.system.id(),
             setting: setting.to_string(),
             script: from.clone(),
             op: failure.op,
@@ -193,19 +121,13 @@ impl<'a, S: Subject + ?Sized> Worker<'a, S> {
     }
 
     /// A shorter script that fails in the same way.
-    fn shrunk(
-        &self,
-        tree: Tree,
-        setting: S::Setting,
-        script: &Script,
-        failure: &Failure,
-    ) -> Script {
+    fn shrunk(&self, tree: Tree, setting: Setting, script: &Script, failure: &Failure) -> Script {
         if !self.shrinks {
             return script.clone();
         }
         let deadline = Instant::now() + SHRINK_TIME;
         let same = std::mem::discriminant(&failure.spot);
-        let mut worker = Worker::new(self.system, self.options);
+        let mut worker = Worker::<M>::new(self.system, self.options);
         shrink(script, &mut |candidate| {
             let ops = 0..candidate.ops.len();
             Instant::now() < deadline
@@ -253,22 +175,22 @@ pub fn explore(
     options: &Options,
     progress: &(dyn Fn(&Progress) + Sync),
 ) -> Result<Outcome, String> {
-    explore_all(system, options, progress)
+    explore_all::<StatePmem>(system, options, progress)
 }
 
 /// [`explore`] on any medium.
-pub(crate) fn explore_all<S: Subject + ?Sized>(
-    system: &S,
+pub(crate) fn explore_all<M: Medium>(
+    system: &M::System,
     options: &Options,
     progress: &(dyn Fn(&Progress) + Sync),
 ) -> Result<Outcome, String> {
     let begin = Instant::now();
     let (scripts, planned) = workloads(options);
     let nothing_yet = planned.iter().map(|part| Enumerated { taken: 0, ..*part });
-    let settings = S::settings(options);
+    let settings = M::settings(system, options);
     let in_all =
         |script: &ScriptRef| -> Vec<_> { settings.iter().map(|s| (script.clone(), *s)).collect() };
-    let work: Vec<(ScriptRef, S::Setting)> = scripts.iter().flat_map(in_all).collect();
+    let work: Vec<(ScriptRef, Setting)> = scripts.iter().flat_map(in_all).collect();
     let shared = Shared {
         next: AtomicUsize::new(0),
         done: AtomicU64::new(0),
@@ -277,19 +199,19 @@ pub(crate) fn explore_all<S: Subject + ?Sized>(
         failures: Mutex::default(),
         enumerated: Mutex::new(nothing_yet.collect()),
     };
-    let run = || drain(system, options, &work, &shared, begin, progress);
+    let run = || drain::<M>(system, options, &work, &shared, begin, progress);
     let workers = match options.threads {
         0 | 1 => vec![run()?],
         threads => in_threads(threads, run)?,
     };
     let seconds = begin.elapsed().as_secs_f64();
-    let mut outcome = outcome(system, options, shared, workers, seconds);
+    let mut outcome = outcome::<M>(system, options, shared, workers, seconds);
     outcome.workloads_total = work.len() as u64;
     outcome.complete = outcome.workloads == outcome.workloads_total;
     Ok(outcome)
 }
 
-fn in_threads<T: Send>(
+pub(crate) fn in_threads<T: Send>(
     threads: usize,
     run: impl Fn() -> Result<T, String> + Sync,
 ) -> Result<Vec<T>, String> {
@@ -302,15 +224,15 @@ fn in_threads<T: Send>(
     })
 }
 
-fn drain<'a, S: Subject + ?Sized>(
-    system: &'a S,
+fn drain<'a, M: Medium>(
+    system: &'a M::System,
     options: &'a Options,
-    work: &[(ScriptRef, S::Setting)],
+    work: &[(ScriptRef, Setting)],
     shared: &Shared,
     begin: Instant,
     progress: &(dyn Fn(&Progress) + Sync),
-) -> Result<Worker<'a, S>, String> {
-    let mut worker = Worker::new(system, options);
+) -> Result<Worker<'a, M>, String> {
+    let mut worker = Worker::<M>::new(system, options);
     loop {
         let late = options.time_limit.is_some_and(|t| begin.elapsed() > t);
         let enough = shared.violations.load(Relaxed) >= options.max_failures as u64;
@@ -327,7 +249,7 @@ fn drain<'a, S: Subject + ?Sized>(
             let report = worker.report(from, *setting, &script, &failure);
             shared.failures.lock().push((at, report));
         }
-        if S::settings(options).last() == Some(setting) {
+        if M::settings(system, options).last() == Some(setting) {
             shared.took(from); // in each setting, that is
         }
         let states = worker.tally.states - before;
@@ -340,14 +262,14 @@ fn drain<'a, S: Subject + ?Sized>(
     }
 }
 
-fn outcome<S: Subject + ?Sized>(
-    system: &S,
+fn outcome<M: Medium>(
+    system: &M::System,
     options: &Options,
     shared: Shared,
-    workers: Vec<Worker<'_, S>>,
+    workers: Vec<Worker<'_, M>>,
     seconds: f64,
 ) -> Outcome {
-    let sum = |of: fn(&Worker<'_, S>) -> u64| workers.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&Worker<'_, M>) -> u64| workers.iter().map(of).sum::<u64>();
     let states_explored = sum(|w| w.tally.states);
     let (points, capped_points) = (sum(|w| w.tally.points), sum(|w| w.tally.capped_points));
     let (audited, stores_checked) = (sum(|w| w.tally.audited), sum(|w| w.tally.looked));
@@ -358,12 +280,12 @@ fn outcome<S: Subject + ?Sized>(
         all.extend(more);
         all
     });
-    let settings = S::settings(options);
+    let settings = M::settings(system, options);
     let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
     let mut failures = shared.failures.into_inner();
     failures.sort_by_key(|(at, _)| *at);
     Outcome {
-        system: system.name(),
+        system: system.id(),
         model: settings.join("+"),
         ops: options.ops,
         seed: options.seed,
@@ -395,19 +317,19 @@ pub fn explore_script(
     script: &str,
     options: &Options,
 ) -> Result<Option<FailureReport>, String> {
-    explore_text(system, script, options)
+    explore_text::<StatePmem>(system, script, options)
 }
 
 /// [`explore_script`] on any medium.
-pub(crate) fn explore_text<S: Subject + ?Sized>(
-    system: &S,
+pub(crate) fn explore_text<M: Medium>(
+    system: &M::System,
     script: &str,
     options: &Options,
 ) -> Result<Option<FailureReport>, String> {
     let script: Script = script.parse().map_err(|e| format!("script: {e}"))?;
     let from = ScriptRef::Text(script.to_string());
-    let mut worker = Worker::new(system, options);
-    for setting in S::settings(options) {
+    let mut worker = Worker::<M>::new(system, options);
+    for setting in M::settings(system, options) {
         let failure = worker.trial(from.tree(), setting, &script, 0..script.ops.len())?;
         if let Some(failure) = failure {
             return Ok(Some(worker.report(&from, setting, &script, &failure)));
@@ -421,99 +343,24 @@ pub(crate) fn explore_text<S: Subject + ?Sized>(
 /// # Errors
 /// `id` is of another system, or names nothing that exists.
 pub fn replay(system: &PmemSystem, id: &FailureId) -> Result<Option<FailureReport>, String> {
-    replay_on(system, id)
+    replay_on::<StatePmem>(system, id)
 }
 
 /// [`replay`] on any medium.
-pub(crate) fn replay_on<S: Subject + ?Sized>(
-    system: &S,
+pub(crate) fn replay_on<M: Medium>(
+    system: &M::System,
     id: &FailureId,
 ) -> Result<Option<FailureReport>, String> {
-    let name = system.name();
+    let name = system.id();
     if name != id.system {
         return Err(format!("{id} is of the system {}, not {name}", id.system));
     }
-    let setting = id.setting.parse::<S::Setting>();
+    let setting = id.setting.parse::<Setting>();
     let setting = setting.map_err(|e| e.to_string())?;
     let options = Options::default();
-    let mut worker = Worker::new(system, &options);
+    let mut worker = Worker::<M>::new(system, &options);
     let script = id.script.script()?;
     let start = worker.starts.on(id.script.tree(), setting)?;
-    let failure = system.again(start, setting, &script, id.op, &id.spot)?;
+    let failure = trial::again(system, start, &script, id.op, &id.spot)?;
     Ok(failure.map(|f| worker.report(&id.script, setting, &script, &f)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    fn distinct(options: &Options) -> (HashSet<ScriptRef>, Vec<Enumerated>) {
-        let (all, parts) = workloads(options);
-        let len = all.len();
-        let all: HashSet<_> = all.into_iter().collect();
-        assert_eq!(all.len(), len, "no script twice");
-        (all, parts)
-    }
-
-    const BOTH: [Tree; 2] = [Tree::Small, Tree::Crowded];
-
-    fn all_of(ops: u32) -> u64 {
-        BOTH.iter().map(|tree| tree.count(ops)).sum()
-    }
-
-    #[test]
-    fn scripts_of_one_and_two_operations_are_all_taken() {
-        let mut enumerated = 0;
-        for ops in 1..=2 {
-            enumerated += all_of(ops);
-            let (all, parts) = distinct(&Options {
-                ops,
-                trees: BOTH.to_vec(),
-                random_scripts: 7,
-                ..Options::default()
-            });
-            assert_eq!(all.len() as u64, enumerated + 7);
-            assert!(parts.iter().all(|part| part.taken == part.of));
-        }
-    }
-
-    #[test]
-    fn trees_for_singles_give_scripts_of_one_operation() {
-        for ops in 0..=2 {
-            let options = Options {
-                ops,
-                singles: vec![Tree::Crowded],
-                ..Options::default()
-            };
-            let small = (1..=ops).map(|ops| Tree::Small.count(ops)).sum::<u64>();
-            let crowded = if ops == 0 { 0 } else { Tree::Crowded.count(1) };
-            assert_eq!(distinct(&options).0.len() as u64, small + crowded);
-        }
-    }
-
-    #[test]
-    fn a_sample_limits_the_longest_only_and_depends_on_the_seed() {
-        let sample = |seed| {
-            distinct(&Options {
-                ops: 2,
-                trees: BOTH.to_vec(),
-                sample: Some(500),
-                seed,
-                ..Options::default()
-            })
-        };
-        let (all, parts) = sample(1);
-        assert_eq!(all.len() as u64, all_of(1) + 1000);
-        let part = |tree: Tree, ops, taken| Enumerated {
-            tree,
-            ops,
-            taken,
-            of: tree.count(ops),
-        };
-        let expected = BOTH.map(|tree| [part(tree, 1, tree.count(1)), part(tree, 2, 500)]);
-        assert_eq!(parts, expected.concat());
-        assert_eq!(all, sample(1).0);
-        assert_ne!(all, sample(2).0);
-    }
 }

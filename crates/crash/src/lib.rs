@@ -10,34 +10,39 @@
 //!   one script; [`replay`]: one failure, by its [`FailureId`].
 //! - [`program`]: the same for a program that keeps data in persistent memory itself.
 //!
-//! What is visited: see the documentation of `walk` (points in time), `state` (choices
-//! at a point) and `oracle` (demands). In program order, besides, the logical state must
-//! go from old to new in one step at one store of each operation.
+//! What a crash can leave (`media`: persistent memory under two models, block devices) and
+//! what is allowed afterwards (`promise`: from the declared guarantees alone) are independent,
+//! and so is when a cache writes back ([`Schedule`]). What is visited: see the documentation
+//! of `walk` (points in time), `media` (choices at a point) and `trial::judge` (demands).
 #![forbid(unsafe_code)]
 
 pub mod block;
 mod choice;
 mod explore;
+mod fitness;
 mod handles;
 mod id;
 mod life;
-mod oracle;
+mod media;
+mod panics;
+mod past;
 pub mod program;
+mod promise;
 mod report;
 mod sabotage;
-#[cfg(test)]
-mod selftest;
-mod state;
+mod schedule;
+mod setting;
 mod system;
 #[cfg(test)]
 mod toy;
 mod trial;
 mod walk;
+pub mod workloads;
 mod world;
 
-pub use block::Schedule;
 pub use explore::{explore, explore_script, replay};
 pub use id::FailureId;
+pub use medium::PersistModel as Model;
 pub use report::{Enumerated, FailureReport, Options, Outcome, Progress};
-pub use state::Model;
+pub use schedule::Schedule;
 pub use system::{BlockSystem, PmemSystem};

@@ -10,13 +10,15 @@
 //! cannot be visited again. A fence makes durable what its own thread has flushed.
 
 use crate::choice::{Policy, mix};
-use crate::oracle::panic_text;
+use crate::media::Medium;
+use crate::media::memory::StatePmem;
+use crate::panics::caught;
 use crate::report::Options;
-use crate::state::StatePmem;
-use crate::walk::{Found, Judge, Limits, Place, Recovery, Tally, Verdict, Walk, revisit};
+use crate::walk::{
+    CrashState, Found, Judge, Limits, Place, Recovery, Tally, Verdict, Walk, revisit,
+};
 use medium::recording::Event;
 use medium::{MemoryPmem, Pmem, Recording, WORD_BYTES};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Memory of a program that runs, or has recovered.
@@ -218,7 +220,7 @@ impl<P: Program> ProgramJudge<'_, P> {
         tail: Policy,
         verdict: &mut Verdict<Event>,
     ) -> Result<(), String> {
-        pm.record();
+        pm.start_record();
         let opened = self.program.open(pm.clone());
         let (decisions, trace) = (pm.decisions(), pm.recorded());
         // Flushes and fences alone make no state that a crash could not leave before.
@@ -244,9 +246,8 @@ impl<P: Program> Judge<StatePmem> for ProgramJudge<'_, P> {
             outcome: 0,
             recovery: None,
         };
-        let result = catch_unwind(AssertUnwindSafe(|| self.evaluate(pm, tail, &mut verdict)));
-        let wrong = result.unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic))));
-        verdict.wrong = wrong.err();
+        let result = caught(|| self.evaluate(pm, tail, &mut verdict));
+        verdict.wrong = result.err();
         verdict
     }
 

@@ -18,6 +18,8 @@ pub struct Options {
     pub trees: Vec<Tree>,
     /// Further trees, on which enumerated scripts have one operation at most.
     pub singles: Vec<Tree>,
+    /// Scripts of the user's, as text; they start from a new file system.
+    pub scripts: Vec<String>,
     /// Number of long random scripts.
     pub random_scripts: u64,
     /// Operations in each of them.
@@ -57,6 +59,7 @@ impl Default for Options {
             trees: vec![Tree::Small],
             singles: Vec::new(),
             sample: None,
+            scripts: Vec::new(),
             random_scripts: 0,
             random_len: 200,
             seed: 1,

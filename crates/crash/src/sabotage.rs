@@ -4,14 +4,12 @@
 /// A bug of the explorer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sabotage {
-    /// The last store of each operation is left out of the trace.
-    LastStoreDropped,
+    /// The last store or write of each operation is left out of the trace.
+    LastChangeDropped,
     /// Link counts are not compared.
     LinkCountIgnored,
     /// The state after the return of an operation is not visited.
     FinalStateSkipped,
-    /// The last write of a script to a block device is left out of the trace.
-    LastWriteDropped,
     /// A flush makes durable what was issued, completed or not.
     FlushCoversIssued,
     /// Of the writes that are not durable only prefixes are tried.

@@ -12,7 +12,7 @@
 //!
 //! # Which states are visited at a point
 //!
-//! All that the judge can tell apart ([`crate::state`]), up to [`Limits::leaves`].
+//! All that the judge can tell apart ([`crate::media`]), up to [`Limits::leaves`].
 //! Beyond that: none, all, every single cell applied, every single one dropped, and
 //! seeded random subsets. The tail of an evaluation (using the recovered system) is
 //! tried with none, all and random choices only.

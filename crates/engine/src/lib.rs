@@ -27,7 +27,7 @@ use medium::block::BlockDevice;
 use medium::{Counting, MappedPmem, MemoryPmem, Pmem};
 use std::io::Write;
 use std::sync::Arc;
-use vfs::{CachedSystem, Clock, FileSystem, Guarantees, System};
+use vfs::{BlockSystem, Clock, FileSystem, Guarantees, System};
 
 /// A command that an engine may have options of its own for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,7 +194,7 @@ pub enum Explored {
     /// On persistent memory.
     Memory(Box<dyn System<dyn Pmem>>),
     /// On a block device.
-    Blocks(Box<dyn CachedSystem<dyn BlockDevice>>),
+    Blocks(Box<dyn BlockSystem<dyn BlockDevice>>),
 }
 
 impl Explored {

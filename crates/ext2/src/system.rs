@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use vfs::check::{Report, Severity};
 use vfs::{
-    Atime, CachedSystem, Clock, Ctx, Errno, FileSystem, FileType, Ino, ManualClock, Still, System,
+    Atime, BlockSystem, Clock, Ctx, Errno, FileSystem, FileType, Ino, ManualClock, Still, System,
     Timestamp,
 };
 use zerocopy::{FromZeros, IntoBytes};
@@ -215,39 +215,8 @@ impl System<dyn BlockDevice> for Ext2System {
         self.open_still(device, clock, 1024).map(|still| still.fs)
     }
 
-    /// What a journal holds counts as if it were in place.
-    fn check(&self, device: &dyn BlockDevice) -> Report {
-        if !self.is_journaled() {
-            return check(device);
-        }
-        self.replayed(device).map_or_else(
-            |error| {
-                let mut report = Report::default();
-                report.add("journal", Severity::Corrupt, error);
-                report
-            },
-            |image| check(&*image),
-        )
-    }
-}
-
-impl CachedSystem<dyn BlockDevice> for Ext2System {
-    fn block_bytes(&self) -> u32 {
-        BLOCK_BYTES
-    }
-
-    /// Soft updates change single bytes of blocks in place.
-    fn atomic_bytes(&self) -> u32 {
-        BLOCK_BYTES
-    }
-
-    fn scratch(&self, device: Arc<dyn BlockDevice>) -> Result<Vec<u64>, String> {
-        if !self.is_journaled() {
-            return Ok(Vec::new());
-        }
-        let place = crate::mount::internal_place(&device, true);
-        let place = place.map_err(|e| e.to_string())?;
-        Ok(place.lbas().skip(1).map(|lba| lba.0).collect())
+    fn has_cache(&self) -> bool {
+        true
     }
 
     fn open_still(
@@ -269,6 +238,41 @@ impl CachedSystem<dyn BlockDevice> for Ext2System {
             write_some: Box::new(write_some),
             write_drawn: Box::new(move |pick| write_drawn(&same, pick)),
         })
+    }
+
+    /// What a journal holds counts as if it were in place.
+    fn check(&self, device: &dyn BlockDevice) -> Report {
+        if !self.is_journaled() {
+            return check(device);
+        }
+        self.replayed(device).map_or_else(
+            |error| {
+                let mut report = Report::default();
+                report.add("journal", Severity::Corrupt, error);
+                report
+            },
+            |image| check(&*image),
+        )
+    }
+}
+
+impl BlockSystem<dyn BlockDevice> for Ext2System {
+    fn block_bytes(&self) -> u32 {
+        BLOCK_BYTES
+    }
+
+    /// Soft updates change single bytes of blocks in place.
+    fn atomic_bytes(&self) -> u32 {
+        BLOCK_BYTES
+    }
+
+    fn scratch(&self, device: Arc<dyn BlockDevice>) -> Result<Vec<u64>, String> {
+        if !self.is_journaled() {
+            return Ok(Vec::new());
+        }
+        let place = crate::mount::internal_place(&device, true);
+        let place = place.map_err(|e| e.to_string())?;
+        Ok(place.lbas().skip(1).map(|lba| lba.0).collect())
     }
 }
 

@@ -30,6 +30,8 @@ pub enum Atomicity {
     Block,
     /// The whole call.
     Call,
+    /// All calls since the last checkpoint, together.
+    Checkpoint,
 }
 
 /// In which order the effects of calls become durable.
@@ -83,7 +85,8 @@ impl Guarantees {
 }
 
 /// The table of Figures 3.5 and 3.11: one row for each file system, in plain text. `Block`
-/// and `Call` are of data: whether a block, and whether a whole call is atomic.
+/// and `Call` are of data: whether a block, and whether a whole call is atomic. `together`: all
+/// calls since the last checkpoint are one atomic unit.
 pub fn table(rows: &[Guarantees]) -> String {
     let name_width = rows.iter().map(|row| row.name.chars().count()).max();
     let width = name_width.unwrap_or(0).max("File system".len());
@@ -97,7 +100,7 @@ pub fn table(rows: &[Guarantees]) -> String {
             "{:width$}  {:8}  {:8}  {:5}  {:4}  {:8}  {}",
             row.name,
             row.durable.to_string(),
-            mark(row.metadata_atomic >= Atomicity::Call),
+            whole_calls(row.metadata_atomic),
             mark(row.data_atomic >= Atomicity::Block),
             mark(row.data_atomic >= Atomicity::Call),
             row.metadata_ordered,
@@ -107,6 +110,14 @@ pub fn table(rows: &[Guarantees]) -> String {
         out.push('\n');
     }
     out
+}
+
+fn whole_calls(atomic: Atomicity) -> &'static str {
+    match atomic {
+        Atomicity::Checkpoint => "together",
+        Atomicity::Call => mark(true),
+        Atomicity::None | Atomicity::Word | Atomicity::Block => mark(false),
+    }
 }
 
 fn mark(yes: bool) -> &'static str {
@@ -164,7 +175,13 @@ File system    Durable   Atomic                 Ordered
                          Metadata  Block  Call  Metadata  Data
 bpfs           yes       yes       yes    yes   yes       yes
 a longer name  in 5 s    yes       yes    –     yes       –
+waffle         at fsync  together  yes    yes   yes       yes
 ";
-        assert_eq!(table(&[row("bpfs"), weak]), expected);
+        let waffle = Guarantees {
+            durable: Durability::AtFsync,
+            metadata_atomic: Atomicity::Checkpoint,
+            ..row("waffle")
+        };
+        assert_eq!(table(&[row("bpfs"), weak, waffle]), expected);
     }
 }

@@ -45,7 +45,7 @@ pub use fs::FileSystem;
 pub use guarantees::{Atomicity, Durability, Guarantees, Ordering};
 pub use new_node::NewNode;
 pub use rustix::io::Errno;
-pub use system::{CachedSystem, DrawnWrite, Still, System};
+pub use system::{BlockSystem, DrawnWrite, Still, System};
 pub use types::*;
 
 /// Result of a file-system call: the error is the errno that the caller sees.

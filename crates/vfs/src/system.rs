@@ -35,12 +35,33 @@ pub trait System<M: ?Sized>: Send + Sync {
     /// What is wrong with the image, in one line.
     fn open(&self, medium: Arc<M>, clock: Arc<dyn Clock>) -> Result<Arc<dyn FileSystem>, String>;
 
+    /// Whether it keeps changes in memory until a sync or a write-back. On block devices
+    /// the explorer takes this for granted.
+    fn has_cache(&self) -> bool {
+        false
+    }
+
+    /// Opens as [`open`](Self::open) does. Nothing leaves memory except by a sync or by
+    /// [`Still::write_some`], and at most `wave` blocks at a time.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    fn open_still(
+        &self,
+        medium: Arc<M>,
+        clock: Arc<dyn Clock>,
+        wave: usize,
+    ) -> Result<Still, String> {
+        let _ = wave;
+        self.open(medium, clock).map(Still::without_cache)
+    }
+
     /// Runs the format's checker.
     fn check(&self, medium: &M) -> Report;
 }
 
-/// A [`System`] on a medium of blocks, which keeps changes in memory until somebody syncs.
-pub trait CachedSystem<M: ?Sized>: System<M> {
+/// A [`System`] on a medium of blocks.
+pub trait BlockSystem<M: ?Sized>: System<M> {
     /// Bytes in a block of a test medium.
     fn block_bytes(&self) -> u32;
 
@@ -48,29 +69,17 @@ pub trait CachedSystem<M: ?Sized>: System<M> {
     /// two from 512 to a block.
     fn atomic_bytes(&self) -> u32;
 
-    /// Blocks of a new file system that mean nothing while it is open, whatever is in
-    /// them: those of a log behind its superblock.
+    /// Blocks of a new file system whose content has no effect while it is open: those of a
+    /// log behind its superblock.
     ///
     /// # Errors
     /// What is wrong with the image, in one line.
     fn scratch(&self, medium: Arc<M>) -> Result<Vec<u64>, String>;
-
-    /// Opens as [`System::open`] does. Nothing leaves memory but by a sync or by
-    /// [`Still::write_some`], and at most `wave` blocks at a time.
-    ///
-    /// # Errors
-    /// As [`System::open`].
-    fn open_still(
-        &self,
-        medium: Arc<M>,
-        clock: Arc<dyn Clock>,
-        wave: usize,
-    ) -> Result<Still, String>;
 }
 
 /// An open file system that writes back only when told.
 pub struct Still {
-    /// It.
+    /// The file system.
     pub fs: Arc<dyn FileSystem>,
     /// Writes back some of what can be, and returns how many blocks left: 0 if all that is
     /// left waits for something. The error is what went wrong, in one line.
@@ -78,6 +87,17 @@ pub struct Still {
     /// As `write_some`, a few blocks that the function draws from all that can be written:
     /// it returns a number below the one that it is given.
     pub write_drawn: Box<DrawnWrite>,
+}
+
+impl Still {
+    /// A file system that keeps no changes in memory: there is nothing to write back.
+    pub fn without_cache(fs: Arc<dyn FileSystem>) -> Self {
+        Self {
+            fs,
+            write_some: Box::new(|| Ok(0)),
+            write_drawn: Box::new(|_| Ok(0)),
+        }
+    }
 }
 
 /// Writes back blocks that the function draws.

@@ -1,43 +1,47 @@
-//! A second life on persistent memory.
+//! A second life: the end of a run, more calls on what it left, and their crash states.
 
-use super::{Run, Start};
-use crate::choice::mix;
+use super::judge::FsJudge;
+use super::{Moments, Run, Start};
+use crate::choice::{Policy, mix};
 use crate::id::{Again, Spot};
 use crate::life::{End, limits_of, script_of, seed_of};
-use crate::oracle::{Demand, FsJudge, same_but_contents};
+use crate::media::Medium;
+use crate::past::same_but_contents;
+use crate::promise::Floors;
 use crate::system::Failure;
 use crate::walk::{CrashAt, Found, Limits, Tally, Walk, revisit};
-use medium::recording::Event;
-use medium::{LINE_BYTES, Rule};
-use oracle::Snapshot;
+use hashbrown::HashMap;
 use std::ops::Range;
 
-/// The run before the end of its server or its power, and the operation in which that was.
-pub(super) type Earlier<'a> = (&'a Run<'a>, usize);
+/// Where a life ends: before an event, in a phase.
+#[derive(Clone, Copy)]
+struct Last {
+    event: usize,
+    phase: usize,
+}
 
-/// Whose events follow a kill: the dead server's flushes are not covered by fences of the next.
-const NEXT_SERVER: Event = Event::Thread(1);
-
-impl Run<'_> {
-    /// Lives on after some ends of the calls in `ops`.
+impl<M: Medium> Run<'_, M> {
+    /// Lives on after some ends of the calls in `ops`, or of the whole script where what a call
+    /// does comes later.
     pub(super) fn live_again(
         &self,
         ops: Range<usize>,
         limits: Limits,
         tally: &mut Tally,
     ) -> Result<(), Failure> {
-        let lives = if ops.is_empty() { 0 } else { limits.lives };
+        let is_empty = !self.has_cache() && ops.is_empty();
+        let lives = if is_empty { 0 } else { limits.lives };
         for life in 0..lives as u64 {
             let seed = seed_of(limits, life, self.trace.len());
             let event = self.draw(&ops, seed);
-            let op = self.op_of(event);
+            let phase = self.phase_of(event);
             tally.begin();
-            let lived = self.life(op, event, seed, |run| {
+            let lived = self.life(Last { event, phase }, seed, |run| {
                 tally.lives += 1;
-                run.crash_after_end((self, op), limits_of(limits), tally)
+                run.crash_after_end(self, phase, limits_of(limits), tally)
             });
             lived.map_err(|failure| Failure {
-                op,
+                op: phase,
                 spot: Spot::Again(Box::new(Again {
                     seed,
                     crash: CrashAt {
@@ -54,20 +58,28 @@ impl Run<'_> {
     }
 
     /// Visits a failure of a second life again; returns what is wrong there now.
-    pub(super) fn life_again(&self, op: usize, again: &Again) -> Result<Option<String>, String> {
+    pub(super) fn life_again(&self, again: &Again) -> Result<Option<String>, String> {
         let event = again.crash.event;
-        if op >= self.ends.len() || event > self.trace.len() {
-            return Err(format!("operation {op} has no event {event} any more"));
+        if self.phases.is_empty() || event > self.trace.len() {
+            return Err(format!("the trace has no event {event} any more"));
         }
+        let phase = self.phase_of(event);
         let mut result = Ok(None);
-        let lived = self.life(op, event, again.seed, |run| {
-            result = match &again.spot {
-                Spot::In(place) if place.crashes.first().is_some_and(|c| c.event <= run.opened) => {
-                    let settled = place.crashes[0].event == run.opened;
-                    let mut judge = run.judge_of_opening((self, op), settled);
-                    revisit(run.memory(), &run.trace, place, &mut judge).map(|v| v.wrong)
+        let lived = self.life(Last { event, phase }, again.seed, |run| {
+            let first = match &again.spot {
+                Spot::In(place) => place.crashes.first().map(|crash| (place, crash.event)),
+                _ => None,
+            };
+            result = match first {
+                Some((place, first)) if run.is_opening(first) => {
+                    let floors = Floors::default();
+                    let mut judge = match first == run.opened {
+                        true => run.judge_of_opened(self, phase, &floors),
+                        false => self.judge(phase, false),
+                    };
+                    revisit(run.medium(), &run.trace, place, &mut judge).map(|v| v.wrong)
                 }
-                spot => run.again(again.op, spot),
+                _ => run.again(again.op, &again.spot),
             };
             Ok(())
         });
@@ -77,126 +89,108 @@ impl Run<'_> {
         }
     }
 
-    /// Where the life ends. Half of the time it is right before a fence, where most is seen that
-    /// is not durable.
+    /// Where the life ends. Without a cache it is in `ops`, half of the time right before a
+    /// fence, where most is seen that is not durable.
     fn draw(&self, ops: &Range<usize>, seed: u64) -> usize {
+        if self.has_cache() {
+            return (mix(seed, 1) % (self.trace.len() as u64 + 1)) as usize;
+        }
         let range = self.events(ops.start).start..self.events(ops.end - 1).end;
-        let is_fence = |n: &usize| matches!(self.trace[*n], Event::Fence(_));
-        let fences: Vec<usize> = range.clone().filter(is_fence).collect();
+        let is_moment = |n: &usize| M::is_moment(&self.trace[*n]);
+        let moments: Vec<usize> = range.clone().filter(is_moment).collect();
         let (kind, drawn) = (mix(seed, 1) % 2, mix(seed, 2) as usize);
-        match fences.len() {
-            len if kind == 0 && len > 0 => fences[drawn % len],
+        match moments.len() {
+            len if kind == 0 && len > 0 => moments[drawn % len],
             _ => range.start + drawn % (range.len() + 1),
         }
     }
 
-    fn op_of(&self, event: usize) -> usize {
-        let last = self.ends.len().saturating_sub(1);
-        self.ends
-            .iter()
-            .position(|end| event < *end)
-            .unwrap_or(last)
-    }
-
-    /// Runs the calls that `seed` selects on what is left when the life ends before `event`,
-    /// and then `f`.
+    /// Runs the calls that `seed` selects on what is left when the life ends, and then `f`.
     fn life(
         &self,
-        op: usize,
-        event: usize,
+        last: Last,
         seed: u64,
-        f: impl FnOnce(&Run<'_>) -> Result<(), Failure>,
+        f: impl FnOnce(&Run<'_, M>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let fail = |what| Failure {
             op: 0,
             spot: Spot::Live,
             what,
         };
-        let start = self.end(op, event, End::of(seed)).map_err(fail)?;
+        let Some(start) = self.end(last, End::of(seed)).map_err(fail)? else {
+            return Ok(());
+        };
         let script = script_of(seed, &start.model).map_err(fail)?;
         let mut run = Run::record(self.system, &start, &script)?;
         let handles = std::mem::take(&mut run.handles);
-        run.handles = handles.after(&self.handles, op).map_err(fail)?;
-        self.allows(op, &run.expected[0].snapshot).map_err(fail)?;
+        run.handles = handles.after(&self.handles, last.phase).map_err(fail)?;
+        let window = self.judge(last.phase, false).window;
+        let found = window.allows(&run.past[0].expected.snapshot);
+        found.map_err(fail)?;
         f(&run)
     }
 
-    /// What the end of the life before `event` of `op` leaves.
-    fn end(&self, op: usize, event: usize, end: End) -> Result<Start, String> {
-        let model = self.start.live.model();
-        match end {
-            End::Cut(policy) => {
-                let pm = self.memory();
-                self.trace[..event].iter().for_each(|e| pm.apply(e));
-                pm.decide_all(policy);
-                let words = pm.words();
-                Start::of_end(self.system, model, &words, &words, Vec::new())
-            }
+    /// What the end of the life leaves.
+    fn end(&self, last: Last, end: End) -> Result<Option<Start<M>>, String> {
+        let medium = self.medium();
+        let durable = medium.image();
+        let trace = &self.trace[..last.event];
+        trace.iter().for_each(|event| medium.apply(event));
+        // A kill loses nothing that was written.
+        let (policy, later) = match end {
+            End::Cut(policy) => (policy, None),
             End::Kill => {
-                let pm = self.memory();
-                let durable = pm.words();
-                for (_, unit) in self.stores(0..event) {
-                    pm.apply_now(&unit);
-                }
-                let mut before = self.trace[..event].to_vec();
-                before.push(NEXT_SERVER);
-                if self.only_data_change(op) {
-                    before.extend(self.written_back(event));
-                }
-                Start::of_end(self.system, model, &pm.words(), &durable, before)
+                let after = M::after_kill(trace, self.is_only_data_change(last.phase));
+                (Policy::All, Some([trace, &after].concat()))
             }
-        }
+        };
+        medium.cut(policy);
+        let image = medium.image();
+        let later = match later {
+            Some(events) => (&durable, events),
+            None => (&image, Vec::new()),
+        };
+        Start::of_end(self.system, self.start.setting, &image, later)
     }
 
-    /// Whether a call changes nothing but the contents of files. A mount does not read these:
-    /// that they do not change any more when they have been seen is for the medium to see to,
-    /// which makes durable what is there when it is opened.
-    fn only_data_change(&self, op: usize) -> bool {
-        let [old, new] = [op, op + 1].map(|n| &self.expected[n].snapshot);
+    /// Whether a call changes nothing but the contents of files.
+    fn is_only_data_change(&self, phase: usize) -> bool {
+        let newest = self.phases[phase].newest;
+        let Some(before) = newest.checked_sub(1) else {
+            return false;
+        };
+        let [old, new] = [before, newest].map(|n| &self.past[n].expected.snapshot);
         same_but_contents(old, new) && !old.is_same_except_times(new)
     }
 
-    /// What the medium does when it is opened.
-    fn written_back(&self, event: usize) -> impl Iterator<Item = Event> {
-        let lines = self.stores(0..event).map(|(_, unit)| unit.off / LINE_BYTES);
-        let lines = lines.map(|line| Event::Flush {
-            line: line * LINE_BYTES,
-        });
-        lines.chain([Event::Fence(Rule::DurableBeforeUse)])
+    /// Whether a crash before `event` was judged as one of the opening.
+    fn is_opening(&self, event: usize) -> bool {
+        event < self.opened || (event == self.opened && !self.has_cache())
     }
 
-    /// What the next server sees first is a state before or after the operation.
-    fn allows(&self, op: usize, seen: &Snapshot) -> Result<(), String> {
-        let demand = Demand {
-            states: &self.expected[op..op + 2],
-            times_atomic: self.guarantees.times_atomic,
-            now: self.start.time_of(op),
-        };
-        demand.violated_by(seen).map_or(Ok(()), Err)
-    }
-
-    /// What a power cut may show while the memory is opened again; once it is open
-    /// (`settled`), what was found is durable.
-    fn judge_of_opening<'s>(&'s self, (run, op): Earlier<'s>, settled: bool) -> FsJudge<'s> {
-        let states = match settled {
-            true => &self.expected[..1],
-            false => &run.expected[op..op + 2],
-        };
+    /// Without a cache, what was found when it was opened is durable then. Files made later
+    /// may not have the handles of the `earlier` life.
+    fn judge_of_opened<'s>(
+        &'s self,
+        earlier: &'s Run<'_, M>,
+        phase: usize,
+        floors: &'s Floors,
+    ) -> FsJudge<'s, M> {
         FsJudge {
             system: self.system,
-            demand: Demand {
-                states,
-                times_atomic: self.guarantees.times_atomic || settled,
-                now: run.start.time_of(op),
-            },
-            known: (&run.handles, op),
+            has_cache: self.has_cache(),
+            window: self.window(floors, 0, earlier.start.time_of(phase)),
+            known: (&earlier.handles, phase),
+            judged: HashMap::new(),
         }
     }
 
-    /// Visits the crash states of the opening and of all calls.
+    /// Visits the crash states of the opening, in which what the life before it has promised
+    /// holds, and of all calls, in which what was found when it was open is there.
     fn crash_after_end(
         &self,
-        earlier: Earlier<'_>,
+        earlier: &Run<'_, M>,
+        phase: usize,
         limits: Limits,
         tally: &mut Tally,
     ) -> Result<(), Failure> {
@@ -205,23 +199,27 @@ impl Run<'_> {
             spot: Spot::In(found.place),
             what: format!("while it opens: {}", found.what),
         };
-        let pm = self.memory();
+        let medium = self.medium();
+        let moments = self.moments(0..self.phases.len());
         let mut walk = Walk {
-            medium: pm,
-            judge: &mut self.judge_of_opening(earlier, false),
+            medium,
+            judge: &mut earlier.judge(phase, false),
             limits,
             tally,
             crashes: Vec::new(),
         };
         for (i, event) in self.trace[..self.opened].iter().enumerate() {
-            if matches!(event, Event::Fence(_)) {
+            if medium.narrows(event) && moments.take_event(i, limits) {
                 walk.point(i).map_err(in_opening)?;
             }
-            pm.apply(event);
+            medium.apply(event);
         }
-        let mut judge = self.judge_of_opening(earlier, true);
-        walk.judge = &mut judge;
-        walk.point(self.opened).map_err(in_opening)?;
-        self.crash(0..self.ends.len(), limits, tally)
+        let floors = Floors::default();
+        let mut judge = self.judge_of_opened(earlier, phase, &floors);
+        if matches!(moments, Moments::Calls(_)) {
+            walk.judge = &mut judge;
+            walk.point(self.opened).map_err(in_opening)?;
+        }
+        self.crash(&moments, limits, tally)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Model;
-use crate::state::StatePmem;
+use crate::media::memory::StatePmem;
 use medium::recording::Event;
 use medium::{MemoryPmem, Pmem, Recording, Rule};
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ struct Protocol<F> {
 
 impl<F: FnMut(&StatePmem) -> Result<u64, String>> Judge<StatePmem> for Protocol<F> {
     fn judge(&mut self, pm: &Arc<StatePmem>, _tail: Policy) -> Verdict<Event> {
-        pm.record();
+        pm.start_record();
         let result = (self.recover)(pm);
         let (decisions, trace) = (pm.decisions(), pm.recorded());
         let outcome = *result.as_ref().unwrap_or(&0);

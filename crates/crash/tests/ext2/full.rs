@@ -5,7 +5,7 @@ use ext2::Ext2System;
 use medium::block::{BlockDevice, Geometry, MemoryDevice};
 use oracle::script::{Script, State, run};
 use std::sync::Arc;
-use vfs::{CachedSystem, Ctx, Ino, ManualClock, System, Timestamp};
+use vfs::{BlockSystem, Ctx, Ino, ManualClock, System, Timestamp};
 
 /// `setup`, a file `z` that takes what is free then, a sync, and `rest`.
 pub fn on_full(system: &Ext2System, setup: &str, rest: &str) -> String {
@@ -20,7 +20,7 @@ pub fn on_full(system: &Ext2System, setup: &str, rest: &str) -> String {
 const PART: u64 = 8192;
 
 fn largest_file_after(system: &Ext2System, setup: &str) -> u64 {
-    let block_bytes = CachedSystem::block_bytes(system);
+    let block_bytes = BlockSystem::block_bytes(system);
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(Geometry {
         block_bytes,
         blocks: system.image_bytes() / u64::from(block_bytes),

@@ -10,7 +10,7 @@ use oracle::script::{Op, State, run_op};
 use patch::Optimised;
 use patch::stack::Mode;
 use std::sync::Arc;
-use vfs::{CachedSystem, Ctx, Ino, ManualClock, System, Timestamp};
+use vfs::{BlockSystem, Ctx, Ino, ManualClock, System, Timestamp};
 
 /// Blocks of the directories of the tree, after one of its operations.
 fn blocks_after(op: Option<&Op>) -> [u64; 4] {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use vfs::check::Report;
-use vfs::{CachedSystem, Clock, FileSystem, Still, System};
+use vfs::{BlockSystem, Clock, FileSystem, Still, System};
 
 /// ext2, of which every so many checks are made twice.
 struct Judged {
@@ -91,6 +91,17 @@ impl System<dyn BlockDevice> for Judged {
     ) -> Result<Arc<dyn FileSystem>, String> {
         self.system.open(device, clock)
     }
+    fn has_cache(&self) -> bool {
+        self.system.has_cache()
+    }
+    fn open_still(
+        &self,
+        device: Arc<dyn BlockDevice>,
+        clock: Arc<dyn Clock>,
+        wave: usize,
+    ) -> Result<Still, String> {
+        self.system.open_still(device, clock, wave)
+    }
     fn check(&self, device: &(dyn BlockDevice + 'static)) -> Report {
         let turn = self.seen.fetch_add(1, Relaxed).is_multiple_of(self.every);
         if !turn || self.judged.load(Relaxed) >= self.most {
@@ -107,7 +118,7 @@ impl System<dyn BlockDevice> for Judged {
     }
 }
 
-impl CachedSystem<dyn BlockDevice> for Judged {
+impl BlockSystem<dyn BlockDevice> for Judged {
     fn block_bytes(&self) -> u32 {
         self.system.block_bytes()
     }
@@ -116,14 +127,6 @@ impl CachedSystem<dyn BlockDevice> for Judged {
     }
     fn scratch(&self, device: Arc<dyn BlockDevice>) -> Result<Vec<u64>, String> {
         self.system.scratch(device)
-    }
-    fn open_still(
-        &self,
-        device: Arc<dyn BlockDevice>,
-        clock: Arc<dyn Clock>,
-        wave: usize,
-    ) -> Result<Still, String> {
-        self.system.open_still(device, clock, wave)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The explorer on a small file system on blocks with known bugs: each is found; none is
 //! found without them; and an explorer that is itself broken is noticed.
 
-use super::toy::{BlockBug, BlockToy};
-use super::{explore_script, replay};
+use super::blocks::{BlockBug, BlockToy};
+use crate::block::{explore_script, replay};
 use crate::sabotage::{Sabotage, with};
 use crate::{FailureReport, Options};
 
@@ -67,7 +67,7 @@ fn explorer_works() -> bool {
 #[test]
 fn a_broken_explorer_is_noticed() {
     for bug in [
-        Sabotage::LastWriteDropped,
+        Sabotage::LastChangeDropped,
         Sabotage::FlushCoversIssued,
         Sabotage::FinalStateSkipped,
         Sabotage::PrefixesOnly,

@@ -1,8 +1,9 @@
 //! The explorer on a small file system with known bugs: each is found, in both models;
 //! none is found without them; and an explorer that is itself broken is noticed.
 
+use super::ToyBug;
+use super::memory::Toy;
 use crate::sabotage::{Sabotage, with};
-use crate::toy::{Toy, ToyBug};
 use crate::{FailureReport, Model, Options, explore_script, replay};
 
 const SCRIPT: &str = "
@@ -96,7 +97,7 @@ fn explorer_works() -> bool {
 #[test]
 fn a_broken_explorer_is_noticed() {
     for bug in [
-        Sabotage::LastStoreDropped,
+        Sabotage::LastChangeDropped,
         Sabotage::LinkCountIgnored,
         Sabotage::FinalStateSkipped,
     ] {

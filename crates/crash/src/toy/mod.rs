@@ -1,24 +1,24 @@
-//! A small file system with a log, for the explorer's own tests: `ModelFs` in memory,
-//! and on the medium a log of the calls that changed it. A record is one call: its length
-//! in words, its time, its kind, two numbers, and a string, padded.
+//! A small file system with a log, for the explorer's own tests: `ModelFs` in memory, and on the
+//! medium a log of the calls that changed it. A record is one call: its length in words, its
+//! time, its kind, two numbers, and a string, padded.
 //!
-//! In memory, word 0 is magic, word 1 the number of records, word 2 the end of the log (the
-//! commit). For blocks see `block::toy`.
+//! [`memory`] and [`blocks`] have it with bugs in how they use their medium; [`slots`] has it on
+//! both with any promise, and with bugs that break that promise.
+
+mod block_tests;
+pub(crate) mod blocks;
+mod memory;
+mod memory_tests;
+mod slots;
+mod slots_tests;
 
 use hashbrown::HashMap;
-use medium::{MediumError, Pmem, Rule};
 use oracle::{ModelFs, ModelOptions};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
-use vfs::check::{Finding, Report, Severity};
+use vfs::check::Finding;
 use vfs::*;
-
-const MAGIC: u64 = 0x0070_0079;
-const COUNT: u64 = 8;
-const TAIL: u64 = 16;
-const LOG: u64 = 64;
-const IMAGE_BYTES: u64 = 64 << 10;
 
 /// What is wrong with the toy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,46 +44,6 @@ pub(crate) enum ToyBug {
     Leaks,
 }
 
-/// The toy as the explorer sees it.
-pub(crate) struct Toy(pub ToyBug);
-
-impl System<dyn Pmem> for Toy {
-    fn id(&self) -> String {
-        format!("toy-{:?}", self.0)
-    }
-
-    fn image_bytes(&self) -> u64 {
-        IMAGE_BYTES
-    }
-
-    fn format(&self, pm: &dyn Pmem) -> std::result::Result<(), String> {
-        pm.store_word(0, MAGIC);
-        pm.store_word(TAIL, LOG);
-        pm.flush(0, 64);
-        pm.fence(Rule::DurableBeforeReturn)
-            .map_err(|e| e.to_string())
-    }
-
-    fn open(
-        &self,
-        pm: Arc<dyn Pmem>,
-        clock: Arc<dyn Clock>,
-    ) -> std::result::Result<Arc<dyn FileSystem>, String> {
-        let bug = self.0;
-        let log = MemoryLog { bug, pm };
-        let fs = ToyFs::open(bug, Box::new(log), clock)?;
-        Ok(Arc::new(fs))
-    }
-
-    fn check(&self, pm: &dyn Pmem) -> Report {
-        let mut report = Report::default();
-        if self.0 == ToyBug::Leaks && pm.load(COUNT).is_ok_and(|n| n > 1) {
-            report.add("T1", Severity::Leak, "a record too many");
-        }
-        report
-    }
-}
-
 /// The time of a replayed call, else the outer clock's.
 struct ToyClock {
     outer: Arc<dyn Clock>,
@@ -100,7 +60,22 @@ impl Clock for ToyClock {
     }
 }
 
+/// The promise that calls are atomic and ordered.
+fn calls(durable: Durability) -> Guarantees {
+    Guarantees {
+        name: "toy".into(),
+        durable,
+        metadata_atomic: Atomicity::Call,
+        data_atomic: Atomicity::Call,
+        metadata_ordered: Ordering::Global,
+        data_ordered: Ordering::Global,
+        times_atomic: true,
+        notes: Vec::new(),
+    }
+}
+
 /// One logged call.
+#[derive(Clone)]
 pub(crate) struct Record {
     time: i64,
     kind: u64,
@@ -110,6 +85,17 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// In the place of a record that is lost.
+    fn nothing() -> Self {
+        Self {
+            time: 0,
+            kind: 0,
+            a: 0,
+            b: 0,
+            bytes: Vec::new(),
+        }
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let words = 5 + (self.bytes.len() as u64).div_ceil(8);
         let kind = self.kind | (self.bytes.len() as u64) << 8;
@@ -149,89 +135,25 @@ impl Record {
 
 /// Where a toy keeps its records.
 pub(crate) trait Log: Send + Sync {
-    /// When a record is durable.
-    fn durable(&self) -> Durability;
-    /// What is there, repairs included.
-    fn records(&self) -> std::result::Result<Vec<Record>, String>;
+    /// What it promises of calls.
+    fn guarantees(&self) -> Guarantees;
+    /// Whether records may be lost before others. Then each has a number of its own, and so
+    /// have inodes.
+    fn is_sparse(&self) -> bool {
+        false
+    }
+    /// Whether a write call becomes two records.
+    fn splits(&self) -> bool {
+        false
+    }
+    /// What is there, repairs included; `None` is a record that is lost.
+    fn records(&self) -> std::result::Result<Vec<Option<Record>>, String>;
     /// Whether so many bytes fit.
     fn has_room(&self, bytes: u64) -> bool;
     /// Adds a record.
     fn append(&self, record: &Record) -> Result<()>;
     /// Makes all records durable.
     fn sync(&self) -> Result<()>;
-}
-
-struct MemoryLog {
-    bug: ToyBug,
-    pm: Arc<dyn Pmem>,
-}
-
-impl Log for MemoryLog {
-    fn durable(&self) -> Durability {
-        Durability::AtReturn
-    }
-
-    fn records(&self) -> std::result::Result<Vec<Record>, String> {
-        let word = |off| self.pm.load(off).map_err(|e| e.to_string());
-        if word(0)? != MAGIC {
-            return Err("no magic".to_string());
-        }
-        let tail = word(TAIL)?;
-        let len = tail.checked_sub(LOG).filter(|_| tail <= self.pm.len());
-        let mut log = vec![0; len.ok_or("the end is damaged")? as usize];
-        self.pm.read(LOG, &mut log).map_err(|e| e.to_string())?;
-        let records = Record::decode(&log)?;
-        let count = records.len() as u64;
-        if self.bug == ToyBug::WideStore && word(COUNT)? != count {
-            return Err("end and count differ".to_string());
-        }
-        if self.bug == ToyBug::RecoveryUnordered && word(COUNT)? != count {
-            // "Repairs" the count by way of a broken end.
-            self.pm.store_word(TAIL, LOG);
-            self.pm.store_word(COUNT, count);
-            self.pm.flush(0, 64);
-            self.pm
-                .fence(Rule::DurableBeforeReturn)
-                .map_err(|e| e.to_string())?;
-            self.pm.store_word(TAIL, tail);
-            self.pm.flush(0, 64);
-            self.pm
-                .fence(Rule::DurableBeforeReturn)
-                .map_err(|e| e.to_string())?;
-        }
-        Ok(records)
-    }
-
-    fn has_room(&self, bytes: u64) -> bool {
-        let tail = self.pm.load(TAIL).unwrap_or(u64::MAX);
-        tail.saturating_add(bytes) <= self.pm.len()
-    }
-
-    fn append(&self, record: &Record) -> Result<()> {
-        let at = self.pm.load(TAIL).map_err(io)?;
-        let bytes = record.encode();
-        self.pm.store(at, &bytes);
-        if self.bug != ToyBug::MissingFlush {
-            self.pm.flush(at, bytes.len() as u64);
-        }
-        if self.bug != ToyBug::MissingFence {
-            self.pm.fence(Rule::DurableBeforeReturn).map_err(io)?;
-        }
-        let count = self.pm.load(COUNT).map_err(io)? + 1;
-        let mut header = [0; 16];
-        header[..8].copy_from_slice(&count.to_le_bytes());
-        header[8..].copy_from_slice(&(at + bytes.len() as u64).to_le_bytes());
-        self.pm.store(COUNT, &header);
-        self.pm.flush(COUNT, 16);
-        match self.bug {
-            ToyBug::NotDurable => Ok(()),
-            _ => self.pm.fence(Rule::DurableBeforeReturn).map_err(io),
-        }
-    }
-
-    fn sync(&self) -> Result<()> {
-        Ok(())
-    }
 }
 
 pub(crate) struct ToyFs {
@@ -243,10 +165,6 @@ pub(crate) struct ToyFs {
     lock: Mutex<()>,
     /// When each file was made: its generation, since a crash gives its number to another.
     born: Mutex<HashMap<Ino, u64>>,
-}
-
-fn io(_: MediumError) -> Errno {
-    Errno::IO
 }
 
 impl ToyFs {
@@ -278,13 +196,28 @@ impl ToyFs {
         let records = fs.log.records().map_err(|e| format!("recovery: {e}"))?;
         fs.recovered = !records.is_empty();
         for record in records {
-            fs.replay(&record).map_err(|e| format!("recovery: {e}"))?;
+            let replayed = record.map_or(Ok(None), |record| fs.replay(&record));
+            let made = match fs.log.is_sparse() {
+                // What it stands on may be lost.
+                true => replayed.unwrap_or(None),
+                false => replayed.map_err(|e| format!("recovery: {e}"))?,
+            };
+            fs.pass_number(made).map_err(|e| format!("recovery: {e}"))?;
         }
         clock.replaying.store(false, Relaxed);
         Ok(fs)
     }
 
-    fn replay(&self, record: &Record) -> Result<()> {
+    /// Has each record use up one inode number, where others may be lost.
+    fn pass_number(&self, made: Option<Attr>) -> Result<()> {
+        if self.log.is_sparse() && made.is_none() {
+            let passed = self.model.tmpfile(&Ctx::root(), Ino::ROOT, 0o600)?;
+            self.model.forget(passed.ino, 1);
+        }
+        Ok(())
+    }
+
+    fn replay(&self, record: &Record) -> Result<Option<Attr>> {
         let then = match self.bug {
             ToyBug::ReplayDrift => self.clock.outer.now().0,
             _ => record.time,
@@ -293,7 +226,7 @@ impl ToyFs {
         let Record {
             kind, a, b, bytes, ..
         } = record;
-        self.call(*kind, *a, *b, bytes).map(drop)
+        self.call(*kind, *a, *b, bytes)
     }
 
     /// Applies a call to the model.
@@ -339,7 +272,9 @@ impl ToyFs {
             return Err(Errno::NOSPC);
         }
         let made = self.call(kind, a, b, bytes)?;
-        if self.bug == ToyBug::TornWrite && kind == 6 && bytes.len() > 1 {
+        self.pass_number(made)?;
+        let splits = self.bug == ToyBug::TornWrite || self.log.splits();
+        if splits && kind == 6 && bytes.len() > 1 {
             let (first, second) = bytes.split_at(bytes.len() / 2);
             self.log.append(&record(b, first))?;
             self.log.append(&record(b + first.len() as u64, second))?;
@@ -364,16 +299,7 @@ impl ToyFs {
 
 impl FileSystem for ToyFs {
     fn guarantees(&self) -> Guarantees {
-        Guarantees {
-            name: "toy".into(),
-            durable: self.log.durable(),
-            metadata_atomic: Atomicity::Call,
-            data_atomic: Atomicity::Call,
-            metadata_ordered: Ordering::Global,
-            data_ordered: Ordering::Global,
-            times_atomic: true,
-            notes: Vec::new(),
-        }
+        self.log.guarantees()
     }
     fn audit(&self) -> Vec<Finding> {
         self.model.audit()

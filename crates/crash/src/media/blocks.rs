@@ -14,17 +14,21 @@
 //!
 //! Blocks are shared, so a state costs some pointers, and each change goes to an undo log.
 
+use super::Medium;
 use crate::choice::{Choices, Policy, mix};
+use crate::report::Options;
 use crate::sabotage::{Sabotage, hit};
+use crate::setting::Setting;
+use crate::system::BlockSystem;
 use crate::walk::CrashState;
 use hashbrown::HashMap;
 use medium::Rule;
 use medium::block::{
-    BlockDevice, BlockError, BlockEvent, Buffer, Completion, EventId, Geometry, Lba, Persistence,
-    Write,
+    BlockDevice, BlockError, BlockEvent, Buffer, Completion, EventId, Geometry, Lba, MemoryDevice,
+    Persistence, RecordingDevice, Write,
 };
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -118,22 +122,6 @@ impl StateDevice {
                 ..Inner::default()
             }),
         }
-    }
-
-    /// Hash of all that can matter to whoever has opened the file system on it.
-    pub(crate) fn essence(&self) -> u64 {
-        self.inner.lock().essence
-    }
-
-    /// Back to the image at the very start, with nothing pending.
-    pub(crate) fn reset(&self) {
-        let mut inner = self.inner.lock();
-        inner.undo_to(0);
-        *inner = Inner {
-            blocks: std::mem::take(&mut inner.blocks),
-            scratch: std::mem::take(&mut inner.scratch),
-            ..Inner::default()
-        };
     }
 
     /// Parts into which a block can be torn.
@@ -492,6 +480,162 @@ impl BlockDevice for StateDevice {
 
     fn discard(&self, _lba: Lba, _blocks: u64) -> Result<(), BlockError> {
         Ok(())
+    }
+}
+
+/// All blocks of a device, and what sort of device it is.
+#[derive(Clone)]
+pub(crate) struct Image {
+    bytes: Vec<u8>,
+    block_bytes: u32,
+    atomic_bytes: u32,
+    /// Blocks that mean nothing once the file system is open.
+    scratch: Vec<u64>,
+}
+
+impl Medium for StateDevice {
+    type Door = dyn BlockDevice;
+    type System = BlockSystem;
+    type Image = Image;
+    type Recorder = RecordingDevice<Arc<Self>>;
+
+    fn settings(_: &BlockSystem, options: &Options) -> Vec<Setting> {
+        let schedules = options.schedules.iter().copied().map(Some);
+        let setting = |schedule| Setting {
+            model: None,
+            schedule,
+        };
+        schedules.map(setting).collect()
+    }
+
+    fn made(
+        system: &BlockSystem,
+        make: &mut dyn FnMut(Arc<dyn BlockDevice>) -> Result<(), String>,
+    ) -> Result<Image, String> {
+        let block_bytes = system.block_bytes();
+        let device = Arc::new(MemoryDevice::new(Geometry {
+            block_bytes,
+            blocks: system.image_bytes() / u64::from(block_bytes),
+        }));
+        make(device.clone())?;
+        Ok(Image {
+            scratch: system.scratch(device.clone())?,
+            bytes: device.bytes(),
+            block_bytes,
+            atomic_bytes: system.atomic_bytes(),
+        })
+    }
+
+    fn image(&self) -> Image {
+        let inner = self.inner.lock();
+        let blocks = inner.blocks.iter();
+        let scratch = (0..).zip(&inner.scratch).filter(|(_, is)| **is);
+        Image {
+            bytes: blocks.flat_map(|block| &block.data[..]).copied().collect(),
+            block_bytes: self.geometry.block_bytes,
+            atomic_bytes: self.atomic_bytes as u32,
+            scratch: scratch.map(|(block, _)| block).collect(),
+        }
+    }
+
+    fn of_image(image: &Image, setting: Setting) -> Result<Self, String> {
+        if setting.model.is_some() || setting.schedule.is_none() {
+            return Err(format!("`{setting}` is not a schedule of write-back alone"));
+        }
+        let Image {
+            bytes,
+            block_bytes,
+            atomic_bytes,
+            scratch,
+        } = image;
+        Ok(Self::new(bytes, *block_bytes, *atomic_bytes, scratch))
+    }
+
+    fn reset(&self) {
+        let mut inner = self.inner.lock();
+        inner.undo_to(0);
+        *inner = Inner {
+            blocks: std::mem::take(&mut inner.blocks),
+            scratch: std::mem::take(&mut inner.scratch),
+            ..Inner::default()
+        };
+    }
+
+    fn cut(&self, policy: Policy) {
+        self.start(&[], policy);
+        let _ = self.settle();
+    }
+
+    fn record(self: &Arc<Self>) -> Arc<Self::Recorder> {
+        Arc::new(RecordingDevice::new(self.clone()))
+    }
+
+    fn door(recorder: &Arc<Self::Recorder>) -> Arc<dyn BlockDevice> {
+        recorder.clone()
+    }
+
+    fn take(recorder: &Self::Recorder) -> Vec<BlockEvent> {
+        recorder.take()
+    }
+
+    fn is_change(event: &BlockEvent) -> bool {
+        matches!(event, BlockEvent::Issued { .. })
+    }
+
+    /// Ends of flushes, and writes that need none.
+    fn is_moment(event: &BlockEvent) -> bool {
+        matches!(
+            event,
+            BlockEvent::FlushEnded { ok: true, .. } | BlockEvent::Issued { durable: true, .. }
+        )
+    }
+
+    fn renumber(events: &mut [BlockEvent], before: &[BlockEvent]) {
+        let first = before.len() as EventId; // more than there are writes or flushes
+        for event in events {
+            match event {
+                BlockEvent::Issued { id, .. }
+                | BlockEvent::Completed { id, .. }
+                | BlockEvent::FlushBegun { id, .. }
+                | BlockEvent::FlushEnded { id, .. } => *id += first,
+                BlockEvent::Discarded { .. } | BlockEvent::Mark(_) => {}
+            }
+        }
+    }
+
+    /// The device goes on with its writes.
+    fn after_kill(trace: &[BlockEvent], _only_data: bool) -> Vec<BlockEvent> {
+        let mut open = BTreeSet::new();
+        for event in trace {
+            match event {
+                BlockEvent::Issued { id, .. } => drop(open.insert(*id)),
+                BlockEvent::Completed { id, .. } => drop(open.remove(id)),
+                _ => {}
+            }
+        }
+        let ends = open.into_iter();
+        ends.map(|id| BlockEvent::Completed { id, ok: true })
+            .collect()
+    }
+
+    fn essence(&self) -> Option<u64> {
+        Some(self.inner.lock().essence)
+    }
+
+    /// The same writes to the same end: what a crash between them leaves lies between what was
+    /// found first and that end.
+    fn key_of_recovery(&self, trace: &[BlockEvent]) -> Option<u64> {
+        let essence = self.inner.lock().essence;
+        Some(trace.iter().map(hash_of).fold(essence, mix))
+    }
+}
+
+/// Of a recovery's trace, what it leaves on the device.
+fn hash_of(event: &BlockEvent) -> u64 {
+    match event {
+        BlockEvent::Issued { lba, data, .. } => mix(lba.0, xxh3_64(data)),
+        BlockEvent::FlushEnded { .. } => 1,
+        _ => 0,
     }
 }
 

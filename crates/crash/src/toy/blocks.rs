@@ -2,13 +2,13 @@
 //! fills the blocks from 1 on. Records gather in memory; a write-back stores the blocks that
 //! they changed, flushes, and then commits by the write of block 0.
 
-use crate::toy::{Log, Record, ToyBug, ToyFs};
+use super::{Log, Record, ToyBug, ToyFs, calls};
 use medium::Rule;
 use medium::block::{BlockDevice, Buffer, Lba, Write};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use vfs::check::Report;
-use vfs::{CachedSystem, Clock, Durability, Errno, FileSystem, Still, System};
+use vfs::{BlockSystem, Clock, Durability, Errno, FileSystem, Guarantees, Still, System};
 
 const BLOCK: usize = 1024;
 const BLOCKS: u64 = 32;
@@ -57,22 +57,8 @@ impl System<dyn BlockDevice> for BlockToy {
         self.open_still(device, clock, usize::MAX).map(|s| s.fs)
     }
 
-    fn check(&self, _: &dyn BlockDevice) -> Report {
-        Report::default()
-    }
-}
-
-impl CachedSystem<dyn BlockDevice> for BlockToy {
-    fn block_bytes(&self) -> u32 {
-        BLOCK as u32
-    }
-
-    fn atomic_bytes(&self) -> u32 {
-        512
-    }
-
-    fn scratch(&self, _: Arc<dyn BlockDevice>) -> Result<Vec<u64>, String> {
-        Ok(Vec::new())
+    fn has_cache(&self) -> bool {
+        true
     }
 
     fn open_still(
@@ -93,6 +79,24 @@ impl CachedSystem<dyn BlockDevice> for BlockToy {
             write_some: Box::new(move || log.write_back()),
             write_drawn: Box::new(move |_| same.write_back()),
         })
+    }
+
+    fn check(&self, _: &dyn BlockDevice) -> Report {
+        Report::default()
+    }
+}
+
+impl BlockSystem<dyn BlockDevice> for BlockToy {
+    fn block_bytes(&self) -> u32 {
+        BLOCK as u32
+    }
+
+    fn atomic_bytes(&self) -> u32 {
+        512
+    }
+
+    fn scratch(&self, _: Arc<dyn BlockDevice>) -> Result<Vec<u64>, String> {
+        Ok(Vec::new())
     }
 }
 
@@ -228,12 +232,13 @@ impl BlockLog {
 struct Shared(Arc<BlockLog>);
 
 impl Log for Shared {
-    fn durable(&self) -> Durability {
-        Durability::AtFsync
+    fn guarantees(&self) -> Guarantees {
+        calls(Durability::AtFsync)
     }
 
-    fn records(&self) -> Result<Vec<Record>, String> {
-        self.0.read()
+    fn records(&self) -> Result<Vec<Option<Record>>, String> {
+        let records = self.0.read()?;
+        Ok(records.into_iter().map(Some).collect())
     }
 
     fn has_room(&self, bytes: u64) -> bool {

@@ -1,9 +1,9 @@
-//! What soft updates promise of a recovered file system (the rules U1 to U5 of
-//! `blockfs::BlockFs`), against the states that were there after each operation.
+//! Soft updates, on any medium (the rules U1 to U5 of `blockfs::universal`): usable without
+//! recovery, with nothing worse than leaks and link counts that are too high.
 //!
-//! *Allowed states* are those from the last sync to the newest; for an inode that was
-//! synced by itself, those since then. An `fdatasync` does so for all but the times. An inode of what was recovered must be one and the
-//! same file in its attributes, its names and its data:
+//! *Allowed states* are those from the last sync to the newest. For an inode that was synced by
+//! itself they are those since then; an `fdatasync` does so for all but the times. A recovered
+//! inode must be one and the same file in its attributes, its names and its data:
 //!
 //! - S1. A name means what it meant in an allowed state. It may be missing only if it was
 //!   in one of them (U1, U4).
@@ -14,39 +14,28 @@
 //! - S5. What had a name in all allowed states, or since it was synced, has one (U4, U5).
 //! - S6. A directory has at most two names (U4).
 
+use super::{Floors, Window};
 use crate::handles::FileId;
+use crate::past::Known;
 use crate::world::{Inode, PIECE, Pieces, World};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use vfs::{Attr, FileType, Ino, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
+use vfs::{Attr, FileSystem, FileType, Ino, Timestamp};
 
-/// The state after an operation, and which file each inode number meant then.
-pub(super) struct Known {
-    pub world: World,
-    /// The file that each inode number meant.
-    pub files: HashMap<Ino, FileId>,
-    /// When the operation ran.
-    pub at: Timestamp,
-}
-
-/// Since which state something was durable.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Floors {
-    /// Everything; in a journal that does not hold data, the metadata.
-    pub all: usize,
-    /// The data of all files.
-    pub data: usize,
-    /// Single files, but for their times.
-    pub files: BTreeMap<FileId, usize>,
-    /// The times of single files.
-    pub times: BTreeMap<FileId, usize>,
+pub(super) fn judge(window: &Window<'_>, fs: &dyn FileSystem) -> Result<(), String> {
+    let allowed = Allowed {
+        states: window.past.iter().map(|past| &past.known).collect(),
+        floors: window.floors,
+        newest: window.newest,
+    };
+    allowed.check(&World::read(fs)?)
 }
 
 /// The allowed states.
-pub(super) struct Allowed<'a> {
+struct Allowed<'a> {
     /// All states, from before the first operation on.
-    pub states: &'a [&'a Known],
-    pub floors: &'a Floors,
-    pub newest: usize,
+    states: Vec<&'a Known>,
+    floors: &'a Floors,
+    newest: usize,
 }
 
 /// One file in the states in which it may be found.
@@ -68,11 +57,6 @@ impl Allowed<'_> {
     fn since(&self, floors: &BTreeMap<FileId, usize>, file: FileId) -> usize {
         let own = floors.get(&file).copied().unwrap_or(0);
         own.max(self.floors.all)
-    }
-
-    /// What is wrong with what was recovered, if anything.
-    pub fn violated_by(&self, seen: &World) -> Option<String> {
-        self.check(seen).err()
     }
 
     fn check(&self, seen: &World) -> Result<(), String> {

@@ -1,0 +1,13 @@
+//! Panics of what is explored are failures like others.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What `what` returns; its panic is an error.
+pub(crate) fn caught<T>(what: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let result = catch_unwind(AssertUnwindSafe(what));
+    result.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("panic: {}", text.unwrap_or("of unknown type")))
+    })
+}

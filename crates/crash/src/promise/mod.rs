@@ -1,0 +1,258 @@
+//! What is allowed after a crash, on whatever medium: a [`Promise`], which follows from the
+//! declared [`Guarantees`] alone.
+//!
+//! | the guarantees say | what is recovered is |
+//! |---|---|
+//! | metadata is not atomic and ordered | what soft updates allow ([`soft`]) |
+//! | metadata is, data is not ordered | the metadata after some call, with data as a metadata or ordered journal keeps it ([`journal`]) |
+//! | both are | the state after some call ([`prefix`]), as a full journal keeps it |
+//! | and calls since a checkpoint are one unit | the state of some checkpoint ([`prefix`]) |
+//!
+//! Independently of that, [`Durability`] says how old it may be: no older than the last call
+//! that returned, or than the last sync.
+
+mod journal;
+mod prefix;
+mod soft;
+
+use crate::choice::mix;
+use crate::handles::FileId;
+use crate::past::Past;
+use crate::world::Inode;
+use oracle::script::Op;
+use oracle::snapshot::Snapshot;
+use std::collections::{BTreeMap, BTreeSet};
+use vfs::check::Severity;
+use vfs::{Atomicity, Durability, FileSystem, Guarantees, Ordering, Timestamp};
+
+/// What a file system promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Promise {
+    pub kind: Kind,
+    /// A call that returned is durable.
+    pub at_return: bool,
+    /// The times of a file change together with all else.
+    pub times_atomic: bool,
+}
+
+/// What the recovered state must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Soft,
+    Journal(Data),
+    Prefix,
+    Checkpoint,
+}
+
+/// What a journal that holds only metadata promises of data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Data {
+    Nothing,
+    /// Written before the metadata that points to it.
+    Ordered,
+}
+
+impl Promise {
+    pub fn of(g: &Guarantees) -> Self {
+        let is_ordered = |o: Ordering| o >= Ordering::PerThread;
+        let kind = match (g.metadata_atomic, g.data_atomic) {
+            (metadata, _) if metadata < Atomicity::Call || !is_ordered(g.metadata_ordered) => {
+                Kind::Soft
+            }
+            (Atomicity::Checkpoint, _) => Kind::Checkpoint,
+            _ if is_ordered(g.data_ordered) => Kind::Prefix,
+            (_, Atomicity::None | Atomicity::Word) => Kind::Journal(Data::Nothing),
+            (_, Atomicity::Block | Atomicity::Call | Atomicity::Checkpoint) => {
+                Kind::Journal(Data::Ordered)
+            }
+        };
+        Self {
+            kind,
+            at_return: g.durable == Durability::AtReturn,
+            times_atomic: g.times_atomic,
+        }
+    }
+
+    /// Whether each call goes from old to new in one step that is durable at its return.
+    pub fn is_atomic_at_return(self) -> bool {
+        self.at_return && self.kind == Kind::Prefix
+    }
+
+    /// The worst that the checker may find after a crash.
+    pub fn worst(self) -> Option<Severity> {
+        (self.kind == Kind::Soft).then_some(Severity::Leak)
+    }
+
+    /// Whether the image is sound before recovery, too.
+    pub fn needs_no_recovery(self) -> bool {
+        self.kind == Kind::Soft
+    }
+
+    /// Whether it speaks of single inodes, or has an fsync cover single files.
+    pub fn needs_inodes(self) -> bool {
+        !self.at_return || matches!(self.kind, Kind::Soft | Kind::Journal(_))
+    }
+
+    /// Raises what is durable by what a call promises that has returned, after which the state
+    /// is number `state`.
+    pub fn raise(self, floors: &mut Floors, op: &Op, past: &[Past], state: usize) {
+        if self.at_return {
+            (floors.all, floors.data) = (state, state);
+            return;
+        }
+        let (path, data_only) = match op {
+            Op::Sync => {
+                (floors.all, floors.data) = (state, state);
+                return;
+            }
+            Op::Fsync { path, data_only } => (path, *data_only),
+            Op::Fsyncdir { path } => (path, false),
+            _ => return,
+        };
+        let now = &past[state].expected;
+        let path = format!("/{}", path.trim_matches('/'));
+        let at = now.snapshot.iter();
+        let mut at = at.map(|(p, ..)| p);
+        let Some(at) = at.position(|p| p == path.as_bytes()) else {
+            return;
+        };
+        let file = FileId(now.inos[at]);
+        floors.files.insert(file, state);
+        if !data_only {
+            floors.times.insert(file, state);
+        }
+        if self.kind != Kind::Soft {
+            // Ordered: what came before the file's last change is there as well.
+            let last = self.last_change(file, &past[..=state], !data_only);
+            floors.all = floors.all.max(last);
+        }
+    }
+
+    /// The last of these states that the file is not in as in the one before; without
+    /// `times`, in more than its times. Data count where they are ordered with metadata.
+    fn last_change(self, file: FileId, past: &[Past], times: bool) -> usize {
+        let at = |state: usize| {
+            let known = &past[state].known;
+            let (ino, _) = known.files.iter().find(|(_, other)| **other == file)?;
+            Some((known.world.nodes.get(ino)?, known.world.names.get(ino)))
+        };
+        let with_data = matches!(self.kind, Kind::Prefix | Kind::Checkpoint);
+        let same = |now: &Inode, then: &Inode| match times {
+            true => now == then,
+            false => now.same_but_times(then) && (!with_data || now.data == then.data),
+        };
+        let changed = |state: &usize| match (at(*state), at(*state - 1)) {
+            (Some((now, names)), Some((then, names_then))) => {
+                !same(now, then) || names != names_then
+            }
+            (now, then) => now.is_some() != then.is_some(),
+        };
+        (1..past.len()).rev().find(changed).unwrap_or(0)
+    }
+}
+
+/// Since which state something was durable.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Floors {
+    /// Everything; in a journal that does not hold data, the metadata.
+    pub all: usize,
+    /// The data of all files.
+    pub data: usize,
+    /// Single files, but for their times.
+    pub files: BTreeMap<FileId, usize>,
+    /// The times of single files.
+    pub times: BTreeMap<FileId, usize>,
+}
+
+/// What a crash at some moment may leave.
+#[derive(Clone)]
+pub(crate) struct Window<'a> {
+    pub promise: Promise,
+    /// All states, from before the first call on.
+    pub past: &'a [Past],
+    pub floors: &'a Floors,
+    /// The newest state that may be there.
+    pub newest: usize,
+    /// The states in which the cache was asked to write, so that each may be a checkpoint.
+    pub written: &'a BTreeSet<usize>,
+    /// When the last call ran.
+    pub now: Timestamp,
+}
+
+impl Window<'_> {
+    /// Demands that what was recovered is allowed. Returns what callers see, where that was
+    /// looked at as a whole.
+    ///
+    /// # Errors
+    /// What is not allowed.
+    pub fn judge(&self, fs: &dyn FileSystem) -> Result<Option<Snapshot>, String> {
+        match self.promise.kind {
+            Kind::Soft => soft::judge(self, fs).map(|()| None),
+            Kind::Journal(data) => journal::judge(self, fs, data).map(Some),
+            Kind::Prefix | Kind::Checkpoint => prefix::judge(self, fs).map(Some),
+        }
+    }
+
+    /// Demands what [`judge`](Self::judge) demands of the state as a whole.
+    ///
+    /// # Errors
+    /// What is not allowed.
+    pub fn allows(&self, seen: &Snapshot) -> Result<(), String> {
+        match self.promise.kind {
+            Kind::Prefix | Kind::Checkpoint => prefix::allows(self, seen).map(drop),
+            Kind::Soft | Kind::Journal(_) => Ok(()),
+        }
+    }
+
+    /// Hash of what is demanded: crash states need not be judged twice where it is the same.
+    pub fn demands(&self) -> u64 {
+        if self.promise.is_atomic_at_return() {
+            // Few states are allowed, so that a call that changes nothing adds none.
+            let states = self.past[self.floors.all..=self.newest].iter();
+            return states.fold(0, |h, past| mix(h, past.expected.hash));
+        }
+        let Floors { files, times, .. } = self.floors;
+        let files = files
+            .iter()
+            .chain(times)
+            .fold(0, |h, (file, floor)| mix(h, mix(file.0.0, *floor as u64)));
+        let all = mix(self.floors.all as u64, self.floors.data as u64);
+        mix(mix(all, self.newest as u64), files)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Atomicity as A;
+    use Ordering as O;
+
+    fn kind(metadata: (A, O), data: (A, O)) -> Kind {
+        let guarantees = Guarantees {
+            name: String::new(),
+            durable: Durability::AtFsync,
+            metadata_atomic: metadata.0,
+            metadata_ordered: metadata.1,
+            data_atomic: data.0,
+            data_ordered: data.1,
+            times_atomic: true,
+            notes: Vec::new(),
+        };
+        Promise::of(&guarantees).kind
+    }
+
+    #[test]
+    fn a_promise_follows_from_the_guarantees() {
+        let call = (A::Call, O::Global);
+        assert_eq!(kind((A::None, O::None), (A::None, O::None)), Kind::Soft);
+        assert_eq!(kind((A::Call, O::None), call), Kind::Soft);
+        let nothing = Kind::Journal(Data::Nothing);
+        assert_eq!(kind(call, (A::None, O::None)), nothing);
+        let ordered = Kind::Journal(Data::Ordered);
+        assert_eq!(kind(call, (A::Block, O::None)), ordered);
+        assert_eq!(kind(call, (A::Block, O::Global)), Kind::Prefix);
+        assert_eq!(kind(call, call), Kind::Prefix);
+        let together = (A::Checkpoint, O::Global);
+        assert_eq!(kind(together, together), Kind::Checkpoint);
+    }
+}

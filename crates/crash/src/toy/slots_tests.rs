@@ -1,0 +1,80 @@
+//! Every promise on every medium: a toy that keeps it is clean, and each way to break it is found,
+//! under each model of memory.
+
+use super::slots::{Bug, Kind, SlotToy};
+use crate::{FailureReport, Model, Options, block, explore_script, replay};
+
+/// Renames and removals of a file with two names, data that grow, and syncs in between.
+const SCRIPT: &str = "
+    mkdir d 755
+    create f 644
+    write f 0 300 1
+    fsync f
+    link f d/g
+    unlink f
+    append d/g 200 2
+    create e 644
+    write e 0 100 3
+    fsync e
+    rename d/g h replace
+    truncate h 17
+    unlink e
+";
+
+/// What the toy lies on.
+#[derive(Debug, Clone, Copy)]
+enum On {
+    Memory(Model),
+    Blocks,
+}
+
+const ALL: [On; 3] = [
+    On::Memory(Model::Words),
+    On::Memory(Model::Lines),
+    On::Blocks,
+];
+
+fn explored(kind: Kind, bug: Bug, on: On) -> Option<FailureReport> {
+    let toy = SlotToy(kind, bug);
+    let options = Options {
+        states_per_point: 32,
+        samples: 48,
+        ..Options::default()
+    };
+    let found = match on {
+        On::Memory(model) => explore_script(&toy, SCRIPT, &Options { model, ..options }),
+        On::Blocks => block::explore_script(&toy, SCRIPT, &options),
+    };
+    found.expect("the toy can be set up")
+}
+
+#[test]
+fn each_promise_can_be_kept_on_each_medium() {
+    for (kind, on) in Kind::ALL.iter().flat_map(|kind| ALL.map(|on| (*kind, on))) {
+        let failure = explored(kind, Bug::Nothing, on);
+        assert!(
+            failure.is_none(),
+            "{kind:?} on {on:?}: {}",
+            failure.unwrap()
+        );
+    }
+}
+
+#[test]
+fn each_way_to_break_a_promise_is_found_and_replays_by_its_id() {
+    for (kind, on) in Kind::ALL.iter().flat_map(|kind| ALL.map(|on| (*kind, on))) {
+        for bug in kind.bugs() {
+            let what = format!("{kind:?}, {bug:?} on {on:?}");
+            let report = explored(kind, *bug, on).unwrap_or_else(|| panic!("{what} is not found"));
+            println!("{what}: {report}");
+            let toy = SlotToy(kind, *bug);
+            let id = report.id.parse().unwrap();
+            let again = match on {
+                On::Memory(_) => replay(&toy, &id).unwrap(),
+                On::Blocks => block::replay(&toy, &id).unwrap(),
+            };
+            let again = again.unwrap_or_else(|| panic!("{} does not replay", report.id));
+            assert_eq!(again.id, report.id, "{what}");
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! Runs a script on the system and on the model, side by side, and keeps the trace.
+
+use super::judge::{WAVE, audit};
+use super::{Phase, Run, Start};
+use crate::choice::mix;
+use crate::handles::{FileId, Handles};
+use crate::id::Spot;
+use crate::life::SECOND_LIFE;
+use crate::media::Medium;
+use crate::panics::caught;
+use crate::past::{Expected, Known, Past, handles_of, same_without_links};
+use crate::promise::{Floors, Kind, Promise};
+use crate::schedule::Schedule;
+use crate::setting::Setting;
+use crate::system::Failure;
+use crate::world::{World, model_of};
+use oracle::ModelFs;
+use oracle::script::{Op, Script, State, run_op};
+use oracle::snapshot::Snapshot;
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use vfs::check::Severity;
+use vfs::{Errno, ManualClock, RenameFlags, Still, System, Timestamp};
+use xxhash_rust::xxh3::xxh3_64;
+
+impl<M: Medium> Start<M> {
+    /// A file system on which `setup` was run.
+    pub(crate) fn new(
+        system: &M::System,
+        setting: Setting,
+        setup: &Script,
+    ) -> Result<Self, String> {
+        let clock = Arc::new(ManualClock::new(Timestamp(0), 0));
+        let mut made = None;
+        let image = M::made(system, &mut |door| {
+            system.format(&door)?;
+            let still = system.open_still(door, clock.clone(), WAVE)?;
+            let model = model_of(system.times(), &*still.fs, clock.clone());
+            let model = model.map_err(|e| format!("the new file system: {e}"))?;
+            for op in &setup.ops {
+                let ours = run_op(&*still.fs, &mut State::default(), op);
+                let theirs = run_op(&model, &mut State::default(), op);
+                if (ours, theirs) != (Ok(()), Ok(())) {
+                    return Err(format!("setup: {op}: gives {ours:?}, the model {theirs:?}"));
+                }
+            }
+            if setting.schedule.is_some() {
+                still.fs.sync().map_err(|e| format!("setup: sync: {e}"))?;
+            }
+            made = Some(model);
+            Ok(())
+        })?;
+        let model = made.ok_or("the medium made no file system")?;
+        let state = || M::of_image(&image, setting).map(Arc::new);
+        Ok(Self {
+            live: state()?,
+            crashed: state()?,
+            setting,
+            before: Vec::new(),
+            model,
+            clock,
+            // Not at the moment at which the setup was: no two mounts are at the same one.
+            opened_at: Timestamp(1_000_000_000),
+            recovered: false,
+        })
+    }
+
+    /// What the end of a life leaves: `image` for who opens it now, and for who opens it after a
+    /// power cut some state of `durable` after `before`. `None`: recovered, it is what the model
+    /// cannot be.
+    pub(super) fn of_end(
+        system: &M::System,
+        setting: Setting,
+        image: &M::Image,
+        (durable, before): (&M::Image, Vec<M::Event>),
+    ) -> Result<Option<Self>, String> {
+        let clock = Arc::new(ManualClock::new(SECOND_LIFE, 0));
+        let live = Arc::new(M::of_image(image, setting)?);
+        let recorder = live.record();
+        let still = system.open_still(M::door(&recorder), clock.clone(), WAVE)?;
+        let promise = Promise::of(&still.fs.guarantees());
+        let model = match model_of(system.times(), &*still.fs, clock.clone()) {
+            Ok(model) => model,
+            Err(_) if promise.kind == Kind::Soft => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        drop(still);
+        Ok(Some(Self {
+            live,
+            crashed: Arc::new(M::of_image(durable, setting)?),
+            setting,
+            before,
+            model,
+            clock,
+            opened_at: SECOND_LIFE,
+            recovered: true,
+        }))
+    }
+}
+
+/// Draws blocks to write back.
+struct Drawn(fastrand::Rng);
+
+impl Drawn {
+    fn new(seed: u64) -> Self {
+        Self(fastrand::Rng::with_seed(seed))
+    }
+
+    /// Each script has its own order.
+    fn of(schedule: Option<Schedule>, script: &Script) -> Option<Self> {
+        match schedule {
+            Some(Schedule::Any(seed)) => {
+                let text = xxh3_64(script.to_string().as_bytes());
+                Some(Self::new(mix(seed.into(), text)))
+            }
+            _ => None,
+        }
+    }
+
+    fn write(&mut self, still: &Still) -> Result<usize, String> {
+        (still.write_drawn)(&mut |below| self.0.usize(..below))
+    }
+
+    fn write_a_few(&mut self, still: &Still) -> Result<(), String> {
+        for _ in 0..self.0.usize(..3) {
+            self.write(still)?;
+        }
+        Ok(())
+    }
+
+    fn write_all(&mut self, still: &Still) -> Result<(), String> {
+        while self.write(still)? > 0 {}
+        Ok(())
+    }
+}
+
+/// The file system and the model while a script runs on both.
+struct Live<M: Medium> {
+    recorder: Arc<M::Recorder>,
+    still: Still,
+    on_fs: State,
+    model: ModelFs,
+    on_model: State,
+    drawn: Option<Drawn>,
+}
+
+impl<'a, M: Medium> Run<'a, M> {
+    pub(super) fn record(
+        system: &'a M::System,
+        start: &'a Start<M>,
+        script: &Script,
+    ) -> Result<Self, Failure> {
+        let done = Cell::new(0);
+        let run = caught(|| Self::side_by_side(system, start, script, &done));
+        run.map_err(|what| Failure {
+            op: done.get(),
+            spot: Spot::Live,
+            what,
+        })
+    }
+
+    fn side_by_side(
+        system: &'a M::System,
+        start: &'a Start<M>,
+        script: &Script,
+        done: &Cell<usize>,
+    ) -> Result<Self, String> {
+        start.live.reset();
+        let recorder = start.live.record();
+        start.clock.set(start.opened_at);
+        let schedule = start.setting.schedule;
+        let wave = schedule.map_or(WAVE, Schedule::wave);
+        let still = system.open_still(M::door(&recorder), start.clock.clone(), wave)?;
+        let mut run = Self {
+            system,
+            start,
+            promise: Promise::of(&still.fs.guarantees()),
+            trace: Vec::new(),
+            opened: 0,
+            phases: Vec::new(),
+            past: Vec::new(),
+            written: BTreeSet::new(),
+            full: 0,
+            handles: Handles::default(),
+        };
+        let mut live = Live {
+            recorder,
+            still,
+            on_fs: State::default(),
+            model: start.model.fork(),
+            on_model: State::default(),
+            drawn: Drawn::of(schedule, script),
+        };
+        if start.recovered || !run.has_cache() {
+            run.take_trace(&live);
+            run.opened = run.trace.len();
+        }
+        run.remember(&live, start.opened_at)?;
+        let mut floors = Floors::default();
+        for (i, op) in script.ops.iter().enumerate() {
+            done.set(i);
+            start.clock.set(start.time_of(i));
+            let before = floors.clone();
+            run.call(&mut live, i, op, &mut floors)?;
+            run.close(&live, i + 1, before, floors.clone());
+        }
+        if schedule.is_some() {
+            done.set(script.ops.len());
+            run.finish(&mut live, floors)?;
+        }
+        Ok(run)
+    }
+
+    /// Does a call on both, and the write-back after it.
+    fn call(
+        &mut self,
+        live: &mut Live<M>,
+        i: usize,
+        op: &Op,
+        floors: &mut Floors,
+    ) -> Result<(), String> {
+        let ours = run_op(&*live.still.fs, &mut live.on_fs, op);
+        if self.is_refusal(op, ours) {
+            self.full += u64::from(ours == Err(Errno::NOSPC));
+        } else {
+            let theirs = run_op(&live.model, &mut live.on_model, op);
+            if ours != theirs {
+                return Err(format!("{op}: gives {ours:?}, the model {theirs:?}"));
+            }
+        }
+        let writes = match (&mut live.drawn, self.start.setting.schedule) {
+            (Some(drawn), _) => drawn.write_a_few(&live.still).map(|()| true)?,
+            (None, Some(Schedule::Each)) => (live.still.write_some)().map(|_| true)?,
+            _ => matches!(op, Op::Sync | Op::Fsync { .. } | Op::Fsyncdir { .. }),
+        };
+        if writes || self.promise.at_return {
+            self.written.insert(i + 1);
+        }
+        self.remember(live, self.start.time_of(i))?;
+        if ours.is_ok() || self.promise.at_return {
+            self.promise.raise(floors, op, &self.past, i + 1);
+        }
+        Ok(())
+    }
+
+    /// Whether an operation was refused as the model would not: the test image is small, and
+    /// names are exchanged only where operations are atomic.
+    fn is_refusal(&self, op: &Op, result: vfs::Result<()>) -> bool {
+        let exchange = matches!(op, Op::Rename { flags, .. } if *flags == RenameFlags::EXCHANGE);
+        let may_refuse = exchange && self.promise.kind == Kind::Soft;
+        result == Err(Errno::NOSPC) || (may_refuse && result == Err(Errno::INVAL))
+    }
+
+    /// Writes everything back; then closes what is still open, and writes that back too.
+    fn finish(&mut self, live: &mut Live<M>, floors: Floors) -> Result<(), String> {
+        let is_open = live.on_fs.open_inodes().next().is_some();
+        let floors = self.write_back(live, floors)?;
+        if is_open {
+            // A file without a name that is open must not be gone yet.
+            self.clean(live, Some(Severity::Leak), "after a sync with open files")?;
+            live.on_fs.close_all(&*live.still.fs);
+            self.write_back(live, floors)?;
+        }
+        let left = self.promise.worst().filter(|_| self.start.recovered);
+        self.clean(live, left, "after a sync, without a crash")
+    }
+
+    /// Demands that the checker finds nothing worse than `worst`.
+    fn clean(&self, live: &Live<M>, worst: Option<Severity>, when: &str) -> Result<(), String> {
+        let report = self.system.check(&M::door(&live.recorder));
+        match report.findings.iter().find(|f| Some(f.severity) > worst) {
+            Some(first) => Err(format!("checker {when}: {first}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes everything back; returns what is durable then.
+    fn write_back(&mut self, live: &Live<M>, floors: Floors) -> Result<Floors, String> {
+        let still = &live.still;
+        match self.start.setting.schedule {
+            None | Some(Schedule::Sync | Schedule::Each) => {}
+            Some(Schedule::Ones | Schedule::Twos | Schedule::Waves) => {
+                while (still.write_some)()? > 0 {}
+            }
+            Some(Schedule::Any(seed)) => Drawn::new(seed.into()).write_all(still)?,
+        }
+        still.fs.sync().map_err(|e| format!("sync: {e}"))?;
+        let newest = self.past.len() - 1;
+        self.written.insert(newest);
+        let after = Floors {
+            all: newest,
+            data: newest,
+            ..floors.clone()
+        };
+        self.close(live, newest, floors, after.clone());
+        Ok(after)
+    }
+
+    fn close(&mut self, live: &Live<M>, newest: usize, before: Floors, after: Floors) {
+        self.take_trace(live);
+        self.phases.push(Phase {
+            end: self.trace.len(),
+            newest,
+            before,
+            after,
+        });
+    }
+
+    /// Takes what was recorded, numbered after what a killed server did.
+    fn take_trace(&mut self, live: &Live<M>) {
+        let mut events = M::take(&live.recorder);
+        M::renumber(&mut events, &self.start.before);
+        self.trace.append(&mut events);
+    }
+
+    /// Notes the present state, after comparing it with the model's.
+    fn remember(&mut self, live: &Live<M>, at: Timestamp) -> Result<(), String> {
+        let fs = &*live.still.fs;
+        self.take_trace(live);
+        let before = self.trace.len();
+        let mut expected = Expected::of(&live.model, &live.on_model)?;
+        let seen = Snapshot::take(fs).map_err(|e| format!("cannot be read: {e}"))?;
+        if let Some(wrong) = self.differs(&seen, &expected) {
+            return Err(format!("without a crash: {wrong}"));
+        }
+        audit(fs, "without a crash")?;
+        if !self.has_cache() {
+            self.clean(live, None, "without a crash")?;
+            self.take_trace(live);
+            if self.trace.len() > before {
+                return Err("reading alone changed the medium".to_string());
+            }
+        }
+        expected.handles = handles_of(fs, &seen)?;
+        let mut known = Known {
+            at,
+            ..Known::default()
+        };
+        if self.promise.needs_inodes() {
+            known.world = World::read(fs)?;
+        }
+        for (handle, file) in expected.handles.iter().zip(&expected.inos) {
+            known.files.insert(handle.0, FileId(*file));
+            self.handles.note(*handle, FileId(*file), self.past.len())?;
+        }
+        let open = live.on_fs.open_inodes().zip(live.on_model.open_inodes());
+        for (ours, theirs) in open {
+            let attr = fs.getattr(&live.on_fs.cx, ours);
+            let attr = attr.map_err(|e| format!("stat of an open file: {e}"))?;
+            let handle = (ours, attr.generation);
+            self.handles.note(handle, FileId(theirs), self.past.len())?;
+        }
+        self.past.push(Past { expected, known });
+        Ok(())
+    }
+
+    /// How what callers see differs from the model. After a crash, soft updates may have left
+    /// link counts that are too high.
+    fn differs(&self, seen: &Snapshot, expected: &Expected) -> Option<String> {
+        let may_differ = self.start.recovered && self.promise.kind == Kind::Soft;
+        if may_differ && same_without_links(seen, &expected.snapshot) {
+            return None;
+        }
+        expected.compared_with(seen)
+    }
+}
