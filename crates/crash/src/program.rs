@@ -9,6 +9,10 @@
 //! Threads may take part; what they do must come in the same order in each run, or a failure
 //! cannot be visited again. A fence makes durable what its own thread has flushed.
 
+mod named;
+
+pub use named::{AnyProgram, Named, explore_all, replay_id};
+
 use crate::choice::{Policy, mix};
 use crate::media::Medium;
 use crate::media::memory::StatePmem;
@@ -81,6 +85,8 @@ pub struct Explored {
     pub capped_points: u64,
     /// Crash states recovered from and judged.
     pub states: u64,
+    /// Those that differ in what the memory held.
+    pub distinct: u64,
     /// The first failure, at which it ended.
     pub failure: Option<Failure>,
 }
@@ -179,6 +185,7 @@ pub fn explore<P: Program>(program: &P, options: &Options) -> Result<Explored, S
         points: tally.points,
         capped_points: tally.capped_points,
         states: tally.states,
+        distinct: tally.distinct.len() as u64,
         failure: failure.map(|(found, marks)| Failure {
             what: found.what,
             marks,

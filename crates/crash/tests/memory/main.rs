@@ -1,29 +1,21 @@
 //! Every crash state of programs on durable memory: logs, transactions, heap and regions, and
 //! pages that move.
 
-mod disk;
-mod files;
-mod neighbours;
-mod overflows;
-mod paging;
-mod programs;
-mod repairs;
-mod structures;
-mod threads;
-
 use crash::program::{Program, explore};
 use crash::{Model, Options};
-use files::InFiles;
 use mnemosyne::tx::Truncation;
-use neighbours::Neighbours;
-use overflows::Overflows;
-use paging::Paging;
-use programs::{Logs, OVERFLOWS, Step, Transactions, UNDONE, Whole};
-use repairs::Repairs;
+use programs::files::{self, InFiles};
+use programs::logs::Logs;
+use programs::neighbours::Neighbours;
+use programs::overflows::Overflows;
+use programs::pages::Paging;
+use programs::repairs::Repairs;
+use programs::structures::Change::{Add, Take};
+use programs::structures::{self, Change, Structures};
+use programs::threads::Threads;
+use programs::transactions::Transactions;
+use programs::whole::{OVERFLOWS, STEPS, Step, UNDONE, Whole};
 use std::sync::atomic::{AtomicBool, Ordering};
-use structures::Change::{Add, Take};
-use structures::{Change, Structures};
-use threads::Threads;
 use wordlog::Kind;
 
 const KINDS: [Kind; 2] = [Kind::TornBit, Kind::Base];
@@ -133,34 +125,6 @@ fn neighbours_of_what_is_written_are_left_alone() {
         holds(&format!("neighbours, {kind:?}"), &program, 1);
     }
 }
-
-/// Blocks and regions come, change and go, in places that others had before.
-const STEPS: &[Step] = &[
-    Step::Alloc {
-        slot: 0,
-        bytes: 100,
-    },
-    Step::Shadow {
-        slot: 1,
-        bytes: 5000,
-    },
-    Step::Write { slot: 1 },
-    Step::Free { slot: 1 },
-    Step::Shadow {
-        slot: 1,
-        bytes: 5000,
-    },
-    Step::Replace {
-        slot: 0,
-        other: 2,
-        bytes: 100,
-    },
-    Step::Map { slot: 3 },
-    Step::Write { slot: 3 },
-    Step::Unmap { slot: 3 },
-    Step::Map { slot: 3 },
-    Step::Free { slot: 2 },
-];
 
 #[test]
 fn transactions_longer_than_a_log() {

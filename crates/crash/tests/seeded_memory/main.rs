@@ -1,44 +1,27 @@
 //! Bugs put back into durable memory: each takes effect, each is found, its failure is there
 //! again when visited again, and nothing is wrong without it.
 
-#[path = "../memory/disk.rs"]
-mod disk;
-#[path = "../memory/files.rs"]
-mod files;
-#[path = "../memory/neighbours.rs"]
-mod neighbours;
-#[path = "../memory/overflows.rs"]
-mod overflows;
-#[path = "../memory/paging.rs"]
-mod paging;
-#[path = "../memory/programs.rs"]
-mod programs;
-#[path = "../memory/repairs.rs"]
-mod repairs;
-#[path = "../memory/structures.rs"]
-mod structures;
-#[path = "../memory/threads.rs"]
-mod threads;
-
-use ::paging::seeded as paging_bugs;
 use crash::program::{Program, explore, replay};
 use crash::{Model, Options};
-use files::InFiles;
 use mnemosyne::memory::seeded as file_bugs;
 use mnemosyne::seeded::{Bug, arm, fired};
 use mnemosyne::tx::Truncation;
-use neighbours::Neighbours;
-use overflows::Overflows;
-use paging::Paging;
+use paging::seeded as paging_bugs;
 use parking_lot::Mutex;
-use programs::{Logs, OVERFLOWS, Step, Transactions, UNDONE, Whole};
-use repairs::Repairs;
+use programs::files::{self, InFiles};
+use programs::logs::Logs;
+use programs::neighbours::Neighbours;
+use programs::overflows::Overflows;
+use programs::pages::Paging;
+use programs::repairs::Repairs;
+use programs::structures::Change::{Add, Take};
+use programs::structures::Kind::{Log, Queue, Table, Tree, Vector};
+use programs::structures::Structures;
+use programs::threads::Threads;
+use programs::transactions::Transactions;
+use programs::whole::{OVERFLOWS, Step, UNDONE, Whole};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use structures::Change::{Add, Take};
-use structures::Kind::{Log, Queue, Table, Tree, Vector};
-use structures::Structures;
-use threads::Threads;
 use wordlog::{Kind, seeded as log_bugs};
 
 /// Bounds: first without crashes in recovery, then with.

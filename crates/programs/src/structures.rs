@@ -1,6 +1,6 @@
 //! Programs on ready-made structures: transactions by which they grow and shrink.
 
-use super::programs::{BEGUN, RETURNED, count_of, hash, mark_of, text};
+use crate::marks::{BEGUN, RETURNED, count_of, hash, mark_of, text};
 use crash::program::{Memory, Program};
 use medium::MemoryPmem;
 use mnemosyne::memory::{DurableMemory, Flat, Layout, Options, Session, Tx};

@@ -3,8 +3,8 @@
 //! The low water does not pass a commit that is under way, so the record of the long one stays in
 //! its log, and a recovery reads the pages of the heap that it names. Nobody may have them yet.
 
-use super::programs::{BEGUN, RETURNED, count_of, hash, mark_of, text};
-use super::threads::Stopping;
+use crate::marks::{BEGUN, RETURNED, count_of, hash, mark_of, text};
+use crate::threads::Stopping;
 use crash::program::{Memory, Program};
 use medium::Pmem;
 use mnemosyne::memory::{Backing, DurableMemory, Flat, Layout, Options, Session, Tx};

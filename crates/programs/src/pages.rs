@@ -3,7 +3,7 @@
 //! The file of its region is another part of the same memory: what is written there is in
 //! flight until it is synchronised, as on a disk.
 
-use crate::programs::{count_of, hash, mark_of, text};
+use crate::marks::{count_of, hash, mark_of, text};
 use ::paging::{Fault, Frames, PageId, PageStore, Residency};
 use crash::program::{Memory, Program};
 use fastrand::Rng;

@@ -1,6 +1,6 @@
 //! Damaged memory that is repaired: records of a log, bits of blocks and a root.
 
-use super::programs::{BEGUN, RETURNED, count_of, hash, mark_of, text};
+use crate::marks::{BEGUN, RETURNED, count_of, hash, mark_of, text};
 use crash::program::{Memory, Program};
 use medium::{LINE_BYTES, Overlay, Pmem, Rule};
 use mnemosyne::memory::{

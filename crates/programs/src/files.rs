@@ -2,7 +2,8 @@
 //! boot, on a file system that loses whatever was not synchronised.
 
 use crate::disk::{Arena, DISK_BYTES, Disk, Process};
-use crate::programs::{BEGUN, RETURNED, Step, Table, Using, Whole, count_of, hash, mark_of, text};
+use crate::marks::{BEGUN, RETURNED, count_of, hash, mark_of, text};
+use crate::whole::{Step, Table, Using, Whole};
 use crash::program::{Memory, Program};
 use medium::{Durability, MapOptions, Overlay, Pmem};
 use mnemosyne::memory::{

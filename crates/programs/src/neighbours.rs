@@ -1,7 +1,7 @@
 //! A transaction changes the bytes that it writes. Their neighbours in the same words are
 //! changed meanwhile without transactions.
 
-use super::programs::{BEGUN, RETURNED, count_of, hash, mark_of, text};
+use crate::marks::{BEGUN, RETURNED, count_of, hash, mark_of, text};
 use crash::program::{Memory, Program};
 use medium::{Pmem, Rule};
 use mnemosyne::tx::{self, Area, Stop};

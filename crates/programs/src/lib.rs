@@ -1,0 +1,23 @@
+//! Programs on durable memory for the crash-state explorer: raw logs, transactions, the heap and
+//! regions, structures, repairs, pages that move, and the files of a directory.
+//!
+//! Each is a [`crash::program::Program`]. Tests choose their sizes; [`all`] lists those that
+//! `selvedge crash test --type memory` explores.
+#![forbid(unsafe_code)]
+#![allow(missing_docs)] // fields are the sizes of a program, named for what they count
+
+pub mod disk;
+pub mod files;
+mod list;
+pub mod logs;
+pub mod marks;
+pub mod neighbours;
+pub mod overflows;
+pub mod pages;
+pub mod repairs;
+pub mod structures;
+pub mod threads;
+pub mod transactions;
+pub mod whole;
+
+pub use list::all;
