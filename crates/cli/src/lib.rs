@@ -11,6 +11,7 @@ mod mount;
 mod output;
 mod own_file;
 mod random;
+mod script;
 mod terminal;
 mod types;
 

@@ -37,7 +37,7 @@ mod system;
 mod toy;
 mod trial;
 mod walk;
-pub mod workloads;
+mod workloads;
 mod world;
 
 pub use explore::{explore, explore_script, replay};

@@ -7,13 +7,6 @@ use oracle::script::Script;
 use oracle::script::generate::{self, Tree};
 use std::ops::Range;
 
-/// What enumerated scripts usually start from: a small tree, on which all calls are tried, and
-/// names, where calls rename, link and remove what the call before has made.
-pub const TREES: [Tree; 2] = [Tree::Small, Tree::Names];
-
-/// Further trees, on which scripts of one call are enough: tables and directories must grow.
-pub const SINGLES: [Tree; 2] = [Tree::Crowded, Tree::Large];
-
 impl ScriptRef {
     pub(crate) fn script(&self) -> Result<Script, String> {
         match self {

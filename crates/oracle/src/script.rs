@@ -21,7 +21,7 @@ mod text;
 
 pub use run::{LOG_MAGIC, State, fill, run, run_op};
 pub use shrink::shrink;
-pub use text::ParseError;
+pub use text::{GRAMMAR, ParseError};
 
 use vfs::{Fallocate, FileType, RenameFlags, SetTime, XattrMode};
 

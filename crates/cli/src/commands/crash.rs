@@ -2,16 +2,21 @@
 
 use crate::failure::{Failure, Outcome, code};
 use crate::output::{self, count};
+use crate::script;
 use crate::terminal;
 use crate::types::{EngineArgs, OfCrashTest, Type};
 use clap::Subcommand;
 use clap::builder::RangedU64ValueParser;
+use crash::program::{Named, explore_all, replay_id};
 use crash::{FailureId, FailureReport, Model, Options, Progress, Schedule, block, explore, replay};
 use engine::values::listed;
 use engine::{Engine, Explored};
+use oracle::script::GRAMMAR;
 use oracle::script::generate::Tree;
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Explore crash states, or look at one again
@@ -33,16 +38,21 @@ enum Command {
 /// Exits with 1 if a promise was broken. Each failure is one line that begins with an
 /// id, which `crash replay` takes.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = format!("Calls of a script:\n{GRAMMAR}"))]
 struct Test {
-    /// The type
+    /// The type: a file system, or memory (programs on durable memory: logs, transactions, the
+    /// heap, regions, structures, pages and files)
     #[arg(
         long = "type",
         short = 't',
         value_name = "TYPE",
         default_value = engines::default().name(),
-        value_parser = listed::<Type>(explored().map(|e| e.name()))
+        value_parser = listed::<What>(explored().map(|e| e.name()).chain([MEMORY]))
     )]
-    fs_type: Type,
+    what: What,
+    /// The program on durable memory to explore; may be given several times; by default all
+    #[arg(long = "program", value_name = "PROGRAM", value_parser = listed::<Program>(programs::all().iter().map(|p| &p.name)))]
+    programs: Vec<Program>,
     /// Longest scripts of the enumeration: 1, 2 or 3 calls; 0 enumerates none
     ///
     /// They start from a small tree. On persistent memory, scripts of one call also start from
@@ -63,6 +73,13 @@ struct Test {
     /// calls are all taken.
     #[arg(long, value_name = "N")]
     sample: Option<u64>,
+    /// Explore this script, and no enumerated ones; - reads standard input
+    ///
+    /// It starts from a new file system and has one call a line, in the forms listed below.
+    /// Paths start at the root; @N is the file that handle N has open. MODE is octal, all other
+    /// numbers are decimal. PATTERN chooses the bytes that are written. `#` begins a comment.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ops", "trees", "sample"])]
+    script: Option<PathBuf>,
     /// How many long random scripts to add
     #[arg(long, value_name = "N", default_value_t = 0)]
     random: u64,
@@ -110,6 +127,42 @@ struct Test {
     options: EngineArgs<OfCrashTest>,
 }
 
+/// The type that is not a file system.
+const MEMORY: &str = "memory";
+
+/// What is explored.
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Memory,
+    Files(Type),
+}
+
+impl FromStr for What {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            MEMORY => Ok(Self::Memory),
+            _ => text.parse().map(Self::Files),
+        }
+    }
+}
+
+/// The name of a program on durable memory.
+#[derive(Debug, Clone)]
+struct Program(String);
+
+impl FromStr for Program {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut names = programs::all().into_iter().map(|program| program.name);
+        let name = names.find(|name| name == text);
+        let name = name.ok_or_else(|| format!("there is no program '{text}'"))?;
+        Ok(Self(name))
+    }
+}
+
 fn at_least_one() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..)
 }
@@ -154,11 +207,14 @@ impl Test {
                 count(p.violations, "violation")
             ));
         };
-        let subject = self.subject()?;
-        let options = self.options(&subject);
-        let found = match &subject {
-            Explored::Memory(system) => explore(&**system, &options, &show),
-            Explored::Blocks(system) => block::explore(&**system, &options, &show),
+        let found = match self.what {
+            What::Memory => explore_all(&self.programs(), &self.options(&MEMORY_TREES)?, &show),
+            What::Files(files) => match self.subject(files)? {
+                Explored::Memory(system) => explore(&*system, &self.options(&MEMORY_TREES)?, &show),
+                Explored::Blocks(system) => {
+                    block::explore(&*system, &self.options(&BLOCK_TREES)?, &show)
+                }
+            },
         };
         bar.finish_and_clear();
         let found = found.map_err(Failure::new)?;
@@ -170,15 +226,22 @@ impl Test {
         Ok(verdict(found.violations == 0))
     }
 
+    fn programs(&self) -> Vec<Named> {
+        let mut programs = programs::all();
+        let is_chosen = |p: &Named| self.programs.iter().any(|chosen| chosen.0 == p.name);
+        programs.retain(|p| self.programs.is_empty() || is_chosen(p));
+        programs
+    }
+
     /// The engine in the mode of that name, or in its usual one.
-    fn subject(&self) -> Result<Explored, Failure> {
-        let engine = match self.fs_type {
+    fn subject(&self, files: Type) -> Result<Explored, Failure> {
+        let engine = match files {
             Type::One(engine) => engine,
             Type::Any => engines::default(),
         };
         if explored().all(|other| other.name() != engine.name()) {
-            let names: Vec<&str> = explored().map(|engine| engine.name()).collect();
-            let names = names.join(", ");
+            let names = explored().map(|engine| engine.name());
+            let names = names.chain([MEMORY]).collect::<Vec<_>>().join(", ");
             let why = format!("'{}' has no medium to explore: use {names}", engine.name());
             return Err(Failure::new(why).with_code(code::USAGE));
         }
@@ -188,16 +251,21 @@ impl Test {
         subject.map_err(Failure::new)
     }
 
-    fn options(&self, subject: &Explored) -> Options {
-        let (trees, singles) = self.trees(subject);
+    fn options(&self, usual: &Usual) -> Result<Options, Failure> {
+        let scripts = self.script.as_deref().map(script::read).transpose()?;
+        let (trees, singles) = match self.trees.as_slice() {
+            [] => (usual.trees.to_vec(), usual.singles.to_vec()),
+            chosen => (chosen.to_vec(), Vec::new()),
+        };
         let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
         let schedules = match self.schedules.as_slice() {
             [] => Schedule::ALL.to_vec(),
             some => some.to_vec(),
         };
-        Options {
+        Ok(Options {
             schedules,
-            ops: self.ops,
+            ops: if scripts.is_some() { 0 } else { self.ops },
+            scripts: scripts.iter().map(ToString::to_string).collect(),
             sample: self.sample(),
             trees,
             singles,
@@ -211,18 +279,12 @@ impl Test {
             time_limit: self.time_limit.map(Duration::from_secs),
             max_failures: self.max_failures,
             threads: self.threads.unwrap_or_else(cpus),
+            states_per_point: match self.what {
+                What::Memory => STATES_OF_PROGRAMS,
+                What::Files(_) => Options::default().states_per_point,
+            },
             ..Options::default()
-        }
-    }
-
-    /// The trees that scripts start from, and further ones for scripts of one call. By default
-    /// the latter are trees in which tables and directories must grow.
-    fn trees(&self, subject: &Explored) -> (Vec<Tree>, Vec<Tree>) {
-        match (self.trees.as_slice(), subject) {
-            ([], Explored::Memory(_)) => (vec![Tree::Small], vec![Tree::Crowded]),
-            ([], Explored::Blocks(_)) => (vec![Tree::Small, Tree::Names], vec![Tree::Large]),
-            (chosen, _) => (chosen.to_vec(), Vec::new()),
-        }
+        })
     }
 
     /// How many of the longest scripts to draw, if not all.
@@ -243,22 +305,35 @@ const TREES: [Tree; 5] = [
     Tree::Large,
 ];
 
+/// The trees that scripts start from by default, and further ones for scripts of one call, in
+/// which tables and directories must grow.
+struct Usual {
+    trees: &'static [Tree],
+    singles: &'static [Tree],
+}
+
+const MEMORY_TREES: Usual = Usual {
+    trees: &[Tree::Small],
+    singles: &[Tree::Crowded],
+};
+
+const BLOCK_TREES: Usual = Usual {
+    trees: &[Tree::Small, Tree::Names],
+    singles: &[Tree::Large],
+};
+
 /// Scripts of three calls that are drawn by default.
 const SAMPLE: u64 = 1000;
 
+/// States of a program up to which a point in time is explored exhaustively: those of recoveries
+/// multiply with those before.
+const STATES_OF_PROGRAMS: usize = 32;
+
 impl Replay {
     fn run(&self) -> Outcome {
-        let mut subjects = engines::all().iter().flat_map(|engine| engine.subjects());
-        let subject = subjects.find(|subject| subject.id() == self.id.system);
-        let subject = subject.ok_or_else(|| {
-            Failure::new(format_args!(
-                "{}: the system {} is unknown",
-                self.id, self.id.system
-            ))
-        })?;
-        let failure = match &subject {
-            Explored::Memory(system) => replay(&**system, &self.id),
-            Explored::Blocks(system) => block::replay(&**system, &self.id),
+        let failure = match replay_id(&programs::all(), &self.id) {
+            Some(failure) => failure,
+            None => self.file_system()?,
         };
         let failure = failure.map_err(Failure::new)?;
         if self.json {
@@ -270,6 +345,22 @@ impl Replay {
             })?;
         }
         Ok(verdict(failure.is_none()))
+    }
+
+    /// The failure of a file system.
+    fn file_system(&self) -> Result<Result<Option<FailureReport>, String>, Failure> {
+        let mut subjects = engines::all().iter().flat_map(|engine| engine.subjects());
+        let subject = subjects.find(|subject| subject.id() == self.id.system);
+        let subject = subject.ok_or_else(|| {
+            Failure::new(format_args!(
+                "{}: the system {} is unknown",
+                self.id, self.id.system
+            ))
+        })?;
+        Ok(match &subject {
+            Explored::Memory(system) => replay(&**system, &self.id),
+            Explored::Blocks(system) => block::replay(&**system, &self.id),
+        })
     }
 }
 
@@ -300,6 +391,10 @@ fn text(found: &crash::Outcome) -> String {
             count(ops.into(), "call")
         );
     }
+    let unit = match &*found.system {
+        MEMORY => "program",
+        _ => "script",
+    };
     let _ = writeln!(
         text,
         "{} under the model {}, seed {}: {}{part}, {} ({} distinct), {}, {:.1} s, \
@@ -307,7 +402,7 @@ fn text(found: &crash::Outcome) -> String {
         found.system,
         found.model,
         found.seed,
-        count(found.workloads, "script"),
+        count(found.workloads, unit),
         count(found.states_explored, "crash state"),
         found.states_distinct,
         count(found.violations, "violation"),
@@ -319,7 +414,12 @@ fn text(found: &crash::Outcome) -> String {
 
 /// The failure's line, and the shortest script that is known to fail like it.
 fn failure_text(failure: &FailureReport) -> String {
-    let mut text = format!("{failure}\n  shrunk, on the {} tree:\n", failure.tree);
+    let mut text = format!("{failure}\n");
+    if failure.shrunk.is_empty() {
+        return text; // of a program
+    }
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "  shrunk, on the {} tree:", failure.tree);
     for line in failure.shrunk.lines() {
         let _ = writeln!(text, "    {line}");
     }

@@ -2,13 +2,12 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::types::{EngineArgs, OfGraph, Type};
-use crate::{image, output};
+use crate::{output, script};
 use clap::ValueEnum;
 use engine::values::listed;
 use engine::{Engine, Error};
-use oracle::script::{Op, Script, State, run};
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use oracle::script::{GRAMMAR, Op, State, run};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use vfs::{Errno, FileSystem};
 
@@ -19,10 +18,8 @@ use vfs::{Errno, FileSystem};
 /// empty ones dashed), an arrow from each patch to those that must be durable before it,
 /// labelled with the rule. For a mount, SIGUSR2 to its server draws the same beside the
 /// image.
-///
-/// A script has one call a line: mkdir PATH MODE, create PATH MODE, write PATH OFFSET
-/// LENGTH SEED, truncate PATH SIZE, rename FROM TO, unlink PATH, fsync PATH, sync and others.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = format!("A script has one call a line:\n{GRAMMAR}"))]
 pub struct Args {
     /// The script; - reads standard input
     #[arg(long, value_name = "FILE")]
@@ -54,7 +51,7 @@ enum Format {
 impl Args {
     /// Runs the command.
     pub fn run(&self) -> Outcome {
-        let script = self.read()?;
+        let script = script::read(&self.script)?;
         let engine = match self.fs_type {
             Type::One(engine) => engine,
             Type::Any => engines::default(),
@@ -73,17 +70,5 @@ impl Args {
             Format::Json => output::print_json(&graph.json)?,
         }
         Ok(ExitCode::SUCCESS)
-    }
-
-    fn read(&self) -> Result<Script, Failure> {
-        let failed = |e: &dyn std::fmt::Display| image::about(&self.script, e);
-        let mut text = String::new();
-        if self.script == Path::new("-") {
-            let read = std::io::stdin().read_to_string(&mut text);
-            read.map_err(|e| failed(&e))?;
-        } else {
-            text = std::fs::read_to_string(&self.script).map_err(|e| failed(&e))?;
-        }
-        text.parse().map_err(|e| failed(&e))
     }
 }

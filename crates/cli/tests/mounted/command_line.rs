@@ -3,7 +3,6 @@
 use crate::fixture::{Place, finish, run, selvedge, stderr, stdout};
 use mnemosyne::memory::{DirectoryOptions, DurableMemory, Layout, Options};
 use mnemosyne::tx::Stop;
-use oracle::script::generate::Tree;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::process::{Command, Stdio};
@@ -181,16 +180,6 @@ fn options_that_would_do_nothing_are_refused() {
 }
 
 #[test]
-fn a_crash_test_that_was_stopped_tells_what_it_did() {
-    let args = ["crash", "test", "--ops", "2", "--time-limit", "0", "--json"];
-    let json: serde_json::Value = serde_json::from_str(&stdout(&run(0, &args))).unwrap();
-    assert_eq!(json["complete"], false);
-    let parts = json["enumerated"].as_array().unwrap();
-    let taken: Option<u64> = parts.iter().map(|part| part["taken"].as_u64()).sum();
-    assert_eq!(taken, json["workloads"].as_u64());
-}
-
-#[test]
 fn fsck_exits_as_its_manual_says() {
     let place = Place::with_image();
     run(16, &["fsck"]);
@@ -311,35 +300,6 @@ fn dump_shows_an_inode_by_number_and_by_path() {
     dump(1, &["--path", "/none"]);
     dump(1, &["--inode", "999999"]);
     dump(2, &["--inode", "1", "--path", "/"]);
-}
-
-#[test]
-fn crash_test_reports_in_json() {
-    let json = run(
-        0,
-        &["crash", "test", "--ops", "1", "--json", "--model", "lines"],
-    );
-    let json: serde_json::Value = serde_json::from_str(&stdout(&json)).unwrap();
-    for key in ["workloads", "states_explored", "states_distinct"] {
-        assert!(json[key].as_u64().is_some_and(|n| n > 0), "{key}");
-    }
-    assert_eq!(json["violations"], 0);
-    let singles = [Tree::Small, Tree::Crowded].map(|tree| tree.count(1));
-    assert_eq!(json["workloads"], singles.iter().sum::<u64>());
-    assert_eq!(json["complete"], true);
-    assert!(json["seconds"].is_f64());
-    let unknown = run(1, &["crash", "replay", "other:words:e1.0:0:live"]);
-    assert!(
-        stderr(&unknown).contains("system other"),
-        "{}",
-        stderr(&unknown)
-    );
-    run(2, &["crash", "replay", "nonsense"]);
-    let unknown = stderr(&run(2, &["crash", "test", "--type", "model"]));
-    assert!(
-        unknown.contains("'model'") && unknown.contains("use bpfs, ext2"),
-        "{unknown}"
-    );
 }
 
 /// Durable memory with logs that are soon made.

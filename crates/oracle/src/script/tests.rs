@@ -35,14 +35,23 @@ fn bad_lines_are_named() {
         error("sync\nfrobnicate f"),
         "line 2: `frobnicate` is no operation"
     );
-    assert_eq!(error("create f"), "line 1: a word is missing");
-    assert_eq!(error("create f 9"), "line 1: `9` is no octal number");
-    assert_eq!(error("write f 0 x 1"), "line 1: `x` is no number");
     assert_eq!(
-        error("rename a b over"),
-        "line 1: `over` means nothing here"
+        error("create f"),
+        "line 1: a word is missing; the form is: create PATH MODE"
     );
-    assert_eq!(error("unlink a b"), "line 1: `b` is one word too many");
+    assert_eq!(
+        error("create f 9"),
+        "line 1: `9` is not an octal number; the form is: create PATH MODE"
+    );
+    for (line, what) in [
+        ("write f 0 x 1", "`x` is not a number"),
+        ("rename a b over", "`over` means nothing here"),
+        ("unlink a b", "`b` is one word too many"),
+    ] {
+        let error = error(line);
+        let expected = format!("line 1: {what}; the form is: ");
+        assert!(error.starts_with(&expected), "{error}");
+    }
 }
 
 #[test]
@@ -263,6 +272,17 @@ proptest! {
     fn what_is_printed_reads_back(ops in prop::collection::vec(op(), 0..20)) {
         let script = Script { ops };
         prop_assert_eq!(parse(&script.to_string()), script);
+    }
+
+    #[test]
+    fn each_operation_has_a_form(op in op()) {
+        let op = op.to_string();
+        let words: Vec<&str> = op.split_whitespace().collect();
+        let mut forms = GRAMMAR.lines().map(|form| form.split_whitespace());
+        prop_assert!(
+            forms.any(|mut form| form.next() == Some(words[0]) && form.count() == words.len() - 1),
+            "{}", op
+        );
     }
 
     #[test]

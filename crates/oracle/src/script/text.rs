@@ -5,6 +5,40 @@ use std::fmt::{self, Display, Formatter};
 use std::str::{FromStr, SplitWhitespace};
 use vfs::{Fallocate, FileType, RenameFlags, SetTime, Timestamp, XattrMode};
 
+/// The form of each operation, one on a line: what a script may hold.
+pub const GRAMMAR: &str = "\
+create PATH MODE
+mkdir PATH MODE
+mknod PATH file|fifo|socket|char|block MODE DEVICE
+symlink TARGET PATH
+link PATH NEW-PATH
+unlink PATH
+rmdir PATH
+rename PATH NEW-PATH replace|noreplace|exchange
+write PATH OFFSET LENGTH PATTERN
+append PATH LENGTH PATTERN
+truncate PATH SIZE
+fallocate PATH allocate|allocate-keep|punch|zero|zero-keep OFFSET LENGTH
+setxattr PATH NAME LENGTH PATTERN set|create|replace
+removexattr PATH NAME
+chmod PATH MODE
+chown PATH UID|- GID|-
+utimens PATH NANOSECONDS|now|- NANOSECONDS|now|-
+fsync PATH
+fdatasync PATH
+fsyncdir PATH
+sync
+open HANDLE PATH
+tmpfile HANDLE DIRECTORY MODE
+close HANDLE
+";
+
+/// The form of the operation of that name.
+fn form(call: &str) -> Option<&'static str> {
+    let mut forms = GRAMMAR.lines();
+    forms.find(|form| form.split_whitespace().next() == Some(call))
+}
+
 /// A line that is no operation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
@@ -174,11 +208,14 @@ impl FromStr for Op {
     /// Reads one line without comment.
     fn from_str(line: &str) -> Result<Self, String> {
         let mut words = Words(line.split_whitespace());
-        let op = words.op()?;
-        match words.0.next() {
+        let op = words.op().and_then(|op| match words.0.next() {
             None => Ok(op),
             Some(word) => Err(format!("`{word}` is one word too many")),
-        }
+        });
+        op.map_err(|what| match line.split_whitespace().next().and_then(form) {
+            Some(form) => format!("{what}; the form is: {form}"),
+            None => what,
+        })
     }
 }
 
@@ -196,13 +233,14 @@ impl<'a> Words<'a> {
 
     fn number<T: FromStr>(&mut self) -> Result<T, String> {
         let word = self.next()?;
-        word.parse().map_err(|_| format!("`{word}` is no number"))
+        word.parse()
+            .map_err(|_| format!("`{word}` is not a number"))
     }
 
     fn octal(&mut self) -> Result<u32, String> {
         let word = self.next()?;
         let mode = u32::from_str_radix(word, 8);
-        mode.map_err(|_| format!("`{word}` is no octal number"))
+        mode.map_err(|_| format!("`{word}` is not an octal number"))
     }
 
     fn maybe(&mut self) -> Result<Option<u32>, String> {

@@ -2,7 +2,7 @@
 
 use super::{Process, Result, data, failed, length};
 use medium::{
-    ArenaError, Durability, EffectiveDurability, MapOptions, MediumError, OpenError, Pmem,
+    ArenaError, Durability, EffectiveDurability, MapOptions, MediumError, OpenError, Pmem, Rule,
     WORD_BYTES,
 };
 use mnemosyne::memory::Mappings;
