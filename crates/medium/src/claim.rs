@@ -3,7 +3,7 @@
 //! A check says what is so at that moment: nothing keeps the kernel from a file later.
 
 use crate::OpenError;
-use crate::lock::lock;
+use crate::lock::{Access, lock};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, major, minor, open, stat};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -132,7 +132,7 @@ pub(crate) fn check(path: &Path, file: &File, intent: Intent) -> Result<Option<F
     if let Some(claim) = claim(&behind, intent, Some(&device)) {
         return Err(claimed(&backing, claim));
     }
-    lock(&backing, &file, intent != Intent::Read)?;
+    lock(&backing, &file, Access::of(intent == Intent::Read))?;
     Ok(Some(file))
 }
 

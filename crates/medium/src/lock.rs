@@ -47,12 +47,30 @@ const LOOKS: usize = 10;
 /// The time from one attempt to the next.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Locks `file`, which is at `path`, against other writers, and if `exclusive` against
-/// readers too.
-pub(crate) fn lock(path: &Path, file: &File, exclusive: bool) -> Result<(), OpenError> {
-    match exclusive {
-        true => lock_for_writer(path, file, PATIENCE),
-        false => match attempt(PATIENCE, || lock_shared(file)) {
+/// What a file is locked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Reading: no one else writes.
+    Read,
+    /// Writing: no one else writes or reads.
+    Write,
+}
+
+impl Access {
+    /// Of a file that is opened read-only or not.
+    pub(crate) fn of(read_only: bool) -> Self {
+        match read_only {
+            true => Self::Read,
+            false => Self::Write,
+        }
+    }
+}
+
+/// Locks `file`, which is at `path`.
+pub(crate) fn lock(path: &Path, file: &File, access: Access) -> Result<(), OpenError> {
+    match access {
+        Access::Write => lock_for_writer(path, file, PATIENCE),
+        Access::Read => match attempt(PATIENCE, || lock_shared(file)) {
             Ok(None) => Ok(()),
             Ok(writer) => Err(in_use(path, writer)),
             Err(Errno::WOULDBLOCK) => Err(in_use(path, holder(file))),

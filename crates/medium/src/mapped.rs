@@ -20,7 +20,7 @@ use crate::block::is_read_only;
 use crate::claim::{self, Intent};
 use crate::cpu::{self, LineFlush};
 use crate::durability::{Durability, EffectiveDurability, keeps_in_memory};
-use crate::lock::lock;
+use crate::lock::{Access, lock};
 use crate::lossy::{self, LossyCache};
 use crate::open_error::OpenError;
 use crate::pager::{PagedRegion, Pager, Unpaged};
@@ -656,7 +656,7 @@ impl Target {
             let opened = fstat(&file).map_err(|e| system("look at", path, e))?;
             check_kind(path, FileType::from_raw_mode(opened.st_mode))?;
         }
-        lock(path, &file, write)?;
+        lock(path, &file, Access::of(options.read_only))?;
         // The kernel refuses a device that is mounted or part of another. After our own
         // lock, whose error can name the holder.
         let claim = (write && kind == FileType::BlockDevice).then(|| open(OFlags::EXCL));
@@ -802,7 +802,7 @@ fn create(
     let flags = flags | OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(mode));
     let file = File::from(file.map_err(|e| system("create", path, e))?);
-    lock(path, &file, true)?;
+    lock(path, &file, Access::Write)?;
     let resize = |len| rustix::fs::ftruncate(&file, len).map_err(|e| system("resize", path, e));
     // The first one shows whether the size is possible, before anything is lost.
     for len in [len_bytes, 0, len_bytes] {

@@ -4,7 +4,7 @@ use super::{DeviceOptions, Direct};
 use crate::OpenError;
 use crate::block::{Buffer, Geometry};
 use crate::claim::{self, Intent};
-use crate::lock::lock;
+use crate::lock::{Access, lock};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl};
 use rustix::fs::{fdatasync, fstat, major, minor, statx};
 use rustix::io::Errno;
@@ -60,7 +60,7 @@ impl Target {
             Errno::ROFS => read_only(path),
             e => system("open", path, e),
         })?;
-        lock(path, &file, !options.read_only)?;
+        lock(path, &file, Access::of(options.read_only))?;
         let intent = Intent::new(options.read_only, options.over_idle_loops);
         let backing = claim::check(path, &file, intent)?;
         // The kernel refuses a device that is mounted or part of another. After our own
