@@ -14,8 +14,8 @@ mod named;
 pub use named::{AnyProgram, Named, explore_all, replay_id};
 
 use crate::choice::{Policy, mix};
-use crate::media::Medium;
 use crate::media::memory::StatePmem;
+use crate::media::{Medium, crash_between};
 use crate::panics::caught;
 use crate::report::Options;
 use crate::walk::{
@@ -187,7 +187,7 @@ pub fn explore<P: Program>(program: &P, options: &Options) -> Result<Explored, S
         states: tally.states,
         distinct: tally.distinct.len() as u64,
         failure: failure.map(|(found, marks)| Failure {
-            what: found.what,
+            what: found.what + &crash_between::<StatePmem>(&run.trace, &found.place),
             marks,
             place: found.place,
         }),
@@ -212,7 +212,8 @@ pub fn replay<P: Program>(
     let marks = marks.get(..failure.marks).ok_or("there are fewer marks")?;
     let mut judge = ProgramJudge { program, marks };
     let verdict = revisit(&run.pm, &run.trace, &failure.place, &mut judge)?;
-    Ok(verdict.wrong)
+    let between = crash_between::<StatePmem>(&run.trace, &failure.place);
+    Ok(verdict.wrong.map(|what| what + &between))
 }
 
 struct ProgramJudge<'a, P> {

@@ -8,7 +8,7 @@ mod switch;
 
 use crate::handles::Handles;
 use crate::id::Spot;
-use crate::media::Medium;
+use crate::media::{Medium, crash_between};
 use crate::past::Past;
 use crate::promise::{Floors, Promise, Window};
 use crate::sabotage::{Sabotage, hit};
@@ -247,8 +247,8 @@ impl<M: Medium> Run<'_, M> {
             if medium.narrows(event) && moments.take_event(i, limits) {
                 walk.point(i).map_err(|found| Failure {
                     op: phase,
+                    what: found.what + &crash_between::<M>(&self.trace, &found.place),
                     spot: Spot::In(found.place),
-                    what: found.what,
                 })?;
             }
             if last_change != Some(i) || !hit(Sabotage::LastChangeDropped) {
@@ -264,8 +264,8 @@ impl<M: Medium> Run<'_, M> {
         walk.judge = &mut judge;
         walk.point(events.end).map_err(|found| Failure {
             op: phase,
+            what: found.what + &crash_between::<M>(&self.trace, &found.place),
             spot: Spot::End(found.place),
-            what: found.what,
         })
     }
 
@@ -294,6 +294,8 @@ impl<M: Medium> Run<'_, M> {
             ));
         }
         let mut judge = self.judge(phase, returned);
-        revisit(self.medium(), &self.trace, &place, &mut judge).map(|verdict| verdict.wrong)
+        let verdict = revisit(self.medium(), &self.trace, &place, &mut judge)?;
+        let between = crash_between::<M>(&self.trace, &place);
+        Ok(verdict.wrong.map(|what| what + &between))
     }
 }

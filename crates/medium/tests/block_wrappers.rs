@@ -208,8 +208,8 @@ fn line(event: &BlockEvent) -> String {
             format!("issued {id}: {lba}{}", if *durable { " fua" } else { "" })
         }
         BlockEvent::Completed { id, ok } => format!("completed {id} {ok}"),
-        BlockEvent::FlushBegun { id, .. } => format!("flush {id}"),
-        BlockEvent::FlushEnded { id, ok } => format!("flushed {id} {ok}"),
+        BlockEvent::FlushBegun { id } => format!("flush {id}"),
+        BlockEvent::FlushEnded { id, ok, .. } => format!("flushed {id} {ok}"),
         BlockEvent::Discarded { lba, blocks } => format!("discarded {lba}+{blocks}"),
         BlockEvent::Mark(id) => format!("mark {id}"),
     }
@@ -247,19 +247,24 @@ fn a_flush_covers_what_had_completed_when_it_began() {
         issued(0, 0, 1, false),
         issued(1, 1, 2, false),
         completed(0),
-        BlockEvent::FlushBegun {
+        BlockEvent::FlushBegun { id: 0 },
+        completed(1),
+        BlockEvent::FlushEnded {
             id: 0,
+            ok: true,
             rule: Rule::DurableBeforeReturn,
         },
-        completed(1),
-        BlockEvent::FlushEnded { id: 0, ok: true },
     ];
     let after = replay(CACHED, &events);
     assert_eq!(open(&after), [1]);
     assert_eq!(after.image().block(Lba(0)), Some(&[1; BLOCK][..]));
     assert_eq!(after.image().block(Lba(1)), Some(&[0; BLOCK][..]));
     // Not one that fails.
-    events[5] = BlockEvent::FlushEnded { id: 0, ok: false };
+    events[5] = BlockEvent::FlushEnded {
+        id: 0,
+        ok: false,
+        rule: Rule::DurableBeforeReturn,
+    };
     assert_eq!(open(&replay(CACHED, &events)), [0, 1]);
     // Without a cache, completion is enough.
     let through = Persistence {

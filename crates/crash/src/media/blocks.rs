@@ -14,7 +14,7 @@
 //!
 //! Blocks are shared, so a state costs some pointers, and each change goes to an undo log.
 
-use super::Medium;
+use super::{Medium, Order};
 use crate::choice::{Choices, Policy, mix};
 use crate::report::Options;
 use crate::sabotage::{Sabotage, hit};
@@ -267,11 +267,11 @@ impl CrashState for StateDevice {
                     inner.make_durable(*id);
                 }
             }
-            BlockEvent::FlushBegun { id, .. } => {
+            BlockEvent::FlushBegun { id } => {
                 let covered = inner.coverable();
                 inner.covered.insert(*id, covered);
             }
-            BlockEvent::FlushEnded { id, ok } => {
+            BlockEvent::FlushEnded { id, ok, .. } => {
                 let covered = inner.covered.remove(id).unwrap_or_default();
                 for id in covered.into_iter().filter(|_| *ok) {
                     inner.make_durable(id);
@@ -590,13 +590,23 @@ impl Medium for StateDevice {
         )
     }
 
+    fn order(event: &BlockEvent) -> Option<Order> {
+        match event {
+            BlockEvent::FlushEnded { rule, .. } => Some(Order {
+                call: "flush",
+                rule: *rule,
+            }),
+            _ => None,
+        }
+    }
+
     fn renumber(events: &mut [BlockEvent], before: &[BlockEvent]) {
         let first = before.len() as EventId; // more than there are writes or flushes
         for event in events {
             match event {
                 BlockEvent::Issued { id, .. }
                 | BlockEvent::Completed { id, .. }
-                | BlockEvent::FlushBegun { id, .. }
+                | BlockEvent::FlushBegun { id }
                 | BlockEvent::FlushEnded { id, .. } => *id += first,
                 BlockEvent::Discarded { .. } | BlockEvent::Mark(_) => {}
             }

@@ -16,7 +16,7 @@
 
 mod access;
 
-use super::Medium;
+use super::{Medium, Order};
 use crate::choice::{Choices, Policy, mix};
 use crate::report::Options;
 use crate::setting::Setting;
@@ -525,6 +525,16 @@ impl Medium for StatePmem {
 
     fn is_moment(event: &Event) -> bool {
         matches!(event, Event::Fence(_))
+    }
+
+    fn order(event: &Event) -> Option<Order> {
+        match event {
+            Event::Fence(rule) => Some(Order {
+                call: "fence",
+                rule: *rule,
+            }),
+            _ => None,
+        }
     }
 
     /// A mount does not read the contents of files. The medium makes visible but not yet

@@ -11,9 +11,36 @@ use crate::report::Options;
 use crate::setting::Setting;
 use crate::system::Failure;
 use crate::trial::Run;
-use crate::walk::CrashState;
+use crate::walk::{CrashState, Place};
+use medium::Rule;
+use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 use vfs::System;
+
+/// An order that a file system asked for: its name on the medium, and its rule. It prints as
+/// `fence(data-before-commit)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub call: &'static str,
+    pub rule: Rule,
+}
+
+impl Display for Order {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({})", self.call, self.rule)
+    }
+}
+
+/// Says between which orders of a trace the first crash of a place is: one that is not enough,
+/// perhaps, and one that was still to come.
+pub(crate) fn crash_between<M: Medium>(trace: &[M::Event], place: &Place) -> String {
+    let crash = place.crashes.first().map_or(0, |crash| crash.event);
+    let (before, after) = trace.split_at(crash.min(trace.len()));
+    let text = |order: Option<Order>, none: &str| order.map_or(none.into(), |o| o.to_string());
+    let before = text(before.iter().rev().find_map(M::order), "the start");
+    let after = text(after.iter().find_map(M::order), "the end");
+    format!("; crashed between {before} and {after}")
+}
 
 /// A medium with a file system on it.
 pub(crate) trait Medium:
@@ -67,6 +94,8 @@ pub(crate) trait Medium:
     fn is_change(event: &Self::Event) -> bool;
     /// Whether a crash is worth visiting at an event, which says how long a script is.
     fn is_moment(event: &Self::Event) -> bool;
+    /// The order that an event makes, and why: of a fence or a flush.
+    fn order(event: &Self::Event) -> Option<Order>;
     /// Gives `events` numbers that differ from those of the trace before them.
     fn renumber(_events: &mut [Self::Event], _before: &[Self::Event]) {}
     /// What the medium does after a server was killed that did `trace`, until the next one

@@ -182,7 +182,7 @@ impl BlockLog {
 
     fn flush(&self) -> Result<(), String> {
         self.device
-            .flush(Rule::DurableBeforeReturn)
+            .flush(Rule::DataBeforeCommit)
             .map_err(|e| e.to_string())
     }
 

@@ -107,7 +107,7 @@ impl Log for MemoryLog {
             self.pm.flush(at, bytes.len() as u64);
         }
         if self.bug != ToyBug::MissingFence {
-            self.pm.fence(Rule::DurableBeforeReturn).map_err(io)?;
+            self.pm.fence(Rule::DataBeforeCommit).map_err(io)?;
         }
         let count = self.pm.load(COUNT).map_err(io)? + 1;
         let mut header = [0; 16];

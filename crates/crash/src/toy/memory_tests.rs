@@ -70,6 +70,13 @@ fn every_bug_is_found_and_replays_by_its_id() {
 }
 
 #[test]
+fn a_report_names_the_rules_of_the_fences_around_the_crash() {
+    let report = explore(ToyBug::MissingFlush, Model::Words).expect("found");
+    let between = "crashed between fence(data-before-commit) and fence(durable-before-return)";
+    assert!(report.what.ends_with(between), "{report}");
+}
+
+#[test]
 fn torn_write_breaks_the_single_switch() {
     let report = explore(ToyBug::TornWrite, Model::Words).expect("found");
     assert!(report.what.contains("in program order"), "{report}");

@@ -40,8 +40,6 @@ pub enum BlockEvent {
     FlushBegun {
         /// Its number.
         id: EventId,
-        /// Why it was there.
-        rule: Rule,
     },
     /// A flush has ended.
     FlushEnded {
@@ -49,6 +47,8 @@ pub enum BlockEvent {
         id: EventId,
         /// Whether what had completed when it began is durable.
         ok: bool,
+        /// Why it was there.
+        rule: Rule,
     },
     /// What these blocks hold may change at any time from here on.
     Discarded {
@@ -151,7 +151,7 @@ impl<D: BlockDevice> crate::block::layer::DeviceLayer for RecordingDevice<D> {
             let mut state = self.state.lock();
             let id = state.flushes;
             state.flushes += 1;
-            state.trace.push(BlockEvent::FlushBegun { id, rule });
+            state.trace.push(BlockEvent::FlushBegun { id });
             id
         };
         let result = self.inner.flush(rule);
@@ -159,7 +159,7 @@ impl<D: BlockDevice> crate::block::layer::DeviceLayer for RecordingDevice<D> {
         self.state
             .lock()
             .trace
-            .push(BlockEvent::FlushEnded { id, ok });
+            .push(BlockEvent::FlushEnded { id, ok, rule });
         result
     }
 

@@ -106,10 +106,10 @@ impl Replay {
                 completed: None,
             }),
             BlockEvent::Completed { id, ok: true } => self.complete(*id),
-            BlockEvent::FlushBegun { id, .. } => {
+            BlockEvent::FlushBegun { id } => {
                 self.flushes.insert(*id, self.completed);
             }
-            BlockEvent::FlushEnded { id, ok } => {
+            BlockEvent::FlushEnded { id, ok, .. } => {
                 if let (Some(before), true) = (self.flushes.remove(id), ok) {
                     self.settle(|write| write.completed.is_some_and(|at| at < before));
                 }
