@@ -15,7 +15,7 @@
 //!
 //! # Locks, in this order
 //! 1. the tree lock: shared by operations that leave inodes where they are, exclusive
-//!    for those that move them (`crawl` asks by [`Fault::Exclusive`](error)), and for
+//!    for those that move them (`crawl` asks by `Fault::Exclusive`), and for
 //!    renames between directories;
 //! 2. inode locks: a directory before what it names, two files in the order of their
 //!    numbers;

@@ -2,7 +2,7 @@
 //! no engine themselves.
 //!
 //! # Adding an engine
-//! Its crate implements [`Engine`]. This crate depends on it, and [`BUILT_IN`] gets a line.
+//! Its crate implements [`Engine`]. This crate depends on it, and `BUILT_IN` gets a line.
 #![forbid(unsafe_code)]
 
 mod model;

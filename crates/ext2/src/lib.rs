@@ -1,6 +1,6 @@
 //! ext2, as Linux has it.
 //!
-//! The bytes on the medium are described in `format.md`; [`format`] has them as types.
+//! The bytes on the medium are described in `format.md`; [`mod@format`] has them as types.
 //! [`Ext2`] is the format behind [`blockfs::Format`]; [`blockfs::BlockFs`] makes a file system
 //! of it.
 //!

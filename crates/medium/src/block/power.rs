@@ -25,7 +25,7 @@ pub enum TearModel {
     /// Blocks are never torn.
     #[default]
     Blocks,
-    /// Each aligned unit of [`Persistence::atomic_bytes`] is old or new by itself.
+    /// Each aligned unit of [`Persistence::atomic_bytes`](super::Persistence::atomic_bytes) is old or new by itself.
     Sectors,
 }
 

@@ -26,7 +26,7 @@
 //!
 //! **Overflow.** Runs that are longer than a log go to free pages of the heap, contiguous ones if
 //! there are any, and are durable before a record in the log names them, a few words for each part
-//! (see [`Session::commit_with`]). The heap keeps the pages from others until the low water has passed the record. No descriptor says that they are
+//! (see `Session::commit_with`). The heap keeps the pages from others until the low water has passed the record. No descriptor says that they are
 //! used, so after a crash they are free again once the record is replayed, and none can leak.
 //!
 //! **Truncation.** A record is needed until its words are durable in place, and until those
