@@ -88,7 +88,7 @@ struct Test {
     random_len: usize,
     /// Most moments of a script at which crashes are explored: calls on memory, flushes of blocks
     ///
-    /// Of a longer script about that many are drawn. By default all are taken.
+    /// About that many of a longer script are drawn. By default all are taken.
     #[arg(long, value_name = "N", value_parser = at_least_one())]
     moments: Option<usize>,
     /// Ends of each script, by a power cut or a killed server, after which more calls run and
@@ -111,10 +111,10 @@ struct Test {
     /// Further crashes inside the recovery: 0, 1 or 2
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=2))]
     recovery_depth: u8,
-    /// Stop after so many failures
+    /// Stop after that many failures
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one())]
     max_failures: usize,
-    /// Start no further script after so many seconds
+    /// Start no further script after that many seconds
     #[arg(long, value_name = "SECONDS")]
     time_limit: Option<u64>,
     /// Threads; by default one per CPU
@@ -130,7 +130,7 @@ struct Test {
 /// The type that is not a file system.
 const MEMORY: &str = "memory";
 
-/// What is explored.
+/// The subject of an exploration.
 #[derive(Debug, Clone, Copy)]
 enum What {
     Memory,
