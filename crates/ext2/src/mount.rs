@@ -15,6 +15,7 @@ use blockfs::{BlockFs, BlockFsOptions, OnError};
 use medium::block::{BlockDevice, BlockError, Geometry, Lba, OverlayDevice};
 use medium::{OpenError, Rule};
 use patch::journal::{self, JournalError, Place};
+use patch::partition::PartitionError;
 use patch::stack::{BuildError, Image, Log, Stack};
 use patch::{Cache, Forgetful, Journal};
 use std::path::Path;
@@ -27,6 +28,9 @@ pub enum MountError {
     /// The image, or the log's file or device, cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The stack names a partition that is not there.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
     /// What is wrong with the image.
     #[error(transparent)]
     Ext2(#[from] Error),
@@ -75,6 +79,7 @@ impl From<BuildError> for MountError {
         match error {
             BuildError::Open(error) => Self::Open(error),
             BuildError::Journal(error) => Self::Journal(error),
+            BuildError::Partition(error) => Self::Partition(error),
         }
     }
 }
@@ -130,10 +135,20 @@ impl Devices {
     }
 }
 
-/// The block size of the file system in a file or device.
+/// The block size of the file system in a file or device. It is looked for in the largest
+/// blocks that there can be, which sectors are no larger than. Partitions may begin at a
+/// multiple of smaller ones only.
 fn block_bytes(path: &Path, stack: &Stack) -> Result<u32, MountError> {
-    // The largest units that there can be: any disk has sectors that small.
-    let device = stack.home_device(&mut Image::new(path, 4096, true))?;
+    let open = |block_bytes| stack.home_device(&mut Image::new(path, block_bytes, true));
+    let is_aligned = |opened: &Result<_, BuildError>| {
+        let error = opened.as_ref().err();
+        !matches!(
+            error,
+            Some(BuildError::Partition(PartitionError::Misaligned { .. }))
+        )
+    };
+    let device = [4096, 2048].into_iter().map(open).find(is_aligned);
+    let device = device.unwrap_or_else(|| open(1024))?;
     Ok(crate::probe(&*device)?.block_bytes)
 }
 

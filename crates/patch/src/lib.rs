@@ -9,6 +9,7 @@
 //!   [`Journal`], [`Async`], [`Trace`]; and [`Forgetful`], for tests.
 //! - [`attempt`]: work under a lock that does not wait for devices.
 //! - [`stack`]: what a file system is put together from, as text.
+//! - [`partition`]: partitions of devices.
 //! - [`draw`]: the graph as a picture.
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,7 @@ mod graph;
 mod id;
 pub mod journal;
 mod optimise;
+pub mod partition;
 pub mod seeded;
 pub mod stack;
 mod stats;

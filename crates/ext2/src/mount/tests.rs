@@ -195,3 +195,62 @@ fn what_keeps_a_journal_from_being_made_is_named() {
     let said = refused.unwrap().to_string();
     assert!(said.contains("is the image itself"), "{said}");
 }
+
+/// Puts a table into the first sector, with a partition for each start and length in sectors.
+fn put_mbr(disk: &mut [u8], partitions: &[(u32, u32)]) {
+    for (index, (start, len)) in partitions.iter().enumerate() {
+        let entry = &mut disk[446 + 16 * index..][..16];
+        entry[4] = 0x83;
+        entry[8..12].copy_from_slice(&start.to_le_bytes());
+        entry[12..].copy_from_slice(&len.to_le_bytes());
+    }
+    disk[510..512].copy_from_slice(&[0x55, 0xAA]);
+}
+
+#[test]
+fn a_file_system_and_its_log_on_partitions_of_one_file() {
+    let sectors = BLOCKS as u32 * BLOCK / 512;
+    // A multiple of 1,024 bytes and of no more.
+    let first = 2050;
+    let log = first + sectors;
+    let mut disk = vec![0; (log + 4096) as usize * 512];
+    put_mbr(&mut disk, &[(first, sectors), (log, 4096)]);
+    let image = image().bytes();
+    disk[first as usize * 512..][..image.len()].copy_from_slice(&image);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), &disk).unwrap();
+    let stack: Stack = "uhfs > ext2 > journal(full, log=1) > cache(interval=never) > \
+                        [partition(1) > disk, partition(2) > disk]"
+        .parse()
+        .unwrap();
+    let mounted = || {
+        let devices = Devices::open(file.path(), &stack, false).unwrap();
+        mount(&stack, devices, &MountOptions::default()).unwrap()
+    };
+    let crashed = mounted();
+    write(&crashed, b"file", b"in the log");
+    drop(crashed);
+    let log_bytes = std::fs::read(file.path()).unwrap()[log as usize * 512..].to_vec();
+    assert!(log_bytes.windows(10).any(|w| w == b"in the log"));
+    let again = mounted();
+    assert_eq!(read(&again, b"file"), b"in the log");
+    again.close().unwrap();
+    let after = std::fs::read(file.path()).unwrap();
+    let around = |bytes: &[u8]| bytes[..first as usize * 512].to_vec();
+    assert_eq!(around(&after), around(&disk), "nothing left the partitions");
+    let home = &after[first as usize * 512..log as usize * 512];
+    let home = MemoryDevice::from_bytes(BLOCK, home.to_vec());
+    assert_eq!(crate::check(&home).worst(), None);
+}
+
+#[test]
+fn a_device_that_nothing_uses_is_refused() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), image().bytes()).unwrap();
+    let other = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(other.path(), image().bytes()).unwrap();
+    let path = other.path().display();
+    let stack = format!("uhfs > ext2 > cache > [disk, disk({path})]");
+    let opened = Devices::open(file.path(), &stack.parse().unwrap(), false);
+    assert!(matches!(opened, Err(MountError::Unused(1))));
+}

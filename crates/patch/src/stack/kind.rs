@@ -4,6 +4,7 @@ use super::option::Opt;
 use super::text::{Arg, Quoted, Term};
 use super::{StackError, ValueError};
 use crate::journal::{JournalError, Place};
+use crate::partition::PartitionError;
 use crate::{Cache, Journal, Store};
 use medium::OpenError;
 use medium::block::{BlockDevice, FileDevice};
@@ -233,6 +234,9 @@ pub enum BuildError {
     /// The journal's log cannot be used.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// There is no such partition.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
 }
 
 /// The image that is mounted, for layers that are devices.

@@ -39,7 +39,7 @@ pub use help::{NOTATION, list};
 pub use kind::{About, Assembly, Build, BuildError, Device, Image, Interface, Kind, Shape};
 pub use layers::{
     AsyncLayer, CacheLayer, Delay, DelayLayer, DiskLayer, JournalLayer, KINDS, Layer, Log,
-    TraceLayer,
+    PartitionLayer, TraceLayer,
 };
 pub use mode::Mode;
 pub use option::Opt;

@@ -148,6 +148,16 @@ const WRONG: &[(&str, &str, &str)] = &[
         "soon) > cache > disk",
     ),
     (
+        "uhfs > ext2 > cache > partition > disk",
+        "partition: NUMBER is missing",
+        "partition > disk",
+    ),
+    (
+        "uhfs > ext2 > cache > partition(0) > disk",
+        "'0' is not the number of a partition",
+        "0) > disk",
+    ),
+    (
         "uhfs > ext2 > journal(log=1) > cache > disk",
         "only device 0",
         "journal(log=1) > cache > disk",
@@ -310,7 +320,11 @@ fn caches() -> impl Strategy<Value = Layer> {
 /// One device: layers down to a disk.
 fn devices() -> impl Strategy<Value = Layers> {
     let delay = prop::sample::select(vec![Delay::Disk, Delay::Ssd]);
-    let above = delay.prop_map(|like| DelayLayer { like }.into());
+    let sector = prop::sample::select(vec![512, 4096]);
+    let above = prop_oneof![
+        delay.prop_map(|like| Layer::from(DelayLayer { like })),
+        (1..200u32, sector).prop_map(|(number, sector)| PartitionLayer { number, sector }.into()),
+    ];
     let io = prop::sample::select(vec![Io::Auto, Io::Uring, Io::Pwrite]);
     let direct = prop::sample::select(vec![Direct::Auto, Direct::On, Direct::Off]);
     let path = prop::option::of(".*/.*".prop_map(std::path::PathBuf::from));

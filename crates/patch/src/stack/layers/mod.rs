@@ -87,6 +87,8 @@ layers! {
     cache::CacheLayer,
     /// `delay(...)`
     delay::DelayLayer,
+    /// `partition(...)`
+    partition::PartitionLayer,
     /// `disk(...)`
     disk::DiskLayer,
 }
