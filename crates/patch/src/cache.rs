@@ -33,7 +33,7 @@ mod wave;
 use self::core::Core;
 use self::wave::Want;
 use crate::draw::Drawing;
-use crate::graph::Addr;
+use crate::graph::{Addr, State};
 use crate::store::check_change;
 use crate::{
     Before, Change, Content, GraphId, Op, Optimise, PatchId, Patched, Stats, Store, StoreError,
@@ -199,6 +199,18 @@ impl Cache {
     /// What it was made with.
     pub fn options(&self) -> &CacheOptions {
         &self.shared.options
+    }
+
+    /// What has become of a patch.
+    pub(crate) fn patch_state(&self, patch: PatchId) -> State {
+        self.shared.core.lock().graph.state(patch)
+    }
+
+    /// Makes the cache read-only, as a failed write does.
+    pub(crate) fn stop(&self, error: BlockError) {
+        // No later flush may hide the error.
+        let _turn = self.shared.turn.lock();
+        drop(self.shared.fail(error));
     }
 
     /// Writes one wave of what can be written, oldest first. Returns how many blocks left.

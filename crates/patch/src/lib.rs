@@ -6,7 +6,7 @@
 //!
 //! - [`Store`]: what a file system changes blocks through.
 //! - [`Volume`]: a device of a cache. Stores that stand on other stores ([`StoreLayer`]):
-//!   [`Journal`], [`Async`], [`Trace`]; and [`Forgetful`], for tests.
+//!   [`Journal`], [`Async`], [`Trace`], [`verify`]; and [`Forgetful`], for tests.
 //! - [`attempt`]: work under a lock that does not wait for devices.
 //! - [`stack`]: what a file system is put together from, as text.
 //! - [`partition`]: partitions of devices.
@@ -28,6 +28,7 @@ pub mod stack;
 mod stats;
 mod store;
 mod trace;
+pub mod verify;
 
 pub use asynchronous::Async;
 pub use cache::{Cache, CacheOptions, CacheStats, Durable, Volume};

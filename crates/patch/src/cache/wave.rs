@@ -185,7 +185,7 @@ impl Shared {
     }
 
     /// C4. The caller has the turn, so that no later flush can hide the error.
-    fn fail(&self, error: BlockError) -> StoreError {
+    pub(super) fn fail(&self, error: BlockError) -> StoreError {
         tracing::error!("{error}; no more is written, and the file system is read-only");
         let error = Arc::new(error);
         self.core.lock().failure = Some(error.clone());

@@ -30,13 +30,13 @@ mod parts;
 mod tests;
 mod verify;
 
-pub(crate) use parts::{Addr, Block, BlockSlot};
+pub(crate) use parts::{Addr, Block, BlockSlot, State};
 
 /// Bytes of a patch and of an edge in memory, undo data apart.
 pub(crate) const PATCH_BYTES: u64 = (size_of::<Patch>() + size_of::<u8>()) as u64;
 pub(crate) const EDGE_BYTES: u64 = size_of::<Edge>() as u64;
 
-use parts::{Edge, NONE, Patch, State, Undo};
+use parts::{Edge, NONE, Patch, Undo};
 
 use crate::seeded::{Bug, hit};
 use crate::stats::Stats;
@@ -649,6 +649,12 @@ impl Graph {
     /// Whether the patch is not durable yet.
     pub fn is_pending(&self, id: PatchId) -> bool {
         self.resolve(id).is_some()
+    }
+
+    /// Where the patch is in its life; `Free` if it is durable or was taken back.
+    pub fn state(&self, id: PatchId) -> State {
+        let slot = self.resolve(id);
+        slot.map_or(State::Free, |slot| self.patches[slot as usize].state)
     }
 
     /// As slots, each once: there may be thousands.

@@ -5,6 +5,7 @@ use super::text::{Arg, Quoted, Term};
 use super::{StackError, ValueError};
 use crate::journal::{JournalError, Place};
 use crate::partition::PartitionError;
+use crate::verify::Verifier;
 use crate::{Cache, Journal, Store};
 use medium::OpenError;
 use medium::block::{BlockDevice, FileDevice};
@@ -46,6 +47,8 @@ pub enum Build<L> {
     OnDevices(fn(&L, Vec<Device>, &mut Assembly) -> Result<Arc<dyn Store>, BuildError>),
     /// A store on a store. It obeys befores if that one does.
     OnStore(fn(&L, Arc<dyn Store>, &mut Assembly) -> Result<Arc<dyn Store>, BuildError>),
+    /// A store that obeys befores, on a store that does.
+    OrderedOnOrdered(fn(&L, Arc<dyn Store>, &mut Assembly) -> Result<Arc<dyn Store>, BuildError>),
     /// A store on a store that obeys befores. It drops them, or replaces them by others.
     OnOrdered(fn(&L, Arc<dyn Store>, &mut Assembly) -> Result<Arc<dyn Store>, BuildError>),
 }
@@ -57,6 +60,7 @@ impl<L> Build<L> {
             Self::OnDevice(_) => Shape::OnDevice,
             Self::OnDevices(_) => Shape::OnDevices,
             Self::OnStore(_) => Shape::OnStore,
+            Self::OrderedOnOrdered(_) => Shape::OrderedOnOrdered,
             Self::OnOrdered(_) => Shape::OnOrdered,
         }
     }
@@ -73,6 +77,8 @@ pub enum Shape {
     OnDevices,
     /// A store on a store, ordered if that one is.
     OnStore,
+    /// An ordered store on an ordered store.
+    OrderedOnOrdered,
     /// A store on an ordered store.
     OnOrdered,
 }
@@ -103,7 +109,7 @@ impl Shape {
     pub fn gives(self) -> Interface {
         match self {
             Self::Device | Self::OnDevice => Interface::Device,
-            Self::OnDevices => Interface::Ordered,
+            Self::OnDevices | Self::OrderedOnOrdered => Interface::Ordered,
             Self::OnStore | Self::OnOrdered => Interface::Store,
         }
     }
@@ -114,7 +120,7 @@ impl Shape {
             Self::Device => None,
             Self::OnDevice | Self::OnDevices => Some(Interface::Device),
             Self::OnStore => Some(needed),
-            Self::OnOrdered => Some(Interface::Ordered),
+            Self::OrderedOnOrdered | Self::OnOrdered => Some(Interface::Ordered),
         }
     }
 
@@ -122,7 +128,10 @@ impl Shape {
     pub fn fits(self, needed: Interface) -> bool {
         match needed {
             Interface::Store => self.gives() != Interface::Device,
-            Interface::Ordered => matches!(self, Self::OnDevices | Self::OnStore),
+            Interface::Ordered => matches!(
+                self,
+                Self::OnDevices | Self::OnStore | Self::OrderedOnOrdered
+            ),
             Interface::Device => self.gives() == Interface::Device,
         }
     }
@@ -285,6 +294,8 @@ pub struct Assembly {
     /// The log: the number of its device, and where it is there. Without, journals are left
     /// out.
     pub(super) log: Option<(u8, Place)>,
+    /// What checks the writes of the cache, if there is a layer for that.
+    pub(super) verifier: Option<Arc<Verifier>>,
     /// The cache, once it is built.
     pub(super) cache: Option<Arc<Cache>>,
     /// The journal, once it is built.
@@ -326,9 +337,10 @@ pub(super) fn store<K: Kind>(
     }
     match (K::BUILD, stores.pop()) {
         (Build::OnDevices(build), None) => build(layer, devices, assembly),
-        (Build::OnStore(build) | Build::OnOrdered(build), Some(below)) => {
-            build(layer, below, assembly)
-        }
+        (
+            Build::OnStore(build) | Build::OrderedOnOrdered(build) | Build::OnOrdered(build),
+            Some(below),
+        ) => build(layer, below, assembly),
         _ => unreachable!("the reader checks what stands on what"),
     }
 }

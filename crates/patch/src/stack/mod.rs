@@ -39,7 +39,7 @@ pub use help::{NOTATION, list};
 pub use kind::{About, Assembly, Build, BuildError, Device, Image, Interface, Kind, Shape};
 pub use layers::{
     AsyncLayer, CacheLayer, Delay, DelayLayer, DiskLayer, JournalLayer, KINDS, Layer, Log,
-    PartitionLayer, TraceLayer,
+    PartitionLayer, TraceLayer, VerifyLayer,
 };
 pub use mode::Mode;
 pub use option::Opt;
@@ -238,8 +238,11 @@ impl Stack {
         devices: Vec<Device>,
         log: Option<(u8, Place)>,
     ) -> Result<Assembled, BuildError> {
+        let is_verify = |layer: &&Layer| matches!(layer, Layer::VerifyLayer(_));
+        let verify = self.layers.list.iter().find(is_verify);
         let mut assembly = Assembly {
             log,
+            verifier: verify.map(|_| Arc::default()),
             ..Assembly::default()
         };
         let mut above = self.layers.list[..=self.cache_index()].iter().rev();

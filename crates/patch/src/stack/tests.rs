@@ -148,6 +148,16 @@ const WRONG: &[(&str, &str, &str)] = &[
         "soon) > cache > disk",
     ),
     (
+        "uhfs > ext2 > verify > journal > cache > disk",
+        "verify cannot stand on journal",
+        "journal > cache > disk",
+    ),
+    (
+        "uhfs > ext2 > verify(every=x) > cache > disk",
+        "every: 'x' is not a number",
+        "x) > cache > disk",
+    ),
+    (
         "uhfs > ext2 > cache > partition > disk",
         "partition: NUMBER is missing",
         "partition > disk",
@@ -351,7 +361,11 @@ fn stacks() -> impl Strategy<Value = Stack> {
         Just(Some(Layer::from(AsyncLayer))),
         journals().prop_map(Some)
     ];
-    let above = (transparent(), order, transparent());
+    let ordered = prop_oneof![
+        Just(Layer::from(TraceLayer)),
+        (0..1000u64).prop_map(|every| VerifyLayer { every }.into()),
+    ];
+    let above = (transparent(), order, prop::collection::vec(ordered, 0..3));
     let below = prop::collection::vec(devices(), 2..4);
     (above, caches(), below, any::<bool>()).prop_map(
         |((mut list, order, rest), cache, mut below, is_one)| {

@@ -3,6 +3,7 @@
 use super::option::{Opt, bytes, changed, choose, duration, positive, show_bytes, show_duration};
 use crate::stack::kind::{Assembly, Build, BuildError, Device, Kind};
 use crate::stack::{OPTIMISE, ValueError};
+use crate::verify::Watched;
 use crate::{Cache, CacheOptions, Durable, Optimise, Optimised, Store};
 use medium::block::BlockDevice;
 use std::sync::Arc;
@@ -155,8 +156,14 @@ impl CacheLayer {
     ) -> Result<Arc<dyn Store>, BuildError> {
         let sizes = below.iter().map(|device| device.geometry().block_bytes);
         let options = self.options(sizes.max().unwrap_or_default());
-        let boxed = |device| Box::new(device) as Box<dyn BlockDevice>;
-        let cache = Arc::new(Cache::new(below.into_iter().map(boxed).collect(), options));
+        let boxed = |(number, device)| -> Box<dyn BlockDevice> {
+            match &assembly.verifier {
+                None => Box::new(device),
+                Some(verifier) => Box::new(Watched::new(device, number, verifier.clone())),
+            }
+        };
+        let devices = (0..).zip(below).map(boxed).collect();
+        let cache = Arc::new(Cache::new(devices, options));
         assembly.cache = Some(cache.clone());
         Ok(Arc::new(cache.volume(0)))
     }

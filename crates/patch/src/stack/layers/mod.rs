@@ -83,6 +83,8 @@ layers! {
     asynchronous::AsyncLayer,
     /// `journal(...)`
     journal::JournalLayer,
+    /// `verify(...)`
+    verify::VerifyLayer,
     /// `cache(...)`
     cache::CacheLayer,
     /// `delay(...)`

@@ -1,0 +1,332 @@
+//! Changes that are not durable, by block, with the befores that were asked for.
+
+use crate::graph::{Addr, State};
+use crate::{Before, Change, PatchId};
+use medium::block::Buffer;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Model {
+    blocks: HashMap<Addr, Block>,
+    /// How many changes that are not durable each patch has.
+    open: HashMap<PatchId, u32>,
+    /// Patches without data.
+    empties: HashMap<PatchId, Empty>,
+}
+
+#[derive(Default)]
+struct Block {
+    /// The contents without its changes; `None`: not known.
+    contents: Option<Vec<u8>>,
+    /// Oldest first.
+    changes: Vec<Recorded>,
+    /// What is on its way to the device.
+    sent: Option<Sent>,
+}
+
+struct Recorded {
+    patch: PatchId,
+    what: What,
+    befores: Vec<PatchId>,
+    is_sent: bool,
+}
+
+struct Sent {
+    contents: Vec<u8>,
+    has_completed: bool,
+}
+
+enum What {
+    Bytes(usize, Vec<u8>),
+    Flip(usize, u32),
+}
+
+impl What {
+    fn new(change: Change<'_>) -> Self {
+        match change {
+            Change::Bytes { at, bytes } => Self::Bytes(at as usize, bytes.to_vec()),
+            Change::Flip { at, mask } => Self::Flip(at as usize, mask),
+        }
+    }
+
+    /// Applies the change to contents that may not be known.
+    fn apply(&self, contents: &mut Option<Vec<u8>>, block_bytes: usize) {
+        match (self, contents) {
+            (Self::Bytes(0, bytes), contents) if bytes.len() == block_bytes => {
+                *contents = Some(bytes.clone());
+            }
+            (_, None) => {}
+            (Self::Bytes(at, bytes), Some(contents)) => {
+                contents[*at..at + bytes.len()].copy_from_slice(bytes);
+            }
+            (Self::Flip(at, mask), Some(contents)) => {
+                let word = contents[*at..at + 4].iter_mut();
+                word.zip(mask.to_le_bytes())
+                    .for_each(|(byte, mask)| *byte ^= mask);
+            }
+        }
+    }
+}
+
+struct Empty {
+    befores: Vec<PatchId>,
+    held: bool,
+}
+
+fn ids(befores: &[Before]) -> Vec<PatchId> {
+    befores.iter().map(|before| before.patch).collect()
+}
+
+impl Model {
+    /// Whether the model has the block's contents, or has them nowhere to get from.
+    pub fn is_known(&self, addr: Addr) -> bool {
+        self.blocks.contains_key(&addr)
+    }
+
+    /// A change has been made. `contents`: of the block before, if the model lacks them.
+    pub fn change(
+        &mut self,
+        addr: Addr,
+        contents: Option<Arc<Buffer>>,
+        change: Change<'_>,
+        patch: PatchId,
+        befores: &[Before],
+    ) {
+        let block = self.blocks.entry(addr).or_insert_with(|| Block {
+            contents: contents.map(|contents| contents.to_vec()),
+            ..Block::default()
+        });
+        block.changes.push(Recorded {
+            patch,
+            what: What::new(change),
+            befores: ids(befores),
+            is_sent: false,
+        });
+        *self.open.entry(patch).or_default() += 1;
+    }
+
+    /// The changes of a block that are not on their way are taken back.
+    pub fn cancel(&mut self, addr: Addr) {
+        let Some(block) = self.blocks.get_mut(&addr) else {
+            return;
+        };
+        // The bytes stay in the cache.
+        block.contents = None;
+        let (sent, cancelled) = std::mem::take(&mut block.changes)
+            .into_iter()
+            .partition(|change| change.is_sent);
+        block.changes = sent;
+        let is_done = block.sent.is_none();
+        self.close(cancelled);
+        if is_done {
+            self.blocks.remove(&addr);
+        }
+    }
+
+    fn close(&mut self, changes: Vec<Recorded>) {
+        for change in changes {
+            if let Some(open) = self.open.get_mut(&change.patch) {
+                *open -= 1;
+                if *open == 0 {
+                    self.open.remove(&change.patch);
+                }
+            }
+        }
+    }
+
+    pub fn empty(&mut self, empty: PatchId, befores: &[Before], held: bool) {
+        let befores = ids(befores);
+        self.empties.insert(empty, Empty { befores, held });
+    }
+
+    pub fn set_befores(&mut self, empty: PatchId, befores: &[Before]) {
+        if let Some(empty) = self.empties.get_mut(&empty) {
+            empty.befores = ids(befores);
+        }
+    }
+
+    pub fn add_before(&mut self, empty: PatchId, before: Before) {
+        if let Some(empty) = self.empties.get_mut(&empty) {
+            empty.befores.push(before.patch);
+        }
+    }
+
+    pub fn release(&mut self, empty: PatchId) {
+        if let Some(empty) = self.empties.get_mut(&empty) {
+            empty.held = false;
+        }
+    }
+
+    /// A block is about to be written. `state` tells what the graph says of a patch.
+    ///
+    /// # Errors
+    /// The rule that is broken: V1, V2 or V3.
+    pub fn send(
+        &mut self,
+        addr: Addr,
+        data: &[u8],
+        state: impl Fn(PatchId) -> State,
+    ) -> Result<(), String> {
+        self.drop_ended(addr, &state)?;
+        let Some(block) = self.blocks.get(&addr) else {
+            return Ok(());
+        };
+        let goes: Vec<bool> = block
+            .changes
+            .iter()
+            .map(|change| state(change.patch) == State::Issued)
+            .collect();
+        let mut going: HashMap<PatchId, u32> = HashMap::new();
+        let sent = block.changes.iter().zip(&goes).filter(|(_, goes)| **goes);
+        for (change, _) in sent.clone() {
+            *going.entry(change.patch).or_default() += 1;
+        }
+        let mut contents = block.contents.clone();
+        for (change, _) in sent {
+            for &before in &change.befores {
+                if let Some(missing) = self.missing(before, &going, &state) {
+                    return Err(format!(
+                        "V1: it is written with {:?}, before {missing:?}, which is not durable",
+                        change.patch
+                    ));
+                }
+            }
+            change.what.apply(&mut contents, data.len());
+        }
+        if contents.as_deref().is_some_and(|contents| contents != data) {
+            return Err("V2: it is written with bytes that its changes do not make".into());
+        }
+        if let Some(block) = self.blocks.get_mut(&addr) {
+            let changes = block.changes.iter_mut().zip(goes);
+            changes.for_each(|(change, goes)| change.is_sent = goes);
+            block.sent = Some(Sent {
+                contents: data.to_vec(),
+                has_completed: false,
+            });
+        }
+        Ok(())
+    }
+
+    /// A patch that must be durable for `before` to be, and is neither that nor going out now.
+    fn missing(
+        &self,
+        before: PatchId,
+        going: &HashMap<PatchId, u32>,
+        state: &impl Fn(PatchId) -> State,
+    ) -> Option<PatchId> {
+        let mut todo = vec![before];
+        let mut seen = HashSet::new();
+        while let Some(patch) = todo.pop() {
+            if !seen.insert(patch) {
+                continue;
+            }
+            if let Some(open) = self.open.get(&patch) {
+                let ends = state(patch) == State::Free;
+                if going.get(&patch) != Some(open) && !ends {
+                    return Some(patch);
+                }
+            } else if let Some(empty) = self.empties.get(&patch) {
+                if empty.held {
+                    return Some(patch);
+                }
+                todo.extend(&empty.befores);
+            } else if state(patch) != State::Free {
+                return Some(patch);
+            }
+        }
+        None
+    }
+
+    /// V3: patches of a block that have ended without a write have changed nothing.
+    fn drop_ended(&mut self, addr: Addr, state: &impl Fn(PatchId) -> State) -> Result<(), String> {
+        let Some(block) = self.blocks.get_mut(&addr) else {
+            return Ok(());
+        };
+        let has_ended = |change: &Recorded| !change.is_sent && state(change.patch) == State::Free;
+        let (ended, left): (Vec<_>, Vec<_>) = std::mem::take(&mut block.changes)
+            .into_iter()
+            .partition(has_ended);
+        block.changes = left;
+        let mut contents = block.contents.clone();
+        let block_bytes = contents.as_ref().map_or(0, Vec::len);
+        for change in &ended {
+            change.what.apply(&mut contents, block_bytes);
+        }
+        let is_same = contents == block.contents;
+        self.close(ended);
+        match is_same {
+            true => Ok(()),
+            false => Err("V3: changes of it have ended that were never written".into()),
+        }
+    }
+
+    /// A write has completed.
+    pub fn completed(&mut self, addr: Addr, is_durable: bool) {
+        let Some(block) = self.blocks.get_mut(&addr) else {
+            return;
+        };
+        if let Some(sent) = &mut block.sent {
+            sent.has_completed = true;
+        }
+        if is_durable {
+            self.durable(addr);
+        }
+    }
+
+    /// A flush of the device has succeeded that began when these blocks had been completed.
+    pub fn flushed(&mut self, blocks: &[Addr]) {
+        for &addr in blocks {
+            self.durable(addr);
+        }
+        self.forget_empties();
+    }
+
+    /// Blocks of a device that have been written completely and are not durable.
+    pub fn written(&self, device: u8) -> Vec<Addr> {
+        let is_written = |block: &Block| block.sent.as_ref().is_some_and(|sent| sent.has_completed);
+        let blocks = self.blocks.iter().filter(|(_, block)| is_written(block));
+        let addrs = blocks.map(|(addr, _)| *addr);
+        addrs.filter(|addr| addr.device == device).collect()
+    }
+
+    fn durable(&mut self, addr: Addr) {
+        let Some(block) = self.blocks.get_mut(&addr) else {
+            return;
+        };
+        let Some(sent) = block.sent.take() else {
+            return;
+        };
+        let is_known = block.contents.is_some() || block.changes.iter().any(|c| c.is_sent);
+        if is_known {
+            block.contents = Some(sent.contents);
+        }
+        let (ended, left) = std::mem::take(&mut block.changes)
+            .into_iter()
+            .partition(|change| change.is_sent);
+        block.changes = left;
+        if block.changes.is_empty() {
+            self.blocks.remove(&addr);
+        }
+        self.close(ended);
+    }
+
+    /// Drops empty patches that nothing can wait for any more.
+    fn forget_empties(&mut self) {
+        if self.empties.len() < 1024 {
+            return;
+        }
+        let open = &self.open;
+        let is_open = |id: &PatchId| open.contains_key(id);
+        let waits: HashSet<PatchId> = self
+            .empties
+            .iter()
+            .filter(|(_, empty)| empty.held || empty.befores.iter().any(is_open))
+            .map(|(id, _)| *id)
+            .collect();
+        let waits_for = |empty: &Empty| empty.befores.iter().any(|id| waits.contains(id));
+        self.empties
+            .retain(|id, empty| waits.contains(id) || waits_for(empty));
+    }
+}

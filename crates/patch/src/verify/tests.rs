@@ -1,0 +1,180 @@
+//! Work in random order raises no violation; each rule that is broken raises its own.
+
+use super::*;
+use crate::seeded::{self, Bug};
+use crate::{Async, CacheOptions, Rule, Volume};
+use medium::block::{BlockDevice, MemoryDevice};
+
+const BLOCK: usize = 1024;
+const BLOCKS: usize = 16;
+
+struct Bench {
+    cache: Arc<Cache>,
+    verifier: Arc<Verifier>,
+}
+
+fn bench() -> Bench {
+    let verifier = Arc::new(Verifier::default());
+    let memory = MemoryDevice::from_bytes(BLOCK as u32, vec![0; BLOCK * BLOCKS]);
+    let watched = Watched::new(memory, 0, verifier.clone());
+    let options = CacheOptions {
+        interval: None,
+        wave: 4,
+        ..CacheOptions::default()
+    };
+    let devices: Vec<Box<dyn BlockDevice>> = vec![Box::new(watched)];
+    let cache = Arc::new(Cache::new(devices, options));
+    Bench { cache, verifier }
+}
+
+impl Bench {
+    fn volume(&self) -> Volume {
+        self.cache.volume(0)
+    }
+
+    fn verify(&self, below: impl Store) -> impl Store {
+        Verify::new(below, 0, self.cache.clone(), self.verifier.clone(), 5)
+    }
+}
+
+fn before(patch: PatchId) -> Before {
+    Before {
+        patch,
+        rule: Rule::InitialiseBeforePoint,
+    }
+}
+
+fn put(store: &impl Store, lba: u64, change: Change<'_>, befores: &[PatchId]) -> PatchId {
+    let befores: Vec<Before> = befores.iter().copied().map(before).collect();
+    let op = store.begin(1).unwrap();
+    let patched = store.change(&op, Lba(lba), Content::Metadata, change, &befores);
+    store.end(op);
+    patched.unwrap().id
+}
+
+/// One step of random work; `recent` are patches that others may wait for.
+fn step(
+    rng: &mut fastrand::Rng,
+    cache: &Cache,
+    store: &impl Store,
+    recent: &mut Vec<PatchId>,
+) -> Result<(), StoreError> {
+    let befores: Vec<PatchId> = (0..rng.usize(..3))
+        .filter_map(|_| recent.get(rng.usize(..=recent.len())).copied())
+        .collect();
+    let lba = rng.u64(..BLOCKS as u64);
+    let bytes = [rng.u8(..); BLOCK];
+    match rng.u8(..20) {
+        0 => store.sync(&befores)?,
+        1 => store.sync_all()?,
+        2..=4 => drop(cache.write_some()?),
+        5 => {
+            let op = store.begin(1)?;
+            let freed = store.freed(&op, Lba(lba), &[], true);
+            store.end(op);
+            freed?;
+        }
+        6 => {
+            let befores: Vec<Before> = befores.iter().copied().map(before).collect();
+            recent.push(store.empty(&befores, false));
+        }
+        7 => {
+            let hold = store.empty(&[], true);
+            let at = rng.u32(..BLOCK as u32 - 8);
+            let change = Change::Bytes {
+                at,
+                bytes: &bytes[..8],
+            };
+            recent.push(put(store, lba, change, &[hold]));
+            cache.write_some()?;
+            store.release(hold);
+        }
+        8..=9 => {
+            let change = Change::Bytes {
+                at: 0,
+                bytes: &bytes,
+            };
+            recent.push(put(store, lba, change, &befores));
+        }
+        10..=12 => {
+            let (at, mask) = (rng.u32(..256) * 4, rng.u32(1..));
+            recent.push(put(store, lba, Change::Flip { at, mask }, &befores));
+        }
+        _ => {
+            let len = rng.usize(1..40);
+            let at = rng.u32(..(BLOCK - len) as u32);
+            let bytes = &bytes[..len];
+            recent.push(put(store, lba, Change::Bytes { at, bytes }, &befores));
+        }
+    }
+    if recent.len() > 30 {
+        recent.remove(0);
+    }
+    Ok(())
+}
+
+/// Random work, until it fails or for `steps`. Returns the violation.
+fn work(seed: u64, steps: usize) -> Option<String> {
+    let bench = bench();
+    let store = bench.verify(bench.volume());
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut recent = Vec::new();
+    for _ in 0..steps {
+        if step(&mut rng, &bench.cache, &store, &mut recent).is_err() {
+            break;
+        }
+    }
+    let is_failed = store.failure().is_some();
+    let violation = bench.verifier.violation().map(str::to_owned);
+    assert_eq!(is_failed, violation.is_some(), "seed {seed}: {violation:?}");
+    violation
+}
+
+#[test]
+fn work_without_bugs_breaks_no_rule() {
+    for seed in 0..60 {
+        assert_eq!(work(seed, 400), None, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_block_with_changes_that_must_wait_is_found() {
+    seeded::arm(Some(Bug::LoseRollback));
+    let found = (0..60).find_map(|seed| work(seed, 400));
+    assert!(seeded::fired() > 0);
+    seeded::arm(None);
+    let found = found.expect("the bug is found");
+    assert!(found.starts_with("V2"), "{found}");
+}
+
+const SMALL: Change<'_> = Change::Bytes { at: 4, bytes: &[7] };
+
+#[test]
+fn a_store_that_drops_befores_is_found() {
+    let bench = bench();
+    let store = bench.verify(Async(bench.volume()));
+    let first = put(&store, 1, SMALL, &[]);
+    let second = put(&store, 2, SMALL, &[first]);
+    let error = store.sync(&[second]).unwrap_err();
+    assert!(matches!(error, StoreError::Failed(_)), "{error}");
+    let violation = bench.verifier.violation().unwrap();
+    assert!(violation.starts_with("V1"), "{violation}");
+    assert!(store.begin(1).is_err(), "the store is read-only");
+    assert_eq!(store.read(Lba(2)).unwrap()[4], 7, "and can be read");
+}
+
+#[test]
+fn a_patch_that_ends_without_a_write_is_found() {
+    let bench = bench();
+    let volume = bench.volume();
+    let store = bench.verify(volume.clone());
+    put(&store, 1, SMALL, &[]);
+    // Past the layer: it does not see that the change is taken back.
+    let op = volume.begin(1).unwrap();
+    volume.freed(&op, Lba(1), &[], true).unwrap();
+    volume.end(op);
+    let next = put(&store, 1, Change::Bytes { at: 9, bytes: &[1] }, &[]);
+    assert!(store.sync(&[next]).is_err());
+    let violation = bench.verifier.violation().unwrap();
+    assert!(violation.starts_with("V3"), "{violation}");
+}
