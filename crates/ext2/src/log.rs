@@ -56,18 +56,18 @@ impl Ext2 {
             rdev: 0,
             now: self.options.clock.now(),
         };
-        let op = self.store.begin(self.cost(0))?;
+        let op = self.store.begin(self.cost(0), patch::Caller::SYSTEM)?;
         let made = self.allocate_inode(&op, self.root(), &new);
         self.store.end(op);
         let (ino, _) = made?;
         for from in (0..blocks).step_by(PART as usize) {
-            let op = self.store.begin(self.cost(PART))?;
+            let op = self.store.begin(self.cost(PART), patch::Caller::SYSTEM)?;
             let to = blocks.min(from + PART);
             let added = (from..to).try_for_each(|index| self.add_log_block(&op, ino, index));
             self.store.end(op);
             added?;
         }
-        let op = self.store.begin(self.cost(1))?;
+        let op = self.store.begin(self.cost(1), patch::Caller::SYSTEM)?;
         let size = Some(blocks * u64::from(self.layout.block_bytes));
         let change = blockfs::InodeChange {
             size,

@@ -156,7 +156,7 @@ impl Ext2 {
     /// a crash must know that it needs a check. With a journal it needs a replay only, and
     /// `needs_recovery` says so; as in the kernel, the image stays valid.
     fn mark_mounted(&self, found: &Super) -> Result<()> {
-        let op = self.store.begin(1)?;
+        let op = self.store.begin(1, patch::Caller::SYSTEM)?;
         let state = match self.store.is_atomic() {
             true => found.state.get(),
             false => found.state.get() & !STATE_VALID,
@@ -186,7 +186,7 @@ impl Ext2 {
             return Ok(());
         }
         self.store.sync_all()?;
-        let op = self.store.begin(1)?;
+        let op = self.store.begin(1, patch::Caller::SYSTEM)?;
         let at = offset_of!(Super, state);
         let state = self.found_state.load(Relaxed).to_le_bytes();
         let state = self.change_super(&op, at, &state, &[]);
@@ -205,7 +205,7 @@ impl Ext2 {
     /// unmounted.
     pub(crate) fn note_errors(&self) -> Result<()> {
         let state = self.found_state.fetch_or(STATE_ERRORS, Relaxed) | STATE_ERRORS;
-        let op = self.store.begin(1)?;
+        let op = self.store.begin(1, patch::Caller::SYSTEM)?;
         let bytes = (state & !STATE_VALID).to_le_bytes();
         let marked = self.change_super(&op, offset_of!(Super, state), &bytes, &[]);
         self.store.end(op);

@@ -36,8 +36,8 @@ use crate::draw::Drawing;
 use crate::graph::{Addr, State};
 use crate::store::check_change;
 use crate::{
-    Before, Change, Content, GraphId, Op, Optimise, PatchId, Patched, Stats, Store, StoreError,
-    attempt,
+    Before, Caller, Change, Content, GraphId, Op, Optimise, PatchId, Patched, Stats, Store,
+    StoreError, attempt,
 };
 use medium::block::{BlockDevice, BlockError, Buffer, Lba};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -424,7 +424,7 @@ impl Store for Volume {
         false
     }
 
-    fn begin(&self, blocks: u32) -> Result<Op, StoreError> {
+    fn begin(&self, blocks: u32, caller: Caller) -> Result<Op, StoreError> {
         let shared = &self.cache.shared;
         let limit = shared.options.dirty_limit;
         if blocks as usize > limit {
@@ -438,6 +438,7 @@ impl Store for Volume {
         shared.make_room(blocks as usize)?;
         Ok(Op {
             token: u64::from(blocks),
+            caller,
         })
     }
 

@@ -38,5 +38,7 @@ pub use journal::{Journal, JournalOptions, Mode};
 pub use medium::Rule;
 pub use optimise::{Optimise, Optimised};
 pub use stats::Stats;
-pub use store::{Before, Change, Content, GraphId, Op, Patched, Store, StoreError, StoreLayer};
+pub use store::{
+    Before, Caller, Change, Content, GraphId, Op, Patched, Store, StoreError, StoreLayer,
+};
 pub use trace::Trace;

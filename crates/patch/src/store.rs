@@ -66,6 +66,35 @@ pub struct Patched {
 pub struct Op {
     /// The store's own: a journal keeps its reservation here.
     pub(crate) token: u64,
+    pub(crate) caller: Caller,
+}
+
+impl Op {
+    /// The process that asked for it.
+    pub fn caller(&self) -> Caller {
+        self.caller
+    }
+}
+
+/// A process that asks for changes. Layers see it with every change of an operation; patches
+/// do not keep it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Caller {
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Its number.
+    pub pid: u32,
+}
+
+impl Caller {
+    /// The file system itself: mounting, freeing what nobody has any more, committing.
+    pub const SYSTEM: Self = Self {
+        uid: 0,
+        gid: 0,
+        pid: 0,
+    };
 }
 
 /// Why a store did not do as asked.
@@ -187,10 +216,10 @@ store! {
         /// Whether an operation is there wholly or not at all after a crash, whatever
         /// befores its changes name.
         fn is_atomic(&self) -> bool;
-        /// Starts an operation that changes at most `blocks` distinct blocks. Waits for room
+        /// Starts an operation of `caller` that changes at most `blocks` distinct blocks. Waits for room
         /// (dirty limit, log space), so the caller must hold no lock that a write-back or
         /// another operation's end could need.
-        fn begin(&self, blocks: u32) -> Result<Op, StoreError>;
+        fn begin(&self, blocks: u32, caller: Caller) -> Result<Op, StoreError>;
         /// Ends the operation.
         fn end(&self, op: Op);
 

@@ -1,6 +1,6 @@
 //! Every change and every wait as a line of the log, for debugging.
 
-use crate::{Before, Change, Content, Op, PatchId, Patched, Store, StoreError, StoreLayer};
+use crate::{Before, Caller, Change, Content, Op, PatchId, Patched, Store, StoreError, StoreLayer};
 use medium::block::Lba;
 
 /// A store that reports what is done to it, as `tracing` events of level `TRACE` with the
@@ -22,9 +22,9 @@ impl<S: Store> StoreLayer for Trace<S> {
         &self.0
     }
 
-    fn begin(&self, blocks: u32) -> Result<Op, StoreError> {
-        let begun = self.0.begin(blocks);
-        tracing::trace!(target: "patch::trace", blocks, ok = begun.is_ok(), "begin");
+    fn begin(&self, blocks: u32, caller: Caller) -> Result<Op, StoreError> {
+        let begun = self.0.begin(blocks, caller);
+        tracing::trace!(target: "patch::trace", blocks, ?caller, ok = begun.is_ok(), "begin");
         begun
     }
     fn end(&self, op: Op) {

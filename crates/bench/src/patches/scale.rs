@@ -197,7 +197,7 @@ impl Bed {
             volume.read(Lba(lba.into()))?;
         }
         Ok(Self {
-            op: volume.begin(1)?,
+            op: volume.begin(1, patch::Caller::SYSTEM)?,
             cache,
             volume,
             data: Vec::new(),

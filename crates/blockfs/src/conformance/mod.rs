@@ -161,7 +161,7 @@ impl<S: Subject> Bench<S> {
     /// Runs steps as one operation.
     fn steps<T>(&self, f: impl FnOnce(&Op) -> crate::Result<T>) -> crate::Result<T> {
         let store = self.format.store();
-        let op = store.begin(self.format.cost(4))?;
+        let op = store.begin(self.format.cost(4), patch::Caller::SYSTEM)?;
         let done = f(&op);
         store.end(op);
         done

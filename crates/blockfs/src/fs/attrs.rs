@@ -1,6 +1,6 @@
 //! Attributes: those of `stat`, and extended ones.
 
-use super::{BlockFs, Refusal};
+use super::{BlockFs, Refusal, caller};
 use crate::{Format, InodeChange};
 use vfs::{Attr, Ctx, Errno, Ino, Result, SetAttr, SetTime, XattrMode, perm};
 
@@ -15,7 +15,7 @@ impl<F: Format> BlockFs<F> {
             self.trim(ino, size)?;
         }
         let blocks = self.format.cost(self.destroyed_at_once()) + 2;
-        let (attr, more) = self.change(blocks, |op| {
+        let (attr, more) = self.change(caller(cx), blocks, |op| {
             let attr = self.attr(ino)?;
             let set = perm::check_setattr(cx, &attr, set)?;
             if set == SetAttr::default() {
@@ -33,7 +33,7 @@ impl<F: Format> BlockFs<F> {
             Ok((self.attr(ino)?, more))
         })?;
         if more {
-            self.finish_cut(ino)?;
+            self.finish_cut(caller(cx), ino)?;
             return self.look(|| self.attr(ino));
         }
         Ok(attr)

@@ -1,10 +1,10 @@
 //! File contents: reading, writing, cutting, allocating.
 
-use super::{BlockFs, Refusal};
+use super::{BlockFs, Refusal, caller};
 use crate::seeded::{Bug, hit};
 use crate::{Befores, Format, Heads, InodeChange, Next, Piece, after};
 use medium::block::Lba;
-use patch::{Before, Op, PatchId, Rule, attempt};
+use patch::{Before, Caller, Op, PatchId, Rule, attempt};
 use smallvec::SmallVec;
 use std::ops::Range;
 use vfs::{
@@ -312,7 +312,8 @@ impl<F: Format> BlockFs<F> {
 
     /// `O_TRUNC`.
     pub(super) fn cut(&self, cx: &Ctx, ino: Ino) -> Result<()> {
-        let more = self.change(self.format.cost(self.destroyed_at_once()) + 2, |op| {
+        let blocks = self.format.cost(self.destroyed_at_once()) + 2;
+        let more = self.change(caller(cx), blocks, |op| {
             let attr = self.attr(ino)?;
             let now = self.now();
             let change = InodeChange {
@@ -323,7 +324,11 @@ impl<F: Format> BlockFs<F> {
             };
             self.resize(op, &attr, 0, change)
         })?;
-        if more { self.finish_cut(ino) } else { Ok(()) }
+        if more {
+            self.finish_cut(caller(cx), ino)
+        } else {
+            Ok(())
+        }
     }
 
     /// Sets the size along with other fields. Returns whether blocks beyond it are left,
@@ -375,9 +380,10 @@ impl<F: Format> BlockFs<F> {
     }
 
     /// Takes off all blocks beyond the size, in as many operations as it takes.
-    pub(super) fn finish_cut(&self, ino: Ino) -> Result<()> {
+    pub(super) fn finish_cut(&self, caller: Caller, ino: Ino) -> Result<()> {
         loop {
-            let more = self.change(self.format.cost(self.destroyed_at_once()) + 2, |op| {
+            let blocks = self.format.cost(self.destroyed_at_once()) + 2;
+            let more = self.change(caller, blocks, |op| {
                 let size = self.attr(ino)?.size;
                 self.ready_to_cut(ino, size)?;
                 self.detach_some(op, ino, size, &[])

@@ -64,8 +64,8 @@ use dying::Dying;
 use hashbrown::HashMap;
 use known::{Known, MIN_KNOWN, Synced};
 use parking_lot::{Mutex, RwLock};
-use patch::Op;
 use patch::attempt::Attempts;
+use patch::{Caller, Op};
 use refusal::{Refusal, not_stored, report};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -166,11 +166,12 @@ impl<F: Format> BlockFs<F> {
 
     // --- operations -----------------------------------------------------------------
 
-    /// Runs a change of at most `blocks` distinct blocks. It may run several times: until it
+    /// Runs a change of `caller`, of at most `blocks` distinct blocks. It may run several times: until it
     /// has changed something it stops where it would wait for a device, which is waited for
     /// without the lock, and between operations of the store.
     fn change<T>(
         &self,
+        caller: Caller,
         blocks: u32,
         mut f: impl FnMut(&Op) -> std::result::Result<T, Refusal>,
     ) -> Result<T> {
@@ -180,7 +181,8 @@ impl<F: Format> BlockFs<F> {
             if self.is_read_only() {
                 return Err(Errno::ROFS);
             }
-            let op = self.format.store().begin(blocks).map_err(FormatError::from);
+            let op = self.format.store().begin(blocks, caller);
+            let op = op.map_err(FormatError::from);
             let op = op.map_err(|e| report(&e))?;
             let done = {
                 let _alone = self.tree.write();
@@ -309,7 +311,7 @@ impl<F: Format> BlockFs<F> {
             && !self.is_read_only()
             && let Ok(Some(attr)) = self.look(|| Ok(self.format.inode(ino)?))
             && attr.nlink == 0
-            && let Err(errno) = self.destroy_orphan(ino)
+            && let Err(errno) = self.destroy_orphan(Caller::SYSTEM, ino)
         {
             tracing::warn!("inode {ino} has no name and could not be freed: {errno}");
         }
@@ -332,11 +334,20 @@ impl<F: Format> BlockFs<F> {
             ..Default::default()
         };
         // A read does not fail because its time could not be noted.
-        let _ = self.change(1, |op| {
+        let _ = self.change(caller(cx), 1, |op| {
             let stamped = self.format.change_inode(op, ino, &change, &[])?;
             self.note_inode(ino, &change, stamped);
             Ok(())
         });
+    }
+}
+
+/// The process that a call comes from, as the store's layers see it.
+fn caller(cx: &Ctx) -> Caller {
+    Caller {
+        uid: cx.uid,
+        gid: cx.gid,
+        pid: cx.pid,
     }
 }
 
@@ -538,7 +549,9 @@ impl<F: Format> FileSystem for BlockFs<F> {
         }
         let settled = match self.is_read_only() {
             true => Ok(()),
-            false => self.change(self.format.cost(0), |op| Ok(self.format.settle(op)?)),
+            false => self.change(Caller::SYSTEM, self.format.cost(0), |op| {
+                Ok(self.format.settle(op)?)
+            }),
         };
         settled
             .and_then(|()| {

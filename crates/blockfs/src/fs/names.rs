@@ -2,12 +2,12 @@
 
 use super::past_end::PastEnd;
 use super::twins::may_have_two;
-use super::{BlockFs, Refusal, joined};
+use super::{BlockFs, Refusal, caller, joined};
 use crate::seeded::{Bug, hit};
 use crate::{
     Befores, Format, FormatError, Heads, InodeChange, NewInode, Next, Piece, Removed, after,
 };
-use patch::{Op, PatchId, Rule};
+use patch::{Caller, Op, PatchId, Rule};
 use vfs::{
     Attr, Cookie, Ctx, DirEntry, Errno, FileType, Ino, Name, NewNode, Removal, Result, Timestamp,
     perm,
@@ -258,7 +258,7 @@ impl<F: Format> BlockFs<F> {
 
     /// Makes an inode without a name. Takes a reference.
     pub(super) fn make_nameless(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
-        self.change(self.format.cost(1) + 4, |op| {
+        self.change(caller(cx), self.format.cost(1) + 4, |op| {
             let parent = self.attr(dir)?;
             if parent.kind != FileType::Directory {
                 return Err(Errno::NOTDIR.into());
@@ -354,7 +354,8 @@ impl<F: Format> BlockFs<F> {
         if which == Removal::Rmdir {
             self.read_names_for(dir, name);
         }
-        let orphan = self.change(self.format.cost(self.destroyed_at_once()) + 4, |op| {
+        let blocks = self.format.cost(self.destroyed_at_once()) + 4;
+        let orphan = self.change(caller(cx), blocks, |op| {
             let (parent, found) = self.search(cx, dir, name)?;
             let found = found.ok_or(Errno::NOENT)?;
             let victim = self.named(found)?;
@@ -383,7 +384,7 @@ impl<F: Format> BlockFs<F> {
             self.drop_link(op, &victim, removed, now, stays.is_some())
         })?;
         match orphan {
-            Some(ino) => self.destroy_orphan(ino),
+            Some(ino) => self.destroy_orphan(caller(cx), ino),
             None => Ok(()),
         }
     }
@@ -518,12 +519,12 @@ impl<F: Format> BlockFs<F> {
 
     /// Frees an orphan, in as many operations as it takes: a crash in between leaves one
     /// that is smaller, or what nobody owns.
-    pub(super) fn destroy_orphan(&self, ino: Ino) -> Result<()> {
+    pub(super) fn destroy_orphan(&self, caller: Caller, ino: Ino) -> Result<()> {
         let Some(_dying) = self.dying.enter(ino) else {
             return Ok(()); // another thread is at it
         };
         loop {
-            let more = self.change(self.format.cost(self.destroyed_at_once()), |op| {
+            let more = self.change(caller, self.format.cost(self.destroyed_at_once()), |op| {
                 if self.format.inode(ino)?.is_none_or(|attr| attr.nlink > 0)
                     || self.is_referenced(ino)
                 {
@@ -565,8 +566,8 @@ impl<F: Format> BlockFs<F> {
                 continue;
             };
             let done = match attr.nlink {
-                0 => self.destroy_orphan(ino),
-                _ => self.finish_cut(ino),
+                0 => self.destroy_orphan(Caller::SYSTEM, ino),
+                _ => self.finish_cut(Caller::SYSTEM, ino),
             };
             if let Err(errno) = done {
                 tracing::warn!("inode {ino}, which a crash left half removed, stays: {errno}");

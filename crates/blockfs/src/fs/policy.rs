@@ -2,7 +2,7 @@
 //! which changes are durable when the call returns.
 
 use super::known::Synced;
-use super::{BlockFs, Refusal};
+use super::{BlockFs, Refusal, caller};
 use crate::Format;
 use patch::Op;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
@@ -83,7 +83,7 @@ impl<F: Format> BlockFs<F> {
         mut f: impl FnMut(&Op) -> std::result::Result<T, Refusal>,
     ) -> Result<T> {
         let keeps = !self.format.may_use_reserve(cx);
-        self.change(blocks, |op| {
+        self.change(caller(cx), blocks, |op| {
             self.format.keep_reserve(keeps);
             let done = f(op);
             self.format.keep_reserve(false);

@@ -1,6 +1,6 @@
 //! Renaming: all checks first, in the order of Linux, then the steps.
 
-use super::{BlockFs, Refusal};
+use super::{BlockFs, Refusal, caller};
 use crate::seeded::{Bug, hit};
 use crate::{Befores, Format, InodeChange, Next, Removed, after};
 use patch::{Op, PatchId, Rule};
@@ -59,7 +59,7 @@ impl<F: Format> BlockFs<F> {
             self.move_to(op, &plan)
         })?;
         match orphan {
-            Some(ino) => self.destroy_orphan(ino),
+            Some(ino) => self.destroy_orphan(caller(cx), ino),
             None => Ok(()),
         }
     }

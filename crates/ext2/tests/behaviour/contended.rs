@@ -4,7 +4,7 @@ use super::fixture::{Mounted, clock, device, e2fsck, mke2fs, options};
 use blockfs::{BlockFs, BlockFsOptions};
 use ext2::{Ext2, Options};
 use parking_lot::Mutex;
-use patch::{Cache, Op, Store, StoreError, StoreLayer, Volume};
+use patch::{Cache, Caller, Op, Store, StoreError, StoreLayer, Volume};
 use std::sync::Arc;
 use vfs::{Ctx, Errno, Fallocate, FileSystem, Guarantees, Ino};
 
@@ -23,12 +23,12 @@ impl StoreLayer for Hooked {
         &self.inner
     }
 
-    fn begin(&self, blocks: u32) -> Result<Op, StoreError> {
+    fn begin(&self, blocks: u32, caller: Caller) -> Result<Op, StoreError> {
         let hook = self.before_begin.lock().take();
         if let Some(hook) = hook {
             hook();
         }
-        self.inner.begin(blocks)
+        self.inner.begin(blocks, caller)
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod acls;
 mod beside;
+mod callers;
 mod conformance;
 mod contended;
 mod crash;

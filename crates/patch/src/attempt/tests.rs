@@ -62,7 +62,7 @@ fn blocks_that_are_asked_for_together_are_read_together() {
 #[test]
 fn the_first_change_commits_the_thread() {
     let store = volume(32);
-    let op = store.begin(2).unwrap();
+    let op = store.begin(2, crate::Caller::SYSTEM).unwrap();
     let mut runs = 0;
     let (attempts, done) = finish(&store, || {
         runs += 1;

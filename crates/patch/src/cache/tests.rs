@@ -88,7 +88,7 @@ fn put(volume: &Volume, lba: u64, at: u32, bytes: &[u8], befores: &[PatchId]) ->
             rule: Rule::InitialiseBeforePoint,
         })
         .collect();
-    let op = volume.begin(1).unwrap();
+    let op = volume.begin(1, crate::Caller::SYSTEM).unwrap();
     let change = Change::Bytes { at, bytes };
     let patched = volume.change(&op, Lba(lba), Content::Metadata, change, &befores);
     volume.end(op);
@@ -192,9 +192,9 @@ fn threads_that_wait_for_room_sleep_until_an_operation_ends() {
         dirty_limit: 4,
         ..quiet()
     });
-    let large = volume.begin(4).unwrap();
+    let large = volume.begin(4, crate::Caller::SYSTEM).unwrap();
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| volume.end(volume.begin(4).unwrap()));
+        let waiting = scope.spawn(|| volume.end(volume.begin(4, crate::Caller::SYSTEM).unwrap()));
         while volume.cache().stats().waits == 0 {
             std::thread::yield_now();
         }
@@ -259,7 +259,7 @@ fn a_sync_finds_no_chain_longer_than_operations_leave() {
     let waves = || volume.cache().stats().waves;
     let mut last: Option<PatchId> = None;
     for n in 0..1000u32 {
-        let op = volume.begin(1).unwrap();
+        let op = volume.begin(1, crate::Caller::SYSTEM).unwrap();
         let rule = Rule::InitialiseBeforePoint;
         let befores = last.map(|patch| Before { patch, rule });
         let (at, bytes) = (n % 100 * 4, (n + 1).to_le_bytes());
@@ -329,7 +329,10 @@ fn a_failed_write_commits_nothing_and_is_reported() {
     assert!(matches!(volume.sync(&[second]), Err(StoreError::Failed(_))));
     device.failing.store(false, SeqCst);
     assert!(volume.is_pending(first) && volume.is_pending(second));
-    assert!(matches!(volume.begin(1), Err(StoreError::Failed(_))));
+    assert!(matches!(
+        volume.begin(1, crate::Caller::SYSTEM),
+        Err(StoreError::Failed(_))
+    ));
     assert!(matches!(volume.sync_all(), Err(StoreError::Failed(_))));
     assert_eq!(
         stored(&device, 2),
@@ -522,7 +525,7 @@ fn a_wave_of_a_sync_costs_what_it_writes() {
     let mut last = PatchId::DURABLE;
     let rule = Rule::InitialiseBeforePoint;
     // One operation: the ends of several would write the chain back.
-    let op = volume.begin(999).unwrap();
+    let op = volume.begin(999, crate::Caller::SYSTEM).unwrap();
     for lba in 0..999 {
         let bytes = &[byte(lba)];
         let change = Change::Bytes { at: 0, bytes };

@@ -4,7 +4,7 @@ use super::format::{SUPER_BYTES, Tag, escape};
 use super::transaction::{Committed, Log, Mark, Running};
 use super::{Guard, Shared, State, hold_for};
 use crate::seeded::{Bug, hit};
-use crate::{Before, Change, Content, Op, PatchId, Store, StoreError};
+use crate::{Before, Caller, Change, Content, Op, PatchId, Store, StoreError};
 use medium::Rule;
 use medium::block::Lba;
 use parking_lot::MutexGuard;
@@ -36,7 +36,7 @@ impl Shared {
     /// operation is under way.
     fn write_transaction(&self, state: &mut State) -> Result<(), StoreError> {
         let reserved = self.log_blocks(state.running.blocks.len()) as u32;
-        let op = self.log.begin(reserved)?;
+        let op = self.log.begin(reserved, Caller::SYSTEM)?;
         let result = self.copy_to_log(state, &op);
         self.log.end(op);
         let transaction = result?;
@@ -297,7 +297,7 @@ impl Shared {
         let bytes = state.superblock.encode();
         debug_assert_eq!(bytes.len(), SUPER_BYTES);
         let change = Change::Bytes { at: 0, bytes };
-        let op = self.log.begin(0)?;
+        let op = self.log.begin(0, Caller::SYSTEM)?;
         let patched = self
             .log
             .change(&op, self.place.lba(0), Content::Data, change, &[]);

@@ -21,7 +21,7 @@ pub use place::Place;
 pub use recovery::{Replayed, format, needs_recovery, replay};
 
 use crate::seeded::{Bug, hit};
-use crate::{Before, Change, Content, Op, PatchId, Patched, Store, StoreError, StoreLayer};
+use crate::{Before, Caller, Change, Content, Op, PatchId, Patched, Store, StoreError, StoreLayer};
 use format::{Codec, Super};
 use medium::Rule;
 use medium::block::{BlockError, Lba};
@@ -313,7 +313,7 @@ impl Shared {
 
     // --- operations -----------------------------------------------------------------
 
-    fn begin(&self, blocks: u32) -> Result<Op, StoreError> {
+    fn begin(&self, blocks: u32, caller: Caller) -> Result<Op, StoreError> {
         if blocks > self.max_op_blocks {
             return Err(StoreError::TooLarge {
                 blocks,
@@ -354,7 +354,7 @@ impl Shared {
         drop(state);
         // Waits for room in the cache. A commit cannot, so it waits for us: what the
         // running transaction holds back is less than a third of the limit.
-        let begun = self.home.begin(blocks);
+        let begun = self.home.begin(blocks, caller);
         if begun.is_err() {
             self.leave(blocks);
         }
@@ -549,8 +549,8 @@ impl StoreLayer for Journal {
         true
     }
 
-    fn begin(&self, blocks: u32) -> Result<Op, StoreError> {
-        self.shared.begin(blocks)
+    fn begin(&self, blocks: u32, caller: Caller) -> Result<Op, StoreError> {
+        self.shared.begin(blocks, caller)
     }
 
     fn end(&self, op: Op) {

@@ -46,7 +46,7 @@ fn before(patch: PatchId) -> Before {
 
 fn put(store: &impl Store, lba: u64, change: Change<'_>, befores: &[PatchId]) -> PatchId {
     let befores: Vec<Before> = befores.iter().copied().map(before).collect();
-    let op = store.begin(1).unwrap();
+    let op = store.begin(1, crate::Caller::SYSTEM).unwrap();
     let patched = store.change(&op, Lba(lba), Content::Metadata, change, &befores);
     store.end(op);
     patched.unwrap().id
@@ -69,7 +69,7 @@ fn step(
         1 => store.sync_all()?,
         2..=4 => drop(cache.write_some()?),
         5 => {
-            let op = store.begin(1)?;
+            let op = store.begin(1, crate::Caller::SYSTEM)?;
             let freed = store.freed(&op, Lba(lba), &[], true);
             store.end(op);
             freed?;
@@ -159,7 +159,10 @@ fn a_store_that_drops_befores_is_found() {
     assert!(matches!(error, StoreError::Failed(_)), "{error}");
     let violation = bench.verifier.violation().unwrap();
     assert!(violation.starts_with("V1"), "{violation}");
-    assert!(store.begin(1).is_err(), "the store is read-only");
+    assert!(
+        store.begin(1, crate::Caller::SYSTEM).is_err(),
+        "the store is read-only"
+    );
     assert_eq!(store.read(Lba(2)).unwrap()[4], 7, "and can be read");
 }
 
@@ -170,7 +173,7 @@ fn a_patch_that_ends_without_a_write_is_found() {
     let store = bench.verify(volume.clone());
     put(&store, 1, SMALL, &[]);
     // Past the layer: it does not see that the change is taken back.
-    let op = volume.begin(1).unwrap();
+    let op = volume.begin(1, crate::Caller::SYSTEM).unwrap();
     volume.freed(&op, Lba(1), &[], true).unwrap();
     volume.end(op);
     let next = put(&store, 1, Change::Bytes { at: 9, bytes: &[1] }, &[]);

@@ -238,7 +238,7 @@ impl Toy {
 
     /// Changes a field of the superblock, durably.
     fn mark(&self, at: u32, value: u32) -> Result<()> {
-        let op = self.store.begin(1)?;
+        let op = self.store.begin(1, patch::Caller::SYSTEM)?;
         let marked = self.set(&op, Lba(0), at, &value.to_le_bytes(), &[]);
         self.store.end(op);
         Ok(self.store.sync(&[marked?])?)

@@ -10,7 +10,7 @@ const LAST: u64 = 4;
 
 /// Writes this block whole, as an operation of its own.
 fn put(journal: &Journal, lba: u64, content: Content, byte: u8, is_freed: bool) -> PatchId {
-    let op = journal.begin(1).unwrap();
+    let op = journal.begin(1, crate::Caller::SYSTEM).unwrap();
     if is_freed {
         journal.freed(&op, Lba(lba), &[], false).unwrap();
     }

@@ -10,7 +10,10 @@ const LOG: u64 = 24;
 /// Writes these home blocks, whole, as one operation and one transaction.
 fn transaction(bench: &Bench, blocks: impl IntoIterator<Item = (u64, u8)>) -> Vec<PatchId> {
     let blocks: Vec<_> = blocks.into_iter().collect();
-    let op = bench.journal.begin(blocks.len() as u32).unwrap();
+    let op = bench
+        .journal
+        .begin(blocks.len() as u32, crate::Caller::SYSTEM)
+        .unwrap();
     let mut patches = Vec::new();
     for (lba, byte) in blocks {
         let bytes = [byte; BLOCK];
@@ -102,7 +105,7 @@ fn an_operation_may_fill_the_log_and_none_may_be_larger() {
         assert!((0..most).all(|lba| home(&bytes, lba) == round));
     }
     assert!(matches!(
-        bench.journal.begin(most as u32 + 1),
+        bench.journal.begin(most as u32 + 1, crate::Caller::SYSTEM),
         Err(StoreError::TooLarge { .. })
     ));
 }
@@ -115,7 +118,7 @@ fn a_log_filled_to_its_last_block() {
         let size = u64::from(round % 5) + 1;
         let patches = transaction(&bench, (40..40 + size).map(|lba| (lba, round)));
         bench.journal.sync(&patches).unwrap();
-        let op = bench.journal.begin(0).unwrap();
+        let op = bench.journal.begin(0, crate::Caller::SYSTEM).unwrap();
         bench.journal.freed(&op, Lba(40), &[], false).unwrap();
         bench.journal.end(op);
         let stats = bench.journal.stats();
@@ -150,7 +153,7 @@ fn transactions_of_every_size_fit_any_place_in_the_circle() {
 #[test]
 fn an_operation_that_changes_more_than_it_said_is_refused() {
     let bench = open(formatted(LOG), LOG, Mode::Full);
-    let op = bench.journal.begin(1).unwrap();
+    let op = bench.journal.begin(1, crate::Caller::SYSTEM).unwrap();
     let change = Change::Bytes { at: 0, bytes: &[1] };
     let put = |lba| {
         bench
@@ -247,13 +250,13 @@ fn a_later_revoke_keeps_a_block_from_being_replayed() {
     let bench = open(formatted(LOG), LOG, Mode::Ordered);
     transaction(&bench, [(1, 1), (2, 1)]);
     bench.journal.sync_all().unwrap();
-    let op = bench.journal.begin(1).unwrap();
+    let op = bench.journal.begin(1, crate::Caller::SYSTEM).unwrap();
     bench.journal.freed(&op, Lba(2), &[], false).unwrap();
     bench.journal.end(op);
     transaction(&bench, [(1, 2)]);
     bench.journal.sync_all().unwrap();
     // Taken again for data, which go home directly.
-    let op = bench.journal.begin(1).unwrap();
+    let op = bench.journal.begin(1, crate::Caller::SYSTEM).unwrap();
     let change = Change::Bytes {
         at: 0,
         bytes: &[9; BLOCK],
@@ -278,7 +281,7 @@ fn write_all(bench: &Bench) {
 fn a_copy_counts_until_the_tail_beyond_it_is_durable() {
     let bench = open(formatted(LOG), LOG, Mode::Ordered);
     let put = |byte| {
-        let op = bench.journal.begin(2).unwrap();
+        let op = bench.journal.begin(2, crate::Caller::SYSTEM).unwrap();
         if byte == 1 {
             // Freed and taken again at once: goes through the log.
             bench.journal.freed(&op, Lba(5), &[], false).unwrap();
@@ -318,7 +321,7 @@ fn what_an_older_transaction_needs_is_not_taken_back() {
     let bench = open(formatted(LOG), LOG, Mode::Full);
     transaction(&bench, [(5, 1)]);
     bench.journal.sync_all().unwrap();
-    let op = bench.journal.begin(1).unwrap();
+    let op = bench.journal.begin(1, crate::Caller::SYSTEM).unwrap();
     bench.journal.freed(&op, Lba(5), &[], false).unwrap();
     // A second life that nobody has written to, and that nothing ever pointed to.
     bench.journal.freed(&op, Lba(5), &[], true).unwrap();
@@ -336,7 +339,7 @@ fn the_magic_number_in_data_survives() {
     // A commit block of the running transaction, as a program might write it.
     bytes[4..8].copy_from_slice(&2u32.to_be_bytes());
     bytes[8..12].copy_from_slice(&1u32.to_be_bytes());
-    let op = bench.journal.begin(1).unwrap();
+    let op = bench.journal.begin(1, crate::Caller::SYSTEM).unwrap();
     let change = Change::Bytes {
         at: 0,
         bytes: &bytes,
@@ -369,7 +372,7 @@ fn data_that_look_like_a_transaction_are_not_replayed() {
         forged.to_vec(),
         codec.commit(8, 0),
     ];
-    let op = bench.journal.begin(3).unwrap();
+    let op = bench.journal.begin(3, crate::Caller::SYSTEM).unwrap();
     for (lba, bytes) in (1..).zip(&blocks) {
         let change = Change::Bytes { at: 0, bytes };
         let done = bench
@@ -392,7 +395,7 @@ fn data_that_look_like_a_transaction_are_not_replayed() {
 #[test]
 fn ordered_data_are_home_before_the_commit() {
     let bench = open(formatted(LOG), LOG, Mode::Ordered);
-    let op = bench.journal.begin(2).unwrap();
+    let op = bench.journal.begin(2, crate::Caller::SYSTEM).unwrap();
     let put = |lba, kind, byte: u8| {
         let bytes = [byte; BLOCK];
         let change = Change::Bytes {
@@ -466,7 +469,7 @@ fn operations_of_many_threads() {
             let bench = &bench;
             scope.spawn(move || {
                 for round in 1..=100u8 {
-                    let op = bench.journal.begin(2).unwrap();
+                    let op = bench.journal.begin(2, crate::Caller::SYSTEM).unwrap();
                     let mut last = Vec::new();
                     for lba in [thread, 8 + (thread + u64::from(round)) % 16] {
                         let change = Change::Bytes {
@@ -543,7 +546,12 @@ fn an_operation_waits_while_reservations_alone_fill_the_log() {
     let free = shared.state.lock().log.free();
     let fits = |blocks: usize| shared.fits(blocks, free);
     let blocks = (1..).find(|n| fits(3 * n) && !fits(4 * n)).unwrap();
-    let begin = move |bench: &Bench| bench.journal.begin(blocks as u32).unwrap();
+    let begin = move |bench: &Bench| {
+        bench
+            .journal
+            .begin(blocks as u32, crate::Caller::SYSTEM)
+            .unwrap()
+    };
     let ops = [0, 1, 2].map(|_| begin(&bench));
     let (tell, told) = std::sync::mpsc::channel();
     let (other, finished) = (bench.clone(), tell.clone());

@@ -12,7 +12,9 @@ const HOME_BYTES: usize = HOME as usize * BLOCK;
 fn step(bench: &Bench, model: &mut [u8], rng: &mut fastrand::Rng) -> Vec<PatchId> {
     let journal = &bench.journal;
     let changes = rng.usize(1..5);
-    let op = journal.begin(changes as u32).unwrap();
+    let op = journal
+        .begin(changes as u32, crate::Caller::SYSTEM)
+        .unwrap();
     let mut patches = Vec::new();
     for _ in 0..changes {
         // Some blocks are hot.

@@ -121,13 +121,13 @@ fn write_much(journal: &Journal, block_bytes: usize, flag_at: usize) {
         done.unwrap();
     };
     let (super_lba, super_at) = (1024 / block_bytes, 1024 % block_bytes);
-    let op = journal.begin(1).unwrap();
+    let op = journal.begin(1, crate::Caller::SYSTEM).unwrap();
     // "Needs recovery", as a file system says at mount.
     put(&op, super_lba as u64, super_at + flag_at, &[6]);
     journal.end(op);
     journal.commit().unwrap();
     for round in 1..=30u8 {
-        let op = journal.begin(100).unwrap();
+        let op = journal.begin(100, crate::Caller::SYSTEM).unwrap();
         for n in 0..99 {
             let mut bytes = vec![round; block_bytes];
             if n % 7 == 0 {

@@ -91,7 +91,7 @@ impl World {
         self.now += 1;
         self.bench.device.note(Event::Began(self.now));
         let slot = self.rng.usize(..SLOTS);
-        let op = self.bench.journal.begin(4).unwrap();
+        let op = self.bench.journal.begin(4, crate::Caller::SYSTEM).unwrap();
         let value = self.rng.u8(1..);
         self.last.clear();
         self.logged = false;
