@@ -37,6 +37,9 @@ pub trait Kind: Clone + Default + PartialEq + fmt::Debug + 'static {
     }
 }
 
+/// Builds the store of the layer `L` on what is below.
+pub type BuildStore<L, Below> = fn(&L, Below, &mut Assembly) -> Result<Arc<dyn Store>, BuildError>;
+
 /// How a layer is built on what it stands on.
 pub enum Build<L> {
     /// A device on nothing.
@@ -44,13 +47,13 @@ pub enum Build<L> {
     /// A device on a device.
     OnDevice(fn(&L, Device, &mut Image) -> Result<Device, BuildError>),
     /// A store that obeys befores, on devices.
-    OnDevices(fn(&L, Vec<Device>, &mut Assembly) -> Result<Arc<dyn Store>, BuildError>),
+    OnDevices(BuildStore<L, Vec<Device>>),
     /// A store on a store. It obeys befores if that one does.
-    OnStore(fn(&L, Arc<dyn Store>, &mut Assembly) -> Result<Arc<dyn Store>, BuildError>),
+    OnStore(BuildStore<L, Arc<dyn Store>>),
     /// A store that obeys befores, on a store that does.
-    OrderedOnOrdered(fn(&L, Arc<dyn Store>, &mut Assembly) -> Result<Arc<dyn Store>, BuildError>),
+    OrderedOnOrdered(BuildStore<L, Arc<dyn Store>>),
     /// A store on a store that obeys befores. It drops them, or replaces them by others.
-    OnOrdered(fn(&L, Arc<dyn Store>, &mut Assembly) -> Result<Arc<dyn Store>, BuildError>),
+    OnOrdered(BuildStore<L, Arc<dyn Store>>),
 }
 
 impl<L> Build<L> {

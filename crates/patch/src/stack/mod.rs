@@ -36,7 +36,9 @@ mod text;
 
 pub use error::{StackError, ValueError};
 pub use help::{NOTATION, list};
-pub use kind::{About, Assembly, Build, BuildError, Device, Image, Interface, Kind, Shape};
+pub use kind::{
+    About, Assembly, Build, BuildError, BuildStore, Device, Image, Interface, Kind, Shape,
+};
 pub use layers::{
     AsyncLayer, CacheLayer, Delay, DelayLayer, DiskLayer, JournalLayer, KINDS, Layer, Log,
     PartitionLayer, TraceLayer, VerifyLayer,
@@ -105,8 +107,8 @@ impl Stack {
 
     /// The mode that this is a stack of.
     pub fn mode(&self) -> Mode {
-        let modes = self.layers.list.iter().filter_map(Mode::of);
-        modes.last().unwrap_or_default()
+        let mut modes = self.layers.list.iter().filter_map(Mode::of);
+        modes.next_back().unwrap_or_default()
     }
 
     /// All layers below the format, from the top down.
