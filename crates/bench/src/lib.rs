@@ -30,6 +30,7 @@
 //!   `run_all(&Path, &Options, progress)`.
 //!
 //! Nothing here judges by time in a test: goals are printed as met or missed.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 pub mod bytes;

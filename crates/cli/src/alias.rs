@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// The arguments with the subcommand that the program's name stands for put in.
-pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+pub(crate) fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut args = args.into_iter();
     let Some(program) = args.next() else {
         return vec!["selvedge".into()];

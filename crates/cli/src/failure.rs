@@ -4,38 +4,38 @@ use std::fmt;
 use std::process::ExitCode;
 
 /// Exit codes, by the manual pages that define them.
-pub mod code {
+pub(crate) mod code {
     /// Anything that has no better code; also mkfs(8), and a violated guarantee.
-    pub const FAILED: u8 = 1;
+    pub(crate) const FAILED: u8 = 1;
     /// clap's code for a wrong command line.
-    pub const USAGE: u8 = 2;
+    pub(crate) const USAGE: u8 = 2;
     /// mount(8): incorrect invocation or permissions.
-    pub const MOUNT_USAGE: u8 = 1;
+    pub(crate) const MOUNT_USAGE: u8 = 1;
     /// mount(8): mount failure.
-    pub const MOUNT_FAILED: u8 = 32;
+    pub(crate) const MOUNT_FAILED: u8 = 32;
     /// fsck(8): file system errors corrected.
-    pub const FSCK_CORRECTED: u8 = 1;
+    pub(crate) const FSCK_CORRECTED: u8 = 1;
     /// fsck(8): file system errors left uncorrected.
-    pub const FSCK_ERRORS_LEFT: u8 = 4;
+    pub(crate) const FSCK_ERRORS_LEFT: u8 = 4;
     /// fsck(8): operational error.
-    pub const FSCK_OPERATIONAL: u8 = 8;
+    pub(crate) const FSCK_OPERATIONAL: u8 = 8;
     /// fsck(8): usage or syntax error.
-    pub const FSCK_USAGE: u8 = 16;
+    pub(crate) const FSCK_USAGE: u8 = 16;
 }
 
 /// Why a command failed.
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     code: u8,
     message: String,
 }
 
 /// The result of a command: the exit code, or the failure.
-pub type Outcome = Result<ExitCode, Failure>;
+pub(crate) type Outcome = Result<ExitCode, Failure>;
 
 impl Failure {
     /// Fails with code 1 and this message: what is wrong, with what, and the way out.
-    pub fn new(message: impl fmt::Display) -> Self {
+    pub(crate) fn new(message: impl fmt::Display) -> Self {
         Self {
             code: code::FAILED,
             message: message.to_string(),
@@ -43,12 +43,12 @@ impl Failure {
     }
 
     /// The same with another exit code.
-    pub fn with_code(self, code: u8) -> Self {
+    pub(crate) fn with_code(self, code: u8) -> Self {
         Self { code, ..self }
     }
 
     /// The exit code.
-    pub fn code(&self) -> ExitCode {
+    pub(crate) fn code(&self) -> ExitCode {
         self.code.into()
     }
 }

@@ -16,7 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// Those of `work`.
-pub fn patiently<T>(path: &Path, mut work: impl FnMut() -> engine::Result<T>) -> engine::Result<T> {
+pub(crate) fn patiently<T>(
+    path: &Path,
+    mut work: impl FnMut() -> engine::Result<T>,
+) -> engine::Result<T> {
     let start = Instant::now();
     loop {
         match work() {
@@ -37,6 +40,6 @@ fn is_mounted(path: &Path) -> bool {
 }
 
 /// An error about an image, with its name.
-pub fn about(path: &Path, e: impl Display) -> Failure {
+pub(crate) fn about(path: &Path, e: impl Display) -> Failure {
     Failure::new(format_args!("{}: {e}", path.display()))
 }

@@ -1,5 +1,6 @@
 //! The `selvedge` program: makes, mounts, checks, examines and measures file systems. It
 //! names no engine: those of the crate `engines` are there.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod alias;

@@ -15,7 +15,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// Sends messages to standard error, and those of a server in the background, whose standard
 /// error nobody reads, also to the system log.
-pub fn start(cli: &Cli) {
+pub(crate) fn start(cli: &Cli) {
     let to_file = matches!(&cli.command, Command::Mount(args) if args.log.is_some());
     let to_system = mount::daemon::is_second() && !to_file;
     let system = to_system.then(|| Syslog::new(c"selvedge", Options::LOG_PID, Facility::Daemon));

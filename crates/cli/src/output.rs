@@ -8,7 +8,7 @@ use std::io::{self, Write};
 ///
 /// # Errors
 /// If it cannot be written; a reader that went away is not an error.
-pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
+pub(crate) fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
@@ -20,12 +20,12 @@ pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
 
 /// Writes why the command failed to standard error, which may have failed as well: then the
 /// exit code is all that is left.
-pub fn complain(failure: &Failure) {
+pub(crate) fn complain(failure: &Failure) {
     let _ = writeln!(io::stderr(), "selvedge: {failure}");
 }
 
 /// A number of things: `1 state`, `2 states`.
-pub fn count(n: u64, thing: &str) -> String {
+pub(crate) fn count(n: u64, thing: &str) -> String {
     let plural = if n == 1 { "" } else { "s" };
     format!("{n} {thing}{plural}")
 }
@@ -34,7 +34,7 @@ pub fn count(n: u64, thing: &str) -> String {
 ///
 /// # Errors
 /// As [`print`].
-pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let mut text = serde_json::to_string_pretty(value).map_err(Failure::new)?;
     text.push('\n');
     print(text)

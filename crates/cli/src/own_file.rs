@@ -18,11 +18,11 @@ use std::sync::Arc;
 use tempfile::NamedTempFile;
 
 /// The mode of a file that only its owner reads.
-pub const PRIVATE: u32 = 0o600;
+pub(crate) const PRIVATE: u32 = 0o600;
 
 /// A file that is written as a whole, if at all.
 #[derive(Debug, Clone)]
-pub struct OwnFile {
+pub(crate) struct OwnFile {
     dir: Arc<OwnedFd>,
     path: PathBuf,
     name: OsString,
@@ -33,7 +33,7 @@ impl OwnFile {
     ///
     /// # Errors
     /// If there is no such directory.
-    pub fn new(path: &Path) -> io::Result<Self> {
+    pub(crate) fn new(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(io::ErrorKind::IsADirectory.into());
@@ -51,7 +51,7 @@ impl OwnFile {
     ///
     /// # Errors
     /// As [`new`](Self::new), and if there is something else of that name.
-    pub fn chosen(path: &Path) -> io::Result<Self> {
+    pub(crate) fn chosen(path: &Path) -> io::Result<Self> {
         let file = Self::new(path)?;
         match std::fs::symlink_metadata(file.in_dir(&file.name)) {
             Ok(there) if !there.is_file() => Err(io::Error::other("is not a regular file")),
@@ -64,14 +64,14 @@ impl OwnFile {
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn beside(image: &Path, ending: &str) -> io::Result<Self> {
+    pub(crate) fn beside(image: &Path, ending: &str) -> io::Result<Self> {
         let mut path = image.as_os_str().to_owned();
         path.push(ending);
         Self::new(Path::new(&path))
     }
 
     /// The absolute path that it was opened by.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -79,7 +79,7 @@ impl OwnFile {
     ///
     /// # Errors
     /// Why not.
-    pub fn try_write(&self) -> io::Result<()> {
+    pub(crate) fn try_write(&self) -> io::Result<()> {
         self.unfinished(PRIVATE)?.close()
     }
 
@@ -87,7 +87,7 @@ impl OwnFile {
     ///
     /// # Errors
     /// What the system says.
-    pub fn write(&self, bytes: impl AsRef<[u8]>, mode: u32) -> io::Result<()> {
+    pub(crate) fn write(&self, bytes: impl AsRef<[u8]>, mode: u32) -> io::Result<()> {
         let mut file = self.unfinished(mode)?;
         file.write_all(bytes.as_ref())?;
         file.persist(self.in_dir(&self.name))?;

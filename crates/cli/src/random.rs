@@ -7,7 +7,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 ///
 /// # Errors
 /// If the system has none.
-pub fn bytes<const N: usize>() -> Result<[u8; N], Failure> {
+pub(crate) fn bytes<const N: usize>() -> Result<[u8; N], Failure> {
     let mut bytes = [0; N];
     match getrandom(&mut bytes[..], GetRandomFlags::empty()) {
         Ok(n) if n == N => Ok(bytes),
@@ -20,6 +20,6 @@ pub fn bytes<const N: usize>() -> Result<[u8; N], Failure> {
 ///
 /// # Errors
 /// As [`bytes`].
-pub fn seed() -> Result<u64, Failure> {
+pub(crate) fn seed() -> Result<u64, Failure> {
     bytes().map(u64::from_le_bytes)
 }

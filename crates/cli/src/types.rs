@@ -15,7 +15,7 @@ use std::str::FromStr;
 ///
 /// # Errors
 /// If the image cannot be read; if nothing is known at an offset that is not 0.
-pub fn of_image(path: &Path, offset: u64) -> Result<&'static dyn Engine, Failure> {
+pub(crate) fn of_image(path: &Path, offset: u64) -> Result<&'static dyn Engine, Failure> {
     let found = engines::of_image(path, offset).map_err(|e| image::about(path, e))?;
     match found {
         Some(engine) => Ok(engine),
@@ -29,7 +29,7 @@ pub fn of_image(path: &Path, offset: u64) -> Result<&'static dyn Engine, Failure
 
 /// The value of `-t`: an engine, or `selvedge`.
 #[derive(Clone, Copy)]
-pub enum Type {
+pub(crate) enum Type {
     /// `selvedge`: that of what the image holds.
     Any,
     /// This one.
@@ -41,7 +41,7 @@ impl Type {
     ///
     /// # Errors
     /// As [`of_image`].
-    pub fn engine(self, path: &Path, offset: u64) -> Result<&'static dyn Engine, Failure> {
+    pub(crate) fn engine(self, path: &Path, offset: u64) -> Result<&'static dyn Engine, Failure> {
         match self {
             Self::One(engine) => Ok(engine),
             Self::Any => of_image(path, offset),
@@ -49,7 +49,7 @@ impl Type {
     }
 
     /// Whether the image is a file or device.
-    pub fn has_images(self) -> bool {
+    pub(crate) fn has_images(self) -> bool {
         match self {
             Self::One(engine) => engine.magic().is_some(),
             Self::Any => true,
@@ -84,27 +84,27 @@ impl FromStr for Type {
 }
 
 /// The command whose options [`EngineArgs`] takes.
-pub trait Of: 'static {
+pub(crate) trait Of: 'static {
     /// The command.
     const VERB: Verb;
 }
 
 /// Options of `mkfs`.
 #[derive(Debug, Clone, Copy)]
-pub enum OfMkfs {}
+pub(crate) enum OfMkfs {}
 /// Options of `mount`.
 #[derive(Debug, Clone, Copy)]
-pub enum OfMount {}
+pub(crate) enum OfMount {}
 /// Options of `fsck`.
 #[derive(Debug, Clone, Copy)]
-pub enum OfFsck {}
+pub(crate) enum OfFsck {}
 /// Options of `crash test`.
 #[derive(Debug, Clone, Copy)]
-pub enum OfCrashTest {}
+pub(crate) enum OfCrashTest {}
 
 /// Options of `graph`.
 #[derive(Debug, Clone, Copy)]
-pub enum OfGraph {}
+pub(crate) enum OfGraph {}
 
 impl Of for OfGraph {
     const VERB: Verb = Verb::Graph;
@@ -125,14 +125,14 @@ impl Of for OfCrashTest {
 /// Options of engines, as they were given. Flattened into a command's arguments, after its
 /// own.
 #[derive(Debug)]
-pub struct EngineArgs<V> {
+pub(crate) struct EngineArgs<V> {
     given: Vec<Given>,
     of: PhantomData<V>,
 }
 
 impl<V: Of> EngineArgs<V> {
     /// Those of the command line.
-    pub fn given(&self) -> &[Given] {
+    pub(crate) fn given(&self) -> &[Given] {
         &self.given
     }
 
@@ -140,7 +140,7 @@ impl<V: Of> EngineArgs<V> {
     ///
     /// # Errors
     /// An option that it does not have, or a wrong value.
-    pub fn of(&self, engine: &dyn Engine) -> Result<ArgMatches, engine::Error> {
+    pub(crate) fn of(&self, engine: &dyn Engine) -> Result<ArgMatches, engine::Error> {
         parse::<V>(engine, &self.given)
     }
 }
@@ -149,7 +149,10 @@ impl<V: Of> EngineArgs<V> {
 ///
 /// # Errors
 /// An option that the engine does not have, or a wrong value.
-pub fn parse<V: Of>(engine: &dyn Engine, given: &[Given]) -> Result<ArgMatches, engine::Error> {
+pub(crate) fn parse<V: Of>(
+    engine: &dyn Engine,
+    given: &[Given],
+) -> Result<ArgMatches, engine::Error> {
     options::parse(engines::all(), engine, V::VERB, given)
 }
 

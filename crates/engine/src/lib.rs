@@ -6,6 +6,7 @@
 //! - A default method reports which engine lacks the feature; it never pretends success.
 //! - [`Engine::mount`] writes nothing. [`Prepared::open`] may write, after the kernel has
 //!   mounted, so that a mount that is refused leaves the image as it was.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod error;

@@ -3,6 +3,7 @@
 //!
 //! # Adding an engine
 //! Its crate implements [`Engine`]. This crate depends on it, and `BUILT_IN` gets a line.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod model;

@@ -13,6 +13,7 @@
 //!
 //! [`Mount::new`] mounts, [`Mount::serve`] answers until the unmount. The caller opens the
 //! file system between the two: a mount that fails has changed nothing.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod error;

@@ -39,6 +39,7 @@
 //! | [`PowerCut`] | a power cut at any moment, into a legal crash state |
 //! | [`Recording`] | a trace of every store, flush and fence |
 //! | [`Overlay`] | stores that stay in memory, for a look that changes nothing |
+#![warn(unreachable_pub)]
 
 mod addresses;
 mod arena;

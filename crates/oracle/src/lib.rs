@@ -21,6 +21,7 @@
 //! assert!(Snapshot::take(&one)?.same_except_times(&Snapshot::take(&other)?));
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod model;

@@ -73,6 +73,7 @@
 //!
 //! With durability `process`, which no power failure is to survive, files are not
 //! synchronised: the system has what was written to them, as it has the pool.
+#![warn(unreachable_pub)]
 
 mod error;
 mod frames;

@@ -76,7 +76,7 @@ pub(crate) struct State {
 
 impl State {
     /// Whether the region in `slot` is in use.
-    pub fn uses(&self, slot: u16) -> bool {
+    pub(crate) fn uses(&self, slot: u16) -> bool {
         self.regions.values().any(|region| region.slot == slot)
     }
 }

@@ -9,6 +9,7 @@
 //! - Every skip is one line of the file that [`RECORD`] names, also if tests run in several
 //!   threads and processes. `tools/skips` lists that file after `make test`.
 //! - A skip that cannot be recorded fails the test.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 use std::fs::OpenOptions;

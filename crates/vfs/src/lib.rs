@@ -23,6 +23,7 @@
 //! };
 //! assert!(vfs::guarantees::table(&[promise]).contains("at fsync"));
 //! ```
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod atime;

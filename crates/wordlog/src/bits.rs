@@ -181,10 +181,10 @@ pub(super) struct Head {
 
 impl Head {
     /// The most that it can say.
-    pub const LEN_MAX: u64 = (1 << 31) - 1;
+    pub(crate) const LEN_MAX: u64 = (1 << 31) - 1;
 
     /// The one at `position`, a multiple of a line's words; `None`: words are missing.
-    pub fn at<P: Pmem>(pm: &P, ring: Ring, position: u64) -> Result<Option<Self>> {
+    pub(crate) fn at<P: Pmem>(pm: &P, ring: Ring, position: u64) -> Result<Option<Self>> {
         Self::read(&mut Unpacker::new(pm, ring, position))
     }
 
@@ -206,7 +206,7 @@ impl Head {
     }
 
     /// The two words.
-    pub fn encode(&self) -> [u64; RECORD_HEAD as usize] {
+    pub(crate) fn encode(&self) -> [u64; RECORD_HEAD as usize] {
         let is_odd = u64::from(self.len.count_ones() % 2);
         [self.len | is_odd << 31 | self.crc << 32, self.flushed]
     }

@@ -41,6 +41,7 @@
 //! assert_eq!(words, [1, 2, 3]);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod bits;

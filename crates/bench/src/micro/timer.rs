@@ -23,7 +23,7 @@ pub(super) struct Timer {
 }
 
 impl Timer {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             samples: BTreeMap::new(),
             clock_ns: clock_cost(),
@@ -32,7 +32,7 @@ impl Timer {
     }
 
     /// Starts anew: what was measured warmed the target up.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.samples.clear();
     }
 }

@@ -56,7 +56,7 @@ impl Mounted {
     ///
     /// # Errors
     /// If the image cannot be mounted.
-    pub fn open(device: &Arc<MemoryDevice>, how: Optimisations) -> Result<Self> {
+    pub(super) fn open(device: &Arc<MemoryDevice>, how: Optimisations) -> Result<Self> {
         let which = match how {
             Optimisations::Soft(which) => which,
             Optimisations::Async => Optimised::Both,
@@ -97,7 +97,10 @@ impl Mounted {
     ///
     /// # Errors
     /// Of the workload.
-    pub fn measure(&self, work: impl FnOnce(&dyn FileSystem) -> vfs::Result<()>) -> Result<Taken> {
+    pub(super) fn measure(
+        &self,
+        work: impl FnOnce(&dyn FileSystem) -> vfs::Result<()>,
+    ) -> Result<Taken> {
         let start = cpu_seconds();
         work(&self.fs)
             .and_then(|()| self.fs.sync())
@@ -119,7 +122,7 @@ impl Mounted {
     ///
     /// # Errors
     /// If something could not be stored.
-    pub fn close(self) -> Result<()> {
+    pub(super) fn close(self) -> Result<()> {
         self.fs
             .close()
             .map_err(failure)

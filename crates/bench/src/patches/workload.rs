@@ -28,7 +28,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    pub fn new(files: u32) -> Self {
+    pub(super) fn new(files: u32) -> Self {
         let mut random = Rng::with_seed(17);
         let noise = (0..2 * MAX_BYTES).map(|_| random.u8(b' '..=b'~')).collect();
         let file = |_| {
@@ -42,14 +42,14 @@ impl Tree {
     }
 
     /// Room that an image needs for it, inodes included.
-    pub fn image_bytes(&self) -> u64 {
+    pub(super) fn image_bytes(&self) -> u64 {
         let blocks = |len: usize| (len as u64).next_multiple_of(4096) + 4096;
         let data: u64 = self.files.iter().map(|(len, _)| blocks(*len)).sum();
         data * 5 / 4 + (64 << 20)
     }
 
     /// Inodes that it takes, with its directories and some to spare.
-    pub fn inodes(&self) -> u32 {
+    pub(super) fn inodes(&self) -> u32 {
         self.files.len() as u32 * 5 / 4 + 1000
     }
 
@@ -59,7 +59,7 @@ impl Tree {
     }
 
     /// Unpacks it, as tar does.
-    pub fn unpack(&self, fs: &dyn FileSystem) -> Result<()> {
+    pub(super) fn unpack(&self, fs: &dyn FileSystem) -> Result<()> {
         let worker = Worker::new(fs, &self.noise);
         let mut dirs = Vec::new();
         for i in 0..self.files.len() {
@@ -84,7 +84,7 @@ impl Tree {
     }
 
     /// The phases of the Andrew benchmark: directories, copy, stat, read, build.
-    pub fn develop(&self, fs: &dyn FileSystem) -> Result<()> {
+    pub(super) fn develop(&self, fs: &dyn FileSystem) -> Result<()> {
         let worker = Worker::new(fs, &self.noise);
         let count = self.files.len().div_ceil(PER_DIRECTORY as usize);
         let make = |i| worker.mkdir(Ino::ROOT, &format!("dir{i}"));
@@ -150,18 +150,18 @@ struct Mail<'a> {
 
 impl PostMark {
     /// Room that an image needs for it.
-    pub fn image_bytes(&self) -> u64 {
+    pub(super) fn image_bytes(&self) -> u64 {
         let files = u64::from(self.files + self.transactions);
         files * (self.max_bytes as u64 + 16_384) + (64 << 20)
     }
 
     /// Inodes that it takes at most, with some to spare.
-    pub fn inodes(&self) -> u32 {
+    pub(super) fn inodes(&self) -> u32 {
         self.files + self.transactions + 100
     }
 
     /// Runs it; what it made is gone in the end.
-    pub fn run(self, fs: &dyn FileSystem) -> Result<()> {
+    pub(super) fn run(self, fs: &dyn FileSystem) -> Result<()> {
         let noise = vec![b'm'; self.max_bytes];
         let mut mail = Mail {
             worker: Worker::new(fs, &noise),

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 /// Measure
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
 }
@@ -241,7 +241,7 @@ struct All {
 
 impl Args {
     /// Runs the command.
-    pub fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> Outcome {
         match &self.command {
             Command::Bytes(args) => {
                 let options = bytes::Options::of(args.engine).map_err(Failure::new)?;

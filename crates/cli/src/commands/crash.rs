@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Explore crash states, or look at one again
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
 }
@@ -187,7 +187,7 @@ struct Replay {
 
 impl Args {
     /// Runs the command.
-    pub fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> Outcome {
         match &self.command {
             Command::Test(test) => test.run(),
             Command::Replay(replay) => replay.run(),

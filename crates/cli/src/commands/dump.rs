@@ -12,7 +12,7 @@ use std::process::ExitCode;
 ///
 /// Without --inode or --path: the super block, the redo log and the inode file.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The image
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
@@ -26,7 +26,7 @@ pub struct Args {
 
 impl Args {
     /// Runs the command.
-    pub fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> Outcome {
         let what = match (self.inode, &self.path) {
             (Some(ino), _) => Selection::Inode(ino),
             (None, Some(path)) => Selection::Path(path.as_os_str().as_bytes().to_vec()),

@@ -25,7 +25,7 @@ use vfs::check::{Report, Severity};
 /// replayed, 4 errors (without -a, -p, -y: or leaks) found, 8 the check could not be made, 16
 /// wrong usage.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The image
     #[arg(value_name = "PATH")]
     path: PathBuf,
@@ -77,7 +77,7 @@ struct Json<'a> {
 
 impl Args {
     /// Runs the command.
-    pub fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> Outcome {
         let operational = |e: Failure| e.with_code(code::FSCK_OPERATIONAL);
         let engine = types::of_image(&self.path, self.offset).map_err(operational)?;
         let options = self.options.of(engine);

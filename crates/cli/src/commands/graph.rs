@@ -20,7 +20,7 @@ use vfs::{Errno, FileSystem};
 /// image.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = format!("A script has one call a line:\n{GRAMMAR}"))]
-pub struct Args {
+pub(crate) struct Args {
     /// The script; - reads standard input
     #[arg(long, value_name = "FILE")]
     script: PathBuf,
@@ -50,7 +50,7 @@ enum Format {
 
 impl Args {
     /// Runs the command.
-    pub fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> Outcome {
         let script = script::read(&self.script)?;
         let engine = match self.fs_type {
             Type::One(engine) => engine,

@@ -11,7 +11,7 @@ use vfs::Guarantees;
 /// The table is made from the values that the file systems declare and that the crash
 /// explorer tests.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -19,7 +19,7 @@ pub struct Args {
 
 impl Args {
     /// Runs the command.
-    pub fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> Outcome {
         let rows = rows()?;
         if self.json {
             output::print_json(&rows)?;
@@ -34,7 +34,7 @@ impl Args {
 ///
 /// # Errors
 /// If an empty file system in memory cannot be made, which would be a bug.
-pub fn rows() -> Result<Vec<Guarantees>, Failure> {
+pub(crate) fn rows() -> Result<Vec<Guarantees>, Failure> {
     let mut rows = Vec::new();
     for engine in engines::all() {
         rows.extend(engine.guarantees().map_err(Failure::new)?);
@@ -43,7 +43,7 @@ pub fn rows() -> Result<Vec<Guarantees>, Failure> {
 }
 
 /// The table, and below it what does not fit into a table.
-pub fn text(rows: &[Guarantees]) -> String {
+pub(crate) fn text(rows: &[Guarantees]) -> String {
     let mut text = vfs::guarantees::table(rows);
     for row in rows.iter().filter(|r| !r.notes.is_empty()) {
         text.push_str(&format!("\n{}:\n", row.name));

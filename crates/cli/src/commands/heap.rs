@@ -22,7 +22,7 @@ const BYTES: &str = "SELVEDGE_BYTES";
 /// All commands but repair change nothing. Records that a crash left in the logs are applied.
 /// Where addresses are limited (ulimit -v), set SELVEDGE_BYTES, as for the program.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     what: What,
 }
@@ -101,7 +101,7 @@ fn number(text: &str) -> Result<u64, String> {
 
 impl Args {
     /// Runs the command.
-    pub fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> Outcome {
         match &self.what {
             What::Info(place) => place.info(),
             What::Check(place) => place.check(),

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 /// For an image that is mounted, shows where, by which process, and which durability is
 /// in force there.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The image
     #[arg(value_name = "PATH")]
     path: PathBuf,
@@ -56,7 +56,7 @@ fn by_name<S: Serializer>(d: &Option<EffectiveDurability>, s: S) -> Result<S::Ok
 
 impl Args {
     /// Runs the command.
-    pub fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> Outcome {
         let engine = types::of_image(&self.path, self.offset)?;
         let image = Image::at(&self.path, self.offset);
         let info = match image::patiently(&self.path, || engine.info(&image)) {

@@ -14,7 +14,7 @@ use vfs::guarantees::table;
 
 /// Write the manual pages to a directory
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The directory; made if it is not there
     #[arg(value_name = "DIR")]
     dir: PathBuf,
@@ -22,7 +22,7 @@ pub struct Args {
 
 impl Args {
     /// Runs the command.
-    pub fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> Outcome {
         let failed = |e| Failure::new(format_args!("{}: {e}", self.dir.display()));
         fs::create_dir_all(&self.dir).map_err(failed)?;
         let mut command = Cli::command().disable_help_subcommand(true);
@@ -99,7 +99,7 @@ fn layers() -> String {
 }
 
 /// The exit codes of the command with this manual page.
-pub fn exit_status(page: &str) -> &'static str {
+pub(crate) fn exit_status(page: &str) -> &'static str {
     codes_and_pages(page).0
 }
 

@@ -19,7 +19,7 @@ const UNIT_BYTES: u64 = 4096;
 /// PATH is a file, a block device or a DAX device. A file that is not there is made, as
 /// large as --size says, and takes space only as it fills.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The file or device
     #[arg(value_name = "PATH")]
     path: PathBuf,
@@ -48,7 +48,7 @@ pub struct Args {
 
 impl Args {
     /// Runs the command.
-    pub fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> Outcome {
         let path = &self.path;
         let engine = match self.fs_type {
             Type::One(engine) => engine,

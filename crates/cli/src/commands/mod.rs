@@ -1,18 +1,18 @@
 //! One module per command: its arguments and what it does.
 
-pub mod bench;
-pub mod completions;
-pub mod crash;
-pub mod dump;
-pub mod fsck;
-pub mod graph;
-pub mod guarantees;
-pub mod heap;
-pub mod info;
-pub mod manpages;
-pub mod mkfs;
-pub mod mount;
-pub mod reference;
-pub mod stack;
-pub mod sync;
-pub mod umount;
+pub(crate) mod bench;
+pub(crate) mod completions;
+pub(crate) mod crash;
+pub(crate) mod dump;
+pub(crate) mod fsck;
+pub(crate) mod graph;
+pub(crate) mod guarantees;
+pub(crate) mod heap;
+pub(crate) mod info;
+pub(crate) mod manpages;
+pub(crate) mod mkfs;
+pub(crate) mod mount;
+pub(crate) mod reference;
+pub(crate) mod stack;
+pub(crate) mod sync;
+pub(crate) mod umount;

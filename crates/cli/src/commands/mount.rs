@@ -26,7 +26,7 @@ use vfs::Atime;
 /// Returns when the file system is in use, and leaves a server in the background. Says
 /// which crashes the data survives. `umount` ends the server.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The image: a file, a block device or a DAX device ("none" for a type without images)
     #[arg(value_name = "PATH")]
     image: PathBuf,
@@ -99,7 +99,7 @@ pub struct Args {
 
 impl Args {
     /// Runs the command.
-    pub fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> Outcome {
         let options = Options::parse(self.options.iter().map(String::as_str), self.sloppy)
             .map_err(|e| Failure::new(e).with_code(code::MOUNT_USAGE))?;
         if self.fake {

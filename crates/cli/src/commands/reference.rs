@@ -12,11 +12,11 @@ const COLUMNS: usize = 100;
 
 /// Print the help of all commands in Markdown
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub(crate) struct Args {}
 
 impl Args {
     /// Runs the command.
-    pub fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> Outcome {
         let mut cli = Cli::command()
             .disable_help_subcommand(true)
             .term_width(COLUMNS);

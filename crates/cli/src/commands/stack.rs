@@ -11,7 +11,7 @@ use std::process::ExitCode;
 /// text of a stack, as mount takes it after --stack, says what each of its layers does, or
 /// shows the place of the first mistake.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The stack
     #[arg(value_name = "TEXT")]
     text: Option<String>,
@@ -19,7 +19,7 @@ pub struct Args {
 
 impl Args {
     /// Runs the command.
-    pub fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> Outcome {
         match &self.text {
             None => output::print(format!("{NOTATION}\n\n{}", list()))?,
             Some(text) => {

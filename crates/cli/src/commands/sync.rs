@@ -14,7 +14,7 @@ const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 /// The kernel does not pass sync(1), sync(2) and syncfs(2) on to servers of FUSE. fsync(2)
 /// and fdatasync(2) reach them. `selvedge info` prints the mount's durability.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A file or directory in it that you may read
     #[arg(value_name = "PATH")]
     path: PathBuf,
@@ -22,7 +22,7 @@ pub struct Args {
 
 impl Args {
     /// Runs the command.
-    pub fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> Outcome {
         let path = self.path.canonicalize().map_err(|e| self.failed(&e))?;
         let found = path.metadata().map_err(|e| self.failed(&e))?;
         let is_open = found.is_file() || found.is_dir();
@@ -48,7 +48,7 @@ impl Args {
 ///
 /// # Errors
 /// `EIO` and `ENOSPC` if something is not durable; others if nobody could be asked.
-pub fn make_durable(path: &Path) -> Result<bool, Errno> {
+pub(crate) fn make_durable(path: &Path) -> Result<bool, Errno> {
     let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     if fstatfs(&file)?.f_type != FUSE_SUPER_MAGIC {
         return Ok(false);

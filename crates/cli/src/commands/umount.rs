@@ -14,7 +14,7 @@ use std::process::ExitCode;
 /// If the file system is mounted elsewhere too, by a bind mount or in another mount
 /// namespace, its server goes on: then that place is printed, and nothing is waited for.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Where it is mounted
     #[arg(value_name = "DIR")]
     dir: PathBuf,
@@ -34,7 +34,7 @@ pub struct Args {
 
 impl Args {
     /// Runs the command.
-    pub fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> Outcome {
         // Does not ask the server, which may be dead.
         let dir = self.dir.canonicalize();
         let dir = dir.map_err(|e| self.failed(e))?;

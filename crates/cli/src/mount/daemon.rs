@@ -28,12 +28,12 @@ const READY: u8 = 6;
 static LET_GO: AtomicBool = AtomicBool::new(false);
 
 /// Whether standard error has no reader any more: it is a log file, or nothing.
-pub fn is_detached() -> bool {
+pub(crate) fn is_detached() -> bool {
     LET_GO.load(Relaxed)
 }
 
 /// Whether this process is the second one.
-pub fn is_second() -> bool {
+pub(crate) fn is_second() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
@@ -41,7 +41,7 @@ pub fn is_second() -> bool {
 ///
 /// # Errors
 /// If it cannot be started. Its own failure is an exit code, since it has said why.
-pub fn start() -> Result<ExitCode, Failure> {
+pub(crate) fn start() -> Result<ExitCode, Failure> {
     let failed = |what: &'static str| {
         move |e: io::Error| Failure::new(format_args!("{what}: {e}")).with_code(code::MOUNT_FAILED)
     };
@@ -83,13 +83,13 @@ pub fn start() -> Result<ExitCode, Failure> {
 
 /// In the second process, before anything is mounted: leaves the user's session, so that
 /// closing the terminal does not end the server.
-pub fn leave_session() {
+pub(crate) fn leave_session() {
     // Fails only for a process that leads a session already.
     let _ = rustix::process::setsid();
 }
 
 /// The destination of the server's output once it serves in the background.
-pub struct Output {
+pub(crate) struct Output {
     null: File,
     log: Option<File>,
 }
@@ -99,7 +99,7 @@ impl Output {
     ///
     /// # Errors
     /// If the log cannot be written.
-    pub fn open(log: Option<&Path>) -> Result<Self, Failure> {
+    pub(crate) fn open(log: Option<&Path>) -> Result<Self, Failure> {
         let open = |options: &OpenOptions, path: &Path| {
             let opened = options.open(path);
             opened.map_err(|e| crate::image::about(path, e).with_code(code::MOUNT_FAILED))
@@ -116,7 +116,7 @@ impl Output {
 ///
 /// # Errors
 /// If the first process is gone.
-pub fn serves(told: &str, output: &Output) -> Result<(), Failure> {
+pub(crate) fn serves(told: &str, output: &Output) -> Result<(), Failure> {
     let log = output.log.as_ref().unwrap_or(&output.null);
     let_go(told, &output.null, log).map_err(Failure::new)
 }

@@ -9,27 +9,27 @@ use serde_json::{Map, Value};
 use std::path::Path;
 
 /// The durability in force, as one word.
-pub const DURABILITY: &str = "selvedge.durability";
+pub(crate) const DURABILITY: &str = "selvedge.durability";
 
 /// A JSON object: what `info` shows of an image, and `threads` if their number was given.
-pub const INFO: &str = "selvedge.info";
+pub(crate) const INFO: &str = "selvedge.info";
 
 /// Whether the power of a mount that simulates it is on: see [`power`].
-pub const POWER: &str = "selvedge.power";
+pub(crate) const POWER: &str = "selvedge.power";
 
 /// The value of [`POWER`].
-pub fn power(is_cut: bool) -> &'static str {
+pub(crate) fn power(is_cut: bool) -> &'static str {
     if is_cut { "cut" } else { "on" }
 }
 
 /// A JSON object: the server and its image, see [`server::about`](super::server::about).
-pub const SERVER: &str = "selvedge.server";
+pub(crate) const SERVER: &str = "selvedge.server";
 
 /// How many calls failed with `EIO`, as a decimal number.
-pub const IO_ERRORS: &str = "selvedge.io_errors";
+pub(crate) const IO_ERRORS: &str = "selvedge.io_errors";
 
 /// How many calls of a mount failed with `EIO`; at least 1 if it answers nothing else.
-pub fn io_errors(dir: &Path) -> u64 {
+pub(crate) fn io_errors(dir: &Path) -> u64 {
     let mut value = [0; 20];
     match getxattr(dir, IO_ERRORS, &mut value[..]) {
         Ok(len) => {
@@ -42,12 +42,12 @@ pub fn io_errors(dir: &Path) -> u64 {
 }
 
 /// Whether this is a mount whose simulated power was cut.
-pub fn is_cut(dir: &Path) -> bool {
+pub(crate) fn is_cut(dir: &Path) -> bool {
     read(dir, POWER).is_some_and(|value| value == power(true).as_bytes())
 }
 
 /// The durability in force in a mount of ours, if it reports one.
-pub fn durability(dir: &Path) -> Option<EffectiveDurability> {
+pub(crate) fn durability(dir: &Path) -> Option<EffectiveDurability> {
     use EffectiveDurability::{Dax, Msync, Process};
     let value = read(dir, DURABILITY)?;
     let mut known = [Dax, Process, Msync].into_iter();
@@ -55,24 +55,24 @@ pub fn durability(dir: &Path) -> Option<EffectiveDurability> {
 }
 
 /// The other facts of a mount of ours; empty if it reports none.
-pub fn info(dir: &Path) -> Map<String, Value> {
+pub(crate) fn info(dir: &Path) -> Map<String, Value> {
     let value = read(dir, INFO).unwrap_or_default();
     serde_json::from_slice(&value).unwrap_or_default()
 }
 
 /// The server of a mount of ours; empty if it reports none.
-pub fn server(dir: &Path) -> Map<String, Value> {
+pub(crate) fn server(dir: &Path) -> Map<String, Value> {
     let value = read(dir, SERVER).unwrap_or_default();
     serde_json::from_slice(&value).unwrap_or_default()
 }
 
 /// Whether the server of a mount has ended.
-pub fn is_dead(dir: &Path) -> bool {
+pub(crate) fn is_dead(dir: &Path) -> bool {
     getxattr(dir, SERVER, &mut [0; 0][..]) == Err(Errno::NOTCONN)
 }
 
 /// The counters of a mount of ours, if it has any.
-pub fn stats(dir: &Path) -> Option<Value> {
+pub(crate) fn stats(dir: &Path) -> Option<Value> {
     serde_json::from_slice(&read(dir, STATS_XATTR)?).ok()
 }
 

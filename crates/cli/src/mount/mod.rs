@@ -1,12 +1,12 @@
 //! Mounting: the options of mount(8), the daemon, and the server.
 
-pub mod daemon;
-pub mod facts;
-pub mod nth_call;
-pub mod options;
-pub mod own_mount;
-pub mod power_cut;
-pub mod power_line;
-pub mod serve;
-pub mod server;
-pub mod table;
+pub(crate) mod daemon;
+pub(crate) mod facts;
+pub(crate) mod nth_call;
+pub(crate) mod options;
+pub(crate) mod own_mount;
+pub(crate) mod power_cut;
+pub(crate) mod power_line;
+pub(crate) mod serve;
+pub(crate) mod server;
+pub(crate) mod table;

@@ -11,7 +11,7 @@ use vfs::{
 
 /// Passes every call on. Calls that change something are counted when they succeed; the
 /// power goes in the last one, or at its end if it is over before.
-pub struct NthCall {
+pub(crate) struct NthCall {
     fs: Arc<dyn FileSystem>,
     switch: Switch,
     left: AtomicU64,
@@ -19,7 +19,7 @@ pub struct NthCall {
 
 impl NthCall {
     /// `nth` counts from 1.
-    pub fn new(fs: Arc<dyn FileSystem>, switch: Switch, nth: u64) -> Self {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, switch: Switch, nth: u64) -> Self {
         let left = AtomicU64::new(nth.max(1));
         Self { fs, switch, left }
     }

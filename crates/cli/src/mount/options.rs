@@ -6,7 +6,7 @@ use vfs::Atime;
 
 /// The parsed options.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Options {
+pub(crate) struct Options {
     /// `ro`.
     pub read_only: bool,
     /// `remount`: change the flags of a mount that is there.
@@ -39,7 +39,7 @@ impl Options {
     ///
     /// # Errors
     /// The option that is unknown or has a wrong value.
-    pub fn parse<'a>(
+    pub(crate) fn parse<'a>(
         lists: impl IntoIterator<Item = &'a str>,
         sloppy: bool,
     ) -> Result<Self, String> {

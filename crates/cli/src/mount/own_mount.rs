@@ -10,14 +10,14 @@ use std::path::Path;
 
 /// A mount of this process, found again in the table of mounts.
 #[derive(Debug, Clone)]
-pub struct OwnMount {
+pub(crate) struct OwnMount {
     unmounter: Unmounter,
     /// `None` if the table does not have it: then the directory is trusted.
     entry: Option<Entry>,
 }
 
 /// The result of an unmount.
-pub enum Unmounted {
+pub(crate) enum Unmounted {
     /// Nobody has it any more: the server's connection ends.
     Everywhere,
     /// It is not on its directory any more, but in use.
@@ -25,7 +25,7 @@ pub enum Unmounted {
 }
 
 /// Why a mount goes on.
-pub enum Why {
+pub(crate) enum Why {
     /// It was unmounted here, and is still this.
     Also(Rest),
     /// Files are open, or somebody's working directory is inside.
@@ -49,13 +49,13 @@ impl fmt::Display for Why {
 
 impl OwnMount {
     /// The mount that was just made with this source.
-    pub fn new(unmounter: Unmounter, source: &Path) -> Self {
+    pub(crate) fn new(unmounter: Unmounter, source: &Path) -> Self {
         let entry = table::find_ours(unmounter.dir(), source).ok().flatten();
         Self { unmounter, entry }
     }
 
     /// Where it was mounted.
-    pub fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         self.unmounter.dir()
     }
 
@@ -63,7 +63,7 @@ impl OwnMount {
     ///
     /// # Errors
     /// If the kernel refuses for another reason than that it is in use.
-    pub fn unmount(&self) -> Result<Unmounted, Error> {
+    pub(crate) fn unmount(&self) -> Result<Unmounted, Error> {
         if !self.is_on_top(self.dir()) {
             return Ok(match self.rest() {
                 Some(Rest::Mounted(dir)) if dir == self.dir() => Unmounted::Not(Why::Covered),
@@ -85,7 +85,7 @@ impl OwnMount {
 
     /// Takes it out of the tree wherever this process sees it, in use or not: nobody is
     /// going to answer its users.
-    pub fn detach(&self) {
+    pub(crate) fn detach(&self) {
         let seen = match &self.entry {
             Some(own) => table::places_of(own).unwrap_or_default(),
             None => vec![self.dir().to_owned()],

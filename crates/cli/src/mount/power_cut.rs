@@ -19,7 +19,7 @@ use vfs::FileSystem;
 
 /// The moment of the cut, and the states that it may leave.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Spec {
+pub(crate) struct Spec {
     /// Otherwise only on SIGUSR1.
     after: Option<After>,
     /// `seed=`: chooses the state that is left.
@@ -105,7 +105,7 @@ impl std::str::FromStr for Spec {
 
 /// A medium whose power can be cut, and how.
 #[derive(Clone)]
-pub struct Switch {
+pub(crate) struct Switch {
     medium: Medium,
     seed: u64,
     report: OwnFile,
@@ -114,10 +114,10 @@ pub struct Switch {
 }
 
 /// A switch, and when its power is to go.
-pub type Power<'a> = (&'a Spec, Switch);
+pub(crate) type Power<'a> = (&'a Spec, Switch);
 
 /// Memory that hangs on a switch.
-pub type Region = Arc<PowerCut<Box<dyn Pmem>>>;
+pub(crate) type Region = Arc<PowerCut<Box<dyn Pmem>>>;
 
 /// The medium on the switch, with the model of the states that a cut leaves.
 #[derive(Clone)]
@@ -187,7 +187,7 @@ impl Switch {
     /// # Errors
     /// If the model does not fit memory, no random seed is available, or the report could
     /// not be written.
-    pub fn of_memory(
+    pub(crate) fn of_memory(
         region: Box<dyn Pmem>,
         image: &Path,
         spec: &Spec,
@@ -208,7 +208,7 @@ impl Switch {
     ///
     /// # Errors
     /// As of `of_memory`, with the models of block devices.
-    pub fn of_blocks<'a>(
+    pub(crate) fn of_blocks<'a>(
         devices: impl IntoIterator<Item = &'a mut Arc<dyn BlockDevice>>,
         image: &Path,
         spec: &Spec,
@@ -238,14 +238,14 @@ impl Switch {
     }
 
     /// The seed that chooses the state that is left.
-    pub fn seed(&self) -> u64 {
+    pub(crate) fn seed(&self) -> u64 {
         self.seed
     }
 
     /// Starts to count towards the cut that `spec` asks for, and returns the file system
     /// to serve. `fs` is open: the count is of what the mount does, not of how it came to
     /// be.
-    pub fn arm(&self, spec: &Spec, fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
+    pub(crate) fn arm(&self, spec: &Spec, fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
         match spec.after {
             None => fs,
             Some(After::Calls(nth)) => Arc::new(NthCall::new(fs, self.clone(), nth)),
@@ -258,7 +258,7 @@ impl Switch {
 
     /// Cuts the power after one of the next stores, which the seed selects: short
     /// calls make a few, long ones hundreds, and each should be cut early and late.
-    pub fn arm_call(&self) {
+    pub(crate) fn arm_call(&self) {
         let mut rng = fastrand::Rng::with_seed(self.seed);
         let most = 1 << rng.u32(..10);
         let stores = After::Stores(rng.u64(1..=most));
@@ -266,7 +266,7 @@ impl Switch {
     }
 
     /// Takes back [`arm_call`](Self::arm_call).
-    pub fn disarm(&self) {
+    pub(crate) fn disarm(&self) {
         match &self.medium {
             Medium::Memory(region, _) => region.disarm(),
             Medium::Blocks(supply, _) => supply.disarm(),
@@ -274,7 +274,7 @@ impl Switch {
     }
 
     /// Cuts the power now. [`watch`](Self::watch) does the rest.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         // The outcome, failure included, is found by the watch.
         match &self.medium {
             Medium::Memory(region, model) => drop(region.cut(self.seed, *model)),
@@ -283,14 +283,14 @@ impl Switch {
     }
 
     /// Whether the power is gone.
-    pub fn is_cut(&self) -> bool {
+    pub(crate) fn is_cut(&self) -> bool {
         self.medium.outcome().is_some()
     }
 
     /// Waits in the background for the cut, whatever its cause; then reports, and has
     /// the kernel drop its caches of the file system below `line`, whose calls fail.
     /// The mount stays: nothing that its users do by path reaches the directory below.
-    pub fn watch(
+    pub(crate) fn watch(
         &self,
         line: Arc<PowerLine>,
         kernel: Invalidator,
@@ -313,7 +313,7 @@ impl Switch {
 
     /// Waits for the report of a cut that [`watch`](Self::watch) sees, and returns whether it
     /// is written.
-    pub fn wait_for_report(&self) -> bool {
+    pub(crate) fn wait_for_report(&self) -> bool {
         *self.reported.wait()
     }
 

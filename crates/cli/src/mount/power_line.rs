@@ -12,7 +12,7 @@ use vfs::{
 
 /// Passes calls on while there is power, and fails them with `EIO` afterwards. The root
 /// keeps its attributes, without which nobody could unmount it.
-pub struct PowerLine {
+pub(crate) struct PowerLine {
     fs: Arc<dyn FileSystem>,
     switch: Switch,
     root: Result<Attr>,
@@ -28,7 +28,7 @@ struct Shown {
 
 impl PowerLine {
     /// The power of `fs` hangs on `switch`.
-    pub fn new(fs: Arc<dyn FileSystem>, switch: Switch) -> Self {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, switch: Switch) -> Self {
         Self {
             root: fs.getattr(&Ctx::root(), Ino::ROOT),
             fs,
@@ -38,7 +38,7 @@ impl PowerLine {
     }
 
     /// Has the kernel ask again for all that it was shown.
-    pub fn invalidate(&self, kernel: &Invalidator) {
+    pub(crate) fn invalidate(&self, kernel: &Invalidator) {
         // Not under the lock: calls under way may be what the kernel waits for.
         let shown = std::mem::take(&mut *self.shown());
         for (dir, name) in &shown.names {

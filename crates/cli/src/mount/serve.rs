@@ -20,7 +20,7 @@ use std::thread;
 use vfs::FileSystem;
 
 /// A locked image whose superblock allows a mount.
-pub struct Prepared<'a> {
+pub(crate) struct Prepared<'a> {
     /// Its source in the mount table.
     pub source: String,
     /// Opens the file system. Until then nothing is written, so that a mount that is refused
@@ -29,7 +29,7 @@ pub struct Prepared<'a> {
 }
 
 /// A file system that is open, and what the user should know about it.
-pub struct Opened {
+pub(crate) struct Opened {
     /// The file system to serve.
     pub fs: Arc<dyn FileSystem>,
     /// The durability in force, if anything is durable.
@@ -49,16 +49,16 @@ pub struct Opened {
 }
 
 /// See [`Opened::close`]. The error is one line.
-pub type Close = Box<dyn FnOnce() -> Result<(), String>>;
+pub(crate) type Close = Box<dyn FnOnce() -> Result<(), String>>;
 
 /// See [`Opened::draw`]. The error is one line.
-pub type Draw = Box<dyn Fn() -> Result<(), String> + Send>;
+pub(crate) type Draw = Box<dyn Fn() -> Result<(), String> + Send>;
 
 /// Mounts `prepared` on `dir` and serves it until it is unmounted or a signal ends it.
 ///
 /// `log`: where a server in the background writes what it would have printed. `quiet`: do
 /// not print that and how it is mounted.
-pub fn serve(
+pub(crate) fn serve(
     prepared: Prepared<'_>,
     dir: &Path,
     options: &Options,

@@ -22,7 +22,7 @@ const PROGRAM: &str = "selvedge";
 
 /// The process that serves a mount.
 #[derive(Debug)]
-pub struct Server {
+pub(crate) struct Server {
     /// The image that it serves.
     image: PathBuf,
     /// Nothing if it is dead, or cannot be found from here.
@@ -30,14 +30,14 @@ pub struct Server {
 }
 
 /// The fact by which the mount of `image` names this process, its server.
-pub fn about(image: &str) -> String {
+pub(crate) fn about(image: &str) -> String {
     let pid = std::process::id();
     json!({ "image": image, "pid": pid, "pid_namespace": pid_namespace() }).to_string()
 }
 
 impl Server {
     /// The server of a mount that is still there.
-    pub fn of(mount: &table::Entry) -> Self {
+    pub(crate) fn of(mount: &table::Entry) -> Self {
         let told = facts::server(&mount.dir);
         let image = told.get("image").and_then(Value::as_str);
         let image = image.map_or_else(|| mount.source.clone(), PathBuf::from);
@@ -53,7 +53,7 @@ impl Server {
     }
 
     /// The image that it serves.
-    pub fn image(&self) -> &Path {
+    pub(crate) fn image(&self) -> &Path {
         &self.image
     }
 
@@ -61,7 +61,7 @@ impl Server {
     ///
     /// # Errors
     /// The reason, if it goes on for too long.
-    pub fn wait(&self) -> Result<(), String> {
+    pub(crate) fn wait(&self) -> Result<(), String> {
         let Some((pid, process)) = &self.process else {
             return Ok(());
         };

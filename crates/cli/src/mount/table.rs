@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
 /// The type that our mounts have.
-pub const OURS: &str = "fuse.selvedge";
+pub(crate) const OURS: &str = "fuse.selvedge";
 
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub(crate) struct Entry {
     /// The device number of its file system, as `0:35`: the same in every mount of it.
     pub device: String,
     /// Where it is mounted.
@@ -46,7 +46,7 @@ impl Entry {
 ///
 /// # Errors
 /// If the table cannot be read.
-pub fn find(dir: &Path) -> io::Result<Option<Entry>> {
+pub(crate) fn find(dir: &Path) -> io::Result<Option<Entry>> {
     let found = entries("self")?.into_iter().rfind(|e| e.dir == dir);
     Ok(found.map(Entry::connected))
 }
@@ -55,7 +55,7 @@ pub fn find(dir: &Path) -> io::Result<Option<Entry>> {
 ///
 /// # Errors
 /// If the table cannot be read.
-pub fn find_ours(dir: &Path, source: &Path) -> io::Result<Option<Entry>> {
+pub(crate) fn find_ours(dir: &Path, source: &Path) -> io::Result<Option<Entry>> {
     let ours = |e: &Entry| e.dir == dir && e.fs_type == OURS && e.source == source;
     Ok(entries("self")?
         .into_iter()
@@ -67,7 +67,7 @@ pub fn find_ours(dir: &Path, source: &Path) -> io::Result<Option<Entry>> {
 ///
 /// # Errors
 /// If the table cannot be read.
-pub fn places_of(mount: &Entry) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn places_of(mount: &Entry) -> io::Result<Vec<PathBuf>> {
     let same = entries("self")?.into_iter().filter(|e| e.is_same(mount));
     Ok(same.map(|e| e.dir).collect())
 }
@@ -76,7 +76,7 @@ pub fn places_of(mount: &Entry) -> io::Result<Vec<PathBuf>> {
 ///
 /// # Errors
 /// If the table cannot be read.
-pub fn find_inside(dir: &Path) -> io::Result<Option<Entry>> {
+pub(crate) fn find_inside(dir: &Path) -> io::Result<Option<Entry>> {
     let inside = |e: &Entry| e.dir != dir && e.dir.starts_with(dir);
     Ok(entries("self")?.into_iter().find(inside))
 }
@@ -85,7 +85,7 @@ pub fn find_inside(dir: &Path) -> io::Result<Option<Entry>> {
 ///
 /// # Errors
 /// If the table cannot be read.
-pub fn find_image(image: &Path) -> io::Result<Option<Entry>> {
+pub(crate) fn find_image(image: &Path) -> io::Result<Option<Entry>> {
     let mut ours = entries("self")?.into_iter().filter(|e| e.fs_type == OURS);
     Ok(ours.rfind(|e| e.source == image))
 }
@@ -98,7 +98,7 @@ fn entries(pid: &str) -> io::Result<Vec<Entry>> {
 
 /// Where a file system still is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Rest {
+pub(crate) enum Rest {
     /// Mounted here, too.
     Mounted(PathBuf),
     /// Mounted in the mount namespace of this process.
@@ -125,7 +125,7 @@ impl fmt::Display for Rest {
 
 /// Where the file system of a mount that is gone still is in use, as far as this process
 /// may look: its server ends only after that.
-pub fn rest_of(gone: &Entry) -> Option<Rest> {
+pub(crate) fn rest_of(gone: &Entry) -> Option<Rest> {
     // The number may belong to another mount already.
     let is_alive = || connection(&gone.device) == gone.connection;
     if gone.connection.is_some() && !is_alive() {

@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Every engine that can be mounted.
-pub const ENGINES: [&str; 3] = ["bpfs", "ext2", "model"];
+pub(crate) const ENGINES: [&str; 3] = ["bpfs", "ext2", "model"];
 
 /// Long enough for anything that is going to happen at all.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The program, ready for arguments.
-pub fn selvedge() -> Command {
+pub(crate) fn selvedge() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
     command.stdin(Stdio::null());
     command
 }
 
 /// Runs the program and returns what it said; panics unless it exits with `code`.
-pub fn run(code: i32, args: &[&str]) -> Output {
+pub(crate) fn run(code: i32, args: &[&str]) -> Output {
     finish(code, selvedge().args(args))
 }
 
 /// As [`run`], for a command that is set up already.
-pub fn finish(code: i32, command: &mut Command) -> Output {
+pub(crate) fn finish(code: i32, command: &mut Command) -> Output {
     let output = command.output().expect("the program starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{command:?}: {said}");
@@ -34,17 +34,17 @@ pub fn finish(code: i32, command: &mut Command) -> Output {
 }
 
 /// The standard output of a command.
-pub fn stdout(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// The standard error of a command.
-pub fn stderr(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Waits for `done`; panics if it does not come.
-pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
         assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
@@ -53,13 +53,13 @@ pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// A directory with an image and a mount point in it.
-pub struct Place {
+pub(crate) struct Place {
     scratch: TempDir,
 }
 
 impl Place {
     /// An empty one.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let place = Self {
             scratch: tempfile::tempdir().expect("a temporary directory"),
         };
@@ -71,24 +71,24 @@ impl Place {
     }
 
     /// One with a BPFS image.
-    pub fn with_image() -> Self {
+    pub(crate) fn with_image() -> Self {
         let place = Self::new();
         run(0, &["mkfs", "--size", "64M", place.image_str()]);
         place
     }
 
     /// A path in the directory.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)
     }
 
     /// Where the image is, or will be.
-    pub fn image(&self) -> PathBuf {
+    pub(crate) fn image(&self) -> PathBuf {
         self.path("image")
     }
 
     /// The same, as an argument. Leaks a few bytes, for shorter tests.
-    pub fn image_str(&self) -> &'static str {
+    pub(crate) fn image_str(&self) -> &'static str {
         self.image()
             .to_str()
             .expect("a plain path")
@@ -97,24 +97,24 @@ impl Place {
     }
 
     /// The mount point.
-    pub fn dir(&self) -> PathBuf {
+    pub(crate) fn dir(&self) -> PathBuf {
         self.path("mnt")
     }
 
     /// The same, as an argument.
-    pub fn dir_str(&self) -> &'static str {
+    pub(crate) fn dir_str(&self) -> &'static str {
         self.dir().to_str().expect("a plain path").to_owned().leak()
     }
 
     /// Mounts the image, with further arguments.
-    pub fn mount(&self, args: &[&str]) {
+    pub(crate) fn mount(&self, args: &[&str]) {
         let first = ["mount", self.image_str(), self.dir_str()];
         run(0, &[&first, args].concat());
     }
 
     /// Starts a server in the foreground and waits until it is mounted. The file system is
     /// open when the first call has an answer.
-    pub fn serve(&self, args: &[&str]) -> Server {
+    pub(crate) fn serve(&self, args: &[&str]) -> Server {
         let server = Server {
             child: selvedge()
                 .args(["mount", "--foreground", self.image_str(), self.dir_str()])
@@ -129,7 +129,7 @@ impl Place {
 
     /// Unmounts, and waits until the image is free. A process that another test starts
     /// holds our files until it runs its program, so the mount may be busy for a moment.
-    pub fn umount(&self) {
+    pub(crate) fn umount(&self) {
         let mut elsewhere = false;
         wait_for("the unmount", || {
             let output = selvedge().args(["umount", self.dir_str()]).output();
@@ -147,14 +147,14 @@ impl Place {
     }
 
     /// Whether something is mounted on the mount point.
-    pub fn is_mounted(&self) -> bool {
+    pub(crate) fn is_mounted(&self) -> bool {
         let table = std::fs::read_to_string("/proc/self/mountinfo").expect("the mount table");
         let dir = self.dir_str();
         table.lines().any(|l| l.split(' ').nth(4) == Some(dir))
     }
 
     /// The checker must find nothing.
-    pub fn fsck(&self) {
+    pub(crate) fn fsck(&self) {
         run(0, &["fsck", "-n", self.image_str()]);
     }
 }
@@ -173,18 +173,18 @@ impl Drop for Place {
 }
 
 /// A server in the foreground; killed when dropped.
-pub struct Server {
+pub(crate) struct Server {
     child: Child,
 }
 
 impl Server {
     /// Its process id.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Sends it a signal.
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill")
             .args(["-s", name, &self.pid().to_string()])
             .status();
@@ -192,18 +192,18 @@ impl Server {
     }
 
     /// Stops it until the result is dropped. Users of its mount wait meanwhile.
-    pub fn pause(&self) -> Paused<'_> {
+    pub(crate) fn pause(&self) -> Paused<'_> {
         self.signal("STOP");
         Paused(self)
     }
 
     /// Whether it has ended.
-    pub fn has_ended(&mut self) -> bool {
+    pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("wait").is_some()
     }
 
     /// Waits for its end; returns its exit code, if it has one.
-    pub fn wait(&mut self) -> Option<i32> {
+    pub(crate) fn wait(&mut self) -> Option<i32> {
         let mut status = None;
         wait_for("the end of the server", || {
             status = self.child.try_wait().expect("wait");
@@ -214,7 +214,7 @@ impl Server {
 }
 
 /// A server that is stopped.
-pub struct Paused<'a>(&'a Server);
+pub(crate) struct Paused<'a>(&'a Server);
 
 impl Drop for Paused<'_> {
     fn drop(&mut self) {
@@ -237,17 +237,17 @@ impl Drop for Server {
 }
 
 /// Runs a test on a fresh mount of every engine, for all users; then the checker.
-pub fn on_each_engine(test: impl Fn(&Path)) {
+pub(crate) fn on_each_engine(test: impl Fn(&Path)) {
     on_engines(&ENGINES, test);
 }
 
 /// As [`on_each_engine`], on some of them.
-pub fn on_engines(engines: &[&str], test: impl Fn(&Path)) {
+pub(crate) fn on_engines(engines: &[&str], test: impl Fn(&Path)) {
     on_mounts(engines, "allow_other", test);
 }
 
 /// As [`on_engines`], with these mount options.
-pub fn on_mounts(engines: &[&str], options: &str, test: impl Fn(&Path)) {
+pub(crate) fn on_mounts(engines: &[&str], options: &str, test: impl Fn(&Path)) {
     for &engine in engines {
         let place = Place::with_image();
         if engine == "ext2" {

@@ -48,12 +48,12 @@ pub(crate) struct Dropped {
 
 impl Dropped {
     /// Once only.
-    pub fn set_device(&self, device: OwnedFd) {
+    pub(crate) fn set_device(&self, device: OwnedFd) {
         *self.device.lock().unwrap_or_else(PoisonError::into_inner) = Some(device);
     }
 
     /// Waits until the inodes are given back that the kernel has dropped.
-    pub fn wait(&self, ops: &Ops) {
+    pub(crate) fn wait(&self, ops: &Ops) {
         let nameless = ops.nameless();
         if nameless.is_empty() {
             return;
