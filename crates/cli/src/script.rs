@@ -11,7 +11,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// The file cannot be read, or a line is not a call: the error has its number.
-pub fn read(path: &Path) -> Result<Script, Failure> {
+pub(crate) fn read(path: &Path) -> Result<Script, Failure> {
     let failed = |e: &dyn Display| image::about(path, e);
     let mut text = String::new();
     if path == Path::new("-") {
