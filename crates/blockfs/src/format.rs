@@ -377,8 +377,8 @@ pub trait Format: Send + Sync {
     /// Free blocks that it takes to write blocks `from..to` of a file, pointers to them
     /// included. A format that overwrites in place counts the holes only.
     fn room_for(&self, ino: Ino, from: u64, to: u64) -> Result<u64>;
-    /// Stores a piece of block `index` of a file. A hole gets a block, whose other bytes are
-    /// zeros. The size stays as it is.
+    /// Stores a piece of block `index` of a file, within the largest size. A hole gets a block,
+    /// whose other bytes are zeros. The size stays as it is.
     ///
     /// The block may move, and so may others of the file: a format that never overwrites
     /// writes them elsewhere, and one with fragments may need a place for more of them.
