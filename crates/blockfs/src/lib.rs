@@ -3,6 +3,7 @@
 //! - [`Format`]: the steps that a format can do (L2FS in section 2.4 of the Featherstitch
 //!   chapter).
 //! - [`BlockFs`]: every system call in terms of these steps, in soft-updates order.
+//! - [`mount`](mod@mount): from an image and the description of a stack to a file system.
 //! - `conformance`, with the feature of that name: a suite that each format runs in its tests.
 #![forbid(unsafe_code)]
 
@@ -10,6 +11,7 @@
 pub mod conformance;
 mod format;
 mod fs;
+pub mod mount;
 pub mod seeded;
 
 pub use format::{

@@ -42,4 +42,6 @@ medium::seeded_bugs! {
     FdatasyncWithoutSize,
     /// An fdatasync may not wait for overwritten data, nor for the pointers to new blocks.
     FdatasyncWithoutData,
+    /// A mount does not write back what a killed server may have left in the device's cache.
+    MountUnsettled,
 }

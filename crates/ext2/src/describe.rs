@@ -7,7 +7,7 @@ use medium::block::Lba;
 impl Ext2 {
     /// What the format keeps in a block, such as `block bitmap of group 0`; `None` for
     /// blocks of files and free ones.
-    pub fn describe(&self, lba: Lba) -> Option<String> {
+    pub(crate) fn structure_at(&self, lba: Lba) -> Option<String> {
         let layout = &self.layout;
         let block = u32::try_from(lba.0).ok()?;
         if lba.0 == SUPER_OFFSET / u64::from(layout.block_bytes) {

@@ -1,9 +1,9 @@
 //! ext2 as commands, benchmarks and the explorer's command line see it.
 
-use crate::mount::{add_journal, clear_marks, guarantees, recover};
-use crate::{
-    Devices, Ext2System, Inodes, MkfsOptions, MountError, MountOptions, Mounted, OnError, SuperInfo,
-};
+use crate::log::clear_marks;
+use crate::{Ext2, Ext2System, Inodes, MkfsOptions, Mounted, SuperInfo};
+use blockfs::OnError;
+use blockfs::mount::{Devices, MountError, MountOptions, Mountable, guarantees, mount, recover};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use engine::values::{explained, listed};
 use engine::{
@@ -262,7 +262,7 @@ impl Engine for Ext2Engine {
         let disk: Arc<dyn BlockDevice> = Arc::new(open(image, options.block_bytes, false)?);
         crate::mkfs(&*disk, &options).map_err(failed)?;
         if args.journal {
-            let added = add_journal(&disk, None, Arc::new(SystemClock));
+            let added = Ext2::add_journal(&disk, None, Arc::new(SystemClock));
             added.map_err(|e| named(path, e))?;
         }
         let made = crate::probe(&*disk).map_err(failed)?;
@@ -289,13 +289,13 @@ impl Engine for Ext2Engine {
         }
         let path = request.image.path.clone();
         let stack = stack(&args, request.image.offset_bytes)?;
-        let devices = Devices::open(&path, &stack, request.read_only);
+        let devices = Devices::open::<Ext2>(&path, &stack, request.read_only);
         let mut devices = devices.map_err(|e| named(&path, e))?;
         if let Some(between) = between {
             let disk = std::iter::once(&mut devices.disk);
             between.blocks(disk.chain(&mut devices.log).collect())?;
         }
-        let mount = MountOptions {
+        let how = MountOptions {
             read_only: request.read_only,
             atime: request.atime,
             on_error: args.errors.map(|action| action.0),
@@ -305,7 +305,7 @@ impl Engine for Ext2Engine {
             source: path.display().to_string(),
             // A read-only mount has nothing that is not durable.
             draws: !request.read_only,
-            open: Box::new(move || opened(&path, &stack, devices, &mount)),
+            open: Box::new(move || opened(&path, &stack, devices, &how)),
         })
     }
 
@@ -326,7 +326,8 @@ impl Engine for Ext2Engine {
         let log = log
             .transpose()?
             .map(|log| Arc::new(log) as Arc<dyn BlockDevice>);
-        let device = recover(&device, log.as_ref(), read_only).map_err(|e| named(path, e))?;
+        let device =
+            recover::<Ext2>(&device, log.as_ref(), read_only).map_err(|e| named(path, e))?;
         // A journal can hold the superblock as well.
         let sup = crate::probe(&*device).map_err(|e| Error::about(path, e))?;
         let report = crate::check(&*device);
@@ -336,7 +337,7 @@ impl Engine for Ext2Engine {
             unclean: !sup.clean && !read_only && worst.is_none(),
         };
         if marks.errors || marks.unclean {
-            clear_marks(&*device, marks.unclean).map_err(|e| named(path, e))?;
+            clear_marks(&*device, marks.unclean).map_err(|e| Error::about(path, e))?;
         }
         Ok(Checked {
             replayed,
@@ -364,7 +365,7 @@ impl Engine for Ext2Engine {
         let usual = || Stack::new("ext2", args.mode.unwrap_or_default());
         let mut stack = args.stack.clone().unwrap_or_else(usual);
         stack.set_cache(|cache| cache.interval = None);
-        let mounted = crate::mount(&stack, args.memory()?, &MountOptions::default());
+        let mounted = mount::<Ext2>(&stack, args.memory()?, &MountOptions::default());
         let mounted = mounted.map_err(|e| named(Path::new("memory"), e))?;
         let fs = mounted.file_system();
         // What making and mounting it has left.
@@ -457,7 +458,7 @@ fn opened(path: &Path, stack: &Stack, devices: Devices, options: &MountOptions) 
     if !options.read_only {
         notes.extend(tearing(stack, &*devices.disk));
     }
-    let mounted = crate::mount(stack, devices, options).map_err(|e| named(path, e))?;
+    let mounted = mount::<Ext2>(stack, devices, options).map_err(|e| named(path, e))?;
     let mounted = Arc::new(mounted);
     let (closed, counted, drawn) = (mounted.clone(), mounted.clone(), mounted.clone());
     let name = path.display().to_string();

@@ -47,6 +47,9 @@ pub enum Error {
         /// Bytes there.
         have: u64,
     },
+    /// Journals are a feature, and revision 0 has none.
+    #[error("revision 0 of ext2 has no place for an internal journal")]
+    Revision0,
     /// An option, or a combination of them, that the format does not take.
     #[error("{0}")]
     Option(String),

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::format::{Incompat, RoCompat, Super};
+use blockfs::mount::OpenOptions;
 
 /// Incompatible features that this program reads and writes.
 pub(crate) const INCOMPAT: Incompat = Incompat::FILETYPE;
@@ -95,7 +96,7 @@ pub(crate) enum Need {
 }
 
 /// Refuses to mount what is not understood.
-pub(crate) fn check(sup: &Super, options: &crate::Options) -> Result<(), Error> {
+pub(crate) fn check(sup: &Super, options: &OpenOptions) -> Result<(), Error> {
     if sup.revision.get() == 0 {
         return Ok(());
     }

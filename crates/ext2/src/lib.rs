@@ -34,7 +34,7 @@ pub mod fsck;
 mod inode;
 mod log;
 mod mkfs;
-pub mod mount;
+mod mount;
 mod names;
 mod orphan;
 mod pending;
@@ -49,11 +49,10 @@ mod volume;
 
 #[cfg(feature = "engine")]
 pub use crate::engine::Ext2Engine;
-pub use blockfs::OnError;
 pub use check::check;
 pub use error::Error;
 pub use mkfs::{Inodes, MkfsOptions, mkfs};
-pub use mount::{Devices, MountError, MountOptions, Mounted, mount};
+pub use mount::Mounted;
 pub use probe::{SuperInfo, probe};
 pub use system::Ext2System;
-pub use volume::{Ext2, Options};
+pub use volume::Ext2;

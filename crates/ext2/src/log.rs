@@ -1,6 +1,6 @@
 //! The internal journal: the blocks of inode 8.
 
-use crate::bytes::{self, Writer};
+use crate::bytes::Writer;
 use crate::format::{
     Compat, Incompat, JOURNAL_INO, STATE_ERRORS, STATE_VALID, SUPER_OFFSET, Super,
 };
@@ -10,9 +10,8 @@ use blockfs::{Format, NewInode, Piece, Result};
 use medium::block::{BlockDevice, Lba};
 use patch::journal::Place;
 use patch::{Before, Rule};
-use std::mem::size_of;
 use vfs::{Clock, FileType, Ino};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// Blocks that are added in one operation.
 const PART: u64 = 64;
@@ -143,8 +142,10 @@ pub(crate) fn set_recover(device: &dyn BlockDevice, on: bool) -> std::result::Re
     })
 }
 
-/// Takes back, durably, the note that errors were found; with `clean` also the one that the
-/// image was not unmounted.
+/// Takes back, durably, the note in the superblock that errors were found, and with `clean` the
+/// one that the image was not unmounted. The caller has checked the image, and for `clean` found
+/// nothing at all: mounts then trust the counts of what is free and of links.
+#[cfg_attr(not(feature = "engine"), expect(dead_code, reason = "fsck uses it"))]
 pub(crate) fn clear_marks(device: &dyn BlockDevice, clean: bool) -> std::result::Result<(), Error> {
     let valid = if clean { STATE_VALID } else { 0 };
     change_superblock(device, |sup| {
@@ -167,26 +168,4 @@ pub(crate) fn set_internal(
         sup.journal_blocks[15] = inode.size_high;
         sup.journal_blocks[16] = inode.size_low;
     })
-}
-
-/// Whose log this is: the UUID in the superblock of JBD2 at its start; `None` if there is
-/// nothing at all.
-pub(crate) fn owner_of_log(
-    log: &dyn BlockDevice,
-) -> std::result::Result<Option<[u8; 16]>, &'static str> {
-    const MAGIC: [u8; 4] = 0xc03b_3998_u32.to_be_bytes();
-    const UUID: usize = 48;
-    let mut start = vec![0; SUPER_OFFSET as usize + size_of::<Super>()];
-    if log.geometry().bytes() < start.len() as u64 {
-        return Err("is too small for a log");
-    }
-    bytes::read(log, 0, &mut start).map_err(|_| "cannot be read")?;
-    if start.iter().all(|byte| *byte == 0) {
-        return Ok(None);
-    }
-    if start[..4] != MAGIC {
-        return Err("holds something that is not a log; to use it for one, clear its first blocks");
-    }
-    let uuid = <[u8; 16]>::read_from_prefix(&start[UUID..]).map(|(uuid, _)| uuid);
-    uuid.map(Some).map_err(|_| "cannot be read")
 }

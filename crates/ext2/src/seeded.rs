@@ -19,6 +19,4 @@ medium::seeded_bugs! {
     NameTwice,
     /// A mount counts generations from 0 again.
     GenerationsRestart,
-    /// A mount does not write back what a killed server may have left in the device's cache.
-    MountUnsettled,
 }

@@ -1,9 +1,9 @@
 //! ext2 as harnesses meet it.
 
 use crate::format::{Inode, InodeFlags};
-use crate::mount::{Devices, MountOptions, mount};
-use crate::{Inodes, MkfsOptions, check, mkfs};
+use crate::{Ext2, Inodes, MkfsOptions, check, mkfs};
 use blockfs::Format;
+use blockfs::mount::{Devices, MountOptions, Mountable, mount, recover};
 use medium::Rule;
 use medium::block::{BlockDevice, BlockError, Buffer, Lba, MemoryDevice, Write};
 use patch::Optimised;
@@ -146,7 +146,7 @@ impl Ext2System {
         device.read(Lba(0), &mut bytes).map_err(|e| e.to_string())?;
         let image: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_bytes(BLOCK_BYTES, bytes));
         if self.is_journaled() {
-            crate::mount::recover(&image, None, false).map_err(|e| e.to_string())?;
+            recover::<Ext2>(&image, None, false).map_err(|e| e.to_string())?;
         }
         Ok(image)
     }
@@ -270,7 +270,7 @@ impl BlockSystem<dyn BlockDevice> for Ext2System {
         if !self.is_journaled() {
             return Ok(Vec::new());
         }
-        let place = crate::mount::internal_place(&device, true);
+        let place = Ext2::journal_place(&device, true);
         let place = place.map_err(|e| e.to_string())?;
         Ok(place.lbas().skip(1).map(|lba| lba.0).collect())
     }

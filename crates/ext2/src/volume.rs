@@ -8,6 +8,7 @@ use crate::format::{
 use crate::names::AllNames;
 use crate::seeded::{Bug, hit};
 use crate::{Error, features};
+use blockfs::mount::OpenOptions;
 use blockfs::{FormatError, Result};
 use medium::block::Lba;
 use parking_lot::Mutex;
@@ -15,35 +16,14 @@ use patch::{Before, Change, Content, Op, PatchId, Store};
 use std::mem::{offset_of, size_of};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
-use vfs::{Clock, SystemClock};
+use vfs::Clock;
 use zerocopy::FromBytes;
-
-/// How to mount.
-#[derive(Clone)]
-pub struct Options {
-    /// Change nothing, not even the superblock.
-    pub read_only: bool,
-    /// Where times of mounting and deleting come from.
-    pub clock: Arc<dyn Clock>,
-    /// The image may say that its journal has to be replayed: that has been done.
-    pub replayed: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            read_only: false,
-            clock: Arc::new(SystemClock),
-            replayed: false,
-        }
-    }
-}
 
 /// A mounted ext2 image.
 pub struct Ext2 {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) layout: Layout,
-    pub(crate) options: Options,
+    pub(crate) options: OpenOptions,
     pub(crate) state: Mutex<State>,
     /// Never held while anything else is waited for.
     pub(crate) names: Mutex<AllNames>,
@@ -119,7 +99,7 @@ impl Ext2 {
     ///
     /// # Errors
     /// What is wrong with the image or its store, or what it has that is not supported.
-    pub fn open(store: Arc<dyn Store>, options: Options) -> std::result::Result<Self, Error> {
+    pub fn open(store: Arc<dyn Store>, options: OpenOptions) -> std::result::Result<Self, Error> {
         let found = read_super(&*store)?;
         features::check(&found, &options)?;
         let mut layout = Layout::of(&found, store.blocks())?;

@@ -2,6 +2,7 @@
 
 use super::Optimisations;
 use crate::error::{Context, Result};
+use blockfs::mount::OpenOptions;
 use blockfs::{BlockFs, BlockFsOptions};
 use ext2::{Ext2, Inodes, MkfsOptions};
 use medium::block::{Geometry, MemoryDevice};
@@ -76,9 +77,9 @@ impl Mounted {
             Timestamp(1_000_000_000_000_000_000),
             1_000,
         ));
-        let options = ext2::Options {
+        let options = OpenOptions {
             clock: clock.clone(),
-            ..ext2::Options::default()
+            ..OpenOptions::default()
         };
         let format = Ext2::open(store, options);
         let format = format.map_err(failure).what(|| "mounting".into())?;

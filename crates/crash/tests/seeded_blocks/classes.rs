@@ -11,13 +11,14 @@ use patch::Optimised;
 use patch::stack::Mode;
 
 /// Bugs of `blockfs` that are looked for here.
-pub const BLOCKFS: [blockfs::seeded::Bug; 6] = [
+pub const BLOCKFS: [blockfs::seeded::Bug; 7] = [
     blockfs::seeded::Bug::ClearedCountsAsSynced,
     blockfs::seeded::Bug::GrowOverLeft,
     blockfs::seeded::Bug::FsyncWithoutName,
     blockfs::seeded::Bug::FsyncWithoutPath,
     blockfs::seeded::Bug::FdatasyncWithoutSize,
     blockfs::seeded::Bug::FdatasyncWithoutData,
+    blockfs::seeded::Bug::MountUnsettled,
 ];
 
 /// On a full image, where a freed block is used again at once.
@@ -154,9 +155,9 @@ fn a_kill_and_then_a_power_cut() {
         lives: 4,
         ..options()
     };
-    let bug = ext2::seeded::Bug::MountUnsettled;
+    let bug = blockfs::seeded::Bug::MountUnsettled;
     for mode in [Mode::SoftUpdates, Mode::Journal] {
-        is_found_in_ext2(bug, Ext2System::new(mode), (None, &lives));
+        is_found_in_blockfs_on(bug, mode, (None, &lives));
     }
 }
 

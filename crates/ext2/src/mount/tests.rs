@@ -1,7 +1,8 @@
 use super::*;
 use crate::{MkfsOptions, mkfs};
+use blockfs::mount::{Devices, MountOptions, mount};
 use medium::block::{Geometry, MemoryDevice};
-use patch::stack::Mode;
+use patch::stack::{Mode, Stack};
 use vfs::{Ctx, FileSystem, Ino, ManualClock, Timestamp};
 
 const BLOCK: u32 = 1024;
@@ -181,7 +182,7 @@ fn a_device_that_holds_something_else_is_no_log() {
 fn what_keeps_a_journal_from_being_made_is_named() {
     let disk = image();
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp(0), 0));
-    let refused = add_journal(&(disk as Arc<dyn BlockDevice>), Some(100_000), clock);
+    let refused = Ext2::add_journal(&(disk as Arc<dyn BlockDevice>), Some(100_000), clock);
     let said = refused.unwrap_err().to_string();
     assert!(said.contains("100000 blocks does not fit"), "{said}");
 
@@ -191,7 +192,7 @@ fn what_keeps_a_journal_from_being_made_is_named() {
     let stack: Stack = format!("uhfs > ext2 > journal(full, external={path}) > cache > disk")
         .parse()
         .unwrap();
-    let refused = Devices::open(file.path(), &stack, false).err();
+    let refused = Devices::open::<Ext2>(file.path(), &stack, false).err();
     let said = refused.unwrap().to_string();
     assert!(said.contains("is the image itself"), "{said}");
 }
@@ -258,7 +259,7 @@ fn a_file_system_and_its_log_on_partitions_of_one_file() {
         .parse()
         .unwrap();
     let mounted = || {
-        let devices = Devices::open(file.path(), &stack, false).unwrap();
+        let devices = Devices::open::<Ext2>(file.path(), &stack, false).unwrap();
         mount(&stack, devices, &MountOptions::default()).unwrap()
     };
     let crashed = mounted();
@@ -285,6 +286,6 @@ fn a_device_that_nothing_uses_is_refused() {
     std::fs::write(other.path(), image().bytes()).unwrap();
     let path = other.path().display();
     let stack = format!("uhfs > ext2 > cache > [disk, disk({path})]");
-    let opened = Devices::open(file.path(), &stack.parse().unwrap(), false);
+    let opened = Devices::open::<Ext2>(file.path(), &stack.parse().unwrap(), false);
     assert!(matches!(opened, Err(MountError::Unused(1))));
 }

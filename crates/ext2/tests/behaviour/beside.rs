@@ -2,7 +2,8 @@
 //! for a reason that the caller has not given, and the image is as the mode promises.
 
 use super::fixture::{device, mke2fs};
-use ext2::mount::{Devices, MountOptions, Mounted, mount, recover};
+use blockfs::mount::{Devices, MountOptions, mount, recover};
+use ext2::{Ext2, Mounted};
 use medium::Rule;
 use medium::block::{BlockDevice, BlockError, MemoryDevice};
 use medium::block::{Persistence, Write};
@@ -238,7 +239,7 @@ fn calls_beside_each_other(mode: Mode) {
         }
         mounted.close().unwrap();
         let disk: Arc<dyn BlockDevice> = memory;
-        let disk = recover(&disk, None, false).unwrap();
+        let disk = recover::<Ext2>(&disk, None, false).unwrap();
         let found = ext2::check(&*disk);
         assert!(found.is_clean(), "{mode}: {found:#?}");
     }

@@ -1,8 +1,9 @@
 //! Layers see the process that asked for each change.
 
 use super::fixture::{clock, device, mke2fs, options};
+use blockfs::mount::OpenOptions;
 use blockfs::{BlockFs, BlockFsOptions};
-use ext2::{Ext2, Options};
+use ext2::Ext2;
 use medium::block::Lba;
 use parking_lot::Mutex;
 use patch::{
@@ -51,9 +52,9 @@ fn changes_carry_their_caller_through_the_layers() {
         callers: callers.clone(),
     };
     let store: Arc<dyn Store> = Arc::new(Trace(collecting));
-    let low = Options {
+    let low = OpenOptions {
         clock: clock(),
-        ..Options::default()
+        ..OpenOptions::default()
     };
     let options = BlockFsOptions::new(Guarantees::none("test"));
     let fs = BlockFs::open(Ext2::open(store, low).unwrap(), options).unwrap();

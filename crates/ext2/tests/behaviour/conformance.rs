@@ -2,7 +2,8 @@
 
 use super::fixture::{clock, mount_with};
 use blockfs::conformance::{Subject, check};
-use ext2::{Ext2, Inodes, MkfsOptions, Options, mkfs};
+use blockfs::mount::OpenOptions;
+use ext2::{Ext2, Inodes, MkfsOptions, mkfs};
 use medium::block::{Geometry, MemoryDevice};
 use patch::Store;
 use std::sync::Arc;
@@ -38,9 +39,9 @@ impl Subject for Image {
     }
 
     fn open(&self, store: Arc<dyn Store>) -> Result<Ext2, String> {
-        let options = Options {
+        let options = OpenOptions {
             clock: clock(),
-            ..Options::default()
+            ..OpenOptions::default()
         };
         Ext2::open(store, options).map_err(|e| e.to_string())
     }

@@ -1,8 +1,9 @@
 //! Calls that others get ahead of.
 
 use super::fixture::{Mounted, clock, device, e2fsck, mke2fs, options};
+use blockfs::mount::OpenOptions;
 use blockfs::{BlockFs, BlockFsOptions};
-use ext2::{Ext2, Options};
+use ext2::Ext2;
 use parking_lot::Mutex;
 use patch::{Cache, Caller, Op, Store, StoreError, StoreLayer, Volume};
 use std::sync::Arc;
@@ -43,9 +44,9 @@ fn a_fallocate_that_finds_no_room_takes_none() {
         inner: cache.volume(0),
         before_begin: before_begin.clone(),
     });
-    let options = Options {
+    let options = OpenOptions {
         clock: clock(),
-        ..Options::default()
+        ..OpenOptions::default()
     };
     let format = Ext2::open(store, options).unwrap();
     let options = BlockFsOptions::new(Guarantees::none("test"));

@@ -1,9 +1,10 @@
 //! Damage that is found while mounted: the image is marked, and the mount does what the
 //! superblock or its own options say.
 
-use super::fixture::{clock, debugfs, device, mke2fs, mount};
+use super::fixture::{self, clock, debugfs, device, mke2fs};
 use blockfs::OnError;
-use ext2::{Devices, MountOptions};
+use blockfs::mount::{self, Devices, MountOptions};
+use ext2::Mounted;
 use medium::block::MemoryDevice;
 use patch::stack::{Mode, Stack};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ fn root() -> Ctx {
 
 /// A file `f` whose first block is one of the format's own, and a file `g`.
 fn image(errors: u32) -> Vec<u8> {
-    let mounted = mount(mke2fs(&["-b", "1024"], "4M"));
+    let mounted = fixture::mount(mke2fs(&["-b", "1024"], "4M"));
     let fs = &mounted.fs;
     for name in [&b"f"[..], b"g"] {
         let file = fs.create(&root(), Ino::ROOT, name, 0o644).unwrap().ino;
@@ -33,11 +34,7 @@ fn is_marked(device: &MemoryDevice) -> bool {
     ext2::probe(device).unwrap().errors
 }
 
-fn mounted(
-    device: &Arc<MemoryDevice>,
-    on_error: Option<OnError>,
-    read_only: bool,
-) -> ext2::Mounted {
+fn mounted(device: &Arc<MemoryDevice>, on_error: Option<OnError>, read_only: bool) -> Mounted {
     let devices = Devices {
         disk: device.clone(),
         log: None,
@@ -48,7 +45,7 @@ fn mounted(
         clock: clock(),
         ..MountOptions::default()
     };
-    ext2::mount(&Stack::new("ext2", Mode::SoftUpdates), devices, &options).unwrap()
+    mount::mount(&Stack::new("ext2", Mode::SoftUpdates), devices, &options).unwrap()
 }
 
 #[test]
@@ -106,7 +103,7 @@ fn a_mount_for_reading_marks_nothing() {
 
 /// A file `f` with an attribute, whose block is damaged.
 fn with_damaged_attributes() -> Vec<u8> {
-    let mounted = mount(mke2fs(&["-b", "1024", "-I", "128"], "4M"));
+    let mounted = fixture::mount(mke2fs(&["-b", "1024", "-I", "128"], "4M"));
     let fs = &mounted.fs;
     let file = fs.create(&root(), Ino::ROOT, b"f", 0o644).unwrap().ino;
     fs.write(&root(), file, 0, b"contents").unwrap();

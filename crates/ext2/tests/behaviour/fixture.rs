@@ -1,7 +1,8 @@
 //! Images, and mounting them in memory.
 
+use blockfs::mount::OpenOptions;
 use blockfs::{BlockFs, BlockFsOptions};
-use ext2::{Ext2, Options};
+use ext2::Ext2;
 use medium::block::MemoryDevice;
 use patch::{Cache, CacheOptions};
 use std::process::Command;
@@ -108,9 +109,9 @@ impl Mounted {
     pub fn try_open(device: Arc<MemoryDevice>, options: CacheOptions) -> Result<Self, String> {
         let cache = Arc::new(Cache::new(vec![Box::new(device.clone())], options));
         let store = super::store(cache.volume(0));
-        let options = Options {
+        let options = OpenOptions {
             clock: clock(),
-            ..Options::default()
+            ..OpenOptions::default()
         };
         let format = Ext2::open(store, options).map_err(|e| e.to_string())?;
         let options = BlockFsOptions {

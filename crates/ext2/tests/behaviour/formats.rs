@@ -2,7 +2,8 @@
 //! attribute blocks, attributes within inodes, old device numbers.
 
 use super::fixture::{Mounted, clock, device, e2fsck, mke2fs, mount, options, with_file};
-use ext2::{Error, Ext2, Options};
+use blockfs::mount::OpenOptions;
+use ext2::{Error, Ext2};
 use std::sync::Arc;
 use vfs::{Ctx, FileSystem, FileType, Ino, Name, XattrMode};
 
@@ -16,7 +17,7 @@ fn open(image: &[u8], read_only: bool) -> Result<Ext2, Error> {
     let store = Arc::new(Arc::new(cache).volume(0));
     Ext2::open(
         store,
-        Options {
+        OpenOptions {
             read_only,
             clock,
             replayed: false,
@@ -43,7 +44,7 @@ fn unknown_features_are_named() {
             ))],
             options(64),
         );
-        Ext2::open(Arc::new(Arc::new(cache).volume(0)), Options::default())
+        Ext2::open(Arc::new(Arc::new(cache).volume(0)), OpenOptions::default())
     };
     let said = extents.err().unwrap().to_string();
     assert!(said.contains("extent, ea_inode"), "{said}");
@@ -60,7 +61,7 @@ fn a_journal_with_changes_is_not_ignored() {
     image[1024 + 96] |= 4;
     let device = medium::block::MemoryDevice::from_bytes(4096, image);
     let cache = patch::Cache::new(vec![Box::new(device)], options(64));
-    let opened = Ext2::open(Arc::new(Arc::new(cache).volume(0)), Options::default());
+    let opened = Ext2::open(Arc::new(Arc::new(cache).volume(0)), OpenOptions::default());
     assert!(matches!(opened, Err(Error::NeedsReplay)));
 }
 

@@ -2,7 +2,8 @@
 //! one, and on nothing else.
 
 use crate::fixture::mke2fs;
-use ext2::mount::{Devices, MountOptions, Mounted, mount};
+use blockfs::mount::{Devices, MountOptions, mount};
+use ext2::Mounted;
 use medium::block::{BlockDevice, MemoryDevice};
 use patch::stack::{CacheLayer, Mode, Stack};
 use std::sync::Arc;

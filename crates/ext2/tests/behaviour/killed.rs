@@ -2,7 +2,8 @@
 
 use super::fixture::{device, mke2fs};
 use blockfs::Format;
-use ext2::mount::{Devices, MountOptions, Mounted, mount};
+use blockfs::mount::{Devices, MountOptions, mount};
+use ext2::Mounted;
 use medium::block::MemoryDevice;
 use patch::stack::{CacheLayer, Mode, Stack};
 use std::process::{Command, Output};

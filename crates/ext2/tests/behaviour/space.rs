@@ -1,7 +1,7 @@
 //! Room: what is free, and where holes are.
 
 use crate::fsync::{BLOCK, mounted};
-use ext2::mount::Mounted;
+use ext2::Mounted;
 use patch::stack::Mode;
 use vfs::{Ctx, FileSystem, Ino, SeekKind};
 

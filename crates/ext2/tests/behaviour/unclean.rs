@@ -2,7 +2,7 @@
 
 use crate::fixture::{device, mke2fs, mount_with};
 use crate::fsync::mount_on;
-use ext2::mount::Mounted;
+use ext2::Mounted;
 use patch::stack::Mode;
 use vfs::{Ctx, FileSystem, Ino, OpenFlags};
 

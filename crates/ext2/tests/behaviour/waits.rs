@@ -3,8 +3,9 @@
 
 use super::fixture::{clock, device, e2fsck, mke2fs, mount, options};
 use super::twins::changed;
+use blockfs::mount::OpenOptions;
 use blockfs::{BlockFs, BlockFsOptions, Format};
-use ext2::{Ext2, Options};
+use ext2::Ext2;
 use medium::block::MemoryDevice;
 use medium::block::{BlockDevice, BlockError, FaultyDevice, Lba};
 use patch::{Cache, CacheOptions, Store};
@@ -113,9 +114,9 @@ fn reads_of(image: &[u8], name: &str, call: impl FnOnce(&Fs) + Send + 'static) -
         go: Mutex::new(go_on),
     };
     let cache = Arc::new(Cache::new(vec![Box::new(held)], options(2000)));
-    let options = Options {
+    let options = OpenOptions {
         clock: clock(),
-        ..Options::default()
+        ..OpenOptions::default()
     };
     let format = Ext2::open(Arc::new(cache.volume(0)), options).unwrap();
     let options = BlockFsOptions {
@@ -332,7 +333,7 @@ fn a_failed_read_is_an_error_of_the_call() {
     let memory = device(image());
     let faulty = Arc::new(FaultyDevice::new(memory.clone()));
     let cache = Arc::new(Cache::new(vec![Box::new(faulty.clone())], options(400)));
-    let format = Ext2::open(Arc::new(cache.volume(0)), Options::default()).unwrap();
+    let format = Ext2::open(Arc::new(cache.volume(0)), OpenOptions::default()).unwrap();
     let options = BlockFsOptions::new(Guarantees::none("test"));
     let fs = BlockFs::open(format, options).unwrap();
     let cold = at(&fs, Ino::ROOT, b"cold");

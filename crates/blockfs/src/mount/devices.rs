@@ -1,0 +1,68 @@
+//! The files and devices that a stack stands on.
+
+use super::{MountError, Mountable};
+use medium::block::BlockDevice;
+use patch::partition::PartitionError;
+use patch::stack::{BuildError, Image, Log, Stack};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What a file system is stored on.
+#[derive(Clone)]
+pub struct Devices {
+    /// The image.
+    pub disk: Arc<dyn BlockDevice>,
+    /// The external log, if the stack has one; of the same block size.
+    pub log: Option<Arc<dyn BlockDevice>>,
+}
+
+impl Devices {
+    /// Opens the image at `path`, and the log that the stack names.
+    ///
+    /// # Errors
+    /// [`MountError`].
+    pub fn open<F: Mountable>(
+        path: &Path,
+        stack: &Stack,
+        read_only: bool,
+    ) -> Result<Self, MountError> {
+        if let Some(Log::External(log)) = stack.journal().map(|journal| &journal.log)
+            && log
+                .canonicalize()
+                .is_ok_and(|log| path.canonicalize().ok() == Some(log))
+        {
+            return Err(MountError::ExternalLog {
+                device: log.display().to_string(),
+                what: "is the image itself; use journal(..., internal)",
+            });
+        }
+        let block_bytes = block_bytes::<F>(path, stack)?;
+        let devices = stack.devices(&mut Image::new(path, block_bytes, read_only))?;
+        let number = stack.log_device().map(usize::from);
+        let is_unused = |index: &usize| *index > 0 && Some(*index) != number;
+        if let Some(unused) = (0..devices.len()).find(is_unused) {
+            return Err(MountError::Unused(unused));
+        }
+        Ok(Self {
+            disk: devices[0].clone(),
+            log: number.map(|number| devices[number].clone()),
+        })
+    }
+}
+
+/// The block size of the file system in a file or device. It is looked for in the largest
+/// blocks that there can be, which sectors are no larger than. Partitions may begin at a
+/// multiple of smaller ones only.
+fn block_bytes<F: Mountable>(path: &Path, stack: &Stack) -> Result<u32, MountError> {
+    let open = |block_bytes| stack.home_device(&mut Image::new(path, block_bytes, true));
+    let is_aligned = |opened: &Result<_, BuildError>| {
+        let error = opened.as_ref().err();
+        !matches!(
+            error,
+            Some(BuildError::Partition(PartitionError::Misaligned { .. }))
+        )
+    };
+    let device = [4096, 2048].into_iter().map(open).find(is_aligned);
+    let device = device.unwrap_or_else(|| open(1024))?;
+    Ok(F::superblock(&*device)?.block_bytes)
+}

@@ -1,0 +1,123 @@
+//! Logs, inside an image or beside it: whose they are, replaying and preparing them.
+
+use super::{MountError, MountOptions, Mountable};
+use crate::seeded::{Bug, hit};
+use medium::Rule;
+use medium::block::{BlockDevice, BlockError, Geometry, Lba, OverlayDevice};
+use patch::journal::{self, Place};
+use std::sync::Arc;
+
+/// Makes durable what is there: a server that was killed may have left it in caches only. All
+/// that follows builds on it.
+fn settle(devices: [Option<&Arc<dyn BlockDevice>>; 2]) -> Result<(), BlockError> {
+    let mut devices = devices.into_iter().flatten();
+    if hit(Bug::MountUnsettled) {
+        return Ok(());
+    }
+    devices.try_for_each(|device| device.flush(Rule::DurableBeforeUse))
+}
+
+/// Brings home what a crash left in a journal. Returns the device to use: with `read_only` a
+/// view of `disk`, in whose memory the replay took place; else `disk` itself.
+///
+/// # Errors
+/// [`MountError`].
+pub fn recover<F: Mountable>(
+    disk: &Arc<dyn BlockDevice>,
+    external: Option<&Arc<dyn BlockDevice>>,
+    read_only: bool,
+) -> Result<Arc<dyn BlockDevice>, MountError> {
+    let sup = F::superblock(&**disk)?;
+    if sup.has_journal && external.is_some() {
+        return Err(MountError::LogInside);
+    }
+    if !read_only {
+        settle([Some(disk), external])?;
+    }
+    if !sup.needs_replay {
+        return Ok(disk.clone());
+    }
+    let usable = |device: &Arc<dyn BlockDevice>| -> Arc<dyn BlockDevice> {
+        if read_only {
+            Arc::new(OverlayDevice::new(device.clone()))
+        } else {
+            device.clone()
+        }
+    };
+    let disk = usable(disk);
+    let (log, place) = match external {
+        _ if sup.has_journal => (disk.clone(), F::journal_place(&disk, true)?),
+        Some(log) => {
+            belongs_to(log, sup.uuid)?;
+            (usable(log), whole(log.geometry()))
+        }
+        None => return Err(MountError::LogElsewhere),
+    };
+    if journal::needs_recovery(&*log, &place)? {
+        let done = journal::replay(&*disk, &*log, &place)?;
+        tracing::info!("journal: {} transactions replayed", done.transactions);
+    }
+    F::set_needs_replay(&*disk, false)?;
+    Ok(disk)
+}
+
+/// The place of an empty log.
+pub(super) fn prepare_log<F: Mountable>(
+    disk: &Arc<dyn BlockDevice>,
+    external: Option<&Arc<dyn BlockDevice>>,
+    options: &MountOptions,
+) -> Result<Place, MountError> {
+    let sup = F::superblock(&**disk)?;
+    if let Some(log) = external {
+        let place = whole(log.geometry());
+        if !belongs_to(log, sup.uuid)? {
+            journal::format(&**log, &place, sup.uuid)?;
+            log.flush(Rule::InitialiseBeforePoint)?;
+        }
+        return Ok(place);
+    }
+    if !sup.has_journal {
+        F::add_journal(disk, options.journal_blocks, options.clock.clone())?;
+    }
+    F::journal_place(disk, false)
+}
+
+/// A log that has a device to itself.
+fn whole(geometry: Geometry) -> Place {
+    Place::new([(Lba(0), geometry.blocks)])
+}
+
+/// Whether there is a log, which then belongs to the file system with this UUID.
+pub(super) fn belongs_to(log: &Arc<dyn BlockDevice>, uuid: [u8; 16]) -> Result<bool, MountError> {
+    let wrong = |what| MountError::ExternalLog {
+        device: log.name().into(),
+        what,
+    };
+    match owner_of(&**log).map_err(wrong)? {
+        None => Ok(false),
+        Some(owner) if owner == uuid => Ok(true),
+        Some(_) => Err(wrong("is the log of another file system")),
+    }
+}
+
+/// Whose log this is: the UUID in the superblock of JBD2 at its start; `None` if there is
+/// nothing at all.
+fn owner_of(log: &dyn BlockDevice) -> Result<Option<[u8; 16]>, &'static str> {
+    const MAGIC: [u8; 4] = 0xc03b_3998_u32.to_be_bytes();
+    const UUID: usize = 48;
+    /// A file system would have its superblock here.
+    const START: usize = 2048;
+    let geometry = log.geometry();
+    if geometry.bytes() < START as u64 {
+        return Err("is too small for a log");
+    }
+    let mut start = vec![0; START.next_multiple_of(geometry.block_bytes as usize)];
+    log.read(Lba(0), &mut start).map_err(|_| "cannot be read")?;
+    if start[..START].iter().all(|byte| *byte == 0) {
+        return Ok(None);
+    }
+    if start[..4] != MAGIC {
+        return Err("holds something that is not a log; to use it for one, clear its first blocks");
+    }
+    Ok(start[UUID..].first_chunk().copied())
+}

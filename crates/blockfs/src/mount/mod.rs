@@ -1,0 +1,261 @@
+//! From an image and a [`Stack`] to a file system, and back, for every format.
+//!
+//! # Guarantees
+//! - Nothing is read but the superblock, and where the journal is, before what a crash left
+//!   in the journal is in place.
+//! - A mount for reading writes nothing: it replays the journal in memory.
+//! - While a journal may hold changes that the image lacks, the image says so
+//!   ([`Superblock::needs_replay`]): programs that cannot replay it refuse the image.
+//! - [`Mounted::close`] returns `Ok` only when everything is in place, durably.
+
+mod devices;
+mod error;
+mod guarantees;
+mod journals;
+
+pub use devices::Devices;
+pub use error::MountError;
+pub use guarantees::guarantees;
+pub use journals::recover;
+
+use crate::{BlockFs, BlockFsOptions, Format, FormatError, OnError};
+use journals::{belongs_to, prepare_log};
+use medium::block::{BlockDevice, Lba};
+use patch::journal::Place;
+use patch::stack::Stack;
+use patch::{Cache, CacheOptions, Forgetful, Journal, Store};
+use std::sync::Arc;
+use vfs::{Atime, Clock, SystemClock};
+
+/// What a superblock says of an image before it is opened.
+#[derive(Debug, Clone, Copy)]
+pub struct Superblock {
+    /// Bytes in a block.
+    pub block_bytes: u32,
+    /// The image's UUID, which its log has, too.
+    pub uuid: [u8; 16],
+    /// What to do about damage, unless the mount says so.
+    pub on_error: OnError,
+    /// There is a journal in the image.
+    pub has_journal: bool,
+    /// A journal may hold changes that the image lacks.
+    pub needs_replay: bool,
+}
+
+/// How a format opens an image.
+#[derive(Clone)]
+pub struct OpenOptions {
+    /// Change nothing, not even the superblock.
+    pub read_only: bool,
+    /// Where times of mounting and deleting come from.
+    pub clock: Arc<dyn Clock>,
+    /// The image may say that its journal has to be replayed: that has been done.
+    pub replayed: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            clock: Arc::new(SystemClock),
+            replayed: false,
+        }
+    }
+}
+
+/// A format of images that can be mounted.
+#[allow(clippy::missing_errors_doc)] // MountError documents them once
+pub trait Mountable: Format + Sized + 'static {
+    /// Its name in stacks, such as `ext2`.
+    const NAME: &'static str;
+
+    /// Reads the superblock.
+    fn superblock(disk: &dyn BlockDevice) -> Result<Superblock, MountError>;
+    /// Opens an image. Unless it is read-only, it is marked as being in use.
+    fn open(store: Arc<dyn Store>, options: OpenOptions) -> Result<Self, MountError>;
+    /// Refuses, before anything is written, what the superblock shows to be impossible.
+    /// `journal_inside`: the image is to have a journal, whether it has one or not.
+    fn check(
+        disk: &dyn BlockDevice,
+        read_only: bool,
+        journal_inside: bool,
+    ) -> Result<(), MountError>;
+
+    /// The blocks of the journal in an image. They do not change: they can be read before a
+    /// replay, and `replayed` says whether it may be due.
+    fn journal_place(disk: &Arc<dyn BlockDevice>, replayed: bool) -> Result<Place, MountError>;
+    /// Makes an empty journal in an image that is not mounted, of this many blocks or of the
+    /// usual number. If it is interrupted, blocks may stay marked as used.
+    fn add_journal(
+        disk: &Arc<dyn BlockDevice>,
+        blocks: Option<u64>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(), MountError>;
+    /// Notes, durably, whether a journal may hold changes that the image lacks.
+    fn set_needs_replay(disk: &dyn BlockDevice, on: bool) -> Result<(), MountError>;
+
+    /// What a block holds, such as `block bitmap of group 0`, for drawings.
+    fn describe(&self, _lba: Lba) -> Option<String> {
+        None
+    }
+}
+
+/// How to mount, besides the stack.
+#[derive(Clone)]
+pub struct MountOptions {
+    /// Refuse changes, and make none.
+    pub read_only: bool,
+    /// When reads move access times.
+    pub atime: Atime,
+    /// Where times come from.
+    pub clock: Arc<dyn Clock>,
+    /// What to do about damage; `None`: as the superblock says.
+    pub on_error: Option<OnError>,
+    /// Blocks of an internal journal, if one must be made; `None`: the usual number.
+    pub journal_blocks: Option<u64>,
+    /// For tests: each call finds each block absent that it needs ([`Forgetful`]).
+    pub forgetful: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            atime: Atime::default(),
+            clock: Arc::new(SystemClock),
+            on_error: None,
+            journal_blocks: None,
+            forgetful: false,
+        }
+    }
+}
+
+/// A mounted image. Dropping it without [`close`](Self::close) is a crash.
+pub struct Mounted<F: Mountable> {
+    fs: Arc<BlockFs<F>>,
+    cache: Arc<Cache>,
+    journal: Option<Arc<Journal>>,
+    disk: Arc<dyn BlockDevice>,
+    stack: Stack,
+    read_only: bool,
+}
+
+/// Mounts: replays what a crash left in a journal, then puts the modules together. A
+/// journal that is to be inside the image and is not there yet is made.
+///
+/// # Errors
+/// [`MountError`].
+pub fn mount<F: Mountable>(
+    stack: &Stack,
+    devices: Devices,
+    options: &MountOptions,
+) -> Result<Mounted<F>, MountError> {
+    if stack.format() != F::NAME {
+        return Err(MountError::Format {
+            found: stack.format().into(),
+            expected: F::NAME,
+        });
+    }
+    let Devices { disk, log } = devices;
+    let is_journaled = stack.journal().is_some() && !options.read_only;
+    F::check(&*disk, options.read_only, is_journaled && log.is_none())?;
+    if let Some(log) = &log {
+        belongs_to(log, F::superblock(&*disk)?.uuid)?;
+    }
+    let disk = recover::<F>(&disk, log.as_ref(), options.read_only)?;
+    let log_number = u8::from(log.is_some());
+    let place = match is_journaled {
+        true => Some((log_number, prepare_log::<F>(&disk, log.as_ref(), options)?)),
+        false => None,
+    };
+    let devices = std::iter::once(disk.clone()).chain(log).collect();
+    let assembled = stack.assemble(devices, place)?;
+    if assembled.journal.is_some() {
+        // A log that cannot be used must not be asked for. Nothing is in it yet, and the
+        // cache has not read the superblock.
+        F::set_needs_replay(&*disk, true)?;
+    }
+    let mut store = assembled.store;
+    if options.forgetful {
+        store = Arc::new(Forgetful::new(store));
+    }
+    let opened = OpenOptions {
+        read_only: options.read_only,
+        clock: options.clock.clone(),
+        replayed: assembled.journal.is_some(),
+    };
+    let format = F::open(store, opened)?;
+    let served = BlockFsOptions {
+        read_only: options.read_only,
+        atime: options.atime,
+        clock: options.clock.clone(),
+        guarantees: guarantees(stack),
+        on_error: match options.on_error {
+            Some(chosen) => chosen,
+            None => F::superblock(&*disk)?.on_error,
+        },
+    };
+    Ok(Mounted {
+        fs: Arc::new(BlockFs::open(format, served)?),
+        cache: assembled.cache,
+        journal: assembled.journal,
+        disk,
+        stack: stack.clone(),
+        read_only: options.read_only,
+    })
+}
+
+/// A small cache over an image that is not mounted. It writes only when it is told to.
+pub fn plain_cache(disk: &Arc<dyn BlockDevice>) -> Arc<Cache> {
+    let options = CacheOptions {
+        blocks: 4096,
+        dirty_limit: 2048,
+        interval: None,
+        ..CacheOptions::default()
+    };
+    Arc::new(Cache::new(vec![Box::new(disk.clone())], options))
+}
+
+impl<F: Mountable> Mounted<F> {
+    /// What to serve.
+    pub fn file_system(&self) -> &Arc<BlockFs<F>> {
+        &self.fs
+    }
+
+    /// The cache that everything goes through.
+    pub fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
+    /// The journal, if there is one.
+    pub fn journal(&self) -> Option<&Arc<Journal>> {
+        self.journal.as_ref()
+    }
+
+    /// What it was put together from.
+    pub fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    /// The image.
+    pub fn disk(&self) -> &Arc<dyn BlockDevice> {
+        &self.disk
+    }
+
+    /// Unmounts: brings everything home, and marks the image as clean. No call may be
+    /// under way, and none may follow.
+    ///
+    /// # Errors
+    /// If something could not be stored: the image then says that it was not unmounted.
+    pub fn close(&self) -> Result<(), MountError> {
+        if self.read_only {
+            return Ok(());
+        }
+        self.fs.close()?;
+        if let Some(journal) = &self.journal {
+            journal.checkpoint().map_err(FormatError::from)?;
+            F::set_needs_replay(&*self.disk, false)?;
+        }
+        Ok(())
+    }
+}
