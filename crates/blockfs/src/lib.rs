@@ -4,11 +4,14 @@
 //!   chapter).
 //! - [`BlockFs`]: every system call in terms of these steps, in soft-updates order.
 //! - [`mount`](mod@mount): from an image and the description of a stack to a file system.
+//! - `engine`, with the feature of that name: what the engines of formats share.
 //! - `conformance`, with the feature of that name: a suite that each format runs in its tests.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+#[cfg(feature = "engine")]
+pub mod engine;
 mod format;
 mod fs;
 pub mod mount;

@@ -1,24 +1,22 @@
 //! ext2 as commands, benchmarks and the explorer's command line see it.
 
 use crate::log::clear_marks;
-use crate::{Ext2, Ext2System, Inodes, MkfsOptions, Mounted, SuperInfo};
-use blockfs::OnError;
-use blockfs::mount::{Devices, MountError, MountOptions, Mountable, guarantees, mount, recover};
+use crate::{Ext2, Ext2System, Inodes, MkfsOptions, SuperInfo};
+use blockfs::engine::{MountArgs, drawing, named, stack_text};
+use blockfs::mount::{Devices, MountOptions, Mountable, guarantees, mount, recover};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use engine::values::{explained, listed};
+use engine::values::listed;
 use engine::{
     Calls, Checked, Engine, Error, Explored, Graph, Identity, Image, Info, Interposer, Magic,
-    Marks, MountRequest, Opened, Prepared, Replayed, Result, Selection, Verb, size,
+    Marks, MountRequest, Prepared, Replayed, Result, Selection, Verb, size,
 };
 use medium::block::{BlockDevice, DeviceOptions, FileDevice, Geometry, MemoryDevice};
 use patch::Optimised;
-use patch::draw::Drawing;
 use patch::stack::{Mode, Stack};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use vfs::check::Severity;
 use vfs::{FileSystem, Guarantees, SystemClock};
 
@@ -61,84 +59,6 @@ fn label(text: &str) -> std::result::Result<[u8; 16], String> {
     room.ok_or("a label has at most 16 bytes")?
         .copy_from_slice(text.as_bytes());
     Ok(label)
-}
-
-/// Options of `mount`.
-#[derive(Args)]
-struct MountArgs {
-    /// How the order of changes is kept, by default softupdates
-    #[arg(long, value_name = "MODE", value_parser = listed::<Mode>(Mode::ALL))]
-    mode: Option<Mode>,
-    /// The layers of the mount, such as 'uhfs > ext2 > journal(full, internal) >
-    /// cache(256M, durable=flush) > disk'; 'selvedge stack' lists them
-    #[arg(
-        long,
-        value_name = "STACK",
-        conflicts_with = "mode",
-        value_parser = stack_text,
-        long_help = stack_help(),
-    )]
-    stack: Option<Stack>,
-    /// Memory for blocks
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    cache: Option<u64>,
-    /// Memory for changed blocks
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    dirty: Option<u64>,
-    /// The age at which changes are written back, 1 to 86400
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    commit: Option<Duration>,
-    /// What to do when a call finds the image damaged, by default as the superblock says
-    #[arg(long, value_name = "ACTION", value_parser = actions())]
-    errors: Option<Action>,
-    /// Use an image also where flushing does not work: a crash can leave anything
-    #[arg(long)]
-    unsafe_no_flush: bool,
-}
-
-fn stack_help() -> String {
-    format!(
-        "The layers of the mount\n\n{} The layers:\n\n{}",
-        patch::stack::NOTATION,
-        patch::stack::list()
-    )
-}
-
-fn stack_text(text: &str) -> std::result::Result<Stack, String> {
-    let parsed: std::result::Result<Stack, _> = text.trim_matches('"').parse();
-    parsed.map_err(|e| e.to_string())
-}
-
-fn seconds(text: &str) -> std::result::Result<Duration, String> {
-    match text.parse() {
-        Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
-        _ => Err("a number of seconds from 1 to 86400 is needed".into()),
-    }
-}
-
-/// `--errors`, by its names.
-#[derive(Clone, Copy)]
-struct Action(OnError);
-
-impl std::str::FromStr for Action {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        match text {
-            "continue" => Ok(Self(OnError::Continue)),
-            "remount-ro" => Ok(Self(OnError::ReadOnly)),
-            "panic" => Ok(Self(OnError::Halt)),
-            _ => Err("continue, remount-ro or panic is needed".into()),
-        }
-    }
-}
-
-fn actions() -> engine::values::Listed<Action> {
-    explained([
-        ("continue", "the call fails, and the mount goes on"),
-        ("remount-ro", "the mount refuses changes from then on"),
-        ("panic", "the mount refuses all calls from then on"),
-    ])
 }
 
 /// Options of `fsck`.
@@ -282,31 +202,7 @@ impl Engine for Ext2Engine {
         options: &ArgMatches,
         between: Option<&mut dyn Interposer>,
     ) -> Result<Prepared> {
-        let args = parsed::<MountArgs>(options)?;
-        if request.sync {
-            let why = "mount option 'sync': ext2 here is durable at fsync only; leave it out";
-            return Err(Error::new(why));
-        }
-        let path = request.image.path.clone();
-        let stack = stack(&args, request.image.offset_bytes)?;
-        let devices = Devices::open::<Ext2>(&path, &stack, request.read_only);
-        let mut devices = devices.map_err(|e| named(&path, e))?;
-        if let Some(between) = between {
-            let disk = std::iter::once(&mut devices.disk);
-            between.blocks(disk.chain(&mut devices.log).collect())?;
-        }
-        let how = MountOptions {
-            read_only: request.read_only,
-            atime: request.atime,
-            on_error: args.errors.map(|action| action.0),
-            ..MountOptions::default()
-        };
-        Ok(Prepared {
-            source: path.display().to_string(),
-            // A read-only mount has nothing that is not durable.
-            draws: !request.read_only,
-            open: Box::new(move || opened(&path, &stack, devices, &how)),
-        })
+        parsed::<MountArgs>(options)?.prepare::<Ext2>(request, between)
     }
 
     fn check(&self, image: &Image, repair: bool, options: &ArgMatches) -> Result<Checked> {
@@ -395,14 +291,6 @@ fn parsed<A: FromArgMatches>(options: &ArgMatches) -> Result<A> {
     A::from_arg_matches(options).map_err(Error::new)
 }
 
-/// Errors that do not name the image get its name.
-fn named(path: &Path, e: MountError) -> Error {
-    match e {
-        MountError::Open(e) => e.into(),
-        e => Error::about(path, e),
-    }
-}
-
 fn open(image: &Image, block_bytes: u32, read_only: bool) -> Result<FileDevice> {
     let options = DeviceOptions {
         read_only,
@@ -425,92 +313,6 @@ fn needs_replay(sup: &SuperInfo) -> bool {
 
 fn subject(mode: Mode, optimised: Optimised) -> Explored {
     Explored::Blocks(Box::new(Ext2System::new(mode).optimised(optimised)))
-}
-
-/// The stack that the options ask for.
-fn stack(args: &MountArgs, offset_bytes: u64) -> Result<Stack> {
-    let mut stack = match &args.stack {
-        Some(stack) => stack.clone(),
-        None => Stack::new("ext2", args.mode.unwrap_or_default()),
-    };
-    stack.set_disks(|disk| disk.options.unsafe_no_flush |= args.unsafe_no_flush);
-    stack.set_cache(|cache| {
-        cache.bytes = args.cache.unwrap_or(cache.bytes);
-        cache.dirty_bytes = args.dirty.or(cache.dirty_bytes);
-        cache.interval = args.commit.or(cache.interval);
-    });
-    stack.set_journal(|journal| journal.commit = args.commit.unwrap_or(journal.commit));
-    let checked = stack.checked();
-    checked.map_err(|e| Error::new(format_args!("stack: {e}")))?;
-    stack.set_disks(|disk| {
-        if disk.path.is_none() {
-            disk.options.offset_bytes = offset_bytes;
-        }
-    });
-    Ok(stack)
-}
-
-fn opened(path: &Path, stack: &Stack, devices: Devices, options: &MountOptions) -> Result<Opened> {
-    let mut notes = vec![
-        format!("type: ext2, mode {}", stack.mode()),
-        format!("stack: {stack}"),
-    ];
-    if !options.read_only {
-        notes.extend(tearing(stack, &*devices.disk));
-    }
-    let mounted = mount::<Ext2>(stack, devices, options).map_err(|e| named(path, e))?;
-    let mounted = Arc::new(mounted);
-    let (closed, counted, drawn) = (mounted.clone(), mounted.clone(), mounted.clone());
-    let name = path.display().to_string();
-    Ok(Opened {
-        fs: mounted.file_system().clone(),
-        durability: None,
-        about: about(stack, &mounted),
-        stats: Some(Box::new(move || json!(counted.cache().stats()).to_string())),
-        notes,
-        close: Box::new(move || closed.close().map_err(|e| format!("{name}: {e}"))),
-        draw: (!options.read_only).then(|| {
-            let draw = move || drawing(&drawn).svg();
-            Box::new(draw) as engine::Draw
-        }),
-    })
-}
-
-/// What the mount tells of itself, under the names that `info` shows.
-fn about(stack: &Stack, mounted: &Mounted) -> Map<String, Value> {
-    let geometry = mounted.disk().geometry();
-    let about = [
-        ("type", json!("ext2")),
-        ("mode", json!(stack.mode().to_string())),
-        ("stack", json!(stack.to_string())),
-        ("size_bytes", json!(geometry.bytes())),
-        ("block_bytes", json!(geometry.block_bytes)),
-        ("blocks", json!(geometry.blocks)),
-    ];
-    let named = |(name, value): (&str, Value)| (name.to_owned(), value);
-    about.map(named).into_iter().collect()
-}
-
-/// The graph of what is mounted, its blocks named.
-fn drawing(mounted: &Mounted) -> Drawing {
-    let mut drawing = mounted.cache().draw();
-    let fs = mounted.file_system();
-    drawing.name_blocks(|device, lba| match device {
-        0 => fs.format().describe(medium::block::Lba(lba)),
-        _ => Some("log".into()),
-    });
-    drawing
-}
-
-/// What soft updates need of a device, and this one does not promise.
-fn tearing(stack: &Stack, disk: &dyn BlockDevice) -> Option<String> {
-    let (atomic, block) = (disk.persistence().atomic_bytes, disk.geometry().block_bytes);
-    (stack.mode() == Mode::SoftUpdates && atomic < block).then(|| {
-        format!(
-            "note: a power failure may tear blocks of {block} bytes: the device promises \
-             {atomic}; journal modes repair that"
-        )
-    })
 }
 
 /// Describes an image.
