@@ -17,7 +17,7 @@ mod space;
 
 use crate::{Format, FormatError, Heads, NewInode, Piece, after};
 use medium::block::MemoryDevice;
-use patch::{Cache, CacheOptions, Op, PatchId, Rule, Store, StoreError};
+use patch::{Cache, CacheOptions, Op, PatchId, Rule, Store, StoreError, Volume};
 use std::sync::Arc;
 use vfs::{Errno, FileType, Ino, StatFs, Timestamp};
 
@@ -73,6 +73,7 @@ pub fn check<S: Subject>(subject: &S) -> Vec<Failure> {
         ("unmounts", durability::survives_unmounts),
         ("synced steps", durability::keeps_synced_steps),
         ("crashes", crashes::leave_what_can_be_used),
+        ("attempts", crashes::are_survived_by_attempts),
     ];
     let run = |&(check, run): &(&'static str, fn(&S) -> Outcome)| {
         let what = run(subject).err()?.0;
@@ -135,6 +136,15 @@ impl<S: Subject> Bench<S> {
     }
 
     fn mount(subject: &S, device: Arc<MemoryDevice>) -> Result<Self, Wrong> {
+        Self::mount_on(subject, device, |volume| Arc::new(volume))
+    }
+
+    /// Mounts an image on what `layer` makes of the cache.
+    fn mount_on(
+        subject: &S,
+        device: Arc<MemoryDevice>,
+        layer: fn(Volume) -> Arc<dyn Store>,
+    ) -> Result<Self, Wrong> {
         // It writes when it is told to only.
         let options = CacheOptions {
             blocks: 16_384,
@@ -143,7 +153,7 @@ impl<S: Subject> Bench<S> {
             ..CacheOptions::default()
         };
         let cache = Arc::new(Cache::new(vec![Box::new(device.clone())], options));
-        let format = subject.open(Arc::new(cache.volume(0)))?;
+        let format = subject.open(layer(cache.volume(0)))?;
         Ok(Self {
             device,
             cache,
