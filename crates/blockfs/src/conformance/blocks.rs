@@ -54,10 +54,7 @@ pub(super) fn fill_holes_with_zeros<S: Subject>(subject: &S) -> Outcome {
 /// Fills all free blocks with something that no file has, and frees them.
 pub(super) fn poison<S: Subject>(bench: &Bench<S>) -> Outcome {
     let mut made = Vec::new();
-    'files: loop {
-        let Ok(ino) = bench.make(FileType::Regular) else {
-            break;
-        };
+    'files: while let Ok(ino) = bench.make(FileType::Regular) {
         made.push(ino);
         for index in 0..bench.format.max_size() / u64::from(bench.format.block_bytes()) {
             if bench.write(ino, index, 0xdd).is_err() {

@@ -53,7 +53,7 @@ impl std::fmt::Display for Failure {
 
 /// Runs all checks. Each begins with a new image.
 pub fn check<S: Subject>(subject: &S) -> Vec<Failure> {
-    let checks: &[(&'static str, fn(&S) -> Outcome)] = &[
+    let checks: &[Check<S>] = &[
         ("inode fields", inodes::keep_their_fields),
         ("inode numbers", inodes::are_used_again),
         ("inodes run out", inodes::run_out),
@@ -75,7 +75,7 @@ pub fn check<S: Subject>(subject: &S) -> Vec<Failure> {
         ("crashes", crashes::leave_what_can_be_used),
         ("attempts", crashes::are_survived_by_attempts),
     ];
-    let run = |&(check, run): &(&'static str, fn(&S) -> Outcome)| {
+    let run = |&(check, run): &Check<S>| {
         let what = run(subject).err()?.0;
         Some(Failure { check, what })
     };
@@ -87,6 +87,9 @@ pub fn check<S: Subject>(subject: &S) -> Vec<Failure> {
 struct Wrong(String);
 
 type Outcome = Result<(), Wrong>;
+
+/// A check and its name.
+type Check<S> = (&'static str, fn(&S) -> Outcome);
 
 impl From<String> for Wrong {
     fn from(what: String) -> Self {

@@ -108,9 +108,7 @@ fn contents<S: Subject>(bench: &Bench<S>, ino: Ino) -> Outcome {
 }
 
 fn name_of(at: usize) -> String {
-    format!("a name that takes some room, so that a directory must grow {at}")[..50.min(62)]
-        .to_owned()
-        + &at.to_string()
+    format!("a name that takes room, so that directories grow {at}")
 }
 
 /// Adds names until the directory cannot grow. The one that fails is not there.
