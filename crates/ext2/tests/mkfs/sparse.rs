@@ -134,7 +134,7 @@ impl medium::block::layer::DeviceLayer for LastWriteLost<'_> {
     type Below = MemoryDevice;
 
     fn below(&self) -> &MemoryDevice {
-        &self.device
+        self.device
     }
 
     fn name(&self) -> &str {

@@ -105,49 +105,11 @@ impl<B: Backing> Using<B> {
                     set(tx, at, [0; 3])
                 })
             }
-            Step::Cancel { slot, bytes } => {
-                let at = self.slot(slot);
-                let done = self.session.run(|tx| {
-                    let old = tx.load(at)?;
-                    tx.free(old)?;
-                    let start = alloc_filled(tx, bytes, seed)?;
-                    set(tx, at, [start, bytes, seed])?;
-                    Err::<(), _>(Stop::Cancel("as it should be"))
-                });
-                match done {
-                    Err(TxError::Cancelled(_)) => Ok(()),
-                    other => Err(format!("{other:?}")),
-                }
-            }
-            Step::Undo { slot, bytes } => {
-                let (at, pm) = (self.slot(slot), self.pm());
-                self.run(|tx| {
-                    let start = tx.alloc(bytes)?;
-                    tx.may_fill()?;
-                    tx.store_in_own(start, &contents(bytes, seed), false);
-                    tx.store_in_own(start, &contents(bytes, seed + 100), true);
-                    pm.store(start, &contents(bytes, seed));
-                    set(tx, at, [start, bytes, seed])
-                })
-            }
+            Step::Cancel { slot, bytes } => self.cancel(slot, bytes, seed),
+            Step::Undo { slot, bytes } => self.undo(slot, bytes, seed),
             Step::Map { slot } => self.map(slot, seed, next),
-            Step::FailMap => {
-                let what = "link";
-                let fail =
-                    |_: &mut Transaction<'_, B::Pmem>, off| Err(Interrupted::NoValue { off, what });
-                match self.store.map(RegionKind::Program, 4096, 0, fail) {
-                    Err(MemoryError::Refused(TxError::NoValue { .. })) => Ok(()),
-                    other => Err(format!("{other:?}")),
-                }
-            }
-            Step::Unmap { slot } => {
-                let at = self.slot(slot);
-                let start = self.pm().load(at).map_err(text)?;
-                let unlink = |tx: &mut Transaction<'_, B::Pmem>| {
-                    (0..3).try_for_each(|n| tx.store(at + n * WORD_BYTES, 0))
-                };
-                self.store.unmap(start, unlink).map_err(text)
-            }
+            Step::FailMap => self.fail_map(),
+            Step::Unmap { slot } => self.unmap(slot),
             Step::Replace { slot, other, bytes } => {
                 let (at, other) = (self.slot(slot), self.slot(other));
                 self.run(|tx| {
@@ -163,6 +125,33 @@ impl<B: Backing> Using<B> {
         }
     }
 
+    fn cancel(&mut self, slot: u64, bytes: u64, seed: u64) -> Result<(), String> {
+        let at = self.slot(slot);
+        let done = self.session.run(|tx| {
+            let old = tx.load(at)?;
+            tx.free(old)?;
+            let start = alloc_filled(tx, bytes, seed)?;
+            set(tx, at, [start, bytes, seed])?;
+            Err::<(), _>(Stop::Cancel("as it should be"))
+        });
+        match done {
+            Err(TxError::Cancelled(_)) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    fn undo(&mut self, slot: u64, bytes: u64, seed: u64) -> Result<(), String> {
+        let (at, pm) = (self.slot(slot), self.pm());
+        self.run(|tx| {
+            let start = tx.alloc(bytes)?;
+            tx.may_fill()?;
+            tx.store_in_own(start, &contents(bytes, seed), false);
+            tx.store_in_own(start, &contents(bytes, seed + 100), true);
+            pm.store(start, &contents(bytes, seed));
+            set(tx, at, [start, bytes, seed])
+        })
+    }
+
     fn map(&mut self, slot: u64, seed: u64, next: &dyn Fn()) -> Result<(), String> {
         let at = self.slot(slot);
         let link = |tx: &mut Transaction<'_, B::Pmem>, start| {
@@ -176,6 +165,24 @@ impl<B: Backing> Using<B> {
         next();
         self.fill(region.start, region.len, seed)?;
         self.run(|tx| tx.store(at + 2 * WORD_BYTES, seed))
+    }
+
+    fn fail_map(&mut self) -> Result<(), String> {
+        let what = "link";
+        let fail = |_: &mut Transaction<'_, B::Pmem>, off| Err(Interrupted::NoValue { off, what });
+        match self.store.map(RegionKind::Program, 4096, 0, fail) {
+            Err(MemoryError::Refused(TxError::NoValue { .. })) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    fn unmap(&mut self, slot: u64) -> Result<(), String> {
+        let at = self.slot(slot);
+        let start = self.pm().load(at).map_err(text)?;
+        let unlink = |tx: &mut Transaction<'_, B::Pmem>| {
+            (0..3).try_for_each(|n| tx.store(at + n * WORD_BYTES, 0))
+        };
+        self.store.unmap(start, unlink).map_err(text)
     }
 
     /// Fills a thing that is new by plain stores.

@@ -78,7 +78,7 @@ impl FileSystem for Failing {
     fn forget(&self, _: Ino, _: u64) {}
 
     fn lookup(&self, _: &Ctx, _: Ino, _: &[u8]) -> Result<Attr> {
-        self.found.clone().ok_or(self.errno)
+        self.found.ok_or(self.errno)
     }
     fn nameless(&self) -> Vec<Ino> {
         self.nameless.clone()
