@@ -2,7 +2,7 @@
 //!
 //! - [`tx`]: durable transactions.
 //! - [`heap`]: blocks that transactions allocate and free.
-//! - [`store`]: all of it together, in regions.
+//! - [`memory`]: all of it together, in regions.
 //! - [`statics`]: how persistent variables of programs are kept.
 //!
 //! The crate `wordlog` has the logs of transactions; the crate `persist` adds types. The bytes, with
@@ -22,8 +22,8 @@
 //! let layout = Layout { logs: 1, log_bytes: 64 << 10, ..Layout::default() };
 //! layout.format(&pm)?;
 //! let options = Options { heap_growth: 1 << 20, ..Options::default() };
-//! let store = DurableMemory::open(Flat(pm.clone()), pm, options)?;
-//! let count = store.session().run(|tx| {
+//! let memory = DurableMemory::open(Flat(pm.clone()), pm, options)?;
+//! let count = memory.session().run(|tx| {
 //!     let at = tx.alloc(8)?;
 //!     tx.store(at, 1)?;
 //!     // The block and its name are there after any crash, or neither.
