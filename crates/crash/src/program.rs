@@ -208,8 +208,14 @@ pub fn replay<P: Program>(
         Event::Mark(id) => Some(*id),
         _ => None,
     };
-    let marks: Vec<u64> = run.trace.iter().filter_map(is_mark).collect();
-    let marks = marks.get(..failure.marks).ok_or("there are fewer marks")?;
+    let event = failure.place.crashes.first().map_or(0, |crash| crash.event);
+    let before = run.trace.get(..event).ok_or("there are fewer events")?;
+    let marks: Vec<u64> = before.iter().filter_map(is_mark).collect();
+    if marks.len() != failure.marks {
+        let (found, given) = (marks.len(), failure.marks);
+        return Err(format!("{found} marks precede event {event}, not {given}"));
+    }
+    let marks = &marks;
     let mut judge = ProgramJudge { program, marks };
     let verdict = revisit(&run.pm, &run.trace, &failure.place, &mut judge)?;
     let between = crash_between::<StatePmem>(&run.trace, &failure.place);
