@@ -54,7 +54,8 @@ static int deliver(int directory, const char *name)
     return fsync(directory) ? failed("cannot make the name durable") : 0;
 }
 
-/* Finds the oldest message. A leading dot marks one that is not complete. */
+/* Finds the oldest message, and of several with the same time the first by name. A leading dot
+ * marks a message that is not complete. */
 static int oldest(int directory, char *name, size_t size)
 {
     struct timespec best = {0};
@@ -67,8 +68,10 @@ static int oldest(int directory, char *name, size_t size)
         if (entry->d_name[0] == '.' || fstatat(directory, entry->d_name, &found, 0))
             continue;
         struct timespec at = found.st_mtim;
-        if (!name[0] || at.tv_sec < best.tv_sec ||
-            (at.tv_sec == best.tv_sec && at.tv_nsec < best.tv_nsec)) {
+        long order = at.tv_sec != best.tv_sec ? at.tv_sec - best.tv_sec : at.tv_nsec - best.tv_nsec;
+        if (order == 0)
+            order = strcmp(entry->d_name, name);
+        if (!name[0] || order < 0) {
             best = at;
             snprintf(name, size, "%s", entry->d_name);
         }
