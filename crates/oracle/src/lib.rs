@@ -18,7 +18,7 @@
 //!     let results = run(fs, &mut State::default(), &script);
 //!     assert!(results.iter().all(Result::is_ok));
 //! }
-//! assert!(Snapshot::take(&one)?.same_except_times(&Snapshot::take(&other)?));
+//! assert!(Snapshot::take(&one)?.is_same_except_times(&Snapshot::take(&other)?));
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 #![warn(unreachable_pub)]

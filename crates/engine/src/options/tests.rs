@@ -109,7 +109,7 @@ fn an_option_of_two_engines_has_the_help_and_the_values_of_both() {
     let mode = modes.next().unwrap();
     assert!(modes.next().is_none());
     let help = mode.get_help().unwrap().to_string();
-    assert_eq!(help, "first: How; second: In which way");
+    assert_eq!(help, "first: A speed; second: In which way");
     let values = mode.get_possible_values();
     let values: Vec<&str> = values.iter().map(|value| value.get_name()).collect();
     assert_eq!(values, ["fast", "slow", "red"]);
