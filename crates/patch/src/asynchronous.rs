@@ -1,10 +1,10 @@
-//! No order at all: what file systems without soft updates or journal promise (2.4.2).
+//! No order at all, as in file systems without soft updates or a journal (2.4.2).
 
 use crate::{Before, Change, Content, Op, PatchId, Patched, Store, StoreError, StoreLayer};
 use medium::block::Lba;
 
-/// A store that drops every before. After a crash the file system needs a checker. It is the
-/// control in crash tests, and the fastest.
+/// A store that drops every before. After a crash the file system needs a checker. Crash tests
+/// use it as their control.
 pub struct Async<S>(pub S);
 
 impl<S: Store> StoreLayer for Async<S> {

@@ -1,27 +1,27 @@
 //! Attempts: work under a lock that stops where it would wait for a device, and is repeated
-//! when the device has been waited for without the lock.
+//! after the block was read without the lock.
 //!
 //! # Guarantees
-//! - **A1** During an attempt no store waits for a device on this thread: what needs a block
-//!   that is not in memory fails with [`StoreError::Absent`], and has changed nothing.
-//! - **A2** The first change of a store commits the thread to the attempt: from there on it
-//!   waits for devices as ever, so that what has begun is ended.
-//! - **A3** Attempts at one piece of work end. All but eight of them stop at a block that none
-//!   before has stopped at. Then, or when a block cannot be read, the work is run without
+//! - **A1** During an attempt no store waits for a device on this thread. A call that needs an
+//!   absent block fails with [`StoreError::Absent`], and has changed nothing.
+//! - **A2** The first change of a store commits the thread to the attempt. From then on the
+//!   thread waits for devices, so that the work is completed.
+//! - **A3** Attempts at one piece of work end. All but eight of them stop at a block at which
+//!   no earlier one has stopped. Then, or when a block cannot be read, the work is run without
 //!   this limit: it waits under the lock, and returns the error of the device.
 //!
-//! What is repeated must have no effects before its first change of a store, other than that
-//! it can be repeated. Where memory is changed first, [`commit`] says so.
+//! Before its first change of a store, the work must have no effects that prevent a second
+//! run. Work that changes memory first calls [`commit`].
 //!
-//! The state belongs to the thread, since stores that stand on each other call each other on
-//! it, and what is in between need not know.
+//! The state belongs to the thread. Stores that stand on each other call each other on one
+//! thread, so the layers between them need no argument for it.
 
 use crate::{Store, StoreError};
 use medium::block::Lba;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 
-/// What a thread is at.
+/// Whether a thread waits for devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// It waits for devices.
@@ -33,18 +33,19 @@ enum State {
 
 thread_local! {
     static STATE: Cell<State> = const { Cell::new(State::Waits) };
-    /// What the attempt under way lacks, and what else may be of use with it.
+    /// The blocks that the attempt under way lacks, and others to read with them.
     static WANTED: RefCell<Vec<Lba>> = const { RefCell::new(Vec::new()) };
     static WORK: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Blocks that are missed again after they were read, before the work waits under its lock.
+/// Blocks that may be absent again after they were read, before the work waits under its
+/// lock.
 const AGAIN: usize = 8;
 
 /// Most blocks that are read for one attempt.
 const MOST_WANTED: usize = 1024;
 
-/// Neighbouring blocks that the device is asked for at once.
+/// Most neighbouring blocks in one read.
 const RUN: u64 = 256;
 
 /// Whether an attempt is under way on this thread, and not committed.
@@ -75,8 +76,8 @@ pub fn waiting<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// During an attempt: names blocks that will be needed soon after one that is absent. Call it
-/// only when that is so; blocks that are named may be in memory.
+/// During an attempt that has met an absent block: names blocks that will be needed soon after
+/// it. They may be in memory.
 pub fn want(blocks: impl IntoIterator<Item = Lba>) {
     if is_attempt() {
         WANTED.with_borrow_mut(|wanted| {
@@ -92,12 +93,12 @@ pub fn absent(blocks: impl IntoIterator<Item = Lba>) -> StoreError {
     StoreError::Absent
 }
 
-/// The number of the work that this thread is at: another one for each [`Attempts`].
+/// The number of this thread's piece of work: each [`Attempts`] has its own.
 pub(crate) fn work() -> u64 {
     WORK.get()
 }
 
-/// Ends an attempt, however it ends.
+/// Ends an attempt when it is dropped, also by a panic.
 struct Ended;
 
 impl Drop for Ended {
@@ -117,7 +118,7 @@ pub struct Attempts<'a> {
 }
 
 impl<'a> Attempts<'a> {
-    /// None so far. The work reads `store`.
+    /// Attempts at work that reads `store`; none has run yet.
     pub fn new(store: &'a dyn Store) -> Self {
         WORK.set(WORK.get().wrapping_add(1));
         Self {
@@ -128,8 +129,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Runs the work. `None`: it stopped at a block that is absent, and has no effects. Leave
-    /// the lock, then [`fetch`](Self::fetch), then run it again.
+    /// Runs the work. `None`: it stopped at an absent block, and has no effects. Release
+    /// the lock, call [`fetch`](Self::fetch), then run it again.
     pub fn run<T, E>(&mut self, work: impl FnOnce() -> Result<T, E>) -> Option<Result<T, E>> {
         WANTED.with_borrow_mut(Vec::clear);
         let ended = Ended;
@@ -139,11 +140,11 @@ impl<'a> Attempts<'a> {
         let result = work();
         let stopped = is_attempt() && WANTED.with_borrow(|wanted| !wanted.is_empty());
         drop(ended);
-        // The error may have been made of one that says so.
+        // The work may have turned the error `Absent` into another one.
         (result.is_ok() || !stopped).then_some(result)
     }
 
-    /// Waits for the block at which the last run stopped, and for others that it named.
+    /// Reads the block at which the last run stopped, and others that it named.
     pub fn fetch(&mut self) {
         let mut wanted = WANTED.take();
         let Some(&needed) = wanted.first() else {

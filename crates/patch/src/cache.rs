@@ -1,28 +1,27 @@
-//! The cache: blocks in memory, and the order in which they leave it (2.4.3).
+//! The cache: blocks in memory, and the order in which they are written back (2.4.3).
 //!
 //! # Guarantees
 //!
-//! - **C1** At any moment the device holds a closed set of changes: whatever it has, it has
-//!   the befores of. Blocks in one *wave* do not depend on each other, so the device may
-//!   write them in any order; a patch commits only when its wave is durable.
-//! - **C2** Blocks leave in the order in which they became dirty, those first of which
-//!   nothing must be left out; the neighbours `n + 1`, `n + 2`, … of a block go with it.
+//! - **C1** At any moment the device holds a closed set of changes: each change with its
+//!   befores. Blocks in one *wave* do not depend on each other, so the device may write them
+//!   in any order. A patch commits only when its wave is durable.
+//! - **C2** Blocks are written in the order in which they became dirty; blocks that need no
+//!   roll-back come first. The neighbours `n + 1`, `n + 2`, … of a block are written with it.
 //!   A sync of some patches writes their blocks in the order of the device.
-//! - **C3** Dirt is bounded: [`Store::begin`] waits, by writing back itself, until the
-//!   operation fits under the dirty limit, and until the graph takes less than its limit of
-//!   memory or nothing of it can be written. Clean blocks go least recently used first.
-//!   Order is bounded, too: [`Store::end`] of an operation that added to a chain of 64 levels
-//!   writes the chain back, so that its sync is paid for by those who make it.
-//! - **C4** A failed write or flush commits nothing, now or later: the cache keeps the
-//!   error, starts no further operation, and gives the error to whoever waits for what
-//!   was lost.
-//! - **C5** The work of a sync depends on what its patches wait for, and on nothing else
-//!   that is dirty, but for what other syncs under way wait for: at most a part of a wave of
-//!   that goes with each of its own. There is one flush for each level of their order.
+//! - **C3** Dirty blocks are bounded: [`Store::begin`] writes back until the operation fits
+//!   under the dirty limit. It also writes while the graph exceeds its memory limit and has
+//!   anything to write. Clean blocks are evicted least recently used first. Order is bounded,
+//!   too: [`Store::end`] of an operation that added to a chain of 64 levels writes the chain
+//!   back, so that the operation that extends a chain pays for its sync.
+//! - **C4** A failed write or flush commits nothing, now or later. The cache keeps the error,
+//!   starts no further operation, and returns the error to callers that wait for a lost
+//!   change.
+//! - **C5** A sync takes one flush for each level of order among its patches. Its work depends
+//!   only on what they wait for, apart from one part of each wave for other syncs.
 //!
-//! One lock guards the graph and the tables; nobody holds it during I/O. Several waves can
-//! be under way at once. Each has only blocks all of whose befores are durable, so that
-//! waves do not depend on each other.
+//! One lock guards the graph and the tables; no thread holds it during I/O. Several waves can
+//! be under way at once. All befores of their blocks are durable, so waves do not depend on
+//! each other.
 
 mod core;
 mod needed;
@@ -58,28 +57,28 @@ pub enum Durable {
     Flush,
     /// Each write by itself, with force unit access.
     ForceUnitAccess,
-    /// Neither: a completed write counts as durable. Only for devices that say so, and
-    /// for users who accept it.
+    /// Neither: a completed write counts as durable. A power failure can break the order
+    /// unless the device has no volatile cache.
     Unsafe,
 }
 
-/// What a cache may use.
+/// Limits and settings of a cache.
 #[derive(Debug, Clone)]
 pub struct CacheOptions {
-    /// Most blocks that are kept (dirty ones may exceed it).
+    /// Most cached blocks; dirty ones may exceed it.
     pub blocks: usize,
     /// Most dirty blocks before operations wait.
     pub dirty_limit: usize,
-    /// Bytes of patches, edges and undo data from which on operations wait. Operations that
-    /// are under way may exceed it.
+    /// Most bytes of patches, edges and undo data before operations wait. Operations under way
+    /// may exceed it.
     pub patch_bytes: u64,
-    /// Most blocks that a sync writes before it flushes. Waves that make room for other
-    /// blocks have at most 1,024.
+    /// Most blocks that a sync writes before it flushes. Waves that make room have at most
+    /// 1,024.
     pub wave: usize,
     /// How waves become durable.
     pub durable: Durable,
-    /// Dirt is written back at this age, by a thread of the cache; `None`: only when
-    /// somebody waits for it.
+    /// Age at which a thread of the cache writes dirty blocks back; `None`: they are written
+    /// only when a call waits for them.
     pub interval: Option<Duration>,
     /// Which optimisations of the graph are in force.
     pub optimise: Optimise,
@@ -99,10 +98,10 @@ impl Default for CacheOptions {
     }
 }
 
-/// What a cache has done.
+/// Counters of a cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CacheStats {
-    /// Times that a file system read a block, cached or not.
+    /// Reads of blocks by a file system, from memory or from a device.
     pub lookups: u64,
     /// Blocks read from devices.
     pub reads: u64,
@@ -110,21 +109,21 @@ pub struct CacheStats {
     pub writes: u64,
     /// Flushes of devices.
     pub flushes: u64,
-    /// Waves.
+    /// Waves that became durable.
     pub waves: u64,
     /// Times that an operation slept: there was no room for it, and nothing to write.
     pub waits: u64,
-    /// Blocks that were dirty and not written, since they were again as on the device.
+    /// Dirty blocks that were not written, since they equalled their contents on the device.
     pub unchanged: u64,
-    /// Blocks now, and dirty ones among them.
+    /// Cached blocks now.
     pub blocks: u64,
-    /// See `blocks`.
+    /// Dirty blocks now.
     pub dirty: u64,
-    /// What the graph has done.
+    /// Counters of the graph.
     pub graph: Stats,
 }
 
-/// See the module.
+/// Blocks of one or more devices in memory, written back in an order that their patches allow.
 pub struct Cache {
     shared: Arc<Shared>,
     flusher: Option<std::thread::JoinHandle<()>>,
@@ -135,11 +134,11 @@ struct Shared {
     devices: Vec<Box<dyn BlockDevice>>,
     options: CacheOptions,
     core: Mutex<Core>,
-    /// A block has been read.
+    /// Signals that a block has been read.
     loaded: Condvar,
-    /// The cache is closing.
+    /// Signals that the cache is closing.
     closing: Condvar,
-    /// Something that could not be written before may be ready now, or an operation has
+    /// Signals that blocks may have become ready to be written, or that an operation has
     /// ended.
     progress: Condvar,
     /// Held while a part of a wave is written, and while a wave is flushed.
@@ -174,10 +173,10 @@ impl Cache {
         Self { shared, flusher }
     }
 
-    /// A device of this cache, to store on.
+    /// The store on one device of this cache.
     ///
     /// # Panics
-    /// If there is none of this number.
+    /// If the cache has no device of this number.
     pub fn volume(self: &Arc<Self>, device: u8) -> Volume {
         let _exists = &self.shared.devices[usize::from(device)];
         Volume {
@@ -186,22 +185,22 @@ impl Cache {
         }
     }
 
-    /// Counts.
+    /// The counters.
     pub fn stats(&self) -> CacheStats {
         self.shared.core.lock().stats()
     }
 
-    /// Dirty blocks now.
+    /// Number of dirty blocks.
     pub fn dirty(&self) -> usize {
         self.shared.core.lock().dirty()
     }
 
-    /// What it was made with.
+    /// The options that the cache was made with.
     pub fn options(&self) -> &CacheOptions {
         &self.shared.options
     }
 
-    /// What has become of a patch.
+    /// The state of a patch; `Free` if it is durable.
     pub(crate) fn patch_state(&self, patch: PatchId) -> State {
         self.shared.core.lock().graph.state(patch)
     }
@@ -213,7 +212,7 @@ impl Cache {
         drop(self.shared.fail(error));
     }
 
-    /// Writes one wave of what can be written, oldest first. Returns how many blocks left.
+    /// Writes one wave of ready blocks, oldest first. Returns the number of blocks written.
     ///
     /// # Errors
     /// The failure of a device, now or earlier.
@@ -221,9 +220,9 @@ impl Cache {
         self.shared.wave(Want::Anything, self.shared.options.wave)
     }
 
-    /// Writes one wave of at most `most` blocks, which `pick` draws from all that can be
-    /// written: it returns a number below the one that it is given. Tests so have blocks
-    /// leave in any order that their patches allow. Returns how many blocks left.
+    /// Writes one wave of at most `most` blocks, which `pick` draws from all ready blocks: it
+    /// returns a number below its argument. Tests use it to write blocks in any order that
+    /// their patches allow. Returns the number of blocks written.
     ///
     /// # Errors
     /// The failure of a device, now or earlier.
@@ -235,7 +234,7 @@ impl Cache {
         self.shared.wave(Want::Drawn(pick), most)
     }
 
-    /// The graph as it is now, as a picture.
+    /// A drawing of the current graph.
     pub fn draw(&self) -> Drawing {
         self.shared.core.lock().graph.draw()
     }
@@ -243,7 +242,7 @@ impl Cache {
     /// Checks every invariant of the graph. For tests: slow.
     ///
     /// # Errors
-    /// The first that does not hold.
+    /// The first invariant that is broken.
     pub fn verify(&self) -> Result<(), String> {
         self.shared.core.lock().graph.verify()
     }
@@ -254,7 +253,7 @@ impl Drop for Cache {
         self.shared.core.lock().closing = true;
         self.shared.closing.notify_all();
         if let Some(flusher) = self.flusher.take() {
-            // A thread that panicked has said so.
+            // A thread that panicked has printed its message.
             let _ = flusher.join();
         }
     }
@@ -272,7 +271,7 @@ impl Shared {
             if let Some(slot) = core.find(addr) {
                 return Ok((core, slot));
             }
-            // Two readers at once could put back what a writer between them replaced.
+            // A second reader could undo a change made after the first one finished.
             if !core.reading.contains(&addr) {
                 break;
             }
@@ -309,13 +308,13 @@ impl Shared {
         Ok((core, slot))
     }
 
-    /// The thread that writes back what has been dirty for long.
+    /// The thread that writes back old dirty blocks.
     fn write_old(&self, interval: Duration) {
         let mut last_tick = 0;
         loop {
             let now = {
                 let mut core = self.core.lock();
-                // What is found dirty twice is between one and two halves old.
+                // A block found dirty twice is between one and two half intervals old.
                 if !core.closing {
                     self.closing.wait_for(&mut core, interval / 2);
                 }
@@ -451,7 +450,7 @@ impl Store for Volume {
         };
         shared.progress.notify_all();
         if let Some(deep) = deep {
-            // The next call returns what failed (C4). What is held waits for its release.
+            // The next call returns a failure (C4). Held patches wait for their release.
             let _ = shared.sync(&[deep]);
         }
     }
@@ -467,7 +466,7 @@ impl Store for Volume {
         let shared = &self.cache.shared;
         let block_bytes = self.block_bytes();
         let whole = check_change(change, block_bytes);
-        // A hard patch is never undone, so what was there before does not matter.
+        // A hard patch has no undo data, so the old contents are not needed.
         let read = !(whole && shared.options.optimise.hard);
         let (mut core, slot) = shared.load(shared.core.lock(), self.addr(lba), read)?;
         attempt::commit();
@@ -549,8 +548,9 @@ impl Store for Volume {
 }
 
 impl Volume {
-    /// Reads neighbouring blocks at once, up to the first that is there. If another call reads the
-    /// first, waits for it: callers hold no lock yet. Errors wait for the call that needs the block.
+    /// Reads neighbouring blocks at once, up to the first that is cached. If another call is
+    /// reading the first one, waits for it: callers hold no lock yet. Ignores errors: the call
+    /// that needs the block returns them.
     fn read_run(&self, lba: Lba, blocks: u64) {
         let shared = &self.cache.shared;
         let block_bytes = self.block_bytes() as usize;

@@ -11,15 +11,15 @@ use std::thread::ThreadId;
 /// The blocks that each thread has waited for, during the work of this number.
 type Known = HashMap<ThreadId, (u64, HashSet<Lba>)>;
 
-/// A store in which each block is absent the first time that a piece of work needs it. Work
-/// that cannot be repeated shows.
+/// A store in which each block is absent the first time that a piece of work needs it. Tests
+/// so detect work that cannot be repeated.
 pub struct Forgetful<S> {
     inner: S,
     known: Mutex<Known>,
 }
 
 impl<S: Store> Forgetful<S> {
-    /// Forgets what `inner` has in memory.
+    /// A layer that treats the blocks which `inner` has in memory as absent.
     pub fn new(inner: S) -> Self {
         Self {
             inner,
@@ -64,7 +64,7 @@ impl<S: Store> StoreLayer for Forgetful<S> {
         self.inner.read(lba)
     }
 
-    /// Hints need not be followed.
+    /// Does nothing: a prefetch is a hint.
     fn prefetch(&self, _lba: Lba, _blocks: u64) {}
 
     fn ready(&self, blocks: &[Lba]) -> Result<(), StoreError> {

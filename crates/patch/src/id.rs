@@ -1,7 +1,7 @@
 //! Names of patches that stay safe to keep.
 
-/// A patch. A name, not a pointer: once the patch is durable its id means nothing any
-/// more, and may be kept, compared and passed on without harm.
+/// The name of a patch; it may be kept, compared and passed on after the patch is durable,
+/// when it refers to nothing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PatchId {
     pub(crate) slot: u32,
@@ -9,7 +9,7 @@ pub struct PatchId {
 }
 
 impl PatchId {
-    /// A patch that has been durable for ever.
+    /// A patch that is always durable.
     pub const DURABLE: Self = Self {
         slot: u32::MAX,
         generation: 0,

@@ -1,14 +1,14 @@
 //! Block storage whose changes carry their order.
 //!
 //! A *patch* is a change of one block together with the patches that must be durable
-//! before it (sections 2.1 and 2.2 of the Featherstitch chapter). File systems say what
+//! before it (sections 2.1 and 2.2 of the Featherstitch chapter). File systems state what
 //! must come first; the [`Cache`] writes blocks in any order that obeys.
 //!
-//! - [`Store`]: what a file system changes blocks through.
+//! - [`Store`]: the interface through which a file system changes blocks.
 //! - [`Volume`]: a device of a cache. Stores that stand on other stores ([`StoreLayer`]):
 //!   [`Journal`], [`Async`], [`Trace`], [`verify`]; and [`Forgetful`], for tests.
 //! - [`attempt`]: work under a lock that does not wait for devices.
-//! - [`stack`]: what a file system is put together from, as text.
+//! - [`stack`]: the layers of a mount, as text.
 //! - [`partition`]: partitions of devices.
 //! - [`draw`]: the graph as a picture.
 #![forbid(unsafe_code)]

@@ -1,21 +1,20 @@
 //! Bugs that can be put back, to test the tests; see [`medium::seeded_bugs`].
 
 medium::seeded_bugs! {
-    /// A block goes as it is, with changes that must wait.
+    /// A block is written with changes that must wait.
     LoseRollback,
     /// The commit block is written without waiting for the log's other blocks.
     CommitWithoutBody,
-    /// Replay takes a transaction without a commit block, and blocks whatever their
-    /// checksums.
+    /// Replay accepts a transaction without a commit block, and blocks with wrong checksums.
     ReplayUncommitted,
     /// Freed blocks are not revoked.
     NoRevoke,
-    /// A block may get data while the transaction that freed it is not committed.
+    /// Data are written to a block while the transaction that freed it is not committed.
     ForgetEmptied,
-    /// Data wait for the commit that must wait for them.
+    /// Data wait for the commit instead of the commit for the data.
     DataAfterCommit,
-    /// The tail of the log moves on before what it protects is home.
+    /// The tail of the log passes a transaction before its blocks are home.
     TailBeforeHome,
-    /// A logged block that began with the log's magic number does not get it back.
+    /// Replay does not restore the magic number at the start of an escaped block.
     LoseEscape,
 }

@@ -1,11 +1,11 @@
-//! Counts of what the graph does, as the papers count.
+//! Counters of the graph, defined as in the papers.
 
 use crate::graph::{EDGE_BYTES, PATCH_BYTES};
 
-/// Since the mount, unless it says "now".
+/// Counters of the graph since the mount; fields named `now` are current values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Stats {
-    /// Changes that were asked for.
+    /// Changes that stores requested.
     pub changes: u64,
     /// Patches made for them (a change that merges makes none).
     pub patches: u64,
@@ -23,12 +23,12 @@ pub struct Stats {
     pub edges: u64,
     /// Bytes of undo data ever allocated.
     pub undo_bytes: u64,
-    /// Blocks handed out to be written, and of these, those where patches stayed behind
-    /// (they are written again: double writes).
+    /// Blocks issued to be written.
     pub blocks_issued: u64,
-    /// See `blocks_issued`.
+    /// Of these, blocks rolled back: some patches were left out, so the block is written
+    /// again (double writes).
     pub blocks_partial: u64,
-    /// Patches that syncs have asked for or come by on their search for what to write.
+    /// Patches that syncs requested, or visited while they searched for blocks to write.
     pub visited: u64,
     /// Patches now.
     pub patches_now: u64,

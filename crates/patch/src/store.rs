@@ -1,5 +1,5 @@
-//! [`Store`]: block storage whose changes carry their order. File systems write to it, and
-//! layers (journal, async, trace) stand on it and are it.
+//! [`Store`]: block storage whose changes carry their order. File systems write to it. Layers
+//! (journal, async, trace) stand on a store and are stores.
 
 use crate::PatchId;
 use medium::Rule;
@@ -7,16 +7,17 @@ use medium::block::{BlockError, Buffer, Lba};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// "This patch first, for this reason." A patch that is durable by now orders nothing.
+/// A patch that must be durable first, and the reason. A patch that is durable already
+/// orders nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Before {
     /// The patch that must be durable first.
     pub patch: PatchId,
-    /// Why.
+    /// The reason for the order.
     pub rule: Rule,
 }
 
-/// What kind of bytes a change is made of; journals treat them differently.
+/// The kind of bytes in a change; journals treat the two kinds differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Content {
     /// Metadata: pointers, bitmaps, inodes, directories, attributes.
@@ -28,10 +29,10 @@ pub enum Content {
 /// One change of one block.
 #[derive(Debug, Clone, Copy)]
 pub enum Change<'a> {
-    /// These bytes, at this offset in bytes. Offset 0 and the whole block's length: the
-    /// old contents are not read.
+    /// Writes bytes at an offset. A change of the whole block does not read the old
+    /// contents.
     Bytes {
-        /// Offset in the block.
+        /// Offset in the block, in bytes.
         at: u32,
         /// The new bytes; not empty, and within the block.
         bytes: &'a [u8],
@@ -39,21 +40,20 @@ pub enum Change<'a> {
     /// Flips the bits that are set in `mask`, in the little-endian 32-bit word at this
     /// offset. Flips of different bits of one word do not depend on each other.
     Flip {
-        /// Offset in the block; a multiple of 4.
+        /// Offset in the block, in bytes; a multiple of 4.
         at: u32,
         /// Bits to flip; not 0.
         mask: u32,
     },
 }
 
-/// What became of a change.
+/// The patch that a change is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patched {
     /// The patch that holds the change; in a journal, the transaction.
     pub id: PatchId,
-    /// The change joined a patch that was there already, so both reach the medium in one
-    /// write. If that patch is the one that made what this change removes, the thing
-    /// will never be on the medium.
+    /// The change joined an existing patch, so both reach the medium in one write. If that
+    /// patch added something that this change removes, the medium never shows it.
     pub merged: bool,
 }
 
@@ -64,32 +64,32 @@ pub struct Patched {
 #[derive(Debug)]
 #[must_use = "give it back with Store::end"]
 pub struct Op {
-    /// The store's own: a journal keeps its reservation here.
+    /// For use by the store: a cache and a journal keep the number of reserved blocks here.
     pub(crate) token: u64,
     pub(crate) caller: Caller,
 }
 
 impl Op {
-    /// The process that asked for it.
+    /// The process that requested the operation.
     pub fn caller(&self) -> Caller {
         self.caller
     }
 }
 
-/// A process that asks for changes. Layers see it with every change of an operation; patches
-/// do not keep it.
+/// A process that requests changes. Layers receive it with every change of an operation;
+/// patches do not keep it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Caller {
-    /// Its user.
+    /// Id of the process's user.
     pub uid: u32,
-    /// Its group.
+    /// Id of the process's group.
     pub gid: u32,
-    /// Its number.
+    /// Id of the process.
     pub pid: u32,
 }
 
 impl Caller {
-    /// The file system itself: mounting, freeing what nobody has any more, committing.
+    /// The file system itself: it mounts, frees orphans, and commits.
     pub const SYSTEM: Self = Self {
         uid: 0,
         gid: 0,
@@ -97,42 +97,42 @@ impl Caller {
     };
 }
 
-/// Why a store did not do as asked.
+/// Why a call of a store failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// A device failed.
     #[error(transparent)]
     Device(#[from] BlockError),
-    /// An earlier write failed: nothing is written any more.
+    /// An earlier write failed, so the store writes nothing more.
     #[error("read-only since a write failed: {0}")]
     Failed(Arc<BlockError>),
-    /// What was to be made durable waits for something that is being held back.
+    /// A patch to be synced waits for an empty patch that its owner holds.
     #[error("{patches} changes wait for a transaction that is still open")]
     Held {
-        /// How many.
+        /// Number of patches that the sync still waited for.
         patches: usize,
     },
-    /// The operation is larger than the log, or than the cache, can ever hold.
+    /// The operation is larger than the log or the cache.
     #[error("an operation of {blocks} blocks does not fit the {what} of {limit}")]
     TooLarge {
-        /// Blocks it wants to change.
+        /// Blocks that the operation would change.
         blocks: u32,
-        /// `journal` or `cache`.
+        /// `journal`, `cache` or `reservation`.
         what: &'static str,
-        /// Blocks that can be had.
+        /// Most blocks that fit there.
         limit: u32,
     },
-    /// During an [attempt](crate::attempt): a block is not in memory.
+    /// A block is not in memory, during an [attempt](crate::attempt).
     #[error("a block is not in memory")]
     Absent,
 }
 
-/// The name of a graph of patches. Patches of one graph can wait for each other.
+/// The identity of a graph of patches. Patches of one graph can wait for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GraphId(u64);
 
 impl GraphId {
-    /// A name that no other graph of this process has.
+    /// An id that no other graph of this process has.
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -187,38 +187,36 @@ macro_rules! store {
 }
 
 store! {
-    /// Block storage with ordered changes. Callable from any number of threads. A file system
-    /// protects by its own locks what others must not see half done.
+    /// Block storage with ordered changes. Any number of threads may call it. A file system
+    /// uses its own locks to hide incomplete operations from other threads.
     ///
     /// # Guarantee
-    /// At any moment, whatever a crash leaves on the medium is closed under "before": a
-    /// change is there only if all its befores are.
+    /// Every crash state is closed under "before": it contains a change only with all its
+    /// befores.
     pub trait Store: Send + Sync {
         /// Bytes in a block.
         fn block_bytes(&self) -> u32;
         /// Number of blocks.
         fn blocks(&self) -> u64;
 
-        /// The current contents of a block, all changes included. A snapshot: it does not
-        /// change. Do not hold it while changing the same block (that would copy).
+        /// Returns a snapshot of a block, with all changes. If the caller keeps it while the
+        /// block is changed, the change copies the block.
         fn read(&self, lba: Lba) -> Result<Arc<Buffer>, StoreError>;
-        /// As [`read`](Store::read); `None` if that would have to wait for a device.
+        /// As [`read`](Store::read), but returns `None` instead of waiting for a device.
         fn cached(&self, lba: Lba) -> Option<Arc<Buffer>>;
         /// Hints that these blocks will be read soon.
         fn prefetch(&self, lba: Lba, blocks: u64);
-        /// During an [attempt](crate::attempt): fails unless all these blocks are in memory,
-        /// so that what is changed first need not wait for what is read later. Else does
-        /// nothing.
+        /// Fails during an [attempt](crate::attempt) unless all these blocks are in memory, so
+        /// that the attempt stops before its first change. Otherwise does nothing.
         fn ready(&self, blocks: &[Lba]) -> Result<(), StoreError>;
 
         /// Most blocks that one operation can change.
         fn max_op_blocks(&self) -> u32;
-        /// Whether an operation is there wholly or not at all after a crash, whatever
-        /// befores its changes name.
+        /// Whether operations are atomic, whatever befores their changes name.
         fn is_atomic(&self) -> bool;
-        /// Starts an operation of `caller` that changes at most `blocks` distinct blocks. Waits for room
-        /// (dirty limit, log space), so the caller must hold no lock that a write-back or
-        /// another operation's end could need.
+        /// Starts an operation of `caller` that changes at most `blocks` distinct blocks.
+        /// Waits for room (dirty limit, log space). The caller must hold no lock that a
+        /// write-back or the end of another operation could need.
         fn begin(&self, blocks: u32, caller: Caller) -> Result<Op, StoreError>;
         /// Ends the operation.
         fn end(&self, op: Op);
@@ -233,10 +231,9 @@ store! {
             befores: &[Before],
         ) -> Result<Patched, StoreError>;
 
-        /// The block is free now, its contents of no more use, and no pointer to it will be
-        /// on the medium once `befores` are durable. Journals revoke it; pending data
-        /// changes of it need not be written if `unreachable`, that is, if no state of the
-        /// medium can hold a pointer to it.
+        /// Reports that a block is free and its contents are of no more use. Once `befores`
+        /// are durable, the medium has no pointer to it. Journals revoke it. `unreachable`: no
+        /// crash state can hold a pointer to it, so its pending changes need not be written.
         fn freed(
             &self,
             op: &Op,
@@ -245,34 +242,34 @@ store! {
             unreachable: bool,
         ) -> Result<(), StoreError>;
 
-        /// Whether the patch is still on its way (false: it is durable).
+        /// Whether the patch is not durable yet.
         fn is_pending(&self, patch: PatchId) -> bool;
 
-        /// Returns when these patches, and all that must come before them, are durable.
+        /// Makes these patches and all their befores durable.
         fn sync(&self, patches: &[PatchId]) -> Result<(), StoreError>;
-        /// Returns when everything is durable.
+        /// Makes all changes durable.
         fn sync_all(&self) -> Result<(), StoreError>;
         /// The error that made the store read-only, if one did.
         fn failure(&self) -> Option<Arc<BlockError>>;
 
-        /// The graph that its patches are in. Befores must be of the same graph.
+        /// The graph that the store's patches are in. Befores must be of the same graph.
         fn graph(&self) -> GraphId;
-        /// Makes a patch without data that waits for `befores`. If `held`, it does not commit
-        /// before it is released, and what waits for it waits too.
+        /// Makes an empty patch that waits for `befores`. A `held` one does not commit before
+        /// it is released, and its afters wait for that.
         fn empty(&self, befores: &[Before], held: bool) -> PatchId;
-        /// Replaces the befores of a held empty patch. The caller makes sure that no change
-        /// of a block ever waits, by way of another block, for an older change of its own
-        /// block with which it must be written.
+        /// Replaces the befores of a held empty patch. The caller ensures that no block-level
+        /// cycle arises: no change waits, through another block, for an older change with
+        /// which it must be written.
         fn set_befores(&self, empty: PatchId, befores: &[Before]);
         /// Gives a held empty patch one more before, under the same condition.
         fn add_before(&self, empty: PatchId, before: Before);
         /// Lets a held empty patch commit.
         fn release(&self, empty: PatchId);
-        /// Whether any of these patches must wait for `before`, or is it. A search: its time
-        /// grows with what they wait for.
+        /// Whether any of these patches is `before` or waits for it. The search takes time
+        /// proportional to the number of their befores.
         fn waits_for(&self, patches: &[PatchId], before: PatchId) -> bool;
         /// Whether patches take so much memory that operations wait for write-back. A store
-        /// that holds patches back must release them then.
+        /// that holds patches must then release them.
         fn is_crowded(&self) -> bool;
     }
 }
@@ -280,7 +277,7 @@ store! {
 /// Whether a change covers the whole block.
 ///
 /// # Panics
-/// If it is empty or reaches beyond the block: a mistake of the file system.
+/// If the change is empty or exceeds the block: a mistake of the file system.
 pub(crate) fn check_change(change: Change<'_>, block_bytes: u32) -> bool {
     match change {
         Change::Bytes { at, bytes } => {

@@ -1,10 +1,10 @@
-//! Every change and every wait as a line of the log, for debugging.
+//! Every change and every sync as a line of the log, for debugging.
 
 use crate::{Before, Caller, Change, Content, Op, PatchId, Patched, Store, StoreError, StoreLayer};
 use medium::block::Lba;
 
-/// A store that reports what is done to it, as `tracing` events of level `TRACE` with the
-/// target `patch::trace`. Adds and changes nothing.
+/// A store that reports its changes and syncs as `tracing` events of level `TRACE` with the
+/// target `patch::trace`. It changes nothing.
 pub struct Trace<S>(pub S);
 
 /// A change without its bytes: offset and length, or the mask.

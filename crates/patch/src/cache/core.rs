@@ -1,4 +1,4 @@
-//! What the cache's lock guards: the graph, the tables of blocks, and the queues.
+//! The state under the cache's lock: the graph, the tables of blocks, and the queues.
 
 use super::needed::Needed;
 use crate::graph::{Addr, Block, BlockSlot, Graph};
@@ -19,14 +19,14 @@ pub(super) struct Sent {
     pub data: Arc<Buffer>,
 }
 
-/// What the cache knows of a block besides its patches.
+/// The cache's own state of a block, apart from its patches.
 #[derive(Debug, Clone, Copy, Default)]
 struct Note {
-    /// When it became dirty, on the clock of [`Core::clock`]; 0: it is clean.
+    /// When the block became dirty, on [`Core::clock`]; 0: it is clean.
     dirty_since: u64,
-    /// What the device holds, if that is known.
+    /// Hash of the contents on the device, if it has been computed.
     stored: Option<u128>,
-    /// Where it waits to be written.
+    /// The queue in which the block waits to be written.
     queue: Queue,
 }
 
@@ -50,7 +50,7 @@ impl Queue {
     }
 }
 
-/// How many patches and edges a search for blocks that leave something behind looks at.
+/// Most patches and edges that a search for partial blocks visits.
 const PARTIAL_BUDGET: usize = 10_000;
 
 pub(super) struct Core {
@@ -59,21 +59,23 @@ pub(super) struct Core {
     notes: Vec<Note>,
     /// Clean blocks.
     clean: LruCache<BlockSlot, ()>,
-    /// Ready blocks by the time they became dirty: those that can go whole, and those
-    /// where something would stay behind.
+    /// Ready blocks with no patch to roll back, by the time they became dirty.
     whole: BTreeMap<(u64, BlockSlot), ()>,
+    /// Ready blocks with patches to roll back, by the time they became dirty.
     partial: BTreeMap<(u64, BlockSlot), ()>,
-    /// All dirty blocks by the time they became so.
+    /// All dirty blocks, by the time they became dirty.
     dirty: BTreeMap<(u64, BlockSlot), ()>,
+    /// Counts the times that a block became dirty.
     clock: u64,
-    /// Syncs under way.
+    /// The syncs under way.
     pub syncs: Slab<Needed>,
-    /// Blocks that operations under way may still make dirty.
+    /// Number of blocks that operations under way may still make dirty.
     pub reserved: usize,
-    /// Waves that have issued blocks and are not durable yet.
+    /// Number of waves that have issued blocks and are not durable yet.
     pub in_flight: usize,
-    /// Moves on when something may have become ready or durable.
+    /// Increases when a patch may have become ready or durable.
     pub progress: u64,
+    /// The blocks that a thread is reading.
     pub reading: HashSet<Addr>,
     pub failure: Option<Arc<BlockError>>,
     pub closing: bool,
@@ -148,12 +150,12 @@ impl Core {
         slot
     }
 
-    /// Notes a use.
+    /// Marks a block as recently used.
     pub fn used(&mut self, slot: BlockSlot) {
         self.clean.promote(&slot);
     }
 
-    /// Forgets a block whose contents nobody needs.
+    /// Drops a block whose contents are not needed, unless it is dirty.
     pub fn drop_if_clean(&mut self, slot: BlockSlot) {
         if self.clean.pop(&slot).is_some() {
             self.table.remove(&self.graph.block(slot).addr);
@@ -161,8 +163,8 @@ impl Core {
         }
     }
 
-    /// Remembers what the device holds, when a block of metadata is about to become
-    /// dirty: a change that is taken back then costs no write.
+    /// Records a hash of the device's contents when a block of metadata is about to become
+    /// dirty. A change that is later reversed then needs no write.
     pub fn before_change(&mut self, slot: BlockSlot, content: Content, was_read: bool) {
         let note = &mut self.notes[slot.0 as usize];
         if note.dirty_since == 0 && content == Content::Metadata {
@@ -170,7 +172,7 @@ impl Core {
         }
     }
 
-    /// Puts every block whose state may have changed into the right queues.
+    /// Moves every block whose state may have changed to its queue.
     pub fn settle(&mut self) {
         while let Some(slot) = self.graph.next_woken() {
             self.settle_block(slot);
@@ -205,7 +207,7 @@ impl Core {
         self.enqueue(slot, queue);
     }
 
-    /// Puts a dirty block into the queue where it belongs.
+    /// Moves a dirty block to this queue.
     fn enqueue(&mut self, slot: BlockSlot, queue: Queue) {
         let note = &mut self.notes[slot.0 as usize];
         let key = (note.dirty_since, slot);
@@ -227,8 +229,8 @@ impl Core {
 
     // --- write-back -----------------------------------------------------------------
 
-    /// Blocks of the next wave: whole ones, oldest first, with their neighbours. Only if
-    /// there are none, and `partly`, blocks that must leave something behind.
+    /// Issues the blocks of the next wave: whole ones, oldest first, with their neighbours. If
+    /// there are none, and `partly` is set, issues partial blocks.
     pub fn select(&mut self, limit: usize, partly: bool) -> Vec<Sent> {
         if !self.graph.optimise().ready_lists {
             return self.select_by_search(limit);
@@ -259,9 +261,8 @@ impl Core {
         sent
     }
 
-    /// Sends some of these blocks although they must leave something behind: each is
-    /// written twice. One that waits for another, chosen before, stays, since it may soon
-    /// be whole.
+    /// Issues some of these partial blocks, each of which is written twice. Skips a block that
+    /// waits for one already chosen, since it may soon be whole.
     fn send_partial(&mut self, ready: &[BlockSlot], limit: usize, sent: &mut Vec<Sent>) {
         let mut chosen = HashSet::new();
         let mut budget = PARTIAL_BUDGET;
@@ -280,8 +281,8 @@ impl Core {
         }
     }
 
-    /// As [`select`](Self::select), with the switch `ready_lists` off: asks every dirty block
-    /// by searching the graph.
+    /// As [`select`](Self::select), with the switch `ready_lists` off: searches the graph from
+    /// every dirty block.
     fn select_by_search(&mut self, limit: usize) -> Vec<Sent> {
         let mut sent = Vec::new();
         let dirty: Vec<BlockSlot> = self.dirty.keys().map(|(_, slot)| *slot).collect();
@@ -293,7 +294,7 @@ impl Core {
         sent
     }
 
-    /// Blocks that `pick` draws from all that are ready, whole or not.
+    /// Issues blocks that `pick` draws from all ready blocks, whole or partial.
     pub fn select_drawn(
         &mut self,
         limit: usize,
@@ -314,16 +315,16 @@ impl Core {
         sent
     }
 
-    /// Whether anything that these patches wait for is durable or can be written.
+    /// Whether one of these patches is durable, or a block that they need can be written.
     pub fn can_write_for(&mut self, ids: &[PatchId]) -> bool {
         let is_durable = |id: &PatchId| !self.graph.is_pending(*id);
         ids.iter().any(is_durable) || Needed::new(&mut self.graph, ids).is_ready()
     }
 
-    /// Blocks of the next wave of a sync: those of the lowest level, which can go whole. What
-    /// other syncs wait for goes with the last of them, so that it needs no flush of its own
-    /// (group commit). Only if there are none, and `partly`, blocks that must leave something
-    /// behind.
+    /// Issues the blocks of the next wave of a sync: the whole ones, which are the lowest
+    /// level. Whole blocks of other syncs join the last of them, so that they need no flush
+    /// of their own (group commit). If there are none, and `partly` is set, issues partial
+    /// blocks.
     pub fn select_for(&mut self, sync: usize, limit: usize, partly: bool) -> Vec<Sent> {
         let mut sent = Vec::new();
         self.send_needed(sync, limit, &mut sent);
@@ -339,7 +340,7 @@ impl Core {
         sent
     }
 
-    /// Issues blocks that a sync needs, and that can go whole.
+    /// Issues whole blocks that a sync needs.
     fn send_needed(&mut self, sync: usize, limit: usize, sent: &mut Vec<Sent>) {
         while sent.len() < limit
             && let Some(slot) = self.syncs[sync].next_whole(&mut self.graph)
@@ -348,7 +349,7 @@ impl Core {
         }
     }
 
-    /// Issues a block. If it is again as on the device, it commits at once.
+    /// Issues a block. If it equals the device's contents, it commits at once.
     fn send(&mut self, slot: BlockSlot, sent: &mut Vec<Sent>) {
         let data = self.graph.issue(slot);
         let stored = self.notes[slot.0 as usize].stored;
@@ -367,11 +368,11 @@ impl Core {
         self.settle();
     }
 
-    /// A wave is durable.
+    /// Commits the blocks of a durable wave.
     pub fn commit(&mut self, written: &[BlockSlot]) {
         for &slot in written {
             self.graph.commit(slot);
-            // What stayed behind queues up again, behind what is older by now.
+            // The patches left out queue up again, after the blocks that are now older.
             if self.graph.block(slot).is_dirty() {
                 self.enqueue(slot, Queue::None);
                 self.clock += 1;
@@ -384,12 +385,12 @@ impl Core {
         self.settle();
     }
 
-    /// The present, for [`has_older_than`](Self::has_older_than).
+    /// The current time, for [`has_older_than`](Self::has_older_than).
     pub fn age(&self) -> u64 {
         self.clock
     }
 
-    /// Whether anything has been dirty since before then.
+    /// Whether any block has been dirty since this time or longer.
     pub fn has_older_than(&self, then: u64) -> bool {
         let oldest = self.dirty.first_key_value();
         oldest.is_some_and(|((since, _), ())| *since <= then)

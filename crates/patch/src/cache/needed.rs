@@ -1,7 +1,7 @@
-//! What a sync has still to see written.
+//! The blocks that a sync still needs to be written.
 //!
-//! The graph is walked once. From then on the cache reports each block that becomes ready, so
-//! that a wave costs what it writes, whatever else the sync waits for.
+//! A sync walks the graph once. From then on the cache reports each block that becomes ready.
+//! So the cost of a wave depends on what it writes, not on all that the sync waits for.
 
 use super::core::Queue;
 use crate::PatchId;
@@ -10,19 +10,20 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
-/// See the module.
+/// The blocks that a sync needs, and those of them that are ready.
 #[derive(Debug, Default)]
 pub(super) struct Needed {
-    /// Blocks, with those of their patches that must be durable.
+    /// The blocks, each with the patches that must become durable.
     blocks: HashMap<BlockSlot, SmallVec<[PatchId; 2]>>,
-    /// Those that can be written whole and in part, in the order of the device. One that was
-    /// written since, by this sync or another wave, may still be here.
+    /// Blocks that can be written whole, in the order of the device. Blocks that a wave has
+    /// written since may still be here.
     whole: BTreeMap<Addr, BlockSlot>,
+    /// Blocks that can be written in part, as for `whole`.
     partial: BTreeMap<Addr, BlockSlot>,
 }
 
 impl Needed {
-    /// All that these patches wait for, themselves included.
+    /// The blocks of these patches and of all that they wait for.
     pub fn new(graph: &mut Graph, ids: &[PatchId]) -> Self {
         let mut needed = Self::default();
         for id in graph.closure(ids) {
@@ -46,7 +47,7 @@ impl Needed {
         !self.whole.is_empty() || !self.partial.is_empty()
     }
 
-    /// Notes that a block of the cache is in this queue now.
+    /// Records that a block of the cache moved to this queue.
     pub fn moved(&mut self, slot: BlockSlot, addr: Addr, queue: Queue) {
         if !self.blocks.contains_key(&slot) {
             return;
@@ -60,7 +61,7 @@ impl Needed {
         }
     }
 
-    /// The next block that can be written whole, and holds a patch that is needed.
+    /// Removes and returns the next whole block that holds a needed patch.
     pub fn next_whole(&mut self, graph: &mut Graph) -> Option<BlockSlot> {
         while let Some((_, slot)) = self.whole.pop_first() {
             if self.is_needed(graph, slot) {
@@ -70,7 +71,7 @@ impl Needed {
         None
     }
 
-    /// All blocks that can be written in part, and hold a patch that is needed.
+    /// All partial blocks that hold a needed patch.
     pub fn all_partial(&mut self, graph: &mut Graph) -> Vec<BlockSlot> {
         let mut partial = std::mem::take(&mut self.partial);
         partial.retain(|_, slot| self.is_needed(graph, *slot));
@@ -78,7 +79,7 @@ impl Needed {
         self.partial.values().copied().collect()
     }
 
-    /// Whether a block still holds a patch that is needed. A slot may be another block's.
+    /// Whether a block still holds a needed patch. The slot may have a new block by now.
     fn is_needed(&mut self, graph: &mut Graph, slot: BlockSlot) -> bool {
         let Some(patches) = self.blocks.get_mut(&slot) else {
             return false;

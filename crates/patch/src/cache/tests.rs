@@ -1,4 +1,4 @@
-//! The cache over memory, and over memory that fails.
+//! The cache on devices in memory, with and without write errors.
 
 use super::*;
 use medium::Rule;
@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const BLOCK: usize = 1024;
 
-/// Memory with a volatile cache that it does not have, and errors on demand.
+/// A device in memory that reports a volatile cache, and fails on demand.
 struct Device {
     memory: MemoryDevice,
     failing: AtomicBool,
-    /// The blocks of the wave under way, and those of all waves before.
+    /// The blocks written since the last flush.
     wave: Mutex<Vec<u64>>,
+    /// The blocks of each wave that was flushed.
     waves: Mutex<Vec<Vec<u64>>>,
 }
 
@@ -95,7 +96,7 @@ fn put(volume: &Volume, lba: u64, at: u32, bytes: &[u8], befores: &[PatchId]) ->
     patched.unwrap()
 }
 
-/// Never 0.
+/// A byte for block or round `n`; never 0.
 fn byte(n: u64) -> u8 {
     (n % 250) as u8 + 1
 }
@@ -105,14 +106,14 @@ fn stored(device: &Device, lba: u64) -> u8 {
 }
 
 #[test]
-fn what_is_synced_is_on_the_device_and_no_more() {
+fn a_sync_writes_its_patches_and_nothing_else() {
     let (device, volume) = setup(quiet());
     let first = put(&volume, 1, 0, &[1], &[]).id;
     let second = put(&volume, 2, 0, &[2], &[first]).id;
     put(&volume, 3, 0, &[3], &[]);
     volume.sync(&[second]).unwrap();
     let now = [1, 2, 3].map(|lba| stored(&device, lba));
-    assert_eq!(now, [1, 2, 0], "the third block is nobody's before");
+    assert_eq!(now, [1, 2, 0], "no patch waits for the third block");
     assert!(!volume.is_pending(first) && !volume.is_pending(second));
     volume.sync_all().unwrap();
     assert_eq!(stored(&device, 3), 3);
@@ -121,7 +122,7 @@ fn what_is_synced_is_on_the_device_and_no_more() {
 }
 
 #[test]
-fn a_wave_holds_nothing_that_waits_for_it() {
+fn no_block_of_a_wave_waits_for_another_of_it() {
     let (device, volume) = setup(quiet());
     let first = put(&volume, 9, 0, &[1], &[]).id;
     put(&volume, 2, 0, &[2], &[first]);
@@ -174,7 +175,7 @@ fn a_sync_flushes_once_for_each_level_of_order() {
 }
 
 #[test]
-fn a_sync_does_not_look_at_what_it_does_not_need() {
+fn a_sync_visits_only_patches_that_it_needs() {
     let (_device, volume) = setup(quiet());
     for lba in 0..500 {
         put(&volume, lba, 0, &[byte(lba)], &[]);
@@ -205,7 +206,7 @@ fn threads_that_wait_for_room_sleep_until_an_operation_ends() {
 }
 
 #[test]
-fn a_cycle_of_blocks_is_broken_by_leaving_something_out() {
+fn a_cycle_of_blocks_is_broken_by_a_partial_write() {
     let (device, volume) = setup(quiet());
     let a = put(&volume, 1, 0, &[1], &[]).id;
     let b = put(&volume, 2, 0, &[2], &[a]).id;
@@ -222,7 +223,7 @@ fn a_cycle_of_blocks_is_broken_by_leaving_something_out() {
 }
 
 #[test]
-fn what_is_taken_back_is_not_written() {
+fn a_reversed_change_is_not_written() {
     let (_device, volume) = setup(quiet());
     put(&volume, 1, 0, &[1], &[]);
     put(&volume, 1, 0, &[0], &[]);
@@ -232,7 +233,7 @@ fn what_is_taken_back_is_not_written() {
 }
 
 #[test]
-fn dirt_is_bounded_and_clean_blocks_go() {
+fn dirty_blocks_are_bounded_and_clean_ones_are_evicted() {
     let (device, volume) = setup(CacheOptions {
         blocks: 20,
         dirty_limit: 10,
@@ -252,9 +253,9 @@ fn dirt_is_bounded_and_clean_blocks_go() {
     );
 }
 
-/// Two blocks are changed in turn, each change after the one before.
+/// Changes two blocks in turn, each change after the last.
 #[test]
-fn a_sync_finds_no_chain_longer_than_operations_leave() {
+fn ends_of_operations_bound_the_chain_that_a_sync_writes() {
     let (_device, volume) = setup(quiet());
     let waves = || volume.cache().stats().waves;
     let mut last: Option<PatchId> = None;
@@ -286,7 +287,7 @@ fn memory_of_patches_is_bounded() {
         patch_bytes: LIMIT,
         ..quiet()
     });
-    // Pairs of blocks whose changes wait for each other by turns: nothing merges.
+    // Changes alternate between two blocks, each after the last, so that none merges.
     const PAIR: u64 = 60;
     let (mut last, mut peak) = (Vec::new(), 0);
     for n in 0..20_000u64 {
@@ -304,7 +305,7 @@ fn memory_of_patches_is_bounded() {
 }
 
 #[test]
-fn patches_that_nothing_lets_go_do_not_stop_operations() {
+fn held_patches_beyond_the_memory_limit_do_not_stop_operations() {
     let (_device, volume) = setup(CacheOptions {
         patch_bytes: 1000,
         ..quiet()
@@ -337,13 +338,13 @@ fn a_failed_write_commits_nothing_and_is_reported() {
     assert_eq!(
         stored(&device, 2),
         0,
-        "what waits for the lost write never goes"
+        "the after of a lost write is never written"
     );
     assert_eq!(volume.read(Lba(2)).unwrap()[0], 2, "and can still be read");
 }
 
 #[test]
-fn held_patches_are_an_error_and_not_a_hang() {
+fn a_sync_of_held_patches_fails_instead_of_waiting() {
     let (_device, volume) = setup(quiet());
     let hold = volume.empty(&[], true);
     let patch = put(&volume, 1, 0, &[1], &[hold]).id;
@@ -393,7 +394,7 @@ fn a_held_patch_gains_befores() {
         },
     );
     let after = put(&volume, 2, 0, &[2], &[hold]).id;
-    // On the block that `hold` waits for: must not join what is there.
+    // On the block that `hold` waits for: the change must not join the existing patch.
     let back = put(&volume, 1, 0, &[3], &[hold]).id;
     volume.cache().verify().unwrap();
     assert!(volume.waits_for(&[after], data) && volume.waits_for(&[back], hold));
@@ -405,16 +406,16 @@ fn a_held_patch_gains_befores() {
     assert_eq!([1, 2].map(|lba| stored(&device, lba)), [3, 2]);
 }
 
-/// C1, while others change blocks between the parts of a wave.
+/// C1, while other threads change blocks between the parts of a wave.
 #[test]
-fn no_wave_holds_two_links_of_a_chain() {
+fn no_wave_has_two_blocks_of_a_chain() {
     let (device, volume) = setup(CacheOptions {
         dirty_limit: 200,
         durable: Durable::Flush,
         ..quiet()
     });
     let writing = AtomicBool::new(true);
-    // The first wave has a block of each.
+    // The first wave has a block of each thread.
     let all_began = std::sync::Barrier::new(21);
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..20u64)
@@ -461,7 +462,7 @@ fn no_wave_holds_two_links_of_a_chain() {
 }
 
 #[test]
-fn threads_leave_a_sound_cache() {
+fn concurrent_changes_keep_the_invariants_and_are_written() {
     let (device, volume) = setup(CacheOptions {
         blocks: 64,
         dirty_limit: 32,
@@ -493,7 +494,7 @@ fn threads_leave_a_sound_cache() {
 }
 
 #[test]
-fn a_sync_looks_again_when_a_change_has_brought_befores() {
+fn a_sync_searches_again_after_a_change_added_befores() {
     let (_, volume) = setup(quiet());
     let shared = volume.cache().shared.clone();
     let synced = put(&volume, 5, 0, &[1], &[]).id;
@@ -509,7 +510,7 @@ fn a_sync_looks_again_when_a_change_has_brought_befores() {
     assert_eq!(written.unwrap(), 0, "its walk has not found block 2");
     shared.wait_for_others(&[synced], seen).unwrap();
     volume.sync(&[synced]).unwrap();
-    // Held back, it cannot be written however often it is looked for.
+    // A held patch cannot be written, however often the sync searches.
     let held = volume.empty(&[], true);
     let waits = put(&volume, 5, 0, &[4], &[held]).id;
     assert!(matches!(
@@ -518,13 +519,13 @@ fn a_sync_looks_again_when_a_change_has_brought_befores() {
     ));
 }
 
-/// A wave that looked at all that the sync still waits for would look at half a million.
+/// If each wave visited all patches that the sync waits for, the sum would be half a million.
 #[test]
 fn a_wave_of_a_sync_costs_what_it_writes() {
     let (_, volume) = setup(quiet());
     let mut last = PatchId::DURABLE;
     let rule = Rule::InitialiseBeforePoint;
-    // One operation: the ends of several would write the chain back.
+    // One operation, since the end of each operation could write the chain back.
     let op = volume.begin(999, crate::Caller::SYSTEM).unwrap();
     for lba in 0..999 {
         let bytes = &[byte(lba)];
@@ -547,7 +548,7 @@ fn a_wave_of_a_sync_costs_what_it_writes() {
 }
 
 #[test]
-fn syncs_beside_each_other_find_what_the_other_has_made_ready() {
+fn concurrent_syncs_make_all_their_patches_durable() {
     let (device, volume) = setup(quiet());
     let mut random = fastrand::Rng::with_seed(3);
     for round in 1..=20 {
@@ -574,14 +575,14 @@ fn syncs_beside_each_other_find_what_the_other_has_made_ready() {
 }
 
 #[test]
-fn a_wave_of_a_sync_takes_what_other_syncs_wait_for() {
+fn a_wave_of_a_sync_includes_blocks_of_other_syncs() {
     let (device, volume) = setup(CacheOptions {
         durable: Durable::Flush,
         ..quiet()
     });
     let shared = volume.cache().shared.clone();
     let [first, second, third] = [5, 6, 7].map(|lba| put(&volume, lba, 0, &[1], &[]).id);
-    // The second sync has two levels. Nobody waits for the third patch.
+    // The second sync has two levels. No sync waits for the third patch.
     let last = put(&volume, 8, 0, &[1], &[second]).id;
     let sync = |id| {
         let mut core = shared.core.lock();

@@ -1,9 +1,9 @@
 //! Waves: writing blocks that do not depend on each other, and making them durable by one
 //! flush.
 //!
-//! A wave is written in parts, and other waves may come in between its parts. That keeps C1:
-//! a block is ready only if all its befores are durable, so no wave has a block that waits
-//! for one of another wave.
+//! A wave is written in parts, and parts of other waves may be written between them. That
+//! keeps C1: a block is ready only if all its befores are durable, so no block waits for a
+//! block of another wave.
 
 use super::core::{Core, Sent};
 use super::needed::Needed;
@@ -15,24 +15,24 @@ use medium::block::{BlockDevice, BlockError, Write};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
-/// Which blocks a wave takes.
+/// The blocks that a wave takes.
 pub(super) enum Want<'a> {
-    /// Any that can be written, oldest first.
+    /// All ready blocks, oldest first.
     Anything,
-    /// Those of the next level of what this sync needs, by its number in [`Core::syncs`].
+    /// The next level of the sync with this number in [`Core::syncs`].
     Level(usize),
-    /// Those that a function draws from all that can be written: it returns a number below
-    /// the one that it is given.
+    /// Blocks that a function draws from all ready ones: it returns a number below its
+    /// argument.
     Drawn(&'a mut dyn FnMut(usize) -> usize),
 }
 
 /// A wave under way.
 #[derive(Default)]
 struct Wave {
-    /// It has issued blocks, so others may wait for it.
+    /// The wave has issued blocks, so other threads may wait for it.
     in_flight: bool,
     written: Vec<BlockSlot>,
-    /// Blocks that were again as on their device.
+    /// Number of blocks that equalled their device's contents.
     unchanged: usize,
     /// Numbers of the devices that must be flushed.
     to_flush: Vec<usize>,
@@ -40,12 +40,12 @@ struct Wave {
 }
 
 impl Shared {
-    /// Most blocks in a wave that makes room for others.
+    /// Most blocks in a wave that makes room.
     pub(super) fn small_wave(&self) -> usize {
         self.options.wave.min(AT_ONCE)
     }
 
-    /// Changes the graph in a way that may make patches ready or durable.
+    /// Runs a change of the graph that may make patches ready or durable, and wakes waiters.
     pub(super) fn change_order(&self, f: impl FnOnce(&mut Core)) {
         let mut core = self.core.lock();
         f(&mut core);
@@ -55,7 +55,7 @@ impl Shared {
         self.progress.notify_all();
     }
 
-    /// Writes at most `most` blocks and makes them durable. Returns how many blocks left.
+    /// Writes at most `most` blocks and makes them durable. Returns the number of blocks.
     pub(super) fn wave(&self, mut want: Want<'_>, most: usize) -> Result<usize, StoreError> {
         let mut wave = Wave::default();
         let result = self.write_wave(&mut wave, &mut want, most);
@@ -73,7 +73,7 @@ impl Shared {
         result.map(|()| left)
     }
 
-    /// Everything of a wave but the commit of its patches.
+    /// Writes and flushes a wave. The caller commits its patches.
     fn write_wave(
         &self,
         wave: &mut Wave,
@@ -159,8 +159,8 @@ impl Shared {
         first_error.map_or(Ok(()), Err)
     }
 
-    /// Whether to write with FUA, and whether to flush, for this many blocks, which are all
-    /// of a wave or not.
+    /// Whether to write this many blocks with FUA, and whether to flush afterwards.
+    /// `is_only`: they are the whole wave.
     fn how(&self, device: &dyn BlockDevice, is_only: bool, blocks: usize) -> (bool, bool) {
         let persistence = device.persistence();
         if !persistence.volatile_cache {
@@ -174,7 +174,7 @@ impl Shared {
         }
     }
 
-    /// Makes durable what was written. The caller has the turn.
+    /// Flushes the devices that the wave wrote to. The caller has the turn.
     fn flush(&self, wave: &mut Wave) -> Result<(), StoreError> {
         for &number in &wave.to_flush {
             wave.flushes += 1;
@@ -184,7 +184,8 @@ impl Shared {
         Ok(())
     }
 
-    /// C4. The caller has the turn, so that no later flush can hide the error.
+    /// Stops the cache with an error (C4). The caller has the turn, so that no later flush
+    /// hides the error.
     pub(super) fn fail(&self, error: BlockError) -> StoreError {
         tracing::error!("{error}; no more is written, and the file system is read-only");
         let error = Arc::new(error);
@@ -192,7 +193,7 @@ impl Shared {
         StoreError::Failed(error)
     }
 
-    /// A wave is durable.
+    /// Commits the patches of a durable wave.
     fn commit(&self, wave: &Wave) {
         if wave.written.is_empty() {
             return;
@@ -211,7 +212,7 @@ impl Shared {
 
     // --- syncs ----------------------------------------------------------------------
 
-    /// Waits until patches are durable. Writes only what they need.
+    /// Makes patches durable. Writes only the blocks that they need.
     pub(super) fn sync(&self, ids: &[PatchId]) -> Result<(), StoreError> {
         let mut ids = ids.to_vec();
         loop {
@@ -233,7 +234,7 @@ impl Shared {
         }
     }
 
-    /// Writes what a sync needs, a wave for each level. Returns how many blocks left.
+    /// Writes the blocks that a sync needs, a wave for each level. Returns their number.
     fn write_levels(&self, sync: usize) -> Result<usize, StoreError> {
         let mut all = 0;
         loop {
@@ -244,16 +245,15 @@ impl Shared {
         }
     }
 
-    /// Nothing that a sync of these patches needs could be written: waits for the waves of
-    /// others, which may have it.
+    /// Waits for the waves of other threads, after a sync of these patches found nothing to
+    /// write: such a wave may have issued the blocks.
     pub(super) fn wait_for_others(&self, ids: &[PatchId], seen: u64) -> Result<(), StoreError> {
         let mut core = self.core.lock();
         if core.progress != seen {
             return Ok(());
         }
         if core.in_flight == 0 {
-            // A change may have joined one of them since the walk, and brought befores that
-            // the walk did not find.
+            // Since the walk, a change may have joined one of the patches and added befores.
             return match core.can_write_for(ids) {
                 true => Ok(()),
                 false => Err(StoreError::Held { patches: ids.len() }),
@@ -263,13 +263,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes everything durable: whole waves of anything that can be written, without
-    /// looking for what is needed, then the rest.
+    /// Makes everything durable: first waves of any ready blocks, without a search for needed
+    /// ones, then the rest.
     pub(super) fn sync_all(&self) -> Result<(), StoreError> {
         let all = self.core.lock().graph.all();
-        // Operations that wait for room must not wait for all of it.
+        // Small waves, so that operations that wait for room can continue between them.
         let most = self.options.wave.min(self.options.dirty_limit / 4).max(1);
-        // What others make dirty meanwhile must not come first for ever.
+        // Blocks that other threads make dirty must not prolong this loop for ever.
         while self.any_pending(&all) && self.wave(Want::Anything, most)? >= most {}
         self.sync(&all)
     }
@@ -281,7 +281,7 @@ impl Shared {
 
     // --- room -----------------------------------------------------------------------
 
-    /// C3: reserves room for an operation.
+    /// Reserves room for an operation (C3).
     pub(super) fn make_room(&self, blocks: usize) -> Result<(), StoreError> {
         loop {
             let seen = {
@@ -294,8 +294,7 @@ impl Shared {
             if self.wave(Want::Anything, self.small_wave())? > 0 {
                 continue;
             }
-            // What is left waits for operations or waves that are under way, or for a
-            // journal.
+            // The remaining blocks wait for operations or waves under way, or for a journal.
             let mut core = self.core.lock();
             let may_shrink = self.is_crowded(&core) && core.in_flight > 0;
             if !may_shrink && self.has_room(&mut core, blocks)? {
@@ -308,7 +307,7 @@ impl Shared {
         }
     }
 
-    /// Whether the graph takes more memory than it should.
+    /// Whether the graph exceeds its memory limit.
     pub(super) fn is_crowded(&self, core: &Core) -> bool {
         core.graph.stats().memory_now() > self.options.patch_bytes
     }
