@@ -1,8 +1,7 @@
-//! Pictures of the patch graph: blocks as boxes, their patches inside, an arrow from each
-//! patch to those that must be durable before it, labelled with the rule.
+//! Pictures of the patch graph: blocks as boxes with their patches inside. An arrow leads
+//! from each patch to each of its befores, labelled with the rule.
 //!
-//! [`Drawing`] is a plain value; [`Drawing::dot`] and [`Drawing::svg`] are two ways to show
-//! it.
+//! [`Drawing`] is a plain value; [`Drawing::dot`] and [`Drawing::svg`] render it.
 
 mod layout;
 
@@ -11,48 +10,48 @@ use medium::Rule;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// The graph at one moment.
+/// A graph at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Drawing {
     /// Blocks with changes that are not durable, by address.
     pub blocks: Vec<DrawnBlock>,
     /// Their patches, oldest first, then the empty ones.
     pub patches: Vec<DrawnPatch>,
-    /// What must come before what.
+    /// The order between patches.
     pub edges: Vec<DrawnEdge>,
 }
 
-/// A block.
+/// A block with changes that are not durable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DrawnBlock {
     /// Number of its device in the configuration.
     pub device: u8,
-    /// Where it is there.
+    /// Number of the block on the device.
     pub lba: u64,
-    /// What the file system keeps in it, such as `block bitmap of group 0`.
+    /// Contents by the file system's format, such as `block bitmap of group 0`.
     pub name: Option<String>,
 }
 
-/// A patch.
+/// A patch that is not durable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DrawnPatch {
-    /// Its name, such as `p17.3`.
+    /// Id of the patch, such as `p17.3`.
     pub id: String,
     /// Index of its block; an empty patch has none.
     pub block: Option<usize>,
-    /// Its kind.
+    /// The kind of patch.
     pub kind: Kind,
-    /// Offset of what it changes in the block, in bytes.
+    /// Offset of the changed range in the block, in bytes.
     pub at: u32,
-    /// Length of what it changes.
+    /// Length of the changed range, in bytes.
     pub len_bytes: u32,
-    /// Undo data that it keeps.
+    /// Length of the undo data, in bytes.
     pub undo_bytes: usize,
-    /// On its way to the device.
+    /// Whether a write of it is under way.
     pub issued: bool,
 }
 
-/// What a patch is.
+/// The kind of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -60,11 +59,11 @@ pub enum Kind {
     Bytes,
     /// Bits of one word, with undo data.
     Bits,
-    /// Cannot be undone.
+    /// Without undo data.
     Hard,
     /// Without data.
     Empty,
-    /// Without data, and kept back by its owner.
+    /// Without data, and held by its owner.
     Held,
 }
 
@@ -74,19 +73,19 @@ pub enum Kind {
 pub struct DrawnEdge {
     pub after: usize,
     pub before: usize,
-    /// Why.
+    /// The reason for the order.
     pub rule: Rule,
 }
 
 impl Drawing {
-    /// Fills in what blocks are, as far as `name` knows.
+    /// Names the blocks for which `name` returns one.
     pub fn name_blocks(&mut self, name: impl Fn(u8, u64) -> Option<String>) {
         for block in &mut self.blocks {
             block.name = name(block.device, block.lba);
         }
     }
 
-    /// As text for Graphviz.
+    /// The drawing as text for Graphviz.
     pub fn dot(&self) -> String {
         let mut out = String::from(
             "digraph patches {\n  rankdir=RL;\n  fontname=\"sans-serif\";\n  \
@@ -121,7 +120,7 @@ impl Drawing {
         out
     }
 
-    /// As an SVG image: what must come first is further left.
+    /// The drawing as an SVG image; befores are further left.
     pub fn svg(&self) -> String {
         let layout = Layout::of(self);
         let mut out = format!(
@@ -191,7 +190,7 @@ impl DrawnPatch {
         }
     }
 
-    /// The attributes of its node.
+    /// The attributes of the patch's node in Graphviz text.
     fn dot(&self) -> String {
         let style = match (self.kind, self.issued) {
             (_, true) => "style=filled, fillcolor=lightgrey",
@@ -228,8 +227,8 @@ markerHeight=\"8\" orient=\"auto-start-reverse\"><path d=\"M0 0 L8 4 L0 8 z\" fi
 </marker></defs>
 ";
 
-/// An arrow from the left side of what waits to the right side of what it waits for; in
-/// one column, around the right.
+/// Draws an arrow from the left side of the after to the right side of the before; in one
+/// column, around the right.
 fn arrow(out: &mut String, from: &Rect, to: &Rect, rule: Rule) {
     let (y1, y2) = (from.middle(), to.middle());
     let (x1, x2, bend) = if from.x > to.x {
@@ -249,12 +248,12 @@ fn arrow(out: &mut String, from: &Rect, to: &Rect, rule: Rule) {
     );
 }
 
-/// Within the quotes of Graphviz.
+/// The text, escaped for the quotes of Graphviz.
 fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"")
 }
 
-/// Within the text of XML.
+/// The text, escaped for XML.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -1,5 +1,5 @@
-//! Where things are in a picture: blocks in columns, so that what must come first is
-//! further left, and patches below each other in their blocks.
+//! The layout of a drawing: blocks in columns, befores further left, and patches below each
+//! other in their blocks.
 
 use super::Drawing;
 use std::collections::HashSet;
@@ -29,7 +29,7 @@ impl Rect {
     }
 }
 
-/// Where everything is.
+/// The positions of all blocks and patches.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub width: i64,
@@ -48,7 +48,8 @@ const PATCH_GAP: i64 = 8;
 const CHAR: i64 = 7;
 
 impl Layout {
-    /// A block is a box of its patches; an empty patch is a box of its own.
+    /// The layout of a drawing. A block is a box of its patches; an empty patch is a box of
+    /// its own.
     pub fn of(drawing: &Drawing) -> Self {
         let boxes = boxes(drawing);
         let columns = columns(drawing, &boxes);
@@ -79,7 +80,7 @@ impl Layout {
         layout
     }
 
-    /// Puts a box there; returns where it ends.
+    /// Places a box; returns the y coordinate of its end.
     fn place(&mut self, one: &Piece, x: i64, y: i64, w: i64) -> i64 {
         let Some(block) = one.block else {
             let h = PATCH;
@@ -104,7 +105,7 @@ impl Layout {
     }
 }
 
-/// What is drawn as one piece.
+/// A box: a block with its patches, or an empty patch.
 #[derive(Debug)]
 struct Piece {
     block: Option<usize>,
@@ -139,9 +140,8 @@ fn boxes(drawing: &Drawing) -> Vec<Piece> {
     boxes
 }
 
-/// The column of each box: right of all that it waits for, as far as that is possible.
-/// Boxes can wait for each other, by way of different patches; then the cycle is cut where
-/// it is met.
+/// The column of each box, right of its befores where possible. Boxes can wait for each other
+/// through different patches; the depth-first walk then ignores the edge that closes the cycle.
 fn columns(drawing: &Drawing, boxes: &[Piece]) -> Vec<usize> {
     let mut home = vec![0; drawing.patches.len()];
     for (number, one) in boxes.iter().enumerate() {
@@ -162,7 +162,7 @@ fn columns(drawing: &Drawing, boxes: &[Piece]) -> Vec<usize> {
     columns.into_iter().map(|c| c.unwrap_or(0)).collect()
 }
 
-/// Finds the column of one box and of those before it, depth first, without recursion:
+/// Finds the column of one box and of its befores, depth first. Without recursion, since
 /// chains can be long.
 fn place_after(root: usize, befores: &[Vec<usize>], columns: &mut [Option<usize>]) {
     let mut path = vec![(root, 0)];

@@ -3,8 +3,8 @@ use crate::{Before, Cache, CacheOptions, Change, Content, Store};
 use medium::block::{Geometry, Lba, MemoryDevice};
 use std::sync::Arc;
 
-/// An inode that points to a block that is initialised first; a name for the inode; then
-/// the inode changes again, so that it waits both ways.
+/// A graph with a block-level cycle. An inode waits for the block that it points to, a name
+/// for the inode, and a second change of the inode for the name.
 fn picture() -> Drawing {
     let geometry = Geometry {
         block_bytes: 512,
@@ -41,7 +41,7 @@ fn picture() -> Drawing {
 }
 
 #[test]
-fn the_graph_is_all_there() {
+fn a_drawing_has_all_blocks_edges_and_undo_data() {
     let drawing = picture();
     let lbas: Vec<u64> = drawing.blocks.iter().map(|b| b.lba).collect();
     assert_eq!(lbas, [5, 7, 9]);
@@ -62,7 +62,7 @@ fn the_graph_is_all_there() {
     ];
     assert_eq!(edges, expected);
     let soft = drawing.patches.iter().filter(|p| p.kind == Kind::Bytes);
-    // What would close a cycle between blocks keeps undo data.
+    // The patch that would close a cycle between blocks keeps undo data.
     assert_eq!(
         soft.map(|p| (p.at, p.undo_bytes)).collect::<Vec<_>>(),
         [(128, 4)]
@@ -84,7 +84,7 @@ fn graphviz_text_has_blocks_hard_patches_and_rules() {
 }
 
 #[test]
-fn svg_puts_what_comes_first_to_the_left() {
+fn svg_draws_befores_further_left() {
     let drawing = picture();
     let layout = Layout::of(&drawing);
     let x = |lba| {

@@ -1,4 +1,4 @@
-//! The graph at one moment, as a value that can be drawn.
+//! Drawings of the graph.
 
 use super::Graph;
 use super::parts::{NONE, Patch, State, Undo};
@@ -7,7 +7,7 @@ use crate::draw::{Drawing, DrawnBlock, DrawnEdge, DrawnPatch, Kind};
 use std::collections::HashMap;
 
 impl Graph {
-    /// Everything that is not durable: blocks by address, patches by creation.
+    /// A drawing of all patches that are not durable: blocks by address, patches by creation.
     pub fn draw(&self) -> Drawing {
         let mut dirty: Vec<_> = self.blocks.iter().flatten().collect();
         dirty.retain(|block| block.is_dirty());

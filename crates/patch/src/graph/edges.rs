@@ -1,4 +1,4 @@
-//! Edges: who waits for whom, and the counts that follow from it (P4).
+//! Edges between patches, and the counts that depend on them (P4).
 
 use super::parts::{Edge, NONE, State};
 use super::{Graph, MOST_LEVELS, same_block};
@@ -55,8 +55,8 @@ impl Graph {
         self.recheck(after);
     }
 
-    /// Gives a patch the level that a new before asks for (P7). What waits for the patch keeps
-    /// its level: mostly there is nothing yet.
+    /// Raises a patch to the level that a new before requires (P7). Its afters keep their
+    /// levels: usually there are none yet.
     fn raise(&mut self, after: u32, before: u32, same: bool) {
         let step = u8::from(!same && !self.patches[before as usize].is_empty());
         let level = self.levels[before as usize].saturating_add(step);
@@ -68,12 +68,12 @@ impl Graph {
         }
     }
 
-    /// The last patch that was given [`MOST_LEVELS`] or more, once.
+    /// Returns once the last patch that was raised to [`MOST_LEVELS`] or more.
     pub fn take_deep(&mut self) -> Option<PatchId> {
         self.deep.take()
     }
 
-    /// Takes an edge off both lists; no counts change.
+    /// Removes an edge from both lists. Changes no counts.
     pub(super) fn unlink(&mut self, index: u32) {
         let e = &self.edges[index as usize];
         let (after, before) = (e.after(), e.before);
@@ -97,7 +97,7 @@ impl Graph {
         self.stats.unlinked();
     }
 
-    /// Takes away an edge although its before is not durable.
+    /// Removes an edge although its before is not durable, and adjusts the counts.
     pub(super) fn drop_edge(&mut self, index: u32) {
         let (after, before) = (
             self.edges[index as usize].after(),
@@ -139,7 +139,7 @@ impl Graph {
         }
     }
 
-    /// Whether this edge is one of its before's block's `external` ones.
+    /// Whether the `external` count of the before's block includes this edge.
     pub(super) fn counts_external(&self, after: u32, before: u32) -> bool {
         let (a, b) = (
             &self.patches[after as usize],
@@ -148,8 +148,8 @@ impl Graph {
         b.state == State::Pending && !b.is_empty() && (a.live || !a.is_empty()) && !same_block(a, b)
     }
 
-    /// Accounts for a new edge in `external`, and for what an empty before now brings to
-    /// life.
+    /// Counts a new edge in `external`. If it makes an empty before live, also counts the edges
+    /// of that one.
     fn count_external(&mut self, after: u32, before: u32) {
         let mut edges: SmallVec<[(u32, u32); 8]> = SmallVec::from_slice(&[(after, before)]);
         while let Some((after, before)) = edges.pop() {
@@ -192,9 +192,9 @@ impl Graph {
         Some(self.patches[slot as usize].afters).filter(|&edge| edge != NONE)
     }
 
-    /// Whether an edge would say nothing new: one of the first that wait for `before` is
-    /// one for which `after` waits. Not an empty patch, whose befores can change; nor one
-    /// of the same block, which no longer waits once `before` is on its way.
+    /// Whether an edge would be redundant: `after` waits for one of the first afters of
+    /// `before`. Empty patches do not count, since their befores can change. Patches of the
+    /// block of `before` do not count, since they stop waiting once `before` is issued.
     fn waits_through_another(&self, after: u32, before: u32) -> bool {
         const FIRST: usize = 2;
         let block = self.patches[before as usize].block;
@@ -206,7 +206,7 @@ impl Graph {
     }
 
     pub(super) fn depends_directly(&self, after: u32, before: u32) -> bool {
-        // Both lists have the edge if there is one: the shorter decides.
+        // An edge is on both lists, so the search ends with the shorter one.
         let mut lists = self.befores(after).zip(self.afters(before));
         lists.any(|(e, f)| e.before == before || f.after() == after)
     }

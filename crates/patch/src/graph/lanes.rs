@@ -1,16 +1,16 @@
-//! An index of a block's patches by place, for blocks with many: bitmaps gather thousands.
+//! An index of a block's patches by place, for blocks with many.
 //!
 //! # Guarantee
-//! - **P6** While a block has lanes, a lane has each patch of the block (pending or issued)
-//!   that overlaps it once, and nothing else, in the order of the block's list.
+//! - **P6** While a block has lanes, each lane lists exactly the block's patches (pending or
+//!   issued) that overlap it, each once, in the order of the block's list.
 
 use super::parts::{NONE, Patch};
 use super::{BlockSlot, Graph, extent};
 use crate::Change;
 
-/// Bytes of a lane; a power of two.
+/// Length of a lane in bytes; a power of two.
 const LANE: u32 = if cfg!(test) { 16 } else { 64 };
-/// Pending patches from which on a block has lanes.
+/// Most pending patches of a block without lanes.
 const MANY: u32 = if cfg!(test) { 2 } else { 16 };
 
 /// Patches by the parts of the block that they overlap.
@@ -20,19 +20,19 @@ fn span(patch: &Patch) -> std::ops::RangeInclusive<usize> {
     (patch.at() / LANE) as usize..=((patch.end() - 1) / LANE) as usize
 }
 
-/// Lanes that a change may overlap to be looked up in them.
+/// Most lanes that a search uses; a wider change searches the block's list.
 const FEW: usize = 4;
 
-/// Where a search for what a change overlaps goes on.
+/// The position of a search for patches that a change overlaps.
 pub(super) enum Trail {
-    /// Along the block's list: the next patch.
+    /// The next patch on the block's list.
     List(u32),
-    /// Along lanes: this one and the last, and how many patches of this one are left.
+    /// The current and the last lane, and the number of patches left in the current one.
     Lanes(usize, usize, usize),
 }
 
 impl Graph {
-    /// Adds a new patch, the last of its block's list.
+    /// Adds a new patch, the last of its block's list, to its lanes.
     pub(super) fn put_into_lanes(&mut self, b: BlockSlot, slot: u32) {
         let block = self.blocks[b.0 as usize].as_mut().expect("a block in use");
         if let Some(lanes) = &mut block.lanes {
@@ -51,8 +51,8 @@ impl Graph {
         }
     }
 
-    /// Adds a patch that has become wider to lanes where it is new: behind the first older
-    /// patch that is there.
+    /// Adds a patch that has become wider to its new lanes, in each after the nearest older
+    /// patch there.
     pub(super) fn widen_in_lanes(&mut self, b: BlockSlot, slot: u32) {
         let block = self.blocks[b.0 as usize].as_mut().expect("a block in use");
         let Some(lanes) = &mut block.lanes else {
@@ -76,7 +76,7 @@ impl Graph {
         }
     }
 
-    /// Removes a patch that leaves its block.
+    /// Removes a patch that leaves its block from its lanes.
     pub(super) fn take_from_lanes(&mut self, b: BlockSlot, slot: u32) {
         let block = self.blocks[b.0 as usize].as_mut().expect("a block in use");
         if block.oldest == NONE {
@@ -88,8 +88,8 @@ impl Graph {
         }
     }
 
-    /// The start of a search for patches that a change may overlap. Of those in the same
-    /// place they come first that others do not wait for.
+    /// Starts a search for patches that a change may overlap. Within a lane newer patches
+    /// come first.
     pub(super) fn trail(&self, b: BlockSlot, change: Change<'_>) -> Trail {
         let block = self.block(b);
         let (at, len) = extent(change);
@@ -100,7 +100,7 @@ impl Graph {
         }
     }
 
-    /// The next patch on the trail. In several lanes it may come several times.
+    /// The next patch of the search. A patch in several lanes is returned once for each.
     pub(super) fn follow(&self, b: BlockSlot, trail: &mut Trail) -> Option<u32> {
         if matches!(trail, Trail::Lanes(_, _, 0)) {
             self.leave(b, trail);
@@ -119,7 +119,7 @@ impl Graph {
         }
     }
 
-    /// Leaves out the rest of this place: what was found there covers all of the change.
+    /// Skips the rest of the list or lane: the patch found there covers the whole change.
     pub(super) fn leave(&self, b: BlockSlot, trail: &mut Trail) {
         match trail {
             Trail::List(next) => *next = NONE,
@@ -134,7 +134,7 @@ impl Graph {
         }
     }
 
-    /// P6.
+    /// Checks P6.
     pub(super) fn verify_lanes(&self, b: BlockSlot) -> Result<(), String> {
         let block = self.block(b);
         let Some(lanes) = &block.lanes else {

@@ -1,5 +1,5 @@
-//! Merging: when a new change can always be written with a patch that is there, it joins
-//! that patch (2.2.2 and 2.2.3).
+//! Merging: a new change joins an existing patch if both can always be written together
+//! (2.2.2 and 2.2.3).
 
 use super::parts::{Edge, NONE, Patch, State, Undo};
 use super::{BlockSlot, Graph, Reach, Slots, extent, undo_of};
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 /// Patches that a search for a cycle visits before it gives up.
 const SEARCH_BUDGET: usize = 64;
 
-/// How much of a change a patch overlaps.
+/// The part of a change that a patch overlaps.
 #[derive(PartialEq, Eq)]
 enum Cover {
     Not,
@@ -38,8 +38,8 @@ fn cover(patch: &Patch, change: Change<'_>) -> Cover {
 }
 
 impl Graph {
-    /// Merges a change into a pending patch of its block, if that is safe. Its data are
-    /// not applied yet. Returns the patch.
+    /// Merges a change into a pending patch of its block, if that is safe. Returns the patch.
+    /// The caller applies the data.
     pub(super) fn join_existing(
         &mut self,
         b: BlockSlot,
@@ -74,8 +74,8 @@ impl Graph {
         Some(target)
     }
 
-    /// Makes all pending patches of a block one hard patch. Nothing elsewhere waits for
-    /// any of them, so none is the head of a block-level cycle (P3). There is one at least.
+    /// Merges all pending patches of a block, at least one, into one hard patch. No patch
+    /// elsewhere waits for any of them, so none is the head of a block-level cycle (P3).
     fn harden(&mut self, b: BlockSlot) -> u32 {
         let target = self.oldest_pending(b);
         if !self.patches[target as usize].is_hard() {
@@ -106,8 +106,8 @@ impl Graph {
         at
     }
 
-    /// Moves the edges of one patch to another of the same block; its id means that one
-    /// from now on.
+    /// Moves the edges of one patch to another of the same block, to which its id refers from
+    /// now on.
     fn move_into(&mut self, slot: u32, target: u32) {
         while let Some(edge) = self.first_before(slot) {
             let (before, rule) = (
@@ -144,8 +144,8 @@ impl Graph {
         *patch.next_moved() = first;
     }
 
-    /// With merging switched off: the change keeps a record of its own, and counts as a
-    /// patch, though it is always written with the block's hard patch.
+    /// Keeps a record of a change, as a patch that is always written with the block's hard
+    /// patch. For graphs with merging switched off.
     fn keep_record(&mut self, hard: u32) {
         let block = self.patches[hard as usize].block;
         let end = self.patches[hard as usize].end();
@@ -154,8 +154,8 @@ impl Graph {
         self.hang(slot, hard);
     }
 
-    /// Gives a block's only patch more befores. Befores that lead back to the block are
-    /// left out, for what waits elsewhere on their way (P1): they can only be empty.
+    /// Adds befores to a block's hard patch. An empty before that waits for the block is
+    /// replaced by its own befores on other blocks (P1).
     fn absorb(&mut self, hard: u32, befores: &Slots) {
         let b = self.patches[hard as usize].block;
         let mut todo: SmallVec<[(u32, Rule); 8]> = befores.iter().copied().collect();
@@ -171,14 +171,14 @@ impl Graph {
         }
     }
 
-    /// How an empty patch waits for a pending patch of `b`. Data patches elsewhere are not
-    /// followed: the caller knows that they do not. The search goes upwards from the block:
-    /// what a commit waits for may be thousands of blocks.
+    /// How an empty patch waits for a pending patch of `b`. The search does not follow data
+    /// patches elsewhere, since none of them waits for `b`. It starts at the block, because a
+    /// commit may wait for thousands of blocks.
     pub(super) fn reach(&mut self, empty: u32, b: BlockSlot) -> Reach {
         if !self.patches[empty as usize].is_empty() || !self.mark_empties_above(b, empty) {
             return Reach::Not;
         }
-        // Down again, by those that were marked.
+        // Back from the empty patch, through marked patches only.
         let above = self.search;
         let mut todo: SmallVec<[u32; 16]> = SmallVec::from_slice(&[empty]);
         while let Some(slot) = todo.pop() {
@@ -225,10 +225,10 @@ impl Graph {
         self.patches[wanted as usize].seen == search
     }
 
-    /// Pending patches of the block that a change overlaps, newest first, without those
-    /// that another of them waits for by way of the block. Of two that overlap each other
-    /// the newer waits for the older, so nothing beyond one that covers the change counts.
-    /// A hard patch overlaps everything.
+    /// Pending patches of the block that a change overlaps, newest first, without direct
+    /// befores of others among them. Of two patches that overlap, the newer waits for the
+    /// older, so the search ends at a patch that covers the change. A hard patch covers the
+    /// block.
     pub(super) fn overlaps(&mut self, b: BlockSlot, change: Change<'_>) -> SmallVec<[u32; 4]> {
         let search = self.next_search();
         let mut found = SmallVec::new();
@@ -244,7 +244,7 @@ impl Graph {
                 found.push(at);
             }
             if cover == Cover::Whole {
-                // Its befores do not matter any more, and may be thousands.
+                // Its befores, possibly thousands, need no marks.
                 self.leave(b, &mut trail);
             } else if cover == Cover::Part || waited_for {
                 self.mark_befores(at, search);
@@ -253,7 +253,7 @@ impl Graph {
         found
     }
 
-    /// Notes that a search came by all that a patch waits for directly.
+    /// Marks the direct befores of a patch as visited by a search.
     fn mark_befores(&mut self, slot: u32, search: u32) {
         let mut edge = self.patches[slot as usize].befores;
         while edge != NONE {
@@ -267,8 +267,8 @@ impl Graph {
         }
     }
 
-    /// The patch that the change may join: the only one that it overlaps or, for a flip,
-    /// one of the same word.
+    /// The patch that the change may join: the only patch that it overlaps or, for a flip, a
+    /// patch of the same word.
     fn overlap_target(&mut self, b: BlockSlot, change: Change<'_>, befores: &Slots) -> Option<u32> {
         let overlaps = self.overlaps(b, change);
         if let [only] = overlaps[..]
@@ -293,8 +293,9 @@ impl Graph {
         None
     }
 
-    /// Bytes and flips join each other only where the bytes cover the flips' word: else the
-    /// wider undo data would take in what others did to the rest of the word since.
+    /// Whether the undo data of `target` can include the change. Bytes and flips join each
+    /// other only if the bytes cover the flips' word: otherwise the wider undo data would
+    /// include newer changes of the rest of the word.
     fn fits(&self, target: u32, change: Change<'_>) -> bool {
         let patch = &self.patches[target as usize];
         let (at, len) = extent(change);
@@ -309,8 +310,8 @@ impl Graph {
         }
     }
 
-    /// Whether a change with these befores is never the head of a block-level cycle
-    /// that ends at `target`, and adds no cycle within the block (2.2.3). Conservative.
+    /// Whether a change with these befores can join `target` without a cycle, between blocks
+    /// or within the block (2.2.3). The answer may be false although there is no cycle.
     fn may_join(&mut self, target: u32, overlaps: &[u32], befores: &Slots) -> bool {
         let block = self.patches[target as usize].block;
         let direct =
@@ -343,7 +344,7 @@ impl Graph {
         true
     }
 
-    /// Makes `target` cover a change that is about to be applied.
+    /// Extends `target` to cover a change that is about to be applied.
     fn widen(&mut self, b: BlockSlot, target: u32, change: Change<'_>) {
         let (at, len) = extent(change);
         let patch = &mut self.patches[target as usize];
@@ -360,7 +361,7 @@ impl Graph {
         }
     }
 
-    /// Makes the undo data of `target` cover `from..to` as well, as it is now.
+    /// Extends the undo data of `target` to `from..to` by the block's current bytes.
     fn save_more(&mut self, b: BlockSlot, target: u32, from: u32, to: u32) {
         let patch = &mut self.patches[target as usize];
         let (at, end) = (patch.at(), patch.end());
@@ -383,7 +384,7 @@ impl Graph {
         self.widen_in_lanes(b, target);
     }
 
-    /// Makes a pending patch of a block an empty one.
+    /// Turns a pending patch of a block into an empty one.
     pub(super) fn make_empty(&mut self, slot: u32) {
         let befores: SmallVec<[(u32, Rule); 4]> =
             self.befores(slot).map(|e| (e.before, e.rule())).collect();
@@ -406,7 +407,7 @@ impl Graph {
         }
     }
 
-    /// What an id means now; for messages and drawings.
+    /// The id of a patch; for messages and drawings.
     pub(super) fn id_of(&self, slot: u32) -> PatchId {
         PatchId::of(slot, &self.patches[slot as usize])
     }

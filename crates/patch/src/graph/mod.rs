@@ -1,26 +1,26 @@
-//! The patch graph: every change that is not durable yet, and what must come first.
+//! The patch graph: every change that is not durable yet, and the changes that must be durable
+//! before it.
 //!
 //! # Guarantees
-//! Numbered; [`Graph::verify`] checks them all, and asserts cite them.
+//! [`Graph::verify`] checks P1 to P6, and asserts cite the numbers.
 //!
-//! - **P1** *Acyclic.* Edges never form a cycle: a patch gets its befores when it is made,
-//!   and merging adds none that leads back.
-//! - **P2** *Closed writes.* What [`Graph::issue`] sends out depends on nothing that is
-//!   neither durable nor in the same write (`dep[F_B]` within `C` and `F_B`).
-//! - **P3** *Hard patches can always go.* No hard patch is the head of a block-level cycle
-//!   (a chain that leaves its block and comes back), so leaving it out is never needed.
-//!   A block has at most one pending hard patch, and all its other pending patches
-//!   depend on it.
+//! - **P1** *Acyclic.* Edges never form a cycle. A patch gets its befores when it is made, and
+//!   a merge adds none that waits for the patch.
+//! - **P2** *Closed writes.* Each patch that [`Graph::issue`] writes has its befores on the
+//!   medium or in the same write (`dep[F_B]` within `C` and `F_B`).
+//! - **P3** *Hard patches never wait alone.* No hard patch is the head of a block-level cycle
+//!   (a chain that leaves its block and comes back), so no write must leave it out. A block
+//!   has at most one pending hard patch, and all its other pending patches depend on it.
 //! - **P4** *Counts.* `unmet_*`, `external`, `held_back`, `pending`, `issued`, `live` and the
-//!   ready lists are what a recount gives (`live` may be true too long).
-//! - **P5** *Commits only.* A patch is forgotten when its write is durable, and never
-//!   otherwise; an empty patch when all its befores are and nobody holds it.
+//!   ready lists equal a recount (`live` may stay true too long).
+//! - **P5** *Commits only.* A patch is freed only when its write is durable; an empty patch,
+//!   when all its befores are durable and it is not held.
 //! - **P6** *Lanes.* See `lanes`.
 //! - **P7** *Levels.* A patch with data has a level above those of its befores on other blocks,
-//!   as they were when it got them. So a chain of befores is no longer than a level, unless a
-//!   patch that others waited for has joined a higher one.
+//!   as they were when it got them. So a level bounds the length of a chain of befores, unless
+//!   a patch that others waited for has joined a higher one.
 //!
-//! Sections 2.1 and 2.2 of the Featherstitch chapter; names as there.
+//! The names are those of sections 2.1 and 2.2 of the Featherstitch chapter.
 
 mod draw;
 mod edges;
@@ -34,8 +34,9 @@ mod writing;
 
 pub(crate) use parts::{Addr, Block, BlockSlot, State};
 
-/// Bytes of a patch and of an edge in memory, undo data apart.
+/// Bytes of a patch in memory, without its undo data.
 pub(crate) const PATCH_BYTES: u64 = (size_of::<Patch>() + size_of::<u8>()) as u64;
+/// Bytes of an edge in memory.
 pub(crate) const EDGE_BYTES: u64 = size_of::<Edge>() as u64;
 
 use parts::{Edge, NONE, Patch, Undo};
@@ -48,8 +49,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Levels of order from which on a patch is written back before long: a sync of it takes a flush
-/// for each.
+/// The level of order at which a patch is written back: its sync takes a flush for each level.
 pub(crate) const MOST_LEVELS: u8 = 64;
 
 /// Befores as slots.
@@ -60,17 +60,17 @@ type Slots = SmallVec<[(u32, Rule); 4]>;
 enum Reach {
     Not,
     Free,
-    /// By a way on which something is held.
+    /// By a path with a held patch.
     Held,
 }
 
-/// See the module.
+/// All patches that are not durable, their edges, and the cached blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     patches: Vec<Patch>,
-    /// The level of each patch (P7), no higher than it can count.
+    /// The level of each patch (P7), at most `u8::MAX`.
     levels: Vec<u8>,
-    /// A patch of level [`MOST_LEVELS`] or above, since it was last asked for.
+    /// The last patch raised to [`MOST_LEVELS`] or above since [`Graph::take_deep`].
     deep: Option<PatchId>,
     free_patches: Vec<u32>,
     edges: Vec<Edge>,
@@ -78,10 +78,12 @@ pub(crate) struct Graph {
     blocks: Vec<Option<Block>>,
     free_blocks: Vec<u32>,
     optimise: Optimise,
-    /// Undo data of more than a few bytes.
+    /// Undo data of more than 8 bytes.
     saved: Slab<Vec<u8>>,
     stats: Stats,
+    /// Number of the last search; see [`Patch::seen`].
     search: u32,
+    /// Blocks whose readiness may have changed.
     woken: Vec<BlockSlot>,
 }
 
@@ -125,7 +127,7 @@ impl Graph {
         BlockSlot((self.blocks.len() - 1) as u32)
     }
 
-    /// Forgets a clean block.
+    /// Removes a clean block.
     pub fn remove_block(&mut self, b: BlockSlot) {
         assert!(!self.block(b).is_dirty(), "only clean blocks are evicted");
         self.blocks[b.0 as usize] = None;
@@ -140,14 +142,14 @@ impl Graph {
         self.blocks[b.0 as usize].as_mut().expect("a block in use")
     }
 
-    /// A block whose readiness may have changed since it was last returned.
+    /// Removes and returns a block whose readiness may have changed.
     pub fn next_woken(&mut self) -> Option<BlockSlot> {
         self.woken.pop()
     }
 
     // --- making patches -----------------------------------------------------------
 
-    /// Changes a block. The caller has seen to it that the change lies within it.
+    /// Changes a block. The caller has checked that the change is within the block.
     pub fn change(&mut self, b: BlockSlot, change: Change<'_>, befores: &[Before]) -> Patched {
         let befores = self.resolve_befores(b, befores);
         let hard = self.can_be_hard(b, &befores);
@@ -164,7 +166,7 @@ impl Graph {
         }
     }
 
-    /// A patch without data. Held, it does not commit before [`Graph::release`].
+    /// Makes an empty patch. A held one does not commit before [`Graph::release`].
     pub fn empty(&mut self, befores: &[Before], held: bool) -> PatchId {
         let befores: Slots = self.resolve_all(befores);
         if befores.is_empty() && !held {
@@ -178,8 +180,8 @@ impl Graph {
         PatchId::of(slot, &self.patches[slot as usize])
     }
 
-    /// Replaces the befores of a held empty patch. The caller answers for it that no
-    /// block-level cycle arises; `verify` finds those that do.
+    /// Replaces the befores of a held empty patch. The caller ensures that no block-level
+    /// cycle arises; `verify` detects one.
     pub fn set_befores(&mut self, empty: PatchId, befores: &[Before]) {
         let Some(slot) = self.resolve(empty) else {
             return;
@@ -196,8 +198,8 @@ impl Graph {
         }
     }
 
-    /// Gives a held empty patch one more before. As for `set_befores`, the caller answers
-    /// for it that no cycle arises ([`Graph::waits_for`] tells).
+    /// Adds a before to a held empty patch. As for `set_befores`, the caller ensures that no
+    /// cycle arises; [`Graph::waits_for`] finds one.
     pub fn add_before(&mut self, empty: PatchId, before: Before) {
         if let (Some(slot), Some(first)) = (self.resolve(empty), self.resolve(before.patch)) {
             let patch = &self.patches[slot as usize];
@@ -211,7 +213,7 @@ impl Graph {
         }
     }
 
-    /// Whether any of these patches must wait for `before`, or is it.
+    /// Whether any of these patches is `before` or waits for it.
     pub fn waits_for(&mut self, ids: &[PatchId], before: PatchId) -> bool {
         let Some(before) = self.resolve(before) else {
             return false;
@@ -231,7 +233,7 @@ impl Graph {
         false
     }
 
-    /// Lets a held empty patch commit once its befores have.
+    /// Lets a held empty patch commit once its befores have committed.
     pub fn release(&mut self, empty: PatchId) {
         let Some(slot) = self.resolve(empty) else {
             return;
@@ -240,9 +242,8 @@ impl Graph {
         self.commit_empties(SmallVec::from_slice(&[slot]));
     }
 
-    /// Takes back all pending changes of a block whose contents no longer matter to
-    /// anyone. Who waits for them now waits for what they waited for. The cached bytes
-    /// stay as they are.
+    /// Cancels all pending changes of a block whose contents are not needed. Their afters now
+    /// wait for their befores. The cached bytes do not change.
     pub fn cancel(&mut self, b: BlockSlot) {
         let mut done = SmallVec::new();
         let mut at = self.block(b).oldest;
@@ -287,9 +288,9 @@ impl Graph {
         slot
     }
 
-    /// No chain leads from elsewhere to a pending patch of this block, so a new patch
-    /// cannot be the head of a block-level cycle, now or later (2.2.1). A held empty patch
-    /// among its befores that waits for this block would close one.
+    /// Whether a new patch cannot be the head of a block-level cycle, now or later (2.2.1). No
+    /// patch elsewhere waits for a pending patch of this block, and no before is a held empty
+    /// patch that waits for it.
     fn can_be_hard(&mut self, b: BlockSlot, befores: &Slots) -> bool {
         self.optimise.hard
             && self.block(b).external == 0
@@ -298,7 +299,7 @@ impl Graph {
                 .any(|&(before, _)| self.reach(before, b) == Reach::Held)
     }
 
-    /// What it takes to undo a change that is about to be made.
+    /// The undo data of a change that is about to be made.
     fn save(&mut self, b: BlockSlot, change: Change<'_>) -> Undo {
         match change {
             Change::Flip { mask, .. } => Undo::Bits {
@@ -313,7 +314,7 @@ impl Graph {
         }
     }
 
-    /// Replaces what undoes a patch by nothing of the kind.
+    /// Frees the undo data of a patch; `instead` replaces it.
     fn drop_undo(&mut self, slot: u32, instead: Undo) {
         let patch = &mut self.patches[slot as usize];
         self.stats.undo_shrunk(patch.undo_bytes());
@@ -326,7 +327,7 @@ impl Graph {
         let data = &mut self.block_mut(b).data;
         match change {
             Change::Bytes { at: 0, bytes } if bytes.len() == data.len() => {
-                // Never copy what is about to be overwritten.
+                // Do not copy bytes that are about to be overwritten.
                 match Arc::get_mut(data) {
                     Some(buffer) => buffer.copy_from_slice(bytes),
                     None => *data = Arc::new(Buffer::from_slice(bytes)),
@@ -360,7 +361,7 @@ impl Graph {
         slot
     }
 
-    /// Puts a new patch at the end of its block's list.
+    /// Appends a new patch to its block's list.
     fn append(&mut self, b: BlockSlot, slot: u32) {
         let newest = self.block(b).newest;
         self.patches[slot as usize].older = newest;
@@ -375,7 +376,7 @@ impl Graph {
         self.put_into_lanes(b, slot);
     }
 
-    /// Takes a patch off its block's lists. Its edges stay.
+    /// Removes a patch from its block's lists. Its edges stay.
     fn detach(&mut self, slot: u32) {
         let patch = &mut self.patches[slot as usize];
         let (b, older, newer, ready) = (patch.block, patch.older, patch.newer, patch.ready);
@@ -426,7 +427,7 @@ impl Graph {
 
     // --- ids ----------------------------------------------------------------------
 
-    /// The patch that an id means, unless it is durable.
+    /// The slot of the patch to which an id refers, unless it is durable.
     fn resolve(&self, id: PatchId) -> Option<u32> {
         let mut slot = id.slot;
         let mut patch = self.patches.get(slot as usize)?;
@@ -445,13 +446,13 @@ impl Graph {
         self.resolve(id).is_some()
     }
 
-    /// Where the patch is in its life; `Free` if it is durable or was taken back.
+    /// The state of a patch; `Free` if it is durable or was cancelled.
     pub fn state(&self, id: PatchId) -> State {
         let slot = self.resolve(id);
         slot.map_or(State::Free, |slot| self.patches[slot as usize].state)
     }
 
-    /// As slots, each once: there may be thousands.
+    /// The slots of befores that are not durable, each once: there may be thousands.
     fn resolve_all(&mut self, befores: &[Before]) -> Slots {
         let search = self.next_search();
         let mut slots = Slots::new();
@@ -465,7 +466,8 @@ impl Graph {
         slots
     }
 
-    /// As slots, without those that a new patch on `b` need not wait for.
+    /// As `resolve_all`, without issued patches of `b`, for which a new patch there need not
+    /// wait.
     fn resolve_befores(&mut self, b: BlockSlot, befores: &[Before]) -> Slots {
         let mut slots = self.resolve_all(befores);
         slots.retain(|(slot, _)| {

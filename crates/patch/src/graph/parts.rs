@@ -1,4 +1,4 @@
-//! What the graph is made of: slots for patches, edges and blocks.
+//! The parts of the graph: slots for patches, edges and blocks.
 
 use super::lanes::Lanes;
 use crate::PatchId;
@@ -6,10 +6,10 @@ use medium::Rule;
 use medium::block::{Buffer, Lba};
 use std::sync::Arc;
 
-/// "No slot."
+/// The index that stands for no slot.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// A block: which device of the configuration, and where on it.
+/// The address of a block: number of its device, and block number there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Addr {
     pub device: u8,
@@ -20,64 +20,67 @@ pub(crate) struct Addr {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BlockSlot(pub u32);
 
-/// Where a patch is in its life.
+/// The state of a patch's slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// The slot is free.
     Free,
-    /// In memory only.
+    /// The patch is in memory only.
     Pending,
-    /// On its way to the medium with its block.
+    /// A write of the patch's block, with the patch, is under way.
     Issued,
-    /// Merged into another patch, which its id now means.
+    /// The patch was merged into another one, to which its id now refers.
     Moved,
 }
 
-/// What the patch changes, and what it takes to leave it out of a write.
+/// The undo data of a patch: what a write without the patch needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Undo {
-    /// Nothing: the patch is empty.
+    /// None: the patch is empty.
     Empty,
-    /// It cannot be left out: a hard patch.
+    /// None: the patch is hard, and no write leaves it out.
     Hard,
-    /// The old bytes, where there are at most 8.
+    /// At most 8 old bytes.
     Small([u8; 8]),
     /// The old bytes, in [`Graph::saved`](super::Graph::saved).
     Saved(u32),
-    /// Bits of one word: `flip` undoes it; `touched` are all that ever changed.
+    /// Bits of one word: `flip` undoes the change; `touched` are all bits that it ever changed.
     Bits { flip: u32, touched: u32 },
 }
 
-/// A slot of the patch table. There is one for each block in use, so each byte counts.
+/// A slot of the patch table. A cache has many of them, so each byte of its size matters.
 #[derive(Debug)]
 pub(crate) struct Patch {
     pub generation: u32,
     pub state: State,
-    /// Of an empty patch: must not commit although its befores have.
+    /// An empty patch that must not commit although its befores have committed.
     pub held: bool,
-    /// Of an empty patch: a change waits for it, directly or through empty patches.
+    /// An empty patch for which a change waits, directly or through empty patches.
     pub live: bool,
-    /// On its block's ready list.
+    /// The patch is on its block's ready list.
     pub ready: bool,
     pub block: BlockSlot,
-    /// The first and the last byte that it changes (a hard patch: of the block).
+    /// The first byte that the patch changes; 0 for a hard patch.
     first: u16,
+    /// The last byte that the patch changes; for a hard patch, the block's last one.
     last: u16,
     pub undo: Undo,
-    /// First edge to a before; first edge from an after.
+    /// First edge to a before.
     pub befores: u32,
+    /// First edge from an after.
     pub afters: u32,
-    /// Edges whose before is not durable: on other blocks (or empty), on the same one
-    /// and not issued.
+    /// Number of edges to befores on other blocks and to empty ones.
     pub unmet_foreign: u32,
+    /// Number of edges to befores on the same block that are not issued.
     pub unmet_same: u32,
-    /// Neighbours on the block, by creation. Of `Moved`: the next one of those that were
-    /// moved to the same patch, and the patch that it means now.
+    /// The next older patch of the block. If `Moved`: the next patch that was merged into the
+    /// same one.
     pub older: u32,
+    /// The next newer patch of the block. If `Moved`: the patch that this one was merged into.
     pub newer: u32,
-    /// The first of those that were moved here.
+    /// The first of the patches that were merged into this one.
     pub first_moved: u32,
-    /// The last search that came by.
+    /// Number of the last search that visited the patch.
     pub seen: u32,
 }
 
@@ -120,53 +123,53 @@ impl Patch {
         }
     }
 
-    /// The first byte that it changes.
+    /// The first byte that the patch changes.
     pub fn at(&self) -> u32 {
         self.first.into()
     }
 
-    /// The byte behind the last one that it changes.
+    /// The byte after the last one that the patch changes.
     pub fn end(&self) -> u32 {
         u32::from(self.last) + 1
     }
 
-    /// Blocks have at most 64 KiB.
+    /// Sets the changed range. Blocks have at most 64 KiB.
     pub fn set_extent(&mut self, from: u32, to: u32) {
         debug_assert!(from < to && to <= 1 << 16);
         (self.first, self.last) = (from as u16, (to - 1) as u16);
     }
 
-    /// Of `Moved`: the patch that it means now.
+    /// The patch that this `Moved` one was merged into.
     pub fn target(&mut self) -> &mut u32 {
         &mut self.newer
     }
 
-    /// Of `Moved`: the next one of those that mean the same.
+    /// The next patch that was merged into the same one as this `Moved` one.
     pub fn next_moved(&mut self) -> &mut u32 {
         &mut self.older
     }
 }
 
-/// One patch waits for another. On both patches' lists; there are as many as patches.
+/// An edge: one patch waits for another. It is on the lists of both patches.
 #[derive(Debug)]
 pub(crate) struct Edge {
-    /// Who waits, and in the upper bits, why.
+    /// The slot of the after, and in the upper bits the rule.
     pub(super) after_and_rule: u32,
     pub before: u32,
-    /// Neighbours among the befores of who waits.
+    /// Neighbours in the after's list of befores.
     pub prev_before: u32,
     pub next_before: u32,
-    /// Neighbours among the afters of `before`.
+    /// Neighbours in the before's list of afters.
     pub prev_after: u32,
     pub next_after: u32,
 }
 
-/// Bits of a patch's number: no memory holds that many.
+/// Bits of a patch's slot number.
 const SLOT_BITS: u32 = u32::BITS - (Rule::ALL.len() - 1).ilog2() - 1;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 
 impl Edge {
-    /// Of no lists yet.
+    /// An edge that is on no list yet.
     pub fn new(after: u32, before: u32, rule: Rule) -> Self {
         assert!(after <= SLOT_MASK, "too many patches");
         Self {
@@ -179,12 +182,12 @@ impl Edge {
         }
     }
 
-    /// Who waits.
+    /// The slot of the after.
     pub fn after(&self) -> u32 {
         self.after_and_rule & SLOT_MASK
     }
 
-    /// Why.
+    /// The reason for the order.
     pub fn rule(&self) -> Rule {
         Rule::ALL[(self.after_and_rule >> SLOT_BITS) as usize]
     }
@@ -195,20 +198,23 @@ impl Edge {
 pub(crate) struct Block {
     pub addr: Addr,
     pub data: Arc<Buffer>,
-    /// Patches by creation, pending and issued.
+    /// The ends of the list of pending and issued patches, by creation.
     pub oldest: u32,
     pub newest: u32,
+    /// Number of pending patches.
     pub pending: u32,
+    /// Number of issued patches.
     pub issued: u32,
-    /// Pending patches that could go out now.
+    /// Pending patches that wait for nothing.
     pub ready: Vec<u32>,
     /// The newest pending hard patch.
     pub hard: u32,
-    /// Edges from elsewhere (other blocks, live empty patches) to pending patches here.
+    /// Number of edges from patches of other blocks, or live empty ones, to pending patches
+    /// of this block.
     pub external: u32,
-    /// Pending patches that wait for something elsewhere.
+    /// Number of pending patches that wait for patches of other blocks or empty ones.
     pub held_back: u32,
-    /// Of a block with many patches: where they are.
+    /// An index of the patches by place, if the block has many.
     pub lanes: Option<Lanes>,
 }
 
@@ -217,12 +223,12 @@ impl Block {
         self.pending + self.issued > 0
     }
 
-    /// Some pending patches can go out in one write.
+    /// Whether some pending patches can be written now.
     pub fn is_ready(&self) -> bool {
         self.issued == 0 && !self.ready.is_empty()
     }
 
-    /// All of them can.
+    /// Whether all pending patches can be written together.
     pub fn is_whole(&self) -> bool {
         self.held_back == 0
     }

@@ -42,13 +42,13 @@ fn after(patch: PatchId) -> Before {
     }
 }
 
-/// One change as the model keeps it, for ever.
+/// A change in the model, which keeps all changes.
 #[derive(Debug, Clone)]
 struct Kept {
     id: PatchId,
     block: Option<usize>,
     change: Owned,
-    /// Indices of all that it depends on directly: as asked, and by overlap.
+    /// Indices of its direct befores: those requested, and those by overlap.
     befores: BTreeSet<usize>,
     state: Durable,
     held: bool,
@@ -107,9 +107,9 @@ struct Pair {
     graph: Graph,
     blocks: Vec<BlockSlot>,
     kept: Vec<Kept>,
-    /// Images in flight.
+    /// The contents of each issued block.
     flying: BTreeMap<usize, Vec<u8>>,
-    /// Blocks whose contents nobody needs any more.
+    /// Blocks whose contents are not needed.
     cancelled: BTreeSet<usize>,
     exact: bool,
 }
@@ -128,7 +128,7 @@ impl Pair {
         }
     }
 
-    /// `befores` are indices into what was made so far, modulo its number.
+    /// The changes that the numbers in `picks` select, modulo the number of changes so far.
     fn befores(&self, picks: &[usize]) -> BTreeSet<usize> {
         let n = self.kept.len();
         picks
@@ -179,7 +179,7 @@ impl Pair {
     fn cancel(&mut self, block: usize) {
         self.graph.cancel(self.blocks[block]);
         self.cancelled.insert(block);
-        // What is in flight to a block that nobody needs is nobody's before any more.
+        // No patch waits for an issued change of a cancelled block.
         let flying = |k: &Kept| k.block == Some(block) && k.state == Durable::Issued;
         let flying: Vec<usize> = (0..self.kept.len())
             .filter(|&i| flying(&self.kept[i]))
@@ -190,7 +190,8 @@ impl Pair {
                 kept.change = Owned::Nothing;
                 kept.befores.retain(|i| !flying.contains(i));
             }
-            // A change that merged past an empty patch relied on its block being in flight.
+            // A change that merged past an empty patch depended on the issued write of its
+            // block.
             if kept.block.is_none() && !self.exact {
                 kept.befores.retain(|i| !flying.contains(i));
             }
@@ -212,8 +213,7 @@ impl Pair {
         }
     }
 
-    /// What a patch waits for. Merging may leave out empty patches on the way, as long as
-    /// nobody holds them.
+    /// The befores of a patch. Merging may skip empty patches that are not held.
     fn true_befores(&self, i: usize) -> BTreeSet<usize> {
         if self.exact {
             return self.kept[i].befores.clone();
@@ -231,7 +231,7 @@ impl Pair {
         found
     }
 
-    /// What the model would send: all whose open befores are among them.
+    /// The changes that the model would write: those whose open befores are among them.
     fn legal(&self, block: usize) -> BTreeSet<usize> {
         if self.flying.contains_key(&block) {
             return BTreeSet::new();
@@ -320,7 +320,7 @@ impl Pair {
     fn verify(&self) {
         self.graph.verify().unwrap();
         for (i, kept) in self.kept.iter().enumerate() {
-            // A merged patch may be durable later than the model's, never earlier.
+            // A merged patch may become durable later than in the model, never earlier.
             if kept.state != Durable::Yes {
                 assert!(self.graph.is_pending(kept.id), "P5: {i} committed early");
             } else if self.exact {
@@ -329,7 +329,7 @@ impl Pair {
         }
     }
 
-    /// Everything must become durable in the end.
+    /// Writes until all changes are durable.
     fn drain(&mut self) {
         for i in 0..self.kept.len() {
             if std::mem::take(&mut self.kept[i].held) {
@@ -473,19 +473,19 @@ fn four_appends_need_23_patches_or_8() {
         });
         (stats.patches, stats.hard, stats.undo_bytes)
     };
-    // a) naive: 8 x 4096 bytes of data, 4 words of bitmap, and the small fields.
+    // a) Naive: 8 x 4096 bytes of data, 4 words of bitmap, and the small fields.
     let small = 4 * 4 + 4 * 4 + 4 * 4 + 4 + 4 + 2;
     assert_eq!(step(false, false, false), (23, 0, 8 * 4096 + small));
-    // b) hard patches: undo is left for the second write of each block and three bits.
+    // b) Hard patches: undo data remain for the second write of each block and three bits.
     assert_eq!(step(true, false, false), (23, 16, 4 * 4096 + 3 * 4));
-    // c) and they merge.
+    // c) Hard patches merge.
     assert_eq!(step(true, true, false), (15, 8, 4 * 4096 + 3 * 4));
-    // d) and what overlaps does.
+    // d) Overlapping patches merge, too.
     assert_eq!(step(true, true, true), (8, 8, 0));
 }
 
-/// A patch that becomes wider may come to overlap one that it waits for: the next change
-/// there must find it first.
+/// A patch that becomes wider may overlap one that it waits for. The next change there must
+/// find the wider patch first.
 #[test]
 fn a_patch_that_becomes_wider_keeps_its_place() {
     let overlap = Optimise {
@@ -516,7 +516,7 @@ fn changes_of_the_same_place_make_a_chain() {
     }
     let (mut graph, blocks) = graph(Optimise::NONE);
     let overlapping = |graph: &mut Graph, i: u8| {
-        // None alone lies where the next one does.
+        // No patch alone covers the next change.
         graph.change(blocks[0], bytes(8, &[i; 4]), &[]);
         graph.change(blocks[0], bytes(12, &[i; 4]), &[]);
         graph.change(blocks[0], bytes(6, &[i; 12]), &[]);

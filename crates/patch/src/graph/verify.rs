@@ -1,14 +1,14 @@
-//! The invariants of the graph, recounted; and readiness by search, without counts.
+//! Checks of the graph's invariants, and readiness by search instead of by counts.
 
 use super::parts::{NONE, State, Undo};
 use super::{BlockSlot, Graph, same_block};
 use std::collections::HashSet;
 
 impl Graph {
-    /// Checks P1 to P6 by walking everything. For tests and debugging: slow.
+    /// Checks P1 to P6 on the whole graph. For tests and debugging: slow.
     ///
     /// # Errors
-    /// The first invariant that does not hold, and where.
+    /// The first invariant that is broken, and the patch or block.
     pub fn verify(&self) -> Result<(), String> {
         self.verify_acyclic()?;
         for slot in self.live_slots() {
@@ -31,7 +31,7 @@ impl Graph {
         })
     }
 
-    /// P1, by a depth-first walk that keeps its path.
+    /// Checks P1 by a depth-first walk that keeps its path.
     fn verify_acyclic(&self) -> Result<(), String> {
         let mut done = HashSet::new();
         let mut on_path = HashSet::new();
@@ -61,7 +61,7 @@ impl Graph {
         for edge in self.befores(slot) {
             let before = &self.patches[edge.before as usize];
             if !matches!(before.state, State::Pending | State::Issued) {
-                return Err(format!("P4: {id:?} waits for a patch that is gone"));
+                return Err(format!("P4: {id:?} waits for a patch that is freed"));
             }
             if same_block(patch, before) {
                 same += 1;
@@ -71,7 +71,7 @@ impl Graph {
         }
         if (same, foreign) != (patch.unmet_same, patch.unmet_foreign) {
             return Err(format!(
-                "P4: {id:?} counts {} and {} befores, has {same} and {foreign}",
+                "P4: {id:?} counts {} and {} befores, a recount gives {same} and {foreign}",
                 patch.unmet_same, patch.unmet_foreign
             ));
         }
@@ -84,7 +84,7 @@ impl Graph {
                 after.live || !after.is_empty()
             });
             if live && !patch.live {
-                return Err(format!("P4: {id:?} is live and does not know"));
+                return Err(format!("P4: {id:?} is live and not marked as live"));
             }
             if foreign == 0 && !patch.held {
                 return Err(format!("P5: {id:?} should have committed"));
@@ -140,7 +140,7 @@ impl Graph {
                     }
                     if patch.ready != (patch.unmet_foreign + patch.unmet_same == 0) {
                         return Err(format!(
-                            "P4: {:?} is wrong about being ready",
+                            "P4: {:?} has a wrong mark of being ready",
                             self.id_of(at)
                         ));
                     }
@@ -150,12 +150,15 @@ impl Graph {
                         }
                         hard = at;
                     } else if hard != NONE && !self.waits_within(at, hard) {
-                        return Err(format!("P3: {:?} passes the hard patch", self.id_of(at)));
+                        return Err(format!(
+                            "P3: {:?} does not wait for the hard patch",
+                            self.id_of(at)
+                        ));
                     }
                 }
                 State::Free | State::Moved => {
                     return Err(format!(
-                        "P4: the list of {:?} holds a dead patch",
+                        "P4: the list of {:?} has a freed or merged patch",
                         block.addr
                     ));
                 }
@@ -177,7 +180,7 @@ impl Graph {
         );
         if older != block.newest || found != kept {
             return Err(format!(
-                "P4: {:?} keeps {kept:?}, has {found:?}",
+                "P4: {:?} has the counts {kept:?}, a recount gives {found:?}",
                 block.addr
             ));
         }
@@ -201,8 +204,8 @@ impl Graph {
         false
     }
 
-    /// What [`Block::is_ready`](super::Block::is_ready) says, found by searching from every
-    /// patch of the block: for the switch `ready_lists`, and for tests.
+    /// As [`Block::is_ready`](super::Block::is_ready), by a search from every patch of the
+    /// block. For the switch `ready_lists`, and for tests.
     pub fn is_ready_by_search(&self, b: BlockSlot) -> bool {
         let block = self.block(b);
         let mut at = block.newest;
@@ -215,7 +218,7 @@ impl Graph {
         false
     }
 
-    /// Whether all that a patch waits for is on its own block.
+    /// Whether a patch waits only for patches of its own block.
     fn can_go(&self, slot: u32) -> bool {
         let block = self.patches[slot as usize].block;
         let mut seen = HashSet::new();

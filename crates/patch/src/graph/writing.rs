@@ -1,4 +1,4 @@
-//! Writing: which patches of a block go, what the block holds then, and what ends with them
+//! Writing: the patches that a write of a block includes, its contents, and the commit
 //! (P2, P5).
 
 use super::parts::{BlockSlot, NONE, Patch, State, Undo};
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 impl Graph {
-    /// Puts a pending patch on its block's ready list, or takes it off.
+    /// Adds a pending patch to its block's ready list, or removes it.
     pub(super) fn recheck(&mut self, slot: u32) {
         let patch = &mut self.patches[slot as usize];
         if patch.is_empty() || patch.state != State::Pending {
@@ -31,8 +31,8 @@ impl Graph {
         self.woken.push(b);
     }
 
-    /// Sends out all patches of a block that can go (P2), with those that only waited for
-    /// them, and returns the contents to be written. The block must be ready.
+    /// Issues all ready patches of a block, and those that waited only for them (P2). Returns
+    /// the contents to be written. The block must be ready.
     pub fn issue(&mut self, b: BlockSlot) -> Arc<Buffer> {
         assert!(
             self.block(b).is_ready(),
@@ -62,7 +62,7 @@ impl Graph {
             let next = self.edges[edge as usize].next_after;
             let after = self.edges[edge as usize].after();
             if same_block(&self.patches[after as usize], &self.patches[slot as usize]) {
-                // It can go with this one.
+                // One write includes both.
                 self.patches[after as usize].unmet_same -= 1;
                 self.unlink(edge);
                 self.recheck(after);
@@ -81,8 +81,8 @@ impl Graph {
         }
     }
 
-    /// The contents without what cannot go yet: undone newest first. Whatever overlaps a
-    /// patch that stays behind and is newer stays behind too (it depends on it).
+    /// The contents rolled back to exclude pending patches, undone newest first. A newer patch
+    /// that overlaps an excluded one depends on it, and is excluded too.
     fn without_pending(&self, b: BlockSlot) -> Buffer {
         let block = self.block(b);
         let mut data = Buffer::clone(&block.data);
@@ -95,7 +95,7 @@ impl Graph {
                     Undo::Small(old) => data[range.clone()].copy_from_slice(&old[..range.len()]),
                     Undo::Saved(index) => data[range].copy_from_slice(&self.saved[*index as usize]),
                     Undo::Bits { flip: mask, .. } => flip(&mut data[..], patch.at(), *mask),
-                    Undo::Hard | Undo::Empty => unreachable!("P3: a hard patch stays behind"),
+                    Undo::Hard | Undo::Empty => unreachable!("P3: a write excludes a hard patch"),
                 }
             }
             at = patch.older;
@@ -103,7 +103,7 @@ impl Graph {
         data
     }
 
-    /// The write of a block is durable.
+    /// Commits the issued patches of a block whose write is durable.
     pub fn commit(&mut self, b: BlockSlot) {
         let mut empties = SmallVec::new();
         let mut at = self.block(b).oldest;
@@ -119,7 +119,7 @@ impl Graph {
         self.woken.push(b);
     }
 
-    /// Ends a patch that is durable; adds empty patches that may be so now.
+    /// Frees a durable patch. Adds empty patches that may be durable now to `empties`.
     fn forget(&mut self, slot: u32, empties: &mut SmallVec<[u32; 8]>) {
         debug_assert_eq!(self.patches[slot as usize].befores, NONE, "P2");
         while let Some(edge) = self.first_after(slot) {
@@ -135,8 +135,8 @@ impl Graph {
         self.free(slot);
     }
 
-    /// Ends a pending patch that waits for nothing and need not be written; adds empty
-    /// patches that may be durable now.
+    /// Frees a pending patch that waits for nothing and need not be written. Adds empty
+    /// patches that may be durable now to `empties`.
     pub(super) fn discard(&mut self, slot: u32, empties: &mut SmallVec<[u32; 8]>) {
         while let Some(edge) = self.first_after(slot) {
             let after = self.edges[edge as usize].after();
@@ -159,8 +159,8 @@ impl Graph {
         }
     }
 
-    /// For each patch of a block and each of its edges, the block of the edge's before;
-    /// `None` for a patch itself, for an empty before, and for this block.
+    /// One item for each patch of a block and for each of their edges: the block of the edge's
+    /// before. `None` for the patch itself, for an empty before, and for this block.
     pub fn blocks_before(&self, b: BlockSlot) -> impl Iterator<Item = Option<BlockSlot>> {
         let some = |slot: u32| Some(slot).filter(|slot| *slot != NONE);
         let next = move |at: &u32| some(self.patches[*at as usize].newer);
@@ -193,7 +193,7 @@ impl Graph {
         patches
     }
 
-    /// Counts patches that a sync has come by.
+    /// Counts patches that a sync has visited.
     pub fn looked_at(&mut self, patches: usize) {
         self.stats.visited += patches as u64;
     }
@@ -211,7 +211,7 @@ impl Graph {
         slots.map(|(slot, p)| PatchId::of(slot as u32, p)).collect()
     }
 
-    /// Starts a search: no patch has its number yet.
+    /// Starts a search. Returns its number, which no patch has yet.
     pub(super) fn next_search(&mut self) -> u32 {
         self.search = self.search.wrapping_add(1);
         if self.search == 0 {
