@@ -18,7 +18,7 @@ fn volume(blocks: usize) -> Volume {
     Arc::new(Cache::new(vec![Box::new(device)], options)).volume(0)
 }
 
-/// Runs the work to its end; with how many attempts.
+/// Runs the work to its end. Returns its result and the number of attempts.
 fn finish<T>(
     store: &Volume,
     mut work: impl FnMut() -> Result<T, StoreError>,

@@ -1,4 +1,4 @@
-//! The commit, and the way back of log space.
+//! Commits, and the reclaim of log space.
 
 use super::format::{SUPER_BYTES, Tag, escape};
 use super::transaction::{Committed, Log, Mark, Running};
@@ -10,8 +10,8 @@ use medium::block::Lba;
 use parking_lot::MutexGuard;
 
 impl Shared {
-    /// Ends the running transaction, if it has changed anything, and starts the next. If
-    /// another thread is about to, waits for that.
+    /// Commits the running transaction, if it has changed anything, and starts the next. If
+    /// another thread is committing it, waits for that thread.
     pub(super) fn commit(&self, state: &mut Guard<'_>) -> Result<(), StoreError> {
         if state.closing {
             while state.closing {
@@ -32,8 +32,8 @@ impl Shared {
         result
     }
 
-    /// J2, J3: the log's blocks, the commit block after them, and home after that. No
-    /// operation is under way.
+    /// Writes the log's blocks, the commit block after them, and lets home blocks follow (J2,
+    /// J3). No operation is under way.
     fn write_transaction(&self, state: &mut State) -> Result<(), StoreError> {
         let reserved = self.log_blocks(state.running.blocks.len()) as u32;
         let op = self.log.begin(reserved, Caller::SYSTEM)?;
@@ -62,7 +62,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes the log's blocks of the running transaction.
+    /// Writes the blocks of the running transaction to the log.
     fn copy_to_log(&self, state: &mut State, op: &Op) -> Result<Committed, StoreError> {
         let sequence = state.log.sequence;
         if state.superblock.start() == 0 {
@@ -103,7 +103,7 @@ impl Shared {
         })
     }
 
-    /// A descriptor and the blocks that it speaks of.
+    /// Writes a descriptor and the blocks that it lists.
     fn append_described(
         &self,
         log: &mut Log,
@@ -132,10 +132,10 @@ impl Shared {
         self.write_at(log, op, (descriptor, wait), &block)
     }
 
-    /// The commit block: after all that `wait` has collected.
+    /// Writes the commit block, which waits for all befores of `wait`.
     fn append_commit(&self, state: &mut State, op: &Op) -> Result<PatchId, StoreError> {
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
-        // Readers take a commit older than the one before it for a leftover.
+        // Readers ignore a commit whose time is before that of the last one.
         let seconds = now
             .map_or(0, |t| t.as_secs())
             .max(state.last_commit_seconds);
@@ -172,8 +172,8 @@ impl Shared {
         self.write_at(log, op, (position, wait), block)
     }
 
-    /// Writes a block of the log that the commit must wait for. What was there before is
-    /// of no use once the tail has moved on (J4).
+    /// Writes a block of the log, for which the commit must wait. The block itself waits for
+    /// the tail that freed its place (J4).
     fn write_at(
         &self,
         log: &Log,
@@ -209,7 +209,7 @@ impl Shared {
 
     // --- space ----------------------------------------------------------------------
 
-    /// Gives back the log space of transactions that replay no longer needs.
+    /// Frees the log space of transactions that replay no longer needs.
     pub(super) fn reclaim(&self, state: &mut State) -> Result<(), StoreError> {
         if !self.home.is_pending(state.log.tail) {
             state.log.forget_left();
@@ -228,8 +228,8 @@ impl Shared {
         Ok(())
     }
 
-    /// J4: changes of a transaction that are neither durable at home nor overtaken by a
-    /// later one whose commit is durable.
+    /// Changes of a transaction that are neither durable at home nor in a later transaction
+    /// whose commit is durable (J4).
     fn missing<'a>(
         &'a self,
         log: &'a Log,
@@ -250,7 +250,7 @@ impl Shared {
         patches.filter(|&patch| self.home.is_pending(patch))
     }
 
-    /// Brings log space nearer: one step, after which the caller looks again.
+    /// Takes one step towards free log space. The caller repeats it until there is enough.
     pub(super) fn make_room(&self, state: &mut Guard<'_>) -> Result<(), StoreError> {
         let used = state.log.used();
         self.reclaim(state)?;
@@ -269,8 +269,8 @@ impl Shared {
         let missing: Vec<PatchId> = transactions
             .flat_map(|t| self.missing(&state.log, t))
             .collect();
-        // What the running transaction has changed again goes home after its commit; by
-        // then, its copy is in the log and the older one is not needed.
+        // Blocks that the running transaction changed again are written home after its commit.
+        // Then the log has the new copy, and the older one is not needed.
         let (waiting, free): (Vec<_>, Vec<_>) = missing
             .into_iter()
             .partition(|&patch| self.home.waits_for(&[patch], hold));
@@ -279,14 +279,14 @@ impl Shared {
         }
         let written = MutexGuard::unlocked(state, || self.home.sync(&free));
         match written {
-            // It joined the running transaction meanwhile.
+            // A change of these blocks joined the running transaction meanwhile.
             Err(StoreError::Held { .. }) => self.commit(state),
             other => other,
         }
     }
 
-    /// Writes to the log's superblock where the log starts; 0: it is empty. The caller has
-    /// made sure that replay needs nothing older.
+    /// Writes the start of the log to its superblock; 0: the log is empty. Replay must not
+    /// need anything older.
     pub(super) fn write_tail(
         &self,
         state: &mut State,

@@ -1,13 +1,13 @@
-//! Durability: what a sync waits for, and the thread that commits what is old.
+//! Durability: syncs, checkpoints, and the thread that commits old transactions.
 
 use super::{Guard, Shared};
 use crate::{PatchId, Store, StoreError};
 use std::time::Duration;
 
 impl Shared {
-    /// The patches are synced without the lock, and meanwhile a change of data may join the
-    /// running transaction: its block is freed and becomes metadata. Then it is held back,
-    /// and the second run keeps the lock, so that nothing can join again.
+    /// Makes patches durable. The first run syncs without the lock. Meanwhile a block of data
+    /// may be freed and become metadata, so that its patch joins the running transaction and
+    /// is held. The second run keeps the lock, so that no patch joins again.
     pub(super) fn sync(&self, patches: &[PatchId]) -> Result<(), StoreError> {
         let wanted = self.wanted_at_home(&mut self.state.lock(), patches)?;
         match self.home.sync(&wanted) {
@@ -20,8 +20,8 @@ impl Shared {
         }
     }
 
-    /// Commits what holds these patches back. Returns what makes them durable: none of it
-    /// waits for the running transaction before the lock is released.
+    /// Commits the running transaction if these patches wait for it. Returns the patches to
+    /// sync at home, none of which waits for the running transaction while the lock is held.
     fn wanted_at_home(
         &self,
         state: &mut Guard<'_>,
@@ -31,7 +31,7 @@ impl Shared {
         while home.waits_for(patches, state.running.hold) {
             self.commit(state)?;
         }
-        // The newest commit that they wait for; it waits for the older ones.
+        // The newest commit that they wait for waits for the older ones.
         let commits = state.log.committed.iter().rev().map(|c| c.commit);
         let newest = commits
             .take_while(|&commit| self.home.is_pending(commit))
@@ -77,7 +77,7 @@ impl Shared {
         self.home.sync(&[tail])
     }
 
-    /// The thread that commits what has been running for long, and empties a log that is
+    /// The thread that commits old transactions, and frees space in a log that is more than
     /// half full.
     pub(super) fn commit_old(&self, interval: Duration) {
         let mut state = self.state.lock();
@@ -106,7 +106,7 @@ impl Shared {
                 }
             });
             if self.home.failure().is_some() {
-                // Whoever waits for what was lost is told by the cache.
+                // The cache returns the error to callers that wait.
                 return;
             }
             if let Err(error) = done {

@@ -1,11 +1,11 @@
 //! The bytes of the log: the format of JBD2, all numbers big-endian.
 //!
-//! `journal.md` describes it. Nothing here trusts what it parses.
+//! `journal.md` describes it. The parsers accept any bytes.
 
 use super::JournalError;
 
 pub(super) const MAGIC: u32 = 0xC03B_3998;
-/// Bytes of the header that every block of the log's own starts with.
+/// Bytes of the header of every block but copies.
 pub(super) const HEADER: usize = 12;
 /// Bytes of the superblock, whatever the block size.
 pub(super) const SUPER_BYTES: usize = 1024;
@@ -38,18 +38,18 @@ fn put32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
 }
 
-/// CRC-32C as JBD2 chains it: no inversion before or after.
+/// Chains CRC-32C as JBD2 does: without inversion before or after.
 fn crc(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
 }
 
-/// Of a whole block, with the checksum's own field taken as 0.
+/// The checksum of a whole block, with the checksum's own field taken as 0.
 fn crc_without(seed: u32, bytes: &[u8], at: usize) -> u32 {
     let crc_start = crc(seed, &bytes[..at]);
     crc(crc(crc_start, &[0; 4]), &bytes[at + 4..])
 }
 
-/// The log's superblock. Fields that mean nothing here are kept as they are.
+/// The log's superblock. Fields without a use here keep their values.
 #[derive(Debug, Clone)]
 pub(super) struct Super {
     bytes: Box<[u8]>,
@@ -63,7 +63,7 @@ impl Super {
     const CHECKSUM_TYPE: usize = 0x50;
     const CHECKSUM: usize = 0xFC;
 
-    /// An empty log.
+    /// The superblock of an empty log.
     pub fn new(block_bytes: u32, blocks: u32, uuid: [u8; 16]) -> Self {
         let mut new = Self {
             bytes: vec![0; SUPER_BYTES].into(),
@@ -79,7 +79,7 @@ impl Super {
         new
     }
 
-    /// Reads it, and checks it against the log's place.
+    /// Parses a superblock, and checks it against the number of blocks at the log's place.
     pub fn parse(block: &[u8], blocks: u64) -> Result<Self, JournalError> {
         let bad = |what: &'static str| Err(JournalError::Superblock { what });
         if block.len() < SUPER_BYTES || get32(block, 0) != MAGIC {
@@ -124,7 +124,7 @@ impl Super {
         Ok(this)
     }
 
-    /// The bytes, checksum included.
+    /// The bytes, with a new checksum.
     pub fn encode(&mut self) -> &[u8] {
         if self.has_checksums() {
             let crc = crc_without(!0, &self.bytes, Self::CHECKSUM);
@@ -149,22 +149,22 @@ impl Super {
         self.get(0x0C)
     }
 
-    /// The first block that records may be in.
+    /// The first block for records.
     pub fn first(&self) -> u32 {
         self.get(0x14)
     }
 
-    /// The block after the last.
+    /// The block after the last one for records.
     pub fn end(&self) -> u32 {
         self.get(0x10)
     }
 
-    /// The transaction expected at `start` or, of an empty log, the next to be written.
+    /// The number of the transaction at `start`; in an empty log, of the next one.
     pub fn sequence(&self) -> u32 {
         self.get(Self::SEQUENCE)
     }
 
-    /// Where the oldest transaction starts; 0: the log is empty.
+    /// The first block of the oldest transaction; 0: the log is empty.
     pub fn start(&self) -> u32 {
         self.get(Self::START)
     }
@@ -174,7 +174,7 @@ impl Super {
         put32(&mut self.bytes, Self::SEQUENCE, sequence);
     }
 
-    /// Turns on what this writer uses. Only while the log is empty.
+    /// Sets the features that this writer uses. Only for an empty log.
     pub fn use_our_features(&mut self, wide: bool) {
         let wide = if wide { INCOMPAT_64BIT } else { 0 };
         let incompat = INCOMPAT_REVOKE | INCOMPAT_CSUM_V3 | wide;
@@ -195,7 +195,7 @@ impl Super {
     }
 }
 
-/// How the blocks of one log are written and read.
+/// Writes and parses the blocks of one log by its features.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Codec {
     pub block_bytes: usize,
@@ -206,18 +206,18 @@ pub(super) struct Codec {
     seed: u32,
 }
 
-/// What a descriptor says of one block after it.
+/// A descriptor's entry for one of the blocks after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tag {
-    /// Where the block belongs.
+    /// Number of the home block.
     pub home: u64,
-    /// Its first four bytes were the magic number, and are 0 in the log.
+    /// The block's first four bytes were the magic number, and are 0 in the log.
     pub escaped: bool,
     /// [`Codec::data_crc`], or 0 where the format has none.
     pub crc: u32,
 }
 
-/// A block of the log's own.
+/// The header of a block that is not a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub kind: u32,
@@ -249,7 +249,7 @@ impl Codec {
         if self.has_checksums() { TAIL } else { 0 }
     }
 
-    /// Most blocks that one descriptor speaks of.
+    /// Most blocks that one descriptor lists.
     pub fn tags_per_descriptor(&self) -> usize {
         (self.block_bytes - HEADER - 16 - self.tail_bytes()) / self.tag_bytes()
     }
@@ -258,7 +258,7 @@ impl Codec {
         if self.wide { 8 } else { 4 }
     }
 
-    /// Most blocks that one revoke block names.
+    /// Most blocks that one revoke block lists.
     pub fn revokes_per_block(&self) -> usize {
         (self.block_bytes - HEADER - 4 - self.tail_bytes()) / self.revoke_bytes()
     }
@@ -271,7 +271,7 @@ impl Codec {
         block
     }
 
-    /// Fills in the checksum at the end.
+    /// Writes the checksum at the end of the block.
     fn seal(&self, mut block: Vec<u8>) -> Vec<u8> {
         let at = self.block_bytes - TAIL;
         let crc = crc_without(self.seed, &block, at);
@@ -289,7 +289,7 @@ impl Codec {
         crc(crc(self.seed, &sequence.to_be_bytes()), block)
     }
 
-    /// Whether a logged block is what its tag says.
+    /// Whether a logged block has the checksum of its tag.
     pub fn is_whole(&self, tag: &Tag, sequence: u32, block: &[u8]) -> bool {
         let crc = self.data_crc(sequence, block);
         match (self.v3, self.v2) {
@@ -299,8 +299,8 @@ impl Codec {
         }
     }
 
-    /// A descriptor for at most [`tags_per_descriptor`](Self::tags_per_descriptor) blocks,
-    /// at least one. Writes the newest form (checksums v3) only.
+    /// A descriptor for 1 to [`tags_per_descriptor`](Self::tags_per_descriptor) blocks, in the
+    /// newest form (checksums v3).
     pub fn descriptor(&self, sequence: u32, tags: &[Tag]) -> Vec<u8> {
         let mut block = self.header(DESCRIPTOR, sequence);
         let mut at = HEADER;
@@ -368,7 +368,7 @@ impl Codec {
         self.seal(block)
     }
 
-    /// The blocks that a revoke block names; `None` if it is torn.
+    /// The blocks that a revoke block lists; `None` if it is torn.
     pub fn parse_revoke(&self, block: &[u8]) -> Option<Vec<u64>> {
         let used = get32(block, HEADER) as usize;
         let fits = (HEADER + 4..=self.block_bytes - self.tail_bytes()).contains(&used);
@@ -383,7 +383,7 @@ impl Codec {
         )
     }
 
-    /// The block that makes a transaction count. `seconds`: of the clock, since 1970.
+    /// The commit block of a transaction. `seconds`: the time since 1970.
     pub fn commit(&self, sequence: u32, seconds: u64) -> Vec<u8> {
         let mut block = self.header(COMMIT, sequence);
         block[48..56].copy_from_slice(&seconds.to_be_bytes());
@@ -392,13 +392,13 @@ impl Codec {
         block
     }
 
-    /// Whether a commit block is whole.
+    /// Whether a commit block has its checksum.
     pub fn is_commit(&self, block: &[u8]) -> bool {
         !self.has_checksums() || get32(block, 16) == crc_without(self.seed, block, 16)
     }
 }
 
-/// Makes a block fit to stand in the log. Returns whether it had to be changed.
+/// Clears the magic number at the start of a block to be logged. Returns whether it was there.
 pub(super) fn escape(block: &mut [u8]) -> bool {
     let escaped = get32(block, 0) == MAGIC;
     if escaped {

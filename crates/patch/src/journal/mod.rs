@@ -1,12 +1,11 @@
-//! A write-ahead log as a [`Store`] (2.1.4, 2.4.2): what an operation changes is there
-//! wholly or not at all after a crash.
+//! A write-ahead log as a [`Store`] (2.1.4, 2.4.2): operations are atomic.
 //!
 //! # Guarantees
 //!
-//! J1 to J9, in `journal.md`. In one sentence: home blocks wait for `hold`, an empty patch
-//! that stands for the running transaction; the commit makes `hold` wait for the commit
-//! block, and that waits for the log. The format is that of JBD2, so that other readers
-//! of ext3 file systems can replay it.
+//! `journal.md` lists J1 to J9. Home blocks wait for `hold`, an empty patch that stands for
+//! the running transaction. The commit makes `hold` wait for the commit block, which waits for
+//! the other blocks of the log. The format is that of JBD2, so other readers of ext3 file
+//! systems can replay the log.
 
 mod commit;
 mod durability;
@@ -35,21 +34,21 @@ use transaction::{Log, Mark, Running};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// All.
+    /// Metadata and data.
     Full,
-    /// Metadata; data are home before the commit of the transaction that they belong to.
+    /// Metadata; data are home before the commit of their transaction.
     Ordered,
-    /// Metadata; data are written at any time.
+    /// Metadata; data are written home at any time.
     Metadata,
 }
 
-/// How a journal behaves.
+/// Settings of a journal.
 #[derive(Debug, Clone)]
 pub struct JournalOptions {
     /// Which changes are logged.
     pub mode: Mode,
-    /// Age at which a transaction is committed, by a thread of the journal; `None`: only
-    /// when somebody waits for it, or for space.
+    /// Age at which a thread of the journal commits a transaction; `None`: only calls that
+    /// wait for it, or for log space, commit it.
     pub interval: Option<Duration>,
 }
 
@@ -62,7 +61,7 @@ impl Default for JournalOptions {
     }
 }
 
-/// What a journal has done.
+/// Counters of a journal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct JournalStats {
     /// Transactions committed.
@@ -73,9 +72,9 @@ pub struct JournalStats {
     pub revoked: u64,
     /// Times that the log's tail has moved.
     pub tails: u64,
-    /// Blocks of the log, and of these, in use now.
+    /// Blocks of the log for transactions.
     pub capacity: u32,
-    /// See `capacity`.
+    /// Of these, blocks in use now.
     pub used: u32,
 }
 
@@ -88,13 +87,13 @@ pub enum JournalError {
     /// The store below failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The log's superblock, or a record, is not what it should be.
+    /// The log's superblock or a record is invalid.
     #[error("journal: {what}")]
     Superblock {
-        /// What is wrong.
+        /// The defect.
         what: &'static str,
     },
-    /// The log uses features that are not known here.
+    /// The log uses features that this reader does not support.
     #[error("journal: unknown features (incompat {incompat:#x}, compat {compat:#x})")]
     Features {
         /// `s_feature_incompat`.
@@ -111,12 +110,12 @@ pub enum JournalError {
         log: u32,
     },
     /// The log is not empty: [`replay`] it first.
-    #[error("journal: it holds something that the image does not know of; run e2fsck")]
+    #[error("journal: the log is not empty, and was not replayed; run e2fsck")]
     NeedsRecovery,
 }
 
-/// See the module. Before it is dropped, [`Journal::checkpoint`] spares the next mount the
-/// replay.
+/// A store with atomic operations. [`Journal::checkpoint`] before the drop makes a replay at
+/// the next mount unnecessary.
 pub struct Journal {
     shared: Arc<Shared>,
     committer: Option<std::thread::JoinHandle<()>>,
@@ -128,11 +127,11 @@ struct Shared {
     place: Place,
     codec: Codec,
     options: JournalOptions,
-    /// Blocks that a transaction may need for its revoke blocks.
+    /// Most revoke blocks that a transaction may need.
     revoke_blocks: u32,
     max_op_blocks: u32,
     state: Mutex<State>,
-    /// An operation or a commit has ended, or the thread is wanted.
+    /// Signals that an operation or a commit has ended, or that the journal is closing.
     changed: Condvar,
 }
 
@@ -142,7 +141,7 @@ struct State {
     superblock: Super,
     /// Changes written home directly that may not be durable.
     direct: HashSet<PatchId>,
-    /// Its size when what is durable leaves it next.
+    /// Size of `direct` at which the durable patches are removed from it.
     direct_limit: usize,
     /// A commit waits for the running operations to end.
     closing: bool,
@@ -154,18 +153,18 @@ struct State {
 type Guard<'a> = MutexGuard<'a, State>;
 
 impl State {
-    /// Whether nothing but reservations of operations under way takes room in the log.
+    /// Whether only reservations of operations under way take room in the log.
     fn only_reserved(&self) -> bool {
         self.running.is_empty() && self.running.open > 0 && self.log.committed.is_empty()
     }
 }
 
 impl Journal {
-    /// A journal over `home`, whose log is at `place` on `log`: the same store, or another
-    /// one whose patches are in the same graph. Both must obey befores.
+    /// Opens a journal over `home`, whose log is at `place` on `log`. `log` is `home` or another
+    /// store whose patches are in the same graph. Both must obey befores.
     ///
     /// # Errors
-    /// The log's superblock cannot be read or understood; the log is not empty; its blocks
+    /// The log's superblock cannot be read or is invalid; the log is not empty; its blocks
     /// differ in size from those of `home`.
     ///
     /// # Panics
@@ -193,7 +192,7 @@ impl Journal {
         self.shared.options.mode
     }
 
-    /// Counts.
+    /// The counters.
     pub fn stats(&self) -> JournalStats {
         let state = self.shared.state.lock();
         JournalStats {
@@ -211,8 +210,8 @@ impl Journal {
         self.shared.commit(&mut self.shared.state.lock())
     }
 
-    /// Brings everything home and leaves an empty log, as at unmount. Waits for
-    /// operations; those that come in meanwhile prolong it.
+    /// Writes everything home and leaves an empty log, as at unmount. Waits for operations
+    /// under way and for those that begin meanwhile.
     ///
     /// # Errors
     /// A write has failed, now or earlier.
@@ -226,7 +225,7 @@ impl Drop for Journal {
         self.shared.state.lock().stopping = true;
         self.shared.changed.notify_all();
         if let Some(committer) = self.committer.take() {
-            // A thread that panicked has said so.
+            // A thread that panicked has printed its message.
             let _ = committer.join();
         }
     }
@@ -262,7 +261,8 @@ impl Shared {
         let log_state = Log::new(superblock.first(), superblock.end(), superblock.sequence());
         let capacity = log_state.capacity();
         let per_block = codec.revokes_per_block() as u32;
-        // What has left the log is revoked too until the superblock says so.
+        // Copies that left the log are revoked too until the superblock with the new tail is
+        // durable.
         let revoke_blocks = (2 * u64::from(capacity)).div_ceil(u64::from(per_block)) as u32;
         let wait = home.empty(&[], true);
         let hold = hold_for(&*home, wait);
@@ -298,14 +298,14 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Blocks of the log that a transaction of so many blocks may take (J5).
+    /// Most blocks of the log that a transaction of `blocks` home blocks takes (J5).
     fn log_blocks(&self, blocks: usize) -> u64 {
         let descriptors = blocks.div_ceil(self.codec.tags_per_descriptor());
         blocks as u64 + descriptors as u64 + u64::from(self.revoke_blocks) + 1
     }
 
-    /// Whether a transaction of so many blocks fits `free` blocks of the log, and the
-    /// cache: its blocks, its operations' reservations and its copies.
+    /// Whether a transaction of `blocks` home blocks fits `free` blocks of the log and the
+    /// cache. The cache holds its blocks, its operations' reservations and its copies.
     fn fits(&self, blocks: usize, free: u32) -> bool {
         let need = self.log_blocks(blocks);
         need <= u64::from(free) && 3 * need <= u64::from(self.home.max_op_blocks())
@@ -333,16 +333,16 @@ impl Shared {
             let blocks = blocks as usize;
             let running = &state.running;
             let wanted = running.blocks.len() + running.reserved + blocks;
-            // One transaction does not fill the log, unless a single operation does. What
-            // the new one may change does not count here: it asks for the worst case, and a
-            // commit for each would write what the next one takes back.
+            // A transaction of several operations takes at most a quarter of the log. The new
+            // operation's reservation, a worst case, does not count here. Otherwise a commit
+            // would often write blocks that the next operation changes again.
             let large = !self.fits(wanted - blocks, (state.log.capacity() / 4).max(1));
             if !running.is_empty() && (large || self.home.is_crowded()) {
                 self.commit(&mut state)?;
             } else if self.fits(wanted, state.log.free()) {
                 break;
             } else if state.only_reserved() {
-                // No commit frees this room: the operations under way hold it.
+                // No commit frees this room: it is reserved for the operations under way.
                 self.changed.wait(&mut state);
             } else {
                 self.make_room(&mut state)?;
@@ -352,8 +352,8 @@ impl Shared {
         state.running.reserved += blocks as usize;
         state.running.promised += blocks as usize;
         drop(state);
-        // Waits for room in the cache. A commit cannot, so it waits for us: what the
-        // running transaction holds back is less than a third of the limit.
+        // This waits for room in the cache. A commit never does: the changes that the running
+        // transaction holds are less than a third of the limit.
         let begun = self.home.begin(blocks, caller);
         if begun.is_err() {
             self.leave(blocks);
@@ -381,15 +381,15 @@ impl Shared {
             return true;
         }
         let running = &state.running;
-        // J6: replay would put back what the log holds of this block; and while its
-        // freeing is not committed, it may still be what it was.
+        // J6: replay would write the log's copy of this block. And until the transaction that
+        // freed the block commits, a crash state may contain the block's old use.
         if running.blocks.contains_key(&lba)
             || running.emptied.contains(&lba)
             || matches!(state.log.marks.get(&lba), Some(Mark::Logged(_)))
         {
             return true;
         }
-        // It must not wait for a commit that waits for it.
+        // The data must not wait for a commit that waits for them.
         let befores: Vec<PatchId> = befores.iter().map(|b| b.patch).collect();
         !befores.is_empty() && self.home.waits_for(&befores, running.hold)
     }
@@ -418,9 +418,9 @@ impl Shared {
             rule: Rule::LogBeforeHome,
         };
         let patched = self.home.change(op, lba, content, change, &[hold])?;
-        // All changes of the transaction are durable at once, so one id stands for them. It
-        // tells what was made in this transaction from what an older one made, although
-        // both may be in one patch: a replay can bring back the older one alone.
+        // All changes of the transaction become durable at once, so one id stands for them.
+        // It differs from the id of an older transaction's change in the same patch, since a
+        // replay can restore the older change alone.
         let merged = std::mem::replace(&mut running.touched, true);
         let id = running.hold;
         running.freed.remove(&lba);
@@ -446,7 +446,7 @@ impl Shared {
             } else if self.home.is_pending(before.patch)
                 && let Some(newest) = state.log.committed.back()
             {
-                // Logged: there as soon as it is committed.
+                // The before is logged, so it is durable once its transaction is committed.
                 needed.push(commit_of(newest.commit, before.rule));
             }
         }
@@ -484,7 +484,7 @@ impl Shared {
         self.home.add_before(running.wait, before);
     }
 
-    /// From here on the running transaction is ordered, also in mode `Metadata`.
+    /// Makes the running transaction ordered, also in mode `Metadata`.
     fn order_data(&self, state: &mut State) {
         if state.running.ordered {
             return;
@@ -492,7 +492,7 @@ impl Shared {
         state.running.ordered = true;
         self.prune_direct(state);
         for &data in &state.direct {
-            // What has become part of the transaction since is in the log.
+            // Data that have become part of the transaction will be in the log.
             if !self.home.waits_for(&[data], state.running.hold) {
                 self.precede_commit(&state.running, data);
             }
@@ -509,8 +509,8 @@ impl Shared {
         let marked = state.log.marks.contains_key(&lba);
         let running = &mut state.running;
         running.blocks.remove(&lba);
-        // Of a block that was taken and freed in this transaction nothing is left, unless
-        // an older one had it.
+        // A block that this transaction both allocated and freed needs no write, unless an
+        // older transaction used it.
         let nobodys = unreachable && !marked && !running.emptied.contains(&lba);
         if !nobodys {
             if !hit(Bug::ForgetEmptied) {
@@ -520,12 +520,13 @@ impl Shared {
                 running.freed.insert(lba);
             }
         }
-        // What an older transaction would put there again must not be taken back.
+        // A change that a replay could restore must not be cancelled.
         self.home.freed(op, lba, &[], nobodys)
     }
 }
 
-/// The patch that home changes of a transaction wait for, when its commit waits for `wait`.
+/// Makes the patch for which a transaction's home changes wait. `wait`: the patch for which
+/// its commit waits.
 fn hold_for(home: &dyn Store, wait: PatchId) -> PatchId {
     let before = Before {
         patch: wait,
@@ -567,9 +568,9 @@ impl StoreLayer for Journal {
     ) -> Result<Patched, StoreError> {
         let shared = &*self.shared;
         if !crate::store::check_change(change, shared.home.block_bytes()) {
-            // Read now rather than under the lock. An attempt stops here, before the
-            // transaction has noted anything. All other reads are made by commits, which
-            // operations wait for before they begin.
+            // Read the block before the lock is taken. An attempt stops here, before it changes
+            // the transaction. All other reads belong to commits, which end before an operation
+            // begins.
             drop(shared.home.read(lba)?);
         }
         let mut state = shared.state.lock();

@@ -1,4 +1,4 @@
-//! Where on a device the log is.
+//! The blocks of a device that hold the log.
 
 use super::JournalError;
 use medium::block::{BlockDevice, Lba};
@@ -6,13 +6,14 @@ use medium::block::{BlockDevice, Lba};
 /// The blocks of a log, in order: runs of a device's blocks, such as those of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// First block of the log in a run, where that is on the device, and length.
+    /// For each run, its first block in the log, its first block on the device, and its length
+    /// in blocks.
     runs: Vec<(u64, Lba, u64)>,
     blocks: u64,
 }
 
 impl Place {
-    /// A log made of these runs, each its first block and its length.
+    /// The place of a log in these runs: first block and length in blocks of each.
     pub fn new(runs: impl IntoIterator<Item = (Lba, u64)>) -> Self {
         let mut place = Self {
             runs: Vec::new(),
@@ -27,18 +28,18 @@ impl Place {
         place
     }
 
-    /// Its blocks, in order.
+    /// The blocks of the log, in order.
     pub fn lbas(&self) -> impl Iterator<Item = Lba> {
         let runs = self.runs.iter();
         runs.flat_map(|(_, lba, len)| (lba.0..lba.0 + len).map(Lba))
     }
 
-    /// Number of blocks.
+    /// Number of blocks of the log.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Where block `n` of the log is.
+    /// The place of block `n` of the log on the device.
     ///
     /// # Panics
     /// If the log is shorter.
@@ -50,7 +51,7 @@ impl Place {
         Lba(lba.0 + (n - first))
     }
 
-    /// Whether the device has all of them.
+    /// Checks that the device has all blocks of the log.
     pub(super) fn check(&self, device: &dyn BlockDevice) -> Result<(), JournalError> {
         let blocks = device.geometry().blocks;
         let inside = |(_, lba, len): &(u64, Lba, u64)| {

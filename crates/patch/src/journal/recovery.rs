@@ -1,7 +1,7 @@
-//! What happens before anything is read: the log's committed transactions go home.
+//! Replay, before anything is read: it writes the log's committed transactions home.
 //!
-//! Works on bare devices, below any cache. Everything that it writes home it would write
-//! again, so a crash within it does no harm (J8).
+//! It works on devices, below any cache. It is idempotent, so it may be repeated after a crash
+//! (J8).
 
 use super::format::{COMMIT, Codec, DESCRIPTOR, Header, REVOKE, Super, Tag, unescape};
 use super::{JournalError, Place};
@@ -11,21 +11,22 @@ use medium::block::{BlockDevice, Buffer, Lba, Write};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// What [`replay`] found and did.
+/// Counts of a [`replay`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Replayed {
-    /// Whole transactions.
+    /// Complete transactions.
     pub transactions: u64,
     /// Blocks written home.
     pub blocks: u64,
-    /// Logged copies that were skipped since their blocks had been freed.
+    /// Logged copies skipped because their blocks were freed.
     pub revoked: u64,
 }
 
-/// Makes an empty log. `uuid`: of the file system; it tells logs apart.
+/// Makes an empty log. `uuid`: the id of the file system, which distinguishes its log from
+/// others.
 ///
 /// # Errors
-/// Of the device; a place too small or a block size below 1,024.
+/// An error of the device; a place too small or a block size below 1,024.
 pub fn format(log: &dyn BlockDevice, place: &Place, uuid: [u8; 16]) -> Result<(), JournalError> {
     let block_bytes = log.geometry().block_bytes;
     let blocks = u32::try_from(place.blocks()).unwrap_or(u32::MAX);
@@ -40,20 +41,20 @@ pub fn format(log: &dyn BlockDevice, place: &Place, uuid: [u8; 16]) -> Result<()
     write_all(log, vec![(place.lba(0), block)])
 }
 
-/// Whether the log holds anything that must go home before the device is read.
+/// Whether the log must be replayed before the device is read.
 ///
 /// # Errors
-/// Of the device; a superblock that is none, or that asks for unknown features.
+/// An error of the device; an invalid superblock, or one with unknown features.
 pub fn needs_recovery(log: &dyn BlockDevice, place: &Place) -> Result<bool, JournalError> {
     Ok(Reader::open(log, place)?.superblock.start() != 0)
 }
 
-/// Writes home what was committed, and empties the log. Does nothing to an empty one.
+/// Writes committed transactions home, and empties the log. Does nothing to an empty log.
 /// `home` and `log` may be one device.
 ///
 /// # Errors
-/// Of the devices; a log that contradicts itself before its end, or names blocks that
-/// `home` does not have: then nothing has been written.
+/// An error of the devices; an invalid superblock, or a logged block beyond the end of `home`:
+/// then nothing has been written.
 pub fn replay(
     home: &dyn BlockDevice,
     log: &dyn BlockDevice,
@@ -85,8 +86,8 @@ pub fn replay(
     }
     submit(home, writes)?;
     home.flush(Rule::HomeBeforeReclaim)?;
-    // One number is left out: a block of the transaction that was not whole must never
-    // pass for one of a later transaction.
+    // Skip one number, so that a block of the incomplete transaction never passes for a block
+    // of a later one.
     reader.superblock.set_tail(0, next.wrapping_add(1));
     let mut block = reader.read(0)?;
     let bytes = reader.superblock.encode();
@@ -103,25 +104,25 @@ struct Reader<'a> {
     codec: Codec,
 }
 
-/// What a scan has found.
+/// The result of a scan of the log.
 struct Found {
-    /// The first transaction that is not whole.
+    /// The first transaction that is not complete.
     next: u32,
-    /// Of each home block, its newest logged copy: transaction, place in the log, whether
-    /// it is escaped.
+    /// For each home block, its newest logged copy: transaction, place in the log, whether it
+    /// is escaped.
     copies: BTreeMap<u64, (u32, u32, bool)>,
-    /// The newest transaction that revokes a block.
+    /// For each revoked block, the newest transaction that revokes it.
     revoked: HashMap<u64, u32>,
 }
 
-/// One transaction as it is collected.
+/// The blocks of one transaction.
 #[derive(Default)]
 struct Collected {
     copies: Vec<(u32, Tag)>,
     revoked: Vec<u64>,
 }
 
-/// Whether transaction `a` comes after `b`; numbers wrap.
+/// Whether transaction `a` comes after `b`; the numbers wrap.
 fn is_after(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }
@@ -147,8 +148,8 @@ impl<'a> Reader<'a> {
         Ok(block.to_vec())
     }
 
-    /// Collects whole transactions from the tail on. The first block that is not what
-    /// must come next ends the log.
+    /// Collects complete transactions from the tail on. The first block of a wrong type, number
+    /// or checksum ends the log.
     fn scan(&self) -> Result<Found, JournalError> {
         let mut found = Found {
             next: self.superblock.sequence(),
@@ -171,8 +172,8 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
-    /// Reads one transaction; `None` if it is not whole. `left`: blocks of the log not
-    /// looked at yet.
+    /// Reads one transaction; `None` if it is not complete. `left`: number of blocks of the
+    /// log not read yet.
     fn collect(
         &self,
         position: &mut u32,
@@ -217,7 +218,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next block of the log, in its circle.
+    /// Reads the next block of the log's ring.
     fn next(
         &self,
         position: &mut u32,
@@ -237,7 +238,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Of each home block, the copy to be written, and how many blocks were revoked.
+/// For each home block, the place of the copy to be written and whether it is escaped; and the
+/// number of revoked blocks.
 type Newest = (BTreeMap<u64, (u32, bool)>, u64);
 
 impl Found {
@@ -251,7 +253,7 @@ impl Found {
                 });
             }
             match self.revoked.get(&home) {
-                // A copy counts again if it was logged after the block was freed.
+                // A copy logged after the revoke is written.
                 Some(&by) if !is_after(sequence, by) => revoked += 1,
                 _ => {
                     keep.insert(home, (position, escaped));

@@ -1,4 +1,4 @@
-//! Transactions: what the running one has collected, and what the log still holds.
+//! Transactions: the running one, and those in the log.
 
 use crate::PatchId;
 use medium::block::Lba;
@@ -10,27 +10,28 @@ pub(super) type Patches = SmallVec<[PatchId; 1]>;
 
 /// The transaction that operations join.
 pub(super) struct Running {
-    /// What all its home changes wait for; held until the commit.
+    /// The empty patch for which all home changes wait; held until the commit.
     pub hold: PatchId,
-    /// What its commit block waits for, and `hold` with it; held until the commit too, so
-    /// that the graph sees what must not come to wait for `hold` (J7).
+    /// The empty patch for which the commit block and `hold` wait. It is held until the commit,
+    /// so that the graph finds patches that must not wait for `hold` (J7).
     pub wait: PatchId,
-    /// Something has been changed.
+    /// Whether the transaction has changed anything.
     pub touched: bool,
     /// Blocks to be logged, with their changes.
     pub blocks: HashMap<Lba, Patches>,
-    /// Blocks that it has freed and not taken again.
+    /// Blocks freed and not allocated again.
     pub freed: HashSet<Lba>,
-    /// Blocks that it has freed, taken again or not, to which a pointer may be on the
-    /// medium or in the log. Until its commit they may still be what they were.
+    /// Blocks freed, allocated again or not, to which the medium or the log may have a pointer.
+    /// Until the commit, crash states may contain their old use.
     pub emptied: HashSet<Lba>,
-    /// Operations under way, and the blocks that they may still add.
+    /// Number of operations under way.
     pub open: usize,
+    /// Number of blocks that these operations may still add.
     pub reserved: usize,
-    /// All blocks that its operations have asked for.
+    /// Number of blocks that all operations of the transaction have reserved.
     pub promised: usize,
-    /// Somebody asked for an order between changes (patchgroups): from here on, data
-    /// precede the commit in every mode.
+    /// Whether data precede the commit. In every mode, a request for an order between changes
+    /// (patchgroups) sets it.
     pub ordered: bool,
     pub since: std::time::Instant,
 }
@@ -52,31 +53,32 @@ impl Running {
         }
     }
 
-    /// Whether there is anything to commit.
+    /// Whether there is nothing to commit.
     pub fn is_empty(&self) -> bool {
         !self.touched
     }
 }
 
-/// A transaction whose commit block has been made, durable or not.
+/// A transaction whose commit block is in the cache, durable or not.
 pub(super) struct Committed {
     pub sequence: u32,
-    /// Its first block in the log, and how many there are.
+    /// First block of the transaction in the log.
     pub start: u32,
+    /// Number of blocks in the log.
     pub len: u32,
-    /// The commit block.
+    /// The patch of the commit block.
     pub commit: PatchId,
-    /// Its changes at home.
+    /// The home blocks and their changes.
     pub blocks: Vec<(Lba, Patches)>,
     pub freed: Vec<Lba>,
 }
 
-/// The newest transaction in the log that has to do with a block.
+/// The newest transaction in the log that logged or freed a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// The log holds a copy that replay would write.
+    /// The transaction logged a copy that replay would write.
     Logged(u32),
-    /// Freed, and revoked if there was a copy.
+    /// The transaction freed the block, and revoked it if there was a copy.
     Freed(u32),
 }
 
@@ -88,21 +90,22 @@ impl Mark {
     }
 }
 
-/// The log's circle, and the transactions in it.
+/// The ring of the log's blocks, and the transactions in it.
 pub(super) struct Log {
     pub first: u32,
     pub end: u32,
-    /// Where the next block goes, and how many are in use.
+    /// Place of the next block to be written.
     head: u32,
+    /// Number of blocks in use.
     used: u32,
     /// The number of the running transaction.
     pub sequence: u32,
-    /// Oldest first.
+    /// Transactions in the log, oldest first.
     pub committed: VecDeque<Committed>,
-    /// Out of the log, but the superblock that says so may not be durable.
+    /// Transactions that left the log by a superblock that may not be durable.
     pub leaving: Vec<Committed>,
     pub marks: HashMap<Lba, Mark>,
-    /// The newest change of the superblock.
+    /// The newest patch of the superblock.
     pub tail: PatchId,
 }
 
@@ -137,7 +140,7 @@ impl Log {
         self.head
     }
 
-    /// Takes the next block.
+    /// Takes the next block of the ring.
     pub fn take(&mut self) -> u32 {
         assert!(self.free() > 0, "J5: operations reserve before they change");
         let at = self.head;
@@ -150,7 +153,7 @@ impl Log {
         at
     }
 
-    /// A transaction is in the log: its marks replace older ones.
+    /// Adds a transaction. Its marks replace older ones.
     pub fn push(&mut self, transaction: Committed) {
         let sequence = transaction.sequence;
         for (lba, _) in &transaction.blocks {
@@ -163,7 +166,7 @@ impl Log {
         self.sequence = sequence.wrapping_add(1);
     }
 
-    /// The oldest transaction gives its space back. Its marks stay until
+    /// Frees the space of the oldest transaction. Its marks stay until
     /// [`forget_left`](Self::forget_left).
     pub fn pop(&mut self) {
         if let Some(oldest) = self.committed.pop_front() {
@@ -172,7 +175,8 @@ impl Log {
         }
     }
 
-    /// The superblock is durable: replay cannot meet what has left.
+    /// Drops the marks of transactions that left the log. The superblock is durable, so replay
+    /// ignores them.
     pub fn forget_left(&mut self) {
         for gone in self.leaving.drain(..) {
             let homes = gone.blocks.iter().map(|(lba, _)| lba).chain(&gone.freed);
@@ -188,7 +192,7 @@ impl Log {
         }
     }
 
-    /// Where the tail is: position and sequence number.
+    /// The tail: position and sequence number.
     pub fn tail(&self) -> (u32, u32) {
         match self.committed.front() {
             Some(oldest) => (oldest.start, oldest.sequence),

@@ -6,19 +6,19 @@ use medium::block::{BlockDevice, BlockError, Completion, Geometry, Lba, Write};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// A partition of a device. Its blocks count from 0, and no access leaves it.
+/// A partition of a device. Its blocks are numbered from 0, and no access leaves it.
 pub struct PartitionDevice<D> {
     below: D,
     name: Arc<str>,
     first: u64,
     blocks: u64,
-    /// Writes that were refused.
+    /// Completions of writes outside the partition.
     refused: Mutex<Vec<Completion>>,
 }
 
 impl<D: BlockDevice> PartitionDevice<D> {
-    /// The partition of this number. `sector` is the size of the device's logical sectors in
-    /// bytes. What does not fill a block at the partition's end is left alone.
+    /// Opens the partition with this number. `sector` is the size of the device's logical
+    /// sectors in bytes. An incomplete block at the partition's end is not used.
     ///
     /// # Errors
     /// [`PartitionError`].
@@ -45,7 +45,7 @@ impl<D: BlockDevice> PartitionDevice<D> {
         })
     }
 
-    /// Where these blocks are on the device below.
+    /// The place of blocks on the device below.
     fn place(&self, lba: Lba, blocks: u64) -> Result<Lba, BlockError> {
         match lba.0.checked_add(blocks) {
             Some(end) if end <= self.blocks => Ok(Lba(self.first + lba.0)),

@@ -2,13 +2,13 @@
 
 use super::{Disk, Partition, PartitionError, number};
 
-/// Sizes of sectors that are tried.
+/// Sector sizes to try.
 const SECTORS: [u32; 2] = [512, 4096];
-/// Most bytes of a table; 16 KiB are usual.
+/// Most bytes of a table; the usual size is 16 KiB.
 const MAX_TABLE: u64 = 1 << 20;
 const SIGNATURE: &[u8] = b"EFI PART";
 
-/// What the header says, its checksum having been checked.
+/// A header with a valid checksum.
 struct Header {
     first_usable: u64,
     last_usable: u64,
@@ -45,7 +45,7 @@ pub(super) fn partitions(disk: &Disk<'_>) -> Result<Vec<Partition>, PartitionErr
     }))
 }
 
-/// The partitions by the header in this sector; the inner error is `None` if there is none.
+/// The partitions of a header; the inner error is `None` if there is no header.
 type Table = Result<Vec<Partition>, Option<Unusable>>;
 
 fn table(disk: &Disk<'_>, at: u64, sector: u32) -> Result<Table, PartitionError> {
@@ -75,7 +75,7 @@ fn table(disk: &Disk<'_>, at: u64, sector: u32) -> Result<Table, PartitionError>
 }
 
 impl Header {
-    /// `sector` has at least 512 bytes.
+    /// Parses the header in `sector`, of at least 512 bytes.
     fn parse(sector: &[u8], at: u64) -> Result<Self, Unusable> {
         let len = number::<4>(sector, 12);
         if !(92..=512).contains(&len) {

@@ -2,7 +2,7 @@
 
 use super::{Disk, Partition, PartitionError, number};
 
-/// A sector with entries: the MBR, or one of the chain.
+/// A sector with entries: the MBR, or a record of the chain.
 pub(super) struct Record {
     entries: [Entry; 4],
 }
@@ -10,20 +10,21 @@ pub(super) struct Record {
 #[derive(Clone, Copy)]
 struct Entry {
     kind: u8,
-    /// In sectors; from where depends on the record.
+    /// First sector, counted from a sector that depends on the record.
     start: u64,
+    /// Length in sectors.
     len: u64,
 }
 
 /// Types of entries that hold a chain.
 const EXTENDED: [u8; 3] = [0x05, 0x0F, 0x85];
-/// The type by which a GPT protects itself.
+/// The type of the entry that protects a GPT.
 const PROTECTIVE: u8 = 0xEE;
 /// Most logical partitions.
 const MAX_LOGICAL: u32 = 256;
 
 impl Record {
-    /// `None`: the sector has no table. `sector` has 512 bytes.
+    /// Parses a sector of 512 bytes; `None` if it has no table.
     pub fn parse(sector: &[u8]) -> Option<Self> {
         let entry = |index: usize| {
             let bytes = &sector[446 + 16 * index..][..16];
@@ -32,7 +33,7 @@ impl Record {
                 start: number::<4>(bytes, 8),
                 len: number::<4>(bytes, 12),
             };
-            // Boot sectors of file systems have the same signature, and code here.
+            // Boot sectors of file systems have the same signature, but code in these bytes.
             matches!(bytes[0], 0 | 0x80).then_some(entry)
         };
         if sector[510..512] != [0x55, 0xAA] {
@@ -56,7 +57,7 @@ impl Entry {
         EXTENDED.contains(&self.kind)
     }
 
-    /// The partition, counted from sector `from`.
+    /// The partition of an entry that counts from sector `from`.
     fn partition(&self, number: u32, from: u64, sector: u32) -> Partition {
         Partition {
             number,

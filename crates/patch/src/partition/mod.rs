@@ -2,12 +2,14 @@
 //!
 //! # Guarantees
 //! - A partition lies within its device and overlaps no other. No access leaves it.
-//! - A GPT is used only if header and entries have their checksums. If the first one is
+//! - A GPT is used only if header and entries have valid checksums. If the first GPT is
 //!   damaged, the backup at the end of the device is used.
 //! - Tables are untrusted: any contents give a partition or an error, in bounded time.
+//! - A partition begins at a block of the device. Devices address whole blocks of the file
+//!   system's size, so one that begins inside a block is refused.
 //!
-//! Numbers are those of Linux: of MBR, 1 to 4 are primary, and logical partitions begin
-//! at 5; of GPT, they are the entries of the table, from 1.
+//! Numbers are those of Linux. In an MBR, 1 to 4 are primary partitions, and logical ones begin
+//! at 5. In a GPT, they are the entries of the table, from 1.
 
 mod device;
 mod gpt;
@@ -19,14 +21,14 @@ pub use device::PartitionDevice;
 
 use medium::block::{BlockDevice, BlockError, Buffer, Lba};
 
-/// A partition: its number, and where it is on the device, in bytes.
+/// A partition: its number, and its place on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partition {
-    /// Its number, from 1.
+    /// Number of the partition, from 1.
     pub number: u32,
-    /// Its first byte.
+    /// Offset of the first byte on the device.
     pub start: u64,
-    /// Its length in bytes; not 0.
+    /// Length in bytes; not 0.
     pub len_bytes: u64,
 }
 
@@ -40,7 +42,7 @@ impl Partition {
     }
 }
 
-/// Why there is no such partition.
+/// Why a partition cannot be opened.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum PartitionError {
     /// The device failed.
@@ -57,7 +59,7 @@ pub enum PartitionError {
     Damaged {
         /// The device.
         device: String,
-        /// What is wrong.
+        /// The defect.
         what: String,
     },
     /// The table does not have this partition.
@@ -65,30 +67,31 @@ pub enum PartitionError {
     Missing {
         /// The device.
         device: String,
-        /// The number that was asked for.
+        /// The requested number.
         number: u32,
-        /// Numbers that there are.
+        /// The numbers in the table.
         known: String,
     },
-    /// Its blocks are not blocks of the device.
+    /// The partition begins inside a block of the device.
     #[error(
-        "{device}: partition {number} begins at byte {start}, which is not a multiple of the block \
-         size {block_bytes}; mount with offset={start} instead"
+        "{device}: partition {number} begins at byte {start}, inside a block of {block_bytes} \
+         bytes, and the layer below addresses whole blocks; replace the layer partition by \
+         the mount option offset={start}"
     )]
     Misaligned {
         /// The device.
         device: String,
-        /// The partition.
+        /// Number of the partition.
         number: u32,
-        /// Its first byte.
+        /// Offset of the partition's first byte.
         start: u64,
         /// Bytes in a block of the device.
         block_bytes: u32,
     },
 }
 
-/// All partitions of a device. `sector` is the size of its logical sectors in bytes, by
-/// which an MBR counts; a GPT shows its own.
+/// All partitions of a device. `sector` is the size of its logical sectors in bytes, which an
+/// MBR uses as its unit; the place of a GPT's header shows the size.
 ///
 /// # Errors
 /// [`PartitionError`].
@@ -102,7 +105,7 @@ pub fn partitions(device: &dyn BlockDevice, sector: u32) -> Result<Vec<Partition
     }
 }
 
-/// The partition of this number, which is within the device and overlaps no other.
+/// The partition with this number, within the device and without overlaps.
 ///
 /// # Errors
 /// [`PartitionError`].
@@ -139,7 +142,7 @@ pub fn find(
     }
 }
 
-/// A device, read by bytes.
+/// A device that is read at offsets in bytes.
 struct Disk<'a> {
     device: &'a dyn BlockDevice,
 }
@@ -149,7 +152,7 @@ impl Disk<'_> {
         self.device.geometry().bytes()
     }
 
-    /// These bytes; `None` if they are not on the device.
+    /// Reads bytes; `None` if they are not on the device.
     fn read(&self, start: u64, len: usize) -> Result<Option<Vec<u8>>, BlockError> {
         let Some(end) = start
             .checked_add(len as u64)
@@ -169,7 +172,7 @@ impl Disk<'_> {
         Ok(Some(buffer[skip..skip + len].to_vec()))
     }
 
-    /// The first 512 bytes of a sector; `None` if it is not on the device.
+    /// Reads the first 512 bytes of a sector; `None` if it is not on the device.
     fn sector(&self, number: u64, sector: u32) -> Result<Option<Vec<u8>>, BlockError> {
         match number.checked_mul(u64::from(sector)) {
             Some(start) => self.read(start, 512),

@@ -1,4 +1,4 @@
-//! Tables that are made here by hand, damaged ones, and those of sfdisk and sgdisk.
+//! Tables made by hand, damaged tables, and tables of sfdisk and sgdisk.
 
 use super::*;
 use medium::block::{Geometry, MemoryDevice, Write};
@@ -110,7 +110,7 @@ fn a_damaged_gpt_gives_way_to_its_backup_and_two_damaged_ones_are_an_error() {
 }
 
 #[test]
-fn hostile_tables_are_named() {
+fn invalid_tables_are_refused_with_the_reason() {
     let failed = |image: &[u8], number| find(&disk(image), 512, number).unwrap_err().to_string();
     let plain = vec![0; SECTORS as usize * SECTOR];
     assert!(failed(&plain, 1).contains("no partition table"));
@@ -231,7 +231,7 @@ fn tables_of_other_programs_are_read() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever the table, no partition that is found leaves the device.
+    /// No partition exceeds the device, whatever the table.
     #[test]
     fn damaged_tables_give_a_partition_or_an_error(
         is_gpt in any::<bool>(),

@@ -1,13 +1,13 @@
-//! Errors that show the place in the text.
+//! Errors with a place in the stack's text.
 
 use std::fmt::{self, Display, Write};
 
-/// Why a text is not a stack: what is wrong, the text, and a caret below the place.
+/// Why a text is not a stack. It prints as the defect, the text, and a caret below the place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StackError {
     what: String,
     text: String,
-    /// In bytes.
+    /// Offset of the place in the text, in bytes.
     at: usize,
 }
 
@@ -20,12 +20,12 @@ impl StackError {
         }
     }
 
-    /// What is wrong, and what would be right.
+    /// The defect, and the correct form.
     pub fn what(&self) -> &str {
         &self.what
     }
 
-    /// Where in the text, in bytes from its begin.
+    /// Offset of the place in the text, in bytes.
     pub fn at(&self) -> usize {
         self.at
     }
@@ -34,7 +34,7 @@ impl StackError {
 impl Display for StackError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}\n  ", self.what)?;
-        // On one line, each character as wide as the next.
+        // On one line, with characters of equal width.
         let plain = |c: char| if c.is_control() { ' ' } else { c };
         self.text
             .chars()
@@ -47,7 +47,7 @@ impl Display for StackError {
 
 impl std::error::Error for StackError {}
 
-/// Why a word is not a value of its kind. Says what would be one.
+/// Why a word is not a value of an option, with the correct form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ValueError(String);

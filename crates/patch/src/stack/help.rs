@@ -1,15 +1,15 @@
-//! Texts about layers, made from their list: which there are, and what is in a stack.
+//! Texts about layers, generated from their list.
 
 use super::{About, KINDS, Layers, Shape, Stack};
 use std::fmt::Write;
 
-/// How a stack is written, in a paragraph.
+/// The notation of stacks, in a paragraph.
 pub const NOTATION: &str = "A stack reads from the front end down to the device, as in \
 'uhfs > ext2 > journal(full, internal) > cache(256M, durable=flush) > disk'. Several devices \
 below the cache stand in brackets: '... > cache > [disk, disk(PATH)]'. They count from 0; the \
 file system is on number 0. A word with a space or one of >()[],=\" stands in quotes.";
 
-/// All layers: what each does, what it stands on, and its options.
+/// A list of all layers: the description of each, the layers below it, and its options.
 pub fn list() -> String {
     let mut text = String::from(
         "uhfs\n    turns system calls into steps of a format; stands on a format\n\
@@ -33,7 +33,7 @@ pub fn list() -> String {
     text
 }
 
-/// What a layer gives and stands on, with the names of what can be there.
+/// The interfaces that a layer provides and needs, with the names of layers that may be below.
 fn standing(kind: &About) -> String {
     let gives = kind.shape.gives();
     let Some(takes) = kind.shape.takes(gives) else {
@@ -57,7 +57,7 @@ fn standing(kind: &About) -> String {
 }
 
 impl Stack {
-    /// What the layers of this stack do, each on a line below the one that stands on it.
+    /// Descriptions of the stack's layers from the top down, one on each line.
     pub fn explain(&self) -> String {
         let mut rows = vec![
             ("uhfs".into(), "system calls as steps of the format".into()),

@@ -1,4 +1,4 @@
-//! What a kind of layer states of itself, and what is put together from layers.
+//! Kinds of layers, and how stacks are built of them.
 
 use super::option::Opt;
 use super::text::{Arg, Quoted, Term};
@@ -14,33 +14,33 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A device that a layer gives or stands on.
+/// A device that a layer provides or stands on.
 pub type Device = Arc<dyn BlockDevice>;
 
-/// A kind of layer. Its value has the options of one layer.
+/// A kind of layer. A value holds the options of one layer.
 pub trait Kind: Clone + Default + PartialEq + fmt::Debug + 'static {
-    /// How it is called in a stack.
+    /// Name of the layer in a stack.
     const NAME: &'static str;
-    /// What it does, in a few words.
+    /// Short description for lists.
     const ABOUT: &'static str;
-    /// Its options. Of those without a key, the first that takes a word gets it.
+    /// The options. Among those without a key, the first that accepts a word gets it.
     const OPTIONS: &'static [Opt<Self>];
-    /// What it stands on, and how it is built there.
+    /// The layer below, and the function that builds this one on it.
     const BUILD: Build<Self>;
 
-    /// Whether its options fit together.
+    /// Checks that the options are consistent.
     ///
     /// # Errors
-    /// What does not, and what would.
+    /// The defect, and the correct values.
     fn check(&self) -> Result<(), ValueError> {
         Ok(())
     }
 }
 
-/// Builds the store of the layer `L` on what is below.
+/// A function that builds the store of the layer `L` on `Below`.
 pub type BuildStore<L, Below> = fn(&L, Below, &mut Assembly) -> Result<Arc<dyn Store>, BuildError>;
 
-/// How a layer is built on what it stands on.
+/// The function that builds a layer, by the interfaces that it needs and provides.
 pub enum Build<L> {
     /// A device on nothing.
     Device(fn(&L, &mut Image) -> Result<Device, BuildError>),
@@ -48,11 +48,11 @@ pub enum Build<L> {
     OnDevice(fn(&L, Device, &mut Image) -> Result<Device, BuildError>),
     /// A store that obeys befores, on devices.
     OnDevices(BuildStore<L, Vec<Device>>),
-    /// A store on a store. It obeys befores if that one does.
+    /// A store on a store. It obeys befores if the one below does.
     OnStore(BuildStore<L, Arc<dyn Store>>),
-    /// A store that obeys befores, on a store that does.
+    /// A store that obeys befores, on another that does.
     OrderedOnOrdered(BuildStore<L, Arc<dyn Store>>),
-    /// A store on a store that obeys befores. It drops them, or replaces them by others.
+    /// A store on a store that obeys befores. It drops or replaces them.
     OnOrdered(BuildStore<L, Arc<dyn Store>>),
 }
 
@@ -69,7 +69,7 @@ impl<L> Build<L> {
     }
 }
 
-/// What a layer stands on, and what it gives: [`Build`] without the functions.
+/// The interfaces that a layer needs and provides: [`Build`] without the functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// A device on nothing.
@@ -78,7 +78,7 @@ pub enum Shape {
     OnDevice,
     /// An ordered store on devices.
     OnDevices,
-    /// A store on a store, ordered if that one is.
+    /// A store on a store, ordered if the one below is.
     OnStore,
     /// An ordered store on an ordered store.
     OrderedOnOrdered,
@@ -86,12 +86,12 @@ pub enum Shape {
     OnOrdered,
 }
 
-/// What stands between two layers.
+/// The interface between two layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interface {
     /// [`Store`].
     Store,
-    /// [`Store`], and befores are obeyed.
+    /// [`Store`] that obeys befores.
     Ordered,
     /// [`BlockDevice`].
     Device,
@@ -108,7 +108,7 @@ impl fmt::Display for Interface {
 }
 
 impl Shape {
-    /// What it gives to the layer above.
+    /// The interface that the layer provides.
     pub fn gives(self) -> Interface {
         match self {
             Self::Device | Self::OnDevice => Interface::Device,
@@ -117,7 +117,7 @@ impl Shape {
         }
     }
 
-    /// What must be below, if it has to give `needed`.
+    /// The interface that must be below a layer which provides `needed`.
     pub fn takes(self, needed: Interface) -> Option<Interface> {
         match self {
             Self::Device => None,
@@ -127,7 +127,7 @@ impl Shape {
         }
     }
 
-    /// Whether it can stand where `needed` must be given.
+    /// Whether the layer can provide `needed`.
     pub fn fits(self, needed: Interface) -> bool {
         match needed {
             Interface::Store => self.gives() != Interface::Device,
@@ -139,7 +139,7 @@ impl Shape {
         }
     }
 
-    /// Whether it can stand on several.
+    /// Whether the layer can stand on several others.
     pub fn takes_several(self) -> bool {
         self == Self::OnDevices
     }
@@ -148,13 +148,13 @@ impl Shape {
 /// A kind of layer, for lists and help texts.
 #[derive(Debug, Clone, Copy)]
 pub struct About {
-    /// How it is called in a stack.
+    /// Name of the layer in a stack.
     pub name: &'static str,
-    /// What it does.
+    /// Short description.
     pub about: &'static str,
-    /// What it stands on and gives.
+    /// The interfaces that the layer needs and provides.
     pub shape: Shape,
-    /// How each option is written, and what it does.
+    /// Form and description of each option.
     pub options: fn() -> Vec<(&'static str, &'static str)>,
 }
 
@@ -169,7 +169,7 @@ impl About {
     }
 }
 
-/// Reads the options of a layer.
+/// Parses the options of a layer.
 pub(super) fn parse<K: Kind>(text: &str, term: &Term) -> Result<K, StackError> {
     let failed =
         |at, e: &dyn fmt::Display| StackError::new(text, at, format_args!("{}: {e}", K::NAME));
@@ -191,7 +191,7 @@ pub(super) fn parse<K: Kind>(text: &str, term: &Term) -> Result<K, StackError> {
     Ok(layer)
 }
 
-/// Sets an option. Returns its index, or else what is wrong and where.
+/// Sets an option. Returns its index, or an error and its place.
 fn set<K: Kind>(layer: &mut K, arg: &Arg) -> Result<usize, (usize, ValueError)> {
     let key = arg.key.as_ref().map(|key| key.value.as_str());
     let value = &arg.value.value;
@@ -220,7 +220,7 @@ fn unknown<K: Kind>(arg: &Arg) -> ValueError {
     })
 }
 
-/// Writes a layer as it is read, without options that are as usual.
+/// Formats a layer as it is parsed, without most options that have default values.
 pub(super) fn show<K: Kind>(layer: &K, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let args = K::OPTIONS.iter().filter_map(|option| {
         let value = (option.get)(layer)?;
@@ -237,7 +237,7 @@ pub(super) fn show<K: Kind>(layer: &K, f: &mut fmt::Formatter<'_>) -> fmt::Resul
 
 // --- building -----------------------------------------------------------------------
 
-/// Why layers could not be put together.
+/// Why a stack cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// A file or device cannot be opened.
@@ -246,25 +246,25 @@ pub enum BuildError {
     /// The journal's log cannot be used.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// There is no such partition.
+    /// The partition cannot be opened.
     #[error(transparent)]
     Partition(#[from] PartitionError),
 }
 
-/// The image that is mounted, for layers that are devices.
+/// The mounted image, for layers that are devices.
 pub struct Image<'a> {
-    /// The file or device that `disk` stands for.
+    /// The file or device that `disk` without a path opens.
     pub path: &'a Path,
     /// Bytes in a block.
     pub block_bytes: u32,
-    /// Refuse writes.
+    /// Whether devices refuse writes.
     pub read_only: bool,
-    /// What is open already: several layers may stand on one file.
+    /// Devices by their paths: several layers may stand on one file.
     opened: HashMap<PathBuf, Device>,
 }
 
 impl<'a> Image<'a> {
-    /// Nothing is opened yet.
+    /// An image of which no device is open yet.
     pub fn new(path: &'a Path, block_bytes: u32, read_only: bool) -> Self {
         Self {
             path,
@@ -274,8 +274,8 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// The file or device at `path`, which `open` opens unless it is open. The cache has
-    /// writes of one device under way at a time, so that layers can share it.
+    /// The file or device at `path`. Calls `open` unless it is open already. The cache writes to
+    /// one device at a time, so layers can share it.
     pub(super) fn device(
         &mut self,
         path: &Path,
@@ -291,21 +291,21 @@ impl<'a> Image<'a> {
     }
 }
 
-/// What layers that are stores need from the mount, and what they leave for it.
+/// The inputs of the mount for layers that are stores, and the parts that they return to it.
 #[derive(Default)]
 pub struct Assembly {
-    /// The log: the number of its device, and where it is there. Without, journals are left
+    /// The number of the log's device, and the log's place there. Without it, journals are left
     /// out.
     pub(super) log: Option<(u8, Place)>,
-    /// What checks the writes of the cache, if there is a layer for that.
+    /// The checks of the layer `verify`, if the stack has it.
     pub(super) verifier: Option<Arc<Verifier>>,
-    /// The cache, once it is built.
+    /// The cache, after it is built.
     pub(super) cache: Option<Arc<Cache>>,
-    /// The journal, once it is built.
+    /// The journal, after it is built.
     pub(super) journal: Option<Arc<Journal>>,
 }
 
-/// What is below a layer that is to be built, or a layer that is built.
+/// A layer that is built.
 pub(super) enum Built {
     Device(Device),
     Store(Arc<dyn Store>),

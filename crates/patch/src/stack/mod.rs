@@ -1,5 +1,5 @@
-//! What a mounted file system is put together from, as text that reads from the front end
-//! down to the device:
+//! The layers of a mounted file system, as text that reads from the front end down to the
+//! device:
 //!
 //! ```text
 //! uhfs > ext2 > journal(full, internal, commit=5s) > cache(256M, durable=flush) > disk
@@ -15,16 +15,16 @@
 //! option  = word | name "=" word
 //! ```
 //!
-//! A word that holds a space or one of `> ( ) [ ] , = " \` stands in quotes, with `\` before
+//! A word that contains a space or one of `> ( ) [ ] , = " \` stands in quotes, with `\` before
 //! `"` and `\`. Between parentheses, brackets need no quotes.
 //!
-//! [`KINDS`] lists the layers with their options, and [`Shape`] says what may stand on what:
-//! a format stands on a *store* (changes of blocks), a store on a store or on *devices*, and a
-//! device on devices. A journal needs a store that obeys befores. The devices below a cache
-//! count from 0; the file system is on number 0.
+//! [`KINDS`] lists the layers with their options, and [`Shape`] defines the layers that each may
+//! stand on. A format stands on a *store* (changes of blocks), a store on a store or on
+//! *devices*, and a device on a device. A journal needs a store that obeys befores. The devices
+//! below a cache are numbered from 0; the file system is on number 0.
 //!
-//! With neither `async` nor `journal` the format's own order is what reaches the device:
-//! soft updates. [`Mode`] has short names for the usual stacks.
+//! With neither `async` nor `journal` the cache obeys the format's own order: soft updates.
+//! [`Mode`] has short names for the usual stacks.
 
 mod error;
 mod help;
@@ -57,14 +57,14 @@ use std::str::FromStr;
 use std::sync::Arc;
 use text::{Quoted, Term, Tree};
 
-/// A file system's layers. What stands on what is checked when it is read.
+/// The layers of a file system, each on one that it may stand on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stack {
     format: String,
     layers: Layers,
 }
 
-/// Layers from the top down, and what the last one stands on if that is several.
+/// Layers from the top down, and those below the last one if it stands on several.
 #[derive(Debug, Clone, PartialEq)]
 struct Layers {
     list: Vec<Layer>,
@@ -105,7 +105,7 @@ impl Stack {
         &self.format
     }
 
-    /// The mode that this is a stack of.
+    /// The mode of the stack.
     pub fn mode(&self) -> Mode {
         let mut modes = self.layers.list.iter().filter_map(Mode::of);
         modes.next_back().unwrap_or_default()
@@ -118,7 +118,7 @@ impl Stack {
         all
     }
 
-    /// The cache.
+    /// The options of the cache.
     pub fn cache(&self) -> CacheLayer {
         let caches = self.layers.list.iter().find_map(|layer| match layer {
             Layer::CacheLayer(cache) => Some(*cache),
@@ -127,7 +127,7 @@ impl Stack {
         caches.unwrap_or_default()
     }
 
-    /// With this cache in place of its own.
+    /// The stack with this cache instead of its own.
     pub fn with_cache(mut self, cache: CacheLayer) -> Self {
         self.set_cache(|old| *old = cache);
         self
@@ -172,15 +172,15 @@ impl Stack {
         });
     }
 
-    /// The same, if its options fit together.
+    /// Checks that the options are consistent.
     ///
     /// # Errors
-    /// Why not, with the place in the stack's text.
+    /// The first that is not, with its place in the stack's text.
     pub fn checked(&self) -> Result<(), StackError> {
         self.to_string().parse::<Self>().map(drop)
     }
 
-    /// Index of the cache among the layers; after it, all are devices.
+    /// Index of the cache among the layers; the layers after it are devices.
     fn cache_index(&self) -> usize {
         let is_cache = |layer: &Layer| layer.about().shape == Shape::OnDevices;
         let index = self.layers.list.iter().position(is_cache);
@@ -189,7 +189,7 @@ impl Stack {
 
     // --- building -------------------------------------------------------------------
 
-    /// Opens the devices below the cache, by number, and then that of an external log.
+    /// Opens the devices below the cache, by number, and then the device of an external log.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -202,7 +202,7 @@ impl Stack {
         Ok(devices)
     }
 
-    /// Number of the device that has the log for itself, if any has.
+    /// Number of the log's own device, if it has one.
     pub fn log_device(&self) -> Option<u8> {
         let branches = self.layers.below.len().max(1) as u8;
         match self.journal()?.log {
@@ -220,7 +220,7 @@ impl Stack {
         }
     }
 
-    /// Opens device number 0 below the cache, which has the file system.
+    /// Opens the file system's device, number 0 below the cache.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -229,9 +229,9 @@ impl Stack {
         Ok(home.expect("a cache stands on at least one device"))
     }
 
-    /// Builds the cache on these devices, and all stores above it. `log` is the number of
-    /// the log's device, and where the log is there; without it, journals are left out, as in
-    /// a read-only mount.
+    /// Builds the cache on these devices, and all stores above it. `log` is the number of the
+    /// log's device, and the log's place there. Without it, journals are left out, as in a
+    /// read-only mount.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -264,7 +264,7 @@ impl Stack {
 
 /// The stores of a stack.
 pub struct Assembled {
-    /// What the format stands on.
+    /// The store below the format.
     pub store: Arc<dyn Store>,
     /// The cache.
     pub cache: Arc<Cache>,
@@ -272,7 +272,7 @@ pub struct Assembled {
     pub journal: Option<Arc<Journal>>,
 }
 
-/// Builds the devices that stand side by side below a layer.
+/// Builds the devices directly below a layer.
 fn devices(
     list: &[Layer],
     below: &[Layers],
@@ -290,7 +290,7 @@ fn devices(
     Ok(vec![first.device(below, image)?])
 }
 
-/// Opens an external log as the home is opened: as slow, and with the same options.
+/// Opens an external log with the delay and the options of the home device.
 fn devices_of_log(
     home: &[Layer],
     path: &Path,
@@ -377,14 +377,14 @@ impl FromStr for Stack {
     }
 }
 
-/// Names of the layers that can give something.
+/// Names of the layers that provide an interface.
 fn that_give(needed: Interface) -> String {
     let fitting = KINDS.iter().filter(|kind| kind.shape.fits(needed));
     let names: Vec<&str> = fitting.map(|kind| kind.name).collect();
     names.join(", ")
 }
 
-/// Turns terms into layers, and checks what stands on what.
+/// Turns terms into layers, and checks that each may stand on the one below.
 struct Reader<'a> {
     text: &'a str,
 }
@@ -394,8 +394,8 @@ impl Reader<'_> {
         StackError::new(self.text, at, what)
     }
 
-    /// The layers of a tree but for the first `skip`; `above` is the layer above them, and
-    /// what it needs.
+    /// The layers of a tree without the first `skip` ones. `above`: the layer above them, and
+    /// the interface that it needs.
     fn layers(
         &self,
         tree: &Tree,
@@ -471,7 +471,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether the device that a log is said to be on exists.
+    /// Checks that the device of a log exists.
     fn check_log(&self, stack: &Stack, tree: &Tree) -> Result<(), StackError> {
         let Some(Log::Device(number)) = stack.journal().map(|journal| &journal.log) else {
             return Ok(());

@@ -6,13 +6,13 @@ use crate::journal;
 use std::fmt;
 use std::str::FromStr;
 
-/// How the order of changes is kept.
+/// The order in which changes become durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[serde(into = "String")]
 pub enum Mode {
-    /// Not at all.
+    /// No order.
     Async,
-    /// As the file system states it.
+    /// The order that the file system states.
     #[default]
     SoftUpdates,
     /// Metadata in transactions, data at any time.
@@ -24,7 +24,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Self; 5] = [
         Self::Async,
         Self::SoftUpdates,
@@ -33,7 +33,7 @@ impl Mode {
         Self::Journal,
     ];
 
-    /// Its name.
+    /// The name of the mode.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Async => "async",
@@ -44,7 +44,7 @@ impl Mode {
         }
     }
 
-    /// The layer that keeps the order so; soft updates need none.
+    /// The layer of the mode; soft updates need none.
     pub(super) fn layer(self) -> Option<Layer> {
         let journal = |what| {
             let journal = JournalLayer {
@@ -62,7 +62,7 @@ impl Mode {
         }
     }
 
-    /// The mode that a layer makes, if it makes one.
+    /// The mode that a layer determines, if any.
     pub(super) fn of(layer: &Layer) -> Option<Self> {
         match layer {
             Layer::AsyncLayer(_) => Some(Self::Async),

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 #[test]
-fn the_usual_stacks() {
+fn each_mode_has_its_stack() {
     let text = |mode| Stack::new("ext2", mode).to_string();
     assert_eq!(text(Mode::SoftUpdates), "uhfs > ext2 > cache(256M) > disk");
     assert_eq!(
@@ -261,7 +261,7 @@ fn errors_show_the_place_and_say_what_is_known() {
 }
 
 #[test]
-fn brackets_without_end_are_an_error_and_not_an_overflow() {
+fn deep_brackets_are_refused() {
     let deep = format!("uhfs > ext2 > {}", "cache > [".repeat(100_000));
     let error = deep.parse::<Stack>().unwrap_err();
     assert!(
@@ -327,7 +327,7 @@ fn caches() -> impl Strategy<Value = Layer> {
     )
 }
 
-/// One device: layers down to a disk.
+/// A device: layers down to a disk.
 fn devices() -> impl Strategy<Value = Layers> {
     let delay = prop::sample::select(vec![Delay::Disk, Delay::Ssd]);
     let sector = prop::sample::select(vec![512, 4096]);
@@ -389,12 +389,12 @@ fn stacks() -> impl Strategy<Value = Stack> {
 
 proptest! {
     #[test]
-    fn text_and_value_are_the_same(stack in stacks()) {
+    fn a_stack_parses_from_its_text(stack in stacks()) {
         prop_assert_eq!(stack.to_string().parse(), Ok(stack));
     }
 
     #[test]
-    fn nonsense_is_refused_without_a_panic(text in ".*") {
+    fn any_text_is_parsed_without_a_panic(text in ".*") {
         if let Err(error) = text.parse::<Stack>() {
             prop_assert!(error.at() <= text.len());
             prop_assert_eq!(error.to_string().lines().count(), 3);
@@ -402,7 +402,7 @@ proptest! {
     }
 
     #[test]
-    fn words_in_any_order_are_read_without_a_panic(
+    fn words_in_any_order_are_parsed_without_a_panic(
         words in prop::collection::vec(prop::sample::select(vec![
             "uhfs", "ext2", "trace", "async", "journal", "cache", "delay", "disk", "(", ")", "[",
             "]", ",", ">", ">", ">", "=", "\"", "\\", "full", "log", "1", "ssd", "8M", "é",

@@ -1,24 +1,24 @@
-//! The notation: words, terms, and the tree that they make, each with its place in the text.
+//! The notation: words, terms and their tree, each with its place in the text.
 //!
-//! Nothing here panics, whatever the text.
+//! The parser panics on no text.
 
 use super::StackError;
 use std::fmt::{self, Write};
 
-/// Something that was read, and where it begins in the text, in bytes.
+/// A parsed value, and the offset of its first byte in the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct At<T> {
     pub value: T,
     pub at: usize,
 }
 
-/// Layers from the top down, and the towers that the last one stands on, if not just one.
+/// Layers from the top down, and the trees in brackets below the last one.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub terms: Vec<Term>,
-    /// What stands in brackets, and where they begin.
+    /// The trees in brackets, and the place of the brackets.
     pub below: Option<At<Vec<Tree>>>,
-    /// Where it ends in the text.
+    /// Offset of the tree's end in the text.
     pub end: usize,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Arg {
 }
 
 impl Arg {
-    /// Where it begins.
+    /// Offset of the argument in the text.
     pub fn at(&self) -> usize {
         self.key.as_ref().map_or(self.value.at, |key| key.at)
     }
@@ -56,7 +56,7 @@ impl fmt::Display for Arg {
 const MARKS: &[char] = &['>', '(', ')', ',', '=', '"', '\\'];
 const BRACKETS: &[char] = &['[', ']'];
 
-/// A word; in quotes, with `\` before `"` and `\`, where it must be.
+/// A word, formatted in quotes if it needs them, with `\` before `"` and `\`.
 pub(super) struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -91,10 +91,10 @@ impl fmt::Display for Token {
     }
 }
 
-/// Most brackets inside each other.
+/// Most levels of brackets.
 const MAX_DEPTH: usize = 16;
 
-/// Reads a whole text.
+/// Parses a whole text.
 pub(super) fn parse(text: &str) -> Result<Tree, StackError> {
     let mut reader = Reader {
         text,
@@ -142,7 +142,7 @@ fn tokens(text: &str) -> Result<Vec<At<Token>>, StackError> {
     Ok(tokens)
 }
 
-/// The word in the quotes that open at `open`, and its length with them.
+/// The word in the quotes that open at `open`, and its length with the quotes.
 fn quoted_word(text: &str, open: usize) -> Result<(Token, usize), StackError> {
     let mut word = String::new();
     let mut letters = text[open..].char_indices().skip(1);
@@ -167,7 +167,7 @@ impl Reader<'_> {
         self.tokens.get(self.next).map(|token| &token.value)
     }
 
-    /// Where the next token is.
+    /// Offset of the next token.
     fn here(&self) -> usize {
         let next = self.tokens.get(self.next);
         next.map_or(self.text.trim_end().len(), |token| token.at)

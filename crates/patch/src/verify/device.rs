@@ -1,4 +1,4 @@
-//! The lower half: a device that checks each write before it passes it on.
+//! The lower half: a device that checks each write before it submits it.
 
 use super::Verifier;
 use crate::graph::Addr;
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A device below a cache. See [the module](super).
+/// A device below a cache that checks its writes.
 pub struct Watched<D> {
     below: D,
     device: u8,
@@ -19,16 +19,16 @@ pub struct Watched<D> {
 
 #[derive(Default)]
 struct State {
-    /// Writes under way by their number: the caller's tag, the block, and whether it is
-    /// durable when it has completed.
+    /// Writes under way by their number: the caller's tag, the block, and whether completion
+    /// makes it durable.
     under_way: HashMap<u64, (u64, Lba, bool)>,
     next: u64,
-    /// Writes that were refused.
+    /// Completions of writes that violate a rule.
     refused: Vec<Completion>,
 }
 
 impl<D: BlockDevice> Watched<D> {
-    /// Device number `device` of the cache that `verifier` checks.
+    /// Makes device number `device` of the cache that `verifier` checks.
     pub fn new(below: D, device: u8, verifier: Arc<Verifier>) -> Self {
         Self {
             below,

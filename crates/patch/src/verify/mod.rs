@@ -1,21 +1,21 @@
 //! A check of the graph and of every write, in a live mount.
 //!
 //! # Guarantees
-//! [`Verify`] stands on a cache and keeps a model of its own: each change that is not
-//! durable, with its befores as they were asked for. [`Watched`] stands below the cache and
-//! sees writes, completions and flushes. Together they check that
+//! [`Verify`] stands on a cache and keeps a model: each change that is not durable, with the
+//! befores that the caller requested. [`Watched`] stands below the cache and receives writes,
+//! completions and flushes. Together they check that
 //!
-//! - **V1** a block is written only if each change in it has its befores on the medium,
-//!   durably, or in the same block;
-//! - **V2** a written block holds what its changes make of the block before, and nothing of
-//!   those that must stay behind;
-//! - **V3** a patch ends only by a durable write, unless its changes change nothing;
+//! - **V1** a block is written only if each change in it has its befores durably on the medium
+//!   or in the same block;
+//! - **V2** a written block equals the old block with the changes of the write, and without
+//!   those that must wait;
+//! - **V3** a patch is freed only by a durable write, unless its changes have no effect;
 //! - **V4** the graph has its invariants (P1 to P6), after a number of operations.
 //!
-//! What breaks a rule is logged, is not written, and makes the cache read-only.
+//! A violation is logged and makes the cache read-only. A write that violates V1 to V3 does
+//! not reach the device.
 //!
-//! Blocks whose changes do not pass through the layer, such as those of a log on a device
-//! of its own, are not checked.
+//! Blocks whose changes do not pass through the layer are not checked.
 
 mod device;
 mod model;
@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What the two halves share. It exists before the cache does.
+/// The state that the two halves share. It is made before the cache.
 #[derive(Default)]
 pub struct Verifier {
     cache: OnceLock<Arc<Cache>>,
@@ -46,7 +46,7 @@ impl Verifier {
         self.violation.get().map(String::as_str)
     }
 
-    /// Logs a violation. Returns the error by which it reaches callers.
+    /// Logs a violation. Returns the error for callers.
     fn report(&self, device: &str, lba: Lba, what: String) -> BlockError {
         tracing::error!("verify: {device}: block {lba}: {what}");
         let _ = self.violation.set(what);
@@ -59,7 +59,7 @@ impl Verifier {
     }
 }
 
-/// The upper half: a store that records every change. See the module.
+/// The upper half: a store that records every change.
 pub struct Verify<S> {
     below: S,
     device: u8,
@@ -70,8 +70,8 @@ pub struct Verify<S> {
 }
 
 impl<S: Store> Verify<S> {
-    /// Checks a store whose patches are those of device `device` of `cache`, all of whose
-    /// devices are [`Watched`] by the same verifier. The graph is checked after each `every`
+    /// Makes a layer on `below`, a store on device `device` of `cache`. The same verifier must
+    /// have [`Watched`] all devices of the cache. The graph is checked after each `every`
     /// operations; 0: never.
     pub fn new(
         below: S,
@@ -97,7 +97,7 @@ impl<S: Store> Verify<S> {
         }
     }
 
-    /// V4.
+    /// Checks V4.
     fn check_graph(&self) {
         if let Some(cache) = self.verifier.cache.get()
             && let Err(what) = cache.verify()

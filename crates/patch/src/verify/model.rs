@@ -1,4 +1,4 @@
-//! Changes that are not durable, by block, with the befores that were asked for.
+//! The model: changes that are not durable, by block, with the befores that were requested.
 
 use crate::graph::{Addr, State};
 use crate::{Before, Change, PatchId};
@@ -6,11 +6,11 @@ use medium::block::Buffer;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// See the module.
+/// Changes that are not durable, and empty patches.
 #[derive(Default)]
 pub(super) struct Model {
     blocks: HashMap<Addr, Block>,
-    /// How many changes that are not durable each patch has.
+    /// For each patch, the number of its changes that are not durable.
     open: HashMap<PatchId, u32>,
     /// Patches without data.
     empties: HashMap<PatchId, Empty>,
@@ -18,11 +18,11 @@ pub(super) struct Model {
 
 #[derive(Default)]
 struct Block {
-    /// The contents without its changes; `None`: not known.
+    /// The contents without the changes; `None`: unknown.
     contents: Option<Vec<u8>>,
-    /// Oldest first.
+    /// The changes, oldest first.
     changes: Vec<Recorded>,
-    /// What is on its way to the device.
+    /// The write under way.
     sent: Option<Sent>,
 }
 
@@ -51,7 +51,7 @@ impl What {
         }
     }
 
-    /// Applies the change to contents that may not be known.
+    /// Applies the change to contents that may be unknown.
     fn apply(&self, contents: &mut Option<Vec<u8>>, block_bytes: usize) {
         match (self, contents) {
             (Self::Bytes(0, bytes), contents) if bytes.len() == block_bytes => {
@@ -80,12 +80,12 @@ fn ids(befores: &[Before]) -> Vec<PatchId> {
 }
 
 impl Model {
-    /// Whether the model has the block's contents, or has them nowhere to get from.
+    /// Whether the model has a record of the block. Then it needs no contents.
     pub fn is_known(&self, addr: Addr) -> bool {
         self.blocks.contains_key(&addr)
     }
 
-    /// A change has been made. `contents`: of the block before, if the model lacks them.
+    /// Records a change. `contents`: the old block, if the model has no record of it.
     pub fn change(
         &mut self,
         addr: Addr,
@@ -107,12 +107,12 @@ impl Model {
         *self.open.entry(patch).or_default() += 1;
     }
 
-    /// The changes of a block that are not on their way are taken back.
+    /// Cancels the changes of a block that no write under way includes.
     pub fn cancel(&mut self, addr: Addr) {
         let Some(block) = self.blocks.get_mut(&addr) else {
             return;
         };
-        // The bytes stay in the cache.
+        // The cache keeps the cancelled bytes.
         block.contents = None;
         let (sent, cancelled) = std::mem::take(&mut block.changes)
             .into_iter()
@@ -159,10 +159,10 @@ impl Model {
         }
     }
 
-    /// A block is about to be written. `state` tells what the graph says of a patch.
+    /// Checks and records the write of a block. `state` returns the graph's state of a patch.
     ///
     /// # Errors
-    /// The rule that is broken: V1, V2 or V3.
+    /// The violation of V1, V2 or V3.
     pub fn send(
         &mut self,
         addr: Addr,
@@ -209,7 +209,7 @@ impl Model {
         Ok(())
     }
 
-    /// A patch that must be durable for `before` to be, and is neither that nor going out now.
+    /// A patch at or before `before` that is neither durable nor in this write.
     fn missing(
         &self,
         before: PatchId,
@@ -239,7 +239,8 @@ impl Model {
         None
     }
 
-    /// V3: patches of a block that have ended without a write have changed nothing.
+    /// Drops patches of a block that were freed without a write, and checks that they had no
+    /// effect (V3).
     fn drop_ended(&mut self, addr: Addr, state: &impl Fn(PatchId) -> State) -> Result<(), String> {
         let Some(block) = self.blocks.get_mut(&addr) else {
             return Ok(());
@@ -262,7 +263,7 @@ impl Model {
         }
     }
 
-    /// A write has completed.
+    /// Records that a write has completed.
     pub fn completed(&mut self, addr: Addr, is_durable: bool) {
         let Some(block) = self.blocks.get_mut(&addr) else {
             return;
@@ -275,7 +276,7 @@ impl Model {
         }
     }
 
-    /// A flush of the device has succeeded that began when these blocks had been completed.
+    /// Records a flush that began after the writes of these blocks had completed.
     pub fn flushed(&mut self, blocks: &[Addr]) {
         for &addr in blocks {
             self.durable(addr);
@@ -283,7 +284,7 @@ impl Model {
         self.forget_empties();
     }
 
-    /// Blocks of a device that have been written completely and are not durable.
+    /// Blocks of a device whose writes have completed and are not durable.
     pub fn written(&self, device: u8) -> Vec<Addr> {
         let is_written = |block: &Block| block.sent.as_ref().is_some_and(|sent| sent.has_completed);
         let blocks = self.blocks.iter().filter(|(_, block)| is_written(block));
@@ -312,7 +313,7 @@ impl Model {
         self.close(ended);
     }
 
-    /// Drops empty patches that nothing can wait for any more.
+    /// Drops empty patches that are durable, if there are many.
     fn forget_empties(&mut self) {
         if self.empties.len() < 1024 {
             return;

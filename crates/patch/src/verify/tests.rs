@@ -1,4 +1,4 @@
-//! Work in random order raises no violation; each rule that is broken raises its own.
+//! Random work causes no violation. A break of each rule is reported by its name.
 
 use super::*;
 use crate::seeded::{self, Bug};
@@ -113,7 +113,7 @@ fn step(
     Ok(())
 }
 
-/// Random work, until it fails or for `steps`. Returns the violation.
+/// Does random work until it fails or for `steps`. Returns the violation.
 fn work(seed: u64, steps: usize) -> Option<String> {
     let bench = bench();
     let store = bench.verify(bench.volume());
@@ -138,7 +138,7 @@ fn work_without_bugs_breaks_no_rule() {
 }
 
 #[test]
-fn a_block_with_changes_that_must_wait_is_found() {
+fn a_write_with_changes_that_must_wait_is_reported() {
     seeded::arm(Some(Bug::LoseRollback));
     let found = (0..60).find_map(|seed| work(seed, 400));
     assert!(seeded::fired() > 0);
@@ -150,7 +150,7 @@ fn a_block_with_changes_that_must_wait_is_found() {
 const SMALL: Change<'_> = Change::Bytes { at: 4, bytes: &[7] };
 
 #[test]
-fn a_store_that_drops_befores_is_found() {
+fn a_write_before_its_befores_is_reported() {
     let bench = bench();
     let store = bench.verify(Async(bench.volume()));
     let first = put(&store, 1, SMALL, &[]);
@@ -167,12 +167,12 @@ fn a_store_that_drops_befores_is_found() {
 }
 
 #[test]
-fn a_patch_that_ends_without_a_write_is_found() {
+fn a_patch_freed_without_a_write_is_reported() {
     let bench = bench();
     let volume = bench.volume();
     let store = bench.verify(volume.clone());
     put(&store, 1, SMALL, &[]);
-    // Past the layer: it does not see that the change is taken back.
+    // Past the layer, which has no record that the change is cancelled.
     let op = volume.begin(1, crate::Caller::SYSTEM).unwrap();
     volume.freed(&op, Lba(1), &[], true).unwrap();
     volume.end(op);

@@ -1,4 +1,4 @@
-//! Calls beside a sync: what it waits for joins the running transaction meanwhile.
+//! Calls concurrent with a sync: its patches join the running transaction meanwhile.
 
 use super::*;
 use crate::{Change, Content, PatchId, Store, StoreError};
@@ -24,7 +24,7 @@ fn put(journal: &Journal, lba: u64, content: Content, byte: u8, is_freed: bool) 
     patched.unwrap().id
 }
 
-/// Syncs data, the last block of which becomes metadata when the first are written.
+/// Syncs data whose last block becomes metadata while the first blocks are written.
 fn sync_beside_reuse(mode: Mode, sync: impl Fn(&Journal, &[PatchId]) -> Result<(), StoreError>) {
     let bench = Arc::new(open(formatted(LOG), LOG, mode));
     let journal = &bench.journal;

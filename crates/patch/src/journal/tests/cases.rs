@@ -1,4 +1,4 @@
-//! Single cases: the log's circle, torn blocks, leftovers, numbers that wrap.
+//! Single cases: the log's ring, torn blocks, leftovers, numbers that wrap.
 
 use super::super::format::{Codec, MAGIC, Super, Tag};
 use super::*;
@@ -36,12 +36,12 @@ fn home(bytes: &[u8], lba: u64) -> u8 {
     bytes[lba as usize * BLOCK]
 }
 
-/// After a crash now, with all that is durable and nothing else.
+/// The state after a crash now that keeps only durable writes.
 fn after_crash(bench: &Bench) -> Vec<u8> {
     replayed(bench.device.bytes(), LOG).unwrap()
 }
 
-/// Where block `n` of the log is, in bytes.
+/// Offset of block `n` of the log, in bytes.
 fn at(n: u32) -> usize {
     place(LOG).lba(n).0 as usize * BLOCK
 }
@@ -55,7 +55,7 @@ fn set_superblock(bytes: &mut [u8], mut superblock: Super) {
 }
 
 #[test]
-fn what_is_synced_is_in_the_log_and_nowhere_else() {
+fn a_sync_writes_to_the_log_and_not_home() {
     let bench = open(formatted(LOG), LOG, Mode::Full);
     let patches = transaction(&bench, [(1, 11), (2, 12)]);
     bench.journal.sync(&patches).unwrap();
@@ -114,7 +114,7 @@ fn an_operation_may_fill_the_log_and_none_may_be_larger() {
 fn a_log_filled_to_its_last_block() {
     let bench = open(formatted(LOG), LOG, Mode::Full);
     for round in 1..=60u8 {
-        // The tail is somewhere else each time.
+        // The tail is at another place each time.
         let size = u64::from(round % 5) + 1;
         let patches = transaction(&bench, (40..40 + size).map(|lba| (lba, round)));
         bench.journal.sync(&patches).unwrap();
@@ -151,7 +151,7 @@ fn transactions_of_every_size_fit_any_place_in_the_circle() {
 }
 
 #[test]
-fn an_operation_that_changes_more_than_it_said_is_refused() {
+fn an_operation_that_exceeds_its_reservation_is_refused() {
     let bench = open(formatted(LOG), LOG, Mode::Full);
     let op = bench.journal.begin(1, crate::Caller::SYSTEM).unwrap();
     let change = Change::Bytes { at: 0, bytes: &[1] };
@@ -165,7 +165,7 @@ fn an_operation_that_changes_more_than_it_said_is_refused() {
     bench.journal.end(op);
 }
 
-/// Damages one block of the second of two transactions, and sees the first alone.
+/// Damages one block of the second of two transactions, and expects the first alone.
 fn torn(block_of_second: u32, damage: impl Fn(&mut [u8])) {
     let bench = open(formatted(LOG), LOG, Mode::Full);
     transaction(&bench, [(1, 1), (2, 1)]);
@@ -193,7 +193,7 @@ fn a_torn_transaction_is_not_replayed() {
 }
 
 #[test]
-fn leftovers_of_an_older_lap_are_not_taken() {
+fn leftovers_of_an_older_lap_are_not_replayed() {
     let bench = open(formatted(LOG), LOG, Mode::Full);
     let mut stale = None;
     for round in 1..=40u8 {
@@ -202,7 +202,7 @@ fn leftovers_of_an_older_lap_are_not_taken() {
         let bytes = bench.device.bytes();
         let now = after_crash(&bench);
         assert_eq!((home(&now, 1), home(&now, 2)), (round, round));
-        // The same with the newest commit lost: what follows in the log is of the lap before.
+        // With the newest commit lost, the log continues with blocks of the lap before.
         let Some(before) = stale.replace(bytes) else {
             continue;
         };
@@ -213,7 +213,7 @@ fn leftovers_of_an_older_lap_are_not_taken() {
 }
 
 #[test]
-fn a_log_from_before_the_replay_is_not_taken_up_again() {
+fn transactions_from_before_a_replay_are_not_replayed_again() {
     let mut bytes = formatted(LOG);
     for lap in 1..=5u8 {
         let bench = open(bytes, LOG, Mode::Full);
@@ -255,7 +255,7 @@ fn a_later_revoke_keeps_a_block_from_being_replayed() {
     bench.journal.end(op);
     transaction(&bench, [(1, 2)]);
     bench.journal.sync_all().unwrap();
-    // Taken again for data, which go home directly.
+    // Allocated again for data, which are written home directly.
     let op = bench.journal.begin(1, crate::Caller::SYSTEM).unwrap();
     let change = Change::Bytes {
         at: 0,
@@ -283,7 +283,7 @@ fn a_copy_counts_until_the_tail_beyond_it_is_durable() {
     let put = |byte| {
         let op = bench.journal.begin(2, crate::Caller::SYSTEM).unwrap();
         if byte == 1 {
-            // Freed and taken again at once: goes through the log.
+            // Freed and allocated again at once, so the data are logged.
             bench.journal.freed(&op, Lba(5), &[], false).unwrap();
         }
         let bytes = [byte; BLOCK];
@@ -317,13 +317,13 @@ fn a_copy_counts_until_the_tail_beyond_it_is_durable() {
 }
 
 #[test]
-fn what_an_older_transaction_needs_is_not_taken_back() {
+fn a_change_that_an_older_transaction_needs_is_not_cancelled() {
     let bench = open(formatted(LOG), LOG, Mode::Full);
     transaction(&bench, [(5, 1)]);
     bench.journal.sync_all().unwrap();
     let op = bench.journal.begin(1, crate::Caller::SYSTEM).unwrap();
     bench.journal.freed(&op, Lba(5), &[], false).unwrap();
-    // A second life that nobody has written to, and that nothing ever pointed to.
+    // A second use of the block, without a write or a pointer to it.
     bench.journal.freed(&op, Lba(5), &[], true).unwrap();
     bench.journal.end(op);
     bench.reclaim();
@@ -336,7 +336,7 @@ fn the_magic_number_in_data_survives() {
     let bench = open(formatted(LOG), LOG, Mode::Full);
     let mut bytes = [5; BLOCK];
     bytes[..4].copy_from_slice(&MAGIC.to_be_bytes());
-    // A commit block of the running transaction, as a program might write it.
+    // Data with the bytes of the running transaction's commit block.
     bytes[4..8].copy_from_slice(&2u32.to_be_bytes());
     bytes[8..12].copy_from_slice(&1u32.to_be_bytes());
     let op = bench.journal.begin(1, crate::Caller::SYSTEM).unwrap();
@@ -498,7 +498,7 @@ fn operations_of_many_threads() {
 }
 
 #[test]
-fn logs_that_lie_are_refused() {
+fn damaged_logs_are_refused() {
     let good = formatted(LOG);
     let parse = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = good.clone();
@@ -540,7 +540,7 @@ fn logs_that_lie_are_refused() {
 
 #[test]
 fn an_operation_waits_while_reservations_alone_fill_the_log() {
-    // Threads that outlive a failure: a scope would wait for the one that hangs.
+    // Threads without a scope, which would wait for a thread that hangs.
     let bench = Arc::new(open(formatted(LOG), LOG, Mode::Full));
     let shared = bench.journal.shared.clone();
     let free = shared.state.lock().log.free();

@@ -1,4 +1,4 @@
-//! Memory that remembers what was done to it, and can be any legal state after a crash.
+//! A device in memory that records its calls and produces crash states.
 
 use medium::Rule;
 use medium::block::{BlockDevice, BlockError, Completion, Lba, MemoryDevice, Persistence, Write};
@@ -7,27 +7,28 @@ use std::collections::{BTreeMap, HashMap};
 
 pub const BLOCK: usize = 1024;
 
-/// What happened, in order.
+/// A call of the device, or a step of the test.
 #[derive(Clone)]
 pub enum Event {
     Issued(Vec<Write>),
     Completed,
     Flushed,
-    /// So many operations have begun.
+    /// Number of operations that have begun.
     Began(usize),
-    /// So many operations are promised to be durable.
+    /// Number of operations that must be durable.
     Synced(usize),
-    /// What this operation has done to this thing is promised to be durable.
+    /// A thing, and the operation whose change of it must be durable.
     Kept(u64, usize),
 }
 
 /// A state after a crash.
 pub struct Crash {
     pub bytes: Vec<u8>,
-    /// Operations begun, and promised.
+    /// Number of operations begun before the crash.
     pub began: usize,
+    /// Number of operations that must be durable.
     pub synced: usize,
-    /// The newest promise for single things.
+    /// For single things, the newest operation whose change must be durable.
     pub kept: HashMap<u64, usize>,
 }
 
@@ -35,7 +36,7 @@ pub struct Recorder {
     memory: MemoryDevice,
     start: Vec<u8>,
     pub events: Mutex<Vec<Event>>,
-    /// Runs once, when the next blocks are written.
+    /// Runs once, before the next blocks are written.
     pub on_submit: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -57,8 +58,8 @@ impl Recorder {
         self.events.lock().push(event);
     }
 
-    /// A state that a crash after the first `until` events may leave; blocks of which
-    /// `tears` holds may be torn at a sector.
+    /// A state that a crash after the first `until` events may leave. Blocks for which `tears`
+    /// is true may be torn at a sector.
     pub fn crash(
         &self,
         until: usize,
@@ -67,7 +68,7 @@ impl Recorder {
     ) -> Crash {
         let mut bytes = self.start.clone();
         let (mut began, mut synced, mut kept) = (0, 0, HashMap::new());
-        // Of each block, what has not been made durable, oldest first.
+        // The writes of each block that are not durable, oldest first.
         let mut open: BTreeMap<u64, Vec<Write>> = BTreeMap::new();
         let put = |bytes: &mut Vec<u8>, write: &Write, range: std::ops::Range<usize>| {
             let at = write.lba.0 as usize * BLOCK;
@@ -100,7 +101,7 @@ impl Recorder {
                 }
             }
         }
-        // Few left out, few there, or anything.
+        // Most writes lost, most written, or half of them.
         let share = [0.1, 0.5, 0.9][rng.usize(..3)];
         for (lba, writes) in open {
             let there = writes.iter().filter(|_| rng.f64() < share).count();

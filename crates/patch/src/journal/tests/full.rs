@@ -1,5 +1,5 @@
-//! Mode `Full`: after any crash the home blocks are what some prefix of the operations
-//! made, at least all that were synced.
+//! Mode `Full`: after any crash the home blocks are the result of a prefix of the operations,
+//! which includes all synced ones.
 
 use super::device::Event;
 use super::*;
@@ -17,7 +17,7 @@ fn step(bench: &Bench, model: &mut [u8], rng: &mut fastrand::Rng) -> Vec<PatchId
         .unwrap();
     let mut patches = Vec::new();
     for _ in 0..changes {
-        // Some blocks are hot.
+        // Some blocks are changed often.
         let lba = if rng.bool() {
             rng.u64(..3)
         } else {
@@ -62,7 +62,7 @@ fn step(bench: &Bench, model: &mut [u8], rng: &mut fastrand::Rng) -> Vec<PatchId
     patches
 }
 
-/// Runs random operations, crashes in random states, and compares. Returns what is wrong.
+/// Runs random operations, crashes in random states, and compares. Returns the difference.
 fn run(seed: u64, log_blocks: u64, below: Below) -> Result<(), String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let bench = open_on(formatted(log_blocks), log_blocks, Mode::Full, below);
@@ -111,7 +111,7 @@ fn run(seed: u64, log_blocks: u64, below: Below) -> Result<(), String> {
     Ok(())
 }
 
-/// Replays a crash state, and again after a crash within the replay.
+/// Replays a crash state, and again after a crash during the replay.
 fn check(
     bytes: Vec<u8>,
     prefixes: &[Vec<u8>],
@@ -123,7 +123,7 @@ fn check(
     super::super::replay(&device, &device, &place).map_err(|e| e.to_string())?;
     let home = device.bytes()[..HOME_BYTES].to_vec();
     if !prefixes.contains(&home) {
-        return Err("not what any prefix of the operations made".into());
+        return Err("the home blocks are not the result of a prefix of the operations".into());
     }
     let events = device.events.lock().len();
     let crash = device.crash(rng.usize(..=events), rng, |lba| lba >= HOME);
@@ -149,7 +149,7 @@ fn a_journal_stands_on_any_store() {
 }
 
 #[test]
-fn bugs_put_back_are_caught() {
+fn seeded_bugs_are_found() {
     for bug in [
         Bug::CommitWithoutBody,
         Bug::ReplayUncommitted,

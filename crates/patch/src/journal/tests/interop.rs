@@ -1,5 +1,5 @@
-//! Other readers and writers of the format: e2fsck replays our log, and we the logs that
-//! debugfs writes. Needs e2fsprogs.
+//! Other readers and writers of the format: e2fsck replays our log, and we replay logs of
+//! debugfs and the kernel. Needs e2fsprogs.
 
 use super::super::format::MAGIC;
 use super::*;
@@ -13,13 +13,13 @@ fn run(program: &str, args: &[&str], image: &Path) -> String {
     let output = output.expect("e2fsprogs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
-    // e2fsck exits with 1 if it has mended something: the journal.
+    // e2fsck exits with 1 if it has replayed the journal.
     let code = output.status.code();
     assert!(code.is_some_and(|c| c <= 1), "{program}: {text}{errors}");
     text
 }
 
-/// A file system of mke2fs with a journal, as a file, and where the journal is in it.
+/// A file with a file system of mke2fs, and the place of its journal.
 struct Image {
     _dir: tempfile::TempDir,
     path: std::path::PathBuf,
@@ -41,7 +41,7 @@ impl Image {
         let list = list.or_else(|| inode.split_once("EXTENTS:\n")).unwrap().1;
         let list = list.lines().next().unwrap();
         let runs = list.split(", ").filter_map(|part| {
-            // "(12-1023):536-1547"; indirect blocks have no number in front.
+            // "(12-1023):536-1547"; an indirect block has no number before it.
             let (file, disk) = part.split_once("):")?;
             let data = file
                 .trim_start_matches('(')
@@ -63,7 +63,7 @@ impl Image {
         MemoryDevice::from_bytes(self.block_bytes as u32, std::fs::read(&self.path).unwrap())
     }
 
-    /// Both replays of this image: e2fsck's and ours.
+    /// The images after e2fsck's replay and after ours.
     fn replays(&self) -> (Vec<u8>, Vec<u8>) {
         let device = self.device();
         assert!(super::super::needs_recovery(&device, &self.place).unwrap());
@@ -122,7 +122,7 @@ fn write_much(journal: &Journal, block_bytes: usize, flag_at: usize) {
     };
     let (super_lba, super_at) = (1024 / block_bytes, 1024 % block_bytes);
     let op = journal.begin(1, crate::Caller::SYSTEM).unwrap();
-    // "Needs recovery", as a file system says at mount.
+    // The flag `needs_recovery`, which a file system sets at mount.
     put(&op, super_lba as u64, super_at + flag_at, &[6]);
     journal.end(op);
     journal.commit().unwrap();
@@ -158,7 +158,7 @@ fn e2fsck_replays_our_log() {
         let image = Image::new("ext3", block_bytes);
         let device = Arc::new(image.device());
         let journal = journal_on(&image, &device);
-        // The flag must be there before the log is.
+        // The flag must be durable before the log.
         write_much(&journal, block_bytes, 0x60);
         assert!(journal.stats().revoked > 0 && journal.stats().tails > 1);
         let mut bytes = device.bytes();
@@ -173,7 +173,7 @@ fn e2fsck_replays_our_log() {
     }
 }
 
-/// Undoes a mount, whatever happens.
+/// Unmounts when it is dropped.
 struct Mounted<'p>(&'p Path);
 
 impl Drop for Mounted<'_> {
@@ -212,7 +212,7 @@ fn the_kernel_replays_our_log_and_we_its_log() {
         std::fs::write(at.join("file"), vec![7; 300_000]).unwrap();
         let file = std::fs::File::open(at.join("file")).unwrap();
         file.sync_all().unwrap();
-        // As after a crash: what is in the log is not home yet.
+        // As after a crash: the logged blocks are not home yet.
         std::fs::read(&image.path).unwrap()
     };
     let kernel = std::fs::read(&image.path).unwrap();
@@ -246,7 +246,7 @@ fn e2fsck_accepts_a_log_that_was_emptied() {
 }
 
 #[test]
-fn we_replay_what_debugfs_logs() {
+fn we_replay_a_log_of_debugfs() {
     for (kind, block_bytes) in [
         ("ext3", 1024),
         ("ext4", 1024),

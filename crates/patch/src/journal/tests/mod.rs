@@ -15,15 +15,15 @@ use medium::block::{BlockDevice, Lba};
 use slice::Slice;
 use std::sync::Arc;
 
-/// Home blocks of the test devices; the log comes after them, in two runs the wrong way
-/// round, the last block between them unused.
+/// Number of home blocks of the test devices. The log follows them in two runs, the second
+/// half first, with one unused block between them.
 const HOME: u64 = 48;
 
 fn place(log_blocks: u64) -> Place {
     place_from(Lba(HOME), log_blocks)
 }
 
-/// The same, from this block on.
+/// The place of a log that begins at this block.
 fn place_from(first: Lba, log_blocks: u64) -> Place {
     let half = log_blocks / 2;
     let second = Lba(first.0 + half + 1);
@@ -48,12 +48,12 @@ fn open(bytes: Vec<u8>, log_blocks: u64, mode: Mode) -> Bench {
     open_on(bytes, log_blocks, mode, Below::Volume)
 }
 
-/// What a journal of a test stands on.
+/// The stores below a journal of a test.
 #[derive(Clone, Copy)]
 enum Below {
     /// Home and log are one volume.
     Volume,
-    /// Home and log are parts of it, with further layers above and below them.
+    /// Home and log are parts of a volume, with further layers above and below them.
     Layers,
 }
 
@@ -97,14 +97,14 @@ fn open_on(bytes: Vec<u8>, log_blocks: u64, mode: Mode, below: Below) -> Bench {
 }
 
 impl Bench {
-    /// What the journal's thread does now and then.
+    /// Reclaims log space, as the journal's thread does.
     fn reclaim(&self) {
         let shared = &self.journal.shared;
         shared.reclaim(&mut shared.state.lock()).unwrap();
     }
 }
 
-/// As bytes after a crash, replayed.
+/// The bytes of a crash state after a replay.
 fn replayed(bytes: Vec<u8>, log_blocks: u64) -> Result<Vec<u8>, super::JournalError> {
     let device = Recorder::new(bytes);
     super::replay(&device, &device, &place(log_blocks))?;

@@ -1,5 +1,5 @@
-//! Modes `Ordered` and `Metadata`: blocks that are freed and used again, as data that go
-//! home directly and as metadata that are logged, never show what belongs to another life.
+//! Modes `Ordered` and `Metadata`: blocks are freed and used again, as data and as metadata.
+//! No crash state shows a block's contents from another use ("life") of it.
 
 use super::device::{Crash, Event};
 use super::*;
@@ -8,7 +8,7 @@ use crate::{Before, Change, Content, Op, PatchId, Store};
 use medium::Rule;
 use std::collections::HashMap;
 
-/// Blocks with pointers, 16 bytes each: the number of a life (0: none) and its block.
+/// Number of blocks with pointers. A pointer has 16 bytes: a life's number (0: none) and block.
 const TABLE: u64 = 3;
 const SLOTS: usize = 20;
 
@@ -32,8 +32,9 @@ struct World {
     next_life: u64,
     now: usize,
     last: Vec<PatchId>,
-    /// The last operation has changed metadata, or else only this life.
+    /// Whether the last operation changed metadata.
     logged: bool,
+    /// The life whose contents the last operation changed.
     touched: u64,
 }
 
@@ -86,7 +87,7 @@ impl World {
         patched
     }
 
-    /// Makes, overwrites or removes what a slot points to.
+    /// Makes, overwrites or removes the life of a slot.
     fn step(&mut self) {
         self.now += 1;
         self.bench.device.note(Event::Began(self.now));
@@ -106,7 +107,7 @@ impl World {
     }
 
     fn make(&mut self, op: &Op, slot: usize, value: u8) {
-        // The block freed last, mostly: the worst that an allocator can do.
+        // Usually the block freed last: the worst choice of an allocator.
         let Some(lba) = self.free.pop() else {
             return;
         };
@@ -137,7 +138,7 @@ impl World {
 
     fn overwrite(&mut self, op: &Op, life: u64, value: u8) {
         let (lba, kind) = (self.lives[&life].lba, self.lives[&life].kind);
-        // Now and then after another change, as an application may ask.
+        // Sometimes after another change, as an application may request.
         let group = Before {
             patch: self.lives[&life].patch,
             rule: Rule::GroupAfterGroup,
@@ -173,7 +174,7 @@ impl World {
             1..=2 => {
                 self.bench.journal.sync(&self.last).unwrap();
                 self.bench.device.note(Event::Kept(self.touched, self.now));
-                // Promises nothing of others, unless its commit does.
+                // Other operations are durable only if this sync committed their transaction.
                 if self.bench.journal.mode() == Mode::Metadata || !self.logged {
                     return;
                 }
@@ -191,8 +192,8 @@ impl World {
         self.bench.device.note(Event::Synced(self.now));
     }
 
-    /// Whether a replayed image is what some prefix of the operations made, contents
-    /// included as far as the mode promises.
+    /// Checks that a replayed image is the result of a prefix of the operations, and that
+    /// contents are as the mode promises.
     fn check(&self, bytes: &[u8], tables: &[[u64; SLOTS]], crash: &Crash) -> Result<(), String> {
         let (synced, began) = (crash.synced, crash.began);
         let mut found = [0; SLOTS];
@@ -268,7 +269,7 @@ fn run(seed: u64, log_blocks: u64, mode: Mode) -> Result<(), String> {
 }
 
 #[test]
-fn a_block_used_again_shows_one_life_only() {
+fn a_reused_block_shows_contents_of_one_life() {
     for seed in 0..40 {
         run(seed, 24 + seed % 40, Mode::Ordered).unwrap();
         run(seed, 24 + seed % 40, Mode::Metadata).unwrap();
@@ -277,12 +278,12 @@ fn a_block_used_again_shows_one_life_only() {
 }
 
 #[test]
-fn without_revokes_an_old_life_comes_back() {
+fn without_revokes_a_replay_restores_old_contents() {
     is_caught(Bug::NoRevoke);
 }
 
 #[test]
-fn data_in_a_block_whose_freeing_is_not_committed_show_in_its_old_life() {
+fn data_written_before_the_free_commits_show_in_the_old_life() {
     is_caught(Bug::ForgetEmptied);
 }
 

@@ -1,11 +1,11 @@
-//! A layer that shows some blocks of the store below.
+//! A layer with a range of the blocks of the store below.
 
 use crate::{Before, Change, Content, Op, Patched, Store, StoreError, StoreLayer};
 use medium::block::{Buffer, Lba};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// These blocks, counted from 0.
+/// A range of blocks, counted from 0.
 pub struct Slice<S> {
     below: S,
     blocks: Range<u64>,

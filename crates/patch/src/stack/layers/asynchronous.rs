@@ -5,7 +5,7 @@ use crate::Async;
 use crate::stack::kind::{Build, Kind};
 use std::sync::Arc;
 
-/// `async`
+/// The layer `async`, which has no options.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AsyncLayer;
 

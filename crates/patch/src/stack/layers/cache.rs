@@ -1,4 +1,4 @@
-//! `cache`: blocks in memory, and the order in which they leave it.
+//! `cache`: blocks in memory, and the order in which they are written back.
 
 use super::option::{Opt, bytes, changed, choose, duration, positive, show_bytes, show_duration};
 use crate::stack::kind::{Assembly, Build, BuildError, Device, Kind};
@@ -9,24 +9,24 @@ use medium::block::BlockDevice;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// `cache(...)`
+/// Options of the layer `cache`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheLayer {
-    /// Memory for blocks.
+    /// Memory for blocks, in bytes.
     pub bytes: u64,
-    /// Memory for dirty blocks, before operations wait; `None`: half of it.
+    /// Most memory for dirty blocks before operations wait, in bytes; `None`: half of `bytes`.
     pub dirty_bytes: Option<u64>,
-    /// [`CacheOptions::wave`].
+    /// Most blocks that a sync writes before it flushes.
     pub wave: usize,
     /// How waves become durable.
     pub durable: Durable,
-    /// The age at which dirt is written back; `None`: only when somebody waits for it.
+    /// Age at which dirty blocks are written back; `None`: only when a call waits for them.
     pub interval: Option<Duration>,
     /// Which optimisations of the graph are in force.
     pub optimise: Optimised,
 }
 
-/// The least cache that has room for the largest operations.
+/// The smallest cache with room for the largest operations, in bytes.
 pub(in crate::stack) const MIN_CACHE: u64 = 4 << 20;
 
 impl Default for CacheLayer {
@@ -134,9 +134,9 @@ impl Kind for CacheLayer {
 }
 
 impl CacheLayer {
-    /// The same in blocks.
+    /// The options of the cache, for blocks of this size.
     pub fn options(&self, block_bytes: u32) -> CacheOptions {
-        // A small block takes a page, too.
+        // A small block takes a page of memory, too.
         let blocks = |bytes: u64| (bytes / u64::from(block_bytes.max(4096))) as usize;
         CacheOptions {
             blocks: blocks(self.bytes),

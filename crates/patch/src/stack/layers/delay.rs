@@ -1,18 +1,18 @@
-//! `delay`: the times of another device.
+//! `delay`: the latency of a slower device.
 
 use super::option::{Opt, choose, name_of};
 use crate::stack::kind::{Build, Kind};
 use medium::block::{DelayDevice, DelayModel};
 use std::sync::Arc;
 
-/// `delay(...)`
+/// Options of the layer `delay`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DelayLayer {
-    /// The device that the one below is made as slow as.
+    /// The device whose latency is added.
     pub like: Delay,
 }
 
-/// A device that another one is made as slow as.
+/// A device whose latency a delay imitates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Delay {
     /// A disk of a notebook: [`DelayModel::TRAVELSTAR_7K320`].
@@ -23,7 +23,7 @@ pub enum Delay {
 }
 
 impl Delay {
-    /// The times.
+    /// The latency of the device.
     pub fn model(self) -> DelayModel {
         match self {
             Self::Disk => DelayModel::TRAVELSTAR_7K320,

@@ -6,12 +6,12 @@ use crate::stack::kind::{Build, BuildError, Device, Image, Kind};
 use medium::block::{DeviceOptions, Direct, FileDevice, Io};
 use std::path::PathBuf;
 
-/// `disk(...)`
+/// Options of the layer `disk`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DiskLayer {
-    /// The file or device, with a `/` in it; `None`: the one that is mounted.
+    /// Path of the file or device, with a `/` in it; `None`: the mounted one.
     pub path: Option<PathBuf>,
-    /// How it is opened.
+    /// The options with which it is opened.
     pub options: DeviceOptions,
 }
 

@@ -1,4 +1,4 @@
-//! `journal`: order by transactions.
+//! `journal`: transactions in a log.
 
 use super::option::{Opt, choose, duration, name_of, positive, show_duration};
 use crate::stack::ValueError;
@@ -8,23 +8,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// `journal(...)`
+/// Options of the layer `journal`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalLayer {
-    /// What goes through the log.
+    /// The changes that are logged.
     pub what: journal::Mode,
-    /// Where the log is.
+    /// The place of the log.
     pub log: Log,
-    /// A transaction commits at this age at the latest.
+    /// Age at which a transaction is committed.
     pub commit: Duration,
 }
 
-/// Where the log is.
+/// The place of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Log {
     /// In a file of the file system.
     Internal,
-    /// On a device or in a file of its own, which becomes the last device below the cache.
+    /// On its own device or in its own file, which becomes the last device below the cache.
     External(PathBuf),
     /// On the device of this number below the cache. The file system is on number 0.
     Device(u8),

@@ -24,7 +24,7 @@ macro_rules! layers {
         pub const KINDS: &[About] = &[$(About::of::<$Kind>()),*];
 
         impl Layer {
-            /// Reads a layer; `None` if there is none of this name.
+            /// Parses a layer; `None` if no kind has this name.
             pub(super) fn parse(text: &str, term: &Term) -> Option<Result<Self, StackError>> {
                 $(if term.name.value == $Kind::NAME {
                     return Some(kind::parse(text, term).map(Self::$Kind));
@@ -32,7 +32,7 @@ macro_rules! layers {
                 None
             }
 
-            /// Its kind.
+            /// The kind of the layer.
             pub fn about(&self) -> About {
                 match self {
                     $(Self::$Kind(_) => About::of::<$Kind>(),)*
@@ -77,21 +77,21 @@ macro_rules! layers {
 }
 
 layers! {
-    /// `trace`
+    /// A log line for every change.
     trace::TraceLayer,
-    /// `async`
+    /// No order.
     asynchronous::AsyncLayer,
-    /// `journal(...)`
+    /// Transactions in a log.
     journal::JournalLayer,
-    /// `verify(...)`
+    /// Checks of the graph and of every write.
     verify::VerifyLayer,
-    /// `cache(...)`
+    /// Blocks in memory.
     cache::CacheLayer,
-    /// `delay(...)`
+    /// The latency of a slower device.
     delay::DelayLayer,
-    /// `partition(...)`
+    /// One partition of a device.
     partition::PartitionLayer,
-    /// `disk(...)`
+    /// A file or device.
     disk::DiskLayer,
 }
 

@@ -6,10 +6,10 @@ use crate::stack::ValueError;
 use crate::stack::kind::{Build, Kind};
 use std::sync::Arc;
 
-/// `partition(...)`
+/// Options of the layer `partition`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartitionLayer {
-    /// Its number, as Linux counts.
+    /// Number of the partition, as in Linux.
     pub number: u32,
     /// Bytes in a logical sector of the device.
     pub sector: u32,

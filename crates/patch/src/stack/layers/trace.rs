@@ -1,11 +1,11 @@
-//! `trace`: a line of the log for every change.
+//! `trace`: a log line for every change.
 
 use super::option::Opt;
 use crate::Trace;
 use crate::stack::kind::{Build, Kind};
 use std::sync::Arc;
 
-/// `trace`
+/// The layer `trace`, which has no options.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TraceLayer;
 

@@ -7,10 +7,10 @@ use crate::verify::Verify;
 use crate::Store;
 use std::sync::Arc;
 
-/// `verify(...)`
+/// Options of the layer `verify`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VerifyLayer {
-    /// The graph is checked after this many operations; 0: never.
+    /// Number of operations between two checks of the graph; 0: it is never checked.
     pub every: u64,
 }
 
