@@ -1,8 +1,8 @@
-//! When reads move access times.
+//! The policy by which reads update access times.
 
 use crate::{Attr, Timestamp};
 
-/// When reading a file or a directory moves its access time.
+/// The policy by which reads update the access time of a file or a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Atime {
     /// Never (`noatime`).
@@ -15,7 +15,7 @@ pub enum Atime {
 }
 
 impl Atime {
-    /// Whether a read at `now` of the inode with these attributes moves its access time.
+    /// Whether a read at `now` of the inode with these attributes updates its access time.
     pub fn is_due(self, attr: &Attr, now: Timestamp) -> bool {
         const DAY_NS: i64 = 24 * 60 * 60 * 1_000_000_000;
         match self {

@@ -1,12 +1,12 @@
-//! How checkers report: by numbered invariant of the format they check.
+//! Reports of checkers: findings by numbered invariant of the format.
 
 use serde::Serialize;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
-    /// Wasted space or the like; nothing is wrong for users.
+    /// Wasted space or the like, which has no effect on users.
     Leak,
     /// The format is violated.
     Corrupt,
@@ -17,9 +17,9 @@ pub enum Severity {
 pub struct Finding {
     /// The invariant, numbered as in the format's `format.md`, such as `B3`.
     pub invariant: String,
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// One line: the structure, where it is, what is wrong with it.
+    /// One line: the structure, its place, and what is wrong.
     pub what: String,
 }
 
@@ -29,15 +29,15 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// What a checker found. Checkers are read-only and bounded in time and memory on any
+/// The findings of a checker. Checkers are read-only, and bounded in time and memory on any
 /// input.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Violations, worst first is not required.
+    /// Violations, in any order.
     pub findings: Vec<Finding>,
     /// True if the checker stopped listing findings because there were too many.
     pub truncated: bool,
-    /// How many of the findings are leaks.
+    /// Number of findings that are leaks.
     #[serde(skip)]
     leaks: usize,
 }
@@ -46,8 +46,8 @@ impl Report {
     /// Most findings that a report lists.
     pub const MAX_FINDINGS: usize = 1000;
 
-    /// Adds a finding, up to [`MAX_FINDINGS`](Self::MAX_FINDINGS). Of more than that, leaks
-    /// make room for what is worse.
+    /// Adds a finding, up to [`MAX_FINDINGS`](Self::MAX_FINDINGS). After that, worse findings
+    /// replace leaks.
     pub fn add(&mut self, invariant: &str, severity: Severity, what: impl Into<String>) {
         let finding = Finding {
             invariant: invariant.into(),
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leaks_make_room_for_what_is_worse() {
+    fn worse_findings_replace_leaks() {
         let mut report = Report::default();
         for _ in 0..Report::MAX_FINDINGS + 1 {
             report.add("X1", Severity::Leak, "a leak");

@@ -1,15 +1,15 @@
-//! What calls check the same way in every file system, permissions apart (see [`crate::perm`]).
-//! Each returns the errno that Linux gives.
+//! Checks of arguments that are the same in every file system, except permissions (see
+//! [`crate::perm`]). Each returns the errno that Linux returns.
 
 use crate::{Errno, Fallocate, FileType, NAME_MAX, Removal, RenameFlags, Result, XattrMode};
 
-/// Name spaces of extended attributes. `system.` (access control lists) is not one: no
-/// file system here would enforce what it says.
+/// Name spaces of extended attributes. `system.` (access control lists) is not one, since no
+/// file system here would enforce these lists.
 const XATTR_SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
-/// Checks the name of an extended attribute that is to be set, as the kernel does for its own
-/// file systems. Attributes that an earlier version stored may have other names: the
-/// super-user can read and remove them.
+/// Checks the name of an extended attribute to be set, as the kernel does for its own file
+/// systems. An earlier version may have stored other names: the super-user can read and remove
+/// these.
 ///
 /// # Errors
 /// `ERANGE` if it is empty or over [`NAME_MAX`] bytes; `EOPNOTSUPP` outside of the name
@@ -31,7 +31,7 @@ pub fn absent_xattr(name: &[u8]) -> Errno {
     check_xattr_name(name).err().unwrap_or(Errno::NODATA)
 }
 
-/// Checks a name that is to be looked up or made in a directory.
+/// Checks a name to be looked up or made in a directory.
 ///
 /// # Errors
 /// `ENAMETOOLONG` over [`NAME_MAX`] bytes; `ENOENT` if empty; `EINVAL` if it is `.` or
@@ -74,7 +74,7 @@ pub fn end_of(off: u64, len: u64, max_bytes: u64) -> Result<u64> {
 }
 
 impl Removal {
-    /// Checks the type of what loses its name.
+    /// Checks the type of the inode that loses its name.
     ///
     /// # Errors
     /// `EISDIR` if a directory is unlinked; `ENOTDIR` if rmdir removes anything else.
@@ -88,12 +88,12 @@ impl Removal {
 }
 
 impl RenameFlags {
-    /// Whether the two names change places.
+    /// Whether the two names are exchanged.
     pub fn is_exchange(self) -> bool {
         self.contains(Self::EXCHANGE)
     }
 
-    /// Checks that the flags fit each other.
+    /// Checks that the flags do not exclude each other.
     ///
     /// # Errors
     /// `EINVAL` if both are set.
@@ -104,7 +104,7 @@ impl RenameFlags {
         }
     }
 
-    /// Checks whether the new name may be there, or be absent.
+    /// Checks whether the new name may exist, or be absent.
     ///
     /// # Errors
     /// `EEXIST` if it exists and must not be replaced; `ENOENT` if it is absent and is to be
@@ -118,8 +118,8 @@ impl RenameFlags {
     }
 }
 
-/// Checks the types of what a rename moves and of what it replaces. That a directory is empty
-/// is left to the caller.
+/// Checks the types of the inodes that a rename moves and replaces. The caller checks that a
+/// replaced directory is empty.
 ///
 /// # Errors
 /// `ENOTDIR` if a directory replaces anything else, `EISDIR` the other way round.
@@ -132,7 +132,7 @@ pub fn check_replaced(source_is_dir: bool, target_is_dir: bool) -> Result<()> {
 }
 
 impl Fallocate {
-    /// Whether the call leaves the size alone.
+    /// Whether the call keeps the size.
     pub fn keeps_size(self) -> bool {
         match self {
             Self::PunchHole => true,
@@ -142,7 +142,7 @@ impl Fallocate {
 }
 
 impl XattrMode {
-    /// Checks whether the attribute may be there, or be absent.
+    /// Checks whether the attribute may exist, or be absent.
     ///
     /// # Errors
     /// `EEXIST` if it exists and is to be created; `ENODATA` if it is absent and is to be
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn removals_and_renames_keep_to_types() {
+    fn removals_and_renames_check_types() {
         assert_eq!(Removal::Unlink.check(true), Err(Errno::ISDIR));
         assert_eq!(Removal::Rmdir.check(false), Err(Errno::NOTDIR));
         assert_eq!(Removal::Unlink.check(false), Ok(()));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_renames_ask_for_the_target_or_its_absence() {
+    fn flags_of_renames_require_the_target_or_its_absence() {
         let (plain, exchange) = (RenameFlags::empty(), RenameFlags::EXCHANGE);
         assert_eq!(RenameFlags::all().check(), Err(Errno::INVAL));
         assert_eq!(exchange.check(), Ok(()));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_of_setxattr_ask_for_the_attribute_or_its_absence() {
+    fn modes_of_setxattr_require_the_attribute_or_its_absence() {
         let modes = [XattrMode::Set, XattrMode::Create, XattrMode::Replace];
         let found = modes.map(|mode| mode.check(true));
         assert_eq!(found, [Ok(()), Err(Errno::EXIST), Ok(())]);

@@ -1,17 +1,17 @@
-//! Where file systems get the time.
+//! Sources of time stamps.
 
 use crate::Timestamp;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-/// A source of time stamps. File systems take one when they are opened, so that crash
-/// tests and byte counts repeat exactly.
+/// A source of time stamps. File systems get one when they are opened, so that crash tests and
+/// byte counts repeat exactly.
 pub trait Clock: Send + Sync {
-    /// The time now.
+    /// The present time.
     fn now(&self) -> Timestamp;
 }
 
-/// The system's real-time clock, read to the last tick (a few milliseconds), as kernel
-/// file systems stamp their inodes: cheap, and changes within a tick share a stamp.
+/// The real-time clock of the system, read to the last tick (a few milliseconds), as the kernel
+/// stamps inodes. Reads are cheap, and changes within a tick share a stamp.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -22,7 +22,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves by a fixed step at each reading, or when told.
+/// A clock that moves by a fixed step at each reading, or when it is set.
 #[derive(Debug)]
 pub struct ManualClock {
     now: AtomicI64,

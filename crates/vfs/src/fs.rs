@@ -8,50 +8,47 @@ use crate::{
 
 /// A mounted file system.
 ///
-/// Object-safe, `&self`, callable from any number of threads. Names are bytes, without
-/// `/`; callers resolve `.` and `..` themselves (both appear in listings).
+/// The trait is object-safe, and any number of threads may call it. Names are bytes, without
+/// `/`. Callers resolve `.` and `..` themselves (both appear in listings).
 ///
 /// # References
-/// An inode number is valid while the inode has a name or a *reference*. Each `Ok` of
-/// `lookup`, `by_number`, `make`, `link` and `tmpfile`, and each entry
-/// but `.` and `..` that a `readdirplus` sink accepts, takes one reference, which the
-/// caller gives back with [`forget`](FileSystem::forget); each `open` takes one that
-/// `release` gives back. An inode whose last name is gone lives until its last reference
-/// is. Using a dead inode number is `ESTALE`, never anything worse. After a crash there
-/// are no references.
+/// An inode number is valid while the inode has a name or a *reference*. Each `Ok` of `lookup`,
+/// `by_number`, `make`, `link` and `tmpfile` takes one reference. So does each entry except `.`
+/// and `..` that a `readdirplus` sink accepts. The caller gives them back with
+/// [`forget`](FileSystem::forget). Each `open` takes one that `release` gives back.
+///
+/// An inode without a name lives until its last reference is given back. A call on a dead inode
+/// number returns `ESTALE`. After a crash there are no references.
 ///
 /// # Errors
-/// The errno of the Linux system call of the same name, plus `EIO` for a medium that
-/// fails, `EUCLEAN` for what breaks its format, `ESTALE` for a dead inode number and `EROFS`
-/// when read-only.
-/// Unless `cx` [is privileged](Ctx::is_privileged), permissions are checked as Linux
-/// does (`EACCES`, `EPERM`). A call that fails has changed nothing (a short `write`
-/// never happens: it is whole or `ENOSPC`).
+/// The errno of the Linux system call of the same name. Also `EIO` for a medium that fails,
+/// `EUCLEAN` for damage of the format, `ESTALE` for a dead inode number and `EROFS` when
+/// read-only.
 #[allow(clippy::missing_errors_doc)] // the trait documents them once
 pub trait FileSystem: Send + Sync {
-    /// What this file system, as mounted, promises about crashes.
+    /// The promises of this file system, as mounted, about crashes.
     fn guarantees(&self) -> Guarantees;
 
-    /// Compares volatile state with what is stored (allocators, link counts). Must be
-    /// called while no other call is under way. Empty means that they agree.
+    /// Compares volatile state (allocators, link counts) with the stored state, and returns the
+    /// differences. No other call may be under way.
     fn audit(&self) -> Vec<Finding> {
         Vec::new()
     }
 
     /// Finds `name` in `dir`. Takes a reference.
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr>;
-    /// Finds an inode by its number alone, for a caller that kept the number from before
-    /// (a file handle). Takes a reference.
+    /// Finds an inode by its number, for a caller that kept the number (a file handle). Takes a
+    /// reference.
     fn by_number(&self, ino: Ino) -> Result<Attr>;
     /// Gives back `count` references that calls other than `open` took.
     fn forget(&self, ino: Ino, count: u64);
-    /// `stat`.
+    /// Returns the attributes (`stat`).
     fn getattr(&self, cx: &Ctx, ino: Ino) -> Result<Attr>;
-    /// `chmod`, `chown`, `truncate`, `utimensat` in one atomic step.
+    /// Changes attributes in one atomic step (`chmod`, `chown`, `truncate`, `utimensat`).
     fn setattr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr>;
 
-    /// Lists `dir` after `after`, in cookie order, `.` and `..` first. `sink` returns
-    /// false to refuse an entry and stop. It must not call the file system.
+    /// Lists `dir` after `after`, in cookie order, `.` and `..` first. `sink` returns false to
+    /// refuse an entry and stop. It must not call the file system.
     fn readdir(
         &self,
         cx: &Ctx,
@@ -59,8 +56,8 @@ pub trait FileSystem: Send + Sync {
         after: Cookie,
         sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()>;
-    /// As [`readdir`](FileSystem::readdir), with attributes; `None` for an inode that is
-    /// damaged, which does not end the listing. Each accepted entry but `.` and `..` takes a
+    /// Lists as [`readdir`](FileSystem::readdir) does, with attributes: `None` for a damaged
+    /// inode, which does not end the listing. Each accepted entry except `.` and `..` takes a
     /// reference.
     fn readdirplus(
         &self,
@@ -93,13 +90,13 @@ pub trait FileSystem: Send + Sync {
     fn symlink(&self, cx: &Ctx, dir: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
         self.make(cx, Name::new(dir, name), &NewNode::symlink(target)?)
     }
-    /// Reads a symbolic link's target; `EINVAL` for other types.
+    /// Returns the target of a symbolic link; `EINVAL` for other types.
     fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>>;
-    /// Gives `ino` a further name; `EPERM` for a directory.
+    /// Adds a name to `ino`; `EPERM` for a directory.
     fn link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr>;
     /// Removes a name.
     fn remove(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()>;
-    /// [Removes](FileSystem::remove) a name that is not a directory's.
+    /// [Removes](FileSystem::remove) a name of a file that is not a directory.
     fn unlink(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
         self.remove(cx, Name::new(dir, name), Removal::Unlink)
     }
@@ -107,8 +104,8 @@ pub trait FileSystem: Send + Sync {
     fn rmdir(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<()> {
         self.remove(cx, Name::new(dir, name), Removal::Rmdir)
     }
-    /// Moves a name, replacing what is there as `rename(2)` allows. All checks are made
-    /// here: types, emptiness, `EINVAL` for a directory moved below itself, and nothing
+    /// Moves a name, and replaces the target as `rename(2)` allows. The file system makes all
+    /// checks: types, emptiness, and `EINVAL` for a directory moved below itself. Nothing is
     /// done when both names are links to one inode.
     fn rename(&self, cx: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()>;
     /// Makes a regular file without a name (`O_TMPFILE`) in the file system of `dir`;
@@ -140,7 +137,7 @@ pub trait FileSystem: Send + Sync {
     fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()>;
     /// Finds the next data or hole at or after `off`; `ENXIO` past the end.
     fn seek(&self, cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64>;
-    /// Makes the file durable; with `data_only`, only what is needed to read it back.
+    /// Makes the file durable; with `data_only`, only what a read of its data needs.
     fn fsync(&self, cx: &Ctx, ino: Ino, data_only: bool) -> Result<()>;
     /// Makes the directory durable.
     fn fsyncdir(&self, cx: &Ctx, ino: Ino, data_only: bool) -> Result<()>;
@@ -148,8 +145,8 @@ pub trait FileSystem: Send + Sync {
     fn sync(&self) -> Result<()>;
     /// Space and inodes, in all and free.
     fn statfs(&self) -> Result<StatFs>;
-    /// Inodes that have lost their last name and are still referenced, as far as the file
-    /// system keeps a list: their space counts as used.
+    /// Inodes that have lost their last name and are still referenced, if the file system keeps
+    /// a list. Their space counts as used.
     fn nameless(&self) -> Vec<Ino> {
         Vec::new()
     }

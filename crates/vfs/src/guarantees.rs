@@ -1,16 +1,16 @@
-//! What a file system promises about crashes, as a value (Figures 3.5 and 3.11 of the
+//! The promises of a file system about crashes, as a value (Figures 3.5 and 3.11 of the
 //! Featherstitch/BPFS dissertation). The guarantee table, the manual page and the crash
-//! explorer all read it from here.
+//! explorer all read it.
 
 use serde::Serialize;
 
-/// When the effects of a call are durable.
+/// The time at which the effects of a call are durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Durability {
     /// Never promised.
     None,
-    /// Within so many seconds, or at fsync.
+    /// Within this number of seconds, or at fsync.
     Interval(u32),
     /// When fsync (or sync) returns.
     AtFsync,
@@ -34,24 +34,24 @@ pub enum Atomicity {
     Checkpoint,
 }
 
-/// In which order the effects of calls become durable.
+/// The order in which the effects of calls become durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ordering {
-    /// Any.
+    /// In any order.
     None,
-    /// As called, among the calls of one thread.
+    /// In call order, among the calls of one thread.
     PerThread,
-    /// As called.
+    /// In call order.
     Global,
 }
 
-/// What a mounted file system promises.
+/// The promises of a mounted file system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Guarantees {
     /// Engine and mode, such as `bpfs` or `bpfs (mode=sp)`.
     pub name: String,
-    /// When effects are durable.
+    /// The time at which effects are durable.
     pub durable: Durability,
     /// Atomicity of metadata.
     pub metadata_atomic: Atomicity,
@@ -64,12 +64,12 @@ pub struct Guarantees {
     /// Whether time stamps change in the same atomic step as the call. If not, each is
     /// old or new by itself.
     pub times_atomic: bool,
-    /// What else a user must know, one sentence each.
+    /// Further facts for users, one sentence each.
     pub notes: Vec<String>,
 }
 
 impl Guarantees {
-    /// Those of a file system that promises nothing.
+    /// The guarantees of a file system that promises nothing.
     pub fn none(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -84,9 +84,9 @@ impl Guarantees {
     }
 }
 
-/// The table of Figures 3.5 and 3.11: one row for each file system, in plain text. `Block`
-/// and `Call` are of data: whether a block, and whether a whole call is atomic. `together`: all
-/// calls since the last checkpoint are one atomic unit.
+/// The table of Figures 3.5 and 3.11: one row for each file system, in plain text. The columns
+/// `Block` and `Call` are of data: whether a block, and whether a whole call, is atomic.
+/// `together`: all calls since the last checkpoint are one atomic unit.
 pub fn table(rows: &[Guarantees]) -> String {
     let name_width = rows.iter().map(|row| row.name.chars().count()).max();
     let width = name_width.unwrap_or(0).max("File system".len());

@@ -1,10 +1,10 @@
-//! What every file system here is, and what it promises.
+//! The interface of every file system here, and the types of its promises.
 //!
-//! - [`FileSystem`]: the one trait, inode-based, that front ends drive.
-//! - [`System`]: an engine as harnesses make, open and check it.
-//! - [`Guarantees`]: what a file system promises about crashes, as a value.
+//! - [`FileSystem`]: the inode-based trait that front ends call.
+//! - [`System`]: makes, opens and checks an engine, for harnesses.
+//! - [`Guarantees`]: the promises of a file system about crashes, as a value.
 //! - [`perm`]: permissions and ownership, as Linux has them.
-//! - [`check`]: how checkers report, by invariant.
+//! - [`check`]: reports of checkers, by invariant.
 //!
 //! # Example
 //!
@@ -49,5 +49,5 @@ pub use rustix::io::Errno;
 pub use system::{BlockSystem, DrawnWrite, Still, System};
 pub use types::*;
 
-/// Result of a file-system call: the error is the errno that the caller sees.
+/// Result of a file-system call. The error is the errno of the call.
 pub type Result<T> = std::result::Result<T, Errno>;

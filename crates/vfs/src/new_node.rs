@@ -1,9 +1,9 @@
-//! [`NewNode`]: what a call makes.
+//! [`NewNode`]: a node that a call makes.
 
 use crate::{Errno, FileType, Result, SYMLINK_MAX};
 
-/// A node to be made. Its parts fit each other: only a device has a device number, only a
-/// symbolic link has a target, and the target's length is valid.
+/// A node to be made. Its parts are consistent: only a device has a device number, and only a
+/// symbolic link has a target, of valid length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewNode<'a> {
     kind: FileType,
@@ -31,8 +31,8 @@ impl<'a> NewNode<'a> {
         }
     }
 
-    /// What `mknod(2)` makes: any type but the two below. `rdev`: the device number, if
-    /// `kind` is a device.
+    /// A node of `mknod(2)`: any type except directory and symbolic link. `rdev`: the device
+    /// number, if `kind` is a device.
     ///
     /// # Errors
     /// `EPERM` for a directory, `EINVAL` for a symbolic link.
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_fit_each_other() {
+    fn parts_of_a_new_node_are_consistent() {
         let rdev = |kind| NewNode::special(kind, 0o600, 7).map(|new| new.rdev());
         assert_eq!(rdev(FileType::CharDevice), Ok(7));
         assert_eq!(rdev(FileType::BlockDevice), Ok(7));

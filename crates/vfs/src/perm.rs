@@ -1,10 +1,10 @@
-//! Permissions and ownership as Linux has them, as pure functions over the caller and
-//! the attributes of the inodes concerned.
+//! The permissions and ownership of Linux, as pure functions of the caller and the attributes
+//! of the inodes.
 //!
-//! Each function either allows (and says what the call really sets), or returns the
-//! errno that Linux gives. A caller whose permissions the kernel has checked already
-//! ([`Ctx::checked`]) passes everything, and keeps the modes that it asks for: the
-//! kernel has cleared set-id bits before it passes them on.
+//! Each function allows the call (and returns what it really sets), or returns the errno of
+//! Linux. A caller whose permissions the kernel has checked already ([`Ctx::checked`]) passes
+//! every check. It keeps the modes that it requests, since the kernel has cleared set-id bits
+//! before.
 
 use crate::{
     Attr, Ctx, Errno, Fallocate, FileFlags, FileType, NewNode, OpenFlags, Result, SIZE_MAX,
@@ -13,7 +13,7 @@ use crate::{
 
 /// `S_ISUID`: a program runs as its owner.
 pub const SET_UID: u32 = 0o4000;
-/// `S_ISGID`: a program runs as its group; a directory hands its group down.
+/// `S_ISGID`: a program runs as its group; new inodes in a directory inherit its group.
 pub const SET_GID: u32 = 0o2000;
 /// `S_ISVTX`: only owners may delete from the directory.
 pub(crate) const STICKY: u32 = 0o1000;
@@ -24,7 +24,7 @@ const GROUP_EXEC: u32 = 0o010;
 const ANY_EXEC: u32 = 0o111;
 
 bitflags::bitflags! {
-    /// What is to be done with an inode, with the values of `access(2)`.
+    /// The kinds of access to an inode, with the values of `access(2)`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
         /// Execute a file, search a directory.
@@ -36,11 +36,11 @@ bitflags::bitflags! {
     }
 }
 
-/// Whether the permission bits allow `want`. Exactly one class counts: owner, else
-/// group, else others. The super-user may all but execute what nobody may execute.
+/// Whether the permission bits allow `want`. Exactly one class decides: owner, else group, else
+/// others. The super-user may do everything except execute a file without an execute bit.
 ///
 /// # Errors
-/// `EACCES`; `EPERM` for everyone who is to write what is immutable.
+/// `EACCES`; `EPERM` for a write to an immutable inode, for everyone.
 pub fn access(cx: &Ctx, attr: &Attr, want: Access) -> Result<()> {
     if want.contains(Access::WRITE) && attr.flags.contains(FileFlags::IMMUTABLE) {
         return Err(Errno::PERM);
@@ -80,7 +80,7 @@ pub fn may_create(cx: &Ctx, dir: &Attr) -> Result<()> {
     access(cx, dir, Access::WRITE | Access::EXEC)
 }
 
-/// Whether a node of type `kind` may be made, wherever it is.
+/// Whether a node of type `kind` may be made, in any directory.
 ///
 /// # Errors
 /// `EPERM` for a device unless privileged.
@@ -108,13 +108,12 @@ pub fn may_delete(cx: &Ctx, dir: &Attr, victim: &Attr) -> Result<()> {
     Ok(())
 }
 
-/// Whether `source` may be moved from `dir` to `new_dir`, over `target` if there is one.
-/// With `exchange`, `target` moves the other way. Types, emptiness and ancestry are not
-/// looked at.
+/// Whether `source` may be moved from `dir` to `new_dir`, over `target` if there is one. With
+/// `exchange`, `target` moves the other way. Does not check types, emptiness and ancestry.
 ///
 /// # Errors
-/// As [`may_delete`] and [`may_create`]; `EACCES` if a directory that gets a new parent
-/// may not be written (its `..` changes).
+/// As [`may_delete`] and [`may_create`]; `EACCES` if a directory gets a new parent and may not
+/// be written (its `..` changes).
 pub fn may_rename(
     cx: &Ctx,
     dir: &Attr,
@@ -139,10 +138,10 @@ pub fn may_rename(
     Ok(())
 }
 
-/// Whether an inode may get a further name.
+/// Whether an inode may get another name.
 ///
 /// # Errors
-/// `EPERM` for a directory and for what has a flag against it, for everyone.
+/// `EPERM`, for everyone, for a directory and for an inode whose flags forbid it.
 pub fn may_link(attr: &Attr) -> Result<()> {
     let fixed = attr.flags.intersects(FileFlags::FIXED);
     match attr.kind {
@@ -152,8 +151,8 @@ pub fn may_link(attr: &Attr) -> Result<()> {
     }
 }
 
-/// Whether the flags of a file let its contents change from `off` on, in a file that may be
-/// open already.
+/// Whether the flags of a file, which may be open already, let its contents change from `off`
+/// on.
 ///
 /// # Errors
 /// `EPERM` if it is immutable, or append-only and `off` lies before its end.
@@ -168,7 +167,7 @@ pub fn may_write(attr: &Attr, off: u64) -> Result<()> {
 /// Whether the flags of a file allow an `fallocate`.
 ///
 /// # Errors
-/// `EPERM` if it is immutable, or append-only and more than space is taken.
+/// `EPERM` if it is immutable, or append-only and the call does more than take space.
 pub fn may_fallocate(attr: &Attr, kind: Fallocate) -> Result<()> {
     let off = match kind {
         Fallocate::Allocate { .. } => attr.size,
@@ -180,8 +179,8 @@ pub fn may_fallocate(attr: &Attr, kind: Fallocate) -> Result<()> {
 /// Whether `attr` may be opened with `flags`.
 ///
 /// # Errors
-/// `EISDIR` for a directory to be written or cut; `EPERM` for an append-only file to be cut;
-/// `EACCES`.
+/// `EISDIR` for a directory to be written or truncated; `EPERM` for an append-only file to be
+/// truncated; `EACCES`.
 pub fn may_open(cx: &Ctx, attr: &Attr, flags: OpenFlags) -> Result<()> {
     let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
     if writes && attr.kind == FileType::Directory {
@@ -199,8 +198,8 @@ pub fn may_open(cx: &Ctx, attr: &Attr, flags: OpenFlags) -> Result<()> {
 /// Whether the extended attribute `name` may be read.
 ///
 /// # Errors
-/// `ENODATA` for `trusted.` unless privileged; `EACCES` for `user.` without read
-/// permission; for others than the super-user, errors of the name.
+/// `ENODATA` for `trusted.` unless privileged; `EACCES` for `user.` without read permission;
+/// errors of the name, unless the caller is the super-user.
 pub fn may_get_xattr(cx: &Ctx, attr: &Attr, name: &[u8]) -> Result<()> {
     has_usable_name(cx, name)?;
     if name.starts_with(b"trusted.") && !cx.is_privileged() {
@@ -212,9 +211,9 @@ pub fn may_get_xattr(cx: &Ctx, attr: &Attr, name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether the extended attribute `name` is listed: `trusted.` and names that cannot be set
-/// any more are listed to the super-user only, who alone can read them. (Linux asks for
-/// `CAP_SYS_ADMIN`; a caller's capabilities are not known here.)
+/// Whether the extended attribute `name` is listed. `trusted.` and names that cannot be set any
+/// more are listed to the super-user only, who alone can read them. (Linux requires
+/// `CAP_SYS_ADMIN`; the capabilities of a caller are unavailable here.)
 pub fn may_list_xattr(cx: &Ctx, name: &[u8]) -> bool {
     let is_public = !name.starts_with(b"trusted.");
     has_usable_name(cx, name).is_ok() && (is_public || cx.uid == 0)
@@ -231,9 +230,9 @@ fn has_usable_name(cx: &Ctx, name: &[u8]) -> Result<()> {
 /// Whether the extended attribute `name` may be set or removed.
 ///
 /// # Errors
-/// `user.`: `EACCES` without write permission, `EPERM` on a sticky directory of another
-/// owner. Others: `EPERM` unless privileged or, but for `trusted.`, the owner. `EPERM` for
-/// all if flags forbid it. For others than the super-user, errors of the name.
+/// `user.`: `EACCES` without write permission, `EPERM` on a sticky directory of another owner.
+/// Others: `EPERM` unless privileged or, except for `trusted.`, the owner. `EPERM` for all if
+/// flags forbid it. Errors of the name, unless the caller is the super-user.
 pub fn may_set_xattr(cx: &Ctx, attr: &Attr, name: &[u8]) -> Result<()> {
     has_usable_name(cx, name)?;
     if attr.flags.intersects(FileFlags::FIXED) {
@@ -263,9 +262,9 @@ pub struct NewOwner {
     pub perm: u32,
 }
 
-/// Who owns `new` when it is made in `dir`, and its permission bits.
-/// A set-gid directory hands down its group, and to directories the bit itself; nobody
-/// can make a set-gid program for a group that they do not belong to.
+/// Owner, group and permission bits of `new` in `dir`. New inodes inherit the group of a
+/// set-gid directory, and new directories inherit the bit. Nobody can make a set-gid program
+/// for a group without belonging to it.
 pub fn new_owner(cx: &Ctx, dir: &Attr, new: &NewNode<'_>) -> NewOwner {
     let mut perm = match new.kind() {
         FileType::Symlink => 0o777,
@@ -288,8 +287,8 @@ pub fn new_owner(cx: &Ctx, dir: &Attr, new: &NewNode<'_>) -> NewOwner {
     }
 }
 
-/// The permission bits after the contents have changed (`write`, `truncate`,
-/// `fallocate`): an unprivileged caller's write clears set-id bits of regular files.
+/// The permission bits after a change of the contents (`write`, `truncate`, `fallocate`): an
+/// unprivileged caller clears the set-id bits of regular files.
 pub fn perm_after_write(cx: &Ctx, attr: &Attr) -> u32 {
     if cx.is_privileged() || attr.kind != FileType::Regular {
         attr.perm
@@ -298,8 +297,8 @@ pub fn perm_after_write(cx: &Ctx, attr: &Attr) -> u32 {
     }
 }
 
-/// The permission bits without set-uid, and without set-gid where it means a program's group
-/// (group-executable) or where the caller could not set it.
+/// The permission bits without set-uid. Set-gid is also removed if the file is group-executable
+/// or the caller could not set the bit.
 pub fn without_set_id(cx: &Ctx, attr: &Attr) -> u32 {
     let mut perm = attr.perm & !SET_UID;
     let keeps_group = perm & GROUP_EXEC == 0 && (cx.is_privileged() || cx.is_in_group(attr.gid));
@@ -309,17 +308,17 @@ pub fn without_set_id(cx: &Ctx, attr: &Attr) -> u32 {
     perm
 }
 
-/// Checks a `setattr` and returns what it really sets: `perm` is adjusted or added
-/// where set-id bits must go.
+/// Checks a `setattr` and returns what it really sets: `perm` is changed or added where set-id
+/// bits must be cleared.
 ///
 /// # Errors
-/// - `EISDIR`, `EINVAL`: `size` of a directory, of another type without data; `EFBIG`
+/// - `EISDIR`: `size` of a directory; `EINVAL`: `size` of another type without data; `EFBIG`:
 ///   over [`SIZE_MAX`].
-/// - `EACCES`: `size`, or both times to now, by one who neither may write nor (times)
-///   owns it.
-/// - `EPERM`: `perm` or a chosen time by one who is not the owner; `uid` changed by
-///   one who is not privileged; `gid` changed to a group that the owner is not in; anything
-///   that flags forbid.
+/// - `EACCES`: `size`, or both times to now, without write permission; the owner may set the
+///   times.
+/// - `EPERM`: `perm` or a chosen time by another user than the owner; `uid` changed by an
+///   unprivileged caller; `gid` changed to a group that the owner is not in; anything that
+///   flags forbid.
 pub fn check_setattr(cx: &Ctx, attr: &Attr, set: &SetAttr) -> Result<SetAttr> {
     check_flags(attr, set)?;
     if let Some(size) = set.size {
@@ -340,7 +339,8 @@ pub fn check_setattr(cx: &Ctx, attr: &Attr, set: &SetAttr) -> Result<SetAttr> {
     Ok(set)
 }
 
-/// What is immutable or append-only stays as it is; but "now" may be the time of the latter.
+/// Checks that flags allow `set`: immutable and append-only inodes do not change, except that
+/// both times of an append-only inode may be set to now.
 fn check_flags(attr: &Attr, set: &SetAttr) -> Result<()> {
     let now = Some(SetTime::Now);
     let touch = SetAttr {
@@ -369,7 +369,7 @@ fn check_size(cx: &Ctx, attr: &Attr, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// `utimensat`: setting both times to now needs write permission, all else ownership.
+/// Checks `utimensat`: both times to now need write permission, all other times ownership.
 fn check_times(cx: &Ctx, attr: &Attr, set: &SetAttr, owner: bool) -> Result<()> {
     let touched = set.atime.is_some() || set.mtime.is_some() || set.ctime.is_some();
     if owner || !touched {
@@ -379,7 +379,7 @@ fn check_times(cx: &Ctx, attr: &Attr, set: &SetAttr, owner: bool) -> Result<()> 
     if set.atime == now && set.mtime == now && set.ctime.is_none() {
         return access(cx, attr, Access::WRITE);
     }
-    // A truncate may say that the modification time is now.
+    // A truncate may set the modification time to now.
     if set.size.is_some() && set.mtime == now && set.atime.is_none() && set.ctime.is_none() {
         return Ok(());
     }
@@ -414,7 +414,7 @@ fn effective_perm(cx: &Ctx, attr: &Attr, set: &SetAttr) -> Option<u32> {
     }
     let chown = set.uid.is_some() || set.gid.is_some();
     let perm = if chown && attr.kind != FileType::Directory {
-        // Whoever does it, the super-user included.
+        // A chown clears the bits for every caller, the super-user included.
         without_set_id(cx, attr)
     } else if set.size.is_some() {
         perm_after_write(cx, attr)

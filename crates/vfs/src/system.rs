@@ -1,15 +1,14 @@
-//! An engine as harnesses meet it: made, opened and checked by one trait.
+//! The trait by which harnesses make, open and check an engine.
 
 use crate::check::Report;
 use crate::{Clock, FileSystem, Timestamp};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// A kind of file system, in one configuration, on a medium that is reached through `M`
-/// (such as `dyn Pmem`).
+/// A kind of file system, in one configuration, on a medium of type `M` (such as `dyn Pmem`).
 ///
-/// All of it must be deterministic: the same bytes and the same clock give the same
-/// reads and stores in the same order.
+/// All methods must be deterministic: the same bytes and the same clock give the same reads and
+/// stores in the same order.
 pub trait System<M: ?Sized>: Send + Sync {
     /// A short name for ids: letters, digits and `-` only, such as `bpfs-other`.
     fn id(&self) -> String;
@@ -17,32 +16,32 @@ pub trait System<M: ?Sized>: Send + Sync {
     /// Size of a test image in bytes; small, so that images are quick to walk.
     fn image_bytes(&self) -> u64;
 
-    /// The times that inodes can have; others become the nearest of these.
+    /// The times that inodes can have. Other times become the nearest of these.
     fn times(&self) -> RangeInclusive<Timestamp> {
         Timestamp::MIN..=Timestamp::MAX
     }
 
-    /// Makes an empty file system whose root directory belongs to the super-user, mode
-    /// 0755, made at time 0. The medium is zeroed.
+    /// Makes an empty file system on a zeroed medium. The root directory belongs to the
+    /// super-user, has mode 0755 and was made at time 0.
     ///
     /// # Errors
-    /// What went wrong, in one line.
+    /// The cause, in one line.
     fn format(&self, medium: &M) -> Result<(), String>;
 
     /// Opens the file system, recovery included. Reads must not change access times.
     ///
     /// # Errors
-    /// What is wrong with the image, in one line.
+    /// The damage of the image, in one line.
     fn open(&self, medium: Arc<M>, clock: Arc<dyn Clock>) -> Result<Arc<dyn FileSystem>, String>;
 
-    /// Whether it keeps changes in memory until a sync or a write-back. On block devices
-    /// the explorer takes this for granted.
+    /// Whether changes stay in memory until a sync or a write-back. On block devices the
+    /// explorer assumes so.
     fn has_cache(&self) -> bool {
         false
     }
 
-    /// Opens as [`open`](Self::open) does. Nothing leaves memory except by a sync or by
-    /// [`Still::write_some`], and at most `wave` blocks at a time.
+    /// Opens as [`open`](Self::open) does. Changes leave memory only by a sync or by
+    /// [`Still::write_some`], which writes at most `wave` blocks at a time.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -65,27 +64,27 @@ pub trait BlockSystem<M: ?Sized>: System<M> {
     /// Bytes in a block of a test medium.
     fn block_bytes(&self) -> u32;
 
-    /// The largest aligned unit, in bytes, that it needs a medium not to tear: a power of
-    /// two from 512 to a block.
+    /// The largest aligned unit, in bytes, that the medium must not tear: a power of two from
+    /// 512 to a block.
     fn atomic_bytes(&self) -> u32;
 
-    /// Blocks of a new file system whose content has no effect while it is open: those of a
-    /// log behind its superblock.
+    /// Blocks of a new file system whose content has no effect while it is open: those of a log
+    /// after its superblock.
     ///
     /// # Errors
-    /// What is wrong with the image, in one line.
+    /// The damage of the image, in one line.
     fn scratch(&self, medium: Arc<M>) -> Result<Vec<u64>, String>;
 }
 
-/// An open file system that writes back only when told.
+/// An open file system that writes back only on request.
 pub struct Still {
     /// The file system.
     pub fs: Arc<dyn FileSystem>,
-    /// Writes back some of what can be, and returns how many blocks left: 0 if all that is
-    /// left waits for something. The error is what went wrong, in one line.
+    /// Writes back some of the blocks that can be written, and returns how many; 0 if all
+    /// others must wait. The error is the cause, in one line.
     pub write_some: Box<dyn Fn() -> Result<usize, String> + Send + Sync>,
-    /// As `write_some`, a few blocks that the function draws from all that can be written:
-    /// it returns a number below the one that it is given.
+    /// Writes back a few blocks, which the function draws from all that can be written: it
+    /// returns a number below its argument.
     pub write_drawn: Box<DrawnWrite>,
 }
 

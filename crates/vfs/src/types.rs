@@ -1,4 +1,4 @@
-//! The vocabulary of [`FileSystem`](crate::FileSystem).
+//! The types of [`FileSystem`](crate::FileSystem).
 
 /// An inode number. Never 0 for a live inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,7 +20,7 @@ impl std::fmt::Display for Ino {
 pub struct Name<'a> {
     /// The directory.
     pub dir: Ino,
-    /// Bytes without `/`.
+    /// The name: bytes without `/`.
     pub name: &'a [u8],
 }
 
@@ -31,7 +31,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// Which nodes a call removes the names of.
+/// The types of nodes whose names a call removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Removal {
     /// `unlink`: any type but a directory (`EISDIR`).
@@ -40,14 +40,14 @@ pub enum Removal {
     Rmdir,
 }
 
-/// Where a directory listing continues: the cookie of the last entry seen; 0 starts.
-/// A cookie stays valid, and means the same place, until the entry's name is removed;
-/// after that it still means a place between the entries that surrounded it.
+/// The place where a directory listing continues: the cookie of the last entry seen; 0 starts.
+/// A cookie denotes the same place until the name of its entry is removed. After that it
+/// denotes a place between the former neighbours of the entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Cookie(pub u64);
 
-/// A time: nanoseconds since 1970-01-01 UTC. Covers the years 1677 to 2262; values
-/// outside are clamped where they enter.
+/// A time: nanoseconds since 1970-01-01 UTC. The range covers the years 1677 to 2262.
+/// Conversions clamp values outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(pub i64);
 
@@ -57,7 +57,7 @@ impl Timestamp {
     /// The latest time.
     pub const MAX: Self = Self(i64::MAX);
 
-    /// From seconds and nanoseconds (0 to 999,999,999), clamped to the range.
+    /// The time of seconds and nanoseconds (0 to 999,999,999), clamped to the range.
     pub fn from_parts(secs: i64, nanos: u32) -> Self {
         let total = i128::from(secs) * 1_000_000_000 + i128::from(nanos);
         Self(total.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
@@ -72,7 +72,7 @@ impl Timestamp {
     }
 }
 
-/// Who asks. File systems use it for ownership and, unless `checked`, for permissions.
+/// The caller. File systems use it for ownership and, unless `checked`, for permissions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ctx {
     /// User id; 0 passes every permission check.
@@ -83,10 +83,10 @@ pub struct Ctx {
     pub groups: Vec<u32>,
     /// Process id, for messages only.
     pub pid: u32,
-    /// The caller (the kernel, with `default_permissions`) has checked permissions
-    /// already; the file system must not check again, since it may not know `groups`.
+    /// The kernel has checked permissions already (`default_permissions`). The file system must
+    /// not check again, since `groups` may be incomplete.
     pub checked: bool,
-    /// The descriptor that is read was opened with `O_NOATIME`: the access time stays.
+    /// The descriptor was opened with `O_NOATIME`: the access time stays.
     pub noatime: bool,
 }
 
@@ -112,7 +112,7 @@ impl Ctx {
         }
     }
 
-    /// Whether permission checks are to be skipped.
+    /// Whether permission checks are skipped.
     pub fn is_privileged(&self) -> bool {
         self.checked || self.uid == 0
     }
@@ -144,7 +144,7 @@ pub enum FileType {
 }
 
 impl FileType {
-    /// From `S_IFMT >> 12`.
+    /// The type of the code `S_IFMT >> 12`.
     pub fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::Fifo,
@@ -158,23 +158,23 @@ impl FileType {
         })
     }
 
-    /// From the type bits of a `st_mode`.
+    /// The type of a `st_mode`.
     pub fn from_mode(mode: u32) -> Option<Self> {
         Self::from_code(((mode >> 12) & 0xf) as u8)
     }
 
-    /// As the type bits of a `st_mode`.
+    /// The type bits of a `st_mode`.
     pub fn mode_bits(self) -> u32 {
         u32::from(self as u8) << 12
     }
 }
 
-/// What `stat` shows of an inode.
+/// The attributes of an inode, as `stat` shows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attr {
     /// Inode number.
     pub ino: Ino,
-    /// Changes whenever the inode number is reused.
+    /// Generation: changes whenever the inode number is reused.
     pub generation: u64,
     /// Type.
     pub kind: FileType,
@@ -200,29 +200,29 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last change of the inode.
     pub ctime: Timestamp,
-    /// What chattr(1) sets.
+    /// Inode flags, as chattr(1) sets them.
     pub flags: FileFlags,
 }
 
 bitflags::bitflags! {
-    /// Inode flags of chattr(1) that change what calls do.
+    /// Inode flags of chattr(1) that change the effect of calls.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct FileFlags: u32 {
-        /// `i`: neither the inode nor its contents change, and it gets and loses no names.
+        /// `i`: the inode, its contents and its names do not change.
         const IMMUTABLE = 1;
-        /// `a`: contents, or the names of a directory, are added only.
+        /// `a`: contents, or names in a directory, can only be added.
         const APPEND = 2;
         /// `S`: changes are durable when the call returns.
         const SYNC = 4;
-        /// `D`: the same for the names of a directory.
+        /// `D`: changes of names in a directory are durable when the call returns.
         const DIRSYNC = 8;
-        /// `A`: reads do not move the access time.
+        /// `A`: reads do not update the access time.
         const NOATIME = 16;
     }
 }
 
 impl FileFlags {
-    /// Those that forbid changes of the inode itself, and of its names.
+    /// The flags that forbid changes of the inode itself, and of its names.
     pub const FIXED: Self = Self::IMMUTABLE.union(Self::APPEND);
 }
 
@@ -233,16 +233,16 @@ impl Attr {
     }
 }
 
-/// How `setattr` sets a time.
+/// The value to which `setattr` sets a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {
-    /// To the file system's clock (`UTIME_NOW`).
+    /// The time of the file system's clock (`UTIME_NOW`).
     Now,
-    /// To a given time.
+    /// A given time.
     At(Timestamp),
 }
 
-/// Attributes to change; `None` leaves one as it is.
+/// Attributes to change; `None` keeps one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetAttr {
     /// Permission bits (`mode & 0o7777`).
@@ -257,7 +257,7 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Modification time.
     pub mtime: Option<SetTime>,
-    /// Change time; front ends rarely have it. `None` means now.
+    /// Change time; `None` sets it to now. Front ends rarely set it.
     pub ctime: Option<Timestamp>,
 }
 
@@ -270,7 +270,7 @@ pub struct DirEntry<'a> {
     pub kind: FileType,
     /// Name, as bytes; includes `.` and `..`.
     pub name: &'a [u8],
-    /// Pass this to continue after this entry.
+    /// The cookie by which a listing continues after this entry.
     pub cookie: Cookie,
 }
 
@@ -284,28 +284,28 @@ bitflags::bitflags! {
         const EXCHANGE = 2;
     }
 
-    /// What an open file may do. Front ends that do not track opens never pass them.
+    /// The access of an open file. Front ends that do not track opens never pass these flags.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct OpenFlags: u32 {
-        /// Reads.
+        /// The file may be read.
         const READ = 1;
-        /// Writes.
+        /// The file may be written.
         const WRITE = 2;
-        /// `O_TRUNC`: the file is cut to length 0 by the open.
+        /// `O_TRUNC`: the open truncates the file to length 0.
         const TRUNCATE = 4;
     }
 }
 
-/// What `fallocate` is to do with a range.
+/// The effect of `fallocate` on a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fallocate {
-    /// Take space for the holes of the range; extend the size unless `keep_size`.
+    /// Takes space for the holes of the range, and extends the size unless `keep_size`.
     Allocate {
         /// `FALLOC_FL_KEEP_SIZE`.
         keep_size: bool,
     },
-    /// `FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`: the range reads as zeros, its
-    /// whole blocks are given back.
+    /// `FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`: the range reads as zeros, and its whole
+    /// blocks are freed.
     PunchHole,
     /// `FALLOC_FL_ZERO_RANGE`: the range reads as zeros; extends the size unless
     /// `keep_size`.
@@ -315,7 +315,7 @@ pub enum Fallocate {
     },
 }
 
-/// What `seek` looks for.
+/// The target of `seek`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SeekKind {
     /// `SEEK_DATA`.
@@ -324,7 +324,7 @@ pub enum SeekKind {
     Hole,
 }
 
-/// How `setxattr` treats an existing or missing attribute.
+/// The treatment of an existing or missing attribute by `setxattr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum XattrMode {
     /// Create or replace.
@@ -335,18 +335,18 @@ pub enum XattrMode {
     Replace,
 }
 
-/// What `statfs` shows.
+/// Space and inodes of a file system, as `statfs` shows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatFs {
     /// Block size in bytes.
     pub block_bytes: u32,
-    /// Blocks in all.
+    /// Number of blocks.
     pub blocks: u64,
     /// Free blocks.
     pub blocks_free: u64,
-    /// Free blocks that any caller may use: less those kept for the super-user.
+    /// Free blocks without those reserved for the super-user.
     pub blocks_avail: u64,
-    /// Inodes in all (that could exist).
+    /// Number of inodes that could exist.
     pub inodes: u64,
     /// Inodes that could still be made.
     pub inodes_free: u64,

@@ -73,7 +73,7 @@ fn access_uses_one_class() {
 }
 
 #[test]
-fn deletion_needs_the_directory_and_minds_the_sticky_bit() {
+fn deletion_needs_write_permission_and_respects_the_sticky_bit() {
     let cases = [
         // directory (owner 1), victim's owner, caller, result
         (0o755, 1, Ctx::user(1, 1), Ok(())),
@@ -180,7 +180,7 @@ fn chmod_and_chown_belong_to_the_owner() {
     assert_eq!(check_setattr(&owner, &folder, &gid(11)).unwrap().perm, None);
 }
 
-/// A group that the owner is not in, and set-gid asked for: the bit is dropped.
+/// A request for set-gid by an owner who is not in the group: the bit is dropped.
 #[test]
 fn set_gid_needs_membership() {
     let set = SetAttr {
@@ -196,7 +196,7 @@ fn set_gid_needs_membership() {
 }
 
 #[test]
-fn writes_by_the_unprivileged_clear_set_id() {
+fn unprivileged_writes_clear_set_id() {
     let user = Ctx::user(2, 2);
     assert_eq!(perm_after_write(&user, &file(0o6777, 1, 1)), 0o777);
     assert_eq!(perm_after_write(&user, &file(0o2767, 1, 2)), 0o2767);
@@ -211,7 +211,7 @@ fn writes_by_the_unprivileged_clear_set_id() {
 }
 
 #[test]
-fn size_is_for_writable_files() {
+fn size_can_be_set_on_writable_files_only() {
     let size = |size| SetAttr {
         size: Some(size),
         ..SetAttr::default()
@@ -257,7 +257,7 @@ fn times_need_the_owner_or_for_now_write_permission() {
 }
 
 #[test]
-fn nodes_links_and_opens() {
+fn nodes_links_and_opens_are_checked() {
     let user = Ctx::user(2, 2);
     assert_eq!(may_mknod(&user, FileType::Fifo), Ok(()));
     assert_eq!(may_mknod(&user, FileType::CharDevice), Err(Errno::PERM));
@@ -277,7 +277,7 @@ fn nodes_links_and_opens() {
 }
 
 #[test]
-fn xattr_name_spaces() {
+fn each_xattr_name_space_has_its_permissions() {
     let user = Ctx::user(2, 2);
     let (own, other) = (file(0o644, 2, 2), file(0o600, 1, 1));
     assert_eq!(may_set_xattr(&user, &own, b"user.a"), Ok(()));
@@ -297,7 +297,7 @@ fn xattr_name_spaces() {
 }
 
 #[test]
-fn xattrs_of_the_super_user_are_listed_to_nobody_else() {
+fn xattrs_of_the_super_user_are_listed_to_the_super_user_only() {
     let listed = |name: &[u8]| {
         [Ctx::root(), Ctx::user(2, 2), checked(2)].map(|cx| may_list_xattr(&cx, name))
     };
