@@ -4,14 +4,14 @@ use super::{Kind, LINE, RECORD_HEAD, Result, Ring, checksum};
 use medium::{Pmem, WORD_BYTES};
 use zerocopy::IntoBytes;
 
-// Words are stored as they are in memory.
+// Words are stored in the byte order of memory.
 const _: () = assert!(cfg!(target_endian = "little"), "logs are little-endian");
 
 /// Bits of a word that are not the torn bit.
 const BITS: u64 = u64::MAX >> 1;
 
-/// Turns the words of a record into those of a ring, without torn bits: whole lines, which
-/// replace what is in `packed`.
+/// Turns the words of a record into words of a ring, without torn bits: whole lines, which
+/// replace the contents of `packed`.
 pub(super) fn pack(kind: Kind, record: [&[u64]; 2], packed: &mut Vec<u64>) {
     packed.clear();
     match kind {
@@ -23,7 +23,7 @@ pub(super) fn pack(kind: Kind, record: [&[u64]; 2], packed: &mut Vec<u64>) {
     packed.resize(packed.len().next_multiple_of(LINE as usize), 0);
 }
 
-/// Leaves the highest bit of each word free.
+/// Spreads the bits of a record over words whose highest bit is free.
 fn shift(record: [&[u64]; 2], packed: &mut Vec<u64>) {
     let words: usize = record.iter().map(|words| words.len()).sum();
     packed.resize(words + words.div_ceil(63), 0);
@@ -33,7 +33,7 @@ fn shift(record: [&[u64]; 2], packed: &mut Vec<u64>) {
             *next = word;
         }
     };
-    // The lowest `count` bits are those of the stream that are not in a word yet.
+    // The lowest `count` bits of `rest` belong to the next word.
     let (mut rest, mut count) = (0, 0);
     for word in record.into_iter().flatten() {
         put((rest | word << count) & BITS);
@@ -49,14 +49,14 @@ fn shift(record: [&[u64]; 2], packed: &mut Vec<u64>) {
     }
 }
 
-/// Gives words their torn bits and stores them from `position` on, a multiple of a line's
+/// Sets the torn bits of words and stores them from `position` on, a multiple of a line's
 /// words. They are durable after the next fence.
 pub(super) fn store<P: Pmem>(pm: &P, ring: Ring, position: u64, packed: &mut [u64]) {
-    // One division: they take as long as all the rest.
+    // One division for all words, since divisions take half of the time.
     let (pass, first) = (position / ring.words, position % ring.words);
     let until_wrap = packed.len().min((ring.words - first) as usize);
-    let (before, behind) = packed.split_at_mut(until_wrap);
-    for (pass, at, words) in [(pass, first, before), (pass + 1, 0, behind)] {
+    let (before, wrapped) = packed.split_at_mut(until_wrap);
+    for (pass, at, words) in [(pass, first, before), (pass + 1, 0, wrapped)] {
         if words.is_empty() {
             continue;
         }
@@ -66,23 +66,25 @@ pub(super) fn store<P: Pmem>(pm: &P, ring: Ring, position: u64, packed: &mut [u6
     }
 }
 
-/// The inverse: words of a stream, as long as the torn bits are right, all but one.
+/// The inverse of [`store`]: reads the words of a stream while the torn bits are right, with
+/// one exception.
 struct Unpacker<'a, P> {
     pm: &'a P,
     ring: Ring,
     position: u64,
-    /// Where that is, in bytes, and the torn bit of its line: two divisions for each line.
+    /// Byte offset of `position`. Like the torn bit of the line, it costs a division for each
+    /// line.
     at: u64,
     torn_bit: u64,
     /// A torn bit was wrong: the word is missing, or the bit has flipped.
     is_torn: bool,
-    /// The word before `position`, and how many bits of it were used.
+    /// The word before `position`, and the number of its bits that were used.
     word: u64,
     used: u32,
 }
 
 impl<'a, P: Pmem> Unpacker<'a, P> {
-    /// Starts at `position`, a multiple of a line's words.
+    /// A reader that starts at `position`, a multiple of a line's words.
     fn new(pm: &'a P, ring: Ring, position: u64) -> Self {
         Self {
             pm,
@@ -96,8 +98,8 @@ impl<'a, P: Pmem> Unpacker<'a, P> {
         }
     }
 
-    /// The word of the ring at `position`, without its torn bit; `None` if that is wrong, and
-    /// not the first one.
+    /// The word of the ring at `position`, without its torn bit. `None` from the second wrong
+    /// torn bit on.
     fn take(&mut self) -> Result<Option<u64>> {
         let word = self.pm.load(self.at)?;
         let torn_bit = self.torn_bit;
@@ -118,7 +120,7 @@ impl<'a, P: Pmem> Unpacker<'a, P> {
         Ok(Some(word & BITS))
     }
 
-    /// What words are that are no record.
+    /// The result for words that are not a record.
     fn none(&self) -> Found {
         match self.is_torn {
             true => Found::Missing,
@@ -145,7 +147,7 @@ impl<'a, P: Pmem> Unpacker<'a, P> {
         Ok(Some(whole))
     }
 
-    /// Whether the rest of the last line is there, too.
+    /// Whether the rest of the last line is present.
     fn ends(&mut self) -> Result<bool> {
         while !self.position.is_multiple_of(LINE) {
             if self.take()?.is_none() {
@@ -156,34 +158,34 @@ impl<'a, P: Pmem> Unpacker<'a, P> {
     }
 }
 
-/// What there is at a position.
+/// The contents of the ring at a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
-    /// A record.
+    /// A whole record.
     Record {
-        /// The position behind it.
+        /// The position after the record.
         end: u64,
     },
-    /// Words are missing: nothing was appended here, or not all of it is there.
+    /// Words are missing: nothing was appended here, or an append was cut off.
     Missing,
-    /// All words are there, and they are no record.
+    /// All words are present, but are not a record.
     Damaged,
 }
 
-/// What a record says of itself.
+/// The head of a record.
 pub(super) struct Head {
     /// Words that follow.
     pub len: u64,
     pub crc: u64,
-    /// Up to where all was flushed when it was appended.
+    /// The position up to which all records were flushed when this one was appended.
     pub flushed: u64,
 }
 
 impl Head {
-    /// The most that it can say.
+    /// The largest length that a head can hold.
     pub(crate) const LEN_MAX: u64 = (1 << 31) - 1;
 
-    /// The one at `position`, a multiple of a line's words; `None`: words are missing.
+    /// Reads the head at `position`, a multiple of a line's words; `None`: words are missing.
     pub(crate) fn at<P: Pmem>(pm: &P, ring: Ring, position: u64) -> Result<Option<Self>> {
         Self::read(&mut Unpacker::new(pm, ring, position))
     }
@@ -194,7 +196,7 @@ impl Head {
         };
         let is_sealed = (first as u32).count_ones().is_multiple_of(2);
         Ok(Some(Self {
-            // One that has changed is longer than any record.
+            // A length that has changed becomes longer than any record.
             len: if is_sealed {
                 first & Self::LEN_MAX
             } else {
@@ -205,7 +207,7 @@ impl Head {
         }))
     }
 
-    /// The two words.
+    /// Encodes the head as two words.
     pub(crate) fn encode(&self) -> [u64; RECORD_HEAD as usize] {
         let is_odd = u64::from(self.len.count_ones() % 2);
         [self.len | is_odd << 31 | self.crc << 32, self.flushed]

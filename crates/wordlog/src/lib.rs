@@ -2,27 +2,29 @@
 //!
 //! # Guarantees
 //!
-//! - **L1** What was appended before [`Appender::flush`] returned is found after every
+//! - **L1** Every record that was appended before [`Appender::flush`] returned is found after a
 //!   crash, in order, until it is truncated.
-//! - **L2** A record is found whole or not at all; what follows one that is not found is
-//!   not found either.
-//! - **L3** One thread appends while another reads and truncates; neither waits for the
-//!   other. A log that has no room says so.
-//! - **L4** A bit that flipped, in the first line or in a record that was flushed, is told as
-//!   damage, or makes no difference: nothing else is found than without it.
+//! - **L2** A record is found whole or not at all. If it is not found, neither are those
+//!   after it.
+//! - **L3** One thread appends while another reads and truncates, and neither waits for the
+//!   other. An append to a full log fails.
+//! - **L4** A flipped bit in the first line or in a flushed record is reported as damage, or
+//!   has no effect on the records that are found.
 //!
 //! # Two kinds
 //!
 //! A [`Kind::Base`] log fences the records, then stores where they end, and fences that. A
-//! [`Kind::TornBit`] log needs one fence: the top bit of each of its words tells in which
-//! pass over the ring it was stored, so a word that is missing shows. If just one of a record
-//! seems to be, its checksum decides: the word may be there, and its torn bit have flipped, or
-//! what was there before may have been the same. (Of records that lack one word, one in 2^32
-//! has such a checksum by chance. Two missing words need none.)
+//! [`Kind::TornBit`] log needs one fence: the top bit of each word denotes the pass over the
+//! ring in which it was stored, so that a missing word is detected.
 //!
-//! The bytes are in `format.md`. A log is a first line, which says where the oldest record begins (the
-//! *head*) and, in a base log, where the last one ends (the *tail*); then the ring. A *position* counts
-//! words since the log was made.
+//! If exactly one word of a record seems to be missing, the checksum decides: the torn bit of
+//! a present word may have flipped, or the word before may have had the same value. A record
+//! that lacks one word passes by chance in one of 2^32 cases. With two missing words, no
+//! checksum is needed.
+//!
+//! The bytes are in `format.md`. A log is a first line and then the ring. The first line
+//! holds the start of the oldest record (the *head*) and, in a base log, the end of the last
+//! one (the *tail*). A *position* counts words since the log was made.
 //!
 //! # Example
 //!
@@ -63,77 +65,77 @@ use zerocopy::IntoBytes;
 
 /// Words in a line.
 const LINE: u64 = LINE_BYTES / WORD_BYTES;
-/// Words in front of those of a record.
+/// Words of the head of a record.
 const RECORD_HEAD: u64 = 2;
-/// No log lives long enough for a position beyond it.
+/// The largest position. No log is used long enough to exceed it.
 const POSITION_MAX: u64 = 1 << 62;
 /// "SELVLOG" and the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"SELVLOG\x01");
 
-// Words of the first line.
+// Byte offsets of the words of the first line.
 const AT_MAGIC: u64 = 0;
 const AT_KIND: u64 = 8;
 const AT_WORDS: u64 = 16;
 const AT_HEAD: u64 = 24;
 const AT_TAIL: u64 = 32;
 
-/// How a log tells which words are its own.
+/// The way in which a log marks its own words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kind {
-    /// By a bit in each word: one fence per flush.
+    /// A bit in each word: one fence per flush.
     #[default]
     TornBit,
-    /// By where it ends: two fences per flush, and no bits to shift.
+    /// The position of the end: two fences per flush, and no bits to shift.
     Base,
 }
 
-/// What is wrong with a log, or with a request.
+/// Errors of a log, or of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// There is no room now; truncating makes some.
+    /// The log is full; truncation frees room.
     #[error("the log is full: {needed} more words do not fit into {free}")]
     Full {
-        /// What the record takes.
+        /// Words of the ring that the record takes.
         needed: u64,
-        /// What is free.
+        /// Words of the ring that are free.
         free: u64,
     },
-    /// There will never be room.
+    /// The record is longer than the log can ever hold.
     #[error("a record of {words} words is too long for a log that takes {most}")]
     TooLong {
         /// Words in the record.
         words: u64,
-        /// The most that fit.
+        /// The most words that fit.
         most: u64,
     },
-    /// It is not a log, or not one of this version.
+    /// There is no log of this version.
     #[error("log at {start:#x}: {what}")]
     NotALog {
-        /// Where it should be, in bytes.
+        /// Byte offset of the log.
         start: u64,
-        /// What is wrong.
+        /// The damage.
         what: String,
     },
-    /// A record that was durable has changed.
+    /// A durable record has changed.
     #[error("log at {start:#x}: the record at position {position} is damaged")]
     Damaged {
-        /// Where the log is, in bytes.
+        /// Byte offset of the log.
         start: u64,
-        /// Which record.
+        /// Position of the record.
         position: u64,
     },
-    /// The memory cannot be read, or what was stored is not durable.
+    /// The memory cannot be read, or a store is not durable.
     #[error(transparent)]
     Medium(#[from] MediumError),
 }
 
-/// What a call gives.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, LogError>;
 
-/// Where the ring of a log is, and how it is written.
+/// The place of the ring of a log, and its kind.
 #[derive(Debug, Clone, Copy)]
 struct Ring {
-    /// Of the first line, in bytes.
+    /// Byte offset of the first line.
     start: u64,
     kind: Kind,
     /// Words in the ring: whole lines.
@@ -146,12 +148,12 @@ impl Ring {
         LogError::Damaged { start, position }
     }
 
-    /// Of a position, in bytes.
+    /// Byte offset of a position.
     fn byte(&self, position: u64) -> u64 {
         self.byte_of(position % self.words)
     }
 
-    /// Of a word of the ring, in bytes.
+    /// Byte offset of a word of the ring.
     fn byte_of(&self, word: u64) -> u64 {
         self.start + LINE_BYTES + word * WORD_BYTES
     }
@@ -170,7 +172,7 @@ impl Ring {
         }
     }
 
-    /// Words of the ring that a record of so many words takes.
+    /// Words of the ring that a record of `words` words takes.
     fn taken(&self, words: u64) -> u64 {
         let all = words.saturating_add(RECORD_HEAD);
         let stored = match self.kind {
@@ -180,7 +182,7 @@ impl Ring {
         stored.checked_next_multiple_of(LINE).unwrap_or(u64::MAX)
     }
 
-    /// The longest record that so many words of the ring, whole lines, can take.
+    /// The longest record that `free` words of the ring, whole lines, can take.
     fn room(&self, free: u64) -> Option<u64> {
         let stream = match self.kind {
             Kind::TornBit => free - free.div_ceil(64),
@@ -189,18 +191,18 @@ impl Ring {
         Some(stream.checked_sub(RECORD_HEAD)?.min(Head::LEN_MAX))
     }
 
-    /// The longest record: a line stays free, lest a full log look like an empty one.
+    /// The longest record. A line stays free, so that full and empty logs differ.
     fn longest(&self) -> u64 {
         self.room(self.words - LINE).unwrap_or(0)
     }
 }
 
-/// What both halves of a log know.
+/// The state that both halves of a log share.
 #[derive(Debug)]
 struct Shared {
-    /// The oldest position that is in use.
+    /// The oldest position in use.
     head: AtomicU64,
-    /// Up to where all is durable.
+    /// The position up to which all records are durable.
     flushed: AtomicU64,
 }
 
@@ -211,7 +213,7 @@ pub struct Appender<P> {
     ring: Ring,
     shared: Arc<Shared>,
     tail: u64,
-    /// Of the record that is appended.
+    /// The words of the record that is appended.
     packed: Vec<u64>,
 }
 
@@ -232,22 +234,22 @@ pub fn longest(len: u64, kind: Kind) -> u64 {
     ring.room(words.saturating_sub(LINE)).unwrap_or(0)
 }
 
-/// Whether what is at byte `start` begins as a log does.
+/// Whether a log begins at byte `start`.
 pub fn is_at<P: Pmem>(pm: &P, start: u64) -> bool {
     pm.load(start + AT_MAGIC).is_ok_and(|word| word == MAGIC)
 }
 
-/// Where a position is in a log of `len` bytes, in bytes from its start.
+/// Byte offset of a position from the start of a log of `len` bytes.
 pub fn byte_of(len: u64, position: u64) -> u64 {
     let words = len.saturating_sub(LINE_BYTES) / WORD_BYTES;
     LINE_BYTES + position % words.max(1) * WORD_BYTES
 }
 
 /// Makes an empty log of `len` bytes at byte `start`, both multiples of [`LINE_BYTES`]; at
-/// least three lines. What was there is lost.
+/// least three lines. Old contents are lost.
 ///
 /// # Errors
-/// [`LogError::NotALog`] if start or length are not those of a log; what the memory says.
+/// [`LogError::NotALog`] if start or length are not those of a log; errors of the memory.
 pub fn format<P: Pmem>(pm: &P, start: u64, len: u64, kind: Kind) -> Result<()> {
     let fits = start.checked_add(len).is_some_and(|end| end <= pm.len());
     let lines = len / LINE_BYTES;
@@ -255,7 +257,7 @@ pub fn format<P: Pmem>(pm: &P, start: u64, len: u64, kind: Kind) -> Result<()> {
         let what = format!("there is no room for a log of {len} bytes");
         return Err(LogError::NotALog { start, what });
     }
-    // A log that is there must not be found while it is taken apart.
+    // An old log must not be found while it is overwritten.
     pm.store_word(start + AT_MAGIC, 0);
     pm.flush(start, LINE_BYTES);
     pm.fence(Rule::NullifyBeforeReuse)?;
@@ -267,7 +269,7 @@ pub fn format<P: Pmem>(pm: &P, start: u64, len: u64, kind: Kind) -> Result<()> {
     pm.store_word(start + AT_HEAD, 0);
     pm.store_word(start + AT_TAIL, 0);
     pm.flush(start, LINE_BYTES);
-    // All of it comes before the magic.
+    // All other words are durable before the magic number.
     if !hit(Bug::UnfencedFormat) {
         pm.fence(Rule::InitialiseBeforePoint)?;
     }
@@ -283,11 +285,11 @@ fn checksum(position: u64, len: u64, flushed: u64, words: &[u64]) -> u64 {
 }
 
 impl<P: Pmem> Appender<P> {
-    /// Appends a record. Returns the position of its end. It is durable after the next
-    /// [`flush`](Self::flush), and until then perhaps.
+    /// Appends a record. Returns the position of its end. The record is durable after the next
+    /// [`flush`](Self::flush), and may be before.
     ///
     /// # Errors
-    /// [`LogError::Full`], [`LogError::TooLong`]: nothing was appended then.
+    /// [`LogError::Full`], [`LogError::TooLong`]: nothing was appended.
     pub fn append(&mut self, words: &[u64]) -> Result<u64> {
         let len = words.len() as u64;
         let most = self.ring.longest();
@@ -295,7 +297,7 @@ impl<P: Pmem> Appender<P> {
             return Err(LogError::TooLong { words: len, most });
         }
         let needed = self.ring.taken(len);
-        // Acquire: what the consumer read there was read before it is overwritten.
+        // Acquire: the consumer has read the old words before they are overwritten.
         let used = self.tail - self.shared.head.load(Ordering::Acquire);
         let free = self.ring.words - LINE - used;
         if needed > free {
@@ -311,16 +313,16 @@ impl<P: Pmem> Appender<P> {
         Ok(self.tail)
     }
 
-    /// Makes all that was appended durable.
+    /// Makes all appended records durable.
     ///
     /// # Errors
-    /// If it is not: what the memory says.
+    /// Errors of the memory: the records may not be durable.
     pub fn flush(&mut self) -> Result<()> {
         if self.shared.flushed.load(Ordering::Relaxed) == self.tail {
             return Ok(());
         }
         if self.ring.kind == Kind::Base {
-            // The words come before the tail that vouches for them.
+            // The words are durable before the tail that makes them valid.
             if !hit(Bug::TailBeforeRecords) {
                 self.pm.fence(Rule::DataBeforeCommit)?;
             }
@@ -336,7 +338,7 @@ impl<P: Pmem> Appender<P> {
         Ok(())
     }
 
-    /// Words that the next record may have; `None`: not even none.
+    /// Words that the next record may have; `None`: there is no room for a record.
     pub fn room(&self) -> Option<u64> {
         let used = self.tail - self.shared.head.load(Ordering::Acquire);
         self.ring.room(self.ring.words - LINE - used)
@@ -344,11 +346,11 @@ impl<P: Pmem> Appender<P> {
 }
 
 impl<P: Pmem> Consumer<P> {
-    /// Reads the oldest flushed record that was not read yet into `words`, which it
-    /// replaces. Returns the position of its end, or `None`: there is none.
+    /// Reads the oldest flushed record that was not read yet into `words`, which it replaces.
+    /// Returns the position of its end, or `None` if there is none.
     ///
     /// # Errors
-    /// [`LogError::Damaged`], and what the memory says.
+    /// [`LogError::Damaged`], and errors of the memory.
     pub fn next(&mut self, words: &mut Vec<u64>) -> Result<Option<u64>> {
         if self.next == self.shared.flushed.load(Ordering::Acquire) {
             return Ok(None);
@@ -367,15 +369,15 @@ impl<P: Pmem> Consumer<P> {
         self.next
     }
 
-    /// Gives back the room of all records that end at `position` or before, read or not; it
-    /// must be the end of a flushed one, or of none. Durably, so that no crash brings them
-    /// back.
+    /// Frees the room of all records that end at `position` or before, read or not. `position`
+    /// must be the end of a flushed record, or not change the head. This is durable, so that no
+    /// crash brings the records back.
     ///
     /// # Errors
-    /// What the memory says: they may or may not be there after a crash.
+    /// Errors of the memory: the records may or may not be found after a crash.
     pub fn truncate(&mut self, position: u64) -> Result<()> {
         self.note_head(position);
-        // The head before its words are overwritten.
+        // The head is durable before its words are overwritten.
         if !hit(Bug::ReuseBeforeTruncated) {
             self.pm.fence(Rule::NullifyBeforeReuse)?;
         }
@@ -383,8 +385,8 @@ impl<P: Pmem> Consumer<P> {
         Ok(())
     }
 
-    /// The first half of [`truncate`](Self::truncate): stores the new head, and starts to
-    /// write it back. For callers who truncate several logs with one fence.
+    /// The first half of [`truncate`](Self::truncate): stores the new head, and starts to write
+    /// it back. Callers truncate several logs with one fence in this way.
     pub fn note_head(&mut self, position: u64) {
         let flushed = self.shared.flushed.load(Ordering::Relaxed);
         debug_assert!(position <= flushed, "L1: only what is there is truncated");
@@ -393,10 +395,10 @@ impl<P: Pmem> Consumer<P> {
         self.pm.flush(at, WORD_BYTES);
     }
 
-    /// The second half: that fence returned, and the room can be used again.
+    /// The second half, after that fence: frees the room.
     pub fn release(&mut self, position: u64) {
         self.next = self.next.max(position);
-        // Release: the appender overwrites what was read, and no crash brings back.
+        // Release: the appender overwrites words that were read and that no crash brings back.
         self.shared.head.store(position, Ordering::Release);
     }
 }

@@ -1,4 +1,4 @@
-//! Finding the records that a crash left.
+//! Recovery: reads the records after a crash.
 
 use super::bits::{self, Found, Head};
 use super::{
@@ -11,26 +11,26 @@ use medium::{LINE_BYTES, Pmem, Rule, WORD_BYTES};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// A log as a crash left it. Read what is there, then use it by
-/// [`keep`](Self::keep) or [`empty`](Self::empty).
+/// A log after a crash. Read its records, then use it by [`keep`](Self::keep) or
+/// [`empty`](Self::empty).
 #[derive(Debug)]
 pub struct Unrecovered<P> {
     pm: P,
     ring: Ring,
     head: u64,
-    /// Where the next record is.
+    /// Position of the next record.
     next: u64,
-    /// Of a base log: where the last one ends.
+    /// Position after the last record of a base log.
     tail: Option<u64>,
-    /// Where it was cut short.
+    /// Position at which [`cut`](Self::cut) ended the log.
     cut: Option<u64>,
 }
 
 impl<P: Pmem> Unrecovered<P> {
-    /// The log at byte `start`.
+    /// Reads the first line of the log at byte `start`.
     ///
     /// # Errors
-    /// [`LogError::NotALog`], and what the memory says.
+    /// [`LogError::NotALog`], and errors of the memory.
     pub fn open(pm: P, start: u64) -> Result<Self> {
         let wrong = |what: String| LogError::NotALog { start, what };
         let limit = pm.len();
@@ -77,7 +77,7 @@ impl<P: Pmem> Unrecovered<P> {
         })
     }
 
-    /// How it is written.
+    /// The kind of the log.
     pub fn kind(&self) -> Kind {
         self.ring.kind
     }
@@ -87,16 +87,16 @@ impl<P: Pmem> Unrecovered<P> {
         self.next
     }
 
-    /// Bytes that it takes.
+    /// Bytes that the log takes.
     pub fn bytes(&self) -> u64 {
         LINE_BYTES + self.ring.words * WORD_BYTES
     }
 
-    /// Reads the next record into `words`, which it replaces. Returns the position of its
-    /// end, or `None`: there are no more.
+    /// Reads the next record into `words`, which it replaces. Returns the position of its end,
+    /// or `None` if there are no more.
     ///
     /// # Errors
-    /// [`LogError::Damaged`], and what the memory says.
+    /// [`LogError::Damaged`], and errors of the memory.
     pub fn next(&mut self, words: &mut Vec<u64>) -> Result<Option<u64>> {
         let limit = self.limit();
         if self.next == limit {
@@ -112,25 +112,26 @@ impl<P: Pmem> Unrecovered<P> {
         }
     }
 
-    /// Gives up the record at `position`, which [`next`](Self::next) has reached or read, and all
-    /// that follow: only [`empty`](Self::empty) makes that last.
+    /// Drops the record at `position`, which [`next`](Self::next) has reached or read, and all
+    /// that follow. Only [`empty`](Self::empty) makes this durable.
     pub fn cut(&mut self, position: u64) {
-        // A base log has no records before its tail then.
+        // A base log skips to its tail.
         self.next = self.tail.unwrap_or(position);
         self.cut = Some(self.next);
     }
 
-    /// No record ends behind it.
+    /// The position after which no record ends.
     fn limit(&self) -> u64 {
         let full = self.head + self.ring.words - LINE;
         self.cut.or(self.tail).unwrap_or(full)
     }
 
-    /// Whether a later record says that what should be at `position` was durable. There is
-    /// none after a crash: words go missing only behind the last flush.
+    /// Whether a later record states that the words at `position` were durable. No record does
+    /// so after a crash, which loses words after the last flush only.
     fn was_flushed(&self, position: u64) -> Result<bool> {
         let mut words = Vec::new();
-        // Words of records may look like heads of others, long ones: not all of it is read.
+        // Words of records may look like heads of long records: the number of words that are
+        // read is bounded.
         let mut left = 4 * self.ring.words;
         for later in (position + LINE..self.limit()).step_by(LINE as usize) {
             let Some(head) = Head::at(&self.pm, self.ring, later)? else {
@@ -148,11 +149,10 @@ impl<P: Pmem> Unrecovered<P> {
         Ok(false)
     }
 
-    /// Uses the log, with the records that are there: they can be read again, and are
-    /// durable.
+    /// Uses the log with its records, which are durable and can be read again.
     ///
     /// # Errors
-    /// [`LogError::Damaged`], and what the memory says.
+    /// [`LogError::Damaged`], and errors of the memory.
     pub fn keep(mut self) -> Result<(Appender<P>, Consumer<P>)>
     where
         P: Clone,
@@ -160,7 +160,7 @@ impl<P: Pmem> Unrecovered<P> {
         self.skip()?;
         for line in (self.head..self.next).step_by(LINE as usize) {
             self.set_torn_bits(line, self.ring.torn_bit(line))?;
-            // What a killed program left in the processor's caches only.
+            // A killed program may have left the line in the caches only.
             self.pm.flush(self.ring.byte(line), LINE_BYTES);
         }
         self.scrub()?;
@@ -168,10 +168,10 @@ impl<P: Pmem> Unrecovered<P> {
         Ok(self.halves(head))
     }
 
-    /// Uses the log without the records that are there: they are done with, durably.
+    /// Uses the log without its records, which are freed durably.
     ///
     /// # Errors
-    /// [`LogError::Damaged`], and what the memory says.
+    /// [`LogError::Damaged`], and errors of the memory.
     pub fn empty(mut self) -> Result<(Appender<P>, Consumer<P>)>
     where
         P: Clone,
@@ -193,8 +193,8 @@ impl<P: Pmem> Unrecovered<P> {
         Ok(())
     }
 
-    /// Makes sure that no word behind the last record looks like one that is appended from
-    /// now on: an append that a crash cut short may have left some. Fences.
+    /// Ensures that no word after the last record passes for a later append: an append that a
+    /// crash cut off may have left some. Fences.
     fn scrub(&self) -> Result<()> {
         if self.ring.kind == Kind::TornBit && !hit(Bug::Unscrubbed) {
             let mut end = self.head + self.ring.words;
@@ -205,14 +205,15 @@ impl<P: Pmem> Unrecovered<P> {
                 self.set_torn_bits(line, self.ring.torn_bit(line) ^ 1 << 63)?;
             }
         }
-        // Else words that an append left, cut short by a crash, pass for a part of a later one.
+        // Otherwise the words of an append that a crash cut off could become a part of a later
+        // record.
         if !hit(Bug::UnfencedScrub) {
             self.pm.fence(Rule::NullifyBeforeReuse)?;
         }
         Ok(())
     }
 
-    /// Gives the words of a line at position `line` this torn bit.
+    /// Sets the torn bit of all words of the line at position `line`.
     fn set_torn_bits(&self, line: u64, torn_bit: u64) -> Result<()> {
         if self.ring.kind == Kind::Base {
             return Ok(());

@@ -13,7 +13,7 @@ fn made(lines: u64, kind: Kind) -> MemoryPmem {
     pm
 }
 
-/// The `n`-th record: words that look like anything.
+/// The `n`-th record: arbitrary words.
 fn record(n: u64, len: usize) -> Vec<u64> {
     let mut rng = Rng::with_seed(n);
     (0..len)
@@ -36,7 +36,7 @@ fn all<P: Pmem>(log: &mut Unrecovered<P>) -> Vec<Vec<u64>> {
 #[test]
 fn records_of_every_length_come_back() {
     for kind in KINDS {
-        // Two passes over the ring, and more.
+        // More than two passes over the ring.
         let pm = made(400, kind);
         let (mut log, mut reader) = Unrecovered::open(&pm, 0).unwrap().keep().unwrap();
         let mut words = Vec::new();
@@ -55,7 +55,7 @@ fn records_of_every_length_come_back() {
 }
 
 #[test]
-fn a_full_log_says_so_and_is_whole() {
+fn an_append_to_a_full_log_fails_and_keeps_the_records() {
     for kind in KINDS {
         for len in 0..80 {
             let pm = made(12, kind);
@@ -99,14 +99,14 @@ fn a_full_log_says_so_and_is_whole() {
     }
 }
 
-/// What a log must, and may, hold after a crash.
+/// The records that a log must, and may, hold after a crash.
 #[derive(Default)]
 struct Expected {
-    /// Flushed, and not truncated; then appended and not flushed.
+    /// Records that were flushed and not truncated, then those appended and not flushed.
     records: VecDeque<Vec<u64>>,
-    /// How many of them were flushed.
+    /// Number of flushed records among them.
     durable: usize,
-    /// The oldest ones of them that may be gone.
+    /// Number of oldest records among them that may be truncated.
     going: usize,
 }
 
@@ -125,13 +125,13 @@ impl Expected {
     }
 }
 
-/// Appends, flushes and truncates until the power goes.
+/// Appends, flushes and truncates until the power cut.
 fn use_until_cut<P: Pmem>(
     (mut log, mut reader): (Appender<P>, Consumer<P>),
     expected: &mut Expected,
     rng: &mut Rng,
 ) {
-    // Those that were kept can be read again.
+    // The kept records can be read again.
     let mut words = Vec::new();
     let mut n = rng.u64(..);
     let mut ends = VecDeque::new();
@@ -141,7 +141,7 @@ fn use_until_cut<P: Pmem>(
                 let longest = if rng.bool() { 12 } else { 150 };
                 let next = record(n, rng.usize(..longest));
                 n += 1;
-                // In flight, it may be there or not.
+                // A record in flight may be found or not.
                 expected.records.push_back(next.clone());
                 if let Err(LogError::Full { .. } | LogError::TooLong { .. }) = log.append(&next) {
                     expected.records.pop_back();
@@ -177,7 +177,7 @@ fn use_until_cut<P: Pmem>(
     }
 }
 
-/// What is wrong, if anything.
+/// Ok, or the violation.
 type Outcome = std::result::Result<(), String>;
 
 #[test]
@@ -210,7 +210,7 @@ fn seeded_bugs_are_found() {
     }
 }
 
-/// A log of some kind and size, and some power cuts.
+/// Tests a log of some kind and size with some power cuts.
 fn cut(seed: u64) -> Outcome {
     let mut rng = Rng::with_seed(seed);
     let kind = *rng.choice(&KINDS).unwrap();
@@ -227,7 +227,7 @@ fn cut(seed: u64) -> Outcome {
             false => CutAfter::Fences(rng.u64(1..60)),
         };
         power.cut_after(when, rng.u64(..), model);
-        // The cut may come in the recovery, which is then repeated.
+        // The cut may interrupt recovery, which is then repeated.
         let context = format!("seed {seed}, cut {cut}, {kind:?}");
         if let Ok(mut log) = Unrecovered::open(&power, 0) {
             let (mut found, mut words) = (Vec::new(), Vec::new());
@@ -253,7 +253,7 @@ fn cut(seed: u64) -> Outcome {
                     }
                     use_until_cut(halves, &mut expected, &mut rng);
                 }
-                // What was found is there, or gone.
+                // The records that were found are still there, or were freed.
                 Err(_) => {
                     expected.records = found.into();
                     expected.durable = 0;
@@ -279,7 +279,7 @@ fn a_log_that_is_being_made_is_none_or_empty() {
     }
 }
 
-/// A log is made where one was, and the power goes meanwhile.
+/// Makes a log over an old one, and cuts the power meanwhile.
 fn cut_while_made(seed: u64) -> Outcome {
     let mut rng = Rng::with_seed(seed);
     let old_lines = rng.u64(2..16);
@@ -291,7 +291,8 @@ fn cut_while_made(seed: u64) -> Outcome {
     let old = use_log(&pm, old_lines, &mut rng);
     let kind = *rng.choice(&KINDS).unwrap();
     let len = (lines + 1) * LINE_BYTES;
-    // The ring, the first line and its magic twice; one more, and it comes too late.
+    // Stores of the ring, the first line and its magic number twice, and one more, for a cut
+    // that comes too late.
     let stores = lines * LINE + 6;
     let when = match rng.bool() {
         true => CutAfter::Stores(rng.u64(1..=stores + 1)),
@@ -301,10 +302,10 @@ fn cut_while_made(seed: u64) -> Outcome {
     let power = PowerCut::new(pm);
     power.cut_after(when, rng.u64(..), model);
     let is_made = format(&power, 0, len, kind).is_ok();
-    // If it did not come, it comes now.
+    // A cut that has not come yet comes now.
     power.cut(rng.u64(..), model).unwrap();
     let pm = power.into_inner();
-    // Before the first fence returns, the old log may be there, and is whole then.
+    // The old log may be found until the first fence returns, and is whole then.
     let is_first = matches!(when, CutAfter::Stores(1) | CutAfter::Fences(1));
     if is_first && found(&pm).is_ok_and(|found| found == old) {
         return Ok(());
@@ -313,13 +314,13 @@ fn cut_while_made(seed: u64) -> Outcome {
         .map_err(|what| format!("seed {seed}, {when:?}, {model}, {kind:?}: {what}"))
 }
 
-/// Makes a log of any kind and uses it: records are there and are not any more, round the ring
-/// or not. Returns those that are.
+/// Makes a log of any kind, appends and truncates, round the ring or not. Returns the records
+/// that it holds.
 fn use_log(pm: &MemoryPmem, lines: u64, rng: &mut Rng) -> Vec<Vec<u64>> {
     let kind = *rng.choice(&KINDS).unwrap();
     format(pm, 0, (lines + 1) * LINE_BYTES, kind).unwrap();
     let (mut log, mut reader) = Unrecovered::open(pm, 0).unwrap().keep().unwrap();
-    // Short ones, so that several fit.
+    // Short records, so that several fit.
     let longest = log.ring.longest().min(12) as usize;
     for n in 0..rng.u64(1..40) {
         let next = record(n, rng.usize(..=longest));
@@ -341,8 +342,8 @@ fn give_up_oldest<P: Pmem>(log: &mut Appender<P>, reader: &mut Consumer<P>) {
     }
 }
 
-/// There is no log, if it need not be made; or it is the one that was to be, it is empty, and
-/// what is appended to it is found again.
+/// Asserts that there is no log, if it need not exist yet. Otherwise it is the new one, is
+/// empty, and finds the records that are appended to it.
 fn check_made(pm: &MemoryPmem, len: u64, kind: Kind, is_made: bool, keeps: bool) -> Outcome {
     let mut log = match Unrecovered::open(pm, 0) {
         Err(LogError::NotALog { .. }) if !is_made => return Ok(()),
@@ -359,7 +360,7 @@ fn check_made(pm: &MemoryPmem, len: u64, kind: Kind, is_made: bool, keeps: bool)
         false => log.empty(),
     };
     let (mut log, _) = halves.map_err(text)?;
-    // One by one: behind each of them something could have been left.
+    // One by one, since old words could follow each of them.
     let mut sent = Vec::new();
     loop {
         let next = record(sent.len() as u64, 5);
@@ -380,7 +381,7 @@ fn text(error: LogError) -> String {
 }
 
 #[test]
-fn one_thread_appends_and_one_truncates() {
+fn one_thread_appends_while_another_truncates() {
     for kind in KINDS {
         let pm = made(30, kind);
         let (mut log, mut reader) = Unrecovered::open(&pm, 0).unwrap().keep().unwrap();
@@ -409,7 +410,7 @@ fn one_thread_appends_and_one_truncates() {
 }
 
 #[test]
-fn flipped_bits_are_damage_or_make_no_difference() {
+fn flipped_bits_are_damage_or_have_no_effect() {
     for kind in KINDS {
         let pm = made(12, kind);
         let (mut log, _) = Unrecovered::open(&pm, 0).unwrap().keep().unwrap();
@@ -433,7 +434,7 @@ fn flipped_bits_are_damage_or_make_no_difference() {
                 }
                 Err(other) => panic!("{other}"),
             }
-            // Kept, it is as if nothing had been.
+            // A log that is kept has no trace of the flipped bit.
             let (mut log, mut reader) = Unrecovered::open(&pm, 0).unwrap().keep().unwrap();
             let mut words = Vec::new();
             for record in &sent {
@@ -469,7 +470,7 @@ fn found<P: Pmem>(pm: &P) -> Result<Vec<Vec<u64>>> {
 }
 
 #[test]
-fn what_is_no_log_is_refused() {
+fn memory_without_a_log_is_refused() {
     let pm = MemoryPmem::new(4096);
     for (start, len) in [
         (8, 1024),
