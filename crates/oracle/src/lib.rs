@@ -1,6 +1,6 @@
-//! What file systems are compared with, and how.
+//! The reference for file systems, and the comparison with it.
 //!
-//! - [`ModelFs`]: a complete file system in memory. It has the semantics of every other one.
+//! - [`ModelFs`]: a complete file system in memory. Its semantics are those of all other ones.
 //! - [`script`]: operation scripts, generated, replayed, shrunk and printed.
 //! - [`Snapshot`]: the whole visible state of a file system as a value.
 //!

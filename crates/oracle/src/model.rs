@@ -1,19 +1,19 @@
-//! A complete file system in memory: the oracle of crash tests, and the floor of what a
-//! front end costs.
+//! A complete file system in memory: the oracle of crash tests, and a lower bound for the time
+//! of a front end.
 //!
-//! It keeps exactly the semantics of [`FileSystem`], whole calls at a time, and nothing
-//! across a crash. Where Linux file systems differ it decides so:
-//! - space allocated beyond the end of a file (`keep_size`) is not kept, but must be
-//!   there at the time of the call;
+//! It keeps exactly the semantics of [`FileSystem`], whole calls at a time, and nothing across
+//! a crash. Where Linux file systems differ, these rules hold:
+//! - space allocated beyond the end of a file (`keep_size`) is not kept, but must be free at
+//!   the time of the call;
 //! - zeroing a range allocates its holes;
 //! - setting a size always sets the modification time;
 //! - all extended attributes of an inode fit one block of 4096 bytes: 16 bytes, and for
 //!   each 8 bytes, name and value, rounded up to 8.
 //!
-//! Locks: the table of inodes guards all names: calls that change names hold it for
-//! writing, calls that follow names for reading. Each inode's lock guards its body. The
-//! table comes before an inode, and no call holds two inodes, except that a listing
-//! holds the directory while it looks at each entry's inode.
+//! Locks: the table of inodes guards all names. Calls that change names hold it for writing,
+//! calls that follow names for reading. The lock of an inode guards its body. The table is
+//! locked before an inode. No call holds two inodes, except that a listing holds the directory
+//! while it reads the inode of each entry.
 
 mod audit;
 mod node;
@@ -39,13 +39,13 @@ use vfs::{
     end_of, must_be_regular,
 };
 
-/// Inodes that a model claims to have room for.
+/// Inodes that a model reports as its capacity.
 const INODES: u64 = 1 << 32;
 
 /// Longest value of an extended attribute, as in the kernel.
 const XATTR_VALUE_MAX: usize = 65536;
 
-/// The in-memory file system. See the module's documentation.
+/// The file system in memory.
 pub struct ModelFs {
     table: RwLock<Table>,
     space: Space,
@@ -79,8 +79,8 @@ impl ModelFs {
         }
     }
 
-    /// An independent copy, references included, with the same clock. File data is
-    /// shared until one side writes it. No other call may be under way.
+    /// An independent copy, references included, with the same clock. File data is shared until
+    /// one side writes it. No other call may be under way.
     pub fn fork(&self) -> Self {
         Self {
             table: RwLock::new(self.table.read().fork()),
@@ -100,7 +100,7 @@ impl ModelFs {
         self.table.read().node(ino).cloned()
     }
 
-    /// Moves the access time of what was just read, if the policy says so.
+    /// Updates the access time of an inode that was read, if the policy requires it.
     fn accessed(&self, cx: &Ctx, node: &Node, attr: &Attr) {
         if cx.noatime || self.atime == Atime::Never {
             return;
@@ -111,7 +111,7 @@ impl ModelFs {
         }
     }
 
-    /// Both kinds of listing.
+    /// Lists a directory, for both kinds of listing.
     fn list(
         &self,
         cx: &Ctx,
@@ -172,7 +172,7 @@ impl ModelFs {
     }
 }
 
-/// The pages of a file that [`must_be_regular`] has let pass.
+/// The pages of a file that has passed [`must_be_regular`].
 fn pages_of(content: &mut Content) -> Result<&mut Pages> {
     match content {
         Content::Data(pages) => Ok(pages),
@@ -442,7 +442,7 @@ impl FileSystem for ModelFs {
                 Fallocate::ZeroRange { .. } => (true, true),
                 Fallocate::PunchHole => (false, true),
             };
-            // All of the range must be had, though nothing beyond the end is kept.
+            // Space for the whole range must be free, although nothing beyond the end is kept.
             let had = match allocate {
                 true => pages.missing(covering(off, end)),
                 false => 0,

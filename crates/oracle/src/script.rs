@@ -10,8 +10,8 @@
 //! append @0 8 3         # the file that handle 0 has open
 //! ```
 //!
-//! Paths start at the root and follow no symbolic links; `@N` at the start of a path is
-//! what handle N has open. Modes are octal, all other numbers decimal, times in
+//! Paths start at the root and follow no symbolic links. `@N` at the start of a path is the
+//! inode that handle N has open. Modes are octal, all other numbers decimal, times in
 //! nanoseconds.
 
 pub mod generate;
@@ -25,7 +25,7 @@ pub use text::{GRAMMAR, ParseError};
 
 use vfs::{Fallocate, FileType, RenameFlags, SetTime, XattrMode};
 
-/// Operations in order.
+/// A script: operations in order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Script {
     /// The operations.
@@ -33,7 +33,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// This script, then `other`.
+    /// A script of this one, then `other`.
     #[must_use]
     pub fn then(&self, other: &Self) -> Self {
         let ops = self.ops.iter().chain(&other.ops).cloned().collect();
@@ -47,8 +47,8 @@ impl From<Vec<Op>> for Script {
     }
 }
 
-/// One operation. Paths and names hold no white space and no `#`, and are not empty;
-/// others run, but cannot be read back.
+/// One operation. Paths and names hold no white space and no `#`, and are not empty. Other
+/// names can be run, but not parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)] // the fields are the arguments of the calls
 pub enum Op {
@@ -60,7 +60,7 @@ pub enum Op {
         path: String,
         mode: u32,
     },
-    /// `kind` is no directory and no symbolic link.
+    /// `kind` is any type except directory and symbolic link.
     Mknod {
         path: String,
         kind: FileType,
@@ -93,7 +93,7 @@ pub enum Op {
         len: u32,
         seed: u32,
     },
-    /// As `Write`, at the end.
+    /// Writes as `Write` does, at the end.
     Append {
         path: String,
         len: u32,
@@ -143,7 +143,7 @@ pub enum Op {
         path: String,
     },
     Sync,
-    /// Opens a file without a name under a handle.
+    /// Makes a file without a name and opens it under a handle.
     Tmpfile {
         handle: u32,
         dir: String,

@@ -1,14 +1,13 @@
-//! The whole visible state of a file system as a value: taken through the trait, then
-//! compared, hashed and explained.
+//! The whole visible state of a file system as a value. It is taken through the trait, then
+//! compared, hashed and printed.
 //!
-//! A snapshot sees what callers see: paths, attributes, contents, targets, extended
-//! attributes, which paths share an inode. It does not see how files are laid out: holes
-//! equal zeros, and space taken, inode numbers, cookies and sizes of directories are
-//! left out. Times are kept apart, to be compared or not.
+//! A snapshot holds what callers see: paths, attributes, contents, targets, extended
+//! attributes, and which paths share an inode. It does not hold the layout of files: holes
+//! equal zeros, and space, inode numbers, cookies and sizes of directories are left out. Times
+//! are separate, and may be compared or not.
 //!
-//! Taking one gives back every reference it takes and ends on any file system, however
-//! hostile. It reads files and so moves access times, unless the file system is mounted
-//! not to.
+//! To take a snapshot ends on any file system, also a damaged one, and gives back every
+//! reference. It reads files, which updates access times unless the mount forbids it.
 
 mod compare;
 mod take;
@@ -17,15 +16,15 @@ pub use take::SnapshotError;
 
 use vfs::{Attr, FileSystem, FileType, Timestamp};
 
-/// Files of up to this many bytes are kept whole; longer ones as a hash.
+/// Length in bytes up to which files are kept whole; longer ones are kept as a hash.
 pub const KEPT_MAX: u64 = 64 << 10;
 
 /// The state of a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// In order of path.
+    /// All names, in order of path.
     names: Vec<Name>,
-    /// In an order that depends on the names only.
+    /// All inodes, in an order that depends on the names only.
     nodes: Vec<Node>,
     times: Vec<Times>,
 }
@@ -33,7 +32,7 @@ pub struct Snapshot {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     path: Vec<u8>,
-    /// Index of its inode.
+    /// Index of the inode in `nodes`.
     node: usize,
 }
 
@@ -54,7 +53,7 @@ pub struct Node {
     pub nlink: u32,
     /// Length in bytes; 0 for a directory.
     pub size: u64,
-    /// What is in it.
+    /// Contents.
     pub content: Content,
     /// Extended attributes, in order of name.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
@@ -85,7 +84,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// Those of an inode with these attributes.
+    /// The times of an inode with these attributes.
     pub fn of(attr: &Attr) -> Self {
         Self {
             atime: attr.atime,
@@ -99,24 +98,23 @@ impl Snapshot {
     /// Takes a snapshot of at most 4 million paths and 4 GiB.
     ///
     /// # Errors
-    /// A call failed, answers contradict each other (a directory met twice, a listed
-    /// name that cannot be looked up, a short read), or there is too much.
+    /// A call failed, results contradict each other (a directory reached twice, a listed name
+    /// that cannot be looked up, a short read), or there is too much.
     pub fn take(fs: &dyn FileSystem) -> Result<Self, SnapshotError> {
         take::take(fs, &take::Limits::default())
     }
 
-    /// Whether all but the times is equal.
+    /// Whether all except the times is equal.
     pub fn is_same_except_times(&self, other: &Self) -> bool {
         self.names == other.names && self.nodes == other.nodes
     }
 
-    /// Whether the times are equal. Means something for snapshots that are the same
-    /// otherwise.
+    /// Whether the times are equal. Valid for snapshots that are the same except for the times.
     pub fn has_same_times(&self, other: &Self) -> bool {
         self.times == other.times
     }
 
-    /// What is at an absolute path; `/` is the root.
+    /// The inode and its times at an absolute path; `/` is the root.
     pub fn get(&self, path: &[u8]) -> Option<(&Node, &Times)> {
         let at = self.names.binary_search_by(|name| (*name.path).cmp(path));
         let node = self.names[at.ok()?].node;
@@ -135,7 +133,7 @@ impl Snapshot {
         self.names.len()
     }
 
-    /// Never: there is always a root.
+    /// False, since there is always a root.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The model's own invariants, for tests of the model.
+//! The invariants of the model, for tests of the model.
 //!
 //! - M1: every name leads to an inode of the type that the entry states.
 //! - M2: link counts equal the names; a directory has 2 and one for each subdirectory,

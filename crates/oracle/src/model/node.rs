@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use vfs::perm::NewOwner;
 use vfs::{Attr, Cookie, Errno, FileFlags, FileType, Ino, NewNode, Result, Timestamp};
 
-/// An inode. What never changes stands outside the lock.
+/// An inode. Constant fields are outside the lock.
 pub(super) struct Node {
     pub(super) ino: Ino,
     pub(super) kind: FileType,
@@ -19,7 +19,7 @@ pub(super) struct Node {
     pub(super) body: RwLock<Body>,
 }
 
-/// What changes of an inode.
+/// The fields of an inode that change.
 #[derive(Clone)]
 pub(super) struct Body {
     pub(super) perm: u32,
@@ -31,7 +31,7 @@ pub(super) struct Body {
     pub(super) mtime: Timestamp,
     pub(super) ctime: Timestamp,
     pub(super) xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
-    /// Made without a name, which it may still get.
+    /// The inode was made without a name, and may still get one.
     pub(super) nameable: bool,
     pub(super) content: Content,
 }
@@ -45,7 +45,7 @@ pub(super) enum Content {
 }
 
 impl Content {
-    /// The first contents of what is made in the directory `parent`.
+    /// The initial contents of an inode that is made in the directory `parent`.
     fn new(new: &NewNode<'_>, parent: Ino) -> Self {
         match new.kind() {
             FileType::Regular => Self::Data(Pages::default()),
@@ -59,7 +59,7 @@ impl Content {
 }
 
 impl Node {
-    /// What is made in the directory `parent`.
+    /// A new inode in the directory `parent`.
     pub(super) fn new(
         ino: Ino,
         parent: Ino,
@@ -96,7 +96,7 @@ impl Node {
     pub(super) fn attr_of(&self, body: &Body) -> Attr {
         Attr {
             ino: self.ino,
-            generation: 1, // numbers are never used again
+            generation: 1, // numbers are never reused
             kind: self.kind,
             perm: body.perm,
             nlink: body.nlink,
@@ -113,7 +113,7 @@ impl Node {
         }
     }
 
-    /// Runs `f` on the directory that this must be.
+    /// Runs `f` on the entries of this directory.
     ///
     /// # Errors
     /// `ENOTDIR`.
@@ -124,8 +124,8 @@ impl Node {
         }
     }
 
-    /// Changes a directory: runs `f` on its body and its entries, and stamps it.
-    /// Callers have found that it is one.
+    /// Changes a directory: runs `f` on its body and its entries, and sets its times. Callers
+    /// have checked the type.
     pub(super) fn change_dir(&self, now: Timestamp, f: impl FnOnce(&mut u32, &mut Directory)) {
         let body = &mut *self.body.write();
         if let Content::Directory(dir) = &mut body.content {
@@ -142,7 +142,7 @@ impl Node {
         self.refs.fetch_add(1, SeqCst);
     }
 
-    /// Gives back references, no more than there are; returns how many remain.
+    /// Gives back references, at most those that there are. Returns how many remain.
     pub(super) fn drop_refs(&self, count: u64) -> u64 {
         let drop = |refs: u64| Some(refs.saturating_sub(count));
         match self.refs.fetch_update(SeqCst, SeqCst, drop) {
@@ -173,7 +173,7 @@ impl Body {
     }
 }
 
-/// A directory's entry.
+/// An entry of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) ino: Ino,
@@ -181,7 +181,7 @@ pub(super) struct Entry {
     cookie: u64,
 }
 
-/// Names, findable by name and, in order of their making, by cookie.
+/// Names, which are found by name, and by cookie in the order of their creation.
 #[derive(Clone)]
 pub(super) struct Directory {
     pub(super) parent: Ino,
@@ -212,7 +212,7 @@ impl Directory {
         self.names.get(name).copied()
     }
 
-    /// Points `name` at an inode, keeping its place if it exists.
+    /// Points `name` at an inode. An existing name keeps its place.
     pub(super) fn set(&mut self, name: &[u8], ino: Ino, kind: FileType) {
         if let Some(entry) = self.names.get_mut(name) {
             (entry.ino, entry.kind) = (ino, kind);

@@ -1,4 +1,4 @@
-//! How a model file system is set up.
+//! Options of a model file system.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use vfs::{Atime, Clock, SystemClock, Timestamp};
 pub struct ModelOptions {
     /// Space for data and extended attributes, in bytes; rounded down to 4096.
     pub capacity_bytes: u64,
-    /// Where time stamps come from.
+    /// The source of time stamps.
     pub clock: Arc<dyn Clock>,
-    /// When reads move access times.
+    /// The policy for access times.
     pub atime: Atime,
     /// Permission bits of the root directory.
     pub root_perm: u32,
@@ -19,13 +19,13 @@ pub struct ModelOptions {
     pub uid: u32,
     /// Group of the root directory.
     pub gid: u32,
-    /// The times that it can store; others become the nearest of these.
+    /// The times that inodes can have. Other times become the nearest of these.
     pub times: RangeInclusive<Timestamp>,
 }
 
 impl Default for ModelOptions {
-    /// 16 GiB, the system's clock, relative access times, a root directory with 0755 of
-    /// the super-user.
+    /// 16 GiB, the clock of the system, relative access times, and a root directory of the
+    /// super-user with mode 0755.
     fn default() -> Self {
         Self {
             capacity_bytes: 16 << 30,

@@ -1,6 +1,6 @@
 //! The contents of a sparse file: 4 KiB blocks by number; a missing block is a hole.
 //!
-//! Invariant, kept by the callers, who know the size: no block lies wholly beyond the
+//! Invariant, which the callers keep, since they have the size: no block lies wholly beyond the
 //! end of the file, and the bytes of the last block beyond the end are zero.
 
 use std::collections::BTreeMap;
@@ -71,7 +71,7 @@ impl Pages {
         }
     }
 
-    /// Makes `off..end` read as zeros: whole blocks go, parts of blocks are cleared.
+    /// Makes `off..end` read as zeros: removes whole blocks, and clears parts of blocks.
     pub(super) fn punch(&mut self, off: u64, end: u64) {
         let whole = off.div_ceil(BLOCK)..end / BLOCK;
         if whole.start > whole.end {
@@ -84,7 +84,7 @@ impl Pages {
         self.remove(whole);
     }
 
-    /// Cuts everything at and beyond `size`.
+    /// Removes all bytes from `size` on.
     pub(super) fn truncate(&mut self, size: u64) {
         drop(self.blocks.split_off(&size.div_ceil(BLOCK)));
         self.clear(size, size.next_multiple_of(BLOCK));

@@ -1,23 +1,23 @@
-//! Renaming: all checks first, in the order of Linux, then the change.
+//! Renames: all checks first, in the order of Linux, then the change.
 
 use super::node::{Content, Directory, Node};
 use super::table::Table;
 use std::sync::Arc;
 use vfs::{Ctx, Errno, FileType, Ino, Name, RenameFlags, Result, Timestamp, check_replaced, perm};
 
-/// A rename that may be done.
+/// A rename that has passed all checks.
 pub(super) struct Move {
     from: Arc<Node>,
     to: Arc<Node>,
     source: Arc<Node>,
-    /// What has the new name now.
+    /// The inode that had the new name.
     pub(super) target: Option<Arc<Node>>,
     pub(super) exchange: bool,
 }
 
 impl Table {
-    /// Checks a rename between two names. `None`: there
-    /// is nothing to do, since both are names of one inode.
+    /// Checks a rename between two names. `None`: there is nothing to do, since both are names
+    /// of one inode.
     pub(super) fn plan_rename(
         &self,
         cx: &Ctx,
@@ -47,7 +47,7 @@ impl Table {
         Ok(Some(plan))
     }
 
-    /// No directory may come to lie below itself.
+    /// Rejects a rename that would put a directory below itself.
     fn check_ancestry(&self, plan: &Move) -> Result<()> {
         let is_dir = |node: &Node| node.kind == FileType::Directory;
         if is_dir(&plan.source) && self.is_above(plan.source.ino, plan.to.ino) {
@@ -77,7 +77,7 @@ impl Move {
         perm::may_rename(cx, &from, &source, &to, target.as_ref(), self.exchange)
     }
 
-    /// What is replaced must be of the same sort, and empty.
+    /// Checks that a replaced inode is a directory exactly if the moved one is, and is empty.
     fn check_types(&self) -> Result<()> {
         let Some(target) = self.target.as_ref().filter(|_| !self.exchange) else {
             return Ok(());
@@ -90,8 +90,8 @@ impl Move {
         Ok(())
     }
 
-    /// Changes both directories and what moves. A target that is replaced keeps its
-    /// link count: the caller drops it.
+    /// Changes both directories and the moved inodes. A replaced target keeps its link count,
+    /// which the caller drops.
     pub(super) fn apply(&self, name: &[u8], new_name: &[u8], now: Timestamp) {
         let subdir = |node: &Node| u32::from(node.kind == FileType::Directory);
         let (source, target) = (&self.source, self.target.as_ref());

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use vfs::{Ctx, Errno, FileType, Ino, NewNode, Result, Timestamp, perm};
 
-/// All inodes.
+/// The table of all inodes.
 pub(super) struct Table {
     pub(super) nodes: HashMap<Ino, Arc<Node>>,
     next_ino: u64,
 }
 
-/// Counts blocks.
+/// The count of blocks in use.
 pub(super) struct Space {
     /// Blocks in all.
     pub(super) blocks: u64,
@@ -20,7 +20,7 @@ pub(super) struct Space {
 }
 
 impl Table {
-    /// A root directory alone.
+    /// A table that holds only a root directory.
     pub(super) fn new(root: Node) -> Self {
         Self {
             next_ino: root.ino.0 + 1,
@@ -41,7 +41,7 @@ impl Table {
         self.nodes.get(&ino).ok_or(Errno::STALE)
     }
 
-    /// Adds an inode that is made in `parent`.
+    /// Adds a new inode in `parent`.
     pub(super) fn insert(
         &mut self,
         cx: &Ctx,
@@ -57,7 +57,7 @@ impl Table {
         node
     }
 
-    /// The directory `dir`, searched for `name`.
+    /// The directory `dir`, if it may be searched for `name`.
     pub(super) fn search(
         &self,
         cx: &Ctx,
@@ -75,7 +75,7 @@ impl Table {
         Ok((parent, entry.ok_or(Errno::NOENT)?))
     }
 
-    /// The directory `dir`, which `name` may be added to.
+    /// The directory `dir`, if `name` may be added to it.
     pub(super) fn parent_for_new(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Arc<Node>> {
         let (parent, entry) = self.search(cx, dir, name)?;
         if entry.is_some() {
@@ -93,7 +93,7 @@ impl Table {
     pub(super) fn is_above(&self, ino: Ino, below: Ino) -> bool {
         let mut at = below;
         while at != ino {
-            // Above a removed directory there may be nothing any more.
+            // A removed directory may have no parent any more.
             let parent = self
                 .node(at)
                 .and_then(|node| node.with_dir(|dir| dir.parent));
@@ -129,7 +129,7 @@ impl Table {
 }
 
 impl Space {
-    /// That many blocks, none of them in use.
+    /// A space of `blocks` blocks, none of them in use.
     pub(super) fn new(blocks: u64) -> Self {
         Self {
             blocks,

@@ -1,4 +1,4 @@
-//! The model against what Linux documents of each call.
+//! The model against the documentation of Linux for each call.
 
 use super::*;
 use vfs::ManualClock;
@@ -97,7 +97,7 @@ fn names_are_made_found_listed_and_removed() {
 }
 
 #[test]
-fn bad_names_are_refused_everywhere() {
+fn every_call_rejects_bad_names() {
     let fs = model();
     let long = vec![b'x'; 256];
     let bad: [(&[u8], Errno); 5] = [
@@ -158,7 +158,7 @@ fn every_call_on_a_dead_inode_is_stale() {
 }
 
 #[test]
-fn nodes_of_every_type() {
+fn nodes_of_every_type_can_be_made() {
     let fs = model();
     let (cx, dir) = (root(), Ino::ROOT);
     let mknod = |name: &[u8], kind| fs.mknod(&cx, Name::new(dir, name), kind, 0o1640, 0x0501);
@@ -204,7 +204,7 @@ fn symbolic_links_hold_their_target() {
 }
 
 #[test]
-fn references_keep_what_has_no_name() {
+fn references_keep_inodes_without_a_name() {
     let fs = model();
     let file = make(&fs, "f"); // one reference
     fs.lookup(&root(), Ino::ROOT, b"f").unwrap(); // two
@@ -253,7 +253,7 @@ fn listings_give_references_only_for_accepted_names() {
     assert_eq!(fs.inodes(), 1);
 }
 
-/// A listing goes on where it stopped, whatever came and went since.
+/// A listing resumes where it stopped, although names were made and removed.
 #[test]
 fn cookies_stay_valid() {
     let fs = model();
@@ -322,7 +322,7 @@ fn renames_check_types_and_ancestry() {
 }
 
 #[test]
-fn two_names_of_one_inode_are_left_alone_by_rename() {
+fn rename_between_two_names_of_one_inode_does_nothing() {
     let fs = model();
     let file = make(&fs, "f");
     fs.link(&root(), file, Ino::ROOT, b"g").unwrap();
@@ -504,7 +504,7 @@ fn attributes_fit_one_block() {
 }
 
 #[test]
-fn permissions_are_checked_unless_they_were() {
+fn permissions_are_checked_unless_the_caller_did() {
     let fs = model();
     let user = Ctx::user(5, 5);
     let file = make(&fs, "f");
@@ -560,7 +560,7 @@ fn access_times_follow_the_policy() {
 }
 
 #[test]
-fn times_are_set_as_told() {
+fn times_are_set_as_requested() {
     let fs = model();
     let file = make(&fs, "f");
     let set = SetAttr {
@@ -577,7 +577,7 @@ fn times_are_set_as_told() {
 }
 
 #[test]
-fn a_fork_goes_its_own_way() {
+fn a_fork_is_independent() {
     let fs = model();
     let file = make(&fs, "f");
     fs.write(&root(), file, 0, b"common").unwrap();
@@ -623,11 +623,11 @@ fn threads_leave_a_sound_tree() {
 fn entries_of(fs: &ModelFs, dir: Ino, f: impl FnOnce(&mut Directory)) {
     body_of(fs, dir, |body| match &mut body.content {
         Content::Directory(entries) => f(entries),
-        _ => panic!("{dir} is no directory"),
+        _ => panic!("{dir} is not a directory"),
     });
 }
 
-/// A snapshot of a tree that is none ends, and says what is wrong.
+/// A snapshot of a broken tree ends, and names the fault.
 #[test]
 fn snapshots_of_broken_trees_end() {
     let broken = |f: &dyn Fn(&ModelFs, Ino)| {

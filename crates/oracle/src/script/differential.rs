@@ -1,6 +1,5 @@
-//! The model against the kernel: the same scripts on [`ModelFs`] and, by real system
-//! calls, on a directory of this machine, with every result and the whole visible
-//! state compared.
+//! The model against the kernel: the same scripts run on [`ModelFs`] and, by real system calls,
+//! on a directory of this machine. Every result and the whole visible state are compared.
 
 use super::{Op, Script, State, generate, run, run_op, shrink};
 use crate::{ModelFs, ModelOptions, Snapshot};
@@ -16,8 +15,8 @@ use vfs::{
     SetAttr, SetTime, StatFs, Timestamp, XattrMode,
 };
 
-/// A directory of this machine as a file system. Inodes are kept open for good, so that
-/// their numbers stay theirs; calls that scripts and snapshots do not make are refused.
+/// A directory of this machine as a file system. Inodes are kept open, so that their numbers
+/// are not reused. Calls that scripts and snapshots do not make are refused.
 struct HostFs {
     nodes: Mutex<HashMap<Ino, Arc<OwnedFd>>>,
     root: u64,
@@ -77,8 +76,8 @@ impl HostFs {
         })
     }
 
-    /// Opens a regular file for data calls; `other` for what is neither that nor a
-    /// directory, as the trait wants it.
+    /// Opens a regular file for data calls. The error for other types except directories is
+    /// `other`, as the trait requires.
     fn data(&self, ino: Ino, other: Errno) -> Result<OwnedFd> {
         match self.attr(self.fd(ino)?)?.kind {
             FileType::Regular => fs::open(self.path(ino)?, OFlags::RDWR, Mode::empty()),
@@ -167,7 +166,7 @@ impl FileSystem for HostFs {
     ) -> Result<()> {
         assert_eq!(after, Cookie(0));
         for name in self.names(dir)? {
-            // Above the root there is nothing of ours.
+            // The parent of the root is outside the tree.
             let attr = match (dir, &*name) {
                 (Ino::ROOT, b"..") => self.attr(self.fd(dir)?)?,
                 _ => self.child(dir, &name)?,
@@ -291,7 +290,7 @@ impl FileSystem for HostFs {
         let mut list = vec![0; 65536];
         let len = fs::listxattr(self.path(ino)?, &mut list[..])?;
         let names = list[..len].split(|&byte| byte == 0);
-        // Labels that a security module adds are not ours.
+        // Labels of a security module are ignored.
         let ours = names.filter(|name| name.starts_with(b"user."));
         Ok(ours.map(<[u8]>::to_vec).collect())
     }
@@ -300,8 +299,8 @@ impl FileSystem for HostFs {
     }
 }
 
-/// Directories on file systems that do all that scripts ask (overlays, for one, do not).
-/// None, which is recorded, unless this is the super-user, as whom scripts run.
+/// Directories on file systems that support all operations of scripts (overlays do not). Empty,
+/// and recorded, unless the super-user runs the test, as scripts need.
 fn hosts() -> Vec<tempfile::TempDir> {
     if !rustix::process::getuid().is_root() {
         skip::test("needs root: nothing is compared with the kernel");
@@ -324,8 +323,8 @@ fn hosts() -> Vec<tempfile::TempDir> {
     hosts
 }
 
-/// What this kernel cannot do, so that there is nothing to compare: zeroing ranges on
-/// tmpfs, attributes and modes of symbolic links.
+/// Whether this kernel lacks the operation, so that there is nothing to compare: zeroed ranges
+/// on tmpfs, attributes and modes of symbolic links.
 fn is_beyond_host(op: &Op, result: &Result<()>) -> bool {
     match op {
         Op::SetXattr { .. } | Op::RemoveXattr { .. } if *result == Err(Errno::PERM) => true,
@@ -333,7 +332,7 @@ fn is_beyond_host(op: &Op, result: &Result<()>) -> bool {
     }
 }
 
-/// Runs a script on both and says where they part.
+/// Runs a script on both and describes the first difference.
 fn difference(dir: &Path, script: &Script) -> Option<String> {
     let work = tempfile::tempdir_in(dir).unwrap();
     let mode = Mode::from_raw_mode(0o755);
@@ -369,7 +368,7 @@ fn compare(dir: &Path, script: &Script) {
 }
 
 #[test]
-fn the_model_does_as_the_kernel_does() {
+fn the_model_agrees_with_the_kernel() {
     rustix::process::umask(Mode::empty());
     for dir in hosts() {
         generate::sequences(1).for_each(|script| compare(dir.path(), &script));
@@ -379,7 +378,7 @@ fn the_model_does_as_the_kernel_does() {
     }
 }
 
-/// Which times each operation moves, on a fresh tree.
+/// The times that each operation moves, on a fresh tree.
 #[test]
 fn the_model_moves_the_times_that_the_kernel_moves() {
     rustix::process::umask(Mode::empty());
@@ -401,7 +400,7 @@ fn the_model_moves_the_times_that_the_kernel_moves() {
     }
 }
 
-/// How the operation ends, and which times differ after it, without those of reading.
+/// The result of the operation, and the times that differ after it, except those of reads.
 fn moved(fs: &dyn FileSystem, op: &Op) -> (Result<()>, Vec<String>) {
     let mut state = State::default();
     run(fs, &mut state, &generate::setup());
@@ -416,7 +415,7 @@ fn moved(fs: &dyn FileSystem, op: &Op) -> (Result<()>, Vec<String>) {
     (result, moved.collect())
 }
 
-/// The kernel stamps files by its coarse clock: waits until that is past the present.
+/// Waits until the coarse clock of the kernel, which stamps files, is past the present.
 fn wait_for_a_tick() {
     use rustix::time::{ClockId, clock_gettime};
     let read = |clock| {

@@ -1,10 +1,10 @@
 //! Scripts over a small name space: two directories, two files, a symbolic link.
 //!
-//! [`setup`] makes them; [`all_ops`] is every operation on them that crash tests try in
-//! all sequences; [`random`] makes long scripts of everything that scripts can do.
-//! [`Tree::Crowded`] has the same names among so many others that blocks are full.
-//! [`Tree::Names`] is about names alone: its operations make things, and rename, link and
-//! remove what was just made. [`Tree::Large`] has directories of several blocks.
+//! [`setup`] makes them. [`all_ops`] holds every operation on them that crash tests run in all
+//! sequences. [`random`] makes long scripts of all operations. [`Tree::Crowded`] has the same
+//! names among many others, so that blocks are full. [`Tree::Names`] is about names only: its
+//! operations make inodes, and rename, link and remove them. [`Tree::Large`] has directories of
+//! several blocks.
 
 mod large;
 
@@ -16,21 +16,21 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 use vfs::{Fallocate, FileType, RenameFlags, SetTime, Timestamp, XattrMode};
 
-/// What scripts start from.
+/// The initial tree of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tree {
-    /// A new file system. No sequences are made of operations on it.
+    /// A new file system. It has no operations for sequences.
     Empty,
     /// The tree of [`setup`].
     Small,
     /// The same names among many others. On a file system with 32 inodes in a block and
-    /// directory entries of 12 bytes and the name, in steps of 8, two blocks of inodes
-    /// are full; so are the blocks of the root and of `A`. `A` and `f` have inodes in
-    /// one block, `B`, `A/g` and `s` in the other. `B` is empty and has one block, of
-    /// nothing but holes that are too short for long names.
+    /// directory entries of 12 bytes and the name, in steps of 8, two blocks of inodes are
+    /// full, and so are the blocks of the root and of `A`. `A` and `f` have inodes in one
+    /// block, `B`, `A/g` and `s` in the other. `B` is empty and has one block of holes that are
+    /// too short for long names.
     Crowded,
-    /// Directories in directories, and a symbolic link with a target of [`LONG_TARGET`] bytes.
+    /// Nested directories, and a symbolic link with a target of [`LONG_TARGET`] bytes.
     Names,
     /// A file `f` with data, pointers in the inode, in an indirect and in a double indirect
     /// block (of 1 KiB), and an empty file `g`. All operations are on their data.
@@ -55,7 +55,8 @@ const SETUP: &str = "
     symlink f s
 ";
 
-/// Data patterns are set by place; the last number of a write is not used.
+/// The operations on [`Tree::Small`]. The pattern of a write depends on its place; the last
+/// number is unused.
 const OPS: &str = "
     create n 644
     create A/n 600
@@ -144,7 +145,8 @@ const NAMES_SETUP: &str = "
     symlink T s
 ";
 
-/// Makers first, then what is done to the old and the new names. `T` as above.
+/// The operations on [`Tree::Names`]: first those that make inodes, then those on the old and
+/// the new names. `T` as above.
 const NAMES_OPS: &str = "
     create n 644
     create A/n 644
@@ -233,8 +235,8 @@ const FILE_SETUP: &str = "
     create g 644
 ";
 
-/// What is cut, punched and filled: the head of the file, all that hangs from the indirect
-/// block, both.
+/// The operations on [`Tree::File`]. They cut, punch and fill the head of the file, the data
+/// below the indirect block, or both.
 const FILE_OPS: &str = "
     truncate f 0
     truncate f 5000
@@ -293,9 +295,9 @@ fn crowded() -> Script {
     .into()
 }
 
-/// Operations with a name too long for the holes in `B` of [`Tree::Crowded`]. It begins
-/// like the name that was in the first hole: each word that it stores anew doubles the
-/// states that a crash can leave, although most of them differ in nothing that counts.
+/// Operations with a name too long for the holes in `B` of [`Tree::Crowded`]. It begins like
+/// the name that was in the first hole: each word that is stored anew doubles the crash states,
+/// although most of them are equivalent.
 fn long_name_ops() -> Vec<Op> {
     let long = format!("{}{}", "0".repeat(40), "n".repeat(SHORT - 40 + 1));
     parse(&format!(
@@ -343,7 +345,7 @@ impl Tree {
         }
     }
 
-    /// How many sequences of `len` operations there are.
+    /// Number of sequences of `len` operations.
     pub fn count(self, len: u32) -> u64 {
         (self.ops().len() as u64).saturating_pow(len)
     }
@@ -412,7 +414,7 @@ pub fn all_ops() -> &'static [Op] {
     Tree::Small.ops()
 }
 
-/// How many sequences of `len` operations on [`Tree::Small`] there are.
+/// Number of sequences of `len` operations on [`Tree::Small`].
 pub fn count(len: u32) -> u64 {
     Tree::Small.count(len)
 }
@@ -452,12 +454,12 @@ impl Random {
         from[self.rng.usize(..from.len())].clone()
     }
 
-    /// One time in `n`.
+    /// True one time in `n`.
     fn rarely(&mut self, n: u32) -> bool {
         self.rng.u32(..n) == 0
     }
 
-    /// Earlier names, which mostly exist, come up more often.
+    /// One of `names`. Earlier ones, which mostly exist, are more frequent.
     fn name(&mut self, names: &[&str]) -> String {
         let below = self.rng.usize(1..=names.len());
         names[self.rng.usize(..below)].into()

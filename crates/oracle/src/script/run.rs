@@ -1,4 +1,4 @@
-//! Running scripts.
+//! Runs scripts.
 
 use super::{Op, Script};
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use vfs::{
     Result, SetAttr, SetTime,
 };
 
-/// What a running script holds: who it is, and what it has open.
+/// The state of a running script: its caller, and its open handles.
 #[derive(Debug, Clone)]
 pub struct State {
     /// The caller.
@@ -16,14 +16,14 @@ pub struct State {
 }
 
 impl Default for State {
-    /// The super-user with nothing open.
+    /// A state of the super-user with no handle open.
     fn default() -> Self {
         Self::new(Ctx::root())
     }
 }
 
 impl State {
-    /// Nothing open.
+    /// A state with no handle open.
     pub fn new(cx: Ctx) -> Self {
         Self {
             cx,
@@ -36,7 +36,7 @@ impl State {
         self.handles.get(&handle).copied()
     }
 
-    /// The inodes that are open, each as often as it is.
+    /// The open inodes, each as often as it is open.
     pub fn open_inodes(&self) -> impl Iterator<Item = Ino> {
         self.handles.values().copied()
     }
@@ -86,9 +86,9 @@ impl State {
 /// The pattern of which every KiB begins as a block of a JBD2 log does, with this number.
 pub const LOG_MAGIC: u32 = 0xc03b_3998;
 
-/// Fills `buf` with the bytes of pattern `seed` for the offsets from `off` on. No byte
-/// is zero, and bytes of other offsets and other patterns differ nearly always, so that
-/// data that is torn, shifted or stale shows.
+/// Fills `buf` with the bytes of pattern `seed` for the offsets from `off` on. No byte is zero.
+/// Bytes of different offsets or patterns are nearly always different, so that torn, shifted or
+/// stale data is detected.
 pub fn fill(seed: u32, off: u64, buf: &mut [u8]) {
     let (mut pos, mut rest) = (off, buf);
     while !rest.is_empty() {
@@ -200,7 +200,7 @@ fn times(atime: Option<SetTime>, mtime: Option<SetTime>) -> SetAttr {
     }
 }
 
-/// A short write is against the trait, and must not pass for a success.
+/// Turns a short write, which the trait forbids, into an error.
 fn written(result: Result<usize>, len: u32) -> Result<()> {
     match result? {
         count if count == len as usize => Ok(()),
@@ -216,7 +216,7 @@ struct Held<'a> {
 }
 
 impl Held<'_> {
-    /// A name in this directory.
+    /// The name `name` in this directory.
     fn name<'n>(&self, name: &'n [u8]) -> Name<'n> {
         Name::new(self.attr.ino, name)
     }
@@ -271,7 +271,7 @@ impl<'f> Paths<'f, '_> {
         self.made(self.fs.link(&self.state.cx, ino, dir, name))
     }
 
-    /// Gives back the reference that making something took.
+    /// Gives back the reference of a call that made an inode.
     fn made(&self, made: Result<Attr>) -> Result<()> {
         self.fs.forget(made?.ino, 1);
         Ok(())
@@ -317,7 +317,7 @@ impl<'f> Paths<'f, '_> {
         Ok((self.resolve(dir)?, name.as_bytes()))
     }
 
-    /// Where a path starts, and what remains of it.
+    /// The inode at which a path starts, and the rest of the path.
     fn start<'p>(&self, path: &'p str) -> Result<(Ino, &'p str)> {
         let Some(rest) = path.strip_prefix('@') else {
             return Ok((Ino::ROOT, path));

@@ -1,10 +1,10 @@
-//! Shrinking a failing script.
+//! Shrinks a failing script.
 
 use super::Script;
 
-/// Removes operations for as long as `fails` still says that the script fails: first
-/// runs of half the script, then of ever fewer, until no single one can go. Returns
-/// `script` itself if that does not fail.
+/// Removes operations while `fails` reports that the script fails: first runs of half the
+/// script, then shorter ones, until no single operation can be removed. Returns `script` itself
+/// if it does not fail.
 pub fn shrink(script: &Script, fails: &mut dyn FnMut(&Script) -> bool) -> Script {
     let mut best = script.clone();
     let mut run = best.ops.len().div_ceil(2);
@@ -23,7 +23,7 @@ pub fn shrink(script: &Script, fails: &mut dyn FnMut(&Script) -> bool) -> Script
             }
         }
         run = match (run, removed) {
-            (1, true) => 1, // what one removal allows may be another
+            (1, true) => 1, // one removal may allow another
             _ => run / 2,
         };
     }

@@ -1,4 +1,4 @@
-//! Scripts: as text, generated, run and shrunk.
+//! Scripts: text, generation, runs and shrinking.
 
 use super::generate::Tree;
 use super::*;
@@ -33,7 +33,7 @@ fn bad_lines_are_named() {
     let error = |text: &str| text.parse::<Script>().unwrap_err().to_string();
     assert_eq!(
         error("sync\nfrobnicate f"),
-        "line 2: `frobnicate` is no operation"
+        "line 2: `frobnicate` is not an operation"
     );
     assert_eq!(
         error("create f"),
@@ -45,7 +45,7 @@ fn bad_lines_are_named() {
     );
     for (line, what) in [
         ("write f 0 x 1", "`x` is not a number"),
-        ("rename a b over", "`over` means nothing here"),
+        ("rename a b over", "unexpected word `over`"),
         ("unlink a b", "`b` is one word too many"),
     ] {
         let error = error(line);
@@ -55,7 +55,7 @@ fn bad_lines_are_named() {
 }
 
 #[test]
-fn the_setup_works_and_every_operation_is_worth_trying() {
+fn the_setup_succeeds_and_most_operations_change_it() {
     let (fs, _, results) = run_fresh(&generate::setup());
     assert_eq!(results, vec![Ok(()); 8]);
     let before = Snapshot::take(&fs).unwrap();
@@ -77,13 +77,13 @@ fn the_setup_works_and_every_operation_is_worth_trying() {
 }
 
 #[test]
-fn scripts_of_names_do_something_with_what_was_just_made() {
-    each_does_something(Tree::Names);
-    each_does_something(Tree::Large);
+fn every_operation_on_names_can_succeed() {
+    each_operation_can_succeed(Tree::Names);
+    each_operation_can_succeed(Tree::Large);
 }
 
-/// At once, or after one or two others.
-fn each_does_something(tree: Tree) {
+/// Asserts that each operation succeeds at once, or after one or two others.
+fn each_operation_can_succeed(tree: Tree) {
     let setup = tree.setup();
     let (fs, _, results) = run_fresh(&setup);
     assert!(!setup.ops.is_empty());
@@ -137,7 +137,7 @@ fn random_scripts_repeat_mostly_work_and_leak_nothing() {
         assert_eq!(fs.audit(), [], "seed {seed}");
         Snapshot::take(&fs).unwrap();
         state.close_all(&fs);
-        // Whatever still has a reference but no name is a lost reference.
+        // An inode with a reference but no name is a lost reference.
         let mut inos = std::collections::HashSet::new();
         reachable(&fs, Ino::ROOT, &mut inos);
         assert_eq!(fs.inodes(), inos.len(), "seed {seed}");
@@ -203,7 +203,7 @@ fn patterns_have_no_zeros_and_depend_on_offset_and_seed() {
 }
 
 #[test]
-fn shrinking_leaves_what_the_failure_needs() {
+fn shrinking_keeps_the_operations_that_the_failure_needs() {
     let script = generate::random(7, 100).then(&parse("create x 644\nunlink x"));
     let mut fails = |script: &Script| {
         let text = script.to_string();

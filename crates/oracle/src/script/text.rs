@@ -1,11 +1,11 @@
-//! The text form of scripts.
+//! Text form of scripts.
 
 use super::{Op, Script};
 use std::fmt::{self, Display, Formatter};
 use std::str::{FromStr, SplitWhitespace};
 use vfs::{Fallocate, FileType, RenameFlags, SetTime, Timestamp, XattrMode};
 
-/// The form of each operation, one on a line: what a script may hold.
+/// The form of each operation, one on a line.
 pub const GRAMMAR: &str = "\
 create PATH MODE
 mkdir PATH MODE
@@ -39,13 +39,13 @@ fn form(call: &str) -> Option<&'static str> {
     forms.find(|form| form.split_whitespace().next() == Some(call))
 }
 
-/// A line that is no operation.
+/// A line that is not an operation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct ParseError {
     /// Line number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The error in the line.
     pub what: String,
 }
 
@@ -108,7 +108,7 @@ impl Display for Time {
 }
 
 impl Display for Script {
-    /// One line per operation, each ended.
+    /// Prints one line per operation, each with a newline.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.ops.iter().try_for_each(|op| writeln!(f, "{op}"))
     }
@@ -186,7 +186,7 @@ impl Display for Op {
 impl FromStr for Script {
     type Err = ParseError;
 
-    /// Reads a script; `#` starts a comment, empty lines are skipped.
+    /// Parses a script; `#` starts a comment, empty lines are skipped.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let mut ops = Vec::new();
         for (index, line) in text.lines().enumerate() {
@@ -205,7 +205,7 @@ impl FromStr for Script {
 impl FromStr for Op {
     type Err = String;
 
-    /// Reads one line without comment.
+    /// Parses one line without comment.
     fn from_str(line: &str) -> Result<Self, String> {
         let mut words = Words(line.split_whitespace());
         let op = words.op().and_then(|op| match words.0.next() {
@@ -263,10 +263,10 @@ impl<'a> Words<'a> {
         let found = table.iter().find(|(candidate, _)| *candidate == word);
         found
             .map(|(_, value)| *value)
-            .ok_or_else(|| format!("`{word}` means nothing here"))
+            .ok_or_else(|| format!("unexpected word `{word}`"))
     }
 
-    /// Fields are read in the order in which they stand here.
+    /// Parses an operation. Fields are read in the order of the expressions.
     fn op(&mut self) -> Result<Op, String> {
         Ok(match self.next()? {
             "create" => Op::Create {
@@ -368,7 +368,7 @@ impl<'a> Words<'a> {
                 data_only: call == "fdatasync",
             },
             "fsyncdir" => Op::Fsyncdir { path: self.text()? },
-            _ => return Err(format!("`{call}` is no operation")),
+            _ => return Err(format!("`{call}` is not an operation")),
         })
     }
 }

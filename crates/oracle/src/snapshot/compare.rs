@@ -1,11 +1,11 @@
-//! Hashing, comparing and printing snapshots.
+//! Hashes, comparisons and text of snapshots.
 
 use super::{Content, Node, Snapshot, Times};
 use std::fmt::{self, Display, Formatter, Write as _};
 use xxhash_rust::xxh3::xxh3_128;
 
 impl Snapshot {
-    /// A hash of all but the times, the same on every machine.
+    /// A hash of all except the times, the same on every machine.
     pub fn hash(&self) -> u128 {
         let mut bytes = Vec::with_capacity(4096);
         for name in &self.names {
@@ -18,7 +18,7 @@ impl Snapshot {
         xxh3_128(&bytes)
     }
 
-    /// What differs, times excepted, one line each; `self` stands left of the arrow.
+    /// The differences except times, one line each; `self` is left of the arrow.
     pub fn diff(&self, other: &Self) -> Vec<String> {
         let mut lines = Vec::new();
         let (leaders, other_leaders) = (self.leaders(), other.leaders());
@@ -45,7 +45,7 @@ impl Snapshot {
         lines
     }
 
-    /// Which times differ, one line each, for the paths that both have.
+    /// The differences of times, one line each, for the paths that both have.
     pub fn diff_times(&self, other: &Self) -> Vec<String> {
         let mut lines = Vec::new();
         for (path, ours, theirs) in self.pairs(other) {
@@ -60,7 +60,7 @@ impl Snapshot {
         lines
     }
 
-    /// For each inode the first of its paths.
+    /// The first path of each inode.
     fn leaders(&self) -> Vec<&[u8]> {
         let mut leaders: Vec<&[u8]> = vec![b""; self.nodes.len()];
         for name in self.names.iter().rev() {
@@ -101,7 +101,7 @@ impl Times {
     }
 }
 
-/// Appends a string with its length, so that no two lists of strings look the same.
+/// Appends a string with its length, so that different lists of strings give different bytes.
 fn put(bytes: &mut Vec<u8>, string: &[u8]) {
     bytes.extend((string.len() as u64).to_le_bytes());
     bytes.extend_from_slice(string);
@@ -173,11 +173,11 @@ fn diff_nodes(path: &str, ours: &Node, theirs: &Node, lines: &mut Vec<String>) {
     differ(path, "xattrs", xattrs(ours), xattrs(theirs), lines);
 }
 
-/// Says where the first run of differing bytes is and how it starts.
+/// Describes the place and the start of the first run of differing bytes.
 fn diff_bytes(path: &str, ours: &[u8], theirs: &[u8], lines: &mut Vec<String>) {
     let mut pairs = ours.iter().zip(theirs);
     let Some(start) = pairs.position(|(a, b)| a != b) else {
-        return; // the sizes say it all
+        return; // the sizes differ already
     };
     let count = 1 + pairs.filter(|(a, b)| a != b).count();
     let hex = |bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! Taking a snapshot.
+//! Takes snapshots.
 
 use super::{Content, KEPT_MAX, Name, Node, Snapshot, Times};
 use hashbrown::HashMap;
@@ -7,20 +7,20 @@ use std::ops::Range;
 use vfs::{Attr, Cookie, Ctx, Errno, FileSystem, FileType, Ino, SeekKind};
 use xxhash_rust::xxh3::Xxh3;
 
-/// The piece in which contents are hashed, and in which zeros are skipped.
+/// Bytes of a piece in which contents are hashed, and zeros skipped.
 const PIECE: u64 = 4096;
 
-/// How much of a long file is read at once.
+/// Bytes of a long file that are read at once.
 const CHUNK: u64 = 64 * PIECE;
 
-/// Names of directories with up to so many entries are looked up one by one, to see
-/// that `lookup` agrees with the listing. In large directories that may be slow.
+/// Most entries of a directory whose names are looked up one by one, to check that `lookup`
+/// agrees with the listing. In large directories that may be slow.
 const LOOKED_UP: usize = 64;
 
-/// How much a snapshot may take in before it gives up.
+/// The limits of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// Most paths.
+    /// Most paths of a snapshot.
     pub(super) names: usize,
     /// Most bytes of data, paths and extended attributes.
     pub(super) bytes: u64,
@@ -36,28 +36,28 @@ impl Default for Limits {
     }
 }
 
-/// Why there is no snapshot.
+/// The reason why there is no snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
     /// A call failed.
     #[error("{call} of {path}: {errno}")]
     Call {
-        /// What it was done to.
+        /// Path of the inode.
         path: String,
         /// The call.
         call: &'static str,
-        /// How it failed.
+        /// The error of the call.
         errno: Errno,
     },
-    /// Answers contradict each other.
+    /// Results of calls contradict each other.
     #[error("{path}: {what}")]
     Contradiction {
-        /// Where.
+        /// Path of the inode.
         path: String,
-        /// What is wrong.
+        /// The contradiction.
         what: &'static str,
     },
-    /// There is more than a snapshot takes in.
+    /// The file system exceeds the limits of a snapshot.
     #[error("the file system holds more than a snapshot may: {0}")]
     TooLarge(&'static str),
 }
@@ -88,7 +88,7 @@ pub(super) fn take(fs: &dyn FileSystem, limits: &Limits) -> Result<Snapshot> {
     Ok(walk.snapshot)
 }
 
-/// The references taken so far, given back at the end, however that comes.
+/// The references taken so far, which are given back at the end on every path.
 struct Held<'a> {
     fs: &'a dyn FileSystem,
     inos: Vec<Ino>,
@@ -108,15 +108,15 @@ struct Walk<'a> {
     held: Held<'a>,
     names_left: usize,
     bytes_left: u64,
-    /// Which node each inode became.
+    /// Index of the node of each inode.
     seen: HashMap<Ino, usize>,
     snapshot: Snapshot,
-    /// Directories met, with the index of their name and their parent.
+    /// Directories found, with the index of their name and their parent.
     directories: Vec<(usize, Ino, Ino)>,
     listing: Listing,
 }
 
-/// One directory's names, in one buffer.
+/// The names of one directory, in one buffer.
 #[derive(Default)]
 struct Listing {
     names: Vec<u8>,
@@ -125,7 +125,8 @@ struct Listing {
 }
 
 impl Walk<'_> {
-    /// Level by level, names in order: the order of the nodes depends on nothing else.
+    /// Visits the tree level by level, names in order, so that the order of the nodes depends
+    /// on nothing else.
     fn all(&mut self) -> Result<()> {
         let root = self.fs.getattr(&self.cx, Ino::ROOT);
         let root = root.map_err(|errno| failed(b"/", "getattr", errno))?;
@@ -191,7 +192,7 @@ impl Walk<'_> {
             held.push(attr.ino);
             let start = into.names.len();
             into.names.extend_from_slice(entry.name);
-            // A listing that disagrees with the inode shows as a missing inode.
+            // A listing that disagrees with the inode is treated as a missing inode.
             let agrees = attr.ino == entry.ino && attr.kind == entry.kind;
             let attr = if agrees {
                 *attr
@@ -313,7 +314,8 @@ impl Walk<'_> {
         Ok(Content::Target(target))
     }
 
-    /// Goes from data to data, so that what is read is bounded by what is there.
+    /// Hashes the data only, without holes, so that the bytes read are bounded by those
+    /// present.
     fn hash(&mut self, path: &[u8], attr: &Attr) -> Result<Content> {
         let mut hasher = Xxh3::new();
         let mut buf = vec![0; CHUNK as usize];

@@ -1,4 +1,4 @@
-//! Snapshots: what they hold, and which differences they show.
+//! Snapshots: their contents, and the differences that they detect.
 
 use super::take::{self, Limits};
 use super::*;
@@ -23,7 +23,7 @@ fn take(fs: &ModelFs) -> Snapshot {
 }
 
 #[test]
-fn records_what_callers_see() {
+fn a_snapshot_holds_what_callers_see() {
     let snapshot = take(&sample());
     let paths: Vec<_> = snapshot.iter().map(|(path, ..)| path).collect();
     assert_eq!(paths, [b"/".as_slice(), b"/d", b"/d/f", b"/s", b"/z"]);
@@ -41,9 +41,9 @@ fn records_what_callers_see() {
     assert_eq!(snapshot.get(b"/none"), None);
 }
 
-/// Every kind of change shows in equality, in the hash and in the words.
+/// Every kind of change is found by equality, by the hash and in the text.
 #[test]
-fn changes_show() {
+fn every_kind_of_change_is_detected() {
     use crate::script::{Script, State, run};
     let before = take(&sample());
     let cases = [
@@ -96,7 +96,7 @@ fn changes_show() {
     }
 }
 
-/// Same names, same attributes, but other names share the inode.
+/// The names and attributes are the same, but other names share the inode.
 #[test]
 fn shared_inodes_are_part_of_the_state() {
     let make = |pairs: [(&[u8], &[u8]); 2]| {
@@ -125,7 +125,7 @@ fn shared_inodes_are_part_of_the_state() {
 }
 
 #[test]
-fn times_are_apart() {
+fn times_are_compared_separately() {
     let later = sample();
     let set = SetAttr {
         mtime: Some(SetTime::At(Timestamp(1))),
@@ -140,7 +140,7 @@ fn times_are_apart() {
     assert_eq!(one.diff_times(&one), Vec::<String>::new());
 }
 
-/// Holes and zeros are the same; a file of 2^48 bytes costs what is in it.
+/// Holes equal zeros, and the cost of a file of 2^48 bytes is that of its data.
 #[test]
 fn long_files_are_hashed_without_their_holes() {
     let make = |zeros: &[u64], data: u64| {
@@ -163,7 +163,7 @@ fn long_files_are_hashed_without_their_holes() {
     }
 }
 
-/// Exactly the references that it takes come back, also when it fails.
+/// All references are given back, also when a call fails.
 #[test]
 fn references_are_given_back() {
     let fs = sample();
@@ -184,7 +184,7 @@ fn references_are_given_back() {
 }
 
 #[test]
-fn too_much_is_refused() {
+fn a_snapshot_beyond_its_limits_fails() {
     let fs = sample();
     let tight = Limits {
         bytes: 4000,

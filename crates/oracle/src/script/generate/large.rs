@@ -19,7 +19,7 @@ pub(super) fn setup() -> Script {
             };
         }
     }
-    // The first and the middle one of a block; all.
+    // Remove the first and the middle name of a block, and all names of `D`.
     for name in ["C/#3", "C/#7", "D/#0", "D/#1", "D/#2", "D/#3"] {
         let _ = writeln!(text, "unlink {name}");
     }
@@ -30,8 +30,8 @@ pub(super) fn ops() -> Vec<Op> {
     expanded(OPS)
 }
 
-/// `#NAME` stands for a name of [`LONG`] bytes, and `~NAME` for the longest that fits behind
-/// three of these in a block of 1 KiB with `.` and `..`.
+/// Expands `#NAME` to a name of [`LONG`] bytes, and `~NAME` to the longest name that fits after
+/// three of these. The block has 1 KiB, with `.` and `..`.
 fn expanded(text: &str) -> Vec<Op> {
     let long = |word: &str| match word.split_once(['#', '~']) {
         Some((dir, name)) if word.contains('#') => format!("{dir}{name:0>LONG$}"),
@@ -46,8 +46,9 @@ fn expanded(text: &str) -> Vec<Op> {
 /// Bytes of a name that fills the rest of the first block.
 const REST: usize = 200;
 
-/// Names that make a directory grow, then those that find room in its first block or in a hole,
-/// then what changes two blocks of one directory, and what undoes any of it.
+/// Operations on [`Tree::Large`](super::Tree::Large): names that make a directory grow, then
+/// names that fit in its first block or in a hole. Then come changes of two blocks of one
+/// directory, and calls that undo any of these.
 const OPS: &str = "create A/#n 644
     mkdir A/#n 755
     symlink f A/#n
