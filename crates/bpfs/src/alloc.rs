@@ -1,8 +1,8 @@
-//! Volatile bitmaps of what is in use: blocks and inode numbers.
+//! Volatile bitmaps of the blocks and inode numbers in use.
 //!
-//! Nothing here is stored: a mount rebuilds it from the tree (3.3.2). Numbers are split
-//! into groups, each behind its own lock, so that threads rarely meet; a request fails
-//! only when every group is empty.
+//! Nothing here is stored: a mount rebuilds it from the tree (3.3.2). Numbers are split into
+//! groups with a lock each, so that threads rarely contend. A request fails only when every
+//! group is empty.
 
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Fewest numbers in one group.
 const GROUP_MIN: u64 = 8192;
-/// Most groups: a terabyte image must not pay for numbers that nobody uses yet.
+/// Most groups. Bounds the memory that a large image takes for numbers not in use yet.
 const GROUPS_MAX: u64 = 4096;
 
 struct Group {
@@ -77,7 +77,7 @@ impl Bitmap {
             let mut group = self.groups[g as usize].lock();
             let had = old.saturating_sub(g * self.group).min(self.group);
             let now = (len - g * self.group).min(self.group);
-            // Bits past the end count as used; whole words of new bits come at once.
+            // Bits past the end are marked as used. New bits are added in whole words.
             if !had.is_multiple_of(64) {
                 group.words[(had / 64) as usize] &= !(u64::MAX << (had % 64));
             }
@@ -97,7 +97,7 @@ impl Bitmap {
         got
     }
 
-    /// Takes up to `count` numbers, giving each to `each`; returns how many.
+    /// Takes up to `count` numbers, calls `each` with each of them, and returns how many.
     pub fn take_many(&self, count: u64, each: &mut dyn FnMut(u64)) -> u64 {
         let groups = (self.len().div_ceil(self.group) as usize).max(1);
         let home = HOME.with(|h| *h) * 7 % groups;
@@ -124,7 +124,7 @@ impl Bitmap {
         self.change(n, true)
     }
 
-    /// Marks numbers as in use, a word of bits at a time. Stops at the first that was
+    /// Marks numbers as in use, a word of bits at a time. Stops at the first that was in use
     /// already, and returns it.
     pub fn mark_run(&self, run: Range<u64>) -> Result<(), u64> {
         let mut at = run.start;
@@ -148,8 +148,8 @@ impl Bitmap {
         Ok(())
     }
 
-    /// The 64 numbers from `first` (a multiple of 64, below the capacity), one bit each,
-    /// set if the number is in use. Bits past the end mean nothing.
+    /// The 64 numbers from `first` (a multiple of 64, below the capacity), one bit each, set if
+    /// the number is in use. Bits past the end are undefined.
     pub fn used_64(&self, first: u64) -> u64 {
         let group = self.groups[(first / self.group) as usize].lock();
         let word = group.words.get((first % self.group / 64) as usize);
@@ -170,7 +170,7 @@ impl Bitmap {
             return false;
         }
         group.words[at] ^= bit;
-        // Counted while the group is locked: the sum never runs ahead of the bits.
+        // The group is still locked, so that the sum never runs ahead of the bits.
         if used {
             group.free -= 1;
             self.free.fetch_sub(1, Relaxed);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_marked_as_one_by_one_would() {
+    fn mark_run_equals_marking_each_number() {
         for run in [
             0..0,
             0..1,

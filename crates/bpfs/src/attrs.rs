@@ -1,7 +1,7 @@
 //! Operations on inodes: attributes and extended attributes.
 //!
-//! Each commits once: however many attributes a call sets, a crash finds all or none (times
-//! apart, in the modes that store them on their own).
+//! Each commits once: after a crash all or none of the attributes of a call are set. Times are
+//! apart, in the modes that store them on their own.
 //!
 //! Extended attributes lie in one block, which each change replaces:
 //!
@@ -30,7 +30,7 @@ const HEAD: usize = 8;
 /// Longest value that the kernel passes on.
 const VALUE_MAX: usize = 65536;
 
-/// Names and values.
+/// Names and values of extended attributes.
 type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
 fn encode(xattrs: &Xattrs) -> Res<Vec<u8>> {
@@ -73,8 +73,8 @@ pub(crate) fn decode(block: &[u8]) -> Option<Xattrs> {
     Some(xattrs)
 }
 
-/// The inode as `set` leaves it, its tree apart. From the first time that a caller
-/// chooses, the change time stands alone.
+/// The inode after `set`, except its tree. From the first time that a caller chooses, the
+/// change time stands alone.
 fn changed(found: &Found<'_>, set: &SetAttr, now: Timestamp) -> Inode {
     let time = |t| match t {
         SetTime::Now => now.0,

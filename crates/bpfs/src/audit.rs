@@ -1,5 +1,5 @@
-//! Compares what is kept in memory with what a walk of the tree finds. The original
-//! found most of its bugs this way (3.4.3).
+//! Compares the volatile maps and counts with a walk of the tree. The authors of BPFS found
+//! most of their bugs this way (3.4.3).
 
 use crate::dir;
 use crate::error::{Fault, Res};
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use vfs::check::{Report, Severity};
 use vfs::{FileType, Ino};
 
-/// What a walk finds of one inode.
+/// Names, subdirectories and blocks of one inode, as the walk counts them.
 #[derive(Default)]
 struct Seen {
     names: u32,
@@ -104,7 +104,7 @@ impl<P: Pmem> Audit<'_, P> {
         Ok(())
     }
 
-    /// Inodes that only references keep.
+    /// Counts the blocks of inodes without a name that references keep.
     fn orphans(&mut self) -> Res<()> {
         for n in 1..self.fs.inodes.len() {
             let node = self.fs.table.node(Ino(n));

@@ -1,15 +1,15 @@
 //! The checker: examines an image without changing it and without mounting it.
 //!
-//! It sees what a mount would see after recovery: through committed records of the redo
-//! log and through a torn super block. It shares the format's numbers with the mount
-//! scan and no code, since the two check each other.
+//! It reads the image as recovery would leave it: with the committed records of the redo log
+//! applied, and with a torn super block mended. It shares the numbers of the format with the
+//! mount scan, but no code, since the two check each other.
 //!
 //! # Guarantees
-//! - Read-only. Every finding names an invariant of `format.md`, B1 to B18, and the
-//!   structure that breaks it; the check goes on behind it wherever there is a way on.
+//! - Read-only. Every finding names an invariant of `format.md`, B1 to B18, and the structure
+//!   that breaks it. The check continues after a finding if it can.
 //! - Time is bounded by the blocks of the medium: no block is examined twice. Memory is
 //!   bounded by one bit for each block and inode, and the names of one directory.
-//! - No recursion but down one tree, at most [`MAX_HEIGHT`](crate::format::MAX_HEIGHT)
+//! - Recursion descends one tree only, at most [`MAX_HEIGHT`](crate::format::MAX_HEIGHT)
 //!   levels.
 
 mod directory;
@@ -28,8 +28,8 @@ use vfs::check::{Report, Severity};
 
 /// Checks a whole image against the invariants of `format.md`.
 ///
-/// Reads only. The report is clean for every image that a mount could recover to a
-/// sound file system; what is merely unreachable is free space, not a finding.
+/// Reads only. The report is clean for every image that a mount could recover to a sound file
+/// system. Unreachable blocks and inodes are free space, and not findings.
 pub fn check<P: Pmem + ?Sized>(pm: &P) -> Report {
     let mut report = Report::default();
     if let Some(ground) = ground(pm, &mut report) {
@@ -60,12 +60,12 @@ impl Bits {
     }
 }
 
-/// What the super block and the log have established.
+/// The parts of an image that the super block and the redo log establish.
 pub(crate) struct Ground<'p, P: ?Sized> {
     pub image: Image<'p, P>,
     /// Blocks of the file system.
     pub blocks: u64,
-    /// First block behind the log.
+    /// First block after the redo log.
     pub first: u64,
     /// Block of the root record.
     pub root: BlockNo,
@@ -78,7 +78,7 @@ impl<P: Pmem + ?Sized> Ground<'_, P> {
     }
 }
 
-/// Finds out what the rest of an image stands on; `None` if nothing can.
+/// Reads the super blocks and the redo log. Returns `None` if the rest cannot be found.
 pub(crate) fn ground<'p, P: Pmem + ?Sized>(
     pm: &'p P,
     report: &mut Report,
@@ -97,7 +97,7 @@ struct Name {
 struct Checker<'p, P: ?Sized> {
     ground: Ground<'p, P>,
     report: Report,
-    /// Blocks that something points to.
+    /// Blocks that a pointer names.
     used: Bits,
     /// The inode file's tree.
     inodes: Tree,
@@ -136,7 +136,7 @@ impl<'p, P: Pmem + ?Sized> Checker<'p, P> {
         bad(&mut self.report, invariant, what);
     }
 
-    /// Reads, or reports that it cannot.
+    /// Reads bytes, or reports that they are unreadable.
     fn read(&mut self, addr: u64, buf: &mut [u8], what: impl Display) -> bool {
         let read = self.ground.image.read(addr, buf);
         readable(&mut self.report, read, what).is_some()

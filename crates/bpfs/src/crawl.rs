@@ -1,18 +1,18 @@
-//! The crawler: applies sorted edits to one tree, with the right to commit handed down.
+//! The crawler: applies sorted edits to one tree.
 //!
 //! # Contract
-//! - A node with [`Right::Word`] may answer [`Outcome::Word`]: one atomic store, not yet
-//!   made, that does all that is visible of the edits (short-circuit commit, 3.3.1).
-//!   The right goes down only where a single slot is touched visibly.
-//! - A node with [`Right::Copy`] stores nothing visible: it answers [`Outcome::Moved`]
-//!   with a copy, which its parent must point to.
-//! - What lies beyond the valid end of the tree is invisible. Where the mode appends in
-//!   place it is stored at once, in leaves and in slots (3.3.3).
-//! - A fresh leaf that reads as the hole it replaces is *neutral*: its slot may be
-//!   stored before the commit, on its own.
+//! - A node with [`Right::Word`] may return [`Outcome::Word`]: one atomic store, not yet
+//!   made, that commits all visible edits (short-circuit commit, 3.3.1). A child inherits
+//!   this right only if the edits change a single slot visibly.
+//! - A node with [`Right::Copy`] stores nothing visible. It returns [`Outcome::Moved`] with
+//!   a copy, which its parent must point to.
+//! - Bytes and slots beyond the valid end of the tree are invisible. Where the mode appends
+//!   in place, they are stored at once (3.3.3).
+//! - A fresh leaf that reads as the hole it replaces is *neutral*: its slot may be stored
+//!   before the commit, on its own.
 //!
-//! The edits of an operation that grows a tree must cover all bytes between the old and
-//! the new end, since what the tree holds there is garbage.
+//! An operation that grows a tree must edit all bytes between the old and the new end, since
+//! the tree holds garbage there.
 
 use crate::error::Res;
 use crate::format::{BLOCK, BlockNo, FANOUT, HeightAddr, height_for, span};
@@ -23,34 +23,34 @@ use medium::Pmem;
 use smallvec::SmallVec;
 use vfs::Ino;
 
-/// What a node may do about visible changes.
+/// How a node may make visible changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Right {
-    /// Offer one word that commits them.
+    /// By one word, which it offers to its parent.
     Word,
-    /// Copy.
+    /// By a copy.
     Copy,
 }
 
-/// What became of a node.
+/// The result of a crawl for a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Outcome {
-    /// Nothing visible changed; the node is where it was.
+    /// Nothing visible changed, and the node is where it was.
     Same,
-    /// Storing `value` at `addr` does it.
+    /// To store `value` at `addr` makes the visible changes.
     Word { addr: u64, value: u64 },
-    /// The parent must point to `to`. `neutral`: that changes no contents.
+    /// The parent must point to `to`; `neutral`: this changes no contents.
     Moved { to: BlockNo, neutral: bool },
 }
 
-/// What became of a tree's root.
+/// The result of a crawl for a whole tree.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RootOutcome {
     /// The root is as it was.
     Same,
-    /// Storing `value` at `addr` does it.
+    /// To store `value` at `addr` makes the visible changes.
     Word { addr: u64, value: u64 },
-    /// A new root that nobody can see yet (the tree was empty).
+    /// A new root that is still invisible, since the tree was empty.
     Hidden(HeightAddr),
     /// A new root over the same contents.
     Neutral(HeightAddr),
@@ -80,12 +80,12 @@ struct Clip<'a> {
 struct Change {
     slot: u64,
     to: BlockNo,
-    /// It changes no contents.
+    /// The change of the pointer changes no contents.
     neutral: bool,
 }
 
 impl Change {
-    /// A slot that shows nothing, before as after.
+    /// A slot that reads as a hole, before and after.
     fn unseen(slot: u64, to: BlockNo) -> Self {
         let neutral = true;
         Self { slot, to, neutral }
@@ -94,14 +94,14 @@ impl Change {
 
 type Changes = SmallVec<[Change; 8]>;
 
-/// What becomes of the slots of a node, by who can see it.
+/// The new children of a node, by visibility.
 #[derive(Default)]
 struct NodeChanges {
-    /// Slots that others see.
+    /// Slots below the end.
     visible: Changes,
     /// Slots beyond the end: stored in place, or part of a copy.
     hidden: Changes,
-    /// Null already, but only here: a copy of the node must say so too.
+    /// Slots beyond the end that are null in this node; a copy must repeat that.
     nulls: Changes,
 }
 
@@ -140,7 +140,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
             (Outcome::Moved { to, neutral }, need)
         };
         let outcome = match outcome {
-            // The tree of a file that was emptied is garbage: it must not come back.
+            // The tree of an emptied file is garbage: growth must not make it valid again.
             Outcome::Same if empty && tree.ha.0 != 0 => Outcome::Moved {
                 to: BlockNo::NULL,
                 neutral: true,
@@ -178,8 +178,8 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         }
     }
 
-    /// Puts new nodes above an old root until the tree has height `level` (in-place
-    /// tree height switch, 3.3.3).
+    /// Puts new nodes above an old root until the tree has height `level` (in-place tree height
+    /// switch, 3.3.3).
     fn taller(
         &mut self,
         root: BlockNo,
@@ -218,7 +218,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         self.fresh_node(BlockNo::NULL, level, 0, &changes)
     }
 
-    /// An indirect block of `height`, whose first leaf is `base`.
+    /// Crawls an indirect block of `height`, whose first leaf is `base`.
     fn node(
         &mut self,
         block: BlockNo,
@@ -286,7 +286,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         Ok(word.unwrap_or(settled))
     }
 
-    /// A whole subtree goes at once where a hole covers it; else down.
+    /// Drops the whole subtree if a hole covers it; else crawls it.
     fn any_or_drop(
         &mut self,
         child: BlockNo,
@@ -320,7 +320,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         })
     }
 
-    /// There was no node: makes one if it would point to anything.
+    /// Makes a node where there was none, if it would point to anything.
     fn new_node(&mut self, height: u32, base: u64, changes: NodeChanges) -> Res<Outcome> {
         let neutral = changes.visible.iter().all(|c| c.neutral);
         let (visible, hidden) = (&changes.visible, &changes.hidden);
@@ -331,7 +331,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         Ok(Outcome::Moved { to, neutral })
     }
 
-    /// Decides how an existing node takes its children's changes.
+    /// Applies the changes of its children to an existing node: in place, or in a copy.
     fn settle(
         &mut self,
         block: BlockNo,
@@ -343,7 +343,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         let apart = |c: &Change| self.neutral && c.neutral;
         let firm = changes.visible.iter().filter(|c| !apart(c)).count();
         if firm == 0 || (firm == 1 && right == Right::Word) {
-            // The node stays, so that neutral stores to it count.
+            // The node stays where it is, so that neutral stores into it take effect.
             let mut word = None;
             for c in changes.visible {
                 let (addr, value) = (block.addr() + c.slot * 8, c.to.0);
@@ -367,8 +367,8 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         Ok(Outcome::Moved { to, neutral: false })
     }
 
-    /// Writes a node with the valid slots of `old` (null where that is null) and
-    /// `changes` (sorted) on top. What is neither stays unwritten: garbage beyond the end.
+    /// Writes a node: the valid slots of `old`, null where `old` is null, and `changes`
+    /// (sorted) over them. All other slots stay unwritten, as garbage beyond the end.
     fn fresh_node(
         &mut self,
         old: BlockNo,
@@ -410,7 +410,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         Ok(to)
     }
 
-    /// Leaf number `leaf`.
+    /// Crawls leaf number `leaf`.
     fn leaf(
         &mut self,
         block: BlockNo,
@@ -469,7 +469,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         })
     }
 
-    /// Writes a leaf: the valid bytes of `old` (zeros where that is null), then `clips`.
+    /// Writes a leaf: the valid bytes of `old`, zeros where `old` is null, then `clips`.
     fn compose(&mut self, to: BlockNo, old: BlockNo, valid: usize, clips: &[Clip<'a>]) -> Res<()> {
         if let [
             Clip {
@@ -490,7 +490,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         let (mut lo, mut hi) = (if valid > 0 { 0 } else { BLOCK as usize }, valid);
         for c in clips {
             if !matches!(c.what, What::Blank) {
-                // Reserve zeroes what may become valid later without a further edit.
+                // A reserved leaf is zeroed: its bytes may become valid without a further edit.
                 if !matches!(c.what, What::Reserve) {
                     buf[c.lo..c.hi].copy_from_slice(&c.bytes());
                 }
@@ -505,7 +505,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
 }
 
 impl NodeChanges {
-    /// What a copy of the node says otherwise, by slot.
+    /// All slots that a copy of the node changes, by slot.
     fn all(self) -> Changes {
         let mut all = self.visible;
         all.extend(self.hidden.into_iter().chain(self.nulls));
@@ -526,7 +526,8 @@ impl<'a> Clip<'a> {
     }
 }
 
-/// The word at `at` with `bytes`, which do not leave it, on top.
+/// The address of the word that holds `at`, and its value with `bytes` over it. The bytes lie
+/// inside that word.
 pub(crate) fn merge<P: Pmem>(pm: &P, at: u64, bytes: &[u8]) -> Res<(u64, u64)> {
     let (addr, skip) = (at / 8 * 8, (at % 8) as usize);
     let mut word = pm.load(addr)?.to_le_bytes();
@@ -534,7 +535,8 @@ pub(crate) fn merge<P: Pmem>(pm: &P, at: u64, bytes: &[u8]) -> Res<(u64, u64)> {
     Ok((addr, u64::from_le_bytes(word)))
 }
 
-/// The slots, of nodes that span `step` leaves each from leaf `base`, that edits touch.
+/// The slots that edits touch in a node whose children span `step` leaves each, from leaf
+/// `base` on.
 fn touched<'e>(edits: &'e [Edit<'_>], base: u64, step: u64) -> impl Iterator<Item = u64> + 'e {
     let end = base.saturating_add(step.saturating_mul(FANOUT));
     let mut at = edits.partition_point(|e| (e.end - 1) / BLOCK < base);

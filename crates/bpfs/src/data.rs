@@ -14,10 +14,11 @@ use vfs::{
     must_be_regular, perm,
 };
 
-/// Rounds down, and up, to whole blocks.
+/// Rounds down to whole blocks.
 fn floor(byte: u64) -> u64 {
     byte / BLOCK * BLOCK
 }
+/// Rounds up to whole blocks.
 fn ceil(byte: u64) -> u64 {
     byte.next_multiple_of(BLOCK)
 }
@@ -31,7 +32,7 @@ fn zero<P: Pmem>(tx: &mut Tx<'_, '_, P>, ino: Ino, start: u64, end: u64) {
 }
 
 impl<P: Pmem> Bpfs<P> {
-    /// Reads; also says whether the access time is due.
+    /// Reads; also returns whether the access time is due.
     pub(crate) fn do_read(&self, ino: Ino, off: u64, buf: &mut [u8]) -> Res<(usize, bool)> {
         let (_guard, found) = self.peek(ino)?;
         must_be_regular(found.attr.kind, Errno::INVAL)?;
@@ -75,7 +76,7 @@ impl<P: Pmem> Bpfs<P> {
         self.atime != Atime::Never && self.atime.is_due(attr, self.clock.now())
     }
 
-    /// Updates the access time if it is due. Failing to is no reason to fail a read.
+    /// Updates the access time if it is due. A failure is logged and does not fail the read.
     pub(crate) fn accessed(&self, cx: &Ctx, ino: Ino) {
         if cx.noatime || self.read_only || self.atime == Atime::Never {
             return;
@@ -128,10 +129,12 @@ impl<P: Pmem> Bpfs<P> {
         Ok(data.len())
     }
 
-    /// The short way for the two overwrites that commit by one word whatever the rest of
-    /// the file is: of bytes in one word, and of one whole block. It does what a
-    /// transaction would, for a fraction of the instructions. False, and nothing done, if
-    /// this is not such a write, or may fail, or does more than change contents.
+    /// Overwrites bytes in one word, or one whole block, without a transaction: one word
+    /// commits these, whatever the rest of the file is. The effect is that of a transaction,
+    /// for a fraction of the instructions.
+    ///
+    /// Returns false, and has changed nothing, if this is not such a write, or may fail, or
+    /// does more than change contents.
     fn overwrite(&self, ino: Ino, off: u64, data: &[u8]) -> Res<bool> {
         let (vol, len) = (&self.vol, data.len() as u64);
         let in_word = len > 0 && off % 8 + len <= 8;
@@ -168,8 +171,8 @@ impl<P: Pmem> Bpfs<P> {
         Ok(true)
     }
 
-    /// Fills a fresh block, if there is one; then one word commits. `inode`: where its
-    /// times are.
+    /// Fills a fresh block, if there is one; then one word commits. `inode` is the byte offset
+    /// of the inode, for its times.
     fn commit_overwrite(
         &self,
         inode: u64,
@@ -183,7 +186,7 @@ impl<P: Pmem> Bpfs<P> {
                 Some((block, bytes)) => stores.fill(block.addr(), bytes),
                 None => stores.commit_word(addr, value)?,
             }
-            stores.flush(); // under way while the times are looked at
+            stores.flush(); // the write-back runs while the times are read
             let (now, ctime) = (self.clock.now().0, pm.load(inode + at::CTIME)? as i64);
             if fresh.is_some() {
                 if !hit(Bug::NoFenceBeforeCommit) {
@@ -197,11 +200,11 @@ impl<P: Pmem> Bpfs<P> {
             }
             stores.barrier(Rule::DurableBeforeReturn)
         };
-        // It may have happened or not: nothing of it may be used again.
+        // The commit may or may not be durable: nothing of it may be used again.
         commit().inspect_err(|_| self.vol.failed.store(true, SeqCst))
     }
 
-    /// Times, and the set-id bits that an unprivileged change clears.
+    /// States new times, and clears the set-id bits after an unprivileged change.
     fn contents_changed(&self, tx: &mut Tx<'_, '_, P>, cx: &Ctx, found: &Found<'_>) {
         let perm = perm::perm_after_write(cx, &found.attr);
         if perm != found.attr.perm {
@@ -210,7 +213,7 @@ impl<P: Pmem> Bpfs<P> {
         self.touch_contents(tx, found, self.clock.now());
     }
 
-    /// Adds to `tx` what sets a file's size. Blocks past the new end, and those above a
+    /// Adds a change of the file's size to `tx`. Blocks past the new end, and those above a
     /// lower root, are free once the transaction has committed.
     pub(crate) fn resize(&self, tx: &mut Tx<'_, '_, P>, found: &Found<'_>, size: u64) -> Res<()> {
         let old = found.attr.size;
@@ -226,9 +229,8 @@ impl<P: Pmem> Bpfs<P> {
         Ok(())
     }
 
-    /// Adds to `tx` that only `keep` leaves of a whole tree count: what lies beyond is
-    /// dropped, and the tree gets as low as its leaves allow. Of no leaves even the word of
-    /// height and root is ignored.
+    /// Cuts a whole tree to `keep` leaves: drops what lies beyond, and makes the tree as low as
+    /// its leaves allow. With no leaf left, the word of height and root is ignored.
     fn cut(&self, tx: &mut Tx<'_, '_, P>, ino: Ino, all: Dropped, keep: u64) -> Res<()> {
         let mut each = |dropped| tx.drop_tree(ino, dropped);
         self.vol.beyond(all, keep, &mut each)?;
@@ -239,7 +241,7 @@ impl<P: Pmem> Bpfs<P> {
         while height > need && !root.is_null() {
             each(Dropped {
                 block: root,
-                height: 0, // what is below stays
+                height: 0, // its children stay
                 leaves: 0,
             })?;
             root = self.vol.slot(root, 0)?;
@@ -294,8 +296,8 @@ impl<P: Pmem> Bpfs<P> {
         Ok(())
     }
 
-    /// `ENOSPC` if the blocks that `off..end` lacks could not be had. What lies beyond the
-    /// end of the file is not kept, so this is all that can be said of it.
+    /// `ENOSPC` if the blocks that `off..end` lacks are unavailable. Blocks beyond the end of
+    /// the file are not kept, so no more can be promised of them.
     fn must_fit(&self, tree: &Tree, off: u64, end: u64) -> Res<()> {
         let wanted = ceil(end) / BLOCK - off / BLOCK;
         let free = self.vol.available();
@@ -336,7 +338,7 @@ impl<P: Pmem> Bpfs<P> {
         }
     }
 
-    /// The two bugs that the original's authors planted (3.6.5).
+    /// The two bugs that the authors of BPFS planted (3.6.5).
     fn seeded_write_bugs(
         &self,
         tx: &mut Tx<'_, '_, P>,
@@ -361,7 +363,7 @@ impl<P: Pmem> Bpfs<P> {
     }
 }
 
-/// Edits that make `off..end` of a file read as zeros, and what its growth adds.
+/// Edits that make `off..end` of a file, and the bytes by which it grows, read as zeros.
 fn clear<P: Pmem>(
     tx: &mut Tx<'_, '_, P>,
     ino: Ino,
@@ -369,7 +371,7 @@ fn clear<P: Pmem>(
     (size, new_size): (u64, u64),
 ) {
     if off < size {
-        // Beyond the end all is garbage: a hole may reach to the end of the block.
+        // Bytes beyond the end are garbage: a hole may reach to the end of the block.
         let last = if end >= size && new_size == size {
             ceil(size)
         } else {
@@ -389,7 +391,7 @@ fn reserve<P: Pmem>(tx: &mut Tx<'_, '_, P>, ino: Ino, off: u64, end: u64, size: 
     let (start, end) = (floor(off), ceil(end));
     tx.edit(ino, start, end.min(size), What::Reserve);
     if end > size {
-        // The last valid block has garbage behind the end; what follows is a gap.
+        // The last valid block holds garbage after the end. The blocks up to `start` are a gap.
         let tail = ceil(size);
         tx.edit(ino, size, tail, What::Zeros);
         tx.edit(ino, tail, start, What::Hole);
@@ -398,7 +400,7 @@ fn reserve<P: Pmem>(tx: &mut Tx<'_, '_, P>, ino: Ino, off: u64, end: u64, size: 
 }
 
 impl<P: Pmem> Volume<P> {
-    /// Calls `each` for the largest subtrees of `all` that have none of its first `keep`
+    /// Calls `each` for the largest subtrees of `all` that hold none of its first `keep`
     /// leaves.
     fn beyond(&self, all: Dropped, keep: u64, each: &mut dyn FnMut(Dropped) -> Res<()>) -> Res<()> {
         if keep == 0 {
@@ -432,7 +434,7 @@ impl<P: Pmem> Volume<P> {
         if let Some(leaf) = self.next_in(tree.ha.block(), height, 0, (from, end), want)? {
             return Ok(Some(leaf));
         }
-        // Past the tree's capacity all is hole.
+        // All leaves past the tree's capacity are holes.
         let rest = from.max(span(height));
         Ok((!want && rest < end).then_some(rest))
     }
@@ -483,7 +485,8 @@ mod tests {
     use medium::MemoryPmem;
     use vfs::FileSystem;
 
-    /// What a change notes does not grow with what it frees; and the tree gets lower.
+    /// The notes of a change do not grow with the blocks that it frees, and the tree gets
+    /// lower.
     #[test]
     fn a_cut_notes_subtrees_and_not_blocks() {
         const LEAVES: u64 = 3000;

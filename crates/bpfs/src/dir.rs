@@ -1,9 +1,12 @@
 //! Directories: entries in blocks, and the volatile index that finds them.
 //!
-//! An entry is valid if its inode number is not 0. A new entry takes a hole of the
-//! right size (commit: its inode number), or the unused end of a block (commit: the word
-//! with its length, an append inside the block), or a new block (commit: the size).
-//! Entries never move while they live, so that their positions serve as cookies.
+//! An entry is valid if its inode number is not 0. A new entry takes one of these places:
+//! - a hole of the right size, and its inode number commits;
+//! - the unused end of a block, and the word with its length commits, an append inside the
+//!   block;
+//! - a new block, and the size of the directory commits.
+//!
+//! Valid entries do not move, so that their positions serve as cookies.
 
 use crate::error::{Fault, Res};
 use crate::format::{BLOCK, DIRENT_HEAD, DIRENT_MAX, DIRENT_MIN, DirentHead, at, rec_len};
@@ -71,8 +74,8 @@ pub(crate) fn parse<'b>(
     Ok(BLOCK)
 }
 
-/// Whether nothing was ever stored in a block of a directory: there is a block for the sake of
-/// its first entry, and what restarts it leaves that entry's type and name.
+/// Whether nothing was ever stored in a block of a directory. A block is added for its first
+/// entry, and a restart keeps that entry's type and name.
 fn never_stored(block: &[u8]) -> bool {
     block.iter().all(|byte| *byte == 0)
 }
@@ -80,7 +83,7 @@ fn never_stored(block: &[u8]) -> bool {
 /// Largest directory: positions / 8 are kept in 32 bits.
 pub(crate) const MAX_BYTES: u64 = 8 << 32;
 
-/// Where a name is in the index.
+/// An entry of the index: a hash, and the position of the directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Name {
     hash: u32,
@@ -88,39 +91,39 @@ struct Name {
     at: u32,
 }
 
-/// A hole, valid while its block's epoch is.
+/// A hole, valid while its block has the same epoch.
 #[derive(Debug, Clone, Copy)]
 struct Hole {
     at: u32,
     epoch: u32,
 }
 
-/// What is known of a block of the directory.
+/// The use of a block of the directory.
 #[derive(Debug, Clone, Copy, Default)]
 struct Block {
     /// Entries that are not holes.
     live: u32,
-    /// Where the unused rest begins.
+    /// Byte in the block where the unused rest begins.
     tail: u32,
-    /// Counts resets: holes of an earlier epoch are gone.
+    /// Number of resets: holes of an earlier epoch are no longer there.
     epoch: u32,
 }
 
 /// The volatile index of one directory: 8 bytes a name, and the free places by size.
 pub(crate) struct DirIndex {
     names: HashTable<Name>,
-    /// Keyed anew for each index: names that collide cannot be worked out beforehand.
+    /// Keyed at random for each index, so that nobody can choose names that collide.
     hasher: RandomState,
     blocks: Vec<Block>,
-    /// By entry length / 8.
+    /// Holes by entry length / 8.
     holes: Vec<Vec<Hole>>,
     /// Blocks that may have an unused rest.
     tails: Vec<u32>,
     /// Blocks in which only holes remain.
     empty: Vec<u32>,
-    /// Used since it was last asked.
+    /// Used since the last call of [`was_touched`](Self::was_touched).
     touched: AtomicBool,
-    /// What [`Indexes`](crate::indexes::Indexes) has counted of [`bytes`](Self::bytes).
+    /// [`bytes`](Self::bytes) as [`Indexes`](crate::indexes::Indexes) counted it last.
     pub counted: u64,
 }
 
@@ -131,9 +134,9 @@ pub(crate) enum Place {
     Hole { pos: u64, rec_len: u16 },
     /// The unused rest of a block.
     Tail { pos: u64 },
-    /// The start of a block behind the last.
+    /// The start of a block after the last.
     NewBlock { pos: u64 },
-    /// A block of holes only: its first length must be set to 0, then `Tail`.
+    /// A block of holes only: its first length must be set to 0; it is a `Tail` then.
     Reset { pos: u64 },
 }
 
@@ -183,15 +186,15 @@ impl DirIndex {
         Ok(index)
     }
 
-    /// Notes that the index is used.
+    /// Records that the index is used.
     pub fn touch(&self) {
-        // Stored only once: many threads may read the same line.
+        // Stored only once, since many threads may read the same line.
         if !self.touched.load(Relaxed) {
             self.touched.store(true, Relaxed);
         }
     }
 
-    /// Whether it was used since the last time that this was asked.
+    /// Whether it was used since the last call.
     pub fn was_touched(&self) -> bool {
         self.touched.swap(false, Relaxed)
     }
@@ -296,7 +299,7 @@ impl DirIndex {
                 };
             }
             if self.tails.len() > 1 && tail + 64 <= BLOCK {
-                // Room for shorter names; keep it findable behind the others.
+                // Room for shorter names: keep the block findable after the others.
                 self.tails.pop();
                 self.tails.insert(0, block);
                 break;
@@ -316,14 +319,14 @@ impl DirIndex {
         }
     }
 
-    /// A block was reset: all of it is unused.
+    /// Records that a block was reset: all of it is unused.
     pub fn was_reset(&mut self, pos: u64) {
         self.block(pos).epoch += 1;
         self.set_tail(pos, 0);
         self.empty.retain(|b| u64::from(*b) != pos / BLOCK);
     }
 
-    /// The entry that was given `place` is committed.
+    /// Records that the entry at `place` is committed.
     pub fn placed(&mut self, place: Place, name: &[u8]) {
         let pos = place.pos();
         match place {
@@ -340,7 +343,7 @@ impl DirIndex {
         }
     }
 
-    /// The entry at `pos` is gone.
+    /// Records that the entry at `pos` was removed.
     pub fn removed(&mut self, pos: u64, entry_len: u16, name: &[u8]) {
         let hash = self.hash_of(name);
         let at = (pos / 8) as u32;
@@ -361,7 +364,7 @@ fn rehash(n: &Name) -> u64 {
     key(n.hash)
 }
 
-/// Whether the entry at `pos` has this name, and what it names.
+/// The position, inode number and type of the entry at `pos`, if it has this name.
 fn matches<P: Pmem>(
     vol: &Volume<P>,
     tree: &Tree,
@@ -383,7 +386,7 @@ fn matches<P: Pmem>(
     let head = DirentHead::read_from_bytes(&buf[..DIRENT_HEAD])
         .map_err(|_| Fault::Corrupt("directory entry is cut off".into()))?;
     if head.ino.get() == 0 {
-        return Ok(None); // removed by a commit that failed
+        return Ok(None); // removed by a failed commit
     }
     let kind = FileType::from_code(head.kind)
         .ok_or_else(|| Fault::Corrupt(format!("directory entry at {pos}: type {}", head.kind)))?;
@@ -401,9 +404,8 @@ pub(crate) fn len_word<P: Pmem>(vol: &Volume<P>, tree: &Tree, pos: u64) -> Res<u
     Ok(vol.pm.load(addr + at::DIRENT_LEN)?)
 }
 
-/// Calls `each` with the position and bytes of every block from the one that holds
-/// `from`; `each` returns false to stop. Directories have no holes: nothing could be
-/// stored there, and their number would be without bound.
+/// Calls `each` with the position and bytes of every block from the one that holds `from`;
+/// `each` returns false to stop. Directories have no holes, whose number would be unbounded.
 pub(crate) fn for_blocks<P: Pmem>(
     vol: &Volume<P>,
     tree: &Tree,
@@ -424,17 +426,16 @@ pub(crate) fn for_blocks<P: Pmem>(
     Ok(())
 }
 
-/// Where the word with an entry's length, type and the start of its name lies in it.
+/// Byte in an entry of the word with its length, its type and the start of its name.
 const LEN_WORD: usize = at::DIRENT_LEN as usize;
-/// What follows that word: the rest of the name.
+/// Byte in an entry after that word: the rest of the name.
 const NAME_REST: usize = LEN_WORD + 8;
 /// Bytes of the next entry's head up to its length, which is 0 if there is none.
 const CHAIN_END: usize = LEN_WORD + 2;
 
-/// The bytes of a new entry, as each place needs them. Lives as long as the transaction
-/// that stores it.
+/// The bytes of a new entry. Lives until its transaction ends.
 pub(crate) struct NewEntry {
-    /// Head, name, padding; then zeros, which end the chain where the block goes on.
+    /// Head, name and padding; then zeros, which end the chain if the block has room left.
     bytes: Vec<u8>,
     len: usize,
 }
@@ -455,8 +456,8 @@ impl NewEntry {
         Self { bytes, len: need }
     }
 
-    /// Adds the entry to a transaction. `hidden`: store in place what is not yet
-    /// visible, and leave one visible word (rule: initialise before point).
+    /// Adds the entry to a transaction. `hidden`: store invisible bytes in place, and leave one
+    /// visible word (rule: initialise before point).
     pub fn put<'a, P: Pmem>(
         &'a self,
         tx: &mut Tx<'_, 'a, P>,
@@ -486,8 +487,8 @@ impl NewEntry {
         Ok(())
     }
 
-    /// Stores all of the entry but one word, where a block has a place for it. Returns
-    /// where in the entry that word is, which makes it valid.
+    /// Stores all of the entry except the word that makes it valid, in a block that exists.
+    /// Returns where in the entry that word is.
     fn hide<P: Pmem>(&self, tx: &mut Tx<'_, '_, P>, addr: u64, place: Place) -> usize {
         let name_end = self.name_end();
         if matches!(place, Place::Hole { .. }) {
@@ -508,7 +509,7 @@ impl NewEntry {
         LEN_WORD
     }
 
-    /// Whether another entry fits behind this one in its block.
+    /// Whether another entry fits after this one in its block.
     fn chain_goes_on(&self, pos: u64) -> bool {
         pos % BLOCK + (self.len + DIRENT_MIN) as u64 <= BLOCK
     }
@@ -524,7 +525,7 @@ impl NewEntry {
     }
 }
 
-/// The table wants 64 bits, with entropy at both ends.
+/// The key for the hash table, which needs 64 bits with entropy at both ends.
 fn key(hash: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(hash)
 }

@@ -1,8 +1,8 @@
-//! Shows what an image holds, for people: super block, inodes, trees, entries.
+//! Shows the contents of an image as text: super block, inodes, trees, entries.
 //!
-//! Reads only, as a mount would see the image after recovery. Works on damaged images as
-//! far as there is a way; the output is bounded, whatever the image says: at most one
-//! line for each block and each entry.
+//! Reads only, and shows the image as recovery would leave it. Shows damaged images as far as
+//! their pointers lead. The output is bounded for every image: at most one line for each block
+//! and each entry.
 
 use crate::check::{Ground, Tree, ground};
 use crate::dir;
@@ -16,24 +16,24 @@ use vfs::check::Report;
 use vfs::{FileType, Ino, Timestamp};
 use zerocopy::FromBytes;
 
-/// What to show.
+/// The part of an image to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Dump {
     /// The super block, the redo log, and the inode file.
     Super,
-    /// The inode with this number, whether a name leads to it or not.
+    /// The inode with this number, with or without a name.
     Inode(u64),
     /// The inode that this path names, from the root. Symbolic links are not followed.
     Path(Vec<u8>),
 }
 
-/// Why a dump stopped.
+/// The reason why a dump stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum DumpError {
-    /// The image.
+    /// The image is damaged or unreadable, or lacks the inode.
     #[error(transparent)]
     Image(#[from] Error),
-    /// The output.
+    /// The output failed.
     #[error("writing the output: {0}")]
     Output(#[from] io::Error),
 }
@@ -95,14 +95,14 @@ fn time(t: Timestamp) -> String {
     format!("{secs}.{nanos:09}")
 }
 
-/// Leaves that lie one behind the other, on the medium too, or are all holes.
+/// Consecutive leaves that are consecutive on the medium too, or are all holes.
 struct Run {
     first: u64,
     len: u64,
     block: BlockNo,
 }
 
-/// The walk of one tree.
+/// The state of a walk of one tree.
 struct Walk {
     height: u32,
     /// Leaves that hold valid bytes.
@@ -127,7 +127,7 @@ struct Dumper<'p, 'o, P: ?Sized> {
     ground: Ground<'p, P>,
     inodes: Tree,
     out: &'o mut dyn Write,
-    /// Blocks of trees that may still be shown: a sound tree has no more.
+    /// Blocks of trees that may still be shown. A sound image has no more.
     budget: u64,
 }
 
@@ -211,7 +211,7 @@ impl<P: Pmem + ?Sized> Dumper<'_, '_, P> {
         self.xattrs(BlockNo(inode.xattr.get()))
     }
 
-    /// A tree: a line for each inner block, and one for each run of leaves.
+    /// Shows a tree: a line for each inner block, and one for each run of leaves.
     fn tree(&mut self, tree: Tree) -> Result<()> {
         let (height, root, end) = (tree.ha.height(), tree.ha.block(), tree.leaves());
         if tree.size == 0 {
@@ -302,7 +302,8 @@ impl<P: Pmem + ?Sized> Dumper<'_, '_, P> {
         Ok(())
     }
 
-    /// Counts a block of a tree; true once there were more than the medium has.
+    /// Counts a block of a tree. Returns true once more blocks were counted than the medium
+    /// has.
     fn spent(&mut self) -> bool {
         let spent = self.budget == 0;
         self.budget = self.budget.saturating_sub(1);
@@ -324,7 +325,7 @@ impl<P: Pmem + ?Sized> Dumper<'_, '_, P> {
         Ok(())
     }
 
-    /// Leaves of a directory: a sound one has no more than the medium has blocks.
+    /// Leaves of a directory to show: a sound one has no more than the medium has blocks.
     fn directory_leaves(&self, tree: Tree) -> u64 {
         tree.leaves().min(self.ground.blocks)
     }

@@ -1,4 +1,4 @@
-//! BPFS as commands, benchmarks and the explorer's command line see it.
+//! BPFS for commands, benchmarks and the explorer's command line.
 
 use crate::format::{BLOCK, MAGIC, MIN_BLOCKS};
 use crate::{Bpfs, BpfsSystem, Dump, MkfsOptions, Mode, MountOptions, SuperInfo};
@@ -53,7 +53,7 @@ struct ExploreArgs {
     mode: Option<Mode>,
 }
 
-/// `--durability`.
+/// The values of `--durability`.
 fn levels() -> Listed<Durability> {
     explained([
         (
@@ -66,7 +66,7 @@ fn levels() -> Listed<Durability> {
     ])
 }
 
-/// `NS[,MB]`
+/// Parses `NS[,MB]`.
 fn latency(text: &str) -> std::result::Result<LatencyModel, String> {
     let wrong = |_| format!("'{text}' is not NS or NS,MB");
     let (ns, mb) = text.split_once(',').unwrap_or((text, "0"));
@@ -192,7 +192,7 @@ impl Engine for BpfsEngine {
     fn check(&self, image: &Image, _repair: bool, _options: &ArgMatches) -> Result<Checked> {
         let path = at_start(image)?;
         let pm = open_read_only(path)?;
-        // A damaged image has the magic number; without it this is no image at all.
+        // A damaged image has the magic number. Without it, the file is not an image.
         if let Err(e @ crate::Error::NotBpfs) = crate::probe(&pm) {
             return Err(Error::about(path, e));
         }
@@ -272,7 +272,7 @@ fn parsed_mode(mode: Option<&str>) -> Result<Option<Mode>> {
     mode.map(str::parse).transpose().map_err(Error::new)
 }
 
-/// The path of an image, which begins where its file does: it is mapped.
+/// The path of an image. An offset is an error, since the whole file is mapped.
 fn at_start(image: &Image) -> Result<&Path> {
     match image.offset_bytes {
         0 => Ok(&image.path),
@@ -307,7 +307,7 @@ fn subject(mode: Mode) -> Explored {
     Explored::Memory(Box::new(BpfsSystem(mode)))
 }
 
-/// What a file system lies on. Mounts that simulate nothing call nothing through pointers.
+/// The medium of a mount. A mount that simulates nothing makes no call through a pointer.
 enum Region {
     Plain(Box<MappedPmem>),
     Wrapped(Box<dyn Pmem>),
@@ -330,8 +330,8 @@ impl Region {
         }))
     }
 
-    /// Without changing the image if `options` say so: what a crash left to be done is done in
-    /// memory then.
+    /// Opens the file system. If `options` say so, the image is not changed, and recovery is
+    /// done in memory.
     fn open(self, options: MountOptions) -> std::result::Result<Arc<dyn FileSystem>, crate::Error> {
         match self {
             Self::Plain(pm) if options.read_only => open_without_writing(*pm, options),
@@ -342,8 +342,7 @@ impl Region {
     }
 }
 
-/// Opens read-only. What a crash left to be done is done in memory: the image may not be
-/// written.
+/// Opens read-only. Recovery is done in memory, since the image may not be written.
 fn open_without_writing<P: Pmem + 'static>(
     pm: P,
     options: MountOptions,
@@ -376,7 +375,7 @@ fn opened(
     }
 }
 
-/// The facts that `info` shows of an image and of a mount alike.
+/// The facts that `info` shows both of an image and of a mount.
 fn about(header: &SuperInfo, mode: Mode) -> Map<String, Value> {
     let about = [
         ("type", json!("bpfs")),
@@ -391,7 +390,8 @@ fn about(header: &SuperInfo, mode: Mode) -> Map<String, Value> {
     about.map(named).into_iter().collect()
 }
 
-/// Describes an image. `inside` holds what only a mount knows, or the reason that it is missing.
+/// Describes an image. `inside` holds the facts that need a mount, or the reason why they are
+/// missing.
 fn described(
     path: &Path,
     header: &SuperInfo,

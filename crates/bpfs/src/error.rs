@@ -1,15 +1,15 @@
-//! What opening, making and using a file system can fail with.
+//! Errors of making, opening and using a file system.
 
 use medium::MediumError;
 use vfs::Errno;
 
-/// Why an image could not be made, opened or read.
+/// The reason why an image could not be made, opened or read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The medium failed.
     #[error("{while_doing}: {source}")]
     Medium {
-        /// What was being done.
+        /// The step that failed.
         while_doing: &'static str,
         /// The medium's error.
         source: MediumError,
@@ -17,17 +17,17 @@ pub enum Error {
     /// There is no BPFS here.
     #[error("not a BPFS file system (no BPFS signature in the super block); make one with mkfs")]
     NotBpfs,
-    /// A BPFS of a version this program does not know.
-    #[error("BPFS format version {0} is not supported (this program knows version 1)")]
+    /// A BPFS of an unsupported version.
+    #[error("BPFS format version {0} is not supported (this program supports version 1)")]
     Version(u32),
     /// The medium does not hold all of the file system, or is too small for one.
     #[error("the medium has {have} bytes but {what} needs {need}")]
     Size {
-        /// What needs the space.
+        /// The structure that needs the space.
         what: &'static str,
         /// Bytes needed.
         need: u64,
-        /// Bytes there.
+        /// Bytes of the medium.
         have: u64,
     },
     /// A structure breaks the format.
@@ -36,19 +36,19 @@ pub enum Error {
     /// The redo log holds a committed record, and the mount may not write.
     #[error("the redo log must be replayed first; recover it, or mount read-write once")]
     NeedsRecovery,
-    /// An option that this image or this mount does not take.
+    /// An option that this image or this mount does not accept.
     #[error("{0}")]
     Option(String),
 }
 
-/// Why an operation stopped. Turned into an errno where the operation ends.
+/// The reason why an operation stopped. Becomes an errno where the operation ends.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// What the caller sees.
+    /// The error of the call, as it is returned.
     Errno(Errno),
     /// The medium failed: `EIO`.
     Medium(MediumError),
-    /// Inodes must move: try again under the exclusive lock.
+    /// The operation must move inodes: try again under the exclusive lock.
     Exclusive,
     /// The image breaks the format: `EUCLEAN`.
     Corrupt(String),
@@ -57,7 +57,7 @@ pub(crate) enum Fault {
 pub(crate) type Res<T> = std::result::Result<T, Fault>;
 
 impl Fault {
-    /// The errno for the caller; the cause goes to the log.
+    /// The errno for the caller. The cause is written to the program's log.
     pub(crate) fn errno(self) -> Errno {
         match self {
             Fault::Errno(e) => e,
@@ -73,7 +73,7 @@ impl Fault {
         }
     }
 
-    /// The error of an open that met this.
+    /// The error of an open that stopped at this fault.
     pub(crate) fn at(self, while_doing: &'static str) -> Error {
         match self {
             Fault::Medium(source) => Error::Medium {

@@ -1,5 +1,5 @@
-//! The bytes on the medium, version 1 (see `format.md`): numbers, offsets and nothing
-//! else. All integers are little-endian.
+//! The bytes on the medium, version 1 (see `format.md`): numbers and offsets. All integers are
+//! little-endian.
 
 use zerocopy::byteorder::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -16,23 +16,22 @@ pub const MIN_BLOCKS: u64 = 256;
 pub const MAX_HEIGHT: u32 = 6;
 /// First bytes of the super block.
 pub const MAGIC: [u8; 8] = *b"SLVDGbpf";
-/// The one version there is.
+/// The only version.
 pub const VERSION: u32 = 1;
 /// Blocks of the redo log.
 pub const LOG_BLOCKS: u64 = 4;
 /// Bytes of one slot of the redo log.
 pub const LOG_SLOT: u64 = 2048;
 
-/// A block number. 0 is the null pointer: block 0 is the super block, which nothing
-/// points to.
+/// A block number. 0 is the null pointer, since no pointer leads to block 0, the super block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockNo(pub u64);
 
 impl BlockNo {
-    /// Points nowhere: reads as zeros.
+    /// The null pointer, which reads as zeros.
     pub const NULL: BlockNo = BlockNo(0);
 
-    /// Whether this points nowhere.
+    /// Whether this is the null pointer.
     pub fn is_null(self) -> bool {
         self.0 == 0
     }
@@ -49,13 +48,13 @@ impl BlockNo {
 pub struct HeightAddr(pub u64);
 
 impl HeightAddr {
-    /// Packs the two.
+    /// Packs a height and a root.
     pub fn new(height: u32, block: BlockNo) -> Self {
         debug_assert!(height < 8 && block.0 < 1 << 61);
         Self(block.0 << 3 | u64::from(height))
     }
 
-    /// 0: the root is a leaf.
+    /// The height; 0: the root is a leaf.
     pub fn height(self) -> u32 {
         (self.0 & 7) as u32
     }
@@ -99,7 +98,7 @@ pub struct Super {
     pub crc: U32,
     /// Zero.
     pub reserved: U32,
-    /// Block of the root record. The commit store of last resort.
+    /// Block of the root record. A store here commits what no store further down can.
     pub root: U64,
     /// [`crate::Mode`] in force since the last mount.
     pub mode: U64,
@@ -120,8 +119,8 @@ pub struct RootRecord {
     pub size: U64,
 }
 
-/// An inode. Inode number *n* lies at byte (*n* - 1) x 128 of the inode file. Valid if
-/// a valid directory entry names it.
+/// An inode. Inode number *n* lies at byte (*n* - 1) x 128 of the inode file. It is valid if a
+/// valid directory entry names it.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
 pub struct Inode {
@@ -137,7 +136,7 @@ pub struct Inode {
     pub flags: U32,
     /// [`HeightAddr`]; ignored as a whole while `size` is 0.
     pub ha: U64,
-    /// Bytes of contents. What the tree holds beyond is garbage.
+    /// Bytes of contents. The tree holds garbage beyond.
     pub size: U64,
     /// Nanoseconds since 1970.
     pub mtime: I64,
@@ -154,15 +153,15 @@ pub struct Inode {
 }
 
 impl Inode {
-    /// The word at byte `field`, one of [`at`]'s.
+    /// The word at byte `field`, an offset from [`at`].
     pub(crate) fn word(&self, field: u64) -> u64 {
         let bytes = &self.as_bytes()[field as usize..];
         bytes.first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
     }
 }
 
-/// The head of a directory entry; the name follows at once. Entries start at multiples
-/// of 8 and never cross a block.
+/// The head of a directory entry, before its name. Entries start at multiples of 8 and never
+/// cross a block.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Debug)]
 #[repr(C)]
 pub struct DirentHead {

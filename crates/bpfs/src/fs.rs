@@ -1,7 +1,7 @@
 //! The mounted file system: what operations share, and the `FileSystem` trait.
 //!
-//! The operations themselves are in `names` and `rename` (what changes directories), `data`
-//! (what changes contents) and `attrs` (what changes inodes).
+//! The operations are in `names` and `rename` (changes of directories), `data` (of contents)
+//! and `attrs` (of inodes).
 
 use crate::alloc::Bitmap;
 use crate::dir::{self, DirIndex};
@@ -27,16 +27,16 @@ use vfs::{
     perm,
 };
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone)]
 pub struct MountOptions {
-    /// Nothing is written.
+    /// Nothing is written to the medium.
     pub read_only: bool,
     /// Commit mode from now on; `None`: as before.
     pub mode: Option<Mode>,
     /// Access times.
     pub atime: Atime,
-    /// Where times come from.
+    /// The source of time stamps.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -55,7 +55,7 @@ impl Default for MountOptions {
 pub struct Bpfs<P: Pmem> {
     pub(crate) vol: Volume<P>,
     pub(crate) table: Table,
-    /// Inode numbers in use; 0 is never free.
+    /// Inode numbers in use. Number 0 is never free.
     pub(crate) inodes: Bitmap,
     pub(crate) inode_capacity: u64,
     pub(crate) read_only: bool,
@@ -70,8 +70,8 @@ pub struct Bpfs<P: Pmem> {
 }
 
 /// Lowest bit of a stored change time. Clear: the change time is the later of it and the
-/// modification time, so that a write need store one time, not two. Set, once a caller
-/// has chosen a modification time: the change time stands alone.
+/// modification time, so that a write stores one time. Set, once a caller has chosen a
+/// modification time: the change time stands alone.
 pub(crate) const CTIME_ALONE: i64 = 1;
 
 /// How an operation holds the tree lock.
@@ -88,7 +88,7 @@ pub(crate) type WriteLock<'f> = RwLockWriteGuard<'f, Option<Box<DirIndex>>>;
 /// An inode's lock, held to look at it.
 pub(crate) type ReadLock<'f> = RwLockReadGuard<'f, Option<Box<DirIndex>>>;
 
-/// An inode as an operation finds it.
+/// An inode, as an operation has read it.
 pub(crate) struct Found<'f> {
     pub ino: Ino,
     pub node: &'f Node,
@@ -106,7 +106,7 @@ impl Found<'_> {
     }
 }
 
-/// The later of the two stored times, unless the inode says otherwise.
+/// The change time: the later of the two stored times, unless the inode says otherwise.
 pub(crate) fn ctime_of(inode: &Inode) -> Timestamp {
     let (mtime, ctime) = (inode.mtime.get(), inode.ctime.get());
     let alone = ctime & CTIME_ALONE != 0;
@@ -128,12 +128,12 @@ impl<P: Pmem> Bpfs<P> {
         &self.vol.pm
     }
 
-    /// The super block's contents.
+    /// The contents of the super block.
     pub fn info(&self) -> &SuperInfo {
         &self.info
     }
 
-    /// What mounts in `mode` promise.
+    /// The promises of mounts in `mode`.
     pub fn guarantees_of(mode: Mode) -> Guarantees {
         let times_atomic = !mode.rules().times;
         let mut notes = vec![
@@ -159,15 +159,16 @@ impl<P: Pmem> Bpfs<P> {
         }
     }
 
-    /// Inodes stay where they are while this is held.
+    /// Takes the shared tree lock: inodes stay where they are while it is held.
     pub(crate) fn shared(&self) -> ShardedLockReadGuard<'_, ()> {
         self.tree_lock
             .read()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a change, under the shared tree lock if that is enough and the mode commits in
-    /// place; else, or if inodes turn out to have to move, under the exclusive one.
+    /// Runs a change. It holds the shared tree lock if that is enough and the mode commits in
+    /// place. Otherwise, or if inodes must move, it holds the exclusive lock.
+    ///
     /// `op` must leave no trace when it fails.
     pub(crate) fn mutate<R>(&self, enough: TreeLock, op: impl Fn(TreeLock) -> Res<R>) -> Result<R> {
         if self.read_only {
@@ -188,7 +189,7 @@ impl<P: Pmem> Bpfs<P> {
         op(TreeLock::Exclusive).map_err(Fault::errno)
     }
 
-    /// Runs a look-up.
+    /// Runs a look-up under the shared tree lock.
     pub(crate) fn look<R>(&self, op: impl Fn() -> Res<R>) -> Result<R> {
         let _guard = self.shared();
         op().map_err(Fault::errno)
@@ -213,9 +214,9 @@ impl<P: Pmem> Bpfs<P> {
         let node = self.node(ino)?;
         let held = node.lock.write();
         if !node.life.live.load(SeqCst) {
-            return Err(Errno::STALE.into()); // freed while we waited
+            return Err(Errno::STALE.into()); // freed while this thread waited
         }
-        self.vol.usable()?; // what we would build on may never be durable
+        self.vol.usable()?; // after a failed commit the state may never be durable
         Ok((held, node))
     }
 
@@ -231,7 +232,7 @@ impl<P: Pmem> Bpfs<P> {
     pub(crate) fn peek(&self, ino: Ino) -> Res<(ReadLock<'_>, Found<'_>)> {
         let node = self.node(ino)?;
         let held = node.lock.read();
-        self.node(ino)?; // it may have been freed while we waited
+        self.node(ino)?; // it may have been freed while this thread waited
         Ok((held, self.find(ino, node)?))
     }
 
@@ -251,7 +252,7 @@ impl<P: Pmem> Bpfs<P> {
         })
     }
 
-    /// An inode's attributes, as its contents and the counts say.
+    /// The attributes of an inode, from its fields and its volatile counts.
     #[inline]
     pub(crate) fn attr(&self, ino: Ino, node: &Node, inode: &Inode) -> Res<Attr> {
         let mode = inode.mode.get();
@@ -280,7 +281,7 @@ impl<P: Pmem> Bpfs<P> {
         })
     }
 
-    /// States that the contents changed.
+    /// Adds the time of a change of the contents to a transaction.
     pub(crate) fn touch_contents(&self, tx: &mut Tx<'_, '_, P>, of: &Found<'_>, now: Timestamp) {
         tx.at(of.ino, of.addr);
         tx.time(of.ino, at::MTIME, now.0);
@@ -289,7 +290,8 @@ impl<P: Pmem> Bpfs<P> {
         }
     }
 
-    /// States that the inode changed. Returns the change time as it is stored.
+    /// Adds the time of a change of the inode to a transaction. Returns the change time as it
+    /// is stored.
     pub(crate) fn touch_inode(
         &self,
         tx: &mut Tx<'_, '_, P>,
@@ -302,7 +304,7 @@ impl<P: Pmem> Bpfs<P> {
         ctime
     }
 
-    /// Books what a commit took and freed.
+    /// Updates the block counts by the changes of a commit.
     pub(crate) fn apply(&self, deltas: &Deltas) {
         for (ino, delta) in deltas {
             if *ino != crate::tx::INODE_FILE {
@@ -314,7 +316,7 @@ impl<P: Pmem> Bpfs<P> {
         }
     }
 
-    /// A directory's index, read if need be.
+    /// The index of a directory, which is read if it is not in memory.
     pub(crate) fn index<'g>(
         &self,
         guard: &'g mut Option<Box<DirIndex>>,
@@ -332,7 +334,7 @@ impl<P: Pmem> Bpfs<P> {
         Ok(index)
     }
 
-    /// Gives back `count` references; frees the inode with the last, if it has no name.
+    /// Gives back `count` references. With the last one, an inode without a name is freed.
     pub(crate) fn unref(&self, ino: Ino, count: u64) {
         let _guard = self.shared();
         let Ok(node) = self.node(ino) else { return };
@@ -341,8 +343,8 @@ impl<P: Pmem> Bpfs<P> {
         }
     }
 
-    /// Frees an inode that has neither name nor reference: nothing stored leads to it,
-    /// so only the maps change. Whoever took the last of them calls this.
+    /// Frees an inode that has neither name nor reference. No stored pointer leads to it, so
+    /// only the maps change. The operation that removes the last name or reference calls this.
     pub(crate) fn reap(&self, ino: Ino, node: &Node) {
         let mut guard = node.lock.write();
         if !node.life.end() {
@@ -354,7 +356,7 @@ impl<P: Pmem> Bpfs<P> {
         if !self.read_only
             && let Err(e) = self.free_contents(ino)
         {
-            e.errno(); // logged; what could not be read stays taken until the next mount
+            e.errno(); // logged; unreadable blocks stay taken until the next mount
         }
         node.blocks.store(0, Relaxed);
         node.subdirs.store(0, Relaxed);
@@ -417,7 +419,7 @@ impl<P: Pmem> Bpfs<P> {
                         name: e.name,
                         cookie,
                     };
-                    // Dead: of a commit that failed, which lookups do not see either.
+                    // A dead inode is of a failed commit; lookups skip its entry too.
                     if let Ok(node) = self.node(Ino(e.ino)) {
                         more = sink(&entry, node)?;
                     }

@@ -1,14 +1,15 @@
-//! Bounds the memory that indexes of directories take.
+//! Bounds the memory for indexes of directories.
 //!
-//! Guarantees: all indexes together take at most the limit, or, while the largest is used,
-//! as much as the largest and half of the limit. Indexes under a lock are not dropped, and
-//! each counts as what it took at its last use.
-//! While all take more than the limit, each index that grows has two looks taken at the next
-//! indexes in a circle, and more if the bound is exceeded. An index stays if it was used since
-//! the last look at it. An index is read from its directory again when it is needed,
-//! so any may be dropped at any time.
+//! Guarantee: all indexes together take at most the limit. While the largest is used, they take
+//! at most its size and half of the limit. Indexes under a lock are not dropped, and each
+//! counts as much as it took at its last use.
 //!
-//! The order of locks holds, since no lock of an inode is waited for here.
+//! While all take more than the limit, each index that grows causes two looks at the next
+//! indexes in a circle. More looks follow if the bound is exceeded. An index stays if it was
+//! used since the last look at it. Any index may be dropped at any time, since it is read from
+//! its directory again when it is needed.
+//!
+//! The order of locks holds, since this module never waits for the lock of an inode.
 
 use crate::dir::DirIndex;
 use crate::table::Table;
@@ -16,13 +17,13 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use vfs::Ino;
 
-/// Memory for the indexes of one mount: some four million names.
+/// Memory for the indexes of one mount, enough for some four million names.
 pub(crate) const LIMIT_BYTES: u64 = 64 << 20;
 
 /// Looks for each index that grows: more than one, since the circle may grow by that index.
 const LOOKS: usize = 2;
 
-/// Which directories have an index, and what all of them take.
+/// The directories that have an index, and the memory that all of them take.
 pub(crate) struct Indexes {
     limit: u64,
     kept: Mutex<Kept>,
@@ -33,9 +34,9 @@ type Share = (u64, Ino);
 
 /// The indexes in memory.
 struct Kept {
-    /// All of them, the largest last.
+    /// All indexes, the largest last.
     by_size: BTreeSet<Share>,
-    /// Bytes that all of them take.
+    /// Bytes that all indexes take.
     bytes: u64,
     /// The last candidate to be dropped. The next one follows in `by_size`, in a circle.
     hand: Share,
@@ -54,7 +55,7 @@ impl Kept {
         }
     }
 
-    /// Whether all take too much even if the largest is used.
+    /// Whether all take too much, even while the largest is used.
     fn exceed(&self, limit: u64) -> bool {
         let largest = self.by_size.last().map_or(0, |index| index.0);
         self.bytes > limit.max(largest + limit / 2)
@@ -82,7 +83,7 @@ impl Indexes {
         }
     }
 
-    /// The index of `dir`, whose lock is held, is used. Counts what it takes by now, and
+    /// Records a use of the index of `dir`, whose lock is held. Counts its present size, and
     /// drops others if all take too much.
     pub fn used(&self, dir: Ino, index: &mut DirIndex, table: &Table) {
         index.touch();
@@ -97,14 +98,14 @@ impl Indexes {
         self.shrink(&mut kept, table);
     }
 
-    /// The index of `dir`, whose lock is held, was dropped.
+    /// Records that the index of `dir`, whose lock is held, was dropped.
     pub fn dropped(&self, dir: Ino, index: &DirIndex) {
         self.kept.lock().remove((index.counted, dir));
     }
 
-    /// Looks at a few indexes, and at more until all take little enough. Drops those that nobody
-    /// holds. Each that was used gets a second chance, and the largest stays if it was used:
-    /// dropping others suffices.
+    /// Looks at a few indexes, and at more until all take little enough. Drops those whose lock
+    /// is free. Each used index gets a second chance. The largest stays if it was used, since
+    /// it suffices to drop others.
     fn shrink(&self, kept: &mut Kept, table: &Table) {
         let mut spared = None;
         for look in 0..2 * kept.by_size.len() {
@@ -225,13 +226,13 @@ mod tests {
         (0..2000).for_each(|n| create(large, n));
         let size = fs.indexes.kept.lock().by_size.last().unwrap().0;
         assert!(size > limit, "{size}");
-        // The others alone never take half of the limit.
+        // The other indexes together stay below half of the limit.
         for small in (1..12).map(mkdir) {
             create(small, 0);
         }
         assert!(fs.table.node(large).lock.read().is_none());
         assert!(bytes_of(&fs) <= limit / 2);
-        // It comes back when it is needed.
+        // The index is read again when it is needed.
         let again = fs.create(&cx, large, &name(7), 0o644);
         assert_eq!(again.err(), Some(Errno::EXIST));
     }

@@ -1,26 +1,23 @@
-//! BPFS: a file system on byte-addressable persistent memory in which every call is
-//! atomic, ordered, and durable when it returns (Condit et al., SOSP 2009; Frost's
-//! dissertation, chapter 3).
+//! BPFS: a file system on byte-addressable persistent memory. Every call is atomic, ordered,
+//! and durable when it returns (Condit et al., SOSP 2009; Frost's dissertation, chapter 3).
 //!
-//! All that is stored hangs in one tree of 4 KiB blocks: the inode file, whose inodes
-//! hold the trees of files and directories. An operation commits with **one aligned
-//! 8-byte store** at the lowest place that covers all its changes (short-circuit shadow
-//! paging); what lies below is copied, and what nobody can see yet is stored in place.
+//! All blocks, of 4 KiB, are in one tree: the inode file, whose inodes hold the trees of
+//! files and directories. An operation commits with **one aligned 8-byte store** at the
+//! lowest place that covers all its changes (short-circuit shadow paging). Blocks below
+//! that place are copied. Bytes that are still invisible are stored in place.
 //!
-//! # The walk of a change
-//! `fs` (one operation) states edits to `tx` (one transaction), which lets `crawl` apply
-//! them tree by tree, fences, and stores the commit. `volume` reads; `dir` knows
-//! entries; `log` is the redo log of the mode of that name; `mount` recovers, `scan`
-//! rebuilds what is only in memory; `life` says when an inode number is free again.
+//! # The path of a change
+//! An operation of `fs` states edits to a transaction (`tx`). The transaction lets `crawl`
+//! apply them tree by tree, fences, and stores the commit. `volume` reads. `dir` finds and
+//! makes entries. `log` is the redo log of the mode of that name. `mount` recovers, and
+//! `scan` rebuilds the volatile state. `life` decides when an inode number is free again.
 //!
 //! # Locks, in this order
-//! 1. the tree lock: shared by operations that leave inodes where they are, exclusive
-//!    for those that move them (`crawl` asks by `Fault::Exclusive`), and for
-//!    renames between directories;
-//! 2. inode locks: a directory before what it names, two files in the order of their
-//!    numbers;
-//! 3. the inode file's growth;
-//! 4. a log slot; a group of a bitmap. These two are leaves: nothing is locked inside.
+//! 1. the tree lock: shared for operations that leave inodes where they are; exclusive for
+//!    those that move inodes (after `Fault::Exclusive`), and for renames between directories;
+//! 2. inode locks: a directory before the inodes that it names, two files by number;
+//! 3. the lock for growth of the inode file;
+//! 4. a log slot; a group of a bitmap. No lock is taken while one of these is held.
 //!
 //! # Example
 //!
@@ -68,7 +65,7 @@ mod table;
 mod tx;
 mod volume;
 
-use std::sync::atomic; // `life` takes its atomics from its parent
+use std::sync::atomic; // `life` imports its atomics from its parent
 
 #[cfg(feature = "engine")]
 pub use crate::engine::BpfsEngine;

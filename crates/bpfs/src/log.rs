@@ -1,7 +1,7 @@
 //! The redo log of mode `log`: several small stores become one atomic step.
 //!
-//! In the spirit of the dissertation's section 3.7: a rename, or an overwrite of a few
-//! bytes, need not copy 4 KiB blocks. A slot holds one record at a time:
+//! In the spirit of section 3.7 of the dissertation: a rename, or an overwrite of a few bytes,
+//! need not copy 4 KiB blocks. A slot holds one record at a time:
 //!
 //! ```text
 //! word 0    header: payload bytes (low half), CRC-32 of the payload (high half); 0 empty
@@ -10,8 +10,8 @@
 //!
 //! # Guarantees
 //! L1. A header that is not 0 matches its payload: the payload was durable before it.
-//! L2. While a header is not 0, what its record covers is written by nobody else, so
-//!     replaying it any number of times is right.
+//! L2. While a header is not 0, no other thread writes the bytes that its record covers, so
+//!     that replay is idempotent.
 //! L3. A header is 0, durably, before the locks that guard what it covers are released.
 
 use crate::error::{Error, Fault, Res};
@@ -48,7 +48,7 @@ impl Log {
         }
     }
 
-    /// A free slot; waits for one if need be.
+    /// Takes a free slot, or waits for one.
     pub fn slot(&self) -> Slot<'_> {
         let free = self.slots.iter().find_map(Mutex::try_lock);
         Slot(free.unwrap_or_else(|| self.slots[0].lock()))
@@ -77,7 +77,7 @@ pub(crate) fn header(payload: &[u8]) -> u64 {
     u64::from(crc32fast::hash(payload)) << 32 | payload.len() as u64
 }
 
-/// One record of a replay: where, and what.
+/// One record of a replay: byte offset on the medium, and bytes.
 pub(crate) type Record = (u64, Vec<u8>);
 
 /// Reads the committed records of all slots.
@@ -88,7 +88,7 @@ pub(crate) fn pending<P: Pmem + ?Sized>(
     end: u64,
 ) -> Result<Vec<(u64, Vec<Record>)>, Error> {
     let mut found = Vec::new();
-    let behind = (start + blocks) * BLOCK;
+    let log_end = (start + blocks) * BLOCK;
     let medium = |source| Error::Medium {
         while_doing: "reading the redo log",
         source,
@@ -110,14 +110,14 @@ pub(crate) fn pending<P: Pmem + ?Sized>(
         }
         found.push((
             slot,
-            decode(&bytes, behind, end).ok_or_else(|| bad("a record is malformed"))?,
+            decode(&bytes, log_end, end).ok_or_else(|| bad("a record is malformed"))?,
         ));
     }
     Ok(found)
 }
 
-/// Records may lie anywhere from `behind` (the log) to `end`.
-fn decode(mut bytes: &[u8], behind: u64, end: u64) -> Option<Vec<Record>> {
+/// Decodes a payload; `None` unless every record lies between `log_end` and `end`.
+fn decode(mut bytes: &[u8], log_end: u64, end: u64) -> Option<Vec<Record>> {
     let mut records = Vec::new();
     while !bytes.is_empty() {
         let (addr, rest) = bytes.split_first_chunk::<8>()?;
@@ -125,7 +125,7 @@ fn decode(mut bytes: &[u8], behind: u64, end: u64) -> Option<Vec<Record>> {
         let (addr, len) = (u64::from_le_bytes(*addr), u64::from_le_bytes(*len));
         let padded = usize::try_from(len.checked_next_multiple_of(8)?).ok()?;
         let data = rest.get(..padded)?;
-        if addr < behind || addr.checked_add(len)? > end {
+        if addr < log_end || addr.checked_add(len)? > end {
             return None;
         }
         records.push((addr, data[..len as usize].to_vec()));
@@ -134,11 +134,11 @@ fn decode(mut bytes: &[u8], behind: u64, end: u64) -> Option<Vec<Record>> {
     Some(records)
 }
 
-/// Brings what the log holds into place. Idempotent: a crash at any point is mended by
-/// the next replay.
+/// Applies the committed records. Idempotent: the next replay completes one that a crash
+/// interrupts.
 pub(crate) fn replay<P: Pmem>(pm: &P, found: &[(u64, Vec<Record>)]) -> Res<()> {
     if !found.is_empty() && !hit(Bug::ReplayUnsettled) {
-        // A server that was killed may have left them in the caches only.
+        // A killed server may have left the records in the caches only.
         for (slot, _) in found {
             pm.flush(*slot, LOG_SLOT);
         }
@@ -149,7 +149,7 @@ pub(crate) fn replay<P: Pmem>(pm: &P, found: &[(u64, Vec<Record>)]) -> Res<()> {
             pm.store(*addr, bytes);
             pm.flush(*addr, bytes.len() as u64);
         }
-        pm.fence(Rule::HomeBeforeReclaim)?; // forget only what is in place
+        pm.fence(Rule::HomeBeforeReclaim)?; // clear only records that are in place
         if hit(Bug::ReplayKeepsRecord) {
             continue;
         }
@@ -160,17 +160,17 @@ pub(crate) fn replay<P: Pmem>(pm: &P, found: &[(u64, Vec<Record>)]) -> Res<()> {
     Ok(())
 }
 
-/// Stores that one record stands for: where, and what.
+/// The stores of one record: byte offsets on the medium, and bytes.
 pub(crate) type Records = Vec<(u64, SmallVec<[u8; 16]>)>;
 
-/// What of an operation goes through the log, and what does not.
+/// The visible edits of an operation: those that go through the log, and the rest.
 pub(crate) struct Plan<'a> {
     pub records: Records,
     pub rest: Edits<'a>,
 }
 
-/// Decides whether all visible edits fit in a record and whether that writes less than
-/// copies would. `None`: leave it to the crawler.
+/// Decides whether all visible edits fit in a record, and whether that writes less than copies
+/// would. `None`: the crawler applies them.
 pub(crate) fn plan<'a, P: Pmem>(
     tx: &mut Tx<'_, 'a, P>,
     edits: &[Edit<'a>],
@@ -189,7 +189,7 @@ pub(crate) fn plan<'a, P: Pmem>(
         let tree = tx.tree(edit.tree)?;
         let size = tree.size;
         if edit.start >= size {
-            plan.rest.push(*edit); // beyond the end: hidden
+            plan.rest.push(*edit); // beyond the end, so hidden
             continue;
         }
         let bytes: SmallVec<[u8; 8]>;
@@ -231,8 +231,8 @@ pub(crate) fn plan<'a, P: Pmem>(
     Ok(worth.then_some(plan))
 }
 
-/// Splits a change at block boundaries and finds where each part lies. False if a part
-/// lies in a hole.
+/// Splits a change at block boundaries and finds the place of each part. Returns false if a
+/// part lies in a hole.
 fn records_of<P: Pmem>(
     vol: &Volume<P>,
     tree: &Tree,

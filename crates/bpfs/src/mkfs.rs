@@ -1,4 +1,4 @@
-//! Making a file system.
+//! `mkfs`: makes an empty file system.
 
 use crate::error::Error;
 use crate::format::{
@@ -10,10 +10,10 @@ use medium::{MediumError, Pmem, Rule};
 use vfs::{FileType, Timestamp};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// What a new file system starts with.
+/// Options of a new file system.
 #[derive(Debug, Clone)]
 pub struct MkfsOptions {
-    /// Identity; random if it is to be unique.
+    /// Identity. Choose it at random to make it unique.
     pub uuid: [u8; 16],
     /// Commit mode until a mount chooses another.
     pub mode: Mode,
@@ -23,7 +23,7 @@ pub struct MkfsOptions {
     pub gid: u32,
     /// Permission bits of the root directory.
     pub root_mode: u32,
-    /// Its times.
+    /// Times of the root directory.
     pub now: Timestamp,
 }
 
@@ -42,8 +42,7 @@ impl Default for MkfsOptions {
 
 /// Makes an empty file system that fills the medium, in whole blocks.
 ///
-/// Until the super block is written, last, there is none: an interrupted run leaves no
-/// file system.
+/// The super block is written last: an interrupted run leaves no file system.
 ///
 /// # Errors
 /// [`Error::Size`] below 1 MiB; [`Error::Medium`].
@@ -68,7 +67,8 @@ fn write<P: Pmem + ?Sized>(pm: &P, blocks: u64, o: &MkfsOptions) -> Result<(), M
     let log = BlockNo(2);
     let record = BlockNo(log.0 + LOG_BLOCKS);
     let inodes = BlockNo(record.0 + 1);
-    // Rule: initialise before point. The old signature goes first, the new one comes last.
+    // Rule: initialise before point. The old signature is erased first, the new one stored
+    // last.
     for block in 0..=inodes.0 {
         pm.store_nt(block * BLOCK, &zeros);
     }
@@ -85,13 +85,13 @@ fn write<P: Pmem + ?Sized>(pm: &P, blocks: u64, o: &MkfsOptions) -> Result<(), M
     (root.mtime, root.atime) = (o.now.0.into(), o.now.0.into());
     root.ctime = (o.now.0 & !CTIME_ALONE).into();
     pm.store_nt(inodes.addr(), root.as_bytes());
-    // And nullify before reuse: no old signature is left when the copy of the super block
-    // begins to lead to these blocks.
+    // Also nullify before reuse: the old signature is erased before the copy of the super block
+    // leads to these blocks.
     pm.fence(Rule::InitialiseBeforePoint)?;
     let sup = super_block(blocks, log, record, o);
     pm.store_nt(BLOCK, sup.as_bytes());
     pm.fence(Rule::CopyBeforeOverwrite)?; // one super block is whole at any time
-    // Torn, it must not pass for one: the signature is the last word.
+    // A torn super block must not be valid: the signature is stored last.
     let (magic, rest) = sup.as_bytes().split_at(MAGIC.len());
     pm.store_nt(MAGIC.len() as u64, rest);
     pm.fence(Rule::DataBeforeCommit)?; // the signature is the commit

@@ -1,10 +1,10 @@
-//! The commit modes of Figure 3.8, and the sixth.
+//! The commit modes of Figure 3.8 of the dissertation, and mode `log`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Which optimisations a mount uses: the columns of Figure 3.8 in the dissertation
-/// (section 3.6.4), plus [`Mode::Log`]. All use one format.
+/// The optimisations that a mount uses: the columns of Figure 3.8 in the dissertation (section
+/// 3.6.4), plus [`Mode::Log`]. All modes use one format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Shadow paging: copy-on-write up to the super block, which is written twice.
@@ -17,16 +17,16 @@ pub enum Mode {
     T,
     /// In-place append and independent time updates.
     At,
-    /// Adds in-place tree height switch, in-place creation, derived link counts: all of
-    /// the paper's.
+    /// Adds in-place tree height switch, in-place creation and derived link counts: all
+    /// optimisations of the paper.
     Other,
-    /// All of the paper's, and a small redo log instead of copies for small overwrites
-    /// and renames (in the spirit of its section 3.7).
+    /// All optimisations of the paper, and a small redo log instead of copies for small
+    /// overwrites and renames (in the spirit of section 3.7).
     Log,
 }
 
 impl Mode {
-    /// What mkfs chooses: see the README for the measurements behind it.
+    /// The default of mkfs. `docs/benchmarks.md` compares the modes.
     pub const DEFAULT: Mode = Mode::Log;
 
     /// Every mode, weakest first.
@@ -40,7 +40,7 @@ impl Mode {
         Mode::Log,
     ];
 
-    /// Its name.
+    /// The name, as options and messages spell it.
     pub const fn name(self) -> &'static str {
         match self {
             Mode::Sp => "sp",
@@ -119,17 +119,17 @@ impl FromStr for Mode {
     }
 }
 
-/// What a mode may do; each is one optimisation.
+/// The optimisations of a mode.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Rules {
     /// Commit by one atomic store at the lowest common ancestor, not at the root.
     pub short_circuit: bool,
-    /// Store in place what lies beyond the end of a file.
+    /// Store bytes beyond the end of a file in place.
     pub append: bool,
     /// Store times in place, outside the atomic step.
     pub times: bool,
-    /// Store in place what no committed structure refers to (inodes and entries in the
-    /// making), and what changes the tree but not its contents (height, zeroed blocks).
+    /// Store in place: inodes and entries in the making, and changes of a tree that leave its
+    /// contents (height, zeroed blocks).
     pub other: bool,
     /// Commit several small stores through the redo log.
     pub log: bool,

@@ -1,9 +1,9 @@
 //! Opening: super block and recovery; then `scan` rebuilds the volatile maps.
 //!
-//! Recovery writes only in two cases: a committed record in the redo log is brought into
-//! place, and a super block that a shadow-paging commit left torn is mended from its
-//! copy. Both may be interrupted and repeated. What was unlinked while open, and what an
-//! interrupted operation had taken, is free simply because nothing refers to it.
+//! Recovery writes in two cases only: it applies a committed record of the redo log, or it
+//! mends a torn super block from its copy. Both may be interrupted and repeated. Inodes that
+//! were unlinked while open, and blocks that an interrupted operation had taken, are free
+//! because nothing refers to them.
 
 use crate::alloc::Bitmap;
 use crate::error::Error;
@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::AtomicBool;
 use zerocopy::FromBytes;
 
-/// What the super block says.
+/// The contents of the super block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SuperInfo {
     /// Identity.
@@ -107,9 +107,9 @@ fn medium(while_doing: &'static str) -> impl Fn(MediumError) -> Error {
     }
 }
 
-/// The root record in force, and whether the super block must be mended to say so.
-/// Shadow paging writes the copy first and the super block second, each as a whole: a
-/// super block whose two root fields differ was being written, so the copy is complete.
+/// The root record in force, and whether the super block must be mended. Shadow paging writes
+/// the copy first and the super block second, each as a whole. If the two root fields of the
+/// super block differ, its write was interrupted, and the copy is complete.
 pub(crate) fn root_of<P: Pmem + ?Sized>(pm: &P, info: &SuperInfo) -> Result<(u64, bool), Error> {
     let load = |off| pm.load(off).map_err(medium("reading the super block"));
     let root = load(at::SUPER_ROOT)?;
@@ -126,8 +126,8 @@ pub(crate) fn root_of<P: Pmem + ?Sized>(pm: &P, info: &SuperInfo) -> Result<(u64
     Ok((copy, true))
 }
 
-/// An image that was found to be BPFS, before recovery. The only way on is
-/// [`recover`](Self::recover).
+/// An image with a valid super block, before recovery. Only [`recover`](Self::recover) leads to
+/// its volume.
 struct Unrecovered<P> {
     pm: P,
     info: SuperInfo,
@@ -143,7 +143,7 @@ impl<P: Pmem> Unrecovered<P> {
             return Err(Error::NeedsRecovery);
         }
         if !o.read_only {
-            found.bring_into_place(&pm)?;
+            found.apply(&pm)?;
             set_mode(&pm, info.mode, mode, found.root)?;
         }
         let map = Bitmap::new(info.blocks, info.blocks);
@@ -162,9 +162,9 @@ impl<P: Pmem> Unrecovered<P> {
     }
 }
 
-/// Stores a word of a super block and waits until it is durable: the copies of the root are
-/// right before the mode that trusts them is stored, and one super block is whole while the
-/// other is mended.
+/// Stores a word of a super block and waits until it is durable. So the copies of the root are
+/// right before the mode that trusts them is stored. One super block is whole while the other
+/// is mended.
 fn store<P: Pmem>(pm: &P, off: u64, value: u64) -> Result<(), Error> {
     pm.store_word(off, value);
     pm.flush(off, 8);
@@ -172,8 +172,8 @@ fn store<P: Pmem>(pm: &P, off: u64, value: u64) -> Result<(), Error> {
         .map_err(medium("mending the super block"))
 }
 
-/// Makes `mode` the one in force. Only shadow paging trusts the copies of the root, so
-/// they are brought up to date before it does.
+/// Stores `mode` as the one in force. Only shadow paging trusts the copies of the root, so they
+/// are updated before.
 fn set_mode<P: Pmem>(pm: &P, old: Mode, mode: Mode, root: u64) -> Result<(), Error> {
     if mode == old {
         return Ok(());
@@ -191,22 +191,22 @@ fn set_mode<P: Pmem>(pm: &P, old: Mode, mode: Mode, root: u64) -> Result<(), Err
     store(pm, at::SUPER_MODE, mode.code())
 }
 
-/// Does what opening for writing does before anything else: replays the redo log and mends
-/// the super block. Returns whether that was necessary.
+/// Recovers an image as opening for writing does: replays the redo log and mends the super
+/// block. Returns whether that was necessary.
 ///
-/// On an [`Overlay`](medium::Overlay), what is underneath stays as it is: this is how an
-/// image is opened that cannot be written.
+/// On an [`Overlay`](medium::Overlay), the medium below stays unchanged. An image that cannot
+/// be written is opened in this way.
 ///
 /// # Errors
 /// As [`probe`], and [`Error::Corrupt`] of a damaged log.
 pub fn recover<P: Pmem>(pm: &P) -> Result<bool, Error> {
     let info = probe(pm)?;
     let found = Pending::of(pm, &info)?;
-    found.bring_into_place(pm)?;
+    found.apply(pm)?;
     Ok(found.is_some())
 }
 
-/// The work that recovery has to do.
+/// The work of a recovery.
 struct Pending {
     /// Slots of the log, and the record in each.
     records: Vec<(u64, Vec<log::Record>)>,
@@ -230,7 +230,7 @@ impl Pending {
         !self.records.is_empty() || self.torn
     }
 
-    fn bring_into_place<P: Pmem>(&self, pm: &P) -> Result<(), Error> {
+    fn apply<P: Pmem>(&self, pm: &P) -> Result<(), Error> {
         log::replay(pm, &self.records).map_err(|f| f.at("replaying the redo log"))?;
         if self.torn {
             store(pm, at::SUPER_ROOT, self.root)?;
@@ -244,7 +244,7 @@ impl<P: Pmem> Bpfs<P> {
     /// Opens a file system: recovers it, then scans it.
     ///
     /// # Errors
-    /// See [`Error`]; nothing was changed but by recovery.
+    /// See [`Error`]. Only recovery has changed the image then.
     pub fn open(pm: P, o: MountOptions) -> Result<Self, Error> {
         let fs = Self::unscanned(pm, o)?;
         let workers = scan::workers(fs.inodes.len());
@@ -252,7 +252,7 @@ impl<P: Pmem> Bpfs<P> {
         Ok(fs)
     }
 
-    /// Recovers a file system. Its maps are still empty: nothing but the scan may use it.
+    /// Recovers a file system. Its maps are still empty, and only the scan may use it.
     pub(crate) fn unscanned(pm: P, o: MountOptions) -> Result<Self, Error> {
         let mut info = probe(&pm)?;
         let vol = Unrecovered {

@@ -1,7 +1,7 @@
 //! Operations that change one directory: make, link, remove; and look-ups.
 //!
-//! Each commits once, entry and inode together; a call that fails leaves the tree, the maps
-//! and the counts as they were.
+//! Each commits once, entry and inode together. A call that fails leaves the tree, the maps and
+//! the counts unchanged.
 
 use crate::dir::{self, DirIndex, NewEntry, Place};
 use crate::error::{Fault, Res};
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use vfs::{Attr, Ctx, Errno, FileType, Ino, Name, NewNode, Removal, Timestamp, check_name, perm};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Bytes of an inode that mean something.
+/// Bytes of an inode that version 1 of the format uses.
 const INODE_USED: usize = at::XATTR as usize + 8;
 
 /// An inode number taken for an operation; given back unless the operation keeps it.
@@ -41,7 +41,7 @@ struct NewInode {
 }
 
 impl NewInode {
-    /// What `cx` makes in the directory `dir`.
+    /// An inode that `cx` makes in the directory `dir`.
     fn new(ino: Ino, cx: &Ctx, dir: &Attr, new: &NewNode<'_>, now: Timestamp) -> Self {
         let owner = perm::new_owner(cx, dir, new);
         let mut inode = Inode::new_zeroed();
@@ -55,7 +55,8 @@ impl NewInode {
         Self { ino, inode }
     }
 
-    /// Adds it to a transaction: in place where the mode allows, since no entry names it.
+    /// Adds the inode to a transaction: in place where the mode allows, since no entry names
+    /// it.
     fn put<'a, P: Pmem>(&'a mut self, tx: &mut Tx<'_, 'a, P>) -> Res<()> {
         let addr = tx.home(self.ino)?;
         let step = u64::from(!hit(Bug::SameGeneration));
@@ -80,7 +81,7 @@ impl NewInode {
 }
 
 impl Node {
-    /// A new inode's volatile state. Only a directory has a `parent`.
+    /// Sets the volatile state of a new inode. Only a directory has a `parent`.
     fn start(&self, names: u32, blocks: u64, parent: Option<Ino>) {
         self.subdirs.store(0, SeqCst);
         self.blocks.store(blocks, SeqCst);
@@ -89,7 +90,7 @@ impl Node {
         self.life.begin(names);
     }
 
-    /// Whether a live inode is a directory, which can be asked without its lock.
+    /// Whether a live inode is a directory. The caller need not hold its lock.
     fn is_dir(&self) -> bool {
         self.parent.load(SeqCst) != 0
     }
@@ -114,15 +115,16 @@ impl<P: Pmem> Bpfs<P> {
                 let found =
                     self.index(&mut held, &parent)?
                         .find(&self.vol, &parent.tree(), name)?;
-                // The entry may go once the lock does: take the reference under it.
+                // Another call may remove the entry once the lock is released: take the
+                // reference before.
                 return self.refer(found);
             }
         };
         self.refer(found)
     }
 
-    /// Takes a reference to what an entry names, whose directory is locked. Under its own
-    /// lock: what a change in progress has stored need not be durable yet.
+    /// Takes a reference to the inode that an entry names; the directory is locked. The inode
+    /// is locked too, since a change in progress may have stored what is not durable yet.
     fn refer(&self, entry: Option<(u64, Ino, FileType)>) -> Res<Attr> {
         let (_, ino, _) = entry.ok_or(Errno::NOENT)?;
         let (_held, found) = self.peek(ino)?;
@@ -138,7 +140,7 @@ impl<P: Pmem> Bpfs<P> {
                     ino: Ino(n),
                     kept: false,
                 };
-                // A commit that failed may have left the number in use on the medium.
+                // A failed commit may have left the number in use on the medium.
                 self.vol.usable()?;
                 return Ok(number);
             }
@@ -146,7 +148,7 @@ impl<P: Pmem> Bpfs<P> {
         }
     }
 
-    /// Appends one block of inodes. Nothing refers to them: their contents do not matter.
+    /// Appends one block of inodes. Their contents are arbitrary, since nothing refers to them.
     fn grow_inodes(&self, lock: TreeLock) -> Res<()> {
         let _guard = self.grow_lock.lock();
         if self.inodes.free() > 0 {
@@ -165,7 +167,7 @@ impl<P: Pmem> Bpfs<P> {
         Ok(())
     }
 
-    /// A place for `name` in a directory, made ready.
+    /// Finds a place for `name` in a directory, and restarts a block if need be.
     pub(crate) fn place(
         &self,
         index: &mut DirIndex,
@@ -173,7 +175,7 @@ impl<P: Pmem> Bpfs<P> {
         name: &[u8],
         lock: TreeLock,
     ) -> Res<Place> {
-        self.vol.usable()?; // a commit that failed may have left an entry there
+        self.vol.usable()?; // a failed commit may have left an entry there
         let place = index.choose(rec_len(name.len()));
         if place.pos() >= dir::MAX_BYTES {
             return Err(Errno::NOSPC.into());
@@ -186,8 +188,8 @@ impl<P: Pmem> Bpfs<P> {
         Ok(index.choose(rec_len(name.len())))
     }
 
-    /// Turns a directory block at `pos` in which only holes are left into unused space, by
-    /// one store. It is durable before the old heads of the holes are overwritten.
+    /// Turns a directory block at `pos` that has only holes into unused space, by one store.
+    /// The store is durable before the old heads of the holes are overwritten.
     pub(crate) fn restart(&self, dir: Ino, pos: u64, lock: TreeLock) -> Res<()> {
         let tree = self.vol.tree(self.vol.inode_addr(dir)?)?;
         let word = dir::len_word(&self.vol, &tree, pos)?;
@@ -213,7 +215,7 @@ impl<P: Pmem> Bpfs<P> {
         Ok(perm::may_create(cx, &parent.attr)?)
     }
 
-    /// Makes an inode of any type, with a name, which the caller has checked.
+    /// Makes an inode of any type with a name, which the caller has checked.
     pub(crate) fn do_make(
         &self,
         cx: &Ctx,
@@ -229,7 +231,7 @@ impl<P: Pmem> Bpfs<P> {
         perm::may_mknod(cx, new.kind())?;
         let mut number = self.take_number(lock)?;
         let place = self.place(index, dir, name, lock)?;
-        let parent = self.find(dir, dir_node)?; // the two may have moved it
+        let parent = self.find(dir, dir_node)?; // `take_number` and `place` may have moved it
         let now = self.clock.now();
         let entry = NewEntry::new(number.ino, new.kind(), name, place);
         let mut made = NewInode::new(number.ino, cx, &parent.attr, new, now);
@@ -286,14 +288,14 @@ impl<P: Pmem> Bpfs<P> {
         let (mut held, parent) = self.hold(dir)?;
         let index = self.index(&mut held, &parent)?;
         self.may_make(cx, &parent, index, name)?;
-        // A directory may come before `dir` in the order of locks. One that gets the number
-        // after this does not: `dir` is held, and can come to lie below it only under the
-        // exclusive tree lock.
+        // A directory may come before `dir` in the order of locks, so it is rejected without
+        // its lock. A new directory with this number comes after `dir`: `dir` is held, and can
+        // move below it only under the exclusive tree lock.
         if self.node(ino)?.is_dir() {
             return Err(Errno::PERM.into());
         }
         let (_file_held, mut file) = self.hold(ino)?;
-        perm::may_link(&file.attr)?; // another inode may have got the number
+        perm::may_link(&file.attr)?; // another inode may have the number now
         if file.node.life.names.load(SeqCst) == 0 && !file.node.nameable.load(SeqCst) {
             return Err(Errno::NOENT.into()); // removed, and still referenced
         }
@@ -301,7 +303,7 @@ impl<P: Pmem> Bpfs<P> {
             return Err(Errno::MLINK.into());
         }
         let place = self.place(index, dir, name, lock)?;
-        let parent = self.find(dir, parent.node)?; // that may have moved it
+        let parent = self.find(dir, parent.node)?; // `place` may have moved it
         let now = self.clock.now();
         let entry = NewEntry::new(ino, file.attr.kind, name, place);
         let mut tx = Tx::new(&self.vol, lock);
@@ -336,7 +338,7 @@ impl<P: Pmem> Bpfs<P> {
         perm::may_delete(cx, &parent.attr, &victim.attr)?;
         which.check(victim.is_dir())?;
         if victim.is_dir() {
-            // Held until the name is gone, it stays empty.
+            // The lock is held until the name is removed, so that the directory stays empty.
             self.must_be_empty(&mut victim_held, &victim)?;
         }
         let entry_len = dir::entry_len(&self.vol, &tree, pos)?;
@@ -370,7 +372,7 @@ impl<P: Pmem> Bpfs<P> {
         }
     }
 
-    /// An inode that loses a name and can still be seen has changed.
+    /// Adds the change time of an inode that loses a name, if it can still be seen.
     pub(crate) fn touch_survivor(
         &self,
         tx: &mut Tx<'_, '_, P>,

@@ -1,7 +1,7 @@
 //! Renames: within a directory, between two, over another name, and exchanges.
 //!
-//! Each commits once: a crash finds what is moved under the old name or under the new one,
-//! never under both or neither. No directory comes to lie below itself.
+//! Each commits once: after a crash the moved inode has its old name or the new one, never both
+//! or neither. No directory becomes its own descendant.
 
 use crate::dir::{self, DirIndex, NewEntry};
 use crate::error::Res;
@@ -16,7 +16,7 @@ use vfs::{
     perm,
 };
 
-/// One end of a rename.
+/// One of the two names of a rename, old or new.
 #[derive(Clone, Copy)]
 struct End<'e> {
     dir: Ino,
@@ -44,7 +44,7 @@ impl From<(u64, Ino, FileType)> for Entry {
     }
 }
 
-/// What a rename has found in its directories, which are locked.
+/// The entries that a rename has found in its directories, which are locked.
 struct Plan<'e> {
     from: End<'e>,
     to: End<'e>,
@@ -54,13 +54,13 @@ struct Plan<'e> {
 }
 
 impl Plan<'_> {
-    /// The entry that loses its name for good.
+    /// The entry that the rename replaces, if it does.
     fn replaced(&self) -> Option<Entry> {
         self.target.filter(|_| !self.exchange)
     }
 
-    /// Points the entries that there are to what they name from now on. `kinds`: the
-    /// types of source and target.
+    /// Changes the existing entries to their new inodes. `kinds`: the types of source and
+    /// target.
     fn edit_entries<'a, P: Pmem>(&self, tx: &mut Tx<'_, 'a, P>, kinds: &'a [u8; 2]) {
         let (from, old) = (self.from.dir, self.source.pos);
         let left = self.target.filter(|_| self.exchange);
@@ -77,7 +77,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Parents, subdirectory counts and names after the rename.
+    /// Updates parents, subdirectory counts and name counts after the rename.
     fn book(&self, moved: &Moved<'_>) {
         let (from, to) = (self.from.node, self.to.node);
         if self.source.is_dir() {
@@ -112,7 +112,7 @@ struct Moved<'f> {
     target_held: Option<WriteLock<'f>>,
 }
 
-/// The locked indexes of a rename: one if both ends are in one directory.
+/// The locked indexes of a rename. `to` is `None` if both names are in one directory.
 struct Indexes<'i> {
     from: &'i mut DirIndex,
     to: Option<&'i mut DirIndex>,
@@ -135,7 +135,8 @@ impl<P: Pmem> Bpfs<P> {
         check_name(from.name)?;
         check_name(to.name)?;
         flags.check()?;
-        // Directories change parents only under the exclusive lock: ancestry holds still.
+        // Directories change parents only under the exclusive lock, so that the ancestry is
+        // stable.
         let enough = match from.dir == to.dir {
             true => TreeLock::Shared,
             false => TreeLock::Exclusive,
@@ -174,8 +175,8 @@ impl<P: Pmem> Bpfs<P> {
         Ok(())
     }
 
-    /// Finds the entries, with all checks that come before those of the inodes in the
-    /// order of Linux. `None`: nothing to do.
+    /// Finds the entries, and makes all checks that precede those of the inodes in the order of
+    /// Linux. `None`: nothing to do.
     fn plan_rename<'e>(
         &self,
         cx: &Ctx,
@@ -206,7 +207,7 @@ impl<P: Pmem> Bpfs<P> {
         Ok((!same).then_some(plan))
     }
 
-    /// No directory may come to lie below itself.
+    /// Rejects a rename that would put a directory below itself.
     fn check_ancestry(&self, plan: &Plan<'_>) -> Res<()> {
         if plan.from.dir == plan.to.dir {
             return Ok(());
@@ -226,8 +227,8 @@ impl<P: Pmem> Bpfs<P> {
         Ok(())
     }
 
-    /// Locks what a rename moves or replaces: a directory before what it may name, else in
-    /// the order of the numbers.
+    /// Locks the inodes that a rename moves or replaces: directories before files, then by
+    /// number.
     fn hold_moved(&self, plan: &Plan<'_>) -> Res<Moved<'_>> {
         let rank = |entry: &Entry| (!entry.is_dir(), entry.ino);
         let target_first = plan.target.filter(|t| rank(t) < rank(&plan.source));
@@ -245,7 +246,7 @@ impl<P: Pmem> Bpfs<P> {
         })
     }
 
-    /// The checks of the inodes, in the order of Linux.
+    /// Checks the inodes, in the order of Linux.
     fn check_rename(
         &self,
         cx: &Ctx,
@@ -267,13 +268,13 @@ impl<P: Pmem> Bpfs<P> {
         }
         check_replaced(moved.source.is_dir(), target.is_dir())?;
         match target.is_dir() {
-            // Held until the name is gone, it stays empty.
+            // The lock is held until the name is removed, so that the directory stays empty.
             true => self.must_be_empty(held, target),
             false => Ok(()),
         }
     }
 
-    /// One commit for both directories; then what is kept in memory.
+    /// Commits the rename of both directories at once; then updates the volatile state.
     fn apply_rename(
         &self,
         plan: &Plan<'_>,
@@ -286,7 +287,7 @@ impl<P: Pmem> Bpfs<P> {
             Some(_) => None,
             None => Some(self.place(indexes.to(), to.dir, to.name, lock)?),
         };
-        let from_dir = self.find(from.dir, from.node)?; // that may have moved them
+        let from_dir = self.find(from.dir, from.node)?; // `place` may have moved them
         let to_dir = self.find(to.dir, to.node)?;
         let entry_len = dir::entry_len(&self.vol, &from_dir.tree(), source.pos)?;
         let now = self.clock.now();
@@ -294,7 +295,7 @@ impl<P: Pmem> Bpfs<P> {
         let entry = place.map(|p| NewEntry::new(source.ino, source.kind, to.name, p));
         let mut tx = Tx::new(&self.vol, lock);
         if let (Some(entry), Some(place)) = (&entry, place) {
-            // Copies are made anyway unless the log takes the two words.
+            // The inodes are copied anyway, unless the log takes the two words.
             entry.put(&mut tx, to.dir, &to_dir.tree(), place, self.vol.rules.log)?;
         }
         plan.edit_entries(&mut tx, &kinds);

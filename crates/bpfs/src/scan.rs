@@ -1,15 +1,14 @@
-//! The mount scan (3.3.2): marks blocks and inodes in use and counts links.
+//! The mount scan (3.3.2): marks blocks and inodes in use, and counts links.
 //!
-//! First the names, by one thread: it reads every directory and marks the blocks of
-//! directories. Then the blocks of all else, by several threads, each of which takes a
-//! share of the inode numbers at a time. Marks and counts come out the same in any order,
-//! and so with any number of threads.
+//! One thread reads every directory first, and marks the blocks of directories. Several threads
+//! then mark all other blocks; each takes a share of the inode numbers at a time. Marks and
+//! counts are the same in any order, so with any number of threads.
 //!
-//! Bounded on any image: a block that is met twice ends the scan.
+//! Bounded on any image: a block that is used twice ends the scan.
 //!
-//! What the scan reads and will be trusted is written back before anything builds on it.
-//! A server that was killed may have left a commit in the caches: seen now, it must not be
-//! lost by a power failure after others have built on it. *Rule: durable before use.*
+//! The scan writes back all that it reads and that later calls trust, before any call relies on
+//! it. A killed server may have left a commit in the caches. Once it was visible, a power
+//! failure must not undo it. *Rule: durable before use.*
 
 use crate::alloc::Bitmap;
 use crate::dir;
@@ -27,9 +26,9 @@ use vfs::{FileType, Ino};
 /// Inode numbers that a thread takes at a time; a multiple of 64.
 const SHARE: u64 = 1024;
 
-/// Threads for an inode file with `numbers` numbers: one for each CPU that has something
-/// to do. Small images are not worth a thread, and with one thread the order of reads
-/// repeats exactly, which the crash explorer relies on.
+/// Threads for an inode file with `numbers` numbers: at most one for each CPU and for each
+/// share. Small images are not worth a thread. With one thread the order of reads repeats
+/// exactly, which the crash explorer relies on.
 pub(crate) fn workers(numbers: u64) -> u64 {
     match numbers / SHARE {
         0 | 1 => 1,
@@ -51,7 +50,7 @@ pub(crate) fn run<P: Pmem>(fs: &Bpfs<P>, workers: u64) -> Res<()> {
     };
     thread::scope(|scope| {
         let start = |_| thread::Builder::new().spawn_scoped(scope, || contents.run());
-        // Where no thread is to be had, this one does it all.
+        // If no thread can be started, this one does all the work.
         let others: Vec<_> = (1..workers).map_while(|n| start(n).ok()).collect();
         let mut done = contents.run();
         for other in others {
@@ -65,7 +64,7 @@ pub(crate) fn run<P: Pmem>(fs: &Bpfs<P>, workers: u64) -> Res<()> {
     })
 }
 
-/// Blocks to mark, consecutive ones together.
+/// Blocks to mark; consecutive ones are marked together.
 struct Marks<'f> {
     map: &'f Bitmap,
     run: Range<u64>,
@@ -76,8 +75,8 @@ impl<'f> Marks<'f> {
         Self { map, run: 0..0 }
     }
 
-    /// Takes a block within the file system. That it was taken twice may come out only
-    /// when a block that does not follow it is taken, or at the end.
+    /// Adds a block within the file system. A block that is used twice may be reported only
+    /// later: when a block that does not follow it is added, or at the end.
     fn add(&mut self, block: BlockNo) -> Res<()> {
         if block.0 != self.run.end {
             self.finish()?;
@@ -87,7 +86,7 @@ impl<'f> Marks<'f> {
         Ok(())
     }
 
-    /// Marks what is still to be marked.
+    /// Marks the blocks that are not marked yet.
     fn finish(&mut self) -> Res<()> {
         let run = std::mem::take(&mut self.run);
         let twice = |block| Fault::Corrupt(format!("block {block} is used twice"));
@@ -95,14 +94,14 @@ impl<'f> Marks<'f> {
     }
 }
 
-/// Starts writing back what was read.
+/// Starts to write back bytes that were read.
 fn settle<P: Pmem>(fs: &Bpfs<P>, addr: u64, len: u64) {
     if !fs.read_only && !hit(Bug::MountUnsettled) {
         fs.vol.pm.flush(addr, len);
     }
 }
 
-/// Waits for what this thread has started.
+/// Waits for the write-backs that this thread has started.
 fn settled<P: Pmem>(fs: &Bpfs<P>) -> Res<()> {
     if !fs.read_only {
         fs.vol.pm.fence(Rule::DurableBeforeUse)?;
@@ -141,7 +140,7 @@ fn take_blocks<P: Pmem>(
     marks.finish()
 }
 
-/// What one thread does first: inode file and directories.
+/// The first part, by one thread: the inode file and the directories.
 struct Names<'f, P: Pmem> {
     fs: &'f Bpfs<P>,
     marks: Marks<'f>,
@@ -197,8 +196,8 @@ impl<P: Pmem> Names<'_, P> {
         })
     }
 
-    /// An entry names `ino`: counts it and, the first time, marks the inode; a directory
-    /// is to be read.
+    /// Counts an entry that names `ino`. The first time, marks the inode; a directory is put on
+    /// the list of those to read.
     fn name(&mut self, ino: Ino, kind: FileType, parent: Ino) -> Res<()> {
         let fs = self.fs;
         let bad = |why: String| {
@@ -234,10 +233,10 @@ impl<P: Pmem> Names<'_, P> {
     }
 }
 
-/// What all threads do then: everything that is not a directory.
+/// The second part, by all threads: every inode that is not a directory.
 struct Contents<'f, P: Pmem> {
     fs: &'f Bpfs<P>,
-    /// The first inode number that nobody has taken.
+    /// The first inode number that no thread has taken.
     next: AtomicU64,
 }
 
@@ -248,7 +247,7 @@ impl<P: Pmem> Contents<'_, P> {
         while let Some(first) = shares() {
             let done = self.share(first..len.min(first + SHARE));
             if done.is_err() {
-                self.next.store(len, Relaxed); // the others need not go on
+                self.next.store(len, Relaxed); // the other threads stop
                 return done;
             }
         }
@@ -324,7 +323,7 @@ mod tests {
         pm
     }
 
-    /// Everything that a scan finds out.
+    /// All maps and counts that a scan fills.
     fn found(fs: &Bpfs<Arc<MemoryPmem>>) -> Vec<String> {
         let words = |map: &Bitmap| {
             let words = (0..map.len()).step_by(64).map(|first| map.used_64(first));
@@ -342,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_threads_finds_the_same() {
+    fn the_result_is_independent_of_the_number_of_threads() {
         let pm = crowded();
         let scanned = |workers| {
             let fs = Bpfs::unscanned(pm.clone(), MountOptions::default()).unwrap();
@@ -360,11 +359,11 @@ mod tests {
     }
 
     #[test]
-    fn every_thread_meets_a_block_that_is_used_twice() {
+    fn a_block_that_is_used_twice_fails_the_scan() {
         let pm = crowded();
         let fs = Bpfs::unscanned(pm.clone(), MountOptions::default()).unwrap();
         run(&fs, 1).unwrap();
-        // The last file of two blocks or more claims the root record, too.
+        // The last file of two blocks or more points to the root record, too.
         let last = (1..fs.inodes.len()).rev().find(|n| {
             let node = fs.table.node(Ino(*n));
             node.life.names.load(Relaxed) == 1
@@ -380,8 +379,8 @@ mod tests {
         }
     }
 
-    /// Knows which threads have flushed and not fenced: a fence is good for its own
-    /// thread's flushes only.
+    /// Records the threads that have flushed and not fenced. A fence covers the flushes of its
+    /// own thread only.
     struct Unfenced {
         inner: Arc<MemoryPmem>,
         flushed: Mutex<HashSet<ThreadId>>,

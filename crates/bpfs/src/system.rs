@@ -1,4 +1,4 @@
-//! BPFS as harnesses meet it.
+//! BPFS for harnesses: the explorer and the tests.
 
 use crate::format::{
     BLOCK, BlockNo, DIRENT_MIN, DirentHead, HeightAddr, INODE, Inode, LOG_BLOCKS, MIN_BLOCKS, at,
@@ -10,7 +10,7 @@ use vfs::check::Report;
 use vfs::{Clock, FileSystem, FileType, System};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// BPFS in one mode, on the smallest image, whose free space is not zero.
+/// BPFS in one mode on the smallest image, whose free space is not zeroed.
 #[derive(Debug, Clone, Copy)]
 pub struct BpfsSystem(pub Mode);
 
@@ -52,8 +52,8 @@ impl System<dyn Pmem> for BpfsSystem {
     }
 }
 
-/// Fills free space with data of an earlier file system: a used medium is not all zeros. Free
-/// inodes hold files. Free blocks hold inodes, directory entries and pointers in turn.
+/// Fills free space with data of an earlier file system, as on a used medium. Free inodes hold
+/// files. Free blocks hold inodes, directory entries and pointers in turn.
 fn poison(pm: &dyn Pmem) -> Result<(), MediumError> {
     let root = BlockNo(pm.load(at::SUPER_ROOT)?);
     let inodes = HeightAddr(pm.load(root.addr())?).block();

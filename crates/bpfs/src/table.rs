@@ -1,5 +1,5 @@
-//! Volatile state of inodes: locks, link counts, references. Found by inode number
-//! without a lock; grows and never shrinks.
+//! Volatile state of inodes: locks, link counts, references. It is found by inode number
+//! without a lock. The table grows and never shrinks.
 
 use crate::dir::DirIndex;
 use crate::life::Life;
@@ -8,26 +8,28 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use vfs::Ino;
 
-/// What is known of an inode only while mounted.
+/// The volatile state of one inode.
 #[derive(Default)]
 pub(crate) struct Node {
-    /// Whether it lives, and what keeps it.
+    /// Whether the inode number is alive, and the names and references that keep it.
     pub life: Life,
-    /// A directory's subdirectories.
+    /// Number of subdirectories of a directory.
     pub subdirs: AtomicU32,
     /// Blocks in the inode's tree and its attribute block.
     pub blocks: AtomicU64,
-    /// Made without a name, and may still get one (`O_TMPFILE`).
+    /// The inode was made without a name and may still get one (`O_TMPFILE`).
     pub nameable: AtomicBool,
-    /// A directory's parent; 0 for all else.
+    /// Parent of a directory; 0 for all other inodes.
     pub parent: AtomicU64,
     /// Guards the inode's contents and, in a directory, holds the index.
     pub lock: RwLock<Option<Box<DirIndex>>>,
 }
 
+/// Nodes in a chunk.
 const CHUNK: u64 = 64;
-/// Fewest chunks below an entry of the top, and most entries of the top.
+/// Fewest chunks below an entry of the top.
 const FAN_MIN: u64 = 256;
+/// Most entries of the top.
 const TOP_MAX: u64 = 4096;
 
 type Chunk = OnceLock<Box<[Node]>>;
@@ -40,7 +42,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Room for inode numbers up to `capacity`.
+    /// A table for inode numbers up to `capacity`.
     pub fn new(capacity: u64) -> Self {
         let fan_bits = (capacity / CHUNK / TOP_MAX)
             .next_power_of_two()

@@ -3,37 +3,38 @@
 //! An operation states its changes in three classes:
 //!
 //! - **visible**: [`Tx::set`], [`Tx::edit`]. All of them appear in one atomic step.
-//! - **hidden**: [`Tx::hide`]. Bytes that no committed structure leads to (an inode or
+//! - **hidden**: [`Tx::hide`]. Bytes to which no committed structure leads (an inode or
 //!   an entry in the making). Stored in place where the mode allows, else visible.
 //! - **times**: [`Tx::time`]. Each is old or new by itself where the mode allows
 //!   (3.3.4), else visible. [`Tx::time_first`] is durable before the others.
 //!
 //! # Order
-//! 1. Hidden bytes and copies are stored while the trees are crawled; a fence makes
+//! 1. Hidden bytes and copies are stored while the trees are crawled. A fence makes
 //!    them durable. *Rule: initialise before point.*
 //! 2. Neutral stores (a taller tree, a zeroed block in a hole) change the tree but not
-//!    its contents; a fence. *Rule: initialise before point; they must not outrun 1 and
-//!    the commit must not outrun them.*
+//!    its contents. A fence before and after orders them with 1 and with the commit.
+//!    *Rule: initialise before point.*
 //! 3. **The commit**: one aligned store, or the log's header, or the two super blocks.
-//!    Then the times, then a fence. *Rule: data before commit.*
+//!    The times follow, then a fence. *Rule: data before commit.*
 //!    A tree that was cut may then get a lower root, by a store and a fence of its own.
-//! 4. Only now are replaced blocks free. *Rule: nullify before reuse.*
+//! 4. Replaced blocks become free. *Rule: nullify before reuse.*
 //!
 //! # The commit point
-//! There is one, and what an operation says decides which:
+//! There is one. The edits of the operation decide which:
 //!
 //! - *one edit* inside a valid word: that word, with no crawl.
-//! - *logged*: some edits go through the redo log, and those left over are hidden (past
-//!   the end of their tree): no crawl may offer a word or move an inode.
+//! - *logged*: some edits go through the redo log, and the others are hidden, past the end
+//!   of their tree. No crawl may offer a word or move an inode.
 //! - *alone*, which excludes *logged*: the edits are of one file and leave the inode file
-//!   as it is. Its crawl has [`Right::Word`], and a word that it offers is the point.
-//! - else the crawl of the inode file ends in the point, and files only in copies.
+//!   unchanged. The crawl of the file has [`Right::Word`], and a word that it offers is
+//!   the point.
+//! - else the crawl of the inode file yields the point, and files are changed by copies.
 //!
-//! *Neutral* stores may go with the last three: they are no part of the point, and come
-//! before it.
+//! *Neutral* stores may accompany the last three. They are not part of the point, and
+//! precede it.
 //!
-//! A transaction that is dropped before 3 has changed nothing and frees what it took,
-//! once the unseen stores it made are durable: others skip what is equal already.
+//! A transaction that is dropped before 3 has changed nothing. It frees the blocks that it
+//! took once its invisible stores are durable, since others skip a store of an equal value.
 
 use crate::crawl::{Crawl, Right, RootOutcome, merge};
 use crate::error::{Fault, Res};
@@ -48,26 +49,26 @@ use std::sync::atomic::Ordering::SeqCst;
 use vfs::{Errno, Ino};
 use zerocopy::IntoBytes;
 
-/// The inode file, as a tree that edits name.
+/// The number that stands for the inode file as the tree of an edit.
 pub(crate) const INODE_FILE: Ino = Ino(0);
 
 /// Below this length, bytes go through the cache: streaming part of a line is slow.
 const STREAM_FROM: usize = 256;
 
-/// What an edit does to its range of bytes.
+/// The effect of an edit on its range of bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum What<'a> {
-    /// These bytes.
+    /// Stores these bytes.
     Bytes(&'a [u8]),
-    /// One aligned word.
+    /// Stores one aligned word.
     Word(u64),
-    /// Zeros where a leaf is; a hole stays a hole.
+    /// Stores zeros where a leaf is; a hole stays a hole.
     Zeros,
-    /// No leaf: reads as zeros. Whole blocks only.
+    /// Removes the leaves, which then read as zeros. Whole blocks only.
     Hole,
-    /// A zeroed leaf where there is none.
+    /// Adds a zeroed leaf where there is none.
     Reserve,
-    /// A leaf with any contents where there is none. Whole blocks beyond the end only.
+    /// Adds a leaf with any contents where there is none. Whole blocks beyond the end only.
     Blank,
 }
 
@@ -83,14 +84,14 @@ pub(crate) struct Edit<'a> {
 /// Edits; sorted by tree and start once they are staged.
 pub(crate) type Edits<'a> = SmallVec<[Edit<'a>; 4]>;
 
-/// Where the whole operation turns from not done to done.
+/// The store that turns the whole operation from not done to done.
 enum Point<'v> {
-    /// Nothing visible.
+    /// Nothing visible changes.
     None,
     /// One aligned word.
     Word { addr: u64, value: u64 },
-    /// A committed record of the redo log: its slot, the header that commits what the
-    /// slot holds already, and the stores that it stands for.
+    /// A record of the redo log: its slot, the header that commits the payload already in the
+    /// slot, and the stores of the record.
     Log {
         slot: Slot<'v>,
         header: u64,
@@ -100,10 +101,10 @@ enum Point<'v> {
     Supers(BlockNo),
 }
 
-/// Inodes that get a new root over the same contents: number, address, old, new.
+/// Inodes that get a new root over the same contents: number, byte offset, old root, new root.
 type Roots = SmallVec<[(Ino, u64, HeightAddr, HeightAddr); 2]>;
 
-/// The change of an inode that gets a new root.
+/// The edit of an inode that gets a new root.
 fn new_root<'a>(ino: Ino, ha: HeightAddr) -> Edit<'a> {
     let start = (ino.0 - 1) * INODE + at::HA;
     Edit {
@@ -125,7 +126,7 @@ pub(crate) struct Stores<'v, P: Pmem> {
     pm: &'v P,
     /// Lines stored to through the cache and not yet flushed: first and last of each run.
     dirty: SmallVec<[(u64, u64); 8]>,
-    /// Something is on its way to the medium that a fence must wait for.
+    /// A write-back has begun that a fence must wait for.
     unfenced: bool,
 }
 
@@ -149,8 +150,9 @@ impl<'v, P: Pmem> Stores<'v, P> {
         self.rely_on(addr, bytes.len() as u64);
     }
 
-    /// Has these bytes flushed, whoever stored them. A server that was killed may have left
-    /// what we read in the caches only: to rely on it is to flush it.
+    /// Has these bytes flushed, even if another operation or process stored them. A killed
+    /// server may have left bytes that were read in the caches only. A store that relies on
+    /// them needs them durable.
     #[inline(always)]
     pub fn rely_on(&mut self, addr: u64, len: u64) {
         let (first, last) = (addr / LINE_BYTES, (addr + len - 1) / LINE_BYTES);
@@ -231,13 +233,13 @@ impl<'v, P: Pmem> Stores<'v, P> {
         Ok(())
     }
 
-    /// Leaves the stores to chance: after an error nothing can be promised.
+    /// Gives up the flushes: after an error nothing can be promised.
     fn forget(&mut self) {
         self.dirty.clear();
     }
 }
 
-/// An operation under way.
+/// A transaction: the changes of one operation.
 pub(crate) struct Tx<'v, 'a, P: Pmem> {
     pub vol: &'v Volume<P>,
     lock: TreeLock,
@@ -245,7 +247,7 @@ pub(crate) struct Tx<'v, 'a, P: Pmem> {
     times: SmallVec<[(Ino, u64, u64); 4]>,
     /// The time that must be durable before the others are stored.
     first_time: Option<(Ino, u64, u64)>,
-    /// Where inodes lie, as far as known.
+    /// Byte offsets of inodes, as far as they were looked up.
     homes: SmallVec<[(Ino, u64); 2]>,
     /// The commit will move inodes.
     moves_inodes: bool,
@@ -255,9 +257,10 @@ pub(crate) struct Tx<'v, 'a, P: Pmem> {
     leaves: u64,
     taken: Blocks,
     freed: Blocks,
-    /// Subtrees that nothing leads to once this operation has committed, and whose they are.
+    /// Subtrees to which no pointer leads once this operation has committed, with their trees.
     pub(crate) dropped: SmallVec<[(Ino, Dropped); 2]>,
-    /// A lower root over what a tree keeps, stored after the commit: inode, new word.
+    /// A lower root over the leaves that a tree keeps, stored after the commit: inode, new
+    /// word.
     lower: Option<(Ino, HeightAddr)>,
     stores: Stores<'v, P>,
     pub(crate) neutral: SmallVec<[(u64, u64); 2]>,
@@ -285,7 +288,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         }
     }
 
-    // --- what operations say ---
+    // --- the changes of an operation ---
 
     /// A visible change of a tree's bytes.
     #[inline]
@@ -316,7 +319,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         }
     }
 
-    /// A change of a time without which no crash may show the others.
+    /// A change of a time that must be durable before the other times are stored.
     pub fn time_first(&mut self, ino: Ino, field: u64, value: i64) {
         if self.vol.rules.times {
             self.first_time = Some((ino, field, value as u64));
@@ -325,7 +328,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         }
     }
 
-    /// A change of bytes at `addr`, which nothing committed leads to.
+    /// A change of bytes at `addr`, to which no committed structure leads.
     pub fn hide(&mut self, addr: u64, bytes: &[u8]) {
         self.store(addr, bytes);
     }
@@ -340,14 +343,15 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         self.root_size = Some(size);
     }
 
-    /// This operation frees at least as many blocks as it takes: it may take those that are
-    /// kept for such operations.
+    /// Lets this operation take the blocks that are kept back for changes that free space. It
+    /// must free at least as many blocks as it takes.
     pub fn use_reserve(&mut self) {
         self.leaves = 0;
     }
 
-    /// Takes a block for this operation; given back if it does not commit. To ask first is
-    /// enough: where blocks are kept back, nobody else takes one now ([`crate::volume::reserve`]).
+    /// Takes a block for this operation. It is given back if the operation does not commit. The
+    /// check precedes the take without a lock: in modes that keep blocks back, no other
+    /// operation takes one now ([`crate::volume::reserve`]).
     pub fn take(&mut self) -> Res<BlockNo> {
         if self.vol.map.free() <= self.leaves {
             return Err(Errno::NOSPC.into());
@@ -357,7 +361,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         Ok(block)
     }
 
-    /// A block that is no longer in use once this operation has committed.
+    /// Frees a block once this operation has committed.
     pub fn free(&mut self, block: BlockNo) {
         if hit(Bug::ReuseBeforeCommit) {
             self.vol.map.release(block.0);
@@ -366,8 +370,8 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         self.freed.push(block);
     }
 
-    /// A subtree of `tree` that nothing leads to once this operation has committed. Its
-    /// blocks are found again when they are freed: to list them takes memory without bound.
+    /// Frees a subtree of `tree` once this operation has committed. Its blocks are not listed,
+    /// which would take unbounded memory: they are found again when they are freed.
     pub fn drop_tree(&mut self, tree: Ino, dropped: Dropped) -> Res<()> {
         if hit(Bug::ReuseBeforeCommit) {
             return self.vol.release(dropped, &mut 0);
@@ -376,12 +380,12 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         Ok(())
     }
 
-    /// The tree of `ino`, which this operation cuts, has no leaf beyond what `root` leads to.
-    /// The nodes above, which the caller drops, are then of no use.
+    /// Gives the tree of `ino`, which this operation cuts, a lower root. All its leaves are
+    /// below `root`. The caller drops the nodes above.
     ///
-    /// Where the commit copies, this is part of it. Else it is a store of its own, once the
-    /// commit is durable. *Rule: nullify before reuse*, and the reverse: a lower tree with the
-    /// old size has lost its end.
+    /// Where the commit copies, the new root is part of it. Otherwise it is a store of its own,
+    /// once the commit is durable: a lower tree with the old size has lost its end. *Rule:
+    /// nullify before reuse*, reversed.
     pub fn lower(&mut self, ino: Ino, root: HeightAddr) {
         if self.vol.rules.short_circuit {
             self.lower = Some((ino, root));
@@ -390,7 +394,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         }
     }
 
-    /// Fails, for another try under the exclusive lock, if inodes must not move now.
+    /// Fails, for a retry under the exclusive lock, if inodes must not move now.
     pub fn may_move(&mut self, tree: Ino) -> Res<()> {
         if tree == INODE_FILE {
             if self.lock == TreeLock::Shared {
@@ -401,7 +405,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         Ok(())
     }
 
-    /// Tells where an inode lies, which the caller knows.
+    /// Records the byte offset of an inode that the caller has looked up.
     #[inline]
     pub fn at(&mut self, ino: Ino, addr: u64) {
         self.homes.push((ino, addr));
@@ -425,7 +429,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         self.stores.store(addr, bytes);
     }
 
-    /// Has bytes flushed that are there already.
+    /// Has bytes flushed that another operation may have stored.
     pub fn rely_on(&mut self, addr: u64, len: u64) {
         self.stores.rely_on(addr, len);
     }
@@ -447,14 +451,14 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
 
     // --- commit ---
 
-    /// Makes the operation happen. On an error before the commit point nothing has
-    /// changed; on one after it the volume accepts no more changes.
+    /// Commits the operation. On an error before the commit point nothing has changed; after
+    /// one later, the volume accepts no more changes.
     pub fn commit(mut self) -> Res<Deltas> {
         let mut deltas = Deltas::new();
         let point = self.stage(&mut deltas)?;
         if let Err(e) = self.finish(&point) {
-            // It may have happened or not: nothing of it may be reused, neither blocks nor
-            // the log slot that `point` still holds.
+            // The commit may or may not be durable. Nothing of it may be reused: neither blocks
+            // nor the log slot that `point` still holds.
             self.vol.failed.store(true, SeqCst);
             self.taken.clear();
             self.stores.forget();
@@ -468,8 +472,8 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         Ok(deltas)
     }
 
-    /// Step 4 for subtrees. The operation has happened: that something cannot be read is
-    /// logged, and its blocks stay taken until the next mount.
+    /// Step 4 for subtrees. A read error does not undo the operation: it is logged, and the
+    /// blocks stay taken until the next mount.
     fn release_dropped(&mut self, deltas: &mut Deltas) {
         for (ino, dropped) in std::mem::take(&mut self.dropped) {
             let mut freed = 0;
@@ -520,7 +524,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         if !logged.is_empty() {
             if !matches!(point, Point::None) {
                 return Err(Fault::Corrupt(
-                    "a logged change met a second commit point".into(),
+                    "a logged change has a second commit point".into(),
                 ));
             }
             point = self.stage_log(logged)?;
@@ -528,8 +532,8 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         Ok(point)
     }
 
-    /// The word that a crawl would offer for the only edit, if it is easily found: inside
-    /// one valid word of one leaf.
+    /// The word that a crawl would offer for the only edit, if it lies inside one valid word of
+    /// one leaf.
     fn word_of(&mut self, edit: &Edit<'a>) -> Res<Option<(u64, u64)>> {
         let in_word = edit.start / 8 == (edit.end - 1) / 8;
         if !in_word || !self.vol.rules.short_circuit || self.root_size.is_some() {
@@ -560,8 +564,8 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         }
     }
 
-    /// Crawls one file. What must change in its inode joins `inodes`; a lone word that
-    /// commits everything is returned.
+    /// Crawls one file. Adds the changes of its inode to `inodes`. Returns a single word that
+    /// commits everything, if there is one.
     fn stage_file(
         &mut self,
         edits: &[Edit<'a>],
@@ -582,9 +586,9 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         Ok(None)
     }
 
-    /// New roots over the same contents may be stored on their own, before the commit, if
-    /// their inodes stay where they are: if at most one word of the inode file changes.
-    /// Else they are part of what moves.
+    /// Stores new roots over the same contents on their own, before the commit, if at most one
+    /// word of the inode file changes: the inodes then stay where they are. Otherwise the roots
+    /// become edits of the inode file.
     fn stage_roots(&mut self, roots: Roots, inodes: &mut Edits<'a>) -> Res<()> {
         let stay = match inodes.as_slice() {
             [] => true,
@@ -605,7 +609,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         Ok(())
     }
 
-    /// Crawls the inode file, up to the root record and the super block if need be.
+    /// Crawls the inode file, and changes the root record and the super block if need be.
     fn stage_inode_file(&mut self, edits: &[Edit<'a>]) -> Res<Point<'v>> {
         let rules = self.vol.rules;
         let record = self.vol.root_record()?;
@@ -664,7 +668,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             for (addr, value) in std::mem::take(&mut self.neutral) {
                 self.stores.commit_word(addr, value)?;
             }
-            self.barrier(Rule::InitialiseBeforePoint)?; // the commit must not outrun them
+            self.barrier(Rule::InitialiseBeforePoint)?; // durable before the commit
         }
         match point {
             Point::None => {}
@@ -680,13 +684,13 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             self.put_lower()?;
         }
         self.put_times()?;
-        // And nullify before reuse: replaced blocks are free from here on.
+        // Also nullify before reuse: replaced blocks are free from here on.
         self.barrier(Rule::DurableBeforeReturn)?;
         self.put_lower()?;
         self.barrier(Rule::NullifyBeforeReuse)
     }
 
-    /// Stores a lower root. The commit that makes it enough is durable.
+    /// Stores a lower root. The commit after which it suffices is durable.
     fn put_lower(&mut self) -> Res<()> {
         if let Some((ino, root)) = self.lower.take() {
             let addr = self.home(ino)? + at::HA;
@@ -695,7 +699,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         Ok(())
     }
 
-    /// Stores the times that go one by one.
+    /// Stores the times that are not part of the commit, each by itself.
     fn put_times(&mut self) -> Res<()> {
         if self.moves_inodes {
             self.homes.clear();
@@ -704,7 +708,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
             let addr = self.home(ino)? + field;
             self.put_word(addr, value)?;
             if !hit(Bug::TimesAtOnce) {
-                // A chosen time after the change time, by which others notice it.
+                // A chosen time is stored after the change time, by which others notice it.
                 self.barrier(Rule::GroupAfterGroup)?;
             }
         }
@@ -715,8 +719,8 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         Ok(())
     }
 
-    /// Shadow paging's commit: the whole super block, to its copy and then in place.
-    /// Torn at any point, recovery finds one of the two whole (`mount::root_of`).
+    /// The commit of shadow paging: stores the whole super block, to its copy and then in
+    /// place. After a crash at any point one of the two is whole (`mount::root_of`).
     fn commit_supers(&mut self, root: BlockNo) -> Res<()> {
         let mut block = [0; BLOCK as usize];
         self.vol.pm.read(0, &mut block)?;
@@ -730,7 +734,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         Ok(())
     }
 
-    /// Puts records into a slot of the redo log, whose header still says that it is empty.
+    /// Puts records into a slot of the redo log, whose header still marks it as empty.
     fn stage_log(&mut self, records: Records) -> Res<Point<'v>> {
         let slot = self.vol.log.slot();
         self.vol.usable()?; // the slot of a commit that failed must stay as it is
@@ -744,7 +748,8 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         })
     }
 
-    /// The redo log's commit: header, in place, header cleared. The records are durable.
+    /// The commit of the redo log: stores the header, applies the records, and clears the
+    /// header. The payload is durable before.
     fn commit_log(&mut self, slot: &Slot<'v>, header: u64, records: &Records) -> Res<()> {
         self.store(slot.addr(), &header.to_le_bytes());
         if !hit(Bug::ApplyBeforeLog) {
@@ -756,12 +761,13 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         self.barrier(Rule::HomeBeforeReclaim)?;
         self.store(slot.addr(), &0u64.to_le_bytes());
         self.put_times()?; // their order does not matter; here they cost no fence
-        // Replaying later would undo what others then wrote: gone before the lock is.
+        // The header is cleared before the lock is released: a later replay would undo the
+        // stores of others.
         self.barrier(Rule::NullifyBeforeReuse)
     }
 
-    /// In mode `log`: takes out of `edits` what a log record will do, if that is cheaper
-    /// than copies. Returns physical addresses and bytes; empty for none.
+    /// In mode `log`: takes the edits that a log record covers out of `edits`, if that is
+    /// cheaper than copies. Returns the stores of the record; empty for none.
     fn take_for_log(&mut self, edits: &mut Edits<'a>) -> Res<Records> {
         if !self.vol.rules.log || edits.is_empty() || self.root_size.is_some() {
             return Ok(Records::new());
@@ -776,8 +782,8 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
 
 impl<P: Pmem> Drop for Tx<'_, '_, P> {
     fn drop(&mut self) {
-        // What this operation has stored in place stays, unseen. It must be durable before
-        // its blocks go to others, whose stores could otherwise lose against these.
+        // Invisible stores of this operation stay in place. They must be durable before its
+        // blocks are free: a store of the next owner could otherwise lose against them.
         if !self.stores.dirty.is_empty() && hit(Bug::AbortUnflushed) {
             self.stores.forget();
         }

@@ -1,5 +1,4 @@
-//! The medium seen as blocks, trees and inodes: everything that only reads, and the
-//! volatile map of blocks in use.
+//! Reads of the medium as blocks, trees and inodes, and the volatile map of blocks in use.
 
 use crate::alloc::Bitmap;
 use crate::error::{Fault, Res};
@@ -13,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use vfs::{Errno, Ino};
 use zerocopy::FromBytes;
 
-/// A tree: where its root is and how many of its bytes count.
+/// A tree: its height and root, and the number of its valid bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tree {
     pub ha: HeightAddr,
@@ -21,7 +20,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// All of it, if it has any block.
+    /// The whole tree as a subtree to drop, if it has any block.
     pub fn whole(&self) -> Option<Dropped> {
         let has_blocks = self.size > 0 && !self.ha.block().is_null();
         has_blocks.then(|| Dropped {
@@ -37,23 +36,23 @@ impl Tree {
     }
 }
 
-/// A subtree that nothing leads to any more.
+/// A subtree to which no pointer leads any more.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Dropped {
     pub block: BlockNo,
-    /// At height 0 the block alone.
+    /// Height of the subtree; 0: the block alone.
     pub height: u32,
-    /// Leaves from its first on that count.
+    /// Valid leaves, from its first on.
     pub leaves: u64,
 }
 
-/// How many blocks a file system of `blocks` keeps back for changes that give up space. Where
-/// times are part of the atomic step, removing a name copies, and so does cutting a file: with
-/// no block left a full file system could never be emptied.
+/// Blocks that a file system of `blocks` blocks keeps back for changes that give up space.
+/// Where times are part of the atomic step, the removal of a name copies blocks, and so does a
+/// cut of a file. With no block left a full file system could never be emptied.
 ///
 /// One such change runs at a time, since these modes change nothing without the exclusive tree
-/// lock, and it frees at least what it took. Directories and the inode file have no holes, so
-/// that `low` bounds their heights. The most blocks are copied by
+/// lock. It frees at least as many blocks as it took. Directories and the inode file have no
+/// holes, so that `low` bounds their heights. The most blocks are copied by
 ///
 /// - a hole in a sparse file: two paths from its root, the path to its inode, the root record:
 ///   `(2 * MAX_HEIGHT + 1) + (low + 1) + 1`;
@@ -69,8 +68,8 @@ pub(crate) fn reserve(blocks: u64, rules: Rules) -> u64 {
     u64::from(2 * MAX_HEIGHT + low + 3)
 }
 
-/// What was read cannot be true. Apart, so that the reads themselves are inlined: there is
-/// no call that does not walk at least two trees.
+/// The fault of an impossible value. Cold, so that the reads are inlined: every call walks at
+/// least two trees.
 #[cold]
 fn corrupt(what: std::fmt::Arguments<'_>) -> Fault {
     Fault::Corrupt(what.to_string())
@@ -86,7 +85,7 @@ pub(crate) struct Volume<P> {
     /// Blocks that only a change that gives up space may take ([`reserve`]).
     pub reserve: u64,
     pub log: Log,
-    /// A commit could not be made durable: nothing more may be changed.
+    /// A commit could not be made durable: no more changes are accepted.
     pub failed: AtomicBool,
 }
 
@@ -96,7 +95,7 @@ impl<P: Pmem> Volume<P> {
         self.map.free().saturating_sub(self.reserve)
     }
 
-    /// Checks a pointer that was read: null or inside the file system, past the super
+    /// Checks a pointer that was read: null, or inside the file system and after the super
     /// blocks.
     #[inline]
     pub fn pointer(&self, raw: u64) -> Res<BlockNo> {
@@ -158,7 +157,7 @@ impl<P: Pmem> Volume<P> {
         self.tree_at(addr + at::HA, addr + at::SIZE)
     }
 
-    /// Leaf number `leaf` of a tree; null for a hole or past the end.
+    /// Leaf number `leaf` of a tree; null for a hole or after the end.
     #[inline]
     pub fn leaf(&self, tree: &Tree, leaf: u64) -> Res<BlockNo> {
         let mut height = tree.ha.height();
@@ -226,8 +225,8 @@ impl<P: Pmem> Volume<P> {
         )
     }
 
-    /// As [`walk`](Self::walk), from the node of `height` whose first leaf is `base`;
-    /// leaves from `end` on do not count.
+    /// Walks the node of `height` whose first leaf is `base`, as [`walk`](Self::walk) does.
+    /// Leaves from `end` on are ignored.
     fn walk_node(
         &self,
         block: BlockNo,
@@ -249,10 +248,11 @@ impl<P: Pmem> Volume<P> {
         Ok(())
     }
 
-    /// Frees the blocks of a subtree, adding to `freed` how many. Memory is one node for each
-    /// level. After an error some blocks stay taken until the next mount.
+    /// Frees the blocks of a subtree, and adds their number to `freed`. Memory is one node for
+    /// each level. After an error some blocks stay taken until the next mount.
     ///
-    /// A node is read before it is freed: a block that is free may belong to another at once.
+    /// A node is read before it is freed, since another operation may take a free block at
+    /// once.
     pub fn release(&self, dropped: Dropped, freed: &mut u64) -> Res<()> {
         let Dropped {
             block,

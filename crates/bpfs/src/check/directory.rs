@@ -7,7 +7,7 @@ use vfs::{FileType, Ino, NAME_MAX, check_name};
 use zerocopy::FromBytes;
 
 impl<P: Pmem + ?Sized> Checker<'_, P> {
-    /// The block at byte `base` of a directory: the chain of its entries.
+    /// Checks the chain of entries in the block at byte `base` of a directory.
     pub(super) fn directory_block(&mut self, dir: Ino, base: u64, block: BlockNo) {
         let mut bytes = [0; BLOCK as usize];
         if !self.read(block.addr(), &mut bytes, format_args!("directory {dir}")) {
@@ -39,7 +39,7 @@ impl<P: Pmem + ?Sized> Checker<'_, P> {
         }
     }
 
-    /// A valid entry, with the room for its name.
+    /// Checks a valid entry. Its name is at the start of `room`.
     fn entry(&mut self, dir: Ino, pos: u64, addr: u64, head: &DirentHead, room: &[u8]) {
         let name_len = usize::from(head.name_len);
         match room.get(..name_len).filter(|n| !n.is_empty()) {
@@ -61,8 +61,8 @@ impl<P: Pmem + ?Sized> Checker<'_, P> {
         self.named(dir, pos, Ino(head.ino.get()), head.kind);
     }
 
-    /// An entry says that `ino` is a file of type `kind`. The first to say so has it
-    /// examined.
+    /// Checks the inode that an entry names as a file of type `kind`. Its fields and contents
+    /// are checked for the first entry that names it.
     fn named(&mut self, dir: Ino, pos: u64, ino: Ino, kind: u8) {
         let at = format_args!("directory {dir}, entry at {pos}");
         if ino.0 > self.inodes.size / crate::format::INODE {
@@ -100,7 +100,7 @@ impl<P: Pmem + ?Sized> Checker<'_, P> {
         }
     }
 
-    /// Names that the directory just read holds twice.
+    /// Reports names that occur twice in the directory just read.
     pub(super) fn duplicates(&mut self, dir: Ino) {
         let mut names = std::mem::take(&mut self.names);
         names.sort_unstable_by_key(|n| (n.hash, n.addr));

@@ -1,4 +1,4 @@
-//! The medium as recovery would leave it: committed log records lie on top.
+//! The medium as recovery would leave it, with committed log records applied.
 
 use medium::{MediumError, Pmem};
 

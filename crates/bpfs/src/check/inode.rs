@@ -1,4 +1,4 @@
-//! Inodes and what hangs off them: B5, B9, B16 to B18.
+//! Inodes, their contents and their attributes: B5, B9, B16 to B18.
 
 use super::tree::{Owner, Tree};
 use super::{Bits, Checker};
@@ -8,7 +8,7 @@ use vfs::{FileType, Ino, NAME_MAX, SYMLINK_MAX};
 use zerocopy::FromBytes;
 
 impl Inode {
-    /// Its tree.
+    /// The tree of the contents, as stored.
     pub(crate) fn tree_of(&self) -> Tree {
         Tree {
             ha: HeightAddr(self.ha.get()),
@@ -18,7 +18,7 @@ impl Inode {
 }
 
 impl<P: Pmem + ?Sized> Checker<'_, P> {
-    /// Root record and inode file. False if no inode can be found.
+    /// Checks the root record and the inode file. Returns false if no inode can be found.
     pub(super) fn inode_file(&mut self) -> bool {
         let root = self.ground.root;
         let mut bytes = [0; size_of::<RootRecord>()];
@@ -65,7 +65,7 @@ impl<P: Pmem + ?Sized> Checker<'_, P> {
         }
     }
 
-    /// Reads an inode; `None` if the way to it is not sound.
+    /// Reads an inode; `None` if the path to it is damaged.
     pub(super) fn inode(&mut self, ino: Ino) -> Option<Inode> {
         let byte = (ino.0 - 1) * INODE;
         let leaf = self.ground.leaf(self.inodes, byte / BLOCK)?;
@@ -74,7 +74,7 @@ impl<P: Pmem + ?Sized> Checker<'_, P> {
         sound.then(|| Inode::read_from_bytes(&bytes).ok())?
     }
 
-    /// What holds of inodes of every type, the attribute block included.
+    /// Checks the fields of an inode of any type, and its attribute block.
     pub(super) fn fields(&mut self, ino: Ino, inode: &Inode) {
         let (mode, flags) = (inode.mode.get(), inode.flags.get());
         if mode >> 16 != 0 || flags != 0 {
@@ -95,7 +95,7 @@ impl<P: Pmem + ?Sized> Checker<'_, P> {
         }
     }
 
-    /// The tree of anything but a directory.
+    /// Checks the tree of an inode that is not a directory.
     pub(super) fn contents(&mut self, ino: Ino, kind: FileType, inode: &Inode) {
         let (tree, size) = (inode.tree_of(), inode.size.get());
         let holes = self.tree(Owner::Inode(ino), tree, &mut |_, _, _| ());
@@ -116,7 +116,7 @@ impl<P: Pmem + ?Sized> Checker<'_, P> {
         }
     }
 
-    /// The target of a symbolic link, whose tree is sound.
+    /// Checks the target of a symbolic link whose tree is sound.
     fn target(&mut self, ino: Ino, tree: Tree) {
         let Some(leaf) = self.ground.leaf(tree, 0) else {
             return;
@@ -128,7 +128,7 @@ impl<P: Pmem + ?Sized> Checker<'_, P> {
         }
     }
 
-    /// A directory's tree: its blocks are its contents.
+    /// Checks the tree of a directory, and the entries in its blocks.
     pub(super) fn directory(&mut self, dir: Ino) {
         let Some(inode) = self.inode(dir) else { return };
         let (tree, size) = (inode.tree_of(), inode.size.get());

@@ -11,7 +11,7 @@ use zerocopy::FromBytes;
 /// Bytes of the super block that mkfs fixes, checksum included.
 const STATIC: usize = 60;
 
-/// Checks what everything else stands on; `None` if nothing can.
+/// Checks the super blocks and the redo log. Returns `None` if the rest cannot be found.
 pub(super) fn check<'p, P: Pmem + ?Sized>(pm: &'p P, report: &mut Report) -> Option<Ground<'p, P>> {
     if pm.len() < MIN_BLOCKS * BLOCK {
         let have = pm.len();
@@ -51,7 +51,8 @@ pub(super) fn check<'p, P: Pmem + ?Sized>(pm: &'p P, report: &mut Report) -> Opt
     })
 }
 
-/// `None` if this is no BPFS or its parts cannot be found.
+/// Checks signature, version and sizes. Returns `None` if this is not a BPFS or its parts
+/// cannot be found.
 fn sizes<P: Pmem + ?Sized>(pm: &P, sup: &Super, report: &mut Report) -> Option<()> {
     let mut sound = true;
     let mut must = |good: bool, what: &str, value: u64| {
@@ -89,7 +90,7 @@ fn copy<P: Pmem + ?Sized>(pm: &P, fixed: &[u8], report: &mut Report) {
     }
 }
 
-/// The block of the root record: what a mount would choose.
+/// The block of the root record that a mount would choose.
 fn root<P: Pmem + ?Sized>(pm: &P, sup: &Super, report: &mut Report) -> u64 {
     let mode = Mode::from_code(sup.mode.get());
     if mode.is_none() {
@@ -119,7 +120,7 @@ fn root<P: Pmem + ?Sized>(pm: &P, sup: &Super, report: &mut Report) -> u64 {
     }
 }
 
-/// One slot of the log. A record that is committed and sound joins `patches`.
+/// Checks one slot of the redo log. Adds a committed, sound record to `patches`.
 fn slot<P: Pmem + ?Sized>(
     pm: &P,
     slot: u64,
@@ -165,7 +166,7 @@ fn slot<P: Pmem + ?Sized>(
     }
 }
 
-/// Decodes a payload; every record must lie inside `range`.
+/// Decodes a payload. Returns false unless every record lies inside `range`.
 fn records(mut rest: &[u8], range: (u64, u64), patches: &mut Vec<Patch>) -> bool {
     while let Some((head, tail)) = rest.split_first_chunk::<16>() {
         let word = |at: usize| {

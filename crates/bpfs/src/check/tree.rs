@@ -25,7 +25,7 @@ impl Tree {
     }
 }
 
-/// Whose block it is, for findings.
+/// The owner of a block, for findings.
 #[derive(Clone, Copy)]
 pub(super) enum Owner {
     Super,
@@ -44,7 +44,7 @@ impl Display for Owner {
 }
 
 impl<P: Pmem + ?Sized> Ground<'_, P> {
-    /// The block of a leaf, if there is one and the way to it is sound.
+    /// The block of a leaf, if there is one and the path to it is sound.
     pub(crate) fn leaf(&self, tree: Tree, leaf: u64) -> Option<BlockNo> {
         let mut height = tree.ha.height();
         if leaf >= tree.leaves() || height > MAX_HEIGHT || leaf >= span(height) {
@@ -60,10 +60,10 @@ impl<P: Pmem + ?Sized> Ground<'_, P> {
     }
 }
 
-/// What is done with each leaf: its number and block.
+/// Called with the number and the block of each leaf.
 pub(super) type Leaf<'l, C> = &'l mut dyn FnMut(&mut C, u64, BlockNo);
 
-/// A walk: whose tree, and where it ends.
+/// The owner of the tree that is walked, and where the tree ends.
 #[derive(Clone, Copy)]
 struct Walk {
     owner: Owner,
@@ -72,7 +72,8 @@ struct Walk {
 }
 
 impl<P: Pmem + ?Sized> Checker<'_, P> {
-    /// Takes a block that a pointer names. False, with a finding, if it cannot be had.
+    /// Marks a block that a pointer names as used. Returns false, with a finding, if it is
+    /// outside the file system or used already.
     pub(super) fn take(&mut self, owner: Owner, block: BlockNo) -> bool {
         if !self.ground.holds(block) {
             self.bad("B7", format_args!("{owner}: points to block {}", block.0));
@@ -88,8 +89,8 @@ impl<P: Pmem + ?Sized> Checker<'_, P> {
         true
     }
 
-    /// Checks a tree, calling `leaf` for each leaf in order. Returns how many of its
-    /// leaves are holes; `None` if it is no tree at all.
+    /// Checks a tree, calling `leaf` for each leaf in order. Returns how many of its leaves are
+    /// holes; `None` if its size or height is impossible.
     pub(super) fn tree(&mut self, owner: Owner, tree: Tree, leaf: Leaf<'_, Self>) -> Option<u64> {
         if tree.size == 0 {
             return Some(0); // height and root are ignored as a whole
