@@ -1,8 +1,8 @@
 //! Ranges of addresses that one value owns.
 //!
-//! Guarantees: a [`Mapping`] ends when it is dropped; where one was put into a
-//! [`Reservation`], its addresses are then reserved again, without a moment in which
-//! anything else could be given them. A mapping goes there whole or not at all.
+//! Guarantees: a [`Mapping`] ends when it is dropped. If it was moved into a [`Reservation`],
+//! its addresses are reserved again at once, so that nothing else can be mapped there. A
+//! mapping moves there whole or not at all.
 
 use rustix::io::Errno;
 use rustix::mm::{
@@ -12,19 +12,19 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// What reserves addresses: they take no memory and no part of what the system is
-/// willing to promise.
+/// Flags that reserve addresses: they take no memory and do not count against the system's
+/// limit of commitments.
 const RESERVED: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 
-/// Something that is mapped.
+/// A range of mapped addresses, with its owner.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// Its addresses belong to a reservation.
+    /// Whether its addresses belong to a reservation.
     reserved: bool,
 }
 
-// SAFETY: an address and a length; only dropping does something with them.
+// SAFETY: an address and a length; only `drop` uses them.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -33,8 +33,8 @@ impl Mapping {
     /// Owns the `len` bytes that are mapped at `base`.
     ///
     /// # Safety
-    /// They must be a mapping that nobody else ends, and that nobody reaches once the
-    /// value is dropped.
+    /// The bytes must be a mapping that only this value ends, and that no code accesses after
+    /// the value is dropped.
     pub(crate) unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
         let reserved = false;
         Self {
@@ -44,7 +44,7 @@ impl Mapping {
         }
     }
 
-    /// Memory at which there is nothing yet, at `place`.
+    /// Maps anonymous memory, without contents yet, at `place`.
     ///
     /// # Safety
     /// As for [`move_to`](Self::move_to).
@@ -64,17 +64,18 @@ impl Mapping {
         self.base
     }
 
-    /// Moves it to `place`.
+    /// Moves the mapping to `place`.
     ///
-    /// Not mapped there in the first place: a file that refuses to be mapped does so
-    /// after the kernel has cleared the addresses, and anything could get into the hole.
+    /// A mapping made at `place` directly could fail after the kernel has cleared the
+    /// addresses. Anything else could then be mapped into the hole.
     ///
     /// # Safety
     /// The addresses from `place` on must belong to a [`Reservation`] that outlives the
-    /// mapping, with nothing else in them, and nobody may have reached the mapping yet.
+    /// mapping. Nothing else may be mapped in them, and no code may have accessed the mapping
+    /// yet.
     pub(crate) unsafe fn move_to(mut self, place: NonNull<u8>) -> Result<Self, Errno> {
         let (old, new) = (self.base.as_ptr().cast(), place.as_ptr().cast());
-        // SAFETY: nobody knows of the old addresses, and the caller vouches for the new.
+        // SAFETY: no code has the old addresses, and the caller vouches for the new ones.
         unsafe { mremap_fixed(old, self.len, self.len, MremapFlags::MAYMOVE, new) }?;
         self.base = place;
         self.reserved = true;
@@ -83,22 +84,22 @@ impl Mapping {
 }
 
 impl Mapping {
-    /// Ends it, and reserves its addresses.
+    /// Ends the mapping, and reserves its addresses.
     ///
     /// # Safety
-    /// Nobody may reach it any more.
+    /// No code may access the mapping any more.
     unsafe fn reserve(&self) -> Result<(), Errno> {
         let flags = RESERVED | MapFlags::FIXED;
         let base = self.base.as_ptr().cast();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that no code accesses the mapping.
         unsafe { mmap_anonymous(base, self.len, ProtFlags::empty(), flags) }.map(drop)
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nobody reaches the mapping any more. Failure would leave it mapped,
-        // which harms nobody.
+        // SAFETY: no code accesses the mapping any more. If the call fails, the bytes stay
+        // mapped, which is harmless.
         let _ = unsafe {
             match self.reserved {
                 true => self.reserve(),
@@ -108,18 +109,18 @@ impl Drop for Mapping {
     }
 }
 
-/// Leaves what is mapped in `start..start + len` out of children made by `fork`, which would
-/// store to their parent's memory, and keep its file, with the lock, open.
+/// Excludes the mappings in `start..start + len` from children made by `fork`. A child would
+/// store to its parent's memory, and keep the file open with its lock.
 ///
 /// # Errors
-/// The system's.
+/// The error of `madvise(2)`.
 pub fn keep_from_children(start: u64, len: u64) -> Result<(), Errno> {
-    // SAFETY: of this process's own accesses it changes none.
+    // SAFETY: the call changes nothing for accesses of this process.
     unsafe { madvise(start as *mut c_void, len as usize, Advice::LinuxDontFork) }
 }
 
-/// Addresses that nothing else in the process is given. To touch one at which nothing
-/// was put kills the process.
+/// Addresses in which the kernel places no other mapping. An access to one at which nothing was
+/// mapped kills the process.
 pub(crate) struct Reservation(Mapping);
 
 impl Reservation {
@@ -133,7 +134,7 @@ impl Reservation {
             return Err(Errno::INVAL);
         }
         let reservation = reserve(wanted, len, MapFlags::FIXED_NOREPLACE)?;
-        // Before Linux 4.17 the flag was not known, and the address no more than a wish.
+        // Before Linux 4.17 the kernel ignored the flag and took the address as a hint.
         if reservation.base().as_ptr() == wanted.cast() {
             Ok(reservation)
         } else {
@@ -153,7 +154,7 @@ impl Reservation {
         let skip = base.align_offset(align as usize);
         // SAFETY: `skip < align`, so this is inside.
         let aligned = unsafe { mapping.base.add(skip) };
-        // SAFETY: both are parts of what we own, page-aligned, and given up here.
+        // SAFETY: both are page-aligned parts of our own mapping, and are given up here.
         unsafe {
             let end = aligned.add(len as usize);
             drop(Mapping::new(end, align as usize - skip));
@@ -169,38 +170,38 @@ impl Reservation {
         self.0.base
     }
 
-    /// Its size in bytes.
+    /// The size in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.0.len as u64
     }
 
-    /// Ends whatever was put there.
+    /// Ends all mappings in the reservation.
     ///
     /// # Safety
-    /// Nobody may reach it any more, nor use or drop what owns it.
+    /// No code may access them, nor use or drop their owners.
     pub(crate) unsafe fn clear(&self) -> Result<(), Errno> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that no code accesses the mappings.
         unsafe { self.0.reserve() }
     }
 }
 
 fn reserve(wanted: *mut c_void, len: u64, flags: MapFlags) -> Result<Reservation, Errno> {
-    // SAFETY: a new mapping that replaces nothing.
+    // SAFETY: a new mapping that replaces none.
     let base =
         unsafe { mmap_anonymous(wanted, len as usize, ProtFlags::empty(), RESERVED | flags) }?;
     let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-    // SAFETY: the mapping just made.
+    // SAFETY: this is the mapping just made.
     Ok(Reservation(unsafe { Mapping::new(base, len as usize) }))
 }
 
-/// The first thing that this process has mapped in `range`, as text: its addresses, and
-/// its file if it has one.
+/// The first mapping of this process in `range`, as text: its addresses, and its file if it has
+/// one.
 pub(crate) fn occupant(range: &Range<u64>) -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     maps.lines().find_map(|line| described(line, range))
 }
 
-/// Describes what a line of `/proc/self/maps` is about, if that touches `range`.
+/// Describes the mapping in a line of `/proc/self/maps`, if it touches `range`.
 fn described(line: &str, range: &Range<u64>) -> Option<String> {
     let (addresses, rest) = line.split_once(' ')?;
     let (start, end) = addresses.split_once('-')?;

@@ -2,21 +2,21 @@
 //!
 //! Guarantees:
 //!
-//! 1. Byte `off` of the arena is at the address [`base`](Arena::base) `+ off`, and while
-//!    the arena lives nothing but its files is ever mapped in its range. An arena made
-//!    again at the same base has the same file at the same addresses.
-//! 2. An access to bytes that no file has, or that leaves the file in which it starts,
-//!    even for one that begins right behind it, is out of range.
-//! 3. For each file what [`MappedPmem`] guarantees; errors tell offsets in the arena.
+//! 1. Byte `off` of the arena is at the address [`base`](Arena::base) `+ off`. While the arena
+//!    lives, only its files are mapped in its range. An arena made again at the same base has
+//!    the same files at the same addresses.
+//! 2. An access to bytes of no file is out of range. So is an access that continues after the
+//!    end of the file in which it starts, even into the next file.
+//! 3. For each file the guarantees of [`MappedPmem`] hold. Errors give offsets in the arena.
 //! 4. [`map`](Arena::map) and [`unmap`](Arena::unmap) may run while other threads use the
-//!    arena. An access that meets an `unmap` happens wholly before it or is out of range,
-//!    and when `unmap` returns no thread is inside the region any more.
-//! 5. A child made by `fork` has none of it.
-//! 6. What a thread flushed in a region is durable when its next fence returns `Ok`, also
-//!    if another thread has taken the region away in between.
+//!    arena. An access during an `unmap` happens wholly before it or is out of range. When
+//!    `unmap` returns, no thread is inside the region any more.
+//! 5. A child made by `fork` does not inherit the arena.
+//! 6. A thread's flushes in a region are durable when its next fence returns `Ok`, even if
+//!    another thread has unmapped the region in between.
 //!
-//! Accesses take no lock. They find their region in a table of granules and use it inside
-//! a section that `unmap` waits for (see [`rcu`]).
+//! Accesses take no lock. They find their region in a table of granules and use it inside a
+//! section, for whose end `unmap` waits (see [`rcu`]).
 
 use crate::addresses::{Reservation, occupant};
 use crate::arena_error::ArenaError;
@@ -39,41 +39,40 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, OnceLock};
 
-/// A reserved range of addresses in which files are mapped at offsets that the caller
-/// chooses: persistent memory whose pointers stay valid (the regions of Mnemosyne).
+/// A reserved range of addresses, with files at offsets that the caller chooses: persistent
+/// memory whose pointers stay valid. (Mnemosyne's regions.)
 pub struct Arena {
-    /// The region that has each granule; null where none has.
+    /// The region in each granule; null where there is none.
     granules: Box<[AtomicPtr<Region>]>,
-    /// All regions, for the fence, with gaps; the places from `fenced_end` on were never
-    /// used.
+    /// All regions, for the fence, with gaps. The slots from `fenced_end` on were never used.
     fenced: Box<[AtomicPtr<Region>]>,
     fenced_end: AtomicUsize,
-    /// By their starts. Keeps alive what the pointers above point to.
+    /// By their starts. Owns the regions to which the pointers above point.
     regions: Mutex<BTreeMap<u64, Arc<Region>>>,
-    /// The error that sticks.
+    /// The first error, which every later fence returns.
     failed: OnceLock<MediumError>,
-    /// Last, because the regions give their addresses back to it.
+    /// Declared last: the regions return their addresses to it when they are dropped.
     reservation: Reservation,
 }
 
 /// A mapped file in the arena.
 struct Region {
     start: u64,
-    /// Its place in `Arena::fenced`.
+    /// Its index in `Arena::fenced`.
     slot: usize,
     mapped: MappedPmem,
 }
 
 impl Arena {
-    /// Regions start at multiples of it: 2 MiB, a huge page.
+    /// Regions start at multiples of this: 2 MiB, a huge page.
     pub const GRANULE_BYTES: u64 = 2 << 20;
 
-    /// Reserves `len` bytes of addresses at `base`, or where the kernel likes. They take
-    /// no memory.
+    /// Reserves `len` bytes of addresses at `base`, or where the kernel chooses. They take no
+    /// memory.
     ///
     /// # Errors
-    /// [`ArenaError`]: `base` or `len` is not made of whole granules, something else is
-    /// there (the error says what), or the system refuses.
+    /// [`ArenaError`]: `base` or `len` does not consist of whole granules, something else is
+    /// mapped there (the error describes it), or a system call fails.
     pub fn reserve(base: Option<u64>, len: u64) -> Result<Self, ArenaError> {
         check_granules("the base address", base.unwrap_or(0))?;
         check_granules("the size of the arena", len)?;
@@ -100,20 +99,20 @@ impl Arena {
         })
     }
 
-    /// The first address. (Whoever goes to an address directly: one at which no file is
-    /// mapped kills the process.)
+    /// The first address. A direct access to an address where no file is mapped kills the
+    /// process.
     pub fn base(&self) -> u64 {
         self.reservation.base().as_ptr() as u64
     }
 
-    /// Locks the file, block device or DAX device at `path` and maps it, whole, at the
-    /// offset `start`. Returns its length, which need not be made of whole granules: the
-    /// rest of the last one stays out of range.
+    /// Locks the file, block device or DAX device at `path` and maps all of it at the offset
+    /// `start`. Returns its length, which need not consist of whole granules: the rest of the
+    /// last one is out of range.
     ///
     /// # Errors
-    /// [`ArenaError`]: `start` is not a multiple of a granule, the file does not end inside
-    /// the arena or would overlap another, or [`MappedPmem::open`] would fail. Nothing has
-    /// changed then.
+    /// [`ArenaError`]: `start` is not a multiple of a granule, the file does not end inside the
+    /// arena or would overlap another, or [`MappedPmem::open`] would fail. The arena is then
+    /// unchanged.
     pub fn map(
         &self,
         start: u64,
@@ -122,13 +121,13 @@ impl Arena {
     ) -> Result<u64, ArenaError> {
         let path = path.as_ref();
         self.put(start, path, options, |target, place| {
-            // SAFETY: `put` gives a place that is the region's.
+            // SAFETY: `put` passes a place that belongs to the region alone.
             Ok(unsafe { MappedPmem::place(path, target, place, options) }?)
         })
     }
 
-    /// As [`map`](Self::map), for a file of which `pager` has some pages, as those of the
-    /// region in `slot`; the durability of the pager's memory holds.
+    /// Maps a file as [`map`](Self::map) does; `pager` has some of its pages, under the number
+    /// `slot`. The durability is that of the pager's memory.
     ///
     /// # Errors
     /// As `map`; [`ArenaError::Pager`]: the pager refuses the file.
@@ -141,12 +140,12 @@ impl Arena {
     ) -> Result<u64, ArenaError> {
         let path = path.as_ref();
         self.put(start, path, options, |target, place| {
-            // SAFETY: `put` gives a place that is the region's.
+            // SAFETY: `put` passes a place that belongs to the region alone.
             unsafe { MappedPmem::place_paged(path, target, place, (pager, slot), options) }
         })
     }
 
-    /// Has `map` map the file at `path`, given the address of the offset `start`.
+    /// Calls `map` for the file at `path`, with the address of the offset `start`.
     fn put(
         &self,
         start: u64,
@@ -163,8 +162,8 @@ impl Arena {
         let slot = slot.ok_or_else(|| OpenError::TooMany {
             path: path.to_owned(),
         })?;
-        // SAFETY: `start..start + len` lies inside the reservation, which outlives the
-        // regions, and no region has any of it; nor will another, since we hold the lock.
+        // SAFETY: `start..start + len` lies inside the reservation, which outlives the regions.
+        // No region has any of it, and the lock keeps others out.
         let place = unsafe { self.reservation.base().add(start as usize) };
         let mapped = map(target, place)?;
         let region = Arc::new(Region {
@@ -173,7 +172,7 @@ impl Arena {
             mapped,
         });
         let shared = Arc::as_ptr(&region).cast_mut();
-        // The fence has to know it before anyone can store to it.
+        // The fence must include the region before any thread can store to it.
         self.fenced[slot].store(shared, Release);
         self.fenced_end.fetch_max(slot + 1, Release);
         self.publish(&region, shared);
@@ -181,48 +180,48 @@ impl Arena {
         Ok(len)
     }
 
-    /// Takes the region at `start` away and unlocks its file. Waits for accesses and
-    /// fences under way in any arena of the process.
+    /// Unmaps the region at `start` and unlocks its file. Waits for accesses and fences under
+    /// way in any arena of the process.
     ///
-    /// Writes back (`msync`) what was flushed in the region. An error of that, or of the
-    /// region before, is not lost with it: the next fence returns it.
+    /// Writes back (`msync`) the flushed bytes of the region. If that fails, or the region has
+    /// failed before, the next fence of the arena returns the error.
     ///
     /// # Errors
-    /// [`ArenaError`]: no region starts there, or the system refuses to wait. In that
-    /// case the region is out of range, but its file stays locked; try again.
+    /// [`ArenaError`]: no region starts there, or the wait fails. If the wait fails, the region
+    /// is out of range but its file stays locked; call again.
     pub fn unmap(&self, start: u64) -> Result<(), ArenaError> {
         let mut regions = self.regions.lock();
         let region = regions.get(&start).ok_or(ArenaError::NotMapped { start })?;
         self.publish(region, null_mut());
         rcu::synchronize().map_err(synchronize)?;
-        // No access adds to it from here on. Before the fence forgets it: a thread that
-        // stored here relies on its next one.
+        // No access adds to the region from here on. This precedes its removal from the fence,
+        // on which threads that stored here rely.
         if let Err(e) = region.mapped.settle_all() {
             self.fail(region.in_arena(e));
         }
         let listed = Arc::as_ptr(region).cast_mut();
-        // Not if an earlier attempt got this far: another region may be there by now.
+        // Not if an earlier attempt removed it: another region may have the slot by now.
         let _ = self.fenced[region.slot].compare_exchange(listed, null_mut(), Release, Acquire);
         rcu::synchronize().map_err(synchronize)?;
         regions.remove(&start);
         Ok(())
     }
 
-    /// Unlocks all files, in a child made by `fork`, which has not got their memory but their
-    /// locks. Lets go of nothing in the parent.
+    /// Unlocks all files in a child made by `fork`, which inherits their locks but not their
+    /// memory. The parent's locks stay.
     ///
     /// # Safety
-    /// Nobody may use the arena in this process any more, or drop it.
+    /// The arena must not be used or dropped in this process any more.
     pub unsafe fn abandon(&self) {
         for place in &self.fenced[..self.fenced_end.load(Acquire)] {
-            // SAFETY: as in `access`; here is no other thread.
+            // SAFETY: as in `access`; the child has no other thread.
             if let Some(region) = unsafe { place.load(Acquire).as_ref() } {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises that the arena is not used any more.
                 unsafe { region.mapped.close_files() };
             }
         }
-        // What another thread was putting there at the fork, and had not yet kept from children.
-        // SAFETY: the caller's promise.
+        // Another thread may have been mapping a file at the fork, not yet excluded from children.
+        // SAFETY: the caller promises that the arena is not used any more.
         let _ = unsafe { self.reservation.clear() };
     }
 
@@ -232,8 +231,8 @@ impl Arena {
         regions.get(&start).map(|r| r.mapped.durability())
     }
 
-    /// The file of the region at `start`, if there is one, for those who map its bytes once more;
-    /// while a power cut is simulated, the copy that stands in for it.
+    /// The file of the region at `start`, if there is one, for a second mapping of its bytes.
+    /// While a power cut is simulated, this is the copy of the file.
     pub fn shared_file(&self, start: u64) -> Option<Arc<File>> {
         let regions = self.regions.lock();
         regions
@@ -241,7 +240,7 @@ impl Arena {
             .map(|region| region.mapped.shared_file().clone())
     }
 
-    /// Whether one region has all of the `len` bytes at `off`.
+    /// Whether one region contains all of the `len` bytes at `off`.
     pub fn has(&self, off: u64, len: u64) -> bool {
         let look = |mapped: &MappedPmem, at: u64| match at.checked_add(len) {
             Some(end) if end <= mapped.len() => Ok(()),
@@ -268,7 +267,7 @@ impl Arena {
         self.access(off, len, |mapped, at| mapped.try_flush(at, len))
     }
 
-    /// Whether the file at `path` has its place free.
+    /// Checks that the place for the file at `path` is free.
     fn check_room(
         &self,
         regions: &BTreeMap<u64, Arc<Region>>,
@@ -301,16 +300,15 @@ impl Arena {
         }
     }
 
-    /// Makes accesses to `region` find `found`: itself, or null.
+    /// Makes accesses to `region` find `found`: the region itself, or null.
     fn publish(&self, region: &Region, found: *mut Region) {
         for granule in &self.granules[region.granules()] {
-            // The region is whole before it is found.
+            // Release: the region is complete before an access can find it.
             granule.store(found, Release);
         }
     }
 
-    /// Has `how` access the `len` bytes at `off`, given their region and their offset in
-    /// it.
+    /// Calls `how` for the `len` bytes at `off`, with their region and their offset in it.
     #[inline]
     fn access(
         &self,
@@ -322,8 +320,8 @@ impl Arena {
         let Some(granule) = self.granules.get((off / Self::GRANULE_BYTES) as usize) else {
             return self.out_of_range(off, len);
         };
-        // SAFETY: `unmap` takes the pointer away and waits for our section before the
-        // region goes, and the arena, which we borrow, keeps all others.
+        // SAFETY: `unmap` removes the pointer and waits for our section before it drops the
+        // region. The arena, which is borrowed, keeps all others.
         let Some(region) = (unsafe { granule.load(Acquire).as_ref() }) else {
             return self.out_of_range(off, len);
         };
@@ -334,7 +332,7 @@ impl Arena {
         }
     }
 
-    /// Keeps the error of a change.
+    /// Records the error of a store or flush.
     #[inline]
     fn note(&self, changed: Result<(), MediumError>) {
         if let Err(e) = changed {
@@ -342,7 +340,7 @@ impl Arena {
         }
     }
 
-    /// An access that no region has the bytes of. No bytes are everywhere.
+    /// Handles an access to bytes of no region; zero bytes are in range everywhere.
     #[cold]
     fn out_of_range(&self, off: u64, len: u64) -> Result<(), MediumError> {
         if len == 0 && off <= self.len() {
@@ -358,19 +356,19 @@ impl Arena {
 }
 
 impl Region {
-    /// The granules of the arena that it takes.
+    /// The granules of the arena that the region takes.
     fn granules(&self) -> Range<usize> {
         granules(self.start, self.mapped.len())
     }
 
-    /// An error of the file, as one of the arena.
+    /// Converts an error of the file to one of the arena.
     #[cold]
     fn in_arena(&self, error: MediumError) -> MediumError {
         match error {
             MediumError::Unreadable { off } => MediumError::Unreadable {
                 off: self.start + off,
             },
-            // Offsets out of range are the caller's own (see `access`).
+            // Offsets out of range are already those of the caller (see `access`).
             other => other,
         }
     }
@@ -424,7 +422,7 @@ impl Pmem for Arena {
                 self.fail(region.in_arena(e));
             }
         }
-        // After the regions: one that is gone has left its error here.
+        // After the regions: the error of an unmapped region is recorded here.
         self.failed.get().map_or(Ok(()), |e| Err(*e))
     }
 }
@@ -435,7 +433,8 @@ fn granules(start: u64, len: u64) -> Range<usize> {
     (start / Arena::GRANULE_BYTES) as usize..end as usize
 }
 
-/// Memory that is not stored to until it is used: the table of a large arena is long.
+/// A table of null pointers. Its memory is not touched until it is used, because that of a
+/// large arena is long.
 fn null_pointers(count: usize) -> Box<[AtomicPtr<Region>]> {
     // SAFETY: zeros are null pointers.
     unsafe { Box::new_zeroed_slice(count).assume_init() }

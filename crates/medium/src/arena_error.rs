@@ -1,18 +1,18 @@
-//! Why an arena, or a region in it, cannot be had.
+//! The errors of an arena and of its regions.
 
 use crate::pager::PagerError;
 use crate::{Arena, OpenError};
 use std::io;
 use std::path::PathBuf;
 
-/// Addresses could not be reserved, or a file not mapped there or taken away.
+/// An error of reserving addresses, or of mapping or unmapping a file there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArenaError {
-    /// A base, size or offset that is not made of whole granules.
+    /// A base, size or offset that does not consist of whole granules.
     #[error("{what} {value:#x} is not a multiple of {granule:#x}", granule = Arena::GRANULE_BYTES)]
     Misaligned {
-        /// What it is ("the base address", ...).
+        /// The kind of value ("the base address", ...).
         what: &'static str,
         /// Its value.
         value: u64,
@@ -27,24 +27,23 @@ pub enum ArenaError {
         base: u64,
         /// The address after the last one.
         end: u64,
-        /// What is there, and where, as far as the system tells.
+        /// A description of the mapping that is there, from `/proc/self/maps`.
         occupant: String,
     },
-    /// The system does not reserve so much, or not there.
+    /// The system cannot reserve that many bytes, or not at that address.
     #[error("cannot reserve {len_bytes} bytes of addresses{place}: {source}", place = place(*base))]
     Reserve {
-        /// The first address, if one was asked for.
+        /// The first address, if the caller chose one.
         base: Option<u64>,
-        /// How many.
+        /// The number of bytes.
         len_bytes: u64,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system does not order the accesses of threads, without which no region can be
-    /// taken away.
+    /// The system cannot order the accesses of threads, so that no region could be unmapped.
     #[error("cannot wait for other threads with membarrier(2): {source}")]
     Synchronize {
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
     /// The file does not end inside the arena.
@@ -53,29 +52,29 @@ pub enum ArenaError {
     Outside {
         /// The file.
         path: PathBuf,
-        /// Its size.
+        /// Its size in bytes.
         len_bytes: u64,
-        /// The offset in the arena where it was to be.
+        /// The offset in the arena at which it was to start.
         start: u64,
-        /// Size of the arena.
+        /// Size of the arena in bytes.
         arena_bytes: u64,
     },
-    /// There is another file in the way.
+    /// Another file is in the way.
     #[error("{} has {len_bytes} bytes and does not fit at offset {start:#x} of the arena: {} is \
              mapped at {occupied:#x}", path.display(), occupant.display())]
     Overlap {
         /// The file.
         path: PathBuf,
-        /// Its size.
+        /// Its size in bytes.
         len_bytes: u64,
-        /// The offset in the arena where it was to be.
+        /// The offset in the arena at which it was to start.
         start: u64,
         /// The other file.
         occupant: PathBuf,
-        /// The offset where that one starts.
+        /// The offset at which the other file starts.
         occupied: u64,
     },
-    /// No region starts there.
+    /// No region starts at the offset.
     #[error("no file is mapped at offset {start:#x} of the arena")]
     NotMapped {
         /// The offset in the arena.

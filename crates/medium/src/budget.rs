@@ -1,17 +1,17 @@
-//! A region that gives out, for tests: a loop over the medium that does not end becomes a
-//! failure, without a clock. (One that never touches the medium hangs the test.)
+//! A region that panics after a number of accesses, for tests: an endless loop over the medium
+//! becomes a failure, without a clock. (A loop without accesses hangs the test.)
 
 use crate::{MediumError, Pmem};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Passes so many accesses on to `P`, and panics at the next one.
+/// Forwards a number of accesses to `P`, and panics at the next one.
 pub struct Budget<P> {
     inner: P,
     left: AtomicU64,
 }
 
 impl<P: Pmem> Budget<P> {
-    /// Lets so many accesses pass.
+    /// Permits `accesses` accesses.
     pub fn new(inner: P, accesses: u64) -> Self {
         let left = AtomicU64::new(accesses);
         Self { inner, left }

@@ -1,6 +1,6 @@
-//! What the kernel uses a file or block device for. It asks for none of our locks.
+//! Uses that the kernel makes of a file or block device. The kernel ignores our locks.
 //!
-//! A check says what is so at that moment: nothing keeps the kernel from a file later.
+//! A check is valid for that moment only: the kernel may begin to use the file later.
 
 use crate::OpenError;
 use crate::lock::{Access, lock};
@@ -22,16 +22,16 @@ pub enum Claim {
     Loop {
         /// The device, such as `/dev/loop0`.
         device: PathBuf,
-        /// What uses it.
+        /// The use of the loop device, if it is in use.
         used: Option<Box<Claim>>,
     },
     /// A file system on it is mounted, on this directory.
     Mounted(PathBuf),
-    /// It is swap space.
+    /// The file or device is swap space.
     Swap,
-    /// It is a part of this device.
+    /// The device is a part of this one.
     Part(String),
-    /// Somebody has claimed it, and the kernel does not say who.
+    /// The device is claimed, and the kernel does not report by what.
     Unknown,
 }
 
@@ -67,14 +67,14 @@ impl fmt::Display for Claim {
     }
 }
 
-/// How a file is going to be used.
+/// The intended use of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intent {
-    /// Nothing that stays the same is in the way.
+    /// Uses that do not write are permitted.
     Read,
-    /// Nobody else may use it.
+    /// No other use is permitted.
     Write,
-    /// As [`Write`](Self::Write), but loop devices that nobody uses are not in the way.
+    /// As [`Write`](Self::Write), but idle loop devices are permitted.
     Overwrite,
 }
 
@@ -88,8 +88,8 @@ impl Intent {
     }
 }
 
-/// Refuses to overwrite the file or block device at `path`, if it is there, while the kernel
-/// uses it. With `over_idle_loops`, loop devices that nobody uses are not in the way.
+/// Refuses to overwrite the file or block device at `path`, if it exists, while the kernel uses
+/// it. With `over_idle_loops`, idle loop devices are permitted.
 ///
 /// # Errors
 /// [`OpenError::Claimed`] with the use.
@@ -104,9 +104,9 @@ pub fn check_unclaimed(path: impl AsRef<Path>, over_idle_loops: bool) -> Result<
     claim(&found, intent, None).map_or(Ok(()), |claim| Err(claimed(path, claim)))
 }
 
-/// Refuses `file`, the regular file or block device at `path`, if the kernel uses it in a
-/// way that is in conflict with `intent`. Of a loop device, the file behind it is looked at
-/// and locked, too: the result keeps that lock.
+/// Refuses `file`, the regular file or block device at `path`, if the kernel uses it in
+/// conflict with `intent`. For a loop device, the file that it shows is checked and locked,
+/// too; the result keeps that lock.
 pub(crate) fn check(path: &Path, file: &File, intent: Intent) -> Result<Option<File>, OpenError> {
     let found = fstat(file).map_err(|e| system(path, e))?;
     if let Some(claim) = claim(&found, intent, None) {
@@ -115,12 +115,12 @@ pub(crate) fn check(path: &Path, file: &File, intent: Intent) -> Result<Option<F
     let Some((device, backing, identity)) = backing_file(&found) else {
         return Ok(None);
     };
-    // Out of reach in another mount namespace, or after its removal.
+    // The file can be unreachable: in another mount namespace, or removed.
     let Ok(named) = open(&backing, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
         return Ok(None);
     };
     let behind = fstat(&named).map_err(|e| system(&backing, e))?;
-    // Another file has that name: neither opened, which can have effects, nor locked.
+    // Another file has that name: it is neither opened, which can have effects, nor locked.
     if identity.is_some_and(|identity| identity != (behind.st_dev, behind.st_ino)) {
         return Ok(None);
     }
@@ -136,7 +136,7 @@ pub(crate) fn check(path: &Path, file: &File, intent: Intent) -> Result<Option<F
     Ok(Some(file))
 }
 
-/// The error for a claim on a block device that the kernel refuses.
+/// The error for a block device that the kernel refuses to claim for us.
 pub(crate) fn not_ours(path: &Path, file: &File, error: Errno) -> OpenError {
     if error != Errno::BUSY {
         return OpenError::System {
@@ -163,7 +163,7 @@ fn system(path: &Path, error: Errno) -> OpenError {
     }
 }
 
-/// The use that is in conflict, apart from that by the loop device `except`.
+/// The conflicting use, apart from that by the loop device `except`.
 fn claim(found: &Stat, intent: Intent, except: Option<&Path>) -> Option<Claim> {
     match FileType::from_raw_mode(found.st_mode) {
         // For writing, the kernel itself refuses a device that is in use.
@@ -191,7 +191,7 @@ fn use_of_file(found: &Stat, intent: Intent, except: Option<&Path>) -> Option<Cl
                 let used = Some(Box::new(Claim::Unknown));
                 Some(Claim::Loop { device, used })
             }
-            // One that ends when it is closed is about to.
+            // A loop device that ends when it is closed is about to end.
             Intent::Write if !ends_when_closed(&device) => Some(Claim::Loop { device, used }),
             Intent::Write | Intent::Overwrite => None,
         }
@@ -199,7 +199,8 @@ fn use_of_file(found: &Stat, intent: Intent, except: Option<&Path>) -> Option<Cl
     claims.next()
 }
 
-/// What uses a block device, or a partition of it; with `only_writers`, what may write.
+/// The use of a block device, or of a partition of it; with `only_writers`, a use that may
+/// write.
 fn use_of_device(rdev: u64, only_writers: bool) -> Option<Claim> {
     let number = |rdev| format!("{}:{}", major(rdev), minor(rdev));
     let sysfs = Path::new("/sys/dev/block").join(number(rdev));
@@ -227,7 +228,7 @@ fn use_of_device(rdev: u64, only_writers: bool) -> Option<Claim> {
     Some(Claim::Part(holder.to_string_lossy().into_owned()))
 }
 
-/// Whether somebody has claimed a block device, or cannot be asked.
+/// Whether a block device is claimed, or the question fails.
 fn is_claimed(device: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC;
     open(device, flags, Mode::empty()).is_err()
@@ -245,8 +246,8 @@ fn loops_over(found: &Stat) -> Vec<PathBuf> {
     let loops = entries.filter_map(|entry| {
         let backing = backing_path(&entry.path())?;
         let device = Path::new("/dev").join(entry.file_name());
-        // The device tells exactly, but not to everybody. The path may mean another file
-        // in another mount namespace.
+        // The device reports its file exactly, but not to every user. The path may name another
+        // file in another mount namespace.
         let shown = match status(&device) {
             Ok(status) => (status[0], status[1]) == (found.st_dev, found.st_ino),
             Err(_) => stat(&backing).is_ok_and(|backing| same(&backing, found)),
@@ -259,8 +260,8 @@ fn loops_over(found: &Stat) -> Vec<PathBuf> {
 /// Device and inode of a file.
 type Identity = (u64, u64);
 
-/// The loop device that this is, the path of the file behind it, and which file that must
-/// be, as far as the device tells.
+/// The loop device `found`, the path of the file that it shows, and the identity of that file
+/// if the device reports it.
 fn backing_file(found: &Stat) -> Option<(PathBuf, PathBuf, Option<Identity>)> {
     if FileType::from_raw_mode(found.st_mode) != FileType::BlockDevice {
         return None;
@@ -281,7 +282,7 @@ fn backing_file(found: &Stat) -> Option<(PathBuf, PathBuf, Option<Identity>)> {
     Some((device, backing, identity))
 }
 
-/// Whether a loop device ends when nobody has it open any more, as those of mount(8) do.
+/// Whether a loop device ends at its last close, as those of mount(8) do.
 fn ends_when_closed(device: &Path) -> bool {
     let name = device.file_name().unwrap_or_default();
     let flag = Path::new("/sys/block").join(name).join("loop/autoclear");
@@ -294,7 +295,7 @@ fn backing_path(sysfs: &Path) -> Option<PathBuf> {
     Some(OsString::from_vec(path).into())
 }
 
-/// `struct loop_info64` in words: the first are device and inode of the file.
+/// `struct loop_info64` in words: the first two are device and inode of the file.
 type Status = [u64; 29];
 
 /// `LOOP_GET_STATUS64`.
@@ -303,8 +304,8 @@ const GET_STATUS: rustix::ioctl::Opcode = 0x4c05;
 fn status(device: &Path) -> io::Result<Status> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let device = open(device, flags, Mode::empty())?;
-    // SAFETY: on a loop device, which is what the caller found, LOOP_GET_STATUS64 writes
-    // the 232 bytes of a loop_info64; other block devices know no such request.
+    // SAFETY: the caller found a loop device, for which LOOP_GET_STATUS64 writes the 232 bytes
+    // of a loop_info64. Other block devices reject the request.
     let status = unsafe {
         let get = rustix::ioctl::Getter::<GET_STATUS, Status>::new();
         rustix::ioctl::ioctl(&device, get)?
@@ -319,7 +320,7 @@ fn status(device: &Path) -> io::Result<Status> {
 struct Mounted {
     device: String,
     dir: PathBuf,
-    /// Whether the file system may write, however this mount of it may be used.
+    /// Whether the file system may write, even if this mount of it is read-only.
     writes: bool,
 }
 

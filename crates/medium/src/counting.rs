@@ -1,11 +1,11 @@
-//! Counts what is done to a region.
+//! Counts the accesses to a region.
 
 use crate::units::{line_count, unit_count};
 use crate::{MediumError, Pmem, Rule};
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What was done to a region, up to some moment. Subtract two to get what was done
+/// Counts of accesses to a region, up to some moment. The difference of two counts the accesses
 /// in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
@@ -15,9 +15,9 @@ pub struct Counts {
     pub nt_bytes: u64,
     /// Atomic stores of both kinds, of 1, 2, 4 or 8 bytes each.
     pub stores: u64,
-    /// Lines flushed, counted again each time they are.
+    /// Lines flushed, counted at each flush.
     pub flushed_lines: u64,
-    /// Fences, also those that failed.
+    /// Fences, including those that failed.
     pub fences: u64,
 }
 
@@ -31,7 +31,7 @@ impl Counts {
 impl Sub for Counts {
     type Output = Self;
 
-    /// What was done after `earlier`.
+    /// The counts since `earlier`.
     fn sub(self, earlier: Self) -> Self {
         let since = u64::wrapping_sub;
         Self {
@@ -44,8 +44,8 @@ impl Sub for Counts {
     }
 }
 
-/// Passes everything on to `P` and counts it. The counters of a call are not read
-/// together: a snapshot taken while other threads work is only about right.
+/// Forwards everything to `P` and counts it. The counters of a call are not read together: a
+/// snapshot taken while other threads work is only approximate.
 pub struct Counting<P> {
     inner: P,
     stored_bytes: AtomicU64,
@@ -68,7 +68,7 @@ impl<P: Pmem> Counting<P> {
         }
     }
 
-    /// The region underneath. What is done to it directly is not counted.
+    /// The region below. Accesses to it directly are not counted.
     pub fn inner(&self) -> &P {
         &self.inner
     }

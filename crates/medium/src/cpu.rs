@@ -1,15 +1,14 @@
 //! The instructions that move bytes from the cache to the medium.
 //!
-//! Guarantees: [`flush_lines`] starts writing back every line of a range with the
-//! best instruction the processor has; [`copy_nt`] leaves nothing that a following
-//! [`fence`] does not wait for.
+//! Guarantees: [`flush_lines`] starts to write back every line of a range, with the best
+//! instruction of the processor. After [`copy_nt`], a [`fence`] is all that is missing.
 //!
-//! Only x86-64 has them here. On other processors [`LineFlush::detect`] finds none;
-//! a mapping there keeps what survives the process, or uses `msync`.
+//! Only x86-64 has these instructions here. On other processors [`LineFlush::detect`] returns
+//! `None`, and a mapping survives the process only, or uses `msync`.
 
 use crate::{LINE_BYTES, raw::store_units};
 
-/// The instruction that writes a line back; there is none on unknown processors.
+/// The instruction that writes a line back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LineFlush {
     /// Writes back and keeps the line; weakly ordered.
@@ -18,7 +17,7 @@ pub(crate) enum LineFlush {
     /// Writes back and drops the line; weakly ordered.
     #[cfg(target_arch = "x86_64")]
     ClflushOpt,
-    /// Writes back and drops the line, one after the other.
+    /// Writes back and drops the line; ordered with other flushes.
     #[cfg(target_arch = "x86_64")]
     Clflush,
 }
@@ -36,7 +35,7 @@ impl LineFlush {
         }
     }
 
-    /// The best one that the processor reports (CPUID leaf 7, EBX bits 24 and 23).
+    /// The best instruction that the processor reports (CPUID leaf 7, EBX bits 24 and 23).
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn detect() -> Option<Self> {
         use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -55,7 +54,7 @@ impl LineFlush {
         })
     }
 
-    /// None is known for this processor.
+    /// Always `None`: no instruction of this processor is supported.
     #[cfg(not(target_arch = "x86_64"))]
     pub(crate) fn detect() -> Option<Self> {
         None
@@ -76,8 +75,8 @@ pub(crate) unsafe fn flush_lines(how: LineFlush, start: *const u8, len: usize) {
     let first = start.wrapping_sub(skew);
     for i in 0..lines {
         let line = first.wrapping_add(i * LINE_BYTES as usize);
-        // SAFETY: the line holds at least one byte of the range, and a line never
-        // straddles two pages, so it is mapped.
+        // SAFETY: the line holds at least one byte of the range, and a line never straddles two
+        // pages, so it is mapped.
         unsafe { flush_line(how, line) };
     }
 }
@@ -88,9 +87,9 @@ pub(crate) unsafe fn flush_lines(how: LineFlush, start: *const u8, len: usize) {
 #[inline]
 unsafe fn flush_line(how: LineFlush, line: *const u8) {
     use std::arch::asm;
-    // SAFETY: the instructions change no byte, register or flag; the caller vouches
-    // for the address and `LineFlush::detect` for the instruction. They are not
-    // marked `readonly`, so the compiler keeps earlier stores before them.
+    // SAFETY: the instructions change no byte, register or flag. The caller vouches for the
+    // address, `LineFlush::detect` for the instruction. Without the option `readonly` the
+    // compiler keeps earlier stores before them.
     unsafe {
         match how {
             LineFlush::Clwb => asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags)),
@@ -105,14 +104,14 @@ unsafe fn flush_line(how: LineFlush, line: *const u8) {
 }
 
 /// # Safety
-/// None is needed: `LineFlush::detect` never yields an instruction here.
+/// No requirement: `LineFlush::detect` never returns an instruction here.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn flush_line(_how: LineFlush, _line: *const u8) {}
 
 /// Waits for this thread's flushes and streaming stores.
 ///
-/// CLWB, CLFLUSHOPT and the streaming stores are weakly ordered and need it; CLFLUSH
-/// alone would not, but the streaming stores beside it do.
+/// CLWB, CLFLUSHOPT and the streaming stores are weakly ordered and need it. CLFLUSH alone
+/// would not, but it is used together with streaming stores.
 #[inline]
 pub(crate) fn fence() {
     #[cfg(target_arch = "x86_64")]
@@ -124,19 +123,25 @@ pub(crate) fn fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Shortest run of whole lines that is worth streaming. Below it, and for lines that
-/// are not written whole, a streaming store waits for the memory longer than a store
-/// and a flush do (measured: a partial line costs several times as much).
+/// Shortest run of whole lines for which streaming is faster. For shorter runs and partial
+/// lines, a streaming store waits for the memory longer than a store and a flush do. (Measured:
+/// a partial line costs several times as much.)
 #[cfg(target_arch = "x86_64")]
 const STREAM_LINES: usize = 8;
 
-/// Copies `bytes` to `dst` so that only a fence is missing: whole lines around the
-/// cache, with 16-byte streaming stores (the four of a line leave the write-combining
-/// buffer as one); the edges, and short runs, through the cache, flushed with `how`.
+/// Copies `bytes` to `dst` so that only a fence is missing. Whole lines are stored around the
+/// cache, with 16-byte streaming stores: the four of a line leave the write-combining buffer
+/// together. The edges and short runs are stored through the cache and flushed with `how`.
 ///
-/// Measured (Xeon with AVX-512, shared memory): 4 KiB take 500 ns with their fence, and
-/// 1200 to 1500 ns when stored and then flushed with CLWB, even to a block that was
-/// written just before; 32- and 64-byte streaming stores gain nothing.
+/// Measured with 4 KiB (Xeon with AVX-512, shared memory):
+///
+/// | stores | time with the fence |
+/// |---|---|
+/// | streaming | 500 ns |
+/// | through the cache, flushed with CLWB | 1200 to 1500 ns |
+///
+/// This holds even for a block that was written just before. Streaming stores of 32 or 64 bytes
+/// gain nothing.
 ///
 /// # Safety
 /// `dst` must be mapped writable for `bytes.len()` bytes for the whole call.
@@ -146,11 +151,11 @@ pub(crate) unsafe fn copy_nt(how: LineFlush, dst: *mut u8, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(head);
     let (lines, tail) = rest.as_chunks::<64>();
     if lines.len() < STREAM_LINES {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for `dst`.
         return unsafe { store_and_flush(how, dst, bytes) };
     }
-    // SAFETY: head, lines and tail lie one behind the other inside the run, and the
-    // lines start on a line boundary.
+    // SAFETY: head, lines and tail are consecutive parts of the run, and the lines start on a
+    // line boundary.
     unsafe {
         store_and_flush(how, dst, head);
         let mut at = dst.add(head.len());
@@ -162,20 +167,20 @@ pub(crate) unsafe fn copy_nt(how: LineFlush, dst: *mut u8, bytes: &[u8]) {
     }
 }
 
-/// As on x86-64, without streaming stores.
+/// Copies as on x86-64, without streaming stores.
 ///
 /// # Safety
 /// As on x86-64.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) unsafe fn copy_nt(how: LineFlush, dst: *mut u8, bytes: &[u8]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for `dst`.
     unsafe { store_and_flush(how, dst, bytes) };
 }
 
 /// # Safety
 /// As [`copy_nt`].
 unsafe fn store_and_flush(how: LineFlush, dst: *mut u8, bytes: &[u8]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for `dst`.
     unsafe {
         store_units(dst, bytes);
         flush_lines(how, dst, bytes.len());
@@ -187,7 +192,7 @@ unsafe fn store_and_flush(how: LineFlush, dst: *mut u8, bytes: &[u8]) {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn store_line_nt(dst: *mut u8, line: &[u8; 64]) {
-    // SAFETY: the caller's promise; the instructions are part of SSE2.
+    // SAFETY: the caller vouches for `dst`; the instructions are part of SSE2.
     unsafe {
         std::arch::asm!(
             "movdqu {a}, [{src}]",

@@ -1,4 +1,4 @@
-//! What a mapping's fence is worth.
+//! The durability that the fences of a mapping give.
 
 use crate::open_error::OpenError;
 use rustix::fs::StatFs;
@@ -6,32 +6,32 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// What the user asks for (`--durability`).
+/// The durability that the user requests (`--durability`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Durability {
-    /// [`Dax`](Self::Dax) where the file allows it, else [`Process`](Self::Process); or
-    /// [`Msync`](Self::Msync), if the mapping is to be
-    /// [safe against power failures](crate::MapOptions::power_safe).
+    /// [`Dax`](Self::Dax) if the file allows it, else [`Process`](Self::Process). If the
+    /// mapping is to be [safe against power failures](crate::MapOptions::power_safe),
+    /// [`Msync`](Self::Msync) replaces `Process`.
     #[default]
     Auto,
     /// Durable through a power failure by flush and fence alone; needs persistent
     /// memory mapped with `MAP_SYNC`.
     Dax,
-    /// Survives any crash of the process, not one of the machine.
+    /// Survives a crash of the process, but not of the machine.
     Process,
-    /// Every fence writes the touched pages back with `msync`: durable through a
-    /// power failure on any file, slowly.
+    /// Every fence writes the touched pages back with `msync`: durable through a power failure
+    /// on any file, but slow.
     Msync,
 }
 
-/// What is in force.
+/// The durability in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EffectiveDurability {
-    /// See [`Durability::Dax`].
+    /// As [`Durability::Dax`].
     Dax,
-    /// See [`Durability::Process`].
+    /// As [`Durability::Process`].
     Process,
-    /// See [`Durability::Msync`].
+    /// As [`Durability::Msync`].
     Msync,
 }
 
@@ -50,7 +50,7 @@ impl Durability {
 }
 
 impl EffectiveDurability {
-    /// What it means, in plain words.
+    /// The guarantee in plain words.
     pub fn describe(self) -> &'static str {
         match self {
             Self::Dax => "what a call has done when it returns survives a power failure",
@@ -88,7 +88,7 @@ impl fmt::Display for EffectiveDurability {
     }
 }
 
-/// The text is none of `auto`, `dax`, `process`, `msync`.
+/// The error for a text other than `auto`, `dax`, `process` and `msync`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not one of auto, dax, process, msync")]
 pub struct UnknownDurability(String);
@@ -102,8 +102,8 @@ impl FromStr for Durability {
     }
 }
 
-/// Whether files at `path` lie in a file system in memory (tmpfs, ramfs): nothing there
-/// outlives a crash of the machine, whatever the durability.
+/// Whether files at `path` lie in a file system in memory (tmpfs, ramfs). No file there
+/// survives a crash of the machine, whatever the durability.
 ///
 /// # Errors
 /// [`OpenError::System`].

@@ -1,6 +1,6 @@
-//! What a medium can fail with.
+//! The errors of a medium.
 
-/// An error of the medium itself, as opposed to one of what is stored on it.
+/// An error of the medium itself, as opposed to one of its contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MediumError {
     /// An access outside the region or at an offset that is not a multiple of 8.
@@ -11,8 +11,8 @@ pub enum MediumError {
         /// Its length in bytes.
         len: u64,
     },
-    /// The line cannot be read (a media error, an injected fault, or the file under
-    /// the mapping was truncated).
+    /// The line cannot be read: a media error, an injected fault, or a truncated file under the
+    /// mapping.
     #[error(
         "the medium cannot read the line at byte {off}: a media error, or its file was cut short \
          or found no room on its disk"
@@ -21,13 +21,13 @@ pub enum MediumError {
         /// First byte of the line.
         off: u64,
     },
-    /// What was stored could not be made durable (`errno` from the system).
+    /// Stores could not be made durable.
     #[error("the medium could not make stores durable (errno {errno})")]
     NotDurable {
         /// The system's error number.
         errno: i32,
     },
-    /// The power was cut (simulated); nothing is accepted any more.
+    /// The power was cut (simulated); every call fails from now on.
     #[error("the power of the simulated medium was cut")]
     PowerCut,
 }

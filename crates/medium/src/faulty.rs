@@ -1,8 +1,8 @@
 //! A region with faults in it, for tests.
 //!
-//! Guarantees: every load or read that touches an unreadable line gives
-//! [`MediumError::Unreadable`] with that line's offset; stores to it do not heal it,
-//! and everything else works as before.
+//! Guarantees: every load or read that touches an unreadable line returns
+//! [`MediumError::Unreadable`] with that line's offset. Stores to the line do not repair it.
+//! All other calls work as without faults.
 
 use crate::units::lines;
 use crate::{LINE_BYTES, MediumError, Pmem, Rule};
@@ -10,18 +10,18 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
-/// Passes everything on to `P`, except where a fault was set.
+/// Forwards everything to `P`, except where a fault was set.
 pub struct Faulty<P> {
     inner: P,
     unreadable: RwLock<BTreeSet<u64>>,
-    /// Whether there are any, to spare the lock while there are none.
+    /// Whether there are faults: avoids the lock while there are none.
     any: AtomicBool,
-    /// Error number of the failing fence, or 0.
+    /// Error number with which fences fail, or 0.
     fence_errno: AtomicI32,
 }
 
 impl<P: Pmem> Faulty<P> {
-    /// No faults yet.
+    /// A region without faults yet.
     pub fn new(inner: P) -> Self {
         Self {
             inner,
@@ -31,7 +31,7 @@ impl<P: Pmem> Faulty<P> {
         }
     }
 
-    /// The region underneath, without the faults.
+    /// The region below, without the faults.
     pub fn inner(&self) -> &P {
         &self.inner
     }

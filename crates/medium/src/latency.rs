@@ -1,10 +1,9 @@
 //! Memory that is slower to write than the one it runs on.
 //!
-//! Models what Mnemosyne's evaluation models (Volos, section 3.5.1): extra time for
-//! each line that is flushed, a cap on the bandwidth of streaming stores, and extra
-//! time at a fence. Loads, and stores that stay in the cache, cost nothing extra.
-//! Guarantee: delays come within 4 % of what was asked for, in the median;
-//! [`Calibration::measure`] tells how near on this machine.
+//! The model is that of Mnemosyne's evaluation (Volos, section 3.5.1). It adds time for each
+//! flushed line and for each fence, and limits the bandwidth of streaming stores. Loads, and
+//! stores that stay in the cache, take no extra time. Guarantee: the median delay is within 4 %
+//! of the request. [`Calibration::measure`] measures the deviation on this machine.
 
 use crate::units::line_count;
 use crate::{MediumError, Pmem, Rule};
@@ -18,7 +17,7 @@ pub struct LatencyModel {
     pub flush_line_ns: u64,
     /// Nanoseconds for each line that a streaming store touches.
     pub stream_line_ns: u64,
-    /// Bytes per second that streaming stores may reach, or 0 for no cap.
+    /// Bytes per second that streaming stores may reach, or 0 for no limit.
     pub stream_bytes_per_s: u64,
     /// Nanoseconds for each fence.
     pub fence_ns: u64,
@@ -34,7 +33,7 @@ impl LatencyModel {
     };
 }
 
-/// Passes everything on to `P` and takes longer.
+/// Forwards everything to `P` and adds delays.
 pub struct Latency<P> {
     inner: P,
     model: LatencyModel,
@@ -42,14 +41,14 @@ pub struct Latency<P> {
 }
 
 impl<P: Pmem> Latency<P> {
-    /// Adds the delays of `model`. The first call in a process takes 0.1 s, or
-    /// more on a busy machine, to measure the processor's time-stamp counter.
+    /// Adds the delays of `model`. The first call in a process takes 0.1 s, or more on a busy
+    /// machine, to measure the processor's time-stamp counter.
     pub fn new(inner: P, model: LatencyModel) -> Self {
         let spin = Spin::calibrated();
         Self { inner, model, spin }
     }
 
-    /// The region underneath, without the delays.
+    /// The region below, without the delays.
     pub fn inner(&self) -> &P {
         &self.inner
     }
@@ -73,7 +72,7 @@ impl<P: Pmem> crate::layer::PmemLayer for Latency<P> {
         let len = bytes.len() as u64;
         self.spin
             .wait(line_count(off, len) * self.model.stream_line_ns);
-        // The cap is on the whole, with the time that the stores took themselves.
+        // The limit includes the time that the stores took themselves.
         if let Some(ns) = (len * 1_000_000_000).checked_div(self.model.stream_bytes_per_s) {
             self.spin.wait_from(start, ns);
         }
@@ -92,10 +91,10 @@ impl<P: Pmem> crate::layer::PmemLayer for Latency<P> {
     }
 }
 
-/// How near the delays come on this machine.
+/// The accuracy of the delays on this machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calibration {
-    /// The delay that was asked for, in nanoseconds.
+    /// The requested delay, in nanoseconds.
     pub asked_ns: u64,
     /// The median delay, in nanoseconds.
     pub median_ns: f64,
@@ -108,7 +107,7 @@ impl Calibration {
         Spin::calibrated().measure(asked_ns)
     }
 
-    /// The deviation of the median as a part of what was asked: 0.01 is 1 % too long.
+    /// The deviation of the median as a part of the request: 0.01 is 1 % too long.
     pub fn error(&self) -> f64 {
         self.median_ns / self.asked_ns as f64 - 1.0
     }
@@ -119,7 +118,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// An error at which no further calibration is tried: half of what is promised.
+/// An error that ends the calibration: half of what is guaranteed.
 const GOOD_ENOUGH: f64 = 0.02;
 
 /// A spinning wait on the time-stamp counter. It does not sleep or use PAUSE: both
@@ -131,13 +130,13 @@ struct Spin {
     reading: f64,
     /// Rounds of the empty loop in a tick.
     rounds_per_tick: f64,
-    /// Ticks that a wait takes beyond what it waits for.
+    /// Ticks that a wait takes beyond its request.
     overhead: f64,
 }
 
 impl Spin {
-    /// The process's own, calibrated once: the best of up to ten calibrations, as one
-    /// may be spoilt by whatever else the machine does meanwhile.
+    /// The spin of the process, calibrated once: the best of up to ten calibrations, because
+    /// the load of the machine may spoil one.
     fn calibrated() -> &'static Self {
         static SPIN: OnceLock<Spin> = OnceLock::new();
         SPIN.get_or_init(|| {
@@ -171,7 +170,7 @@ impl Spin {
         spin
     }
 
-    /// By which part delays are off, at the worst of some usual lengths.
+    /// The largest relative error of some usual delays.
     fn worst_error(&self) -> f64 {
         let error = |ns| self.measure(ns).error().abs();
         [100, 150, 300, 1000]
@@ -180,7 +179,7 @@ impl Spin {
             .fold(0.0, f64::max)
     }
 
-    /// See [`Calibration::measure`].
+    /// Measures delays, as [`Calibration::measure`] does.
     fn measure(&self, asked_ns: u64) -> Calibration {
         const BATCHES: usize = 251;
         const DELAYS: u32 = 32;
@@ -209,7 +208,7 @@ impl Spin {
     fn wait_from(&self, start: u64, ns: u64) {
         let target = ns as f64 * self.ticks_per_ns - self.overhead;
         let mut left = target;
-        // The next reading would come too late: one for itself, one in between.
+        // The next reading would be too late: one for the reading itself, one in between.
         while left > 2.0 * self.reading {
             left = target - ticks().wrapping_sub(start) as f64;
         }
@@ -217,7 +216,7 @@ impl Spin {
         empty_rounds((left * self.rounds_per_tick) as u64);
     }
 
-    /// The median over waits of many lengths, each repeated, as delays are in use.
+    /// The median over waits of many lengths, each repeated, as delays are used.
     fn measure_overhead(&self) -> f64 {
         let excess = |ns| ticks_of(32, || self.wait(ns)) - ns as f64 * self.ticks_per_ns;
         median((100..400).step_by(7).map(excess).collect())
@@ -231,7 +230,7 @@ fn empty_rounds(rounds: u64) {
     }
 }
 
-/// The ticks that `call` takes, in the median, when it is made `times` in a row.
+/// The median number of ticks that `call` takes when it is made `times` in a row.
 fn ticks_of(times: u64, call: impl Fn()) -> f64 {
     let once = || {
         let start = ticks();
@@ -250,7 +249,7 @@ fn ticks_per_ns() -> f64 {
         let counted = ticks().wrapping_sub(counter);
         counted as f64 / clock.elapsed().as_nanos() as f64
     };
-    // The median, as any one span may have been interrupted between two readings.
+    // The median, because any one span may be interrupted between two readings.
     median((0..9).map(|_| rate()).collect())
 }
 
@@ -276,9 +275,8 @@ mod tests {
 
     const TOLERANCE: f64 = 0.04;
 
-    /// Delays are about time by nature, and the machine may be busy with other things:
-    /// the best of many measurements counts, each already a median. What is wrong in
-    /// itself is wrong every time.
+    /// The machine may be busy, so the best of many measurements counts, each already a median.
+    /// A wrong delay is wrong every time.
     fn best_error(mut measure: impl FnMut() -> f64) -> f64 {
         let mut best = f64::INFINITY;
         for _ in 0..50 {
@@ -292,7 +290,8 @@ mod tests {
 
     #[test]
     fn delays_are_within_4_percent_in_the_median() {
-        // Calibrated anew each time, the clock's rate too: that may have met the busy moment.
+        // The clock's rate is calibrated anew each time, too: the first may have been
+        // disturbed.
         let error = best_error(|| {
             let spin = Spin::calibrate(ticks_per_ns());
             spin.worst_error().max(spin.measure(10_000).error().abs())

@@ -3,7 +3,7 @@
 use crate::{MediumError, Pmem, Rule};
 use std::sync::Arc;
 
-/// A region that passes on to another one whatever it does not change itself.
+/// A region that forwards to another one all calls that it does not change.
 ///
 /// A type that implements this is a [`Pmem`]. It states where the region below is and the
 /// calls that it changes; every other call is that of the region below. Bring `Pmem` into
@@ -111,7 +111,7 @@ macro_rules! pointers {
 }
 pointers!(&P, Box<P>);
 
-// Not a layer, so that a layer can call the methods of the `Arc` that it stands on.
+// Not a layer, so that a layer can call the methods of the `Arc` below it.
 impl<P: Pmem + ?Sized> Pmem for Arc<P> {
     #[inline]
     fn len(&self) -> u64 {

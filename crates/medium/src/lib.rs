@@ -1,25 +1,24 @@
 //! Stable storage, and the only way to change it.
 //!
-//! This crate knows two kinds: persistent memory ([`Pmem`]), a region of bytes reached by
-//! ordinary loads and stores that keeps them when the power goes, and block devices
-//! ([`block::BlockDevice`]), whose blocks are written whole. What follows is about memory.
+//! There are two kinds. Persistent memory ([`Pmem`]) is a region of bytes that ordinary loads
+//! and stores reach and that survives a power failure. Block devices ([`block::BlockDevice`])
+//! are read and written in whole blocks; their persistence model is in [`block`].
 //!
 //! # Persistence model of [`Pmem`]
 //!
-//! 1. **Atomic unit.** A store of 1, 2, 4 or 8 bytes at a naturally aligned offset
-//!    is one instruction: after a crash it is there wholly or not at all. Nothing
-//!    wider is atomic.
-//! 2. **Any time.** A store may become durable at any moment after it is issued,
-//!    whether flushed or not (a cache line may be evicted).
+//! 1. **Atomic unit.** A store of 1, 2, 4 or 8 bytes at a naturally aligned offset is one
+//!    instruction: a crash leaves all of it or nothing. No wider store is atomic.
+//! 2. **Any time.** A store may become durable at any moment after it is issued, flushed or
+//!    not: a cache line may be evicted.
 //! 3. **Any order.** Two stores that no [`Pmem::fence`] separates may become durable
 //!    in either order.
-//! 4. **Durable.** A store is durable once a `flush` of its line was issued after it
-//!    (or it was a `store_nt`) *and* a later `fence` of the same thread returned `Ok`.
-//! 5. **Errors stick.** A store cannot report an error; the next `fence` does, and
-//!    every one after it.
+//! 4. **Durable.** A store is durable after two steps. A `flush` of its line is issued after it
+//!    (a `store_nt` needs none), and then a `fence` of the same thread returns `Ok`.
+//! 5. **Errors stick.** A store cannot report an error; the next `fence` and all later ones
+//!    report it.
 //!
-//! File systems reach the bytes only through the trait; nobody holds a `&mut [u8]`
-//! over live memory.
+//! File systems reach the bytes through the trait only; no code holds a `&mut [u8]` over live
+//! memory.
 //!
 //! # Back ends
 //!
@@ -38,7 +37,7 @@
 //! | [`Faulty`] | lines that cannot be read, fences that fail |
 //! | [`PowerCut`] | a power cut at any moment, into a legal crash state |
 //! | [`Recording`] | a trace of every store, flush and fence |
-//! | [`Overlay`] | stores that stay in memory, for a look that changes nothing |
+//! | [`Overlay`] | stores that stay in memory, to try something on a region that must not change |
 #![warn(unreachable_pub)]
 
 mod addresses;
@@ -101,14 +100,13 @@ pub const LINE_BYTES: u64 = 64;
 pub const WORD_BYTES: u64 = 8;
 
 /// A region of persistent memory (the primitives of Mnemosyne's Table 3.2, on ranges).
+/// All offsets are in bytes from the start of the region. Implementations never panic on an
+/// offset outside the region. Loads return [`MediumError::OutOfRange`]; after a store, the next
+/// fence returns it.
 ///
-/// All offsets are in bytes from the start of the region. Implementations never
-/// panic on an offset outside the region: loads return [`MediumError::OutOfRange`],
-/// stores make the next fence return it.
-///
-/// Two threads may load and store different words at once. A bulk [`read`](Pmem::read)
-/// that races with a store to the same word sees each byte old or new; ruling that
-/// out is the caller's task (a lock).
+/// Two threads may load and store different words at once. A bulk [`read`](Pmem::read) that
+/// races with a store to the same word returns each byte old or new. The caller excludes such
+/// races if necessary, with a lock.
 pub trait Pmem: Send + Sync {
     /// Size of the region in bytes; a multiple of [`LINE_BYTES`].
     fn len(&self) -> u64;
@@ -126,25 +124,25 @@ pub trait Pmem: Send + Sync {
     /// As [`load`](Pmem::load); `buf` is then unspecified.
     fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError>;
 
-    /// Stores `bytes` at `off` through the cache, in ascending order, as the fewest
-    /// naturally aligned stores of 8, 4, 2 and 1 bytes; each of those is atomic.
-    /// In particular 1, 2, 4 or 8 bytes at a naturally aligned offset are one store.
+    /// Stores `bytes` at `off` through the cache, in ascending order. It makes the fewest
+    /// naturally aligned stores of 8, 4, 2 and 1 bytes; each of those is atomic. In particular
+    /// 1, 2, 4 or 8 bytes at a naturally aligned offset are one store.
     fn store(&self, off: u64, bytes: &[u8]);
 
-    /// Stores `bytes` at `off` around the cache (streaming). Needs no flush, only a
-    /// fence. Atomic per aligned 8 bytes at most. Best for whole lines.
+    /// Stores `bytes` at `off` around the cache (streaming). Needs no flush, only a fence.
+    /// Aligned units of at most 8 bytes are atomic. Best for whole lines.
     fn store_nt(&self, off: u64, bytes: &[u8]);
 
     /// Starts writing back every line that `off..off + len` touches.
     fn flush(&self, off: u64, len: u64);
 
-    /// Waits until this thread's earlier flushes and streaming stores are durable,
-    /// and keeps later stores behind them. `rule` says what breaks without it; the memory
-    /// itself ignores it, traces record it. (A flush alone orders nothing, so it has no rule.)
+    /// Waits until this thread's earlier flushes and streaming stores are durable, and orders
+    /// later stores after them. `rule` is the reason: the memory ignores it, traces record it.
+    /// (A flush alone orders nothing, so it has no rule.)
     ///
     /// # Errors
-    /// The first error that any store, flush or fence of this region met. The caller
-    /// must not treat what it stored as durable.
+    /// The first error of any store, flush or fence of this region. The caller must not treat
+    /// its stores as durable.
     fn fence(&self, rule: Rule) -> Result<(), MediumError>;
 
     /// Whether the region has no bytes.
@@ -152,7 +150,7 @@ pub trait Pmem: Send + Sync {
         self.len() == 0
     }
 
-    /// Stores one aligned 8-byte word: a commit.
+    /// Stores one aligned 8-byte word, for example a commit.
     fn store_word(&self, off: u64, value: u64) {
         self.store(off, &value.to_le_bytes());
     }

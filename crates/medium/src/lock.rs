@@ -1,16 +1,14 @@
 //! One writer, or many readers, of a mapped file.
 //!
-//! The lock is `flock(2)` on the open file: it holds between processes and between
-//! two opens in one process, and the kernel drops it when the last descriptor goes,
-//! however the process ends.
+//! The lock is `flock(2)` on the open file. It holds between processes and between two opens in
+//! one process. The kernel releases it with the last descriptor, however the process ends.
 //!
 //! Every user who may read a file may lock it. For a writer, three rules follow:
 //!
-//! - An exclusive lock is never shared. Any other lock is refused, and the error names the
-//!   process that holds it.
-//! - Shared locks of readers refuse a writer, unless the writer is the super-user's and every
-//!   reader belongs to a user other than the super-user and the owner of the file. Then the
-//!   writer takes a shared lock too.
+//! - An exclusive lock is never shared: any other lock fails, and the error names its holder.
+//! - Shared locks of readers refuse a writer, with one exception. If the writer is the
+//!   super-user's, and every reader belongs to a user other than the super-user and the owner
+//!   of the file, the writer takes a shared lock too.
 //! - A writer with a shared lock refuses other writers by that lock. It refuses readers of the
 //!   super-user because they look for such a writer in `/proc`.
 
@@ -27,7 +25,7 @@ use std::time::{Duration, Instant};
 /// A process that has a file locked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Its process id, as seen from here.
+    /// Its process id in our namespace.
     pub pid: u32,
     /// The name of its program.
     pub name: String,
@@ -39,25 +37,25 @@ impl fmt::Display for Holder {
     }
 }
 
-/// How long to wait for the lock of an image. A child of a former holder still has the lock,
-/// without any use for it, from the fork until the child runs another program.
+/// The time to wait for the lock of an image. A child of a former holder still has the lock,
+/// without use, from the fork until it runs another program.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How often to look for the holder: the kernel's list may miss it once.
+/// Attempts to find the holder: the kernel's list may omit it once.
 const LOOKS: usize = 10;
 /// The time from one attempt to the next.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What a file is locked for.
+/// The use for which a file is locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Reading: no one else writes.
+    /// Reading: excludes writers.
     Read,
-    /// Writing: no one else writes or reads.
+    /// Writing: excludes writers and readers.
     Write,
 }
 
 impl Access {
-    /// Of a file that is opened read-only or not.
+    /// The access of a file that is opened read-only or not.
     pub(crate) fn of(read_only: bool) -> Self {
         match read_only {
             true => Self::Read,
@@ -108,7 +106,7 @@ fn failed(path: &Path, why: Errno) -> OpenError {
     }
 }
 
-/// Repeats `lock` for as long as another holder is in its way, up to `patience`.
+/// Repeats `lock` while another holder is in its way, up to `patience`.
 fn attempt<T>(patience: Duration, lock: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
     let begun = Instant::now();
     loop {
@@ -119,17 +117,17 @@ fn attempt<T>(patience: Duration, lock: impl Fn() -> Result<T, Errno>) -> Result
     }
 }
 
-/// Takes a shared lock of `file` without waiting. Returned: a writer in another process that
-/// shares its own lock with readers. Only the super-user's writers do, and only the super-user
-/// sees them; other callers get `None`.
+/// Takes a shared lock of `file` without waiting. Returns a writer in another process that
+/// shares its lock with readers. Only the super-user's writers do, and only the super-user sees
+/// them; other callers get `None`.
 ///
 /// # Errors
 /// `EWOULDBLOCK` if another open of the file has an exclusive lock; errors of `flock(2)`.
 fn lock_shared(file: &File) -> Result<Option<Holder>, Errno> {
     let is_root = geteuid().is_root();
-    // An exclusive lock shows that no other exists. That is the usual case, and spares the
-    // search through all processes. To share the lock with a reader that comes between the
-    // two calls, a writer would have to search all processes in that moment.
+    // An exclusive lock shows that no other exists. That is the usual case, and avoids a search
+    // through all processes. A writer could share the lock with this reader only if it searched
+    // all processes between the two calls.
     let was_alone = is_root && flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
     flock(file, FlockOperation::NonBlockingLockShared)?;
     Ok(match is_root && !was_alone {
@@ -138,8 +136,8 @@ fn lock_shared(file: &File) -> Result<Option<Holder>, Errno> {
     })
 }
 
-/// Shares the lock with readers that must not stop the super-user, if all others are such;
-/// else returns one that is not, if it can be seen.
+/// Shares the lock with readers that must not stop the super-user, if all holders are such
+/// readers. Otherwise returns another holder, if one can be seen.
 fn share_with_readers(file: &File) -> Result<(), Option<Holder>> {
     if !geteuid().is_root() || flock(file, FlockOperation::NonBlockingLockShared).is_err() {
         return Err(None);
@@ -155,7 +153,7 @@ fn share_with_readers(file: &File) -> Result<(), Option<Holder>> {
         }
         return Ok(());
     }
-    // They may be gone by now. If not, sharing the lock would keep others out for nothing.
+    // The readers may have ended. If not, a shared lock would keep others out for nothing.
     flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
         let _ = flock(file, FlockOperation::Unlock);
         others.into_iter().next().map(|other| other.holder)
@@ -164,16 +162,16 @@ fn share_with_readers(file: &File) -> Result<(), Option<Holder>> {
 
 /// A writer in another process that shares its lock of `file` with readers.
 fn sharing_writer(file: &File) -> Option<Holder> {
-    // Not from `/proc/locks`: its reader gets it in pieces, and misses lines when somebody
-    // unlocks another file between two of them.
+    // `/proc/locks` is not usable: it is read in pieces, and lines are missing if another file
+    // is unlocked between two of them.
     let pids = numbers("/proc").into_iter();
-    // All of what this process itself has may be readers, and many.
+    // The locks of this process may be those of readers, and many.
     let others = pids.filter(|pid| *pid != std::process::id());
     let mut lockers = lockers(file, others).into_iter();
     Some(lockers.find(|other| other.writes)?.holder)
 }
 
-/// A process that has a file locked, and what decides whether the lock can be shared.
+/// A process that has a file locked, and whether that lock can be shared.
 struct Locker {
     holder: Holder,
     /// Its real user.
@@ -182,7 +180,7 @@ struct Locker {
     writes: bool,
 }
 
-/// Those of `pids` that have a file locked, as far as they can be seen, but for this open.
+/// The visible processes of `pids` that have a file locked, except by this open.
 fn lockers(file: &File, pids: impl IntoIterator<Item = u32>) -> Vec<Locker> {
     let Some(id) = id(file) else {
         return Vec::new();
@@ -221,7 +219,7 @@ fn numbers(dir: &str) -> Vec<u32> {
     entries.filter_map(number).collect()
 }
 
-/// If a descriptor, of which this is the `fdinfo`, locks the file `id`: whether it can write.
+/// Whether a descriptor with this `fdinfo` can write, if it locks the file `id`.
 fn locks(info: &str, id: &str) -> Option<bool> {
     let mut locks = info.lines().filter_map(|line| line.strip_prefix("lock:"));
     locks.find(|line| line.contains(" FLOCK ") && line.contains(&format!(" {id} ")))?;
@@ -245,13 +243,13 @@ fn named(pid: u32) -> Option<Holder> {
     })
 }
 
-/// A process that has a file locked, if there is one that this process can see.
+/// A process that has a file locked, if this process can see one.
 ///
 /// The kernel's list of locks names the process that took the lock. The lock outlives that
 /// process if a child has the file open; then the child is the holder.
 pub fn holder(file: &File) -> Option<Holder> {
     let id = id(file)?;
-    // The list is read in pieces; if others unlock meanwhile, some of it is passed over.
+    // The list is read in pieces; lines can be missing if others unlock meanwhile.
     let pid = (0..LOOKS).find_map(|_| {
         let locks = std::fs::read_to_string("/proc/locks").ok()?;
         locks.lines().find_map(|line| holder_pid(line, &id))
@@ -259,8 +257,8 @@ pub fn holder(file: &File) -> Option<Holder> {
     named(pid).or_else(|| Some(lockers(file, numbers("/proc")).pop()?.holder))
 }
 
-/// The process id in a line of `/proc/locks`, if it is a `flock` of the file `id`.
-/// (A line whose second word is `->` is a process that waits.)
+/// The process id in a line of `/proc/locks`, if it is a `flock` of the file `id`. (A line
+/// whose second word is `->` is a waiting process.)
 fn holder_pid(line: &str, id: &str) -> Option<u32> {
     let mut words = line.split_ascii_whitespace().skip(1);
     let is_flock = words.next() == Some("FLOCK");

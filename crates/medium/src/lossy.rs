@@ -1,20 +1,21 @@
-//! The cache that a power failure empties, for mappings that programs store to by themselves.
+//! A cache whose contents a power failure loses, for mappings that programs store to
+//! themselves.
 //!
-//! [`PowerCut`](crate::PowerCut) has to see every store, and nobody sees those of a C program.
-//! Here the mapping is of a copy in memory, and lines go from it to the file when they are flushed:
-//! a process that is killed leaves in the file what a power failure would.
+//! [`PowerCut`](crate::PowerCut) must record every store, which is impossible for a C program.
+//! So here the mapping is of a copy in memory. Lines are written from it to the file when they
+//! are flushed. A killed process leaves in the file what a power failure would.
 //!
 //! Guarantees:
 //!
 //! 1. When a fence has returned, the file has each line that its thread flushed before, as the
 //!    line was at the flush or later.
-//! 2. Of all else the file has lines as they were at some time: chance has some of them
-//!    written when they are flushed, and at flushes and fences some that nobody flushed, near
-//!    those that are and anywhere. No word is torn.
-//! 3. The contents of a line in the file never give way to older ones.
+//! 2. All other lines in the file are as they were at some time. A flush writes some of its
+//!    lines at random. Flushes and fences write some lines that were not flushed, both near the
+//!    flushed ones and anywhere. No word is torn.
+//! 3. The contents of a line in the file are never replaced by older ones.
 //!
-//! A store that follows the flush of its line is not covered by that flush, as it is not by the
-//! processor's instruction. So a flush copies the lines, and the fence writes the copies.
+//! As with the processor's instruction, a flush does not cover later stores to its line. So a
+//! flush copies the lines, and the fence writes the copies.
 
 use crate::raw::Raw;
 use crate::{LINE_BYTES, WORD_BYTES};
@@ -28,37 +29,37 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Bytes that are compared or written at once, at most.
+/// Largest number of bytes that are compared or written at once.
 const PIECE_BYTES: u64 = 64 << 10;
-/// How far from a flushed line chance looks for others that were stored to.
+/// Distance from a flushed line within which lines are evicted at random.
 const NEAR_LINES: u64 = 64;
-/// How many lines it looks at elsewhere.
+/// Number of lines elsewhere that may be evicted at random.
 const FAR_LINES: u64 = 2048;
 
 type Line = [u8; LINE_BYTES as usize];
 
-/// What is between a mapping and its file.
+/// The simulated cache between a mapping and its file.
 pub(crate) struct LossyCache {
-    /// What is mapped.
+    /// The file in memory that is mapped.
     copy: Arc<File>,
     file: Arc<File>,
-    /// Held while lines are read and written, so that the file gets their contents in the order
-    /// in which they were copied.
+    /// Held while lines are read and written, so that the file receives their contents in the
+    /// order in which they were copied.
     flushed: Mutex<Flushed>,
 }
 
-/// Lines that were flushed, and are not in the file yet.
+/// Lines that were flushed and are not in the file yet.
 #[derive(Default)]
 struct Flushed {
-    /// By their numbers: what flushes found there, the oldest first and one of each thread.
+    /// The contents found by flushes, by line: the oldest first, one of each thread.
     lines: HashMap<u64, Vec<(Pid, Line)>>,
-    /// The lines of each thread; some may be in the file since.
+    /// The lines of each thread; some may be in the file by now.
     of_threads: HashMap<Pid, Vec<u64>>,
     rng: fastrand::Rng,
 }
 
 impl LossyCache {
-    /// Nothing is on its way from `copy`, which is mapped, to `file`.
+    /// An empty cache between `copy`, which is mapped, and `file`.
     pub(crate) fn new(copy: Arc<File>, file: Arc<File>) -> Self {
         Self {
             copy,
@@ -67,13 +68,13 @@ impl LossyCache {
         }
     }
 
-    /// What is mapped, for those who map it once more.
+    /// The file that is mapped, for a second mapping of it.
     pub(crate) fn copy(&self) -> &Arc<File> {
         &self.copy
     }
 
-    /// Lets the lines of `off..off + len`, as they are, go to the file until this thread's next
-    /// fence, or at once.
+    /// Writes the present lines of `off..off + len` to the file at once or at this thread's
+    /// next fence.
     pub(crate) fn flush(&self, raw: &Raw, off: u64, len: u64) -> io::Result<()> {
         if len == 0 {
             return Ok(());
@@ -81,7 +82,7 @@ impl LossyCache {
         let lines = off / LINE_BYTES..(off + len).div_ceil(LINE_BYTES);
         let (flushed, me) = (&mut *self.flushed.lock(), gettid());
         self.compare(raw, lines.clone(), |line, now, is_in_file| {
-            // What a flush found before is older than this.
+            // Contents from an earlier flush are older than these.
             if !is_in_file || flushed.lines.contains_key(&line) {
                 flushed.add(me, line, *now);
             }
@@ -94,7 +95,7 @@ impl LossyCache {
         }
     }
 
-    /// Sees to it that all that this thread flushed is in the file.
+    /// Writes all lines that this thread flushed to the file.
     pub(crate) fn fence(&self, raw: &Raw) -> io::Result<()> {
         let flushed = &mut *self.flushed.lock();
         if raw.len() > 0 && flushed.rng.u8(..8) == 0 {
@@ -105,7 +106,7 @@ impl LossyCache {
         self.write(due)
     }
 
-    /// Sees to it that all that any thread flushed is in the file.
+    /// Writes all lines that any thread flushed to the file.
     pub(crate) fn fence_all(&self) -> io::Result<()> {
         let flushed = &mut *self.flushed.lock();
         let due = flushed.take_all();
@@ -127,7 +128,7 @@ impl LossyCache {
         each.try_for_each(|line| self.write_back(raw, line..line + 1, flushed))
     }
 
-    /// Calls `each` with lines as they are, and whether the file has them so.
+    /// Calls `each` with the present lines, and whether they are equal to those in the file.
     fn compare(
         &self,
         raw: &Raw,
@@ -146,7 +147,7 @@ impl LossyCache {
         Ok(())
     }
 
-    /// Writes lines as they are. What flushes found there is older.
+    /// Writes the present lines, which are newer than those of earlier flushes.
     fn write_back(&self, raw: &Raw, lines: Range<u64>, flushed: &mut Flushed) -> io::Result<()> {
         for piece in pieces(lines) {
             let now = contents(raw, &piece)?;
@@ -170,7 +171,7 @@ impl LossyCache {
 }
 
 impl Flushed {
-    /// The thread flushed the line, and found `now` there.
+    /// Records that the thread flushed the line, with the contents `now`.
     fn add(&mut self, thread: Pid, line: u64, now: Line) {
         let found = self.lines.entry(line).or_default();
         match found.iter().position(|(of, _)| *of == thread) {
@@ -180,7 +181,7 @@ impl Flushed {
         found.push((thread, now));
     }
 
-    /// Takes out what the thread flushed, and what is older there.
+    /// Removes and returns the thread's flushed lines, and older contents of them.
     fn take_those_of(&mut self, thread: Pid) -> Vec<(u64, Line)> {
         let mut due = Vec::new();
         for line in self.of_threads.remove(&thread).unwrap_or_default() {
@@ -205,7 +206,7 @@ impl Flushed {
         self.lines.drain().filter_map(last).collect()
     }
 
-    /// None of these lines, or some that are one behind the other.
+    /// A random run of these lines, which may be empty.
     fn some_of(&mut self, lines: Range<u64>) -> Range<u64> {
         let start = self.rng.u64(lines.clone());
         let end = self.rng.u64(start..=lines.end);
@@ -216,14 +217,14 @@ impl Flushed {
     }
 }
 
-/// Cuts lines into pieces.
+/// Divides lines into pieces.
 fn pieces(lines: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let most = PIECE_BYTES / LINE_BYTES;
     let starts = lines.clone().step_by(most as usize);
     starts.map(move |start| start..lines.end.min(start + most))
 }
 
-/// Lines as they are.
+/// The present contents of lines.
 fn contents(raw: &Raw, lines: &Range<u64>) -> io::Result<Vec<Line>> {
     let mut found = vec![[0; LINE_BYTES as usize]; (lines.end - lines.start) as usize];
     let words = (lines.start * LINE_BYTES..).step_by(WORD_BYTES as usize);

@@ -1,13 +1,13 @@
-//! Anonymous memory: a region that lives and dies with the process.
+//! Anonymous memory: a region that ends with the process.
 
 use crate::raw::Raw;
 use crate::{LINE_BYTES, MediumError, Pmem, Rule, WORD_BYTES};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-/// Persistent memory made of plain memory. Flush and fence cost nothing; a crash of
-/// the process loses everything. Pages that were never stored to take no memory. For
-/// tests and as the floor in benchmarks.
+/// Persistent memory made of plain memory, for tests and as the lower limit in benchmarks.
+/// Flush and fence cost nothing; a crash of the process loses everything. Pages that were never
+/// stored to take no memory.
 pub struct MemoryPmem {
     raw: Raw,
     failed: OnceLock<MediumError>,

@@ -1,21 +1,21 @@
-//! What a power failure may leave of persistent memory.
+//! The states in which a power failure may leave persistent memory.
 
 use crate::{LINE_BYTES, WORD_BYTES};
 use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 
-/// What may be left of stores that were not durable when the power went.
+/// Which stores a power failure may lose if they were not durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PersistModel {
-    /// Every aligned 8-byte word keeps any number of its stores, oldest first, whatever the
-    /// other words keep (what BPFS and Mnemosyne assume of the hardware).
+    /// Every aligned 8-byte word keeps any number of its stores, oldest first, independently of
+    /// the other words. BPFS and Mnemosyne assume this of the hardware.
     #[default]
     Words,
-    /// Every 64-byte line keeps any number of its stores, in program order, whatever the
-    /// other lines keep (what SoupFS assumes and x86 does). Streaming stores count in program
-    /// order too; [`Words`](Self::Words) covers their being reordered.
+    /// Every 64-byte line keeps any number of its stores, in program order, independently of
+    /// the other lines. SoupFS assumes this, and x86 does it. Streaming stores count in program
+    /// order too; [`Words`](Self::Words) covers their reordering.
     Lines,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for PersistModel {
     }
 }
 
-/// The text is neither `words` nor `lines`.
+/// The error for a text other than `words` and `lines`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not one of words, lines")]
 pub struct UnknownModel(String);

@@ -1,22 +1,22 @@
-//! What-if: stores that stay in memory.
+//! Stores that stay in memory, over a region that must not change.
 //!
-//! Guarantees: the region underneath is only read; whoever reads here sees what was stored
-//! here, and elsewhere what is underneath. Memory is taken for the words that were stored.
+//! Guarantees: the region below is only read. Reads return what was stored here, and elsewhere
+//! the contents below. Memory is taken for the words that were stored.
 
 use crate::units::units;
 use crate::{MediumError, Pmem, Rule, WORD_BYTES};
 use hashbrown::HashMap;
 use parking_lot::RwLock;
 
-/// Keeps stores to `P` to itself: to try something on a region that must not change, such as
-/// its recovery.
+/// Keeps stores to `P` in memory: for trying something on a region that must not change, such
+/// as its recovery.
 pub struct Overlay<P> {
     inner: P,
     words: RwLock<HashMap<u64, u64>>,
 }
 
 impl<P: Pmem> Overlay<P> {
-    /// Nothing is stored yet.
+    /// An overlay without stores.
     pub fn new(inner: P) -> Self {
         Self {
             inner,
@@ -24,12 +24,12 @@ impl<P: Pmem> Overlay<P> {
         }
     }
 
-    /// Gives the region underneath back, without what was stored here.
+    /// Returns the region below, without the stores made here.
     pub fn into_inner(self) -> P {
         self.inner
     }
 
-    /// The region underneath.
+    /// The region below.
     pub fn inner(&self) -> &P {
         &self.inner
     }
@@ -71,7 +71,7 @@ impl<P: Pmem> crate::layer::PmemLayer for Overlay<P> {
         let mut words = self.words.write();
         for unit in units(off, bytes) {
             let word = unit.off - unit.off % WORD_BYTES;
-            // Where nothing is, nothing is stored; who loads there learns of it.
+            // A word that cannot be loaded is not stored either: its next load fails.
             if let Ok(under) = self.inner.load(word) {
                 let stored = words.entry(word).or_insert(under);
                 *stored = unit.apply(*stored);

@@ -2,16 +2,16 @@
 //!
 //! Guarantees:
 //!
-//! 1. After [`PowerCut::cut`] the region underneath is in a state that a power failure
-//!    at that moment could have left under the chosen [`PersistModel`], picked by the
-//!    seed; the same calls and the same seed give the same state.
-//! 2. What was flushed (or streamed) and fenced before is in it. A flush speaks for
-//!    the stores to its line so far, and for the fence of its own thread.
-//! 3. The cut waits for calls in progress. Later ones change nothing and fail with
+//! 1. [`PowerCut::cut`] leaves the region below in a state that a power failure at that moment
+//!    could leave under the chosen [`PersistModel`]. The seed picks the state: the same calls
+//!    and the same seed give the same one.
+//! 2. The state contains all stores that were flushed (or streamed) and fenced before. A flush
+//!    covers the earlier stores to its line, for the fence of its own thread.
+//! 3. The cut waits for calls in progress. Later calls change nothing and fail with
 //!    [`MediumError::PowerCut`].
 //!
-//! For each line with stores that are not durable it keeps what the words held before
-//! each of them, oldest first. A store that is never flushed stays in that list.
+//! For each line with stores that are not durable, it records the words before each of these
+//! stores, oldest first. A store that is never flushed stays in that list.
 
 use crate::units::{lines, unit_count, units};
 use crate::{LINE_BYTES, MediumError, PersistModel, Pmem, Rule, WORD_BYTES};
@@ -23,27 +23,27 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::{self, ThreadId};
 
-/// When an armed cut happens.
+/// The moment of an armed cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CutAfter {
-    /// At the end of the call that makes this many more atomic stores (at least 1).
+    /// At the end of the call that makes the `n`-th atomic store from now (`n` at least 1).
     Stores(u64),
-    /// At the start of this many-th next fence (at least 1), which fails.
+    /// At the start of the `n`-th fence from now (`n` at least 1), which fails.
     Fences(u64),
 }
 
-/// What a cut did.
+/// The effects of a cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CutReport {
     /// The seed that picked the state.
     pub seed: u64,
-    /// The model it was picked by.
+    /// The model by which it was picked.
     pub model: PersistModel,
-    /// Lines that had stores in flight.
+    /// Lines with stores in flight.
     pub lines: u64,
-    /// Stores that were in flight.
+    /// Stores in flight.
     pub stores: u64,
-    /// How many of them were lost.
+    /// The number of them that were lost.
     pub lost: u64,
 }
 
@@ -60,25 +60,25 @@ impl fmt::Display for CutReport {
 /// One store that is not durable.
 #[derive(Clone, Copy)]
 struct Pending {
-    /// Ascends within the shard.
+    /// Number of the store, ascending within the shard.
     id: u64,
     /// Index of the word in its line.
     word: u8,
-    /// What the word held before.
+    /// The word before the store.
     old: u64,
-    /// Durable under `Lines`, because a later store to the line is.
+    /// Whether the store is durable under `Lines`, because a later store to the line is.
     line_durable: bool,
 }
 
-/// The lines whose number maps here.
+/// The lines whose number maps to one shard.
 #[derive(Default)]
 struct Shard {
     last_id: u64,
-    /// By offset of the line; oldest store first.
+    /// By offset of the line; the oldest store first.
     lines: HashMap<u64, Vec<Pending>>,
 }
 
-/// What the next fence of a thread makes durable.
+/// The stores that the next fence of a thread makes durable.
 enum Claim {
     /// All stores to `line` up to `last`.
     Flushed { line: u64, last: u64 },
@@ -93,12 +93,12 @@ enum Power {
 
 type Claims = HashMap<ThreadId, Vec<Claim>>;
 
-/// Shards of each kind: enough that a few threads seldom meet.
+/// Number of shards of each kind: enough that a few threads seldom contend.
 const SHARDS: usize = 64;
-/// Passes everything on to `P` until the power is cut.
+/// Forwards everything to `P` until the power is cut.
 pub struct PowerCut<P> {
     inner: P,
-    /// Read by every call for as long as it lasts, written by the cut.
+    /// Read-locked by every call while it runs, write-locked by the cut.
     power: RwLock<Power>,
     shards: Box<[Mutex<Shard>]>,
     claims: Box<[Mutex<Claims>]>,
@@ -110,7 +110,7 @@ pub struct PowerCut<P> {
 }
 
 impl<P: Pmem> PowerCut<P> {
-    /// The power is on, and all that `inner` holds now counts as durable.
+    /// The power is on, and the contents of `inner` count as durable.
     pub fn new(inner: P) -> Self {
         Self {
             inner,
@@ -124,8 +124,7 @@ impl<P: Pmem> PowerCut<P> {
         }
     }
 
-    /// The region underneath. After a cut it holds the crash state; before, it must
-    /// not be stored to.
+    /// The region below. After a cut it has the crash state; before, it must not be stored to.
     pub fn inner(&self) -> &P {
         &self.inner
     }
@@ -135,11 +134,11 @@ impl<P: Pmem> PowerCut<P> {
         self.inner
     }
 
-    /// Cuts the power now. If it was cut before, nothing happens and the first cut's
-    /// result is returned.
+    /// Cuts the power now. After an earlier cut nothing happens, and the result of that cut is
+    /// returned.
     ///
     /// # Errors
-    /// [`MediumError`] if the region underneath cannot take the crash state.
+    /// [`MediumError`] if the region below cannot take the crash state.
     pub fn cut(&self, seed: u64, model: PersistModel) -> Result<CutReport, MediumError> {
         let mut power = self.power.write().unwrap_or_else(PoisonError::into_inner);
         match *power {
@@ -152,7 +151,7 @@ impl<P: Pmem> PowerCut<P> {
         }
     }
 
-    /// Arms a cut, in place of one that was armed before.
+    /// Arms a cut, and replaces one that was armed before.
     pub fn cut_after(&self, when: CutAfter, seed: u64, model: PersistModel) {
         *locked(&self.armed) = (seed, model);
         let (stores, fences) = match when {
@@ -163,13 +162,13 @@ impl<P: Pmem> PowerCut<P> {
         self.fences_left.set(fences);
     }
 
-    /// Forgets an armed cut.
+    /// Disarms the cut.
     pub fn disarm(&self) {
         self.stores_left.set(None);
         self.fences_left.set(None);
     }
 
-    /// What the cut did, if there was one.
+    /// The result of the cut, if there was one.
     pub fn outcome(&self) -> Option<Result<CutReport, MediumError>> {
         match *self.power.read().unwrap_or_else(PoisonError::into_inner) {
             Power::On => None,
@@ -177,7 +176,7 @@ impl<P: Pmem> PowerCut<P> {
         }
     }
 
-    /// Keeps the power on while the result lives, if it is on.
+    /// Keeps the power on while the result lives; fails if it is off.
     fn powered(&self) -> Result<RwLockReadGuard<'_, Power>, MediumError> {
         let power = self.power.read().unwrap_or_else(PoisonError::into_inner);
         match *power {
@@ -211,8 +210,8 @@ impl<P: Pmem> PowerCut<P> {
         let shard = &mut *guard;
         let log = shard.lines.entry(line).or_default();
         let first = shard.last_id + 1;
-        // Several units of one call may share a word: the later one's old value has
-        // the earlier one in it.
+        // Several units of one call may share a word: the old value of a later unit includes
+        // the earlier ones.
         let mut previous = None;
         for unit in units(off, part) {
             let word_off = unit.word_off();
@@ -220,7 +219,7 @@ impl<P: Pmem> PowerCut<P> {
                 Some((same, value)) if same == word_off => Ok(value),
                 _ => self.inner.load(word_off),
             };
-            // A word that cannot be read has no state to go back to.
+            // A word that cannot be read cannot be restored.
             let Ok(old) = old else { continue };
             previous = Some((word_off, unit.apply(old)));
             shard.last_id += 1;
@@ -242,7 +241,7 @@ impl<P: Pmem> PowerCut<P> {
     fn store_any(&self, off: u64, bytes: &[u8], stream: bool) {
         let Ok(power) = self.powered() else { return };
         if !self.in_range(off, bytes.len() as u64) {
-            // The region underneath reports it at the next fence.
+            // The region below reports it at the next fence.
             return self.inner.store(off, bytes);
         }
         let mut streamed = Vec::new();
@@ -267,11 +266,11 @@ impl<P: Pmem> PowerCut<P> {
 
     fn cut_as_armed(&self) {
         let (seed, model) = *locked(&self.armed);
-        // Whoever looks for the result finds it in `outcome`.
+        // The caller finds the result in `outcome`.
         let _ = self.cut(seed, model);
     }
 
-    /// Makes durable what this thread may claim.
+    /// Makes this thread's claims durable.
     fn settle(&self) {
         let (me, mut claims) = self.claims();
         let mine = claims.remove(&me);
@@ -292,13 +291,13 @@ impl<P: Pmem> PowerCut<P> {
         }
     }
 
-    /// Rolls the region underneath back to a crash state. The caller holds the power.
+    /// Rolls the region below back to a crash state. The caller holds the power.
     fn crash(&self, seed: u64, model: PersistModel) -> Result<CutReport, MediumError> {
         let mut logs: Vec<(u64, Vec<Pending>)> = Vec::new();
         for shard in &self.shards {
             logs.extend(locked(shard).lines.drain());
         }
-        // In an order that the seed alone decides what happens to.
+        // Sorted, so that the choices depend on the seed alone.
         logs.sort_unstable_by_key(|(line, _)| *line);
         let mut choose = Choice::new(seed);
         let mut report = CutReport {
@@ -320,7 +319,7 @@ impl<P: Pmem> PowerCut<P> {
         Ok(report)
     }
 
-    /// Takes back the newest stores to each word of a line, as many as are chosen.
+    /// Undoes the newest stores to each word of a line, as many as are chosen.
     fn crash_words(&self, line: u64, log: &[Pending], choose: &mut Choice) -> u64 {
         let mut lost = 0;
         for word in 0..(LINE_BYTES / WORD_BYTES) as u8 {
@@ -334,7 +333,7 @@ impl<P: Pmem> PowerCut<P> {
         lost as u64
     }
 
-    /// Takes back the newest stores to a line, as many as are chosen.
+    /// Undoes the newest stores to a line, as many as are chosen.
     fn crash_line(&self, line: u64, log: &[Pending], choose: &mut Choice) -> u64 {
         let durable = log
             .iter()
@@ -352,8 +351,8 @@ impl<P: Pmem> PowerCut<P> {
     }
 }
 
-/// Drops from a line's log what a fenced streaming store makes durable: itself, and
-/// the older stores to the same words. Under `Lines` it takes all older stores along.
+/// Drops the stores from a line's log that a fenced streaming store makes durable: itself, and
+/// the older stores to the same words. Under `Lines` it includes all older stores.
 fn settle_streamed(log: &mut Vec<Pending>, ids: &Range<u64>) {
     let mut newest = [0; (LINE_BYTES / WORD_BYTES) as usize];
     let mut last = 0;
@@ -367,8 +366,8 @@ fn settle_streamed(log: &mut Vec<Pending>, ids: &Range<u64>) {
     log.retain(|p| p.id > newest[p.word as usize]);
 }
 
-/// The seed's choices. One cut in eight loses all that it may and one keeps all:
-/// with many stores in flight, chance alone would never do either.
+/// The choices of a seed. One cut in eight loses all that it may, and one keeps all: with many
+/// stores in flight, chance alone would never do either.
 pub(crate) struct Choice {
     rng: fastrand::Rng,
     bias: u8,
@@ -381,7 +380,7 @@ impl Choice {
         Self { rng, bias }
     }
 
-    /// How many of `n` stores to keep, from none to all.
+    /// How many of `n` stores to keep: 0 to `n`.
     pub(crate) fn up_to(&mut self, n: usize) -> usize {
         match self.bias {
             0 => 0,
@@ -394,7 +393,7 @@ impl Choice {
 /// Counts down to an armed moment.
 pub(crate) struct Countdown(AtomicU64);
 
-/// Nothing is armed.
+/// The value while no cut is armed.
 const NEVER: u64 = u64::MAX;
 
 impl Default for Countdown {
@@ -404,12 +403,12 @@ impl Default for Countdown {
 }
 
 impl Countdown {
-    /// Begins at `left`, at least 1; `None`: never ends.
+    /// Starts at `left`, at least 1; `None`: does not count.
     pub(crate) fn set(&self, left: Option<u64>) {
         self.0.store(left.map_or(NEVER, |n| n.max(1)), SeqCst);
     }
 
-    /// Counts `n` off; true for the call that brings it to zero.
+    /// Subtracts `n`; true for the call that reaches zero.
     pub(crate) fn count(&self, n: u64) -> bool {
         let armed = |now| (now != NEVER).then(|| u64::saturating_sub(now, n));
         let before = self.0.fetch_update(SeqCst, SeqCst, armed);

@@ -1,22 +1,22 @@
-//! Loads and stores on bytes that others may change at the same time.
+//! Loads and stores on bytes that other code may change at the same time.
 //!
-//! Guarantees: no access leaves the region; every store is made of the units that
-//! [`units`](crate::units::units) lists, one instruction each, in that order; no
-//! Rust reference to the bytes ever exists.
+//! Guarantees: no access leaves the region. Every store consists of the units that
+//! [`units`](crate::units::units) lists, one instruction each, in that order. No Rust reference
+//! to the bytes ever exists.
 
 use crate::{MediumError, WORD_BYTES};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// A live region of memory: where it is and how far it may be reached.
+/// A live region of memory: its address and length.
 pub(crate) struct Raw {
     base: NonNull<u8>,
     len: u64,
 }
 
-// SAFETY: `Raw` is an address and a length. The bytes behind it are reached only by
-// atomic loads and stores and by byte copies that promise nothing about bytes in
-// flight (see `read`), so any thread may use it.
+// SAFETY: `Raw` is an address and a length. Its bytes are accessed only by atomic loads and
+// stores, and by byte copies that guarantee nothing about bytes in flight (see `read`). So any
+// thread may use it.
 unsafe impl Send for Raw {}
 // SAFETY: as above; nothing in `Raw` itself changes.
 unsafe impl Sync for Raw {}
@@ -25,9 +25,8 @@ impl Raw {
     /// Describes `len` bytes at `base`.
     ///
     /// # Safety
-    /// The bytes must stay readable (and writable, if [`store`](Raw::store) is to be
-    /// called) for as long as the value lives, must be 8-byte aligned, and no
-    /// reference to them may be in use.
+    /// The bytes must be 8-byte aligned and readable while the value lives; writable, too, if
+    /// [`store`](Raw::store) is called. No reference to them may be in use.
     pub(crate) unsafe fn new(base: NonNull<u8>, len: u64) -> Self {
         Self { base, len }
     }
@@ -64,10 +63,9 @@ impl Raw {
     #[inline]
     pub(crate) fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
         let src = self.at(off, buf.len())?;
-        // SAFETY: the source is inside the region, and `buf`, a unique reference,
-        // cannot overlap it. A store by another thread may race with the copy; the
-        // copy moves whole bytes, each of them old or new, which is all that
-        // `Pmem::read` promises.
+        // SAFETY: the source is inside the region, and `buf`, a unique reference, cannot
+        // overlap it. A store by another thread may race with the copy. The copy moves whole
+        // bytes, each old or new, and `Pmem::read` guarantees no more.
         unsafe { std::ptr::copy_nonoverlapping(src, buf.as_mut_ptr(), buf.len()) };
         Ok(())
     }
@@ -83,26 +81,25 @@ impl Raw {
 
 /// Stores `bytes` at `dst` in ascending order as the fewest naturally aligned units.
 ///
-/// # Safety
-/// `dst` must be valid for writes of `bytes.len()` bytes for the whole call, and be
-/// reached elsewhere only as [`Raw`] describes.
+/// `dst` must be valid for writes of `bytes.len()` bytes for the whole call. All other accesses
+/// to it must be as [`Raw`] describes.
 #[inline]
 pub(crate) unsafe fn store_units(dst: *mut u8, bytes: &[u8]) {
     if let Ok(word) = bytes.try_into()
         && (dst as usize).is_multiple_of(8)
     {
-        // SAFETY: eight aligned bytes, valid by the caller's promise.
+        // SAFETY: eight aligned bytes, for which the caller vouches.
         return unsafe { store_word(dst, word) };
     }
     if bytes.len() < 8 && (dst as usize) % 8 + bytes.len() <= 8 {
-        // SAFETY: inside one word, valid by the caller's promise.
+        // SAFETY: inside one word, for which the caller vouches.
         return unsafe { store_narrow(dst, bytes) };
     }
     let head = ((dst as usize).wrapping_neg() % 8).min(bytes.len());
     let (head, rest) = bytes.split_at(head);
     let (words, tail) = rest.as_chunks::<8>();
-    // SAFETY: head, words and tail lie one behind the other inside the run, and the
-    // head ends on a word boundary unless it is all there is.
+    // SAFETY: head, words and tail are consecutive parts of the run. The head ends on a word
+    // boundary unless it is the whole run.
     unsafe {
         store_narrow(dst, head);
         let mut at = dst.add(head.len());
@@ -118,7 +115,7 @@ pub(crate) unsafe fn store_units(dst: *mut u8, bytes: &[u8]) {
 /// `dst` must be 8-byte aligned and valid for a write of 8 bytes.
 #[inline]
 unsafe fn store_word(dst: *mut u8, word: [u8; 8]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for `dst`.
     unsafe { AtomicU64::from_ptr(dst.cast()) }.store(u64::from_ne_bytes(word), Relaxed);
 }
 

@@ -1,14 +1,11 @@
-//! Frees what other threads may be using without asking them to lock it
-//! (read-copy-update).
+//! Frees what other threads may be using, without a lock in those threads (read-copy-update).
 //!
-//! Guarantee: a thread that loads a pointer inside a [`Section`] may use what it points
-//! to until the section ends, if whoever frees that first takes the pointer away from
-//! where it is loaded, and then calls [`synchronize`], and frees only if this returned
-//! `Ok`.
+//! Guarantee: a thread that loads a pointer inside a [`Section`] may use its target until the
+//! section ends. The thread that frees the target first removes the pointer from where it is
+//! loaded, then calls [`synchronize`], and frees only if this returned `Ok`.
 //!
-//! A section costs two stores to a cache line of the thread's own and no barrier: the
-//! one that is missing is put into the other threads by `synchronize`, with
-//! `membarrier(2)`.
+//! A section costs two stores to a cache line of the thread's own, and no barrier.
+//! `synchronize` makes the other threads pass the missing barrier, with `membarrier(2)`.
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -24,15 +21,15 @@ use std::sync::atomic::{
 };
 use std::time::Duration;
 
-/// The time from one look at a section that has to end to the next.
+/// The time between two looks at a section that has to end.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// How many sections a thread has begun and ended: odd while it is in one.
+/// The number of begins and ends of a thread's sections: odd inside a section.
 #[repr(align(64))] // A cache line, so that threads do not slow each other down.
 struct Reader(AtomicU64);
 
-/// The readers of the process. They are never freed, but given to new threads once
-/// theirs have ended.
+/// The readers of the process. They are never freed: a new thread takes that of a thread that
+/// has ended.
 struct Readers {
     all: Vec<&'static Reader>,
     idle: Vec<&'static Reader>,
@@ -44,34 +41,35 @@ static READERS: Mutex<Readers> = Mutex::new(Readers {
 });
 
 thread_local! {
-    /// This thread's reader, once it has one. Without a destructor: it is reached as long as
-    /// the thread runs.
+    /// This thread's reader, once it has one. Without a destructor, so that it can be used
+    /// until the thread ends.
     static READER: Cell<Option<&'static Reader>> = const { Cell::new(None) };
 }
 
-/// Has [`leave`] called when a thread ends, behind the destructors of its variables: they may
-/// begin sections, too. `None`: the system has no more keys, and readers are kept for ever.
+/// The key that calls [`leave`] at a thread's end, after the destructors of its variables:
+/// these may begin sections, too. `None`: the system has no more keys, and readers are kept
+/// forever.
 fn key() -> Option<libc::pthread_key_t> {
     static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
     *KEY.get_or_init(|| {
         let mut key = 0;
-        // SAFETY: `key` is there to be written to.
+        // SAFETY: `key` is a valid place for the result.
         let failed = unsafe { libc::pthread_key_create(&mut key, Some(leave)) };
         (failed == 0).then_some(key)
     })
 }
 
-/// Gives the thread's reader back.
+/// Returns the thread's reader.
 unsafe extern "C" fn leave(_: *mut c_void) {
     if let Some(reader) = READER.take() {
         READERS.lock().idle.push(reader);
     }
 }
 
-/// What is reached inside it stays. Sections do not nest.
+/// A span in which loaded targets are not freed. Sections do not nest.
 pub(crate) struct Section {
     reader: &'static Reader,
-    /// It ends on the thread on which it began.
+    /// A section ends on the thread on which it began.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -82,9 +80,9 @@ pub(crate) fn section() -> Section {
     let begun = reader.0.load(Relaxed) + 1;
     debug_assert!(!begun.is_multiple_of(2), "a section inside another");
     reader.0.store(begun, Relaxed);
-    // Stands for a barrier between this store and the loads of the section: either the
-    // one of `synchronize` comes before those loads, which then find the pointer gone,
-    // or it comes after this store, which `synchronize` then sees.
+    // In place of a barrier between this store and the loads of the section. If the barrier of
+    // `synchronize` comes before those loads, they find the pointer removed. If it comes after
+    // this store, `synchronize` finds the section.
     compiler_fence(SeqCst);
     Section {
         reader,
@@ -110,15 +108,15 @@ fn register() -> &'static Reader {
     });
     drop(readers);
     if let Some(key) = key() {
-        // SAFETY: the key is valid; that the value is not null has `leave` called.
+        // SAFETY: the key is valid; a value that is not null makes the system call `leave`.
         unsafe { libc::pthread_setspecific(key, std::ptr::from_ref(reader).cast()) };
     }
     READER.set(Some(reader));
     reader
 }
 
-/// Makes [`barrier`], and so `synchronize`, possible in this process. To be called, with
-/// success, before what `synchronize` is to wait for.
+/// Makes [`barrier`], and so `synchronize`, possible in this process. Must succeed before the
+/// first section for which `synchronize` is to wait.
 ///
 /// # Errors
 /// The system has no `membarrier(2)`.
@@ -126,8 +124,8 @@ pub fn prepare() -> Result<(), Errno> {
     membarrier(MembarrierCommand::RegisterPrivateExpedited)
 }
 
-/// Has every other thread of the process pass a barrier between its accesses before and those
-/// after.
+/// Makes every other thread of the process pass a barrier between its earlier and its later
+/// accesses.
 ///
 /// # Errors
 /// The system refuses, which it does only before [`prepare`].
@@ -135,12 +133,10 @@ pub fn barrier() -> Result<(), Errno> {
     membarrier(MembarrierCommand::PrivateExpedited)
 }
 
-/// Waits until all sections have ended that may have found what was taken away before
-/// the call.
+/// Waits until all sections have ended that may have loaded a pointer removed before the call.
 pub(crate) fn synchronize() -> Result<(), Errno> {
     barrier()?;
-    // A thread that registers after this has taken the lock after us, and finds what
-    // we took away gone.
+    // A thread that registers later takes the lock after us, and finds the pointer removed.
     let readers = READERS.lock().all.clone();
     for reader in readers {
         let seen = reader.0.load(Acquire);
@@ -157,7 +153,7 @@ mod tests {
     use std::ptr::null_mut;
     use std::sync::atomic::{AtomicBool, AtomicPtr};
 
-    /// One thread frees (here: spoils) what others find and use.
+    /// One thread frees (here: overwrites) what others find and use.
     #[test]
     fn nobody_uses_what_was_freed() {
         prepare().unwrap();
@@ -225,7 +221,7 @@ mod tests {
         thread_local!(static LATE: Late = const { Late });
         for round in 0..1000 {
             let work = move || {
-                // Before the first section, or behind it.
+                // Before the first section, or after it.
                 (round % 2 == 0).then(|| LATE.with(|_| ()));
                 drop(section());
                 LATE.with(|_| ());

@@ -1,9 +1,9 @@
-//! A trace of everything that is done to a region.
+//! A trace of all accesses that change a region.
 //!
-//! Guarantees: the trace lists the calls in the order in which the region saw them,
-//! one event for each atomic store and each flushed line; applying the stores of the
-//! whole trace to the region's contents at its start gives its contents now. Calls
-//! that fail before they reach the region (out of range) leave no event.
+//! Guarantees: the trace lists the calls in the order in which the region received them, one
+//! event for each atomic store and each flushed line. The initial contents with all stores of
+//! the trace applied are the present contents. A call that fails before it reaches the region
+//! (out of range) leaves no event.
 
 use crate::units::{lines, units};
 use crate::{MediumError, Pmem, Rule, Unit};
@@ -22,18 +22,18 @@ pub enum Event {
         /// Offset in bytes of the line's first byte.
         line: u64,
     },
-    /// A fence that returned `Ok`, and why it was there.
+    /// A fence that returned `Ok`, and its rule.
     Fence(Rule),
     /// A caller's mark, such as the boundary between two operations.
     Mark(u64),
-    /// What follows was done by another thread: threads are numbered as they come, and the
-    /// first one begins.
+    /// The following events are those of another thread. Threads are numbered in the order of
+    /// their first events, and the recording begins with the first thread.
     Thread(u32),
 }
 
-/// Passes everything on to `P` and writes it down.
+/// Forwards everything to `P` and records it.
 ///
-/// Events of several threads share one trace; a fence speaks for its own thread only.
+/// Events of several threads share one trace; a fence covers its own thread only.
 pub struct Recording<P> {
     inner: P,
     trace: Mutex<Trace>,
@@ -42,14 +42,14 @@ pub struct Recording<P> {
 #[derive(Debug, Default)]
 struct Trace {
     events: Vec<Event>,
-    /// By their numbers.
+    /// The threads by their numbers.
     threads: Vec<ThreadId>,
-    /// The number of the last one.
+    /// The number of the last event's thread.
     last: u32,
 }
 
 impl Trace {
-    /// Says whose the next events are.
+    /// Returns the events, after recording a change of thread if there is one.
     fn of_this_thread(&mut self) -> &mut Vec<Event> {
         let me = thread::current().id();
         let number = self.threads.iter().position(|thread| *thread == me);
@@ -74,7 +74,7 @@ impl<P: Pmem> Recording<P> {
         }
     }
 
-    /// The region underneath. What is stored to it directly is not recorded.
+    /// The region below. Stores to it directly are not recorded.
     pub fn inner(&self) -> &P {
         &self.inner
     }
@@ -84,17 +84,17 @@ impl<P: Pmem> Recording<P> {
         self.trace().events.push(Event::Mark(id));
     }
 
-    /// Takes the trace; recording goes on with an empty one.
+    /// Takes the trace; recording continues with an empty one.
     pub fn take(&self) -> Vec<Event> {
         std::mem::take(&mut self.trace().events)
     }
 
-    /// Forgets the trace and keeps its memory for the next one.
+    /// Empties the trace and keeps its memory for the next one.
     pub fn clear(&self) {
         self.trace().events.clear();
     }
 
-    /// Looks at the trace in place; the region's stores wait meanwhile.
+    /// Calls `look` with the trace in place; stores to the region wait meanwhile.
     pub fn with_trace<R>(&self, look: impl FnOnce(&[Event]) -> R) -> R {
         look(&self.trace().events)
     }

@@ -1,13 +1,13 @@
 //! The write-before rules: why one change must be durable before another.
 //!
-//! Every fence, every flush of a device and every edge between patches names one where it is
-//! made. Traces record them; drawings and violation reports print them.
+//! Every fence, every flush of a device, every durable write and every edge between patches
+//! names a rule. Traces record them; drawings and violation reports print them.
 
 use serde::Serialize;
 use std::fmt;
 
-/// Declares the rules: each with what breaks without it, the label of drawings, and the name
-/// of reports.
+/// Declares the rules, each with the consequence of breaking it, the label of drawings, and the
+/// name of reports.
 macro_rules! rules {
     ($($(#[$doc:meta])* $rule:ident, $label:literal, $name:literal;)+) => {
         /// The reason why something must be durable before something else.
@@ -39,40 +39,40 @@ macro_rules! rules {
 }
 
 rules! {
-    /// Never write a pointer to a structure before the structure itself (soft updates,
-    /// rule 1). Without it a crash leaves a pointer to garbage.
+    /// Never write a pointer to a structure before the structure itself (soft updates, rule 1).
+    /// Otherwise a crash leaves a pointer to garbage.
     InitialiseBeforePoint, "init", "initialise-before-point";
-    /// Never reuse a resource before all pointers to it are gone (rule 2). Without it a
-    /// crash leaves two owners, or old contents where new ones are looked for.
+    /// Never reuse a resource before all pointers to it are removed (rule 2). Otherwise a crash
+    /// leaves two owners, or old contents in place of new ones.
     NullifyBeforeReuse, "nullify", "nullify-before-reuse";
-    /// Never drop the last pointer to something live before the new one is there (rule
-    /// 3). Without it a crash loses a file.
+    /// Never remove the last pointer to a live structure before the new one is written (rule
+    /// 3). Otherwise a crash loses a file.
     LinkBeforeUnlink, "link", "link-before-unlink";
-    /// Never write home what the log does not yet hold. Without it a crash leaves half
-    /// a transaction that cannot be replayed.
+    /// Never write home what is not yet in the log. Otherwise a crash leaves half a transaction
+    /// that cannot be replayed.
     LogBeforeHome, "log", "log-before-home";
-    /// Never commit before all that the commit vouches for. Without it a crash replays
-    /// or shows garbage.
+    /// Never commit before everything that the commit covers. Otherwise a crash replays or
+    /// shows garbage.
     DataBeforeCommit, "commit", "data-before-commit";
-    /// Never give log space back before what it protects is home. Without it a crash
-    /// loses what was committed.
+    /// Never reclaim log space before its contents are home. Otherwise a crash loses committed
+    /// changes.
     HomeBeforeReclaim, "home", "home-before-reclaim";
-    /// Changes of one group (a patchgroup, or what a program stored before a fence of its
-    /// own) before those of the next. Without it the program's own order is lost.
+    /// Changes of one group (a patchgroup, or a program's stores before its own fence) before
+    /// those of the next. Otherwise the program's own order is lost.
     GroupAfterGroup, "group", "group-after-group";
-    /// Both change the same bytes: the older first. Without it the older may win.
+    /// The older of two changes to the same bytes first. Otherwise the older may win.
     Overlap, "overlap", "overlap";
-    /// Never overwrite in place before a whole copy is elsewhere. Without it a torn write
-    /// leaves neither the old nor the new.
+    /// Never overwrite in place before a complete copy is elsewhere. Otherwise a torn write
+    /// leaves neither the old nor the new contents.
     CopyBeforeOverwrite, "copy", "copy-before-overwrite";
-    /// Never return before what the call promises is durable. Without it a crash takes back
-    /// what was acknowledged.
+    /// Never return before the promised changes are durable. Otherwise a crash undoes an
+    /// acknowledged call.
     DurableBeforeReturn, "return", "durable-before-return";
-    /// Never let others see, and build on, what a crash may still take back. Without it
-    /// something durable depends on something lost.
+    /// Never let other calls use a change that a crash may still undo. Otherwise something
+    /// durable depends on something lost.
     DurableBeforeUse, "use", "durable-before-use";
-    /// Write back the befores of patches before the patches. Each edge between them has a
-    /// rule of its own; without this one none of them is obeyed.
+    /// Write back the befores of patches before the patches. Each edge between them has a rule
+    /// of its own, and depends on this one.
     PatchOrder, "patch", "patch-order";
 }
 

@@ -1,14 +1,14 @@
-//! Bugs that can be put back, to test the tests.
+//! Bugs that can be seeded, to test the tests.
 
-/// Declares the bugs of a crate, each an order that is not kept: an enum `Bug` with
-/// `Bug::ALL`, and `hit(bug)`, which code asks before it keeps the order.
+/// Declares the seeded bugs of a crate, each of which violates an order. The result is an enum
+/// `Bug` with `Bug::ALL`, and `hit(bug)`, which code calls before it keeps the order.
 ///
-/// With the crate's feature `seeded-bugs`, and in its own unit tests, `arm(Some(bug))` puts
-/// one back, `arm(None)` takes it out again, and `fired()` returns how often it took effect.
-/// Otherwise every question is answered no at compile time.
+/// With the crate's feature `seeded-bugs`, and in its own unit tests, `arm(Some(bug))` seeds a
+/// bug and `arm(None)` removes it. `fired()` returns how often it took effect. Otherwise `hit`
+/// is false at compile time.
 ///
-/// A bug is armed for what the arming thread does. In a crate whose work is done by several
-/// threads the list begins with `process-wide;`, and a bug is armed for all of them.
+/// A bug is armed for the arming thread only. In a crate whose work is done by several threads
+/// the list begins with `process-wide;`, and a bug is armed for all of them.
 #[macro_export]
 macro_rules! seeded_bugs {
     (process-wide; $($bugs:tt)+) => {
@@ -19,12 +19,11 @@ macro_rules! seeded_bugs {
             use super::Bug;
             use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-            /// The number of the armed bug; no bug has the first value.
+            /// The number of the armed bug; the initial value is not a bug's.
             static ARMED: AtomicUsize = AtomicUsize::new(usize::MAX);
             static FIRED: AtomicU64 = AtomicU64::new(0);
 
-            /// Puts one bug back, for the whole process, and clears the counter; `None`
-            /// takes it out again.
+            /// Seeds one bug for the whole process, and clears the counter; `None` removes it.
             pub fn arm(bug: Option<Bug>) {
                 FIRED.store(0, Relaxed);
                 ARMED.store(bug.map_or(usize::MAX, |bug| bug as usize), Relaxed);
@@ -46,7 +45,7 @@ macro_rules! seeded_bugs {
     };
 
     (@list $($(#[$doc:meta])* $bug:ident,)+) => {
-        /// A bug that a crash test must find: an order that is not kept.
+        /// A seeded bug that a crash test must find: a violated order.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Bug {
             $($(#[$doc])* $bug,)+
@@ -81,8 +80,7 @@ macro_rules! seeded_bugs {
                 static ARMED: Cell<(Option<Bug>, u64)> = const { Cell::new((None, 0)) };
             }
 
-            /// Puts one bug back for what this thread does, and clears the counter; `None`
-            /// takes it out again.
+            /// Seeds one bug for this thread, and clears the counter; `None` removes it.
             pub fn arm(bug: Option<Bug>) {
                 ARMED.set((bug, 0));
             }

@@ -1,14 +1,14 @@
 //! Turns SIGBUS on a mapping into an error.
 //!
-//! A load or store of a mapped page that is no longer there (the file was truncated,
-//! its file system is full, the memory is broken) raises SIGBUS, which ends a process
-//! by default. Guarantees:
+//! A load or store of a lost page raises SIGBUS, which by default ends the process. A page is
+//! lost when the file is truncated, its file system is full or the memory is broken.
+//! Guarantees:
 //!
-//! 1. A fault inside a watched mapping marks the mapping as failed, with the offset
-//!    of the page, before the access that faulted ends; the access itself meets a
-//!    page of zeros. Whoever reads the mark after an access learns of the fault.
+//! 1. A fault inside a watched mapping marks the mapping as failed, with the offset of the
+//!    page, before the faulting access ends. The access itself reaches a page of zeros. A
+//!    reader that checks the mark after its access finds the fault.
 //! 2. The mark stays.
-//! 3. Any other SIGBUS goes to the handler that was there before, or kills.
+//! 3. Any other SIGBUS is forwarded to the previous handler, or kills the process.
 //! 4. The handler only loads and stores atomics and makes system calls.
 
 use crate::MediumError;
@@ -53,7 +53,7 @@ impl Slot {
 pub struct Marker(&'static Slot);
 
 impl Marker {
-    /// Marks it as failed at `off`, as a fault there would. Not after the end of the watch.
+    /// Marks the mapping as failed at `off`, as a fault there would. No effect after the watch.
     pub fn fail(&self, off: u64) {
         let _ = self
             .0
@@ -75,7 +75,7 @@ impl Watch {
         slot.end.store(start as usize + len, SeqCst);
         slot.page.store(page, SeqCst);
         slot.failed_at.store(INTACT, SeqCst);
-        // Last: from here on the handler believes the rest.
+        // Stored last: from here on the handler uses the other fields.
         slot.start.store(start as usize, SeqCst);
         Some(Self(slot))
     }
@@ -83,7 +83,7 @@ impl Watch {
     /// The error of the first page that failed, if one did.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), MediumError> {
-        // The handler runs on the thread whose access faulted. Keep the compiler
+        // The handler runs on the thread whose access faulted. The fence stops the compiler
         // from loading the mark before that access.
         std::sync::atomic::compiler_fence(SeqCst);
         match self.0.failed_at.load(std::sync::atomic::Ordering::Relaxed) {
@@ -92,29 +92,28 @@ impl Watch {
         }
     }
 
-    /// What marks the mapping as failed.
+    /// A handle that marks the mapping as failed.
     pub(crate) fn marker(&self) -> Marker {
         Marker(self.0)
     }
 
-    /// Ends the watch. To be called before unmapping: the addresses may become
-    /// somebody else's.
+    /// Ends the watch. Must be called before unmapping, because the addresses may be reused.
     pub(crate) fn end(&mut self) {
         self.0.start.store(0, SeqCst);
     }
 }
 
-/// Installs the handler and returns the one that was there before.
+/// Installs the handler and returns the previous one.
 fn install() -> libc::sigaction {
     // SAFETY: all-zero is a valid `sigaction` (default action, empty mask).
     let mut previous: libc::sigaction = unsafe { std::mem::zeroed() };
     let mut ours = previous;
     ours.sa_sigaction = on_sigbus as *const () as usize;
-    // On the alternate stack, because the previous handler may need to be there (the
-    // standard library's looks for stack overflows).
+    // The alternate stack, because the previous handler may need it: the standard library's
+    // detects stack overflows.
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: both structures are valid, and `on_sigbus` is a handler that does only
-    // what a handler may (guarantee 4). Neither call can fail for SIGBUS.
+    // SAFETY: both structures are valid, and `on_sigbus` only makes calls that a handler may
+    // make (guarantee 4). Neither call can fail for SIGBUS.
     unsafe {
         libc::sigaction(libc::SIGBUS, null(), &mut previous);
         libc::sigaction(libc::SIGBUS, &ours, null_mut());
@@ -131,14 +130,14 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     }
 }
 
-/// Marks the mapping around `address` and puts a page of zeros there.
+/// Marks the mapping around `address` as failed and maps a page of zeros there.
 fn recover(address: usize) -> bool {
     for slot in &TABLE {
         let start = slot.start.load(SeqCst);
         let end = slot.end.load(SeqCst);
         let page = slot.page.load(SeqCst);
-        // A slot that changes hands while we look is not ours: the mapping that
-        // faulted is in use and keeps its slot.
+        // A slot that changes owner meanwhile is not ours: the mapping that faulted is in use
+        // and keeps its slot.
         if start == 0 || address < start || address >= end || slot.start.load(SeqCst) != start {
             continue;
         }
@@ -146,8 +145,8 @@ fn recover(address: usize) -> bool {
         let _ = slot
             .failed_at
             .compare_exchange(INTACT, off as u64, SeqCst, SeqCst);
-        // SAFETY: the page belongs to a mapping that is reached through `Raw` only,
-        // which holds no references to it and promises nothing about its bytes.
+        // SAFETY: the page belongs to a mapping that is accessed through `Raw` only, which
+        // holds no references to it and guarantees nothing about its bytes.
         let replaced = unsafe {
             mmap_anonymous(
                 (start + off) as *mut c_void,
@@ -161,7 +160,7 @@ fn recover(address: usize) -> bool {
     false
 }
 
-/// Does what would have happened without this module.
+/// Acts as the process would without this module.
 fn forward(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, by_kernel: bool) {
     let previous = PREVIOUS.get();
     let action = previous.map_or(libc::SIG_DFL, |p| p.sa_sigaction);

@@ -1,16 +1,16 @@
-//! Signals of the program, and threads of ours.
+//! Blocking of signals on our own threads.
 
 use libc::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP, c_int};
 
-/// Signals that a thread's own code raises: blocked, they would kill the process. A page of a
-/// file that is gone raises one.
+/// Signals that a thread's own code raises: if they were blocked, they would kill the process.
+/// A lost page of a file raises SIGBUS.
 const OF_THE_THREAD: [c_int; 5] = [SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP];
 
-/// Runs `start` with signals blocked, which threads that it starts inherit: the program's
-/// handlers are to run on the program's threads. Nothing else is to be done in it, since the
+/// Runs `start` with signals blocked. Threads that it starts inherit this, so that the
+/// program's handlers run on the program's threads. `start` should do nothing else, because the
 /// program cannot be interrupted meanwhile.
 pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
-    // SAFETY: both sets are there to be written to, and zeros are sets.
+    // SAFETY: both sets are valid places for results, and zeros are a valid set.
     unsafe {
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
             (std::mem::zeroed(), std::mem::zeroed());

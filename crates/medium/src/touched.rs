@@ -1,7 +1,7 @@
-//! The pages that `msync` still has to write back.
+//! The pages that `msync` has yet to write back.
 //!
-//! Guarantee: a page that was marked before [`Touched::take`] is called is returned by
-//! that call or was by an earlier one.
+//! Guarantee: a page that was marked before a call of [`Touched::take`] is returned by that
+//! call or an earlier one.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 /// Unit of marking in bytes. Real pages may be larger; the caller rounds.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// A bit for each page, and a bit above for each 64 of them, so that finding the few
-/// marked pages of a large region is quick.
+/// A bit for each page, and a bit for each group of 64 pages. The second level makes it fast to
+/// find the few marked pages of a large region.
 pub(crate) struct Touched {
     pages: Box<[AtomicU64]>,
     groups: Box<[AtomicU64]>,
 }
 
 impl Touched {
-    /// Nothing is marked in `len` bytes.
+    /// No marks in `len` bytes.
     pub(crate) fn new(len: u64) -> Self {
         let words = len.div_ceil(PAGE_BYTES).div_ceil(64);
         let zeroed = |n: u64| (0..n).map(|_| AtomicU64::new(0)).collect();
@@ -27,26 +27,26 @@ impl Touched {
         }
     }
 
-    /// Marks the pages of `off..off + len`, which must lie inside. Call it after the
-    /// stores: a mark that comes first may be taken before they are there.
+    /// Marks the pages of `off..off + len`, which must lie inside. To be called after the
+    /// stores: an earlier mark may be taken before them.
     pub(crate) fn mark(&self, off: u64, len: u64) {
         if len == 0 {
             return;
         }
         for page in off / PAGE_BYTES..=(off + len - 1) / PAGE_BYTES {
-            // Always a read-modify-write, even if the bit is set: it orders the
-            // stores before it against the `take` that may be clearing the bit.
+            // Always a read-modify-write, even if the bit is set: it orders the earlier stores
+            // before a `take` that is clearing the bit.
             set(&self.pages, page);
             set(&self.groups, page / 64);
         }
     }
 
-    /// Clears all marks and calls `each` with the runs of bytes that had them.
+    /// Clears all marks and calls `each` with the marked runs of bytes.
     pub(crate) fn take(&self, mut each: impl FnMut(Range<u64>)) {
         let mut run: Range<u64> = 0..0;
         for (i, groups) in self.groups.iter().enumerate() {
-            // Groups before pages, as `mark` sets pages before groups: a page whose
-            // group is no longer set has been taken or is about to be, below.
+            // Groups before pages, the reverse of the order in `mark`. If the group of a page
+            // is no longer set, the page has been taken or is about to be, below.
             for group in bits(groups.swap(0, SeqCst)) {
                 let word = i as u64 * 64 + group;
                 for page in bits(self.pages[word as usize].swap(0, SeqCst)) {

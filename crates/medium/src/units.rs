@@ -1,12 +1,12 @@
-//! How a run of bytes falls apart into atomic stores.
+//! Division of a run of bytes into atomic stores.
 //!
-//! Guarantees: the units of a run are naturally aligned, ascend, do not overlap,
-//! cover the run, and are as few as possible.
+//! Guarantees: the units of a run are naturally aligned, ascend, do not overlap, cover the run,
+//! and are as few as possible.
 
 use crate::WORD_BYTES;
 
-/// One store of 1, 2, 4 or 8 bytes at a naturally aligned offset: the unit that is
-/// durable wholly or not at all.
+/// One store of 1, 2, 4 or 8 bytes at a naturally aligned offset: a crash leaves all of it or
+/// nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Unit {
     /// First byte, a multiple of `len`.
@@ -77,7 +77,7 @@ fn narrow_count(mut off: u64, mut len: u64) -> u64 {
     count
 }
 
-/// Bytes of the widest unit that may start at `off` with `len` bytes to go.
+/// Bytes of the widest unit that may start at `off` with `len` bytes left.
 fn unit_len(off: u64, len: usize) -> Option<usize> {
     let aligned = 1usize << off.trailing_zeros().min(3);
     let fits = 1usize << len.checked_ilog2()?.min(3);

@@ -1,4 +1,4 @@
-//! Memory for blocks, aligned as direct I/O wants it.
+//! Memory for blocks, with the alignment of direct I/O.
 
 use parking_lot::Mutex;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -11,22 +11,22 @@ pub struct Buffer {
     len: usize,
 }
 
-/// What `O_DIRECT` asks for on every device in use.
+/// The alignment that `O_DIRECT` requires on every device in use, in bytes.
 const ALIGN: usize = 4096;
-/// Pages of dropped buffers that are kept for new ones: 16 MiB.
+/// Pages of dropped buffers that are kept for new ones, at most: 16 MiB.
 const KEPT_MAX: usize = 4096;
 
 /// Memory of [`ALIGN`] bytes, or of the length of a larger buffer.
 struct Page(NonNull<u8>);
 
-// SAFETY: whoever has a page owns its memory, as with `Box<[u8]>`.
+// SAFETY: a page owns its memory, as `Box<[u8]>` does.
 unsafe impl Send for Page {}
 // SAFETY: as above; shared references only read.
 unsafe impl Sync for Page {}
 
-/// Pages of [`ALIGN`] bytes, initialised, that nobody uses. A cache drops and makes blocks
-/// by the thousand; to have an allocator align each, and the kernel clear it, took a tenth
-/// of the server's CPU time in PostMark.
+/// Initialised pages of [`ALIGN`] bytes without an owner. A cache drops and makes blocks by the
+/// thousand. Aligned allocations, and their clearing by the kernel, took a tenth of the
+/// server's CPU time in PostMark.
 static KEPT: Mutex<Vec<Page>> = Mutex::new(Vec::new());
 
 impl Buffer {
@@ -51,21 +51,21 @@ impl Buffer {
         }
     }
 
-    /// A copy of `bytes`, which are not empty.
+    /// A copy of `bytes`, which must not be empty.
     pub fn from_slice(bytes: &[u8]) -> Self {
         let mut buffer = Self::kept(bytes.len()).unwrap_or_else(|| Self::zeroed(bytes.len()));
         buffer.copy_from_slice(bytes);
         buffer
     }
 
-    /// A page that was kept, with whatever its last buffer left there.
+    /// A kept page, with the contents that its last buffer left there.
     fn kept(len: usize) -> Option<Self> {
         let page = (1..=ALIGN).contains(&len).then(|| KEPT.lock().pop())??;
         Some(Self { page, len })
     }
 }
 
-/// How the memory of a buffer of `len` bytes is allocated.
+/// The layout of the memory of a buffer of `len` bytes.
 fn layout(len: usize) -> Layout {
     Layout::from_size_align(len.max(ALIGN), ALIGN).expect("a length within isize::MAX")
 }

@@ -1,26 +1,26 @@
-//! Counts what is done to a block device.
+//! Counts the accesses to a block device.
 
 use super::{BlockDevice, BlockError, Lba, Write};
 use crate::Rule;
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What was done to a device, up to some moment. Subtract two to get what was done in
-/// between.
+/// Counts of accesses to a device, up to some moment. The difference of two counts the accesses
+/// in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockCounts {
     /// Calls of `read`.
     pub reads: u64,
-    /// Blocks that they asked for.
+    /// Blocks of these reads.
     pub read_blocks: u64,
     /// Blocks that were submitted to be written.
     pub written_blocks: u64,
-    /// Runs of adjacent blocks, equally durable or not, within each submit: the writes
-    /// that a device sees which merges all it can.
+    /// Runs of adjacent blocks, equally durable or not, within each submit: the writes of a
+    /// device that merges as many as it can.
     pub merged_writes: u64,
     /// Of the written blocks, those with force unit access.
     pub durable_blocks: u64,
-    /// Flushes, also those that failed.
+    /// Flushes, including those that failed.
     pub flushes: u64,
     /// Blocks that were discarded.
     pub discarded_blocks: u64,
@@ -29,7 +29,7 @@ pub struct BlockCounts {
 impl Sub for BlockCounts {
     type Output = Self;
 
-    /// What was done after `earlier`.
+    /// The counts since `earlier`.
     fn sub(self, earlier: Self) -> Self {
         let since = u64::wrapping_sub;
         Self {
@@ -44,8 +44,8 @@ impl Sub for BlockCounts {
     }
 }
 
-/// Passes everything on to `D` and counts it. The counters of a call are not read
-/// together: a snapshot taken while other threads work is only about right.
+/// Forwards everything to `D` and counts it. The counters of a call are not read together: a
+/// snapshot taken while other threads work is only approximate.
 pub struct CountingDevice<D> {
     inner: D,
     reads: AtomicU64,
@@ -72,7 +72,7 @@ impl<D: BlockDevice> CountingDevice<D> {
         }
     }
 
-    /// The device underneath. What is done to it directly is not counted.
+    /// The device below. Accesses to it directly are not counted.
     pub fn inner(&self) -> &D {
         &self.inner
     }
@@ -91,7 +91,7 @@ impl<D: BlockDevice> CountingDevice<D> {
     }
 }
 
-/// The number of requests that so many writes make when neighbours are merged.
+/// The number of requests that these writes make when neighbours are merged.
 fn merged(writes: &[Write]) -> u64 {
     let mut places: Vec<_> = writes.iter().map(|w| (w.lba.0, w.durable)).collect();
     places.sort_unstable();

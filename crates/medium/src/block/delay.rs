@@ -1,14 +1,14 @@
 //! A block device that takes as long as a disk or an SSD would.
 //!
-//! The model: a device has a *front*, which takes commands and moves their data into a
-//! write cache, and a *medium* behind it. A write has completed when the front has it,
-//! or, with force unit access, without a cache or with a full one, when the medium has
-//! it. A flush waits for the medium to have all. Reads go before writes that wait in the
-//! cache. What a caller waits is that time or longer, never less; the data goes to the
-//! device underneath at once.
+//! The model: a device has a *front*, which takes commands and moves their data into a write
+//! cache, and a *medium*, to which the cache is written. A write has completed when the front
+//! has it. With force unit access, without a cache or with a full one, it has completed when
+//! the medium has it. A flush waits until the medium has everything. Reads precede writes that
+//! wait in the cache. A caller waits at least for the time of the model. The data reaches the
+//! device below at once.
 //!
-//! Not modelled: where the platter stands (a seek is followed by half a turn), zones,
-//! reads from a cache, garbage collection.
+//! Not modelled: the position of the platter (a seek is followed by half a turn), zones, reads
+//! from a cache, garbage collection.
 
 use super::{BlockDevice, BlockError, Completion, Geometry, Lba, Persistence, Write};
 use crate::Rule;
@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How long a device takes.
+/// The kind of device, with its times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum DelayModel {
     /// Heads that seek over turning platters.
@@ -41,26 +41,26 @@ pub struct DiskModel {
     pub bytes_per_s: u64,
     /// Bytes per second between host and cache.
     pub interface_bytes_per_s: u64,
-    /// Bytes that the write cache holds; 0: none.
+    /// Bytes that the write cache holds; 0: there is none.
     pub cache_bytes: u64,
 }
 
 /// An SSD.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SsdModel {
-    /// A read by itself.
+    /// Time of one read.
     pub read: Duration,
-    /// A write by itself, into the cache.
+    /// Time of one write into the cache.
     pub write: Duration,
-    /// Reads that it works on at once.
+    /// Reads that it executes at once.
     pub read_lanes: u32,
-    /// Writes that it works on at once.
+    /// Writes that it executes at once.
     pub write_lanes: u32,
-    /// Bytes per second that its flash takes.
+    /// Bytes per second that its flash stores.
     pub bytes_per_s: u64,
-    /// Bytes that the write cache holds; 0: none.
+    /// Bytes that the write cache holds; 0: there is none.
     pub cache_bytes: u64,
-    /// What a flush or a durable write takes beyond waiting for the flash.
+    /// Time of a flush or a durable write, without the wait for the flash.
     pub flush: Duration,
 }
 
@@ -78,10 +78,14 @@ impl DelayModel {
         cache_bytes: 16 << 20,
     });
 
-    /// Samsung SSD 970 EVO 500GB, from figures that its maker gave to reviewers: random 4 KiB at queue depth 1
-    /// (15,000 and 50,000 per second) and at 32 or more (370,000 and 450,000), writes to
-    /// flash without its SLC buffer (600 MB/s). They say nothing of flushes and
-    /// of how much data is volatile: 1 ms and 64 MiB are assumptions.
+    /// Samsung SSD 970 EVO 500GB, from figures that its maker gave to reviewers. They do not
+    /// include flushes and the amount of volatile data: 1 ms and 64 MiB are assumptions.
+    ///
+    /// | | read | write |
+    /// |---|---|---|
+    /// | random 4 KiB per second, queue depth 1 | 15,000 | 50,000 |
+    /// | random 4 KiB per second, queue depth 32 or more | 370,000 | 450,000 |
+    /// | MB/s to flash, without the SLC buffer | | 600 |
     pub const SAMSUNG_970_EVO: Self = Self::Ssd(SsdModel {
         read: Duration::from_nanos(66_667),
         write: Duration::from_nanos(20_000),
@@ -108,7 +112,7 @@ impl DelayModel {
 }
 
 impl DiskModel {
-    /// Time to reach a place from another; both are parts of the whole, from 0 to 1.
+    /// Time of a seek; both positions are fractions of the whole, from 0 to 1.
     fn seek(&self, from: f64, to: f64) -> Duration {
         // The curve a + b sqrt(x) + c x through the three times.
         let [track, average, full] =
@@ -127,7 +131,7 @@ fn transfer(bytes: u64, bytes_per_s: u64) -> Duration {
     Duration::from_secs_f64(bytes as f64 / bytes_per_s.max(1) as f64)
 }
 
-/// Passes everything on to `D` and takes longer.
+/// Forwards everything to `D` and adds delays.
 pub struct DelayDevice<D> {
     inner: D,
     model: DelayModel,
@@ -137,9 +141,9 @@ pub struct DelayDevice<D> {
 struct State {
     clock: Clock,
     next: u64,
-    /// Of writes that `inner` has: the caller's tag, and when they may end.
+    /// Writes that `inner` has: the caller's tag, and the time when they may end.
     under_way: BTreeMap<u64, (u64, Instant)>,
-    /// Of those that `inner` has finished: when they may end, and their numbers.
+    /// Writes that `inner` has finished: the time when they may end, and their numbers.
     due: BinaryHeap<Reverse<(Instant, u64)>>,
     finished: BTreeMap<u64, Completion>,
 }
@@ -160,7 +164,7 @@ impl<D: BlockDevice> DelayDevice<D> {
         }
     }
 
-    /// The device underneath, without the delays.
+    /// The device below, without the delays.
     pub fn inner(&self) -> &D {
         &self.inner
     }
@@ -181,7 +185,7 @@ impl State {
         }
     }
 
-    /// The next to end, if it may end by `by`.
+    /// The next write to end, if it may end by `by`.
     fn pop(&mut self, by: Option<Instant>) -> Option<(Instant, Completion)> {
         let Reverse((due, number)) = *self.due.peek()?;
         if by.is_some_and(|by| due > by) {
@@ -192,7 +196,7 @@ impl State {
     }
 }
 
-/// What the device is busy with, and until when.
+/// The work of the device, and the time when each part of it ends.
 struct Clock {
     model: DelayModel,
     geometry: Geometry,
@@ -200,9 +204,9 @@ struct Clock {
     reads: Vec<Instant>,
     writes: Vec<Instant>,
     medium: Instant,
-    /// The block behind the last one under the head.
+    /// The block after the last one under the head.
     head: u64,
-    /// What the cache holds: when the medium will have it, and how many bytes.
+    /// The contents of the cache: when the medium will have them, and their bytes.
     cached: VecDeque<(Instant, u64)>,
     cached_bytes: u64,
 }
@@ -226,7 +230,7 @@ impl Clock {
         }
     }
 
-    /// When a read that comes now ends.
+    /// The end of a read that starts now.
     fn read(&mut self, now: Instant, lba: Lba, blocks: u64) -> Instant {
         let time = match self.model {
             DelayModel::Disk(_) => self.on_medium(lba, blocks),
@@ -239,7 +243,7 @@ impl Clock {
         end
     }
 
-    /// When a write that comes now ends.
+    /// The end of a write that starts now.
     fn write(&mut self, now: Instant, lba: Lba, durable: bool) -> Instant {
         let bytes = u64::from(self.geometry.block_bytes);
         let front = match self.model {
@@ -258,12 +262,12 @@ impl Clock {
         front.max(room)
     }
 
-    /// When a flush that comes now ends.
+    /// The end of a flush that starts now.
     fn flush(&mut self, now: Instant) -> Instant {
         self.medium.max(now) + self.model.flush()
     }
 
-    /// When the cache has room for so many bytes.
+    /// The time when the cache has room for `bytes`.
     fn room(&mut self, now: Instant, bytes: u64) -> Instant {
         let mut room = now;
         while let Some((at, len)) = self.cached.front() {
@@ -278,7 +282,7 @@ impl Clock {
         room
     }
 
-    /// How long the medium works on so many blocks.
+    /// The time that the medium takes for `blocks`.
     fn on_medium(&mut self, lba: Lba, blocks: u64) -> Duration {
         let bytes = blocks.saturating_mul(u64::from(self.geometry.block_bytes));
         let (from, all) = (self.head, self.geometry.blocks.max(1) as f64);
@@ -296,7 +300,7 @@ impl Clock {
     }
 }
 
-/// Takes the lane that is free first. Returns when it is free again.
+/// Occupies the lane that is free first. Returns the time when it is free again.
 fn occupy(lanes: &mut [Instant], now: Instant, time: Duration) -> Instant {
     let Some(lane) = lanes.iter_mut().min() else {
         return now + time;
@@ -305,7 +309,7 @@ fn occupy(lanes: &mut [Instant], now: Instant, time: Duration) -> Instant {
     *lane
 }
 
-/// Sleeps for most of the time, and spins for what a sleep would overrun.
+/// Sleeps for most of the time, and spins for the part by which a sleep could be late.
 fn wait_until(due: Instant) {
     const OVERRUN: Duration = Duration::from_micros(100);
     let mut left = due.saturating_duration_since(Instant::now());
@@ -457,7 +461,7 @@ mod tests {
         assert!(full - now > ms);
         let flushed = clock.flush(now);
         assert!(flushed - now > 5 * disk(0).track_seek);
-        // All is on the medium: nothing to wait for any more.
+        // Everything is on the medium, so the flush ends at once.
         assert_eq!(clock.flush(flushed), flushed);
         let durable = clock.write(flushed, Lba(7), true);
         assert!(durable - flushed > disk(0).average_seek);

@@ -30,7 +30,7 @@ impl Geometry {
     }
 }
 
-/// What a device promises about writes and crashes.
+/// The guarantees of a device about writes and crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Persistence {
     /// Aligned units of this many bytes are old or new after a crash, never torn: a power
@@ -47,7 +47,7 @@ pub struct Persistence {
 pub struct Write {
     /// Comes back in the [`Completion`]; the caller's to choose.
     pub tag: u64,
-    /// Where it goes.
+    /// The block that is written.
     pub lba: Lba,
     /// Exactly one block. Shared, not copied: the device only reads it.
     pub data: Arc<Buffer>,
@@ -58,13 +58,13 @@ pub struct Write {
 /// The end of one write.
 #[derive(Debug)]
 pub struct Completion {
-    /// That of the [`Write`].
+    /// The tag of the [`Write`].
     pub tag: u64,
     /// Whether the block was written.
     pub result: Result<(), BlockError>,
 }
 
-/// Why a device did not do as asked. Printed, it is one line that names the device.
+/// An error of a device. Printed, it is one line that names the device.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BlockError {
     /// The device reported an error.
@@ -79,7 +79,7 @@ pub enum BlockError {
         /// The operating system's error.
         error: rustix::io::Errno,
     },
-    /// A flush failed: what was written since the last one may be lost.
+    /// A flush failed: writes since the last successful one may be lost.
     #[error("{device}: flushing: {error}")]
     Flush {
         /// The device.
@@ -87,23 +87,23 @@ pub enum BlockError {
         /// The operating system's error.
         error: rustix::io::Errno,
     },
-    /// A simulated power cut (see [`PowerSupply`](super::PowerSupply)).
+    /// The power was cut (simulated, see [`PowerSupply`](super::PowerSupply)).
     #[error("{device}: the power was cut")]
     PowerCut {
         /// The device.
         device: Arc<str>,
     },
-    /// A block that the device does not have.
+    /// The device does not have the block.
     #[error("{device}: block {lba} is beyond the end ({blocks} blocks)")]
     OutOfRange {
         /// The device.
         device: Arc<str>,
         /// The block.
         lba: Lba,
-        /// How many there are.
+        /// The number of blocks of the device.
         blocks: u64,
     },
-    /// Data that is not a whole number of blocks; or, to be written, not one block.
+    /// The data is not a whole number of blocks or, in a write, not one block.
     #[error("{device}: {len} bytes where blocks of {block_bytes} are needed")]
     Length {
         /// The device.
@@ -122,25 +122,25 @@ pub trait BlockDevice: Send + Sync {
     fn name(&self) -> &str;
     /// Size and number of blocks.
     fn geometry(&self) -> Geometry;
-    /// What crashes may do.
+    /// The guarantees about crashes.
     fn persistence(&self) -> Persistence;
-    /// Reads whole blocks from `lba` on. Sees every completed write.
+    /// Reads whole blocks from `lba` on, with the results of all completed writes.
     fn read(&self, lba: Lba, buf: &mut [u8]) -> Result<(), BlockError>;
-    /// Starts writes. Each ends in exactly one completion, errors included. May block
+    /// Starts writes. Each ends in exactly one completion, with or without an error. May block
     /// while too many are under way.
     fn submit(&self, writes: Vec<Write>);
-    /// Takes finished writes, after waiting until there are at least `min` (or none is
-    /// under way). Which thread gets which completion is not defined: one at a time.
+    /// Takes finished writes. Waits until there are at least `min`, or none is under way. Each
+    /// completion is returned to one thread, which is not defined.
     fn reap(&self, min: usize) -> Vec<Completion>;
-    /// Makes every write that has completed durable. `rule` says what breaks without it; the
-    /// device ignores it, traces record it.
+    /// Makes every completed write durable. `rule` is the reason: the device ignores it, traces
+    /// record it.
     fn flush(&self, rule: Rule) -> Result<(), BlockError>;
-    /// The contents of these blocks are of no more use; what a read returns afterwards
-    /// is undefined. A hint: doing nothing is right.
+    /// Hints that the contents of these blocks are unused; a read afterwards returns undefined
+    /// bytes. A device may do nothing.
     fn discard(&self, lba: Lba, blocks: u64) -> Result<(), BlockError>;
 }
 
-/// The bytes that `len` bytes from block `lba` on take, checked against the device.
+/// The byte range of `len` bytes from block `lba` on, checked against the device.
 pub(super) fn byte_range(
     device: &str,
     geometry: Geometry,
@@ -159,7 +159,7 @@ pub(super) fn byte_range(
     block_range(device, geometry, lba, (len / block_bytes as usize) as u64)
 }
 
-/// The bytes that a write takes, checked to be one block of the device.
+/// The byte range of a write, checked to be one block of the device.
 pub(super) fn write_range(
     device: &str,
     geometry: Geometry,
@@ -176,7 +176,7 @@ pub(super) fn write_range(
     })
 }
 
-/// The bytes that `blocks` blocks from `lba` on take, checked against the device.
+/// The byte range of `blocks` blocks from `lba` on, checked against the device.
 pub(super) fn block_range(
     device: &str,
     geometry: Geometry,

@@ -1,5 +1,5 @@
-//! A block device with faults in it, for tests. All can be set and healed while it is
-//! in use.
+//! A block device with faults in it, for tests. Faults can be set and healed while the device
+//! is in use.
 
 use super::{BlockDevice, BlockError, Buffer, Completion, Lba, Write};
 use crate::Rule;
@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Passes everything on to `D`, except where a fault was set.
+/// Forwards everything to `D`, except where a fault was set.
 pub struct FaultyDevice<D> {
     inner: D,
     faults: Mutex<Faults>,
-    /// Ends of writes that `inner` has not seen.
+    /// Completions of writes that `inner` did not receive.
     failed: Mutex<Vec<Completion>>,
 }
 
@@ -28,16 +28,16 @@ struct Faults {
     full: bool,
 }
 
-/// What fails of one kind of call.
+/// The faults of one kind of call.
 #[derive(Default)]
 struct Bad {
     blocks: Vec<(Range<Lba>, Errno)>,
-    /// How many calls to go until the one that fails.
+    /// Calls until the one that fails, and its error.
     countdown: Option<(u64, Errno)>,
 }
 
 impl Bad {
-    /// Whether a call for these blocks fails.
+    /// The error with which a call for these blocks fails, if it does.
     fn strikes(&mut self, blocks: &Range<Lba>) -> Option<Errno> {
         if let Some((left, errno)) = &mut self.countdown {
             *left = left.saturating_sub(1);
@@ -53,7 +53,7 @@ impl Bad {
 }
 
 impl<D: BlockDevice> FaultyDevice<D> {
-    /// No faults yet.
+    /// A device without faults yet.
     pub fn new(inner: D) -> Self {
         Self {
             inner,
@@ -62,7 +62,7 @@ impl<D: BlockDevice> FaultyDevice<D> {
         }
     }
 
-    /// The device underneath, without the faults.
+    /// The device below, without the faults.
     pub fn inner(&self) -> &D {
         &self.inner
     }
@@ -87,12 +87,12 @@ impl<D: BlockDevice> FaultyDevice<D> {
         self.faults.lock().writes.countdown = Some((n, errno));
     }
 
-    /// Of the next write of a block, only the first `new_bytes` arrive. It claims success.
+    /// Truncates the next write of a block to its first `new_bytes`. The write reports success.
     pub fn tear(&self, lba: Lba, new_bytes: usize) {
         self.faults.lock().torn.insert(lba, new_bytes);
     }
 
-    /// The next write of a block goes to another one instead. It claims success.
+    /// Redirects the next write of a block to another block. The write reports success.
     pub fn misdirect(&self, lba: Lba, to: Lba) {
         self.faults.lock().misdirected.insert(lba, to);
     }
@@ -102,8 +102,8 @@ impl<D: BlockDevice> FaultyDevice<D> {
         self.faults.lock().flush = Some(errno);
     }
 
-    /// Flushes claim success and do not reach the device underneath; durable writes
-    /// reach it as ordinary ones.
+    /// Makes flushes report success without reaching the device below; durable writes reach it
+    /// as ordinary ones.
     pub fn lose_flushes(&self) {
         self.faults.lock().loses_flushes = true;
     }
@@ -113,12 +113,12 @@ impl<D: BlockDevice> FaultyDevice<D> {
         self.faults.lock().full = true;
     }
 
-    /// Removes all faults. What they did stays.
+    /// Removes all faults. Their effects stay.
     pub fn heal(&self) {
         *self.faults.lock() = Faults::default();
     }
 
-    /// What becomes of a write: one to pass on, or an error.
+    /// The write to forward, or the completion of a failed one.
     fn through(&self, faults: &mut Faults, mut write: Write) -> Result<Write, Completion> {
         let lba = write.lba;
         let full = faults.full.then_some(Errno::NOSPC);
@@ -138,7 +138,7 @@ impl<D: BlockDevice> FaultyDevice<D> {
     fn torn(&self, write: &Write, new_bytes: usize) -> Arc<Buffer> {
         let mut mixed = Buffer::zeroed(write.data.len());
         let new_bytes = new_bytes.min(mixed.len());
-        // What cannot be read is as good as anything for the rest.
+        // If the read fails, any contents will do for the rest of the block.
         let _ = self.inner.read(write.lba, &mut mixed);
         mixed[..new_bytes].copy_from_slice(&write.data[..new_bytes]);
         Arc::new(mixed)

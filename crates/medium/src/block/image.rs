@@ -1,4 +1,4 @@
-//! Images that share what they have in common, and a device that has one.
+//! Images that share equal parts, and a device that starts with one.
 
 use super::device::{block_range, byte_range, write_range};
 use super::{BlockDevice, BlockError, Buffer, Completion, Geometry, Lba, Persistence, Write};
@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What a device holds, as bytes that never change and blocks that replace some of them.
-/// A clone costs nothing; the first change after it copies the table of such blocks.
+/// Contents of a device: constant bytes, and blocks that replace some of them. A clone is
+/// cheap; the first change after it copies the table of such blocks.
 #[derive(Debug, Clone)]
 pub struct Image {
     geometry: Geometry,
@@ -17,7 +17,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// An image of `bytes`; what does not fill a block at their end is not part of it.
+    /// An image of `bytes`. A part at their end that does not fill a block is omitted.
     pub fn new(block_bytes: u32, bytes: Arc<Vec<u8>>) -> Self {
         let blocks = bytes.len() as u64 / u64::from(block_bytes);
         Self {
@@ -35,7 +35,7 @@ impl Image {
         self.geometry
     }
 
-    /// The bytes of a block; `None` behind the end.
+    /// The bytes of a block; `None` after the end.
     pub fn block(&self, lba: Lba) -> Option<&[u8]> {
         if let Some(block) = self.replaced.get(&lba) {
             return Some(block);
@@ -44,14 +44,14 @@ impl Image {
         self.bytes.get(range.start as usize..range.end as usize)
     }
 
-    /// Replaces a block. Nothing happens behind the end, or if it is not one block.
+    /// Replaces a block. No effect after the end, or if `data` is not one block.
     pub fn set(&mut self, lba: Lba, data: Arc<Buffer>) {
         if lba.0 < self.geometry.blocks && data.len() == self.geometry.block_bytes as usize {
             Arc::make_mut(&mut self.replaced).insert(lba, data);
         }
     }
 
-    /// A copy of all of it.
+    /// A copy of all bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.bytes[..self.geometry.bytes() as usize].to_vec();
         let len = self.geometry.block_bytes as usize;
@@ -63,15 +63,15 @@ impl Image {
     }
 }
 
-/// A device in memory that starts with an [`Image`] and can give one at any time.
+/// A device in memory that starts with an [`Image`] and can return one at any time.
 pub struct ImageDevice {
     persistence: Persistence,
     state: Mutex<(Image, Vec<Completion>)>,
 }
 
 impl ImageDevice {
-    /// A device that holds `image` and claims to be as `persistence` says (in truth, what
-    /// it holds lasts as long as the process).
+    /// A device that holds `image` and reports `persistence`. Its contents are in fact lost
+    /// with the process.
     pub fn new(image: Image, persistence: Persistence) -> Self {
         Self {
             persistence,
@@ -79,7 +79,7 @@ impl ImageDevice {
         }
     }
 
-    /// What it holds.
+    /// The present contents.
     pub fn image(&self) -> Image {
         self.state.lock().0.clone()
     }

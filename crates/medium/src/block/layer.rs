@@ -4,7 +4,7 @@ use super::{BlockDevice, BlockError, Completion, Geometry, Lba, Persistence, Wri
 use crate::Rule;
 use std::sync::Arc;
 
-/// A device that passes on to another one whatever it does not change itself.
+/// A device that forwards to another one all calls that it does not change.
 ///
 /// A type that implements this is a [`BlockDevice`]. It states where the device below is and
 /// the calls that it changes; every other call is that of the device below. Bring

@@ -5,7 +5,7 @@ use super::{BlockDevice, BlockError, Completion, Geometry, Lba, Persistence, Wri
 use crate::Rule;
 use parking_lot::Mutex;
 
-/// Memory as a block device: every completed write is there for as long as the process.
+/// Memory as a block device: completed writes survive until the process ends.
 pub struct MemoryDevice {
     geometry: Geometry,
     state: Mutex<State>,
@@ -23,7 +23,7 @@ impl MemoryDevice {
         Self::from_bytes(geometry.block_bytes, vec![0; len])
     }
 
-    /// A device that holds `bytes`; what does not fill a block at their end is dropped.
+    /// A device with `bytes`. A part at their end that does not fill a block is omitted.
     pub fn from_bytes(block_bytes: u32, mut bytes: Vec<u8>) -> Self {
         let blocks = bytes.len() as u64 / u64::from(block_bytes);
         let geometry = Geometry {
@@ -38,7 +38,7 @@ impl MemoryDevice {
         }
     }
 
-    /// A copy of all that it holds.
+    /// A copy of all its bytes.
     pub fn bytes(&self) -> Vec<u8> {
         self.state.lock().bytes.clone()
     }

@@ -9,13 +9,13 @@
 //!    medium in any order.
 //! 2. **Completed**: [`reap`](BlockDevice::reap) has returned its completion. Reads see it.
 //!    Unless [`Persistence::volatile_cache`] is false, a crash may still undo it.
-//! 3. **Durable**: a [`flush`](BlockDevice::flush) that began after its completion has
-//!    returned `Ok`; or the write itself was [`durable`](Write::durable) (FUA) and has
-//!    completed; or the device has no volatile cache and it has completed.
+//! 3. **Durable**: one of three holds. A [`flush`](BlockDevice::flush) that began after its
+//!    completion has returned `Ok`. The write itself was [`durable`](Write::durable) (FUA) and
+//!    has completed. The device has no volatile cache and the write has completed.
 //!
-//! A FUA write says nothing about writes before it. A flush says nothing about writes
-//! that had not completed when it began. A failed write leaves its blocks old, new or
-//! torn; a failed flush leaves every write since the last good one in doubt.
+//! A FUA write has no effect on earlier writes. A flush has no effect on writes that had not
+//! completed when it began. A failed write leaves its blocks old, new or torn. A failed flush
+//! leaves every write since the last successful one in doubt.
 //!
 //! Callers have at most one write of a block under way at a time.
 //!
@@ -25,7 +25,7 @@
 //! |---|---|
 //! | [`FileDevice`] | a file or block device, by io_uring or by pread/pwrite |
 //! | [`MemoryDevice`] | plain memory |
-//! | [`ImageDevice`] | memory that starts with an [`Image`] and shares what it leaves alone |
+//! | [`ImageDevice`] | memory that starts with an [`Image`] and shares its unchanged blocks |
 //!
 //! and, around any of them, a [`DeviceLayer`](layer::DeviceLayer):
 //!

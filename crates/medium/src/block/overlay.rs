@@ -1,8 +1,7 @@
-//! What-if: writes that stay in memory.
+//! Writes that stay in memory, over a device that must not change.
 //!
-//! Guarantees: the device underneath is only read. A read returns the blocks that were
-//! written here, and elsewhere those underneath. Memory is taken for the blocks that were
-//! written.
+//! Guarantees: the device below is only read. A read returns the blocks that were written here,
+//! and elsewhere those below. Memory is taken for the blocks that were written.
 
 use super::device::{block_range, byte_range, write_range};
 use super::{BlockDevice, BlockError, Buffer, Completion, Lba, Write};
@@ -11,7 +10,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Keeps writes to `D` to itself: to look at a device that must not change as it would be
+/// Keeps writes to `D` in memory. A device that must not change can be read as it would be
 /// after a change, such as the replay of its journal.
 pub struct OverlayDevice<D> {
     inner: D,
@@ -25,7 +24,7 @@ struct State {
 }
 
 impl<D: BlockDevice> OverlayDevice<D> {
-    /// Nothing is written yet.
+    /// An overlay without writes.
     pub fn new(inner: D) -> Self {
         Self {
             inner,

@@ -2,14 +2,14 @@
 //!
 //! Guarantees:
 //!
-//! 1. After [`PowerSupply::cut`] every device of the supply is in a state that a power
-//!    failure at that moment could have left (see the persistence model), picked by the
-//!    seed: each block is old, or as one of its writes left it that were not durable.
-//! 2. What was durable before is in it.
-//! 3. The cut waits for calls in progress. Later ones change nothing and fail with
+//! 1. [`PowerSupply::cut`] leaves every device of the supply in a state that a power failure at
+//!    that moment could leave (see the persistence model). The seed picks the state: each block
+//!    is old, or as one of its writes that were not durable left it.
+//! 2. The state contains everything that was durable before.
+//! 3. The cut waits for calls in progress. Later calls change nothing and fail with
 //!    [`BlockError::PowerCut`]; each write that was under way ends with that error.
 //!
-//! For each write that is not durable it keeps what the block held before.
+//! For each write that is not durable, the previous contents of the block are recorded.
 
 use super::{BlockDevice, BlockError, Buffer, Completion, Lba, Write as BlockWrite};
 use crate::Rule;
@@ -19,13 +19,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-/// What may be left of a block that was being written.
+/// The states in which a crash may leave a block that was being written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TearModel {
     /// Blocks are never torn.
     #[default]
     Blocks,
-    /// Each aligned unit of [`Persistence::atomic_bytes`](super::Persistence::atomic_bytes) is old or new by itself.
+    /// Each aligned unit of [`Persistence::atomic_bytes`](super::Persistence::atomic_bytes) is
+    /// old or new independently.
     Sectors,
 }
 
@@ -38,27 +39,27 @@ impl fmt::Display for TearModel {
     }
 }
 
-/// When an armed cut happens.
+/// The moment of an armed cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockCutAfter {
-    /// Right after this many more blocks have been submitted (at least 1).
+    /// Immediately after the `n`-th block from now is submitted (`n` at least 1).
     Writes(u64),
-    /// At the start of this many-th next flush (at least 1), which fails.
+    /// At the start of the `n`-th flush from now (`n` at least 1), which fails.
     Flushes(u64),
 }
 
-/// What a cut did.
+/// The effects of a cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockCutReport {
     /// The seed that picked the state.
     pub seed: u64,
-    /// The model it was picked by.
+    /// The model by which it was picked.
     pub model: TearModel,
     /// Blocks with writes that were not durable.
     pub blocks: u64,
     /// Writes that were not durable.
     pub writes: u64,
-    /// How many of them were lost, wholly or in part.
+    /// The number of writes that were lost, wholly or in part.
     pub lost: u64,
 }
 
@@ -77,9 +78,9 @@ enum Power {
     Off(Result<BlockCutReport, BlockError>),
 }
 
-/// What feeds one or more devices, which lose their power together.
+/// The power of one or more devices, which lose it together.
 pub struct PowerSupply {
-    /// Read by every call for as long as it lasts, written by the cut.
+    /// Read-locked by every call while it runs, write-locked by the cut.
     power: RwLock<Power>,
     devices: Mutex<Vec<Arc<Wired>>>,
     writes_left: Countdown,
@@ -101,8 +102,8 @@ impl Default for PowerSupply {
 }
 
 impl PowerSupply {
-    /// Plugs in a device. All that it holds now counts as durable, and nobody else may
-    /// use it from now on.
+    /// Plugs in a device. Its contents count as durable, and it must not be used directly from
+    /// now on.
     pub fn plug(self: &Arc<Self>, inner: Arc<dyn BlockDevice>) -> PoweredDevice {
         let wired = Arc::new(Wired {
             inner,
@@ -115,8 +116,8 @@ impl PowerSupply {
         }
     }
 
-    /// Cuts the power now. If it was cut before, nothing happens and the first cut's
-    /// result is returned.
+    /// Cuts the power now. After an earlier cut nothing happens, and the result of that cut is
+    /// returned.
     ///
     /// # Errors
     /// [`BlockError`] if a device cannot take the crash state.
@@ -132,7 +133,7 @@ impl PowerSupply {
         }
     }
 
-    /// Arms a cut, in place of one that was armed before.
+    /// Arms a cut, and replaces one that was armed before.
     pub fn cut_after(&self, when: BlockCutAfter, seed: u64, model: TearModel) {
         *self.armed.lock() = (seed, model);
         let (writes, flushes) = match when {
@@ -143,13 +144,13 @@ impl PowerSupply {
         self.flushes_left.set(flushes);
     }
 
-    /// Forgets an armed cut.
+    /// Disarms the cut.
     pub fn disarm(&self) {
         self.writes_left.set(None);
         self.flushes_left.set(None);
     }
 
-    /// What the cut did, if there was one.
+    /// The result of the cut, if there was one.
     pub fn outcome(&self) -> Option<Result<BlockCutReport, BlockError>> {
         match &*self.power.read() {
             Power::On => None,
@@ -157,7 +158,7 @@ impl PowerSupply {
         }
     }
 
-    /// Keeps the power on while the result lives, if it is on.
+    /// Keeps the power on while the result lives; `None` if it is off.
     fn powered(&self) -> Option<RwLockReadGuard<'_, Power>> {
         let power = self.power.read();
         matches!(*power, Power::On).then_some(power)
@@ -165,7 +166,7 @@ impl PowerSupply {
 
     fn cut_as_armed(&self) {
         let (seed, model) = *self.armed.lock();
-        // Whoever looks for the result finds it in `outcome`.
+        // The caller finds the result in `outcome`.
         let _ = self.cut(seed, model);
     }
 
@@ -186,7 +187,7 @@ impl PowerSupply {
     }
 }
 
-/// A device that hangs on a [`PowerSupply`]. Passes everything on until the power is cut.
+/// A device on a [`PowerSupply`]. Forwards everything until the power is cut.
 pub struct PoweredDevice {
     supply: Arc<PowerSupply>,
     wired: Arc<Wired>,
@@ -200,11 +201,11 @@ struct Wired {
 #[derive(Default)]
 struct State {
     last_id: u64,
-    /// By id, which is what `inner` knows it by.
+    /// By the id that is the tag of the write in `inner`.
     under_way: HashMap<u64, UnderWay>,
     /// By block; oldest write first.
     pending: BTreeMap<Lba, Vec<Pending>>,
-    /// Ends of writes that the cut took by surprise, or that came after it.
+    /// Completions of writes that the cut ended, or that came after it.
     failed: Vec<Completion>,
 }
 
@@ -219,18 +220,18 @@ struct UnderWay {
 struct Pending {
     id: u64,
     completed: bool,
-    /// What the block held before.
+    /// The contents of the block before the write.
     old: Buffer,
 }
 
 impl State {
-    /// Notes a write before it goes on its way, under a number of its own.
+    /// Records a write before it is submitted, under an id of its own.
     fn start(&mut self, write: &mut BlockWrite, old: Option<Buffer>) {
         self.last_id += 1;
         let (lba, tag, durable) = (write.lba, write.tag, write.durable);
         self.under_way
             .insert(self.last_id, UnderWay { lba, tag, durable });
-        // A block that cannot be read has no state to go back to.
+        // A block that cannot be read cannot be restored.
         if let Some(old) = old {
             let (id, completed) = (self.last_id, false);
             let writes = self.pending.entry(lba).or_default();
@@ -239,7 +240,7 @@ impl State {
         write.tag = self.last_id;
     }
 
-    /// Notes the end of a write, and returns it as the caller knows it.
+    /// Records the end of a write, and returns its completion with the caller's tag.
     fn end(&mut self, mut done: Completion, stable: bool) -> Completion {
         let id = done.tag;
         let Some(UnderWay { lba, tag, durable }) = self.under_way.remove(&id) else {
@@ -257,7 +258,7 @@ impl State {
         done
     }
 
-    /// Forgets the writes to a block up to one that is durable.
+    /// Drops the writes to a block up to one that is durable.
     fn settle(&mut self, lba: Lba, last: u64) {
         if let Some(writes) = self.pending.get_mut(&lba) {
             writes.retain(|w| w.id > last);
@@ -267,7 +268,7 @@ impl State {
         }
     }
 
-    /// Of each block the last write that has completed.
+    /// The last completed write of each block.
     fn completed(&self) -> Vec<(Lba, u64)> {
         let last = |writes: &Vec<Pending>| writes.iter().rfind(|w| w.completed).map(|w| w.id);
         let blocks = self.pending.iter();
@@ -297,7 +298,7 @@ impl Wired {
         report: &mut BlockCutReport,
     ) -> Result<(), BlockError> {
         let mut state = self.state.lock();
-        // What is under way comes to its end first: a crash may leave it done.
+        // Writes under way end first: a crash may leave them done.
         while !state.under_way.is_empty() {
             for done in self.inner.reap(1) {
                 let Some(write) = state.under_way.remove(&done.tag) else {
@@ -323,7 +324,7 @@ impl Wired {
         self.put_back(back)
     }
 
-    /// What a crash leaves of a block, if it is not what it holds.
+    /// The contents that a crash leaves in a block, if they differ from the present ones.
     fn choose(
         &self,
         lba: Lba,
@@ -436,7 +437,7 @@ mod tests {
 
     const BYTES: u32 = 1024;
 
-    /// Memory that says it has a cache which a crash empties.
+    /// Memory that reports a cache whose contents a crash loses.
     struct Volatile(MemoryDevice);
 
     impl crate::block::layer::DeviceLayer for Volatile {
@@ -576,7 +577,7 @@ mod tests {
         assert!(bench.device.flush(Rule::DurableBeforeReturn).is_err());
     }
 
-    /// Each state that a cut leaves is one that the trace allows.
+    /// Checks that each state after a cut is one that the trace allows.
     #[test]
     fn states_are_those_of_the_persistence_model() {
         for seed in 0..200 {
@@ -608,7 +609,7 @@ mod tests {
         }
     }
 
-    /// What each block may hold: one write at a time, each ended before the next.
+    /// The contents that each block may have. Each write ends before the next.
     fn allow(events: &[BlockEvent], allowed: &mut [Vec<u8>; 3]) {
         for event in events {
             match event {

@@ -1,10 +1,11 @@
-//! A trace of everything that is done to a block device.
+//! A trace of all changes of a block device.
 //!
-//! Guarantees: an event stands in the trace where it is certain. A write is `Issued`
-//! before the device has it and `Completed` after the device said so; a flush begins
-//! before the device hears of it and ends after it returned. So a write that the trace
-//! has as completed when a flush begins was completed; the reverse may be off by what
-//! other threads did in that moment, which only makes the crash states more.
+//! Guarantees: the trace has an event when it is certain. A write is `Issued` before the device
+//! receives it and `Completed` after the device reported so. A flush begins before the device
+//! receives it and ends after it returned.
+//!
+//! So a write that is `Completed` in the trace when a flush begins was completed. The reverse
+//! may be off by the calls of other threads at that moment, which only adds crash states.
 
 use super::{BlockDevice, BlockError, Buffer, Completion, Lba, Write};
 use crate::Rule;
@@ -12,7 +13,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The number of a write, or of a flush, in a trace: each has its own series from 0.
+/// The number of a write or flush in a trace. Each of both has its own series from 0.
 pub type EventId = u64;
 
 /// One step of a trace.
@@ -20,48 +21,48 @@ pub type EventId = u64;
 pub enum BlockEvent {
     /// A write was handed to the device.
     Issued {
-        /// Its number.
+        /// The number of the write.
         id: EventId,
-        /// Where it goes.
+        /// The block that is written.
         lba: Lba,
-        /// The block; shared with whoever wrote it.
+        /// The new contents, shared with the caller.
         data: Arc<Buffer>,
         /// Whether it has force unit access.
         durable: bool,
     },
-    /// A write has ended.
+    /// A write ended.
     Completed {
-        /// Its number.
+        /// The number of the write.
         id: EventId,
-        /// Whether it was written. If not, the block is old, new or torn.
+        /// Whether the block was written. If not, it is old, new or torn.
         ok: bool,
     },
     /// A flush begins.
     FlushBegun {
-        /// Its number.
+        /// The number of the flush.
         id: EventId,
     },
-    /// A flush has ended.
+    /// A flush ended.
     FlushEnded {
-        /// Its number.
+        /// The number of the flush.
         id: EventId,
-        /// Whether what had completed when it began is durable.
+        /// Whether the writes that had completed when it began are durable.
         ok: bool,
-        /// Why it was there.
+        /// The rule of the flush.
         rule: Rule,
     },
-    /// What these blocks hold may change at any time from here on.
+    /// The contents of these blocks may change at any time from here on.
     Discarded {
-        /// The first.
+        /// The first block.
         lba: Lba,
-        /// How many.
+        /// The number of blocks.
         blocks: u64,
     },
     /// A caller's mark, such as the boundary between two operations.
     Mark(u64),
 }
 
-/// Passes everything on to `D` and writes it down.
+/// Forwards everything to `D` and records it.
 pub struct RecordingDevice<D> {
     inner: D,
     state: Mutex<State>,
@@ -72,7 +73,8 @@ struct State {
     trace: Vec<BlockEvent>,
     writes: EventId,
     flushes: EventId,
-    /// The callers' tags of the writes under way, whose own tags are their numbers.
+    /// The callers' tags of the writes under way, by number. The device has the number as the
+    /// tag.
     tags: HashMap<EventId, u64>,
 }
 
@@ -85,7 +87,7 @@ impl<D: BlockDevice> RecordingDevice<D> {
         }
     }
 
-    /// The device underneath. What is done to it directly is not recorded.
+    /// The device below. Accesses to it directly are not recorded.
     pub fn inner(&self) -> &D {
         &self.inner
     }
@@ -95,19 +97,19 @@ impl<D: BlockDevice> RecordingDevice<D> {
         self.state.lock().trace.push(BlockEvent::Mark(id));
     }
 
-    /// Takes the trace; recording goes on with an empty one, and with the next numbers.
+    /// Takes the trace; recording continues with an empty one and with the next numbers.
     pub fn take(&self) -> Vec<BlockEvent> {
         std::mem::take(&mut self.state.lock().trace)
     }
 
-    /// Looks at the trace in place; the device waits meanwhile.
+    /// Calls `look` with the trace in place; the device waits meanwhile.
     pub fn with_trace<R>(&self, look: impl FnOnce(&[BlockEvent]) -> R) -> R {
         look(&self.state.lock().trace)
     }
 }
 
 impl State {
-    /// Writes down a write, and gives it its number as its tag.
+    /// Records a write, and replaces its tag by its number.
     fn issue(&mut self, write: &mut Write) {
         let id = self.writes;
         self.writes += 1;

@@ -1,8 +1,8 @@
-//! What a crash may leave of a trace.
+//! The images that a crash may leave after a trace.
 //!
-//! Guarantees, after any prefix of a trace: the durable image has every write that the
-//! persistence model calls durable, and of those to one block the last; every other write
-//! that was issued is open, unless a later one to its block is durable.
+//! Guarantees, after any prefix of a trace: the durable image has the last write of each block
+//! that is durable under the persistence model. Every other issued write is open, unless a
+//! later one to its block is durable.
 
 use super::{BlockEvent, Buffer, EventId, Image, Lba, Persistence};
 use std::collections::HashMap;
@@ -11,24 +11,25 @@ use std::sync::Arc;
 /// A write that a crash may leave done, not done or torn.
 #[derive(Debug, Clone)]
 pub struct OpenWrite {
-    /// Its number in the trace.
+    /// The number of the write in the trace.
     pub id: EventId,
-    /// Where it goes.
+    /// The block that is written.
     pub lba: Lba,
-    /// The block.
+    /// The new contents.
     pub data: Arc<Buffer>,
     /// Whether it has force unit access.
     pub durable: bool,
-    /// How many writes had completed before it; `None` if it has not, or has failed.
+    /// The number of writes that had completed before it; `None` if it has not completed or has
+    /// failed.
     pub completed: Option<u64>,
 }
 
-/// What a crash has left of an open write. (All or nothing: all sectors or no entry.)
+/// The sectors of an open write that a crash left. A write that left none has no entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Left {
-    /// Its place in [`Replay::open`].
+    /// Its index in [`Replay::open`].
     pub place: usize,
-    /// Bit i: its i-th 512 bytes are there. [`Left::WHOLE`]: all.
+    /// Bit i: its i-th 512 bytes are written. [`Left::WHOLE`]: all are.
     pub sectors: u128,
 }
 
@@ -37,19 +38,19 @@ impl Left {
     pub const WHOLE: u128 = u128::MAX;
 }
 
-/// Follows a trace from an image.
+/// The state of a trace, from an initial image on.
 #[derive(Debug, Clone)]
 pub struct Replay {
     persistence: Persistence,
     image: Image,
     open: Vec<OpenWrite>,
     completed: u64,
-    /// For flushes under way: how many writes had completed when they began.
+    /// The number of writes that had completed when each flush under way began.
     flushes: HashMap<EventId, u64>,
 }
 
 impl Replay {
-    /// Starts with an image that is durable, on a device that keeps such promises.
+    /// Starts with a durable image, on a device with these guarantees.
     pub fn new(image: Image, persistence: Persistence) -> Self {
         Self {
             persistence,
@@ -60,7 +61,7 @@ impl Replay {
         }
     }
 
-    /// What is durable for certain.
+    /// The image of all durable writes.
     pub fn image(&self) -> &Image {
         &self.image
     }
@@ -70,8 +71,8 @@ impl Replay {
         &self.open
     }
 
-    /// What a crash at this moment leaves, if it leaves these of the open writes. They
-    /// are put in place in the order in which they were issued.
+    /// The image after a crash at this moment that leaves these open writes, applied in the
+    /// order in which they were issued.
     pub fn crash(&self, left: &[Left]) -> Image {
         let mut image = self.image.clone();
         let mut left = left.to_vec();
@@ -90,7 +91,7 @@ impl Replay {
         image
     }
 
-    /// Goes one step on. A discard changes nothing: the device may ignore it.
+    /// Applies one event. A discard changes nothing: the device may ignore it.
     pub fn apply(&mut self, event: &BlockEvent) {
         match event {
             BlockEvent::Issued {
@@ -132,7 +133,7 @@ impl Replay {
         }
     }
 
-    /// Makes writes durable, and forgets the earlier ones to their blocks.
+    /// Makes writes durable, and drops the earlier ones to their blocks.
     fn settle(&mut self, durable: impl Fn(&OpenWrite) -> bool) {
         let last: HashMap<Lba, usize> = self
             .open
@@ -153,7 +154,7 @@ impl Replay {
     }
 }
 
-/// The block as it is with some of the new sectors in it.
+/// The present block with some of the new sectors.
 fn torn(image: &Image, write: &OpenWrite, sectors: u128) -> Arc<Buffer> {
     let old = image.block(write.lba).unwrap_or(&write.data);
     let mut mixed = Buffer::from_slice(old);

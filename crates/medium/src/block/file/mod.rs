@@ -2,14 +2,14 @@
 //!
 //! Guarantees:
 //!
-//! 1. While a device is open for writing nobody else has the same file open as a device
-//!    or a mapping, and while one is open for reading nobody has it for writing. (The
-//!    super-user's writers pass over readers of other users.) It is not opened while the
-//!    kernel uses it, as a mounted device, as swap space or behind a loop device.
-//! 2. A flush is `fdatasync`, a durable write `RWF_DSYNC`. Once a flush has failed, all
-//!    later ones do: the system forgets a failed write-back after reporting it once.
-//! 3. A file that was cut short gives errors, on reads behind its end and on every flush
-//!    and write; it is not quietly made long again.
+//! 1. A device that is open for writing excludes every other device or mapping of its file; one
+//!    that is open for reading excludes writers. (The super-user's writers ignore readers of
+//!    other users.) A file that the kernel uses as a mounted device, as swap space or for a
+//!    loop device is not opened.
+//! 2. A flush is `fdatasync`, a durable write `RWF_DSYNC`. Once a flush has failed, all later
+//!    ones fail: the system reports a failed write-back only once.
+//! 3. A truncated file gives errors, on reads after its end and on every flush and write. No
+//!    write extends it again.
 
 mod open;
 mod request;
@@ -30,61 +30,61 @@ use std::path::Path;
 use std::sync::Arc;
 use uring::Uring;
 
-/// Whether to go around the page cache (`O_DIRECT`).
+/// Whether to bypass the page cache (`O_DIRECT`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direct {
-    /// Where the file and the block size allow it.
+    /// If the file and the block size allow it.
     #[default]
     Auto,
-    /// Yes, or do not open.
+    /// Always; else the open fails.
     On,
-    /// No.
+    /// Never.
     Off,
 }
 
-/// How to write.
+/// The system interface for writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Io {
-    /// By io_uring where the system has it and lets this process use it.
+    /// io_uring if the system has it and permits it to this process, else `pwritev2`.
     #[default]
     Auto,
-    /// By io_uring, or do not open.
+    /// io_uring; else the open fails.
     Uring,
-    /// By `pwritev2`, which has ended when [`submit`](BlockDevice::submit) returns.
+    /// `pwritev2`, so that writes have ended when [`submit`](BlockDevice::submit) returns.
     Pwrite,
 }
 
 /// How to open a [`FileDevice`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeviceOptions {
-    /// Refuse writes and discards (`EROFS`), and let others read meanwhile.
+    /// Refuses writes and discards (`EROFS`), and permits other readers meanwhile.
     pub read_only: bool,
-    /// Whether to go around the page cache.
+    /// Whether to bypass the page cache.
     pub direct: Direct,
-    /// How to write.
+    /// The system interface for writes.
     pub io: Io,
-    /// Open it also if it cannot flush. Its flushes then do nothing: a crash may leave
-    /// anything at all.
+    /// Opens the file even if it cannot flush. Flushes then do nothing, and a crash may leave
+    /// any contents.
     pub unsafe_no_flush: bool,
-    /// Where in the file or device block 0 begins, in bytes: for an image inside an image.
+    /// The position of block 0 in the file or device, in bytes: for an image inside an image.
     pub offset_bytes: u64,
-    /// Open also a file for writing that loop devices show which nobody uses.
+    /// Permits writes to a file that only idle loop devices use.
     pub over_idle_loops: bool,
 }
 
-/// What was found and chosen when a [`FileDevice`] was opened.
+/// The properties found and chosen when a [`FileDevice`] was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceFacts {
-    /// Whether the page cache is not in use.
+    /// Whether the page cache is bypassed.
     pub direct: bool,
     /// Whether writes go through io_uring.
     pub uring: bool,
     /// Whether flushing works.
     pub flushes: bool,
-    /// Bytes of a sector as the disk underneath addresses it; 512 if there is no disk.
+    /// Bytes of a sector as addressed by the disk below; 512 if there is no disk.
     pub logical_bytes: u32,
-    /// Bytes of a sector as the disk underneath says it writes it. Disks do not tear
-    /// it by custom, not by promise: [`Persistence::atomic_bytes`] does not use it.
+    /// Bytes of a sector as written inside the disk below, by its own report. Disks by custom
+    /// do not tear it, but do not guarantee so: [`Persistence::atomic_bytes`] ignores it.
     pub physical_bytes: u32,
 }
 
@@ -92,23 +92,23 @@ pub struct DeviceFacts {
 pub struct FileDevice {
     name: Arc<str>,
     geometry: Geometry,
-    /// Where block 0 begins, in bytes.
+    /// The position of block 0, in bytes.
     offset: u64,
     persistence: Persistence,
     facts: DeviceFacts,
     read_only: bool,
     kind: Kind,
-    /// What direct reads need buffers aligned to; 0: anything goes.
+    /// The alignment of buffers for direct reads, in bytes; 0: no requirement.
     buffer_align: usize,
-    /// Most blocks that one request may have.
+    /// The largest number of blocks of one request.
     merged: usize,
     engine: Engine,
     /// Holds the lock.
     file: Arc<File>,
     flushed: File,
-    /// Holds the lock of the file behind a loop device.
+    /// Holds the lock of the file that a loop device shows.
     _backing: Option<File>,
-    /// Why flushing has failed, if it has.
+    /// The error with which flushing has failed, if it has.
     failed: Mutex<Option<Errno>>,
 }
 
@@ -120,24 +120,24 @@ enum Engine {
     },
 }
 
-/// Most bytes of a request: longer ones only make the others wait.
+/// The largest size of a request in bytes: longer ones only delay others.
 const MERGED_BYTES: u32 = 1 << 20;
 
-/// `IOV_MAX`: most pieces of a request.
+/// `IOV_MAX`: the largest number of pieces of a request.
 const MERGED_PIECES: u32 = 1024;
 
-/// `RWF_ATOMIC`, since Linux 6.11: wholly or, after a crash, not at all.
+/// `RWF_ATOMIC`, since Linux 6.11: a crash leaves all of the write or nothing.
 const ATOMIC: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x40);
 
 /// `BLKDISCARD`.
 const BLKDISCARD: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(0x12, 119);
 
 impl FileDevice {
-    /// Locks and opens the regular file or block device at `path`, as blocks of
-    /// `block_bytes`; what does not fill a block at its end is left alone.
+    /// Locks and opens the regular file or block device at `path`, in blocks of `block_bytes`.
+    /// A part at its end that does not fill a block stays unused.
     ///
     /// # Errors
-    /// [`OpenError`], which names the file and, if it is in use, by whom.
+    /// [`OpenError`], which names the file and, if it is in use, its holder.
     pub fn open(
         path: impl AsRef<Path>,
         block_bytes: u32,
@@ -147,7 +147,7 @@ impl FileDevice {
         let target = Target::open(path, block_bytes, options)?;
         let name: Arc<str> = path.display().to_string().into();
         let file = Arc::new(target.file);
-        // Only single blocks can be asked to be atomic.
+        // `RWF_ATOMIC` works for single blocks only.
         let atomic = target.atomic_bytes >= block_bytes;
         let flags = if atomic {
             ATOMIC
@@ -188,12 +188,12 @@ impl FileDevice {
         })
     }
 
-    /// What was found and chosen at opening.
+    /// The properties found and chosen when the device was opened.
     pub fn facts(&self) -> DeviceFacts {
         self.facts
     }
 
-    /// Whether a block may be written with these bytes.
+    /// Checks that a block may be written with these bytes.
     fn check(&self, write: &Write) -> Result<(), BlockError> {
         write_range(&self.name, self.geometry, write)?;
         if self.read_only {
@@ -202,7 +202,8 @@ impl FileDevice {
         Ok(())
     }
 
-    /// A write behind the end of a file would make it long again, with a hole.
+    /// Checks the length: a write after the end of a truncated file would extend it, with a
+    /// hole.
     fn check_whole(&self) -> Result<(), Errno> {
         match self.kind {
             Kind::Regular
@@ -229,7 +230,7 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Reads into memory that direct I/O may not accept, by way of some that it does.
+    /// Reads into memory that direct I/O may not accept, by way of an aligned buffer.
     fn read_around(&self, offset: u64, buf: &mut [u8]) -> Result<(), Errno> {
         let len = buf.len().min(MERGED_BYTES as usize);
         let mut aligned = Buffer::zeroed(len);
@@ -325,7 +326,7 @@ impl BlockDevice for FileDevice {
         if self.read_only || !self.facts.flushes {
             return Ok(());
         }
-        // Held meanwhile, so that a failure is seen by whoever flushes after it.
+        // Held during the call, so that every later flush finds a failure.
         let mut failed = self.failed.lock();
         if failed.is_none() {
             *failed = fdatasync(&self.flushed)
@@ -345,7 +346,7 @@ impl BlockDevice for FileDevice {
             return Err(self.io_error("discarding", lba, Errno::ROFS));
         }
         match self.discard_bytes(self.offset + range.start, range.end - range.start) {
-            // Not every disk or file system can: then the blocks keep what they hold.
+            // Some disks and file systems cannot discard: the blocks then keep their contents.
             Ok(()) | Err(Errno::NOTSUP | Errno::NOSYS | Errno::NOTTY | Errno::INVAL) => Ok(()),
             Err(e) => Err(self.io_error("discarding", lba, e)),
         }
@@ -379,7 +380,7 @@ impl Engine {
     }
 }
 
-/// Writes a request by `pwritev2`, to the end.
+/// Writes a whole request by `pwritev2`.
 fn write_all(
     file: &File,
     request: Request,

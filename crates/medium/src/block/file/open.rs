@@ -1,4 +1,4 @@
-//! Opening a file or block device: what it is, whose it is, and what it can do.
+//! Opening of a file or block device: its kind, its locks and its abilities.
 
 use super::{DeviceOptions, Direct};
 use crate::OpenError;
@@ -17,19 +17,19 @@ const WRITE_ATOMIC: StatxFlags = StatxFlags::from_bits_retain(0x1_0000);
 /// An open, locked file of a usable kind and size.
 pub(super) struct Target {
     pub(super) file: File,
-    /// A second open of the same file, for flushes: the system reports a failed
-    /// write-back once to each, so no other call can take the report away. It also
-    /// keeps the kernel's claim on a block device.
+    /// A second open of the same file, for flushes. The system reports a failed write-back once
+    /// to each open, so no other call can take the report. It also keeps the kernel's claim on
+    /// a block device.
     pub(super) flushed: File,
-    /// Holds the lock of the file behind a loop device.
+    /// Holds the lock of the file that a loop device shows.
     pub(super) backing: Option<File>,
     pub(super) kind: Kind,
     pub(super) geometry: Geometry,
-    /// Where buffers of direct I/O must begin; 0 if it is not direct.
+    /// The alignment of buffers for direct I/O, in bytes; 0 without direct I/O.
     pub(super) buffer_align: usize,
-    /// Largest write that the system says is atomic, in bytes; 0 if it says nothing.
+    /// The largest write that the system reports as atomic, in bytes; 0 without a report.
     pub(super) atomic_bytes: u32,
-    /// Bytes of a sector of the disk underneath: as addressed, and as written inside.
+    /// Bytes of a sector of the disk below: as addressed, and as written inside.
     pub(super) logical_bytes: u32,
     pub(super) physical_bytes: u32,
     /// Whether flushing works.
@@ -48,7 +48,7 @@ impl Target {
         block_bytes: u32,
         options: &DeviceOptions,
     ) -> Result<Self, OpenError> {
-        // Look before opening: opening a pipe or a tape has effects.
+        // The check of the kind precedes the open: opening a pipe or a tape has effects.
         let stat = rustix::fs::stat(path).map_err(|e| system("open", path, e))?;
         let kind = kind(path, FileType::from_raw_mode(stat.st_mode))?;
         let device = (kind == Kind::Block).then_some(stat.st_rdev);
@@ -63,7 +63,7 @@ impl Target {
         lock(path, &file, Access::of(options.read_only))?;
         let intent = Intent::new(options.read_only, options.over_idle_loops);
         let backing = claim::check(path, &file, intent)?;
-        // The kernel refuses a device that is mounted or part of another. After our own
+        // The kernel refuses a device that is mounted or part of another. This comes after the
         // lock, whose error can name the holder.
         let claims = kind == Kind::Block && !options.read_only;
         let flags = if claims {
@@ -107,7 +107,7 @@ fn read_only(path: &Path) -> OpenError {
     OpenError::ReadOnly { path }
 }
 
-/// Whether a block device refuses writes: the kernel lets it be opened all the same.
+/// Whether a block device refuses writes: the kernel permits the open even then.
 pub(crate) fn is_read_only(device: rustix::fs::Dev) -> bool {
     let path = format!("/sys/dev/block/{}:{}/ro", major(device), minor(device));
     std::fs::read_to_string(path).is_ok_and(|ro| ro.trim() == "1")
@@ -137,7 +137,7 @@ fn kind(path: &Path, found: FileType) -> Result<Kind, OpenError> {
     Err(OpenError::WrongKind { path, kind })
 }
 
-/// The name may have come to mean another file between two opens.
+/// Checks that the name did not change to another file between two opens.
 fn check_same(path: &Path, one: &File, other: &File) -> Result<(), OpenError> {
     let id = |file| fstat(file).map(|stat| (stat.st_dev, stat.st_ino));
     match (id(one), id(other)) {
@@ -157,7 +157,7 @@ fn geometry(
 ) -> Result<Geometry, OpenError> {
     let path = || path.to_owned();
     let possible = block_bytes.is_power_of_two() && (512..=65_536).contains(&block_bytes);
-    // A file's pages hide the sectors of the disk that it is on.
+    // The pages of a file hide the sectors of its disk.
     if !possible || kind == Kind::Block && block_bytes < sectors.logical {
         return Err(OpenError::BlockSize {
             path: path(),
@@ -182,8 +182,8 @@ fn geometry(
     })
 }
 
-/// Switches the page cache off where that is wanted and possible. Returns what buffers
-/// must be aligned to, or 0 if the page cache is in use.
+/// Bypasses the page cache if that is requested and possible. Returns the alignment of buffers,
+/// or 0 if the page cache is in use.
 fn go_direct(
     path: &Path,
     file: &File,
@@ -212,7 +212,7 @@ fn try_direct(file: &File, kind: Kind, geometry: Geometry, base: u64) -> Result<
     let told = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
         .ok()
         .filter(|x| StatxFlags::from_bits_retain(x.stx_mask).contains(StatxFlags::DIOALIGN));
-    // A file system that says nothing may still know direct I/O: the read below tells.
+    // A file system may support direct I/O without a report: the read below shows it.
     let (offset, memory) = match told {
         Some(x) if kind == Kind::Regular => (x.stx_dio_offset_align, x.stx_dio_mem_align),
         _ => (512, 4096),
@@ -234,7 +234,7 @@ fn atomic_bytes(file: &File, direct: bool) -> u32 {
         .map_or(0, |x| x.stx_atomic_write_unit_max)
 }
 
-/// Finds out at open, rather than at the first commit, that flushing does not work.
+/// Shows at the open, rather than at the first commit, that flushing does not work.
 fn can_flush(path: &Path, file: &File, options: &DeviceOptions) -> Result<bool, OpenError> {
     match fdatasync(file) {
         Ok(()) => Ok(true),
@@ -247,14 +247,14 @@ fn can_flush(path: &Path, file: &File, options: &DeviceOptions) -> Result<bool, 
     }
 }
 
-/// The sectors of the disk that a file is on, or that a block device is.
+/// The sectors of the disk of a file, or of a block device.
 struct Sectors {
     logical: u32,
     physical: u32,
 }
 
 impl Sectors {
-    /// As sysfs has them; 512 if there is no disk underneath, or none that it knows.
+    /// The sizes from sysfs; 512 if there is no disk, or sysfs does not list it.
     fn of(file: &File, kind: Kind) -> Self {
         let number = fstat(file).map(|stat| match kind {
             Kind::Regular => stat.st_dev,
@@ -264,7 +264,7 @@ impl Sectors {
             number.map(|n| PathBuf::from(format!("/sys/dev/block/{}:{}", major(n), minor(n))));
         let read = |name: &str| {
             let dir = dir.as_ref().ok()?;
-            // A partition's queue is that of its disk, one directory up.
+            // The queue of a partition is that of its disk, one directory up.
             let queues = [dir.join("queue"), dir.join("../queue")];
             let text = queues
                 .iter()

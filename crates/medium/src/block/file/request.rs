@@ -1,23 +1,23 @@
-//! Writes on their way to a file: merged where adjacent, continued where cut short.
+//! Requests to write to a file: merged where adjacent, continued where cut short.
 //!
-//! Guarantees: every write ends in exactly one completion; one that fails is named by
-//! its own block, also if it was merged with others; nothing is given up for being short.
+//! Guarantees: every write ends in exactly one completion. The error of a failed write names
+//! its own block, even if the write was merged with others. A short write is continued.
 
 use crate::block::{BlockError, Completion, Write};
 use rustix::io::Errno;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-/// Blocks that follow each other, written by one call.
+/// Consecutive blocks, written by one call.
 pub(super) struct Request {
     writes: Vec<Write>,
-    /// Where in the file block 0 begins, in bytes.
+    /// The position of block 0 in the file, in bytes.
     base: u64,
-    /// Bytes that earlier calls have written.
+    /// Bytes written by earlier calls.
     done: usize,
 }
 
-/// What a call has left.
+/// The result of a call: the request is finished, or parts of it are left.
 pub(super) enum Next {
     Finished(Vec<Completion>),
     Again(Vec<Request>),
@@ -54,19 +54,19 @@ impl Request {
         })
     }
 
-    /// Whether its writes must be durable when it is done.
+    /// Whether the writes must be durable when the request ends.
     pub(super) fn durable(&self) -> bool {
         self.writes.iter().any(|write| write.durable)
     }
 
-    /// Where in the file the rest of it goes.
+    /// The position of the rest in the file, in bytes.
     pub(super) fn offset(&self) -> u64 {
         let first = self.writes.first();
         let start = first.map_or(0, |write| write.lba.0 * write.data.len() as u64);
         self.base + start + self.done as u64
     }
 
-    /// The bytes that are still to be written, in as many pieces as there are blocks.
+    /// The bytes that are not yet written, in one piece for each block.
     pub(super) fn rest(&self) -> impl Iterator<Item = IoSlice<'_>> {
         let mut skip = self.done;
         self.writes.iter().filter_map(move |write| {
@@ -76,10 +76,10 @@ impl Request {
         })
     }
 
-    /// Goes on after a call that has written so many bytes, or none.
+    /// The state after a call with this result.
     pub(super) fn after(mut self, result: Result<usize, Errno>, device: &Arc<str>) -> Next {
         match result {
-            // The kernel cancels a request whose thread ends; nothing is wrong with it.
+            // The kernel cancels a request whose thread ends; the request itself is valid.
             Err(Errno::INTR | Errno::CANCELED) => Next::Again(vec![self]),
             Ok(0) => self.failed(Errno::IO, device),
             Ok(written) => {
@@ -95,7 +95,7 @@ impl Request {
         }
     }
 
-    /// One of several may be at fault: each is tried by itself, and then judged.
+    /// Splits a request that failed: one block may be at fault, so each is tried by itself.
     fn failed(self, error: Errno, device: &Arc<str>) -> Next {
         if self.writes.len() > 1 {
             let one = |write| Request::one(write, self.base);
@@ -112,7 +112,7 @@ pub(super) fn completion(write: &Write, result: Result<(), BlockError>) -> Compl
     Completion { tag, result }
 }
 
-/// The system refused to write.
+/// The error of a write that the system refused.
 pub(super) fn writing(device: &Arc<str>, write: &Write, error: Errno) -> BlockError {
     BlockError::Io {
         device: device.clone(),
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// A file whose calls do what the script says, and then all that is asked.
+    /// A file whose calls return the results of the script, and then write everything.
     struct Script {
         image: Vec<u8>,
         bad: Vec<u64>,
@@ -175,8 +175,8 @@ mod tests {
     }
 
     proptest! {
-        /// However calls are cut short and whichever blocks are bad: each write ends
-        /// once, the bad ones with an error that names them, the others written.
+        /// Each write ends once, however calls are cut short and whichever blocks are bad.
+        /// Writes of bad blocks end with an error that names them; the others are written.
         #[test]
         fn every_write_ends_once_and_as_it_should(
             lbas in prop::collection::btree_map(0u64..40, any::<bool>(), 0..30),
@@ -214,7 +214,7 @@ mod tests {
             }
         }
 
-        /// Nothing that could be one request is two.
+        /// Checks that neighbours are never in separate requests.
         #[test]
         fn neighbours_are_one_request(lbas in prop::collection::btree_set(0u64..60, 1..60)) {
             let runs = lbas.iter().filter(|lba| **lba == 0 || !lbas.contains(&(**lba - 1))).count();

@@ -1,8 +1,8 @@
-//! Writes through io_uring: many under way, ending in any order.
+//! Writes through io_uring: many are under way, and end in any order.
 //!
-//! Any thread may submit and reap. One at a time of those that wait is the *leader*: it
-//! sleeps in the kernel, without the lock, and it alone takes from the completion queue
-//! meanwhile; so what it waits for cannot be taken from under it.
+//! Any thread may submit and reap. One of the waiting threads is the *leader*. It sleeps in the
+//! kernel without the lock. Only the leader takes from the completion queue meanwhile, so no
+//! other thread can take the completion for which it waits.
 
 use super::request::{Next, Request};
 use crate::block::Completion;
@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// Most requests under way; others wait for their turn.
+/// The largest number of requests under way; further ones wait.
 const DEPTH: u32 = 256;
 
 /// `IORING_ENTER_GETEVENTS`: wait for completions.
@@ -26,23 +26,23 @@ pub(super) struct Uring {
     ring: IoUring,
     device: Arc<str>,
     file: Arc<File>,
-    /// `RWF_*` of every write.
+    /// `RWF_*` flags of every write.
     flags: i32,
     state: Mutex<State>,
-    /// The leader has taken completions, or steps down.
+    /// Notified when the leader has taken completions, or resigns.
     progress: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Request>,
-    /// By the number that the kernel gives back.
+    /// By the number that the kernel returns with the completion.
     under_way: Slab<Flight>,
     done: Vec<Completion>,
     led: bool,
 }
 
-/// A request that the kernel works on, and all memory that it reads meanwhile.
+/// A request in the kernel, and all memory that the kernel reads for it.
 struct Flight {
     request: Request,
     _parts: Parts,
@@ -51,15 +51,15 @@ struct Flight {
 /// The list of pieces that the kernel reads.
 struct Parts(Box<[libc::iovec]>);
 
-// SAFETY: the pointers lead into buffers that the `Request` beside it keeps; they are
-// only read, by the kernel.
+// SAFETY: the pointers lead into buffers that the `Request` beside it keeps. Only the kernel
+// uses them, and only reads.
 unsafe impl Send for Parts {}
 
 impl Uring {
     /// Sets a ring up and sends an empty request through it.
     ///
     /// # Errors
-    /// That of the system, if it has no io_uring or does not let this process use it.
+    /// The system's, if it has no io_uring or does not permit it to this process.
     pub(super) fn new(device: Arc<str>, file: Arc<File>, flags: i32) -> io::Result<Self> {
         let mut ring = IoUring::builder().dontfork().build(DEPTH)?;
         // SAFETY: an empty operation refers to no memory.
@@ -77,7 +77,7 @@ impl Uring {
         })
     }
 
-    /// Starts requests; `ended` are writes that need none.
+    /// Starts requests. `ended` are completions of writes that need none.
     pub(super) fn submit(&self, requests: Vec<Request>, ended: Vec<Completion>) {
         let mut state = self.state.lock();
         state.waiting.extend(requests);
@@ -86,7 +86,7 @@ impl Uring {
         self.progress.notify_all();
     }
 
-    /// As [`BlockDevice::reap`](crate::block::BlockDevice::reap).
+    /// Takes completions, as [`BlockDevice::reap`](crate::block::BlockDevice::reap) does.
     pub(super) fn reap(&self, min: usize) -> Vec<Completion> {
         let mut state = self.state.lock();
         if !state.led {
@@ -105,13 +105,13 @@ impl Uring {
         }
         state.led = true;
         MutexGuard::unlocked(state, || {
-            // SAFETY: no argument is passed. It submits nothing, so it does not touch
-            // the submission queue that others may be filling.
+            // SAFETY: no argument is passed. The call submits nothing, so it does not touch the
+            // submission queue that others may be filling.
             let entered = unsafe {
                 let submitter = self.ring.submitter();
                 submitter.enter::<libc::sigset_t>(0, 1, GET_EVENTS, None)
             };
-            // A signal, or memory is short: what has ended shows in the queue all the same.
+            // An error is a signal or short memory: completions are in the queue regardless.
             if entered.is_err() {
                 std::thread::yield_now();
             }
@@ -121,10 +121,10 @@ impl Uring {
         self.progress.notify_all();
     }
 
-    /// Takes what has ended, and starts what is left over or waits.
+    /// Takes completions, and starts requests that are left over or waiting.
     fn collect(&self, state: &mut State) {
-        // SAFETY: the only use of the completion queue, under the lock, and not while
-        // another thread leads.
+        // SAFETY: the only use of the completion queue, under the lock, and not while another
+        // thread leads.
         let ended = unsafe { self.ring.completion_shared() };
         for entry in ended {
             let Some(flight) = state.under_way.try_remove(entry.user_data() as usize) else {
@@ -140,7 +140,7 @@ impl Uring {
         self.start(state);
     }
 
-    /// Hands as many requests to the kernel as may be under way.
+    /// Submits as many requests to the kernel as may be under way.
     fn start(&self, state: &mut State) {
         while state.under_way.len() < DEPTH as usize {
             let Some(request) = state.waiting.pop_front() else {
@@ -148,7 +148,7 @@ impl Uring {
             };
             self.push(&mut state.under_way, request);
         }
-        // What is refused for a moment (a signal, memory) stays in the queue.
+        // An entry that is refused for the moment (a signal, short memory) stays in the queue.
         while !self.is_all_taken() && self.ring.submit().is_err() {
             std::thread::yield_now();
         }
@@ -159,8 +159,8 @@ impl Uring {
         unsafe { self.ring.submission_shared() }.is_empty()
     }
 
-    /// Queues a request. There is room: the queue is as long as `DEPTH`, and empty
-    /// whenever the lock is free.
+    /// Queues a request. There is room: the queue has `DEPTH` places, and is empty whenever the
+    /// lock is free.
     fn push(&self, under_way: &mut Slab<Flight>, request: Request) {
         let part = |part: io::IoSlice<'_>| libc::iovec {
             iov_base: part.as_ptr().cast_mut().cast(),
@@ -183,10 +183,10 @@ impl Uring {
             request,
             _parts: parts,
         });
-        // SAFETY: the only use of the submission queue, under the lock. The list, the
-        // buffers it leads to (shared, so that nobody writes to them) and the file stay
-        // until the completion is taken: the table of `Flight`s owns or shares them, and
-        // `drop` waits until it is empty. Moving a `Flight` moves neither list nor buffers.
+        // SAFETY: the only use of the submission queue, under the lock. The list, its buffers
+        // and the file stay until the completion is taken: the table of `Flight`s owns or
+        // shares them, and `drop` waits until it is empty. The buffers are shared, so that
+        // nothing writes to them. Moving a `Flight` moves neither list nor buffers.
         let pushed = unsafe { self.ring.submission_shared().push(&entry) };
         debug_assert!(pushed.is_ok(), "the submission queue holds all under way");
     }
