@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_list_of_mappings() {
+    fn lines_of_the_list_of_mappings_are_parsed() {
         let range = 0x2000..0x3000;
         let described = |line| described(line, &range);
         assert_eq!(
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_anywhere_is_aligned_and_as_long_as_asked() {
+    fn a_reservation_anywhere_has_the_alignment_and_length() {
         let align = 64 << 20;
         for _ in 0..3 {
             let one = Reservation::anywhere(align, align).unwrap();

@@ -357,7 +357,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_mount_table() {
+    fn lines_of_the_mount_table_are_parsed() {
         let line = "36 35 7:0 / /mnt/a ro,noatime master:1 - ext4 /dev/loop0 rw,errors=continue";
         let expected = Mounted {
             device: "7:0".into(),
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_names_the_way_out() {
+    fn a_claim_names_the_command_that_ends_it() {
         let claim = Claim::Loop {
             device: "/dev/loop3".into(),
             used: Some(Box::new(Claim::Mounted("/mnt".into()))),

@@ -124,7 +124,7 @@ mod tests {
     use crate::MemoryPmem;
 
     #[test]
-    fn counts_are_of_units_and_lines() {
+    fn regions_count_units_and_lines() {
         let pm = Counting::new(MemoryPmem::new(4096));
         pm.store_word(8, 1);
         let before = pm.snapshot();

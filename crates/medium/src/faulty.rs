@@ -110,7 +110,7 @@ mod tests {
     use crate::MemoryPmem;
 
     #[test]
-    fn only_the_lines_that_fail_fail() {
+    fn only_faulty_lines_are_unreadable() {
         let pm = Faulty::new(MemoryPmem::new(4096));
         pm.fail_lines(130, 1);
         let error = MediumError::Unreadable { off: 128 };
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_fails_on_demand() {
+    fn a_fence_fails_with_the_error_set() {
         let pm = Faulty::new(MemoryPmem::new(4096));
         pm.fail_fence(5);
         assert_eq!(

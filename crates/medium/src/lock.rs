@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_lock_list() {
+    fn lines_of_the_lock_list_are_parsed() {
         let pid = |line| holder_pid(line, "fe:00:77");
         assert_eq!(
             pid("1: FLOCK  ADVISORY  WRITE 1856 fe:00:77 0 EOF"),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_that_lock() {
+    fn descriptors_with_a_lock_are_recognised() {
         let info = |flags| {
             format!(
                 "pos:\t0\nflags:\t{flags}\nmnt_id:\t25\nino:\t77\n\

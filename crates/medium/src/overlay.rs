@@ -96,7 +96,7 @@ mod tests {
     use crate::MemoryPmem;
 
     #[test]
-    fn what_is_underneath_stays() {
+    fn the_region_below_is_not_stored_to() {
         let under = MemoryPmem::new(4096);
         under.store(0, &[1; 64]);
         let overlay = Overlay::new(&under);

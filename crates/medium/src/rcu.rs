@@ -155,7 +155,7 @@ mod tests {
 
     /// One thread frees (here: overwrites) what others find and use.
     #[test]
-    fn nobody_uses_what_was_freed() {
+    fn no_thread_uses_freed_memory() {
         prepare().unwrap();
         const SPOILED: u64 = u64::MAX;
         let places: Vec<AtomicU64> = (0..2).map(|_| AtomicU64::new(0)).collect();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_ended_leave_their_readers_to_others() {
+    fn readers_of_ended_threads_are_reused() {
         /// Begins a section when the thread ends.
         struct Late;
         impl Drop for Late {

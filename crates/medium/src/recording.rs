@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_fail_leave_no_event() {
+    fn failed_calls_leave_no_event() {
         let pm = Recording::new(MemoryPmem::new(64));
         pm.store(60, &[1; 8]);
         pm.flush(u64::MAX, 2);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn fences_belong_to_threads() {
+    fn fences_are_recorded_with_their_thread() {
         let pm = Recording::new(MemoryPmem::new(64));
         pm.fence(Rule::DataBeforeCommit).unwrap();
         let other = thread::scope(|scope| {

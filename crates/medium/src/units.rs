@@ -110,7 +110,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn aligned_word_is_one_unit() {
+    fn an_aligned_word_is_one_unit() {
         for (off, len) in [(0, 8), (8, 8), (4, 4), (6, 2), (7, 1)] {
             assert_eq!(units(off, &vec![1; len]).count(), 1, "{len} at {off}");
         }

@@ -1,5 +1,5 @@
-//! Files in one range of addresses: where they are, what is out of range, and what other
-//! threads see of files that come and go.
+//! Files in one range of addresses: their places, accesses out of range, and regions that are
+//! mapped and unmapped while other threads use them.
 
 use medium::{
     Arena, ArenaError, Durability, EffectiveDurability, MapOptions, MappedPmem, MediumError,
@@ -13,8 +13,8 @@ const GRANULE: u64 = Arena::GRANULE_BYTES;
 const TIB: u64 = 1 << 40;
 const PAGE: u64 = 4096;
 
-/// The base of an arena of at most 1 TiB, with free addresses before it; a different one
-/// for each test, since they run in one process. The kernel puts nothing of its own there.
+/// The base of an arena of at most 1 TiB, with free addresses before it. Each test has a
+/// different one, because all run in one process. The kernel places nothing there.
 fn base() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(16 * TIB);
     NEXT.fetch_add(2 * TIB, Relaxed)
@@ -40,7 +40,7 @@ impl Files {
         path
     }
 
-    /// A file all of whose words are `word`.
+    /// A file in which every word is `word`.
     fn filled(&self, name: &str, len: u64, word: u64) -> PathBuf {
         let path = self.create(name, len);
         std::fs::write(&path, word.to_le_bytes().repeat((len / 8) as usize)).unwrap();
@@ -88,7 +88,7 @@ fn the_same_base_gives_the_same_addresses() {
         arena
     };
     let arena = open();
-    // A pointer from each to the other.
+    // Each file contains a pointer to the other.
     arena.store_word(3 * GRANULE - 8, base + far);
     arena.store_nt(far, &(base + 3 * GRANULE - 8).to_le_bytes());
     arena.flush(3 * GRANULE - 8, 8);
@@ -97,7 +97,7 @@ fn the_same_base_gives_the_same_addresses() {
     let arena = open();
     let pointer = arena.load(far).unwrap();
     assert_eq!(pointer, base + 3 * GRANULE - 8);
-    // SAFETY: the address of a word of `a`, which the arena has mapped and nobody changes.
+    // SAFETY: the address of a word of `a`, which the arena has mapped and no thread changes.
     let word = unsafe { (pointer as usize as *const u64).read_volatile() };
     assert_eq!(word, base + far);
     assert_eq!(arena.load(pointer - base), Ok(word));
@@ -115,7 +115,7 @@ fn the_kernel_picks_a_base_of_whole_granules() {
 }
 
 #[test]
-fn a_base_that_is_taken_is_an_error_that_says_by_whom() {
+fn a_base_in_use_is_an_error_that_names_the_mapping() {
     let files = Files::new();
     let base = base();
     let arena = Arena::reserve(Some(base), 8 * GRANULE).unwrap();
@@ -139,7 +139,7 @@ fn a_base_that_is_taken_is_an_error_that_says_by_whom() {
 }
 
 #[test]
-fn what_cannot_be_reserved_is_an_error() {
+fn impossible_reservations_are_errors() {
     for (base, len) in [
         (Some(PAGE), GRANULE),
         (None, GRANULE + PAGE),
@@ -179,7 +179,7 @@ fn files_may_touch_but_not_overlap() {
     }
     let error = arena.map(PAGE, &other, &any()).unwrap_err();
     assert!(matches!(error, ArenaError::Misaligned { .. }), "{error}");
-    // None of that kept it locked.
+    // No refused file stays locked.
     drop(MappedPmem::open(&other, &any()).unwrap());
     arena.map(0, &other, &any()).unwrap();
     let third = files.create("third", 3 * GRANULE);
@@ -187,7 +187,7 @@ fn files_may_touch_but_not_overlap() {
 }
 
 #[test]
-fn a_refused_file_leaves_its_place_as_it_was() {
+fn a_refused_file_leaves_its_place_free() {
     let files = Files::new();
     let base = base();
     let arena = Arena::reserve(Some(base), 4 * GRANULE).unwrap();
@@ -241,7 +241,7 @@ fn accesses_stay_inside_one_file() {
         assert_eq!(arena.read(off, &mut [0; 9]), Err(out(off, 9)));
     }
     assert_eq!(arena.load(start + 4), Err(out(start + 4, 8)));
-    // No bytes are nowhere outside, except behind the arena.
+    // An access to zero bytes is in range everywhere, except after the arena.
     for off in [0, start, border, end, end + 1, 8 * GRANULE] {
         assert_eq!(arena.read(off, &mut []), Ok(()));
         arena.store(off, &[]);
@@ -269,7 +269,7 @@ fn changes_out_of_range_stick_to_the_fence() {
                 let path = files.create(name, GRANULE);
                 arena.map(start, path, &any()).unwrap();
             }
-            // But for those who are told at once.
+            // Calls that return their error do not make a fence fail.
             assert_eq!(arena.try_store_nt(off, &[9; 16]), Err(out(off, 16)));
             assert_eq!(arena.try_flush(off, 16), Err(out(off, 16)));
             assert_eq!(arena.fence(Rule::DurableBeforeReturn), Ok(()));
@@ -304,14 +304,14 @@ fn a_truncated_file_gives_errors_at_its_offset_in_the_arena() {
         assert_eq!(arena.read(3 * GRANULE, &mut [0; 1]), Err(error));
         assert_eq!(arena.load(5 * GRANULE), Ok(2), "the other file is well");
         assert_eq!(arena.fence(Rule::DurableBeforeReturn), Err(error));
-        // Not even with the region does the error go.
+        // The error outlasts the region.
         arena.unmap(3 * GRANULE).unwrap();
         assert_eq!(arena.fence(Rule::DurableBeforeReturn), Err(error));
     }
 }
 
 #[test]
-fn an_error_that_no_fence_has_told_survives_its_region() {
+fn an_error_not_yet_returned_by_a_fence_outlasts_its_region() {
     let files = Files::new();
     let arena = Arena::reserve(None, 4 * GRANULE).unwrap();
     let cut = files.create("cut", GRANULE);
@@ -352,7 +352,7 @@ fn a_file_is_mapped_once() {
 }
 
 #[test]
-fn a_region_taken_away_makes_room_for_another() {
+fn an_unmapped_region_makes_room_for_another() {
     let files = Files::new();
     let base = base();
     let arena = Arena::reserve(Some(base), 4 * GRANULE).unwrap();
@@ -381,9 +381,9 @@ fn a_region_taken_away_makes_room_for_another() {
     assert_eq!(arena.fence(Rule::DurableBeforeReturn), Err(out(GRANULE, 8)));
 }
 
-/// Their next fence finds no region to write back.
+/// The next fence of these threads finds no region to write back.
 #[test]
-fn what_other_threads_flushed_is_kept_when_a_region_is_taken_away() {
+fn an_unmap_keeps_the_flushes_of_other_threads() {
     let files = Files::new();
     let a = files.create("a", GRANULE);
     let arena = Arena::reserve(None, GRANULE).unwrap();
@@ -402,10 +402,10 @@ fn what_other_threads_flushed_is_kept_when_a_region_is_taken_away() {
     assert!(file[..4096].iter().all(|byte| *byte == 7));
 }
 
-/// Two files by turns at one place, the second shorter. Whoever finds one there finds
-/// its bytes, and nobody finds them once `unmap` has returned.
+/// Maps two files by turns at one place, the second shorter. An access there finds the file's
+/// bytes, and fails once `unmap` has returned.
 #[test]
-fn threads_meet_regions_that_come_and_go() {
+fn threads_access_regions_while_they_are_mapped_and_unmapped() {
     let files = Files::new();
     let arena = Arena::reserve(None, 16 * GRANULE).unwrap();
     let long = files.filled("long", 3 * GRANULE, 1);
@@ -465,10 +465,10 @@ fn threads_meet_regions_that_come_and_go() {
     });
 }
 
-/// Stores race with the end of their region, and the file is another's as soon as it
-/// can be opened: nothing may change in it from then on.
+/// Stores race with the end of their region. The file belongs to the next holder as soon as it
+/// can be opened: its contents must not change from then on.
 #[test]
-fn no_store_comes_after_the_file_was_given_up() {
+fn no_store_follows_the_release_of_the_file() {
     let files = Files::new();
     let arena = Arena::reserve(None, 4 * GRANULE).unwrap();
     let path = files.create("image", GRANULE);
@@ -503,7 +503,7 @@ fn no_store_comes_after_the_file_was_given_up() {
 }
 
 #[test]
-fn threads_on_a_truncated_file_live_while_it_is_taken_away() {
+fn threads_on_a_truncated_file_survive_its_unmapping() {
     let files = Files::new();
     let arena = Arena::reserve(None, 4 * GRANULE).unwrap();
     let path = files.create("image", GRANULE);
@@ -553,7 +553,7 @@ fn each_region_has_its_own_durability() {
             arena.map(start, &path, &options).unwrap();
             let found = arena.durability(start).unwrap();
             match durability {
-                // On persistent memory there is more.
+                // Persistent memory has `Dax`, too.
                 Durability::Auto => assert_ne!(found, EffectiveDurability::Msync),
                 _ => assert_eq!(Durability::from(found), durability),
             }
@@ -650,7 +650,7 @@ fn many_regions_in_turn_leave_nothing_behind() {
         let starts = starts.map(|start| u64::from_str_radix(start, 16).unwrap());
         starts.filter(|start| ours.contains(start)).count()
     };
-    // More than there are places for mappings.
+    // More than the process can have mappings at a time.
     for i in 0..3000 {
         let start = i % 4 * GRANULE;
         arena.map(start, &path, &any()).unwrap();

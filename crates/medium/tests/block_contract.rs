@@ -1,4 +1,4 @@
-//! What `BlockDevice` promises, on every back end and every wrapper.
+//! The contract of `BlockDevice`, on every back end and every wrapper.
 
 use medium::Rule;
 use medium::block::*;
@@ -30,7 +30,7 @@ fn file(dir: &TempDir, name: &str, direct: Direct, io: Io) -> FileDevice {
     FileDevice::open(path, BLOCK as u32, &options).unwrap()
 }
 
-/// One of each, zeroed. The directory holds the files.
+/// One device of each kind, zeroed. The directory contains the files.
 fn back_ends() -> (TempDir, Vec<Named>) {
     let dir = TempDir::new().unwrap();
     let mut all: Vec<Named> = vec![("memory".into(), Box::new(MemoryDevice::new(GEOMETRY)))];
@@ -44,7 +44,7 @@ fn back_ends() -> (TempDir, Vec<Named>) {
     let memory = || MemoryDevice::new(GEOMETRY);
     let image = Image::new(BLOCK as u32, Arc::new(vec![0; GEOMETRY.bytes() as usize]));
     let image = ImageDevice::new(image, memory().persistence());
-    // So fast that the test does not wait, yet it goes through all of it.
+    // Too fast for the test to wait, but with every part of the model.
     let DelayModel::Ssd(ssd) = DelayModel::SAMSUNG_970_EVO else {
         unreachable!("an SSD");
     };
@@ -70,7 +70,7 @@ fn back_ends() -> (TempDir, Vec<Named>) {
     (dir, all)
 }
 
-/// A block that tells who wrote it, throughout.
+/// A block that contains the number of its writer throughout.
 fn block(lba: u64, version: u8) -> Arc<Buffer> {
     let mut bytes = [version; BLOCK];
     bytes[..8].copy_from_slice(&lba.to_le_bytes());
@@ -86,7 +86,7 @@ fn write(lba: u64, version: u8, durable: bool) -> Write {
     }
 }
 
-/// Waits for all that is under way.
+/// Waits for all writes under way.
 fn reap_all(device: &dyn BlockDevice, mut left: usize) -> Vec<Completion> {
     let mut done = Vec::new();
     while left > 0 {
@@ -139,7 +139,7 @@ fn run(device: &dyn BlockDevice, steps: &[Step]) {
             }
             Step::Flush => device.flush(Rule::DurableBeforeReturn).unwrap(),
             Step::Read(lba, blocks) => {
-                // Not aligned, as direct I/O would like it.
+                // Not aligned as direct I/O requires.
                 let mut buf = vec![0xaa; 1 + *blocks as usize * BLOCK];
                 device.read(Lba(*lba), &mut buf[1..]).unwrap();
                 let at = *lba as usize * BLOCK;
@@ -163,7 +163,8 @@ proptest! {
         }
     }
 
-    /// Whatever is asked for: an error or not, but no panic, and one end for each write.
+    /// Every call returns with or without an error and does not panic, and each write ends
+    /// once.
     #[test]
     fn nothing_panics(
         lba in prop_oneof![0..BLOCKS + 2, any::<u64>(), u64::MAX - 2..=u64::MAX],
@@ -190,7 +191,7 @@ proptest! {
     }
 }
 
-/// Threads that take each other's completions, and some that end before their writes do.
+/// Threads take each other's completions, and some end before their writes do.
 #[test]
 fn many_threads_write_and_reap_at_once() {
     const THREADS: u64 = 8;
@@ -227,14 +228,14 @@ fn many_threads_write_and_reap_at_once() {
     }
 }
 
-/// More than any queue holds.
+/// More writes than any queue has places.
 #[test]
 fn thousands_of_writes_may_be_under_way() {
     let (_dir, all) = back_ends();
     for (name, device) in &all {
         let rounds: u8 = 20;
         for round in 0..rounds {
-            // Every second block: nothing to merge.
+            // Every second block: no neighbours to merge.
             let lbas = (0..BLOCKS).filter(|lba| lba % 2 == u64::from(round % 2));
             device.submit(lbas.map(|lba| write(lba, 9, false)).collect());
         }

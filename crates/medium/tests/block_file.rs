@@ -1,4 +1,4 @@
-//! Files as block devices: who may open them, and what happens when the system refuses.
+//! Files as block devices: locks, and errors of the system.
 
 use medium::block::*;
 use medium::{OpenError, Rule};
@@ -66,7 +66,7 @@ fn without(call: i64, rules: Vec<SeccompRule>, errno: i32, test: impl FnOnce() +
 }
 
 #[test]
-fn without_io_uring_it_is_pwrite() {
+fn without_io_uring_pwrite_is_used() {
     let dir = TempDir::new().unwrap();
     let path = image(&dir, 16);
     for call in [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter] {
@@ -87,7 +87,7 @@ fn without_io_uring_it_is_pwrite() {
 }
 
 #[test]
-fn without_direct_io_it_is_the_page_cache() {
+fn without_direct_io_the_page_cache_is_used() {
     let dir = TempDir::new().unwrap();
     let path = image(&dir, 16);
     let set_flags =
@@ -117,7 +117,7 @@ fn without_direct_io_it_is_the_page_cache() {
 }
 
 #[test]
-fn what_cannot_flush_is_refused_unless_the_user_insists() {
+fn a_file_that_cannot_flush_is_refused_without_the_option() {
     let dir = TempDir::new().unwrap();
     let path = image(&dir, 16);
     without(libc::SYS_fdatasync, vec![], libc::EINVAL, move || {
@@ -136,7 +136,7 @@ fn what_cannot_flush_is_refused_unless_the_user_insists() {
 }
 
 #[test]
-fn a_failed_flush_is_not_forgotten() {
+fn a_failed_flush_makes_later_flushes_fail() {
     let dir = TempDir::new().unwrap();
     let device = Arc::new(open(&image(&dir, 16), auto()).unwrap());
     let failing = device.clone();
@@ -210,7 +210,7 @@ fn an_error_names_device_block_and_cause() {
         let device = open(&path, DeviceOptions { io, ..auto() }).unwrap();
         works(&device);
         fcntl_add_seals(&memory, SealFlags::FUTURE_WRITE | SealFlags::WRITE).unwrap();
-        // Neighbours: one request, yet each is told of its own failure.
+        // Neighbours: one request, but each completion has its own error.
         device.submit((2..6).map(|lba| write(lba, 1)).collect());
         let mut done = device.reap(4);
         done.sort_by_key(|c| c.tag);
@@ -224,7 +224,7 @@ fn an_error_names_device_block_and_cause() {
 }
 
 #[test]
-fn unusable_files_are_refused_with_the_reason() {
+fn unusable_files_are_refused_with_a_reason() {
     let dir = TempDir::new().unwrap();
     let why = |path: &Path, block_bytes| {
         let error = FileDevice::open(path, block_bytes, &auto()).err().unwrap();
@@ -241,7 +241,7 @@ fn unusable_files_are_refused_with_the_reason() {
 }
 
 #[test]
-fn a_discard_gives_the_space_back_or_does_nothing() {
+fn a_discard_frees_the_space_or_does_nothing() {
     use std::os::unix::fs::MetadataExt;
     let dir = TempDir::new().unwrap();
     let path = image(&dir, 64);

@@ -1,4 +1,4 @@
-//! What the devices around a device add: counts, faults, traces and crashes.
+//! The effects of devices around a device: counts, faults, traces and crashes.
 
 use medium::Rule;
 use medium::block::*;
@@ -41,7 +41,7 @@ fn block(device: &dyn BlockDevice, lba: u64) -> Vec<u8> {
     buf
 }
 
-/// Writes one block; whether it claims success.
+/// Writes one block and returns the result of its completion.
 fn put(device: &dyn BlockDevice, lba: u64, byte: u8) -> Result<(), BlockError> {
     device.submit(vec![write(9, lba, byte, false)]);
     let mut done = device.reap(1);
@@ -57,7 +57,7 @@ fn errno(result: Result<(), BlockError>) -> Option<Errno> {
 }
 
 #[test]
-fn counts_are_of_calls_blocks_and_runs() {
+fn devices_count_calls_blocks_and_runs() {
     let device = CountingDevice::new(memory());
     put(&device, 0, 1).unwrap();
     let before = device.snapshot();
@@ -127,7 +127,7 @@ fn faults_strike_where_and_when_they_were_set() {
 }
 
 #[test]
-fn some_faults_claim_success() {
+fn torn_misdirected_and_lost_writes_report_success() {
     let device = FaultyDevice::new(CountingDevice::new(memory()));
     put(&device, 1, 1).unwrap();
     device.tear(Lba(1), 512);
@@ -157,9 +157,9 @@ fn some_faults_claim_success() {
     assert_eq!(device.inner().snapshot().flushes, 1);
 }
 
-/// Good and failed writes of one submit are all reaped, whichever is asked for first.
+/// All good and failed writes of one submit are reaped, in any order.
 #[test]
-fn failed_writes_end_like_others() {
+fn failed_writes_are_reaped_with_the_others() {
     let device = FaultyDevice::new(memory());
     device.fail_writes(Lba(1)..Lba(3), Errno::IO);
     device.submit((0..4).map(|i| write(i, i, 1, false)).collect());
@@ -170,11 +170,11 @@ fn failed_writes_end_like_others() {
 }
 
 #[test]
-fn the_trace_tells_what_was_certain_when() {
+fn the_trace_orders_events_by_certainty() {
     let device = RecordingDevice::new(FaultyDevice::new(memory()));
     device.inner().fail_writes(Lba(2)..Lba(3), Errno::IO);
     device.mark(5);
-    // The same tag for all: the trace tells them apart all the same.
+    // The same tag for all: their numbers distinguish them in the trace.
     device.submit(vec![write(7, 1, 1, true), write(7, 2, 2, false)]);
     device.flush(Rule::DurableBeforeReturn).unwrap();
     let done = device.reap(2);
@@ -259,7 +259,7 @@ fn a_flush_covers_what_had_completed_when_it_began() {
     assert_eq!(open(&after), [1]);
     assert_eq!(after.image().block(Lba(0)), Some(&[1; BLOCK][..]));
     assert_eq!(after.image().block(Lba(1)), Some(&[0; BLOCK][..]));
-    // Not one that fails.
+    // A failed flush covers nothing.
     events[5] = BlockEvent::FlushEnded {
         id: 0,
         ok: false,
@@ -275,7 +275,7 @@ fn a_flush_covers_what_had_completed_when_it_began() {
 }
 
 #[test]
-fn a_durable_write_covers_only_itself_and_what_it_replaces() {
+fn a_durable_write_covers_itself_and_older_writes_of_its_block() {
     let events = [
         issued(0, 0, 1, false),
         completed(0),
@@ -349,8 +349,8 @@ enum Step {
 }
 
 proptest! {
-    /// Against a model that keeps, per block, all that it may hold: what the crash
-    /// states of a recorded trace hold is exactly that.
+    /// Compares the crash states of a recorded trace with a model that keeps the possible
+    /// contents of each block.
     #[test]
     fn crash_states_are_those_of_the_model(
         steps in prop::collection::vec(prop_oneof![
@@ -360,14 +360,14 @@ proptest! {
         ], 0..24),
     ) {
         let device = RecordingDevice::new(ImageDevice::new(image(), CACHED));
-        // What each block may hold after a crash, the last value last, and what it will
-        // hold only if a flush comes.
+        // The possible contents of each block after a crash, the newest last. A flush drops all
+        // but the newest.
         let mut may: BTreeMap<u64, Vec<u8>> = (0..4).map(|lba| (lba, vec![0])).collect();
         let mut under_way: BTreeMap<u64, (u8, bool)> = BTreeMap::new();
         let mut next = 0;
         for step in &steps {
             match step {
-                // At most one write of a block under way.
+                // At most one write of a block is under way.
                 Step::Write(lba, fua) if !under_way.contains_key(lba) => {
                     next += 1;
                     device.submit(vec![write(0, *lba, next, *fua)]);
@@ -396,7 +396,7 @@ proptest! {
         let places = 0..replay.open().len();
         for lba in 0..4 {
             let mut found = BTreeSet::new();
-            // Of one block, only the last that is left shows.
+            // Of the writes left in one block, only the last is visible.
             let lefts = places.clone().map(Some).chain([None]);
             for place in lefts {
                 let left = place.map(|place| Left { place, sectors: Left::WHOLE });

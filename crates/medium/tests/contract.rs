@@ -1,4 +1,4 @@
-//! What `Pmem` promises, on every back end and every wrapper.
+//! The contract of `Pmem`, on every back end and every wrapper.
 
 use medium::{
     Arena, Counting, Durability, Faulty, Latency, LatencyModel, MapOptions, MappedPmem,
@@ -40,7 +40,8 @@ fn arena(dir: &TempDir, name: &str, durability: Durability, force_flush: bool) -
 
 type Named = (&'static str, Box<dyn Pmem>);
 
-/// One of each, zeroed, with `LEN` bytes that can be reached. The directory holds the files.
+/// One region of each kind, zeroed, with `LEN` bytes in range. The directory contains the
+/// files.
 fn back_ends() -> (TempDir, Vec<Named>) {
     let dir = TempDir::new().unwrap();
     let memory = || MemoryPmem::new(LEN);
@@ -187,7 +188,7 @@ fn long_streaming_stores_at_every_skew() {
 fn bounds_are_errors_that_stick_on_every_back_end() {
     let (_dir, all) = back_ends();
     for (name, pm) in all {
-        // An arena is as long as what it reserves.
+        // The length of an arena is that of its reservation.
         assert!(pm.len() == LEN || name.starts_with("arena"), "{name}");
         let out = |off, len| Err(MediumError::OutOfRange { off, len });
         assert_eq!(pm.load(LEN).map(drop), out(LEN, 8), "{name}");
@@ -214,8 +215,8 @@ fn bounds_are_errors_that_stick_on_every_back_end() {
     }
 }
 
-/// Two threads: one stores two patterns by turns, one loads. A store in several
-/// pieces would show a mixture.
+/// One thread stores two patterns by turns, another loads. A store in several pieces would show
+/// a mixture.
 #[test]
 fn aligned_units_never_tear() {
     let (_dir, all) = back_ends();
@@ -243,7 +244,7 @@ fn aligned_units_never_tear() {
     }
 }
 
-/// Neighbours in one word belong to different threads: neither's stores get lost.
+/// Neighbours in one word belong to different threads: no store is lost.
 #[test]
 fn narrow_stores_leave_their_neighbours_alone() {
     let (_dir, all) = back_ends();
@@ -263,7 +264,7 @@ fn narrow_stores_leave_their_neighbours_alone() {
 }
 
 #[test]
-fn the_fewest_units() {
+fn units_are_as_few_as_possible() {
     // The smallest number of aligned power-of-two pieces, by trying all.
     fn fewest(off: u64, len: u64) -> u64 {
         if len == 0 {

@@ -79,9 +79,8 @@ fn bytes_survive_the_mapping_in_every_mode() {
     }
 }
 
-/// What nobody wrote back is mostly lost, what was flushed may be there, and what was fenced is.
-/// Pages of a file that no disk has yet, as cachestat(2) counts them. `None`: this kernel is
-/// older than it.
+/// Number of a file's pages that are not on its disk yet, counted by cachestat(2). `None`: the
+/// kernel does not have this call.
 fn unwritten_pages(file: &File) -> Option<u64> {
     const CACHESTAT: libc::c_long = 451;
     let (range, mut counts) = ([0_u64, LEN], [0_u64; 5]);
@@ -100,10 +99,10 @@ fn unwritten_pages(file: &File) -> Option<u64> {
 }
 
 #[test]
-fn what_was_left_in_caches_is_durable_when_it_is_opened() {
+fn an_open_makes_stores_left_in_caches_durable() {
     let image = Image::new();
     let file = OpenOptions::new().write(true).open(image.path()).unwrap();
-    // As the stores of a process that was killed before its fence.
+    // The stores of a process that was killed before its fence.
     file.write_all_at(&[7; 3 * 4096], LEN / 2).unwrap();
     if unwritten_pages(&file).is_none_or(|pages| pages == 0) {
         return skip::test("the kernel or the file system counts no dirty pages");
@@ -115,7 +114,7 @@ fn what_was_left_in_caches_is_durable_when_it_is_opened() {
 }
 
 #[test]
-fn a_simulated_power_cut_leaves_what_was_fenced_and_some_of_the_rest() {
+fn a_simulated_power_cut_keeps_fenced_stores_and_some_others() {
     const LINES: u64 = 200;
     let fill = |pm: &MappedPmem, start: u64, byte: u8| {
         for line in 0..LINES {
@@ -150,16 +149,16 @@ fn cut() -> MapOptions {
     }
 }
 
-/// How many lines of the first 200 hold `byte`, in the file and not in the mapping.
+/// The number of the first 200 lines that contain `byte`, in the file and not in the mapping.
 fn lines_in_file(image: &Image, byte: u8) -> usize {
     let left = std::fs::read(image.path()).unwrap();
     let lines = left.chunks(64).take(200);
     lines.filter(|&line| line == [byte; 64]).count()
 }
 
-/// As `clwb`: a store between the flush of its line and the fence needs a flush of its own.
+/// As with `clwb`, a store between the flush of its line and the fence needs its own flush.
 #[test]
-fn a_simulated_power_cut_loses_what_is_stored_between_flush_and_fence() {
+fn a_simulated_power_cut_loses_stores_between_flush_and_fence() {
     for streamed in [false, true] {
         for _ in 0..20 {
             let image = Image::new();
@@ -182,24 +181,24 @@ fn a_simulated_power_cut_loses_what_is_stored_between_flush_and_fence() {
 }
 
 #[test]
-fn a_simulated_power_cut_keeps_what_the_last_flush_found() {
+fn a_simulated_power_cut_keeps_the_contents_of_the_last_flush() {
     let image = Image::new();
     let pm = image.open(cut()).unwrap();
     for byte in 1..10 {
         pm.store(0, &[byte; 200 * 64]);
         pm.flush(0, 200 * 64);
     }
-    // As it was in the file all along.
+    // The contents that were in the file all the time.
     pm.store(0, &[0; 64]);
     pm.flush(0, 64);
     pm.fence(Rule::DurableBeforeReturn).unwrap();
     assert_eq!([0, 9].map(|byte| lines_in_file(&image, byte)), [1, 199]);
 }
 
-/// A fence is for the flushes of its own thread, and does not bring back what was there before
-/// another thread's.
+/// A fence covers the flushes of its own thread. It does not restore contents that are older
+/// than those of another thread's fence.
 #[test]
-fn a_simulated_power_cut_tells_threads_apart() {
+fn a_simulated_power_cut_distinguishes_threads() {
     let mut lost = 0;
     for _ in 0..20 {
         let image = Image::new();
@@ -223,7 +222,7 @@ fn a_simulated_power_cut_tells_threads_apart() {
     assert!(lost > 0);
 }
 
-/// A cache may write back a line that nobody flushed, wherever it is.
+/// A cache may write back any line, even one that was never flushed.
 #[test]
 fn a_simulated_power_cut_evicts_lines_far_from_those_that_are_flushed() {
     let image = Image::new();
@@ -231,7 +230,7 @@ fn a_simulated_power_cut_evicts_lines_far_from_those_that_are_flushed() {
     let far = LEN - 4096;
     pm.store(far, &[5; 4096]);
     let mut left = [0; 4096];
-    // Half of them, in one of eight fences at least if that looks there.
+    // Half of them, in at least one of eight fences that evict lines there.
     for _ in 0..10_000 {
         pm.store(0, &[1; 64]);
         pm.flush(0, 64);
@@ -356,7 +355,7 @@ fn one_writer_or_many_readers() {
 }
 
 #[test]
-fn a_file_truncated_underneath_gives_errors_not_death() {
+fn a_truncated_file_gives_errors_and_the_process_survives() {
     let lost = 5 * 4096;
     type Touch = fn(&MappedPmem);
     let touches: [(&str, Touch); 4] = [
@@ -384,7 +383,7 @@ fn a_file_truncated_underneath_gives_errors_not_death() {
             assert_eq!(pm.fence(Rule::DurableBeforeReturn), error, "{name}");
             assert_eq!(pm.load(0), Err(MediumError::Unreadable { off: lost }));
             assert_eq!(pm.read(0, &mut [0; 1]), error, "{name}");
-            // Other lost pages do not kill either, and the first error stays.
+            // Other lost pages do not kill the process either, and the first error stays.
             pm.store(7 * 4096, &[1; 8]);
             assert_eq!(pm.fence(Rule::DurableBeforeReturn), error, "{name}");
         }
@@ -406,7 +405,7 @@ fn msync_notices_a_cut_inside_a_page() {
 }
 
 #[test]
-fn threads_that_meet_lost_pages_together_all_live() {
+fn threads_survive_simultaneous_faults_on_lost_pages() {
     let image = Image::new();
     let pm = image.open(MapOptions::default()).unwrap();
     image.truncate(4096);
@@ -515,7 +514,7 @@ fn created_files_are_zero_and_sparse_or_whole() {
 }
 
 #[test]
-fn a_private_file_is_new_and_never_behind_a_link() {
+fn a_private_file_is_new_and_not_reached_by_a_link() {
     let dir = tempfile::tempdir().unwrap();
     let (new, link) = (dir.path().join("new"), dir.path().join("link"));
     medium::create_private_file(&new, LEN, Reserve::Sparse).unwrap();

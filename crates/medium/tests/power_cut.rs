@@ -1,4 +1,4 @@
-//! Simulated power cuts: what was fenced is there, and what is there is legal.
+//! Simulated power cuts: fenced stores survive, and every state is legal.
 
 use medium::{
     CutAfter, LINE_BYTES, MediumError, MemoryPmem, PersistModel, Pmem, PowerCut, Rule, Unit, units,
@@ -28,8 +28,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The contents of something after each of its stores, how many of them are durable,
-/// and how many the next fence makes durable.
+/// The contents of a unit after each of its stores, the number of durable ones, and the number
+/// that the next fence makes durable.
 #[derive(Clone)]
 struct History<const N: usize> {
     states: Vec<[u8; N]>,
@@ -69,7 +69,7 @@ impl<const N: usize> History<N> {
     }
 }
 
-/// A second, plainer account of what may be left, kept whole instead of undone.
+/// A second, simpler model of the crash states, with whole contents instead of undo.
 struct Reference {
     words: Vec<History<8>>,
     lines: Vec<History<64>>,
@@ -184,7 +184,7 @@ proptest! {
     }
 }
 
-/// The states that many seeds leave of `ops`, as the first words of the region.
+/// The states of `ops` after many seeds, as the first words of the region.
 fn reached<const N: usize>(ops: &[Op], model: PersistModel) -> BTreeSet<[u64; N]> {
     let state = |seed| {
         let pm = run(ops);
@@ -215,7 +215,7 @@ fn every_legal_state_is_reached_and_no_other() {
 }
 
 #[test]
-fn a_flush_speaks_for_the_stores_before_it_only() {
+fn a_flush_covers_earlier_stores_only() {
     let ops = [word(0, 1), Op::Flush(0, 8), word(0, 2), Op::Fence];
     for model in PersistModel::ALL {
         assert_eq!(reached(&ops, model), BTreeSet::from([[1], [2]]));
@@ -233,7 +233,7 @@ fn a_flush_speaks_for_the_stores_before_it_only() {
 }
 
 #[test]
-fn a_fenced_streaming_store_takes_older_stores_along() {
+fn a_fenced_streaming_store_makes_older_stores_durable() {
     let streamed = |off, value: u64| Op::Stream(off, value.to_le_bytes().to_vec());
     let ops = [word(0, 1), word(8, 1), streamed(8, 2), Op::Fence];
     // The other word of the line is free under `Words`, and before it under `Lines`.
@@ -245,7 +245,7 @@ fn a_fenced_streaming_store_takes_older_stores_along() {
 }
 
 #[test]
-fn a_fence_speaks_for_its_own_thread() {
+fn a_fence_covers_its_own_thread_only() {
     let mut kept = BTreeSet::new();
     for seed in 0..100 {
         let pm = PowerCut::new(MemoryPmem::new(LEN));
@@ -263,7 +263,7 @@ fn a_fence_speaks_for_its_own_thread() {
 }
 
 #[test]
-fn after_the_cut_nothing_is_taken() {
+fn after_the_cut_every_call_fails() {
     let pm = PowerCut::new(MemoryPmem::new(LEN));
     pm.store_word(0, 1);
     assert_eq!(pm.outcome(), None);
@@ -293,7 +293,7 @@ fn after_the_cut_nothing_is_taken() {
 }
 
 #[test]
-fn an_armed_cut_comes_when_it_is_due() {
+fn an_armed_cut_happens_at_its_moment() {
     let pm = PowerCut::new(MemoryPmem::new(LEN));
     pm.cut_after(CutAfter::Fences(2), 1, PersistModel::Words);
     pm.store_word(0, 1);
@@ -326,10 +326,10 @@ fn models_parse_back() {
     assert_eq!(error.to_string(), "'bytes' is not one of words, lines");
 }
 
-/// Threads count up, each in a word of its own (some share a line); each value that
-/// was fenced is told to the observer before the next is stored.
+/// Threads count up, each in a word of its own (some share a line). Each fenced value is
+/// reported to the observer before the next is stored.
 #[test]
-fn a_cut_among_threads_keeps_what_each_was_told() {
+fn a_cut_keeps_the_fenced_values_of_each_thread() {
     const THREADS: u64 = 4;
     for seed in 0..40 {
         let model = PersistModel::ALL[seed as usize % 2];

@@ -1,7 +1,7 @@
 //! Errors that name another process with the same file, and signals that end a process.
 //!
-//! Each test starts this program again, as the process that is looked at ([`Child`]). The
-//! harness is therefore not the standard one.
+//! Each test starts this program again, as the process under test ([`Child`]). The harness is
+//! therefore not the standard one.
 
 use libtest_mimic::{Arguments, Trial};
 use medium::{Arena, MapOptions, MappedPmem, OpenError, Reserve, create_file};
@@ -43,8 +43,8 @@ const TESTS: [(&str, fn()); 4] = [
         the_error_of_an_arena_names_the_process_that_has_the_file,
     ),
     (
-        "a_sigbus_elsewhere_still_kills",
-        a_sigbus_elsewhere_still_kills,
+        "a_sigbus_outside_watched_mappings_kills",
+        a_sigbus_outside_watched_mappings_kills,
     ),
     (
         "too_many_mappings_are_an_error",
@@ -182,7 +182,7 @@ fn raise_sigbus(file: &Path) {
     println!("read {byte}");
 }
 
-fn a_sigbus_elsewhere_still_kills() {
+fn a_sigbus_outside_watched_mappings_kills() {
     let image = Image::new();
     let child = child("raise-sigbus", &image.path());
     let out = child.wait_with_output().unwrap();

@@ -1,26 +1,26 @@
-//! Why a pool cannot be had.
+//! The errors of a pool.
 
 use crate::frames::FramesError;
 use medium::OpenError;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A pool could not be made, opened or used.
+/// An error of making, opening or using a pool.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// Its file cannot be used.
+    /// The pool's file cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// What is in it is wrong.
+    /// The contents are damaged, or not those of a pool.
     #[error("{}: {why}", path.display())]
     Frames {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The damage.
         why: FramesError,
     },
-    /// It has more frames than this system maps.
+    /// The pool has more frames than this system can map.
     #[error(
         "{} has {frames} frames, and this system maps {most}: set vm.max_map_count to {needed} \
          (sysctl)", path.display()
@@ -28,14 +28,14 @@ pub enum PoolError {
     TooManyFrames {
         /// The file.
         path: PathBuf,
-        /// How many it has.
+        /// The number of its frames.
         frames: u32,
-        /// How many there can be.
+        /// The largest possible number.
         most: u64,
-        /// The limit of mappings that it needs.
+        /// The limit of mappings that the pool needs.
         needed: u64,
     },
-    /// The system tells this user no page faults.
+    /// The system does not report page faults to this user.
     #[error(
         "{}: pages cannot be moved without userfaultfd ({source}): it needs root, access to \
          /dev/userfaultfd, or vm.unprivileged_userfaultfd=1", path.display()
@@ -43,17 +43,17 @@ pub enum PoolError {
     NoFaults {
         /// The pool's file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {doing} the pool {}: {source}", path.display())]
     System {
-        /// What was being done.
+        /// The failed action.
         doing: &'static str,
-        /// With which pool.
+        /// The pool's file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -1,6 +1,6 @@
-//! The steps between frames and files, on any memory and any files.
+//! The steps between frames and files, for any memory and any files.
 //!
-//! Each keeps the [invariants](super) for a crash at any point in it.
+//! Each step keeps the [invariants](super) if a crash happens at any point in it.
 
 use crate::seeded::{Bug, hit};
 use medium::{LINE_BYTES, MediumError, Pmem, Rule, WORD_BYTES};
@@ -9,12 +9,12 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// "SELPOOL" and the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"SELPOOL\x01");
-/// Words of the header that say something.
+/// Words of the header in use.
 const HEAD_WORDS: usize = 4;
 const AT_CHECK: u64 = HEAD_WORDS as u64 * WORD_BYTES;
 const AT_CLAIM: u64 = LINE_BYTES;
 const AT_TABLE: u64 = 4096;
-/// Most frames that a pool can have.
+/// The largest number of frames of a pool.
 const FRAMES_MAX: u64 = 1 << 31;
 /// The bit of every entry in use.
 const USED: u64 = 1 << 63;
@@ -22,15 +22,15 @@ const USED: u64 = 1 << 63;
 /// A page of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PageId {
-    /// The region's slot.
+    /// The slot of the region.
     pub slot: u16,
-    /// Its number in the region.
+    /// The number of the page in the region.
     pub page: u32,
 }
 
-/// Where pages are that are in no frame: the file of a region.
+/// The file of a region, for pages that are in no frame.
 pub trait PageStore {
-    /// Copies a page to `buf`; what lies behind the end of the file is zeros.
+    /// Copies a page to `buf`; the part after the end of the file is zeros.
     ///
     /// # Errors
     /// The system's.
@@ -42,37 +42,37 @@ pub trait PageStore {
     /// The system's; the page may be torn.
     fn write_page(&self, page: u32, bytes: &[u8]) -> io::Result<()>;
 
-    /// Waits until what was written is durable.
+    /// Waits until all written pages are durable.
     ///
     /// # Errors
-    /// The system's; nothing that was written may be relied on then.
+    /// The system's; none of the writes can be relied on then.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// What tells whether a frame has changed: a hash of 128 bits.
+/// A hash of 128 bits, by which a changed frame is detected.
 pub type Digest = u128;
 
-/// A page cannot be moved.
+/// An error of moving a page.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
-    /// The pool fails.
+    /// An error of the pool.
     #[error(transparent)]
     Pool(#[from] MediumError),
-    /// The file fails.
+    /// An error of the file.
     #[error(transparent)]
     File(#[from] io::Error),
 }
 
-/// What is wrong with a pool.
+/// The errors of a pool's contents.
 #[derive(Debug, thiserror::Error)]
 pub enum FramesError {
-    /// It is none.
-    #[error("this is no pool of frames: {what}")]
+    /// The contents are not those of a pool.
+    #[error("this is not a pool of frames: {what}")]
     NotAPool {
-        /// What is wrong.
+        /// The difference.
         what: &'static str,
     },
-    /// It was to be made in a way that it cannot be.
+    /// A pool of this size and page size is not possible.
     #[error(
         "a pool of {bytes} bytes cannot have pages of {page_bytes}: a power of two is needed, \
          and room for {least} of them"
@@ -82,25 +82,25 @@ pub enum FramesError {
         bytes: u64,
         /// Bytes of a page.
         page_bytes: u64,
-        /// How many frames there must be.
+        /// The least number of frames.
         least: u64,
     },
     /// An entry of the frame table is damaged.
     #[error("the entry of frame {frame}, at byte {at:#x}, is damaged: {what}")]
     Entry {
-        /// Which one.
+        /// The frame of the entry.
         frame: u32,
-        /// Where it is.
+        /// Offset of the entry in bytes.
         at: u64,
-        /// What is wrong.
+        /// The damage.
         what: String,
     },
-    /// The memory fails.
+    /// An error of the memory.
     #[error(transparent)]
     Medium(#[from] MediumError),
 }
 
-/// Frames in persistent memory, and the table of what is in them.
+/// Frames in persistent memory, and the table of their pages.
 pub struct Frames<P> {
     pm: P,
     id: u64,
@@ -109,8 +109,8 @@ pub struct Frames<P> {
 }
 
 impl<P: Pmem> Frames<P> {
-    /// Makes a pool of `least` empty frames or more in all of `pm`, of pages of `page_bytes`,
-    /// with an id of its own. Durable at return.
+    /// Makes a pool of at least `least` empty frames in all of `pm`, with pages of `page_bytes`
+    /// and the id `id`. Durable at return.
     ///
     /// # Errors
     /// [`FramesError`].
@@ -131,10 +131,10 @@ impl<P: Pmem> Frames<P> {
         Ok(pm.fence(Rule::DurableBeforeReturn)?)
     }
 
-    /// Opens a pool, and says what is in which frame. Stores nothing.
+    /// Opens a pool, and returns the page in each frame. Stores nothing.
     ///
     /// # Errors
-    /// [`FramesError`]: the first thing that is wrong.
+    /// [`FramesError`]: the first damage found.
     pub fn open(pm: P) -> Result<(Self, Vec<Option<PageId>>), FramesError> {
         let mut head = [0; HEAD_WORDS];
         for (n, word) in head.iter_mut().enumerate() {
@@ -181,7 +181,7 @@ impl<P: Pmem> Frames<P> {
         Ok(entries)
     }
 
-    /// What is wrong with an entry.
+    /// The error for a damaged entry.
     pub fn damaged(&self, frame: u32, what: String) -> FramesError {
         let at = self.entry(frame);
         FramesError::Entry { frame, at, what }
@@ -192,7 +192,7 @@ impl<P: Pmem> Frames<P> {
         &self.pm
     }
 
-    /// What tells it from other pools.
+    /// The id, which distinguishes the pool from others.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -202,17 +202,17 @@ impl<P: Pmem> Frames<P> {
         self.page_bytes
     }
 
-    /// How many frames there are.
+    /// The number of frames.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Where a frame is.
+    /// Offset of a frame in bytes.
     pub fn at(&self, frame: u32) -> u64 {
         first_frame(u64::from(self.count), self.page_bytes) + u64::from(frame) * self.page_bytes
     }
 
-    /// Whether a directory knows of the pool.
+    /// Whether a directory has recorded the pool.
     ///
     /// # Errors
     /// [`MediumError`].
@@ -220,21 +220,21 @@ impl<P: Pmem> Frames<P> {
         Ok(self.pm.load(AT_CLAIM)? != 0)
     }
 
-    /// Says that a directory knows of the pool. Durable at return.
+    /// Records that a directory uses the pool. Durable at return.
     ///
     /// # Errors
     /// [`MediumError`].
     pub fn claim(&self) -> Result<(), MediumError> {
         self.pm.store_word(AT_CLAIM, 1);
         self.pm.flush(AT_CLAIM, WORD_BYTES);
-        // Else a directory could be made with a pool that looks unused, and is formatted again.
+        // Otherwise the pool of a directory could look unused, and be formatted again.
         self.pm.fence(Rule::DurableBeforeReturn)
     }
 
-    /// Brings a page from its file into a frame that is free. `buf` has room for it.
+    /// Copies a page from its file to a free frame. `buf` has the length of a page.
     ///
     /// # Errors
-    /// [`PageError`]; the frame is free then, unless the pool fails.
+    /// [`PageError`]; the frame is still free, unless the pool failed.
     pub fn load(
         &self,
         frame: u32,
@@ -244,14 +244,14 @@ impl<P: Pmem> Frames<P> {
     ) -> Result<Digest, PageError> {
         from.read_page(page.page, buf)?;
         self.pm.store_nt(self.at(frame), buf);
-        // With its entry, the frame counts, and not the file.
+        // Once the entry is there, the frame counts, and not the file.
         if !hit(Bug::EntryBeforeCopy) {
             self.pm.fence(Rule::InitialiseBeforePoint)?;
         }
         let at = self.entry(frame);
         self.pm.store_word(at, self.encode(frame, page));
-        // What is fenced in the frame is lost without the entry, which the fence of another
-        // thread does not wait for.
+        // A crash that loses the entry loses fenced stores in the frame: the fence of another
+        // thread does not cover the entry.
         if !hit(Bug::EntryNotDurable) {
             self.pm.flush(at, WORD_BYTES);
             self.pm.fence(Rule::DurableBeforeUse)?;
@@ -259,12 +259,13 @@ impl<P: Pmem> Frames<P> {
         Ok(xxh3_128(buf))
     }
 
-    /// Writes a page to its file, if it may not be there: `known` is the digest of what the
-    /// file durably has. Nobody may store to the frame meanwhile, unless its entry stays. To
-    /// be relied on after a `sync` of the file. Whether it was written, and its digest.
+    /// Writes a page to its file, unless `known` shows that it is there: the digest of the
+    /// file's durable contents. Returns whether it was written, and its digest. Only a later
+    /// `sync` of the file makes it durable. No thread may store to the frame meanwhile, unless
+    /// its entry stays.
     ///
     /// # Errors
-    /// [`PageError`]; the entry has to stay.
+    /// [`PageError`]; the entry must stay.
     pub fn write_back(
         &self,
         frame: u32,
@@ -282,30 +283,30 @@ impl<P: Pmem> Frames<P> {
         Ok((true, digest))
     }
 
-    /// Waits until what was written back to a file is durable.
+    /// Waits until the pages written back to a file are durable.
     ///
     /// # Errors
-    /// The system's; the entries of its pages have to stay.
+    /// The system's; the entries of the file's pages must stay.
     pub fn sync(&self, file: &impl PageStore) -> io::Result<()> {
-        // The file before the entry goes: the frame was all there was.
+        // The file before the entry is cleared: until then the frame has the only durable copy.
         match hit(Bug::ReleaseBeforeSync) {
             true => Ok(()),
             false => file.sync(),
         }
     }
 
-    /// Clears entries: from here on the files have these pages, or nobody. The frames are free
-    /// at return.
+    /// Clears entries: from here on these pages are in the files, or removed. The frames are
+    /// free at return.
     ///
     /// # Errors
-    /// [`MediumError`]; nobody may use the frames then.
+    /// [`MediumError`]; the frames must not be used then.
     pub fn release(&self, frames: &[u32]) -> Result<(), MediumError> {
         for frame in frames {
             let at = self.entry(*frame);
             self.pm.store_word(at, 0);
             self.pm.flush(at, WORD_BYTES);
         }
-        // An old entry would take the next page for its own.
+        // An old entry would refer to the next page in the frame.
         if hit(Bug::ReuseBeforeReleased) {
             return Ok(());
         }
@@ -337,7 +338,7 @@ impl<P: Pmem> Frames<P> {
     }
 }
 
-/// How many frames there are in a pool of so many bytes: `least` at least.
+/// The number of frames in a pool of `bytes`: at least `least`.
 pub(crate) fn check_layout(bytes: u64, page_bytes: u64, least: u64) -> Result<u64, FramesError> {
     let count = count_in(bytes, page_bytes);
     let count = count.filter(|count| (least.max(1)..=FRAMES_MAX).contains(count));
@@ -348,14 +349,14 @@ pub(crate) fn check_layout(bytes: u64, page_bytes: u64, least: u64) -> Result<u6
     })
 }
 
-/// How many frames fit in so many bytes.
+/// The number of frames that fit into `bytes`.
 pub(crate) fn count_in(bytes: u64, page_bytes: u64) -> Option<u64> {
     if !page_bytes.is_power_of_two() || page_bytes < LINE_BYTES {
         return None;
     }
     let most = bytes.checked_sub(AT_TABLE)? / (page_bytes + WORD_BYTES);
     let fits = |count: &u64| first_frame(*count, page_bytes) + count * page_bytes <= bytes;
-    // Where they start is rounded up, which costs as many as there are in 4,096 bytes at most.
+    // The start of the frames is rounded up, which costs at most the entries in 4,096 bytes.
     let least = most.saturating_sub(AT_TABLE / LINE_BYTES);
     (least..=most).rev().find(fits)
 }

@@ -1,10 +1,10 @@
 //! The threads that move pages.
 //!
-//! One answers faults: it brings the page into a free frame, or finds it in one, and maps the
-//! frame. The other keeps some frames free. Each takes the one lock for moments only. The
-//! first holds it while it maps a frame, so that the second does not take away what is not
-//! there yet. The second never holds it while it moves memory: that waits for the first, which
-//! has to read of it.
+//! One thread answers faults: it loads the page into a free frame, or finds it in one, and maps
+//! the frame. The other keeps some frames free. Each holds the one lock for moments only. The
+//! first holds it while it maps a frame, so that the second cannot unmap a frame that is not
+//! mapped yet. The second never holds it while it moves memory: that waits until the first has
+//! read the event.
 
 use crate::frames::{Frames, PageError, PageId};
 use crate::pool::PageCounts;
@@ -29,33 +29,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-/// Most frames that are kept free, and most that are unmapped or written back at a time.
+/// The largest number of frames to keep free, and of pages to unmap or write back at a time.
 const RESERVE_MAX: usize = 32;
-/// The time until it is tried again to unmap pages, where the system did not let us.
+/// The time until the next attempt to unmap pages, if the system refused.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What the threads share.
+/// The state that the threads share.
 pub(crate) struct Shared {
     pub(crate) frames: Frames<MappedPmem>,
     pub(crate) state: Mutex<State>,
-    /// For the thread that keeps frames free: there is something to do.
+    /// Wakes the thread that keeps frames free.
     pub(crate) work: Condvar,
-    /// For those who wait for a region: something was done.
+    /// Wakes threads that wait until a region is not busy.
     done: Condvar,
-    /// `None`: no pages are moved.
+    /// `None`: the pool is read-only and no pages are moved.
     pub(crate) moving: Option<Moving>,
 }
 
-/// What it takes to move pages.
+/// The means of moving pages.
 pub(crate) struct Moving {
     faults: Faults,
-    /// For the thread that answers faults: those that had to wait can be tried again.
+    /// Wakes the thread that answers faults, to retry those that had to wait.
     again: OwnedFd,
-    /// Faults need not be answered any more.
+    /// Whether the thread that answers faults is to end.
     pub(crate) is_ending: AtomicBool,
-    /// Frames to keep free.
+    /// Number of frames to keep free.
     reserve: usize,
-    /// Pages that are unmapped and wait for their second chance.
+    /// Number of pages that are unmapped and wait for their second chance.
     waiting: usize,
 }
 
@@ -63,14 +63,14 @@ pub(crate) struct State {
     pub residency: Residency,
     /// The regions in use, by their first addresses.
     pub regions: BTreeMap<u64, Arc<RegionFile>>,
-    /// Regions whose frames are to go with them.
+    /// Regions whose frames are released when they are unmapped.
     pub doomed: Vec<u16>,
     pub counts: PageCounts,
-    /// Nothing can be freed until something happens.
+    /// Whether no frame can be freed until the state changes.
     is_stuck: bool,
-    /// Faults had to wait since they were last tried again.
+    /// Whether faults had to wait since the last retry.
     has_waiting: bool,
-    /// Frames need not be kept free any more.
+    /// Whether the thread that keeps frames free is to end.
     pub is_ending: bool,
 }
 
@@ -96,16 +96,16 @@ impl Moving {
         })
     }
 
-    /// Watches anonymous memory, in which there is nothing from then on.
+    /// Watches anonymous memory, and drops its contents.
     ///
     /// # Safety
-    /// As for [`Faults::watch`]; what anybody stored there is lost.
+    /// As for [`Faults::watch`]; all earlier stores to the memory are lost.
     pub(crate) unsafe fn watch(&self, base: u64, len: u64) -> Result<(), Errno> {
-        // In a child nobody would answer.
+        // In a child no thread would answer faults.
         keep_from_children(base, len)?;
         let (start, bytes) = (base as *mut _, len as usize);
-        // SAFETY: the caller's promise. A program that locks all its memory has had it filled
-        // with zeros, which are to go.
+        // SAFETY: the caller vouches for the memory. In a program that locks all its memory the
+        // kernel has filled it with zeros, which must be dropped.
         unsafe {
             munlock(start, bytes)?;
             self.faults.watch(base, len)?;
@@ -113,9 +113,9 @@ impl Moving {
         }
     }
 
-    /// Has faults that had to wait tried again.
+    /// Makes the thread that answers faults retry those that had to wait.
     pub(crate) fn try_again(&self) {
-        // It fails if it has been said very often and not read once: then it will be.
+        // A write to a full counter fails; then the counter is not zero and will be read.
         let _ = write(&self.again, &1_u64.to_ne_bytes());
     }
 }
@@ -148,7 +148,7 @@ impl Shared {
         }
     }
 
-    // --- pages come -----------------------------------------------------------------
+    // --- loading pages ---------------------------------------------------------------
 
     /// Answers faults until the pool is dropped.
     pub(crate) fn answer_faults(&self, moving: &Moving) {
@@ -175,7 +175,7 @@ impl Shared {
         let region = state.regions.range(..=address).next_back();
         let region = region.map(|(_, region)| region.clone());
         let Some(region) = region.filter(|region| address - region.base < region.len) else {
-            // Nobody's any more: another try tells who touched it.
+            // The region has ended. The thread is woken, and its next access decides.
             moving.faults.wake(address & !4095, 4096);
             return true;
         };
@@ -190,7 +190,7 @@ impl Shared {
                 frame
             }
             Fault::Load(frame) => {
-                // Others go on meanwhile: it may take as long as a disk does.
+                // Other threads continue meanwhile: the disk may take long.
                 let loaded = MutexGuard::unlocked(&mut state, || {
                     self.frames.load(frame, page, &*region, buf)
                 });
@@ -198,7 +198,7 @@ impl Shared {
                 match loaded {
                     Ok(digest) => state.residency.loaded(frame, Some(digest)),
                     Err(PageError::File(_)) => state.residency.loaded(frame, None),
-                    // Its entry may be durable: with another page in it, this one would be lost.
+                    // The entry may be durable: another page in the frame would be lost.
                     Err(PageError::Pool(_)) => {
                         state.residency.not_mapped(frame);
                         region.fail(not_durable(Errno::IO));
@@ -241,25 +241,25 @@ impl Shared {
         moving.faults.wake(region.base + off, len);
     }
 
-    /// Makes a page be what is in a frame.
+    /// Maps the frame of a page at the page's address.
     fn map(&self, region: &RegionFile, page: PageId, frame: u32) -> Result<(), Errno> {
         let (off, len) = region.extent(page.page);
         let place = region.base + off;
-        // SAFETY: the page's addresses, at which there is nothing that anybody stored to: the
-        // caller asked, and holds the lock.
+        // SAFETY: the page's addresses, to which no thread has stored since the page was
+        // evicted. The caller checked this, and holds the lock.
         unsafe {
             self.frames
                 .pmem()
                 .map_again(self.frames.at(frame), len, place, true)
         }?;
-        // In a child it would be another page's by the time that it is stored to. No reason to do
-        // without the page.
+        // In a child the frame would be another page's by the time of a store. If the call
+        // fails, the page is mapped regardless.
         let _ = keep_from_children(place, len);
         Ok(())
     }
 
-    /// Gives zeros in place of what cannot be had, and lets their reader know. Whether it
-    /// could.
+    /// Maps zeros in place of a page that cannot be read, and marks its region. Returns whether
+    /// it could.
     fn lose(&self, moving: &Moving, region: &RegionFile, address: u64) -> bool {
         region.lose(region.page_at(address).page);
         let page = address & !4095;
@@ -275,7 +275,7 @@ impl Shared {
         }
     }
 
-    // --- pages go -------------------------------------------------------------------
+    // --- evicting pages --------------------------------------------------------------
 
     /// Keeps some frames free until the pool is dropped.
     pub(crate) fn keep_frames_free(&self, moving: &Moving) {
@@ -289,7 +289,7 @@ impl Shared {
                 return;
             }
             let count = moving.reserve;
-            // As many as go, besides those that keep their chance.
+            // As many as will be evicted, besides those that wait for their second chance.
             let missing = (count + moving.waiting).saturating_sub(state.residency.waiting());
             let victims = state.residency.begin_unmap(missing);
             drop(state);
@@ -299,13 +299,13 @@ impl Shared {
             self.state.lock().is_stuck = unmapped == 0 && batch.is_empty();
             self.tell(moving);
             if unmapped < victims.len() {
-                // The system was short of something.
+                // The system lacked a resource.
                 std::thread::sleep(PAUSE);
             }
         }
     }
 
-    /// Lets those go on who wait for what was done.
+    /// Wakes threads that wait for a change of state.
     fn tell(&self, moving: &Moving) {
         self.done.notify_all();
         if std::mem::take(&mut self.state.lock().has_waiting) {
@@ -315,7 +315,7 @@ impl Shared {
 
     fn begin_write(&self, moving: &Moving, most: usize) -> Vec<Victim> {
         let batch = self.state.lock().residency.begin_write(most);
-        // Writing takes as long as a disk does; those that were unmapped can be used again.
+        // Writing takes as long as a disk does; unmapped pages can be used again meanwhile.
         self.tell(moving);
         batch
     }
@@ -330,7 +330,7 @@ impl Shared {
         regions.find(|region| region.slot == slot).cloned()
     }
 
-    /// Makes the pages of `victims` fault again. How many of them do.
+    /// Makes the pages of `victims` fault again. Returns the number that do.
     fn unmap(&self, moving: &Moving, victims: &[(u32, PageId)]) -> usize {
         if victims.is_empty() {
             return 0;
@@ -345,8 +345,8 @@ impl Shared {
             unsafe { watched.put(region.base + off, len) }.is_ok()
         };
         let taken: Vec<bool> = victims.iter().map(take).collect();
-        // Every store that reached a frame through what was there is to be seen from here on.
-        // (Refused only where it was never allowed.)
+        // Every store that reached a frame by the old mapping is visible from here on. (The
+        // call fails only where regions cannot be used at all.)
         let _ = barrier();
         let mut state = self.state.lock();
         for ((frame, _), taken) in victims.iter().zip(&taken) {
@@ -407,7 +407,7 @@ impl Shared {
         let mut state = self.state.lock();
         match released {
             Ok(()) => state.residency.released(&unused),
-            // Never again free: nobody knows what the table says.
+            // These frames are never free again: the entries in the table are unknown.
             Err(_) => self.fail_all(&mut state),
         }
         state.counts.released += unused.len() as u64;
@@ -434,7 +434,7 @@ impl Shared {
         }
     }
 
-    // --- regions go -----------------------------------------------------------------
+    // --- ending regions --------------------------------------------------------------
 
     pub(crate) fn detach(&self, region: &RegionFile) {
         let mut state = self.state.lock();
@@ -446,7 +446,7 @@ impl Shared {
         state.residency.detach(region.slot);
         let is_doomed = state.doomed.contains(&region.slot);
         if is_doomed {
-            // If it fails, so it does again for who removes the region.
+            // If it fails, it also fails for the caller that removes the region.
             let _ = self.forget(&mut state, region.slot);
         }
     }
@@ -465,9 +465,9 @@ impl Shared {
     }
 }
 
-/// Watched memory at which there is nothing, to be put where frames were.
+/// Watched memory without contents, which is moved to the addresses of frames.
 struct Watched {
-    /// What is left of it.
+    /// The part that has not been moved yet.
     left: Range<u64>,
     page_bytes: u64,
 }
@@ -478,21 +478,22 @@ impl Watched {
         let base = anonymous(len)?;
         let left = base..base + len;
         let watched = Self { left, page_bytes };
-        // SAFETY: nobody knows of it yet; where it goes, there are answers.
+        // SAFETY: no other code has the addresses yet, and faults at its later place are
+        // answered.
         unsafe { moving.watch(base, len) }?;
         Ok(watched)
     }
 
-    /// Puts `len` bytes of it at `place`, instead of what is there, at once for all threads.
+    /// Moves `len` bytes to `place`, in place of the mapping there, at once for all threads.
     ///
     /// # Safety
-    /// Whoever touches `place` is ready to find nothing there.
+    /// Accesses to `place` must expect a fault that is answered later.
     unsafe fn put(&mut self, place: u64, len: u64) -> Result<(), Errno> {
         let piece = self.left.start as *mut _;
         let bytes = len as usize;
-        // SAFETY: the piece is ours, and as long; the rest is the caller's promise.
+        // SAFETY: the piece is ours and of that length; the caller vouches for `place`.
         unsafe { mremap_fixed(piece, bytes, bytes, MremapFlags::MAYMOVE, place as *mut _) }?;
-        // Where it was may be somebody else's by now.
+        // Another mapping may be at its old address by now.
         let rest = self.left.start + len..self.left.start + self.page_bytes;
         self.left.start = rest.end;
         unmap(&rest);
@@ -506,7 +507,7 @@ impl Drop for Watched {
     }
 }
 
-/// Memory at which there is nothing, and which the system need not have room for.
+/// Maps memory without contents, for which the system need not reserve room.
 fn anonymous(len: u64) -> Result<u64, Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -514,11 +515,11 @@ fn anonymous(len: u64) -> Result<u64, Errno> {
     Ok(unsafe { mmap_anonymous(null_mut(), len as usize, prot, flags) }? as u64)
 }
 
-/// Ends what nobody reaches.
+/// Unmaps addresses that no code uses.
 fn unmap(range: &Range<u64>) {
     if !range.is_empty() {
         let len = (range.end - range.start) as usize;
-        // SAFETY: a part of a mapping of [`Watched`], that was not put anywhere.
+        // SAFETY: a part of a mapping of [`Watched`] that was not moved.
         let _ = unsafe { munmap(range.start as *mut _, len) };
     }
 }

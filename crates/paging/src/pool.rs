@@ -15,40 +15,40 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-/// Bytes of a page, if a pool does not need larger ones to have few enough.
+/// Bytes of a page, unless a pool needs larger ones to have few enough.
 pub const PAGE_BYTES: u64 = 64 << 10;
-/// Bytes of the largest page that a pool is given unasked.
+/// Bytes of the largest page that a pool chooses by itself.
 const PAGE_BYTES_MAX: u64 = 2 << 20;
-/// Fewest frames: one instruction may need several pages at a time.
+/// The least number of frames: one instruction may need several pages at a time.
 const FRAMES_LEAST: u64 = 16;
 /// Mappings that are left to the rest of the program.
 const OTHER_MAPPINGS: u64 = 4096;
 
-/// Frames in persistent memory for the pages of regions that are larger.
+/// Frames in persistent memory, for the pages of larger regions.
 pub struct Pool {
     path: PathBuf,
-    /// Whether files are to survive a power failure.
+    /// Whether files must survive a power failure.
     is_synced: bool,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// How many pages have been moved since the pool was opened.
+/// Counts of moved pages since the pool was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PageCounts {
-    /// Read from files into frames.
+    /// Pages copied from files to frames.
     pub loaded: u64,
-    /// Mapped again, since they were still in their frames.
+    /// Pages mapped again, because they were still in their frames.
     pub mapped_again: u64,
-    /// Written to files.
+    /// Pages written to files.
     pub written: u64,
-    /// Removed from their frames, written or not.
+    /// Pages removed from their frames, written or not.
     pub released: u64,
 }
 
 impl Pool {
-    /// Makes a pool of `bytes` in a file at `path`; what was in it is lost. Pages are of
-    /// `page_bytes`, or of as few as this system can map.
+    /// Makes a pool of `bytes` in a file at `path`, whose contents are lost. Pages have
+    /// `page_bytes`, or the smallest size of which this system can map all frames.
     ///
     /// # Errors
     /// [`PoolError`].
@@ -72,17 +72,17 @@ impl Pool {
         Frames::<MappedPmem>::format(&memory, page_bytes, least, fastrand::u64(..)).map_err(wrong)
     }
 
-    /// Opens the pool at `path`, with all pages that are in it. If it is to be mapped read
-    /// only, no pages are moved.
+    /// Opens the pool at `path`, with all pages in it. If the mapping is read-only, no pages
+    /// are moved.
     ///
     /// # Errors
-    /// [`PoolError`]; of these [`OpenError::InUse`](medium::OpenError::InUse) names who has it
-    /// open.
+    /// [`PoolError`]; of these [`OpenError::InUse`](medium::OpenError::InUse) names the process
+    /// that has the pool open.
     pub fn open(path: impl AsRef<Path>, map: &MapOptions) -> Result<Self, PoolError> {
         let path = path.as_ref();
         let memory = MappedPmem::open(path, map)?;
         memory.keep_from_children()?;
-        // What survives no power failure needs no disk to wait for; except to measure that.
+        // With durability `process` no disk is waited for, except to measure that.
         let is_synced = memory.durability() != EffectiveDurability::Process || map.force_flush;
         let opened = Frames::open(memory);
         let (frames, entries) = opened.map_err(|why| PoolError::of(path, why))?;
@@ -132,12 +132,12 @@ impl Pool {
         Ok(())
     }
 
-    /// What tells it from other pools.
+    /// The id, which distinguishes the pool from others.
     pub fn id(&self) -> u64 {
         self.shared.frames.id()
     }
 
-    /// The file's name as it was opened.
+    /// The file's name with which it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -147,22 +147,22 @@ impl Pool {
         self.shared.frames.page_bytes()
     }
 
-    /// How many pages it has room for.
+    /// The number of frames.
     pub fn frames(&self) -> u32 {
         self.shared.frames.count()
     }
 
-    /// How many of its frames have a page.
+    /// The number of frames with a page.
     pub fn frames_in_use(&self) -> u32 {
         self.frames() - self.shared.residency().free() as u32
     }
 
-    /// How many pages have been moved.
+    /// The counts of moved pages.
     pub fn counts(&self) -> PageCounts {
         self.shared.state.lock().counts
     }
 
-    /// Whether a directory knows of the pool.
+    /// Whether a directory has recorded the pool.
     ///
     /// # Errors
     /// [`PoolError`].
@@ -171,7 +171,7 @@ impl Pool {
         claimed.map_err(|why| PoolError::of(self.path(), why.into()))
     }
 
-    /// Says that a directory knows of the pool. Durable at return.
+    /// Records that a directory uses the pool. Durable at return.
     ///
     /// # Errors
     /// [`PoolError`].
@@ -180,23 +180,23 @@ impl Pool {
         claimed.map_err(|why| PoolError::of(self.path(), why.into()))
     }
 
-    /// Unlocks its file, in a child made by `fork`, which has not got its memory but its lock.
-    /// Lets go of nothing in the parent.
+    /// Unlocks the file in a child made by `fork`, which inherits its lock but not its memory.
+    /// The parent's lock stays.
     ///
     /// # Safety
-    /// Nobody may use the pool in this process any more, or drop it.
+    /// The pool must not be used or dropped in this process any more.
     pub unsafe fn abandon(&self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the pool is not used any more.
         unsafe { self.memory().close_files() };
     }
 
-    /// Has the pages of the region in `slot` go from their frames when it is unmapped.
+    /// Makes the pages of the region in `slot` leave their frames when it is unmapped.
     pub fn doom(&self, slot: u16) {
         self.shared.state.lock().doomed.push(slot);
     }
 
-    /// Removes all pages of the region in `slot`, which is not in use, from their frames: the
-    /// region is to be removed. Durable at return.
+    /// Removes all pages of the region in `slot` from their frames, because the region is to be
+    /// removed. It must not be in use. Durable at return.
     ///
     /// # Errors
     /// [`PoolError`].
@@ -210,23 +210,23 @@ impl Pool {
         forgotten.map_err(|why| PoolError::of(self.path(), why.into()))
     }
 
-    /// Checks that all pages are of regions in slots that are `known`.
+    /// Checks that every page belongs to a region in a slot that is `known`.
     ///
     /// # Errors
-    /// [`PoolError`], which names the entry of one that is not.
+    /// [`PoolError`], which names the entry of a page that does not.
     pub fn check_pages(&self, known: impl Fn(u16) -> bool) -> Result<(), PoolError> {
         let Some((frame, page)) = self.shared.residency().stray(known) else {
             return Ok(());
         };
         let PageId { slot, page } = page;
-        let what = format!("it is for page {page} of region {slot}, which there is not");
+        let what = format!("it is for page {page} of region {slot}, which does not exist");
         Err(PoolError::of(
             self.path(),
             self.shared.frames.damaged(frame, what),
         ))
     }
 
-    /// Uses a region: memory that is all to be watched.
+    /// Starts to page a region: all its memory is watched from now on.
     ///
     /// # Safety
     /// As for [`Pager::attach`].
@@ -244,7 +244,7 @@ impl Pool {
             failed: OnceLock::new(),
         });
         let refused = |e: Errno| self.system("move pages with", e);
-        // Whoever was here before may have had no need of that.
+        // The previous process may have used a durability that does not synchronise.
         let synced = region.sync();
         synced.map_err(|e| refused(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
         prepare_barrier().map_err(refused)?;
@@ -254,8 +254,8 @@ impl Pool {
         let Some(moving) = self.shared.moving.as_ref().filter(|_| !in_use) else {
             return Err(refused(Errno::BUSY));
         };
-        // SAFETY: nobody has stored there; the thread that answers is there as long as the
-        // pool, which `Paged` keeps.
+        // SAFETY: nothing was stored there. The thread that answers faults runs until the pool
+        // ends, which `Paged` keeps alive.
         unsafe { moving.watch(base, len) }.map_err(refused)?;
         state.residency.attach(slot);
         state.regions.insert(base, region.clone());
@@ -263,7 +263,7 @@ impl Pool {
         Ok(Paged { pool: self, region })
     }
 
-    /// Maps the pages of the region in `slot` that are in frames over its file, read only.
+    /// Maps the pages of the region in `slot` that are in frames over its file, read-only.
     ///
     /// # Safety
     /// As for [`Pager::overlay`].
@@ -275,7 +275,7 @@ impl Pool {
             let off = u64::from(page.page) * self.page_bytes();
             let bytes = self.page_bytes().min(len - off);
             let memory = shared.frames.pmem();
-            // SAFETY: inside the caller's mapping, and of the size of a frame at most.
+            // SAFETY: inside the caller's mapping, and at most the size of a frame.
             let mapped =
                 unsafe { memory.map_again(shared.frames.at(frame), bytes, base + off, false) };
             mapped.map_err(|e| self.system("map frames of", e))?;
@@ -283,11 +283,11 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether all pages of a region of so many bytes are inside it.
+    /// Checks that all pages of a region of `len` bytes are inside it.
     fn check_extent(&self, residency: &Residency, slot: u16, len: u64) -> Result<(), PoolError> {
         let pages = len.div_ceil(self.page_bytes());
         if pages > u64::from(u32::MAX) {
-            return Err(self.system("move so many pages with", Errno::FBIG));
+            return Err(self.system("move that many pages with", Errno::FBIG));
         }
         let mut there = residency.frames_of(slot);
         let Some((frame, page)) = there.find(|(_, page)| u64::from(page.page) >= pages) else {
@@ -318,13 +318,13 @@ impl Pager for Pool {
     }
 
     unsafe fn attach(self: Arc<Self>, region: Unpaged) -> Result<Box<dyn PagedRegion>, PagerError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the region.
         let paged = unsafe { self.use_region(region) }?;
         Ok(Box::new(paged))
     }
 
     unsafe fn overlay(&self, slot: u16, base: u64, len: u64) -> Result<(), PagerError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the mapping.
         Ok(unsafe { self.map_frames(slot, base, len) }?)
     }
 }
@@ -336,7 +336,7 @@ impl Drop for Pool {
         };
         self.shared.state.lock().is_ending = true;
         self.shared.work.notify_all();
-        // The one that keeps frames free may be waiting for the other, never the reverse.
+        // The thread that keeps frames free may be waiting for the other, never the reverse.
         while let Some(thread) = self.threads.pop() {
             if self.threads.is_empty() {
                 moving.is_ending.store(true, SeqCst);
@@ -347,7 +347,7 @@ impl Drop for Pool {
     }
 }
 
-/// Ends the process with a thread that others wait for: they would wait for ever.
+/// Ends the process if a thread on which others wait panics: they would wait forever.
 struct EndTogether;
 
 impl Drop for EndTogether {
@@ -356,7 +356,7 @@ impl Drop for EndTogether {
     }
 }
 
-/// What it takes to move pages through so many frames.
+/// The means of moving pages through `frames` frames.
 fn moving(path: &Path, frames: u32) -> Result<Moving, PoolError> {
     let most = frames_that_can_be_mapped();
     if u64::from(frames) > most {
@@ -373,15 +373,15 @@ fn moving(path: &Path, frames: u32) -> Result<Moving, PoolError> {
     })
 }
 
-/// How many frames this system can map apart from each other, each with a gap behind it.
+/// The number of frames that this system can map apart from each other, with gaps.
 fn frames_that_can_be_mapped() -> u64 {
     let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count");
     let limit = limit.ok().and_then(|text| text.trim().parse::<u64>().ok());
-    // What Linux begins with.
+    // Linux's default.
     limit.unwrap_or(65_530).saturating_sub(OTHER_MAPPINGS) / 2
 }
 
-/// Bytes of pages of which a pool has few enough.
+/// The page size with which a pool of `bytes` has few enough pages.
 fn page_bytes_for(bytes: u64) -> u64 {
     let most = frames_that_can_be_mapped();
     let mut page_bytes = PAGE_BYTES;

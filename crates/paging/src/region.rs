@@ -1,4 +1,4 @@
-//! A region whose pages a pool has: what its mapping knows of the pool, and the pool of it.
+//! A region whose pages are in a pool: the interface for its mapping, and that for the pool.
 
 use crate::frames::{PageId, PageStore};
 use crate::moving::Shared;
@@ -12,13 +12,13 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
 
-/// The region, as its mapping knows it.
+/// The region as the interface for its mapping.
 pub(crate) struct Paged {
     pub(crate) pool: Arc<Pool>,
     pub(crate) region: Arc<RegionFile>,
 }
 
-/// The region, as the pool knows it.
+/// The region as the pool uses it.
 pub(crate) struct RegionFile {
     pub(crate) slot: u16,
     /// Its first address.
@@ -26,16 +26,16 @@ pub(crate) struct RegionFile {
     pub(crate) len: u64,
     pub(crate) page_bytes: u64,
     pub(crate) file: Arc<File>,
-    /// Whether what was written is to survive a power failure.
+    /// Whether writes must survive a power failure.
     pub(crate) is_synced: bool,
-    /// Tells accesses of a page that is lost.
+    /// Marks the region as unreadable after a page was lost.
     pub(crate) marker: Marker,
-    /// Why what was stored is not durable.
+    /// The reason why stores are not durable.
     pub(crate) failed: OnceLock<MediumError>,
 }
 
 impl RegionFile {
-    /// The page that has an address of the region.
+    /// The page at an address of the region.
     pub(crate) fn page_at(&self, address: u64) -> PageId {
         PageId {
             slot: self.slot,
@@ -43,7 +43,7 @@ impl RegionFile {
         }
     }
 
-    /// Where a page is in the region, and its bytes: the last one may be shorter.
+    /// Offset and length of a page in bytes; the last one may be shorter.
     pub(crate) fn extent(&self, page: u32) -> (u64, u64) {
         let off = u64::from(page) * self.page_bytes;
         (off, self.page_bytes.min(self.len.saturating_sub(off)))
@@ -53,7 +53,7 @@ impl RegionFile {
         let _ = self.failed.set(error);
     }
 
-    /// A page that somebody wants cannot be had.
+    /// Marks the region as unreadable at a page that cannot be loaded.
     pub(crate) fn lose(&self, page: u32) {
         self.marker.fail(self.extent(page).0);
     }
@@ -86,7 +86,7 @@ impl PagedRegion for Paged {
         if len == 0 || !frames.pmem().writes_back() {
             return;
         }
-        // After the stores: what they went to is in a frame by now, or durable in the file.
+        // After the stores: their page is now in a frame, or durable in the file.
         fence(SeqCst);
         let residency = self.pool.shared().residency();
         let page_bytes = frames.page_bytes();
@@ -109,7 +109,7 @@ impl PagedRegion for Paged {
 
     fn settle(&self) -> Result<(), MediumError> {
         let settled = self.pool.shared().frames.pmem().settle();
-        // Its offsets are not those of the region.
+        // The pool's offsets are not those of the region.
         settled.map_err(|why| match why {
             MediumError::NotDurable { .. } => why,
             _ => MediumError::NotDurable {

@@ -1,44 +1,44 @@
-//! Which page is in which frame, and what is being done with it.
+//! The page in each frame, and its state.
 //!
 //! Guarantees:
 //!
-//! 1. A page is in one frame at most, and a frame is given to another page only once
-//!    [`released`](Residency::released) says that its entry is durably gone.
-//! 2. A frame is released only if nobody could reach its page from before it was written back
+//! 1. A page is in one frame at most. A frame is used for another page only after
+//!    [`released`](Residency::released) reports that its entry is durably cleared.
+//! 2. A frame is released only if its page could not be reached from before the write-back
 //!    until then.
-//! 3. Frames go in the order in which their pages came, except that a page that is used
-//!    between being unmapped and being released stays, and counts as new: there are no bits
-//!    that say which pages are used (first in, first out, with a second chance).
+//! 3. Frames are evicted in the order in which their pages were loaded: first in, first out,
+//!    with a second chance. A page that is used between being unmapped and being released stays
+//!    and counts as new. There are no bits that record the use of pages.
 
 use crate::frames::{Digest, PageId};
 use crate::seeded::{Bug, hit};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 
-/// What is being done with a frame.
+/// The state of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
-    /// A page is on its way into it.
+    /// A page is being loaded into it.
     Loading,
-    /// Its page can be reached.
+    /// Its page is mapped.
     Mapped,
-    /// It is being taken away.
+    /// Its page is being unmapped.
     Unmapping,
-    /// To use it, it has to be mapped again.
+    /// Its page must be mapped again before use.
     Unmapped,
-    /// It is being written back. If it is used meanwhile, it is mapped again.
+    /// Its page is being written back. If the page is used meanwhile, it is mapped again.
     Writing,
     /// Its entry is being cleared.
     Releasing,
 }
 
-/// How a region is used.
+/// The use of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// Its pages come and go.
+    /// Its pages are loaded and evicted.
     Open,
-    /// It is about to end: no more pages go.
+    /// The region is about to end: no more pages are evicted.
     Ending,
     /// Its pages cannot be written back.
     Failed,
@@ -48,24 +48,25 @@ enum Use {
 struct Frame {
     state: State,
     page: PageId,
-    /// Of what the file durably has, if that is known.
+    /// The digest of the file's durable contents, if known.
     digest: Option<Digest>,
-    /// Its place in the queue of its state; older ones do not count.
+    /// Its place in the queue of its state; places of earlier states are ignored.
     turn: u64,
 }
 
-/// What to do about a page that is to be reached.
+/// The action for a page that is to be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing: it can be.
+    /// Nothing: the page is mapped.
     Mapped,
-    /// Map this frame: the page is in it.
+    /// Map this frame, which has the page.
     Map(u32),
-    /// Load it into this frame, then say that it is [`loaded`](Residency::loaded), and map it.
+    /// Load the page into this frame, then call [`loaded`](Residency::loaded) and map the
+    /// frame.
     Load(u32),
-    /// Ask again when something was released or unmapped.
+    /// Retry after a frame was released or unmapped.
     Later,
-    /// No frame will be free again: none can be written back.
+    /// Fail: no frame will be free again, because none can be written back.
     Never,
 }
 
@@ -74,9 +75,9 @@ pub enum Fault {
 pub struct Victim {
     /// The frame.
     pub frame: u32,
-    /// What is in it.
+    /// The page in the frame.
     pub page: PageId,
-    /// Of what the file durably has, if that is known.
+    /// The digest of the file's durable contents, if known.
     pub digest: Option<Digest>,
 }
 
@@ -84,7 +85,7 @@ pub struct Victim {
 #[derive(Debug)]
 pub struct Residency {
     frames: Vec<Frame>,
-    /// Where pages are.
+    /// The frame of each page.
     resident: HashMap<PageId, u32>,
     free: VecDeque<u32>,
     mapped: Queue,
@@ -94,16 +95,16 @@ pub struct Residency {
     turn: u64,
 }
 
-/// Frames, the oldest first. Those with another turn by now do not count.
+/// Frames, the oldest first. Frames whose turn has changed are ignored.
 #[derive(Debug, Default)]
 struct Queue {
     frames: VecDeque<(u32, u64)>,
-    /// Those that count.
+    /// The number of frames that are not ignored.
     len: usize,
 }
 
 impl Residency {
-    /// What a pool has in its frames. No region is in use.
+    /// The frames of a pool with these pages. No region is in use.
     pub fn new(frames: &[Option<PageId>]) -> Self {
         let nothing = PageId { slot: 0, page: 0 };
         let frame = |page: &Option<PageId>| Frame {
@@ -128,17 +129,17 @@ impl Residency {
         }
     }
 
-    /// How many frames are free.
+    /// The number of free frames.
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// How many pages wait to be written back, or used again.
+    /// The number of pages that wait to be written back or used again.
     pub fn waiting(&self) -> usize {
         self.unmapped.len
     }
 
-    /// Where a page is, if it is in a frame.
+    /// The frame of a page, if it is in one.
     pub fn frame_of(&self, page: PageId) -> Option<u32> {
         self.resident.get(&page).copied()
     }
@@ -150,14 +151,14 @@ impl Residency {
         of_slot.map(|(page, frame)| (*frame, *page))
     }
 
-    /// A frame, and its page, of a region in a slot that is not `known`.
+    /// A frame and its page of a region in a slot that is not `known`.
     pub fn stray(&self, known: impl Fn(u16) -> bool) -> Option<(u32, PageId)> {
         let mut frames = self.resident.iter();
         let stray = frames.find(|(page, _)| !known(page.slot));
         stray.map(|(page, frame)| (*frame, *page))
     }
 
-    /// Begins to use a region: its frames can be written back.
+    /// Starts the use of a region: its frames can be written back.
     pub fn attach(&mut self, slot: u16) {
         self.slots.insert(slot, Use::Open);
         let mut frames: Vec<u32> = self.frames_of(slot).map(|(frame, _)| frame).collect();
@@ -167,12 +168,12 @@ impl Residency {
         }
     }
 
-    /// Says that the use of a region is about to end, so that it does not stay busy.
+    /// Records that the use of a region is about to end, so that it does not stay busy.
     pub fn end(&mut self, slot: u16) {
         self.slots.insert(slot, Use::Ending);
     }
 
-    /// Whether something is being done with a frame of a region.
+    /// Whether a frame of a region is between two states.
     pub fn is_busy(&self, slot: u16) -> bool {
         self.frames_of(slot).any(|(frame, _)| {
             let state = self.frames[frame as usize].state;
@@ -190,7 +191,7 @@ impl Residency {
         }
     }
 
-    /// Begins to release all frames of a region that is not in use.
+    /// Starts to release all frames of a region that is not in use.
     pub fn forget(&mut self, slot: u16) -> Vec<u32> {
         let frames: Vec<u32> = self.frames_of(slot).map(|(frame, _)| frame).collect();
         for frame in &frames {
@@ -199,14 +200,14 @@ impl Residency {
         frames
     }
 
-    /// Frames of the region are not written back any more: its file fails.
+    /// Stops write-backs for a region, because its file fails.
     pub fn fail(&mut self, slot: u16) {
         if let Some(used) = self.slots.get_mut(&slot) {
             *used = Use::Failed;
         }
     }
 
-    /// What to do about a page that somebody wants to reach.
+    /// Returns the action for a page that is to be reached.
     pub fn fault(&mut self, page: PageId) -> Fault {
         let Some(frame) = self.frame_of(page) else {
             return self.place(page);
@@ -226,7 +227,7 @@ impl Residency {
         }
     }
 
-    /// A frame for a page that is in none.
+    /// Chooses a frame for a page that is in none.
     fn place(&mut self, page: PageId) -> Fault {
         let Some(frame) = self.free.pop_front() else {
             return match self.frames.iter().any(|frame| self.may_be_free(frame)) {
@@ -240,13 +241,13 @@ impl Residency {
         Fault::Load(frame)
     }
 
-    /// Whether a frame is to be free, or can be.
+    /// Whether a frame can become free.
     fn may_be_free(&self, frame: &Frame) -> bool {
         let used = self.slots.get(&frame.page.slot);
         matches!(used, Some(Use::Open | Use::Ending))
     }
 
-    /// The page is in the frame, and can be reached; `None`: it cannot be loaded.
+    /// Records that a page was loaded and is mapped; `None`: it cannot be loaded.
     pub fn loaded(&mut self, frame: u32, digest: Option<Digest>) {
         match digest {
             Some(_) => {
@@ -257,19 +258,19 @@ impl Residency {
         }
     }
 
-    /// The page is in the frame, but cannot be mapped.
+    /// Records that a page was loaded but cannot be mapped.
     pub fn not_mapped(&mut self, frame: u32) {
         self.queue(frame, State::Unmapped);
     }
 
-    /// Begins to take away the oldest pages that can be reached.
+    /// Starts to unmap the oldest mapped pages.
     pub fn begin_unmap(&mut self, most: usize) -> Vec<(u32, PageId)> {
         let frames = self.begin(State::Mapped, State::Unmapping, most);
         let page = |frame: u32| (frame, self.frames[frame as usize].page);
         frames.into_iter().map(page).collect()
     }
 
-    /// They cannot be reached any more; those that still can be, for all that is known, stay.
+    /// Records that a page was unmapped. If not `done`, it may still be mapped, and stays.
     pub fn unmapped(&mut self, frame: u32, done: bool) {
         let state = match done {
             true => State::Unmapped,
@@ -278,7 +279,7 @@ impl Residency {
         self.queue(frame, state);
     }
 
-    /// Begins to write back the pages that were unmapped first.
+    /// Starts to write back the pages that were unmapped first.
     pub fn begin_write(&mut self, most: usize) -> Vec<Victim> {
         let frames = self.begin(State::Unmapped, State::Writing, most);
         let victim = |frame: u32| {
@@ -292,8 +293,7 @@ impl Residency {
         frames.into_iter().map(victim).collect()
     }
 
-    /// The oldest frames of one state, in another from now on. Those that are to stay leave the
-    /// queue.
+    /// Moves the oldest frames of one state to another. Frames that must stay leave the queue.
     fn begin(&mut self, from: State, to: State, most: usize) -> Vec<u32> {
         let mut frames = Vec::new();
         while frames.len() < most {
@@ -316,8 +316,8 @@ impl Residency {
         frames
     }
 
-    /// A page was written back, durably: its digest. Whether its frame can be released, which
-    /// is then to be done; if not, the page is in use again.
+    /// Records that a page was written back durably, with its digest. True if its frame must
+    /// now be released; otherwise the page is in use again.
     pub fn written(&mut self, frame: u32, digest: Digest) -> bool {
         let it = &mut self.frames[frame as usize];
         it.digest = Some(digest);
@@ -328,17 +328,17 @@ impl Residency {
         unused
     }
 
-    /// A page cannot be written back.
+    /// Records that a page cannot be written back.
     pub fn not_written(&mut self, frame: u32) {
         let it = &mut self.frames[frame as usize];
-        // What the file has, is not known any more.
+        // The contents of the file are unknown now.
         it.digest = None;
         if it.state == State::Writing {
             self.queue(frame, State::Unmapped);
         }
     }
 
-    /// Their entries are durably gone: the frames are free.
+    /// Records that entries are durably cleared: the frames are free.
     pub fn released(&mut self, frames: &[u32]) {
         for frame in frames {
             let it = &mut self.frames[*frame as usize];
@@ -359,13 +359,13 @@ impl Residency {
         let queue = self.queue_of(state);
         queue.frames.push_back((frame, turn));
         queue.len += 1;
-        // Of those that do not count, there are never more than of frames.
+        // Ignored places are never more than the frames.
         if queue.frames.len() > 2 * self.frames.len() {
             self.tidy(state);
         }
     }
 
-    /// Its place in a queue does not count any more.
+    /// Makes the frame's place in its queue ignored.
     fn leave_queue(&mut self, frame: u32) {
         let it = &mut self.frames[frame as usize];
         if std::mem::take(&mut it.turn) != 0 {

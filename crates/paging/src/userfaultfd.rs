@@ -1,7 +1,7 @@
-//! Page faults that this process answers itself, with `userfaultfd(2)`.
+//! Page faults that this process handles itself, with `userfaultfd(2)`.
 //!
-//! Guarantee: a thread that touches watched memory at which nothing is, in the program or in
-//! a system call, sleeps until it is woken, and then tries again.
+//! Guarantee: a thread that touches watched memory without contents, in the program or in a
+//! system call, sleeps until it is woken, and then retries.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -13,16 +13,16 @@ use std::io;
 
 const GROUP: u8 = 0xaa;
 const API: u64 = 0xaa;
-/// Watched memory stays watched when it is moved; whoever moves it waits until that was read.
+/// Watched memory stays watched when it is moved; the move waits until its event was read.
 const FEATURE_EVENT_REMAP: u64 = 1 << 2;
 const REGISTER_MISSING: u64 = 1;
 const EVENT_PAGEFAULT: u8 = 0x12;
 /// `USERFAULTFD_IOC_NEW` of `/dev/userfaultfd`.
 const NEW: libc::Ioctl = 0xaa00;
-/// Bytes of a message, and how many are read at a time.
+/// Bytes of a message, and the number of messages that are read at a time.
 const MESSAGE_BYTES: usize = 32;
 const MESSAGES: usize = 16;
-/// Where the address of a fault is in its message.
+/// Offset of the address in the message of a fault.
 const AT_ADDRESS: usize = 16;
 
 #[repr(C)]
@@ -57,19 +57,20 @@ const REGISTER: Opcode = opcode::read_write::<Register>(GROUP, 0x00);
 const WAKE: Opcode = opcode::read::<Range>(GROUP, 0x02);
 const ZERO_PAGE: Opcode = opcode::read_write::<ZeroPage>(GROUP, 0x04);
 
-/// The faults of all memory that is watched through it.
+/// The faults of all memory that is watched through one descriptor.
 #[derive(Debug)]
 pub(crate) struct Faults(OwnedFd);
 
 impl Faults {
     /// # Errors
-    /// The system has no such thing, or not for this user.
+    /// The system does not have `userfaultfd`, or not for this user.
     pub(crate) fn new() -> io::Result<Self> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
-        // SAFETY: only this module uses it, and says to its callers what to mind.
+        // SAFETY: only this module uses it, and its functions state their requirements.
         let fd = match unsafe { userfaultfd(flags) } {
             Ok(fd) => fd,
-            // Not for everybody; the device is for whom its permissions name.
+            // The call is for privileged users; the device is for users whom its permissions
+            // admit.
             Err(_) => from_device(flags)?,
         };
         let mut api = Api {
@@ -82,42 +83,42 @@ impl Faults {
         Ok(Self(fd))
     }
 
-    /// Watches memory that is anonymous and private.
+    /// Watches anonymous and private memory.
     ///
     /// # Safety
-    /// Whoever touches it waits until somebody answers.
+    /// Every thread that touches the memory waits until another thread answers.
     pub(crate) unsafe fn watch(&self, start: u64, len: u64) -> Result<(), Errno> {
         let mut register = Register {
             range: Range { start, len },
             mode: REGISTER_MISSING,
             ioctls: 0,
         };
-        // SAFETY: the structure is the one of the call; the rest is the caller's promise.
+        // SAFETY: the structure is the one of the call; the caller vouches for the memory.
         unsafe { ioctl(&self.0, Updater::<REGISTER, Register>::new(&mut register)) }
     }
 
-    /// Wakes who waits for memory in a range. (It fails for no range that is made of pages.)
+    /// Wakes threads that wait for memory in a range, which must consist of pages.
     pub(crate) fn wake(&self, start: u64, len: u64) {
         let mut range = Range { start, len };
         // SAFETY: the structure is the one of the call, which changes no memory.
         let _ = unsafe { ioctl(&self.0, Updater::<WAKE, Range>::new(&mut range)) };
     }
 
-    /// Puts zeros where nothing is, and wakes who waits for them.
+    /// Maps zeros where there are no contents, and wakes the threads that wait for them.
     ///
     /// # Errors
-    /// `EAGAIN`: watched memory is being moved; read, and try again.
+    /// `EAGAIN`: watched memory is being moved; read the event and retry.
     pub(crate) fn zero(&self, start: u64, len: u64) -> Result<(), Errno> {
         let mut zero = ZeroPage {
             range: Range { start, len },
             mode: 0,
             done: 0,
         };
-        // SAFETY: the structure is the one of the call, which changes no memory that is there.
+        // SAFETY: the structure is the one of the call, which changes no present contents.
         unsafe { ioctl(&self.0, Updater::<ZERO_PAGE, ZeroPage>::new(&mut zero)) }
     }
 
-    /// Waits for faults, or until `other` can be read. Whether it can.
+    /// Waits for faults, or until `other` can be read. Returns whether it can.
     pub(crate) fn wait(&self, other: impl AsFd) -> Result<bool, Errno> {
         let mut fds = [
             PollFd::new(&self.0, PollFlags::IN),
@@ -130,7 +131,7 @@ impl Faults {
         }
     }
 
-    /// Calls `each` with the addresses of faults that there are.
+    /// Calls `each` with the addresses of the present faults.
     pub(crate) fn read(&self, mut each: impl FnMut(u64)) -> Result<(), Errno> {
         let mut messages = [0; MESSAGES * MESSAGE_BYTES];
         let len = match read(&self.0, &mut messages) {
@@ -139,7 +140,7 @@ impl Faults {
             Err(e) => return Err(e),
         };
         for message in messages[..len].chunks_exact(MESSAGE_BYTES) {
-            // Others only tell that memory was moved.
+            // Other messages report that memory was moved.
             if message[0] == EVENT_PAGEFAULT {
                 let mut address = [0; 8];
                 address.copy_from_slice(&message[AT_ADDRESS..AT_ADDRESS + 8]);

@@ -1,4 +1,4 @@
-//! Regions whose pages a small pool has: what is read, what survives, and what fails.
+//! Regions whose pages are in a small pool: contents, durability and errors.
 
 use fastrand::Rng;
 use medium::{Arena, ArenaError, Durability, MapOptions, MediumError, Pmem, Reserve, Rule};
@@ -53,7 +53,7 @@ impl Place {
     }
 }
 
-/// In memory, if there is room: no test here can tell what survives a power failure.
+/// In memory, if there is room: no test here is about power failures.
 fn new_dir() -> TempDir {
     let shm = Path::new("/dev/shm");
     let dir = match shm.is_dir() {
@@ -67,7 +67,7 @@ fn new_arena() -> Arena {
     Arena::reserve(None, 1 << 30).unwrap()
 }
 
-/// Stores to words all over the region, each thread to its own, and reads what it stored.
+/// Stores to words all over the region, each thread to its own, and checks their contents.
 fn churn(arena: &Arena, model: &mut [u64], thread: usize, seed: u64) {
     let mut rng = Rng::with_seed(seed);
     for _ in 0..1000 {
@@ -97,7 +97,7 @@ fn churn_all(arena: &Arena, models: &mut [Vec<u64>], seed: u64) {
 }
 
 #[test]
-fn a_region_of_eight_times_the_pool_is_memory() {
+fn a_region_eight_times_the_pool_keeps_its_contents() {
     for durability in [Durability::Auto, Durability::Msync] {
         let place = Place::new(durability);
         let words = REGION_BYTES as usize / 8 / THREADS;
@@ -108,7 +108,7 @@ fn a_region_of_eight_times_the_pool_is_memory() {
             let counts = pool.counts();
             assert!(counts.loaded > 500 && counts.written > 500, "{counts:?}");
         }
-        // As who only looks sees it.
+        // A read-only arena shows the same.
         let map = MapOptions {
             read_only: true,
             ..place.map
@@ -132,7 +132,7 @@ fn a_region_of_eight_times_the_pool_is_memory() {
 }
 
 #[test]
-fn regions_come_and_go_while_others_are_used() {
+fn regions_are_mapped_and_unmapped_while_others_are_used() {
     let place = Place::new(Durability::Auto);
     let (arena, pool) = place.open();
     let words = REGION_BYTES as usize / 8 / THREADS;
@@ -162,11 +162,11 @@ fn regions_come_and_go_while_others_are_used() {
 }
 
 #[test]
-fn pages_that_are_used_again_in_time_are_not_read_again() {
+fn pages_used_before_their_eviction_are_not_read_again() {
     let place = Place::new(Durability::Auto);
     let (arena, pool) = place.open();
     for round in 0..1000 {
-        // One page all the time, among others that come once.
+        // One page throughout, among others that are used once.
         arena.store_word(0, round);
         arena.load((1 + round % 100) * PAGE).unwrap();
     }
@@ -192,7 +192,7 @@ fn a_page_that_cannot_be_read_fails_its_region_and_nothing_waits() {
     let unreadable = MediumError::Unreadable { off };
     assert_eq!(arena.load(off + 8), Err(unreadable));
     assert_eq!(arena.fence(Rule::DurableBeforeReturn), Err(unreadable));
-    // The other one works.
+    // The other region works.
     for page in 0..40 {
         arena.store_word((64 << 20) + page * PAGE, page);
     }
@@ -201,13 +201,13 @@ fn a_page_that_cannot_be_read_fails_its_region_and_nothing_waits() {
     }
 }
 
-/// Whether its entry is durable, nobody knows: it is in a frame of its own.
+/// The entry may be durable or not, so the page keeps a frame of its own.
 #[test]
-fn a_page_that_a_pool_that_fails_has_keeps_its_frame() {
+fn a_page_in_a_failed_pool_keeps_its_frame() {
     let place = Place::new(Durability::Auto);
     let (arena, pool) = place.open();
     let file = std::fs::File::options().write(true).open(place.pool());
-    // Without its frames.
+    // The pool without its frames.
     file.unwrap().set_len(PAGE).unwrap();
     for page in 0..3 {
         let off = 0;
@@ -218,7 +218,7 @@ fn a_page_that_a_pool_that_fails_has_keeps_its_frame() {
     assert_eq!(pool.frames_in_use(), 3);
 }
 
-/// A file that takes no more writes: a sealed one.
+/// Uses a sealed file, which accepts no more writes.
 #[test]
 fn a_page_that_cannot_be_written_stays_and_fences_fail() {
     let place = Place::new(Durability::Auto);
@@ -243,7 +243,7 @@ fn a_page_that_cannot_be_written_stays_and_fences_fail() {
         }
         assert!(arena.fence(Rule::DurableBeforeReturn).is_err());
     }
-    // What was durable before is there.
+    // The durable contents stay.
     let sealed = SealFlags::WRITE;
     assert!(rustix::fs::fcntl_get_seals(&file).unwrap().contains(sealed));
     let map = MapOptions {
@@ -264,7 +264,7 @@ fn message(result: Result<Pool, PoolError>) -> String {
 }
 
 #[test]
-fn what_is_wrong_with_a_pool_is_told() {
+fn errors_of_a_pool_name_the_damage() {
     let place = Place::new(Durability::Auto);
     let (arena, pool) = place.open();
     for page in 0..16 {
@@ -298,7 +298,7 @@ fn what_is_wrong_with_a_pool_is_told() {
         assert!(damaged.contains(&named), "{damaged}");
     }
     file.write_all_at(&good, at).unwrap();
-    // A page behind the end of the region.
+    // A page after the end of the region.
     medium::create_file(place.region(), PAGE, Reserve::Sparse).unwrap();
     let pool = Arc::new(Pool::open(place.pool(), &place.map).unwrap());
     let arena = new_arena();
@@ -320,7 +320,10 @@ fn what_is_wrong_with_a_pool_is_told() {
     drop((arena, pool));
     file.write_all_at(b"nothing", 0).unwrap();
     let none = message(Pool::open(place.pool(), &place.map));
-    assert!(none.contains("pool: this is no pool of frames"), "{none}");
+    assert!(
+        none.contains("pool: this is not a pool of frames"),
+        "{none}"
+    );
     let small = Pool::create(place.pool(), 5 * PAGE, None, &place.map);
     let small = small.err().unwrap().to_string();
     assert!(small.contains("room for 16 of them"), "{small}");

@@ -1,7 +1,7 @@
 //! A block device that takes as long as a disk or an SSD would.
 //!
-//! The model: a device has a *front*, which takes commands and moves their data into a write
-//! cache, and a *medium*, to which the cache is written. A write has completed when the front
+//! The model: a device has a *front* and a *medium*. The front takes commands and moves their
+//! data into a write cache, which is written to the medium. A write has completed when the front
 //! has it. With force unit access, without a cache or with a full one, it has completed when
 //! the medium has it. A flush waits until the medium has everything. Reads precede writes that
 //! wait in the cache. A caller waits at least for the time of the model. The data reaches the
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_hides_the_medium_until_a_flush_or_until_it_is_full() {
+    fn a_cache_hides_the_medium_until_a_flush_or_until_full() {
         let (mut clock, now) = clock(DelayModel::Disk(disk(4 * u64::from(BLOCK))));
         let ms = Duration::from_millis(1);
         let cached = (1..=4).map(|i| clock.write(now, Lba(i * 1000), false));
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_less_than_the_model_says() {
+    fn no_call_takes_less_time_than_the_model() {
         let due = Instant::now() + Duration::from_micros(300);
         wait_until(due);
         assert!(Instant::now() >= due);

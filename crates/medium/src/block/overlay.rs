@@ -84,7 +84,7 @@ mod tests {
     use crate::block::MemoryDevice;
 
     #[test]
-    fn the_device_underneath_stays() {
+    fn the_device_below_is_not_written() {
         let under = MemoryDevice::from_bytes(512, vec![1; 4 * 512]);
         let overlay = OverlayDevice::new(&under);
         let write = |lba, byte| Write {

@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_durable_stays_and_the_rest_is_old_or_any_write() {
+    fn durable_writes_survive_and_other_blocks_are_old_or_any_write() {
         let mut seen = BTreeSet::new();
         for seed in 0..64 {
             let bench = bench();
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_works_after_it_and_every_write_has_ended() {
+    fn after_the_cut_every_call_fails_and_every_write_has_ended() {
         let bench = bench();
         bench
             .supply
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flush_that_is_counted_fails() {
+    fn the_flush_of_an_armed_cut_fails() {
         let bench = bench();
         bench
             .supply

@@ -181,7 +181,7 @@ fn a_page_without_a_region_is_told() {
     arena.store_word(0, 1);
     drop((arena, pool));
     let before = std::fs::read(&frames).unwrap();
-    let what = "page 0 of region 500, which there is not";
+    let what = "page 0 of region 500, which does not exist";
     let refused = refusal(open(&place.disk(), None));
     assert!(refused.contains(what), "{refused}");
     let unseen = Inspection::open(place.disk()).err().unwrap().to_string();

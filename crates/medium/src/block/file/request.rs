@@ -178,7 +178,7 @@ mod tests {
         /// Each write ends once, however calls are cut short and whichever blocks are bad.
         /// Writes of bad blocks end with an error that names them; the others are written.
         #[test]
-        fn every_write_ends_once_and_as_it_should(
+        fn every_write_ends_once_with_its_own_result(
             lbas in prop::collection::btree_map(0u64..40, any::<bool>(), 0..30),
             bad in prop::collection::vec(0u64..40, 0..4),
             results in prop::collection::vec(result(), 0..20),
@@ -216,7 +216,7 @@ mod tests {
 
         /// Checks that neighbours are never in separate requests.
         #[test]
-        fn neighbours_are_one_request(lbas in prop::collection::btree_set(0u64..60, 1..60)) {
+        fn neighbours_are_merged_into_one_request(lbas in prop::collection::btree_set(0u64..60, 1..60)) {
             let runs = lbas.iter().filter(|lba| **lba == 0 || !lbas.contains(&(**lba - 1))).count();
             let writes = lbas.iter().rev().map(|lba| write(*lba, *lba, false)).collect();
             prop_assert_eq!(merge(writes, 100, 0).len(), runs);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_writes_nothing_is_an_error_and_no_endless_loop() {
+    fn a_call_that_writes_nothing_fails_without_a_retry() {
         let device: Arc<str> = "test".into();
         let request = Request::one(write(1, 1, false), 0);
         let Next::Finished(done) = request.after(Ok(0), &device) else {
