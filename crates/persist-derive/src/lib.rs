@@ -1,12 +1,12 @@
-//! `#[derive(Persist)]`: how a type's values lie in persistent memory, field by field.
+//! `#[derive(Persist)]`: the layout of a type's values in persistent memory, field by field.
 //!
-//! For a struct, its fields in order, each at the next multiple of its alignment; the type
-//! also gets a constant for each field, in capitals, which takes a pointer to the struct to
-//! one to the field (`FIELD_0` and so on, if fields have no names). For an enum without
-//! fields, the number of the variant as 4 bytes.
+//! A struct has its fields in order, each at the next multiple of its alignment. The type also
+//! gets a constant for each field, in capitals, which leads from a pointer to the struct to a
+//! pointer to the field. (If fields have no names, the constants are `FIELD_0` and so on.) An
+//! enum without fields is the number of the variant, in 4 bytes.
 //!
-//! `#[persist(name = "...")]` is the name by which layouts describe the type, if not its own: so that
-//! a type can be renamed, and roots that hold it can still be opened.
+//! `#[persist(name = "...")]` is the type's name in layouts, in place of its own. A type can
+//! thus be renamed without making roots that contain it unusable.
 #![forbid(unsafe_code)]
 
 use proc_macro2::TokenStream;
@@ -16,7 +16,7 @@ use syn::{
     Data, DataEnum, DataStruct, DeriveInput, Error, Fields, Ident, LitStr, Result, Type, Visibility,
 };
 
-/// Derives `persist::Persist`, for structs of types that have it, and enums without fields.
+/// Derives `persist::Persist`, for structs of such types and for enums without fields.
 #[proc_macro_derive(Persist, attributes(persist))]
 pub fn derive_persist(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = syn::parse_macro_input!(input as DeriveInput);
@@ -25,7 +25,7 @@ pub fn derive_persist(input: proc_macro::TokenStream) -> proc_macro::TokenStream
         Data::Enum(data) => of_enum(&input, data),
         Data::Union(_) => Err(refused(
             &input,
-            "a union does not say which of its fields it holds",
+            "a union does not record which of its fields it holds",
         )),
     };
     derived.unwrap_or_else(Error::into_compile_error).into()
@@ -35,7 +35,7 @@ fn refused(at: &impl Spanned, why: &str) -> Error {
     Error::new(at.span(), format!("Persist cannot be derived: {why}"))
 }
 
-/// The name by which layouts describe a type.
+/// The name of a type in layouts.
 fn layout_name(input: &DeriveInput) -> Result<String> {
     let mut name = input.ident.to_string();
     for attribute in input
@@ -54,7 +54,7 @@ fn layout_name(input: &DeriveInput) -> Result<String> {
     Ok(name)
 }
 
-/// A field: what it is called in patterns, and what its constant is called.
+/// A field: its name in patterns, and the name of its constant.
 struct Field<'a> {
     member: syn::Member,
     constant: Ident,
@@ -72,7 +72,7 @@ fn fields(data: &DataStruct) -> Vec<Field<'_>> {
     named
         .map(|((n, ident), field)| Field {
             constant: match &ident {
-                // `r#type` is `TYPE`.
+                // The constant of `r#type` is `TYPE`.
                 Some(name) => {
                     let name = name.to_string();
                     format_ident!("{}", name.trim_start_matches("r#").to_uppercase())
@@ -103,7 +103,7 @@ fn of_struct(input: &DeriveInput, data: &DataStruct) -> Result<TokenStream> {
             visibility,
             ..
         } = field;
-        let doc = "Takes a pointer to the whole to one to this field.";
+        let doc = "Leads from a pointer to the value to a pointer to this field.";
         quote! {
             #[doc = #doc]
             #[allow(dead_code)]

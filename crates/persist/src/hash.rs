@@ -1,9 +1,9 @@
-//! SipHash-1-3: keys that somebody chooses without knowing the seed do not collide more often
-//! than others. It is here, and not the standard library's, because it must stay the same.
+//! SipHash-1-3: without the seed, no choice of keys collides more often than others. It is
+//! here, and not the standard library's, because it must never change.
 
 use crate::Persist;
 
-/// What a map's hashes depend on.
+/// The seed of a map's hashes.
 #[derive(Debug, Clone, Copy, Persist)]
 pub struct Seed {
     low: u64,
@@ -18,7 +18,7 @@ impl Seed {
         }
     }
 
-    /// The hash of some bytes.
+    /// The hash of `bytes`.
     pub fn hash(self, bytes: &[u8]) -> u64 {
         let mut state = State([
             self.low ^ 0x736f_6d65_7073_6575,
@@ -73,7 +73,7 @@ impl State {
 mod tests {
     use super::*;
 
-    /// Values of the reference implementation.
+    /// Compares hashes with those of the reference implementation.
     #[test]
     fn hashes_are_those_of_siphash() {
         let none = Seed::new(0);

@@ -1,49 +1,49 @@
-//! What types mean, as text: two programs that describe a root alike can share it.
+//! The layout of types as text: programs with the same text for a root can share it.
 
 use crate::Persist;
 use crate::hash::Seed;
 use std::any::TypeId;
 
-/// How a type adds itself to a description.
+/// The function by which a type adds itself to a description.
 type Describe = fn(&mut Layouts);
 
-/// A description that types add themselves to.
+/// A description, to which types add themselves.
 #[derive(Debug, Default)]
 pub struct Layouts {
     text: String,
-    /// Structures that are described, or being described: they may point to each other.
+    /// Structures that are or are being described: they may point to each other.
     seen: Vec<TypeId>,
 }
 
 impl Layouts {
-    /// All that a type means, and what its pointers lead to.
+    /// The layout of a type and of all types that its pointers lead to.
     pub fn of<T: Persist>() -> Self {
         let mut layouts = Self::default();
         T::describe(&mut layouts);
         layouts
     }
 
-    /// A number that differs for layouts that differ. It lies in memory, with the roots.
+    /// A number that differs for layouts that differ. It is stored with the roots.
     pub fn hash(&self) -> u64 {
         Seed::new(0).hash(self.text.as_bytes())
     }
 
-    /// It, for people.
+    /// The description as text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// A type that is known by its name.
+    /// Adds a type that its name describes.
     pub fn word(&mut self, name: &str) {
         self.text.push_str(name);
         self.text.push(' ');
     }
 
-    /// A structure of named fields.
+    /// Adds a structure of named fields.
     pub fn structure<T: Persist>(&mut self, name: &str, fields: &[(&str, Describe)]) {
         let this = TypeId::of::<T>();
         if let Some(n) = self.seen.iter().position(|seen| *seen == this) {
-            // Others may have the same name.
+            // Other structures may have the same name.
             self.word(&format!("{name}#{n}"));
             return;
         }
@@ -56,7 +56,7 @@ impl Layouts {
         self.word(&format!("{} }}", T::SIZE));
     }
 
-    /// One of some names.
+    /// Adds a type whose values are names.
     pub fn variants(&mut self, name: &str, variants: &[&str]) {
         self.word(&format!("{name} {{ {} }}", variants.join(" | ")));
     }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn types_of_one_name_are_told_apart() {
+    fn types_with_equal_names_are_distinguished() {
         let text = |last: Describe| {
             let each: [Describe; 3] = [one::Same::describe, other::Same::describe, last];
             let mut layouts = Layouts::default();

@@ -2,16 +2,17 @@
 //!
 //! # Guarantees
 //!
-//! - **D1** What lies in persistent memory holds no volatile reference: a type whose values
-//!   do is not [`Persist`].
-//! - **D2** It is read and written inside transactions only: nothing else takes a [`Ptr`].
-//! - **D3** A root is found only by those who mean the same by its type as those who made it:
-//!   fields, their types and all that is reached through pointers, by name and place.
-//! - **D4** Bytes that are no value of a type are told, and not taken for one.
+//! - **D1** Persistent memory contains no volatile reference: a type whose values contain one
+//!   is not [`Persist`].
+//! - **D2** It is read and written inside transactions only: nothing else accepts a [`Ptr`].
+//! - **D3** A root is found only by programs with the same layout of its type as the program
+//!   that made it. The layout is the names and places of fields, with their types and all types
+//!   that pointers lead to.
+//! - **D4** Bytes that are not a value of a type give an error, and not a value.
 //!
-//! A value is copied out and in; a pointer is an offset, so that it means the same wherever
-//! the memory is mapped. [`TypedTx`] has what a transaction does with values, [`TypedSession`]
-//! the typed roots. [`structures`] has maps, trees, vectors, queues and journals of them.
+//! A value is copied out and in. A pointer is an offset, so it stays valid wherever the memory
+//! is mapped. [`TypedTx`] has the operations of a transaction on values, [`TypedSession`] the
+//! typed roots. [`structures`] has maps, trees, vectors, queues and journals.
 //!
 //! The bytes are in `format.md`.
 #![forbid(unsafe_code)]
@@ -30,25 +31,25 @@ pub use pointer::{Array, Field, Ptr};
 pub use root::{RootError, TypedSession};
 pub use tx::TypedTx;
 
-// Derived code names this crate, even inside it.
+// Derived code uses the name of this crate, even inside it.
 extern crate self as persist;
 
-/// Types whose values can lie in persistent memory. Derive it.
+/// Types whose values can lie in persistent memory. To be derived.
 pub trait Persist: Sized + 'static {
     /// Offsets of its fields.
     const OFFSETS: &'static [u64] = &[];
     /// Bytes of a value: a multiple of [`ALIGN`](Self::ALIGN).
     const SIZE: u64;
-    /// Of which its place is a multiple: 1, 2, 4 or 8 bytes.
+    /// Alignment of a value: 1, 2, 4 or 8 bytes.
     const ALIGN: u64;
 
-    /// Says what a value is made of.
+    /// Adds the type to a layout.
     fn describe(layout: &mut Layouts);
 
-    /// The value that these [`SIZE`](Self::SIZE) bytes are; `None`: they are none.
+    /// The value of these [`SIZE`](Self::SIZE) bytes; `None`: they are not a value.
     fn decode(bytes: &[u8]) -> Option<Self>;
 
-    /// The other way round. Bytes between fields stay as they are.
+    /// Writes the value's bytes. Bytes between fields stay as they are.
     fn encode(&self, bytes: &mut [u8]);
 }
 
@@ -65,8 +66,8 @@ pub fn encode_at<T: Persist>(value: &T, bytes: &mut [u8], at: u64) {
     value.encode(&mut bytes[at as usize..(at + T::SIZE) as usize]);
 }
 
-/// Lays out fields, given the size and alignment of each. Returns their offsets, and the size
-/// of them all. For derived code.
+/// Lays out fields, given the size and alignment of each. Returns their offsets and the total
+/// size. For derived code.
 #[doc(hidden)]
 pub const fn offsets<const N: usize>(fields: [(u64, u64); N]) -> ([u64; N], u64) {
     let mut offsets = [0; N];
@@ -84,7 +85,7 @@ pub const fn offsets<const N: usize>(fields: [(u64, u64); N]) -> ([u64; N], u64)
     (offsets, at.next_multiple_of(align))
 }
 
-/// The largest, or 1. For derived code.
+/// The largest alignment, or 1. For derived code.
 #[doc(hidden)]
 pub const fn largest<const N: usize>(of: [u64; N]) -> u64 {
     let (mut most, mut n) = (1, 0);

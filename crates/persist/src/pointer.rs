@@ -1,4 +1,4 @@
-//! Pointers in persistent memory: offsets, with a type.
+//! Pointers in persistent memory: typed offsets.
 
 use super::{Layouts, Persist};
 use std::fmt;
@@ -6,14 +6,14 @@ use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::num::NonZero;
 
-/// Where a `T` lies. Only a transaction can look there.
+/// The place of a `T`. Only a transaction can access it.
 pub struct Ptr<T> {
     off: NonZero<u64>,
     of: PhantomData<fn() -> T>,
 }
 
 impl<T: Persist> Ptr<T> {
-    /// To byte `off`; `None`: no `T` can lie there.
+    /// A pointer to byte `off`; `None`: a `T` cannot lie there.
     pub fn new(off: u64) -> Option<Self> {
         let off = NonZero::new(off).filter(|off| off.get().is_multiple_of(T::ALIGN))?;
         let of = PhantomData;
@@ -25,10 +25,11 @@ impl<T: Persist> Ptr<T> {
         self.off.get()
     }
 
-    /// To one of its fields.
+    /// A pointer to one of its fields.
     pub fn at<F: Persist>(self, field: Field<T, F>) -> Ptr<F> {
         Ptr {
-            // The end of a `T` that begins in memory is no larger than its size.
+            // The end of a field in memory is at most the end of its `T`, so this cannot
+            // overflow there.
             off: self.off.saturating_add(field.offset),
             of: PhantomData,
         }
@@ -81,7 +82,7 @@ impl<T: Persist> Persist for Ptr<T> {
     }
 }
 
-/// None is 0.
+/// `None` is 0.
 impl<T: Persist> Persist for Option<Ptr<T>> {
     const SIZE: u64 = 8;
     const ALIGN: u64 = 8;
@@ -103,7 +104,7 @@ impl<T: Persist> Persist for Option<Ptr<T>> {
     }
 }
 
-/// The way from a `T` to one of its fields, an `F`. Derived with [`Persist`].
+/// The path from a `T` to one of its fields, an `F`. Derived with [`Persist`].
 pub struct Field<T, F> {
     offset: u64,
     of: PhantomData<fn(T) -> F>,
@@ -126,14 +127,14 @@ impl<T, F> Clone for Field<T, F> {
 
 impl<T, F> Copy for Field<T, F> {}
 
-/// Some `T`, one behind the other.
+/// A consecutive run of `T`s.
 pub struct Array<T> {
     start: Option<Ptr<T>>,
     len: u64,
 }
 
 impl<T: Persist> Array<T> {
-    /// None.
+    /// An array without elements.
     pub const EMPTY: Self = Self {
         start: None,
         len: 0,
@@ -148,17 +149,17 @@ impl<T: Persist> Array<T> {
         self.start
     }
 
-    /// How many there are.
+    /// The number of elements.
     pub fn len(self) -> u64 {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// To the `n`-th; `None`: there are fewer.
+    /// A pointer to the `n`-th element; `None`: there are fewer.
     pub fn get(self, n: u64) -> Option<Ptr<T>> {
         let start = self.start.filter(|_| n < self.len)?;
         Ptr::new(start.off().checked_add(n.checked_mul(T::SIZE)?)?)

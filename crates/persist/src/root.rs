@@ -5,7 +5,7 @@ use crate::{Layouts, Persist, Ptr};
 use mnemosyne::memory::{Backing, ROOT_NAME_MAX, Session, Tx};
 use mnemosyne::tx::{Interrupted, Space, Stop, TxError};
 
-/// Why a root is unavailable.
+/// The reasons why a root is unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum RootError {
     /// The root has another type.
@@ -13,7 +13,7 @@ pub enum RootError {
     OtherLayout {
         /// Its name.
         name: String,
-        /// The type that was asked for.
+        /// The requested type.
         wanted: String,
     },
     /// The root is damaged.
@@ -24,7 +24,7 @@ pub enum RootError {
     NotThere {
         /// Its name.
         name: String,
-        /// The offset that it names.
+        /// The offset to which it points.
         off: u64,
     },
     /// The name is not valid, or there are too many roots.
@@ -40,7 +40,7 @@ pub trait TypedSession {
     /// The memory of the session.
     type Space: Space;
 
-    /// The root of this name, which `make` makes if there is none yet, in one transaction.
+    /// The root with this name. If there is none yet, `make` makes it in one transaction.
     ///
     /// # Errors
     /// [`TxError::Cancelled`] of [`RootError`]: it is of another type, or cannot be named.

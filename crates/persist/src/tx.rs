@@ -7,8 +7,8 @@ use mnemosyne::tx::{Interrupted, Space};
 
 /// Values up to this many bytes are copied by way of the stack.
 const SMALL: usize = 256;
-/// Contents of at least this many bytes are filled without a log: logging them would cost more
-/// than the fence that filling needs.
+/// Contents of at least this many bytes are filled without a log, which would cost more than
+/// the fence that filling needs.
 const FILLED: usize = 128;
 
 /// Calls `with` with `len` zero bytes.
@@ -46,13 +46,13 @@ pub trait TypedTx {
     /// [`Interrupted`].
     fn set<T: Persist>(&mut self, ptr: Ptr<T>, value: &T) -> Result<(), Interrupted>;
 
-    /// Allocates room for a value, and copies it in.
+    /// Allocates room for a value, and copies it there.
     ///
     /// # Errors
     /// [`Interrupted`].
     fn create<T: Persist>(&mut self, value: &T) -> Result<Ptr<T>, Interrupted>;
 
-    /// Frees what [`create`](Self::create) allocated.
+    /// Frees a value that [`create`](Self::create) allocated.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -64,7 +64,7 @@ pub trait TypedTx {
     /// [`Interrupted`].
     fn create_array<T: Persist>(&mut self, value: &T, len: u64) -> Result<Array<T>, Interrupted>;
 
-    /// Frees what [`create_array`](Self::create_array) allocated.
+    /// Frees an array that [`create_array`](Self::create_array) allocated.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -109,7 +109,7 @@ impl<S: Space> TypedTx for Tx<'_, S> {
         let too_large = Interrupted::Heap(HeapError::NoSpace { bytes: u64::MAX });
         let bytes = T::SIZE.checked_mul(len).ok_or(too_large)?;
         let off = self.alloc(bytes)?;
-        // Piece by piece: it may be large.
+        // Piece by piece, because the array may be large.
         let most = (64 << 10) / T::SIZE.max(1);
         let mut piece = vec![0; (len.min(most.max(1)) * T::SIZE) as usize];
         for one in piece.chunks_exact_mut((T::SIZE as usize).max(1)) {

@@ -1,4 +1,4 @@
-//! Typed persistent data, and what does not compile.
+//! Typed persistent data, and programs that must not compile.
 
 use medium::{MemoryPmem, Pmem};
 use mnemosyne::memory::{DurableMemory, Flat, Layout, Options, Session, Tx};
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// Compiles each of the programs in `compiled/refused`, which must fail and say why. Not word
-/// for word: the compiler's words change with its versions.
+/// Compiles each of the programs in `compiled/refused`, which must fail with a given message.
+/// It is a part of the compiler's words, which change with its versions.
 #[test]
-fn what_would_be_wrong_does_not_compile() {
+fn unsound_programs_do_not_compile() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compiled");
     let compiler = Compiler::that_accepts(&dir.join("accepted.rs"));
     let mut programs = 0;
@@ -32,7 +32,7 @@ fn what_would_be_wrong_does_not_compile() {
     assert!(programs > 5);
 }
 
-/// Each of these with each of those.
+/// All pairs of an element of both.
 fn pairs<'a>(
     these: &'a [PathBuf],
     those: &'a [PathBuf],
@@ -49,8 +49,8 @@ struct Compiler {
 }
 
 impl Compiler {
-    /// One for which this program is right. Tests lie beside the libraries that they were
-    /// built with, but also beside others.
+    /// A compiler that accepts this program. The directory of the tests has the libraries with
+    /// which they were built, but also others.
     fn that_accepts(program: &Path) -> Self {
         let test = std::env::current_exe().unwrap();
         let built = |name: &str| {
@@ -84,7 +84,7 @@ impl Compiler {
         panic!("{} does not compile: {said}", program.display());
     }
 
-    /// Compiles a program. Fails with what the compiler says.
+    /// Compiles a program. The error is the compiler's output.
     fn compile(&self, program: &Path) -> Result<(), String> {
         let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
         let libraries = self.mnemosyne.parent().unwrap().display();
@@ -187,7 +187,7 @@ fn push<S: Space>(tx: &mut Tx<'_, S>, queue: Ptr<Queue>, mail: Mail) -> Result<(
 }
 
 #[test]
-fn a_list_is_there_after_a_restart() {
+fn a_list_survives_a_restart() {
     let pm = formatted();
     let mut session = opened(&pm);
     let root = queue(&mut session);
@@ -239,7 +239,7 @@ fn large_arrays_are_filled() {
     assert!(matches!(too_large, Err(TxError::Heap(_))));
 }
 
-/// As a later version of [`Queue`] could look.
+/// A possible later version of [`Queue`].
 mod later {
     use super::*;
 
@@ -258,9 +258,9 @@ mod later {
     }
 }
 
-/// What would be used is not there: that is an error, and not found out by the first access.
+/// A dangling root is an error when it is opened, and not only at the first access.
 #[test]
-fn a_root_that_names_nothing_is_refused() {
+fn a_dangling_root_is_refused() {
     let pm = formatted();
     let mut session = opened(&pm);
     let number = session.root("number", |_| Ok(1_u64)).unwrap();
@@ -279,7 +279,7 @@ fn a_root_of_another_layout_is_refused() {
     let pm = formatted();
     let mut session = opened(&pm);
     queue(&mut session);
-    // The difference is behind a pointer.
+    // The difference is in the target of a pointer.
     let other = session.root::<later::Queue>("mail", |_| panic!("it is there"));
     assert!(
         matches!(&other, Err(TxError::Cancelled(RootError::OtherLayout { name, .. })) if name == "mail"),
@@ -293,7 +293,7 @@ fn a_root_of_another_layout_is_refused() {
 }
 
 #[test]
-fn what_is_no_value_is_told() {
+fn bytes_that_are_not_a_value_are_rejected() {
     let pm = formatted();
     let mut session = opened(&pm);
     let root = queue(&mut session);
@@ -313,7 +313,7 @@ fn what_is_no_value_is_told() {
 }
 
 #[test]
-fn layouts_say_what_a_type_means() {
+fn layouts_describe_fields_and_pointers() {
     let layouts = Layouts::of::<Queue>();
     assert_eq!(
         layouts.text(),

@@ -1,7 +1,7 @@
-//! A count of elements that threads can change without getting in each other's way.
+//! A count of elements that threads can change without conflicts.
 //!
-//! As long as it is one word, every change is in the way of every other. Spread, it is a word
-//! for each of some stripes, on lines of their own, of which each change takes one.
+//! While the count is one word, all changes conflict. Once spread, it is a word for each of
+//! some stripes, on lines of their own, and each change takes one of them.
 
 use super::element;
 use crate::{Persist, Ptr, TypedTx};
@@ -11,7 +11,7 @@ use mnemosyne::tx::{Interrupted, Space};
 
 #[derive(Debug, Persist)]
 pub struct Counter {
-    /// What is counted in no stripe.
+    /// The part of the count that is in no stripe.
     base: u64,
     stripes: Option<Ptr<Stripe>>,
 }
@@ -19,7 +19,7 @@ pub struct Counter {
 #[derive(Debug, Persist)]
 struct Stripe {
     count: u64,
-    /// To the end of the line.
+    /// Padding to the end of the line.
     rest: [u64; 7],
 }
 
@@ -33,7 +33,7 @@ impl Counter {
 }
 
 impl Ptr<Counter> {
-    /// The word that counts things of this hash, and of how many words it is one.
+    /// The word that counts elements with this hash, and the number of such words.
     fn word<S: Space>(self, tx: &mut Tx<'_, S>, hash: u64) -> Result<(Ptr<u64>, u64), Interrupted> {
         Ok(match tx.get(self.at(Counter::STRIPES))? {
             None => (self.at(Counter::BASE), 1),
@@ -44,7 +44,7 @@ impl Ptr<Counter> {
         })
     }
 
-    /// Counts so many more; less than none are fewer.
+    /// Adds `more`, which may be negative.
     pub(super) fn add<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -53,11 +53,11 @@ impl Ptr<Counter> {
     ) -> Result<(), Interrupted> {
         let (word, _) = self.word(tx, hash)?;
         let count = tx.get(word)?;
-        // Each word wraps; their sum does not.
+        // Each word wraps; the sum does not.
         tx.set(word, &count.wrapping_add_signed(more))
     }
 
-    /// About how many there are, judged by those of this hash.
+    /// An estimate of the count, from the word for this hash.
     pub(super) fn estimate<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -68,7 +68,7 @@ impl Ptr<Counter> {
         Ok((count.max(0) as u64).saturating_mul(of))
     }
 
-    /// How many there are.
+    /// The count.
     pub(super) fn total<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<u64, Interrupted> {
         let counter = tx.get(self)?;
         let mut total = counter.base;
@@ -81,13 +81,13 @@ impl Ptr<Counter> {
         Ok(total)
     }
 
-    /// Spreads it, unless it is.
+    /// Spreads the counter, if it is one word.
     pub(super) fn spread<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<(), Interrupted> {
         let counter = tx.get(self)?;
         if counter.stripes.is_some() {
             return Ok(());
         }
-        // Evenly: estimates are made of single stripes.
+        // Evenly, because estimates use single stripes.
         let stripe = Stripe {
             count: counter.base / STRIPES,
             rest: [0; 7],
@@ -104,12 +104,12 @@ impl Ptr<Counter> {
         )
     }
 
-    /// The block that it has.
+    /// The counter's block.
     pub(super) fn block<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<Option<u64>, Interrupted> {
         Ok(tx.get(self.at(Counter::STRIPES))?.map(Ptr::off))
     }
 
-    /// Sets it to zero, and frees that block.
+    /// Sets the count to zero, and frees the block.
     pub(super) fn clear<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<(), Interrupted> {
         if let Some(off) = self.block(tx)? {
             tx.free(off)?;

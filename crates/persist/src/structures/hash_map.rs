@@ -1,11 +1,11 @@
-//! A hash map: chains of entries, in buckets whose number follows that of the entries by a
-//! few at a time (linear hashing).
+//! A hash map: chains of entries in buckets. The number of buckets follows that of the entries,
+//! a few at a time (linear hashing).
 //!
-//! Guarantee: an entry stays where it is as long as it is there.
+//! Guarantee: an entry is never moved.
 //!
-//! Of `n` buckets, the hash's lowest bits tell the one: as many bits as the largest number of
-//! a bucket has, or one fewer where that would be a bucket that is not there yet. So another
-//! bucket takes entries from one only, its *buddy*, and the last one's entries go back there.
+//! The lowest bits of the hash select a bucket: as many bits as the largest number of a bucket
+//! has, or one fewer if that bucket does not exist yet. So a new bucket takes entries from one
+//! bucket only, its *buddy*. The entries of a removed bucket return to its buddy.
 
 use super::counter::Counter;
 use super::vector::Vector;
@@ -19,14 +19,14 @@ use mnemosyne::tx::{Interrupted, Space};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::marker::PhantomData;
 
-/// Buckets that come and go together, lest every entry change what all threads read.
+/// Buckets added or removed together: not every entry changes a word that all threads read.
 const STEP: u64 = 8;
-/// From so many buckets on, the count of entries is spread.
+/// Number of buckets from which on the count of entries is spread.
 const SPREAD: u64 = 128;
-/// What is told of a damaged one.
+/// The description of a valid map in errors about a damaged one.
 const WHAT: &str = "sound hash map";
 
-/// A hash map. Keys are the same if their fields are, byte by byte.
+/// A hash map. Keys are equal if their fields are, byte by byte.
 pub struct HashMap<K, V> {
     head: Head,
     of: PhantomData<fn() -> (K, V)>,
@@ -39,10 +39,10 @@ struct Head {
     count: Counter,
 }
 
-/// Where an entry is, if there is one.
+/// The place of an entry, if there is one.
 type Link = Option<Ptr<Entry>>;
 
-/// What an entry begins with, before its key and its value.
+/// The head of an entry, before its key and its value.
 #[derive(Debug, Persist)]
 struct Entry {
     next: Link,
@@ -56,20 +56,20 @@ headed!([K: Item, V: Item] HashMap<K, V>, layout => {
 });
 
 impl<K: Item, V: Item> HashMap<K, V> {
-    /// Where key and value are in an entry, and its size.
+    /// Offsets of head, key and value in an entry, and its size.
     const OFFSETS: ([u64; 3], u64) = offsets([
         (Entry::SIZE, Entry::ALIGN),
         (K::Stored::SIZE, K::Stored::ALIGN),
         (V::Stored::SIZE, V::Stored::ALIGN),
     ]);
 
-    /// An empty one, in which chosen keys do not collide more often than others.
+    /// An empty map. Its random seed keeps chosen keys from colliding more often than others.
     pub fn new() -> Self {
         let random = || u128::from(RandomState::new().build_hasher().finish());
         Self::with_seed(random() << 64 | random())
     }
 
-    /// An empty one whose hashes depend on this seed.
+    /// An empty map whose hashes depend on this seed.
     pub fn with_seed(seed: u128) -> Self {
         Self::with(Head {
             seed: Seed::new(seed),
@@ -93,7 +93,7 @@ impl<K: Item, V: Item> Default for HashMap<K, V> {
     }
 }
 
-/// Operations on a [`HashMap`]; with O(1) steps, if nothing else is said.
+/// Operations on a [`HashMap`]; with O(1) steps, unless otherwise stated.
 impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
     fn head(self) -> Ptr<Head> {
         self.at(HashMap::HEAD)
@@ -112,15 +112,15 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
         Ok(item::hash::<K>(seed, key))
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     ///
     /// # Errors
-    /// [`Interrupted`]. So with all that follow.
+    /// [`Interrupted`], as for all other operations.
     pub fn len<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<u64, Interrupted> {
         self.count().total(tx)
     }
 
-    /// Whether there are none.
+    /// Whether the map is empty.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -152,7 +152,7 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
         Ok(Some((start, None)))
     }
 
-    /// The bucket of a hash; `None`: there are none.
+    /// The bucket of a hash; `None`: there are no buckets.
     fn bucket<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -164,7 +164,7 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
         }
     }
 
-    /// The `n`-th bucket, which is there.
+    /// The `n`-th bucket, which must exist.
     fn bucket_at<S: Space>(self, tx: &mut Tx<'_, S>, n: u64) -> Result<Ptr<Link>, Interrupted> {
         let found = self.buckets().find(tx, n)?;
         found.ok_or_else(|| damaged(self.off(), WHAT))
@@ -176,7 +176,7 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
         Ok(found.and_then(|(_, entry)| entry))
     }
 
-    /// Where the value of a key is, as long as the entry is there.
+    /// The place of a key's value, valid until the entry is removed.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -201,7 +201,7 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
         found.map(|at| V::read(tx, at)).transpose()
     }
 
-    /// Whether a key is there.
+    /// Whether a key is present.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -213,7 +213,7 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
         Ok(self.entry(tx, key)?.is_some())
     }
 
-    /// Sets the value of a key. Returns the one before.
+    /// Sets the value of a key. Returns the previous one.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -261,7 +261,7 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
         Ok(Some(value))
     }
 
-    /// Takes an entry out of its chain, and frees it.
+    /// Removes an entry from its chain, and frees it.
     fn unlink<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -276,7 +276,7 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
         self.count().add(tx, hash, -1)
     }
 
-    // --- more and fewer buckets ------------------------------------------------------
+    // --- adding and removing buckets ------------------------------------------------
 
     /// Adds a few buckets.
     fn grow<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<(), Interrupted> {
@@ -292,8 +292,8 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
         Ok(())
     }
 
-    /// Moves to the last bucket, the `n`-th, what is its own, and leaves the order as it is:
-    /// then only links between what stays and what goes are written.
+    /// Moves the entries that belong to the last bucket, the `n`-th, there. The order stays, so
+    /// that only links between moved and unmoved entries are written.
     fn split<S: Space>(self, tx: &mut Tx<'_, S>, n: u64) -> Result<(), Interrupted> {
         let mut stays = self.bucket_at(tx, buddy_of(n))?;
         let mut goes = self.bucket_at(tx, n)?;
@@ -313,7 +313,7 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
         link(tx, goes, None)
     }
 
-    /// Takes a few buckets away.
+    /// Removes a few buckets.
     fn shrink<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<(), Interrupted> {
         for _ in 0..STEP {
             let last = self.buckets().len(tx)?.saturating_sub(1);
@@ -323,7 +323,7 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
         Ok(())
     }
 
-    /// Puts the chain of the last bucket, the `n`-th, in front of its buddy's.
+    /// Puts the chain of the last bucket, the `n`-th, before its buddy's.
     fn merge<S: Space>(self, tx: &mut Tx<'_, S>, n: u64) -> Result<(), Interrupted> {
         let first = self.bucket_at(tx, n)?;
         let Some(entry) = tx.get(first)? else {
@@ -340,7 +340,7 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
         tx.set(buddy, &Some(entry))
     }
 
-    // --- all of it -------------------------------------------------------------------
+    // --- the whole map ---------------------------------------------------------------
 
     /// Removes all entries, with O(n) steps.
     ///
@@ -350,8 +350,8 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
         self.clear_some(tx, u64::MAX).map(drop)
     }
 
-    /// Removes up to so many entries, whichever, and as many buckets. Returns whether none is
-    /// left, and nothing in the heap.
+    /// Removes any entries, at most `most` of them, and as many buckets. Returns whether no
+    /// entry, and no block in the heap, is left.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -366,7 +366,7 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
                 self.unlink(tx, bucket, entry)?;
                 left -= 1;
             }
-            // Without entries it is as if merged.
+            // A bucket without entries needs no merge.
             self.buckets().pop(tx)?;
         }
         self.buckets().clear(tx)?;
@@ -374,7 +374,7 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
         Ok(true)
     }
 
-    /// The entries, in no order.
+    /// The entries, in undefined order.
     pub fn iter<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -382,8 +382,8 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
         Walk::new(self).entries(tx)
     }
 
-    /// The entry that [`iter`](Self::iter) gives behind that of a key, if any; `None`: there is no
-    /// such key.
+    /// The entry that [`iter`](Self::iter) returns after that of a key, if any; `None`: the key
+    /// is not present.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -402,8 +402,8 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
         walk.entries(tx).next().transpose().map(Some)
     }
 
-    /// The blocks of the heap that it has, with O(n) steps: all of those that are allocated
-    /// must be somebody's.
+    /// The blocks of the heap that the map has, with O(n) steps, to account for all allocated
+    /// ones.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -420,7 +420,7 @@ impl<K: Item, V: Item> Ptr<HashMap<K, V>> {
     }
 }
 
-/// Which of so many buckets is that of a hash.
+/// The number of a hash's bucket, of `buckets`.
 fn bucket_of(hash: u64, buckets: u64) -> u64 {
     let last = buckets.saturating_sub(1);
     let mask = u64::MAX.checked_shr(last.leading_zeros()).unwrap_or(0);
@@ -430,18 +430,18 @@ fn bucket_of(hash: u64, buckets: u64) -> u64 {
     }
 }
 
-/// The bucket that had the entries of the `n`-th before that was there.
+/// The bucket that had the entries of the `n`-th before that was added.
 fn buddy_of(n: u64) -> u64 {
     n & !(1 << n.max(1).ilog2())
 }
 
-/// A place in an entry.
+/// A place inside an entry.
 fn inside<T: Persist>(entry: Ptr<Entry>, at: u64) -> Result<Ptr<T>, Interrupted> {
     let place = entry.off().checked_add(at).and_then(Ptr::new);
     place.ok_or_else(|| damaged(entry.off(), WHAT))
 }
 
-/// Makes a link lead somewhere, if it does not.
+/// Sets a link, unless it is already so.
 fn link<S: Space>(tx: &mut Tx<'_, S>, from: Ptr<Link>, to: Link) -> Result<(), Interrupted> {
     match tx.get(from)? == to {
         true => Ok(()),
@@ -469,10 +469,10 @@ fn make<K: Item, V: Item, S: Space>(
     Ok(Ptr::new(off).ok_or(HeapError::NotAllocated { off })?)
 }
 
-/// A way along the entries.
+/// A walk along the entries.
 struct Walk<K, V> {
     map: Ptr<HashMap<K, V>>,
-    /// The next bucket.
+    /// The number of the next bucket.
     bucket: u64,
     entry: Link,
     circle: Circle,
@@ -525,7 +525,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_bucket_takes_from_its_buddy_only() {
+    fn a_new_bucket_takes_entries_from_its_buddy_only() {
         for buckets in 1..70 {
             for hash in 0..512_u64 {
                 let hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);

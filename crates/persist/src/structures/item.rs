@@ -1,6 +1,6 @@
-//! What structures hold.
+//! The elements of structures.
 //!
-//! Guarantee: what an item has in the heap comes with it and goes with it.
+//! Guarantee: an item's block in the heap is allocated and freed with the item.
 
 use super::damaged;
 use crate::hash::Seed;
@@ -12,28 +12,28 @@ use mnemosyne::tx::{Interrupted, Space};
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 
-/// What structures hold: values of any [`Persist`] type, and [`Bytes`].
+/// The elements of structures: values of any [`Persist`] type, and [`Bytes`].
 pub trait Item: 'static {
-    /// What lies in the structure.
+    /// The type of the item in the structure.
     type Stored: Persist;
-    /// How it is given to a structure, and looked for.
+    /// The type with which an item is passed to a structure and searched.
     type Borrowed: ?Sized;
-    /// How a structure gives it.
+    /// The type with which a structure returns an item.
     type Owned: Borrow<Self::Borrowed>;
-    /// Whether one may have a block of its own.
+    /// Whether an item may have a block of its own.
     const HAS_BLOCK: bool;
 
-    /// Encodes it, having put in the heap what does not fit.
+    /// Encodes an item, with a block in the heap for the part that does not fit.
     ///
     /// # Errors
-    /// [`Interrupted`]. So with all that follow.
+    /// [`Interrupted`], as for all other operations.
     fn encode<S: Space>(
         tx: &mut Tx<'_, S>,
         item: &Self::Borrowed,
         bytes: &mut [u8],
     ) -> Result<(), Interrupted>;
 
-    /// The one that lies here.
+    /// Reads the item at a place.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -42,7 +42,7 @@ pub trait Item: 'static {
         at: Ptr<Self::Stored>,
     ) -> Result<Self::Owned, Interrupted>;
 
-    /// Whether it is the one that lies here.
+    /// Whether the item at a place is equal to this one.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -52,7 +52,7 @@ pub trait Item: 'static {
         item: &Self::Borrowed,
     ) -> Result<bool, Interrupted>;
 
-    /// The block of its own that the one here has.
+    /// The block of the item at a place, if it has one.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -61,7 +61,7 @@ pub trait Item: 'static {
         at: Ptr<Self::Stored>,
     ) -> Result<Option<u64>, Interrupted>;
 
-    /// Frees that block.
+    /// Frees the block of the item at a place.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -72,13 +72,13 @@ pub trait Item: 'static {
         }
     }
 
-    /// Calls `with` with the bytes that make it different from others.
+    /// Calls `with` with the bytes that distinguish the item from others.
     fn with_contents<R>(item: &Self::Borrowed, with: impl FnOnce(&[u8]) -> R) -> R;
 }
 
-/// What structures put in order.
+/// Items with an order.
 pub trait Key: Item {
-    /// Where the one that lies here stands compared to this one.
+    /// Compares the item at a place with this one.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -117,7 +117,7 @@ impl<T: Persist> Item for T {
 
     fn is<S: Space>(tx: &mut Tx<'_, S>, at: Ptr<T>, item: &T) -> Result<bool, Interrupted> {
         let there = tx.get(at)?;
-        // Compared without what lies between fields.
+        // The comparison excludes bytes between fields.
         Ok(T::with_contents(&there, |there| {
             T::with_contents(item, |bytes| bytes == there)
         }))
@@ -147,8 +147,8 @@ impl<T: Persist + Ord> Key for T {
 
 // --- byte strings -------------------------------------------------------------------
 
-/// Byte strings of any length, as items: given as `&[u8]`, and read as `Vec<u8>`. Up to 12
-/// bytes lie in the structure, longer ones in a block of their own. They are ordered byte by
+/// Byte strings of any length, as items: passed as `&[u8]`, and returned as `Vec<u8>`. Up to 12
+/// bytes lie in the structure, longer strings in a block of their own. They are ordered byte by
 /// byte.
 #[derive(Debug, Clone, Copy)]
 pub enum Bytes {}
@@ -157,16 +157,16 @@ pub enum Bytes {}
 #[derive(Debug, Clone, Copy, Persist)]
 pub struct Blob {
     len: u32,
-    /// The first bytes, which often tell it from another.
+    /// The first bytes, which often distinguish it from others.
     head: [u8; HEAD],
-    /// The others, or where all of them are.
+    /// The other bytes, or the place of all of them.
     rest: u64,
 }
 
 const HEAD: usize = 4;
-/// Bytes that lie in a blob.
+/// Largest length in bytes of a string that lies in a blob.
 const SHORT: usize = HEAD + 8;
-/// A block of more bytes has pages of its own, whose descriptors nobody else writes to.
+/// A block of more bytes has its own pages, to whose descriptors no other block writes.
 const PAGED: u64 = 4096;
 
 impl Blob {
@@ -202,7 +202,7 @@ impl Blob {
             bytes.truncate(len);
             return Ok(bytes);
         };
-        // A damaged length must not ask for more memory than there is.
+        // A damaged length must not allocate more memory than there is.
         if u64::from(self.len) > PAGED && tx.size_of(off)? < self.len.into() {
             return Err(damaged(off, "byte string so long"));
         }

@@ -1,8 +1,7 @@
-//! A journal: records of bytes behind one another, up to a truncation, in blocks that form a
-//! chain.
+//! A journal: consecutive records of bytes, up to a truncation, in blocks that form a chain.
 //!
-//! A record is its length as a word, its bytes, and whatever was there up to a whole word; where a
-//! block ends, it goes on in the next.
+//! A record is its length as a word, its bytes, and undefined bytes up to a whole word. At the
+//! end of a block it continues in the next.
 
 use super::{Circle, damaged, headed, until_over};
 use crate::tx::write_fresh;
@@ -13,7 +12,7 @@ use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 use std::marker::PhantomData;
 
-/// What is told of a damaged one.
+/// The description of a valid journal in errors about a damaged one.
 const WHAT: &str = "sound journal";
 
 /// A journal of records, which are numbered from 0 on, in blocks of `BLOCK` bytes.
@@ -26,7 +25,7 @@ pub struct Journal<const BLOCK: usize = 4088> {
 struct Head {
     first: Option<Ptr<Block>>,
     last: Option<Ptr<Block>>,
-    /// Where in the first block the first record begins, and in the last the last one ends.
+    /// Offsets of the first record in the first block, and of the end in the last block.
     begins: u64,
     ends: u64,
     /// The numbers of the first record, and of the next one.
@@ -34,25 +33,25 @@ struct Head {
     until: u64,
 }
 
-/// What a block begins with, before its bytes.
+/// The head of a block, before its bytes.
 #[derive(Debug, Persist)]
 struct Block {
     next: Option<Ptr<Block>>,
 }
 
-/// Where a reader of a [`Journal`] is: in front of a record; at first, of the first one. It stays
-/// good whatever happens to the journal.
+/// The position of a reader in a [`Journal`]: before a record, initially the first one. It
+/// stays valid whatever changes in the journal.
 #[derive(Debug, Clone, Copy, Default, Persist)]
 #[persist(name = "Place")] // once called so: data that hold one can still be opened
 pub struct Cursor {
-    /// The number of that record.
+    /// The number of the record after it.
     number: u64,
     block: Option<Ptr<Block>>,
     at: u64,
 }
 
 impl Cursor {
-    /// The number of the record that is next.
+    /// The number of the next record.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -66,7 +65,7 @@ impl<const BLOCK: usize> Journal<BLOCK> {
         "a block has room for words"
     );
 
-    /// An empty one.
+    /// An empty journal.
     pub const fn new() -> Self {
         let () = Self::HAS_ROOM;
         Self {
@@ -99,10 +98,10 @@ impl<const BLOCK: usize> Ptr<Journal<BLOCK>> {
         damaged(self.off(), WHAT)
     }
 
-    /// The numbers of the records that are there, with O(1) steps.
+    /// The numbers of the present records, with O(1) steps.
     ///
     /// # Errors
-    /// [`Interrupted`]. So with all that follow.
+    /// [`Interrupted`], as for all other operations.
     pub fn numbers<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -114,8 +113,8 @@ impl<const BLOCK: usize> Ptr<Journal<BLOCK>> {
         }
     }
 
-    /// Appends a record, with steps in proportion to its length, and returns its number. No
-    /// other record has it, not even after this one is gone.
+    /// Appends a record, with steps in proportion to its length. Returns its number, which is
+    /// never reused.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -135,8 +134,7 @@ impl<const BLOCK: usize> Ptr<Journal<BLOCK>> {
         Ok(number)
     }
 
-    /// Removes all records in front of this number, with O(1) steps for each, and for each
-    /// block.
+    /// Removes all records before this number, with O(1) steps for each, and for each block.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -156,7 +154,7 @@ impl<const BLOCK: usize> Ptr<Journal<BLOCK>> {
         tx.set(self.head().at(Head::FROM), &number)
     }
 
-    /// Removes all records, with O(1) steps for each block. Numbers go on.
+    /// Removes all records, with O(1) steps for each block. Their numbers are not reused.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -170,8 +168,8 @@ impl<const BLOCK: usize> Ptr<Journal<BLOCK>> {
         tx.set(self.head(), &head)
     }
 
-    /// Removes up to so many records, the first ones. Returns whether none is left, and
-    /// nothing in the heap.
+    /// Removes the first records, at most `most` of them. Returns whether no record, and no
+    /// block in the heap, is left.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -185,8 +183,8 @@ impl<const BLOCK: usize> Ptr<Journal<BLOCK>> {
         Ok(true)
     }
 
-    /// The records from this number on, with their numbers, with O(1) steps for each in front
-    /// of it.
+    /// The records from this number on, with their numbers. Each record before it takes O(1)
+    /// steps.
     pub fn iter<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -216,7 +214,7 @@ impl<const BLOCK: usize> Ptr<Journal<BLOCK>> {
     }
 
     /// The record at a cursor, which moves to the next one, with steps in proportion to its
-    /// length; `None`: there is none yet. Instead of a record that is gone, it is the first one.
+    /// length. If that record was removed, it is the first one; `None`: there is none yet.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -227,7 +225,7 @@ impl<const BLOCK: usize> Ptr<Journal<BLOCK>> {
     ) -> Result<Option<Vec<u8>>, Interrupted> {
         let head = tx.get(self.head())?;
         let mut reader = Reader::new(self, &head);
-        // As long as the record before a cursor is there, so is the block where that ends.
+        // While the record before a cursor exists, so does the block in which it ends.
         if cursor.number > head.from {
             (reader.block, reader.at) = (cursor.block, cursor.at);
         }
@@ -245,8 +243,8 @@ impl<const BLOCK: usize> Ptr<Journal<BLOCK>> {
         Ok(Some(record))
     }
 
-    /// The blocks of the heap that it has, with O(1) steps for each: all of those that are
-    /// allocated must be somebody's.
+    /// The blocks of the heap that the journal has, with O(1) steps for each, to account for
+    /// all allocated ones.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -262,18 +260,18 @@ impl<const BLOCK: usize> Ptr<Journal<BLOCK>> {
     }
 }
 
-/// Where a byte of a block is.
+/// Offset of a byte of a block.
 fn inside(block: Ptr<Block>, at: u64) -> u64 {
-    // A damaged pointer may lead to the end of all memory, where a step fails.
+    // A damaged pointer may lead to the largest offset, where the next access fails.
     block.off().saturating_add(Block::SIZE + at)
 }
 
-/// Where a log ends.
+/// The end of a journal.
 struct End<const BLOCK: usize> {
     log: Ptr<Journal<BLOCK>>,
     block: Option<Ptr<Block>>,
     at: u64,
-    /// Whether the block is of this call: then it may be filled without a log.
+    /// Whether this call made the block: then it can be filled without a log.
     is_fresh: bool,
 }
 
@@ -295,7 +293,7 @@ impl<const BLOCK: usize> End<BLOCK> {
         Ok(())
     }
 
-    /// A block with room, and how much.
+    /// A block with room, and the number of free bytes.
     fn room<S: Space>(&mut self, tx: &mut Tx<'_, S>) -> Result<(Ptr<Block>, usize), Interrupted> {
         match self.block {
             Some(block) if self.at < BLOCK as u64 => {
@@ -324,7 +322,7 @@ impl<const BLOCK: usize> End<BLOCK> {
     }
 }
 
-/// A way along the records.
+/// A walk along the records.
 struct Reader<const BLOCK: usize> {
     log: Ptr<Journal<BLOCK>>,
     block: Option<Ptr<Block>>,
@@ -345,13 +343,13 @@ impl<const BLOCK: usize> Reader<BLOCK> {
         }
     }
 
-    /// Reads the next record, or steps over it.
+    /// Reads the next record, or skips it.
     fn next<S: Space>(
         &mut self,
         tx: &mut Tx<'_, S>,
         record: Option<&mut Vec<u8>>,
     ) -> Result<(), Interrupted> {
-        // A word is in one block.
+        // A word is never split between blocks.
         let (block, _) = self.rest_of_block(tx)?;
         let word = Ptr::<u64>::new(inside(block, self.at)).ok_or_else(|| self.log.damaged())?;
         let len = tx.get(word)?;
@@ -359,7 +357,7 @@ impl<const BLOCK: usize> Reader<BLOCK> {
         self.read(tx, len, record)
     }
 
-    /// Reads so many bytes, or steps over them, and up to a whole word.
+    /// Reads `len` bytes, or skips them, and then up to a whole word.
     fn read<S: Space>(
         &mut self,
         tx: &mut Tx<'_, S>,
@@ -371,7 +369,7 @@ impl<const BLOCK: usize> Reader<BLOCK> {
             let (block, room) = self.rest_of_block(tx)?;
             let part = left.min(room);
             if let Some(bytes) = &mut bytes {
-                // As the blocks come: a damaged length has no blocks.
+                // The buffer grows block by block: a damaged length has no blocks.
                 let start = bytes.len();
                 bytes.resize(start + part as usize, 0);
                 let at = tx.address(inside(block, self.at));
@@ -383,7 +381,7 @@ impl<const BLOCK: usize> Reader<BLOCK> {
         Ok(())
     }
 
-    /// The block where the next bytes are, and how many there are in it.
+    /// The block with the next bytes, and the number of bytes left in it.
     fn rest_of_block<S: Space>(
         &mut self,
         tx: &mut Tx<'_, S>,

@@ -10,24 +10,23 @@
 //!
 //! # Guarantees
 //!
-//! - **C1** An operation is a part of the transaction that it is given, and together with the
-//!   rest of it all or nothing.
-//! - **C2** No operation writes more than O(log n) words besides what it is given, except
-//!   those that remove any number at once; these say so, and have a form that removes only so
-//!   many. What grows, grows a little at a time.
-//! - **C3** What a structure has from the heap, it gives back: when `clear` returns it has
-//!   nothing left.
-//! - **C4** In a structure that is damaged an operation ends, with the error
-//!   [`NoValue`](mnemosyne::tx::Interrupted::NoValue) or that of a later step, or with a wrong
-//!   answer; it does not panic, and does not go in circles.
+//! - **C1** An operation is a part of the transaction that it is given: the whole transaction
+//!   has an effect, or nothing of it.
+//! - **C2** An operation writes at most O(log n) words besides its arguments. Exceptions are
+//!   those that remove any number of elements; their documentation states so. They have a form
+//!   that limits the number. Structures grow in small steps.
+//! - **C3** A structure frees its blocks in the heap: when `clear` returns it has none.
+//! - **C4** In a damaged structure an operation ends, and does not panic or loop. Its result is
+//!   the error [`NoValue`](mnemosyne::tx::Interrupted::NoValue), that of a later step, or a
+//!   wrong answer.
 //!
 //! # Use
 //!
-//! Each is a [`Persist`] type of a few words: a root, or a field, or a value that
-//! [`TypedTx::create`](crate::TypedTx::create) puts somewhere. A new one is empty and has no memory of its own. The
-//! operations are methods of the [`Ptr`] to it; so the value itself is of no use, and a copy
-//! of it is not another structure. What its elements point to is the program's own, but for
-//! [`Bytes`], byte strings of any length, which come and go with the element.
+//! Each is a [`Persist`] type of a few words: a root, a field, or a value that
+//! [`TypedTx::create`](crate::TypedTx::create) allocates. A new structure is empty and has no
+//! block. The operations are methods of its [`Ptr`]. The value itself has no use, and a copy of
+//! it is not another structure. The program frees the targets of pointers in elements.
+//! [`Bytes`], byte strings of any length, are freed with the element.
 //!
 //! ```
 //! use medium::MemoryPmem;
@@ -44,7 +43,7 @@
 //!     waiting: Queue<u64>,
 //! }
 //!
-//! // Memory that is not persistent will do here.
+//! Memory that is not persistent is enough here.
 //! let pm = Arc::new(MemoryPmem::new(4 << 20));
 //! let layout = Layout { logs: 1, log_bytes: 64 << 10, ..Layout::default() };
 //! layout.format(&pm)?;
@@ -55,7 +54,7 @@
 //!     Ok(Office { names: HashMap::new(), waiting: Queue::new() })
 //! })?;
 //! let (names, waiting) = (office.at(Office::NAMES), office.at(Office::WAITING));
-//! // Both or neither.
+//! Both, or neither.
 //! session.run(|tx| {
 //!     names.insert(tx, &7, b"Arachne")?;
 //!     waiting.push(tx, &7)?;
@@ -91,22 +90,22 @@ use crate::{Persist, Ptr};
 use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 
-/// A key and its value, as a structure gives them.
+/// A key and its value, as a structure returns them.
 pub type Pair<K, V> = (<K as Item>::Owned, <V as Item>::Owned);
 
-/// What lies at `off` is not what it should be.
+/// The error for damage at `off`, where `what` was expected.
 fn damaged(off: u64, what: &'static str) -> Interrupted {
     Interrupted::NoValue { off, what }
 }
 
-/// The `n`-th of some `T` from `start` on.
+/// The `n`-th of consecutive `T`s from `start` on.
 fn element<T: Persist>(start: u64, n: u64) -> Result<Ptr<T>, Interrupted> {
     let at = n.checked_mul(T::SIZE).and_then(|at| start.checked_add(at));
     let wrong = || damaged(start, std::any::type_name::<T>());
     at.and_then(Ptr::new).ok_or_else(wrong)
 }
 
-/// Puts an item where none is.
+/// Stores an item at an unused place.
 fn put<T: Item, S: Space>(
     tx: &mut Tx<'_, S>,
     at: Ptr<T::Stored>,
@@ -119,7 +118,7 @@ fn put<T: Item, S: Space>(
     })
 }
 
-/// Takes an item out of its place.
+/// Removes an item from its place, and returns it.
 fn take<T: Item, S: Space>(
     tx: &mut Tx<'_, S>,
     at: Ptr<T::Stored>,
@@ -129,7 +128,7 @@ fn take<T: Item, S: Space>(
     Ok(item)
 }
 
-/// Puts an item in the place of another, which it returns.
+/// Replaces an item by another, and returns it.
 fn replace<T: Item, S: Space>(
     tx: &mut Tx<'_, S>,
     at: Ptr<T::Stored>,
@@ -140,7 +139,7 @@ fn replace<T: Item, S: Space>(
     Ok(old)
 }
 
-/// What a function gives, until it gives nothing more or fails.
+/// An iterator over the results of a function, which ends after `None` or an error.
 fn until_over<T>(
     mut next: impl FnMut() -> Result<Option<T>, Interrupted>,
 ) -> impl Iterator<Item = Result<T, Interrupted>> {
@@ -155,7 +154,7 @@ fn until_over<T>(
     })
 }
 
-/// Notices a chain that leads back to where it was (Brent's way): one that is sound ends.
+/// Detects a chain with a cycle (Brent's algorithm): a valid one ends.
 #[derive(Debug, Default)]
 struct Circle {
     mark: u64,
@@ -163,7 +162,7 @@ struct Circle {
 }
 
 impl Circle {
-    /// The chain leads to `off`.
+    /// Reports that the chain leads to `off`.
     fn step(&mut self, off: u64) -> Result<(), Interrupted> {
         if off == self.mark {
             return Err(damaged(off, "part of a chain that ends"));
@@ -176,7 +175,7 @@ impl Circle {
     }
 }
 
-/// Makes a type persistent whose values are a `Head`, and which means something by `$what`.
+/// Makes a type with a `Head` persistent, with a layout that `$describe` adds.
 macro_rules! headed {
     ([$($generics:tt)*] $type:ty, $layout:ident => $describe:expr) => {
         impl<$($generics)*> $type {

@@ -7,7 +7,7 @@ use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 use std::marker::PhantomData;
 
-/// What is told of a damaged one.
+/// The description of a valid queue in errors about a damaged one.
 const WHAT: &str = "sound queue";
 
 /// A queue of `T`, in blocks of `BLOCK`.
@@ -20,14 +20,14 @@ pub struct Queue<T, const BLOCK: usize = 32> {
 struct Head {
     first: Option<Ptr<Block>>,
     last: Option<Ptr<Block>>,
-    /// Elements that ever came; the number of the next one, too. The `n`-th lies in its block
-    /// at `n % BLOCK`.
+    /// Number of elements ever pushed, and so the number of the next one. The `n`-th is at `n %
+    /// BLOCK` in its block.
     pushed: u64,
-    /// Elements that ever went.
+    /// Number of elements ever popped.
     popped: u64,
 }
 
-/// What a block begins with, before its elements.
+/// The head of a block, before its elements.
 #[derive(Debug, Persist)]
 struct Block {
     next: Option<Ptr<Block>>,
@@ -41,7 +41,7 @@ headed!([T: Item, const BLOCK: usize] Queue<T, BLOCK>, layout => {
 impl<T: Item, const BLOCK: usize> Queue<T, BLOCK> {
     const HAS_ROOM: () = assert!(BLOCK > 0, "a block has room");
 
-    /// An empty one.
+    /// An empty queue.
     pub const fn new() -> Self {
         let () = Self::HAS_ROOM;
         Self {
@@ -55,7 +55,7 @@ impl<T: Item, const BLOCK: usize> Queue<T, BLOCK> {
         }
     }
 
-    /// Where the `n`-th element is in its block.
+    /// The place of the `n`-th element in its block.
     fn place(block: Ptr<Block>, n: u64) -> Result<Ptr<T::Stored>, Interrupted> {
         element(block.off().saturating_add(Block::SIZE), n % BLOCK as u64)
     }
@@ -72,7 +72,7 @@ impl<T: Item, const BLOCK: usize> Default for Queue<T, BLOCK> {
     }
 }
 
-/// Operations on a [`Queue`]; with O(1) steps, if nothing else is said.
+/// Operations on a [`Queue`]; with O(1) steps, unless otherwise stated.
 impl<T: Item, const BLOCK: usize> Ptr<Queue<T, BLOCK>> {
     fn head(self) -> Ptr<Head> {
         self.at(Queue::HEAD)
@@ -82,16 +82,16 @@ impl<T: Item, const BLOCK: usize> Ptr<Queue<T, BLOCK>> {
         damaged(self.off(), WHAT)
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     ///
     /// # Errors
-    /// [`Interrupted`]. So with all that follow.
+    /// [`Interrupted`], as for all other operations.
     pub fn len<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<u64, Interrupted> {
         let Head { pushed, popped, .. } = tx.get(self.head())?;
         pushed.checked_sub(popped).ok_or_else(|| self.damaged())
     }
 
-    /// Whether there are none.
+    /// Whether the queue is empty.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -113,7 +113,7 @@ impl<T: Item, const BLOCK: usize> Ptr<Queue<T, BLOCK>> {
         tx.set(self.head().at(Head::PUSHED), &(pushed.wrapping_add(1)))
     }
 
-    /// Appends a block behind the last.
+    /// Appends a block to the chain.
     fn append<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -133,7 +133,7 @@ impl<T: Item, const BLOCK: usize> Ptr<Queue<T, BLOCK>> {
         Ok(block)
     }
 
-    /// Where the first element is, until it goes.
+    /// The place of the first element, valid until it is removed.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -149,7 +149,7 @@ impl<T: Item, const BLOCK: usize> Ptr<Queue<T, BLOCK>> {
         Queue::<T, BLOCK>::place(first, head.popped).map(Some)
     }
 
-    /// The first element, which stays.
+    /// The first element, which is not removed.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -170,7 +170,7 @@ impl<T: Item, const BLOCK: usize> Ptr<Queue<T, BLOCK>> {
         Ok(item)
     }
 
-    /// Removes the first element, which is there, and its block if that was the last in it.
+    /// Removes the first element, which must exist, and its block after the last in it.
     fn drop_front<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<(), Interrupted> {
         let head = tx.get(self.head())?;
         let first = head.first.ok_or_else(|| self.damaged())?;
@@ -206,8 +206,8 @@ impl<T: Item, const BLOCK: usize> Ptr<Queue<T, BLOCK>> {
         self.clear_some(tx, u64::MAX).map(drop)
     }
 
-    /// Removes up to so many elements, the first ones. Returns whether none is left, and
-    /// nothing in the heap.
+    /// Removes the first elements, at most `most` of them. Returns whether no element, and no
+    /// block in the heap, is left.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -222,7 +222,7 @@ impl<T: Item, const BLOCK: usize> Ptr<Queue<T, BLOCK>> {
         if let Some(rest) = tx.get(self.head().at(Head::FIRST))? {
             self.drop_block(tx, rest)?;
         }
-        // A block that is begun is gone, and the next element begins one.
+        // A partly used block is freed, so the next element must start a new one.
         tx.set(self.head().at(Head::PUSHED), &0)?;
         tx.set(self.head().at(Head::POPPED), &0)?;
         Ok(true)
@@ -244,8 +244,8 @@ impl<T: Item, const BLOCK: usize> Ptr<Queue<T, BLOCK>> {
         })
     }
 
-    /// The blocks of the heap that it has, with O(n) steps: all of those that are allocated
-    /// must be somebody's.
+    /// The blocks of the heap that the queue has, with O(n) steps, to account for all allocated
+    /// ones.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -267,11 +267,11 @@ impl<T: Item, const BLOCK: usize> Ptr<Queue<T, BLOCK>> {
     }
 }
 
-/// A way along the elements.
+/// A walk along the elements.
 struct Walk<T, const BLOCK: usize> {
     queue: Ptr<Queue<T, BLOCK>>,
     block: Option<Ptr<Block>>,
-    /// The number of the next element, and of the one behind the last.
+    /// The numbers of the next element, and of the one after the last.
     next: u64,
     end: u64,
     circle: Circle,

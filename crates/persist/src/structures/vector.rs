@@ -1,8 +1,9 @@
 //! A vector: elements by number, in segments each twice as long as the one before.
 //!
-//! Guarantee: an element stays where it is as long as it is there.
+//! Guarantee: an element is never moved.
 //!
-//! Up to one segment behind the last element is kept, lest it come and go with one element.
+//! One segment after the last element is kept, so that pushes and pops at its border do not
+//! allocate and free it again and again.
 
 use super::{Item, damaged, element, headed, put, replace, take, until_over};
 use crate::{Persist, Ptr, TypedTx};
@@ -12,9 +13,9 @@ use mnemosyne::tx::{Interrupted, Space};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Segments that there can be.
+/// The largest number of segments.
 const SEGMENTS: usize = 32;
-/// What is told of a damaged one.
+/// The description of a valid vector in errors about a damaged one.
 const WHAT: &str = "sound vector";
 
 /// A vector of `T`, whose first segment has room for `FIRST`.
@@ -29,7 +30,7 @@ struct Head {
     segments: Option<Ptr<Segments>>,
 }
 
-/// Where each segment is.
+/// The place of each segment.
 type Segments = [Option<Ptr<u64>>; SEGMENTS];
 
 headed!([T: Item, const FIRST: usize] Vector<T, FIRST>, layout => {
@@ -40,7 +41,7 @@ headed!([T: Item, const FIRST: usize] Vector<T, FIRST>, layout => {
 impl<T: Item, const FIRST: usize> Vector<T, FIRST> {
     const HAS_ROOM: () = assert!(FIRST > 0, "the first segment has room");
 
-    /// An empty one.
+    /// An empty vector.
     pub const fn new() -> Self {
         let () = Self::HAS_ROOM;
         Self {
@@ -52,7 +53,7 @@ impl<T: Item, const FIRST: usize> Vector<T, FIRST> {
         }
     }
 
-    /// The segment of an element, and its number there; `None`: there can be none.
+    /// The segment of an element, and its number there; `None`: it is beyond the last segment.
     fn locate(n: u64) -> Option<(u64, u64)> {
         let first = FIRST as u64;
         let segment = (n / first).checked_add(1)?.ilog2();
@@ -73,21 +74,21 @@ impl<T: Item, const FIRST: usize> Default for Vector<T, FIRST> {
     }
 }
 
-/// Operations on a [`Vector`]; with O(1) steps, if nothing else is said.
+/// Operations on a [`Vector`]; with O(1) steps, unless otherwise stated.
 impl<T: Item, const FIRST: usize> Ptr<Vector<T, FIRST>> {
     fn head(self) -> Ptr<Head> {
         self.at(Vector::HEAD)
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     ///
     /// # Errors
-    /// [`Interrupted`]. So with all that follow.
+    /// [`Interrupted`], as for all other operations.
     pub fn len<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<u64, Interrupted> {
         tx.get(self.head().at(Head::LEN))
     }
 
-    /// Whether there are none.
+    /// Whether the vector is empty.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -95,7 +96,7 @@ impl<T: Item, const FIRST: usize> Ptr<Vector<T, FIRST>> {
         Ok(self.len(tx)? == 0)
     }
 
-    /// Where the `n`-th element is, and stays.
+    /// The place of the `n`-th element, valid until it is removed.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -111,7 +112,7 @@ impl<T: Item, const FIRST: usize> Ptr<Vector<T, FIRST>> {
         }
     }
 
-    /// Where the `n`-th element is, which is there.
+    /// The place of the `n`-th element, which must exist.
     fn place<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -138,7 +139,7 @@ impl<T: Item, const FIRST: usize> Ptr<Vector<T, FIRST>> {
         found.map(|at| T::read(tx, at)).transpose()
     }
 
-    /// Puts an element in the place of the `n`-th, which it returns; `None`: there is none.
+    /// Replaces the `n`-th element, and returns it; `None`: it does not exist.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -169,7 +170,7 @@ impl<T: Item, const FIRST: usize> Ptr<Vector<T, FIRST>> {
         Ok(head.len)
     }
 
-    /// Sees to it that there is a segment for one more element.
+    /// Allocates the segment for one more element, if it is missing.
     fn make_room<S: Space>(self, tx: &mut Tx<'_, S>, head: &mut Head) -> Result<(), Interrupted> {
         let full = Interrupted::Heap(HeapError::NoSpace { bytes: u64::MAX });
         let (segment, within) = Vector::<T, FIRST>::locate(head.len).ok_or(full)?;
@@ -188,7 +189,7 @@ impl<T: Item, const FIRST: usize> Ptr<Vector<T, FIRST>> {
         let slot = slot(segments, segment)?;
         if tx.get(slot)?.is_none() {
             let bytes = Vector::<T, FIRST>::bytes(segment).ok_or(full)?;
-            // What is in it, nobody reads before it is written.
+            // No element of it is read before it is written.
             let made = tx.alloc(bytes)?;
             tx.set(slot, &Ptr::new(made))?;
         }
@@ -226,7 +227,7 @@ impl<T: Item, const FIRST: usize> Ptr<Vector<T, FIRST>> {
         self.shorten(tx, &head, len)
     }
 
-    /// Sets the length, and frees the segments behind the one of the element that is next.
+    /// Sets the length, and frees the segments after that of the next element.
     fn shorten<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -236,7 +237,7 @@ impl<T: Item, const FIRST: usize> Ptr<Vector<T, FIRST>> {
         tx.set(self.head().at(Head::LEN), &len)?;
         let wrong = || damaged(self.off(), WHAT);
         let (segment, within) = Vector::<T, FIRST>::locate(len).ok_or_else(wrong)?;
-        // None can be there if the last element goes from the middle of a segment.
+        // No segment is freed if the last element is removed from the middle of one.
         if within > 0 && len + 1 == head.len {
             return Ok(());
         }
@@ -252,8 +253,8 @@ impl<T: Item, const FIRST: usize> Ptr<Vector<T, FIRST>> {
         self.clear_some(tx, u64::MAX).map(drop)
     }
 
-    /// Removes up to so many elements, the last ones. Returns whether none is left, and
-    /// nothing in the heap.
+    /// Removes the last elements, at most `most` of them. Returns whether no element, and no
+    /// block in the heap, is left.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -283,8 +284,8 @@ impl<T: Item, const FIRST: usize> Ptr<Vector<T, FIRST>> {
         })
     }
 
-    /// The blocks of the heap that it has, with O(n) steps: all of those that are allocated
-    /// must be somebody's.
+    /// The blocks of the heap that the vector has, with O(n) steps, to account for all
+    /// allocated ones.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -307,7 +308,7 @@ impl<T: Item, const FIRST: usize> Ptr<Vector<T, FIRST>> {
     }
 }
 
-/// Those of some elements that may have blocks of their own. Without any, none is looked at:
+/// The elements in a range that may have blocks of their own. Other types give an empty range:
 /// a damaged length may be large.
 fn items_with_blocks<T: Item>(range: Range<u64>) -> Range<u64> {
     match T::HAS_BLOCK {
@@ -316,12 +317,12 @@ fn items_with_blocks<T: Item>(range: Range<u64>) -> Range<u64> {
     }
 }
 
-/// Where it stands where a segment is.
+/// The word with the place of a segment.
 fn slot(segments: Ptr<Segments>, segment: u64) -> Result<Ptr<Option<Ptr<u64>>>, Interrupted> {
     element(segments.off(), segment)
 }
 
-/// Frees the segments from this one on. Behind one that is not there, there is none.
+/// Frees the segments from this one on. The first missing one is the end.
 fn free_segments<S: Space>(
     tx: &mut Tx<'_, S>,
     segments: Ptr<Segments>,

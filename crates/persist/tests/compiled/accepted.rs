@@ -1,4 +1,4 @@
-//! What the refused programs do, done right.
+//! Correct variants of the refused programs.
 
 use medium::MemoryPmem;
 use mnemosyne::memory::{Flat, Session};

@@ -1,4 +1,4 @@
-//! Structures in damaged memory: whatever a word holds, operations end.
+//! Structures in damaged memory: operations end, whatever a word contains.
 
 use super::Trial;
 use super::subjects::{BTrees, HashMaps, Logs, Queues, Subject, Vectors};
@@ -25,7 +25,7 @@ fn restore(pm: &Pm, snapshot: &[u64]) {
     }
 }
 
-/// Does something in a transaction that leaves nothing. Returns whether it was done.
+/// Runs a transaction without effect. Returns whether it succeeded.
 fn attempt<R>(
     session: &mut Session<super::Memory>,
     mut body: impl FnMut(&mut Tx<'_, Pm>) -> Result<R, Interrupted>,
@@ -37,7 +37,7 @@ fn attempt<R>(
     matches!(done, Err(TxError::Cancelled(_)))
 }
 
-/// Damages words of a structure, one at a time, and tries all that it can do.
+/// Damages words of a structure, one at a time, and tries all operations.
 fn operations_end<T: Subject>() {
     let mut trial = Trial::<T>::new(5, 2 << 20);
     for _ in 0..60 {
@@ -52,13 +52,13 @@ fn operations_end<T: Subject>() {
         model,
         ..
     } = trial;
-    // Lest a recovery repair what is damaged.
+    // Keeps a recovery from repairing the damage.
     session.memory().memory().truncate().unwrap();
     drop(session);
     let before = snapshot(&pm);
     let mut refused = 0;
     for _ in 0..150 {
-        // Mostly the head and what blocks begin with, where pointers are.
+        // Mostly the head and the heads of blocks, which contain pointers.
         let start = match rng.u32(..3) {
             0 => made.off(),
             _ => blocks[rng.usize(..blocks.len())],
@@ -69,7 +69,7 @@ fn operations_end<T: Subject>() {
             1 => u64::MAX - rng.u64(..64),
             2 => rng.u64(..64),
             3 => before[(at / WORD_BYTES) as usize] ^ 1 << rng.u32(..64),
-            // A place in this structure, and the same again.
+            // A place in this structure, and the original contents again.
             _ => blocks[rng.usize(..blocks.len())],
         };
         pm.store_word(at, word);
@@ -93,8 +93,7 @@ fn operations_end<T: Subject>() {
     assert!(refused > 15, "only {refused} damages were noticed");
 }
 
-/// What an operation says, which may be another answer than the model's; no other panic is
-/// right.
+/// Runs an operation, whose answer may differ from the model's. Every other panic is an error.
 fn answers(body: impl FnOnce() -> Result<(), Interrupted>) -> Result<(), Interrupted> {
     let panic = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(done) => return done,
@@ -111,7 +110,7 @@ fn answers(body: impl FnOnce() -> Result<(), Interrupted>) -> Result<(), Interru
 
 #[test]
 fn operations_on_damaged_structures_end() {
-    // Of the comparisons that fail here, nobody needs to read.
+    // Comparisons that fail here need not print their panics.
     let (here, tell) = (std::thread::current().id(), std::panic::take_hook());
     std::panic::set_hook(Box::new(move |panic| {
         let is_comparison = |at: &Location<'_>| at.file().ends_with("subjects.rs");

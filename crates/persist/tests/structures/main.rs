@@ -1,5 +1,5 @@
-//! Persistent structures beside the standard library's, in damaged memory, and in several
-//! threads.
+//! Persistent structures: compared with those of the standard library, in damaged memory, and
+//! in several threads.
 
 mod damage;
 mod subjects;
@@ -52,7 +52,7 @@ fn run<R>(
     done.unwrap()
 }
 
-/// All blocks that are allocated, in order.
+/// All allocated blocks, in order.
 fn allocated(session: &Session<Memory>) -> Vec<u64> {
     let memory = session.memory();
     let mut blocks = Vec::new();
@@ -87,7 +87,7 @@ impl<T: Subject> Trial<T> {
         }
     }
 
-    /// A transaction of some operations, which is cancelled now and then.
+    /// Runs a transaction of some operations, and cancels it sometimes.
     fn change(&mut self, grows: bool) {
         let made = self.made;
         let count = self.rng.u32(1..5);
@@ -130,7 +130,7 @@ impl<T: Subject> Trial<T> {
     }
 }
 
-/// Grows and shrinks a structure, and takes it apart at last.
+/// Grows and shrinks a structure, compares it with its model, and finally clears it.
 fn is_like_its_model<T: Subject>() {
     for seed in 0..2 {
         let mut trial = Trial::<T>::new(seed, 16 << 20);
@@ -151,7 +151,7 @@ fn is_like_its_model<T: Subject>() {
             _ => while !run(&mut trial.session, |tx| T::clear_some(tx, made, 7)) {},
         }
         assert_eq!(allocated(&trial.session), [made.off()]);
-        // As good as new.
+        // Usable as a new structure.
         trial.model = run(&mut trial.session, |tx| {
             tx.set(made, &T::make())?;
             Ok(T::Model::default())
@@ -199,7 +199,7 @@ fn b_trees() {
     is_like_its_model::<BTrees<Large, u64, 3>>();
 }
 
-/// One structure inside the other: a place in a map stays.
+/// One structure inside another: a place in a map is never moved.
 #[derive(Debug, Persist)]
 struct Shelf {
     books: HashMap<Bytes, Vector<u64>>,
@@ -237,7 +237,7 @@ fn structures_hold_structures() {
             let pages = books.find(tx, &title)?.expect("it was inserted");
             let found = pages.iter(tx).collect::<Result<Vec<_>, _>>()?;
             assert!(found.into_iter().eq((letter..500).step_by(26)));
-            // What a value has, the program frees.
+            // The program frees the structures in the values.
             pages.clear(tx)?;
         }
         books.clear(tx)
@@ -256,7 +256,7 @@ fn growth_comes_in_small_steps() {
             roots: 4,
             granule: 8192,
             logs: 1,
-            // Takes no record of more than 200 words or so.
+            // Accepts records of at most about 200 words.
             log_bytes: 2 << 10,
             ..Layout::default()
         };

@@ -1,4 +1,4 @@
-//! Structures, each beside the standard library's.
+//! Structures, each with its model from the standard library.
 
 use fastrand::Rng;
 use mnemosyne::memory::Tx;
@@ -11,15 +11,14 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::ops::Bound;
 
-/// A structure and what it should be like.
+/// A structure and its model.
 pub trait Subject {
     type Made: Persist;
     type Model: Clone + Default;
 
     fn make() -> Self::Made;
 
-    /// Does something to both, which must answer alike. With `grows`, there are rather more
-    /// elements afterwards.
+    /// Changes both, and compares the results. With `grows`, mostly adds elements.
     fn change<S: Space>(
         tx: &mut Tx<'_, S>,
         made: Ptr<Self::Made>,
@@ -28,7 +27,7 @@ pub trait Subject {
         grows: bool,
     ) -> Result<(), Interrupted>;
 
-    /// Looks at all of it.
+    /// Compares all contents.
     fn check<S: Space>(
         tx: &mut Tx<'_, S>,
         made: Ptr<Self::Made>,
@@ -47,9 +46,9 @@ pub trait Subject {
     ) -> Result<bool, Interrupted>;
 }
 
-/// What the structures of these tests hold.
+/// The elements of the structures in these tests.
 pub trait Sample: Item<Owned: Clone + Debug + Ord, Borrowed: Ord> {
-    /// The `n`-th of them.
+    /// The `n`-th sample.
     fn sample(n: u64) -> Self::Owned;
 }
 
@@ -59,7 +58,7 @@ impl Sample for u64 {
     }
 }
 
-/// Short ones, long ones, and such as begin alike.
+/// Short ones, long ones, and some with the same start.
 impl Sample for Bytes {
     fn sample(n: u64) -> Vec<u8> {
         let mut bytes = vec![b'a'; (n % 7) as usize];
@@ -210,7 +209,7 @@ impl<T: Sample, const BLOCK: usize> Subject for Queues<T, BLOCK> {
 pub struct Logs<const BLOCK: usize>;
 
 impl<const BLOCK: usize> Subject for Logs<BLOCK> {
-    /// The records that there ever were, the first that is left, and where a reader is.
+    /// All records ever appended, the number of the first present one, and a reader's position.
     type Model = (Vec<Vec<u8>>, usize, Cursor);
     whole!(Journal<BLOCK>);
 

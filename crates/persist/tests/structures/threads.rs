@@ -15,7 +15,7 @@ trait Accounts: Copy + Send + Sync {
     fn sums<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<Sums, Interrupted>;
 }
 
-/// Balances in all, accounts that were found, and that were counted.
+/// The sum of balances, and the numbers of accounts found and counted.
 type Sums = (u64, u64, u64);
 
 macro_rules! accounts {
@@ -64,7 +64,7 @@ accounts!(BTree<u64, u64, 5>);
 const KEYS: u64 = 600;
 const SUM: u64 = 100_000;
 
-/// Moves some of the balance of one account to another; one that is empty is closed.
+/// Moves a part of the balance of one account to another; an empty account is closed.
 fn transfer<S: Space>(
     tx: &mut Tx<'_, S>,
     accounts: impl Accounts,
@@ -134,7 +134,7 @@ fn threads_share_a_b_tree() {
     assert_eq!(allocated(&session), [tree.off()]);
 }
 
-/// What goes in comes out once, and of each thread in its order.
+/// Each element is popped once, and the elements of each thread in their order.
 #[test]
 fn threads_share_a_queue() {
     let mut session = opened(&formatted(16 << 20));

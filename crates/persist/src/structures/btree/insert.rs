@@ -1,4 +1,4 @@
-//! Inserting an entry, and what splits on the way.
+//! Inserts an entry, and splits full nodes on its path.
 
 use super::node::{Node, View};
 use super::{BTree, Head, Path, SPREAD, Target, copy_key, encode, pointers, stripe};
@@ -8,7 +8,7 @@ use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 
 impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
-    /// Sets the value of a key. Returns the one before.
+    /// Sets the value of a key. Returns the previous one.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -32,7 +32,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         Ok(None)
     }
 
-    /// A leaf without entries as the root.
+    /// Makes a leaf without entries the root.
     fn make_root<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<Path, Interrupted> {
         let leaf = View::make(tx, Self::leaf(), None)?;
         tx.set(self.head().at(Head::ROOT), &Some(leaf.node))?;
@@ -44,7 +44,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         })
     }
 
-    /// Adds an entry, and splits what is full.
+    /// Adds an entry, and splits nodes that are full.
     fn add<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -73,7 +73,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         }
     }
 
-    /// Splits a full leaf, and adds an entry. Returns the key of the new one, and where it is.
+    /// Splits a full leaf, and adds an entry. Returns the key and place of the new leaf.
     fn split_leaf<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -99,8 +99,8 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         Ok((copy_key::<K, S>(tx, &right, 0)?, right.node))
     }
 
-    /// Splits a full inner node, and adds a key and the child behind it. Returns the key
-    /// between the two, and where the new one is.
+    /// Splits a full inner node, and adds a key and the child after it. Returns the key between
+    /// the two nodes, and the place of the new one.
     fn split_inner<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -127,7 +127,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         Ok((between, right.node))
     }
 
-    /// Puts a root above what was the root and another node.
+    /// Makes a new root with the old one and another node as children.
     fn raise<S: Space>(
         self,
         tx: &mut Tx<'_, S>,

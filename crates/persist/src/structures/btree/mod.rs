@@ -1,8 +1,8 @@
-//! A B+ tree: entries in leaves, in order, each of which leads to the next.
+//! A B+ tree: the entries are in leaves, in order, and each leaf leads to the next.
 //!
-//! A leaf has entries, an inner node keys and one child more: the child behind a key has keys
-//! from that one on. All nodes but the root are half full at least. Keys of inner nodes are
-//! copies, since those of leaves may go.
+//! A leaf has entries; an inner node has keys and one child more. The child after a key has the
+//! keys from that one on. All nodes but the root are at least half full. Keys of inner nodes
+//! are copies, because those of leaves may be removed.
 
 mod insert;
 mod node;
@@ -22,9 +22,9 @@ use std::ops::{Bound, RangeBounds};
 
 /// More levels than any tree has.
 const HEIGHT_MAX: u64 = 64;
-/// From so many levels above the leaves on, the count of entries is spread.
+/// Levels above the leaves from which on the count of entries is spread.
 const SPREAD: u64 = 2;
-/// What is told of a damaged one.
+/// The description of a valid tree in errors about a damaged one.
 const WHAT: &str = "sound B+ tree";
 
 /// A B+ tree with up to `FANOUT` entries or keys in a node: an odd number from 3 to 15.
@@ -48,13 +48,13 @@ headed!([K: Key, V: Item, const FANOUT: usize] BTree<K, V, FANOUT>, layout => {
 });
 
 impl<K: Key, V: Item, const FANOUT: usize> BTree<K, V, FANOUT> {
-    // Odd, so that half of a node and what is added make two nodes that are half full.
+    // Odd: then half of a full node and an added entry make two nodes that are half full.
     const FITS: () = assert!(FANOUT >= 3 && FANOUT <= MOST && FANOUT % 2 == 1);
     const HALF: usize = FANOUT / 2;
     const LEAF: Shape = Shape::new::<K::Stored, V::Stored>(FANOUT);
     const INNER: Shape = Shape::new::<K::Stored, Ptr<Node>>(FANOUT);
 
-    /// An empty one.
+    /// An empty tree.
     pub const fn new() -> Self {
         let () = Self::FITS;
         Self {
@@ -81,27 +81,27 @@ impl<K: Key, V: Item, const FANOUT: usize> Default for BTree<K, V, FANOUT> {
     }
 }
 
-/// Where to go in a tree.
+/// The entry for which a tree is searched.
 enum Target<'a, K: Key> {
     First,
     Key(&'a K::Borrowed),
     Last,
 }
 
-/// The way from the root to a leaf.
+/// The path from the root to a leaf.
 struct Path {
-    /// Inner nodes, and which child of each.
+    /// Inner nodes, and the number of the child in each.
     above: Vec<(View, usize)>,
     leaf: View,
-    /// Where in the leaf the target is, or would be.
+    /// The position in the leaf at which the target is, or would be.
     pos: usize,
     is_there: bool,
 }
 
-/// Where key and value of an entry are.
+/// The places of an entry's key and value.
 type Pointers<K, V> = (Ptr<<K as Item>::Stored>, Ptr<<V as Item>::Stored>);
 
-/// Operations on a [`BTree`]; with O(log n) steps, if nothing else is said.
+/// Operations on a [`BTree`]; with O(log n) steps, unless otherwise stated.
 impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
     fn head(self) -> Ptr<Head> {
         self.at(BTree::HEAD)
@@ -115,15 +115,15 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         damaged(self.off(), WHAT)
     }
 
-    /// How many entries there are, with O(1) steps.
+    /// The number of entries, with O(1) steps.
     ///
     /// # Errors
-    /// [`Interrupted`]. So with all that follow.
+    /// [`Interrupted`], as for all other operations.
     pub fn len<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<u64, Interrupted> {
         self.count().total(tx)
     }
 
-    /// Whether there are none, with O(1) steps.
+    /// Whether the tree is empty, with O(1) steps.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -133,7 +133,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
 
     // --- finding ---------------------------------------------------------------------
 
-    /// The way to a leaf; `None`: there is none.
+    /// The path to a leaf; `None`: the tree is empty.
     fn descend<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -146,7 +146,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         for _ in 0..height {
             let view = View::open(tx, node, BTree::<K, V, FANOUT>::INNER)?;
             let (pos, is_there) = search(tx, &view, target)?;
-            // A key stands in front of its child.
+            // A key precedes its child.
             let child = pos + usize::from(is_there);
             node = self.child(tx, &view, child)?;
             above.push((view, child));
@@ -161,7 +161,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         }))
     }
 
-    /// The root, and how many levels are below it.
+    /// The root, and the number of levels below it.
     fn root<S: Space>(self, tx: &mut Tx<'_, S>) -> Result<Option<(Ptr<Node>, u64)>, Interrupted> {
         let root = tx.get(self.head().at(Head::ROOT))?;
         match tx.get(self.head().at(Head::HEIGHT))? {
@@ -183,7 +183,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         }
     }
 
-    /// Where the entry of a key is.
+    /// The places of the key and value of an entry.
     fn pointers<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -208,7 +208,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         found.map(|(_, value)| V::read(tx, value)).transpose()
     }
 
-    /// Whether a key is there.
+    /// Whether a key is present.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -240,8 +240,8 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
             .transpose()
     }
 
-    /// The entries whose keys are in a range, in order: the first with O(log n) steps, the
-    /// others with O(1). For byte strings, a pair of [`Bound`]s is a range.
+    /// The entries whose keys are in a range, in order: the first with O(log n) steps, each
+    /// other one with O(1). For byte strings, a pair of [`Bound`]s is a range.
     pub fn range<S: Space, R: RangeBounds<K::Borrowed>>(
         self,
         tx: &mut Tx<'_, S>,
@@ -275,7 +275,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         self.range(tx, ..)
     }
 
-    /// A way along the entries from this bound on.
+    /// A walk along the entries from this bound on.
     fn walk<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -296,7 +296,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         })
     }
 
-    // --- all of it -------------------------------------------------------------------
+    // --- the whole tree --------------------------------------------------------------
 
     /// Removes all entries, with O(n) steps.
     ///
@@ -309,8 +309,8 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         tx.set(self.head(), &BTree::<K, V, FANOUT>::new().head)
     }
 
-    /// Removes up to so many entries, the first ones, with O(log n) steps for each. Returns
-    /// whether none is left, and nothing in the heap.
+    /// Removes the first entries, at most `most` of them, with O(log n) steps for each. Returns
+    /// whether no entry, and no block in the heap, is left.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -328,8 +328,8 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         Ok(is_over)
     }
 
-    /// The blocks of the heap that it has, with O(n) steps: all of those that are allocated
-    /// must be somebody's.
+    /// The blocks of the heap that the tree has, with O(n) steps, to account for all allocated
+    /// ones.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -379,7 +379,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
     }
 }
 
-/// Where in a node a target is, or would be.
+/// The position in a node at which a target is, or would be, and whether it is there.
 fn search<K: Key, S: Space>(
     tx: &mut Tx<'_, S>,
     view: &View,
@@ -402,13 +402,13 @@ fn search<K: Key, S: Space>(
     Ok((from, false))
 }
 
-/// Which of a counter's words counts the entries of a leaf.
+/// The hash that selects a counter's word for the entries of a leaf.
 fn stripe(leaf: &View) -> u64 {
     let line = leaf.node.off() / medium::LINE_BYTES;
     line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
-/// Whether a key is behind the end of a range.
+/// Whether a key is after the end of a range.
 fn is_behind<K: Key, S: Space>(
     tx: &mut Tx<'_, S>,
     at: Ptr<K::Stored>,
@@ -421,7 +421,7 @@ fn is_behind<K: Key, S: Space>(
     })
 }
 
-/// Where key and value of an entry of a leaf are.
+/// The places of the key and value of an entry of a leaf.
 fn pointers<K: Key, V: Item>(leaf: &View, pos: usize) -> Result<Pointers<K, V>, Interrupted> {
     match pos < leaf.count() {
         true => Ok((leaf.key(pos)?, leaf.value(pos)?)),
@@ -439,7 +439,7 @@ fn read<K: Key, V: Item, S: Space>(
     Ok((K::read(tx, key)?, V::read(tx, value)?))
 }
 
-/// An item as it is to lie in a node.
+/// An item in the form in which it lies in a node.
 fn encode<T: Item, S: Space>(
     tx: &mut Tx<'_, S>,
     item: &T::Borrowed,
@@ -449,7 +449,7 @@ fn encode<T: Item, S: Space>(
     Ok(bytes)
 }
 
-/// A copy of a key, with what it has in the heap.
+/// A copy of a key, with its block in the heap.
 fn copy_key<K: Key, S: Space>(
     tx: &mut Tx<'_, S>,
     view: &View,
@@ -459,7 +459,7 @@ fn copy_key<K: Key, S: Space>(
     encode::<K, S>(tx, key.borrow())
 }
 
-/// Takes all entries of one node behind those of another.
+/// Moves all entries of one node to the end of another.
 fn take_all<S: Space>(
     tx: &mut Tx<'_, S>,
     left: &mut View,
@@ -472,7 +472,7 @@ fn take_all<S: Space>(
     Ok(())
 }
 
-/// A way along the entries.
+/// A walk along the entries.
 struct Walk {
     leaf: Option<View>,
     pos: usize,

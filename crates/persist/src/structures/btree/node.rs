@@ -1,7 +1,7 @@
-//! Nodes: entries in any slots, and a word that says in which, and in what order.
+//! Nodes: entries in any slots, and a word with the slots in order.
 //!
-//! So an insertion writes its entry and a word, and a removal writes a word: other entries
-//! stay where they are.
+//! So an insertion writes its entry and a word, and a removal writes a word. Other entries are
+//! not moved.
 
 use super::WHAT;
 use crate::structures::damaged;
@@ -11,25 +11,25 @@ use mnemosyne::heap::HeapError;
 use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 
-/// Most entries of a node: what an [`Order`] has room for.
+/// Most entries of a node: as many as an [`Order`] has room for.
 pub const MOST: usize = 15;
 
-/// What a node begins with, before its keys and values.
+/// The head of a node, before its keys and values.
 #[derive(Debug, Persist)]
 pub struct Node {
     order: u64,
-    /// Of a leaf, the next one; else the child with the keys before the first.
+    /// In a leaf, the next one; in an inner node, the child with the keys before the first.
     link: Option<Ptr<Node>>,
 }
 
-/// The slots of a node's entries in order, 4 bits each; before them, how many there are.
+/// The slots of a node's entries in order, 4 bits each, after the number of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Order(u64);
 
 const BITS: usize = 4;
 
 impl Order {
-    /// The one that a word of a node with so many slots holds, if it holds one.
+    /// The order in a word of a node with `slots` slots; `None`: the word is not an order.
     fn new(word: u64, slots: usize) -> Option<Self> {
         let order = Self(word);
         let mut seen = 0_u16;
@@ -51,13 +51,13 @@ impl Order {
         (self.0 >> (BITS * (pos + 1))) as usize & MOST
     }
 
-    /// A slot without an entry, of so many.
+    /// One of `slots` slots that has no entry.
     fn free(self, slots: usize) -> Option<usize> {
         let is_free = |slot: &usize| (0..self.count()).all(|pos| self.slot(pos) != *slot);
         (0..slots).find(is_free)
     }
 
-    /// With an entry more, which comes to be the one at `pos`.
+    /// The order with one more entry, at `pos`.
     fn with(self, pos: usize, slot: usize) -> Self {
         let before = (1 << (BITS * (pos + 1))) - 1;
         let behind = (self.0 & !before) << BITS;
@@ -65,7 +65,7 @@ impl Order {
         Self(order + 1)
     }
 
-    /// Without the one at `pos`, which is there.
+    /// The order without the entry at `pos`, which must exist.
     fn without(self, pos: usize) -> Self {
         let before = (1 << (BITS * (pos + 1))) - 1;
         let behind = self.0 >> BITS & !before;
@@ -73,18 +73,18 @@ impl Order {
     }
 }
 
-/// How the entries of a node lie.
+/// The layout of a node's entries.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     slots: usize,
-    /// Where keys are, and the bytes of each; so with values.
+    /// Offset of the keys and bytes of each; `values` likewise.
     keys: (u64, u64),
     values: (u64, u64),
     bytes: u64,
 }
 
 impl Shape {
-    /// Of so many slots for a `K` and a `V`.
+    /// The layout of `slots` slots for a `K` and a `V`.
     pub const fn new<K: Persist, V: Persist>(slots: usize) -> Self {
         let (offsets, bytes) = offsets([
             (Node::SIZE, Node::ALIGN),
@@ -100,7 +100,7 @@ impl Shape {
     }
 }
 
-/// A node, and what a transaction knows of it.
+/// A node, and its state as a transaction read it.
 #[derive(Debug)]
 pub struct View {
     pub node: Ptr<Node>,
@@ -119,7 +119,7 @@ impl View {
         Ok(Self { node, order, shape })
     }
 
-    /// A node without entries.
+    /// Makes a node without entries.
     pub fn make<S: Space>(
         tx: &mut Tx<'_, S>,
         shape: Shape,
@@ -144,12 +144,12 @@ impl View {
         self.node.at(Node::LINK)
     }
 
-    /// Where the `pos`-th key is.
+    /// The place of the `pos`-th key.
     pub fn key<K: Persist>(&self, pos: usize) -> Result<Ptr<K>, Interrupted> {
         self.place(self.key_off(self.order.slot(pos)))
     }
 
-    /// Where the `pos`-th value is.
+    /// The place of the `pos`-th value.
     pub fn value<V: Persist>(&self, pos: usize) -> Result<Ptr<V>, Interrupted> {
         self.place(self.value_off(self.order.slot(pos)))
     }
@@ -158,7 +158,7 @@ impl View {
         Ptr::new(off).ok_or_else(|| damaged(self.node.off(), WHAT))
     }
 
-    // A node's first word was read, so it is not at the end of all numbers.
+    // A node's first word was read, so the node does not start at the largest offset.
 
     fn key_off(&self, slot: usize) -> u64 {
         self.node.off() + self.shape.keys.0 + slot as u64 * self.shape.keys.1
@@ -180,7 +180,7 @@ impl View {
         Ok(bytes)
     }
 
-    /// Writes another key in the place of the `pos`-th.
+    /// Replaces the `pos`-th key.
     pub fn set_key<S: Space>(
         &self,
         tx: &mut Tx<'_, S>,
@@ -191,8 +191,8 @@ impl View {
         tx.write(at, key)
     }
 
-    /// Adds an entry, which comes to be the `pos`-th. As with all changes of the order, it is
-    /// to be [saved](Self::save).
+    /// Adds an entry as the `pos`-th. As after all changes of the order, the caller must
+    /// [save](Self::save) it.
     pub fn add<S: Space>(
         &mut self,
         tx: &mut Tx<'_, S>,
@@ -209,7 +209,7 @@ impl View {
         Ok(())
     }
 
-    /// Takes the entry `at` of another node, which comes to be the `pos`-th here.
+    /// Moves the entry `at` of another node to this one, as its `pos`-th.
     pub fn take<S: Space>(
         &mut self,
         tx: &mut Tx<'_, S>,
@@ -227,7 +227,7 @@ impl View {
         Ok(())
     }
 
-    /// Takes the `pos`-th entry out.
+    /// Removes the `pos`-th entry.
     pub fn remove(&mut self, pos: usize) {
         self.order = self.order.without(pos);
     }
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_is_like_a_vector_of_slots() {
+    fn an_order_acts_as_a_vector_of_slots() {
         let mut rng = fastrand::Rng::with_seed(3);
         let (mut order, mut model) = (Order(0), Vec::new());
         for _ in 0..10_000 {
@@ -263,8 +263,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_order_is_told() {
-        // Too many; twice the same slot; a slot that is not there.
+    fn words_that_are_not_an_order_are_rejected() {
+        // Too many entries; the same slot twice; a slot that does not exist.
         for word in [0x3_2104, 0x002, 0x31] {
             assert_eq!(Order::new(word, 3), None, "{word:x}");
         }

@@ -1,4 +1,4 @@
-//! Removing an entry, and what is filled up or merged on the way.
+//! Removes an entry, and evens or merges nodes on its path.
 
 use super::node::View;
 use super::{BTree, Head, Path, Target, copy_key, pointers, read, stripe, take_all};
@@ -79,7 +79,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         self.fill_up(tx, above, leaf)
     }
 
-    /// Sees to it that a node from which something went is half full, and those above it.
+    /// Makes a node from which an entry was removed half full again, and those above it.
     fn fill_up<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -94,7 +94,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
             if parent.count() == 0 {
                 return Err(self.damaged());
             }
-            // With the sibling to the left, or of the first child with that to the right.
+            // With the left sibling; the first child with the right one.
             let key = child.saturating_sub(1);
             let sibling = if child == 0 { 1 } else { child - 1 };
             let sibling = self.child(tx, &parent, sibling)?;
@@ -123,7 +123,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         Ok(())
     }
 
-    /// Takes away the root, if it leads to one node or none.
+    /// Removes the root, if it has at most one child.
     fn lower<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -142,7 +142,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         tx.delete(root.node)
     }
 
-    /// Takes all of the right leaf to the left one.
+    /// Moves all entries of the right leaf to the left one.
     fn merge_leaves<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -157,7 +157,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         K::free(tx, parent.key(key)?)
     }
 
-    /// Takes all of the right node to the left one, and the key between them.
+    /// Moves all entries of the right node to the left one, with the key between them.
     fn merge_inner<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -173,7 +173,7 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         take_all(tx, left, right)
     }
 
-    /// Takes an entry from the fuller leaf to the other one.
+    /// Moves an entry from the fuller leaf to the other one.
     fn even_leaves<S: Space>(
         self,
         tx: &mut Tx<'_, S>,
@@ -194,8 +194,8 @@ impl<K: Key, V: Item, const FANOUT: usize> Ptr<BTree<K, V, FANOUT>> {
         parent.set_key(tx, key, &between)
     }
 
-    /// Takes a child from the fuller node to the other one: its key goes to the parent, and
-    /// that of the parent down.
+    /// Moves a child from the fuller node to the other one. Its key replaces that of the
+    /// parent, which moves down.
     fn even_inner<S: Space>(
         self,
         tx: &mut Tx<'_, S>,

@@ -1,6 +1,6 @@
-// says: a union does not say
+// says: a union does not record
 // says: a variant has fields
-//! What does not say what it holds.
+//! Types without one layout.
 
 #[derive(persist::Persist)]
 union Either {

@@ -1,6 +1,6 @@
 // says: error[E0277]
 // says: String
-//! Nor can a persistent pointer lead to volatile things.
+//! A persistent pointer cannot lead to volatile data.
 
 #[derive(persist::Persist)]
 struct Node {
