@@ -126,8 +126,7 @@ pub(crate) fn change_superblock(
     change(&mut sup);
     let mut writer = Writer::new(device);
     writer.put(SUPER_OFFSET, sup.as_bytes())?;
-    writer.finish()?;
-    Ok(device.flush(Rule::DurableBeforeReturn)?)
+    Ok(writer.finish()?)
 }
 
 /// Notes, durably, whether what is on the device is complete only with its journal.
