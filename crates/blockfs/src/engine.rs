@@ -1,4 +1,4 @@
-//! What the engines of block formats share: the options of a mount, mounting, drawings.
+//! The common part of the engines of block formats: the options of a mount, mounting, drawings.
 
 use crate::OnError;
 use crate::mount::{Devices, MountError, MountOptions, Mountable, Mounted, mount};
@@ -38,7 +38,7 @@ pub struct MountArgs {
     /// The age at which changes are written back, 1 to 86400
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     commit: Option<Duration>,
-    /// What to do when a call finds the image damaged, by default as the superblock says
+    /// The reaction to a damaged image, by default as the superblock says
     #[arg(long, value_name = "ACTION", value_parser = actions())]
     errors: Option<Action>,
     /// Use an image also where flushing does not work: a crash can leave anything
@@ -96,7 +96,7 @@ fn actions() -> Listed<Action> {
 }
 
 impl MountArgs {
-    /// Opens the devices of a mount. It is made when the result is opened.
+    /// Opens the devices of a mount. The mount is made when the result is opened.
     ///
     /// # Errors
     /// What is wrong with the image or the options.
@@ -158,7 +158,7 @@ impl MountArgs {
     }
 }
 
-/// The error of a command. Errors that do not name the image get its name.
+/// Returns the error of a command. Errors without the image's name get it.
 pub fn named(path: &Path, e: MountError) -> Error {
     match e {
         MountError::Open(e) => e.into(),
@@ -166,7 +166,7 @@ pub fn named(path: &Path, e: MountError) -> Error {
     }
 }
 
-/// The graph of what is mounted, its blocks named.
+/// Draws the patch graph of a mount, with the names of its blocks.
 pub fn drawing<F: Mountable>(mounted: &Mounted<F>) -> Drawing {
     let mut drawing = mounted.cache().draw();
     let fs = mounted.file_system();
@@ -208,7 +208,7 @@ fn opened<F: Mountable>(
     })
 }
 
-/// What the mount tells of itself, under the names that `info` shows.
+/// The mount's description, under the names that `info` shows.
 fn about<F: Mountable>(stack: &Stack, mounted: &Mounted<F>) -> Map<String, Value> {
     let geometry = mounted.disk().geometry();
     let about = [
@@ -223,7 +223,7 @@ fn about<F: Mountable>(stack: &Stack, mounted: &Mounted<F>) -> Map<String, Value
     about.map(named).into_iter().collect()
 }
 
-/// What soft updates need of a device, and this one does not promise.
+/// A note, if soft updates need untorn blocks and the device does not promise them.
 fn tearing(stack: &Stack, disk: &dyn BlockDevice) -> Option<String> {
     let (atomic, block) = (disk.persistence().atomic_bytes, disk.geometry().block_bytes);
     (stack.mode() == Mode::SoftUpdates && atomic < block).then(|| {

@@ -1,4 +1,4 @@
-//! What block file systems have in common.
+//! The common part of block file systems.
 //!
 //! - [`Format`]: the steps that a format can do (L2FS in section 2.4 of the Featherstitch
 //!   chapter).

@@ -11,7 +11,7 @@ medium::seeded_bugs! {
     PointBeforeFill,
     /// An open file without a name may lose its blocks before its name is gone.
     EmptyBeforeUnlink,
-    /// A name of a file may go before another one is there.
+    /// A name of a file may be removed before another one is there.
     UnlinkBeforeLink,
     /// An fsync may not wait for the zeroing of the rest of a block that a file was cut in.
     ForgetClearedTail,
@@ -29,8 +29,7 @@ medium::seeded_bugs! {
     DirectoryBeforeContents,
     /// A directory may be moved below one that still has a name in it.
     RingOfNames,
-    /// An fsync takes the zeroing of the rest of a block that a file was cut in for durable, and does
-    /// not wait for it.
+    /// An fsync takes the zeroing of the rest of a cut block for durable, and does not wait for it.
     ClearedCountsAsSynced,
     /// A file may grow over blocks that a crash has left past its size.
     GrowOverLeft,
@@ -42,6 +41,6 @@ medium::seeded_bugs! {
     FdatasyncWithoutSize,
     /// An fdatasync may not wait for overwritten data, nor for the pointers to new blocks.
     FdatasyncWithoutData,
-    /// A mount does not write back what a killed server may have left in the device's cache.
+    /// A mount does not flush the device's cache, in which a killed server may have left changes.
     MountUnsettled,
 }

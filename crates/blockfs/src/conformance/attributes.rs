@@ -4,7 +4,7 @@ use super::{Bench, Outcome, Subject, ensure};
 use crate::{Format, FormatError, Piece};
 use vfs::{Errno, FileType};
 
-/// Attributes are replaced as a whole, and what held them is free without them.
+/// Attributes are replaced as a whole, and their room is freed when they are removed.
 pub(super) fn are_replaced<S: Subject>(subject: &S) -> Outcome {
     let bench = Bench::new(subject)?;
     let format = &bench.format;

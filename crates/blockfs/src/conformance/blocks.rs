@@ -6,8 +6,8 @@ use fastrand::Rng;
 use std::collections::HashMap;
 use vfs::{FileType, Ino};
 
-/// A piece that is written into a hole is surrounded by zeros, and the other blocks stay holes or
-/// read as zeros.
+/// A piece that is written into a hole is surrounded by zeros. The other blocks stay holes or read
+/// as zeros.
 pub(super) fn fill_holes_with_zeros<S: Subject>(subject: &S) -> Outcome {
     let bench = Bench::new(subject)?;
     poison(&bench)?;
@@ -51,7 +51,7 @@ pub(super) fn fill_holes_with_zeros<S: Subject>(subject: &S) -> Outcome {
     bench.audit()
 }
 
-/// Fills all free blocks with something that no file has, and frees them.
+/// Fills all free blocks with a byte that no file has, and frees them.
 pub(super) fn poison<S: Subject>(bench: &Bench<S>) -> Outcome {
     let mut made = Vec::new();
     'files: while let Ok(ino) = bench.make(FileType::Regular) {
@@ -77,7 +77,7 @@ pub(super) fn resize<S: Subject>(bench: &Bench<S>, ino: Ino, size: u64) -> Outco
     Ok(())
 }
 
-/// What a file should hold.
+/// The expected state of a file.
 struct File {
     ino: Ino,
     size: u64,
@@ -85,10 +85,10 @@ struct File {
     blocks: HashMap<u64, Vec<u8>>,
 }
 
-/// Files for random steps have blocks up to here.
+/// Most blocks of a file in random steps.
 const BLOCKS: u64 = 40;
 
-/// Random writes, cuts and holes in several files leave in each what it should hold.
+/// Random writes, cuts and holes in several files leave the expected contents in each.
 pub(super) fn hold_what_was_written<S: Subject>(subject: &S) -> Outcome {
     for seed in 0..4 {
         let bench = Bench::new(subject)?;
@@ -185,7 +185,7 @@ fn change<S: Subject>(bench: &Bench<S>, file: &mut File, rng: &mut Rng) -> Outco
     Ok(())
 }
 
-/// Frees a range, in as many steps as it takes.
+/// Frees a range, in as many steps as that takes.
 fn free<S: Subject>(
     bench: &Bench<S>,
     ino: Ino,
@@ -205,7 +205,7 @@ fn free<S: Subject>(
     Err("freeing a range does not end".to_owned().into())
 }
 
-/// Compares all contents, and that no block is in two places.
+/// Compares all contents, and checks that no block is in two places.
 fn compare<S: Subject>(bench: &Bench<S>, files: &[File]) -> Outcome {
     let format = &bench.format;
     let mut owners = HashMap::new();
@@ -260,7 +260,7 @@ fn compare<S: Subject>(bench: &Bench<S>, files: &[File]) -> Outcome {
     bench.audit()
 }
 
-/// A range is freed from its end backwards, in steps of the budget, and is free then.
+/// A range is freed from its end backwards, in steps of the budget.
 pub(super) fn are_freed_in_parts<S: Subject>(subject: &S) -> Outcome {
     let bench = Bench::new(subject)?;
     let format = &bench.format;

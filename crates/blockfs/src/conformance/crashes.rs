@@ -1,7 +1,9 @@
-//! Random calls on a mounted image, which crashes when any part of its changes is durable.
+//! Random calls on a mounted image, and crashes with some of the changes durable.
 //!
-//! After each crash names lead to inodes of their type, files hold no bytes of others, no block
-//! has two owners, and none that is free has one (U1 to U4 of [`BlockFs`]).
+//! After each crash U1 to U4 of [`BlockFs`] hold:
+//! - names lead to inodes of their type;
+//! - files hold no bytes of others;
+//! - no block has two owners, and no free block has one.
 
 use super::blocks::poison;
 use super::{Bench, Outcome, Subject, Wrong, ensure};
@@ -28,7 +30,7 @@ pub(super) fn leave_what_can_be_used<S: Subject>(subject: &S) -> Outcome {
     Ok(())
 }
 
-/// The same, when each call stops at each block that it needs, and is repeated: a step that stops
+/// The same, with each call stopped at each block that it needs, and repeated. A step that stops
 /// before the first change has changed nothing.
 pub(super) fn are_survived_by_attempts<S: Subject>(subject: &S) -> Outcome {
     for seed in SCRIPTS..SCRIPTS + 2 {
@@ -83,7 +85,7 @@ fn run<S: Subject>(subject: &S, bench: Bench<S>, seed: u64) -> Outcome {
     Ok(fs.close()?)
 }
 
-/// The bytes that a file holds, apart from zeros: they depend on its inode and generation.
+/// The byte that fills a file, apart from zeros. It depends on the inode and the generation.
 fn tag(attr: &Attr) -> u8 {
     let mixed = (attr.ino.0 * 31 + attr.generation).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 56) as u8 | 1
@@ -91,7 +93,7 @@ fn tag(attr: &Attr) -> u8 {
 
 const NAMES: [&[u8]; 5] = [b"a", b"b", b"c", b"a longer name", b"d"];
 
-/// One random call. It may fail, as calls do.
+/// Makes a random call, which may fail.
 fn call<F: Format>(fs: &BlockFs<F>, rng: &mut Rng, block: u64) {
     let cx = Ctx::root();
     let name = *rng.choice(&NAMES).unwrap_or(&NAMES[0]);
@@ -140,10 +142,10 @@ fn call<F: Format>(fs: &BlockFs<F>, rng: &mut Rng, block: u64) {
     taken.for_each(|ino| fs.forget(ino, 1));
 }
 
-/// Which file each block belongs to.
+/// The file of each block.
 type Owners = HashMap<Lba, Ino>;
 
-/// What a crash left can be read.
+/// Checks the state after a crash. Returns the owners of blocks.
 fn judge<S: Subject>(bench: &Bench<S>) -> Result<Owners, Wrong> {
     let format = &bench.format;
     let mut names: HashMap<Ino, u32> = HashMap::new();
@@ -182,7 +184,7 @@ fn judge<S: Subject>(bench: &Bench<S>) -> Result<Owners, Wrong> {
     Ok(owners)
 }
 
-/// No block that belongs to a file is given out again.
+/// Checks that no block of a file is allocated again.
 fn fill<S: Subject>(bench: &Bench<S>, owners: &Owners) -> Outcome {
     let format = &bench.format;
     let Ok(filler) = bench.make(FileType::Regular) else {
@@ -235,7 +237,7 @@ fn own_blocks<S: Subject>(bench: &Bench<S>, ino: Ino, owners: &mut Owners) -> Ou
     Ok(())
 }
 
-/// A file holds bytes of its own, and zeros.
+/// Checks that a file holds bytes of its own, and zeros.
 fn own_bytes<S: Subject>(bench: &Bench<S>, attr: &Attr) -> Outcome {
     if attr.kind != FileType::Regular {
         return Ok(());

@@ -1,10 +1,10 @@
-//! What is there after an unmount, and after a crash that follows a sync.
+//! The state after an unmount, and after a crash that follows a sync.
 
 use super::{Bench, Outcome, Subject, ensure};
 use crate::{Format, Heads, InodeChange};
 use vfs::{FileType, Ino, Timestamp};
 
-/// After an unmount everything is there, counts included, and the image says so.
+/// An unmount keeps all changes and counts, and marks the image as clean.
 pub(super) fn survives_unmounts<S: Subject>(subject: &S) -> Outcome {
     let bench = Bench::new(subject)?;
     ensure!(bench.format.was_clean(), "a new image was not unmounted");
@@ -119,7 +119,7 @@ enum Step {
 }
 
 impl Step {
-    /// Takes the step. Returns what an fsync would wait for.
+    /// Takes the step. Returns the patches that an fsync would wait for.
     fn run<S: Subject>(self, bench: &Bench<S>, file: Ino, dir: Ino) -> crate::Result<Heads> {
         let format = &bench.format;
         let root = format.root();
@@ -160,7 +160,7 @@ impl Step {
                 let freed = bench.steps(|op| format.free_blocks(op, file, 13..u64::MAX, 9, &[]))?;
                 Ok(freed.removed)
             }
-            // So many that the directory grows.
+            // Enough names for the directory to grow.
             Self::AddMany => {
                 let mut added = Heads::new();
                 for at in 0..MANY {

@@ -19,7 +19,7 @@ fn seconds(seconds: i64) -> Timestamp {
     Timestamp(seconds * 1_000_000_000)
 }
 
-/// An inode has the fields that it was made with, and a change of one leaves the others.
+/// An inode has the fields that it was made with. A change of one field keeps the others.
 pub(super) fn keep_their_fields<S: Subject>(subject: &S) -> Outcome {
     let bench = Bench::new(subject)?;
     for kind in KINDS {
@@ -70,7 +70,7 @@ pub(super) fn keep_their_fields<S: Subject>(subject: &S) -> Outcome {
     bench.audit()
 }
 
-/// Changes one field after the other.
+/// Changes the fields one by one.
 fn changes<S: Subject>(bench: &Bench<S>, mut expected: Attr) -> Outcome {
     let ino = expected.ino;
     let mut steps: Vec<InodeChange> = vec![InodeChange::default(); 7];
@@ -197,7 +197,7 @@ pub(super) fn have_a_largest_size<S: Subject>(subject: &S) -> Outcome {
     bench.audit()
 }
 
-/// An orphan is one until the note is taken back.
+/// An orphan stays recorded until its record is removed.
 pub(super) fn are_noted_as_orphans<S: Subject>(subject: &S) -> Outcome {
     let bench = Bench::new(subject)?;
     let format = &bench.format;
@@ -211,7 +211,7 @@ pub(super) fn are_noted_as_orphans<S: Subject>(subject: &S) -> Outcome {
         };
         bench.steps(|op| format.change_inode(op, ino, &unnamed, &[]))?;
         bench.steps(|op| format.add_orphan(op, ino, &[]))?;
-        bench.steps(|op| format.add_orphan(op, ino, &[]))?; // twice is once
+        bench.steps(|op| format.add_orphan(op, ino, &[]))?; // a repetition has no effect
     }
     // From the middle, the ends, then the last one.
     for at in [1, 0, 3, 2] {

@@ -1,11 +1,11 @@
-//! A suite that every format must pass: what [`Format`] states, tested through its steps.
+//! A suite that every format must pass. It tests the statements of [`Format`] through the steps.
 //!
 //! A format states how an image of it is made and opened ([`Subject`]), and its tests run
 //! [`check`] on that. Images are small, since the suite fills them several times: 512 to 4096
 //! free blocks, and 24 to 256 free inodes.
 //!
-//! The suite tests the format alone. That a file system of it keeps its promises after a crash,
-//! in every state that a crash can leave, is tested by the crash explorer.
+//! The suite tests the format alone. The crash explorer tests the promises of a file system with
+//! this format, in every state that a crash can leave.
 
 mod attributes;
 mod blocks;
@@ -32,7 +32,7 @@ pub trait Subject {
     /// Opens the image in a store, after a crash as well.
     ///
     /// # Errors
-    /// What is wrong with it, in one line.
+    /// The defect of the image, in one line.
     fn open(&self, store: Arc<dyn Store>) -> Result<Self::Format, String>;
 }
 
@@ -41,7 +41,7 @@ pub trait Subject {
 pub struct Failure {
     /// The check that found it.
     pub check: &'static str,
-    /// What is wrong.
+    /// The violation.
     pub what: String,
 }
 
@@ -82,7 +82,7 @@ pub fn check<S: Subject>(subject: &S) -> Vec<Failure> {
     checks.iter().filter_map(run).collect()
 }
 
-/// What a check found wrong.
+/// The violation that a check found.
 #[derive(Debug)]
 struct Wrong(String);
 
@@ -148,7 +148,7 @@ impl<S: Subject> Bench<S> {
         device: Arc<MemoryDevice>,
         layer: fn(Volume) -> Arc<dyn Store>,
     ) -> Result<Self, Wrong> {
-        // It writes when it is told to only.
+        // It writes only when the suite asks for it.
         let options = CacheOptions {
             blocks: 16_384,
             dirty_limit: 8192,
@@ -191,7 +191,7 @@ impl<S: Subject> Bench<S> {
         Ok(self.make_after(kind)?.0)
     }
 
-    /// Makes an inode; returns what a name for it comes after, too.
+    /// Makes an inode without a name. Returns it with the befores of a name for it.
     fn make_after(&self, kind: FileType) -> crate::Result<(Ino, Heads)> {
         let new = NewInode {
             kind,
@@ -237,7 +237,7 @@ impl<S: Subject> Bench<S> {
         Ok(patches)
     }
 
-    /// The contents of a block; zeros for a hole.
+    /// The contents of a block. A hole is zeros.
     fn read(&self, ino: Ino, index: u64) -> crate::Result<Vec<u8>> {
         match self.format.block_of(ino, index)? {
             Some(lba) => Ok(self.format.store().read(lba)?.to_vec()),
@@ -264,7 +264,7 @@ impl<S: Subject> Bench<S> {
         Ok((blocks_free, inodes_free))
     }
 
-    /// Compares what the format keeps in memory with what is stored.
+    /// Compares the format's state in memory with the stored one.
     fn audit(&self) -> Outcome {
         self.cache.verify()?;
         match self.format.audit().first() {

@@ -117,7 +117,7 @@ pub(super) fn are_found<S: Subject>(subject: &S) -> Outcome {
     bench.audit()
 }
 
-/// A listing goes on after any cookie, also when names before it were removed.
+/// A listing goes on after any cookie, even if names before it were removed.
 pub(super) fn are_listed_from_any_cookie<S: Subject>(subject: &S) -> Outcome {
     let bench = Bench::new(subject)?;
     let format = &bench.format;
@@ -162,7 +162,7 @@ pub(super) fn are_listed_from_any_cookie<S: Subject>(subject: &S) -> Outcome {
     bench.audit()
 }
 
-/// A name that is replaced leads to the new inode, and `..` to the new parent.
+/// A replaced name leads to the new inode, and `..` to the new parent.
 pub(super) fn are_replaced<S: Subject>(subject: &S) -> Outcome {
     let bench = Bench::new(subject)?;
     let format = &bench.format;
@@ -205,7 +205,7 @@ pub(super) fn are_replaced<S: Subject>(subject: &S) -> Outcome {
     bench.audit()
 }
 
-/// Names that are removed leave room: a directory does not grow without end.
+/// Removed names leave room: a directory does not grow without end.
 pub(super) fn leave_room<S: Subject>(subject: &S) -> Outcome {
     let bench = Bench::new(subject)?;
     let format = &bench.format;

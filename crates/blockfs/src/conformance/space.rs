@@ -1,4 +1,4 @@
-//! Free blocks: what happens when there are none, and for whom the last are kept.
+//! Free blocks: steps without room, and the reserved blocks.
 
 use super::{Bench, Outcome, Subject, Wrong, ensure, no_space};
 use crate::{Format, InodeChange};
@@ -30,7 +30,7 @@ fn fill<S: Subject>(bench: &Bench<S>) -> Result<Vec<Ino>, Wrong> {
     }
 }
 
-/// What a step without room must leave as it is.
+/// The counts that a step without room must not change.
 fn state<S: Subject>(bench: &Bench<S>, files: &[Ino]) -> Result<(u64, u64, u64), Wrong> {
     let (blocks, inodes) = bench.free()?;
     let sectors = files
@@ -39,7 +39,8 @@ fn state<S: Subject>(bench: &Bench<S>, files: &[Ino]) -> Result<(u64, u64, u64),
     Ok((blocks, inodes, sectors.sum::<crate::Result<u64>>()?))
 }
 
-/// A step without room has no effect; what is there can be changed and removed all the same.
+/// A step without room has no effect. Existing inodes, names and blocks can still be changed and
+/// removed.
 pub(super) fn runs_out_without_effect<S: Subject>(subject: &S) -> Outcome {
     let bench = Bench::new(subject)?;
     let format = &bench.format;
@@ -49,7 +50,7 @@ pub(super) fn runs_out_without_effect<S: Subject>(subject: &S) -> Outcome {
     bench.write(file, 0, 1)?;
     let empty = bench.free()?;
     let mut files = fill(&bench)?;
-    // Other files may still have room; they do not in the end.
+    // Other files may still have room, and fill it.
     for index in 1..8 {
         if bench.write(file, index, 2).is_err() {
             break;
@@ -111,7 +112,7 @@ fn name_of(at: usize) -> String {
     format!("a name that takes room, so that directories grow {at}")
 }
 
-/// Adds names until the directory cannot grow. The one that fails is not there.
+/// Adds names until the directory cannot grow. The failed one is not there.
 fn names_until_full<S: Subject>(bench: &Bench<S>, ino: Ino) -> Result<usize, Wrong> {
     let format = &bench.format;
     let root = format.root();
@@ -138,7 +139,7 @@ fn names_until_full<S: Subject>(bench: &Bench<S>, ino: Ino) -> Result<usize, Wro
         .into())
 }
 
-/// Blocks that are kept are not given to those for whom they are not kept.
+/// Reserved blocks are allocated only while the reserve may be used.
 pub(super) fn is_kept<S: Subject>(subject: &S) -> Outcome {
     let bench = Bench::new(subject)?;
     let format = &bench.format;

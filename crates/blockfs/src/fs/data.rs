@@ -19,15 +19,15 @@ const WRITE_BLOCKS: u64 = 1024;
 /// A part of a range that lies within one block.
 struct Part {
     index: u64,
-    /// Where in the block.
+    /// Offset in the block, in bytes.
     at: usize,
-    /// Where in the range.
+    /// Offset in the range, in bytes.
     from: usize,
     len: usize,
 }
 
 impl Part {
-    /// Its bytes, for the format.
+    /// Returns `bytes` as a piece at this part's place.
     fn piece<'a>(&self, bytes: &'a [u8]) -> Piece<'a> {
         Piece {
             at: self.at as u32,
@@ -60,8 +60,8 @@ impl<F: Format> BlockFs<F> {
 
     // --- reading --------------------------------------------------------------------
 
-    /// Reads. The device is waited for without the tree's lock, so that it can work on
-    /// several reads at once, and other calls go on.
+    /// Reads from a file. The call waits for the device without the tree's lock, so that the device
+    /// can serve several reads at once and other calls go on.
     pub(super) fn read_data(&self, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
         self.look(|| {
             let len = self.readable(ino, off, buf.len())?;
@@ -70,14 +70,14 @@ impl<F: Format> BlockFs<F> {
         })
     }
 
-    /// How many of `len` bytes are before the end of a file.
+    /// The number of `len` bytes that lie before the end of a file.
     fn readable(&self, ino: Ino, off: u64, len: usize) -> Refused<usize> {
         let attr = self.attr(ino)?;
         must_be_regular(attr.kind, Errno::INVAL)?;
         Ok(attr.size.saturating_sub(off).min(len as u64) as usize)
     }
 
-    /// The blocks that are there of those that a range covers in part.
+    /// The existing blocks that a range covers in part.
     fn edges(&self, ino: Ino, off: u64, len: usize) -> crate::Result<SmallVec<[Lba; 2]>> {
         let block = self.block_size();
         let edges = parts(block, off, len).filter(|part| part.len < block as usize);
@@ -85,7 +85,7 @@ impl<F: Format> BlockFs<F> {
         blocks.filter_map(crate::Result::transpose).collect()
     }
 
-    /// Copies contents; holes are zeros.
+    /// Copies contents. Holes are zeros.
     pub(super) fn copy_out(&self, ino: Ino, off: u64, buf: &mut [u8]) -> crate::Result<()> {
         let end = off + buf.len() as u64;
         for part in parts(self.block_size(), off, buf.len()) {
@@ -102,8 +102,8 @@ impl<F: Format> BlockFs<F> {
         Ok(())
     }
 
-    /// Has the blocks of a read up to byte `end` read along with one that is absent, and a few
-    /// more if one read of the device can have them.
+    /// Requests the blocks of a read up to byte `end` together with one that is absent. A few more
+    /// are requested if one read of the device covers them.
     fn want_ahead(&self, ino: Ino, index: u64, lba: Lba, end: u64) {
         const AHEAD: u64 = 32;
         if !attempt::is_attempt() {
@@ -151,8 +151,8 @@ impl<F: Format> BlockFs<F> {
 
     // --- writing --------------------------------------------------------------------
 
-    /// Writes all or nothing, as far as room goes; a write that is larger than one
-    /// operation is several operations.
+    /// Writes everything, or nothing if there is no room. A write that is larger than one operation
+    /// becomes several operations.
     pub(super) fn write_data(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
         let block = self.block_size();
         let end = self.end_of(off, data.len() as u64)?;
@@ -164,8 +164,8 @@ impl<F: Format> BlockFs<F> {
         self.trim(ino, end)?;
         let piece = (self.portion(WRITE_BLOCKS) * block) as usize;
         if data.len() > piece - (off % block) as usize {
-            // Or the pieces before the one that finds no room would stay written. A single
-            // piece looks for itself.
+            // Otherwise the pieces before the one without room would stay written. A single piece
+            // checks its own room.
             self.look(|| self.check_room(cx, ino, off / block, end.div_ceil(block)))?;
         }
         let mut done = 0;
@@ -183,7 +183,7 @@ impl<F: Format> BlockFs<F> {
         vfs::end_of(off, len, self.format.max_size().min(vfs::SIZE_MAX))
     }
 
-    /// Returns how many blocks it takes to fill the holes in a range.
+    /// Returns the number of blocks that the holes in a range take.
     fn check_room(&self, cx: &Ctx, ino: Ino, from: u64, to: u64) -> Refused<u64> {
         let needed = self.format.room_for(ino, from, to)?;
         if needed > self.room(cx)? {
@@ -192,8 +192,8 @@ impl<F: Format> BlockFs<F> {
         Ok(needed)
     }
 
-    /// Has all read that a write of a part of a file will need, before the first change. It
-    /// takes `blocks` for holes.
+    /// Reads all that a write of a part of a file needs, before the first change. The write takes
+    /// `blocks` for holes.
     fn ready_to_write(&self, attr: &Attr, part: Range<u64>, blocks: u64) -> crate::Result<()> {
         let (ino, block) = (attr.ino, self.block_size());
         let mut edges = self.edges(ino, part.start, (part.end - part.start) as usize)?;
@@ -205,8 +205,7 @@ impl<F: Format> BlockFs<F> {
         self.format.ready(Next::Write { ino, from, blocks })
     }
 
-    /// Has all read that it takes to free the blocks from byte `size` on, as many as are freed
-    /// at once.
+    /// Reads all that one step needs to free blocks from byte `size` on.
     pub(super) fn ready_to_cut(&self, ino: Ino, size: u64) -> crate::Result<()> {
         let block = self.block_size();
         if !size.is_multiple_of(block)
@@ -252,7 +251,7 @@ impl<F: Format> BlockFs<F> {
         })
     }
 
-    /// Changes the inode after its data. U2: a size never covers what is not there.
+    /// Changes the inode after its data. U2: a size never covers missing contents.
     fn finish_write(
         &self,
         op: &Op,
@@ -269,8 +268,8 @@ impl<F: Format> BlockFs<F> {
         Ok(())
     }
 
-    /// Stores bytes in one block of a file, which is allocated if it is a hole. An fsync waits
-    /// for new contents: the pointer comes after them, but not in every store.
+    /// Stores bytes in one block of a file, which is allocated if it is a hole. An fsync waits for
+    /// new contents, since not every store puts the pointer after them.
     pub(super) fn put(
         &self,
         op: &Op,
@@ -286,9 +285,9 @@ impl<F: Format> BlockFs<F> {
         Ok(written.patch)
     }
 
-    /// Zeroes what lies between the end of a file and the end of its last block, when the
-    /// file is about to grow to `end`. A cut zeroes it too, but not in the same step: a crash
-    /// may have come in between. U2: the new size comes after the returned patch.
+    /// Zeroes the bytes between the end of a file and the end of its last block, before the file
+    /// grows to `end`. A cut zeroes them too, but a crash may have come in before that. U2: the new
+    /// size comes after the returned patch.
     fn clear_tail(&self, op: &Op, attr: &Attr, end: u64) -> crate::Result<Option<PatchId>> {
         let block = self.block_size();
         let at = (attr.size % block) as usize;
@@ -331,8 +330,8 @@ impl<F: Format> BlockFs<F> {
         }
     }
 
-    /// Sets the size along with other fields. Returns whether blocks beyond it are left,
-    /// for [`finish_cut`](Self::finish_cut).
+    /// Sets the size along with other fields. Returns whether blocks past it are left for
+    /// [`finish_cut`](Self::finish_cut).
     pub(super) fn resize(
         &self,
         op: &Op,
@@ -361,8 +360,8 @@ impl<F: Format> BlockFs<F> {
         self.detach_some(op, attr.ino, size, &shorter)
     }
 
-    /// Takes off blocks beyond a size. If some are left, the inode is noted as an orphan, so
-    /// that with a journal a crash does not leave them.
+    /// Frees blocks past a size. If some are left, the inode is recorded as an orphan, so that with
+    /// a journal a crash does not leave them.
     fn detach_some(&self, op: &Op, ino: Ino, size: u64, befores: &[Before]) -> Refused<bool> {
         let from = size.div_ceil(self.block_size());
         let budget = self.destroyed_at_once() as u32;
@@ -379,7 +378,7 @@ impl<F: Format> BlockFs<F> {
         Ok(freed.more)
     }
 
-    /// Takes off all blocks beyond the size, in as many operations as it takes.
+    /// Frees all blocks past the size, in as many operations as that takes.
     pub(super) fn finish_cut(&self, caller: Caller, ino: Ino) -> Result<()> {
         loop {
             let blocks = self.format.cost(self.destroyed_at_once()) + 2;
@@ -394,8 +393,8 @@ impl<F: Format> BlockFs<F> {
         }
     }
 
-    /// Zeroes bytes from `from` on, up to `to` or to the end of their block. An fsync of the
-    /// file waits for it: nothing else may come after it.
+    /// Zeroes bytes from `from` on, up to `to` or to the end of their block. An fsync of the file
+    /// waits for this patch, since perhaps no other patch does.
     fn zero_in_block(
         &self,
         op: &Op,
@@ -457,7 +456,7 @@ impl<F: Format> BlockFs<F> {
             }
         };
         let last_block = end.div_ceil(block);
-        // Space beyond the end of a file is checked for, and not kept.
+        // The room for space past the end of a file is checked, but no blocks are allocated.
         let end = if grows { end } else { end.min(attr.size) };
         let most = self.destroyed_at_once();
         let mut at = off;
@@ -467,7 +466,8 @@ impl<F: Format> BlockFs<F> {
                 if kind == Fallocate::PunchHole {
                     self.ready_to_punch(ino, at..until.max(at))?;
                 } else {
-                    // First for all of it, so that a call without room takes nothing.
+                    // The first part checks the room of all parts, so that a call without room
+                    // takes nothing.
                     let to = if at == off {
                         last_block
                     } else {
@@ -538,7 +538,7 @@ impl<F: Format> BlockFs<F> {
         Ok(())
     }
 
-    /// Zeroes the bytes `off..end` of blocks that are there.
+    /// Zeroes the bytes `off..end` in existing blocks.
     fn zero_blocks(&self, op: &Op, ino: Ino, off: u64, end: u64) -> Refused<()> {
         let block = self.block_size();
         let zeros = vec![0; block as usize];
@@ -552,7 +552,7 @@ impl<F: Format> BlockFs<F> {
         Ok(())
     }
 
-    /// Has all read that [`punch`](Self::punch) will need, before the first change.
+    /// Reads all that [`punch`](Self::punch) needs, before the first change.
     fn ready_to_punch(&self, ino: Ino, part: Range<u64>) -> crate::Result<()> {
         let edges = self.edges(ino, part.start, (part.end - part.start) as usize)?;
         self.format.store().ready(&edges)?;
@@ -565,11 +565,11 @@ impl<F: Format> BlockFs<F> {
         })
     }
 
-    /// Makes `off..end` read as zeros, and gives whole blocks back.
+    /// Makes `off..end` read as zeros, and frees whole blocks.
     fn punch(&self, op: &Op, ino: Ino, off: u64, end: u64) -> Refused<()> {
         let block = self.block_size();
         let first = off.div_ceil(block);
-        // A block that the file ends in is given back if the range covers the rest of it.
+        // The last block of the file is freed if the range covers the rest of it.
         let attr = self.attr(ino)?;
         self.look_past_end(&attr)?;
         let last = if end >= attr.size {

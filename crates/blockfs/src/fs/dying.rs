@@ -1,7 +1,7 @@
 //! Inodes that have neither a name nor a reference, while their blocks are freed.
 //!
-//! That takes several operations if there are many blocks. Meanwhile the inode's blocks
-//! count as free, and an operation that finds no room waits for them.
+//! Many blocks take several operations. Meanwhile `statfs` counts the inode's blocks as free, and
+//! an operation that finds no room waits for them.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashSet;
@@ -18,24 +18,23 @@ pub(super) struct Dying {
 #[derive(Debug, Default)]
 struct Inodes {
     now: HashSet<Ino>,
-    /// How many were freed so far.
+    /// Number of inodes freed so far.
     ended: u64,
 }
 
 impl Dying {
-    /// Adds an inode for as long as the result lives. `None` if it is there already.
+    /// Adds an inode until the result is dropped. `None` if it is there already.
     pub fn enter(&self, ino: Ino) -> Option<Death<'_>> {
         let is_new = self.inodes.lock().now.insert(ino);
         is_new.then_some(Death { all: self, ino })
     }
 
-    /// How many have been freed so far, for [`wait`](Self::wait).
+    /// Number of inodes freed so far, for [`wait`](Self::wait).
     pub fn ended(&self) -> u64 {
         self.inodes.lock().ended
     }
 
-    /// Waits until one has been freed since there were `ended`. Returns false if none is
-    /// being freed.
+    /// Waits until more than `ended` inodes have been freed. Returns false if none is being freed.
     pub fn wait(&self, ended: u64) -> bool {
         let mut inodes = self.inodes.lock();
         while inodes.ended == ended {

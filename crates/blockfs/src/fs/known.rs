@@ -1,9 +1,9 @@
-//! What is kept of inodes in memory: references, and patches that later calls wait for.
+//! The state of inodes in memory: references, and patches that later calls wait for.
 //!
-//! `fsync` waits for all that was noted of an inode. `fdatasync` leaves out the changes of
-//! nothing but times: the data, the size, the pointers, the permissions, the attributes and
-//! the names are durable after it, as after `fsync`. A change of times may have joined one of
-//! those, and is then durable as well.
+//! `fsync` waits for all patches that were noted for an inode. `fdatasync` leaves out the patches
+//! that change only times. After either call the data, the size, the pointers, the permissions, the
+//! attributes and the names are durable. A change of times that was merged into one of these
+//! patches is durable as well.
 
 use super::past_end::PastEnd;
 use super::unstored::Unstored;
@@ -15,7 +15,7 @@ use patch::PatchId;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Ino, Result};
 
-/// What is kept of an inode that is referenced or has changes under way.
+/// The state of an inode that is referenced or has pending changes.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub refs: u64,
@@ -23,23 +23,23 @@ pub(super) struct Known {
     pub nameable: bool,
     /// Patches that fsync and fdatasync wait for.
     pub recent: Unstored,
-    /// Patches of nothing but times: only fsync waits for them.
+    /// Patches that change only times. Only fsync waits for them.
     pub times: Unstored,
-    /// Patches that fsync waits for, and no removal of one of its names waits for yet.
+    /// Patches that fsync waits for, and that no removal of one of its names waits for yet.
     pub unsettled: Unstored,
-    /// What last lowered its link count: after it, that many of its names are gone.
+    /// The patch that last lowered the link count. After it, that many names are removed.
     pub lowered: Option<PatchId>,
-    /// What a further name must come after; see `order`.
+    /// The befores of a further name; see `order`.
     pub foundation: Heads,
     /// A new directory that leads to it; see `homes`.
     pub home: Option<Ino>,
-    /// Of a directory: what removals of names from it waited for; see `order`.
+    /// In a directory, the befores of removals of names from it; see `order`.
     pub left: Unstored,
-    /// It has no name, and none of those that it had has ever been on the medium.
+    /// It has no name, and none of its names was ever on the medium.
     pub never_named: bool,
-    /// What last zeroed the rest of its last block when it was cut: before it grows again.
+    /// The patch that zeroed the rest of the last block in the last cut. Growth comes after it.
     pub cleared: Option<PatchId>,
-    /// Of a file: see `past_end`.
+    /// The blocks past the end of a file; see `past_end`.
     pub past_end: PastEnd,
 }
 
@@ -58,7 +58,7 @@ impl Known {
         self.foundation.retain(|patch| is_pending(*patch));
     }
 
-    /// Nothing is lost if it is forgotten.
+    /// Whether this state can be forgotten.
     pub fn is_settled(&self) -> bool {
         let lists = [&self.recent, &self.times, &self.left];
         let listed = lists.iter().any(|list| !list.patches().is_empty());
@@ -66,10 +66,10 @@ impl Known {
     }
 }
 
-/// Inodes known before those are forgotten that nobody refers to and that are durable.
+/// Number of known inodes above which unreferenced, durable ones are forgotten.
 pub(super) const MIN_KNOWN: usize = 4096;
 
-/// What of an inode is made durable.
+/// The part of an inode that a sync makes durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Synced {
     All,
@@ -79,12 +79,12 @@ pub(super) enum Synced {
 pub(super) type Inodes = hashbrown::HashMap<Ino, Known>;
 
 impl<F: Format> BlockFs<F> {
-    /// Notes what fsync and fdatasync of this inode must wait for.
+    /// Notes patches that fsync and fdatasync of this inode wait for.
     pub(super) fn note(&self, ino: Ino, patches: &[PatchId]) {
         self.note_in(ino, patches, |known| &mut known.recent);
     }
 
-    /// Notes what only fsync of this inode must wait for.
+    /// Notes patches that only fsync of this inode waits for.
     pub(super) fn note_times(&self, ino: Ino, patches: &[PatchId]) {
         self.note_in(ino, patches, |known| &mut known.times);
     }
@@ -111,7 +111,7 @@ impl<F: Format> BlockFs<F> {
         }
     }
 
-    /// The known inodes, after some were forgotten if they had become too many.
+    /// Locks the known inodes. Forgets some first if there are too many.
     fn known_with_room(&self) -> MutexGuard<'_, Inodes> {
         let mut known = self.known.lock();
         if known.len() >= self.most_known.load(Relaxed) {
@@ -129,7 +129,7 @@ impl<F: Format> BlockFs<F> {
         known
     }
 
-    /// Something waits for all that was noted of this inode: a removal of one of its names.
+    /// Notes that a removal of a name waits for all patches noted for this inode.
     pub(super) fn settle(&self, ino: Ino) {
         if let Some(known) = self.known.lock().get_mut(&ino) {
             known.unsettled.clear();
@@ -161,7 +161,7 @@ impl<F: Format> BlockFs<F> {
         drop(inodes);
         let result = self.format.store().sync(&recent).map_err(FormatError::from);
         result.map_err(|e| not_stored(report(&e)))?;
-        // The next fsync must not look at them again.
+        // The next fsync does not need to look at them again.
         let mut known = self.known.lock();
         self.forget_homes(&mut known, ino);
         if let Some(known) = known.get_mut(&ino) {

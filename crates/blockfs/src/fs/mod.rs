@@ -2,43 +2,42 @@
 //! the Featherstitch chapter), in soft-updates order.
 //!
 //! # Guarantees
-//! Whatever the store beneath makes of the order (obeys it, turns it into transactions,
-//! drops it), the calls themselves keep the contract of [`FileSystem`]. Under a store that
-//! obeys, after any crash:
+//! The calls keep the contract of [`FileSystem`] on each store, whether it obeys the order, makes
+//! transactions of it or drops it. On a store that obeys, the following holds after any crash:
 //!
 //! - **U1** A name leads to an initialised inode of its type (`InitialiseBeforePoint`).
-//! - **U2** A pointer leads to a block with this file's contents, never another's and
-//!   never garbage (`InitialiseBeforePoint`, `NullifyBeforeReuse`).
-//! - **U3** A link count is at least the number of names: it is raised before a name is
-//!   made and lowered after one is gone.
-//! - **U4** A file is never unreachable (`LinkBeforeUnlink`). During a rename the old name, the
-//!   new name or both lead to it from the root. Of several names, one is removed only after
-//!   the others are durable. A name that is replaced means the old inode or the new one. A
-//!   directory has at most two names. Both can be reached, `..` leads to where one of them
-//!   is, and either can be removed or renamed.
-//! - **U5** What an fsync has covered has a name: it waits for the inode's names and for those
-//!   of the new directories that lead to it (see `homes`).
+//! - **U2** A pointer leads to a block with this file's contents, never another's and never garbage
+//!   (`InitialiseBeforePoint`, `NullifyBeforeReuse`).
+//! - **U3** A link count is at least the number of names: it is raised before a name is made and
+//!   lowered after one is removed.
+//! - **U4** A file is never unreachable (`LinkBeforeUnlink`). During a rename the old name, the new
+//!   name or both lead to it from the root. Of several names, one is removed only after the others
+//!   are durable. A replaced name leads to the old inode or to the new one. A directory has at most
+//!   two names. Both are reachable, `..` leads to the directory of one of them, and either can be
+//!   removed or renamed.
+//! - **U5** A synced file has a name. An fsync waits for the inode's names, and for those of the
+//!   new directories that lead to it (see `homes`).
 //!
-//! What may be left over: blocks and inodes that are marked as used and belong to no one,
-//! link counts that are too high, free counts that are wrong.
+//! A crash may leave blocks and inodes that are marked as used without an owner, link counts that
+//! are too high, and wrong free counts.
 //!
 //! # Locks
-//! `tree` is held for writing by a call that changes something, for reading by others; `known`
-//! and `twins` are taken inside it, `known` for moments. [`Store::begin`] and [`Store::end`],
-//! which may wait for write-back, are called without any of them.
+//! A call that changes something holds `tree` for writing, other calls for reading. `known` and
+//! `twins` are taken inside it, `known` for moments, and `dying` inside `known`. [`Store::begin`]
+//! and [`Store::end`], which may wait for write-back, are called without any of them.
 //!
-//! A call does not hold `tree` while it waits for a device, for data or metadata, up to its
-//! first change. It runs in attempts (see [`patch::attempt`]), which another call's changes may
-//! come between. An attempt that stops has no effects. One that succeeds has seen one state of
-//! the tree; a listing that is read in several attempts goes on after the entries that it has
-//! returned.
+//! Before its first change a call does not hold `tree` while it waits for a device. It runs in
+//! attempts (see [`patch::attempt`]), and other calls may change the tree between them. An attempt
+//! that stops has no effects. One that succeeds has seen one state of the tree. A listing that
+//! takes several attempts goes on after the entries that it has returned.
 //!
-//! After its first change a call waits with `tree` held. What it will read then is looked for
-//! before ([`Format::ready`]). These reads remain:
-//! - what the cache has evicted meanwhile, and all reads of a call that has given attempts up;
-//! - the names of the whole tree, if what is removed after a crash became a directory with a high
-//!   link count only since they were looked for (`twins`), and the other name of a directory
-//!   that a rename replaces;
+//! After its first change a call waits with `tree` held. The blocks that it will read are therefore
+//! read before ([`Format::ready`]). These reads remain:
+//! - blocks that the cache has evicted meanwhile, and all reads of a call that has given attempts
+//!   up;
+//! - the names of the whole tree, if a directory that is removed after a crash got a high link
+//!   count only since the names were read (`twins`);
+//! - the other name of a directory that a rename replaces;
 //! - further bitmaps, if free counts are wrong or nearly all groups are full;
 //! - blocks that are overwritten as a whole, with the optimisation `hard` off;
 //! - with a journal, the neighbour in the list of orphans of a file that gets a name.
@@ -77,23 +76,23 @@ use vfs::{
     StatFs, SystemClock, Timestamp, XattrMode, perm,
 };
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone)]
 pub struct BlockFsOptions {
-    /// Refuse all changes.
+    /// Whether all changes are refused.
     pub read_only: bool,
-    /// When reads move access times.
+    /// When reads update access times.
     pub atime: Atime,
-    /// Where times come from.
+    /// The clock for time stamps.
     pub clock: Arc<dyn Clock>,
-    /// What the stack promises.
+    /// The promise of the stack.
     pub guarantees: Guarantees,
-    /// What to do about damage.
+    /// The reaction to damage.
     pub on_error: OnError,
 }
 
 impl BlockFsOptions {
-    /// Read-write, relative access times, the system's clock.
+    /// Options of a read-write mount with relative access times and the system's clock.
     pub fn new(guarantees: Guarantees) -> Self {
         Self {
             read_only: false,
@@ -105,13 +104,13 @@ impl BlockFsOptions {
     }
 }
 
-/// A mounted file system of format `F`. See the module.
+/// A mounted file system of format `F`, with the guarantees and locks of the module.
 pub struct BlockFs<F: Format> {
     format: F,
     options: BlockFsOptions,
     tree: RwLock<()>,
     known: Mutex<HashMap<Ino, Known>>,
-    /// When to forget those of `known` that are as good as unknown.
+    /// Number of `known` inodes at which settled ones are forgotten.
     most_known: AtomicUsize,
     dying: Dying,
     twins: Twins,
@@ -119,11 +118,11 @@ pub struct BlockFs<F: Format> {
 }
 
 impl<F: Format> BlockFs<F> {
-    /// Mounts: finishes what a crash left of unlinked and truncated files, as far as the
-    /// format has noted them, unless read-only.
+    /// Mounts. Unless read-only, it finishes the unlinked and truncated files that a crash left, as
+    /// far as the format has recorded them.
     ///
     /// # Errors
-    /// What is wrong with the image or its medium.
+    /// The defect of the image or of its medium.
     pub fn open(format: F, options: BlockFsOptions) -> std::result::Result<Self, FormatError> {
         let fs = Self {
             twins: Twins::new(format.was_clean()),
@@ -141,16 +140,16 @@ impl<F: Format> BlockFs<F> {
         Ok(fs)
     }
 
-    /// Unmounts: frees what has no name, though it may still be open, makes everything
-    /// durable and marks the image as clean. No call may follow.
+    /// Unmounts: frees inodes without names, open ones included, makes everything durable and marks
+    /// the image as clean. No call may follow.
     ///
     /// # Errors
-    /// If something could not be stored: the image is not marked then.
+    /// If something could not be stored. The image is then not marked.
     pub fn close(&self) -> std::result::Result<(), FormatError> {
         if self.options.read_only {
             return Ok(());
         }
-        // Open or not: what has no name goes, after its last name has.
+        // Inodes without names are freed even if they are open.
         (self.known.lock().values_mut()).for_each(|known| known.refs = 0);
         if !self.is_read_only() {
             self.finish_orphans()?;
@@ -166,8 +165,8 @@ impl<F: Format> BlockFs<F> {
 
     // --- operations -----------------------------------------------------------------
 
-    /// Runs a change of `caller`, of at most `blocks` distinct blocks. It may run several times: until it
-    /// has changed something it stops where it would wait for a device, which is waited for
+    /// Runs a change of `caller`, of at most `blocks` distinct blocks. It may run several times:
+    /// before its first change it stops where it would wait for a device. That wait takes place
     /// without the lock, and between operations of the store.
     fn change<T>(
         &self,
@@ -197,8 +196,8 @@ impl<F: Format> BlockFs<F> {
         result.map_err(|refusal| self.failed(refusal))
     }
 
-    /// Runs a call again that found no room, when blocks have been freed that nobody had
-    /// any more.
+    /// Runs a call, and again after it found no room while an inode without a name and
+    /// references was freed.
     fn patiently<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
         loop {
             let ended = self.dying.ended();
@@ -209,8 +208,8 @@ impl<F: Format> BlockFs<F> {
         }
     }
 
-    /// Runs something that changes nothing. It may run several times: in attempts that stop
-    /// where they would wait for a device, which is waited for without the lock.
+    /// Runs `f`, which changes nothing. It may run several times: an attempt stops where it would
+    /// wait for a device, and that wait takes place without the lock.
     fn look<T>(&self, mut f: impl FnMut() -> std::result::Result<T, Refusal>) -> Result<T> {
         self.is_served()?;
         let mut attempts = Attempts::new(self.format.store());
@@ -233,7 +232,7 @@ impl<F: Format> BlockFs<F> {
 
     // --- inodes ---------------------------------------------------------------------
 
-    /// The format's number of an inode.
+    /// Translates a caller's inode number to the format's.
     fn down(&self, ino: Ino) -> Ino {
         if ino == Ino::ROOT {
             self.format.root()
@@ -242,12 +241,12 @@ impl<F: Format> BlockFs<F> {
         }
     }
 
-    /// A name with the format's number of its directory.
+    /// Translates the directory of a name to the format's number.
     fn name_down<'a>(&self, at: Name<'a>) -> Name<'a> {
         Name::new(self.down(at.dir), at.name)
     }
 
-    /// The number that callers see.
+    /// Translates the format's inode number to the callers'.
     fn up(&self, ino: Ino) -> Ino {
         if ino == self.format.root() {
             Ino::ROOT
@@ -263,7 +262,7 @@ impl<F: Format> BlockFs<F> {
         Ok(attr)
     }
 
-    /// Attributes of an inode that a name leads to: one that is not in use is damage.
+    /// Attributes of an inode that a name leads to. A free one is damage.
     fn named(&self, ino: Ino) -> std::result::Result<Attr, Refusal> {
         let attr = self.format.inode(ino)?.ok_or_else(|| {
             FormatError::Corrupt(format!("inode {ino}: a name leads to it, but it is free"))
@@ -289,7 +288,7 @@ impl<F: Format> BlockFs<F> {
             .is_some_and(|known| known.refs > 0)
     }
 
-    /// Gives back references; the last one frees an inode that has no name.
+    /// Gives back references. The last one frees an inode that has no name.
     fn give_back(&self, ino: Ino, count: u64) {
         let unused = {
             let mut known = self.known.lock();
@@ -333,7 +332,7 @@ impl<F: Format> BlockFs<F> {
             atime: Some(now),
             ..Default::default()
         };
-        // A read does not fail because its time could not be noted.
+        // A read does not fail because its time could not be stored.
         let _ = self.change(caller(cx), 1, |op| {
             let stamped = self.format.change_inode(op, ino, &change, &[])?;
             self.note_inode(ino, &change, stamped);
@@ -342,7 +341,7 @@ impl<F: Format> BlockFs<F> {
     }
 }
 
-/// The process that a call comes from, as the store's layers see it.
+/// The process of a call, for the store's layers.
 fn caller(cx: &Ctx) -> Caller {
     Caller {
         uid: cx.uid,
@@ -568,7 +567,7 @@ impl<F: Format> FileSystem for BlockFs<F> {
                 true => Vec::new(),
                 false => self.format.orphans()?,
             };
-            // All of them are freed, as soon as nobody refers to them.
+            // All orphans are freed with their last reference.
             for ino in orphans.into_iter().filter(|&ino| !self.is_referenced(ino)) {
                 if let Some(attr) = self.format.inode(ino)?.filter(|attr| attr.nlink == 0) {
                     free.blocks_free += attr.blocks * 512 / u64::from(free.block_bytes);
@@ -629,7 +628,7 @@ impl<F: Format> FileSystem for BlockFs<F> {
     }
 }
 
-/// All that stands for several steps.
+/// Joins the patches of several steps.
 fn joined(heads: impl IntoIterator<Item = Heads>) -> Heads {
     heads.into_iter().flatten().collect()
 }

@@ -13,11 +13,11 @@ use vfs::{
     perm,
 };
 
-/// A name of a directory besides the one that is to go.
+/// A name of a directory besides the one that is being removed.
 pub(super) struct OtherName {
-    /// `..` was where the name that goes is, and moves.
+    /// Whether `..` led to the directory of the removed name, and moves.
     moved: bool,
-    /// What the removal must come after.
+    /// The befores of the removal.
     pub there: Befores,
 }
 
@@ -59,8 +59,8 @@ impl<F: Format> BlockFs<F> {
         Ok(attr)
     }
 
-    /// Lists a directory. An error after an entry was accepted ends the listing before its
-    /// cause, and the call for what follows returns it: the caller keeps what it accepted.
+    /// Lists a directory. An error after an accepted entry only ends the listing, so that the
+    /// caller keeps the accepted entries. The next call returns the error.
     pub(super) fn list(
         &self,
         cx: &Ctx,
@@ -68,7 +68,7 @@ impl<F: Format> BlockFs<F> {
         after: Cookie,
         sink: &mut dyn FnMut(&DirEntry<'_>) -> std::result::Result<bool, Refusal>,
     ) -> Result<()> {
-        // What is accepted is not offered again, though the device is waited for in between.
+        // An accepted entry is not offered again in the next attempt.
         let mut last = after;
         let listed = self.look(|| {
             let attr = self.attr(dir)?;
@@ -153,8 +153,7 @@ impl<F: Format> BlockFs<F> {
         })
     }
 
-    /// Takes an inode and gives it its first contents. Returned: what a name for it must
-    /// come after.
+    /// Takes an inode and gives it its first contents. Returns the befores of a name for it.
     fn make_inode(
         &self,
         op: &Op,
@@ -234,7 +233,7 @@ impl<F: Format> BlockFs<F> {
         }
     }
 
-    /// Takes back an inode that has got no name.
+    /// Frees an inode that did not get a name.
     fn unmake(&self, op: &Op, ino: Ino) -> crate::Result<()> {
         loop {
             let freed = self
@@ -246,7 +245,7 @@ impl<F: Format> BlockFs<F> {
         }
     }
 
-    /// Moves a directory's times after a change of its names.
+    /// Updates a directory's times after a change of its names.
     pub(super) fn touch(&self, op: &Op, dir: Ino, now: Timestamp) -> crate::Result<PatchId> {
         let times = InodeChange {
             mtime: Some(now),
@@ -327,7 +326,7 @@ impl<F: Format> BlockFs<F> {
             let touched = self.touch(op, dir, now)?;
             self.note(dir, &[entry, touched]);
             self.note(ino, &[entry, stamped]);
-            // The removal of another name waits for them as well.
+            // The removal of another name waits for these patches as well.
             let reached: Heads = reached.iter().map(|before| before.patch).collect();
             self.note(ino, &reached);
             self.known.lock().entry(ino).or_default().nameable = false;
@@ -336,8 +335,8 @@ impl<F: Format> BlockFs<F> {
         })
     }
 
-    /// One link more; for an inode without any, it is no orphan any longer. U3: before the
-    /// name.
+    /// Raises the link count by one, before the name (U3). An inode without links stops being an
+    /// orphan.
     pub(super) fn raise_links(&self, op: &Op, attr: &Attr) -> crate::Result<Heads> {
         let links = InodeChange::links(attr.nlink + 1);
         let raised = self.format.change_inode(op, attr.ino, &links, &[])?;
@@ -389,9 +388,9 @@ impl<F: Format> BlockFs<F> {
         }
     }
 
-    /// Takes one link off an inode, one of whose names is gone. Returned: the inode, if it
-    /// is left to [`destroy_orphan`](Self::destroy_orphan), since it is large. `stays`: it
-    /// is a directory with another name.
+    /// Takes one link off an inode, one of whose names is gone. Returns the inode's [`Death`] if
+    /// it is unreferenced and too large for this operation: pass it to
+    /// [`destroy_orphan`](Self::destroy_orphan). `stays`: it is a directory with another name.
     pub(super) fn drop_link(
         &self,
         op: &Op,
@@ -404,7 +403,7 @@ impl<F: Format> BlockFs<F> {
             FileType::Directory if !stays => 0,
             _ => victim.nlink.saturating_sub(1),
         };
-        // Names that went before may still be on the medium, though this one never was.
+        // Names that were removed earlier may still be on the medium, though this one never was.
         let earlier = self.lowered(victim.ino);
         let left = self.left_behind(victim.ino);
         let never_stored = removed.never_stored && earlier.is_none() && left.is_empty();
@@ -422,8 +421,8 @@ impl<F: Format> BlockFs<F> {
         };
         let lowered = self.format.change_inode(op, victim.ino, &change, &gone)?;
         if victim.nlink > 1 && victim.kind != FileType::Directory {
-            // The removal waits for them (U4), and so does whatever waits for it: to name them
-            // again at the next one makes as many edges as there are pairs of names.
+            // The removal waits for them (U4), and so do the patches after it. Naming them again at
+            // the next removal would make an edge for each pair of names.
             self.settle(victim.ino);
         }
         self.note(victim.ino, &[removed.patch, lowered]);
@@ -442,7 +441,7 @@ impl<F: Format> BlockFs<F> {
         Ok((!referenced).then_some(victim.ino))
     }
 
-    /// Has all read that [`drop_link`](Self::drop_link) will need, before the first change.
+    /// Reads all that [`drop_link`](Self::drop_link) needs, before the first change.
     pub(super) fn ready_to_drop(&self, victim: &Attr) -> crate::Result<()> {
         let is_last = victim.nlink <= 1 || victim.kind == FileType::Directory;
         if !is_last || self.is_referenced(victim.ino) || victim.blocks > self.small() {
@@ -454,9 +453,9 @@ impl<F: Format> BlockFs<F> {
         })
     }
 
-    /// Prepares the removal of one name of an empty directory that may have two, since a
-    /// crash came into its rename: `..` must be where the other one is before this one
-    /// goes. `None`: this is its only name.
+    /// Prepares the removal of one name of an empty directory that may have two, since a crash
+    /// interrupted its rename. `..` must lead to the directory of the other name before this name
+    /// is removed. Returns `None` if this is the only name.
     pub(super) fn lean_on_other(
         &self,
         op: &Op,
@@ -473,7 +472,7 @@ impl<F: Format> BlockFs<F> {
         let mut there = Befores::new();
         let moved = other != dir && self.format.parent(victim.ino)? == dir;
         if moved {
-            // Whether a link for it is counted there is not known.
+            // The count there may or may not include a link for it.
             let nlink = self.attr(other)?.nlink;
             let raised =
                 self.format
@@ -510,8 +509,8 @@ impl<F: Format> BlockFs<F> {
         self.portion(DESTROY_BLOCKS)
     }
 
-    /// At most so many blocks, and so few that an operation on them fits the store: a
-    /// small journal takes small operations only.
+    /// At most `most` blocks, and few enough that an operation on them fits the store. A small
+    /// journal takes small operations only.
     pub(super) fn portion(&self, most: u64) -> u64 {
         let room = u64::from(self.format.store().max_op_blocks()) / 4;
         most.min(room).max(1)
@@ -550,8 +549,8 @@ impl<F: Format> BlockFs<F> {
         }
     }
 
-    /// What the end of an inode without a name must come after: else its name could be on
-    /// the medium with nothing behind it. And whether it never had a name there.
+    /// The befores of freeing an inode without a name, and whether it never had a name on the
+    /// medium. Without these befores a name on the medium could lead to a free inode.
     fn last_name_gone(&self, ino: Ino) -> (Befores, bool) {
         let never_named = (self.known.lock().get(&ino)).is_some_and(|known| known.never_named);
         let waits = !never_named && !hit(Bug::EmptyBeforeUnlink);
@@ -559,7 +558,7 @@ impl<F: Format> BlockFs<F> {
         (after(Rule::NullifyBeforeReuse, lowered), never_named)
     }
 
-    /// At mount: frees what had lost its last name, and finishes what was being cut.
+    /// Frees inodes that had lost their last name, and finishes cuts, at mount.
     pub(super) fn finish_orphans(&self) -> crate::Result<()> {
         for ino in self.format.orphans()? {
             let Some(attr) = self.format.inode(ino)? else {
@@ -581,7 +580,7 @@ impl<F: Format> BlockFs<F> {
 const DESTROY_BLOCKS: u64 = 256;
 
 impl InodeChange {
-    /// Only the link count.
+    /// Makes a change of only the link count.
     fn links(nlink: u32) -> Self {
         Self {
             nlink: Some(nlink),

@@ -1,32 +1,36 @@
-//! The order of names: what must be durable before one is made or removed. Calls that give an
-//! inode a further name, or take one away, take the befores from here.
+//! The order of names: the befores of making and removing them. Calls that give an inode a further
+//! name, or remove one, take the befores from here.
 //!
-//! - **N1** A further name of a file comes after what the first name came after: all that
+//! - **N1** A further name of a file comes after the befores of the first name: all that
 //!   initialises the inode (U1).
 //! - **N2** A further name of a directory comes after its present name, and after the removal
 //!   of any name before that. Its names change serially, so that there are at most two.
 //! - **N3** The removal of a name comes after the file's other names (U4), and after the names
 //!   of the directories that lead to these from the root.
-//! - **N4** The removal of a directory's name comes after the removal of its previous one,
-//!   since `..` does not lead there any more.
-//! - **N5** The removal of a directory's name comes after whatever removals from that
-//!   directory waited for (N3, N4). An entry may still be on the medium, and its file has
-//!   another name by then. An entry of a directory that was moved is gone: the directory is
-//!   freed with the last name that can be reached.
-//! - **N6** A directory comes to a place below others after the removal of their previous
-//!   names. One of these may be in the directory that moves, or below it: the two would be
-//!   above each other.
+//! - **N4** The removal of a directory's name comes after the removal of its previous name, since
+//!   `..` does not lead there any more.
+//! - **N5** The removal of a directory's name comes after the befores of all removals from that
+//!   directory (N3, N4). An entry may still be on the medium, and its file has another name by
+//!   then. The entry of a directory that moved away is removed: a directory is freed with its last
+//!   reachable name.
+//! - **N6** A directory moves below others after the removal of their previous names. One of these
+//!   may be in the moved directory or below it. Otherwise the two would be above each other.
 //!
 //! # No directory has a wrong `..`
-//! Let a directory D have a name on the medium, in P. When it was made, `..` led to P before
-//! the name. Every move, from P to Q, goes in four steps, each after the one before: the name
-//! in Q, `..` to Q, the removal from P, the next change of D's names (N2, N4). So D has a name
-//! where `..` leads, at each step. P is not freed in between: its own name is removed after the
-//! third step (N5), and it is cleared after that. The link for `..` is counted in Q before the
-//! first step, and taken off P after the third.
+//! Let a directory D have a name on the medium, in P. When D was made, `..` led to P before the
+//! name. A move from P to Q has four steps, each after the one before (N2, N4):
 //!
-//! A directory without a name promises nothing of `..`: it may lead to an inode that has been
-//! freed, or used again. No path leads there, and no call gives it a name.
+//! 1. the name in Q;
+//! 2. `..` to Q;
+//! 3. the removal from P;
+//! 4. the next change of D's names.
+//!
+//! So D has a name where `..` leads, at each step. P is not freed in between: its own name is
+//! removed after the third step (N5), and P is cleared after that. Q's count includes the link for
+//! `..` before the first step, and P's count excludes it after the third.
+//!
+//! The `..` of a directory without a name may lead to an inode that is free or in use again. No
+//! path leads to the directory, and no call gives it a name.
 
 use super::{BlockFs, Refusal};
 use crate::seeded::{Bug, hit};
@@ -43,14 +47,14 @@ impl<F: Format> BlockFs<F> {
             .filter(|patch| store.is_pending(*patch))
     }
 
-    /// Notes what further names of an inode come after: the name of a directory (N2), or what
-    /// the first name of another file came after (N1).
+    /// Notes the befores of further names of an inode: the name of a directory (N2), or the befores
+    /// of another file's first name (N1).
     pub(super) fn found_on(&self, ino: Ino, patches: &[PatchId]) {
         let mut known = self.known.lock();
         known.entry(ino).or_default().foundation = patches.into();
     }
 
-    /// What a further name comes after, besides the link that it takes (N1, N2).
+    /// The befores of a further name, besides the raised link count (N1, N2).
     pub(super) fn before_name(&self, attr: &Attr) -> Befores {
         let directory = attr.kind == FileType::Directory;
         let bug = match directory {
@@ -70,7 +74,7 @@ impl<F: Format> BlockFs<F> {
         befores
     }
 
-    /// The names that lead from the root to a directory, as far as they are not durable (N3).
+    /// The names that lead from the root to a directory and are not durable (N3).
     pub(super) fn before_reached(&self, dir: Ino) -> std::result::Result<Befores, Refusal> {
         let mut befores = Befores::new();
         if hit(Bug::UnlinkBeforePath) {
@@ -85,8 +89,8 @@ impl<F: Format> BlockFs<F> {
         Ok(befores)
     }
 
-    /// What the arrival of a directory in `dir` comes after: the removals of the previous names
-    /// of `dir` and of all above it (N6).
+    /// The befores of moving a directory into `dir`: the removals of the previous names of `dir`
+    /// and of all directories above it (N6).
     pub(super) fn before_moved_below(&self, dir: Ino) -> std::result::Result<Befores, Refusal> {
         let path = self.path_up(dir)?;
         let lowered = path.iter().filter_map(|at| self.lowered(*at));
@@ -98,7 +102,7 @@ impl<F: Format> BlockFs<F> {
     pub(super) fn path_up(&self, dir: Ino) -> std::result::Result<Vec<Ino>, Refusal> {
         let mut path = vec![dir];
         let mut at = dir;
-        // No path is longer than there are inodes; a damaged image may have a ring.
+        // No path is longer than the number of inodes. A damaged image may have a ring.
         let most = self.format.statfs()?.inodes;
         while at != self.format.root() {
             at = match self.format.inode(at)? {
@@ -114,7 +118,7 @@ impl<F: Format> BlockFs<F> {
         Ok(path)
     }
 
-    /// What the removal or the replacement of a name comes after.
+    /// The befores of the removal or the replacement of a name.
     pub(super) fn before_removal(&self, victim: &Attr) -> Befores {
         if victim.kind != FileType::Directory {
             return self.other_names_of(victim);
@@ -126,8 +130,8 @@ impl<F: Format> BlockFs<F> {
         befores
     }
 
-    /// What the removal of one of a file's names comes after (N3): all that fsync waits for,
-    /// the other names among it, or what waits for it.
+    /// The befores of the removal of one of a file's names (N3): all patches that fsync waits for,
+    /// the other names included, or patches after them.
     fn other_names_of(&self, victim: &Attr) -> Befores {
         let known = self.known.lock();
         let unsettled = match known.get(&victim.ino) {
@@ -139,7 +143,7 @@ impl<F: Format> BlockFs<F> {
         after(Rule::LinkBeforeUnlink, open)
     }
 
-    /// Notes what the removal of a name from a directory waits for, for N5.
+    /// Notes the befores of a removal of a name from a directory, for N5.
     pub(super) fn leave_behind(&self, dir: Ino, befores: &Befores) {
         if befores.is_empty() {
             return;
@@ -152,7 +156,7 @@ impl<F: Format> BlockFs<F> {
         }
     }
 
-    /// What removals of names from a directory wait for (N5).
+    /// The befores of all removals of names from a directory (N5).
     pub(super) fn left_behind(&self, dir: Ino) -> Befores {
         let known = self.known.lock();
         let left = known
@@ -165,7 +169,7 @@ impl<F: Format> BlockFs<F> {
         )
     }
 
-    /// What last lowered an inode's link count, unless that is durable.
+    /// The patch that last lowered an inode's link count, unless it is durable.
     pub(super) fn lowered(&self, ino: Ino) -> Option<PatchId> {
         let lowered = self.known.lock().get(&ino).and_then(|known| known.lowered);
         lowered.filter(|patch| self.format.store().is_pending(*patch))

@@ -1,10 +1,9 @@
 //! Blocks that a crash has left past the ends of files.
 //!
-//! A file that grows over them would have them as its data (U2). They are looked for in a mount
-//! of an image that was not unmounted cleanly, before a file grows or is cut for the first
-//! time, and not in files that this mount has made. No patch says that the growth comes after
-//! their removal, so the removal is made durable first. Where there are none, nothing is
-//! written.
+//! A file that grows over them would have them as its data (U2). A mount of an image that was not
+//! unmounted cleanly looks for them before a file grows or is cut for the first time. Files that
+//! this mount has made have none. No patch orders the growth after their removal, so the removal is
+//! made durable first. Nothing is written if there are none.
 
 use super::known::Synced;
 use super::{BlockFs, Refusal};
@@ -12,15 +11,15 @@ use crate::Format;
 use crate::seeded::{Bug, hit};
 use vfs::{Attr, Ino, Result};
 
-/// What a crash has left past the end of a file.
+/// Blocks that a crash has left past the end of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum PastEnd {
-    /// Nobody has looked.
+    /// Not looked for yet.
     #[default]
     Unknown,
-    /// Blocks. On the medium they may be there although they have been taken off.
+    /// There are some. On the medium they may still be attached after their removal.
     Blocks,
-    /// Nothing.
+    /// There are none.
     Nothing,
 }
 
@@ -43,12 +42,12 @@ impl<F: Format> BlockFs<F> {
         Ok(found)
     }
 
-    /// Notes what is past the end of a file.
+    /// Records whether blocks lie past the end of a file.
     pub(super) fn know_past_end(&self, ino: Ino, past_end: PastEnd) {
         self.known.lock().entry(ino).or_default().past_end = past_end;
     }
 
-    /// Takes off what a crash has left past the end of a file, before it grows to `end`.
+    /// Frees the blocks that a crash has left past the end of a file, before it grows to `end`.
     pub(super) fn trim(&self, ino: Ino, end: u64) -> Result<()> {
         if hit(Bug::GrowOverLeft) {
             return Ok(());

@@ -1,5 +1,5 @@
-//! What an image and its mount ask for: what to do about damage, for whom blocks are kept,
-//! which changes are durable when the call returns.
+//! Policies of an image and its mount: the reaction to damage, reserved blocks, changes that are
+//! durable when the call returns.
 
 use super::known::Synced;
 use super::{BlockFs, Refusal, caller};
@@ -8,27 +8,27 @@ use patch::Op;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use vfs::{Ctx, Errno, FileFlags, Ino, Result};
 
-/// What to do when a call finds the image damaged. In any case the call fails and the image is
-/// marked, so that it is checked before long.
+/// The reaction to a damaged image. In any case the call fails and the image is marked, so that the
+/// next check examines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnError {
-    /// Nothing more.
+    /// Go on.
     #[default]
     Continue,
     /// Refuse changes from then on.
     ReadOnly,
-    /// Refuse all calls from then on: where the kernel would panic.
+    /// Refuse all calls from then on, where the kernel would panic.
     Halt,
 }
 
-/// What has been found while mounted.
+/// Damage and flags found while mounted.
 #[derive(Default)]
 pub(super) struct Policy {
-    /// What is refused because of damage: nothing, changes, all.
+    /// The calls refused because of damage: none, [`CHANGES`] or [`ALL`].
     refused: AtomicU8,
-    /// Damage was found, and the image marked.
+    /// Whether damage was found and the image marked.
     damaged: AtomicBool,
-    /// An inode was seen whose changes are to be durable at once.
+    /// Whether an inode was found whose changes must be durable at once.
     synchronous: AtomicBool,
 }
 
@@ -49,7 +49,7 @@ impl<F: Format> BlockFs<F> {
         }
     }
 
-    /// The errno of a refusal. Damage has its consequences: the caller must hold no lock.
+    /// The errno of a refusal. Damage marks the image, so the caller must hold no lock.
     pub(super) fn failed(&self, refusal: Refusal) -> Errno {
         if refusal.is_damage() {
             self.damaged();
@@ -57,7 +57,7 @@ impl<F: Format> BlockFs<F> {
         refusal.errno()
     }
 
-    /// Marks the image once, and does what the mount asks for.
+    /// Marks the image once, and applies the mount's reaction to damage.
     fn damaged(&self) {
         if self.options.read_only || self.policy.damaged.swap(true, Relaxed) {
             return;
@@ -74,8 +74,7 @@ impl<F: Format> BlockFs<F> {
         tracing::error!("the image is damaged: the mount {told}; unmount it and run e2fsck");
     }
 
-    /// [`change`](Self::change) for a caller who may not be among those for whom the last
-    /// blocks are kept.
+    /// Runs a [`change`](Self::change). It may use the reserved blocks only if the caller may.
     pub(super) fn change_for<T>(
         &self,
         cx: &Ctx,
@@ -100,15 +99,15 @@ impl<F: Format> BlockFs<F> {
         })
     }
 
-    /// Notes that an inode has these flags.
+    /// Records whether an inode with these flags makes changes durable at once.
     pub(super) fn saw(&self, flags: FileFlags) {
         if flags.intersects(FileFlags::SYNC | FileFlags::DIRSYNC) {
             self.policy.synchronous.store(true, Relaxed);
         }
     }
 
-    /// Makes durable what a call has changed of these inodes, by the callers' numbers, if one
-    /// of these flags of theirs asks for it.
+    /// Makes the changes of each of these inodes durable if it has one of these flags. The numbers
+    /// are the callers'.
     pub(super) fn stored(&self, inos: &[Ino], flags: FileFlags) -> Result<()> {
         if !self.policy.synchronous.load(Relaxed) {
             return Ok(());
@@ -125,7 +124,7 @@ impl<F: Format> BlockFs<F> {
         Ok(())
     }
 
-    /// Of directories whose names have changed.
+    /// Makes changes of names durable in directories whose flags ask for it.
     pub(super) fn stored_names(&self, dirs: &[Ino]) -> Result<()> {
         self.stored(dirs, FileFlags::SYNC | FileFlags::DIRSYNC)
     }

@@ -1,9 +1,9 @@
-//! Errors of calls: made here, or by the format.
+//! Errors of calls, from this module or from the format.
 
 use crate::FormatError;
 use vfs::Errno;
 
-/// Why a call is refused: by us, or by the format.
+/// The reason why a call fails.
 #[derive(Debug)]
 pub(super) enum Refusal {
     Errno(Errno),
@@ -36,7 +36,7 @@ impl Refusal {
     }
 }
 
-/// The errno of an error, after the log has what it says.
+/// Logs an error of the medium or the image. Returns the errno.
 pub(super) fn report(error: &FormatError) -> Errno {
     if matches!(error, FormatError::Store(_) | FormatError::Corrupt(_)) {
         tracing::error!("{error}");
@@ -44,7 +44,7 @@ pub(super) fn report(error: &FormatError) -> Errno {
     error.errno()
 }
 
-/// The errno of a sync: on a file system that has become read-only something is not stored.
+/// The errno of a sync. On a file system that became read-only, something is not stored.
 pub(super) fn not_stored(errno: Errno) -> Errno {
     match errno {
         Errno::ROFS => Errno::IO,

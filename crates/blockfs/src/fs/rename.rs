@@ -1,4 +1,4 @@
-//! Renaming: all checks first, in the order of Linux, then the steps.
+//! Renames: all checks first, in the order of Linux, then the steps.
 
 use super::{BlockFs, Refusal, caller};
 use crate::seeded::{Bug, hit};
@@ -6,24 +6,24 @@ use crate::{Befores, Format, InodeChange, Next, Removed, after};
 use patch::{Op, PatchId, Rule};
 use vfs::{Attr, Ctx, Errno, FileType, Ino, Name, RenameFlags, Result, Timestamp, perm};
 
-/// A rename that may be done.
+/// A rename that has passed the checks.
 struct Move<'a> {
     from: Attr,
     name: &'a [u8],
     to: Attr,
     new_name: &'a [u8],
     source: Attr,
-    /// What has the new name now.
+    /// The inode that has the new name before the rename.
     target: Option<Attr>,
     exchange: bool,
 }
 
-/// The new name is there.
+/// The result of making the new name.
 struct Arrived {
     patch: PatchId,
-    /// What had it.
+    /// The removal of the name's old meaning.
     replaced: Option<Removed>,
-    /// A directory was replaced, and this was its only name.
+    /// Whether a directory was replaced at its only name.
     inherits: bool,
 }
 
@@ -64,7 +64,7 @@ impl<F: Format> BlockFs<F> {
         }
     }
 
-    /// Checks. `None`: there is nothing to do, since both are names of one inode.
+    /// Checks a rename. `None`: both are names of one inode, so that there is nothing to do.
     fn plan<'a>(
         &self,
         cx: &Ctx,
@@ -74,7 +74,7 @@ impl<F: Format> BlockFs<F> {
         flags.check()?;
         let exchange = flags.is_exchange();
         if exchange && !self.format.store().is_atomic() {
-            // Whichever name changed first, a crash could leave an inode without one.
+            // After the change of either name, a crash could leave an inode without a name.
             return Err(Errno::INVAL.into());
         }
         let (name, new_name) = (from.name, to.name);
@@ -104,7 +104,7 @@ impl<F: Format> BlockFs<F> {
         Ok(Some(plan))
     }
 
-    /// No directory may come to lie below itself.
+    /// Checks that no directory moves below itself.
     fn check_ancestry(&self, plan: &Move<'_>) -> std::result::Result<(), Refusal> {
         if plan.moves_directory() && self.is_above(plan.source.ino, plan.to.ino)? {
             return Err(Errno::INVAL.into());
@@ -128,7 +128,7 @@ impl<F: Format> BlockFs<F> {
         Ok(self.path_up(below)?.contains(&ino))
     }
 
-    /// What is replaced must be of the same sort, and empty; and there must be links left.
+    /// Checks that the replaced inode has the same type and is empty, and that a link is left.
     fn check_types(&self, plan: &Move<'_>) -> std::result::Result<(), Refusal> {
         let directory = plan.moves_directory();
         if let Some(target) = plan.target.as_ref().filter(|_| !plan.exchange) {
@@ -141,14 +141,14 @@ impl<F: Format> BlockFs<F> {
         if gains && plan.to.nlink >= self.format.max_links(FileType::Directory) {
             return Err(Errno::MLINK.into());
         }
-        // It has both names for a while, and may have one link too many for that long.
+        // It has both names for a while, and may exceed the limit by one link meanwhile.
         if plan.source.nlink > self.format.max_links(plan.source.kind) {
             return Err(Errno::MLINK.into());
         }
         Ok(())
     }
 
-    /// Has all read that the steps will need, before the first change.
+    /// Reads all that the steps need, before the first change.
     fn ready_to_move(&self, plan: &Move<'_>) -> crate::Result<()> {
         let moved = [
             Some(&plan.source),
@@ -169,8 +169,8 @@ impl<F: Format> BlockFs<F> {
         }
     }
 
-    /// New name, then the old one goes (U4); links are raised before and lowered after
-    /// (U3). Returned: what was replaced, if it is left to be destroyed.
+    /// Makes the new name, then removes the old one (U4). Links are raised before and lowered
+    /// after (U3). Returns the replaced inode if the caller must free it.
     fn move_to(&self, op: &Op, plan: &Move<'_>) -> std::result::Result<Option<Ino>, Refusal> {
         let now = self.now();
         let reached = match plan.crosses() {
@@ -189,8 +189,8 @@ impl<F: Format> BlockFs<F> {
         }
     }
 
-    /// Makes the new name, with a link for it. `reached`: what the new directory is reached
-    /// after.
+    /// Makes the new name, with a link for it. `reached`: the patches that make the new directory
+    /// reachable.
     fn arrive(
         &self,
         op: &Op,
@@ -201,8 +201,8 @@ impl<F: Format> BlockFs<F> {
         let mut befores = self.before_name(source);
         let new_parent = plan.moves_directory() && plan.crosses();
         if new_parent {
-            // While it has two names, both can be found: `..` leads to one of them, and when
-            // the other one is removed it is not freed.
+            // While it has two names, both must be reachable: `..` leads to one of them, and the
+            // removal of the other one does not free it.
             befores.extend(self.before_reached(plan.from.ino)?);
             befores.extend(reached.iter().copied());
             befores.extend(self.before_moved_below(plan.to.ino)?);
@@ -246,7 +246,8 @@ impl<F: Format> BlockFs<F> {
         }
     }
 
-    /// Removes the old name, then its link, once the new one is there and can be `reached`.
+    /// Removes the old name, then its link, after the new name and the patches that make it
+    /// `reached`.
     fn depart(
         &self,
         op: &Op,
@@ -260,7 +261,7 @@ impl<F: Format> BlockFs<F> {
         let mut settled = there.clone();
         settled.extend(reached);
         let new_parent = plan.moves_directory() && plan.crosses();
-        // With two names after a crash, it may be the other one that counts.
+        // With two names after a crash, `..` may lead to the directory of the other one.
         let counted = new_parent && self.format.parent(source.ino)? == plan.from.ino;
         if new_parent {
             let moved = self
@@ -297,9 +298,9 @@ impl<F: Format> BlockFs<F> {
         Ok(())
     }
 
-    /// What the end of the old directory must come after. Of a file, its new name is there
-    /// by then. Of a directory, the old name is gone besides: when its only name that can be
-    /// reached is removed, it is freed.
+    /// The befores of freeing the old directory. A moved file must have its new name by then. A
+    /// moved directory must also have lost the old name, since it is freed with its last reachable
+    /// name.
     fn left_by(&self, plan: &Move<'_>, removed: Removed, settled: Befores) -> Befores {
         match (plan.crosses(), plan.moves_directory()) {
             (false, _) => Befores::new(),
@@ -308,7 +309,7 @@ impl<F: Format> BlockFs<F> {
         }
     }
 
-    /// Makes the new name mean the source, in one change.
+    /// Points the new name at the source, in one change.
     fn take_name(
         &self,
         op: &Op,
@@ -327,8 +328,8 @@ impl<F: Format> BlockFs<F> {
         Ok((added, None))
     }
 
-    /// One directory less below the old parent. (A directory that replaces another one
-    /// takes over the link that this had in the new parent.)
+    /// Lowers the link count of the old parent. A directory that replaces another one inherits that
+    /// one's link in the new parent.
     fn leave_parent(&self, op: &Op, plan: &Move<'_>, gone: &Befores) -> crate::Result<()> {
         let nlink = self
             .format
@@ -341,7 +342,7 @@ impl<F: Format> BlockFs<F> {
         Ok(())
     }
 
-    /// Swaps two names; only where operations are atomic.
+    /// Swaps two names, on a store with atomic operations.
     fn exchange(&self, op: &Op, plan: &Move<'_>) -> std::result::Result<(), Refusal> {
         let target = plan.target.as_ref().ok_or(Errno::NOENT)?;
         let (source, now) = (&plan.source, self.now());
@@ -377,7 +378,7 @@ impl<F: Format> BlockFs<F> {
         Ok(())
     }
 
-    /// The times of both directories.
+    /// Updates the times of both directories.
     fn stamp(&self, op: &Op, plan: &Move<'_>, now: Timestamp) -> crate::Result<()> {
         for dir in [plan.from.ino, plan.to.ino] {
             let touched = self.touch(op, dir, now)?;
@@ -387,7 +388,7 @@ impl<F: Format> BlockFs<F> {
     }
 }
 
-/// Only the link count.
+/// Makes a change of only the link count.
 fn links(nlink: u32) -> InodeChange {
     InodeChange {
         nlink: Some(nlink),

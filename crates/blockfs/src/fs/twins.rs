@@ -1,10 +1,10 @@
 //! Directories with more than one name, which a crash in a rename leaves.
 //!
-//! A link count alone does not show them: a crash may leave it too high. The removal of a
-//! directory whose count is too high therefore needs the tree's names. They are read once for
-//! a mount, and only if the image was not unmounted cleanly: no call leaves a directory with
-//! more names than it had, and names that a call moves are noted here. They are read before
-//! the removal begins, without the tree's lock, so that other calls do not wait.
+//! A link count alone does not show them, since a crash may leave it too high. The removal of a
+//! directory whose count is too high therefore needs the tree's names. They are read once in a
+//! mount, and only if the image was not unmounted cleanly. No call leaves a directory with more
+//! names than it had, and names that a call moves are noted here. The names are read before the
+//! removal begins, without the tree's lock, so that other calls do not wait.
 
 use super::{BlockFs, Refusal};
 use crate::Format;
@@ -25,12 +25,13 @@ pub(super) struct Twins {
 enum State {
     /// Each directory has one name.
     None,
-    /// Some may have more; the names have not been read yet.
+    /// Some may have more. The names have not been read yet.
     Unread,
-    /// They are being read. The directories that were moved since the last step, and where to.
+    /// The names are being read. The pairs are directories that moved since the last step, and
+    /// their new parents.
     Reading(Vec<(Ino, Ino)>),
-    /// At least the directories that have more than one name, with at least those that the
-    /// names are in.
+    /// A superset of the directories with more than one name, and of the directories of these
+    /// names.
     Read(Parents),
 }
 
@@ -64,7 +65,7 @@ impl Twins {
         }
     }
 
-    /// Notes that a rename failed halfway: its directory may have two names.
+    /// Notes a rename that failed halfway. Its directory may have two names.
     pub fn doubt(&self) {
         *self.state.lock() = State::Unread;
     }
@@ -73,7 +74,7 @@ impl Twins {
         matches!(*self.state.lock(), State::None | State::Read(_))
     }
 
-    /// Returns whether the names are to be read.
+    /// Returns whether the caller must read the names.
     fn begin_reading(&self) -> bool {
         let mut state = self.state.lock();
         let unread = matches!(*state, State::Unread);
@@ -83,7 +84,7 @@ impl Twins {
         unread
     }
 
-    /// The next directory of a walk in steps. After the last one the names count as read.
+    /// Returns the next directory of a walk in steps. After the last one the names count as read.
     fn next_of(&self, walk: &mut Walk) -> Option<Ino> {
         let mut state = self.state.lock();
         let State::Reading(moved) = &mut *state else {
@@ -142,8 +143,8 @@ impl<F: Format> BlockFs<F> {
         Ok(found)
     }
 
-    /// Reads the names of the tree, if the removal of this one needs them, before the removal
-    /// begins. The removal itself reports what goes wrong.
+    /// Reads the names of the tree, if the removal of this name needs them, before the removal
+    /// begins. The removal itself reports errors.
     pub(super) fn read_names_for(&self, dir: Ino, name: &[u8]) {
         if self.twins.are_read() {
             return;
@@ -166,8 +167,8 @@ impl<F: Format> BlockFs<F> {
         }
     }
 
-    /// Reads the names of the whole tree, a directory at a time. Other calls come in between:
-    /// the directories that they move are noted, and count as found where they go.
+    /// Reads the names of the whole tree, a directory at a time. Other calls may run in between.
+    /// The directories that they move are noted, and count as found in their new parents.
     fn read_in_steps(&self) -> vfs::Result<()> {
         let mut walk = Walk::new(self.format.root());
         while let Some(at) = self.twins.next_of(&mut walk) {
@@ -177,7 +178,7 @@ impl<F: Format> BlockFs<F> {
         Ok(())
     }
 
-    /// Reads them all at once.
+    /// Reads the names of the whole tree at once.
     fn read_at_once(&self) -> crate::Result<Parents> {
         let mut walk = Walk::new(self.format.root());
         while let Some(at) = walk.left.pop() {
@@ -187,7 +188,7 @@ impl<F: Format> BlockFs<F> {
         Ok(walk.twins)
     }
 
-    /// The directories with names in this one; none, if it is one no longer.
+    /// The directories with names in this one. Empty if it is not a directory any more.
     fn directories_in(&self, dir: Ino) -> crate::Result<Vec<Ino>> {
         let mut found = Vec::new();
         if self.is_live_directory(dir)? {
@@ -208,8 +209,7 @@ impl<F: Format> BlockFs<F> {
     }
 }
 
-/// Whether an empty directory may have two names: it has a link for its name and one for `.`,
-/// with two names three (U3).
+/// Whether an empty directory may have two names. It has a link for each name and one for `.` (U3).
 pub(super) fn may_have_two(attr: &Attr) -> bool {
     attr.kind == FileType::Directory && attr.nlink > 2
 }
@@ -218,9 +218,9 @@ pub(super) fn may_have_two(attr: &Attr) -> bool {
 struct Walk {
     /// Directories whose names have not been read.
     left: Vec<Ino>,
-    /// Where each directory was found first.
+    /// The directory in which each directory was found first.
     first: HashMap<Ino, Ino>,
-    /// Those that were found again.
+    /// The directories that were found again.
     twins: Parents,
 }
 
@@ -233,7 +233,7 @@ impl Walk {
         }
     }
 
-    /// Directory `ino` has a name in `at`.
+    /// Notes that directory `ino` has a name in `at`.
     fn found(&mut self, ino: Ino, at: Ino) {
         match self.first.get(&ino) {
             Some(&first) => self.twins.entry(ino).or_default().extend([first, at]),

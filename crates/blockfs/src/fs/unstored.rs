@@ -5,12 +5,12 @@ use patch::PatchId;
 /// Patches kept before those that are durable are dropped.
 const MIN_LIMIT: usize = 64;
 
-/// A list of patches that is bounded by how many of them are not durable: at most twice as
-/// many, or a few.
+/// A list of patches. Its length is at most twice the number of those that are not durable, or a
+/// small constant.
 #[derive(Debug, Default)]
 pub(super) struct Unstored {
     patches: Vec<PatchId>,
-    /// Length at which durable ones are dropped next; 0 stands for [`MIN_LIMIT`].
+    /// Length at which durable ones are dropped next. 0 stands for [`MIN_LIMIT`].
     limit: usize,
 }
 
@@ -34,7 +34,7 @@ impl Unstored {
         self.limit = 2 * self.patches.len();
     }
 
-    /// Those that may not be durable.
+    /// The patches that may not be durable.
     pub fn patches(&self) -> &[PatchId] {
         &self.patches
     }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Patches of a journal, whose numbers can be made up here.
+    /// Patches of a cache, one for each block.
     fn patches(n: usize) -> Vec<PatchId> {
         use medium::block::{Geometry, Lba, MemoryDevice};
         use patch::{Cache, CacheOptions, Change, Content, Store};

@@ -7,12 +7,12 @@ use patch::stack::{BuildError, Image, Log, Stack};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a file system is stored on.
+/// The devices of a file system.
 #[derive(Clone)]
 pub struct Devices {
     /// The image.
     pub disk: Arc<dyn BlockDevice>,
-    /// The external log, if the stack has one; of the same block size.
+    /// The external log, if the stack has one. It has the same block size.
     pub log: Option<Arc<dyn BlockDevice>>,
 }
 
@@ -50,9 +50,8 @@ impl Devices {
     }
 }
 
-/// The block size of the file system in a file or device. It is looked for in the largest
-/// blocks that there can be, which sectors are no larger than. Partitions may begin at a
-/// multiple of smaller ones only.
+/// The block size of the file system in a file or device. The superblock is read in the largest
+/// blocks that the start of the partition is a multiple of. Sectors are not larger than these.
 fn block_bytes<F: Mountable>(path: &Path, stack: &Stack) -> Result<u32, MountError> {
     let open = |block_bytes| stack.home_device(&mut Image::new(path, block_bytes, true));
     let is_aligned = |opened: &Result<_, BuildError>| {

@@ -16,10 +16,10 @@ pub enum MountError {
     /// The stack names a partition that is not there.
     #[error(transparent)]
     Partition(#[from] PartitionError),
-    /// What is wrong with the image, in the format's words.
+    /// A defect of the image, in the format's words.
     #[error(transparent)]
     Image(Box<dyn std::error::Error + Send + Sync>),
-    /// The journal.
+    /// A failure of the journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// The stack names another format.
@@ -30,7 +30,7 @@ pub enum MountError {
         /// The format that mounts it.
         expected: &'static str,
     },
-    /// The image lacks what an external log has.
+    /// The image needs a log that the stack does not name.
     #[error(
         "its log is on another device; name the log: mount with journal(..., external=PATH), fsck with -j PATH"
     )]
@@ -56,13 +56,13 @@ pub enum MountError {
     ExternalLog {
         /// Its file or device.
         device: String,
-        /// What is wrong.
+        /// The defect.
         what: &'static str,
     },
 }
 
 impl MountError {
-    /// What is wrong with an image.
+    /// Wraps a defect of an image.
     pub fn image(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Image(error.into())
     }

@@ -1,9 +1,9 @@
-//! What a mount promises.
+//! The promise of a mount.
 
 use patch::stack::{Mode, Stack};
 use vfs::{Atomicity, Durability, Guarantees, Ordering};
 
-/// What a mount with this stack promises.
+/// Returns the promise of a mount with this stack.
 pub fn guarantees(stack: &Stack) -> Guarantees {
     let mode = stack.mode();
     let plain = Guarantees {

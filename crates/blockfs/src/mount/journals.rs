@@ -1,4 +1,4 @@
-//! Logs, inside an image or beside it: whose they are, replaying and preparing them.
+//! Logs inside an image or beside it: their owner, their replay and their preparation.
 
 use super::{MountError, MountOptions, Mountable};
 use crate::seeded::{Bug, hit};
@@ -7,8 +7,8 @@ use medium::block::{BlockDevice, BlockError, Geometry, Lba, OverlayDevice};
 use patch::journal::{self, Place};
 use std::sync::Arc;
 
-/// Makes durable what is there: a server that was killed may have left it in caches only. All
-/// that follows builds on it.
+/// Flushes the devices. A killed server may have left writes in their caches only, and recovery
+/// builds on these writes.
 fn settle(devices: [Option<&Arc<dyn BlockDevice>>; 2]) -> Result<(), BlockError> {
     let mut devices = devices.into_iter().flatten();
     if hit(Bug::MountUnsettled) {
@@ -17,8 +17,8 @@ fn settle(devices: [Option<&Arc<dyn BlockDevice>>; 2]) -> Result<(), BlockError>
     devices.try_for_each(|device| device.flush(Rule::DurableBeforeUse))
 }
 
-/// Brings home what a crash left in a journal. Returns the device to use: with `read_only` a
-/// view of `disk`, in whose memory the replay took place; else `disk` itself.
+/// Replays the journal that a crash left. Returns the device to use: with `read_only` a view of
+/// `disk` that keeps the replay in memory, else `disk` itself.
 ///
 /// # Errors
 /// [`MountError`].
@@ -61,7 +61,7 @@ pub fn recover<F: Mountable>(
     Ok(disk)
 }
 
-/// The place of an empty log.
+/// Prepares an empty log. Returns its place.
 pub(super) fn prepare_log<F: Mountable>(
     disk: &Arc<dyn BlockDevice>,
     external: Option<&Arc<dyn BlockDevice>>,
@@ -82,12 +82,13 @@ pub(super) fn prepare_log<F: Mountable>(
     F::journal_place(disk, false)
 }
 
-/// A log that has a device to itself.
+/// The place of a log that fills a device.
 fn whole(geometry: Geometry) -> Place {
     Place::new([(Lba(0), geometry.blocks)])
 }
 
-/// Whether there is a log, which then belongs to the file system with this UUID.
+/// Whether the device holds a log of the file system with this UUID. Another file system's log is
+/// an error.
 pub(super) fn belongs_to(log: &Arc<dyn BlockDevice>, uuid: [u8; 16]) -> Result<bool, MountError> {
     let wrong = |what| MountError::ExternalLog {
         device: log.name().into(),
@@ -100,12 +101,11 @@ pub(super) fn belongs_to(log: &Arc<dyn BlockDevice>, uuid: [u8; 16]) -> Result<b
     }
 }
 
-/// Whose log this is: the UUID in the superblock of JBD2 at its start; `None` if there is
-/// nothing at all.
+/// The owner's UUID, from the JBD2 superblock at the start of a log. `None` if the start is empty.
 fn owner_of(log: &dyn BlockDevice) -> Result<Option<[u8; 16]>, &'static str> {
     const MAGIC: [u8; 4] = 0xc03b_3998_u32.to_be_bytes();
     const UUID: usize = 48;
-    /// A file system would have its superblock here.
+    /// Bytes that must be zero in an empty device, since a file system has its superblock there.
     const START: usize = 2048;
     let geometry = log.geometry();
     if geometry.bytes() < START as u64 {

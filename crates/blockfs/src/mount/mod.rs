@@ -1,12 +1,11 @@
-//! From an image and a [`Stack`] to a file system, and back, for every format.
+//! Mounts and unmounts an image through a [`Stack`], for every format.
 //!
 //! # Guarantees
-//! - Nothing is read but the superblock, and where the journal is, before what a crash left
-//!   in the journal is in place.
-//! - A mount for reading writes nothing: it replays the journal in memory.
-//! - While a journal may hold changes that the image lacks, the image says so
-//!   ([`Superblock::needs_replay`]): programs that cannot replay it refuse the image.
-//! - [`Mounted::close`] returns `Ok` only when everything is in place, durably.
+//! - Before the journal is replayed, only the superblock and the journal's place are read.
+//! - A mount for reading writes nothing. It replays the journal in memory.
+//! - While a journal may hold changes that the image lacks, the superblock records it
+//!   ([`Superblock::needs_replay`]). Programs that cannot replay it refuse the image.
+//! - [`Mounted::close`] returns `Ok` only when everything is durable in place.
 
 mod devices;
 mod error;
@@ -27,29 +26,29 @@ use patch::{Cache, CacheOptions, Forgetful, Journal, Store};
 use std::sync::Arc;
 use vfs::{Atime, Clock, SystemClock};
 
-/// What a superblock says of an image before it is opened.
+/// The facts in a superblock that a mount needs before it opens the image.
 #[derive(Debug, Clone, Copy)]
 pub struct Superblock {
     /// Bytes in a block.
     pub block_bytes: u32,
-    /// The image's UUID, which its log has, too.
+    /// The image's UUID, which its log repeats.
     pub uuid: [u8; 16],
-    /// What to do about damage, unless the mount says so.
+    /// The reaction to damage, unless the mount chooses one.
     pub on_error: OnError,
-    /// There is a journal in the image.
+    /// Whether the image contains a journal.
     pub has_journal: bool,
-    /// A journal may hold changes that the image lacks.
+    /// Whether a journal may hold changes that the image lacks.
     pub needs_replay: bool,
 }
 
-/// How a format opens an image.
+/// Options with which a format opens an image.
 #[derive(Clone)]
 pub struct OpenOptions {
     /// Change nothing, not even the superblock.
     pub read_only: bool,
-    /// Where times of mounting and deleting come from.
+    /// The clock for times of mounting and deleting.
     pub clock: Arc<dyn Clock>,
-    /// The image may say that its journal has to be replayed: that has been done.
+    /// Whether the journal was replayed, although the image may still ask for it.
     pub replayed: bool,
 }
 
@@ -71,49 +70,49 @@ pub trait Mountable: Format + Sized + 'static {
 
     /// Reads the superblock.
     fn superblock(disk: &dyn BlockDevice) -> Result<Superblock, MountError>;
-    /// Opens an image. Unless it is read-only, it is marked as being in use.
+    /// Opens an image, and marks it as being in use unless it is read-only.
     fn open(store: Arc<dyn Store>, options: OpenOptions) -> Result<Self, MountError>;
-    /// Refuses, before anything is written, what the superblock shows to be impossible.
-    /// `journal_inside`: the image is to have a journal, whether it has one or not.
+    /// Refuses an image that the superblock shows to be unusable, before anything is written.
+    /// `journal_inside`: the mount needs a journal in the image, which may not exist yet.
     fn check(
         disk: &dyn BlockDevice,
         read_only: bool,
         journal_inside: bool,
     ) -> Result<(), MountError>;
 
-    /// The blocks of the journal in an image. They do not change: they can be read before a
-    /// replay, and `replayed` says whether it may be due.
+    /// The blocks of the journal in an image. They do not change, so they can be read before a
+    /// replay. `replayed`: the replay has been done.
     fn journal_place(disk: &Arc<dyn BlockDevice>, replayed: bool) -> Result<Place, MountError>;
-    /// Makes an empty journal in an image that is not mounted, of this many blocks or of the
-    /// usual number. If it is interrupted, blocks may stay marked as used.
+    /// Makes an empty journal in an unmounted image, of this many blocks or of the usual number.
+    /// After an interruption, blocks may stay marked as used.
     fn add_journal(
         disk: &Arc<dyn BlockDevice>,
         blocks: Option<u64>,
         clock: Arc<dyn Clock>,
     ) -> Result<(), MountError>;
-    /// Notes, durably, whether a journal may hold changes that the image lacks.
+    /// Records durably whether a journal may hold changes that the image lacks.
     fn set_needs_replay(disk: &dyn BlockDevice, on: bool) -> Result<(), MountError>;
 
-    /// What a block holds, such as `block bitmap of group 0`, for drawings.
+    /// The name of a block's contents, such as `block bitmap of group 0`, for drawings.
     fn describe(&self, _lba: Lba) -> Option<String> {
         None
     }
 }
 
-/// How to mount, besides the stack.
+/// Options of a mount besides the stack.
 #[derive(Clone)]
 pub struct MountOptions {
-    /// Refuse changes, and make none.
+    /// Whether changes are refused, and none are made.
     pub read_only: bool,
-    /// When reads move access times.
+    /// When reads update access times.
     pub atime: Atime,
-    /// Where times come from.
+    /// The clock for time stamps.
     pub clock: Arc<dyn Clock>,
-    /// What to do about damage; `None`: as the superblock says.
+    /// The reaction to damage. `None`: as the superblock says.
     pub on_error: Option<OnError>,
-    /// Blocks of an internal journal, if one must be made; `None`: the usual number.
+    /// Blocks of an internal journal, if one must be made. `None`: the usual number.
     pub journal_blocks: Option<u64>,
-    /// For tests: each call finds each block absent that it needs ([`Forgetful`]).
+    /// Whether each call finds each block absent at first ([`Forgetful`]), for tests.
     pub forgetful: bool,
 }
 
@@ -140,8 +139,8 @@ pub struct Mounted<F: Mountable> {
     read_only: bool,
 }
 
-/// Mounts: replays what a crash left in a journal, then puts the modules together. A
-/// journal that is to be inside the image and is not there yet is made.
+/// Mounts: replays the journal that a crash left, then builds the stack. An internal journal that
+/// does not exist yet is made.
 ///
 /// # Errors
 /// [`MountError`].
@@ -171,8 +170,8 @@ pub fn mount<F: Mountable>(
     let devices = std::iter::once(disk.clone()).chain(log).collect();
     let assembled = stack.assemble(devices, place)?;
     if assembled.journal.is_some() {
-        // A log that cannot be used must not be asked for. Nothing is in it yet, and the
-        // cache has not read the superblock.
+        // The mark follows the check of the log, so that an unusable log is not required later. The
+        // log is empty, and the cache has not read the superblock.
         F::set_needs_replay(&*disk, true)?;
     }
     let mut store = assembled.store;
@@ -205,7 +204,7 @@ pub fn mount<F: Mountable>(
     })
 }
 
-/// A small cache over an image that is not mounted. It writes only when it is told to.
+/// Makes a small cache over an unmounted image. It writes only at a sync.
 pub fn plain_cache(disk: &Arc<dyn BlockDevice>) -> Arc<Cache> {
     let options = CacheOptions {
         blocks: 4096,
@@ -217,12 +216,12 @@ pub fn plain_cache(disk: &Arc<dyn BlockDevice>) -> Arc<Cache> {
 }
 
 impl<F: Mountable> Mounted<F> {
-    /// What to serve.
+    /// The file system to serve.
     pub fn file_system(&self) -> &Arc<BlockFs<F>> {
         &self.fs
     }
 
-    /// The cache that everything goes through.
+    /// The cache below the file system.
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
     }
@@ -232,7 +231,7 @@ impl<F: Mountable> Mounted<F> {
         self.journal.as_ref()
     }
 
-    /// What it was put together from.
+    /// The stack of the mount.
     pub fn stack(&self) -> &Stack {
         &self.stack
     }
@@ -242,11 +241,11 @@ impl<F: Mountable> Mounted<F> {
         &self.disk
     }
 
-    /// Unmounts: brings everything home, and marks the image as clean. No call may be
+    /// Unmounts: makes everything durable in place, and marks the image as clean. No call may be
     /// under way, and none may follow.
     ///
     /// # Errors
-    /// If something could not be stored: the image then says that it was not unmounted.
+    /// If something could not be stored. The image is then not marked as clean.
     pub fn close(&self) -> Result<(), MountError> {
         if self.read_only {
             return Ok(());

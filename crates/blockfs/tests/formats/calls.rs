@@ -1,4 +1,4 @@
-//! The same calls on a toy and on the model: their results, and what can be seen afterwards.
+//! The same calls on a toy and on the model: their results, and the visible state after them.
 
 use super::toy::{self, Kind, Toy};
 use blockfs::{BlockFs, BlockFsOptions};
@@ -23,7 +23,7 @@ fn mount(device: Arc<medium::block::MemoryDevice>, kind: Kind) -> (BlockFs<Toy>,
     (BlockFs::open(format, options).unwrap(), cache)
 }
 
-/// What a toy cannot do.
+/// Whether a call exceeds the abilities of a toy.
 fn is_beyond(op: &Op, got: vfs::Result<()>) -> bool {
     let small = matches!(
         got,

@@ -1,7 +1,7 @@
 //! Formats with other needs than ext2's, in variants of a toy: fragments, blocks that move, both.
 //!
-//! The conformance suite passes on each of them, and notices each mistake that is put into one.
-//! Scripts of calls have the results that the model has.
+//! The conformance suite passes on each variant, and finds each planted mistake. Scripts of calls
+//! have the results of the model.
 
 mod calls;
 mod toy;

@@ -18,7 +18,7 @@ pub mod field {
     pub const ATIME: u32 = 40;
     pub const MTIME: u32 = 48;
     pub const CTIME: u32 = 56;
-    /// Bytes of the target of a symbolic link that is kept here; else 0.
+    /// Bytes of the symbolic-link target in the inode, else 0.
     pub const TARGET_LEN: u32 = 64;
     pub const TARGET: u32 = 68;
     pub const RUNS: u32 = 256;
@@ -98,7 +98,7 @@ impl Inode {
         }
     }
 
-    /// The first fragment of a run, and how many there are.
+    /// The first fragment of a run, and the number of fragments.
     pub fn run(&self, run: u64) -> (u64, u64) {
         match (field::RUNS as usize + 4 * run as usize) < self.0.len() {
             true => {

@@ -7,8 +7,8 @@
 //! [`Kind::moves`] no block of a file is overwritten: each write moves its run.
 //!
 //! # Order
-//! As `Format` and `BlockFs` ask for: bit and contents before the pointer, the pointer's removal
-//! before the bit is cleared and before new contents.
+//! The order is that of `Format` and `BlockFs`. Bit and contents come before the pointer. The
+//! pointer's removal comes before the clearing of the bit and before new contents.
 
 mod bytes;
 mod names;
@@ -27,13 +27,13 @@ use vfs::{Errno, FileType, Ino};
 pub const BLOCK: u32 = 1024;
 /// Blocks of an image.
 const BLOCKS: u64 = 640;
-/// Inodes of an image; the first two are not used.
+/// Inodes of an image. The first two are not used.
 const INODES: u64 = 40;
 const ROOT: u64 = 2;
 const BITMAP: Lba = Lba(1);
 const INODE_TABLE: u64 = 2;
 const FIRST_FRAGMENT: u64 = INODE_TABLE + INODES;
-/// Fragments that are kept for the super-user.
+/// Fragments that are reserved for the super-user.
 const RESERVE: u64 = 8;
 
 /// Bytes of the superblock.
@@ -45,16 +45,16 @@ mod sup {
     pub const DAMAGED: u32 = 16;
 }
 
-/// A mistake that a format can make. The conformance suite must notice each.
+/// A mistake in a format. The conformance suite must find each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Fragments that are taken before there turns out to be no room stay taken.
+    /// A step that fails for lack of room keeps the fragments that it took.
     KeepsOnFailure,
     /// A pointer does not wait for the contents.
     PointsBeforeContents,
     /// New contents do not wait for the removal of old pointers.
     ReusesAtOnce,
-    /// A run that has moved stays marked as used.
+    /// The old place of a moved run stays marked as used.
     LeaksOldRun,
     /// The rest of a new fragment is not zeroed.
     DirtyPadding,
@@ -64,9 +64,9 @@ pub enum Fault {
     ForgetsCounts,
     /// Cookies count entries, so that they shift when a name is removed.
     ShiftingCookies,
-    /// The patch of a new name does not stand for it.
+    /// The returned patch of a new name is not the one that makes it.
     WrongPatch,
-    /// A number that is used again gets the generation that it had.
+    /// A reused inode number keeps its generation.
     SameGeneration,
 }
 
@@ -84,7 +84,7 @@ impl Fault {
         Self::SameGeneration,
     ];
 
-    /// The check that must notice it.
+    /// The check that must find it.
     pub fn noticed_by(self) -> &'static str {
         match self {
             Self::KeepsOnFailure => "no space",
@@ -102,9 +102,9 @@ impl Fault {
 /// A variant of the format.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
-    /// Most fragments of a run; at most 4.
+    /// Most fragments of a run, at most 4.
     pub fragments: u64,
-    /// Nothing of a file is overwritten.
+    /// Whether each write moves its run.
     pub moves: bool,
     pub fault: Option<Fault>,
 }
@@ -116,29 +116,29 @@ impl Kind {
         moves: false,
         fault: None,
     };
-    /// As UFS.
+    /// Fragments, as in UFS.
     pub const FRAGMENTS: Self = Self {
         fragments: 4,
         ..Self::PLAIN
     };
-    /// Shadow paging.
+    /// Blocks that move with each write.
     pub const MOVES: Self = Self {
         moves: true,
         ..Self::PLAIN
     };
-    /// Both.
+    /// Fragments that move with each write.
     pub const BOTH: Self = Self {
         moves: true,
         ..Self::FRAGMENTS
     };
 }
 
-/// What is kept in memory.
+/// The state in memory.
 struct State {
     free: u64,
-    /// What removed the last pointer to a fragment.
+    /// The removal of the last pointer to a fragment.
     removed: HashMap<u64, PatchId>,
-    /// What removed a name.
+    /// The removal of a name.
     erased: HashMap<(Ino, Vec<u8>), PatchId>,
     orphans: BTreeSet<Ino>,
     generation: u32,
@@ -153,7 +153,7 @@ pub struct Toy {
     state: Mutex<State>,
 }
 
-/// These first, since a pointer or a name leads to what they make.
+/// Makes befores of patches to whose result a pointer or a name leads.
 fn init(patches: impl IntoIterator<Item = PatchId>) -> Befores {
     after(Rule::InitialiseBeforePoint, patches)
 }

@@ -8,14 +8,14 @@ use vfs::{Cookie, DirEntry, Errno, FileType, Ino};
 
 const SLOT: usize = 64;
 const SLOTS: u64 = BLOCK as u64 / SLOT as u64;
-/// Where a slot has its name; before it the inode, the kind and the length.
+/// Offset of the name in a slot, after the inode, the kind and the length.
 const NAME: usize = 6;
 pub const NAME_MAX: usize = SLOT - NAME;
 
-/// Cookies below are those of `.` and `..`.
+/// The first cookie after those of `.` and `..`.
 const FIRST_COOKIE: u64 = 3;
 
-/// A name and what it leads to.
+/// A name, its slot and its inode.
 struct Entry {
     slot: u64,
     ino: Ino,
@@ -32,7 +32,7 @@ fn slot_bytes(ino: Ino, kind: FileType, name: &[u8]) -> [u8; SLOT] {
 }
 
 impl Toy {
-    /// The entries, and the first slot that is free in the blocks that are there.
+    /// The entries, and the first free slot in the existing blocks.
     fn entries(&self, dir: Ino) -> Result<(Vec<Entry>, Option<u64>)> {
         let inode = self.load(dir)?;
         if inode.kind() != Some(FileType::Directory) {

@@ -16,11 +16,11 @@ struct Run<'a> {
     ino: Ino,
     number: u64,
     first: u64,
-    /// Fragments that are there.
+    /// Number of fragments before the write.
     had: u64,
-    /// Fragments afterwards.
+    /// Number of fragments after the write.
     count: u64,
-    /// The fragment that gets bytes, and these.
+    /// The fragment that gets bytes, and the bytes.
     piece: Option<(u64, Piece<'a>)>,
 }
 
@@ -117,7 +117,7 @@ impl Toy {
         Ok(taken.collect())
     }
 
-    /// Marks fragments as free after the removal of the pointer to them.
+    /// Marks fragments as free, after the removal of the pointer to them.
     fn give(&self, op: &Op, fragments: Range<u64>, removal: PatchId) -> Result<()> {
         let gone = [Before {
             patch: removal,
@@ -193,8 +193,8 @@ impl Toy {
         self.write_run(op, &run, &befores)
     }
 
-    /// Makes the last run of a file full, since the file is to have `size` bytes, unless it ends
-    /// within that run.
+    /// Fills the last run of a file that grows to `size` bytes, unless it then ends within that
+    /// run.
     pub fn fill_last_run(&self, op: &Op, ino: Ino, size: u64) -> Result<Heads> {
         let inode = self.load(ino)?;
         let end = self.end_of(&inode);
@@ -272,7 +272,7 @@ impl Toy {
         Ok(Written { patch, filled })
     }
 
-    /// What a fragment of a run holds once it is written elsewhere.
+    /// The contents of a fragment of a run after the write.
     fn contents_of(&self, run: &Run<'_>, within: u64) -> Result<Vec<u8>> {
         let mut contents = match within < run.had {
             true => self.store.read(Lba(run.first + within))?.to_vec(),
@@ -303,7 +303,7 @@ impl Toy {
 
     // --- room -------------------------------------------------------------------
 
-    /// The free fragments that it takes to write some of a file.
+    /// The free fragments that a write of a range takes.
     pub fn check_room(&self, inode: &Inode, indices: Range<u64>) -> Result<u64> {
         let full = self.full();
         let runs = indices.start / full..indices.end.div_ceil(full);
@@ -323,7 +323,7 @@ impl Toy {
 
     // --- freeing ----------------------------------------------------------------
 
-    /// Takes fragments off the ends of runs. Those in the middle of a run, or of a run that must
+    /// Frees fragments at the ends of runs. Fragments in the middle of a run, or of a run that must
     /// stay full, are zeroed.
     pub fn cut(
         &self,
