@@ -1,6 +1,6 @@
-//! Prints what e2fsck says of an image, in the terms of our own checker. Fails if that is
-//! more than what a crash may leave in the mode: with a journal, which has been replayed,
-//! nothing; without one, what soft updates leave.
+//! Prints the verdict of e2fsck on an image, in the terms of our own checker. Fails if the image is
+//! worse than a crash may leave it in the mode. With a journal, which has been replayed, the image
+//! must be clean. Otherwise it may have the leaks of soft updates.
 
 use ext2::fsck::{Verdict, judge};
 use patch::stack::Mode;

@@ -1,16 +1,16 @@
 //! Access control lists (POSIX 1003.1e), as ext2 stores them.
 //!
-//! The kernel checks permission bits only on a mount of ours, so the bits that it sees must
-//! not give anyone more than the list does: see [`Acl::bits`]. Who is named in a list and would
-//! get more by it gets what the bits say. `chmod` changes a list as in the kernel, and new
-//! inodes inherit from their directory; lists themselves cannot be changed through a mount. A
-//! malformed list gives nothing to anyone but the owner, until `chmod` replaces it.
+//! On a mount the kernel checks only permission bits, so these bits must not give anyone more than
+//! the list does: see [`Acl::bits`]. A user or group that the list would give more gets only what
+//! the bits allow. `chmod` changes a list as in the kernel, and new inodes inherit from their
+//! directory. A mount cannot change lists in other ways. A malformed list gives nothing to anyone
+//! but the owner, until `chmod` replaces it.
 
-/// A list: its entries, in the order in which they are stored.
+/// A list of entries, in their stored order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Acl(Vec<Entry>);
 
-/// Bytes that are stored as a list and cannot be read as one.
+/// The error for stored bytes that are not a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
@@ -18,7 +18,7 @@ pub(crate) struct Malformed;
 struct Entry {
     tag: u16,
     perm: u16,
-    /// Of [`USER`] and [`GROUP`]: who.
+    /// The number of the user or group, with [`USER`] and [`GROUP`].
     id: Option<u32>,
 }
 
@@ -70,7 +70,7 @@ impl Acl {
         (rest.is_empty() && whole == [true; 3]).then_some(acl)
     }
 
-    /// The list that gives nothing to anyone but the owner: it stands for a malformed one.
+    /// The list that stands for a malformed one. It gives nothing to anyone but the owner.
     pub fn owner_only() -> Self {
         let entry = |(tag, perm)| Entry {
             tag,
@@ -113,15 +113,16 @@ impl Acl {
         }
     }
 
-    /// What all that are named with this tag may do.
+    /// The permissions that all entries with this tag have in common.
     fn named(&self, tag: u16) -> u32 {
         let mask = self.find(MASK).unwrap_or(7);
         let named = self.0.iter().filter(|entry| entry.tag == tag);
         u32::from(named.fold(7, |all, entry| all & entry.perm & mask))
     }
 
-    /// Permission bits, of an inode with the bits `perm`, that give nobody more than this list:
-    /// a member of the owning group may be named as a user, all others as either.
+    /// Permission bits of an inode with the bits `perm`, which give nobody more than this list. A
+    /// member of the owning group may be named as a user, and all others as a user or as members of
+    /// a group.
     pub fn bits(&self, perm: u32) -> u32 {
         let get = |tag| u32::from(self.find(tag).unwrap_or(0));
         let mask = self.find(MASK).map_or(7, u32::from);
@@ -131,8 +132,8 @@ impl Acl {
         perm & !0o77 | group << 3 | other
     }
 
-    /// Changes the list for the bits `new`, where the bits `perm` are stored; returns those to
-    /// store. Nothing but set-id bits changes if `new` is what [`bits`](Self::bits) shows.
+    /// Changes the list for the bits `new`, where the bits `perm` are stored. Returns the bits to
+    /// store. Only set-id bits change if `new` is the result of [`bits`](Self::bits).
     pub fn chmod(&mut self, perm: u32, new: u32) -> u32 {
         if (self.bits(perm) ^ new) & 0o777 == 0 {
             return new & !0o777 | perm & 0o777;
@@ -143,8 +144,8 @@ impl Acl {
         new
     }
 
-    /// The list of a new inode whose directory has this as the default, and its bits: what
-    /// both `perm` and the default allow.
+    /// The list of a new inode whose directory has this as the default, and its bits. They allow
+    /// what both `perm` and the default allow.
     pub fn inherit(&self, perm: u32) -> (Self, u32) {
         let mut own = self.clone();
         let mut bits = perm & !0o777;
@@ -156,7 +157,7 @@ impl Acl {
         (own, bits)
     }
 
-    /// Whether it says no more than the bits of a mode.
+    /// Whether the bits of a mode express the whole list.
     pub fn is_minimal(&self) -> bool {
         self.0
             .iter()

@@ -1,4 +1,4 @@
-//! Free blocks and inodes: where they are, which to take, and giving them back.
+//! Free blocks and inodes: their places, their choice, and marking them as free.
 
 use crate::format::{DIRECT, GroupDescriptor, Super};
 use crate::orphan::Orphans;
@@ -14,7 +14,7 @@ use std::mem::offset_of;
 use std::ops::Range;
 use vfs::check::{Finding, Severity};
 
-/// What a block is for. The kinds are placed differently.
+/// The purpose of a block. Each purpose has its own placement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Purpose {
     /// Contents of a regular file or a long symbolic link.
@@ -27,7 +27,7 @@ pub(crate) enum Purpose {
     Attributes,
 }
 
-/// What is kept in memory.
+/// The state in memory.
 pub(crate) struct State {
     pub groups: Vec<Group>,
     pub free_blocks: u64,
@@ -36,26 +36,26 @@ pub(crate) struct State {
     pub ro_compat: u32,
     /// The last change of the feature bits.
     pub feature_set: PatchId,
-    /// What removed the last pointers to a block.
+    /// The removal of the last pointers to a block.
     pub removed: Pending<u32, PatchId>,
-    /// Free blocks of which that is not durable.
+    /// Free blocks whose removal of the last pointers is not durable.
     pub resting: Resting,
-    /// What pointed to a block first.
+    /// The first pointer to a block.
     pub attached: Pending<u32, PatchId>,
-    /// What cleared a directory's index flag.
+    /// The clearing of a directory's index flag.
     pub unindexed: Pending<u32, PatchId>,
-    /// What removed a name from a directory.
+    /// The removal of a name from a directory.
     pub erased: Pending<(u32, Box<[u8]>), PatchId>,
-    /// What made a name; by block and offset.
+    /// The making of a name, by block and offset.
     pub names: Pending<(u32, u32), crate::dir::MadeName>,
     /// Inodes of which a malformed access control list was logged.
     pub malformed_lists: HashSet<u32>,
-    /// What made an inode, and what was there before.
+    /// The making of an inode, and the state of its place before.
     pub fresh: Pending<u32, Fresh>,
     pub orphans: Orphans,
-    /// Of the newest inode.
+    /// The generation of the newest inode.
     pub generation: u32,
-    /// The blocks of [`Layout::reserve`] are not for the change that is under way.
+    /// Whether the blocks of [`Layout::reserve`] are kept from the change under way.
     pub keeps_reserve: bool,
 }
 
@@ -72,7 +72,7 @@ impl OfPatch for Fresh {
 }
 
 impl State {
-    /// `generation`: new inodes have those that follow.
+    /// Makes the state at mount. New inodes get the generations after `generation`.
     pub fn new(found: &Super, groups: Vec<Group>, generation: u32) -> Self {
         let features = found.revision.get() > 0;
         Self {
@@ -158,8 +158,7 @@ fn first_clear_byte(map: &[u8], from: u32, to: u32) -> Option<u32> {
     Some(to / 8 * 8 - (bytes.len() - found) as u32 * 8)
 }
 
-/// A clear bit near `goal`: this one or one soon after it, then the start of a free run,
-/// then any.
+/// A clear bit near `goal`: the goal or one soon after it, else the start of a free run, else any.
 fn near(map: &[u8], goal: u32, bits: u32) -> Option<u32> {
     let soon = (goal + 1).next_multiple_of(64).min(bits);
     first_clear(map, goal, soon)
@@ -182,13 +181,13 @@ fn count_clear(map: &[u8], bits: u32) -> u32 {
 impl Ext2 {
     // --- blocks ---------------------------------------------------------------------
 
-    /// Where block `index` of a file should go.
+    /// The preferred place of block `index` of a file.
     pub(crate) fn goal(&self, ino: u32, index: u64, purpose: Purpose) -> Result<u32> {
         let layout = &self.layout;
         let group = layout.group_of_inode(ino);
         let start = layout.group_start(group);
         if matches!(purpose, Purpose::Indirect | Purpose::Attributes) {
-            // Out of the way of data, which stay contiguous.
+            // Apart from data, which stay contiguous.
             return Ok(start + layout.blocks_in(group) / 16 * 15);
         }
         if index > 0
@@ -196,7 +195,7 @@ impl Ext2 {
         {
             return Ok(previous + 1);
         }
-        // Behind a hole: apart from what may yet fill it.
+        // After a hole: apart from the blocks that may fill it later.
         let ahead = index.saturating_sub(DIRECT as u64);
         let offset = ahead.min(u64::from(layout.blocks_in(group)) / 2) as u32;
         Ok(start + offset)
@@ -236,7 +235,7 @@ impl Ext2 {
         Err(FormatError::NoSpace)
     }
 
-    /// A free block of a group near `from`; one that has rested, or any.
+    /// A free block of a group near `from`: one that has rested, or any.
     fn free_bit(
         &self,
         state: &mut State,
@@ -309,7 +308,7 @@ impl Ext2 {
         Ok(())
     }
 
-    /// Whether a block holds a structure of the format, so that no file may have it.
+    /// Whether a block holds a structure of the format. No file may have it.
     pub(crate) fn is_structure(&self, state: &State, block: u32) -> bool {
         let layout = &self.layout;
         let group = layout.group_of(block);
@@ -322,7 +321,7 @@ impl Ext2 {
                 && block - layout.group_start(group) <= layout.descriptor_blocks)
     }
 
-    /// A pointer as a block, if it is none to a hole.
+    /// The block of a pointer, `None` for a hole.
     pub(crate) fn pointee(&self, pointer: u32, ino: u32) -> Result<Option<u32>> {
         if pointer == 0 {
             return Ok(None);
@@ -344,7 +343,8 @@ impl Ext2 {
         Ok(self.store.change(op, map, content, change, befores)?.id)
     }
 
-    /// Counts are not ordered: a crash may leave wrong ones, and mounting counts anew.
+    /// Writes a group's counts. They are not ordered: a crash may leave wrong ones, and the next
+    /// mount counts anew.
     fn write_counts(&self, op: &Op, state: &State, group: u32) -> Result<()> {
         let known = &state.groups[group as usize];
         let (lba, at) = self.layout.descriptor(group);
@@ -363,8 +363,8 @@ impl Ext2 {
 
     // --- inodes ---------------------------------------------------------------------
 
-    /// Takes a free inode near directory `dir`, which will have `blocks` at once. Returned: its
-    /// number and its bit.
+    /// Takes a free inode near directory `dir`, which will have `blocks` blocks at once. Returns
+    /// its number and its bit.
     pub(crate) fn take_inode(
         &self,
         op: &Op,
@@ -426,7 +426,7 @@ impl Ext2 {
         self.write_counts(op, &state, group)
     }
 
-    /// The blocks that the bitmaps have free.
+    /// The free blocks by the bitmaps.
     pub(crate) fn free_list(&self) -> Result<Vec<u32>> {
         let groups = self.state.lock().groups.clone();
         let mut free = Vec::new();
@@ -438,7 +438,7 @@ impl Ext2 {
         Ok(free)
     }
 
-    /// Bytes of the device that hold the inodes that the bitmaps have free.
+    /// The byte ranges of the device that hold the free inodes by the bitmaps.
     pub(crate) fn free_inode_ranges(&self) -> Result<Vec<Range<usize>>> {
         let groups = self.state.lock().groups.clone();
         let each = self.layout.inodes_per_group;
@@ -456,7 +456,7 @@ impl Ext2 {
 
     // --- counts ---------------------------------------------------------------------
 
-    /// Counts what the bitmaps have free, by group.
+    /// Counts the free blocks and inodes in a group's bitmaps.
     fn counted(&self, group: u32, known: &Group) -> Result<(u32, u32)> {
         let blocks = self.store.read(Lba(known.block_bitmap.into()))?;
         let inodes = self.store.read(Lba(known.inode_bitmap.into()))?;
@@ -464,7 +464,7 @@ impl Ext2 {
         Ok((blocks, count_clear(&inodes, self.layout.inodes_per_group)))
     }
 
-    /// Replaces the counts in memory: a crash may have left wrong ones.
+    /// Replaces the counts in memory, since a crash may have left wrong ones.
     pub(crate) fn recount(&self) -> Result<()> {
         let mut state = self.state.lock();
         for group in 0..self.layout.groups {
@@ -500,8 +500,8 @@ impl Ext2 {
     }
 }
 
-/// Where a directory goes (Orlov): those of the root apart from each other, others near
-/// the directory above unless it is crowded there.
+/// The groups for a new directory, in order of preference (Orlov). Directories of the root lie
+/// apart from each other, others near their parent unless it is crowded there.
 fn directory_groups(state: &State, parent: u32, dir: u32) -> Vec<u32> {
     let groups = state.groups.len() as u32;
     let mut order: Vec<u32> = (0..groups).map(|step| (parent + step) % groups).collect();
@@ -524,8 +524,8 @@ fn directory_groups(state: &State, parent: u32, dir: u32) -> Vec<u32> {
     order
 }
 
-/// Where other inodes go: the directory's group, then groups that differ by directory, then
-/// all.
+/// The groups for other inodes, in order of preference: the directory's group, then groups that
+/// differ by directory, then all.
 fn file_groups(parent: u32, groups: u32, dir: u32) -> impl Iterator<Item = u32> {
     let steps = std::iter::successors(Some(1_u32), |step| step.checked_mul(2));
     let hashed = steps

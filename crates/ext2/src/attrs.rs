@@ -1,5 +1,5 @@
-//! Extended attributes: one block, which inodes may share, and what ext4 keeps behind an
-//! inode's fields (read; moved to the block when it changes).
+//! Extended attributes: one block, which inodes may share, and those that ext4 keeps after an
+//! inode's fields. The latter are read, and move to the block when they change.
 
 use crate::acl::{Acl, Malformed};
 use crate::alloc::Purpose;
@@ -36,8 +36,8 @@ type Named = (Vec<u8>, Vec<u8>);
 
 const ENTRY: usize = size_of::<AttrEntry>();
 const HEADER: usize = size_of::<AttrHeader>();
-/// Indexes whose values callers see as they are stored. Others (access control lists have
-/// another form outside) are kept, and not shown.
+/// Indexes whose values callers see as they are stored. Other attributes are kept and not shown,
+/// such as access control lists, which have another form outside.
 const SHOWN: [u8; 3] = [1, 4, 6];
 
 fn prefix(index: u8) -> Option<&'static [u8]> {
@@ -80,7 +80,7 @@ impl Stored {
         self.value.len().next_multiple_of(4)
     }
 
-    /// As e2fsck checks it.
+    /// The hash of an entry, as e2fsck checks it.
     fn hash(&self) -> u32 {
         let name = self.name.iter();
         let hash = name.fold(0_u32, |hash, byte| hash.rotate_left(5) ^ u32::from(*byte));
@@ -92,7 +92,7 @@ impl Stored {
     }
 }
 
-/// Reads entries from `first` on; offsets of values count from `base`.
+/// Reads entries from `first` on. Offsets of values count from `base`.
 fn parse(bytes: &[u8], first: usize, base: usize) -> Option<Vec<Stored>> {
     let (mut all, mut at) = (Vec::new(), first);
     loop {
@@ -122,7 +122,7 @@ fn parse(bytes: &[u8], first: usize, base: usize) -> Option<Vec<Stored>> {
     }
 }
 
-/// A block with these attributes, which are in order; `None` if they do not fit.
+/// A block with these attributes, which are in order. `None` if they do not fit.
 fn encode(all: &[Stored], block_bytes: usize) -> Option<Buffer> {
     let entries: usize = all.iter().map(Stored::entry_len).sum();
     let values: usize = all.iter().map(Stored::value_len).sum();
@@ -195,9 +195,8 @@ impl Ext2 {
         }
     }
 
-    /// Logs attributes that cannot be read, once for each inode, and has the image marked. A
-    /// list may be among them, so that the strictest one stands for it; calls on the
-    /// attributes fail.
+    /// Logs unreadable attributes, once for each inode, and marks the image. A list may be among
+    /// them, so the strictest one stands for it. Calls on the attributes fail.
     fn report_damaged_attributes(&self, ino: u32, what: &str) {
         self.note_errors_later();
         if self.state.lock().malformed_lists.insert(ino) {
@@ -207,7 +206,7 @@ impl Ext2 {
         }
     }
 
-    /// What new inodes in a directory get.
+    /// The default list for new inodes in a directory.
     pub(crate) fn default_list(&self, dir: &Node) -> Result<Option<Acl>> {
         self.list(dir, DEFAULT_LIST)
     }
@@ -219,8 +218,8 @@ impl Ext2 {
         Ok(acl.map_or(perm, |acl| acl.bits(perm)))
     }
 
-    /// Changes an inode's list, if it has one, for new permission bits. Returned: the bits to
-    /// store, and what they must come after.
+    /// Changes an inode's list, if it has one, for new permission bits. Returns the bits to store,
+    /// and their befores.
     pub(crate) fn chmod_list(&self, op: &Op, node: &Node, perm: u32) -> Result<(u32, Vec<Before>)> {
         let Some(mut acl) = self.list(node, ACCESS_LIST)? else {
             return Ok((perm, Vec::new()));
@@ -242,14 +241,14 @@ impl Ext2 {
         Ok((stored, befores.collect()))
     }
 
-    /// Gives a new inode the lists that its directory hands down.
+    /// Gives a new inode the lists that it inherits from its directory.
     pub(crate) fn inherit_lists(&self, op: &Op, dir: Ino, ino: Ino) -> Result<Heads> {
         let node = self.load_ino(ino)?;
         let default = self.default_list(&self.load_ino(dir)?)?;
         let Some(default) = default.filter(|_| node.kind().is_some_and(has_list)) else {
             return Ok(Heads::new());
         };
-        // The bits are the new inode's by now.
+        // The stored bits are already those of the new inode.
         let (access, _) = default.inherit(u32::from(node.inode.mode.get()));
         let list = |index, acl: &Acl| Stored {
             index,
@@ -271,7 +270,7 @@ impl Ext2 {
 
     // --- blocks of attributes -----------------------------------------------------------
 
-    /// The attribute block and how many inodes share it.
+    /// The attribute block, and the number of inodes that share it.
     pub(crate) fn attr_block(&self, node: &Node) -> Result<Option<(u32, u32)>> {
         let Some(block) = self.pointee(node.inode.file_acl.get(), node.ino)? else {
             return Ok(None);
@@ -285,7 +284,7 @@ impl Ext2 {
         }
     }
 
-    /// Where attributes within the inode are: their magic number, from the inode's start.
+    /// The offset of the attributes' magic number in the inode, if it has attributes within.
     fn within(&self, node: &Node, bytes: &[u8]) -> Option<usize> {
         let used = node.extra?.extra_isize.get();
         let at = size_of::<Inode>() + usize::from(used);
@@ -334,7 +333,7 @@ impl Ext2 {
         self.store_attributes(op, &node, new)
     }
 
-    /// Replaces all attributes of an inode. Returns the patches: none if nothing changes.
+    /// Replaces all attributes of an inode. Returns the patches, none if nothing changes.
     fn store_attributes(&self, op: &Op, node: &Node, mut new: Vec<Stored>) -> Result<Heads> {
         let mut before = self.stored(node)?;
         before.sort_by(Stored::order);
@@ -363,7 +362,7 @@ impl Ext2 {
         Ok(heads)
     }
 
-    /// Points an inode at a new attribute block, and gives up the old one.
+    /// Points an inode at a new attribute block, and releases the old one.
     fn attach_attributes(
         &self,
         op: &Op,
@@ -389,7 +388,7 @@ impl Ext2 {
         let pointed = self.write_node(op, &node, ACL_SPAN, &befores)?;
         self.first_pointed(new.lba.0 as u32, pointed.id);
         if let Some(old) = old {
-            // It is shared: the change cannot be of one that was never stored.
+            // The block is shared, so it may be stored.
             let removed = Removed {
                 patch: pointed.id,
                 never_stored: false,
@@ -423,7 +422,7 @@ impl Ext2 {
         Ok(patched.id)
     }
 
-    /// An attribute block that is given up once something else has changed.
+    /// Reads all that releasing an attribute block needs, before the first change.
     fn ready_old(&self, old: Option<(u32, u32)>) -> Result<()> {
         let mut needed = Needed::new();
         if let Some((block, _)) = old {
@@ -432,7 +431,7 @@ impl Ext2 {
         Ok(self.store.ready(&needed)?)
     }
 
-    /// One inode less shares the block; the last one frees it.
+    /// Takes an inode off the block's references. The last one frees the block.
     fn drop_reference(
         &self,
         op: &Op,
@@ -449,7 +448,7 @@ impl Ext2 {
         Ok(())
     }
 
-    /// Attributes within the inode are gone, or in the block by now.
+    /// Clears the attributes within the inode, after they were removed or `moved` to the block.
     fn clear_within(&self, op: &Op, node: &Node, moved: &[PatchId]) -> Result<Option<PatchId>> {
         let bytes = self.inode_bytes(node)?;
         let Some(at) = self.within(node, &bytes) else {
@@ -461,8 +460,8 @@ impl Ext2 {
         Ok(Some(self.change(op, node.lba, at, &[0; 4], &befores)?))
     }
 
-    /// Gives up what an inode that has been cleared pointed to. A block that does not hold
-    /// attributes stays marked as used.
+    /// Releases the attribute block of a cleared inode. A block that does not hold attributes stays
+    /// marked as used.
     pub(crate) fn release_attributes(&self, op: &Op, node: &Node, removed: Removed) -> Result<()> {
         match self.attr_block(node) {
             Ok(Some(old)) => self.drop_reference(op, old, removed),

@@ -1,4 +1,4 @@
-//! Bytes of a device by their offset, whatever the size of its blocks.
+//! Bytes of a device by their offset, for any block size.
 
 use medium::Rule;
 use medium::block::{BlockDevice, BlockError, Buffer, Lba, Write};
@@ -23,8 +23,8 @@ pub(crate) fn read<D: BlockDevice + ?Sized>(
     Ok(())
 }
 
-/// Writes bytes in blocks of the device, many at a time. Nothing is on its way before
-/// [`finish`](Self::finish) unless there is too much to keep.
+/// A writer of bytes in blocks of the device, many at a time. Writes begin at
+/// [`finish`](Self::finish), or when too many blocks are kept.
 pub(crate) struct Writer<'d, D: ?Sized> {
     device: &'d D,
     block: usize,
@@ -45,7 +45,7 @@ impl<'d, D: BlockDevice + ?Sized> Writer<'d, D> {
         }
     }
 
-    /// Writes `bytes` from byte `at` on; what else is in their blocks stays.
+    /// Writes `bytes` from byte `at` on. Other bytes of their blocks do not change.
     pub fn put(&mut self, mut at: u64, mut bytes: &[u8]) -> Result<(), BlockError> {
         while !bytes.is_empty() {
             let (lba, skip) = (at / self.block as u64, (at % self.block as u64) as usize);
@@ -60,7 +60,7 @@ impl<'d, D: BlockDevice + ?Sized> Writer<'d, D> {
         Ok(())
     }
 
-    /// A block to change; `whole`: all of it will be overwritten.
+    /// Returns a block to change. `whole`: all of it will be overwritten.
     fn block_at(&mut self, lba: u64, whole: bool) -> Result<&mut Buffer, BlockError> {
         use std::collections::btree_map::Entry;
         match self.pending.entry(lba) {
@@ -95,7 +95,7 @@ impl<'d, D: BlockDevice + ?Sized> Writer<'d, D> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Writes all that is left, and makes all of it durable.
+    /// Writes the remaining blocks, and makes everything durable.
     pub fn finish(&mut self) -> Result<(), BlockError> {
         self.write_pending()?;
         self.device.flush(Rule::DurableBeforeReturn)

@@ -1,8 +1,8 @@
-//! Taking blocks off files, from the end backwards.
+//! Freeing blocks of files, from the end backwards.
 //!
 //! # Order
-//! What is taken off as a whole is cut at its topmost pointer: one change, and all blocks below
-//! are free after it. Only then the bitmap says so.
+//! A subtree that is freed as a whole is cut at its topmost pointer, in one change. The bitmap
+//! marks the blocks as free after that.
 
 use crate::inode::Node;
 use crate::tree::{SECTORS, pointer_at, slot_end};
@@ -13,25 +13,25 @@ use patch::{Before, Op, Patched, Rule};
 use std::ops::Range;
 use vfs::Ino;
 
-/// Most blocks that one call takes off.
+/// Most blocks that one call frees.
 const CUT_MAX: usize = 4096;
 
-/// What became of an attempt to take a subtree as a whole.
+/// The result of an attempt to take a subtree as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gathered {
     Whole,
-    /// It has blocks that are to stay.
+    /// It has blocks that must stay.
     Stays,
     /// It is larger than the budget.
     TooLarge,
 }
 
-/// Blocks that were taken off, each with the removal of the last pointer to it. They are still
-/// marked as used.
+/// Blocks that were cut off, each with the removal of the last pointer to it. They are still marked
+/// as used.
 #[derive(Default)]
 struct Detached {
     blocks: Vec<(u32, Removed)>,
-    /// More are left in the range.
+    /// Whether blocks are left in the range.
     more: bool,
 }
 
@@ -45,8 +45,8 @@ struct Cut<'a> {
 }
 
 impl Ext2 {
-    /// Calls `f` for the blocks of a range, from its end on and each before those that point to
-    /// it, at most `budget` of them.
+    /// Calls `f` for at most `budget` blocks of a range, from its end backwards. A block comes
+    /// before the blocks that point to it.
     pub(crate) fn each_from_end(
         &self,
         node: &Node,
@@ -101,7 +101,7 @@ impl Ext2 {
         Ok(())
     }
 
-    /// Takes blocks off a file, then marks them as free.
+    /// Cuts blocks off a file, then marks them as free.
     pub(crate) fn cut(
         &self,
         op: &Op,
@@ -143,7 +143,7 @@ impl Ext2 {
             befores,
             done: Detached::default(),
         };
-        // Blocks that go with a pointer in the inode, and that pointer.
+        // Blocks that are cut off with a pointer in the inode, and that pointer.
         let mut tops: Vec<(u32, u32)> = Vec::new();
         let mut end = SECTORS + 4;
         for root in self.roots().into_iter().rev() {
@@ -183,7 +183,7 @@ impl Ext2 {
         Ok(cut.done)
     }
 
-    /// Whether a pointer leads to something in the range; notes it if the budget is used up.
+    /// Whether a pointer leads to blocks in the range. Notes it if the budget is used up.
     fn is_due(&self, cut: &mut Cut<'_>, pointer: u32, level: u32, base: u64) -> bool {
         let overlaps = base < cut.range.end && base + self.span(level) > cut.range.start;
         if pointer == 0 || !overlaps {
@@ -193,8 +193,9 @@ impl Ext2 {
         cut.budget > 0
     }
 
-    /// Lists a subtree, if all of it is to go and it fits the budget. Pointers come behind
-    /// what they point to: what waits for nothing is the cheapest to take back.
+    /// Lists a subtree, if all of it is freed and it fits the budget. Indirect blocks come after
+    /// the blocks that they point to, since a change that nothing waits for is the cheapest to
+    /// undo.
     fn gather(
         &self,
         cut: &Cut<'_>,
@@ -228,7 +229,7 @@ impl Ext2 {
         Ok(Gathered::Whole)
     }
 
-    /// Takes off what is due below an indirect block that stays, from the end backwards.
+    /// Cuts off the blocks in the range below an indirect block that stays, from the end backwards.
     fn descend(
         &self,
         op: &Op,
@@ -272,7 +273,7 @@ impl Ext2 {
         Ok(())
     }
 
-    /// Clears the last pointers to data that are due in an indirect block, in one change.
+    /// Clears the last pointers to data in an indirect block that are in the range, in one change.
     fn clear_pointers(&self, op: &Op, cut: &mut Cut<'_>, block: u32, base: u64) -> Result<()> {
         let lba = Lba(block.into());
         let contents = self.store.read(lba)?;
@@ -306,8 +307,8 @@ impl Ext2 {
         Ok(())
     }
 
-    /// What removing pointers to these blocks must come after: besides what the caller says,
-    /// older removals, so that the youngest stands for all.
+    /// The befores of removing pointers to these blocks: those of the caller, and older removals,
+    /// so that the youngest removal stands for all.
     fn befores_of(&self, cut: &Cut<'_>, blocks: impl Iterator<Item = u32>) -> Vec<Before> {
         let mut befores = cut.befores.to_vec();
         let state = self.state.lock();
@@ -322,7 +323,7 @@ impl Ext2 {
         befores
     }
 
-    /// Notes blocks as taken off, each with the pointer at which it was cut off.
+    /// Records blocks as cut off, each with the pointer at which it was cut off.
     fn record(
         &self,
         cut: &mut Cut<'_>,

@@ -1,11 +1,11 @@
-//! What a block holds, in words.
+//! Names of the contents of blocks.
 
 use crate::format::SUPER_OFFSET;
 use crate::volume::Ext2;
 use medium::block::Lba;
 
 impl Ext2 {
-    /// What the format keeps in a block, such as `block bitmap of group 0`; `None` for
+    /// The name of the format's structure in a block, such as `block bitmap of group 0`. `None` for
     /// blocks of files and free ones.
     pub(crate) fn structure_at(&self, lba: Lba) -> Option<String> {
         let layout = &self.layout;
@@ -17,7 +17,7 @@ impl Ext2 {
             return Some("group descriptors".into());
         }
         let group = layout.group_of(block);
-        // Nothing says that a group's structures lie in it, but they do as a rule.
+        // The format does not require a group's structures to lie in it, but they usually do.
         let found = *self.state.lock().groups.get(group as usize)?;
         let table = found.inode_table..found.inode_table + layout.table_blocks();
         match block {

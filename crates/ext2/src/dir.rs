@@ -1,11 +1,11 @@
-//! Directories: linear lists of entries in blocks. Where the names of large ones are is kept
-//! in memory (see `names`).
+//! Directories: linear lists of entries in blocks. The places of names in large directories are
+//! kept in memory (see `names`).
 //!
 //! # Order
-//! A fresh block is initialised in one change and pointed to after it. Every change of a
-//! block covers the `rec_len` of each entry that it relies on, so that it comes after
-//! what last changed them (they overlap): the entries on the medium always tile the block.
-//! A name that is made again, perhaps elsewhere, comes after its removal: it is never there
+//! A fresh block is initialised in one change, and the pointer to it comes after that. Every change
+//! of a block covers the `rec_len` of each entry that it relies on. It thus overlaps the last
+//! changes of these entries, and comes after them: the entries on the medium always tile the block.
+//! A name that is made again, perhaps elsewhere, comes after its removal, so that it is never there
 //! twice.
 
 use crate::alloc::Purpose;
@@ -23,12 +23,12 @@ use std::sync::Arc;
 use vfs::{Cookie, DirEntry, Errno, FileType, Ino, NAME_MAX};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The patch that made a name, and how to take it back.
+/// The patch that made a name, and the bytes to undo it.
 #[derive(Debug)]
 pub(crate) struct MadeName {
     patch: PatchId,
-    /// Where in the block the change was, what was there, and what is now; empty if taking
-    /// it back is not a matter of bytes.
+    /// The offset of the change in the block, the old bytes and the new ones. They are empty if
+    /// bytes alone cannot undo the change.
     at: usize,
     old: Box<[u8]>,
     new: Box<[u8]>,
@@ -56,7 +56,7 @@ impl Entry {
         &block[start..start + self.name_len]
     }
 
-    /// Bytes that it needs itself.
+    /// Bytes of the entry without free space after it.
     fn used(&self) -> usize {
         if self.ino == 0 {
             0
@@ -70,7 +70,7 @@ impl Entry {
     }
 }
 
-/// An entry where it was found.
+/// An entry and its place.
 struct Place {
     /// The block's number within the directory, and on the device.
     index: u64,
@@ -100,8 +100,8 @@ fn kind_of(code: u8) -> Option<FileType> {
     all.into_iter().find(|kind| type_code(*kind) == code)
 }
 
-/// What is called for each entry: with the number of its block within the directory and on
-/// the device, the block's contents, the entry, and the one before it in the block.
+/// A function that is called for each entry. It gets the block's number within the directory and on
+/// the device, its contents, the entry, and the entry before it.
 trait Visit<T>: FnMut(u64, u32, &Arc<Buffer>, Entry, Option<Entry>) -> Result<Option<T>> {}
 
 impl<T, F> Visit<T> for F where
@@ -109,7 +109,7 @@ impl<T, F> Visit<T> for F where
 {
 }
 
-/// Directories of at most so many blocks are searched from the start.
+/// Most blocks of a directory that is searched from the start.
 const FEW_BLOCKS: u64 = 4;
 
 const REC_LEN: usize = offset_of!(DirentHeader, rec_len);
@@ -143,7 +143,7 @@ impl Ext2 {
         Ok((block, contents))
     }
 
-    /// The entry at an offset of a block; `None` at its end.
+    /// The entry at an offset of a block, `None` at its end.
     fn entry(&self, dir: &Node, block: u32, contents: &[u8], at: usize) -> Result<Option<Entry>> {
         if at >= contents.len() {
             return Ok(None);
@@ -182,8 +182,8 @@ impl Ext2 {
         }))
     }
 
-    /// Calls `f` for each entry from block `first` on, with the entry before it, until
-    /// it returns something.
+    /// Calls `f` for each entry from block `first` on, with the entry before it, until it returns a
+    /// value.
     fn scan<T>(&self, dir: &Node, first: u64, mut f: impl Visit<T>) -> Result<Option<T>> {
         for index in first..self.dir_blocks(dir)? {
             let found = self.scan_block(dir, index, &mut f)?;
@@ -208,7 +208,7 @@ impl Ext2 {
         Ok(None)
     }
 
-    /// Runs `f` on what is known of the names of a large directory; `None` for others.
+    /// Runs `f` on the known names of a large directory. `None` for others.
     pub(crate) fn with_names<T>(
         &self,
         dir: &Node,
@@ -220,7 +220,7 @@ impl Ext2 {
         if let Some(known) = self.names.lock().get(dir.ino) {
             return Ok(known.map(f));
         }
-        // Of a directory with a bad block, the names before it can still be found.
+        // In a directory with a bad block, the names before it can still be found.
         let mut found = match self.gather_names(dir) {
             Err(error) if error.is_absent() => return Err(error),
             gathered => gathered.unwrap_or_default(),
@@ -230,7 +230,7 @@ impl Ext2 {
         Ok(result)
     }
 
-    /// Reads all names; `None` if there are too many.
+    /// Reads all names. `None` if there are too many.
     fn gather_names(&self, dir: &Node) -> Result<Option<Names>> {
         self.ready_dir(dir)?;
         let mut names = Names::default();
@@ -249,7 +249,7 @@ impl Ext2 {
         Ok(Some(names))
     }
 
-    /// Keeps what is known in step with a block that a change of a name has changed.
+    /// Updates the known names after a change of a block.
     fn renew_names(&self, dir: &Node, index: u64, f: impl FnOnce(&mut Names) -> bool) {
         if self.names.lock().get(dir.ino).is_none() {
             return;
@@ -299,7 +299,7 @@ impl Ext2 {
         Ok(None)
     }
 
-    /// The first entry with so much room behind it.
+    /// Finds the first entry with `need` bytes of room after it.
     fn seek_room(&self, dir: &Node, need: usize) -> Result<Option<Place>> {
         let mut fits = |index, block, contents: &Arc<Buffer>, entry: Entry, previous| {
             let fits = entry.rec_len - entry.used() >= need;
@@ -397,7 +397,8 @@ impl Ext2 {
         bytes
     }
 
-    /// Makes a directory a linear one before its first change: what then comes first.
+    /// Makes an indexed directory a linear one before its first change. Returns the before of that
+    /// change.
     fn unindex(&self, op: &Op, dir: &mut Node) -> Result<Option<Before>> {
         let rule = Rule::InitialiseBeforePoint;
         let flags = dir.inode.flags.get();
@@ -429,7 +430,7 @@ impl Ext2 {
         Ok(Heads::from_slice(&[attached]))
     }
 
-    /// Adds a block to a directory: what points to it, and what fills it.
+    /// Adds a block to a directory. Returns the patches that point to it and fill it.
     fn add_dir_block(
         &self,
         op: &Op,
@@ -441,7 +442,7 @@ impl Ext2 {
         let number = self.load_ino(dir)?.ino;
         let size = (index + 1) * u64::from(self.layout.block_bytes);
         let size = u32::try_from(size).map_err(|_| FormatError::NoSpace)?;
-        // The block and the indirect blocks that it may take.
+        // The block, and the indirect blocks that it may need.
         let room = self.missing(dir, index..index + 1)?;
         if self.state.lock().usable_blocks(&self.layout) < room {
             return Err(FormatError::NoSpace);
@@ -547,7 +548,7 @@ impl Ext2 {
         Ok(attached)
     }
 
-    /// What removed a name that is about to be made again.
+    /// The removal of a name that is made again.
     fn erased(&self, dir: &Node, name: &[u8]) -> Option<Before> {
         let state = self.state.lock();
         let erased = state.erased.get(&*self.store, &(dir.ino, name.into()));
@@ -568,7 +569,7 @@ impl Ext2 {
         state.names.insert(&*self.store, (block, at as u32), made);
     }
 
-    /// Forgets who made a name, and tells.
+    /// Removes and returns the record of a name's making.
     fn maker(&self, place: &Place) -> Option<MadeName> {
         attempt::commit(); // memory changes first
         let key = (place.block, place.entry.at as u32);
@@ -671,11 +672,12 @@ impl Ext2 {
     }
 }
 
-/// How to remove an entry: as it was before it was made, if nothing has changed around it
-/// since; else the entry before it takes its place over, or it becomes a free one.
+/// The change that removes an entry. It restores the bytes before the entry was made, if nothing
+/// around them has changed since. Otherwise the entry before it takes over its place, or it becomes
+/// a free entry.
 fn removal(place: &Place, made: Option<&MadeName>) -> (usize, Vec<u8>) {
     let contents = &place.contents;
-    // The change began at the entry itself, or at the one before that made room for it.
+    // The change began at the entry itself, or at the entry before it that made room.
     let starts = [Some(place.entry.at), place.previous.map(|e| e.at + REC_LEN)];
     if let Some(made) = made
         && !made.new.is_empty()

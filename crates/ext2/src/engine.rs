@@ -1,4 +1,4 @@
-//! ext2 as commands, benchmarks and the explorer's command line see it.
+//! ext2 as an engine, for commands, benchmarks and the explorer's command line.
 
 use crate::log::clear_marks;
 use crate::{Ext2, Ext2System, Inodes, MkfsOptions, SuperInfo};
@@ -41,7 +41,7 @@ struct MkfsArgs {
     /// Revision 0, without any features
     #[arg(long = "revision-0")]
     revision_0: bool,
-    /// Make an internal journal, which otherwise the first mount that wants one does
+    /// Make an internal journal, which otherwise the first mount that needs one does
     #[arg(long, short = 'j')]
     journal: bool,
 }
@@ -208,7 +208,7 @@ impl Engine for Ext2Engine {
     fn check(&self, image: &Image, repair: bool, options: &ArgMatches) -> Result<Checked> {
         let args = parsed::<FsckArgs>(options)?;
         let path = &image.path;
-        // The superblock tells the size of the blocks.
+        // The superblock contains the size of the blocks.
         let sup = probe(image)?;
         let dirty = needs_replay(&sup);
         let replayed = dirty.then_some(match repair {
@@ -224,7 +224,7 @@ impl Engine for Ext2Engine {
             .map(|log| Arc::new(log) as Arc<dyn BlockDevice>);
         let device =
             recover::<Ext2>(&device, log.as_ref(), read_only).map_err(|e| named(path, e))?;
-        // A journal can hold the superblock as well.
+        // A journal can contain the superblock as well.
         let sup = crate::probe(&*device).map_err(|e| Error::about(path, e))?;
         let report = crate::check(&*device);
         let worst = report.worst();
@@ -264,7 +264,7 @@ impl Engine for Ext2Engine {
         let mounted = mount::<Ext2>(&stack, args.memory()?, &MountOptions::default());
         let mounted = mounted.map_err(|e| named(Path::new("memory"), e))?;
         let fs = mounted.file_system();
-        // What making and mounting it has left.
+        // Changes that making and mounting it left in memory.
         fs.sync().map_err(Error::new)?;
         calls(&**fs)?;
         let drawing = drawing(&mounted);
@@ -301,7 +301,7 @@ fn open(image: &Image, block_bytes: u32, read_only: bool) -> Result<FileDevice> 
     Ok(FileDevice::open(&image.path, block_bytes, &options)?)
 }
 
-/// Reads the superblock. Any size of blocks serves for that; disks have none that are larger.
+/// Reads the superblock. Any block size serves for that, and no disk has larger sectors.
 fn probe(image: &Image) -> Result<SuperInfo> {
     let device = open(image, 4096, true)?;
     crate::probe(&device).map_err(|e| Error::about(&image.path, e))

@@ -1,4 +1,4 @@
-//! Features by name, as e2fsprogs calls them; those that this program knows.
+//! Names of features, as in e2fsprogs, and the features that this program supports.
 
 use crate::Error;
 use crate::format::{Incompat, RoCompat, Super};
@@ -60,7 +60,7 @@ const RO_COMPAT_NAMES: [(u32, &str); 17] = [
     (0x1_0000, "orphan_present"),
 ];
 
-/// Names of the bits of one field; a bit without a name is its number.
+/// Names of the bits of one field. A bit without a name is its number.
 fn names(kind: &str, table: &[(u32, &str)], bits: u32) -> Vec<String> {
     let each = (0..32).map(|n| 1 << n).filter(|bit| bits & bit != 0);
     each.map(|bit| match table.iter().find(|(known, _)| *known == bit) {
@@ -88,14 +88,14 @@ pub(crate) fn ro_compat(bits: u32) -> Vec<String> {
     names("ro_compat", &RO_COMPAT_NAMES, bits)
 }
 
-/// A feature that something being done needs.
+/// A feature that a change needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     LargeFile,
     Attributes,
 }
 
-/// Refuses to mount what is not understood.
+/// Refuses images with unknown features.
 pub(crate) fn check(sup: &Super, options: &OpenOptions) -> Result<(), Error> {
     if sup.revision.get() == 0 {
         return Ok(());

@@ -82,7 +82,7 @@ pub struct Super {
     pub journal_uuid: [u8; 16],
     pub journal_ino: U32,
     pub journal_device: U32,
-    /// First of the list of orphans; each one's `dtime` is the next.
+    /// First of the list of orphans. Each orphan's `dtime` is the next one.
     pub last_orphan: U32,
     pub hash_seed: [U32; 4],
     pub default_hash_version: u8,
@@ -95,12 +95,12 @@ pub struct Super {
     pub blocks_count_high: U32,
     pub reserved_blocks_high: U32,
     pub free_blocks_high: U32,
-    /// Bytes beyond the first 128 of an inode that all inodes have, and should have.
+    /// Bytes after the first 128 that all inodes have. The next field is the wanted number.
     pub min_extra_isize: U16,
     pub want_extra_isize: U16,
     pub flags: U32,
     pub unused: [U32; 58],
-    /// With `sparse_super2`: the groups that have copies; 0 for none.
+    /// With `sparse_super2`, the groups that have copies. 0 stands for none.
     pub backup_groups: [U32; 2],
     pub rest: [U32; 107],
 }
@@ -111,7 +111,7 @@ pub const STATE_VALID: u16 = 1;
 pub const STATE_ERRORS: u16 = 2;
 
 impl Super {
-    /// What [`Super::errors`] asks for; the kernel goes on if it says nothing.
+    /// The reaction to damage in [`Super::errors`]. For other values the kernel goes on.
     pub fn on_error(&self) -> blockfs::OnError {
         match self.errors.get() {
             2 => blockfs::OnError::ReadOnly,
@@ -122,7 +122,7 @@ impl Super {
 }
 
 bitflags::bitflags! {
-    /// [`Super::compat`]: may be ignored by who does not know them.
+    /// Bits of [`Super::compat`]. Programs that do not support them may ignore them.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Compat: u32 {
         /// Directories preallocate.
@@ -141,7 +141,7 @@ bitflags::bitflags! {
         const SPARSE_SUPER2 = 0x200;
     }
 
-    /// [`Super::incompat`]: who does not know them must not mount.
+    /// Bits of [`Super::incompat`]. Programs that do not support them must not mount the image.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Incompat: u32 {
         /// Directory entries have the type.
@@ -154,7 +154,7 @@ bitflags::bitflags! {
         const META_BG = 0x10;
     }
 
-    /// [`Super::ro_compat`]: who does not know them must not write.
+    /// Bits of [`Super::ro_compat`]. Programs that do not support them must not write.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct RoCompat: u32 {
         /// Backups of superblock and descriptors only in groups 0, 1 and powers of 3, 5, 7.
@@ -165,7 +165,7 @@ bitflags::bitflags! {
         const EXTRA_ISIZE = 0x40;
     }
 
-    /// [`Inode::flags`].
+    /// Bits of [`Inode::flags`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct InodeFlags: u32 {
         /// Writes are synchronous.
@@ -211,7 +211,7 @@ pub struct Inode {
     pub atime: U32,
     pub ctime: U32,
     pub mtime: U32,
-    /// When it was freed; of an orphan: the next one.
+    /// The time of the inode's removal. In an orphan, the number of the next orphan.
     pub dtime: U32,
     pub gid_low: U16,
     pub links: U16,
@@ -219,12 +219,12 @@ pub struct Inode {
     pub sectors: U32,
     pub flags: U32,
     pub version: U32,
-    /// Block pointers; of a short symbolic link the target, of a device its number.
+    /// Block pointers. A short symbolic link has its target here, a device its number.
     pub block: [U32; POINTERS],
     pub generation: U32,
     /// The attribute block.
     pub file_acl: U32,
-    /// Of a regular file: the high half of the size.
+    /// The high half of a regular file's size.
     pub size_high: U32,
     pub fragment: U32,
     pub sectors_high: U16,
@@ -235,7 +235,7 @@ pub struct Inode {
     pub reserved: U16,
 }
 
-/// What follows in inodes of 256 bytes and more, as far as `extra_isize` says.
+/// The next part in inodes of 256 bytes and more. `extra_isize` is the length of its used part.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)] // each is described in format.md
@@ -257,18 +257,18 @@ pub struct InodeExtra {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DirentHeader {
-    /// 0: the entry is free.
+    /// The inode's number, or 0 for a free entry.
     pub inode: U32,
-    /// Bytes to the next entry; a multiple of 4; entries do not cross blocks.
+    /// Bytes to the next entry, a multiple of 4. Entries do not cross blocks.
     pub rec_len: U16,
     /// Bytes of the name.
     pub name_len: u8,
-    /// With [`Incompat::FILETYPE`] one of the codes of [`type_code`]; else the high byte of
-    /// the name's length, 0.
+    /// With [`Incompat::FILETYPE`] one of the codes of [`type_code`], else the high byte of the
+    /// name's length, which is 0.
     pub file_type: u8,
 }
 
-/// Start of a block of extended attributes. Entries follow; values lie at the end.
+/// Start of a block of extended attributes. Entries follow, and values lie at the end.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)] // each is described in format.md
@@ -282,13 +282,13 @@ pub struct AttrHeader {
     pub reserved: [U32; 3],
 }
 
-/// One extended attribute; its name (without the prefix) follows, padded to 4.
+/// One extended attribute. Its name follows without the prefix, padded to 4 bytes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)] // each is described in format.md
 pub struct AttrEntry {
     pub name_len: u8,
-    /// Which prefix the name has: see [`ATTR_PREFIXES`].
+    /// The number of the name's prefix in [`ATTR_PREFIXES`].
     pub name_index: u8,
     pub value_offset: U16,
     pub value_inode: U32,

@@ -1,7 +1,7 @@
-//! What e2fsck says of an image, in the terms of our own checker.
+//! The verdict of e2fsck on an image, in the terms of our own checker.
 //!
-//! For tests that have both look: `e2fsck -fn` finds a problem, and prints a line about it;
-//! here is which lines soft updates may cause. One process for each image.
+//! Tests compare the two checkers. `e2fsck -fn` prints a line about each problem, and this module
+//! lists the lines that soft updates may cause. Each image takes one process.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -14,14 +14,14 @@ use vfs::check::{Report, Severity};
 pub enum Verdict {
     /// Nothing is wrong.
     Clean,
-    /// Nothing but what soft updates may leave.
+    /// Only defects that soft updates may leave.
     Leaks,
-    /// Something that must never be.
+    /// A defect that must never occur.
     Corrupt,
 }
 
 impl Verdict {
-    /// Of our own checker's report.
+    /// The verdict of our own checker's report.
     pub fn of(report: &Report) -> Self {
         match report.worst() {
             None => Self::Clean,
@@ -31,18 +31,18 @@ impl Verdict {
     }
 }
 
-/// What e2fsck said.
+/// The judgement of e2fsck.
 #[derive(Debug, Clone)]
 pub struct Judgement {
-    /// In short.
+    /// The class of the worst problem.
     pub verdict: Verdict,
     /// The first line that soft updates cannot cause.
     pub worst: Option<String>,
-    /// All that it printed.
+    /// The whole output.
     pub output: String,
 }
 
-/// Most that is read of what e2fsck prints: on some images it starts over for ever.
+/// Most bytes of output that are read. On some images e2fsck starts over for ever.
 const OUTPUT_MAX: u64 = 256 << 10;
 
 /// Runs `e2fsck -fn` on an image. It syncs the image's file, so one in memory (`/dev/shm`)
@@ -53,7 +53,7 @@ const OUTPUT_MAX: u64 = 256 << 10;
 pub fn judge(image: &Path) -> io::Result<Judgement> {
     let mut command = Command::new("e2fsck");
     command.env("LC_ALL", "C").arg("-fn").arg(image);
-    // At the end of time, so that no mount lies in the future of a test's clock.
+    // At the largest time, so that no mount is in the future of a test's clock.
     command.env("E2FSCK_TIME", u32::MAX.to_string());
     command
         .stdin(Stdio::null())
@@ -70,7 +70,7 @@ pub fn judge(image: &Path) -> io::Result<Judgement> {
     let status = child.wait()?.code();
     let output = String::from_utf8_lossy(&bytes).into_owned();
     let (mut verdict, mut worst) = read(&output);
-    // Exit status 4 is "errors left uncorrected"; 0 is none, or wrong free counts alone.
+    // Exit status 4 is "errors left uncorrected". 0 is none, or wrong free counts alone.
     let expected = match status {
         Some(0) => true,
         Some(4) => verdict != Verdict::Clean,
@@ -95,34 +95,34 @@ pub fn verdict(image: &Path) -> io::Result<Verdict> {
     Ok(judge(image)?.verdict)
 }
 
-/// When a message is about something that soft updates may leave.
+/// The condition under which a message is about a leak of soft updates.
 #[derive(Clone, Copy)]
 enum Rule {
-    /// Not about a problem.
+    /// The message is not about a problem.
     Noise,
-    /// Always.
+    /// Always a leak.
     Leak,
-    /// If the first of two numbers, what is stored, is larger than the second, what it
-    /// should be.
+    /// A leak if the first number, the stored one, is larger than the second, the right one.
     TooHigh,
-    /// If it is smaller.
+    /// A leak if the first number is smaller than the second.
     TooLow,
-    /// If the inode has no name: it is half made, or half removed.
+    /// A leak if the inode has no name: it is half made, or half removed.
     Nameless,
-    /// The same of an inode whose `..` leads nowhere.
+    /// A leak if the inode, whose `..` leads nowhere, has no name.
     NamelessDotDot,
-    /// A name of a directory that has another one: if it is not below itself.
+    /// A second name of a directory is a leak if the directory is not below itself.
     SecondName,
-    /// `..` is not where the first name is: if it is where another one is.
+    /// A `..` that does not lead to the first name's directory is a leak if it leads to another
+    /// name's.
     DotDot,
-    /// If nothing is in use that is marked as free: no `+` in the list.
+    /// A leak if nothing in use is marked as free: no `+` in the list.
     OnlyMinus,
-    /// A link count; `..` of directories without a name need not be in it.
+    /// A wrong link count is a leak. `..` of directories without a name may be missing from it.
     Links,
 }
 
-/// Which messages of e2fsck mean what: all of the words must be there, in this order. The
-/// first line that matches counts; a line without a match is corruption.
+/// The messages of e2fsck and their rules. All of the words must occur, in this order. The first
+/// match counts, and a line without a match is corruption.
 const MESSAGES: &[(&[&str], Rule)] = &[
     (&["Pass "], Rule::Noise),
     (&["WARNING: Filesystem still has errors"], Rule::Noise),
@@ -197,7 +197,8 @@ fn numbers(line: &str) -> Vec<u64> {
     parts.filter_map(|n| n.parse().ok()).collect()
 }
 
-/// The inodes without a name, and for each directory how many nameless ones have it as `..`.
+/// The inodes without a name, and the number of nameless directories that have each directory as
+/// `..`.
 fn nameless(output: &str) -> (Vec<u64>, BTreeMap<u64, u64>) {
     let (mut inodes, mut parents) = (Vec::new(), BTreeMap::new());
     for line in output.lines() {
@@ -233,7 +234,7 @@ fn is_below_itself(line: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Of directories with more than one name: where those are that e2fsck would remove.
+/// For each directory with several names, the directories of the names that e2fsck would remove.
 fn second_names(output: &str) -> BTreeMap<u64, Vec<u64>> {
     let mut all: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for line in output.lines() {
@@ -253,7 +254,7 @@ fn read(output: &str) -> (Verdict, Option<String>) {
     let seconds = second_names(output);
     let mut verdict = Verdict::Clean;
     for line in output.lines() {
-        // The answer to a question that a line before has put.
+        // The answer to a question in an earlier line.
         let answer = line.ends_with("? no") && line.split_whitespace().count() <= 3;
         if line.trim().is_empty() || answer {
             continue;

@@ -1,4 +1,4 @@
-//! Inodes: where they are, what their fields mean, changing them.
+//! Inodes: their places, the meaning of their fields, and their changes.
 
 use crate::alloc::{Fresh, State};
 use crate::attrs::has_list;
@@ -23,16 +23,16 @@ const INODE: usize = size_of::<Inode>();
 /// `extra_isize` of inodes that have the fields of [`InodeExtra`] up to `atime_extra`.
 const EXTRA_WITH_TIMES: u16 = 16;
 
-/// An inode as it is now, and where it is.
+/// An inode in its present state, and its place.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub ino: u32,
     pub lba: Lba,
     pub at: u32,
     pub inode: Inode,
-    /// If it has nanoseconds.
+    /// The extra fields, if the inode has nanoseconds.
     pub extra: Option<InodeExtra>,
-    /// It may have extended attributes.
+    /// Whether it may have extended attributes.
     pub has_attributes: bool,
 }
 
@@ -41,7 +41,7 @@ impl Node {
         FileType::from_mode(self.inode.mode.get().into())
     }
 
-    /// The size; only regular files have a high half.
+    /// The size in bytes. Only regular files have a high half.
     pub fn size(&self) -> u64 {
         let low = u64::from(self.inode.size_low.get());
         match self.kind() {
@@ -59,7 +59,7 @@ impl Node {
         }
     }
 
-    /// Of a symbolic link: whether its target is in the inode.
+    /// Whether a symbolic link has its target in the inode.
     pub fn is_inline(&self, block_bytes: u32) -> bool {
         let own = match self.inode.file_acl.get() {
             0 => 0,
@@ -72,14 +72,16 @@ impl Node {
     fn rdev(&self) -> u32 {
         match (self.kind(), self.inode.block[0].get()) {
             (Some(FileType::CharDevice | FileType::BlockDevice), 0) => self.inode.block[1].get(),
-            // The old form: major and minor of 8 bits each; the same in the new form.
+            // The old form has a major and a minor of 8 bits each. The new form is the same for
+            // these.
             (Some(FileType::CharDevice | FileType::BlockDevice), old) => old & 0xffff,
             _ => 0,
         }
     }
 }
 
-/// Seconds and, where there are, nanoseconds and two more bits of seconds.
+/// The time of a field of seconds and, if there is one, of the field with nanoseconds and two more
+/// bits of seconds.
 fn time_of(secs: u32, extra: Option<u32>) -> Timestamp {
     let low = i64::from(secs as i32);
     match extra {
@@ -101,7 +103,7 @@ pub(crate) fn times(has_extra: bool) -> RangeInclusive<Timestamp> {
     Timestamp::from_parts(low, 0)..=Timestamp::from_parts(high, 0)
 }
 
-/// The inverse; times that do not fit become the nearest that does, as in the kernel.
+/// The fields of a time. A time that does not fit becomes the nearest that does, as in the kernel.
 fn of_time(time: Timestamp, has_extra: bool) -> (u32, u32) {
     let range = times(has_extra);
     let (secs, nanos) = time.clamp(*range.start(), *range.end()).parts();
@@ -166,7 +168,7 @@ macro_rules! add_field {
 }
 
 impl Ext2 {
-    /// The number, if inodes of files can have it.
+    /// The number as an inode number of files, if it can be one.
     pub(crate) fn number(&self, ino: Ino) -> Option<u32> {
         let number = u32::try_from(ino.0).ok()?;
         let is_file =
@@ -220,7 +222,7 @@ impl Ext2 {
         }
     }
 
-    /// Reads an inode that has a name, by what its name says.
+    /// Reads an inode that has a name.
     pub(crate) fn load_ino(&self, ino: Ino) -> Result<Node> {
         match self.number(ino) {
             Some(ino) => self.load(ino),
@@ -273,7 +275,7 @@ impl Ext2 {
         self.patch(op, node.lba, node.at + range.start as u32, bytes, befores)
     }
 
-    /// A new inode in one change.
+    /// Makes an inode in one change.
     pub(crate) fn make(&self, op: &Op, dir: Ino, new: &NewInode) -> Result<(Ino, Heads)> {
         let dir = self.load_ino(dir)?;
         let flags = inherited(dir.inode.flags.get(), new.kind);
@@ -289,7 +291,7 @@ impl Ext2 {
         let size = self.layout.inode_bytes as usize;
         let old: Box<[u8]> = self.store.read(lba)?[at as usize..at as usize + size].into();
         let bytes = self.new_bytes(&new, flags, &old);
-        // Else a crash may leave an inode that looks used and is marked free.
+        // Otherwise a crash may leave an inode that looks used and is marked free.
         let marked = Before {
             patch: bit,
             rule: Rule::InitialiseBeforePoint,
@@ -340,7 +342,7 @@ impl Ext2 {
         bytes
     }
 
-    /// The next one of this mount, and not the inode's last one.
+    /// The next generation of this mount that differs from the inode's last one.
     fn next_generation(&self, old: &[u8]) -> u32 {
         let at = offset_of!(Inode, generation);
         let old = old[at..]
@@ -355,7 +357,7 @@ impl Ext2 {
         state.generation
     }
 
-    /// Changes fields: those that lie in the first 128 bytes in one change.
+    /// Changes fields. Those in the first 128 bytes change in one patch.
     pub(crate) fn change_fields(
         &self,
         op: &Op,
@@ -394,7 +396,7 @@ impl Ext2 {
         }
     }
 
-    /// Checks a new size; large ones need a feature bit first.
+    /// Checks a new size. Large ones need a feature bit first.
     fn allow_size(&self, op: &Op, node: &Node, size: u64) -> Result<Option<Before>> {
         let regular = node.kind() == Some(FileType::Regular);
         if size > self.largest() || (!regular && size > u32::MAX.into()) {
@@ -408,7 +410,7 @@ impl Ext2 {
         Ok(Some(Before { patch, rule }))
     }
 
-    /// The largest file: as far as pointers reach, and as 32 bits can count sectors.
+    /// The largest file in bytes, limited by the pointers and by the 32-bit count of sectors.
     pub(crate) fn largest(&self) -> u64 {
         if self.layout.revision == 0 {
             return SMALL_FILE_MAX;
@@ -421,7 +423,7 @@ impl Ext2 {
         reach.min(countable - meta) * block
     }
 
-    /// Clears an inode, then gives it back, and its attributes.
+    /// Clears an inode, then marks it as free, and releases its attributes.
     pub(crate) fn unmake(
         &self,
         op: &Op,
@@ -455,7 +457,7 @@ impl Ext2 {
         self.give_inode(op, node.ino, directory, gone.as_slice())
     }
 
-    /// A free inode: nothing but its generation and when it was freed.
+    /// The bytes of a free inode: its generation and the time of its removal.
     fn dead_bytes(&self, node: &Node) -> Vec<u8> {
         let mut inode = Inode::new_zeroed();
         inode.generation = node.inode.generation;
@@ -491,7 +493,7 @@ impl Ext2 {
     }
 }
 
-/// Applies a change; returns which bytes of the first 128, and of what follows, differ.
+/// Applies a change. Returns the changed bytes among the first 128, and among those after them.
 fn apply(node: &mut Node, change: &InodeChange) -> (Span, Span) {
     let (mut main, mut extra) = (Span::default(), Span::default());
     let kind = node.kind();

@@ -1,8 +1,7 @@
 //! ext2, as Linux has it.
 //!
 //! The bytes on the medium are described in `format.md`; [`mod@format`] has them as types.
-//! [`Ext2`] is the format behind [`blockfs::Format`]; [`blockfs::BlockFs`] makes a file system
-//! of it.
+//! [`Ext2`] implements [`blockfs::Format`], and [`blockfs::BlockFs`] makes a file system of it.
 //!
 //! # Example
 //!

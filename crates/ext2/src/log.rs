@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 const PART: u64 = 64;
 
 impl Ext2 {
-    /// Where the blocks of the internal journal are.
+    /// The place of the internal journal.
     pub(crate) fn log_place(&self) -> Result<Place> {
         let node = self.load(JOURNAL_INO)?;
         let blocks = node.size() / u64::from(self.layout.block_bytes);
@@ -36,8 +36,7 @@ impl Ext2 {
         Ok(Place::new(runs))
     }
 
-    /// The free blocks that a journal of `blocks` could have, without those that would
-    /// point to it.
+    /// The free blocks for a journal of `blocks`, without those for the pointers to it.
     pub(crate) fn room_for_log(&self, blocks: u64) -> Result<u64> {
         let pointers = blocks / 128 + 16;
         Ok(self.statfs()?.blocks_free.saturating_sub(pointers))
@@ -99,7 +98,7 @@ impl Ext2 {
     }
 }
 
-/// How many blocks a journal has, unless somebody chooses: as mke2fs does.
+/// The default number of a journal's blocks, as in mke2fs.
 pub(crate) fn usual_blocks(blocks: u32) -> u64 {
     match blocks {
         0..32_768 => 1024,
@@ -111,13 +110,13 @@ pub(crate) fn usual_blocks(blocks: u32) -> u64 {
     }
 }
 
-/// The superblock as it lies on the device.
+/// Reads the superblock from the device.
 pub(crate) fn superblock(device: &dyn BlockDevice) -> std::result::Result<Super, Error> {
     probe::superblock(device)
 }
 
-/// Changes the superblock on the device, durably. Nobody may have it mounted, or changed
-/// and not written.
+/// Changes the superblock on the device, durably. The image must not be mounted, and no cache may
+/// hold a changed superblock.
 pub(crate) fn change_superblock(
     device: &dyn BlockDevice,
     change: impl FnOnce(&mut Super),
@@ -129,7 +128,7 @@ pub(crate) fn change_superblock(
     Ok(writer.finish()?)
 }
 
-/// Notes, durably, whether what is on the device is complete only with its journal.
+/// Records durably whether the device is complete only with its journal.
 pub(crate) fn set_recover(device: &dyn BlockDevice, on: bool) -> std::result::Result<(), Error> {
     let bit = Incompat::RECOVER.bits();
     if (superblock(device)?.incompat.get() & bit != 0) == on {
@@ -141,9 +140,9 @@ pub(crate) fn set_recover(device: &dyn BlockDevice, on: bool) -> std::result::Re
     })
 }
 
-/// Takes back, durably, the note in the superblock that errors were found, and with `clean` the
-/// one that the image was not unmounted. The caller has checked the image, and for `clean` found
-/// nothing at all: mounts then trust the counts of what is free and of links.
+/// Clears the mark of errors in the superblock, durably, and with `clean` marks the image as
+/// unmounted. The caller has checked the image. With `clean` it found no defect, since mounts then
+/// trust the free counts and link counts.
 #[cfg_attr(not(feature = "engine"), expect(dead_code, reason = "fsck uses it"))]
 pub(crate) fn clear_marks(device: &dyn BlockDevice, clean: bool) -> std::result::Result<(), Error> {
     let valid = if clean { STATE_VALID } else { 0 };
@@ -152,8 +151,7 @@ pub(crate) fn clear_marks(device: &dyn BlockDevice, clean: bool) -> std::result:
     })
 }
 
-/// Notes that there is an internal journal, with the copy of its pointers that e2fsck
-/// wants.
+/// Records the internal journal, with the copy of its pointers that e2fsck requires.
 pub(crate) fn set_internal(
     device: &dyn BlockDevice,
     inode: &crate::format::Inode,

@@ -1,9 +1,9 @@
 //! Making a file system.
 //!
 //! # Guarantees
-//! - Until the superblock is written, last and after a flush, there is no file system: an
-//!   interrupted run leaves none, neither the old one nor half of the new one.
-//! - What is made is clean: it obeys all invariants of `format.md`.
+//! - The superblock is written last, after a flush. An interrupted run leaves no file system,
+//!   neither the old one nor a part of the new one.
+//! - The new file system is clean: it obeys all invariants of `format.md`.
 
 use crate::bytes::{self, Writer};
 use crate::error::Error;
@@ -17,7 +17,7 @@ use std::mem::size_of;
 use vfs::{FileType, Timestamp};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// How many inodes to make.
+/// The number of inodes to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inodes {
     /// At least this many.
@@ -26,30 +26,30 @@ pub enum Inodes {
     BytesPer(u32),
 }
 
-/// What a new file system starts with.
+/// Options of a new file system.
 #[derive(Debug, Clone)]
 pub struct MkfsOptions {
     /// Bytes in a block: 1024, 2048 or 4096.
     pub block_bytes: u32,
     /// Bytes of an inode: 128 or, for times in nanoseconds, 256.
     pub inode_bytes: u16,
-    /// Number of inodes; rounded up to fill blocks.
+    /// Number of inodes, rounded up to fill blocks.
     pub inodes: Inodes,
     /// Per cent of the blocks that only the superuser may take, at most 50.
     pub reserved_percent: u8,
     /// A name, padded with zero bytes.
     pub label: [u8; 16],
-    /// Identity; random if it is to be unique.
+    /// The UUID. A unique one is random.
     pub uuid: [u8; 16],
     /// 0 (no features, inodes of 128 bytes) or 1.
     pub revision: u32,
-    /// Backups of superblock and descriptors in few groups only.
+    /// Whether only a few groups have backups of superblock and descriptors.
     pub sparse_super: bool,
-    /// Directory entries have the type.
+    /// Whether directory entries have the type.
     pub filetype: bool,
-    /// Files of 2 GiB and more.
+    /// Whether files may have 2 GiB and more.
     pub large_file: bool,
-    /// Others may give directories hash indexes.
+    /// Whether other programs may give directories hash indexes.
     pub dir_index: bool,
     /// Owner of the root directory.
     pub uid: u32,
@@ -57,12 +57,12 @@ pub struct MkfsOptions {
     pub gid: u32,
     /// Permission bits of the root directory.
     pub root_mode: u32,
-    /// Every time that is noted.
+    /// The time in all time stamps.
     pub now: Timestamp,
 }
 
 impl MkfsOptions {
-    /// What mke2fs would choose for a device of this many bytes.
+    /// The options that mke2fs would choose for a device of this many bytes.
     pub fn for_size(bytes: u64) -> Self {
         const MIB: u64 = 1 << 20;
         let (block_bytes, bytes_per_inode) = match bytes / MIB {
@@ -91,7 +91,7 @@ impl MkfsOptions {
         }
     }
 
-    /// The same in revision 0, which has no features and small inodes.
+    /// The same options in revision 0, which has no features and small inodes.
     #[must_use]
     pub fn revision_0(self) -> Self {
         Self {
@@ -131,10 +131,10 @@ impl MkfsOptions {
     }
 }
 
-/// The directory that fsck puts files without names into.
+/// The directory for files without names that fsck finds.
 const LOST_FOUND: &[u8] = b"lost+found";
 const LOST_FOUND_INO: u32 = FIRST_INO_REV0;
-/// Free blocks below which a last group is not worth its bitmaps, as in mke2fs.
+/// Free blocks below which a last group is left out, as in mke2fs.
 const SMALL_GROUP: u64 = 50;
 
 /// Makes an empty file system, with a directory `lost+found`, that fills the device.
@@ -145,7 +145,7 @@ const SMALL_GROUP: u64 = 50;
 pub fn mkfs<D: BlockDevice + ?Sized>(device: &D, options: &MkfsOptions) -> Result<(), Error> {
     options.validate()?;
     let layout = Layout::new(device.geometry().bytes(), options)?;
-    // What was there goes first: nothing may pass for a file system until the end.
+    // The old superblock is erased first, so that an interrupted run leaves no file system.
     let mut writer = Writer::new(device);
     writer.put(0, &[0; (SUPER_OFFSET as usize) + size_of::<Super>()])?;
     writer.finish()?;
@@ -160,7 +160,7 @@ pub fn mkfs<D: BlockDevice + ?Sized>(device: &D, options: &MkfsOptions) -> Resul
     Ok(())
 }
 
-/// Where everything goes.
+/// The places of all structures.
 struct Layout {
     block: u64,
     blocks: u64,
@@ -226,7 +226,7 @@ impl Layout {
             Inodes::Count(n) => u64::from(n),
             Inodes::BytesPer(n) => bytes / u64::from(n),
         };
-        // Whole blocks of the table and whole bytes of the bitmap; the reserved inodes and
+        // Whole blocks of the table and whole bytes of the bitmap. The reserved inodes and
         // lost+found lie in the first group.
         let per_block = self.block / u64::from(o.inode_bytes);
         let step = per_block.max(8);
@@ -286,7 +286,7 @@ impl Layout {
         self.overhead(group) + directories
     }
 
-    /// Where the root directory's block is; those of lost+found follow.
+    /// The root directory's block. Those of lost+found follow it.
     fn root_block(&self) -> u64 {
         self.first + self.overhead(0)
     }
@@ -326,7 +326,7 @@ impl<D: BlockDevice + ?Sized> Maker<'_, D> {
         self.writer.put(block * self.l.block, bytes)
     }
 
-    /// Both bitmaps of a group. Bits beyond the end count as used.
+    /// Writes both bitmaps of a group. Bits past the end count as used.
     fn bitmaps(&mut self, group: u64) -> Result<(), BlockError> {
         let l = &self.l;
         let (used, blocks, inodes) = (l.used(group), l.blocks_in(group), l.inodes_per_group);
@@ -344,8 +344,8 @@ impl<D: BlockDevice + ?Sized> Maker<'_, D> {
         self.put_block(at + 1, &of_inodes)
     }
 
-    /// Clears a group's inode table, where it is not zero already: on large devices that
-    /// have been discarded it is, and must not take the room.
+    /// Clears a group's inode table where it is not zero already. On large discarded devices it is
+    /// zero, and a write would allocate space.
     fn table(&mut self, group: u64) -> Result<(), BlockError> {
         const AT_ONCE: u64 = 1 << 20;
         let mut at = self.l.table(group) * self.l.block;
@@ -425,7 +425,7 @@ impl<D: BlockDevice + ?Sized> Maker<'_, D> {
         self.writer.put(at, &bytes)
     }
 
-    /// A block of directory entries; the last one fills it.
+    /// A block of directory entries. The last entry fills it.
     fn entries(&self, names: &[(u32, &[u8])]) -> Vec<u8> {
         let mut block = vec![0; self.l.block as usize];
         let mut at = 0;
@@ -517,7 +517,7 @@ impl<D: BlockDevice + ?Sized> Maker<'_, D> {
         s.incompat = chosen([(o.filetype, Incompat::FILETYPE)]).bits().into();
         s.ro_compat = chosen(ro).bits().into();
         (s.uuid, s.label) = (o.uuid, o.label);
-        // Need not be random, only not the same everywhere.
+        // The seed must differ between images, but need not be random.
         for (seed, bytes) in s.hash_seed.iter_mut().zip(o.uuid.as_chunks().0) {
             *seed = u32::from_le_bytes(*bytes).into();
         }

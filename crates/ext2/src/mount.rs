@@ -1,4 +1,4 @@
-//! What mounting ([`blockfs::mount`]) needs of ext2.
+//! The part of ext2 that mounting ([`blockfs::mount`]) needs.
 
 use crate::format::{Compat, Incompat, JOURNAL_INO};
 use crate::{Error, Ext2, features, log};
@@ -68,7 +68,7 @@ impl Mountable for Ext2 {
         Ok(format.log_place()?)
     }
 
-    /// As `tune2fs -j` does.
+    /// Makes a journal as `tune2fs -j` does.
     fn add_journal(
         disk: &Arc<dyn BlockDevice>,
         blocks: Option<u64>,
@@ -88,7 +88,7 @@ impl Mountable for Ext2 {
             free if free < blocks => Err(MountError::NoRoom { blocks, free }),
             _ => Ok(()),
         };
-        // The counts of an image that was not unmounted are right only once it is open.
+        // Opening corrects the counts of an image that was not unmounted.
         let reader = open(true)?;
         if reader.was_clean() {
             fits(&reader)?;
@@ -97,7 +97,8 @@ impl Mountable for Ext2 {
         let (place, inode) = {
             let format = open(false)?;
             let made = fits(&format).and_then(|()| Ok(format.make_log(blocks)?));
-            // Marked as unmounted also without a journal.
+            // Without this mark the image would count as not unmounted when it is mounted without a
+            // journal.
             Format::close(&format)?;
             made?;
             (format.log_place()?, format.load(JOURNAL_INO)?.inode)

@@ -1,16 +1,16 @@
-//! In which block the names of large directories are: the format has them in no order, and
-//! nobody should have to read a thousand blocks for one of them.
+//! The blocks of names in large directories. The format does not order names, so a search without
+//! this index would read all blocks.
 //!
 //! # Guarantee
-//! What is known of a directory is what a walk through its blocks would find: which block
-//! holds a name, and how long an entry fits into which block. Memory is bounded: the least
-//! recently used directories are forgotten, and too large ones are not indexed.
+//! The index of a directory agrees with its blocks: the block of each name, and the longest entry
+//! that fits into each block. Memory is bounded: the least recently used directories are forgotten,
+//! and too large ones are not indexed.
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use lru::LruCache;
 use std::hash::BuildHasher;
 
-/// Most names of all directories, more or less: at some 40 bytes each.
+/// Approximate limit for the names of all directories, at about 40 bytes each.
 const MOST_NAMES: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -19,18 +19,18 @@ struct Entry {
     block: u32,
 }
 
-/// One directory.
+/// The index of one directory.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     hashes: DefaultHashBuilder,
-    /// By hash of a name: the number of its block within the directory.
+    /// The number of a name's block within the directory, by the hash of the name.
     entries: HashTable<Entry>,
-    /// By block: the longest entry that fits into it.
+    /// The longest entry that fits into each block.
     room: Vec<usize>,
 }
 
 impl Names {
-    /// Notes a name. Returns false if there are too many.
+    /// Adds a name. Returns false if there are too many.
     pub fn add(&mut self, name: &[u8], block: u64) -> bool {
         let Ok(block) = u32::try_from(block) else {
             return false;
@@ -53,7 +53,7 @@ impl Names {
         self.entries.len()
     }
 
-    /// Blocks that may hold a name; no others do.
+    /// All blocks that may hold a name.
     pub fn blocks_of(&self, name: &[u8]) -> Vec<u64> {
         let hash = self.hashes.hash_one(name);
         let same = self.entries.iter_hash(hash).filter(|e| e.hash == hash);
@@ -75,7 +75,7 @@ impl Names {
     }
 }
 
-/// All directories that are known; `None`: too large.
+/// All known directories. `None` stands for one that is too large.
 #[derive(Debug)]
 pub(crate) struct AllNames {
     known: LruCache<u32, Option<Names>>,
@@ -89,7 +89,7 @@ impl Default for AllNames {
 }
 
 impl AllNames {
-    /// What is known of a directory. Outer `None`: nothing yet.
+    /// The index of a directory. The outer `None` stands for an unknown one.
     pub fn get(&mut self, dir: u32) -> Option<Option<&mut Names>> {
         self.known.get_mut(&dir).map(Option::as_mut)
     }
@@ -99,8 +99,8 @@ impl AllNames {
         self.limit();
     }
 
-    /// Forgets the least recently used ones, if there are too many names. Few directories
-    /// are large enough to be here.
+    /// Forgets the least recently used directories if there are too many names. Few directories are
+    /// large enough to be indexed.
     pub fn limit(&mut self) {
         let size = |names: &Option<Names>| 1 + names.as_ref().map_or(0, Names::len);
         let mut all: usize = self.known.iter().map(|(_, names)| size(names)).sum();

@@ -1,15 +1,14 @@
 //! Inodes that have lost their last name but are still open, or that are being cut.
 //!
-//! With a journal, after whose replay nothing may be left over, they are on a list from the
-//! superblock through the inodes' `dtime`, as ext3 has it and e2fsck processes it. Without
-//! one they are known in memory only, as ext2 has it: a crash may leave them behind anyway,
-//! and two more blocks to write would be all that each file's end gains.
+//! With a journal nothing may leak after its replay. The inodes are then on a list from the
+//! superblock through their `dtime`, as in ext3, which e2fsck processes. Without a journal they are
+//! recorded in memory only, as in ext2. A crash may leave them in any case, and a list would only
+//! add two blocks to write for each removed file.
 //!
 //! # Order
-//! An inode points to the next one before anything points to it; and whoever comes off
-//! the list does so, and the superblock's pointer is as it was meant, before its own
-//! fields change. So the list on the medium never leads to an inode that is not meant: at
-//! worst an inode is left out, and leaks.
+//! An inode points to the next one before anything points to it. An inode leaves the list, and the
+//! superblock's pointer is final, before its own fields change. So the list on the medium never
+//! leads to a wrong inode. At worst an inode is left out, and leaks.
 
 use crate::format::{Inode, Super};
 use crate::inode::Node;
@@ -21,13 +20,13 @@ use std::collections::{BTreeSet, HashSet};
 use std::mem::offset_of;
 use vfs::Ino;
 
-/// What is known in memory. 0 is the end of the list.
+/// The state in memory. 0 is the end of the list.
 #[derive(Debug)]
 pub(crate) struct Orphans {
-    /// Those that are not on the list.
+    /// Orphans that are not on the list.
     unlisted: BTreeSet<u32>,
     head: u32,
-    /// The inode before (0: the superblock) and after each.
+    /// The inodes before and after each listed one. 0 stands for the superblock, or for the end.
     known: HashMap<u32, (u32, u32)>,
     /// The last change of the superblock's pointer.
     head_set: PatchId,
@@ -57,7 +56,7 @@ impl Orphans {
         self.known.insert(ino, (0, next));
     }
 
-    /// Takes one out; returns who was before and after it.
+    /// Removes an inode from the list. Returns the ones before and after it.
     fn take(&mut self, ino: u32) -> Option<(u32, u32)> {
         let (before, after) = self.known.remove(&ino)?;
         match self.known.get_mut(&before) {
@@ -151,7 +150,8 @@ impl Ext2 {
             None => self.set_head(op, next, befores)?,
             Some(mut before) => self.set_next(op, &mut before, next, befores)?,
         };
-        // The superblock on the medium may still lead to it past a pointer that is younger.
+        // The superblock on the medium may still lead to it, since a younger pointer is not
+        // durable.
         let head_set = self.state.lock().orphans.head_set;
         let mut heads = Heads::from_slice(&[off]);
         if head_set != off {

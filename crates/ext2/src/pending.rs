@@ -1,19 +1,19 @@
-//! What is remembered of patches only until they are durable.
+//! Facts about patches that are kept until the patches are durable.
 
 use hashbrown::HashMap;
 use patch::{PatchId, Store};
 use std::hash::Hash;
 
-/// A map from things to patches that forgets what has become durable, so that it is
-/// bounded by what the store holds back.
+/// A map to patches that forgets the durable ones. Its size is bounded by the patches that the
+/// store holds back.
 #[derive(Debug)]
 pub(crate) struct Pending<K, V> {
     known: HashMap<K, V>,
-    /// When to look for what has become durable.
+    /// Length at which durable patches are forgotten next.
     limit: usize,
 }
 
-/// What stands for a patch.
+/// A value that contains a patch.
 pub(crate) trait OfPatch {
     fn patch(&self) -> PatchId;
 }

@@ -1,4 +1,4 @@
-//! What the superblock of an image says.
+//! The facts in the superblock of an image.
 
 use crate::bytes;
 use crate::error::Error;
@@ -10,24 +10,24 @@ use medium::block::BlockDevice;
 use std::mem::size_of;
 use zerocopy::FromBytes;
 
-/// What `info` tells of an image.
+/// The facts about an image that `info` shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SuperInfo {
     /// The volume's name, without padding.
     pub label: Vec<u8>,
-    /// Identity; zero in revision 0.
+    /// The UUID, zero in revision 0.
     pub uuid: [u8; 16],
     /// 0 or 1.
     pub revision: u32,
     /// All features, by name.
     pub features: Vec<String>,
-    /// Features for which it must not be written, by name.
+    /// Features that allow only reading, by name.
     pub read_only: Vec<String>,
     /// Bytes in a block.
     pub block_bytes: u32,
     /// Blocks of the file system.
     pub blocks: u32,
-    /// Blocks that are free, as far as the superblock knows.
+    /// Free blocks, as counted in the superblock.
     pub free_blocks: u32,
     /// Blocks for the superuser only.
     pub reserved_blocks: u32,
@@ -37,23 +37,23 @@ pub struct SuperInfo {
     pub inode_bytes: u16,
     /// Inodes, the reserved ones included.
     pub inodes: u32,
-    /// Inodes that are free, as far as the superblock knows.
+    /// Free inodes, as counted in the superblock.
     pub free_inodes: u32,
-    /// Unmounted properly after its last use.
+    /// Whether it was unmounted cleanly after its last use.
     pub clean: bool,
-    /// Somebody has found errors in it.
+    /// Whether it is marked as damaged.
     pub errors: bool,
     /// Mounts since the last check.
     pub mounts: u16,
-    /// Where it was mounted last, without padding.
+    /// The place of the last mount, without padding.
     pub last_mounted: Vec<u8>,
-    /// Seconds since 1970 of its making; 0 if not known.
+    /// Seconds since 1970 of its making, or 0 if not recorded.
     pub made: u32,
     /// Seconds since 1970 of the last write to the superblock.
     pub written: u32,
 }
 
-/// The superblock of a device as it lies there.
+/// Reads the superblock of a device.
 pub(crate) fn superblock<D: BlockDevice + ?Sized>(device: &D) -> Result<Super, Error> {
     let mut bytes = [0; size_of::<Super>()];
     if device.geometry().bytes() < SUPER_OFFSET + bytes.len() as u64 {
@@ -66,12 +66,13 @@ pub(crate) fn superblock<D: BlockDevice + ?Sized>(device: &D) -> Result<Super, E
         .ok_or(Error::NotExt2)
 }
 
-/// Finds out what an image is, from its superblock alone.
+/// Examines an image from its superblock alone.
 ///
 /// # Errors
-/// [`Error::NotExt2`]; [`Error::Features`] with the names of incompatible features that this
-/// program does not know; [`Error::Corrupt`] if the superblock makes no sense;
-/// [`Error::Device`].
+/// - [`Error::NotExt2`];
+/// - [`Error::Features`] with the names of the unknown incompatible features;
+/// - [`Error::Corrupt`] if the superblock is inconsistent;
+/// - [`Error::Device`].
 pub fn probe<D: BlockDevice + ?Sized>(device: &D) -> Result<SuperInfo, Error> {
     let sup = superblock(device)?;
     let revision = sup.revision.get();

@@ -1,9 +1,9 @@
-//! What steps will read, before a call makes its first change: the tree's lock is not held
-//! while a device is waited for.
+//! The blocks that steps will read, before a call makes its first change. They are read without the
+//! tree's lock.
 //!
-//! Which blocks an allocation takes shows only when it is made: bitmaps are named here until
-//! enough blocks that have rested are free in them, or until a few are named. If the blocks are
-//! cached this costs memory accesses only, and outside of [attempts](attempt) nothing.
+//! The blocks of an allocation are known only when it is made. Bitmaps are therefore named here
+//! until enough rested blocks are free in them, or until a few are named. If the blocks are cached
+//! this costs memory accesses only, and outside of [attempts](attempt) nothing.
 
 use crate::alloc::{Purpose, State};
 use crate::dir;
@@ -16,10 +16,11 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use vfs::Ino;
 
-/// Groups that are looked at for one allocation: more are needed only when nearly all are full.
+/// Most groups that are looked at for one allocation. More are needed only when nearly all are
+/// full.
 const MOST_GROUPS: usize = 16;
 
-/// Blocks that will be read.
+/// Blocks that a step will read.
 pub(crate) type Needed = SmallVec<[Lba; 8]>;
 
 fn add(needed: &mut Needed, lba: Lba) {
@@ -29,7 +30,7 @@ fn add(needed: &mut Needed, lba: Lba) {
 }
 
 impl Ext2 {
-    /// During an attempt: fails if this step would wait for a device.
+    /// Fails if this step would wait for a device, during an attempt.
     pub(crate) fn ready_for(&self, next: Next<'_>) -> Result<()> {
         if !attempt::is_attempt() {
             return Ok(());
@@ -37,7 +38,7 @@ impl Ext2 {
         let mut needed = Needed::new();
         match self.list_needed(next, &mut needed) {
             Err(error) if error.is_absent() => Err(error),
-            // Of other errors the step itself will tell.
+            // The step itself reports other errors.
             _ => Ok(self.store.ready(&needed)?),
         }
     }
@@ -60,13 +61,14 @@ impl Ext2 {
         }
     }
 
-    /// A group's descriptor and the superblock, which count what is free.
+    /// Adds a group's descriptor and the superblock, which contain the free counts.
     pub(crate) fn counts_of(&self, group: u32, needed: &mut Needed) {
         add(needed, self.layout.descriptor(group).0);
         add(needed, self.super_place());
     }
 
-    /// What a new inode changes besides its bitmap, and what its first blocks need.
+    /// Reads the blocks that a new inode changes besides its bitmap, and those that its first
+    /// blocks need.
     pub(crate) fn ready_new(&self, state: &State, ino: u32, blocks: u64) -> Result<()> {
         let mut needed = Needed::new();
         let group = self.layout.group_of_inode(ino);
@@ -78,7 +80,7 @@ impl Ext2 {
         Ok(self.store.ready(&needed)?)
     }
 
-    /// What freeing a block changes.
+    /// Adds the blocks that freeing a block changes.
     pub(crate) fn map_of(&self, state: &State, block: u32, needed: &mut Needed) {
         let group = self.layout.group_of(block);
         add(
@@ -122,14 +124,15 @@ impl Ext2 {
         Ok(())
     }
 
-    /// A name that is added. The blocks of a small directory were read in search of the name.
+    /// Adds the blocks for a new name. Those of a small directory were read in the search for the
+    /// name.
     fn for_name(&self, dir: Ino, name: &[u8], needed: &mut Needed) -> Result<()> {
         let node = self.load_dir(dir)?;
         match self.room_for_name(&node, name)? {
             Some(block) => add(needed, Lba(block.into())),
             None => {
                 let index = self.dir_blocks(&node)?;
-                self.block_at(&node, index)?; // the way to it
+                self.block_at(&node, index)?; // reads the indirect blocks on the way
                 self.for_blocks(dir, index, 4, needed)?;
             }
         }
@@ -148,7 +151,7 @@ impl Ext2 {
         }
     }
 
-    /// The blocks that leave a file, from its end on, and the bitmaps that have them.
+    /// Adds the blocks that a cut frees, from the end backwards, and their bitmaps.
     fn for_cut(&self, ino: Ino, range: Range<u64>, budget: u32, needed: &mut Needed) -> Result<()> {
         let node = self.load_ino(ino)?;
         let mut groups: SmallVec<[u32; 4]> = SmallVec::new();
@@ -161,7 +164,7 @@ impl Ext2 {
         })
     }
 
-    /// What the end of an inode changes besides.
+    /// Adds the other blocks that freeing an inode changes.
     fn for_end(&self, ino: Ino, needed: &mut Needed) -> Result<()> {
         let node = self.load_ino(ino)?;
         let attributes = self.attr_block(&node)?;
@@ -178,7 +181,7 @@ impl Ext2 {
         Ok(())
     }
 
-    /// Has the next blocks of a directory read along with one that is absent.
+    /// Requests the next blocks of a directory together with one that is absent.
     pub(crate) fn want_dir_blocks(&self, dir: &Node, first: u64) {
         const AHEAD: u64 = 64;
         if !attempt::is_attempt() {
@@ -193,7 +196,7 @@ impl Ext2 {
         }
     }
 
-    /// Has all blocks of a directory read, before an attempt begins to look at them.
+    /// Reads all blocks of a directory, before an attempt begins to look at them.
     pub(crate) fn ready_dir(&self, dir: &Node) -> Result<()> {
         if !attempt::is_attempt() {
             return Ok(());

@@ -1,24 +1,24 @@
-//! Free blocks that are better left alone for a while: the pointers of their last owner may
-//! still be on the medium. New contents would have to wait until those are gone, and until
-//! then every other change of the block would have to be kept apart from them. So such
-//! blocks are taken only when no others are left.
+//! Free blocks that rest for a while, since the pointers of their last owner may still be on the
+//! medium. New contents would have to wait for the removal of these pointers, and later changes of
+//! the block could not be merged with them. Such blocks are taken only when no others are left.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 const MIN_LIMIT: usize = 1024;
 
-/// Bits by group, in the order of the block bitmaps. Some may have rested long enough.
+/// Resting blocks as bits by group, in the order of the block bitmaps. Some may have rested long
+/// enough.
 #[derive(Debug, Default)]
 pub(crate) struct Resting {
     groups: BTreeMap<u32, Vec<u8>>,
     count: usize,
-    /// When to look for those that have rested long enough.
+    /// Count at which blocks that have rested long enough are dropped next.
     limit: usize,
 }
 
 impl Resting {
-    /// Adds a block; its group has `bits` of them. `rests` tells of which it is still true.
+    /// Adds a block. Its group has `bits` blocks. `rests` returns whether a block must still rest.
     pub fn add(&mut self, group: u32, bit: u32, bits: u32, rests: impl Fn(u32, u32) -> bool) {
         if self.count >= self.limit {
             self.sweep(rests);
@@ -31,12 +31,12 @@ impl Resting {
         *byte |= mask;
     }
 
-    /// How many there are at most.
+    /// An upper bound of the number of resting blocks.
     pub fn count(&self) -> u64 {
         self.count as u64
     }
 
-    /// Takes a block out, if it is there.
+    /// Removes a block, if it rests.
     pub fn remove(&mut self, group: u32, bit: u32) {
         if let Some(map) = self.groups.get_mut(&group) {
             let (byte, mask) = (&mut map[bit as usize / 8], 1 << (bit % 8));
@@ -45,7 +45,7 @@ impl Resting {
         }
     }
 
-    /// A group's bitmap in which all that rest are marked as used.
+    /// A group's bitmap with all resting blocks marked as used.
     pub fn hidden<'a>(&self, group: u32, map: &'a [u8]) -> Cow<'a, [u8]> {
         let Some(resting) = self.groups.get(&group) else {
             return Cow::Borrowed(map);

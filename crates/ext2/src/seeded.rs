@@ -1,7 +1,7 @@
 //! Bugs that can be put back, to test the tests; see [`medium::seeded_bugs`].
 
 medium::seeded_bugs! {
-    /// A new indirect block keeps what was in it.
+    /// A new indirect block keeps its old contents.
     IndirectNotCleared,
     /// A new inode keeps the block pointers that were in its place.
     InodeNotCleared,
@@ -9,13 +9,13 @@ medium::seeded_bugs! {
     IndirectBeforeReuse,
     /// A new block of a directory may be filled before those pointers are gone.
     DirectoryBeforeReuse,
-    /// A directory may grow by a block before this is filled.
+    /// A directory may grow by a block before the block is filled.
     GrowBeforeFill,
     /// A pointer may reach the medium before its block is marked as used.
     PointBeforeBit,
     /// A new inode has the generation of the one that had its number before.
     SameGeneration,
-    /// A name that is made again may be there before its removal elsewhere.
+    /// A name that is made again may reach the medium before its removal elsewhere.
     NameTwice,
     /// A mount counts generations from 0 again.
     GenerationsRestart,

@@ -30,13 +30,13 @@ impl Format for Ext2 {
         INLINE_TARGET_MAX
     }
 
-    /// The target and a zero behind it fill one block.
+    /// A target with a zero byte after it fits one block.
     fn max_target(&self) -> usize {
         self.layout.block_bytes as usize - 1
     }
 
-    /// As the kernel: the super-user, the user whom the superblock names, and the group, unless
-    /// that is group 0.
+    /// As in the kernel, these are the super-user, and the user and the group in the superblock,
+    /// unless that is group 0.
     fn may_use_reserve(&self, cx: &Ctx) -> bool {
         let Reserve { uid, gid, .. } = self.layout.reserve;
         cx.uid == 0 || cx.uid == uid || (gid != 0 && cx.is_in_group(gid))

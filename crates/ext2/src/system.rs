@@ -1,4 +1,4 @@
-//! ext2 as harnesses meet it.
+//! ext2 for test harnesses.
 
 use crate::format::{Inode, InodeFlags};
 use crate::{Ext2, Inodes, MkfsOptions, check, mkfs};
@@ -24,7 +24,7 @@ const BLOCKS: u64 = 384;
 /// Blocks of its journal.
 const JOURNAL_BLOCKS: u64 = 96;
 
-/// ext2 in one mode, on a small image whose free blocks and inodes are not zero.
+/// ext2 in one mode, on a small image. Its free blocks and inodes are not zero.
 #[derive(Debug, Clone, Copy)]
 pub struct Ext2System {
     /// How the order of changes is kept.
@@ -32,7 +32,7 @@ pub struct Ext2System {
     /// Blocks besides the journal.
     blocks: u64,
     journal_blocks: u64,
-    /// New images hold [`CUT_FILE`].
+    /// Whether new images hold [`CUT_FILE`].
     cut_file: bool,
     optimised: Optimised,
     forgetful: bool,
@@ -42,7 +42,7 @@ pub struct Ext2System {
 const CUT_FILE: &[u8] = b"cut";
 
 impl Ext2System {
-    /// In this mode. A journal is so small that it is quick to walk, and full now and then.
+    /// A system in this mode. Its journal is small, so that it is quick to walk and sometimes full.
     pub const fn new(mode: Mode) -> Self {
         Self {
             mode,
@@ -54,7 +54,7 @@ impl Ext2System {
         }
     }
 
-    /// With so little space that it is quickly full.
+    /// A system with little space, which is quickly full.
     pub const fn cramped(mode: Mode) -> Self {
         Self {
             blocks: 64,
@@ -62,7 +62,7 @@ impl Ext2System {
         }
     }
 
-    /// With a journal of the least size that e2fsck accepts.
+    /// A system with a journal of the least size that e2fsck accepts.
     pub const fn with_usual_journal(mode: Mode) -> Self {
         Self {
             journal_blocks: 1024,
@@ -70,8 +70,8 @@ impl Ext2System {
         }
     }
 
-    /// With a file `cut` of 100 bytes. Its block holds other bytes past that size, as a crash
-    /// between a cut and the zeroing of the rest of the block leaves them.
+    /// A system with a file `cut` of 100 bytes. Its block holds other bytes past that size, as a
+    /// crash between a cut and the zeroing of the rest of the block leaves them.
     pub const fn with_cut_file(mode: Mode) -> Self {
         Self {
             cut_file: true,
@@ -79,14 +79,14 @@ impl Ext2System {
         }
     }
 
-    /// With these optimisations of the patch graph. Without them fewer changes reach the
-    /// medium in one write, so that an order that nobody asked for shows.
+    /// Selects the optimisations of the patch graph. Without them fewer changes reach the medium in
+    /// one write, so that a missing order shows.
     #[must_use]
     pub const fn optimised(self, optimised: Optimised) -> Self {
         Self { optimised, ..self }
     }
 
-    /// On a store that has each call repeated at each block that it needs.
+    /// Selects a store on which each call is repeated at each block that it needs.
     #[must_use]
     pub const fn forgetful(self) -> Self {
         Self {
@@ -137,10 +137,10 @@ impl Ext2System {
 }
 
 impl Ext2System {
-    /// A copy of the device, as a replay of its journal leaves it.
+    /// A copy of the device after a replay of its journal.
     ///
     /// # Errors
-    /// What is wrong with the journal, in one line.
+    /// The defect of the journal, in one line.
     pub fn replayed(self, device: &dyn BlockDevice) -> Result<Arc<dyn BlockDevice>, String> {
         let mut bytes = vec![0; device.geometry().bytes() as usize];
         device.read(Lba(0), &mut bytes).map_err(|e| e.to_string())?;
@@ -240,7 +240,7 @@ impl System<dyn BlockDevice> for Ext2System {
         })
     }
 
-    /// What a journal holds counts as if it were in place.
+    /// Checks the image after a replay of its journal.
     fn check(&self, device: &dyn BlockDevice) -> Report {
         if !self.is_journaled() {
             return check(device);
@@ -302,7 +302,7 @@ fn write_drawn(
     }
 }
 
-/// Makes [`CUT_FILE`]; returns where in the image the rest of its block is.
+/// Makes [`CUT_FILE`]. Returns the place of the rest of its block in the image.
 fn make_cut_file(mounted: &crate::Mounted) -> vfs::Result<std::ops::Range<usize>> {
     let (fs, cx) = (mounted.file_system(), Ctx::root());
     let made = fs.create(&cx, Ino::ROOT, CUT_FILE, 0o644)?.ino;
@@ -313,7 +313,7 @@ fn make_cut_file(mounted: &crate::Mounted) -> vfs::Result<std::ops::Range<usize>
     Ok(start + len..start + BLOCK_BYTES as usize)
 }
 
-/// Fills free blocks with what might be pointers: a used disk is not all zeros.
+/// Fills free blocks with possible pointers, since a used disk is not all zeros.
 fn poison(image: &mut [u8], free: &[u32]) {
     for (n, &block) in free.iter().enumerate() {
         let start = block as usize * BLOCK_BYTES as usize;
@@ -324,8 +324,8 @@ fn poison(image: &mut [u8], free: &[u32]) {
     }
 }
 
-/// Fills a free inode with the fields of a removed file, without links and with a time of
-/// deletion, as other systems leave it. Its pointers name `blocks`.
+/// Fills a free inode with the fields of a removed file: no links, a time of deletion, and pointers
+/// to `blocks`. Other systems leave such inodes.
 fn fill_with_removed(slot: &mut [u8], blocks: &[u32]) {
     let mut inode = Inode::new_zeroed();
     inode.mode.set(FileType::Regular.mode_bits() as u16 | 0o666);

@@ -1,9 +1,8 @@
 //! Blocks of files: direct, single, double and triple indirect pointers.
 //!
 //! # Order
-//! A pointer comes after the bit of the block that it points to and after its contents;
-//! with new indirect blocks in between, the topmost pointer comes after all that hangs
-//! below it.
+//! A pointer comes after the bit of the block that it points to, and after the block's contents.
+//! With new indirect blocks, the topmost pointer comes after everything below it.
 
 use crate::alloc::Purpose;
 use crate::format::{DIRECT, INDIRECT, Inode, POINTERS};
@@ -18,7 +17,7 @@ use std::mem::offset_of;
 use std::ops::Range;
 use vfs::{Errno, FileType, Ino};
 
-/// One of an inode's pointers: how many indirect blocks lie between it and data, and the
+/// One of an inode's pointers, with the number of indirect blocks between it and data, and the
 /// first index that it leads to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Root {
@@ -27,7 +26,7 @@ pub(crate) struct Root {
     pub base: u64,
 }
 
-/// The way to a block: the pointer in the inode, and those in indirect blocks.
+/// The path to a block: the pointer in the inode, and those in indirect blocks.
 struct Path {
     slot: usize,
     steps: SmallVec<[u32; 3]>,
@@ -47,13 +46,13 @@ pub(crate) fn pointer_at(block: &[u8], index: u32) -> u32 {
         .map_or(0, |b| u32::from_le_bytes(*b))
 }
 
-/// Where an inode's pointer is in it.
+/// The offset of a pointer in its inode, in bytes.
 pub(crate) fn slot_end(slot: usize) -> usize {
     offset_of!(Inode, block) + 4 * (slot + 1)
 }
 
-/// Has the indirect blocks that follow in a block of this level read along with one that is
-/// absent: else an attempt at a long file would begin anew at each.
+/// Requests the next indirect blocks of this level together with one that is absent. Otherwise an
+/// attempt on a long file would begin anew at each.
 fn want_more(error: &FormatError, block: &[u8], index: u64, level: u32) {
     const AHEAD: usize = 256;
     if level > 1 && error.is_absent() {
@@ -72,7 +71,7 @@ impl Ext2 {
         self.layout.block_bytes / 4
     }
 
-    /// How many blocks of a file a pointer of this level leads to.
+    /// The number of a file's blocks to which a pointer of this level leads.
     pub(crate) fn span(&self, level: u32) -> u64 {
         u64::from(self.fan_out()).pow(level)
     }
@@ -104,7 +103,7 @@ impl Ext2 {
         self.layout.block_bytes / 512
     }
 
-    /// The indirect blocks on the way to a block, as far as there are, and the block.
+    /// The existing indirect blocks on the path to a block, and the block.
     fn walk(&self, node: &Node, path: &Path) -> Result<(SmallVec<[u32; 3]>, Option<u32>)> {
         let mut way = SmallVec::new();
         let mut at = self.pointee(node.inode.block[path.slot].get(), node.ino)?;
@@ -120,7 +119,7 @@ impl Ext2 {
         Ok((way, at))
     }
 
-    /// Where block `index` is, if there is one.
+    /// The place of block `index`, if there is one.
     pub(crate) fn block_at(&self, node: &Node, index: u64) -> Result<Option<u32>> {
         if !node.has_blocks(self.layout.block_bytes) {
             return Ok(None);
@@ -230,7 +229,7 @@ impl Ext2 {
         Ok(None)
     }
 
-    /// How many blocks, indirect ones included, it takes to fill the holes in a range.
+    /// The number of blocks that the holes in a range take, indirect ones included.
     pub(crate) fn missing(&self, ino: Ino, range: Range<u64>) -> Result<u64> {
         let node = self.load_ino(ino)?;
         let mut missing = 0;
@@ -279,7 +278,7 @@ impl Ext2 {
 
     // --- writing ----------------------------------------------------------------------
 
-    /// Stores bytes in a block of a file; a hole gets a block.
+    /// Stores bytes in a block of a file. A hole gets a block.
     pub(crate) fn put(
         &self,
         op: &Op,
@@ -383,8 +382,8 @@ impl Ext2 {
         self.state.lock().attached.insert(&*self.store, block, by);
     }
 
-    /// A new indirect block with one pointer, in one change. What points to it must come
-    /// after `befores`, to which it adds itself.
+    /// Makes an indirect block with one pointer, in one change. The pointer to it must come after
+    /// `befores`, to which the change is added.
     fn make_indirect(
         &self,
         op: &Op,

@@ -1,4 +1,4 @@
-//! Mounting: what the superblock and the group descriptors say, checked once.
+//! Mounting: the superblock and the group descriptors, checked once.
 
 use crate::alloc::State;
 use crate::format::{
@@ -25,13 +25,13 @@ pub struct Ext2 {
     pub(crate) layout: Layout,
     pub(crate) options: OpenOptions,
     pub(crate) state: Mutex<State>,
-    /// Never held while anything else is waited for.
+    /// The names of large directories. The lock is never held during a wait.
     pub(crate) names: Mutex<AllNames>,
-    /// [`Super::state`] before we mounted, and errors found since.
+    /// [`Super::state`] before the mount, and errors found since.
     found_state: AtomicU16,
 }
 
-/// What does not change while mounted.
+/// The constants of a mounted image.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
     pub block_bytes: u32,
@@ -53,7 +53,7 @@ pub(crate) struct Layout {
     pub reserve: Reserve,
 }
 
-/// The last free blocks, and for whom they are kept besides the super-user.
+/// The reserved blocks, and the user and group that may take them besides the super-user.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reserve {
     pub blocks: u64,
@@ -61,18 +61,18 @@ pub(crate) struct Reserve {
     pub gid: u32,
 }
 
-/// Which groups have copies of superblock and descriptors, besides the first.
+/// The groups that have copies of superblock and descriptors, besides the first.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Copies {
-    /// All.
+    /// All groups.
     Everywhere,
-    /// `sparse_super`: 1 and powers of 3, 5 and 7.
+    /// Groups 1 and powers of 3, 5 and 7 (`sparse_super`).
     Sparse,
-    /// `sparse_super2`: these; 0 stands for none.
+    /// These groups (`sparse_super2`). 0 stands for none.
     In([u32; 2]),
 }
 
-/// Where a group's structures are.
+/// The places of a group's structures.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Group {
     pub block_bitmap: u32,
@@ -83,8 +83,8 @@ pub(crate) struct Group {
     pub directories: u32,
 }
 
-/// Where this mount begins to count generations. Those of inodes that a crash has lost are
-/// nowhere on the medium, so each mount begins somewhere else.
+/// The number at which this mount begins to count generations. The generations of inodes that a
+/// crash has lost are not on the medium, so each mount begins at another number.
 fn first_generation(clock: &dyn Clock) -> u32 {
     if hit(Bug::GenerationsRestart) {
         return 0;
@@ -94,11 +94,11 @@ fn first_generation(clock: &dyn Clock) -> u32 {
 }
 
 impl Ext2 {
-    /// Mounts. Read-write, the image is marked as being in use; [`close`](Self::close)
-    /// takes the mark back.
+    /// Mounts an image. A read-write mount marks it as being in use, and [`close`](Self::close)
+    /// removes the mark.
     ///
     /// # Errors
-    /// What is wrong with the image or its store, or what it has that is not supported.
+    /// The defect of the image or its store, or an unsupported feature.
     pub fn open(store: Arc<dyn Store>, options: OpenOptions) -> std::result::Result<Self, Error> {
         let found = read_super(&*store)?;
         features::check(&found, &options)?;
@@ -132,16 +132,16 @@ impl Ext2 {
         Ok(fs)
     }
 
-    /// Clears "valid", durably, before anything else changes: whoever finds the image after
-    /// a crash must know that it needs a check. With a journal it needs a replay only, and
-    /// `needs_recovery` says so; as in the kernel, the image stays valid.
+    /// Clears "valid", durably, before anything else changes, since the image needs a check after a
+    /// crash. With a journal it needs only a replay, which `needs_recovery` records. As in the
+    /// kernel, the image then stays valid.
     fn mark_mounted(&self, found: &Super) -> Result<()> {
         let op = self.store.begin(1, patch::Caller::SYSTEM)?;
         let state = match self.store.is_atomic() {
             true => found.state.get(),
             false => found.state.get() & !STATE_VALID,
         };
-        // Mount time, write time and mount count lie next to each other, the state behind.
+        // Mount time, write time and mount count are adjacent, and the state follows.
         let mut bytes = Vec::with_capacity(16);
         bytes.extend(self.now_secs().to_le_bytes());
         bytes.extend(self.now_secs().to_le_bytes());
@@ -156,11 +156,11 @@ impl Ext2 {
         Ok(())
     }
 
-    /// Makes everything durable, then marks the image as it was before we mounted it
-    /// (valid, unless it was not). Nothing may be changed afterwards.
+    /// Makes everything durable, then restores the image's mark from before the mount. Nothing may
+    /// be changed afterwards.
     ///
     /// # Errors
-    /// If it could not be stored: then the image stays marked.
+    /// If it could not be stored. The image then stays marked as being in use.
     pub fn close(&self) -> Result<()> {
         if self.options.read_only {
             return Ok(());
@@ -181,8 +181,7 @@ impl Ext2 {
         self.found_state.load(Relaxed) & STATE_VALID != 0
     }
 
-    /// Notes in the superblock, durably, that there are errors; it stays when the image is
-    /// unmounted.
+    /// Marks the image as damaged in the superblock, durably. An unmount keeps the mark.
     pub(crate) fn note_errors(&self) -> Result<()> {
         let state = self.found_state.fetch_or(STATE_ERRORS, Relaxed) | STATE_ERRORS;
         let op = self.store.begin(1, patch::Caller::SYSTEM)?;
@@ -245,14 +244,13 @@ impl Ext2 {
         Ok(patched)
     }
 
-    /// The time in seconds, as ext2 has it.
+    /// The current time in seconds, as ext2 stores it.
     pub(crate) fn now_secs(&self) -> u32 {
         let (secs, _) = self.options.clock.now().parts();
         secs.clamp(0, u32::MAX.into()) as u32
     }
 
-    /// Sets feature bits before something that needs them. Returned: what it must come
-    /// after.
+    /// Sets the feature bits that a change needs. Returns the before of that change.
     pub(crate) fn need(&self, op: &Op, need: features::Need) -> Result<PatchId> {
         let mut state = self.state.lock();
         let (at, bits) = match need {
@@ -346,7 +344,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Checks what the superblock says, and counts the groups.
+    /// Checks the superblock, and counts the groups.
     fn check(&mut self, found: &Super, store_blocks: u64) -> std::result::Result<(), Error> {
         let layout = self;
         let bad = |what: &str| Err(Error::Corrupt(format!("superblock: {what}")));
@@ -391,7 +389,7 @@ impl Layout {
         self.first_block + group * self.blocks_per_group
     }
 
-    /// How many blocks a group has; the last one may have fewer.
+    /// The number of a group's blocks. The last group may have fewer.
     pub fn blocks_in(&self, group: u32) -> u32 {
         self.blocks_per_group
             .min(self.blocks - self.group_start(group))
@@ -412,7 +410,7 @@ impl Layout {
         (self.inodes_per_group * self.inode_bytes).div_ceil(self.block_bytes)
     }
 
-    /// Where a group's descriptor is.
+    /// The place of a group's descriptor.
     pub fn descriptor(&self, group: u32) -> (Lba, u32) {
         let per_block = self.block_bytes / size_of::<GroupDescriptor>() as u32;
         let lba = self.first_block + 1 + group / per_block;

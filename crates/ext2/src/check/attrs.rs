@@ -1,4 +1,4 @@
-//! Extended attributes, in blocks and behind inodes.
+//! Extended attributes, in blocks and after the fields of inodes.
 
 use super::Checker;
 use crate::format::{ATTR_MAGIC, AttrEntry, AttrHeader, Compat};
@@ -7,7 +7,7 @@ use std::mem::size_of;
 use zerocopy::FromBytes;
 
 impl<D: BlockDevice + ?Sized> Checker<'_, D> {
-    /// The attribute block of an inode. Several inodes may share one.
+    /// Checks the attribute block of an inode. Several inodes may share one.
     pub(super) fn attribute_block(&mut self, ino: u32, block: u32) {
         if !self.ground.compat.contains(Compat::EXT_ATTR) {
             let what = format_args!("inode {ino}: an attribute block without the feature");
@@ -40,7 +40,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         }
     }
 
-    /// The part of an inode behind its fields, if it has attributes.
+    /// Checks the part of an inode after its fields, if it has attributes.
     pub(super) fn attributes_behind(&mut self, ino: u32, behind: &[u8]) {
         let Some((magic, rest)) = behind.split_first_chunk() else {
             return;
@@ -55,7 +55,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         }
     }
 
-    /// Every attribute block says how many inodes share it.
+    /// Checks the count of inodes in every attribute block.
     pub(super) fn attribute_references(&mut self) {
         for (block, (claimed, found)) in std::mem::take(&mut self.attr_blocks) {
             let what = format_args!("attribute block {block}: {claimed} references, not {found}");
@@ -68,8 +68,8 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
     }
 }
 
-/// What is wrong with a list of entries whose values lie behind them. Offsets of values
-/// are counted from `base` bytes before `area`.
+/// Returns the defect of a list of entries whose values lie after them. Offsets of values are
+/// counted from `base` bytes before `area`.
 fn entries(area: &[u8], base: usize) -> Option<&'static str> {
     let mut at = 0;
     let mut lowest = area.len();
@@ -115,7 +115,7 @@ fn entries(area: &[u8], base: usize) -> Option<&'static str> {
     (lowest < at + 4).then_some("overlaps a value")
 }
 
-/// What the hash of an entry must be: of its name, then of its value in words.
+/// The expected hash of an entry, over its name and then its value in words.
 fn attribute_hash(name: &[u8], value: &[u8]) -> u32 {
     let name = name
         .iter()

@@ -1,4 +1,4 @@
-//! Trees of block pointers, and who owns what.
+//! Trees of block pointers, and the owners of blocks.
 
 use super::Checker;
 use crate::format::{DIRECT, INDIRECT, Inode};
@@ -11,9 +11,9 @@ pub(super) struct Walk {
     pub count: u64,
     /// Highest index with a block of data.
     pub last: Option<u64>,
-    /// Of a directory: its blocks in order.
+    /// The blocks of a directory in order. `None` for other inodes.
     pub directory: Option<Vec<u32>>,
-    /// The first index without a block that has one behind it.
+    /// The first index without a block that is followed by one with a block.
     pub hole: Option<u64>,
     next: u64,
 }
@@ -32,7 +32,7 @@ impl Walk {
 }
 
 impl<D: BlockDevice + ?Sized> Checker<'_, D> {
-    /// Takes a block for an inode; false (and a finding) if it cannot be its.
+    /// Takes a block for an inode. Reports a finding and returns false if the inode cannot own it.
     pub(super) fn claim(&mut self, ino: u32, block: u32) -> bool {
         if block < self.ground.first || block >= self.ground.blocks {
             self.corrupt("E6", format_args!("inode {ino}: there is no block {block}"));
@@ -61,7 +61,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         }
     }
 
-    /// One pointer to a tree of this height: 0 is a block of data.
+    /// Walks a pointer to a tree of this height. Height 0 is a block of data.
     fn pointer(&mut self, block: u32, height: u32, walk: &mut Walk) {
         let fanout = u64::from(self.ground.block / 4);
         let first = walk.next;

@@ -24,7 +24,7 @@ impl Names {
         self.each.push(start..self.bytes.len());
     }
 
-    /// Empties it; one name that came twice, if any.
+    /// Empties the set. Returns one name that came twice, if any.
     fn finish(&mut self) -> Option<Vec<u8>> {
         let bytes = &self.bytes;
         self.each
@@ -43,7 +43,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         if self.seen(ROOT_INO).kind != Some(FileType::Directory) {
             self.corrupt(
                 "E18",
-                format_args!("inode {ROOT_INO}, the root, is no directory"),
+                format_args!("inode {ROOT_INO}, the root, is not a directory"),
             );
         }
         let mut names = Names::default();
@@ -65,7 +65,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         self.tree();
     }
 
-    /// One block of a directory.
+    /// Checks one block of a directory.
     fn entries(&mut self, dir: usize, index: usize, block: &[u8], names: &mut Names) {
         let ino = self.directories[dir].ino;
         let mut at = 0;
@@ -102,7 +102,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         self.corrupt("E12", what);
     }
 
-    /// The first two entries.
+    /// Checks one of the first two entries.
     fn dot(&mut self, dir: usize, nth: usize, header: &DirentHeader, name: &[u8]) {
         let (ino, target) = (self.directories[dir].ino, header.inode.get());
         let right = match nth {
@@ -114,7 +114,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
             return self.corrupt("E13", format_args!("inode {ino}: no '{expected}'"));
         }
         match self.misled(header) {
-            // Who has lost his name may have outlived his parent.
+            // A directory without a name may be older than the removal of its parent.
             Some((invariant, wrong)) if nth == 1 => {
                 self.content(ino, invariant, format_args!("inode {ino}: '..' {wrong}"));
             }
@@ -126,7 +126,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         }
     }
 
-    /// Whether an entry, which is in use, leads to something.
+    /// Checks the target of an entry in use.
     fn named(&mut self, dir: usize, header: &DirentHeader, name: &[u8]) -> bool {
         let Some((invariant, wrong)) = self.misled(header) else {
             return true;
@@ -136,7 +136,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         invariant == "E14"
     }
 
-    /// What is wrong with where an entry leads, and the invariant that this breaks.
+    /// The invariant that an entry's target breaks, and the defect.
     fn misled(&self, header: &DirentHeader) -> Option<(&'static str, String)> {
         let target = header.inode.get();
         let reserved = target < self.ground.first_ino && target != ROOT_INO;
@@ -175,7 +175,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
             return;
         }
         let found = (self.directories).binary_search_by_key(&target, |d| d.ino);
-        // Nothing that has names makes the root, or a directory within itself, right.
+        // A name that leads to the root or to its own directory is wrong in any case.
         let known = found.ok().filter(|_| target != ROOT_INO && target != ino);
         let room = self.further.len() < self.directories.len();
         match known {
@@ -190,8 +190,8 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         }
     }
 
-    /// A directory with several names was being renamed, once or more often: its `..` says
-    /// which of them counts.
+    /// Checks directories with several names, which interrupted renames left. `..` selects the name
+    /// that counts.
     fn several_names(&mut self) {
         let mut further = std::mem::take(&mut self.further);
         further.sort_unstable();
@@ -201,7 +201,8 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
                 std::mem::swap(&mut directory.parent, other);
             }
         }
-        // Enough for all that renames leave, and no more than a second look at the tree.
+        // Enough for all that renames leave. It bounds the time to that of a second walk of the
+        // tree.
         let mut steps = self.directories.len();
         for names in further.chunk_by(|a, b| a.0 == b.0) {
             let Directory {
@@ -227,7 +228,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         }
     }
 
-    /// Whether a directory is `below` or above it; also true after so many steps.
+    /// Whether a directory is `below` or above it. Also true if `steps` run out.
     fn is_above(&self, ino: u32, below: u32, steps: &mut usize) -> bool {
         let mut at = below;
         while at != ino {
@@ -244,9 +245,10 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         true
     }
 
-    /// Every directory but the root has its parent as `..`, and no one is above itself.
+    /// Checks that every directory but the root has its parent as `..`, and that none is above
+    /// itself.
     fn tree(&mut self) {
-        // How far each directory has been followed upwards: by whose walk.
+        // For each directory, the walk that has followed it upwards.
         let mut walked = vec![usize::MAX; self.directories.len()];
         for n in 0..self.directories.len() {
             let Directory {

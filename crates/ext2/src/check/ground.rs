@@ -1,4 +1,4 @@
-//! Superblock and group descriptors: what the rest of an image stands on.
+//! Superblock and group descriptors, on which the rest of an image depends.
 
 use super::{Checker, add, readable};
 use crate::bytes;
@@ -13,7 +13,7 @@ use std::mem::size_of;
 use vfs::check::{Report, Severity};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Numbers of a superblock that has been found sane, and the descriptors.
+/// Numbers of a sound superblock, and the descriptors.
 pub(super) struct Ground {
     pub sup: Super,
     pub block: u32,
@@ -37,7 +37,7 @@ pub(super) struct Ground {
 }
 
 impl Ground {
-    /// Reads and checks; `None` if nothing can stand on it.
+    /// Reads and checks superblock and descriptors. `None` if the rest cannot be checked with them.
     pub fn find<D: BlockDevice + ?Sized>(device: &D, report: &mut Report) -> Option<Self> {
         let sup = match superblock(device) {
             Ok(sup) => sup,
@@ -163,7 +163,7 @@ impl Ground {
         Ok(())
     }
 
-    /// What follows from the numbers.
+    /// Derives the division into groups from the numbers.
     fn divided(mut self) -> Result<Self, (&'static str, String)> {
         let wrong = |what: &str, value: u32| Err(("E2", format!("{what} is {value}")));
         let groups = (self.blocks - self.first).div_ceil(self.per_group);
@@ -227,7 +227,7 @@ impl Ground {
             || block.wrapping_sub(d.inode_table.get()) < self.table_blocks
     }
 
-    /// The kind of extents every group's tables occupy: first block and length.
+    /// The first block and the length of each of a group's tables.
     fn tables(&self, group: u32) -> [(u32, u32); 4] {
         let d = &self.groups[group as usize];
         [
@@ -269,7 +269,7 @@ impl Ground {
 }
 
 impl<D: BlockDevice + ?Sized> Checker<'_, D> {
-    /// Marks what superblocks, descriptors, bitmaps and tables occupy.
+    /// Marks the blocks of superblocks, descriptors, bitmaps and tables as owned.
     pub(super) fn own_metadata(&mut self) {
         for group in 0..self.ground.groups.len() as u32 {
             for (at, len) in self.ground.tables(group) {

@@ -1,4 +1,4 @@
-//! Every inode, with its blocks.
+//! All inodes, with their blocks.
 
 use super::blocks::Walk;
 use super::{Checker, Directory, readable};
@@ -60,7 +60,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         self.seen_mut(ino).in_use = true;
     }
 
-    /// An inode without links that has not been cleared.
+    /// Checks an inode without links that has not been cleared.
     fn deleted(&mut self, ino: u32, inode: &Inode, behind: &[u8]) {
         if self.orphans.has(u64::from(ino - 1)) {
             // Its blocks are still its own: they will be freed with it.
@@ -71,7 +71,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         }
     }
 
-    /// The inodes that the format keeps for itself: in use, without names.
+    /// Checks an inode of the format itself, which is in use without a name.
     fn reserved(&mut self, ino: u32, inode: &Inode) {
         self.live(ino);
         let has = |feature| self.ground.compat.contains(feature);
@@ -103,8 +103,8 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         }
     }
 
-    /// Inode 7 keeps blocks for descriptors of groups to come: its double indirect block
-    /// points at those behind the descriptors, and they at their backups.
+    /// Checks inode 7, which keeps blocks for descriptors of future groups. Its double indirect
+    /// block points at the blocks after the descriptors, and these at their backups.
     fn resize_inode(&mut self, inode: &Inode) {
         let slot = crate::format::INDIRECT[1];
         let double = inode.block[slot].get();
@@ -153,7 +153,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         self.sectors(inode, &walk, 0);
     }
 
-    /// An inode that is in use.
+    /// Checks an inode in use.
     fn file(&mut self, ino: u32, inode: &Inode, behind: &[u8]) {
         self.live(ino);
         let Some(kind) = FileType::from_mode(inode.mode.get().into()) else {
@@ -221,7 +221,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         self.corrupt("E5", format_args!("inode {ino} {wrong}"));
     }
 
-    /// What follows the fields that all revisions have.
+    /// Checks the fields after those that all revisions have.
     fn behind(&mut self, ino: u32, behind: &[u8]) {
         let Some((extra, _)) = behind.split_first_chunk() else {
             return;
@@ -292,8 +292,8 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         }
     }
 
-    /// A directory is whole blocks without holes. Blocks past its end do not belong to it
-    /// yet.
+    /// Checks that a directory is whole blocks without holes. Blocks past its end do not belong to
+    /// it yet.
     fn size_of_directory(&mut self, inode: &Inode, walk: &mut Walk) {
         let (ino, size) = (walk.ino, inode.size_low.get());
         let wanted = u64::from(size / self.ground.block);

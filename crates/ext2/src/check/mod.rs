@@ -1,21 +1,23 @@
 //! The checker: examines an image without changing it and without mounting it.
 //!
 //! # Guarantees
-//! - Read-only. Every finding names an invariant of `format.md`, E1 to E29, and the
-//!   structure that breaks it; the check goes on behind it wherever there is a way on.
-//! - What soft updates may leave after a crash is a [`Severity::Leak`]; all else is
+//! - The checker only reads. Every finding names an invariant of `format.md`, E1 to E29, and the
+//!   structure that breaks it. The check goes on after a finding wherever possible.
+//! - A defect that soft updates may leave after a crash is a [`Severity::Leak`]. All others are
 //!   [`Severity::Corrupt`].
-//! - Time is bounded by the size of the device: no block is examined twice as the same
-//!   thing. Memory is bounded by one bit for each block, twelve bytes for each inode, four
-//!   for each block of a directory, and the names of one directory. Further names of
-//!   directories are at most as many as these.
-//! - It shares the format's numbers with the code that mounts, and nothing else, since the
+//! - Time is bounded by the size of the device: no block is examined twice as the same structure.
+//! - Memory is bounded: one bit for each block, twelve bytes for each inode, four bytes for each
+//!   block of a directory, and the names of one directory. There are at most as many further names
+//!   of directories as directories.
+//! - The checker shares the format's numbers with the code that mounts, and nothing else, since the
 //!   two check each other.
 //!
 //! # Order
-//! Superblock and descriptors (`ground`), the orphan list (`orphans`), inodes with their
-//! blocks and attributes (`inodes`, `blocks`, `attrs`), directories (`dirs`), then what all
-//! of these must add up to (`totals`).
+//! 1. Superblock and descriptors (`ground`).
+//! 2. The orphan list (`orphans`).
+//! 3. Inodes with their blocks and attributes (`inodes`, `blocks`, `attrs`).
+//! 4. Directories (`dirs`).
+//! 5. The totals of all of these (`totals`).
 
 mod attrs;
 mod blocks;
@@ -52,7 +54,7 @@ impl Bits {
         Self(vec![0; len.div_ceil(8) as usize])
     }
 
-    /// Adds `n`; false if it was there, or is out of range.
+    /// Adds `n`. Returns false if it is in the set already, or out of range.
     fn add(&mut self, n: u64) -> bool {
         let Some(byte) = self.0.get_mut((n / 8) as usize) else {
             return false;
@@ -69,17 +71,17 @@ impl Bits {
     }
 }
 
-/// What is known of an inode.
+/// The facts found about an inode.
 #[derive(Clone, Copy, Default)]
 struct Seen {
-    /// In use: its type. Of reserved inodes that are not files `None`.
+    /// The type of an inode in use. `None` for reserved inodes that are not files.
     kind: Option<FileType>,
     in_use: bool,
     /// Its link count.
     links: u16,
     /// Names found, besides `.` and `..`.
     names: u32,
-    /// A directory with a `.`.
+    /// Whether it is a directory with a `.`.
     dot: bool,
     /// `..` entries of directories that have names themselves.
     dotdots: u16,
@@ -90,15 +92,15 @@ struct Seen {
 /// A directory and what its entries say.
 struct Directory {
     ino: u32,
-    /// Its blocks in order, as far as its size goes.
+    /// Its blocks in order, up to its size.
     blocks: Vec<u32>,
-    /// Who `..` is; 0: there is none.
+    /// The inode of `..`, or 0 if there is none.
     dotdot: u32,
-    /// The directory with the name of it, of several the one that `..` leads to; 0: none.
+    /// The directory that holds its name, or 0. Of several, the one that `..` leads to.
     parent: u32,
 }
 
-/// Most findings about contents that wait until it is known whether their inode has a name.
+/// Most findings about contents that are kept until the names are read.
 const MAX_CONTENTS: usize = 1 << 16;
 
 /// The state of one check.
@@ -114,14 +116,14 @@ struct Checker<'d, D: ?Sized> {
     inodes: Vec<Seen>,
     /// Inodes on the orphan list.
     orphans: Bits,
-    /// In the order of their numbers.
+    /// Directories, in the order of their inode numbers.
     directories: Vec<Directory>,
-    /// Further names of directories, as renames may leave them: which directory, and where its
-    /// name is.
+    /// Further names of directories, as renames may leave them: the directory's index, and the
+    /// inode of the directory with the name.
     further: Vec<(usize, u32)>,
-    /// Attribute blocks: references that they claim, references found.
+    /// Attribute blocks, with their stored count of references and the count found.
     attr_blocks: BTreeMap<u32, (u32, u32)>,
-    /// Findings about the contents of inodes: harmless if the inode has no name.
+    /// Findings about the contents of inodes. They are harmless if the inode has no name.
     contents: Vec<(u32, &'static str, String)>,
 }
 
@@ -155,18 +157,18 @@ impl<'d, D: BlockDevice + ?Sized> Checker<'d, D> {
         self.bitmaps_and_counts();
     }
 
-    /// A violation of what must never be.
+    /// Reports a violation of E1 to E19.
     fn corrupt(&mut self, invariant: &str, what: Arguments<'_>) {
         add(&mut self.report, invariant, Severity::Corrupt, what);
     }
 
-    /// Something that soft updates may leave.
+    /// Reports a defect that soft updates may leave.
     fn leak(&mut self, invariant: &str, what: Arguments<'_>) {
         add(&mut self.report, invariant, Severity::Leak, what);
     }
 
-    /// Something wrong in an inode that would not matter if it had no name: it is half
-    /// made, or half removed.
+    /// Records a defect of an inode's contents. It is harmless if the inode has no name, since it
+    /// is then half made or half removed.
     fn content(&mut self, ino: u32, invariant: &'static str, what: Arguments<'_>) {
         if self.contents.len() < MAX_CONTENTS {
             self.contents.push((ino, invariant, what.to_string()));
@@ -204,7 +206,7 @@ fn add(report: &mut Report, invariant: &str, severity: Severity, what: Arguments
     report.add(invariant, severity, what.to_string());
 }
 
-/// Whether a read succeeded; if not, a finding (E1).
+/// Whether a read succeeded. A failure is a finding (E1).
 fn readable(report: &mut Report, read: Result<(), medium::block::BlockError>) -> bool {
     if let Err(error) = &read {
         add(report, "E1", Severity::Corrupt, format_args!("{error}"));

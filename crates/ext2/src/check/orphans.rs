@@ -1,4 +1,4 @@
-//! The list of inodes without names that were still open.
+//! The list of inodes without names that were open.
 
 use super::Checker;
 use crate::bytes;
@@ -8,7 +8,7 @@ use std::mem::size_of;
 use zerocopy::FromBytes;
 
 impl<D: BlockDevice + ?Sized> Checker<'_, D> {
-    /// Follows the list, once around at most.
+    /// Follows the list, at most once around.
     pub(super) fn orphan_list(&mut self) {
         let mut ino = self.ground.sup.last_orphan.get();
         while ino != 0 {
@@ -25,7 +25,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
                 return;
             };
             if inode.mode.get() == 0 {
-                // Cleared already: what follows it on the list is lost, and leaks.
+                // The inode is cleared already. The rest of the list is lost, and leaks.
                 return;
             }
             ino = inode.dtime.get();

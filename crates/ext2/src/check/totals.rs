@@ -1,4 +1,4 @@
-//! What all that was found must add up to: link counts, bitmaps, free counts.
+//! The totals of all findings: link counts, bitmaps, free counts.
 
 use super::Checker;
 use crate::format::{GroupDescriptor, ROOT_INO};
@@ -6,15 +6,15 @@ use medium::block::BlockDevice;
 use std::fmt::{self, Display, Formatter};
 use std::ops::RangeInclusive;
 
-/// Which bitmap of a group.
+/// A bitmap of a group.
 struct Bitmap {
     name: &'static str,
-    /// Invariants: in use and not marked; marked and not in use.
+    /// The invariants that numbers in use and not marked break, and numbers marked and not in use.
     missing: &'static str,
     extra: &'static str,
     /// The number of the first bit.
     first: u64,
-    /// Bits that stand for something.
+    /// Number of bits that stand for a block or an inode.
     len: u64,
 }
 
@@ -117,8 +117,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         }
     }
 
-    /// Compares a stored bitmap with what was found; returns how many are free by the
-    /// latter.
+    /// Compares a stored bitmap with the one found. Returns the number of free bits in the latter.
     fn bitmap(&mut self, block: u32, bitmap: &Bitmap, found: &[u8]) -> u64 {
         let mut stored = vec![0; self.ground.block as usize];
         if self.read_block(block, &mut stored) {
@@ -164,18 +163,18 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
     }
 }
 
-/// Ascending numbers, neighbours as one range.
+/// Ascending numbers, with neighbours as one range.
 #[derive(Default)]
 struct Ranges {
-    /// How many numbers there are.
+    /// Number of all numbers.
     count: u64,
     each: Vec<RangeInclusive<u64>>,
-    /// How many of the numbers are not in `each`.
+    /// Number of numbers that are not in `each`.
     unlisted: u64,
 }
 
 impl Ranges {
-    /// Most ranges that are listed.
+    /// Most ranges in the list.
     const MAX: usize = 64;
 
     fn add(&mut self, number: u64) {
@@ -189,7 +188,7 @@ impl Ranges {
     }
 }
 
-/// `7, 9-12 and 3 more`.
+/// Formats as `7, 9-12 and 3 more`.
 impl Display for Ranges {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for (n, range) in self.each.iter().enumerate() {
@@ -206,7 +205,7 @@ impl Display for Ranges {
     }
 }
 
-/// Bits that are set among the first `len`.
+/// Number of set bits among the first `len`.
 fn count(bytes: &[u8], len: u64) -> u64 {
     let (whole, rest) = ((len / 8) as usize, len % 8);
     let sum: u32 = bytes[..whole].iter().map(|b| b.count_ones()).sum();

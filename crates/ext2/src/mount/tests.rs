@@ -94,7 +94,7 @@ fn every_mode_keeps_files_and_leaves_a_clean_image() {
         drop(mounted);
         assert_eq!(incompat(&disk) & Incompat::RECOVER.bits(), 0, "{mode}");
         assert_clean(&disk, mode);
-        // Any mode reads what any other has written.
+        // Each mode reads the image of each other.
         let mounted = open(&stack(Mode::SoftUpdates), &disk, None, true).unwrap();
         assert!(read(&mounted, b"a") == [1; 50_000], "{mode}");
     }
@@ -119,7 +119,7 @@ fn a_journal_is_replayed_whatever_the_mode_of_the_next_mount() {
     let mounted = open(&stack(Mode::Journal), &disk, None, false).unwrap();
     write(&mounted, b"a", b"hello");
     drop(mounted);
-    // A mount for reading sees the same, and changes nothing.
+    // A read-only mount shows the same, and changes nothing.
     let before = disk.bytes();
     let mounted = open(&stack(Mode::SoftUpdates), &disk, None, true).unwrap();
     assert_eq!(read(&mounted, b"a"), b"hello");
@@ -197,7 +197,7 @@ fn what_keeps_a_journal_from_being_made_is_named() {
     assert!(said.contains("is the image itself"), "{said}");
 }
 
-/// A mount that checks itself finds nothing, whatever keeps the order.
+/// A mount with the layer `verify` finds no violation, whichever layer keeps the order.
 #[test]
 fn work_passes_verification() {
     for above in [

@@ -1,4 +1,4 @@
-//! Access control lists, as another program has set them.
+//! Access control lists that another program has set.
 
 use super::fixture::{debugfs, e2fsck, mke2fs, mount};
 use vfs::{Attr, Ctx, FileSystem, Ino, SetAttr, XattrMode};
@@ -49,7 +49,7 @@ fn image(inode_bytes: &str) -> Vec<u8> {
     image
 }
 
-/// What debugfs shows of a list that is stored.
+/// The output of debugfs for a stored list.
 fn stored(image: &[u8], name: &str, kind: &str) -> String {
     debugfs(image, &format!("ea_get -x {name} system.posix_acl_{kind}")).1
 }
@@ -71,7 +71,7 @@ fn nobody_gets_more_than_an_access_control_list_gives() {
             .unwrap();
         let image = mounted.close();
         assert_eq!(e2fsck(&image), None);
-        // The mask is what the group's bits are, others may nothing.
+        // The mask is the group's bits, and others have no permission.
         let (_, said) = debugfs(&image, "stat f");
         assert!(said.contains("Mode:  0750"), "{said}");
         let list = stored(&image, "f", "access");
@@ -127,7 +127,7 @@ fn a_malformed_list_leaves_permissions_to_the_owner_only() {
         let file = fs.lookup(&root(), Ino::ROOT, b"f").unwrap();
         assert_eq!(file.perm, 0o700, "{inode_bytes}");
         assert_eq!(fs.read(&root(), file.ino, 0, &mut [0; 1]), Ok(0));
-        // A change of something else keeps the list, and what it is shown as.
+        // A change of another attribute keeps the list and the bits.
         fs.setxattr(&root(), file.ino, b"user.a", b"1", XattrMode::Set)
             .unwrap();
         assert_eq!(chmod(fs, file.ino, 0o4700).perm, 0o4700);

@@ -1,5 +1,5 @@
-//! Calls beside each other on a small image that is nearly full, in every mode: no call fails
-//! for a reason that the caller has not given, and the image is as the mode promises.
+//! Concurrent calls on a small image that is nearly full, in every mode. No call fails for another
+//! thread's reason, and the image is as the mode promises.
 
 use super::fixture::{device, mke2fs};
 use blockfs::mount::{Devices, MountOptions, mount, recover};
@@ -17,7 +17,7 @@ const BLOCK: u64 = 1024;
 const FREE: u64 = 300;
 const ROUNDS: usize = 80;
 
-/// Memory with a cache, which lets other threads go ahead whenever it is written to.
+/// Memory with a cache, which yields to other threads at each write.
 struct Yielding(Arc<MemoryDevice>);
 
 impl medium::block::layer::DeviceLayer for Yielding {
@@ -49,7 +49,7 @@ impl medium::block::layer::DeviceLayer for Yielding {
 fn mounted(disk: Arc<dyn BlockDevice>, mode: Mode) -> Mounted {
     let stack = Stack::new("ext2", mode).with_cache(CacheLayer {
         interval: None,
-        // A sync of a file takes several waves, between which others have their turn.
+        // A sync of a file takes several waves, between which other calls run.
         wave: 64,
         ..CacheLayer::default()
     });
@@ -67,7 +67,7 @@ struct Place<'a> {
     dir: Ino,
 }
 
-/// Whether a call succeeded; it may find no room.
+/// Whether a call succeeded. It may find no room.
 fn has_room<T>(result: Result<T>) -> bool {
     match result {
         Ok(_) => true,
@@ -162,7 +162,7 @@ impl Place<'_> {
     }
 }
 
-/// A file system with little room, and all that is done to it.
+/// Makes a file system with little room, and runs all threads on it.
 fn run(mode: Mode, memory: &Arc<MemoryDevice>, seed: u64) -> Mounted {
     let mounted = mounted(Arc::new(Yielding(memory.clone())), mode);
     let (fs, cx) = (&**mounted.file_system(), Ctx::root());
@@ -214,7 +214,7 @@ fn run(mode: Mode, memory: &Arc<MemoryDevice>, seed: u64) -> Mounted {
     mounted
 }
 
-/// What the checker finds when a crash has left this image, and it was mounted again.
+/// The checker's report on an image that was mounted again after a crash.
 fn after_crash(bytes: Vec<u8>, mode: Mode) -> Report {
     let disk: Arc<dyn BlockDevice> = device(bytes);
     let again = mounted(disk.clone(), mode);

@@ -1,4 +1,4 @@
-//! Layers see the process that asked for each change.
+//! Layers receive the process that asked for each change.
 
 use super::fixture::{clock, device, mke2fs, options};
 use blockfs::mount::OpenOptions;

@@ -1,4 +1,4 @@
-//! ext2 is a format as `blockfs` needs one.
+//! ext2 passes the conformance suite of formats.
 
 use super::fixture::{clock, mount_with};
 use blockfs::conformance::{Subject, check};

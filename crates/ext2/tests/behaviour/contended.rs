@@ -1,4 +1,4 @@
-//! Calls that others get ahead of.
+//! Calls that other calls overtake.
 
 use super::fixture::{Mounted, clock, device, e2fsck, mke2fs, options};
 use blockfs::mount::OpenOptions;
@@ -55,7 +55,7 @@ fn a_fallocate_that_finds_no_room_takes_none() {
     let make = |name: &[u8]| fs.create(&cx, Ino::ROOT, name, 0o644).unwrap().ino;
     let (first, second) = (make(b"first"), make(b"second"));
     let free = fs.statfs().unwrap().blocks_free;
-    // Another call takes half of what is free when this one has looked around.
+    // Another call takes half of the free blocks after this one has checked for room.
     let other = fs.clone();
     let half = vec![1; (free / 2 * BLOCK) as usize];
     *before_begin.lock() = Some(Box::new(move || {

@@ -1,12 +1,12 @@
-//! The medium after every single block write: e2fsck may find leaks, link counts that are
-//! too high and wrong counts of what is free, and nothing else; and it can be mounted.
+//! The medium after every single block write. e2fsck may find leaks, link counts that are too high
+//! and wrong free counts, and nothing else. The image can be mounted.
 
 use super::fixture::{Mounted, device, mke2fs, options, output_of_e2fsck};
 use oracle::script::{State, generate, run_op};
 use oracle::snapshot::Snapshot;
 
-/// Whether soft updates may leave this; other lines are e2fsck's own. Directories that have
-/// no name yet are nobody's, but e2fsck counts their `..` as a name.
+/// Whether soft updates may leave the problem in a line of e2fsck. e2fsck counts the `..` of
+/// directories without a name as a name.
 fn is_allowed(line: &str, nameless: u64) -> bool {
     const LEFT_OVER: [&str; 16] = [
         "Free blocks count wrong",
@@ -15,15 +15,15 @@ fn is_allowed(line: &str, nameless: u64) -> bool {
         "Unattached inode",
         "Unattached zero-length inode",
         "Unconnected directory inode",
-        // Blocks that the inode does not count yet, or that its size does not cover.
+        // Blocks that the inode's count or size does not include yet.
         ", i_blocks is",
         ", i_size is",
         "has zero dtime",
-        // Cut off between an inode's link in the list and the list's in the superblock.
+        // A crash between an inode's link in the list and the superblock's.
         "corrupted orphan linked list",
         "Clearing orphaned inode",
         "Truncating orphaned inode",
-        // A directory on its way has both names.
+        // A directory has both names during a rename.
         "is a link to directory",
         "'..' in",
         "Was not cleanly unmounted",
@@ -58,7 +58,7 @@ fn is_allowed(line: &str, nameless: u64) -> bool {
             .any(|known| line.contains(known))
 }
 
-/// What is wrong with an image that a crash left.
+/// The defect of an image that a crash left, if any.
 fn examine(image: &[u8]) -> Option<String> {
     let said = output_of_e2fsck(image);
     let nameless = said.matches("Unconnected directory").count() as u64;
@@ -69,7 +69,7 @@ fn examine(image: &[u8]) -> Option<String> {
         Ok(mounted) => (mounted.fs, mounted.cache),
         Err(error) => return Some(error),
     };
-    // A directory on its way has two names and one `..`, which snapshots do not take.
+    // During a rename a directory has two names and one `..`, which snapshots do not support.
     if let Err(error) = Snapshot::take(&fs)
         && !said.contains("is a link to directory")
     {

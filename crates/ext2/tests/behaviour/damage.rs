@@ -1,5 +1,5 @@
-//! Damage that is found while mounted: the image is marked, and the mount does what the
-//! superblock or its own options say.
+//! Damage that is found while mounted. The image is marked, and the mount reacts as its options or
+//! the superblock say.
 
 use super::fixture::{self, clock, debugfs, device, mke2fs};
 use blockfs::OnError;
@@ -77,7 +77,7 @@ fn damage_marks_the_image_and_stops_what_it_is_to_stop() {
         if works == (true, false) {
             assert_eq!(writes, Err(Errno::ROFS));
         }
-        // What was written before is stored all the same.
+        // Earlier writes are stored nevertheless.
         mounted.close().unwrap();
         assert!(is_marked(&device));
         let bytes = device.bytes();

@@ -1,6 +1,6 @@
-//! The same scripts on ext2 and on the model: every result, the whole visible state
-//! after each call, the free counts, the patch graph; then a clean unmount, which e2fsck
-//! must find nothing wrong with, and the state after mounting again.
+//! The same scripts on ext2 and on the model. After each call the result, the visible state, the
+//! free counts and the patch graph are compared. Then follow a clean unmount, a check by e2fsck,
+//! and the state after another mount.
 
 use super::fixture::{self, Mounted, device, e2fsck, mke2fs, mount_with};
 
@@ -21,7 +21,7 @@ fn empty_image(args: &[&str], size: &str) -> Vec<u8> {
     image
 }
 
-/// What the format, or a store that is not atomic, cannot do.
+/// Whether a call exceeds the abilities of the format, or of a store without atomic operations.
 fn is_beyond(op: &Op, got: vfs::Result<()>) -> bool {
     match op {
         Op::Rename { flags, .. } => flags.contains(RenameFlags::EXCHANGE),
@@ -86,7 +86,7 @@ fn must_agree(image: &[u8], dirty_limit: usize, script: &Script) {
     }
 }
 
-/// What mke2fs can be told.
+/// Options of mke2fs for the images.
 const KINDS: [&[&str]; 6] = [
     &["-b", "1024", "-I", "128"],
     &["-b", "1024", "-I", "256"],

@@ -31,13 +31,13 @@ fn run_e2fsck(image: &[u8]) -> std::process::Output {
         .unwrap()
 }
 
-/// What e2fsck says of an image, if it is not content.
+/// The output of e2fsck for an image, if it finds a problem.
 pub fn e2fsck(image: &[u8]) -> Option<String> {
     let done = run_e2fsck(image);
     (!done.status.success()).then(|| String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// All that e2fsck says of an image.
+/// The whole output of e2fsck for an image.
 pub fn output_of_e2fsck(image: &[u8]) -> String {
     String::from_utf8_lossy(&run_e2fsck(image).stdout).into_owned()
 }
@@ -55,7 +55,7 @@ pub fn with_file(image: &[u8], program: &str, args: &[&str]) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// Runs a command of debugfs: the image afterwards, and what it says.
+/// Runs a command of debugfs. Returns the image afterwards, and the output.
 pub fn debugfs(image: &[u8], command: &str) -> (Vec<u8>, String) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
@@ -80,7 +80,7 @@ pub fn clock() -> Arc<ManualClock> {
     ))
 }
 
-/// A cache that writes only when told to, or when it is full.
+/// Options of a cache that writes only at a sync, or when it is full.
 pub fn options(dirty_limit: usize) -> CacheOptions {
     CacheOptions {
         blocks: dirty_limit * 2,
@@ -123,7 +123,7 @@ impl Mounted {
         Ok(Self { fs, cache, device })
     }
 
-    /// Unmounts; the image.
+    /// Unmounts. Returns the image.
     pub fn close(self) -> Vec<u8> {
         self.fs.close().unwrap();
         assert_eq!(self.cache.dirty(), 0);

@@ -1,4 +1,4 @@
-//! The inode flags of chattr(1), as another program has set them.
+//! The inode flags of chattr(1) that another program has set.
 
 use super::fixture::{debugfs, device, e2fsck, mke2fs, mount, mount_with};
 use vfs::{
@@ -10,8 +10,8 @@ fn root() -> Ctx {
     Ctx::root()
 }
 
-/// An image with a file `f` of five bytes, a directory `d` with a file `in`, and a file
-/// `plain`; `flags` are set on `f` and `d`.
+/// An image with a file `f` of five bytes, a directory `d` with a file `in`, and a file `plain`.
+/// `flags` are set on `f` and `d`.
 fn image(flags: u32) -> Vec<u8> {
     let mounted = mount(mke2fs(&["-b", "1024"], "4M"));
     let fs = &mounted.fs;
@@ -37,7 +37,7 @@ fn touch(which: SetTime) -> SetAttr {
 
 const PERM: Option<Errno> = Some(Errno::PERM);
 
-/// What forbids changes forbids them to the super-user, too.
+/// Flags that forbid changes bind the super-user, too.
 #[test]
 fn immutable_and_append_only_files_stay() {
     for flags in [0x10, 0x20] {
@@ -120,7 +120,7 @@ fn names_of_fixed_directories_stay() {
             .err(),
             fs.rmdir(&root(), Ino::ROOT, b"d").err(),
         ];
-        // An rmdir of what is not empty could fail for another reason.
+        // An rmdir of a directory with names could fail for another reason.
         assert_eq!(refused, [PERM; 4], "{flags:#x}");
         let allowed = (!append).then_some(Errno::PERM);
         assert_eq!(fs.create(&root(), dir, b"new", 0o644).err(), allowed);

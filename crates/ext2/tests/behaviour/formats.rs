@@ -1,4 +1,4 @@
-//! What other programs put into images: features, hash-indexed directories, shared
+//! Structures that other programs put into images: features, hash-indexed directories, shared
 //! attribute blocks, attributes within inodes, old device numbers.
 
 use super::fixture::{Mounted, clock, device, e2fsck, mke2fs, mount, options, with_file};

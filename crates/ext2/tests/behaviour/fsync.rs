@@ -1,5 +1,4 @@
-//! The work of an fsync, counted: it depends on what the file has changed since the last
-//! one, and on nothing else.
+//! Counts of the work of an fsync. It depends only on the file's changes since the last one.
 
 use crate::fixture::mke2fs;
 use blockfs::mount::{Devices, MountOptions, mount};
@@ -22,7 +21,7 @@ pub fn mounted(mode: Mode) -> Mounted {
     )
 }
 
-/// What is on this device.
+/// Mounts the image on a device.
 pub fn mount_on(disk: Arc<dyn BlockDevice>, mode: Mode) -> Mounted {
     let stack = Stack::new("ext2", mode).with_cache(CacheLayer {
         interval: None,
@@ -48,8 +47,8 @@ fn full_file(mounted: &Mounted, name: &[u8]) -> Ino {
     ino
 }
 
-/// Overwrites random blocks, each with an fsync. Returns the most patches that one fsync
-/// has looked at, and how many waves all of them took.
+/// Overwrites random blocks, each with an fsync. Returns the most patches that one fsync has
+/// visited, and the number of waves of all of them.
 fn cost(mounted: &Mounted, ino: Ino, writes: u64) -> (u64, u64) {
     let (fs, cx) = (mounted.file_system(), Ctx::root());
     let mut random = fastrand::Rng::with_seed(7);
@@ -85,7 +84,7 @@ fn an_fsync_does_not_look_at_what_earlier_ones_made_durable() {
             many.0 <= few.0 + 4 && many.0 < 60,
             "{mode}: {few:?}, {many:?}"
         );
-        // Now and then the log's tail has to move first.
+        // Sometimes the log's tail has to move first.
         assert!(many.1 <= 1000 * waves + 20, "{mode}: {many:?}");
     }
 }
@@ -110,8 +109,8 @@ fn an_fsync_does_not_look_at_other_files() {
     assert!(beside.0 <= alone.0 + 8, "{alone:?}, {beside:?}");
 }
 
-/// Overwrites 1,000 random blocks, each with an `fdatasync`. Returns how many blocks were
-/// written, and in how many waves, each made durable by itself.
+/// Overwrites 1,000 random blocks, each with an `fdatasync`. Returns the number of written blocks,
+/// and of the waves that were made durable.
 fn overwritten(mode: Mode) -> (u64, u64) {
     let mounted = mounted(mode);
     let ino = full_file(&mounted, b"file");
@@ -129,8 +128,8 @@ fn overwritten(mode: Mode) -> (u64, u64) {
     (end.writes - start.writes, end.waves - start.waves)
 }
 
-/// The new times of a file that is overwritten are not waited for. Where data are logged, the
-/// log has to be waited for in any case.
+/// `fdatasync` of an overwritten file does not wait for its new times. Where data are logged, it
+/// waits for the log in any case.
 #[test]
 fn an_fdatasync_does_not_wait_for_times() {
     for mode in [
@@ -144,7 +143,7 @@ fn an_fdatasync_does_not_wait_for_times() {
     assert!(waves >= 2000, "{waves}");
 }
 
-/// Waves that an fsync of a file takes after this work.
+/// The number of waves of an fsync of a file after this work.
 fn waves_after(work: impl Fn(&Mounted, Ino)) -> u64 {
     let mounted = mounted(Mode::SoftUpdates);
     let (fs, cx) = (mounted.file_system(), Ctx::root());
@@ -183,7 +182,7 @@ fn moves(mounted: &Mounted, name: &[u8], times: usize) {
     }
 }
 
-/// Locks as mail programs make them: a file of an own name, and a link to it.
+/// Makes locks as mail programs do: a file with its own name, and a link to it.
 fn locks(mounted: &Mounted, times: usize) {
     let (fs, cx) = (mounted.file_system(), Ctx::root());
     let [a, b] = directories(mounted);
@@ -196,7 +195,7 @@ fn locks(mounted: &Mounted, times: usize) {
     }
 }
 
-/// Each call pays for the order that it adds.
+/// Each call does the work for the order that it adds.
 #[test]
 fn an_fsync_does_not_wait_for_all_renames_before_it() {
     let few = waves_after(|mounted, _| moves(mounted, b"file", 4));

@@ -1,4 +1,4 @@
-//! Damaged images: whatever is in them, calls end, with errors rather than panics.
+//! Damaged images: calls end, with errors rather than panics, for any contents.
 
 use super::fixture::{Mounted, debugfs, mke2fs, mount, options};
 use medium::block::MemoryDevice;
@@ -7,7 +7,7 @@ use oracle::snapshot::Snapshot;
 use std::sync::Arc;
 use vfs::{Cookie, Ctx, Errno, FileSystem, FileType, Ino};
 
-/// An image with all sorts of things in it.
+/// An image with files of many kinds.
 fn full_image() -> Vec<u8> {
     let mounted = mount(mke2fs(&["-b", "1024", "-I", "256", "-N", "128"], "1M"));
     let mut state = State::default();
@@ -16,7 +16,7 @@ fn full_image() -> Vec<u8> {
     mounted.close()
 }
 
-/// Blocks that hold anything but zeros, apart from most of the data.
+/// Blocks that are not all zeros, without most of the data.
 fn used_blocks(image: &[u8]) -> Vec<usize> {
     let blocks = image.chunks(1024).enumerate();
     let used = blocks.filter(|(_, block)| block.iter().any(|byte| *byte != 0));
@@ -119,7 +119,7 @@ fn a_listing_goes_on_after_a_damaged_inode() {
     assert_eq!(names[names.len() - 3..], expected);
     assert_eq!(fs.lookup(&cx, Ino::ROOT, b"b"), Err(Errno::UCLEAN));
     fs.forget(damaged, 1);
-    // What was listed has the references that the caller gives back.
+    // Each listed entry has a reference, which the caller gives back.
     let a = fs.lookup(&cx, Ino::ROOT, b"a").unwrap().ino;
     fs.unlink(&cx, Ino::ROOT, b"a").unwrap();
     fs.forget(a, 1);

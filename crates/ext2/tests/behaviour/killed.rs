@@ -1,4 +1,4 @@
-//! What the superblock says of an image whose mount with a journal was killed.
+//! The superblock of an image whose mount with a journal was killed.
 
 use super::fixture::{device, mke2fs};
 use blockfs::Format;

@@ -1,4 +1,4 @@
-//! Full images, large files, and what costs no write.
+//! Full images, large files, and changes that cost no write.
 
 use super::fixture::{debugfs, device, e2fsck, mke2fs, mount, mount_with};
 use vfs::{Ctx, Errno, Fallocate, FileSystem, Ino, Name, XattrMode};
@@ -159,7 +159,7 @@ fn large_files_go_piece_by_piece() {
     assert_eq!(e2fsck(&mounted.close()), None);
 }
 
-/// Section 2.4: what is created and deleted before write-back is never written.
+/// Section 2.4: a file that is created and deleted before write-back is never written.
 #[test]
 fn what_comes_and_goes_costs_no_write_of_its_own() {
     let image = mke2fs(&["-b", "1024"], "8M");
@@ -192,7 +192,7 @@ fn what_comes_and_goes_costs_no_write_of_its_own() {
     assert_eq!(e2fsck(&mounted.close()), None);
 }
 
-/// What is open without a name at unmount is freed; a crash leaves it behind, and no damage.
+/// An open inode without a name is freed at unmount. A crash leaves it, without damage.
 #[test]
 fn orphans_go_at_unmount() {
     let mounted = mount(mke2fs(&["-b", "1024"], "8M"));
@@ -212,7 +212,7 @@ fn orphans_go_at_unmount() {
     assert_eq!(e2fsck(&mounted.close()), None);
 }
 
-/// A list of orphans that the kernel or a journal left is worked off.
+/// A mount frees the orphans on a list that the kernel or a journal left.
 #[test]
 fn a_list_of_orphans_is_worked_off() {
     let mounted = mount(mke2fs(&["-b", "1024"], "8M"));
@@ -241,8 +241,8 @@ fn a_list_of_orphans_is_worked_off() {
     assert_eq!(e2fsck(&mounted.close()), None);
 }
 
-/// A crash leaves blocks past a size (E28). They do not come back when the file grows, be it
-/// by a write or by itself.
+/// A crash leaves blocks past a size (E28). They do not come back when the file grows, with a write
+/// or without.
 #[test]
 fn what_lies_past_a_size_stays_gone() {
     let grow: [fn(&dyn FileSystem, Ino); 3] = [
@@ -275,7 +275,7 @@ fn what_lies_past_a_size_stays_gone() {
     }
 }
 
-/// Where names are is known, and stays so while they come and go.
+/// The index of names stays right while names are added and removed.
 #[test]
 fn large_directories_are_as_they_look_to_a_new_mount() {
     let mounted = mount(mke2fs(&["-b", "1024"], "16M"));
@@ -290,7 +290,7 @@ fn large_directories_are_as_they_look_to_a_new_mount() {
         let to = [&name[..], b"!"].concat();
         match names.contains(&name) {
             false => drop(fs.link(&root(), file, dir, &name).unwrap()),
-            // To rename a link over one of the same file does nothing.
+            // A rename of a link over one of the same file does nothing.
             true if names.contains(&to) || random.bool() => {
                 fs.unlink(&root(), dir, &name).unwrap();
             }

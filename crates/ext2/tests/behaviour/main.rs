@@ -1,5 +1,5 @@
-//! What the mounted file system does, on images that mke2fs makes, judged by the model, by
-//! e2fsck and by debugfs.
+//! The behaviour of the mounted file system, on images of mke2fs, judged by the model, e2fsck and
+//! debugfs.
 
 mod acls;
 mod beside;
@@ -26,7 +26,7 @@ mod waits;
 
 use std::sync::Arc;
 
-/// What the file systems of the tests are stored on.
+/// The store of the file systems in these tests.
 fn store(volume: patch::Volume) -> Arc<dyn patch::Store> {
     Arc::new(volume)
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use vfs::{Ctx, FileSystem, Ino};
 
-/// How long a call may wait for another one before the test fails.
+/// Longest wait of a call for another one before the test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A device on which reads wait while its gate is closed.
@@ -24,10 +24,10 @@ struct Gated {
 struct Gate {
     closed: bool,
     arrived: usize,
-    /// How many may pass although it is closed.
+    /// Number of reads that may pass although it is closed.
     allowed: usize,
     passed: usize,
-    /// Somebody waited for too long: the gate is open for good.
+    /// Whether a thread waited for too long. The gate is then open for good.
     broken: bool,
 }
 
@@ -47,7 +47,7 @@ impl Gated {
         };
     }
 
-    /// Lets all pass.
+    /// Lets all reads pass.
     fn open(&self) {
         let mut gate = self.gate.lock();
         assert!(!gate.broken, "a call waits for a read that waits for it");
@@ -118,7 +118,7 @@ fn a_read_of_the_device_stops_no_other_call() {
     }
     let mounted = mount_on(device.clone(), Mode::SoftUpdates);
     let fs = mounted.file_system();
-    // What all calls need is in memory: names, inodes, bitmaps.
+    // The blocks that all calls need are in memory: names, inodes, bitmaps.
     let inos = names.map(|name| fs.lookup(&cx, Ino::ROOT, name).unwrap().ino);
     fs.create(&cx, Ino::ROOT, b"warm", 0o644).unwrap();
     fs.write(&cx, inos[2], 8 * BLOCK, &[1; BLOCK as usize])
@@ -134,10 +134,10 @@ fn a_read_of_the_device_stops_no_other_call() {
         };
         scope.spawn(read(inos[0], b'a'));
         scope.spawn(read(inos[1], b'b'));
-        // Part of a block, which must be read first.
+        // A part of a block, which must be read first.
         let part = scope.spawn(|| fs.write(&Ctx::root(), inos[2], 100, b"part").unwrap());
         device.wait_for_reads(3);
-        // With the tree's lock held by any of them, these would wait for ever.
+        // If any of them held the tree's lock, these calls would wait for ever.
         fs.create(&cx, Ino::ROOT, b"new", 0o644).unwrap();
         fs.write(&cx, inos[2], 8 * BLOCK, &[2; BLOCK as usize])
             .unwrap();
@@ -147,8 +147,8 @@ fn a_read_of_the_device_stops_no_other_call() {
     });
 }
 
-/// A file system with a file `f` of these blocks, of which nothing is cached but the inode and
-/// every second block.
+/// A file system with a file `f` of `blocks` blocks. Only the inode and every second block are
+/// cached.
 fn with_every_second_block(device: &Arc<Gated>, blocks: u64) -> (ext2::Mounted, Ino) {
     let cx = Ctx::root();
     {
@@ -185,7 +185,7 @@ fn cached_blocks_in_between_do_not_keep_the_tree_locked() {
         });
         for reads in 1..=BLOCKS as usize / 2 {
             device.wait_for_reads(reads);
-            // With the tree's lock held by the read, this would wait for ever.
+            // If the read held the tree's lock, this call would wait for ever.
             fs.write(&Ctx::root(), ino, BLOCK, &[2; BLOCK as usize])
                 .unwrap();
             device.let_one_through();
@@ -216,7 +216,7 @@ fn reads_of_one_block_share_a_read_of_the_device() {
         device.wait_for_reads(1);
         let one = lookups() - start;
         let second = scope.spawn(read);
-        // The second looks for the same blocks before it wants the one that is absent.
+        // The second looks up the same blocks before it requests the absent one.
         while lookups() < start + 2 * one && !second.is_finished() {}
         assert!(!first.is_finished() && !second.is_finished());
         // Neither holds the tree's lock.

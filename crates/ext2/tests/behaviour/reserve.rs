@@ -1,4 +1,4 @@
-//! The blocks that the superblock keeps for the super-user and his like.
+//! The blocks that the superblock reserves for the super-user.
 
 use super::fixture::{debugfs, e2fsck, mke2fs, mount};
 use vfs::{Ctx, Errno, FileSystem, Ino, XattrMode};
@@ -34,7 +34,7 @@ fn reserved_blocks_are_for_those_whom_the_superblock_names() {
     };
     let anyone = caller(1000, 1000);
     let left = fill(&anyone);
-    // An indirect block may be what no longer fits.
+    // An indirect block may be the one that does not fit.
     assert!((reserved..=reserved + 2).contains(&left), "{left}");
     assert!(fs.statfs().unwrap().blocks_avail <= 2);
     fill(&anyone);
@@ -87,7 +87,7 @@ fn a_directory_that_cannot_grow_beside_the_reserve_takes_nothing() {
         make(made).unwrap();
         made += 1;
     }
-    // Up to the last block that is not reserved: a file takes most, each directory one.
+    // Up to the last block that is not reserved. A file takes most blocks, and each directory one.
     let avail = fs.statfs().unwrap().blocks_avail;
     let file = fs.create(&anyone, dir, b"file", 0o644).unwrap().ino;
     let most = vec![7; ((avail - 30) * BLOCK) as usize];

@@ -1,4 +1,4 @@
-//! Files that are removed before anything of them was written: nobody has to write them.
+//! Files that are removed before their first write-back are never written.
 
 use crate::fsync::{BLOCK, mounted};
 use patch::stack::Mode;

@@ -1,4 +1,4 @@
-//! Room: what is free, and where holes are.
+//! Free space, and holes.
 
 use crate::fsync::{BLOCK, mounted};
 use ext2::Mounted;
@@ -30,7 +30,7 @@ fn blocks_of_a_removed_file_are_free_at_once() {
             fs.unlink(&cx, Ino::ROOT, b"large").unwrap();
             let few = free();
             assert!(few.1 == 0 && all.1 > 0 && all.1 < all.0, "{few:?} {all:?}");
-            // It takes several operations to free them, which nobody sees.
+            // Freeing takes several operations, which `statfs` does not show.
             let mut seen = vec![few];
             std::thread::scope(|scope| {
                 let frees = scope.spawn(|| fs.forget(ino, 1));

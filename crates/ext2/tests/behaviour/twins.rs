@@ -137,7 +137,7 @@ fn either_name_can_be_removed_first() {
     }
 }
 
-/// A second name that goes where the names have been read already, while they are read.
+/// A second name moves, during the reading of the names, to a directory that was read already.
 #[test]
 fn names_that_are_moved_while_they_are_read_are_found() {
     // Removals of directories in `high` read the names; others move `b` around meanwhile.
@@ -183,7 +183,7 @@ fn names_that_are_moved_while_they_are_read_are_found() {
     }
 }
 
-/// A rename takes a link for the new name before the old one goes.
+/// A rename takes a link for the new name before it removes the old one.
 #[test]
 fn what_has_all_its_links_can_be_renamed() {
     let image = changed(

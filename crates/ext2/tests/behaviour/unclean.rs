@@ -1,4 +1,4 @@
-//! What a mount of an image costs that was not unmounted cleanly.
+//! The cost of mounting an image that was not unmounted cleanly.
 
 use crate::fixture::{device, mke2fs, mount_with};
 use crate::fsync::mount_on;
@@ -6,7 +6,7 @@ use ext2::Mounted;
 use patch::stack::Mode;
 use vfs::{Ctx, FileSystem, Ino, OpenFlags};
 
-/// Empty images: one that is clean, and one that looks as after a crash.
+/// Empty images: a clean one, and one that looks like after a crash.
 fn images() -> [Vec<u8>; 2] {
     let clean = mke2fs(&["-b", "1024"], "8M");
     let mounted = mount_with(device(clean.clone()), 4096);

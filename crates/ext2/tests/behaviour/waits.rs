@@ -1,5 +1,5 @@
-//! Calls that wait for the device do not hold up others: at each read of the device that a
-//! call makes for metadata, another thread's calls come to their end.
+//! Calls that wait for the device do not block others. During each read of metadata by one call,
+//! another thread's calls finish.
 
 use super::fixture::{clock, device, e2fsck, mke2fs, mount, options};
 use super::twins::changed;
@@ -22,9 +22,9 @@ type Fs = BlockFs<Ext2>;
 /// Name of the thread whose reads are held.
 const SLOW: &str = "slow";
 
-/// What the slow thread reports.
+/// A report of the slow thread.
 enum Event {
-    /// It reads from the device, and waits until it is let go.
+    /// It reads from the device, and waits until it is released.
     Reads,
     Ended,
 }
@@ -86,7 +86,7 @@ fn image() -> Vec<u8> {
     mounted.close()
 }
 
-/// What another thread does meanwhile: it needs no block that is not in memory.
+/// Runs calls of another thread meanwhile. They need only blocks in memory.
 fn live(fs: &Fs, round: usize) {
     let cx = Ctx::root();
     let warm = at(fs, Ino::ROOT, b"warm");
@@ -102,8 +102,8 @@ fn live(fs: &Fs, round: usize) {
     fs.forget(file, 1);
 }
 
-/// Runs a call on a mount that has only what `live` needs in memory; `live` runs each time
-/// that the call reads. Returns how often that was.
+/// Runs a call on a mount with only the blocks of `live` in memory. `live` runs at each read of the
+/// call. Returns the number of reads.
 fn reads_of(image: &[u8], name: &str, call: impl FnOnce(&Fs) + Send + 'static) -> usize {
     let memory = device(image.to_vec());
     let (events, seen) = channel();
@@ -131,7 +131,7 @@ fn reads_of(image: &[u8], name: &str, call: impl FnOnce(&Fs) + Send + 'static) -
         call(&its);
         events.send(Event::Ended).unwrap();
     });
-    let within = Duration::from_secs(60); // rather than hang
+    let within = Duration::from_secs(60); // to fail rather than hang
     let mut reads = 0;
     while let Event::Reads = seen.recv_timeout(within).unwrap() {
         reads += 1;
@@ -151,7 +151,7 @@ fn reads_of(image: &[u8], name: &str, call: impl FnOnce(&Fs) + Send + 'static) -
     reads
 }
 
-/// Runs a call; it must read at least so often.
+/// Runs a call, which must read at least `least` times.
 fn must_not_hold_up(name: &str, least: usize, call: impl FnOnce(&Fs) + Send + 'static) {
     let reads = reads_of(&image(), name, call);
     assert!(reads >= least, "{name} reads {reads} times only");
@@ -283,8 +283,7 @@ fn changing_files_does_not_hold_up_others() {
     });
 }
 
-/// Several threads in a cache that keeps hardly anything: every call ends, and gives the
-/// right answer.
+/// With several threads and a very small cache, every call ends with the right result.
 #[test]
 fn calls_end_in_a_cache_that_evicts() {
     const FILES: usize = 12;
@@ -327,7 +326,7 @@ fn calls_end_in_a_cache_that_evicts() {
     assert_eq!(e2fsck(&mounted.close()), None);
 }
 
-/// A block that cannot be read is an error of the call, as ever, and no damage.
+/// A block that cannot be read is an error of the call, and not damage.
 #[test]
 fn a_failed_read_is_an_error_of_the_call() {
     let memory = device(image());

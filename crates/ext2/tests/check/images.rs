@@ -69,7 +69,7 @@ pub const KINDS: [Kind; 9] = [
     },
 ];
 
-/// What is put into each: every type of file, holes, every height of tree, shared names.
+/// The contents of each image: every type of file, holes, every height of tree, shared names.
 const SCRIPT: &str = "
 symlink fast target
 write SMALL small
@@ -146,7 +146,7 @@ pub fn populated(kind: &Kind, dir: &Path) -> Vec<u8> {
     std::fs::read(&image).unwrap()
 }
 
-/// Where things are in an image of ours.
+/// The places of structures in an image.
 pub struct Map {
     pub bytes: Vec<u8>,
     pub block: usize,
@@ -176,7 +176,7 @@ impl Map {
         u32::from_le_bytes(word)
     }
 
-    /// Where a group's descriptor is.
+    /// The offset of a group's descriptor.
     pub fn descriptor(&self, group: u32) -> usize {
         let table = if self.block == 1024 { 2048 } else { self.block };
         table + 32 * group as usize
@@ -191,7 +191,7 @@ impl Map {
         table * self.block + index as usize * self.inode_bytes
     }
 
-    /// The block that one of an inode's pointers names.
+    /// The block of one of an inode's pointers.
     pub fn block_of(&self, ino: u32, slot: usize) -> usize {
         self.get(self.inode(ino) + 40 + 4 * slot, 4) as usize * self.block
     }
@@ -207,7 +207,7 @@ impl Map {
             })
     }
 
-    /// The entries in a directory's first block: where they are, and their names.
+    /// The entries in a directory's first block: their offsets and names.
     pub fn entries(&self, dir: u32) -> Vec<(usize, Vec<u8>)> {
         let block = self.block_of(dir, 0);
         let (mut at, mut all) = (0, Vec::new());

@@ -1,5 +1,5 @@
-//! Our checker and e2fsck must agree, on sound images and on damaged ones: clean, nothing
-//! but what soft updates may leave, or corrupt.
+//! Our checker and e2fsck must agree on sound images and on damaged ones. The classes are clean,
+//! leaks of soft updates, and corrupt.
 
 mod images;
 
@@ -7,7 +7,7 @@ use ext2::fsck::{Verdict, judge};
 use images::{KINDS, Map, device, populated};
 use std::path::Path;
 
-/// A directory whose files need no disk: e2fsck syncs what it looks at.
+/// A directory whose files need no disk, since e2fsck syncs the images that it checks.
 fn in_memory() -> tempfile::TempDir {
     let shm = Path::new("/dev/shm");
     let fallback = std::env::temp_dir();
@@ -15,7 +15,7 @@ fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in(base).unwrap()
 }
 
-/// Looks at an image both ways; the disagreement, if any.
+/// Checks an image with both programs. Returns the verdict, and the disagreement, if any.
 fn compare(what: &str, bytes: &[u8], at: &Path) -> (Verdict, Option<String>) {
     std::fs::write(at, bytes).unwrap();
     let theirs = judge(at).unwrap();
@@ -237,18 +237,17 @@ fn mutations(map: &Map, groups: u32) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// Where the two differ on purpose; format.md says why.
+/// Whether the two differ by design. `format.md` states the reasons.
 fn by_design(what: &str) -> bool {
-    // e2fsck -n does not look at the orphan list.
+    // e2fsck -n does not follow the orphan list.
     what.contains("superblock last_orphan")
         // It takes features in revision 0 for revision 1.
         || what.contains("superblock revision 1 -> 0")
-        // It goes by the pointers of a directory, and corrects the size.
+        // It follows the pointers of a directory, and corrects the size.
         || [": / size", ": /a size", ": /a/b size"].iter().any(|w| what.contains(w))
 }
 
-/// A rename that a crash came into leaves a directory with two names, each further one with
-/// one more.
+/// An interrupted rename leaves a directory with two names, and each further one adds a name.
 #[test]
 fn a_directory_with_several_names_can_be_used() {
     let (dir, kind) = (in_memory(), &KINDS[0]);
@@ -277,7 +276,7 @@ fn damaged_images_are_judged_alike() {
     let mut disagreements = Vec::new();
     for (kind, groups) in KINDS.iter().zip([1, 1, 1, 1, 1, 1, 3]) {
         let map = Map::new(populated(kind, dir.path()));
-        // Every kind gets another part of all changes, the usual one most of them.
+        // Each kind gets another part of all changes. The usual kind gets most of them.
         let step = if kind.name == "usual" { 2 } else { 7 };
         for (what, bytes) in mutations(&map, groups).into_iter().step_by(step) {
             let what = format!("{}: {what}", kind.name);

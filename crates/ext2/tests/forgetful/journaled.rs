@@ -1,5 +1,5 @@
-//! The same scripts on ext2, in each mode, and on the model: every result, and the whole
-//! visible state after each call.
+//! The same scripts on ext2, in each mode, and on the model. The result and the visible state are
+//! compared after each call.
 
 use ext2::Ext2System;
 use medium::block::{Geometry, MemoryDevice};
@@ -10,7 +10,7 @@ use patch::stack::Mode;
 use std::sync::Arc;
 use vfs::{Ctx, Errno, Ino, ManualClock, RenameFlags, System, Timestamp};
 
-/// Runs a script until the small image is full. Returns how many calls were compared.
+/// Runs a script until the small image is full. Returns the number of compared calls.
 fn compare(mode: Mode, script: &Script) -> usize {
     let system = Ext2System::new(mode).forgetful();
     let geometry = Geometry {
@@ -21,7 +21,7 @@ fn compare(mode: Mode, script: &Script) -> usize {
     system.format(&*device).unwrap();
     let clock = Arc::new(ManualClock::new(Timestamp(1), 1));
     let fs = system.open(device, clock).unwrap();
-    // The model has none.
+    // The model does not have this directory.
     fs.rmdir(&Ctx::root(), Ino::ROOT, b"lost+found").unwrap();
     let model = ModelFs::new(oracle::ModelOptions::default());
     let (mut here, mut there) = (State::default(), State::default());

@@ -1,5 +1,5 @@
-//! The tests of `behaviour` on a store in which every block is absent when a call needs it
-//! first: calls must be repeatable up to their first change.
+//! The tests of `behaviour` on a store in which every block is absent when a call first needs it.
+//! Calls must be repeatable up to their first change.
 
 #[path = "../behaviour/acls.rs"]
 mod acls;
@@ -33,7 +33,7 @@ mod twins;
 
 use std::sync::Arc;
 
-/// What the file systems of the tests are stored on.
+/// The store of the file systems in these tests.
 fn store(volume: patch::Volume) -> Arc<dyn patch::Store> {
     Arc::new(patch::Forgetful::new(volume))
 }

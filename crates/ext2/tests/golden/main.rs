@@ -1,5 +1,5 @@
-//! The bytes that mkfs makes stay as they are: what one version of the program has made,
-//! all others open. The images are large and mostly empty, so their hashes are kept.
+//! The bytes of a new file system do not change between versions of the program. The images are
+//! large and mostly empty, so their hashes are kept.
 
 use ext2::{MkfsOptions, check, mkfs, probe};
 use medium::block::{Geometry, MemoryDevice};

@@ -1,4 +1,4 @@
-//! Whatever an image holds, looking at it ends soon and without a panic, and finds fault.
+//! Checks of damaged images end soon and without a panic, and find a defect.
 
 use ext2::{MkfsOptions, check, mkfs, probe};
 use medium::block::{Geometry, MemoryDevice};
@@ -46,7 +46,7 @@ fn many_small_changes() {
     for _ in 0..3000 {
         let mut bytes = sound.clone();
         for _ in 0..random.usize(1..8) {
-            // Where the tables are, mostly.
+            // Mostly in the tables.
             let at = 1024 + random.usize(0..30_000);
             bytes[at] = [0, 0xff, random.u8(..)][random.usize(0..3)];
         }

@@ -1,4 +1,4 @@
-//! What mkfs makes must please e2fsck, dumpe2fs and the kernel.
+//! e2fsck, dumpe2fs and the kernel accept the images of mkfs.
 
 mod sparse;
 
@@ -31,7 +31,7 @@ fn run(program: &str, args: &[&str], image: &Path) -> String {
     text
 }
 
-/// Makes a file system, and has e2fsck and dumpe2fs look at it.
+/// Makes a file system, and checks it with e2fsck and dumpe2fs.
 fn accepted(bytes: u64, device_block: u32, o: &MkfsOptions) -> String {
     let device = SparseDevice::new(device_block, bytes / u64::from(device_block));
     mkfs(&device, o).unwrap();
@@ -201,7 +201,7 @@ fn unknown_features_are_refused_by_name() {
     assert!(error.ends_with("extent, 64bit"), "{error}");
 }
 
-/// Undoes a mount, whatever happens.
+/// A mount that is undone when the value is dropped.
 struct Mounted<'p>(&'p Path);
 
 impl Drop for Mounted<'_> {
@@ -210,7 +210,7 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// Whether the kernel serves ext2 to us: needs root and a loop device.
+/// Whether the kernel can mount ext2, which needs root and a loop device.
 fn can_mount() -> bool {
     let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
     let root = rustix::process::geteuid().is_root();
@@ -252,7 +252,7 @@ fn the_kernel_mounts_it_and_leaves_it_clean() {
 
 #[test]
 fn an_interrupted_run_leaves_no_file_system() {
-    // A file system that was there before must not show through either.
+    // No part of an earlier file system may remain.
     let device = MemoryDevice::new(Geometry {
         block_bytes: 512,
         blocks: 2048,

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Mutex;
 
-/// Memory for the blocks that were written; the others are zero.
+/// A device that keeps the written blocks in memory. The others are zero.
 pub struct SparseDevice {
     geometry: Geometry,
     blocks: Mutex<BTreeMap<u64, Vec<u8>>>,
@@ -53,7 +53,7 @@ impl SparseDevice {
         }
     }
 
-    /// How many blocks were written.
+    /// Number of blocks that were written.
     pub fn stored(&self) -> usize {
         self.blocks.lock().unwrap().len()
     }
@@ -113,7 +113,7 @@ impl BlockDevice for SparseDevice {
     }
 }
 
-/// Power fails before the third flush: what mkfs writes last never arrives.
+/// A device whose power fails before the third flush, so that the last write of mkfs is lost.
 pub struct LastWriteLost<'d> {
     device: &'d MemoryDevice,
     flushes: Mutex<u32>,
