@@ -1,13 +1,12 @@
-//! Why transactions, and the heap inside them, do not do what they are asked.
+//! Errors of transactions and of the heap inside them.
 //!
-//! These types stand below both: a step of a transaction may be a step of the heap, and its caller
-//! learns of either in the same way.
+//! These types stand below both modules: a step of a transaction may be a step of the heap.
 
 use medium::MediumError;
 use std::sync::Arc;
 use wordlog::LogError;
 
-/// What the heap refuses.
+/// Errors of the heap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeapError {
     /// The heap has no contiguous room for that many bytes, nor as many parts as a log can name.
@@ -16,29 +15,29 @@ pub enum HeapError {
          transaction that writes more than a log holds"
     )]
     NoSpace {
-        /// What was asked for.
+        /// The bytes that were requested.
         bytes: u64,
     },
-    /// No part of the heap is there.
+    /// The offset is not in the heap.
     #[error("offset {off:#x} is not in the heap")]
     Foreign {
-        /// What was to be freed.
+        /// The offset that was to be freed.
         off: u64,
     },
-    /// No block that is allocated begins there.
+    /// No allocated block begins at the offset.
     #[error(
         "no allocated block begins at offset {off:#x}: it was freed already, or never allocated"
     )]
     NotAllocated {
-        /// What was to be freed.
+        /// The offset that was to be freed.
         off: u64,
     },
-    /// What says which blocks are allocated is damaged.
+    /// A descriptor, which records the allocated blocks, is damaged.
     #[error("heap: descriptor at {descriptor:#x}: {what}")]
     Damaged {
-        /// Where it is.
+        /// The offset of the descriptor.
         descriptor: u64,
-        /// What is wrong.
+        /// The damage.
         what: &'static str,
     },
     /// The memory cannot be read.
@@ -46,59 +45,59 @@ pub enum HeapError {
     Medium(#[from] MediumError),
 }
 
-/// Why a transaction did not happen.
+/// Why a transaction had no effect.
 #[derive(Debug, thiserror::Error)]
 pub enum TxError<E> {
-    /// Its own wish.
+    /// The body cancelled the transaction.
     #[error("cancelled: {0}")]
     Cancelled(E),
-    /// A step met memory that cannot be read, or is not there to be written.
+    /// A step accessed memory that cannot be read, or that does not exist.
     #[error(transparent)]
     Medium(#[from] MediumError),
-    /// A step met bytes that are no value of a type.
-    #[error("what lies at offset {off:#x} is no {what}")]
+    /// A step read bytes that are not a value of the type.
+    #[error("the bytes at offset {off:#x} are not a {what}")]
     NoValue {
-        /// Where.
+        /// Their offset.
         off: u64,
         /// The type.
         what: &'static str,
     },
-    /// The heap refused a step.
+    /// The heap rejected a step.
     #[error(transparent)]
     Heap(#[from] HeapError),
-    /// The heap had no room, and cannot have more.
+    /// The heap had no room and cannot grow.
     #[error(
         "the heap has no room for {bytes} more bytes, in one piece for a block, or in parts for a \
          transaction that writes more than a log holds, and cannot grow: {why}"
     )]
     Growth {
-        /// What was asked for.
+        /// The bytes that were requested.
         bytes: u64,
-        /// Why not.
+        /// Why the heap cannot grow.
         why: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A log is damaged, or memory could not be made durable: nothing can be committed any
-    /// more. The transaction that finds out may or may not be there after the next recovery.
+    /// A log is damaged, or memory could not be made durable: no further transaction can commit.
+    /// The next recovery decides whether the transaction that found this has happened.
     #[error("no more transactions: {0}")]
     Failed(Arc<LogError>),
 }
 
-/// Why a step of a transaction was not done.
+/// Why a step of a transaction failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Interrupted {
-    /// Somebody else was faster: the transaction is to be run again.
+    /// Another transaction was faster: run this one again.
     #[error("another transaction was faster")]
     Conflict,
-    /// The memory cannot be read, or is not there to be written.
+    /// The memory cannot be read, or does not exist.
     #[error(transparent)]
     Medium(#[from] MediumError),
-    /// The heap refused.
+    /// The heap rejected the step.
     #[error(transparent)]
     Heap(#[from] HeapError),
-    /// The bytes there are no value of a type.
-    #[error("what lies at offset {off:#x} is no {what}")]
+    /// The bytes are not a value of the type.
+    #[error("the bytes at offset {off:#x} are not a {what}")]
     NoValue {
-        /// Where.
+        /// Their offset.
         off: u64,
         /// The type.
         what: &'static str,
@@ -108,9 +107,9 @@ pub enum Interrupted {
 /// Why the body of a transaction ends early.
 #[derive(Debug)]
 pub enum Stop<E> {
-    /// As a step said, which is to be passed on.
+    /// A step returned this; the body passes it on.
     Interrupted(Interrupted),
-    /// It is to leave nothing.
+    /// The body cancels the transaction, which then leaves nothing.
     Cancel(E),
 }
 
@@ -120,12 +119,12 @@ impl<E> From<Interrupted> for Stop<E> {
     }
 }
 
-/// Why a commit was none.
+/// Why a commit failed.
 #[derive(Debug)]
 pub enum Uncommitted {
-    /// Somebody else was faster: the transaction is to be run again.
+    /// Another transaction was faster: run this one again.
     Conflict,
-    /// It wrote more than a log takes, and the heap refused room for the rest.
+    /// The transaction wrote more than a log takes, and the heap has no room for the rest.
     Heap(HeapError),
     /// As [`TxError::Failed`].
     Failed(Arc<LogError>),

@@ -1,11 +1,11 @@
-//! Regions: pieces of durable memory, each with a kind and a place.
+//! Regions: ranges of durable memory, each with a kind and a slot in the region table.
 
-/// What a region is for.
+/// The use of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RegionKind {
     /// A segment of the heap.
     Heap = 1,
-    /// A program's own.
+    /// Memory of a program.
     Program = 2,
     /// Static variables.
     Static = 3,
@@ -14,20 +14,20 @@ pub enum RegionKind {
 /// A region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
-    /// Its place in the region table, and in the name of its file.
+    /// Its slot in the region table, which is also in the name of its file.
     pub slot: u64,
-    /// What it is for.
+    /// Its use.
     pub kind: RegionKind,
-    /// Its first byte.
+    /// The offset of its first byte.
     pub start: u64,
     /// Its length in bytes.
     pub len: u64,
-    /// What its user keeps there to know it by.
+    /// A word that the region's owner chooses to find it again.
     pub tag: u64,
 }
 
 impl Region {
-    /// Whether byte `off` lies in it.
+    /// Whether byte `off` lies in the region.
     pub fn holds(&self, off: u64) -> bool {
         (self.start..self.start + self.len).contains(&off)
     }

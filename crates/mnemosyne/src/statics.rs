@@ -1,14 +1,23 @@
-//! Persistent variables of programs, as a region of each program keeps them.
+//! Persistent variables of a program: the region that keeps them.
 //!
 //! # Format
 //!
-//! A *table*, then from a multiple of 4,096 on the bytes of the section, then those of
-//! variables that the program has no more. The table is words: magic and version; a CRC32C of
-//! what follows; bytes of the table; where the section's bytes are; how many they are; the
-//! generation; how many variables; bytes of the program's name; then the name. Each variable
-//! has three words, where it is from the section's start on, its length, and bytes of its name,
-//! and the name. Of several regions of one program the last generation counts, and a crash has
-//! left the others. A region's tag is a checksum of the program's name.
+//! A region begins with a *table*. At the next multiple of 4,096 follow the bytes of the section.
+//! After them are the bytes of variables that the program no longer has. The table is these words,
+//! and then the program's name:
+//!
+//! 1. magic and version;
+//! 2. a CRC32C of the words and names that follow;
+//! 3. the bytes of the table;
+//! 4. the offset of the section's bytes in the region;
+//! 5. their number;
+//! 6. the generation;
+//! 7. the number of variables;
+//! 8. the bytes of the program's name.
+//!
+//! Three words describe each variable: its offset from the section's start, its length, and the
+//! bytes of its name. The name follows. If a crash leaves several regions of one program, the
+//! highest generation counts. A region's tag is a checksum of the program's name.
 
 use crate::region::Region;
 use medium::{MediumError, Pmem, WORD_BYTES};
@@ -16,7 +25,7 @@ use std::collections::BTreeMap;
 
 /// "SELVSTA" and the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"SELVSTA\x01");
-/// Of which the section's place is a multiple.
+/// The section's offset is a multiple of this.
 const PAGE_BYTES: u64 = 4096;
 /// Words in front of the program's name.
 const HEAD_WORDS: usize = 8;
@@ -28,34 +37,34 @@ const TABLE_MAX: u64 = 64 << 20;
 /// A persistent variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variable {
-    /// Its first byte, in the section.
+    /// The offset of its first byte from the section's start.
     pub start: u64,
-    /// Its bytes.
+    /// Its length in bytes.
     pub len: u64,
 }
 
 /// Variables by name.
 pub type Variables = BTreeMap<String, Variable>;
 
-/// What a region of variables holds.
+/// The contents of a region of variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
-    /// Whose they are: the file name of the executable.
+    /// The file name of the executable.
     pub program: String,
-    /// Of several tables of a program, the largest counts.
+    /// The age of the table: of several tables of a program, the highest generation counts.
     pub generation: u64,
-    /// Where the section's bytes are, in the region.
+    /// The offset of the section's bytes in the region.
     pub data: u64,
-    /// How many they are.
+    /// The length of the section in bytes.
     pub section: u64,
-    /// All of them. Those behind the section are kept for a program that has them again.
+    /// All variables. Those after the section are kept in case the program has them again.
     pub variables: Variables,
 }
 
 /// Why there is no table.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// There should be one.
+    /// The table is damaged.
     #[error("the table of persistent variables {0}")]
     Damaged(&'static str),
     /// The memory cannot be read.
@@ -69,8 +78,8 @@ pub fn tag(program: &str) -> u64 {
 }
 
 impl Table {
-    /// As bytes. Finds out where the section's bytes are to be. `None`: there is no table so
-    /// long.
+    /// Encodes the table, and sets `data`, the offset of the section's bytes. `None`: the table is
+    /// too long.
     pub fn encode(&mut self) -> Option<Vec<u8>> {
         let mut body = self.program.as_bytes().to_vec();
         for (name, variable) in &self.variables {
@@ -97,7 +106,7 @@ impl Table {
         (len <= TABLE_MAX).then_some(bytes)
     }
 
-    /// The table of a region.
+    /// Reads the table of a region.
     ///
     /// # Errors
     /// [`TableError`].
@@ -120,7 +129,9 @@ impl Table {
             return Err(TableError::Damaged("has changed: its checksum is another"));
         }
         let table = Self::decode(&bytes).filter(|table| table.data >= len && table.fits(region));
-        table.ok_or(TableError::Damaged("makes no sense"))
+        table.ok_or(TableError::Damaged(
+            "describes variables that do not fit its region",
+        ))
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
@@ -156,7 +167,7 @@ impl Table {
         })
     }
 
-    /// Whether all of it is inside the region.
+    /// Whether the table, the section and all variables lie inside the region.
     fn fits(&self, region: &Region) -> bool {
         let Some(room) = region.len.checked_sub(self.data) else {
             return false;
@@ -178,7 +189,7 @@ mod tests {
     use medium::MemoryPmem;
 
     #[test]
-    fn variables_do_not_lie_over_their_table() {
+    fn variables_do_not_overlap_their_table() {
         let variable = Variable { start: 0, len: 8 };
         let names = (0..200).map(|n| (format!("variable{n}"), variable));
         let mut table = Table {

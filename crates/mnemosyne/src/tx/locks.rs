@@ -1,17 +1,17 @@
-//! Who may touch what: a table of locks, each of which guards the lines that hash to it.
+//! A table of locks, each of which guards the lines that hash to it.
 
 use medium::LINE_BYTES;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a lock holds: a version, or its owner.
+/// The contents of a lock: a version or its owner.
 ///
-/// Free: twice the time stamp of the last commit that changed what it guards. Taken: twice
-/// the owner's number, and 1. Taken by a commit that waits for readers: [`State::BLOCKED`].
+/// A free lock holds twice the time stamp of the last commit that changed its lines. A taken one
+/// holds twice the owner's number, plus 1. A commit that waits for readers sets [`State::BLOCKED`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct State(u64);
 
 impl State {
-    /// The owner has committed, and keeps the lock until others have ended. No owner has this
+    /// The owner has committed, and keeps the lock until its readers have ended. No owner has this
     /// number.
     pub const BLOCKED: Self = Self(u64::MAX);
 
@@ -23,7 +23,7 @@ impl State {
         Self(owner << 1 | 1)
     }
 
-    /// The version, if it is free.
+    /// The version of a free lock.
     pub fn version(self) -> Option<u64> {
         (self.0 & 1 == 0).then_some(self.0 >> 1)
     }
@@ -47,7 +47,7 @@ impl Locks {
         }
     }
 
-    /// How many there are.
+    /// The number of locks.
     pub fn len(&self) -> usize {
         self.table.len()
     }
@@ -60,11 +60,11 @@ impl Locks {
 
     #[inline]
     pub fn state(&self, lock: LockIndex) -> State {
-        // Acquire: what the last owner stored is seen.
+        // Acquire: the stores of the last owner are visible.
         State(self.table[lock as usize].load(Ordering::Acquire))
     }
 
-    /// Takes a lock, if it is still as it was seen.
+    /// Takes a lock if its state is still `seen`.
     #[inline]
     pub fn take(&self, lock: LockIndex, seen: State, owner: u64) -> bool {
         let taken = State::taken(owner);
@@ -73,13 +73,13 @@ impl Locks {
             .is_ok()
     }
 
-    /// Marks a lock that its owner has taken as [`State::BLOCKED`].
+    /// Marks a lock that its owner holds as [`State::BLOCKED`].
     pub fn block(&self, lock: LockIndex) {
         let State(word) = State::BLOCKED;
         self.table[lock as usize].store(word, Ordering::Release);
     }
 
-    /// Gives a lock back.
+    /// Releases a lock with a new version.
     #[inline]
     pub fn release(&self, lock: LockIndex, version: u64) {
         let State(word) = State::free(version);

@@ -1,9 +1,9 @@
-//! A map that is often small and sometimes large, and remembers the order of insertion: for
-//! what a transaction wrote, and what it locked.
+//! A map that is often small and sometimes large, and keeps the order of insertion. It holds the
+//! words that a transaction wrote, and the locks that it took.
 
 use hashbrown::HashTable;
 
-/// Up to that many entries a search is faster than a table.
+/// Up to that many entries a linear search is faster than a table.
 const FEW: usize = 16;
 /// A map of that many entries frees its memory when it is cleared.
 const MANY: usize = 1 << 16;
@@ -11,7 +11,7 @@ const MANY: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Map<V> {
     entries: Vec<(u64, V)>,
-    /// Where a key is in `entries`, if there are more than a few.
+    /// The index in `entries` of a key; empty if there are only a few entries.
     index: HashTable<usize>,
 }
 
@@ -58,7 +58,7 @@ impl<V: Copy> Map<V> {
         self.find(key).map(|slot| &mut self.entries[slot].1)
     }
 
-    /// Adds an entry; there must be none of this key.
+    /// Adds an entry for a key that has none.
     #[inline]
     pub fn insert(&mut self, key: u64, value: V) {
         self.entries.push((key, value));
@@ -69,12 +69,12 @@ impl<V: Copy> Map<V> {
         }
     }
 
-    /// All entries, to come back to.
+    /// A copy of all entries, for [`restore`](Self::restore).
     pub fn snapshot(&self) -> Vec<(u64, V)> {
         self.entries.clone()
     }
 
-    /// Comes back to what was there at a snapshot, of which no entry was taken out since.
+    /// Restores the entries of a snapshot. No entry was removed since.
     pub fn restore(&mut self, snapshot: &[(u64, V)]) {
         let len = snapshot.len();
         match len {

@@ -1,39 +1,38 @@
-//! Durable transactions (section 3.3): all or nothing, isolated, and there after every crash
-//! once they returned.
+//! Durable transactions (section 3.3): atomic, isolated, and durable once they returned.
 //!
 //! # Guarantees
 //!
-//! - **T1** A transaction that returned is whole after every crash; one that did not return
-//!   is whole or has left nothing.
-//! - **T2** Transactions are isolated: their effects are those of some order of them one
-//!   after the other, in which each comes behind those that returned before it began.
-//! - **T3** Whoever sees what a transaction wrote sees something durable.
-//! - **T4** One that only reads stores nothing.
-//! - **T5** What fits neither a log nor the heap is refused, and leaves nothing.
-//! - **T6** A transaction changes the bytes that it writes and no others, in its commit and in
-//!   a replay: a neighbour in the same word may be changed without transactions meanwhile.
-//! - **T7** A transaction that others get in the way of again and again gets its turn: they wait.
-//!   A body therefore must not wait for a thread that runs a transaction, nor lock a mutex that
-//!   another thread holds around one.
+//! - **T1** A transaction that returned is whole after every crash. One that did not return is
+//!   whole or has left nothing.
+//! - **T2** Transactions are strictly serializable.
+//! - **T3** A transaction sees only durable words of other transactions.
+//! - **T4** A transaction that only reads stores nothing.
+//! - **T5** A transaction that fits neither a log nor the heap is rejected, and leaves nothing.
+//! - **T6** A transaction changes the bytes that it writes and no others, in its commit and in a
+//!   replay. Other threads may change neighbours in the same word without transactions.
+//! - **T7** A transaction that conflicts again and again gets its turn: the others wait. A body
+//!   therefore must not wait for a thread that runs a transaction. Nor may it lock a mutex that
+//!   another thread holds around a transaction.
 //!
-//! # How
+//! # Design
 //!
-//! A lock per line (of a table, by hash) is taken at the first write of one of its words and
-//! held until the commit is over; what is read is checked against versions, and read again if
-//! somebody was in between. Written words wait in memory. To commit, the transaction draws a
-//! time stamp, appends its words to a log, fences, stores them in place and gives its locks
-//! back.
+//! **Locks.** Each line has a lock in a table, by hash. The first write of a word in a line takes
+//! the lock, and the commit releases it. Reads are validated against the versions of locks, and
+//! repeated if another thread committed in between. Written words wait in volatile memory. The
+//! commit draws a time stamp, appends the words to a log, and fences. Then it stores them at their
+//! addresses and releases its locks.
 //!
-//! **Overflow.** Runs that are longer than a log go to free pages of the heap, contiguous ones if
-//! there are any, and are durable before a record in the log names them, a few words for each part
-//! (see `Session::commit_with`). The heap keeps the pages from others until the low water has passed the record. No descriptor says that they are
-//! used, so after a crash they are free again once the record is replayed, and none can leak.
+//! **Overflow.** Runs that are longer than a log are written to free pages of the heap, contiguous
+//! ones if possible. They are durable before a record in the log names them, in a few words for
+//! each part (see `Session::commit_with`). The heap does not hand these pages out until the low
+//! water has passed the record. No descriptor marks them as used. So after a crash they are free
+//! again once the record is replayed, and none can leak.
 //!
-//! **Truncation.** A record is needed until its words are durable in place, and until those
-//! of all with smaller stamps are: a crash replays records in the order of their stamps, and
-//! an older one that is still there would undo a newer one that is not. So one number, the
-//! *low water*, ends the life of all records up to a stamp at once; where the logs begin
-//! follows. See `truncation`.
+//! **Truncation.** A crash replays records in the order of their stamps. So a record is needed
+//! until its words, and those of all records with smaller stamps, are durable at their addresses.
+//! Otherwise an older record that remains would undo a newer one that does not. One number, the
+//! *low water*, ends the life of all records up to a stamp at once. The heads of the logs follow
+//! it. See `truncation`.
 
 mod locks;
 mod map;
@@ -67,28 +66,27 @@ pub use session::{Savepoint, Session, Transaction};
 pub use space::Space;
 pub use truncation::Truncator;
 
-/// When the words of a transaction are made durable in place.
+/// When the words of a transaction are made durable at their addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Truncation {
-    /// When a log is half full, for all logs at once: by a thread that does just this, if
-    /// there is one ([`Memory::truncator`]), or in the commit that filled it.
+    /// When a log is half full, for all logs at once. The thread of a [`Memory::truncator`] does
+    /// it, or else the commit that filled the log.
     #[default]
     Lazy,
     /// In every commit.
     Eager,
 }
 
-/// What is not a matter of the format.
+/// Options that the format does not fix.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// When to truncate.
     pub truncation: Truncation,
     /// Locks in the table, rounded up to a power of two.
     pub locks: usize,
-    /// A commit waits for transactions that have read what it replaces, even if they are bound to
-    /// fail: for programs that go on to use without transactions what they took away from
-    /// others. A thread must not commit while it has another transaction under way that has
-    /// read what this one changes.
+    /// Whether a commit waits for all transactions that have read the words that it replaces, even
+    /// for those that will fail. Programs need this for privatisation. A thread must not commit
+    /// while it has another transaction under way that has read what this one changes.
     pub privatise: bool,
 }
 
@@ -102,17 +100,16 @@ impl Default for Options {
     }
 }
 
-/// Commits that threads need not tell each other of: one tells of so many to come.
+/// Stamps by which [`Core::logged`] runs ahead, so that not every commit has to store to it.
 const LOGGED_AHEAD: u64 = 255;
 
 /// No commit is under way.
 const IDLE: u64 = u64::MAX;
 
-/// One of the logs. Padded, as all that each commit changes, lest one thread's commits slow
-/// down what others only read.
+/// A log. It is padded, because each commit changes it and other threads only read their own.
 struct Slot<P> {
     appender: Mutex<Appender<P>>,
-    /// What was committed to it since the last truncation.
+    /// Commits to this log since the last truncation.
     home: Mutex<Home>,
     /// No larger than the stamp of the commit that is under way, or [`IDLE`].
     active: AtomicU64,
@@ -129,17 +126,17 @@ struct Core<S: Space> {
     /// Commits that found all logs in use, and wait for one or have waited.
     #[cfg(test)]
     found_no_log: AtomicU64,
-    /// Records up to this stamp mean nothing any more.
+    /// Records up to this stamp are no longer replayed.
     low_water: AtomicU64,
     /// The largest stamp of a record, or up to [`LOGGED_AHEAD`] more.
     logged: CachePadded<AtomicU64>,
-    /// Whose turn it is to raise the low water.
+    /// Held by the thread that raises the low water.
     truncating: Mutex<Truncating<S::Pmem>>,
     helper: Helper,
     sessions: AtomicU64,
-    /// Transactions under way, if anybody waits for them.
+    /// Transactions under way, if commits wait for them.
     running: Running,
-    /// The one that others wait for, since it failed too often.
+    /// The turn of a transaction that has failed too often.
     turn: CachePadded<Turn>,
     failed: AtomicBool,
     failure: Mutex<Option<Arc<LogError>>>,
@@ -158,37 +155,38 @@ impl<S: Space> Clone for Memory<S> {
 }
 
 impl<S: Space> Memory<S> {
-    /// What one thread runs transactions with. There may be any number of them.
+    /// A session, in which one thread runs transactions. There may be any number of sessions.
     pub fn session(&self) -> Session<S> {
         let owner = self.core.sessions.fetch_add(1, Ordering::Relaxed);
         Session::new(self.core.clone(), owner)
     }
 
-    /// Where its words are.
+    /// The words that transactions read and write.
     pub fn space(&self) -> &S {
         &self.core.space
     }
 
-    /// Where its logs are.
+    /// The location of the logs.
     pub fn area(&self) -> Area {
         self.core.area
     }
 
-    /// No recovery replays transactions up to this stamp: what those wrote that returned is
-    /// durable in place.
+    /// The stamp up to which recovery replays no transaction. Those that returned are durable at
+    /// their addresses.
     pub fn low_water(&self) -> u64 {
         self.core.low_water.load(Ordering::Acquire)
     }
 
-    /// Makes all transactions that returned durable in place, so that no recovery brings
-    /// back what they wrote: before words are changed otherwise, or go away.
+    /// Makes all transactions that returned durable at their addresses, so that no recovery
+    /// restores what they wrote. Call it before words are changed without transactions, or are
+    /// freed.
     ///
     /// # Errors
-    /// [`LogError`]: then nothing can be committed any more.
+    /// [`LogError`]; then no further transaction can commit.
     pub fn truncate(&self) -> Result<(), Arc<LogError>> {
         let now = self.core.clock.load(Ordering::SeqCst);
         while self.low_water() < now {
-            // A round leaves out what is behind a commit that is under way.
+            // A round leaves out commits after one that is under way.
             self.core.truncate()?;
             std::thread::yield_now();
         }
@@ -196,11 +194,11 @@ impl<S: Space> Memory<S> {
     }
 
     /// [`truncate`](Self::truncate), unless no log has anything for the `len` bytes at offset
-    /// `off`: for whoever changes them without transactions. To be called after the stores,
-    /// and before the fence that they are to be durable by.
+    /// `off`. A thread that changes these bytes without transactions calls it after its stores, and
+    /// before the fence that makes them durable.
     ///
     /// # Errors
-    /// As there.
+    /// As [`truncate`](Self::truncate).
     pub fn truncate_for(&self, off: u64, len: u64) -> Result<(), Arc<LogError>> {
         let core = &self.core;
         let low_water = self.low_water();
@@ -208,7 +206,7 @@ impl<S: Space> Memory<S> {
         if nothing || len == 0 || hit(Bug::PlainStoreInLog) {
             return Ok(());
         }
-        // Whose lock is taken may be on its way to a log, with another word of the line.
+        // A line whose lock is taken may be on its way to a log, with another word of the line.
         let is_logged = |line| {
             let lock = core.locks.of(core.space.address(line * LINE_BYTES));
             let version = core.locks.state(lock).version();
@@ -224,7 +222,7 @@ impl<S: Space> Memory<S> {
 }
 
 impl<S: Space> Core<S> {
-    /// A log that nobody appends to.
+    /// Locks a log, if possible one that is unused.
     fn slot(&self, owner: u64) -> (&Slot<S::Pmem>, MutexGuard<'_, Appender<S::Pmem>>) {
         let first = owner as usize % self.slots.len();
         let (before, after) = self.slots.split_at(first);
@@ -239,7 +237,7 @@ impl<S: Space> Core<S> {
         (slot, slot.appender.lock())
     }
 
-    /// Before a record of this stamp gets into a log.
+    /// Records that a record of this stamp is about to be appended to a log.
     fn note_logged(&self, stamp: u64) {
         if self.logged.load(Ordering::SeqCst) < stamp {
             self.logged
@@ -247,11 +245,11 @@ impl<S: Space> Core<S> {
         }
     }
 
-    /// Waits until a record of that many words fits, which is at most the longest.
+    /// Waits until a record of `words` words fits, which is at most the longest.
     fn make_room(&self, appender: &mut Appender<S::Pmem>, words: u64) -> Result<(), Uncommitted> {
         while appender.room().is_none_or(|room| room < words) {
             self.truncate().map_err(Uncommitted::Failed)?;
-            // A round leaves out what is behind a commit that is under way.
+            // A round leaves out commits after one that is under way.
             std::thread::yield_now();
         }
         Ok(())
@@ -267,7 +265,7 @@ impl<S: Space> Core<S> {
         }
     }
 
-    /// Ends all commits.
+    /// Makes all further commits fail.
     #[cold]
     fn fail(&self, error: LogError) -> Arc<LogError> {
         let mut failure = self.failure.lock();

@@ -1,13 +1,13 @@
 //! A transaction as a record of a log: its time stamp, then runs. A run is a head word and the
 //! words that follow it.
 //!
-//! The head holds the number of the first word (48 bits, the offset in words) and either how
-//! many whole words follow (15 bits), or a flag and the mask of the bytes that the one word
-//! that follows changes. A masked run leaves the other bytes alone, in place and in a replay:
-//! they may belong to a variable that another thread changes without transactions.
+//! The upper 48 bits of a head hold the number of the first word (its offset in words). The rest
+//! holds the number of whole words that follow (15 bits), or a flag and a mask. With a mask one
+//! word follows, of which the run changes the bytes in the mask. A commit and a replay leave the
+//! others alone: they may belong to a variable that another thread changes without transactions.
 //!
 //! Runs that do not fit a log lie in an *overflow*: free pages of the heap, in one part or several.
-//! The record then holds, behind the stamp, an [`Overflow`] instead of them.
+//! The record then holds an [`Overflow`] instead of them, after the stamp.
 
 use super::mask::{self, WHOLE};
 use medium::{LINE_BYTES, MediumError, Pmem, WORD_BYTES};
@@ -16,11 +16,11 @@ use zerocopy::IntoBytes;
 
 const LOW_BITS: u32 = 16;
 const LOW_MAX: u64 = (1 << LOW_BITS) - 1;
-/// In the low bits of a head: they hold a mask, and not a count.
+/// A flag in the low bits of a head: they hold a mask, not a count.
 const MASKED: u64 = 1 << (LOW_BITS - 1);
 
-/// Where a run ends at the latest: at a multiple of so many words, so that all of it is in one
-/// region, whose neighbour may be another file.
+/// A run does not continue past a multiple of that many words. So all of it is in one region: the
+/// neighbour may be another file.
 const PAGE_WORDS: u64 = 4096 / WORD_BYTES;
 const _: () = assert!(PAGE_WORDS < MASKED);
 
@@ -29,30 +29,30 @@ const _: () = assert!(PAGE_WORDS < MASKED);
 pub(super) struct Word {
     /// Its offset in persistent memory.
     pub off: u64,
-    /// Its bytes.
+    /// The new bytes.
     pub word: u64,
-    /// Which of them are written; not 0.
+    /// The bytes that are written; not 0.
     pub mask: u8,
 }
 
-/// Replaces `record` by one that writes these words. Returns how many there are.
+/// Replaces `record` by one that writes these words. Returns the number of words.
 pub(super) fn encode(record: &mut Vec<u64>, words: impl Iterator<Item = Word>) -> usize {
     record.clear();
     record.push(0); // the stamp
     let (mut head, mut next, mut written) = (0, None, 0);
     for Word { off, word, mask } in words {
         let number = off / WORD_BYTES;
-        let place = number << LOW_BITS;
+        let upper = number << LOW_BITS;
         if mask == WHOLE {
             if next != Some(number) || number.is_multiple_of(PAGE_WORDS) {
                 head = record.len();
-                record.push(place);
+                record.push(upper);
             }
             record[head] += 1;
             record.push(word);
             next = Some(number + 1);
         } else {
-            record.extend([place | MASKED | u64::from(mask), word & mask::bits(mask)]);
+            record.extend([upper | MASKED | u64::from(mask), word & mask::bits(mask)]);
             next = None;
         }
         written += 1;
@@ -72,12 +72,12 @@ pub(super) struct Run<'a> {
     pub off: u64,
     /// At least one word.
     pub words: &'a [u64],
-    /// Which bytes of each are written; all of them if there is more than one word.
+    /// The bytes of each word that are written; all of them if there is more than one word.
     pub mask: u8,
 }
 
 impl<'a> Run<'a> {
-    /// Decodes the first run. `None`: there is none.
+    /// Decodes the first run, if there is one.
     fn split_first(record: &'a [u64]) -> Option<(Self, &'a [u64])> {
         let (&head, rest) = record.split_first()?;
         let low = head & LOW_MAX;
@@ -96,12 +96,12 @@ impl<'a> Run<'a> {
         self.words.len() as u64 * WORD_BYTES
     }
 
-    /// The offsets of its bytes.
+    /// The byte offsets of the words.
     pub fn range(&self) -> Range<u64> {
         self.off..self.off.saturating_add(self.bytes())
     }
 
-    /// Cuts it before word `count`; the rest may be empty.
+    /// Splits the run before word `count`. The rest may be empty.
     pub fn split_at(self, count: usize) -> (Self, Self) {
         let (words, rest) = self.words.split_at(count.min(self.words.len()));
         let off = self.off + words.len() as u64 * WORD_BYTES;
@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
         )
     }
 
-    /// Stores the bytes that are written, and no others.
+    /// Stores the bytes in the mask, and no others.
     pub fn store<P: Pmem>(&self, pm: &P) {
         if self.mask == WHOLE {
             return pm.store(self.off, self.words.as_bytes());
@@ -137,8 +137,8 @@ pub(super) fn runs(record: &[u64]) -> impl Iterator<Item = Run<'_>> {
     })
 }
 
-/// Where the runs of a record are that is too long for a log: one part behind the other. A run may
-/// begin in one and end in the next.
+/// The location of runs that are too long for a log, as consecutive parts. A run may begin in one
+/// part and end in the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Overflow(Vec<Part>);
 
@@ -147,7 +147,7 @@ pub(super) struct Overflow(Vec<Part>);
 pub(super) struct Part {
     /// The offset of the first word.
     pub off: u64,
-    /// How many words there are.
+    /// The number of words.
     words: u64,
     /// Their CRC.
     crc: u64,
@@ -157,51 +157,51 @@ pub(super) struct Part {
 const PART_WORDS: usize = 3;
 
 impl Part {
-    /// Where it ends, or the largest offset.
+    /// The offset of the end, or the largest offset.
     pub fn end(&self) -> u64 {
         let bytes = self.words.saturating_mul(WORD_BYTES);
         self.off.saturating_add(bytes)
     }
 
     fn encode(self) -> [u64; PART_WORDS] {
-        let place = (self.off / WORD_BYTES) << LOW_BITS;
-        [place, self.words, self.crc]
+        let first = (self.off / WORD_BYTES) << LOW_BITS;
+        [first, self.words, self.crc]
     }
 
-    /// `None`: it is a head of a run, or nothing.
-    fn decode([place, words, crc]: [u64; PART_WORDS]) -> Option<Self> {
-        let off = (place >> LOW_BITS) * WORD_BYTES;
-        let is_one = place & LOW_MAX == 0 && words > 0;
+    /// Decodes a part. `None`: the words are the head of a run, or nothing.
+    fn decode([first, words, crc]: [u64; PART_WORDS]) -> Option<Self> {
+        let off = (first >> LOW_BITS) * WORD_BYTES;
+        let is_one = first & LOW_MAX == 0 && words > 0;
         is_one.then_some(Self { off, words, crc })
     }
 }
 
 impl Overflow {
-    /// Bytes that the runs of a record take: whole lines.
+    /// The bytes that the runs of a record take, in whole lines.
     pub fn bytes_for(record: &[u64]) -> u64 {
         let words = record.len() as u64 - 1;
         (words * WORD_BYTES).next_multiple_of(LINE_BYTES)
     }
 
-    /// Parts that a record of so many words can name; at least one.
+    /// The number of parts that a record of that many words can name; at least one.
     pub fn most_parts(words: u64) -> usize {
         (words.saturating_sub(1) as usize / PART_WORDS).max(1)
     }
 
-    /// Streams the runs of a record to `places`, whole lines where [`bytes_for`](Self::bytes_for)
-    /// it are free.
-    pub fn store<P: Pmem>(pm: &P, places: &[Range<u64>], record: &mut Vec<u64>) -> Self {
+    /// Streams the runs of a record to `ranges`: free lines, at least
+    /// [`bytes_for`](Self::bytes_for) the record.
+    pub fn store<P: Pmem>(pm: &P, ranges: &[Range<u64>], record: &mut Vec<u64>) -> Self {
         let (len, bytes) = (record.len(), Self::bytes_for(record));
-        // With the rest of the last line.
+        // Fill the rest of the last line.
         record.resize(1 + (bytes / WORD_BYTES) as usize, 0);
-        let (mut parts, mut at) = (Vec::with_capacity(places.len()), 1);
-        for place in places {
-            let room = (place.end - place.start) / WORD_BYTES;
+        let (mut parts, mut at) = (Vec::with_capacity(ranges.len()), 1);
+        for range in ranges {
+            let room = (range.end - range.start) / WORD_BYTES;
             let end = record.len().min(at + room as usize);
-            pm.store_nt(place.start, record[at..end].as_bytes());
+            pm.store_nt(range.start, record[at..end].as_bytes());
             let words = &record[at..end.min(len)];
             parts.push(Part {
-                off: place.start,
+                off: range.start,
                 words: words.len() as u64,
                 crc: crc32c::crc32c(words.as_bytes()).into(),
             });
@@ -211,13 +211,13 @@ impl Overflow {
         Self(parts)
     }
 
-    /// The record that names it.
+    /// The record that names the overflow.
     pub fn encode(&self, stamp: u64) -> Vec<u64> {
         let parts = self.0.iter().flat_map(|part| part.encode());
         std::iter::once(stamp).chain(parts).collect()
     }
 
-    /// `None`: the record is not one that names an overflow.
+    /// Decodes a record that names an overflow.
     pub fn decode(record: &[u64]) -> Option<Self> {
         let (parts, rest) = record.get(1..)?.as_chunks();
         let parts: Option<Vec<_>> = parts.iter().map(|part| Part::decode(*part)).collect();
@@ -225,13 +225,13 @@ impl Overflow {
         parts.map(Self)
     }
 
-    /// Its parts.
+    /// The parts, in order.
     pub fn parts(&self) -> &[Part] {
         &self.0
     }
 
-    /// The record that it is a part of, with the runs; `None`: these are not what was stored, or
-    /// more than there is memory for.
+    /// Loads the whole record, with its runs. `None`: the parts have changed, or are larger than
+    /// memory.
     pub fn load<P: Pmem>(&self, pm: &P, stamp: u64) -> Result<Option<Vec<u64>>, MediumError> {
         let mut record = vec![stamp];
         for part in &self.0 {
@@ -252,13 +252,13 @@ impl Overflow {
 
 /// A transaction that was found in a log.
 pub(super) struct Transaction<'a> {
-    /// When it committed, among all.
+    /// Its order among all commits.
     pub stamp: u64,
     record: &'a [u64],
 }
 
 impl<'a> Transaction<'a> {
-    /// Decodes a record; `None`: it is not a transaction.
+    /// Decodes a record, if it is a transaction.
     pub fn decode(record: &'a [u64]) -> Option<Self> {
         let (&stamp, mut rest) = record.split_first()?;
         while !rest.is_empty() {

@@ -1,10 +1,10 @@
-//! Where the logs of transactions are, and what a crash left in them.
+//! The area of the logs of transactions, and their recovery.
 //!
 //! # Format
 //!
-//! An *area* is a line and the logs, one behind the other. The line holds, as little-endian
-//! words, all but the first sealed as those of a log: magic and version, the number of logs,
-//! the bytes of each, and the low water.
+//! An *area* is a line, then the logs without gaps. The line holds little-endian words: magic and
+//! version, the number of logs, the bytes of each, and the low water. All but the first are sealed
+//! like those of a log.
 
 use super::locks::Locks;
 use super::mask::WHOLE;
@@ -24,8 +24,8 @@ use wordlog::{Kind, LogError};
 
 /// "SELVTXN" and the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"SELVTXN\x04");
-/// Of version 1, in which runs have no masks, 2, in which no record has an overflow, and 3, in which
-/// each overflow has one part.
+/// Older versions: in 1 runs have no masks, in 2 records have no overflow, and in 3 an overflow has
+/// one part.
 const OLD_MAGICS: [u64; 3] = [
     u64::from_le_bytes(*b"SELVTXN\x01"),
     u64::from_le_bytes(*b"SELVTXN\x02"),
@@ -37,52 +37,52 @@ const AT_LOGS: u64 = 8;
 const AT_LOG_BYTES: u64 = 16;
 const AT_LOW_WATER: u64 = 24;
 
-/// Most logs in an area.
+/// The maximum number of logs in an area.
 const LOGS_MAX: u64 = 1024;
-/// Nobody commits often enough for a stamp beyond it.
+/// The maximum stamp; no machine commits that often.
 const STAMP_MAX: u64 = 1 << 62;
 
 /// The logs of transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Area {
-    /// Where it is, in bytes: a multiple of [`LINE_BYTES`].
+    /// The offset of the first byte, a multiple of [`LINE_BYTES`].
     pub start: u64,
     /// The number of logs, and the most commits that append at the same time.
     pub logs: u64,
-    /// Bytes of each: a multiple of [`LINE_BYTES`].
+    /// The bytes of each log, a multiple of [`LINE_BYTES`].
     pub log_bytes: u64,
-    /// How they are written.
+    /// How logs mark their records.
     pub kind: Kind,
 }
 
-/// What is wrong with an area.
+/// Errors of an area.
 #[derive(Debug, thiserror::Error)]
 pub enum AreaError {
-    /// It is none.
+    /// There is no valid area at this offset.
     #[error("transactions at {start:#x}: {what}")]
     NotAnArea {
-        /// Where it should be, in bytes.
+        /// The offset in bytes.
         start: u64,
-        /// What is wrong.
+        /// Which part is invalid.
         what: String,
     },
     /// A log of another kind or length than the first one.
     #[error("log at {start:#x}: it is not like the first one")]
     Unlike {
-        /// Where it is, in bytes.
+        /// The offset of the log in bytes.
         start: u64,
     },
-    /// A record that nobody can have committed.
+    /// A record that no commit can have appended.
     #[error("log at {start:#x}: the record at position {position} {what}")]
     Record {
-        /// Where the log is, in bytes.
+        /// The offset of the log in bytes.
         start: u64,
-        /// Which record.
+        /// The position of the record.
         position: u64,
-        /// What is wrong.
+        /// Which property is violated.
         what: &'static str,
     },
-    /// A log is damaged, or none.
+    /// A log is damaged or missing.
     #[error(transparent)]
     Log(#[from] LogError),
 }
@@ -93,19 +93,19 @@ impl From<MediumError> for AreaError {
     }
 }
 
-/// A transaction that was committed, and may not be in place.
+/// A transaction that was committed, and may not be stored at its addresses.
 struct Replay {
     stamp: u64,
-    /// Where the log is, in bytes, and the position in it.
-    place: (u64, u64),
-    /// With its runs, unless they are in an overflow that was not read yet.
+    /// The offset of the log in bytes, and the position in it.
+    at: (u64, u64),
+    /// The record. Without runs if they are in an overflow that was not read yet.
     record: Vec<u64>,
     overflow: Option<Overflow>,
 }
 
 impl Replay {
     fn wrong(&self, what: &'static str) -> AreaError {
-        let (start, position) = self.place;
+        let (start, position) = self.at;
         AreaError::Record {
             start,
             position,
@@ -113,15 +113,14 @@ impl Replay {
         }
     }
 
-    /// The runs that are known.
+    /// The runs that were read.
     fn runs(&self) -> impl Iterator<Item = Run<'_>> {
         let transaction = Transaction::decode(&self.record);
         transaction.into_iter().flat_map(|one| one.runs())
     }
 }
 
-/// What there is in an area. One by one, so that a checker can go on behind a log that is
-/// damaged.
+/// The contents of an area, read log by log, so that a checker can skip a log that is damaged.
 pub(crate) struct Reading<P> {
     pub area: Area,
     low_water: u64,
@@ -130,7 +129,7 @@ pub(crate) struct Reading<P> {
 }
 
 impl Area {
-    /// Bytes of the whole area.
+    /// The length of the whole area in bytes.
     pub fn bytes(&self) -> u64 {
         LINE_BYTES + self.logs * self.log_bytes
     }
@@ -139,7 +138,7 @@ impl Area {
         self.start + LINE_BYTES + log * self.log_bytes
     }
 
-    /// Words of the longest record.
+    /// The words of the longest record.
     pub(super) fn longest(&self) -> u64 {
         wordlog::longest(self.log_bytes, self.kind)
     }
@@ -149,7 +148,7 @@ impl Area {
         AreaError::NotAnArea { start, what }
     }
 
-    /// Makes an area without transactions.
+    /// Formats an area without transactions.
     ///
     /// # Errors
     /// [`AreaError`].
@@ -170,7 +169,7 @@ impl Area {
         Ok(pm.fence(Rule::DurableBeforeReturn)?)
     }
 
-    /// The area at byte `start`, which ends at `end` at the latest.
+    /// Opens the area at byte `start`, which ends at `end` at the latest.
     fn open<P: Pmem>(pm: &P, start: u64, end: u64) -> Result<Self, AreaError> {
         let mut area = Self {
             start,
@@ -200,15 +199,15 @@ impl Area {
         Ok(area)
     }
 
-    /// A sealed word of its line.
+    /// Loads a sealed word of the first line.
     fn word<P: Pmem>(&self, pm: &P, at: u64) -> Result<u64, AreaError> {
         let word = sealed::open(pm.load(self.start + at)?);
         word.ok_or_else(|| self.wrong(format!("its word at byte {at} has changed")))
     }
 
-    /// Declares this version, before a record of a new kind is appended: with the next
-    /// [`store_low_water`](Self::store_low_water), which writes back and fences this line.
-    /// Records of older versions mean the same.
+    /// Sets this version, before a record of a new kind is appended. The next
+    /// [`store_low_water`](Self::store_low_water) writes the line back and fences it. Records of
+    /// older versions keep their meaning.
     fn upgrade<P: Pmem>(&self, pm: &P) -> Result<(), LogError> {
         if OLD_MAGICS.contains(&pm.load(self.start + AT_MAGIC)?) {
             pm.store_word(self.start + AT_MAGIC, MAGIC);
@@ -220,15 +219,15 @@ impl Area {
     pub(super) fn store_low_water<P: Pmem>(&self, pm: &P, stamp: u64) -> Result<(), LogError> {
         pm.store_word(self.start + AT_LOW_WATER, seal(stamp));
         pm.flush(self.start + AT_LOW_WATER, WORD_BYTES);
-        // All records at once, before the space of any.
+        // End the life of all records at once, before the space of any is reused.
         Ok(pm.fence(Rule::NullifyBeforeReuse)?)
     }
 
-    /// Brings in place what a crash left in the logs, and makes the memory ready for
-    /// transactions. May be interrupted by a crash at any point, and repeated.
+    /// Replays the logs, and makes the memory ready for transactions. A crash may interrupt this at
+    /// any point; it can then be repeated.
     ///
     /// # Errors
-    /// [`AreaError`]; nothing was brought in place then, unless the memory failed.
+    /// [`AreaError`]; then nothing was replayed, unless the memory failed.
     pub fn recover<S: Space>(
         space: S,
         start: u64,
@@ -244,8 +243,7 @@ impl Area {
         bytes.end <= pm.len() && (bytes.end <= ours.start || bytes.start >= ours.end)
     }
 
-    /// The stamp of a transaction and its overflow, if the record is one that could have been
-    /// committed.
+    /// Decodes a record that could have been committed: its stamp, and its overflow.
     fn decode<P: Pmem>(&self, pm: &P, record: &[u64]) -> Option<(u64, Option<Overflow>)> {
         if let Some(overflow) = Overflow::decode(record) {
             let mut parts = overflow.parts().iter();
@@ -260,7 +258,7 @@ impl Area {
 }
 
 impl<P: Pmem + Clone> Reading<P> {
-    /// Begins with the area at byte `start`, which ends at `end` at the latest.
+    /// Opens the area at byte `start`, which ends at `end` at the latest.
     pub fn begin(pm: &P, start: u64, end: u64) -> Result<Self, AreaError> {
         let area = Area::open(pm, start, end)?;
         let low_water = area.word(pm, AT_LOW_WATER)?;
@@ -275,7 +273,7 @@ impl<P: Pmem + Clone> Reading<P> {
         })
     }
 
-    /// Reads a log, and those of its transactions that are behind the low water.
+    /// Reads a log, and keeps its transactions above the low water.
     pub fn read(&mut self, pm: &P, number: u64) -> Result<(), AreaError> {
         match self.read_records(pm, number)? {
             (log, None) => {
@@ -286,8 +284,8 @@ impl<P: Pmem + Clone> Reading<P> {
         }
     }
 
-    /// As [`read`](Self::read), but gives up a record that is damaged, with those after it in the
-    /// log. What is wrong with it.
+    /// As [`read`](Self::read), but gives up a damaged record, with those after it in the log.
+    /// Returns the damage.
     fn read_what_is_whole(&mut self, pm: &P, number: u64) -> Result<Option<AreaError>, AreaError> {
         match self.read_records(pm, number)? {
             (log, None) => {
@@ -302,7 +300,8 @@ impl<P: Pmem + Clone> Reading<P> {
         }
     }
 
-    /// Reads the records of a log up to one that is damaged: its position, and what is wrong.
+    /// Reads the records of a log up to the first that is damaged. Returns its position and the
+    /// damage.
     #[expect(clippy::type_complexity)]
     fn read_records(
         &mut self,
@@ -325,9 +324,9 @@ impl<P: Pmem + Clone> Reading<P> {
                 Err(why) => return Err(why.into()),
             };
             let decoded = match self.area.decode(pm, &record) {
-                None => Err("is no transaction"),
+                None => Err("is not a transaction"),
                 Some((stamp, _)) if stamp <= last || stamp > STAMP_MAX => {
-                    Err("is older than the one before it, or of no time")
+                    Err("is older than the one before it, or its stamp is too large")
                 }
                 Some(decoded) => Ok(decoded),
             };
@@ -345,7 +344,7 @@ impl<P: Pmem + Clone> Reading<P> {
             if stamp > self.low_water || hit(Bug::ReplayAll) {
                 self.replay.push(Replay {
                     stamp,
-                    place: (start, position),
+                    at: (start, position),
                     record: match &overflow {
                         Some(_) => Vec::new(),
                         None => record.clone(),
@@ -357,7 +356,7 @@ impl<P: Pmem + Clone> Reading<P> {
         }
     }
 
-    /// All of it.
+    /// Sorts the transactions, after all logs were read.
     pub fn finish<S: Space<Pmem = P>>(self, space: S) -> Result<Unrecovered<S>, AreaError> {
         let (area, mut replay) = (self.area, self.replay);
         if !hit(Bug::ReplayUnordered) {
@@ -383,14 +382,14 @@ pub struct Unrecovered<S: Space> {
     pub(crate) area: Area,
     low_water: u64,
     logs: Vec<wordlog::Unrecovered<S::Pmem>>,
-    /// In order.
+    /// In the order of the stamps.
     replay: Vec<Replay>,
 }
 
 impl<S: Space> Unrecovered<S> {
-    /// Reads the logs of the area at byte `start`, which ends at `end` at the latest. Records that
-    /// are damaged go on the list `lost`, if there is one: recovery gives up each, with all that
-    /// follow in its log.
+    /// Reads the logs of the area at byte `start`, which ends at `end` at the latest. Damaged
+    /// records are added to the list `lost`, if there is one: recovery gives up each, with all that
+    /// follow it in its log.
     ///
     /// # Errors
     /// [`AreaError`].
@@ -411,10 +410,10 @@ impl<S: Space> Unrecovered<S> {
         reading.finish(space)
     }
 
-    /// Reads the overflows of records, before [`recover`](Self::recover): they lie in `heap`, the
-    /// parts of the heap, whose bytes are in place and ascending. `reserved` are offsets that no
-    /// overflow has words for: what says where the heap is. Damaged records go on the list
-    /// `lost` as in [`open`](Self::open).
+    /// Reads the overflows of records, before [`recover`](Self::recover). They lie in `heap`, the
+    /// parts of the heap in ascending order, whose bytes exist. `reserved` are offsets that no
+    /// overflow has words for: they describe where the heap is. Damaged records are added to `lost`
+    /// as in [`open`](Self::open).
     ///
     /// # Errors
     /// [`AreaError`].
@@ -424,8 +423,8 @@ impl<S: Space> Unrecovered<S> {
         reserved: Range<u64>,
         mut lost: Option<&mut Vec<AreaError>>,
     ) -> Result<(), AreaError> {
-        for (place, why) in self.misplaced_overflows(heap) {
-            self.give_up(place, why, &mut lost)?;
+        for (at, why) in self.misplaced_overflows(heap) {
+            self.give_up(at, why, &mut lost)?;
         }
         let mut next = 0;
         while let Some(one) = self.replay.get(next) {
@@ -435,15 +434,14 @@ impl<S: Space> Unrecovered<S> {
                     let one = &mut self.replay[next];
                     (one.record, one.overflow) = (record, None);
                 }
-                Err(why @ AreaError::Record { .. }) => self.give_up(one.place, why, &mut lost)?,
+                Err(why @ AreaError::Record { .. }) => self.give_up(one.at, why, &mut lost)?,
                 Err(why) => return Err(why),
             }
         }
         Ok(())
     }
 
-    /// Records whose overflow does not lie in a part of the heap, or has bytes of another one: the
-    /// first of each log.
+    /// The first record of each log whose overflow is outside the heap, or overlaps another one.
     fn misplaced_overflows(&self, heap: &[Range<u64>]) -> Vec<((u64, u64), AreaError)> {
         let mut found = Vec::new();
         let parts = self.replay.iter().flat_map(|one| {
@@ -457,22 +455,19 @@ impl<S: Space> Unrecovered<S> {
             let before = heap.partition_point(|part| part.start <= overflow.off);
             let part = before.checked_sub(1).map(|at| &heap[at]);
             if part.is_none_or(|part| overflow.end() > part.end) {
-                found.push((
-                    one.place,
-                    one.wrong("has an overflow that is not in the heap"),
-                ));
+                found.push((one.at, one.wrong("has an overflow that is not in the heap")));
             } else if overflow.off < used {
-                found.push((one.place, one.wrong("has bytes of another one's overflow")));
+                found.push((one.at, one.wrong("has bytes of another one's overflow")));
             } else {
                 used = overflow.end();
             }
         }
-        found.sort_by_key(|(place, _)| *place);
+        found.sort_by_key(|(at, _)| *at);
         found.dedup_by_key(|((log, _), _)| *log);
         found
     }
 
-    /// The record with the runs that are in its overflow; `None`: it has none, or it was read.
+    /// The record with the runs of its overflow. `None`: it has none, or it was read before.
     fn overflow_of(
         &self,
         one: &Replay,
@@ -496,7 +491,8 @@ impl<S: Space> Unrecovered<S> {
         }
     }
 
-    /// Gives up a record that is damaged, and all that follow in its log, or returns what is wrong.
+    /// Gives up a damaged record, with all that follow it in its log. Without a list returns the
+    /// damage.
     fn give_up(
         &mut self,
         (start, position): (u64, u64),
@@ -510,13 +506,12 @@ impl<S: Space> Unrecovered<S> {
         let log = (start - self.area.log_start(0)) / self.area.log_bytes;
         self.logs[log as usize].cut(position);
         self.replay
-            .retain(|one| one.place.0 != start || one.place.1 < position);
+            .retain(|one| one.at.0 != start || one.at.1 < position);
         Ok(())
     }
 
-    /// Brings in place those words whose offsets `is_meant`, for those who must read them
-    /// before [`recover`](Self::recover), which does so again. Words in overflows that were not
-    /// read are left out.
+    /// Replays words whose offsets `is_meant` accepts, for code that must read them before
+    /// [`recover`](Self::recover), which replays them again. Skips overflows that were not read.
     pub fn replay(&self, is_meant: impl Fn(u64) -> bool) {
         let pm = self.space.pmem();
         for mut rest in self.replay.iter().flat_map(Replay::runs) {
@@ -524,18 +519,18 @@ impl<S: Space> Unrecovered<S> {
                 let room = (LINE_BYTES - rest.off % LINE_BYTES) / WORD_BYTES;
                 let (in_line, more) = rest.split_at(room as usize);
                 if is_meant(in_line.off) {
-                    bring_in_place(pm, in_line);
+                    replay_line(pm, in_line);
                 }
                 rest = more;
             }
         }
     }
 
-    /// As [`Area::recover`], but for words at offsets that are not there any more: memory
-    /// that was given up after the transaction.
+    /// As [`Area::recover`], but skips words at offsets that do not exist any more: memory that was
+    /// freed after the transaction.
     ///
     /// # Errors
-    /// As there, and an overflow that was not read.
+    /// As [`Area::recover`], and for an overflow that was not read.
     pub fn recover(
         self,
         is_there: impl Fn(u64) -> bool,
@@ -546,7 +541,7 @@ impl<S: Space> Unrecovered<S> {
         }
         self.replay(is_there);
         let pm = self.space.pmem();
-        // All of it, before the low water ends the records' life.
+        // All words are durable before the low water ends the life of their records.
         if !hit(Bug::LowWaterBeforeReplay) {
             pm.fence(Rule::HomeBeforeReclaim)?;
         }
@@ -589,8 +584,8 @@ impl<S: Space> Unrecovered<S> {
     }
 }
 
-/// Stores words that lie in one line.
-fn bring_in_place<P: Pmem>(pm: &P, mut run: Run<'_>) {
+/// Replays words that lie in one line.
+fn replay_line<P: Pmem>(pm: &P, mut run: Run<'_>) {
     if run.mask != WHOLE && hit(Bug::ReplayWhole) {
         run.mask = WHOLE;
     }

@@ -1,25 +1,28 @@
-//! Transactions under way, for commits that take data away from them.
+//! Transactions under way, for commits that take data away from them (privatisation).
 //!
-//! Guarantee: when [`Running::wait`] returns, which a commit calls before it gives its locks
-//! back, no transaction is under way that has read what the commit replaces and is of an earlier
-//! time. Later ones read the new words. So data that the commit made its thread's own are read
-//! and written by nobody else: a transaction has to read, before it uses them, that they are
-//! everybody's, and that is a word which the commit changed. The locks are kept meanwhile, so
-//! that a third thread cannot act on the change before that either.
+//! Guarantee: a commit calls [`Running::wait`] before it releases its locks. When that returns, no
+//! earlier transaction is under way that has read the words that the commit replaces. Later ones
+//! read the new words.
+//!
+//! So no other thread uses data that the commit made private. Before a transaction uses them it
+//! must read that they are shared, and the commit changed that word. The locks are kept meanwhile,
+//! so that a third thread cannot act on the change before either.
 //!
 //! A commit does not wait for other transactions, however long they take. Nor does it wait for
-//! other commits that wait: a commit that has stored its words reads nothing more, so it counts as
+//! other commits that wait. A commit that has stored its words reads nothing more, so it counts as
 //! over before it waits. Without a barrier (see below) it waits for every earlier transaction, and
 //! two commits that counted each other would never return.
 //!
-//! # How
+//! # Design
 //!
-//! Each session has a bit for each lock, which says that its transaction has read there. A
-//! transaction sets the bit, and then looks once more at the lock; a commit takes the lock, and
-//! then looks at the bits. With a barrier between its two steps on each side, the transaction
-//! finds the lock taken or the commit finds the bit set. Reads are many, and have none: the commit has it executed in all threads, by
-//! `membarrier(2)`, if a transaction of an earlier time is under way at all. For the times
-//! themselves both sides have barriers.
+//! Each session has a bit for each lock, which is set when its transaction has read there. A
+//! transaction sets the bit, and then checks the lock again. A commit takes the lock, and then
+//! checks the bits. With a barrier between the two steps on each side, the transaction finds the
+//! lock taken or the commit finds the bit set.
+//!
+//! Reads are frequent and have no barrier. The commit executes it in all threads by
+//! `membarrier(2)`, if an earlier transaction is under way at all. For the times themselves both
+//! sides have barriers.
 
 use super::locks::LockIndex;
 use parking_lot::RwLock;
@@ -31,19 +34,19 @@ use std::sync::atomic::{
     compiler_fence, fence,
 };
 
-/// Nothing is under way.
+/// No transaction is under way.
 const NONE: u64 = u64::MAX;
 
-/// Looks at others before a barrier in all threads, which costs as much.
+/// Checks of other sessions before a barrier in all threads, which costs as much as these.
 const LOOKS: u32 = 16;
 
-/// The transactions of one session: the one that is under way.
+/// The state of one session: its transaction under way.
 #[derive(Debug)]
 #[repr(align(64))] // A cache line, so that threads do not slow each other down.
 pub(super) struct Under {
-    /// Its time.
+    /// The time of its transaction, or [`NONE`].
     time: AtomicU64,
-    /// Bits of the locks that it has read; stored to by its thread only.
+    /// A bit for each lock, set if the transaction has read there. Only its own thread stores here.
     reads: Box<[AtomicU64]>,
 }
 
@@ -55,15 +58,15 @@ impl Under {
         }
     }
 
-    /// A transaction begins, all it read is of this later time too, or ([`NONE`]) it is over.
+    /// Sets the time of the transaction, of which all its reads now are. [`NONE`]: it is over.
     #[inline]
     pub fn set(&self, time: u64) {
         self.time.store(time, Release);
         fence(SeqCst);
     }
 
-    /// Notes that it reads what a lock guards, before it looks whether the lock is still free.
-    /// `false`: that was noted before.
+    /// Records a read under a lock; the caller then checks whether the lock is still free. Returns
+    /// false if the read was recorded before.
     #[inline]
     pub fn note_read(&self, lock: LockIndex) -> bool {
         let (word, bit) = (&self.reads[lock as usize / 64], 1 << (lock % 64));
@@ -71,7 +74,7 @@ impl Under {
         let is_new = old & bit == 0;
         if is_new {
             word.store(old | bit, Relaxed);
-            // Stands for the barrier that the commit executes in this thread.
+            // Pairs with the barrier that the commit executes in this thread.
             compiler_fence(SeqCst);
         }
         is_new
@@ -81,7 +84,7 @@ impl Under {
         self.reads[lock as usize / 64].load(Relaxed) & 1 << (lock % 64) != 0
     }
 
-    /// It is over, and has read what these locks guard.
+    /// Ends a transaction that has read under these locks.
     #[inline]
     pub fn end(&self, reads: impl Iterator<Item = LockIndex>) {
         self.time.store(NONE, Release);
@@ -94,14 +97,14 @@ impl Under {
 /// All sessions.
 #[derive(Debug)]
 pub(super) struct Running {
-    /// A list that is replaced when it changes: it may be looked at for long.
+    /// The list is replaced when it changes, because a commit may use it for long.
     sessions: RwLock<Arc<Vec<Arc<Under>>>>,
     /// Whether the system can execute a barrier in all threads.
     pub(super) has_barrier: bool,
 }
 
 impl Running {
-    /// Nothing is under way. `is_needed`: somebody will wait.
+    /// No sessions. `is_needed`: commits will wait.
     pub fn new(is_needed: bool) -> Self {
         let register = || membarrier(MembarrierCommand::RegisterPrivateExpedited);
         Self {
@@ -110,7 +113,7 @@ impl Running {
         }
     }
 
-    /// A session, in memory with that many locks.
+    /// Adds a session of memory that has that many locks.
     pub fn join(&self, locks: usize) -> Arc<Under> {
         let under = Arc::new(Under::new(locks));
         Arc::make_mut(&mut self.sessions.write()).push(under.clone());
@@ -122,8 +125,8 @@ impl Running {
         Arc::make_mut(&mut sessions).retain(|other| !Arc::ptr_eq(other, under));
     }
 
-    /// Waits for all transactions whose time is before `stamp` and that have read what the locks
-    /// in `taken` guard. `own` is the caller's: it has stored its words, and is over for others.
+    /// Waits for all transactions whose time is before `stamp` and that have read under the locks
+    /// in `taken`. `own` is the caller's state: its words are stored, so it is over for others.
     /// `is_blocked` is called before the caller sleeps.
     pub fn wait<L: Iterator<Item = LockIndex>>(
         &self,
@@ -134,18 +137,18 @@ impl Running {
     ) {
         own.set(NONE);
         let is_earlier = |under: &&Arc<Under>| under.time.load(Acquire) < stamp;
-        // Most are over soon.
+        // Most transactions are over soon.
         for _ in 0..LOOKS {
             if !self.sessions.read().iter().any(|under| is_earlier(&under)) {
                 return;
             }
             std::hint::spin_loop();
         }
-        // Without a barrier nobody can tell what they have read.
-        let can_tell = self.has_barrier && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
+        // Without a barrier the bits of other sessions may be stale.
+        let has_bits = self.has_barrier && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
         let sessions = self.sessions.read().clone();
         for under in sessions.iter().filter(is_earlier) {
-            if !can_tell || taken().any(|lock| under.has_read(lock)) {
+            if !has_bits || taken().any(|lock| under.has_read(lock)) {
                 is_blocked();
                 wait_while(|| is_earlier(&under));
             }

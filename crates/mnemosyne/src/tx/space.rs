@@ -4,12 +4,11 @@ use medium::{MediumError, Pmem};
 
 /// Words by address, some of which are persistent.
 ///
-/// In Rust an address is an offset in persistent memory, and every [`Pmem`] is a space. For
-/// programs whose loads and stores a compiler hands over it is a machine address, and may be
-/// one of volatile memory: such words are isolated and rolled back with the others, but not
-/// logged.
+/// In Rust an address is an offset in persistent memory, and every [`Pmem`] is a space. If a
+/// compiler hands over a program's loads and stores, it is a machine address, also of volatile
+/// memory. Volatile words are isolated and rolled back like the others, but not logged.
 pub trait Space: Send + Sync {
-    /// Where persistent words and the logs are.
+    /// The persistent memory, which has persistent words and the logs.
     type Pmem: Pmem + Clone;
 
     /// The persistent memory.
@@ -18,7 +17,7 @@ pub trait Space: Send + Sync {
     /// Loads the word at `at`, a multiple of 8.
     ///
     /// # Errors
-    /// [`MediumError`] if it cannot be read, or there is none.
+    /// [`MediumError`] if the word cannot be read or does not exist.
     fn load_at(&self, at: u64) -> Result<u64, MediumError>;
 
     /// Copies `buf.len()` bytes, which lie in one line.
@@ -27,14 +26,14 @@ pub trait Space: Send + Sync {
     /// As [`load_at`](Self::load_at).
     fn read_at(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError>;
 
-    /// Stores those bytes of a volatile word whose bits in `mask` are set (the lowest is the
-    /// first byte's); never called for a word that could not be loaded.
+    /// Stores those bytes of a volatile word whose bits in `mask` are set; the lowest bit is that
+    /// of the first byte. Never called for a word that could not be loaded.
     fn store_at(&self, at: u64, word: u64, mask: u8);
 
-    /// The offset of a word in persistent memory; `None`: it is volatile.
+    /// The offset of a word in persistent memory, or `None` if it is volatile.
     fn offset(&self, at: u64) -> Option<u64>;
 
-    /// The address of an offset: [`offset`](Self::offset) the other way round.
+    /// The address of an offset, the inverse of [`offset`](Self::offset).
     fn address(&self, off: u64) -> u64;
 }
 

@@ -1,15 +1,14 @@
-//! Truncation: making what was committed durable in place, and giving back its records.
+//! Truncation makes committed words durable at their addresses, and gives back their records.
 //!
-//! One round, for all logs:
+//! A round covers all logs:
 //!
-//! 1. Find a stamp, the new low water, such that all commits up to it are over, of those that
-//!    have records.
-//! 2. Write back the words of all records that are in place; fence.
-//! 3. DurableMemory the low water; fence. Records up to it mean nothing any more.
-//! 4. DurableMemory where the logs begin now; fence. Their room can be used again.
+//! 1. Find the new low water: a stamp up to which all commits with records are over.
+//! 2. Write back the words of all records that were stored at their addresses; fence.
+//! 3. Store the low water; fence. Records up to it are no longer replayed.
+//! 4. Store the new heads of the logs; fence. The room of these records can be reused.
 //!
-//! The fence between 3 and 4 is why the low water is there: logs begin in different lines,
-//! and a crash between two of them would leave an older record without a newer one.
+//! The low water exists because of the fence between 3 and 4. The heads are in different lines, and
+//! a crash between two of them would leave an older record without a newer one.
 
 use super::{Core, IDLE, Memory, Slot, Space, record};
 use crate::seeded::{Bug, hit};
@@ -25,19 +24,19 @@ use wordlog::{Consumer, LogError};
 /// Runs for which memory is kept after a round.
 const MANY_RUNS: usize = 1 << 16;
 
-/// Commits whose words are in place, and perhaps not durably. The log tells that, too, but to
-/// read it takes as long as to write it. Two words for each record and each run: at most a few
-/// times the bytes of the log.
+/// Commits whose words are stored at their addresses, perhaps not durably. The log has them, too,
+/// but reading it takes as long as writing it. Each record and each run takes two words: at most a
+/// few times the bytes of the log.
 #[derive(Debug, Default)]
 pub(super) struct Home {
-    /// Of each its stamp, and where its record ends.
+    /// Stamps of the records, and the positions at which they end.
     records: Vec<(u64, u64)>,
-    /// Where their words are: offsets and bytes.
+    /// Offsets and lengths in bytes of the runs.
     runs: Vec<(u64, u64)>,
 }
 
 impl Home {
-    /// Adds what has just been stored in place.
+    /// Adds a record whose words have just been stored at their addresses.
     pub fn add(&mut self, stamp: u64, end: u64, record: &[u64]) {
         self.records.push((stamp, end));
         let runs = record::runs(record);
@@ -45,19 +44,18 @@ impl Home {
     }
 }
 
-/// How far the records of a log are done with.
+/// The state of truncation of a log.
 #[derive(Debug)]
 struct Truncated<P> {
     consumer: Consumer<P>,
-    /// Records whose words are durable in place after this round's fence: stamp, and where
-    /// they end.
+    /// Records whose words are durable at their addresses after this round's fence: stamp and end.
     done: VecDeque<(u64, u64)>,
-    /// Being written back.
+    /// Commits that are being written back.
     home: Home,
 }
 
 impl<P> Truncated<P> {
-    /// Nothing was committed.
+    /// A log without commits.
     fn new(consumer: Consumer<P>) -> Self {
         Self {
             consumer,
@@ -68,12 +66,12 @@ impl<P> Truncated<P> {
 }
 
 impl<P: Pmem> Truncated<P> {
-    /// Takes what was committed so far.
+    /// Takes the commits since the last round.
     fn take(&mut self, home: &Mutex<Home>) {
         std::mem::swap(&mut self.home, &mut *home.lock());
     }
 
-    /// Starts to write back the words of all that was taken.
+    /// Starts to write back the words of all commits that were taken.
     fn write_back(&mut self, pm: &P, recent: &mut Recent) {
         for (off, bytes) in self.home.runs.drain(..) {
             let lines = off / LINE_BYTES..(off + bytes).div_ceil(LINE_BYTES);
@@ -81,12 +79,12 @@ impl<P: Pmem> Truncated<P> {
                 pm.flush(line * LINE_BYTES, LINE_BYTES);
             }
         }
-        // An overflow may have had more than a log.
+        // An overflow may have had more runs than a log.
         self.home.runs.shrink_to(MANY_RUNS);
         self.done.extend(self.home.records.drain(..));
     }
 
-    /// Takes out records up to the low water; where the last of them ends.
+    /// Removes records up to the low water. Returns the end of the last one.
     fn drop_until(&mut self, low_water: u64) -> Option<u64> {
         let mut end = None;
         while let Some((_, at)) = self.done.pop_front_if(|(stamp, _)| *stamp <= low_water) {
@@ -96,9 +94,9 @@ impl<P: Pmem> Truncated<P> {
     }
 }
 
-/// Lines that were written back in this round, the last of each place. Many commits change
-/// the same few lines: descriptors, roots, counts. Who writes one back takes it from the
-/// processor that is about to change it again.
+/// Lines that were written back in this round, the last one of each entry. Many commits change the
+/// same few lines: descriptors, roots, counts. Writing one back takes it from the processor that is
+/// about to change it again.
 #[derive(Debug)]
 struct Recent([u64; 64]);
 
@@ -108,12 +106,12 @@ impl Recent {
     }
 
     fn is_new(&mut self, line: u64) -> bool {
-        let place = &mut self.0[line as usize % 64];
-        std::mem::replace(place, line) != line
+        let last = &mut self.0[line as usize % 64];
+        std::mem::replace(last, line) != line
     }
 }
 
-/// What truncating needs.
+/// The state of truncation of all logs.
 #[derive(Debug)]
 pub(super) struct Truncating<P> {
     logs: Vec<Truncated<P>>,
@@ -121,7 +119,7 @@ pub(super) struct Truncating<P> {
 }
 
 impl<P> Truncating<P> {
-    /// Of logs in which nothing is.
+    /// The state for logs without records.
     pub fn new(consumers: Vec<Consumer<P>>) -> Self {
         Self {
             logs: consumers.into_iter().map(Truncated::new).collect(),
@@ -131,7 +129,7 @@ impl<P> Truncating<P> {
 }
 
 impl<S: Space> Core<S> {
-    /// One round.
+    /// Runs one round.
     pub(super) fn truncate(&self) -> Result<(), Arc<LogError>> {
         self.check()?;
         self.round().map_err(|error| self.fail(error))
@@ -141,7 +139,7 @@ impl<S: Space> Core<S> {
         let pm = self.space.pmem();
         let mut truncating = self.truncating.lock();
         let Truncating { logs, recent } = &mut *truncating;
-        // The low water is to pass what counts as logged, too: nobody draws those stamps.
+        // The low water must pass `logged`, too: no commit draws the stamps up to it.
         let logged = self.logged.load(Ordering::SeqCst);
         if self.clock.load(Ordering::SeqCst) < logged {
             self.clock.fetch_max(logged, Ordering::SeqCst);
@@ -154,7 +152,7 @@ impl<S: Space> Core<S> {
         for (log, slot) in logs.iter_mut().zip(&self.slots) {
             log.take(&slot.home);
         }
-        // A line is written back once, after all that was taken was stored to it.
+        // Write back a line once, after all stores that were taken.
         if !hit(Bug::WrittenBackBefore) {
             *recent = Recent::new();
         }
@@ -162,8 +160,8 @@ impl<S: Space> Core<S> {
         if is_stuck {
             return Ok(());
         }
-        // Before the low water. The thread that starts to write back fences: no other thread's
-        // fence is good for it.
+        // Before the low water. The thread that wrote lines back must fence: the fence of another
+        // thread does not cover them.
         if !hit(Bug::ReclaimBeforeHome) {
             pm.fence(Rule::HomeBeforeReclaim)?;
         }
@@ -179,7 +177,7 @@ impl<S: Space> Core<S> {
             }
             ends.push(end);
         }
-        // Heads before their words are overwritten.
+        // Heads are durable before the records are overwritten.
         if !hit(Bug::ReuseBeforeTruncated) {
             pm.fence(Rule::NullifyBeforeReuse)?;
         }
@@ -191,10 +189,11 @@ impl<S: Space> Core<S> {
         Ok(())
     }
 
-    /// A stamp such that all commits with records up to it are over: in place, or none.
+    /// A stamp up to which all commits with records are over: stored at their addresses, or failed.
     ///
-    /// Whoever drew a stamp for a record no larger than the clock read here announced itself
-    /// before it drew, hence before the read: it is active now, with no larger a stamp, or over.
+    /// A commit sets `active` before it draws its stamp. If the stamp is at most the clock that is
+    /// read here, it drew it before this read. So it is active now, with no larger a value, or
+    /// over.
     fn settled(&self) -> u64 {
         let now = self.clock.load(Ordering::SeqCst);
         let active = |slot: &CachePadded<Slot<S::Pmem>>| match slot.active.load(Ordering::SeqCst) {
@@ -205,17 +204,17 @@ impl<S: Space> Core<S> {
     }
 }
 
-/// Whom commits ask to truncate.
+/// The thread that truncates for commits.
 #[derive(Debug, Default)]
 pub(super) struct Helper {
-    /// Whether there is or was one.
+    /// Whether a thread has ever been started.
     is_taken: AtomicBool,
     thread: OnceLock<Thread>,
     is_gone: AtomicBool,
 }
 
 impl Helper {
-    /// Asks for a round. `false`: there is nobody to ask.
+    /// Asks for a round. Returns false if there is no thread.
     pub fn call(&self) -> bool {
         let Some(thread) = self.thread.get() else {
             return false;
@@ -225,7 +224,7 @@ impl Helper {
     }
 }
 
-/// The thread that truncates, off the path of commits. Ends with this.
+/// A thread that truncates, so that commits need not. It ends when this is dropped.
 pub struct Truncator<S: Space> {
     memory: Memory<S>,
     thread: Option<JoinHandle<()>>,
@@ -235,8 +234,8 @@ impl<S: Space + 'static> Memory<S>
 where
     S::Pmem: 'static,
 {
-    /// Starts the thread, at most one for a memory: `None`, there is or was one, or the
-    /// system gives no thread. Then commits truncate.
+    /// Starts the thread, at most once for a memory. Returns `None` if it was started before, or
+    /// the system has no thread. Then commits truncate.
     pub fn truncator(&self) -> Option<Truncator<S>> {
         let memory = self.clone();
         let work = move || {
@@ -244,7 +243,7 @@ where
             while !core.helper.is_gone.load(Ordering::Relaxed) {
                 std::thread::park();
                 if core.truncate().is_err() {
-                    return; // and so says every commit
+                    return; // every commit fails as well
                 }
             }
         };

@@ -1,48 +1,47 @@
 //! Progress: the turn of a transaction that has failed too often.
 //!
-//! Guarantee: while a thread has the turn, transactions of other threads take no locks and
-//! commit nothing new. Those that were committing already finish, and the others give their
-//! locks back as soon as they take another one or commit. So a transaction that is run again
-//! with the turn gets through, unless it needs what another one keeps for ever.
+//! Guarantee: while a thread has the turn, transactions of other threads take no locks and start no
+//! commit. Commits under way finish. The other transactions release their locks as soon as they try
+//! to take another lock or to commit. So a transaction that runs again with the turn commits,
+//! unless it needs a lock that another one keeps forever.
 //!
-//! Threads get the turn in the order in which they asked for it. A thread that has given it
-//! back and asks again comes after all that asked before. So several long transactions do not
-//! starve each other: between asking and having it, each waits for at most one turn of every
-//! other thread.
+//! Threads get the turn in the order in which they asked for it. A thread that has given it back
+//! and asks again comes last. So several long transactions do not starve each other. After asking,
+//! each waits for at most one turn of every other thread.
 //!
 //! A thread that has not asked waits for the end of one turn between two of its attempts. If the
 //! next turn has begun by then, its next attempt may fail, too. After a few attempts it asks
-//! itself. So it gets through even if the queue is never empty.
+//! itself. So it commits even if the queue is never empty.
 //!
-//! A commit may keep locks until a long reader ends (see `running`). A transaction that needs
-//! such a lock gives the turn back at once, so that unrelated commits proceed meanwhile. It
-//! asks again later, and is then the last in the queue.
+//! A commit may keep locks until a long reader ends (see `running`). A transaction that needs such
+//! a lock gives the turn back at once, so that unrelated commits proceed meanwhile. It asks again
+//! later, and is then the last in the queue.
 //!
-//! The turn is a lock, and the other threads wait for it between their attempts. A body that
-//! waits for something that another thread holds while it runs a transaction can deadlock.
+//! The turn is a lock, and the other threads wait for it between their attempts. A body can
+//! deadlock if it waits for something that another thread holds while that runs a transaction.
 //!
-//! It is the thread that has the turn: another session of it may be used inside the transaction.
+//! The turn belongs to a thread: another session of the thread may be used inside the transaction.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Nobody has it.
+/// No thread has the turn.
 const NONE: u64 = 0;
-/// The time from one look to the next, of a thread that has not asked for it. It is not woken:
-/// long transactions run better while the short ones of other threads still sleep.
+/// The interval in which a thread that has not asked checks for the end of the turn. It is not
+/// woken: long transactions run better while the short ones of other threads still sleep.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// The thread that has the turn, and those that asked for it. `thread` and `ended` change under
-/// the lock of `queue`, and are read without.
+/// The thread that has the turn, and those that asked for it. `thread` and `ended` change under the
+/// lock of `queue`, and are read without it.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    /// Whose turn it is.
+    /// The thread that has the turn, or [`NONE`].
     thread: AtomicU64,
-    /// Turns that have ended.
+    /// The number of turns that have ended.
     ended: AtomicU64,
-    /// The threads that wait in [`take`](Self::take), first come first. Empty if nobody has the turn.
+    /// The threads that wait in [`take`](Self::take), in order. Empty if no thread has the turn.
     queue: Mutex<VecDeque<u64>>,
     /// Notified when the turn is passed on.
     passed_on: Condvar,
@@ -50,19 +49,19 @@ pub(super) struct Turn {
 
 /// A number that no other thread of the process has.
 fn this_thread() -> u64 {
-    thread_local!(static PLACE: u8 = const { 0 });
-    PLACE.with(|place| std::ptr::from_ref(place).addr() as u64)
+    thread_local!(static OWN: u8 = const { 0 });
+    OWN.with(|own| std::ptr::from_ref(own).addr() as u64)
 }
 
 impl Turn {
-    /// Whether another thread has it.
+    /// Whether another thread has the turn.
     #[inline]
     pub fn is_others(&self) -> bool {
         let of = self.thread.load(Relaxed);
         of != NONE && of != this_thread()
     }
 
-    /// Waits for it. `false`: another session of this thread has it.
+    /// Waits for the turn. Returns false if another session of this thread has it.
     pub fn take(&self) -> bool {
         let this = this_thread();
         let mut queue = self.queue.lock();
@@ -79,8 +78,8 @@ impl Turn {
         true
     }
 
-    /// Ends the turn, and passes it on to the first thread of the queue. If the turn were free
-    /// until that thread wakes up, any other could take it before.
+    /// Ends the turn, and passes it on to the first thread of the queue. A free turn could be taken
+    /// by any other thread until that thread wakes up.
     pub fn give_back(&self) {
         let mut queue = self.queue.lock();
         let next = queue.pop_front().unwrap_or(NONE);
@@ -89,7 +88,7 @@ impl Turn {
         self.passed_on.notify_all();
     }
 
-    /// Waits until the turn ends that another thread has, if one has it.
+    /// Waits until the turn of another thread ends, if one has it.
     #[inline]
     pub fn wait(&self) {
         let ended = self.ended.load(Relaxed);
@@ -104,7 +103,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    /// Long after this a step has failed to return.
+    /// The time after which a step counts as hung.
     const WATCHDOG: Duration = Duration::from_secs(60);
     const THREADS: usize = 6;
 
@@ -130,7 +129,7 @@ mod tests {
                 });
                 until_asked(turn, n + 1);
             }
-            // The last to ask, and faster than threads that have to wake up.
+            // This thread asks last, and is faster than threads that have to wake up.
             turn.give_back();
             assert!(turn.take());
             order.lock().push(THREADS);
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_although_the_turn_is_never_free() {
+    fn a_wait_ends_even_if_the_turn_is_never_free() {
         let turn = Turn::default();
         let is_over = std::sync::atomic::AtomicBool::new(false);
         assert!(turn.take());
@@ -151,7 +150,7 @@ mod tests {
                 scope.spawn(|| {
                     while !is_over.load(Relaxed) {
                         assert!(turn.take());
-                        // Each gives it back to the other one.
+                        // Each gives the turn back to the other thread.
                         while turn.queue.lock().is_empty() && !is_over.load(Relaxed) {
                             std::thread::yield_now();
                         }

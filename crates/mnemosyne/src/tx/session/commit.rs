@@ -1,4 +1,4 @@
-//! The end of a transaction: its commit, by one store or by way of a log, or its rollback.
+//! The end of a transaction: a rollback, or a commit by one store or by a log.
 
 use super::{FEW_READS, Session, Written};
 use crate::error::{HeapError, Uncommitted};
@@ -10,10 +10,10 @@ use medium::{LINE_BYTES, Pmem, Rule, WORD_BYTES};
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 
-/// Words of a record for which memory is kept after it.
+/// A record of more words frees its memory after the commit.
 const MANY_WORDS: usize = 1 << 20;
 
-/// Where an overflow goes: so many bytes, in so many parts at most.
+/// Finds space for an overflow: the bytes that it takes, and the most parts.
 pub(crate) trait PlaceOverflow:
     FnOnce(u64, usize) -> Result<Vec<Range<u64>>, HeapError>
 {
@@ -22,9 +22,10 @@ pub(crate) trait PlaceOverflow:
 impl<F: FnOnce(u64, usize) -> Result<Vec<Range<u64>>, HeapError>> PlaceOverflow for F {}
 
 impl<S: Space> Session<S> {
-    /// Commits the transaction, durably. Returns its stamp: those that wrote have one each, in
-    /// their order, and one that only read has that of the last one it saw. If it cannot,
-    /// [`roll_back`](Self::roll_back) is to follow. What is longer than a log is refused.
+    /// Commits the transaction durably, and returns its stamp. Each transaction that wrote has its
+    /// own, in the order of the commits. One that only read has the stamp of the last one that it
+    /// saw. Transactions longer than a log are rejected. After an error call
+    /// [`roll_back`](Self::roll_back).
     ///
     /// # Errors
     /// [`Uncommitted`].
@@ -32,21 +33,21 @@ impl<S: Space> Session<S> {
         self.commit_with(|bytes, _| Err(HeapError::NoSpace { bytes }))
     }
 
-    /// As [`commit`](Self::commit). If the record is longer than a log, `overflow` gives the
-    /// offsets of that many bytes, or of more, in whole lines. Nobody else must store there
-    /// before the [low water](super::Memory::low_water) has reached the stamp that is returned,
-    /// and nothing that recovery replays.
+    /// As [`commit`](Self::commit). If the record is longer than a log, `overflow` returns the
+    /// offsets of that many bytes or more, in whole lines. Until the [low
+    /// water](super::Memory::low_water) has reached the returned stamp, no other thread may store
+    /// there, nor may recovery.
     ///
     /// # Errors
     /// [`Uncommitted`].
     pub(crate) fn commit_with(&mut self, overflow: impl PlaceOverflow) -> Result<u64, Uncommitted> {
-        // Who failed gave back words and blocks that are not durable, or that a log may still
-        // have: whoever saw them sees that, too.
+        // A failed commit released words and blocks that are not durable, or that a log may still
+        // have. A thread that saw them also sees the failure here.
         self.core.check().map_err(Uncommitted::Failed)?;
         if self.writes.is_empty() && !self.is_changed {
             self.release(None);
             self.had_turn();
-            return Ok(self.time); // what was read is of one time
+            return Ok(self.time); // all reads are of this time
         }
         if self.core.turn.is_others() {
             return Err(Uncommitted::Conflict);
@@ -66,7 +67,7 @@ impl<S: Space> Session<S> {
         Ok(stamp)
     }
 
-    /// Commits what no crash needs to know of.
+    /// Commits words of which none is persistent.
     fn commit_volatile(&mut self) -> Result<u64, Uncommitted> {
         let stamp = self.core.clock.fetch_add(1, Ordering::SeqCst) + 1;
         if stamp != self.time + 1 && !self.is_valid() {
@@ -78,13 +79,13 @@ impl<S: Space> Session<S> {
         Ok(stamp)
     }
 
-    /// Whether one store brings all persistent words that were written in place: there is one.
+    /// Whether one store writes all persistent words: there is one.
     fn is_one_store(&self) -> bool {
         let mut runs = record::runs(&self.record);
         !self.filled.any && runs.all(|run| mask::is_one_store(run.mask))
     }
 
-    /// Whether no log has anything for the words that were written.
+    /// Whether no log has a value of the words that were written.
     fn is_unlogged(&self) -> bool {
         let low_water = self.core.low_water.load(Ordering::Acquire);
         let logged = self.core.logged.load(Ordering::Acquire);
@@ -92,7 +93,7 @@ impl<S: Space> Session<S> {
         unlogged || hit(Bug::WordInLog)
     }
 
-    /// Commits one persistent word, or an aligned part of it, by one store: it needs no log.
+    /// Commits one persistent word, or an aligned part of it, by one store without a log.
     fn commit_word(&mut self) -> Result<u64, Uncommitted> {
         let stamp = self.core.clock.fetch_add(1, Ordering::SeqCst) + 1;
         if stamp != self.time + 1 && !self.is_valid() {
@@ -122,7 +123,7 @@ impl<S: Space> Session<S> {
         core.make_room(&mut appender, words as u64)?;
         Self::fence_filled(core, &mut self.filled)?;
 
-        // Before the stamp is drawn, lest the low water pass it by.
+        // Before the stamp is drawn, so that the low water does not pass it.
         slot.active.store(self.time + 1, Ordering::SeqCst);
         let stamp = core.clock.fetch_add(1, Ordering::SeqCst) + 1;
         if stamp != self.time + 1 && !self.is_valid() {
@@ -141,7 +142,7 @@ impl<S: Space> Session<S> {
         let logged = appended.and_then(|end| appender.flush().map(|()| end));
         let end = match logged {
             Ok(end) => end,
-            // It stays active: what became of it, only a recovery can tell.
+            // It stays active: only a recovery finds out whether the record is durable.
             Err(error) => return Err(Uncommitted::Failed(core.fail(error))),
         };
         self.store_home();
@@ -153,24 +154,24 @@ impl<S: Space> Session<S> {
         self.release(Some(stamp));
         let core = &*self.core;
         if core.options.truncation == Truncation::Eager || is_half_full && !core.helper.call() {
-            // This one is durable; if truncating fails, the next transaction fails.
+            // This commit is durable; if truncation fails, the next transaction fails.
             let _ = core.truncate();
         }
         Ok(stamp)
     }
 
-    /// Stores the runs of the record where `place` says. They are durable after the next
-    /// [`fence_filled`](Self::fence_filled).
+    /// Stores the runs of the record in the ranges that `place` returns. They are durable after the
+    /// next [`fence_filled`](Self::fence_filled).
     #[cold]
     fn store_overflow(&mut self, place: impl PlaceOverflow) -> Result<Overflow, Uncommitted> {
         let bytes = Overflow::bytes_for(&self.record);
         let most = Overflow::most_parts(self.core.area.longest());
-        let places = place(bytes, most).map_err(Uncommitted::Heap)?;
+        let ranges = place(bytes, most).map_err(Uncommitted::Heap)?;
         // Take the line locks so that concurrent readers of the freed block conflict. With
         // privatisation no such reader exists: the commit that freed the block waited for it.
         if !self.core.options.privatise {
-            let lines = places.iter().cloned();
-            for line in lines.flat_map(|place| place.step_by(LINE_BYTES as usize)) {
+            let starts = ranges.iter().cloned();
+            for line in starts.flat_map(|range| range.step_by(LINE_BYTES as usize)) {
                 let owned = self.own(self.address(line));
                 owned.map_err(|_| Uncommitted::Conflict)?;
             }
@@ -181,14 +182,14 @@ impl<S: Space> Session<S> {
         self.filled.any |= !hit(Bug::OverflowAfterLog);
         Ok(Overflow::store(
             self.core.space.pmem(),
-            &places,
+            &ranges,
             &mut self.record,
         ))
     }
 
-    /// Stores what was written: what is persistent as the record has it.
+    /// Stores the written words at their addresses; of persistent ones the bytes in the record.
     fn store_home(&self) {
-        // Readers that see a new word see that its lock is taken.
+        // Readers that see a new word also see that its lock is taken.
         fence(Ordering::Release);
         let space = &self.core.space;
         for run in record::runs(&self.record) {
@@ -201,9 +202,10 @@ impl<S: Space> Session<S> {
         }
     }
 
-    /// Ends the transaction and leaves nothing of it.
+    /// Ends the transaction without any effect.
     pub fn roll_back(&mut self) {
-        // Who has read what was in place for a while is to notice.
+        // In-place changes were visible: release the locks with a new version so that readers
+        // revalidate.
         let is_changed = self.is_changed;
         let stamp = is_changed.then(|| self.core.clock.fetch_add(1, Ordering::SeqCst) + 1);
         self.release(stamp);
@@ -212,7 +214,7 @@ impl<S: Space> Session<S> {
         }
     }
 
-    /// Gives all locks back, with a new version or as they were.
+    /// Releases all locks, with a new version or their old ones.
     fn release(&mut self, stamp: Option<u64>) {
         for (lock, version) in self.taken.iter() {
             let version = stamp.unwrap_or(version);

@@ -1,4 +1,4 @@
-//! Stores in place to blocks that the transaction itself has allocated, before its commit.
+//! Stores before the commit, without a log, to blocks that the transaction itself has allocated.
 
 use super::{Session, words_of};
 use crate::error::{Interrupted, Uncommitted};
@@ -9,17 +9,17 @@ use std::ops::Range;
 
 /// Bytes from which a store to a block of the transaction is streamed past the caches.
 const STREAMED: usize = 512;
-/// Ranges that may overlap.
+/// The number of ranges that may overlap before they are merged.
 const FEW_RANGES: usize = 256;
 
-/// What a transaction has stored in place to blocks of its own, and has to write back.
+/// The stores of a transaction to its own blocks, which its commit has to write back.
 #[derive(Default)]
 pub(super) struct Filled {
-    /// Whether there is something, which may have been streamed.
+    /// Whether there are any stores, perhaps streamed ones.
     pub(super) any: bool,
-    /// Lines that were stored to, from the first byte of one to the end of one; some twice.
+    /// The byte ranges of lines that were stored to; some overlap.
     lines: Vec<Range<u64>>,
-    /// How many ranges to merge then.
+    /// The number of ranges at which to merge them.
     most: usize,
 }
 
@@ -31,7 +31,7 @@ impl Filled {
         }
         let new = off / LINE_BYTES * LINE_BYTES..(off + len).next_multiple_of(LINE_BYTES);
         match self.lines.last_mut() {
-            // As a rule the next store is to the same line, or to the one after it.
+            // Usually the next store is to the same line or the next one.
             Some(last) if last.start <= new.start && new.start <= last.end => {
                 last.end = last.end.max(new.end);
             }
@@ -47,7 +47,7 @@ impl Filled {
         }
     }
 
-    /// Leaves no two ranges that touch.
+    /// Merges ranges that touch.
     fn merge(&mut self) {
         self.lines.sort_unstable_by_key(|lines| lines.start);
         self.lines.dedup_by(|next, last| {
@@ -73,16 +73,16 @@ impl Filled {
 }
 
 impl<S: Space> Session<S> {
-    /// Copies `bytes` to offset `off` at once, without a log: to memory that nobody can reach
-    /// before this transaction commits, and that no recovery writes to. The commit makes them
-    /// durable before it; if it fails, anything may be there. No return to a savepoint undoes
-    /// it, but of words that were stored before it.
+    /// Copies `bytes` to offset `off` at once, without a log. No other thread can reach the memory
+    /// before this transaction commits, and recovery does not write to it. The bytes are durable
+    /// before the commit; if it fails, their contents are undefined. A return to a savepoint does
+    /// not undo them, except in words that were stored before.
     ///
     /// # Errors
     /// [`Interrupted`].
     pub(crate) fn fill(&mut self, off: u64, bytes: &[u8]) -> Result<(), Interrupted> {
         let end = off + bytes.len() as u64;
-        // Whoever still reads there, of the block's former life, is to notice.
+        // Take the line locks so that concurrent readers of the freed block conflict.
         for line in (off / LINE_BYTES * LINE_BYTES..end).step_by(LINE_BYTES as usize) {
             let is_first = self.own(self.address(line))?;
             if !is_first {
@@ -106,9 +106,9 @@ impl<S: Space> Session<S> {
         Ok(())
     }
 
-    /// Stores `bytes` at offset `off` at once, in a block that this transaction allocated, whose
-    /// conditions are those of [`may_fill`](Self::may_fill). The commit makes them durable before
-    /// it, or what the caller has put back over them by plain stores if they `may_be_undone`.
+    /// Stores `bytes` at offset `off` at once, in a block that this transaction allocated, under
+    /// the conditions of [`may_fill`](Self::may_fill). They are durable before the commit. If they
+    /// `may_be_undone`, so are the old bytes that the caller may restore by plain stores.
     #[inline]
     pub(crate) fn store_in_own(&mut self, off: u64, bytes: &[u8], may_be_undone: bool) {
         let pm = self.core.space.pmem();
@@ -122,25 +122,24 @@ impl<S: Space> Session<S> {
         self.note_filled(off, len as u64);
     }
 
-    /// Makes what the caller has stored at `off..off + len`, or streamed anywhere if `len` is 0,
-    /// durable before the commit: for stores to blocks that this transaction allocated, whose
-    /// conditions are those of [`may_fill`](Self::may_fill).
+    /// Makes stores of the caller at `off..off + len` durable before the commit; if `len` is 0, its
+    /// streamed stores anywhere. They are to blocks that this transaction allocated, under the
+    /// conditions of [`may_fill`](Self::may_fill).
     #[inline]
     pub(crate) fn note_filled(&mut self, off: u64, len: u64) {
         self.filled.any = true;
         self.filled.add(off, len);
     }
 
-    /// Refuses once a commit failed: a fresh block may be one that it gave back, and that a
-    /// log still has.
+    /// Fails after a failed commit: it may have released a block that a log still has.
     ///
     /// # Errors
-    /// [`Interrupted::Conflict`]: the next [`begin`](Self::begin) fails.
+    /// [`Interrupted::Conflict`]; the next [`begin`](Self::begin) fails.
     pub(crate) fn may_fill(&self) -> Result<(), Interrupted> {
         self.core.check().map_err(|_| Interrupted::Conflict)
     }
 
-    /// Changes those words from `at` on that are to be stored by the commit.
+    /// Updates those words from `at` on that the commit will store.
     fn write_again(&mut self, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
         words_of(at, bytes.len(), |word_at, range, in_word| {
             if let Some(written) = self.writes.get_mut(word_at) {
@@ -152,7 +151,7 @@ impl<S: Space> Session<S> {
         })
     }
 
-    /// Makes durable what the transaction stored in place before its record.
+    /// Makes the stores to the transaction's own blocks durable before its record.
     pub(super) fn fence_filled(core: &Core<S>, filled: &mut Filled) -> Result<(), Uncommitted> {
         if !filled.any {
             return Ok(());

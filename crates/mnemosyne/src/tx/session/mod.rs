@@ -1,7 +1,7 @@
-//! Transactions of one thread: what they read and write, under which locks.
+//! Transactions of one thread: their reads and writes, and the locks of these.
 //!
-//! `filled` has stores in place to blocks of the transaction itself, `waiting` what a session waits
-//! for, `commit` the end of a transaction.
+//! The module `filled` has stores to blocks of the transaction itself. `waiting` waits for the
+//! turn, locks and readers. `commit` ends a transaction.
 
 mod commit;
 mod filled;
@@ -23,38 +23,38 @@ use std::time::Duration;
 use waiting::FIRST_PATIENCE;
 use wordlog::LogError;
 
-/// One thread's way to run transactions, one at a time.
+/// Runs transactions of one thread, one at a time.
 pub struct Session<S: Space> {
     core: Arc<Core<S>>,
     owner: u64,
-    /// What was read is of this time.
+    /// The stamp at which all reads are valid.
     time: u64,
-    /// Locks that were read, and their versions then; some more than once.
+    /// Locks under which words were read, and their versions then; some more than once.
     pub(super) reads: Vec<(LockIndex, u64)>,
-    /// How many of them to put in order then.
+    /// The number of reads at which to remove repeated ones.
     most_reads: usize,
     /// Locks that were taken, and their versions before.
     taken: Map<u64>,
     writes: Map<Written>,
-    /// Whether something was changed in place, which locks vouch for.
+    /// Whether words under these locks were changed in place.
     is_changed: bool,
-    /// What was stored to blocks that the transaction allocated.
+    /// Stores to blocks that the transaction allocated.
     filled: Filled,
     record: Vec<u64>,
-    /// What others see of it, if they wait for it.
+    /// The state that commits of other sessions see, if they wait for readers.
     under: Option<Arc<Under>>,
-    /// Whether it has the turn, and keeps it when the transaction is rolled back.
+    /// Whether it has the turn, and whether it keeps the turn when the transaction is rolled back.
     has_turn: bool,
     keeps_turn: bool,
-    /// How long it waits for a lock then, and whether it has waited in vain.
+    /// How long it waits for a lock with the turn, and whether such a wait was in vain.
     pub(super) patience: Duration,
     gave_up: bool,
 }
 
-/// Reads that may be noted more than once.
+/// The number of reads that may be recorded more than once.
 const FEW_READS: usize = 1024;
 
-/// What a transaction has written so far, to come back to.
+/// The writes of a transaction at some point, to return to.
 #[derive(Debug)]
 pub struct Savepoint(Vec<(u64, Written)>);
 
@@ -62,13 +62,13 @@ pub struct Savepoint(Vec<(u64, Written)>);
 #[derive(Debug, Clone, Copy)]
 struct Written {
     word: u64,
-    /// Which of its bytes were written. The others are left alone: they may belong to a
-    /// variable that another thread changes without transactions.
+    /// The bytes that were written. The others are left alone: they may belong to a variable that
+    /// another thread changes without transactions.
     mask: u8,
 }
 
 impl Written {
-    /// The word, with those of `under` where nothing was written.
+    /// The written bytes, and those of `under` elsewhere.
     #[inline]
     fn over(self, under: u64) -> u64 {
         let bits = mask::bits(self.mask);
@@ -76,8 +76,8 @@ impl Written {
     }
 }
 
-/// A transaction under way. Dropped without a commit, it leaves nothing, not even if its
-/// body panicked.
+/// A transaction under way. If it is dropped without a commit, also by a panic of its body, it has
+/// no effect.
 pub struct Transaction<'a, S: Space>(&'a mut Session<S>);
 
 impl<S: Space> Drop for Transaction<'_, S> {
@@ -90,7 +90,7 @@ impl<S: Space> Transaction<'_, S> {
     /// Loads the aligned word at `at`.
     ///
     /// # Errors
-    /// [`Interrupted`]; the body is to pass it on.
+    /// [`Interrupted`], which the body passes on.
     #[inline]
     pub fn load(&mut self, at: u64) -> Result<u64, Interrupted> {
         self.0.load(at)
@@ -145,15 +145,15 @@ impl<S: Space> Session<S> {
         }
     }
 
-    /// Runs a transaction: `body`, again as long as others get in its way, and durably once
-    /// it returns `Ok`. `body` must not do what cannot be done again.
+    /// Runs `body` as a transaction, and repeats it after conflicts. It is durable once this
+    /// returns `Ok`. `body` must not do anything that cannot be repeated.
     ///
     /// After several conflicts, transactions of other threads wait for this one. So `body` must not
-    /// wait for another thread's transaction, nor lock a mutex that another thread holds while it
-    /// runs one: both threads would wait for ever. Lock such a mutex before the call.
+    /// wait for another thread's transaction. Nor may it lock a mutex that another thread holds
+    /// while it runs one: both threads would wait forever. Lock such a mutex before the call.
     ///
     /// # Errors
-    /// [`TxError`]; then nothing of it happened, unless the memory failed in the commit.
+    /// [`TxError`]; then the transaction had no effect, unless the memory failed in the commit.
     pub fn run<T, E>(
         &mut self,
         mut body: impl FnMut(&mut Transaction<'_, S>) -> Result<T, Stop<E>>,
@@ -189,7 +189,7 @@ impl<S: Space> Session<S> {
         }
     }
 
-    /// The state of a lock that is free or ours.
+    /// The state of a lock that is free or that this session holds.
     #[inline]
     fn usable(&mut self, lock: LockIndex) -> Result<State, Interrupted> {
         let seen = self.core.locks.state(lock);
@@ -202,16 +202,16 @@ impl<S: Space> Session<S> {
     /// Begins a transaction. [`run`](Self::run) begins, commits and retries by itself.
     ///
     /// # Errors
-    /// If nothing can be committed any more.
+    /// [`LogError`]: no further transaction can commit.
     pub fn begin(&mut self) -> Result<(), Arc<LogError>> {
         let checked = self.core.check();
-        // The caller does not roll back what never began.
+        // The caller does not roll back a transaction that did not begin.
         checked.inspect_err(|_| self.give_turn_back())?;
         self.set_time(self.core.clock.load(Ordering::Acquire));
         Ok(())
     }
 
-    /// What was read, and will be, is of this time.
+    /// Sets the stamp at which all reads are valid.
     #[inline]
     fn set_time(&mut self, time: u64) {
         self.time = time;
@@ -251,7 +251,7 @@ impl<S: Space> Session<S> {
         Ok(word)
     }
 
-    /// The word at `at`, whose lock is ours.
+    /// Loads the word at `at`, whose lock this session holds.
     #[inline(never)]
     fn own_word(&self, at: u64) -> Result<u64, Interrupted> {
         match self.writes.get(at) {
@@ -261,10 +261,10 @@ impl<S: Space> Session<S> {
         }
     }
 
-    /// Notes a read that began when the lock was as `seen`, unless somebody was in between.
+    /// Records a read that began when the lock was in state `seen`. Fails if the state has changed.
     #[inline]
     fn was_read(&mut self, lock: LockIndex, seen: State, version: u64) -> Result<(), Interrupted> {
-        // A second read of another version is later than this one's time, and not valid then.
+        // If this lock was read before in another version, that read is now found to be invalid.
         let is_new = match &self.under {
             Some(under) => under.note_read(lock),
             None => self.reads.last() != Some(&(lock, version)),
@@ -275,7 +275,7 @@ impl<S: Space> Session<S> {
                 self.forget_repeated_reads();
             }
         }
-        // What was loaded and noted, then how the lock is now.
+        // The load and its record come before this check of the lock.
         fence(Ordering::Acquire);
         if self.core.locks.state(lock) != seen {
             return Err(Interrupted::Conflict);
@@ -286,7 +286,7 @@ impl<S: Space> Session<S> {
         Ok(())
     }
 
-    /// Keeps the memory that they need in proportion to what is read, not to how often.
+    /// Removes repeated reads, so that memory is in proportion to the words read, not to the reads.
     #[cold]
     fn forget_repeated_reads(&mut self) {
         self.reads.sort_unstable();
@@ -360,8 +360,8 @@ impl<S: Space> Session<S> {
         Ok(())
     }
 
-    /// Notes what is to be stored in some bytes of a word whose lock is ours. `is_first`: no
-    /// word of its line was written before.
+    /// Adds a write of some bytes of a word whose lock this session holds. `is_first`: no word of
+    /// its line was written before.
     #[inline]
     fn put(&mut self, at: u64, mut new: Written, is_first: bool) -> Result<(), Interrupted> {
         if !is_first && let Some(old) = self.writes.get_mut(at) {
@@ -370,8 +370,8 @@ impl<S: Space> Session<S> {
             *old = new;
             return Ok(());
         }
-        // Now, and not when it is too late to refuse.
-        let under = self.check_place(at)?;
+        // Check now: the commit cannot reject it.
+        let under = self.check_word(at)?;
         if new.mask != WHOLE && hit(Bug::WholeWords) {
             (new.word, new.mask) = (new.over(under), WHOLE);
         }
@@ -379,8 +379,8 @@ impl<S: Space> Session<S> {
         Ok(())
     }
 
-    /// Whether a word can be stored here: it is there, and not in the logs. Returns it.
-    fn check_place(&self, at: u64) -> Result<u64, Interrupted> {
+    /// Loads the word at `at`. Fails if it does not exist or is part of the logs.
+    fn check_word(&self, at: u64) -> Result<u64, Interrupted> {
         let core = &self.core;
         let logs = core.area.start..core.area.start + core.area.bytes();
         if let Some(off) = core.space.offset(at)
@@ -392,8 +392,8 @@ impl<S: Space> Session<S> {
         Ok(core.space.load_at(at)?)
     }
 
-    /// Keeps others away from the aligned word at `at`, which the caller changes in place, and
-    /// changes back should the transaction fail. It must not be persistent.
+    /// Locks the aligned word at `at`, which is not persistent. The caller changes it in place, and
+    /// restores it if the transaction fails.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -403,7 +403,7 @@ impl<S: Space> Session<S> {
         Ok(())
     }
 
-    /// Takes the lock of a word. `true`: only now.
+    /// Takes the lock of a word. Returns false if the session had it.
     #[inline]
     fn own(&mut self, at: u64) -> Result<bool, Interrupted> {
         let lock = self.core.locks.of(at);
@@ -425,7 +425,7 @@ impl<S: Space> Session<S> {
         Ok(true)
     }
 
-    /// Does not store what was written to volatile bytes of `at..at + len`: they are gone.
+    /// Drops writes to the volatile bytes `at..at + len`, which do not exist any more.
     pub fn forget(&mut self, at: u64, len: u64) {
         let (first, end) = (at - at % WORD_BYTES, at + len);
         for word_at in (first..end).step_by(WORD_BYTES as usize) {
@@ -439,18 +439,18 @@ impl<S: Space> Session<S> {
         }
     }
 
-    /// What was written so far.
+    /// The writes so far.
     pub fn savepoint(&self) -> Savepoint {
         Savepoint(self.writes.snapshot())
     }
 
-    /// Comes back to a savepoint of this transaction, and to none that was left by an earlier
-    /// return. What was read since then counts as read.
+    /// Returns to a savepoint of this transaction that no earlier return has undone. Reads since
+    /// then still count.
     pub fn return_to(&mut self, savepoint: &Savepoint) {
         self.writes.restore(&savepoint.0);
     }
 
-    /// Moves the time of what was read to now, if it is all still so.
+    /// Moves the stamp of the reads to now, if all are still valid.
     #[cold]
     fn extend(&mut self) -> Result<(), Interrupted> {
         let now = self.core.clock.load(Ordering::Acquire);
@@ -461,7 +461,7 @@ impl<S: Space> Session<S> {
         Ok(())
     }
 
-    /// Whether nobody changed what was read.
+    /// Whether no other thread has changed a word that was read.
     pub fn is_valid(&self) -> bool {
         self.reads.iter().all(|(lock, version)| {
             let state = self.core.locks.state(*lock);
@@ -486,8 +486,8 @@ fn left_in_line(at: u64) -> usize {
     (LINE_BYTES - at % LINE_BYTES) as usize
 }
 
-/// Cuts `at..at + len` at words: for each its address, which part of the range lies in it,
-/// and where in it.
+/// Splits `at..at + len` at words. Calls `each` for each word, with its address, the part of the
+/// range in it, and the bytes of the word that this part covers.
 fn words_of(
     at: u64,
     len: usize,

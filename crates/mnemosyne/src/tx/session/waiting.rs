@@ -1,4 +1,4 @@
-//! What a session waits for: the turn, locks of others, and those who read what it changed.
+//! Waits of a session: for the turn, for locks, and for readers of words that it changed.
 
 use super::Session;
 use crate::error::Interrupted;
@@ -8,24 +8,24 @@ use std::time::{Duration, Instant};
 
 /// Attempts after which a transaction asks for the turn.
 const FEW_ATTEMPTS: u32 = 10;
-/// Time that one with the turn waits for a lock at first.
+/// The first time that a session with the turn waits for a lock.
 pub(super) const FIRST_PATIENCE: Duration = Duration::from_millis(20);
-/// At most.
+/// The longest time that a session with the turn waits for a lock.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
 impl<S: Space> Session<S> {
-    /// To be called before [`roll_back`](Self::roll_back) if the transaction met a conflict and is
-    /// to be run again: after many attempts it has the turn, and would give it back.
+    /// Keeps the turn during the next [`roll_back`](Self::roll_back). Call it before, if the
+    /// transaction had a conflict and is run again: after many attempts the session has the turn.
     pub fn keep_turn(&mut self) {
         self.keeps_turn = true;
     }
 
-    /// Waits for others after that many attempts, longer and longer, and each session
-    /// differently. After a few it waits for the turn: then the others wait.
+    /// Waits after that many failed attempts, longer each time, and differently in each session.
+    /// After a few attempts it waits for the turn: then the others wait.
     pub fn pause(&mut self, attempts: u32) {
         if attempts >= FEW_ATTEMPTS {
             if std::mem::take(&mut self.gave_up) {
-                // Somebody may need a commit first, to give back what is needed here.
+                // Another thread may need a commit first, to release the lock that is needed here.
                 std::thread::sleep(self.patience);
             }
             self.has_turn = self.has_turn || self.core.turn.take();
@@ -48,8 +48,8 @@ impl<S: Space> Session<S> {
         }
     }
 
-    /// Waits for a lock of another one, which gives it back since this one has the turn. Not
-    /// for ever: it may belong to a transaction that waits for another of its thread.
+    /// Waits for a lock of another session, which releases it since this one has the turn. The wait
+    /// is bounded: the lock may belong to a transaction that waits for another of its thread.
     #[cold]
     pub(super) fn wait_for(&mut self, lock: LockIndex) -> Result<State, Interrupted> {
         let begun = Instant::now();
@@ -59,12 +59,13 @@ impl<S: Space> Session<S> {
                 return Ok(seen);
             }
             if seen == State::BLOCKED {
-                // A reader may keep the owner for long, and all others meanwhile.
+                // A reader may keep the owner waiting for long, and all other threads meanwhile.
                 self.give_turn_back();
                 self.gave_up = true;
                 return Err(Interrupted::Conflict);
             }
-            // The owner may be waiting for the end of this one, which has read what it changed.
+            // The owner may wait for the end of this transaction, which has read a word that it
+            // changed.
             if !self.is_valid() {
                 return Err(Interrupted::Conflict);
             }
@@ -78,14 +79,15 @@ impl<S: Space> Session<S> {
         Err(Interrupted::Conflict)
     }
 
-    /// It has committed.
+    /// Gives the turn back after a commit.
     #[inline]
     pub(super) fn had_turn(&mut self) {
         self.give_turn_back();
         (self.patience, self.gave_up) = (FIRST_PATIENCE, false);
     }
 
-    /// Waits until nobody uses what the commit replaced, before anybody sees that it did.
+    /// Waits until no transaction uses the words that the commit replaced, before its locks are
+    /// released.
     #[inline]
     pub(super) fn wait_for_readers(&self, stamp: u64) {
         if let Some(under) = &self.under {

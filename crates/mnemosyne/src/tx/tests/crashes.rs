@@ -1,14 +1,14 @@
-//! Power cuts, against a plain array, and the formats of earlier versions.
+//! Power cuts, compared with a plain array, and the formats of earlier versions.
 
 use super::*;
 
-/// Does the same to the memory and to `model`.
+/// Applies the same changes to the memory and to `model`.
 fn change<P: Pmem + Clone>(
     tx: &mut Transaction<'_, P>,
     model: &mut [u64],
     rng: &mut Rng,
 ) -> Result<(), Interrupted> {
-    // One word alone has a way of its own.
+    // A single word is committed without a log.
     let most = *rng.choice(&[2, 12]).unwrap();
     for _ in 0..rng.usize(..most) {
         let word = rng.usize(..WORDS as usize);
@@ -72,12 +72,12 @@ fn seeded_bugs_are_found() {
     }
 }
 
-/// Memory of some kind and size, and some power cuts.
+/// Cuts the power several times, in memory of a random kind and size.
 fn cut(seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
     let logs = rng.u64(1..4);
     let mut pm = made(&mut rng, logs);
-    // What must be there, and what may be there instead.
+    // The words that must be found, and those that may be found instead.
     let mut certain = vec![0; WORDS as usize];
     let mut possible = certain.clone();
     for cut in 0..4 {
@@ -127,8 +127,8 @@ fn cut(seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Every transaction counts in one word for all and in one for its thread: the lost-update
-/// hole and half transactions show in the sums.
+/// Each transaction adds 1 to a word for all threads and to one for its own. The sums show lost
+/// updates and partial transactions.
 #[test]
 fn threads_and_power_cuts_lose_no_update() {
     const THREADS: u64 = 3;
@@ -192,15 +192,15 @@ fn threads_and_power_cuts_lose_no_update() {
     }
 }
 
-/// Other threads change a variable beside one that a transaction writes, in the same word.
+/// Other threads change a variable next to one that a transaction writes, in the same word.
 #[test]
-fn bytes_beside_those_written_are_left_alone() {
+fn neighbours_of_written_bytes_are_unchanged() {
     let mut rng = Rng::with_seed(1);
     let pm = made(&mut rng, 1);
     let memory = Area::recover(&pm, 0, Options::default()).unwrap();
     let mut session = memory.session();
     let neighbour = DATA + 4;
-    // Without a record, with one, and in parts that lie apart.
+    // Without a record, with one, and in several runs.
     let writes: [&[(u64, usize)]; 3] = [&[(0, 4)], &[(0, 4), (16, 2)], &[(0, 1), (2, 2), (9, 1)]];
     for (n, writes) in writes.iter().enumerate() {
         session.begin().unwrap();
@@ -221,7 +221,7 @@ fn bytes_beside_those_written_are_left_alone() {
         );
     }
     drop((session, memory));
-    // A replay leaves them alone, too.
+    // A replay leaves the neighbours unchanged, too.
     pm.store(neighbour, b"else");
     Area::recover(&pm, 0, Options::default()).unwrap();
     let expected = [3, 2, 3, 3, b'e', b'l', b's', b'e'];
@@ -242,7 +242,7 @@ fn older_versions_are_recovered_and_become_version_4() {
         };
         memory.session().run(write).unwrap();
     };
-    // A record of whole words is the same in all.
+    // A record of whole words is the same in all versions.
     for old in [1, 2, 3] {
         write(&Area::recover(&pm, 0, Options::default()).unwrap());
         pm.store(7, &[old]);

@@ -1,4 +1,4 @@
-//! Commits that fail, and those after them.
+//! Commits that fail, and the transactions after them.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn for_two(pm: &MemoryPmem) -> Faulty<&MemoryPmem> {
     Faulty::new(pm)
 }
 
-/// Stores 1 in these words, and finds at the commit that fences fail.
+/// Stores 1 in these words, and commits while fences fail.
 fn fail_to_commit<'a>(
     session: &mut Session<&'a Faulty<&'a MemoryPmem>>,
     faulty: &Faulty<&MemoryPmem>,
@@ -29,10 +29,10 @@ fn fail_to_commit<'a>(
     session.roll_back();
 }
 
-/// A commit that failed may have left its words in a log: nobody stores newer ones in place,
-/// or fills a block that it gave back.
+/// A failed commit may have left its words in a log. No later commit stores newer ones, or fills a
+/// block that it released.
 #[test]
-fn behind_a_commit_that_failed_nobody_commits() {
+fn no_transaction_commits_after_a_failed_commit() {
     let pm = MemoryPmem::new(DATA + WORDS * 8);
     let faulty = for_two(&pm);
     let memory = Area::recover(&faulty, 0, Options::default()).unwrap();
@@ -51,7 +51,7 @@ fn behind_a_commit_that_failed_nobody_commits() {
     assert_eq!(all(&pm)[8], 0);
 }
 
-/// A transaction that cannot begin keeps nobody waiting.
+/// A transaction that cannot begin does not block others.
 #[test]
 fn a_begin_that_fails_gives_the_turn_back() {
     let pm = MemoryPmem::new(DATA + WORDS * 8);
@@ -68,9 +68,9 @@ fn a_begin_that_fails_gives_the_turn_back() {
     assert!(!has_turn);
 }
 
-/// A word that was stored and is not durable has been seen by nobody.
+/// A word that was stored but is not durable is visible to no transaction that commits.
 #[test]
-fn who_saw_what_is_not_durable_does_not_commit() {
+fn a_reader_of_a_word_that_is_not_durable_cannot_commit() {
     let pm = MemoryPmem::new(DATA + WORDS * 8);
     let faulty = for_two(&pm);
     let memory = Area::recover(&faulty, 0, Options::default()).unwrap();
@@ -81,9 +81,9 @@ fn who_saw_what_is_not_durable_does_not_commit() {
     assert!(matches!(other.commit(), Err(Uncommitted::Failed(_))));
 }
 
-/// Bytes that are filled replace those that the transaction stored there before.
+/// Bytes that are filled replace earlier writes of the transaction.
 #[test]
-fn what_is_filled_last_stays() {
+fn a_fill_replaces_earlier_writes_of_its_transaction() {
     let mut rng = Rng::with_seed(1);
     let pm = made(&mut rng, 1);
     let memory = Area::recover(&pm, 0, Options::default()).unwrap();

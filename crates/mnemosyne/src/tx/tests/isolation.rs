@@ -1,9 +1,9 @@
-//! What transactions see of each other, and of words that are not persistent.
+//! Isolation of transactions from each other, and words that are not persistent.
 
 use super::*;
 
 #[test]
-fn reads_are_noted_once() {
+fn repeated_reads_are_recorded_once() {
     let pm = made(&mut Rng::with_seed(1), 1);
     let memory = Area::recover(&pm, 0, Options::default()).unwrap();
     let mut session = memory.session();
@@ -16,7 +16,7 @@ fn reads_are_noted_once() {
     session.commit().unwrap();
 }
 
-/// Words from [`VOLATILE`] on, and persistent ones below.
+/// Volatile words from [`VOLATILE`] on, and persistent ones below.
 struct Mixed<'a> {
     pm: &'a MemoryPmem,
     volatile: MemoryPmem,
@@ -25,7 +25,7 @@ struct Mixed<'a> {
 const VOLATILE: u64 = 1 << 40;
 
 impl Mixed<'_> {
-    fn place(&self, at: u64) -> (&MemoryPmem, u64) {
+    fn memory(&self, at: u64) -> (&MemoryPmem, u64) {
         match at.checked_sub(VOLATILE) {
             Some(at) => (&self.volatile, at),
             None => (self.pm, at),
@@ -41,17 +41,17 @@ impl<'a> Space for Mixed<'a> {
     }
 
     fn load_at(&self, at: u64) -> Result<u64, MediumError> {
-        let (memory, at) = self.place(at);
+        let (memory, at) = self.memory(at);
         memory.load(at)
     }
 
     fn read_at(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-        let (memory, at) = self.place(at);
+        let (memory, at) = self.memory(at);
         memory.read(at, buf)
     }
 
     fn store_at(&self, at: u64, word: u64, mask: u8) {
-        let (memory, at) = self.place(at);
+        let (memory, at) = self.memory(at);
         for (n, byte) in word.to_le_bytes().iter().enumerate() {
             if mask & 1 << n != 0 {
                 memory.store(at + n as u64, &[*byte]);
@@ -76,7 +76,7 @@ fn volatile_words_are_isolated_and_not_logged() {
     volatile.store_word(8, u64::MAX);
     let memory = Area::recover(Mixed { pm: &pm, volatile }, 0, Options::default()).unwrap();
     let mut session = memory.session();
-    // Far more than a log takes.
+    // Far more words than a log takes.
     for round in 0..100 {
         let done = session.run(|tx| {
             tx.write(VOLATILE + 9, &[round, round])?;
@@ -142,7 +142,7 @@ fn volatile_bytes_can_be_forgotten() {
     assert_eq!(pm.load(DATA).unwrap(), 7);
 }
 
-/// Whoever reads between a change in place and its end has to read again.
+/// A transaction that reads during a change in place is not valid afterwards.
 #[test]
 fn changes_in_place_are_isolated() {
     let mut rng = Rng::with_seed(1);
@@ -157,7 +157,7 @@ fn changes_in_place_are_isolated() {
         one.lock(VOLATILE).unwrap();
         memory.space().volatile.store_word(0, 1);
         assert_eq!(one.load(VOLATILE).unwrap(), 1);
-        assert!(other.load(VOLATILE).is_err(), "somebody has it");
+        assert!(other.load(VOLATILE).is_err(), "the lock is taken");
         match commits {
             true => drop(one.commit().unwrap()),
             false => {

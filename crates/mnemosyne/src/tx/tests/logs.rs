@@ -1,9 +1,9 @@
-//! How commits use the logs, and truncation.
+//! The use of logs by commits, and truncation.
 
 use super::*;
 
 #[test]
-fn a_body_that_panics_holds_nothing_up() {
+fn a_panic_in_a_body_rolls_back() {
     let mut rng = Rng::with_seed(1);
     let pm = made(&mut rng, 1);
     let memory = Area::recover(&pm, 0, Options::default()).unwrap();
@@ -25,9 +25,9 @@ fn a_body_that_panics_holds_nothing_up() {
     assert_eq!(pm.load(DATA).unwrap(), 2);
 }
 
-/// With a thread that truncates, commits have room as fast as it gives it.
+/// If a thread truncates, commits wait until it gives them room.
 #[test]
-fn a_thread_truncates() {
+fn a_thread_truncates_for_commits() {
     let mut rng = Rng::with_seed(1);
     let pm = std::sync::Arc::new(made(&mut rng, 2));
     let memory = Area::recover(pm.clone(), 0, Options::default()).unwrap();
@@ -70,7 +70,7 @@ fn add_to(session: &mut Session<&MemoryPmem>, words: [u64; 2]) {
     added.unwrap();
 }
 
-/// Each thread has a line of its own, and all count in the first word.
+/// Each thread has its own line, and all add to the first word.
 fn share_two_logs(options: Options) {
     const THREADS: u64 = 6;
     const ROUNDS: u64 = 300;
@@ -110,8 +110,8 @@ fn share_two_logs(options: Options) {
     assert_eq!(all(&pm), expected, "after a recovery");
 }
 
-/// More threads commit than there are logs, which are all in use when they begin: some have
-/// to wait for one.
+/// More threads commit than there are logs, which are all in use when they begin. Some have to wait
+/// for one.
 #[test]
 fn threads_wait_for_logs() {
     for truncation in [Truncation::Lazy, Truncation::Eager] {
@@ -125,7 +125,7 @@ fn threads_wait_for_logs() {
     }
 }
 
-/// T4, for words that were committed by way of a log.
+/// T4, for words that were committed by a log.
 fn only_reads(truncation: Truncation) {
     let pm = Counting::new(made(&mut Rng::with_seed(1), 1));
     let options = Options {
@@ -161,20 +161,20 @@ fn only_reads(truncation: Truncation) {
 }
 
 #[test]
-fn who_only_reads_stores_nothing() {
+fn transactions_that_only_read_store_nothing() {
     for truncation in [Truncation::Lazy, Truncation::Eager] {
         only_reads(truncation);
     }
 }
 
-/// A round that cannot raise the low water writes nothing back: the fence of the next one,
-/// by another thread, would not make it durable.
+/// A round that cannot raise the low water writes nothing back: the fence of the next round, by
+/// another thread, would not make it durable.
 #[test]
-fn who_writes_back_fences() {
+fn a_round_that_cannot_raise_the_low_water_writes_nothing_back() {
     for seed in 0..20 {
         let power = PowerCut::new(made(&mut Rng::with_seed(seed), 2));
         let memory = Area::recover(&power, 0, Options::default()).unwrap();
-        // As if a commit were under way.
+        // Simulates a commit that is under way.
         let active = &memory.core.slots[1].active;
         active.store(1, Ordering::SeqCst);
         let done = memory.session().run(|tx| {

@@ -1,4 +1,4 @@
-//! Transactions against a plain array, with power cuts, and of several threads.
+//! Transactions compared with a plain array, with power cuts, and of several threads.
 
 use super::locks::State;
 use super::*;
@@ -17,7 +17,7 @@ mod turns;
 const DATA: u64 = 32 << 10;
 const WORDS: u64 = 64;
 
-/// Room for `WORDS` words of data behind small logs.
+/// Formats memory with small logs, and `WORDS` words of data after them.
 fn made(rng: &mut Rng, logs: u64) -> MemoryPmem {
     let pm = MemoryPmem::new(DATA + WORDS * 8);
     let area = Area {

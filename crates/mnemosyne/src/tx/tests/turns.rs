@@ -1,10 +1,10 @@
-//! Who waits for whom: privatisation, and turns.
+//! Waits of transactions for each other: privatisation, and turns.
 
 use super::*;
 
-/// One thread takes a word away from the others and then uses it without transactions.
+/// A thread makes a word private and then uses it without transactions.
 #[test]
-fn what_a_commit_took_away_nobody_uses_any_more() {
+fn a_private_word_is_used_by_no_transaction() {
     const SHARED: u64 = DATA;
     const PRIVATE: u64 = DATA + 64;
     let mut rng = Rng::with_seed(1);
@@ -23,7 +23,7 @@ fn what_a_commit_took_away_nobody_uses_any_more() {
                 while !done.load(Ordering::Relaxed) {
                     let counted = session.run(|tx| {
                         if tx.load(SHARED)? == 1 {
-                            // It is ours as well: nobody has it for himself.
+                            // The word is shared: no thread has made it private.
                             let word = tx.load(PRIVATE)?;
                             assert_eq!(word >> 32, 0);
                             tx.store(PRIVATE, word + 1)?;
@@ -53,10 +53,10 @@ fn what_a_commit_took_away_nobody_uses_any_more() {
     });
 }
 
-/// A commit waits for transactions that have read what it changes, and for no others; nobody
+/// A commit waits for transactions that have read what it changes, and for no others. No thread
 /// sees the change before.
 #[test]
-fn a_commit_waits_only_for_those_who_read_what_it_changed() {
+fn a_commit_waits_only_for_readers_of_its_words() {
     let pm = std::sync::Arc::new(made(&mut Rng::with_seed(1), 3));
     let options = Options {
         privatise: true,
@@ -76,7 +76,7 @@ fn a_commit_waits_only_for_those_who_read_what_it_changed() {
     assert_eq!(reader.load(DATA).unwrap(), 0);
     let has_returned = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // What it has not read: it may be under way for as long as it likes.
+        // The reader has not read this word, so no commit waits for it.
         scope.spawn(|| write(DATA + 64)).join().unwrap();
         assert_eq!(reader.load(DATA + 64).unwrap(), 7);
         scope.spawn(|| {
@@ -94,7 +94,7 @@ fn a_commit_waits_only_for_those_who_read_what_it_changed() {
         other.roll_back();
         assert_eq!(memory.core.locks.state(lock), State::BLOCKED);
         assert!(!has_returned.load(Ordering::SeqCst));
-        // What it has read is of one time, still.
+        // The reads are still of one time.
         reader.commit().unwrap();
     });
     assert_eq!(pm.load(DATA).unwrap(), 7);
@@ -110,7 +110,7 @@ fn privatising() -> Memory<Arc<MemoryPmem>> {
     Area::recover(pm, 0, options).unwrap()
 }
 
-/// Long after this a step has failed to return.
+/// The time after which a step counts as hung.
 const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Without a barrier a commit waits for every earlier transaction, but not for commits that wait.
@@ -125,7 +125,7 @@ fn overlapping_commits_return_without_a_barrier_in_all_threads() {
         session
     });
     let (send, committed) = std::sync::mpsc::channel();
-    // Both began before either commits.
+    // Both begin before either commits.
     for mut session in sessions {
         let send = send.clone();
         std::thread::spawn(move || send.send(session.commit().is_ok()));
@@ -135,7 +135,7 @@ fn overlapping_commits_return_without_a_barrier_in_all_threads() {
     }
 }
 
-/// A commit that waits for a reader keeps its lock. The turn is not kept for that long.
+/// A commit that waits for a reader keeps its lock. Meanwhile the turn is given back.
 #[test]
 fn the_turn_is_given_back_while_a_commit_waits_for_a_reader() {
     let memory = privatising();
@@ -162,7 +162,7 @@ fn the_turn_is_given_back_while_a_commit_waits_for_a_reader() {
         other.keep_turn();
         other.roll_back();
         send.send(loaded).unwrap();
-        // Its session stays, as that of a thread that tries again.
+        // The session stays, as that of a thread that tries again.
         std::mem::forget(other);
     });
     assert_eq!(tried.recv_timeout(WATCHDOG), Ok(Err(Interrupted::Conflict)));
@@ -171,9 +171,9 @@ fn the_turn_is_given_back_while_a_commit_waits_for_a_reader() {
     assert_eq!(blocked.recv_timeout(WATCHDOG), Ok(true));
 }
 
-/// Another thread commits during each of their attempts, until one of them has the turn.
+/// Another thread commits during each attempt, until one of the transactions has the turn.
 #[test]
-fn transactions_that_always_lose_get_their_turns() {
+fn transactions_that_conflict_in_every_attempt_get_the_turn() {
     const LOSERS: u64 = 3;
     for privatise in [false, true] {
         let pm = std::sync::Arc::new(made(&mut Rng::with_seed(1), 2));
@@ -229,9 +229,9 @@ fn transactions_that_always_lose_get_their_turns() {
     }
 }
 
-/// One that has the turn needs a lock, whose owner's thread waits for a commit of its own.
+/// A session with the turn needs a lock whose owner's thread waits for its own commit.
 #[test]
-fn the_turn_is_given_up_rather_than_waited_for_each_other() {
+fn a_turn_and_a_lock_do_not_deadlock() {
     let pm = made(&mut Rng::with_seed(1), 2);
     let memory = Area::recover(&pm, 0, Options::default()).unwrap();
     let (mut outer, mut inner) = (memory.session(), memory.session());
@@ -257,7 +257,7 @@ fn the_turn_is_given_up_rather_than_waited_for_each_other() {
 }
 
 #[test]
-fn the_turn_is_that_of_a_thread() {
+fn the_turn_belongs_to_a_thread() {
     let pm = made(&mut Rng::with_seed(1), 2);
     let memory = Area::recover(&pm, 0, Options::default()).unwrap();
     let write = |at: u64| {
@@ -276,7 +276,7 @@ fn the_turn_is_that_of_a_thread() {
         session.store(DATA + 128, 1).unwrap();
         session.commit().unwrap();
         other.join().unwrap();
-        // An end of any kind gives it back.
+        // Any end of a transaction gives the turn back.
         session.pause(u32::MAX);
         session.begin().unwrap();
         session.roll_back();
