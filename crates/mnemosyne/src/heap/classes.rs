@@ -1,38 +1,38 @@
-//! Sizes: of pages, of their descriptors' bits, and of small blocks.
+//! Sizes: of pages, descriptors, and small blocks.
 
 use medium::{LINE_BYTES, WORD_BYTES};
 
 /// Bytes in a page.
 pub const PAGE_BYTES: u64 = 8192;
-/// Bits in a descriptor.
+/// The number of bits in a descriptor.
 pub(super) const BITS: u32 = BIT_WORDS as u32 * WORD_BITS;
-/// Words of a descriptor that have bits.
+/// The number of words of a descriptor that have bits.
 pub(super) const BIT_WORDS: usize = (LINE_BYTES / WORD_BYTES - 1) as usize;
-/// Bits in each of them: the words are sealed.
+/// The number of bits in each of these words, which are sealed.
 pub(super) const WORD_BITS: u32 = 63;
 
-/// The sizes that blocks of a superblock have, in bytes: a quarter apart up to 768, and then
-/// what a page has room for two to eight of. Who asks for a multiple of 64 gets one.
+/// The sizes of small blocks in bytes. Up to 768 they differ by about a quarter; two to eight of
+/// the larger ones fit in a page. A request for a multiple of 64 gets one.
 const SIZES: [u16; 24] = [
     16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024, 1344,
     1600, 2048, 2688, 4096,
 ];
 
-/// How many sizes there are.
+/// The number of sizes.
 pub(super) const CLASSES: usize = SIZES.len();
 
-/// Which of the sizes.
+/// A size of small blocks, by its index in [`SIZES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Class(u8);
 
 impl Class {
-    /// The class by its number, if there is one.
+    /// The class of that number, if there is one.
     pub fn new(number: u64) -> Option<Self> {
         let number = u8::try_from(number).ok()?;
         (usize::from(number) < CLASSES).then_some(Self(number))
     }
 
-    /// The smallest that holds so many bytes; `None`: it takes whole pages.
+    /// The smallest class for that many bytes. `None`: the block takes whole pages.
     pub fn of(bytes: u64) -> Option<Self> {
         let number = SIZES.partition_point(|size| u64::from(*size) < bytes);
         (number < CLASSES).then_some(Self(number as u8))
@@ -42,12 +42,12 @@ impl Class {
         self.0.into()
     }
 
-    /// Bytes in a block.
+    /// The bytes of a block.
     pub fn size(self) -> u64 {
         SIZES[self.number()].into()
     }
 
-    /// Blocks in a superblock: as many as fit, and have a bit.
+    /// The number of blocks in a superblock: those that fit and have a bit.
     pub fn capacity(self) -> u32 {
         ((PAGE_BYTES / self.size()) as u32).min(BITS)
     }

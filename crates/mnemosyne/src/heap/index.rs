@@ -1,7 +1,7 @@
-//! What is free: a volatile index, which every program rebuilds, a segment at a time.
+//! The volatile index of free blocks, rebuilt by every program, segment by segment.
 //!
-//! Guarantee: a block is in here at most once, and only if it is not allocated, nobody has
-//! it in hand, and no recovery could bring back a word that was written to it.
+//! Guarantee: each block is in the index at most once, and only if it is free. No session has taken
+//! it, and no recovery could replay a write to it.
 
 use super::classes::{CLASSES, Class, PAGE_BYTES};
 use super::segment::{Bits, Page, Segment};
@@ -10,12 +10,12 @@ use hashbrown::HashMap;
 use medium::Pmem;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What an allocation gives and a free takes.
+/// A block as an allocation returns it and a free takes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Block {
-    /// One of a superblock, whose page starts at `page`.
+    /// A block of the superblock whose page starts at `page`.
     Small { page: u64, class: Class, block: u32 },
-    /// Pages from `start` on.
+    /// Whole pages from `start` on.
     Extent { start: u64, pages: u64 },
 }
 
@@ -35,7 +35,7 @@ impl Block {
     }
 }
 
-/// Blocks of one superblock for one session, which alone hands them out.
+/// Blocks of a superblock that one session has taken.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taken {
     pub page: u64,
@@ -48,33 +48,33 @@ struct Superblock {
     descriptor: u64,
     class: Class,
     free: Bits,
-    /// A session has it.
+    /// Whether a session has taken its blocks.
     is_taken: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    /// Segments that are in here, and those that are not yet.
+    /// Segments that were read, and those that were not yet.
     known: Vec<Segment>,
     unknown: VecDeque<Segment>,
-    /// Free pages: where a run of them starts, and how many there are.
+    /// Runs of free pages: start and number of pages.
     runs: BTreeMap<u64, u64>,
-    /// The same, by number.
+    /// The same runs, by number of pages.
     by_pages: BTreeSet<(u64, u64)>,
     superblocks: HashMap<u64, Superblock>,
-    /// All superblocks that nobody has and that have free blocks, and some that are none.
+    /// All superblocks that have free blocks and that no session has, and some that do not.
     available: [Vec<u64>; CLASSES],
-    /// Freed, each by the transaction of a stamp.
+    /// Freed blocks, each with the stamp of its transaction.
     quarantine: VecDeque<(u64, Block)>,
 }
 
 impl Index {
-    /// Adds a segment, to be read when it is needed.
+    /// Adds a segment, which is read when it is needed.
     pub fn add(&mut self, segment: Segment) {
         self.unknown.push_back(segment);
     }
 
-    /// Reads the next segment. `false`: there is none.
+    /// Reads the next segment. Returns false if there is none.
     pub fn read_next<P: Pmem>(&mut self, pm: &P) -> Result<bool, HeapError> {
         let Some(segment) = self.unknown.pop_front() else {
             return Ok(false);
@@ -83,7 +83,7 @@ impl Index {
         Ok(true)
     }
 
-    /// Reads this segment, unless that is done.
+    /// Reads this segment, unless it was read before.
     pub fn ensure<P: Pmem>(&mut self, pm: &P, segment: Segment) -> Result<(), HeapError> {
         if self.known.contains(&segment) {
             return Ok(());
@@ -93,7 +93,7 @@ impl Index {
     }
 
     fn read<P: Pmem>(&mut self, pm: &P, segment: Segment) -> Result<(), HeapError> {
-        // First all of it: of a damaged one nothing is used.
+        // Read all of it first, so that nothing of a damaged segment is used.
         let mut pages = Vec::new();
         segment.each_page(pm, |page| pages.push(page))?;
         for (page, descriptor, what, allocated) in pages {
@@ -150,7 +150,7 @@ impl Index {
         self.by_pages.remove(&(pages, start));
     }
 
-    /// Takes so many pages: of the shortest run that has them, the first ones.
+    /// Takes that many pages, from the start of the shortest run that has them.
     pub fn take_pages(&mut self, pages: u64) -> Option<u64> {
         let &(count, start) = self.by_pages.range((pages, 0)..).next()?;
         self.drop_run(start, count);
@@ -160,8 +160,8 @@ impl Index {
         Some(start)
     }
 
-    /// Takes so many pages in one run or, where none has them, in the longest ones there are, up
-    /// to `most` of them: where each starts, and how many pages it has.
+    /// Takes that many pages in one run. If none is long enough, takes the longest runs, at most
+    /// `most`. Returns the start and the number of pages of each.
     pub fn take_runs(&mut self, pages: u64, most: usize) -> Option<Vec<(u64, u64)>> {
         if let Some(start) = self.take_pages(pages) {
             return Some(vec![(start, pages)]);
@@ -189,7 +189,7 @@ impl Index {
         Some(taken)
     }
 
-    /// Whether a search for so many bytes is worth while.
+    /// Whether there may be room for that many bytes.
     pub fn may_hold(&self, bytes: u64) -> bool {
         let pages = bytes.div_ceil(PAGE_BYTES);
         let has_superblock =
@@ -201,7 +201,7 @@ impl Index {
 
     // --- superblocks ----------------------------------------------------------------
 
-    /// Takes a superblock of this class that has free blocks, with all of them.
+    /// Takes all free blocks of a superblock of this class.
     pub fn take_superblock(&mut self, class: Class) -> Option<Taken> {
         while let Some(page) = self.available[class.number()].pop() {
             if let Some(superblock) = self.superblocks.get_mut(&page)
@@ -220,7 +220,7 @@ impl Index {
         None
     }
 
-    /// Makes a superblock of a free page, and takes it.
+    /// Makes a superblock of a free page, and takes its blocks.
     pub fn make_superblock(&mut self, class: Class) -> Option<Taken> {
         let page = self.take_pages(1)?;
         let segment = self.known.iter().find(|segment| segment.holds(page))?;
@@ -239,7 +239,7 @@ impl Index {
         })
     }
 
-    /// Takes back what a session took.
+    /// Puts back the blocks that a session has taken and not used.
     pub fn put_taken(&mut self, taken: &Taken) {
         let Some(mut superblock) = self.superblocks.remove(&taken.page) else {
             return;
@@ -258,26 +258,26 @@ impl Index {
 
     // --- blocks ---------------------------------------------------------------------
 
-    /// Keeps blocks back, each freed by the transaction of a stamp.
+    /// Keeps freed blocks back, each with the stamp of its transaction.
     pub fn put_freed(&mut self, blocks: impl Iterator<Item = (u64, Block)>) {
         self.quarantine.extend(blocks);
     }
 
-    /// How many blocks are kept back.
+    /// The number of blocks that are kept back.
     pub fn kept_back(&self) -> usize {
         self.quarantine.len()
     }
 
-    /// Gives free what was freed up to the low water.
+    /// Makes blocks available that were freed up to the low water.
     pub fn release(&mut self, low_water: u64) {
-        // Stamps come almost in order; one that is late only waits.
+        // Stamps come almost in order. A late one only delays its block.
         let is_over = |freed: &mut (u64, Block)| freed.0 <= low_water;
         while let Some((_, block)) = self.quarantine.pop_front_if(is_over) {
             self.put(block);
         }
     }
 
-    /// Gives a block free that nothing wrote to.
+    /// Makes a block available to which no recovery could replay a write.
     pub fn put(&mut self, block: Block) {
         let (page, class, block) = match block {
             Block::Extent { start, pages } => return self.put_run(start, pages),

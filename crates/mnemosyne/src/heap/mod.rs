@@ -2,23 +2,22 @@
 //!
 //! # Guarantees
 //!
-//! - **H1** An allocation and a free are part of a transaction: they are there after a crash
-//!   if the rest of it is, the pointer to the block among it. Nothing leaks but what the
-//!   program itself forgets.
-//! - **H2** A block has one owner at a time. It is handed out again only when nothing that a
-//!   recovery could replay writes to it: whoever has a fresh block may fill it by plain
-//!   stores.
-//! - **H3** A free of what is not allocated is refused, and leaves nothing.
-//! - **H4** No call takes time in proportion to the heap, but the first one that needs a
-//!   segment, which reads its descriptors (1 byte for 128).
+//! - **H1** Allocations and frees are part of a transaction. They and the pointer to the block are
+//!   durable with the rest of it, or not at all. No block leaks, except those that the program
+//!   itself forgets.
+//! - **H2** A block has one owner at a time. It is reused only when no recovery could replay a
+//!   write to it, so the new owner may fill it by plain stores.
+//! - **H3** A free of an offset at which no block is allocated is rejected, and has no effect.
+//! - **H4** No call takes time in proportion to the heap. The first call that needs a segment reads
+//!   its descriptors, 1 byte for 128.
 //!
-//! # How
+//! # Design
 //!
-//! Blocks up to 4 KiB share superblocks of 8 KiB with others of their size, larger ones have
-//! whole pages. Which are allocated is told by bits and numbers apart from the blocks; see
-//! [`Segment`] for the bytes. They are changed by the user's transaction like any other word.
-//! Where there is room is known to a volatile index. A session takes the free blocks of a
-//! whole superblock from it, so that two threads seldom write to one descriptor.
+//! Blocks up to 4 KiB share superblocks of 8 KiB with others of their size. Larger ones have whole
+//! pages. Descriptors apart from the blocks record which are allocated; see [`Segment`] for the
+//! bytes. The user's transaction changes them like any other word. A volatile index has the free
+//! blocks. A session takes the free blocks of a whole superblock from it, so that two threads
+//! seldom write to the same descriptor.
 
 mod classes;
 mod index;
@@ -58,7 +57,7 @@ impl<S: Space> Clone for Heap<S> {
 }
 
 impl<S: Space> Heap<S> {
-    /// The heap that these segments are, which are read when they are needed.
+    /// A heap of these segments. Each is read when it is needed.
     pub fn new(memory: Memory<S>, segments: impl IntoIterator<Item = Segment>) -> Self {
         let heap = Self {
             shared: Arc::new(Shared {
@@ -77,7 +76,7 @@ impl<S: Space> Heap<S> {
         self.shared.index.lock().add(segment);
     }
 
-    /// What one session of transactions allocates with.
+    /// A session, which allocates for one session of transactions.
     pub fn session(&self) -> HeapSession<S> {
         HeapSession {
             heap: self.clone(),
@@ -89,7 +88,7 @@ impl<S: Space> Heap<S> {
         }
     }
 
-    /// Its parts.
+    /// The segments.
     pub fn segments(&self) -> Vec<Segment> {
         self.shared.segments.read().clone()
     }
@@ -101,7 +100,8 @@ impl<S: Space> Heap<S> {
         holders.next().copied().ok_or(HeapError::Foreign { off })
     }
 
-    /// Takes room by `take`: out of what is free, or kept back too long, or not read yet.
+    /// Takes free blocks by `take`, after those were released that no recovery writes to. Reads
+    /// more segments while `take` finds none.
     fn find<T>(
         &self,
         freed: impl Iterator<Item = (u64, Block)>,
@@ -121,14 +121,14 @@ impl<S: Space> Heap<S> {
         }
     }
 
-    /// Whether there may be room for a block of so many bytes.
+    /// Whether there may be room for a block of that many bytes.
     pub fn may_hold(&self, bytes: u64) -> bool {
         let mut index = self.shared.index.lock();
         index.release(self.shared.memory.low_water());
         index.may_hold(bytes)
     }
 
-    /// Waits until what was freed can be used again. `false`: nothing was.
+    /// Makes all freed blocks available. Returns false if none was waiting.
     ///
     /// # Errors
     /// As [`Memory::truncate`].
@@ -143,27 +143,27 @@ impl<S: Space> Heap<S> {
     }
 }
 
-/// The heap for one session of transactions. Each of its calls belongs to the transaction
-/// that is under way there; when that is over, [`committed`](Self::committed) or
-/// [`rolled_back`](Self::rolled_back) must say how.
+/// The allocations of one session of transactions. Each call belongs to the transaction that is
+/// under way there. When that ends, call [`committed`](Self::committed) or
+/// [`rolled_back`](Self::rolled_back).
 pub struct HeapSession<S: Space> {
     heap: Heap<S>,
-    /// A superblock for each class, for which nobody else allocates.
+    /// The superblock of each class, from which only this session allocates.
     current: [Option<Taken>; CLASSES],
-    /// Allocated by the transaction under way.
+    /// Blocks allocated by the transaction under way.
     reserved: Vec<Block>,
-    /// Freed by it.
+    /// Blocks freed by the transaction under way.
     freed: Vec<Block>,
-    /// Freed by earlier ones and not in the index yet: less than [`KEPT_BYTES`].
+    /// Blocks freed by earlier transactions and not in the index yet: less than [`KEPT_BYTES`].
     kept_back: KeptBack,
-    /// Segments that the index has read, those that were used: they never go.
+    /// Segments of this session that the index has read. A segment is never removed.
     segments: Vec<Segment>,
 }
 
-/// Bytes of freed blocks that a session tells the index of together.
+/// Bytes of freed blocks at which a session adds them to the index.
 const KEPT_BYTES: u64 = PAGE_BYTES;
 
-/// Freed blocks, each with the stamp of its transaction, and how many bytes they are.
+/// Freed blocks, each with the stamp of its transaction, and their total length in bytes.
 #[derive(Default)]
 struct KeptBack {
     blocks: Vec<(u64, Block)>,
@@ -182,7 +182,7 @@ impl KeptBack {
     }
 }
 
-/// What a transaction has done to the heap so far, to come back to.
+/// The changes of a transaction to the heap at some point, to return to.
 #[derive(Debug, Clone, Copy)]
 pub struct Savepoint {
     reserved: usize,
@@ -190,11 +190,11 @@ pub struct Savepoint {
 }
 
 impl<S: Space> HeapSession<S> {
-    /// Allocates a block of at least `bytes`, which holds anything. Returns its offset, a
+    /// Allocates a block of at least `bytes`, with undefined contents. Returns its offset, a
     /// multiple of 16, and of 64 if `bytes` is a multiple of that.
     ///
     /// # Errors
-    /// [`HeapError::NoSpace`], and what steps of transactions give.
+    /// [`HeapError::NoSpace`], and the errors of steps of transactions.
     pub fn alloc(&mut self, tx: &mut Session<S>, bytes: u64) -> Result<u64, Interrupted> {
         match Class::of(bytes) {
             Some(class) => self.alloc_small(tx, class, bytes),
@@ -227,7 +227,7 @@ impl<S: Space> HeapSession<S> {
         Ok(page + u64::from(block) * class.size())
     }
 
-    /// A block of this class that nobody else has.
+    /// Takes a block of this class.
     fn take(&mut self, class: Class, bytes: u64) -> Result<(Taken, u32), HeapError> {
         let current = &mut self.current[class.number()];
         loop {
@@ -251,7 +251,7 @@ impl<S: Space> HeapSession<S> {
         }
     }
 
-    /// Pages that nobody else has.
+    /// Takes contiguous pages for that many bytes. Returns the first and their number.
     fn take_pages(&mut self, bytes: u64) -> Result<(u64, u64), HeapError> {
         let pages = bytes.div_ceil(PAGE_BYTES);
         let kept_back = self.kept_back.drain();
@@ -261,10 +261,10 @@ impl<S: Space> HeapSession<S> {
         Ok((start, pages))
     }
 
-    /// Room for what the transaction under way logs beyond its log, in as few parts as there can
-    /// be, and no more than `most`. It counts as blocks that the transaction allocates and frees:
-    /// others get the pages once no recovery reads them. No descriptor says so, so that after a
-    /// crash they are free.
+    /// Takes pages for an overflow of the transaction under way, in as few parts as possible, at
+    /// most `most`. They count as blocks that the transaction allocates and frees: they are reused
+    /// once no recovery reads them. No descriptor marks them as used, so after a crash they are
+    /// free.
     ///
     /// # Errors
     /// [`HeapError`].
@@ -286,7 +286,7 @@ impl<S: Space> HeapSession<S> {
             extents.for_each(|block| self.kept_back.put(0, block));
         } else {
             self.reserved.extend(extents.clone());
-            // With the stamp of the commit, which the low water has to pass.
+            // They wait until the low water has passed the stamp of the commit.
             self.freed.extend(extents);
         }
         let ranges = room
@@ -302,11 +302,12 @@ impl<S: Space> HeapSession<S> {
         Ok(start)
     }
 
-    /// Copies `bytes` to `off`, in a block that this transaction allocated, without a log: for
-    /// contents that are not small.
+    /// Copies `bytes` to `off` without a log, in a block that this transaction allocated. For large
+    /// contents.
     ///
     /// # Errors
-    /// [`HeapError::NotAllocated`]: the block is not of this transaction, or too short.
+    /// [`HeapError::NotAllocated`]: this transaction did not allocate the block, or it is too
+    /// short.
     pub fn fill(&mut self, tx: &mut Session<S>, off: u64, bytes: &[u8]) -> Result<(), Interrupted> {
         let end = off.saturating_add(bytes.len() as u64);
         let is_in = |block: &Block| block.start() <= off && end <= block.start() + block.bytes();
@@ -319,7 +320,7 @@ impl<S: Space> HeapSession<S> {
     /// Frees the block at `off`.
     ///
     /// # Errors
-    /// [`HeapError`], and what steps of transactions give.
+    /// [`HeapError`], and the errors of steps of transactions.
     pub fn free(&mut self, tx: &mut Session<S>, off: u64) -> Result<(), Interrupted> {
         let (block, descriptor) = self.block_at(tx, off)?;
         match block {
@@ -334,7 +335,7 @@ impl<S: Space> HeapSession<S> {
         Ok(())
     }
 
-    /// Bytes of the block at `off`: at least what was asked for.
+    /// The bytes of the block at `off`, at least as many as were requested.
     ///
     /// # Errors
     /// As [`free`](Self::free).
@@ -342,15 +343,15 @@ impl<S: Space> HeapSession<S> {
         Ok(self.block_at(tx, off)?.0.bytes())
     }
 
-    /// The bits of a descriptor that are in the word at `at`.
+    /// Loads the bits of a descriptor in the word at `at`.
     fn bits(&self, tx: &mut Session<S>, at: u64, descriptor: u64) -> Result<u64, Interrupted> {
         let what = FLIPPED;
         let damaged = HeapError::Damaged { descriptor, what };
         Ok(sealed::open(tx.load(at)?).ok_or(damaged)?)
     }
 
-    /// The segment that holds byte `off`, which the index has read: from then on it counts
-    /// what is freed there.
+    /// The segment that holds byte `off`. The index has read it, and so counts the blocks that are
+    /// freed there.
     fn segment_of(&mut self, off: u64) -> Result<Segment, HeapError> {
         let mut used = self.segments.iter();
         if let Some(segment) = used.find(|segment| segment.holds(off)) {
@@ -364,10 +365,10 @@ impl<S: Space> HeapSession<S> {
         Ok(segment)
     }
 
-    /// Whether an allocated block begins at `off`. Reads no more than the descriptor of its page.
+    /// Whether an allocated block begins at `off`. Reads only the descriptor of its page.
     ///
     /// # Errors
-    /// What steps of transactions give, and [`HeapError::Damaged`].
+    /// The errors of steps of transactions, and [`HeapError::Damaged`].
     pub fn is_block(&self, tx: &mut Session<S>, off: u64) -> Result<bool, Interrupted> {
         let found = match self.heap.segment_of(off) {
             Ok(segment) => self.block_in(tx, segment, off),
@@ -382,13 +383,13 @@ impl<S: Space> HeapSession<S> {
         }
     }
 
-    /// The allocated block at `off`, and its page's descriptor.
+    /// Finds the allocated block at `off`, and the descriptor of its page.
     fn block_at(&mut self, tx: &mut Session<S>, off: u64) -> Result<(Block, u64), Interrupted> {
         let segment = self.segment_of(off)?;
         self.block_in(tx, segment, off)
     }
 
-    /// The same, in its segment.
+    /// As [`block_at`](Self::block_at), in this segment.
     fn block_in(
         &self,
         tx: &mut Session<S>,
@@ -420,7 +421,7 @@ impl<S: Space> HeapSession<S> {
         }
     }
 
-    /// The transaction committed, at this stamp.
+    /// Records that the transaction committed with this stamp.
     pub fn committed(&mut self, stamp: u64) {
         self.reserved.clear();
         if self.freed.is_empty() {
@@ -436,7 +437,7 @@ impl<S: Space> HeapSession<S> {
         }
     }
 
-    /// What the transaction under way has done so far.
+    /// The changes of the transaction under way so far.
     pub fn savepoint(&self) -> Savepoint {
         Savepoint {
             reserved: self.reserved.len(),
@@ -444,7 +445,7 @@ impl<S: Space> HeapSession<S> {
         }
     }
 
-    /// The transaction left nothing.
+    /// Records that the transaction was rolled back.
     pub fn rolled_back(&mut self) {
         self.return_to(Savepoint {
             reserved: 0,
@@ -452,7 +453,7 @@ impl<S: Space> HeapSession<S> {
         });
     }
 
-    /// The transaction left nothing of what it did since a savepoint.
+    /// Undoes the changes of the transaction since a savepoint.
     pub fn return_to(&mut self, savepoint: Savepoint) {
         let freed = self.freed.drain(savepoint.freed..);
         if hit(Bug::FreedByAbort) {

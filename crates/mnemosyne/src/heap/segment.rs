@@ -1,18 +1,21 @@
-//! Where blocks are, and what says which of them are allocated.
+//! The format of the heap: pages of blocks, and the descriptors of their allocation.
 //!
 //! # Format
 //!
-//! A segment is a region: a line that names it, a descriptor of a line for each page, then
-//! from the next multiple of [`PAGE_BYTES`] on the pages, which hold nothing but blocks. The
-//! first line holds, as little-endian words: magic and version, the number of pages. This
-//! and all words of descriptors are sealed: bit 63 makes the number of ones even.
+//! A segment is a region. It begins with a line that identifies it, and a descriptor of one line
+//! for each page. From the next multiple of [`PAGE_BYTES`] on are the pages, which hold only
+//! blocks. The first line has two little-endian words: magic and version, and the number of pages.
+//! The latter and all words of descriptors are sealed: bit 63 makes the number of ones even.
 //!
-//! A descriptor's first word tells what its page is: free (0), a *superblock* of small
-//! blocks (1, and from bit 8 on the class) or the first of an *extent* of whole pages, one
-//! block (2, and from bit 8 on how many pages). The other words are the bits of a
-//! superblock's blocks: 1, it is allocated. The descriptors of an extent's other pages mean
-//! nothing, but their bits are 0, and so are those of an extent and of a free page: a
-//! superblock without blocks is as good as a free page.
+//! The first word of a descriptor is the kind of its page:
+//!
+//! - free: 0;
+//! - a *superblock* of small blocks: 1, with the class from bit 8 on;
+//! - the first page of an *extent*, a block of whole pages: 2, with their number from bit 8 on.
+//!
+//! The other words have a bit for each block of a superblock, set if it is allocated. The
+//! descriptors of an extent's other pages are ignored, but their bits are 0. So are those of an
+//! extent and of a free page: a superblock without blocks is equivalent to a free page.
 
 use super::classes::{BIT_WORDS, BITS, Class, PAGE_BYTES, WORD_BITS};
 use crate::error::HeapError;
@@ -31,33 +34,33 @@ const SMALL: u64 = 1;
 const LARGE: u64 = 2;
 const KIND_BITS: u32 = 8;
 
-/// What may be wrong with a descriptor.
+/// Kinds of damage to a descriptor.
 pub(super) const UNKNOWN: &str = "a page of no known kind";
 pub(super) const FLIPPED: &str = "a word of bits has changed";
 pub(super) const TOO_LONG: &str = "an extent leaves its segment";
 const TOO_MANY: &str = "a superblock has more blocks than fit";
 
-/// What is wrong with the descriptor of a page.
+/// Damage to the descriptor of a page.
 #[derive(Debug)]
 pub(crate) struct Damage {
-    /// Where the page is, in bytes.
+    /// The offset of the page in bytes.
     pub page: u64,
-    /// Where its descriptor is, in bytes.
+    /// The offset of its descriptor in bytes.
     pub descriptor: u64,
-    /// What is wrong.
+    /// The kind of damage.
     pub what: &'static str,
-    /// The words that make it sound and free no block: where, and what to store. `None`: what
-    /// the page is cannot be told.
+    /// Offsets and words whose stores repair the descriptor and free no block. `None`: the kind of
+    /// the page is lost.
     pub mend: Option<Vec<(u64, u64)>>,
 }
 
-/// What a page is.
+/// The kind of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Page {
     Free,
     /// Small blocks.
     Superblock(Class),
-    /// The first page of a block of so many pages.
+    /// The first page of a block of that many pages.
     Extent(u64),
 }
 
@@ -70,7 +73,7 @@ impl Page {
         })
     }
 
-    /// How many pages it is the first of.
+    /// The number of pages in the block that begins here, or 1.
     pub fn pages(self) -> u64 {
         match self {
             Self::Extent(pages) => pages,
@@ -78,7 +81,7 @@ impl Page {
         }
     }
 
-    /// `None`: it is nothing that this version writes.
+    /// Decodes the first word of a descriptor. `None`: this version writes no such word.
     pub fn decode(word: u64) -> Option<Self> {
         let word = sealed::open(word)?;
         let what = word >> KIND_BITS;
@@ -94,19 +97,19 @@ impl Page {
 /// A part of the heap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Its first line, in bytes.
+    /// The offset of its first line in bytes.
     pub start: u64,
-    /// How many pages it has.
+    /// The number of its pages.
     pub pages: u64,
 }
 
-/// Bytes from the start of a segment to its first page.
+/// The bytes from the start of a segment to its first page.
 fn head_bytes(pages: u64) -> u64 {
     ((pages + 1) * LINE_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
 impl Segment {
-    /// The one in a region of `len` bytes.
+    /// The largest segment in a region of `len` bytes.
     fn within(start: u64, len: u64) -> Self {
         let mut pages = len / (PAGE_BYTES + LINE_BYTES);
         while pages > 0 && head_bytes(pages) + pages * PAGE_BYTES > len {
@@ -115,7 +118,7 @@ impl Segment {
         Self { start, pages }
     }
 
-    /// Bytes of a segment that can hold a block of `bytes`.
+    /// The bytes of a segment that can hold a block of `bytes`.
     pub fn bytes_for(bytes: u64) -> Option<u64> {
         let pages = bytes.div_ceil(PAGE_BYTES).max(1);
         pages
@@ -123,27 +126,27 @@ impl Segment {
             .checked_add(head_bytes(pages))
     }
 
-    /// Makes an empty one of `len` bytes at byte `start`, a multiple of [`PAGE_BYTES`], where
-    /// there are zeros. Durable when it returns.
+    /// Formats an empty segment of `len` bytes at byte `start`, a multiple of [`PAGE_BYTES`], over
+    /// zeros. It is durable when this returns.
     ///
     /// # Errors
-    /// What the memory says.
+    /// [`MediumError`] of the memory.
     pub fn format<P: Pmem>(pm: &P, start: u64, len: u64) -> Result<Self, MediumError> {
         let made = Self::within(start, len);
         pm.store_word(start + AT_PAGES, seal(made.pages));
         pm.store_word(start + AT_MAGIC, MAGIC);
         pm.flush(start, LINE_BYTES);
-        // The table says next that it is there.
+        // The region table names the segment next.
         if !hit(Bug::UnfencedSegment) {
             pm.fence(Rule::InitialiseBeforePoint)?;
         }
         Ok(made)
     }
 
-    /// The one in the region of `len` bytes at byte `start`; `None`: there is none.
+    /// Opens the segment in the region of `len` bytes at byte `start`, if there is one.
     ///
     /// # Errors
-    /// What the memory says.
+    /// [`MediumError`] of the memory.
     pub fn open<P: Pmem>(pm: &P, start: u64, len: u64) -> Result<Option<Self>, MediumError> {
         let whole = Self::within(start, len);
         let is_one = pm.load(start + AT_MAGIC)? == MAGIC;
@@ -152,23 +155,23 @@ impl Segment {
         Ok(pages.map(|pages| Self { start, pages }))
     }
 
-    /// Where the first page is.
+    /// The offset of the first page.
     pub fn data(&self) -> u64 {
         self.start + head_bytes(self.pages)
     }
 
-    /// Where the last page ends.
+    /// The offset of the end of the last page.
     pub fn end(&self) -> u64 {
         self.data() + self.pages * PAGE_BYTES
     }
 
-    /// Whether byte `off` lies in one of its pages.
+    /// Whether byte `off` lies in one of the pages.
     pub fn holds(&self, off: u64) -> bool {
         (self.data()..self.end()).contains(&off)
     }
 
-    /// Calls `each` with every page but those inside extents: its start, its descriptor, what
-    /// it is and which blocks of a superblock are allocated.
+    /// Calls `each` with every page that is not inside an extent: its offset, its descriptor, its
+    /// kind, and the allocated blocks of a superblock.
     pub(super) fn each_page<P: Pmem>(
         &self,
         pm: &P,
@@ -183,7 +186,7 @@ impl Segment {
         Ok(())
     }
 
-    /// What the page at `page` is, and which blocks of a superblock are allocated.
+    /// The kind of the page at `page`, and the allocated blocks of a superblock.
     fn page<P: Pmem>(&self, pm: &P, page: u64) -> Result<(Page, Bits), HeapError> {
         let descriptor = self.descriptor(page);
         let damaged = |what| Err(HeapError::Damaged { descriptor, what });
@@ -201,15 +204,15 @@ impl Segment {
         }
     }
 
-    /// Whether a block of so many pages can begin at a page.
+    /// Whether a block of that many pages can begin at this page.
     pub(super) fn fits(&self, page: u64, pages: u64) -> bool {
         pages <= (self.end() - page) / PAGE_BYTES
     }
 
-    /// What is wrong with each descriptor, also where nothing but a checker looks.
+    /// Finds damage of all descriptors, also in words that only a checker reads.
     ///
     /// # Errors
-    /// What the memory says.
+    /// [`MediumError`] of the memory.
     pub(crate) fn damage<P: Pmem>(&self, pm: &P) -> Result<Vec<Damage>, MediumError> {
         let mut found = Vec::new();
         let mut page = self.data();
@@ -251,7 +254,7 @@ impl Segment {
         }
     }
 
-    /// Words of bits that changed, or have bits that are not in `all`.
+    /// Finds words of bits that have flipped, or have bits that are not in `all`.
     fn damaged_bits<P: Pmem>(
         &self,
         pm: &P,
@@ -279,8 +282,8 @@ impl Segment {
         }))
     }
 
-    /// What is wrong with the descriptor of a page inside an extent. It means nothing, so it
-    /// can be emptied, unless it says what the extent contradicts.
+    /// Finds damage of the descriptor of a page inside an extent. It is ignored, so it can be
+    /// cleared, unless its kind contradicts the extent.
     fn damaged_inside<P: Pmem>(&self, pm: &P, page: u64) -> Result<Option<Damage>, MediumError> {
         let descriptor = self.descriptor(page);
         let bits = self.damaged_bits(pm, page, &Bits::default())?;
@@ -304,10 +307,10 @@ impl Segment {
         }
     }
 
-    /// All allocated blocks, by offset: where each is and how long.
+    /// All allocated blocks by offset, with their lengths in bytes.
     ///
     /// # Errors
-    /// [`HeapError::Damaged`], and what the memory says.
+    /// [`HeapError::Damaged`], and [`MediumError`] of the memory.
     pub fn blocks<P: Pmem>(&self, pm: &P) -> Result<Vec<(u64, u64)>, HeapError> {
         let mut blocks = Vec::new();
         self.each_page(pm, |(page, _, what, allocated)| match what {
@@ -322,12 +325,12 @@ impl Segment {
         Ok(blocks)
     }
 
-    /// Where the descriptor of the page is that holds byte `off`, which lies in one.
+    /// The offset of the descriptor of the page that holds byte `off`.
     pub(super) fn descriptor(&self, off: u64) -> u64 {
         self.start + LINE_BYTES * (1 + (off - self.data()) / PAGE_BYTES)
     }
 
-    /// The start of the page that holds byte `off`, which lies in one.
+    /// The start of the page that holds byte `off`.
     pub(super) fn page_start(&self, off: u64) -> u64 {
         off - (off - self.data()) % PAGE_BYTES
     }
@@ -357,7 +360,7 @@ fn bits<P: Pmem>(pm: &P, descriptor: u64) -> Result<Bits, HeapError> {
 pub(super) struct Bits([u64; BIT_WORDS]);
 
 impl Bits {
-    /// The first `count`.
+    /// The first `count` bits.
     pub fn first(count: u32) -> Self {
         let mut bits = Self::default();
         (0..count).for_each(|n| bits.set(n));
@@ -368,7 +371,7 @@ impl Bits {
         self.0[(n / WORD_BITS) as usize] |= 1 << (n % WORD_BITS);
     }
 
-    /// Takes out the first.
+    /// Removes the first bit that is set.
     pub fn take(&mut self) -> Option<u32> {
         let n = self.0.iter().position(|word| *word != 0)?;
         let bit = self.0[n].trailing_zeros();
@@ -388,7 +391,7 @@ impl Bits {
         *self == Self::default()
     }
 
-    /// Those of these that are not of the others.
+    /// The bits that are not set in `others`.
     pub fn without(&self, others: &Self) -> Self {
         let mut left = *self;
         for (word, other) in left.0.iter_mut().zip(others.0) {
@@ -397,7 +400,7 @@ impl Bits {
         left
     }
 
-    /// The positions of the ones, ascending.
+    /// The indices of the bits that are set, ascending.
     pub fn iter(self) -> impl Iterator<Item = u32> {
         (0..BITS).filter(move |n| self.has(*n))
     }
