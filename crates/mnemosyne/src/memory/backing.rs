@@ -1,4 +1,4 @@
-//! Where the bytes of regions come from.
+//! The provider of the regions' bytes.
 
 use super::Region;
 use super::names::POOL_NOTE;
@@ -7,34 +7,34 @@ use medium::{ArenaError, LINE_BYTES, MediumError, OpenError, Pmem, Rule};
 use paging::PoolError;
 use std::path::PathBuf;
 
-/// Why a region's bytes are not to be had.
+/// Why a region's bytes are unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum BackingError {
     /// A file cannot be made, opened or removed.
     #[error(transparent)]
     File(#[from] OpenError),
-    /// There are no addresses for it.
+    /// The addresses of the region are unavailable.
     #[error(transparent)]
     Arena(#[from] ArenaError),
     /// The pool of pages cannot be used.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// It is not the pool of these regions.
+    /// The pool does not belong to these regions.
     #[error(transparent)]
     Mismatch(#[from] MismatchError),
     /// The machine went down while the directory was open with durability `process`.
     #[error(
-        "{} was in use with durability 'process' when the machine went down: what was stored last \
-         may be missing, or there in part; run 'selvedge heap check', and accept the loss or \
+        "{} was in use with durability 'process' when the machine went down: the last stores \
+         may be missing or incomplete; run 'selvedge heap check', and accept the loss or \
          restore the directory from a copy", directory.display()
     )]
     Crashed {
         /// The directory.
         directory: PathBuf,
     },
-    /// Something that is not ours has the name of a file that is needed.
+    /// A file of another program has the name of a file that is needed.
     #[error(
-        "{} is in the way: it is no file of durable memory; move it away, or use a directory of \
+        "{} is in the way: it is not a file of durable memory; move it away, or use a directory of \
          its own", file.display()
     )]
     InTheWay {
@@ -49,7 +49,7 @@ pub enum BackingError {
 /// A directory and a pool do not belong together.
 #[derive(Debug, thiserror::Error)]
 pub enum MismatchError {
-    /// The pool is not there.
+    /// The pool is missing.
     #[error(
         "pages of {} are in a pool, and {} is missing: bring it back, or say where the pool is; \
          without it they are lost", directory.display(), file.display()
@@ -57,27 +57,27 @@ pub enum MismatchError {
     Missing {
         /// The directory.
         directory: PathBuf,
-        /// What is missing of its pool.
+        /// The missing file of the pool.
         file: PathBuf,
     },
-    /// There is another one in its place.
+    /// Another pool is at the path.
     #[error(
-        "pages of {} are in the pool {wanted:016x}, and {} is the pool {found:016x}: say where \
-         the right one is", directory.display(), pool.display()
+        "pages of {} are in the pool {wanted:016x}, and {} is the pool {found:016x}: give the path \
+         of the right one", directory.display(), pool.display()
     )]
     Foreign {
         /// The directory.
         directory: PathBuf,
         /// The other pool.
         pool: PathBuf,
-        /// The id of its own.
+        /// The id of the directory's pool.
         wanted: u64,
-        /// The id of the other.
+        /// The id of the other pool.
         found: u64,
     },
-    /// The pool is another directory's.
+    /// The pool belongs to another directory.
     #[error(
-        "{} is the pool of another directory than {}: say another place for a new one",
+        "{} is the pool of another directory than {}: choose another path for a new one",
         pool.display(), directory.display()
     )]
     Taken {
@@ -86,7 +86,7 @@ pub enum MismatchError {
         /// The pool.
         pool: PathBuf,
     },
-    /// The directory was made without a pool, or does not know any more of which.
+    /// The directory was made without a pool, or the file that names it was lost.
     #[error(
         "{} has durable memory, and no file '{POOL_NOTE}' that names a pool: open it without one, or \
          bring the file back", directory.display()
@@ -95,9 +95,9 @@ pub enum MismatchError {
         /// The directory.
         directory: PathBuf,
     },
-    /// What names the pool is damaged.
+    /// The file that names the pool is damaged.
     #[error(
-        "{} does not name a pool: it is damaged, or somebody else's; bring the right one back, or \
+        "{} does not name a pool: it is damaged, or of another program; restore it, or \
          use another directory", file.display()
     )]
     Note {
@@ -106,19 +106,18 @@ pub enum MismatchError {
     },
 }
 
-/// Gives regions their bytes, at places of one persistent memory that others pick.
+/// Provides the bytes of regions, at offsets of one persistent memory.
 ///
-/// Whether a region's bytes are there is as durable as this says at return; which of them
-/// are meant to be there, the region table knows.
+/// A region's bytes are made or removed durably when a call returns. The region table decides which
+/// of them belong to a region.
 pub trait Backing: Send + Sync {
-    /// The memory in which all of them are.
+    /// The memory that has all regions.
     type Pmem: Pmem + Clone;
 
     /// The memory.
     fn pmem(&self) -> &Self::Pmem;
 
-    /// Whether a region can have this slot, as far as this knows: nothing of somebody else's is
-    /// in its place.
+    /// Whether a region can have this slot: no file of another program uses its name.
     ///
     /// # Errors
     /// [`BackingError`].
@@ -126,31 +125,31 @@ pub trait Backing: Send + Sync {
         Ok(true)
     }
 
-    /// Makes the bytes of a region: zeros. Durable at return.
+    /// Makes the bytes of a region, all zeros. They are durable when this returns.
     ///
     /// # Errors
-    /// [`BackingError`]; what was made is to be [removed](Self::remove), unless it is
+    /// [`BackingError`]; then the caller [removes](Self::remove) the bytes, unless it is
     /// [`InTheWay`](BackingError::InTheWay).
     fn create(&self, region: &Region) -> Result<(), BackingError>;
 
-    /// Brings the region's bytes in place. `false`: there are none, or not so many.
+    /// Maps the region's bytes. Returns false if they are missing or too few.
     ///
     /// # Errors
     /// [`BackingError`].
     fn open(&self, region: &Region) -> Result<bool, BackingError>;
 
-    /// What errors call the place of the region's bytes.
+    /// The location of the region's bytes, for error messages.
     fn describe(&self, region: &Region) -> String {
         format!("region {}", region.slot)
     }
 
-    /// Takes the region's bytes away, if they are there. Durable at return.
+    /// Removes the region's bytes if they exist. This is durable when it returns.
     ///
     /// # Errors
     /// [`BackingError`].
     fn remove(&self, region: &Region) -> Result<(), BackingError>;
 
-    /// Checks that what regions share, such as a pool of pages, has nothing of others than these.
+    /// Checks that a shared resource, such as a pool of pages, has only bytes of these regions.
     ///
     /// # Errors
     /// [`BackingError`].
@@ -159,7 +158,7 @@ pub trait Backing: Send + Sync {
     }
 }
 
-/// Regions in one piece of memory, as large as it is.
+/// Regions in one memory of fixed size.
 #[derive(Debug, Clone)]
 pub struct Flat<P>(pub P);
 
@@ -174,7 +173,7 @@ impl<P: Pmem + Clone> Backing for Flat<P> {
         for line in (region.start..region.start + region.len).step_by(LINE_BYTES as usize) {
             self.0.store_nt(line, &[0; LINE_BYTES as usize]);
         }
-        // The table says next that it is there.
+        // The region table names the region next.
         if !hit(Bug::UnfencedRegion) {
             self.0.fence(Rule::InitialiseBeforePoint)?;
         }

@@ -1,16 +1,17 @@
-//! Crashes of the machine that a directory's durability did not cover.
+//! The note of the boot: detects crashes of the machine that a directory's durability did not
+//! cover.
 //!
 //! # Guarantees
 //!
 //! 1. While a directory on a disk is open with [`EffectiveDurability::Process`], its file `boot`
-//!    names the boot of the machine. The file is durable before anything is stored.
-//!    A file `boot` that does not begin as a note does is somebody else's: it is left alone, and
-//!    is in the way if there has to be a note.
+//!    contains the id of the machine's boot. It is durable before anything is stored. A file `boot`
+//!    of another format belongs to another program: it is left alone, and is an error if a note is
+//!    needed.
 //! 2. The file is removed once all files of the directory are durable: when the directory is
-//!    closed, or is opened with another durability.
-//! 3. A directory whose file names an earlier boot is refused, unless its user accepts the loss:
-//!    the machine went down before everything was durable, and what is there may be any mixture
-//!    of old and new pages. No log can tell.
+//!    closed, or opened with another durability.
+//! 3. A directory whose file has the id of an earlier boot is rejected, unless the user accepts the
+//!    loss. The machine went down before all stores were durable, and the files may be any mixture
+//!    of old and new pages. The logs cannot detect this.
 //!
 //! [`EffectiveDurability::Process`]: medium::EffectiveDurability::Process
 
@@ -22,7 +23,7 @@ use medium::OpenError;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What the file begins with, before the boot's id and a line feed.
+/// The start of the file, before the boot's id and a line feed.
 const NOTE_HEAD: &str = "selvedge boot ";
 
 /// The note of a directory.
@@ -36,7 +37,7 @@ impl BootNote {
     /// Finds the note of `directory`.
     ///
     /// # Errors
-    /// [`BackingError::Crashed`] if it is of an earlier boot, unless that loss is accepted.
+    /// [`BackingError::Crashed`] if the note is of an earlier boot and the loss is not accepted.
     pub fn find(
         files: &impl Files,
         directory: &Path,
@@ -58,16 +59,16 @@ impl BootNote {
         self.is_there.load(Relaxed)
     }
 
-    /// Whether `directory` has a note, of an earlier boot.
+    /// Whether `directory` has a note of an earlier boot.
     pub fn is_of_crash(files: &impl Files, directory: &Path) -> Result<bool, BackingError> {
         let note = read(files, directory)?;
         Ok(is_of_crash(files, note.as_deref())?)
     }
 
-    /// Makes the note, durably.
+    /// Makes the note durable.
     ///
     /// # Errors
-    /// [`BackingError::InTheWay`] if a file of somebody else's has its name.
+    /// [`BackingError::InTheWay`] if another program's file has the name.
     pub fn make(&self, files: &impl Files) -> Result<(), BackingError> {
         let (file, contents) = (self.directory.join(BOOT_NOTE), contents(files)?);
         let write = |path: &Path| files.write(path, &contents);
@@ -96,7 +97,7 @@ impl BootNote {
     }
 }
 
-/// The note of a directory. A file of somebody else's is none.
+/// Reads the note of a directory. Files of other programs are ignored.
 fn read(files: &impl Files, directory: &Path) -> Result<Option<Vec<u8>>, OpenError> {
     let found = files.read(&directory.join(BOOT_NOTE))?;
     Ok(found.filter(|note| note.starts_with(NOTE_HEAD.as_bytes())))
@@ -109,7 +110,7 @@ fn is_of_crash(files: &impl Files, note: Option<&[u8]>) -> Result<bool, OpenErro
     }
 }
 
-/// What the note of this boot holds.
+/// The contents of a note of this boot.
 fn contents(files: &impl Files) -> Result<Vec<u8>, OpenError> {
     Ok(format!("{NOTE_HEAD}{}\n", files.boot()?).into_bytes())
 }

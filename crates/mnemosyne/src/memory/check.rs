@@ -1,16 +1,16 @@
-//! What is wrong with durable memory, by the invariants of `format.md`, M1 to M16, and of
-//! [`paging`], P5; and whether the machine went down before all was durable (`boot`).
+//! The checker of durable memory. It tests the invariants of `format.md`, M1 to M16, and of
+//! [`paging`], P5. It also reports a crash of the machine before all was durable (`boot`).
 //!
 //! # Guarantees
 //!
-//! 1. Nothing on the medium changes. What logs hold is looked at as recovery would leave it.
-//! 2. Each finding says which invariant is broken, in which file, structure and place, and
-//!    the way out. The check goes on behind it wherever there is a way on.
-//! 3. Time and memory are bounded by the bytes of the files, whatever these hold: no record,
-//!    slot or descriptor is looked at more than a few times. (The heads of records that only
-//!    look like ones behind the end of a log are; of these, so much is read as four logs.)
-//! 4. What [`DurableMemory::open`](super::DurableMemory::open) refuses has a finding, and so has a directory that
-//!    opening refuses because the machine went down.
+//! 1. Nothing on the medium changes. Logs are replayed on an overlay.
+//! 2. Each finding names the invariant, the file, the structure, its offset, and the way out. The
+//!    check continues after a finding wherever it can.
+//! 3. Time and memory are bounded by the bytes of the files, whatever their contents: each record,
+//!    slot and descriptor is read at most a few times. Heads after the end of a log that only look
+//!    like those of records are read as well, at most as many bytes as four logs.
+//! 4. Everything that [`DurableMemory::open`](super::DurableMemory::open) rejects has a finding. So
+//!    has a directory that was open when the machine went down.
 
 use super::boot::BootNote;
 use super::files::SystemFiles;
@@ -31,21 +31,21 @@ use std::fmt;
 use std::path::Path;
 use wordlog::LogError;
 
-/// One violation of one invariant.
+/// A violation of an invariant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The invariant, numbered as in `format.md`, or in [`paging`]; or `boot`: the note of
-    /// the machine's boot is of an earlier one.
+    /// The invariant, numbered as in `format.md`, or in [`paging`]. `boot`: the note of the boot is
+    /// of an earlier boot of the machine.
     pub invariant: &'static str,
-    /// The file, in its directory.
+    /// The name of the file in its directory.
     pub file: String,
     /// The structure in it.
     pub structure: String,
-    /// Where that is, in bytes from the start of the file.
+    /// The offset of the structure from the start of the file, in bytes.
     pub offset: u64,
-    /// What is wrong.
+    /// The violation.
     pub what: String,
-    /// What can be done about it.
+    /// The remedy.
     pub way_out: &'static str,
 }
 
@@ -66,29 +66,28 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What is wrong.
+    /// All violations, or the first [`MAX_FINDINGS`](Self::MAX_FINDINGS).
     pub findings: Vec<Finding>,
-    /// There was more, which is not listed.
+    /// Whether there were more violations, which are not listed.
     pub is_truncated: bool,
-    /// What depends on something that is damaged was not looked at.
+    /// Whether structures were not checked because they depend on a damaged one.
     pub is_partial: bool,
 }
 
 impl Report {
-    /// Most findings that are listed.
+    /// The maximum number of findings.
     pub const MAX_FINDINGS: usize = 1000;
 
-    /// Whether nothing is wrong.
+    /// Whether there are no findings.
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty()
     }
 }
 
-/// What can be done about findings. The property that each of them holds is tested in
-/// `tests/hostile/ways_out.rs`.
+/// Remedies of findings. `tests/hostile/ways_out.rs` tests the property that each promises.
 mod way {
     pub(super) const COPY: &str = "restore the directory from a copy";
     pub(super) const REPAIR: &str =
@@ -99,7 +98,7 @@ mod way {
          the directory from a copy";
     pub(super) const FILE: &str =
         "put the file back as it was, or restore the directory from a copy";
-    pub(super) const STRAY: &str = "move the file away once you know that nobody needs it";
+    pub(super) const STRAY: &str = "move the file away if no program needs it";
     pub(super) const POOL: &str = "restore the directory and its pool from a copy";
     pub(super) const STATICS: &str =
         "begin anew with SELVEDGE_STATICS=discard, or restore the directory from a copy";
@@ -114,12 +113,12 @@ mod way {
 /// Checks the directory at `path`, which no program may have open.
 ///
 /// # Errors
-/// [`MemoryError`]: there is none, or it cannot be read.
+/// [`MemoryError`] if there is none, or it cannot be read.
 pub fn check(path: impl AsRef<Path>) -> Result<Report, MemoryError> {
     check_within(path, DirectoryOptions::default().bytes)
 }
 
-/// As [`check`], in that many bytes of addresses.
+/// As [`check`], with that many bytes of addresses.
 ///
 /// # Errors
 /// [`MemoryError`].
@@ -133,7 +132,7 @@ pub fn check_within(path: impl AsRef<Path>, bytes: u64) -> Result<Report, Memory
     report.findings.extend(has_crashed.then(crash));
     let repairs = |finding: &&mut Finding| finding.way_out == way::REPAIR;
     let mut repairable = report.findings.iter_mut().filter(repairs).peekable();
-    // A repair is refused if anything else is beyond it.
+    // A repair is rejected if other damage is beyond it.
     if repairable.peek().is_some() && would_give_up(path, bytes).is_err() {
         repairable.for_each(|finding| finding.way_out = way::COPY);
     }
@@ -148,16 +147,16 @@ fn crash() -> Finding {
         structure: "note of the boot".to_owned(),
         offset: 0,
         what: "the machine went down while the directory was in use with durability 'process': \
-               what was stored last may be missing, or there in part, and programs are refused"
+               the last stores may be missing or incomplete, and programs cannot open it"
             .to_owned(),
         way_out: way::CRASH,
     }
 }
 
-/// Checks the regions of `backing`, whose system region is in place, and of which these slots
-/// have files. What the logs hold is stored to the memory: to change nothing, it is an
-/// [`Overlay`](medium::Overlay). Each way out is that of the finding alone: others may stand in
-/// the way of a repair.
+/// Checks the regions of `backing`, which has mapped the system region. `files` are the slots that
+/// have files. The logs are replayed on this memory: an [`Overlay`](medium::Overlay) keeps the
+/// medium unchanged. Each way out is that of the finding alone: other findings may prevent a
+/// repair.
 pub fn check_regions<B: Backing>(backing: &B, files: &[u64]) -> Report {
     let mut checker = Checker {
         backing,
@@ -173,7 +172,7 @@ fn file_of(region: &Region) -> String {
     file_name(region.slot)
 }
 
-/// A record of the log of so many bytes at `start` in a file, and where it begins there.
+/// Names a record of the log of that many bytes at `start` in a file, and its offset.
 fn record(start: u64, bytes: u64, position: u64) -> (String, u64) {
     let structure = format!("record {position} of the log at {start:#x}");
     (structure, start + wordlog::byte_of(bytes, position))
@@ -206,7 +205,7 @@ impl<B: Backing> Checker<'_, B> {
         });
     }
 
-    /// All of it; `None`: what the rest depends on is damaged.
+    /// Checks everything. `None`: a structure on which the rest depends is damaged.
     fn run(&mut self, files: &[u64]) -> Option<()> {
         let system = self.system()?;
         let mut unrecovered = self.logs(&system)?;
@@ -233,21 +232,21 @@ impl<B: Backing> Checker<'_, B> {
     /// M1: the first line.
     fn system(&mut self) -> Option<System> {
         let pm = self.backing.pmem();
-        let place = ("system region", 0);
+        let at = ("system region", 0);
         let system = match System::open(pm) {
             Ok(system) => system,
             Err(MemoryError::NotDurableMemory { what: FOREIGN }) => {
-                self.bad(("M1", way::VERSION), SYSTEM, place, FOREIGN);
+                self.bad(("M1", way::VERSION), SYSTEM, at, FOREIGN);
                 return None;
             }
             Err(error) => {
-                self.bad(("M1", way::COPY), SYSTEM, place, error);
+                self.bad(("M1", way::COPY), SYSTEM, at, error);
                 return None;
             }
         };
         if let Err(error) = pm.load(system.bytes - WORD_BYTES) {
             let what = format!("its {} bytes are not all there: {error}", system.bytes);
-            self.bad(("M1", way::COPY), SYSTEM, place, what);
+            self.bad(("M1", way::COPY), SYSTEM, at, what);
             return None;
         }
         Some(system)
@@ -290,7 +289,7 @@ impl<B: Backing> Checker<'_, B> {
         }
     }
 
-    /// What is wrong with the log at `start`, of so many bytes.
+    /// Reports damage of the log at `start`, of that many bytes.
     fn bad_in_area(&mut self, error: AreaError, start: u64, bytes: u64) {
         match error {
             AreaError::NotAnArea { what, .. } => {
@@ -310,8 +309,8 @@ impl<B: Backing> Checker<'_, B> {
                 position,
                 what,
             } => {
-                let place = record(start, bytes, position);
-                self.bad(("M11", way::REPAIR), SYSTEM, place, format!("it {what}"));
+                let at = record(start, bytes, position);
+                self.bad(("M11", way::REPAIR), SYSTEM, at, format!("it {what}"));
             }
             AreaError::Log(error) => {
                 let ways = [way::REPAIR, way::COPY];
@@ -320,8 +319,8 @@ impl<B: Backing> Checker<'_, B> {
         }
     }
 
-    /// Reports what is wrong with the log of that many bytes at `start` in the file, and the ways
-    /// out: one for a damaged record, one for anything else.
+    /// Reports damage of the log of that many bytes at `start` in the file. There are two ways out:
+    /// one for a damaged record, one for anything else.
     fn bad_log(
         &mut self,
         file: &str,
@@ -335,8 +334,8 @@ impl<B: Backing> Checker<'_, B> {
             }
             LogError::Damaged { position, .. } => {
                 let what = "it has changed since it was durable";
-                let place = record(start, bytes, position);
-                self.bad(("M10", of_record), file, place, what);
+                let at = record(start, bytes, position);
+                self.bad(("M10", of_record), file, at, what);
             }
             error => self.bad(("M9", otherwise), file, ("log", start), error),
         }
@@ -344,14 +343,15 @@ impl<B: Backing> Checker<'_, B> {
 
     // --- tables ---------------------------------------------------------------------
 
-    /// M2 to M5, P5: the region table, the files and the pool. Regions whose bytes are in place.
+    /// M2 to M5, P5: the region table, the files and the pool. Returns the regions that were
+    /// mapped.
     fn table(&mut self, system: &System, files: &[u64]) -> Vec<Region> {
         let pm = self.backing.pmem();
         let files: HashSet<u64> = files.iter().copied().collect();
         let (mut regions, mut owners) = (Vec::new(), HashSet::new());
         let before = self.report.findings.len();
         for slot in 0..system.slots {
-            let place = (
+            let at = (
                 format!("slot {slot} of the region table"),
                 system.slot(slot),
             );
@@ -359,16 +359,16 @@ impl<B: Backing> Checker<'_, B> {
                 Ok(None) => continue,
                 Ok(Some(region)) => regions.push(region),
                 Err(MemoryError::Slot { what, .. }) => {
-                    self.bad(("M2", way::COPY), SYSTEM, place, what);
+                    self.bad(("M2", way::COPY), SYSTEM, at, what);
                 }
                 Err(error @ MemoryError::Beyond { .. }) => {
-                    self.bad(("M2", way::ADDRESSES), SYSTEM, place, error);
+                    self.bad(("M2", way::ADDRESSES), SYSTEM, at, error);
                 }
-                Err(error) => self.bad(("M2", way::COPY), SYSTEM, place, error),
+                Err(error) => self.bad(("M2", way::COPY), SYSTEM, at, error),
             }
             owners.insert(slot);
         }
-        // A slot that nobody can read may be any page's.
+        // A page may belong to a slot that cannot be read.
         if self.report.findings.len() == before {
             self.pages(&regions);
         }
@@ -380,21 +380,21 @@ impl<B: Backing> Checker<'_, B> {
         }
         if let Some((first, second)) = overlap(&regions) {
             let slot = second.slot;
-            let place = (
+            let at = (
                 format!("slot {slot} of the region table"),
                 system.slot(slot),
             );
             let what = format!("{OVERLAP}, that of slot {}", first.slot);
-            self.bad(("M3", way::COPY), SYSTEM, place, what);
+            self.bad(("M3", way::COPY), SYSTEM, at, what);
             return Vec::new();
         }
         regions.retain(|(state, _)| *state == State::There);
         let mut there: Vec<_> = regions.into_iter().map(|(_, region)| region).collect();
-        there.retain(|region| self.open(region));
+        there.retain(|region| self.can_map(region));
         there
     }
 
-    /// P5: what the pool has is of these regions.
+    /// P5: the pages of the pool belong to these regions.
     fn pages(&mut self, regions: &[(State, Region)]) {
         let all: Vec<_> = regions.iter().map(|(_, region)| *region).collect();
         let Err(error) = self.backing.no_others(&all) else {
@@ -410,8 +410,8 @@ impl<B: Backing> Checker<'_, B> {
         self.bad(("P5", way::POOL), FRAMES, ("frame table", at), error);
     }
 
-    /// M4: brings the bytes of a region in place.
-    fn open(&mut self, region: &Region) -> bool {
+    /// M4: maps the bytes of a region. Returns false if they are unavailable.
+    fn can_map(&mut self, region: &Region) -> bool {
         let why = match self.backing.open(region) {
             Ok(true) => return true,
             Ok(false) => format!("its {} bytes are missing or too few", region.len),
@@ -421,16 +421,16 @@ impl<B: Backing> Checker<'_, B> {
         false
     }
 
-    /// M6, M16: the roots. What they name is not looked at if the heap is damaged, which has
-    /// findings of its own.
+    /// M6, M16: the roots. Dangling roots are not looked for if the heap is damaged, which has its
+    /// own findings.
     fn roots(&mut self, system: &System, regions: &[Region]) {
         let pm = self.backing.pmem();
         let targets = Targets::read(pm, regions).ok();
         let found = match bad_roots(pm, system, targets.as_ref()) {
             Ok(found) => found,
             Err(error) => {
-                let place = ("roots", system.root(0));
-                return self.bad(("M6", way::COPY), SYSTEM, place, error);
+                let at = ("roots", system.root(0));
+                return self.bad(("M6", way::COPY), SYSTEM, at, error);
             }
         };
         for bad in found {
@@ -442,8 +442,8 @@ impl<B: Backing> Checker<'_, B> {
                 true => format!(", {}", bad.shown_name()),
                 false => String::new(),
             };
-            let place = (format!("root {}{name}", bad.root), system.root(bad.root));
-            self.bad((bad.invariant, way), SYSTEM, place, bad.what);
+            let at = (format!("root {}{name}", bad.root), system.root(bad.root));
+            self.bad((bad.invariant, way), SYSTEM, at, bad.what);
         }
     }
 
@@ -456,7 +456,7 @@ impl<B: Backing> Checker<'_, B> {
         let segment = match Segment::open(pm, region.start, region.len) {
             Ok(Some(segment)) => segment,
             Ok(None) => {
-                let what = "it is no part of the heap, or one of another length";
+                let what = "it is not a part of the heap, or has another length";
                 return self.bad(("M12", way::COPY), file, ("segment", 0), what);
             }
             Err(error) => return self.bad(("M12", way::COPY), file, ("segment", 0), error),
@@ -472,8 +472,8 @@ impl<B: Backing> Checker<'_, B> {
                 Some(_) => way::REPAIR,
                 None => way::COPY,
             };
-            let place = ("descriptor", damage.descriptor - region.start);
-            self.bad(("M13", way), &*file, place, damage.what);
+            let at = ("descriptor", damage.descriptor - region.start);
+            self.bad(("M13", way), &*file, at, damage.what);
         }
     }
 
@@ -499,7 +499,7 @@ impl<B: Backing> Checker<'_, B> {
         }
     }
 
-    /// M9, M10, M15: a program's own log, if that is what the region is.
+    /// M9, M10, M15: the log of a program, if the region has one.
     fn program_log(&mut self, region: &Region) {
         let (pm, start) = (self.backing.pmem(), region.start);
         if !wordlog::is_at(pm, start) {

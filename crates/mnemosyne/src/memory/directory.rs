@@ -2,26 +2,26 @@
 //!
 //! # Guarantees
 //!
-//! 1. The files are `regions`, the system region, and for each slot of the region table that
-//!    is in use one named `region-` and the slot's number. A file of this name is whole: it
-//!    got the name when it was all zeros and durable, and the name is durable at return.
-//! 2. All blocks of a file are taken when it is made: that the disk is full shows then, and
-//!    not at a store.
-//!    Other files may have any names: those that ours are to have are not replaced. A region
-//!    takes the next slot then; without the names of the other files, nothing is opened.
-//! 3. While a directory is open nobody else opens it, in this process or another.
-//! 4. Of processes that make a directory at the same time, one does.
-//! 5. Directories, files and pools are made for their owner only (modes 0700 and 0600). Those
-//!    that are there keep their modes.
-//! 6. What was committed survives a power failure, unless less is asked for: on a disk
-//!    [`Durability::Auto`](medium::Durability::Auto) is `msync`. With `process` a crash of the
-//!    machine is noticed at the next opening (see `boot`).
-//! 7. A new directory is durable, with those above it that are new, before anything is made in
-//!    it; and names that a process has left that was killed, before anything relies on them.
-//! 8. With a pool, regions may be larger than persistent memory: their pages lie in the files
-//!    here, or in the pool (see [`paging`]). The files may then be on a disk. What has
-//!    to be in persistent memory as a whole, is in the pool's directory: `regions`, and the
-//!    files of static variables.
+//! 1. The files are `regions`, the system region, and one for each used slot of the region table:
+//!    `region-` and the slot's number. A file gets this name once it is whole and durable, all
+//!    zeros. The name is durable when the call returns.
+//! 2. All blocks of a file are allocated when it is made. So a full disk is an error then, and not
+//!    at a store.
+//! 3. Files of other programs are not replaced, whatever their names. A region takes the next slot
+//!    then. If another name that is needed is taken, opening fails.
+//! 4. While a directory is open, no other process and no other thread opens it.
+//! 5. Of several processes that make a directory at the same time, one does.
+//! 6. Directories, files and pools are made for their owner only (modes 0700 and 0600). Existing
+//!    ones keep their modes.
+//! 7. Committed transactions survive a power failure, unless less is requested: on a disk
+//!    [`Durability::Auto`](medium::Durability::Auto) is `msync`. With `process` the next opening
+//!    detects a crash of the machine (see `boot`).
+//! 8. New directories on the path are durable before anything is made in them. Names that a killed
+//!    process has left are durable before anything relies on them.
+//! 9. With a pool, regions may be larger than persistent memory: their pages are in the files here,
+//!    or in the pool (see [`paging`]). The files may then be on a disk. The pool's directory has
+//!    the files that must be in persistent memory as a whole: `regions`, and those of static
+//!    variables.
 
 use super::boot::BootNote;
 use super::files::{
@@ -40,7 +40,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A directory of regions, mapped.
+/// A mapped directory of regions.
 pub struct Directory<F: Files = SystemFiles> {
     files: F,
     path: PathBuf,
@@ -51,19 +51,19 @@ pub struct Directory<F: Files = SystemFiles> {
 }
 
 impl Directory {
-    /// Opens the directory at `path`, and makes it if it is not there, unless it is to be
-    /// mapped read only.
+    /// Opens the directory at `path`, and makes it if it does not exist, unless it is mapped read
+    /// only.
     ///
     /// # Errors
-    /// [`MemoryError`]; of these [`OpenError::InUse`](medium::OpenError::InUse) names who has it
-    /// open.
+    /// [`MemoryError`]. [`OpenError::InUse`](medium::OpenError::InUse) names the process that has
+    /// the directory open.
     pub fn open(path: impl AsRef<Path>, options: &DirectoryOptions) -> Result<Self, MemoryError> {
         Self::open_in(SystemFiles, path, options)
     }
 }
 
 impl<F: Files> Directory<F> {
-    /// As [`open`](Directory::open), in a file system of the caller's.
+    /// As [`open`](Directory::open), in another file system.
     ///
     /// # Errors
     /// [`MemoryError`].
@@ -82,9 +82,9 @@ impl<F: Files> Directory<F> {
         if makes {
             make_directory(&files, path)?;
         }
-        // Mappings are known by it: it must not depend on where the program goes.
+        // Mappings are identified by the path, so it must not depend on the working directory.
         let path = files.canonical(path)?;
-        // Until the system region is ours, which keeps others out.
+        // Until the system region is locked, which keeps other processes out.
         let _turn = match read_only {
             true => None,
             false => Some(files.lock(&path)?),
@@ -122,12 +122,13 @@ impl<F: Files> Directory<F> {
         Ok(directory)
     }
 
-    /// Has the next opening notice a crash of the machine, if the durability does not cover it.
+    /// Makes the note by which the next opening detects a crash of the machine that the durability
+    /// does not cover.
     fn note_boot(&self) -> Result<(), MemoryError> {
         let is_lost = self.durability() == EffectiveDurability::Process
             && !self.files.is_in_memory(self.in_memory())?;
         match &self.boot {
-            // A simulation leaves what a power failure would leave, which is no loss.
+            // A simulated power cut leaves a state of a power failure, in which nothing is lost.
             Some(boot) if is_lost && !self.map.simulate_power_cut => {
                 match hit(Bug::NoteAfterStores) {
                     true => Ok(()),
@@ -138,24 +139,23 @@ impl<F: Files> Directory<F> {
         }
     }
 
-    /// Makes all files durable, if they are not, and the note superfluous that the next opening
-    /// would notice a crash of the machine by. For the end of a program: what is stored later
-    /// is not covered. Dropping does it.
+    /// Makes all files durable and removes the note of the boot. Call it at the end of a program:
+    /// later stores are not covered. Dropping the directory does the same.
     ///
     /// # Errors
-    /// [`MemoryError`]; then the note stays.
+    /// [`MemoryError`]; then the note remains.
     pub fn sync(&self) -> Result<(), MemoryError> {
         let Some(boot) = self.boot.as_ref().filter(|boot| boot.is_there()) else {
             return Ok(());
         };
         let mut files = Vec::new();
-        for place in [&self.path, self.in_memory()] {
-            let names = self.files.names(place)?.into_iter();
+        for directory in [&self.path, self.in_memory()] {
+            let names = self.files.names(directory)?.into_iter();
             let is_memory = |name: &OsString| {
                 let name = name.to_str().unwrap_or_default();
                 [SYSTEM, FRAMES].contains(&name) || slot_of(name).is_some()
             };
-            files.extend(names.filter(is_memory).map(|name| place.join(name)));
+            files.extend(names.filter(is_memory).map(|name| directory.join(name)));
         }
         Ok(boot.remove(&self.files, files)?)
     }
@@ -165,7 +165,7 @@ impl<F: Files> Directory<F> {
         &self.arena
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -176,12 +176,12 @@ impl<F: Files> Directory<F> {
         system.unwrap_or(EffectiveDurability::Process)
     }
 
-    /// What moves pages, if there is such a thing.
+    /// The pool that moves pages, if there is one.
     pub fn pool(&self) -> Option<&Arc<Pool>> {
         self.pooled.as_ref().map(|pooled| &pooled.pool)
     }
 
-    /// Where the files are that are in persistent memory as a whole.
+    /// The directory of the files that are in persistent memory as a whole.
     fn in_memory(&self) -> &Path {
         let pooled = self.pooled.as_ref();
         pooled.map_or(&self.path, |pooled| &pooled.path)
@@ -189,17 +189,17 @@ impl<F: Files> Directory<F> {
 
     /// The file of a region.
     pub fn file(&self, region: &Region) -> PathBuf {
-        let place = match self.pool_of(region) {
+        let directory = match self.pool_of(region) {
             Some(_) => &self.path,
             None => self.in_memory(),
         };
-        place.join(file_name(region.slot))
+        directory.join(file_name(region.slot))
     }
 
-    /// What moves a region's pages, and the slot by which it knows the region.
+    /// The pool that moves a region's pages, and the slot by which it identifies the region.
     fn pool_of(&self, region: &Region) -> Option<(&Arc<Pool>, u16)> {
         let pool = self.pool().filter(|_| region.kind != RegionKind::Static)?;
-        // There are no more slots than that.
+        // A table has no more slots than that.
         Some((pool, region.slot as u16))
     }
 
@@ -211,7 +211,7 @@ impl<F: Files> Directory<F> {
         }
     }
 
-    /// Slots that have files.
+    /// The slots that have files.
     pub(super) fn files(&self) -> Result<Vec<u64>, MemoryError> {
         let slot = |name: &OsStr| slot_of(name.to_str()?);
         let mut found = self.files.names(&self.path)?;
@@ -221,27 +221,27 @@ impl<F: Files> Directory<F> {
         Ok(found.iter().filter_map(|name| slot(name)).collect())
     }
 
-    /// Removes the files that processes were making when they were killed.
-    fn remove_unfinished(&self, place: &Path) -> Result<(), MemoryError> {
-        let names = self.files.names(place)?.into_iter();
+    /// Removes unfinished files of killed processes.
+    fn remove_unfinished(&self, directory: &Path) -> Result<(), MemoryError> {
+        let names = self.files.names(directory)?.into_iter();
         let mut unfinished = names.filter(|name| is_unfinished(&self.files, name));
-        unfinished.try_for_each(|name| Ok(self.files.remove(&place.join(name))?))
+        unfinished.try_for_each(|name| Ok(self.files.remove(&directory.join(name))?))
     }
 }
 
 impl<F: Files> Drop for Directory<F> {
     fn drop(&mut self) {
-        // Other holders of the arena may still store to it.
+        // Other owners of the arena may still store to it.
         if Arc::strong_count(&self.arena) == 1 {
-            // If it fails, the note stays.
+            // After a failure the note remains.
             let _ = self.sync();
         }
     }
 }
 
 impl DurableMemory<Directory> {
-    /// Opens the directory at `path`, which is made if it is not there, recovers what is in
-    /// it, and uses it; a thread truncates the logs. Addresses in transactions are offsets.
+    /// Opens the directory at `path`, or makes it if it does not exist, and recovers its memory. A
+    /// thread truncates the logs. Addresses in transactions are offsets.
     ///
     /// # Errors
     /// [`MemoryError`].
@@ -280,7 +280,7 @@ impl<F: Files> Backing for Directory<F> {
 
     fn is_free(&self, slot: u64) -> Result<bool, BackingError> {
         let name = file_name(slot);
-        let is_there = |place: &Path| self.files.exists(&place.join(&name));
+        let is_there = |directory: &Path| self.files.exists(&directory.join(&name));
         Ok(!is_there(&self.path)? && !is_there(self.in_memory())?)
     }
 
@@ -307,7 +307,7 @@ impl<F: Files> Backing for Directory<F> {
             Err(e) => return Err(e.into()),
         }
         if let Some((pool, slot)) = pool {
-            // Before the file: a page that is in a frame is one of a region that there is.
+            // Before the file: a page in a frame must belong to a region that exists.
             pool.forget(slot)?;
         }
         let path = self.file(region);

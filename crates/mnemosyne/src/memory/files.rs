@@ -2,20 +2,22 @@
 //!
 //! # Guarantees
 //!
-//! 1. A directory of regions reaches files only through [`Files`], and their bytes only through
-//!    the mappings that this makes. So a crash explorer can put a model in the place of the
-//!    system. (Pools of pages are the exception: their files are the system's own.)
+//! 1. A directory of regions reaches files only through [`Files`], and their bytes only through its
+//!    mappings. So a crash explorer can replace the system by a model. Pools of pages are the
+//!    exception: their files are those of the system.
 //! 2. [`make_file`] and [`make_first`] leave a whole, durable file under the name or none, also
-//!    after a crash. Under another name they may leave a part, which [`is_unfinished`] tells.
-//! 3. A directory may hold files of others, with any names, and others may be able to write to
-//!    it. No link in it is followed, no pipe waited for, and no file of others replaced.
+//!    after a crash. They may leave a part under another name, for which [`is_unfinished`] returns
+//!    true.
+//! 3. A directory may have files of other programs, with any names, and other users may be able to
+//!    write to it. No link in it is followed, no pipe is waited for, and no file of another program
+//!    is replaced.
 //!
-//! # What is relied on
+//! # Requirements on the file system
 //!
 //! A change of a name (made, renamed, removed) is atomic, and durable once its directory was
-//! synchronised; before that a crash may leave it out, whatever it leaves of others. The length
-//! and the contents of a file are durable once the file was synchronised. Its name is no part of
-//! that. Bytes of a file that were never stored are zeros.
+//! synchronised. Before that a crash may lose it, independently of other changes. The length and
+//! the contents of a file, but not its name, are durable once the file was synchronised. Bytes of a
+//! file that were never stored are zeros.
 
 use super::names::{self, SYSTEM};
 use super::options::DirectoryOptions;
@@ -37,40 +39,40 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What files are called, after their names, until they are whole.
+/// The suffix of a file's name until it is whole; a unique part follows.
 const UNFINISHED: &str = ".new-";
-/// Most that is read of a file that is to be small: a head, a number and a path.
+/// The maximum that is read of a small file: a head, a number and a path.
 const SMALL_BYTES: u64 = 8 << 10;
-/// How long to wait for those who make what a directory needs.
+/// How long to wait for other processes that make files of a directory.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Where the kernel says which boot this is.
+/// The file from which the kernel returns the id of its boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A file system, and how its files are mapped.
+/// A file system, and the mapping of its files.
 pub trait Files: Send + Sync {
-    /// Several files in one range of addresses.
+    /// Several files mapped in one range of addresses.
     type Arena: Mappings;
-    /// One file, mapped.
+    /// A mapped file.
     type Mapped: Pmem;
-    /// The right to make what a directory needs.
+    /// A lock of a directory while its files are made.
     type Turn;
 
-    /// Makes one directory, for its owner only, unless it is there.
+    /// Makes a directory, for its owner only, unless it exists.
     ///
     /// # Errors
-    /// [`OpenError::System`], as for all that follow.
+    /// [`OpenError::System`], as for all methods below.
     fn make_directory(&self, path: &Path) -> Result<(), OpenError>;
 
-    /// The path without links, from the root on.
+    /// The absolute path without links.
     ///
     /// # Errors
     /// [`OpenError::System`].
     fn canonical(&self, path: &Path) -> Result<PathBuf, OpenError>;
 
-    /// Waits a moment until nobody else has this right in the directory.
+    /// Waits a moment for the lock of the directory.
     ///
     /// # Errors
-    /// [`OpenError::InUse`] if somebody keeps it; [`OpenError::System`].
+    /// [`OpenError::InUse`] if another process keeps it; [`OpenError::System`].
     fn lock(&self, directory: &Path) -> Result<Self::Turn, OpenError>;
 
     /// The names of the regular files in a directory.
@@ -79,13 +81,13 @@ pub trait Files: Send + Sync {
     /// [`OpenError::System`].
     fn names(&self, directory: &Path) -> Result<Vec<OsString>, OpenError>;
 
-    /// The length of a regular file in bytes; `None`: there is none.
+    /// The length of a regular file in bytes, or `None` if it does not exist.
     ///
     /// # Errors
-    /// [`OpenError::WrongKind`] if something else has the name; [`OpenError::System`].
+    /// [`OpenError::WrongKind`] if it is not a regular file; [`OpenError::System`].
     fn len_of(&self, path: &Path) -> Result<Option<u64>, OpenError>;
 
-    /// Whether there is a file or directory.
+    /// Whether a file or a directory exists.
     ///
     /// # Errors
     /// [`OpenError::System`].
@@ -93,44 +95,44 @@ pub trait Files: Send + Sync {
         Ok(self.len_of(path)?.is_some())
     }
 
-    /// Makes a new file of so many zeros, and reserves its room.
+    /// Makes a new file of that many zero bytes, and allocates its blocks.
     ///
     /// # Errors
-    /// [`OpenError`]; of these `System` if there is one.
+    /// [`OpenError`]; `System` if the file exists.
     fn create(&self, path: &Path, len_bytes: u64) -> Result<(), OpenError>;
 
-    /// Makes a new file that holds these bytes.
+    /// Makes a new file of these bytes.
     ///
     /// # Errors
-    /// [`OpenError::System`], also if there is one.
+    /// [`OpenError::System`], also if the file exists.
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), OpenError>;
 
-    /// What a small file holds, or the beginning of a larger one; `None`: no regular file has
+    /// The contents of a small file, or the beginning of a larger one. `None`: no regular file has
     /// this name.
     ///
     /// # Errors
     /// [`OpenError::System`].
     fn read(&self, path: &Path) -> Result<Option<Vec<u8>>, OpenError>;
 
-    /// Renames a file; one that has the new name is lost.
+    /// Renames a file, and replaces a file of the new name.
     ///
     /// # Errors
     /// [`OpenError::System`].
     fn rename(&self, from: &Path, to: &Path) -> Result<(), OpenError>;
 
-    /// Renames a file. `false`: something has the new name and stays, or the file is gone.
+    /// Renames a file. Returns false if the new name is taken, or the file does not exist.
     ///
     /// # Errors
     /// [`OpenError::System`].
     fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, OpenError>;
 
-    /// Removes a file, if it is there.
+    /// Removes a file, if it exists.
     ///
     /// # Errors
     /// [`OpenError::System`].
     fn remove(&self, path: &Path) -> Result<(), OpenError>;
 
-    /// Makes the contents and the length of a file durable, whoever stored them.
+    /// Makes the contents and the length of a file durable, also if another process stored them.
     ///
     /// # Errors
     /// [`OpenError::System`].
@@ -142,19 +144,19 @@ pub trait Files: Send + Sync {
     /// [`OpenError::System`].
     fn sync_directory(&self, path: &Path) -> Result<(), OpenError>;
 
-    /// What nobody else has in the names of files at this time: numbers, with `-` between them.
+    /// A part for the names of files that no one else uses at this time: numbers, separated by `-`.
     fn unique(&self) -> String;
 
-    /// Whether another process that is alive has this in the names of its files.
+    /// Whether another process that is alive uses this part in the names of its files.
     fn is_at_work(&self, unique: &str) -> bool;
 
-    /// What tells this boot of the machine from others.
+    /// An id of this boot of the machine.
     ///
     /// # Errors
     /// [`OpenError::System`].
     fn boot(&self) -> Result<String, OpenError>;
 
-    /// Whether nothing here outlives a crash of the machine.
+    /// Whether no file here survives a crash of the machine.
     ///
     /// # Errors
     /// [`OpenError::System`].
@@ -199,7 +201,7 @@ pub trait Mappings: Pmem {
     /// [`ArenaError`].
     fn map(&self, start: u64, path: &Path, options: &MapOptions) -> Result<(), ArenaError>;
 
-    /// As [`map`](Self::map), for a file of which a pool has some pages.
+    /// As [`map`](Self::map), for a file of which a pool may have pages.
     ///
     /// # Errors
     /// [`ArenaError`].
@@ -211,13 +213,13 @@ pub trait Mappings: Pmem {
         options: &MapOptions,
     ) -> Result<(), ArenaError>;
 
-    /// Takes the file at the offset `start` away.
+    /// Unmaps the file at the offset `start`.
     ///
     /// # Errors
-    /// [`ArenaError`]; of these `NotMapped` if there is none.
+    /// [`ArenaError`]; `NotMapped` if there is none.
     fn unmap(&self, start: u64) -> Result<(), ArenaError>;
 
-    /// What the fence is worth for the file at `start`, if there is one.
+    /// The durability of the file at `start` after a fence, if there is one.
     fn durability(&self, start: u64) -> Option<EffectiveDurability>;
 }
 
@@ -245,7 +247,7 @@ impl Mappings for Arena {
     }
 }
 
-/// The system's own files.
+/// The files of the operating system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemFiles;
 
@@ -265,19 +267,18 @@ impl Files for SystemFiles {
         path.canonicalize().map_err(|e| failed("find", path, e))
     }
 
-    /// Everybody who may read the directory can keep this lock: it is not waited for without
-    /// end.
+    /// Everybody who may read the directory can keep this lock, so the wait for it is bounded.
     fn lock(&self, path: &Path) -> Result<File, OpenError> {
         let directory = open_directory(path)?;
         medium::lock_for_writer(path, &directory, PATIENCE)?;
         Ok(directory)
     }
 
-    fn names(&self, place: &Path) -> Result<Vec<OsString>, OpenError> {
-        let entries = std::fs::read_dir(place).map_err(|e| failed("read", place, e))?;
+    fn names(&self, directory: &Path) -> Result<Vec<OsString>, OpenError> {
+        let entries = std::fs::read_dir(directory).map_err(|e| failed("read", directory, e))?;
         let name = |entry: io::Result<DirEntry>| {
-            let entry = entry.map_err(|e| failed("read", place, e))?;
-            // One that is gone by now is none.
+            let entry = entry.map_err(|e| failed("read", directory, e))?;
+            // Skip a file that was removed meanwhile.
             let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
             Ok(is_file.then(|| entry.file_name()))
         };
@@ -349,7 +350,7 @@ impl Files for SystemFiles {
 
     fn sync_directory(&self, path: &Path) -> Result<(), OpenError> {
         match open_directory(path)?.sync_all() {
-            // Some file systems have no such call for directories.
+            // Some file systems do not support this call for directories.
             Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(()),
             synced => synced.map_err(|e| failed("sync", path, e)),
         }
@@ -365,7 +366,7 @@ impl Files for SystemFiles {
         let process = unique.split('-').next().and_then(|pid| pid.parse().ok());
         let process = process.and_then(Pid::from_raw);
         let others = process.filter(|pid| *pid != getpid());
-        // `EPERM`, too, is the answer of one that is alive.
+        // `EPERM` also shows that the process is alive.
         others.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
     }
 
@@ -402,8 +403,8 @@ impl Files for SystemFiles {
     }
 }
 
-/// Opens a regular file in a directory that others may be able to write to: neither a link is
-/// followed nor a pipe waited for.
+/// Opens a regular file in a directory that other users may be able to write to. It neither follows
+/// a link nor waits for a pipe.
 fn open_file(path: &Path) -> Result<File, OpenError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match open(path, flags, Mode::empty()) {
@@ -431,10 +432,10 @@ fn not_a_file(path: &Path) -> OpenError {
     OpenError::WrongKind { path, kind }
 }
 
-/// As [`make_file`], but what is there stays, whatever it is.
+/// As [`make_file`], but does not replace an existing file of any kind.
 ///
 /// # Errors
-/// [`BackingError::InTheWay`] then.
+/// [`BackingError::InTheWay`] if the name is taken.
 pub(super) fn make_new(
     files: &impl Files,
     path: &Path,
@@ -456,8 +457,8 @@ pub(super) fn make_new(
     }
 }
 
-/// Makes a file at `path` that is there whole or not at all; `make` makes it elsewhere. One
-/// that is there, which is ours, is lost.
+/// Makes a file at `path`, whole or not at all; `make` makes it under another name. Replaces an
+/// existing file, which must be one of durable memory.
 pub(super) fn make_file<E: From<OpenError>>(
     files: &impl Files,
     path: &Path,
@@ -468,7 +469,7 @@ pub(super) fn make_file<E: From<OpenError>>(
     })
 }
 
-/// As [`make_file`], but one that is there stays: somebody else was faster, and may use it.
+/// As [`make_file`], but keeps an existing file: another process was faster, and may use it.
 pub(super) fn make_first<E: From<OpenError>>(
     files: &impl Files,
     path: &Path,
@@ -477,7 +478,7 @@ pub(super) fn make_first<E: From<OpenError>>(
     make_and_rename(files, path, make, |unfinished| {
         match files.rename_new(unfinished, path)? {
             true => Ok(()),
-            // The faster process may have taken ours for a leftover.
+            // The faster process may have removed this one as unfinished.
             false => files.remove(unfinished),
         }
     })
@@ -490,17 +491,17 @@ fn make_and_rename<E: From<OpenError>>(
     rename: impl FnOnce(&Path) -> Result<(), OpenError>,
 ) -> Result<(), E> {
     let unfinished = unfinished(files, path);
-    // Of a process of that number that crashed.
+    // An earlier process of the same number may have crashed here.
     files.remove(&unfinished)?;
     let made = make(&unfinished).and_then(|()| {
-        // Initialise before point: who finds the name takes the file for whole.
+        // Initialise before point: a process that finds the name expects a whole file.
         if !hit(Bug::NameBeforeContents) && !hit(Bug::ContentsNotSynced) {
             files.sync(&unfinished)?;
         }
         Ok(rename(&unfinished)?)
     });
     if made.is_err() {
-        // What is in the way of this is what the error tells.
+        // Ignore this error: the first one matters.
         let _ = files.remove(&unfinished);
     }
     made?;
@@ -513,7 +514,7 @@ fn make_and_rename<E: From<OpenError>>(
     Ok(files.sync_directory(directory_of(path))?)
 }
 
-/// Where a file is, or a directory.
+/// The directory that contains a file or a directory.
 pub(super) fn directory_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -522,8 +523,8 @@ pub(super) fn directory_of(path: &Path) -> &Path {
     }
 }
 
-/// Makes a directory, unless it is there, with those above it. Each is durable before anything
-/// is made in it.
+/// Makes a directory unless it exists, with those above it. Each is durable before anything is made
+/// in it.
 pub(super) fn make_directory(files: &impl Files, path: &Path) -> Result<(), OpenError> {
     if files.exists(&path.join(SYSTEM))? {
         return Ok(());
@@ -534,7 +535,7 @@ pub(super) fn make_directory(files: &impl Files, path: &Path) -> Result<(), Open
         .filter(|above| !above.as_os_str().is_empty())
     {
         if files.exists(above)? {
-            // Its maker may have been killed before it was durable.
+            // The process that made it may have been killed before it was durable.
             sync_name(files, above)?;
             break;
         }
@@ -552,7 +553,7 @@ fn sync_name(files: &impl Files, path: &Path) -> Result<(), OpenError> {
         return Ok(());
     }
     match files.sync_directory(directory_of(path)) {
-        // The one above is somebody else's, who made this one, too.
+        // The directory above belongs to another user, who also made this one.
         Err(OpenError::System { source, .. })
             if source.kind() == io::ErrorKind::PermissionDenied =>
         {
@@ -562,23 +563,23 @@ fn sync_name(files: &impl Files, path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Makes the names in a directory durable: a process may have been killed between a change and
-/// its synchronisation, and what is in those files is about to be relied on.
-pub(super) fn sync_found(files: &impl Files, place: &Path) -> Result<(), OpenError> {
+/// Makes the names in a directory durable. A process may have been killed between a change and its
+/// synchronisation, and these files are about to be relied on.
+pub(super) fn sync_found(files: &impl Files, directory: &Path) -> Result<(), OpenError> {
     match hit(Bug::FoundNotSynced) {
         true => Ok(()),
-        false => files.sync_directory(place),
+        false => files.sync_directory(directory),
     }
 }
 
-/// What a file is called that is not whole yet: as nobody else calls one.
+/// The unique name of a file that is not whole yet.
 fn unfinished(files: &impl Files, path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!("{UNFINISHED}{}", files.unique()));
     name.into()
 }
 
-/// Whether a name is that of a file that is not whole, and that nobody works on any more.
+/// Whether a name is that of an unfinished file that no process is making any more.
 pub(super) fn is_unfinished(files: &impl Files, name: &OsStr) -> bool {
     let parts = name.to_str().and_then(|name| name.split_once(UNFINISHED));
     parts.is_some_and(|(name, unique)| {
@@ -589,7 +590,7 @@ pub(super) fn is_unfinished(files: &impl Files, name: &OsStr) -> bool {
     })
 }
 
-/// Makes the system region, unless somebody else is faster.
+/// Makes the system region, unless another process is faster.
 pub(super) fn make_system(
     files: &impl Files,
     path: &Path,

@@ -1,7 +1,7 @@
-//! Looking at the durable memory of a program that does not run.
+//! Inspection of the durable memory of a program that is not running.
 //!
-//! Guarantee: nothing on the medium changes. What a crash left is recovered in an overlay,
-//! so that what is seen is what the program would find.
+//! Guarantee: nothing on the medium changes. Recovery runs on an overlay, so the memory is the same
+//! as the program would find it.
 
 use super::{
     BASE_ROOT, Backing, BackingError, Directory, DirectoryOptions, DurableMemory, MemoryError,
@@ -13,7 +13,7 @@ use paging::Pool;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Memory that may be stored to and stays as it was.
+/// Memory whose stores do not change the medium.
 pub type Seen = Arc<Overlay<Arc<Arena>>>;
 
 /// The durable memory in a directory, read only.
@@ -21,14 +21,15 @@ pub struct Inspection {
     memory: DurableMemory<ReadOnly>,
 }
 
-/// A directory of which nothing is changed.
+/// A directory whose files do not change.
 pub(super) struct ReadOnly {
     pub directory: Directory,
     pm: Seen,
 }
 
 impl ReadOnly {
-    /// The one at `path`, which no program may have open, in that many bytes of addresses.
+    /// Opens the directory at `path`, which no program may have open, with that many bytes of
+    /// addresses.
     pub fn open(path: impl AsRef<Path>, bytes: u64) -> Result<Self, MemoryError> {
         let options = DirectoryOptions {
             bytes,
@@ -47,23 +48,23 @@ impl ReadOnly {
 /// A named root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Root {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// What its program knows its type by.
+    /// The program's identification of the object's type.
     pub layout: u64,
-    /// Where it is.
+    /// The offset of the object.
     pub off: u64,
 }
 
 /// An allocated block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allocated {
-    /// Where it begins.
+    /// The offset of the first byte.
     pub off: u64,
-    /// Its bytes.
+    /// The length in bytes.
     pub bytes: u64,
-    /// Whether a root, a region of the program or another block that is reached holds what
-    /// may be a pointer into it.
+    /// Whether a root, a region of the program or another reachable block contains a word that may
+    /// be a pointer into it.
     pub is_reached: bool,
 }
 
@@ -75,7 +76,7 @@ impl Backing for ReadOnly {
     }
 
     fn create(&self, _region: &Region) -> Result<(), BackingError> {
-        Ok(()) // nobody allocates here
+        Ok(()) // nothing allocates here
     }
 
     fn open(&self, region: &Region) -> Result<bool, BackingError> {
@@ -83,7 +84,7 @@ impl Backing for ReadOnly {
     }
 
     fn remove(&self, _region: &Region) -> Result<(), BackingError> {
-        Ok(()) // its program will
+        Ok(()) // the program removes it
     }
 
     fn no_others(&self, regions: &[Region]) -> Result<(), BackingError> {
@@ -100,7 +101,7 @@ impl Inspection {
         Self::open_within(path, DirectoryOptions::default().bytes)
     }
 
-    /// As [`open`](Self::open), in that many bytes of addresses.
+    /// As [`open`](Self::open), with that many bytes of addresses.
     ///
     /// # Errors
     /// [`MemoryError`].
@@ -116,12 +117,12 @@ impl Inspection {
         self.memory.memory().space()
     }
 
-    /// What moves pages between persistent memory and the directory, if there is such a thing.
+    /// The pool that moves pages between persistent memory and the directory, if there is one.
     pub fn pool(&self) -> Option<&Arc<Pool>> {
         self.memory.backing().directory.pool()
     }
 
-    /// Bytes of the system region, and of them those of the logs.
+    /// The bytes of the system region, and of the logs in it.
     pub fn system_bytes(&self) -> (u64, u64) {
         let area = self.memory.memory().area();
         (self.memory.shared.system.bytes, area.bytes())
@@ -155,8 +156,8 @@ impl Inspection {
         Ok(roots)
     }
 
-    /// The address at which the program has its memory, if it left a note: the layout of a root
-    /// of the name `selvedge.base`.
+    /// The address at which the program maps its memory, if it is recorded: the layout of the root
+    /// `selvedge.base`.
     ///
     /// # Errors
     /// [`MemoryError`].
@@ -167,8 +168,8 @@ impl Inspection {
             .map(|root| root.layout))
     }
 
-    /// All allocated blocks, by offset. Which are reached, words tell that look like pointers
-    /// into them: offsets, or addresses of memory that is mapped at `base`.
+    /// All allocated blocks, by offset. A block is reachable by words that may be pointers into it:
+    /// offsets, or addresses of memory that is mapped at `base`.
     ///
     /// # Errors
     /// [`MemoryError`].
@@ -191,7 +192,7 @@ impl Inspection {
         Ok(blocks)
     }
 
-    /// Marks what is reached.
+    /// Marks reachable blocks.
     fn reach(&self, blocks: &mut [Allocated], base: u64) -> Result<(), MemoryError> {
         let (roots, regions) = (self.roots()?, self.regions()?);
         let of_programs = regions
@@ -219,11 +220,11 @@ impl Inspection {
     }
 }
 
-/// The block that a word may point into, if it was not known to be reached.
+/// The block that a word may point into, if it was not reached before.
 fn reached(blocks: &mut [Allocated], word: u64, base: u64) -> Option<(u64, u64)> {
     let find = |off: u64| {
-        let behind = blocks.partition_point(|block| block.off <= off);
-        let at = behind.checked_sub(1)?;
+        let after = blocks.partition_point(|block| block.off <= off);
+        let at = after.checked_sub(1)?;
         (off - blocks[at].off < blocks[at].bytes).then_some(at)
     };
     let at = find(word).or_else(|| find(word.checked_sub(base)?))?;

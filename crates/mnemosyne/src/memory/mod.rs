@@ -1,20 +1,30 @@
-//! Everything durable that a program has: regions, a heap, transactions and named roots.
+//! The durable memory of a program: regions, a heap, transactions and named roots.
 //!
 //! # Guarantees
 //!
 //! - **S1** Recovery is over before a program sees its data.
-//! - **S2** A region, or its end, is recorded together with the program's pointer to it: no
-//!   crash leaks one, and none leaves a pointer to one that is gone.
-//! - **S3** A region stays where it is: pointers into it mean the same in every run.
+//! - **S2** A transaction records a new or removed region together with the program's pointer to
+//!   it. No crash leaks a region, and none leaves a dangling pointer to one.
+//! - **S3** A region keeps its offset, so pointers into it stay valid in every run.
 //!
-//! # How
+//! # Design
 //!
-//! The region table is changed by transactions. To make a region: a slot says that it is
-//! being made; its bytes are made; the slot says that it is there, in the same transaction
-//! that stores the program's pointer. To remove one: the slot says that it is being removed,
-//! in the same transaction that clears the pointer; the logs are truncated, so that no
-//! recovery brings words back to where another region may be by then; the bytes go; the slot
-//! is free. What a crash finds on the way is removed.
+//! Transactions change the region table. A region is made in these steps:
+//!
+//! 1. The slot records that the region is being made.
+//! 2. Its bytes are made.
+//! 3. The slot records that it exists, in the transaction that stores the program's pointer.
+//!
+//! It is removed in these:
+//!
+//! 1. The slot records that the region is being removed, in the transaction that clears the
+//!    pointer.
+//! 2. The logs are truncated, so that no recovery restores words where another region may be by
+//!    then.
+//! 3. The bytes are removed.
+//! 4. The slot is freed.
+//!
+//! The next start finishes the removal of regions that a crash has left in between.
 
 mod backing;
 mod boot;
@@ -58,95 +68,95 @@ use std::sync::{Arc, OnceLock};
 use system::{LEN_UNIT, SLOT_WORDS, State, System, encode};
 use wordlog::LogError;
 
-/// What is wrong with durable memory as a whole.
+/// Errors of durable memory as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// There is none.
-    #[error("this is no durable memory: {what}")]
+    /// There is no durable memory.
+    #[error("this is not durable memory: {what}")]
     NotDurableMemory {
-        /// What is wrong.
+        /// The reason.
         what: &'static str,
     },
-    /// It was to be made in a way that it cannot be.
+    /// The requested layout is impossible.
     #[error("durable memory cannot have this layout")]
     Layout,
     /// A slot of the region table is damaged.
     #[error("slot {slot} of the region table is damaged: {what}")]
     Slot {
-        /// Which one.
+        /// The number of the slot.
         slot: u64,
-        /// What is wrong.
+        /// The damage.
         what: &'static str,
     },
     /// A root is damaged.
     #[error("root {root} is damaged")]
     Root {
-        /// Which one.
+        /// The number of the root.
         root: u64,
     },
-    /// A repair would give up the address of the memory.
+    /// A repair would give up the base address of the memory.
     #[error(
         "root {root} ({BASE_ROOT}) is damaged: it holds the address that pointers are for, and \
          without it the next start would move the memory; restore the directory from a copy"
     )]
     Base {
-        /// Which root.
+        /// The number of the root.
         root: u64,
     },
-    /// What says which blocks are allocated is damaged.
+    /// A descriptor of the heap, which records the allocated blocks, is damaged.
     #[error(transparent)]
     Heap(HeapError),
-    /// A region's bytes are gone.
+    /// The bytes of a region are lost.
     #[error("{what} is missing or too short: region {slot} has {len} bytes there")]
     Lost {
-        /// Its slot.
+        /// The slot of the region.
         slot: u64,
-        /// Where its bytes should be.
+        /// The location of its bytes, such as a file.
         what: String,
-        /// What it should have.
+        /// The length that it should have, in bytes.
         len: u64,
     },
-    /// A region lies beyond the addresses that were reserved.
+    /// A region lies beyond the reserved addresses.
     #[error("region {slot} ends at {end:#x}, and only {len:#x} bytes of addresses are reserved")]
     Beyond {
-        /// Its slot.
+        /// The slot of the region.
         slot: u64,
-        /// Where it ends.
+        /// The offset of its end.
         end: u64,
-        /// Bytes of addresses.
+        /// The number of reserved bytes.
         len: u64,
     },
     /// There is no room for a region.
     #[error("there is no room for a region of {len} bytes")]
     NoRoom {
-        /// What was asked for.
+        /// The bytes that were requested.
         len: u64,
     },
-    /// No region begins there.
+    /// No region begins at the offset.
     #[error("no region of a program begins at {start:#x}")]
     NoRegion {
-        /// Where one was to be removed.
+        /// The offset of the region that was to be removed.
         start: u64,
     },
-    /// A region that should hold a part of the heap does not.
-    #[error("region {slot} should be a part of the heap, and is none")]
+    /// A region of the heap does not have a segment.
+    #[error("region {slot} should be a part of the heap, and is not")]
     NotASegment {
-        /// Its slot.
+        /// The slot of the region.
         slot: u64,
     },
     /// The logs are damaged.
     #[error(transparent)]
     Area(#[from] AreaError),
-    /// A region's bytes cannot be had.
+    /// The bytes of a region are unavailable.
     #[error(transparent)]
     Backing(#[from] BackingError),
     /// The memory failed.
     #[error(transparent)]
     Medium(#[from] MediumError),
-    /// Nothing can be committed any more.
+    /// No further transaction can commit.
     #[error("no more transactions: {0}")]
     Failed(Arc<LogError>),
-    /// A transaction of the region table was refused.
+    /// A transaction that changes the region table was rejected.
     #[error("the region table cannot be changed: {0}")]
     Refused(#[from] TxError<Infallible>),
 }
@@ -175,19 +185,19 @@ impl From<Arc<LogError>> for MemoryError {
     }
 }
 
-/// The root that holds, as its layout, the address at which C programs map the memory.
+/// The root whose layout is the address at which C programs map the memory.
 pub const BASE_ROOT: &str = "selvedge.base";
 
-/// Bytes of the heap's first segment; the least that it grows by.
+/// The length in bytes of the heap's first segment, and the minimum of its growth.
 const FIRST_GROWTH: u64 = 4 << 20;
 
-/// What is not a matter of the format.
+/// Options that the format does not fix.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Of transactions.
+    /// Options of transactions.
     pub tx: tx::Options,
-    /// Most bytes by which the heap grows, if a block does not need more. Until then it grows
-    /// by half of what it has.
+    /// The maximum growth of the heap in bytes, unless a block needs more. Up to it the heap grows
+    /// by half of its length.
     pub heap_growth: u64,
 }
 
@@ -200,7 +210,7 @@ impl Default for Options {
     }
 }
 
-/// Where the parts of the heap are among regions, ascending.
+/// The ranges of the parts of the heap among regions, ascending.
 fn heap_of<'a>(regions: impl Iterator<Item = &'a Region>) -> Vec<Range<u64>> {
     let parts = regions.filter(|region| region.kind == RegionKind::Heap);
     let mut parts: Vec<_> = parts
@@ -221,11 +231,11 @@ struct Shared<B, S: Space> {
     heap: Heap<S>,
     options: Options,
     truncator: OnceLock<Truncator<S>>,
-    /// Whose turn it is to change the region table.
+    /// Held by the thread that changes the region table.
     changing: Mutex<()>,
-    /// Whose turn it is to find room for the heap.
+    /// Held by the thread that finds room for the heap.
     growing: Mutex<()>,
-    /// Last: when it is dropped, nobody stores any more.
+    /// The last field: when it is dropped, nothing stores any more.
     backing: B,
 }
 
@@ -237,8 +247,8 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Clone for DurableMemory<B, S> {
 }
 
 impl<B: Backing, S: Space<Pmem = B::Pmem>> DurableMemory<B, S> {
-    /// Recovers the memory whose system region is in place, and uses it. `space` is that
-    /// memory as transactions are to see it.
+    /// Recovers and opens the memory whose system region `backing` has mapped. Transactions see the
+    /// memory as `space`.
     ///
     /// # Errors
     /// [`MemoryError`].
@@ -246,8 +256,8 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> DurableMemory<B, S> {
         Self::open_with(backing, space, options, None)
     }
 
-    /// As [`open`](Self::open), but gives up records that are damaged, with those after them in
-    /// their logs, if there is a list to say so in.
+    /// As [`open`](Self::open). If there is a list `lost`, damaged records are added to it, and
+    /// given up with those after them in their logs.
     fn open_with(
         backing: B,
         space: S,
@@ -258,12 +268,12 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> DurableMemory<B, S> {
         let system = System::open(pm)?;
         let (area, end) = (system.area(), system.bytes);
         let mut unrecovered = tx::Unrecovered::open(space, area, end, lost.as_deref_mut())?;
-        // What the logs say of regions, so that what they say of words in them has a place.
+        // Replay the system region first: its table decides which words of regions are replayed.
         unrecovered.replay(|off| off < system.bytes);
         let regions = system.regions(pm)?;
         for (state, region) in &regions {
             if *state != State::There {
-                // Now, since its bytes may take room that recovery needs.
+                // Remove it now: its bytes may take room that recovery needs.
                 backing.remove(region)?;
             } else if !backing.open(region)? {
                 let Region { slot, len, .. } = *region;
@@ -307,8 +317,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> DurableMemory<B, S> {
         Ok(memory)
     }
 
-    /// Has a thread of its own truncate the logs from now on, off the path of commits. It ends
-    /// with the store.
+    /// Starts a thread that truncates the logs, so that commits need not. It ends with the memory.
     pub fn truncate_in_background(&self)
     where
         S: 'static,
@@ -319,22 +328,22 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> DurableMemory<B, S> {
         }
     }
 
-    /// One thread's way to use it. There may be any number of them.
+    /// A session, in which one thread runs transactions. There may be any number of sessions.
     pub fn session(&self) -> Session<B, S> {
         Session::new(self)
     }
 
-    /// Where the bytes of regions come from.
+    /// The provider of the regions' bytes.
     pub fn backing(&self) -> &B {
         &self.shared.backing
     }
 
-    /// The memory that its transactions change.
+    /// The memory that transactions change.
     pub fn memory(&self) -> &Memory<S> {
         &self.shared.memory
     }
 
-    /// Its heap.
+    /// The heap.
     pub fn heap(&self) -> &Heap<S> {
         &self.shared.heap
     }
@@ -351,12 +360,12 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> DurableMemory<B, S> {
         Ok(there.map(|(_, region)| region).collect())
     }
 
-    /// Makes a region of `len` bytes, rounded up to a multiple of 4,096, all zeros. `link`
-    /// stores what the program knows it by, given where it starts; it is part of the
-    /// transaction that makes the region be there. Not to be called inside a transaction.
+    /// Makes a region of `len` bytes, rounded up to a multiple of 4,096, all zeros. `link` gets its
+    /// start and stores the program's pointer to it, in the transaction that makes the region
+    /// exist. Not to be called inside a transaction.
     ///
     /// # Errors
-    /// [`MemoryError`]; there is no region then.
+    /// [`MemoryError`]; then the region does not exist.
     pub fn map(
         &self,
         kind: RegionKind,
@@ -366,7 +375,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> DurableMemory<B, S> {
     ) -> Result<Region, MemoryError> {
         let shared = &*self.shared;
         let _turn = shared.changing.lock();
-        let region = self.place(kind, len, tag)?;
+        let region = self.choose_range(kind, len, tag)?;
         let state = match hit(Bug::RegionBeforeBytes) {
             true => State::There,
             false => State::Creating,
@@ -374,7 +383,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> DurableMemory<B, S> {
         self.set(&region, Some(state), |_| Ok(()))?;
         if let Err(error) = self.make(&region) {
             match error {
-                // What is there is not ours.
+                // The bytes that exist there belong to another program.
                 MemoryError::Backing(BackingError::InTheWay { .. }) => {
                     self.set(&region, None, |_| Ok(()))?;
                 }
@@ -385,7 +394,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> DurableMemory<B, S> {
         let is_there = self.set(&region, Some(State::There), |tx| link(tx, region.start));
         match is_there {
             Ok(()) => Ok(region),
-            // After a crash it may be there.
+            // The region may exist after a crash.
             Err(error @ MemoryError::Refused(TxError::Failed(_))) => Err(error),
             Err(error) => {
                 self.finish_removal(&region)?;
@@ -394,7 +403,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> DurableMemory<B, S> {
         }
     }
 
-    /// The bytes of a region that is being made.
+    /// Makes the bytes of a region.
     fn make(&self, region: &Region) -> Result<(), MemoryError> {
         let backing = &self.shared.backing;
         backing.create(region)?;
@@ -404,8 +413,8 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> DurableMemory<B, S> {
         Ok(())
     }
 
-    /// A free slot, and a place: the first that is large enough.
-    fn place(&self, kind: RegionKind, len: u64, tag: u64) -> Result<Region, MemoryError> {
+    /// Finds a free slot, and the first gap of offsets that is large enough.
+    fn choose_range(&self, kind: RegionKind, len: u64, tag: u64) -> Result<Region, MemoryError> {
         let Shared {
             backing, system, ..
         } = &*self.shared;
@@ -444,7 +453,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> DurableMemory<B, S> {
         })
     }
 
-    /// Says in the table what is becoming of a region, with what else belongs to it.
+    /// Stores the state of a region in the table, and runs `also` in the same transaction.
     fn set(
         &self,
         region: &Region,
@@ -463,9 +472,9 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> DurableMemory<B, S> {
         Ok(())
     }
 
-    /// Removes the region that starts at `start`, which is no part of the heap. `unlink` takes
-    /// away what the program knows it by. Nobody may use the region any more. Not to be called
-    /// inside a transaction.
+    /// Removes the region that starts at `start`, which is not part of the heap. `unlink` clears
+    /// the program's pointer to it. No thread may use the region any more. Not to be called inside
+    /// a transaction.
     ///
     /// # Errors
     /// [`MemoryError`].
@@ -491,19 +500,19 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> DurableMemory<B, S> {
         self.finish_removal(region)
     }
 
-    /// The second half of removing a region, and the end of one that was never there.
+    /// Frees the bytes and the slot of a region that is being removed, or was never finished.
     fn finish_removal(&self, region: &Region) -> Result<(), MemoryError> {
         self.shared.backing.remove(region)?;
         self.set(region, None, |_| Ok(()))
     }
 
-    /// Finds room for a block of so many bytes, after the heap had none. `lacks` says how often
-    /// that was of no use to the transaction: what the heap has by now may be what the
-    /// transaction itself gave back when it failed, and too little for all of its blocks.
+    /// Makes room for a block of that many bytes, after the heap had none. `lacks` is the number of
+    /// times that this was not enough. By now the heap may have only blocks that the transaction
+    /// itself freed when it failed, which are too few for it.
     fn make_room(&self, bytes: u64, lacks: u32) -> Result<(), MemoryError> {
         let _turn = self.shared.growing.lock();
         let heap = &self.shared.heap;
-        // Somebody else may have been here meanwhile.
+        // Another thread may have made room meanwhile.
         let has_room = lacks == 0 && heap.may_hold(bytes);
         if has_room || lacks <= 1 && heap.reclaim()? {
             return Ok(());

@@ -8,7 +8,7 @@ pub(super) const FRAMES: &str = "frames";
 pub(super) const POOL_NOTE: &str = "pool";
 /// The file that names the machine's boot.
 pub(super) const BOOT_NOTE: &str = "boot";
-/// Those of other regions, in front of the numbers of their slots.
+/// The prefix of the files of other regions; the number of the slot follows.
 const REGION: &str = "region-";
 
 /// The slot whose file has this name.
@@ -22,7 +22,7 @@ pub(super) fn file_name(slot: u64) -> String {
     format!("{REGION}{slot:04}")
 }
 
-/// Whether files of durable memory have this name.
+/// Whether a file of durable memory can have this name.
 pub(super) fn is_ours(name: &str) -> bool {
     [SYSTEM, FRAMES, BOOT_NOTE, POOL_NOTE].contains(&name) || slot_of(name).is_some()
 }

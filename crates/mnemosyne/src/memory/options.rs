@@ -1,38 +1,38 @@
-//! What the user of a directory of regions chooses.
+//! Options of a directory of regions.
 
 use super::Layout;
 use medium::MapOptions;
 use std::path::PathBuf;
 
-/// How to open a directory.
+/// Options for opening a directory.
 #[derive(Debug, Clone)]
 pub struct DirectoryOptions {
-    /// The address of the first byte, a multiple of 2 MiB; `None`: wherever there is room.
+    /// The address of the first byte, a multiple of 2 MiB, or `None` for any free range.
     pub base: Option<u64>,
-    /// Bytes of addresses, which all regions must fit in.
+    /// The number of bytes of addresses to reserve. All regions must fit in it.
     pub bytes: u64,
-    /// What a system region is to be like, if there is none yet.
+    /// The layout of a new system region.
     pub layout: Layout,
-    /// Fails if there is nothing at the path, rather than make it.
+    /// Whether to fail if the path does not exist, instead of making a directory.
     pub must_exist: bool,
-    /// How to map the files.
+    /// Options for mapping the files.
     pub map: MapOptions,
-    /// What moves pages between the files and persistent memory. `None`: what the directory
-    /// was made with, which may be nothing.
+    /// The pool that moves pages between the files and persistent memory. `None`: the pool that the
+    /// directory was made with, if any.
     pub pool: Option<PoolOptions>,
-    /// Open the directory, too, if the machine went down while it was in use with durability
-    /// `process`: what was stored last may be missing, or there in part.
+    /// Whether to open the directory even if the machine went down while it was in use with
+    /// durability `process`. The last stores may be missing or incomplete.
     pub accept_loss: bool,
 }
 
-/// Where a pool is, and what it is to be like.
+/// The location and the size of a pool.
 #[derive(Debug, Clone)]
 pub struct PoolOptions {
     /// A directory on persistent memory.
     pub path: PathBuf,
-    /// Bytes of the pool, if there is none yet: 16 pages at least.
+    /// The bytes of a new pool, at least 16 pages.
     pub bytes: u64,
-    /// Bytes of a page, if there is none yet; `None`: 64 KiB, or more in a large pool.
+    /// The bytes of a page of a new pool. `None`: 64 KiB, or more in a large pool.
     pub page_bytes: Option<u64>,
 }
 

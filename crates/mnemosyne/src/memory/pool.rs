@@ -1,4 +1,4 @@
-//! The pool of a directory: which it is, and that it is there.
+//! The pool of a directory: its identity and its files.
 //!
 //! # Guarantees
 //!
@@ -7,13 +7,13 @@
 //! 3. A crash while a pool is made leaves a directory that can be opened, with a pool or
 //!    without.
 //!
-//! # How
+//! # Design
 //!
-//! The pool is a directory on persistent memory. In it are `frames`, the pages; `regions`, the
-//! system region, since logs are not paged; and the regions of static variables, which are
-//! mapped elsewhere, too. The directory has a file `pool`, which names the pool's id and its
-//! place. They are made in this order: `frames`, `regions`, `pool`; and then `frames` says that
-//! a directory knows of it. A pool that does not say so has nothing in it.
+//! The pool is a directory on persistent memory. It contains `frames`, the pages, and `regions`,
+//! the system region, because logs are not paged. It also has the regions of static variables,
+//! which are mapped at other addresses, too. The directory has a file `pool`, with the pool's id
+//! and path. The files are made in this order: `frames`, `regions`, `pool`. Then `frames` records
+//! that a directory has claimed it. A pool that is not claimed is empty.
 
 use super::files::{
     Files, make_directory, make_file, make_first, make_new, make_system, sync_found,
@@ -28,17 +28,18 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What the file begins with that names a directory's pool, before the id in hexadecimal digits; the next line is the place.
+/// The start of the file that names a directory's pool. The id in hexadecimal digits follows; the
+/// next line is the path.
 const NOTE_HEAD: &str = "selvedge pool ";
 
 /// The pool of a directory.
 pub(super) struct Pooled {
-    /// Its directory.
+    /// The directory of the pool.
     pub path: PathBuf,
     pub pool: Arc<Pool>,
 }
 
-/// What a directory knows of its pool.
+/// The id and the path of a directory's pool.
 struct Note {
     id: u64,
     path: PathBuf,
@@ -50,7 +51,7 @@ impl Note {
         let Some(bytes) = files.read(&file)? else {
             return Ok(None);
         };
-        // A directory with a pool has its system region there, and not here.
+        // The system region of a directory with a pool is in the pool, not in the directory.
         let is_ours = bytes.starts_with(NOTE_HEAD.as_bytes());
         if !is_ours && files.exists(&directory.join(SYSTEM))? {
             return Ok(None);
@@ -89,7 +90,7 @@ impl Note {
 }
 
 impl Pooled {
-    /// The pool of the directory at `path`, if it has one or is to have one.
+    /// Opens the pool of the directory at `path`, if it has one or `options` request one.
     pub fn open(
         files: &impl Files,
         path: &Path,
@@ -106,7 +107,7 @@ impl Pooled {
         }
     }
 
-    /// The pool that a directory knows of.
+    /// Opens the pool that a directory's note names.
     fn find(
         files: &impl Files,
         directory: &Path,
@@ -142,7 +143,7 @@ impl Pooled {
         Ok(pooled)
     }
 
-    /// A new pool for a directory that has nothing in it.
+    /// Makes a pool for an empty directory.
     fn make(
         files: &impl Files,
         directory: &Path,
@@ -188,7 +189,7 @@ impl Pooled {
     ) -> Result<Self, MemoryError> {
         let path = files.canonical(path)?;
         if !options.map.read_only {
-            // Before the note: it names what is there.
+            // Before the note, which names these files.
             sync_found(files, &path)?;
         }
         let pool = Arc::new(files.open_pool(&path.join(FRAMES), &options.map)?);

@@ -1,23 +1,25 @@
-//! Giving up what is damaged, so that the rest can be used again.
+//! Repair: gives up damaged parts, so that the rest can be used again.
 //!
 //! # Guarantees
 //!
-//! 1. Whatever is given up is named, and nothing is given up that is not damaged, but for records
-//!    behind a damaged one in the same log.
-//! 2. Without consent nothing on the medium changes, and nothing if the repair is refused: it is
-//!    tried on an overlay first.
-//! 3. A crash leaves the directory as it was, or repaired in part.
+//! 1. Everything that is given up is named. Nothing is given up that is not damaged, except records
+//!    after a damaged one in the same log.
+//! 2. Without consent nothing on the medium changes, nor if the repair is rejected: it first runs
+//!    on an overlay.
+//! 3. A crash leaves the directory as it was, or partly repaired.
 //!
-//! # What is given up
+//! # Losses
 //!
-//! Records of logs (M10, M11): the transactions of a log from a damaged record on. What they
-//! wrote may be in place already, which it is if no crash of the machine came in between, or may
-//! be missing, also in part. Roots that are damaged, that have the name of another one or a name
-//! that is no text (M6), or that name what is not there (M16).
-//! Of bits of blocks that are damaged (M13) nobody knows which are free: all count as allocated,
-//! and none is lost but room. After a crash of the machine that the durability did not cover (see
-//! `boot`), whatever was stored last. The root `selvedge.base`, the region table, the first lines of logs and segments, and what a
-//! page of the heap is, cannot be guessed or done without: the error says so.
+//! - Records of logs (M10, M11): the transactions of a log from a damaged record on. Unless the
+//!   machine crashed, their words are stored already. Otherwise some or all may be missing.
+//! - Roots that are damaged, whose name is not text or that of another root (M6), or that are
+//!   dangling (M16).
+//! - Damaged bits of blocks (M13): the blocks count as allocated, so that only room is lost.
+//! - After a crash of the machine that the durability did not cover (see `boot`): the last stores.
+//!
+//! Some structures can neither be guessed nor omitted, and the error names them. These are the root
+//! `selvedge.base`, the region table, the first lines of logs and segments, and the kinds of heap
+//! pages.
 
 use super::boot::BootNote;
 use super::files::SystemFiles;
@@ -36,13 +38,13 @@ use std::fmt;
 use std::path::Path;
 use wordlog::LogError;
 
-/// Something that is given up.
+/// A part that a repair gives up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Loss {
-    /// The invariant that is broken, numbered as in `format.md`; or `boot`, the file that shows that
-    /// the machine crashed.
+    /// The invariant that is violated, numbered as in `format.md`. `boot`: the file that shows a
+    /// crash of the machine.
     pub invariant: &'static str,
-    /// What is lost.
+    /// The part that is lost.
     pub what: String,
 }
 
@@ -52,17 +54,17 @@ impl fmt::Display for Loss {
     }
 }
 
-/// Finds out what is to be given up in the directory at `path`, which no program may have open,
-/// and gives it up if that `is_accepted`.
+/// Finds the damaged parts of the directory at `path`, which no program may have open, and gives
+/// them up if that `is_accepted`.
 ///
 /// # Errors
 /// [`MemoryError`]: the directory does not exist, it cannot be read, or something else is damaged.
-/// Nothing has changed then, unless the medium failed.
+/// Then nothing has changed, unless the medium failed.
 pub fn repair(path: impl AsRef<Path>, is_accepted: bool) -> Result<Vec<Loss>, MemoryError> {
     repair_within(path, DirectoryOptions::default().bytes, is_accepted)
 }
 
-/// As [`repair`], in that many bytes of addresses.
+/// As [`repair`], with that many bytes of addresses.
 ///
 /// # Errors
 /// [`MemoryError`].
@@ -86,25 +88,24 @@ pub fn repair_within(
     Ok(losses)
 }
 
-/// What a repair would give up. Nothing changes.
+/// Finds the parts that a repair would give up. Nothing changes.
 pub(super) fn would_give_up(path: &Path, bytes: u64) -> Result<Vec<Loss>, MemoryError> {
     let backing = ReadOnly::open(path, bytes)?;
     let has_crashed = BootNote::is_of_crash(&SystemFiles, backing.directory.path())?;
     let crash = has_crashed.then(|| Loss {
         invariant: "boot",
-        what: "what was stored last before the machine crashed may be missing, or there in part"
-            .to_owned(),
+        what: "the last stores before the machine crashed may be missing or incomplete".to_owned(),
     });
     let losses = repair_regions(backing)?;
     Ok(crash.into_iter().chain(losses).collect())
 }
 
-/// Gives up what is damaged in the regions of `backing`, whose system region is in place, and
-/// returns what that is. A crash on the way leaves what can be repaired again, or opened.
+/// Gives up the damaged parts of the regions of `backing`, which has mapped the system region, and
+/// returns them. After a crash meanwhile the regions can be repaired again, or opened.
 ///
 /// # Errors
-/// [`MemoryError`]: something else is damaged. A part of the rest may have been given up by then:
-/// [`repair`] finds out first, on an [`Overlay`](medium::Overlay).
+/// [`MemoryError`]: something else is damaged. Some parts may have been given up by then.
+/// [`repair`] avoids this by a first run on an [`Overlay`](medium::Overlay).
 pub fn repair_regions<B: Backing>(backing: B) -> Result<Vec<Loss>, MemoryError> {
     let space = backing.pmem().clone();
     let mut records = Vec::new();
@@ -128,7 +129,7 @@ fn of_record(why: AreaError) -> Loss {
         AreaError::Record {
             start, position, ..
         } => ("M11", start, position),
-        // No other error is of a record.
+        // No other error is about a record.
         why => {
             return Loss {
                 invariant: "M9",
@@ -138,14 +139,14 @@ fn of_record(why: AreaError) -> Loss {
     };
     let what = format!(
         "the transactions in the log at {start:#x} from the damaged record {position} on, which are \
-         not known: what they wrote may be in place, missing, or there in part"
+         unknown: their words may be stored, missing, or partly stored"
     );
     Loss { invariant, what }
 }
 
 impl<B: Backing> DurableMemory<B> {
-    /// Takes all blocks of a superblock for allocated whose bits are damaged, and empties
-    /// descriptors of pages that have no small blocks.
+    /// Marks all blocks of a superblock whose bits are damaged as allocated, and clears the bits of
+    /// pages that have no small blocks.
     fn give_up_bits(&self, region: &Region, losses: &mut Vec<Loss>) -> Result<(), MemoryError> {
         let pm = self.backing().pmem();
         let slot = region.slot;
@@ -179,7 +180,7 @@ impl<B: Backing> DurableMemory<B> {
         Ok(())
     }
 
-    /// Frees roots that are damaged, or name what is not there.
+    /// Frees roots that are damaged or dangling.
     fn give_up_roots(&self, regions: &[Region], losses: &mut Vec<Loss>) -> Result<(), MemoryError> {
         let (pm, system) = (self.backing().pmem(), &self.shared.system);
         let targets = Targets::read(pm, regions).map_err(MemoryError::Heap)?;

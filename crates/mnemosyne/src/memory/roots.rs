@@ -1,4 +1,4 @@
-//! Roots that are damaged, or name what is not there.
+//! Roots that are damaged or dangling.
 
 use super::system::{RootWords, System};
 use super::{BASE_ROOT, MemoryError, Region, RegionKind};
@@ -6,26 +6,26 @@ use crate::heap::{HeapError, Segment};
 use medium::Pmem;
 use std::collections::HashSet;
 
-/// A root that is damaged, or names what is not there.
+/// A root that is damaged or dangling.
 pub(super) struct BadRoot {
     /// Its number.
     pub root: u64,
     /// The invariant that it breaks.
     pub invariant: &'static str,
-    /// What is wrong.
+    /// The violation.
     pub what: String,
-    /// Its name, or what is left of it.
+    /// Its name, or the rest of it.
     pub name: Vec<u8>,
-    /// The name is as it was stored.
+    /// Whether the name is as it was stored.
     pub is_name_whole: bool,
 }
 
 impl BadRoot {
-    /// Whether it is, or may have been, the root with the base address: most bytes of that name
-    /// are there.
+    /// Whether this is, or may have been, the root with the base address: most bytes of that name
+    /// match.
     pub fn may_be_base(&self) -> bool {
         let pairs = self.name.iter().zip(BASE_ROOT.as_bytes());
-        // A second root of the name is one that no program finds.
+        // Of two roots of the same name, programs find the first.
         self.what != DOUBLE && 2 * pairs.filter(|(is, was)| is == was).count() > BASE_ROOT.len()
     }
 
@@ -37,11 +37,11 @@ impl BadRoot {
 
 const DOUBLE: &str = "another root has its name";
 
-/// All roots that are damaged, or name what is not there. Without `targets` the latter only
-/// of the root with the base address.
+/// All roots that are damaged or dangling. Without `targets` only the root with the base address is
+/// checked for the latter.
 ///
 /// # Errors
-/// [`MemoryError`]: they cannot be read.
+/// [`MemoryError`] if the roots cannot be read.
 pub(super) fn bad_roots<P: Pmem>(
     pm: &P,
     system: &System,
@@ -60,7 +60,7 @@ pub(super) fn bad_roots<P: Pmem>(
             Ok(None) => {}
             Ok(Some((name, words))) => {
                 if std::str::from_utf8(&name).is_err() {
-                    found.push(bad("M6", "its name is no text".to_owned(), name));
+                    found.push(bad("M6", "its name is not text".to_owned(), name));
                 } else if let Some(what) = wrong_target(system, targets, &name, words) {
                     found.push(bad("M16", what, name));
                 } else if !names.insert(name.clone()) {
@@ -68,7 +68,7 @@ pub(super) fn bad_roots<P: Pmem>(
                 }
             }
             Err(MemoryError::Root { .. }) => {
-                let what = "its checksum is another, or its name too long".to_owned();
+                let what = "its checksum does not match, or its name is too long".to_owned();
                 let name = system.remains_of_name(pm, root)?;
                 found.push(BadRoot {
                     is_name_whole: false,
@@ -81,7 +81,7 @@ pub(super) fn bad_roots<P: Pmem>(
     Ok(found)
 }
 
-/// What is wrong with what a root names.
+/// Why a root is dangling, if it is.
 fn wrong_target(
     system: &System,
     targets: Option<&Targets>,
@@ -92,21 +92,23 @@ fn wrong_target(
         let fits = off == 0 && layout > 0 && layout.is_multiple_of(system.granule);
         return (!fits).then(|| format!("{layout:#x} is not a base address"));
     }
-    let is_there = targets.is_none_or(|targets| targets.hold(off));
+    let is_there = targets.is_none_or(|targets| targets.has_byte(off));
     (!is_there).then(|| {
         format!("no block is allocated and no region of a program is at {off:#x}, which it names")
     })
 }
 
-/// What roots can name: allocated blocks, and regions that are no part of the heap.
+/// The objects that roots can name: allocated blocks, and regions that are not part of the heap.
 pub(super) struct Targets {
-    /// Where each begins, and its bytes; in this order.
+    /// The offset and length of each object in bytes, ascending.
     ranges: Vec<(u64, u64)>,
 }
 
 impl Targets {
+    /// Reads the objects of these regions.
+    ///
     /// # Errors
-    /// A part of the heap is damaged.
+    /// [`HeapError`] if a part of the heap is damaged.
     pub fn read<P: Pmem>(pm: &P, regions: &[Region]) -> Result<Self, HeapError> {
         let mut ranges = Vec::new();
         for region in regions {
@@ -124,10 +126,10 @@ impl Targets {
         Ok(Self { ranges })
     }
 
-    /// Whether one of them has the byte at `off`.
-    fn hold(&self, off: u64) -> bool {
-        let behind = self.ranges.partition_point(|(start, _)| *start <= off);
-        let before = behind.checked_sub(1).map(|at| self.ranges[at]);
+    /// Whether an object contains the byte at `off`.
+    fn has_byte(&self, off: u64) -> bool {
+        let after = self.ranges.partition_point(|(start, _)| *start <= off);
+        let before = after.checked_sub(1).map(|at| self.ranges[at]);
         before.is_some_and(|(start, len)| off - start < len)
     }
 }

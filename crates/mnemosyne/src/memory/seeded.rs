@@ -1,21 +1,21 @@
-//! Bugs that can be put back, to test the tests; see [`medium::seeded_bugs`].
+//! Bugs that can be put back to test the tests; see [`medium::seeded_bugs`].
 
 medium::seeded_bugs! {
-    /// A new file has its name before its contents and its length are durable.
+    /// A new file gets its name before its contents and its length are durable.
     NameBeforeContents,
     /// A new file counts as made before its name is durable.
     NameNotSynced,
     /// A new file counts as made before its contents and its length are durable.
     ContentsNotSynced,
-    /// A directory has something in it before its own name is durable.
+    /// A directory has files before its own name is durable.
     DirectoryNotSynced,
-    /// What a process that was killed has made is used before its name is durable.
+    /// Files of a killed process are used before their names are durable.
     FoundNotSynced,
-    /// The slot of a removed region is free, and a crash may bring back its file.
+    /// The slot of a removed region is free while a crash may restore its file.
     RemovalNotSynced,
-    /// The note of the boot is made after something was stored.
+    /// The note of the boot is made after a store.
     NoteAfterStores,
-    /// The note of the boot is not durable when something is stored.
+    /// The note of the boot is not durable before a store.
     NoteNotSynced,
     /// The note of the boot is removed before the files are durable.
     NoteRemovedBeforeSync,

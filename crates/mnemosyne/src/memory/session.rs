@@ -8,17 +8,17 @@ use medium::{MediumError, WORD_BYTES};
 use std::sync::Arc;
 use wordlog::LogError;
 
-/// One thread's way to run transactions, one at a time.
+/// Runs transactions of one thread, one at a time.
 pub struct Session<B: Backing, S: Space<Pmem = B::Pmem> = <B as Backing>::Pmem> {
     tx: tx::Session<S>,
     heap: HeapSession<S>,
-    /// How often the heap has had no room for the transaction that is to be run again.
+    /// How often the heap has had no room for the transaction that will run again.
     lacks: u32,
-    /// Last: if it is dropped with the session, nobody has the memory any more.
+    /// The last field: it may be the last owner of the memory.
     memory: DurableMemory<B, S>,
 }
 
-/// What a transaction has done so far, to come back to.
+/// The changes of a transaction at some point, to return to.
 #[derive(Debug)]
 pub struct Savepoint {
     tx: tx::Savepoint,
@@ -32,7 +32,7 @@ pub struct Tx<'a, S: Space> {
     system: System,
 }
 
-/// Rolls back what ends without a commit, even by a panic.
+/// Rolls back a transaction that ends without a commit, also by a panic.
 struct Attempt<'a, B: Backing, S: Space<Pmem = B::Pmem>>(&'a mut Session<B, S>);
 
 impl<B: Backing, S: Space<Pmem = B::Pmem>> Drop for Attempt<'_, B, S> {
@@ -51,20 +51,20 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
         }
     }
 
-    /// Where it belongs.
+    /// The memory of this session.
     pub fn memory(&self) -> &DurableMemory<B, S> {
         &self.memory
     }
 
-    /// Runs a transaction: `body`, again as long as others get in its way, and durably once
-    /// it returns `Ok`. `body` must not do what cannot be done again.
+    /// Runs `body` as a transaction, and repeats it after conflicts. It is durable once this
+    /// returns `Ok`. `body` must not do anything that cannot be repeated.
     ///
     /// After several conflicts, transactions of other threads wait for this one. So `body` must not
-    /// wait for another thread's transaction, nor lock a mutex that another thread holds while it
-    /// runs one: both threads would wait for ever. Lock such a mutex before the call.
+    /// wait for another thread's transaction. Nor may it lock a mutex that another thread holds
+    /// while it runs one: both threads would wait forever. Lock such a mutex before the call.
     ///
     /// # Errors
-    /// [`TxError`]; then nothing of it happened, unless the memory failed in the commit.
+    /// [`TxError`]; then the transaction had no effect, unless the memory failed in the commit.
     pub fn run<T, E>(
         &mut self,
         mut body: impl FnMut(&mut Tx<'_, S>) -> Result<T, Stop<E>>,
@@ -97,10 +97,10 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
         self.tx.keep_turn();
     }
 
-    /// Waits until what stopped an attempt, the `attempts`-th, may be over.
+    /// Waits until the reason that stopped an attempt, the `attempts`-th, may be over.
     ///
     /// # Errors
-    /// It will not be: what to tell the caller.
+    /// The error for the caller, if the reason cannot end.
     pub fn overcome<E>(&mut self, why: Interrupted, attempts: u32) -> Result<(), TxError<E>> {
         match why {
             Interrupted::Conflict => self.tx.pause(attempts),
@@ -128,12 +128,12 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
     /// Begins a transaction. [`run`](Self::run) begins, commits and retries by itself.
     ///
     /// # Errors
-    /// If nothing can be committed any more.
+    /// [`LogError`]: no further transaction can commit.
     pub fn begin(&mut self) -> Result<(), Arc<LogError>> {
         self.tx.begin()
     }
 
-    /// The transaction that is under way.
+    /// The transaction under way.
     pub fn tx(&mut self) -> Tx<'_, S> {
         Tx {
             tx: &mut self.tx,
@@ -142,7 +142,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
         }
     }
 
-    /// Commits it. If it cannot, [`roll_back`](Self::roll_back) is to follow.
+    /// Commits the transaction under way. After an error call [`roll_back`](Self::roll_back).
     ///
     /// # Errors
     /// [`Uncommitted`].
@@ -154,26 +154,26 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
         Ok(())
     }
 
-    /// What it has done so far.
+    /// The changes of the transaction so far.
     pub fn savepoint(&self) -> Savepoint {
         let tx = self.tx.savepoint();
         let heap = self.heap.savepoint();
         Savepoint { tx, heap }
     }
 
-    /// Undoes what it has done since a savepoint, and no earlier return has undone. What it
-    /// read since then counts as read.
+    /// Undoes changes since a savepoint that no earlier return has undone. Reads since then still
+    /// count.
     pub fn return_to(&mut self, savepoint: &Savepoint) {
         self.tx.return_to(&savepoint.tx);
         self.heap.return_to(savepoint.heap);
     }
 
-    /// Whether nobody changed what it read: if somebody did, it is bound to fail.
+    /// Whether no other thread has changed a word that was read. Otherwise the commit would fail.
     pub fn is_valid(&self) -> bool {
         self.tx.is_valid()
     }
 
-    /// Ends it and leaves nothing of it.
+    /// Ends the transaction without any effect.
     pub fn roll_back(&mut self) {
         self.tx.roll_back();
         self.heap.rolled_back();
@@ -184,7 +184,7 @@ impl<S: Space> Tx<'_, S> {
     /// Loads the aligned word at `at`.
     ///
     /// # Errors
-    /// [`Interrupted`]; the body is to pass it on. So with all that follow.
+    /// [`Interrupted`], which the body passes on. So with all methods below.
     #[inline]
     pub fn load(&mut self, at: u64) -> Result<u64, Interrupted> {
         self.tx.load(at)
@@ -204,7 +204,7 @@ impl<S: Space> Tx<'_, S> {
     /// [`Interrupted`].
     #[inline]
     pub fn store(&mut self, at: u64, word: u64) -> Result<(), Interrupted> {
-        self.check_place(at)?;
+        self.check_writable(at)?;
         self.tx.store(at, word)
     }
 
@@ -213,7 +213,7 @@ impl<S: Space> Tx<'_, S> {
     /// # Errors
     /// [`Interrupted`].
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
-        self.check_place(at)?;
+        self.check_writable(at)?;
         self.tx.write(at, bytes)
     }
 
@@ -230,9 +230,9 @@ impl<S: Space> Tx<'_, S> {
         self.tx.forget(at, len);
     }
 
-    /// The system region is nobody's to write to.
+    /// Fails for an address in the system region, which transactions of programs must not write to.
     #[inline]
-    fn check_place(&self, at: u64) -> Result<(), Interrupted> {
+    fn check_writable(&self, at: u64) -> Result<(), Interrupted> {
         match self.tx.offset(at) {
             Some(off) if off < self.system.bytes => {
                 let len = WORD_BYTES;
@@ -248,7 +248,7 @@ impl<S: Space> Tx<'_, S> {
         self.tx.address(off)
     }
 
-    /// Allocates a block of at least `bytes`, which holds anything. Returns its offset, a
+    /// Allocates a block of at least `bytes`, with undefined contents. Returns its offset, a
     /// multiple of 16, and of 64 if `bytes` is a multiple of that.
     ///
     /// # Errors
@@ -257,38 +257,37 @@ impl<S: Space> Tx<'_, S> {
         self.heap.alloc(self.tx, bytes)
     }
 
-    /// Copies `bytes` to offset `off`, in a block that this transaction allocated, without a
-    /// log: a shadow update. Costs a fence, and saves the log twice the bytes. No return to a
-    /// savepoint undoes it.
+    /// Copies `bytes` to offset `off` without a log, in a block that this transaction allocated (a
+    /// shadow update). This costs a fence, and saves twice the bytes in the log. A return to a
+    /// savepoint does not undo it.
     ///
     /// # Errors
-    /// [`Interrupted`]; [`HeapError::NotAllocated`]: the block is not of this transaction, or
-    /// too short.
+    /// [`Interrupted`]; [`HeapError::NotAllocated`] if this transaction did not allocate the block,
+    /// or it is too short.
     pub fn fill(&mut self, off: u64, bytes: &[u8]) -> Result<(), Interrupted> {
         self.heap.fill(self.tx, off, bytes)
     }
 
-    /// Whether a block that this transaction allocated may be stored to in place, without a log,
-    /// by [`store_in_own`](Self::store_in_own), or by a caller who reports it by
-    /// [`note_filled`](Self::note_filled), and whom no reader of
-    /// the block's former life can meet.
+    /// Checks that blocks that this transaction allocated may be stored to at once, without a log.
+    /// That is by [`store_in_own`](Self::store_in_own), or by a caller that then calls
+    /// [`note_filled`](Self::note_filled). No reader of the freed block may still use the memory.
     ///
     /// # Errors
-    /// [`Interrupted`].
+    /// [`Interrupted::Conflict`] after a failed commit, which may have released the block.
     pub fn may_fill(&self) -> Result<(), Interrupted> {
         self.tx.may_fill()
     }
 
-    /// Stores `bytes` at offset `off` at once, in such a block. They, or what the caller puts back
-    /// over them by plain stores if they `may_be_undone`, are durable before the commit. See
-    /// [`may_fill`](Self::may_fill).
+    /// Stores `bytes` at offset `off` at once, in such a block. They are durable before the commit.
+    /// If they `may_be_undone`, so are the old bytes that the caller may restore by plain stores.
+    /// See [`may_fill`](Self::may_fill).
     #[inline]
     pub fn store_in_own(&mut self, off: u64, bytes: &[u8], may_be_undone: bool) {
         self.tx.store_in_own(off, bytes, may_be_undone);
     }
 
-    /// Makes what the caller has stored at `off..off + len` durable before the commit; what it has
-    /// streamed needs no length. See [`may_fill`](Self::may_fill).
+    /// Makes stores of the caller at `off..off + len` durable before the commit. Streamed stores
+    /// need no length. See [`may_fill`](Self::may_fill).
     #[inline]
     pub fn note_filled(&mut self, off: u64, len: u64) {
         self.tx.note_filled(off, len);
@@ -297,13 +296,13 @@ impl<S: Space> Tx<'_, S> {
     /// Frees the block at offset `off`.
     ///
     /// # Errors
-    /// [`Interrupted`]; that there is none is [`HeapError::NotAllocated`] or
-    /// [`HeapError::Foreign`].
+    /// [`Interrupted`]; [`HeapError::NotAllocated`] or [`HeapError::Foreign`] if no block begins
+    /// there.
     pub fn free(&mut self, off: u64) -> Result<(), Interrupted> {
         self.heap.free(self.tx, off)
     }
 
-    /// Bytes of the block at offset `off`: at least what was asked for.
+    /// The bytes of the block at offset `off`, at least as many as were requested.
     ///
     /// # Errors
     /// As [`free`](Self::free).
@@ -319,7 +318,7 @@ impl<S: Space> Tx<'_, S> {
         self.heap.is_block(self.tx, off)
     }
 
-    /// The root of a name: the layout of what it is, and its offset.
+    /// Finds the root of a name: the layout of the object, and its offset.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -328,8 +327,8 @@ impl<S: Space> Tx<'_, S> {
         Ok(found.map(|(_, words)| (words.layout, words.off)))
     }
 
-    /// Names a root, anew or again. `false`: the name is empty or longer than
-    /// [`ROOT_NAME_MAX`], or there are too many roots.
+    /// Stores a root of this name, new or changed. Returns false if the name is empty or longer
+    /// than [`ROOT_NAME_MAX`], or there are too many roots.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -354,7 +353,7 @@ impl<S: Space> Tx<'_, S> {
         Ok(true)
     }
 
-    /// Takes the name from a root. What it was stays.
+    /// Removes the root of this name. The object stays. Returns false if there is none.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -368,7 +367,7 @@ impl<S: Space> Tx<'_, S> {
         }
     }
 
-    /// Where a root of this name is, and what it says; of none, where one could be.
+    /// Finds the root of this name: its address and words. With an empty name, finds a free root.
     fn find_root(&mut self, name: &str) -> Result<Option<(u64, RootWords)>, Interrupted> {
         if name.len() > ROOT_NAME_MAX {
             return Ok(None);
@@ -388,7 +387,7 @@ impl<S: Space> Tx<'_, S> {
                 layout: self.tx.load(at)?,
                 off: self.tx.load(at + WORD_BYTES)?,
             };
-            // Also of another name: it may have been this one.
+            // Also of another name: a damaged one may have been this one.
             if sealed != 0 && words.seal(there) != sealed {
                 return Err(damaged);
             }

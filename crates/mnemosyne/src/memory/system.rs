@@ -1,16 +1,26 @@
-//! The system region: the first one, which says what the others are.
+//! The system region, which describes the other regions. It is the first one.
 //!
 //! # Format
 //!
-//! Little-endian words. The first line: magic and version; bytes of the system region; the
-//! granule, of which every region's start is a multiple; slots of the region table; roots;
-//! and a CRC32C of these words. From byte 4,096 on the *region table*, a line for each slot:
-//! state (1 being made, 2 there, 3 being removed) and from bit 8 on the kind (1 heap, 2 a
-//! program's, 3 static variables), start and length in bytes, a tag, and a CRC32C of the slot's
-//! number and these; a free slot is zeros. Then the *roots*, two lines each: the layout of what
-//! it is, its offset, a sealed word, and the name. The word (bit 63 makes the number of ones
-//! even) is 0 if the root is free; else bytes in the name and from bit 24 on a CRC32C of layout,
-//! offset and name. Then the logs of transactions, from a multiple of 4,096 on.
+//! All words are little-endian. The first line holds magic and version, the bytes of the system
+//! region, and the granule. Every region starts at a multiple of the granule. The number of slots
+//! of the region table, the number of roots, and a CRC32C of these words follow.
+//!
+//! The *region table* begins at byte 4,096, with a line for each slot. A free slot is zeros. The
+//! words of another one are:
+//!
+//! 1. the state: 1 being made, 2 exists, 3 being removed; from bit 8 on the kind: 1 heap, 2 of a
+//!    program, 3 static variables;
+//! 2. the start in bytes;
+//! 3. the length in bytes;
+//! 4. a tag;
+//! 5. a CRC32C of the slot's number and the words above.
+//!
+//! The *roots* follow, two lines each: the layout of the object, its offset, a sealed word, and the
+//! name. The sealed word (bit 63 makes the number of ones even) is 0 if the root is free. Otherwise
+//! it holds the bytes in the name, and from bit 24 on a CRC32C of layout, offset and name.
+//!
+//! The logs of transactions follow, from a multiple of 4,096 on.
 
 use super::MemoryError;
 use crate::heap::PAGE_BYTES;
@@ -23,45 +33,46 @@ use wordlog::sealed::{self, seal};
 
 /// "SELVMEM" and the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"SELVMEM\x01");
-/// Words of the first line that say something.
+/// The number of words that the first line uses before its checksum.
 const HEAD_WORDS: usize = 5;
 const AT_CHECKSUM: u64 = HEAD_WORDS as u64 * WORD_BYTES;
 const AT_TABLE: u64 = 4096;
 
-/// Words of a slot that say something.
+/// The number of words that a slot uses.
 pub(super) const SLOT_WORDS: usize = 5;
 
-/// Bits for the length of a root's name.
+/// The number of bits for the length of a root's name.
 const NAME_BITS: u32 = 24;
-/// Bytes of a root.
+/// The bytes of a root.
 pub(super) const ROOT_BYTES: u64 = 2 * LINE_BYTES;
-/// Bytes in front of its name.
+/// The bytes in front of a root's name.
 pub(super) const ROOT_HEAD: u64 = 3 * WORD_BYTES;
-/// Bytes of the longest name of a root.
+/// The maximum bytes of a root's name.
 pub const ROOT_NAME_MAX: usize = (ROOT_BYTES - ROOT_HEAD) as usize;
 
-/// The smallest granule: segments of the heap have pages of so many bytes.
+/// The minimum granule: the bytes of a page of the heap.
 const GRANULE_MIN: u64 = PAGE_BYTES;
-/// Of which the length of every region is a multiple.
+/// The length of every region is a multiple of this.
 pub(super) const LEN_UNIT: u64 = 4096;
 
-/// Most slots, and most roots.
+/// The maximum number of slots, and of roots.
 const COUNT_MAX: u64 = 1 << 16;
 
-/// What is chosen when the system region is made, and stays.
+/// The properties of a system region, fixed when it is made.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
-    /// Regions that there can be.
+    /// The maximum number of regions.
     pub slots: u64,
-    /// Named roots that there can be.
+    /// The maximum number of named roots.
     pub roots: u64,
-    /// Every region starts at a multiple of it, in bytes: a power of two, at least 8,192.
+    /// The granule in bytes, a power of two of at least 8,192. Every region starts at a multiple of
+    /// it.
     pub granule: u64,
-    /// Logs: so many transactions can commit at a time.
+    /// The number of logs, and of transactions that can commit at the same time.
     pub logs: u64,
-    /// Bytes of each, which bound what a transaction may write: a multiple of 64.
+    /// The bytes of each log, a multiple of 64.
     pub log_bytes: u64,
-    /// How they are written.
+    /// How logs mark their records.
     pub log_kind: Kind,
 }
 
@@ -89,13 +100,13 @@ impl Layout {
         }
     }
 
-    /// Bytes of a system region like this: a multiple of 4,096.
+    /// The bytes of a system region of this layout, a multiple of 4,096.
     pub fn bytes(&self) -> u64 {
         let area = self.area();
         (area.start + area.bytes()).next_multiple_of(4096)
     }
 
-    /// Makes a system region at the start of memory. Durable when it returns.
+    /// Makes a system region at the start of memory. It is durable when this returns.
     ///
     /// # Errors
     /// [`MemoryError`].
@@ -106,13 +117,13 @@ impl Layout {
         }
         pm.store_word(0, 0);
         pm.flush(0, LINE_BYTES);
-        // What was there before must not be found while it is taken apart.
+        // An old system region must not be found while it is overwritten.
         pm.fence(Rule::NullifyBeforeReuse)?;
         let area = self.area();
         for line in (AT_TABLE..area.start).step_by(LINE_BYTES as usize) {
             pm.store_nt(line, &[0; LINE_BYTES as usize]);
         }
-        // Ends with a fence.
+        // This ends with a fence.
         area.format(pm)?;
         let head = [MAGIC, self.bytes(), self.granule, self.slots, self.roots];
         for (n, word) in head.iter().enumerate().skip(1) {
@@ -132,13 +143,13 @@ fn checksum(words: &[u64; HEAD_WORDS]) -> u64 {
     words.iter().fold(0, add).into()
 }
 
-/// What is wrong with what this version did not make.
+/// The error for a system region of another version or program.
 pub(super) const FOREIGN: &str = "the magic is missing, or of another version";
 
-/// Where everything is.
+/// The parts of the system region.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct System {
-    /// Of the whole system region.
+    /// The length of the whole system region.
     pub bytes: u64,
     pub granule: u64,
     pub slots: u64,
@@ -169,33 +180,33 @@ impl System {
             roots,
         };
         if !fits || bytes > pm.len() || system.area() > bytes {
-            let what = "its first line makes no sense";
+            let what = "its first line has impossible values";
             return Err(MemoryError::NotDurableMemory { what });
         }
         Ok(system)
     }
 
-    /// Where the logs are.
+    /// The offset of the logs.
     pub fn area(&self) -> u64 {
         (self.root(self.roots)).next_multiple_of(4096)
     }
 
-    /// Where the first line and the region table are.
+    /// The range of the first line and the region table.
     pub fn table(&self) -> Range<u64> {
         0..self.slot(self.slots)
     }
 
-    /// Where the line of a slot is.
+    /// The offset of the line of a slot.
     pub fn slot(&self, slot: u64) -> u64 {
         AT_TABLE + slot * LINE_BYTES
     }
 
-    /// Where a root is.
+    /// The offset of a root.
     pub fn root(&self, root: u64) -> u64 {
         self.slot(self.slots) + root * ROOT_BYTES
     }
 
-    /// The name of a root, and what else it says; `None`: it is free.
+    /// Reads a root: its name and words, or `None` if it is free.
     pub fn root_of<P: Pmem>(
         &self,
         pm: &P,
@@ -219,7 +230,7 @@ impl System {
         }
     }
 
-    /// What a damaged root has where names are, without what follows the first 0.
+    /// The bytes of a damaged root's name up to the first 0.
     pub fn remains_of_name<P: Pmem>(&self, pm: &P, root: u64) -> Result<Vec<u8>, MemoryError> {
         let mut name = vec![0; ROOT_NAME_MAX];
         pm.read(self.root(root) + ROOT_HEAD, &mut name)?;
@@ -228,7 +239,7 @@ impl System {
         Ok(name)
     }
 
-    /// All regions but the system region, and what is becoming of them.
+    /// All regions except the system region, with their states.
     pub fn regions<P: Pmem>(&self, pm: &P) -> Result<Vec<(State, Region)>, MemoryError> {
         let mut found = Vec::new();
         for slot in 0..self.slots {
@@ -243,7 +254,7 @@ impl System {
         }
     }
 
-    /// What a slot says; `None`: it is free.
+    /// Reads a slot of the region table, or `None` if it is free.
     pub fn region<P: Pmem>(
         &self,
         pm: &P,
@@ -260,7 +271,7 @@ impl System {
         let [what, start, len, tag, crc] = words;
         let wrong = |what| MemoryError::Slot { slot, what };
         if crc != checksum(&[slot, what, start, len, tag]) {
-            return Err(wrong("its checksum is another"));
+            return Err(wrong("its checksum does not match"));
         }
         let what = decode(what).ok_or_else(|| wrong("its state or kind is unknown"))?;
         let (state, kind) = what;
@@ -288,10 +299,10 @@ impl System {
     }
 }
 
-/// What is wrong with two regions that have bytes in common.
+/// The error for two regions that overlap.
 pub(super) const OVERLAP: &str = "its region overlaps with another";
 
-/// Two regions that have bytes in common.
+/// Finds two regions that overlap.
 pub(super) fn overlap(regions: &[(State, Region)]) -> Option<(Region, Region)> {
     let mut sorted: Vec<_> = regions.iter().map(|(_, region)| *region).collect();
     sorted.sort_by_key(|region| region.start);
@@ -301,7 +312,7 @@ pub(super) fn overlap(regions: &[(State, Region)]) -> Option<(Region, Region)> {
         .map(|pair| (pair[0], pair[1]))
 }
 
-/// What is becoming of a region.
+/// The state of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Creating = 1,
@@ -323,7 +334,7 @@ pub(super) fn encode(state: State, region: &Region) -> [u64; SLOT_WORDS] {
     [what, start, len, tag, crc]
 }
 
-/// The first word of a slot that is not free; `None`: it is nothing that this version writes.
+/// Decodes the first word of a used slot. `None`: this version writes no such word.
 fn decode(word: u64) -> Option<(State, RegionKind)> {
     let state = match word & 0xff {
         1 => State::Creating,
@@ -340,17 +351,17 @@ fn decode(word: u64) -> Option<(State, RegionKind)> {
     Some((state, kind))
 }
 
-/// What a root says of itself beside its name.
+/// The words of a root apart from its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RootWords {
-    /// The layout of what it is.
+    /// The layout of the object.
     pub layout: u64,
-    /// Where that is.
+    /// The offset of the object.
     pub off: u64,
 }
 
 impl RootWords {
-    /// The word that vouches for it and its name.
+    /// The sealed word of a root with this name.
     pub fn seal(self, name: &[u8]) -> u64 {
         let words = [self.layout, self.off].map(u64::to_le_bytes);
         let crc = crc32c::crc32c_append(crc32c::crc32c(words.as_flattened()), name);
@@ -358,7 +369,7 @@ impl RootWords {
     }
 }
 
-/// The bytes in a root's name, by that word; `None`: it has changed, or makes no sense.
+/// The bytes in a root's name, by its sealed word. `None`: the word is damaged.
 pub(super) fn name_len(sealed: u64) -> Option<usize> {
     let len = sealed::open(sealed)? as usize & ((1 << NAME_BITS) - 1);
     (len <= ROOT_NAME_MAX && (len > 0 || sealed == 0)).then_some(len)

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// A transaction that needs more room than is left, a block at a time: what it gives back
-/// when it fails is not enough for it.
+/// A transaction needs more room than is left, block by block. The blocks that it gives back when
+/// it fails are not enough for it.
 #[test]
 fn a_transaction_of_many_blocks_makes_the_heap_grow() {
     let pm = std::sync::Arc::new(MemoryPmem::new(BYTES));
@@ -45,8 +45,7 @@ fn a_transaction_of_many_blocks_makes_the_heap_grow() {
     );
 }
 
-/// Memory that was never used: regions need no zeroing, and pages that nobody touches are not
-/// there.
+/// Memory that was never used: regions need no zeroing, and untouched pages take no memory.
 #[derive(Clone)]
 struct Untouched(Arc<MemoryPmem>);
 
@@ -71,11 +70,11 @@ impl Backing for Untouched {
 }
 
 #[test]
-fn a_block_of_gigabytes_is_like_any_other() {
+fn blocks_may_be_larger_than_4_gib() {
     const BLOCK_BYTES: u64 = (4 << 30) + 4096;
     let ends = |at| [at, at + (4 << 30), at + BLOCK_BYTES - WORD_BYTES];
     let layout = Layout::default();
-    // Of which few pages are touched.
+    // Only a few of its pages are touched.
     let pm = Arc::new(MemoryPmem::new(layout.bytes() + BLOCK_BYTES + (64 << 20)));
     layout.format(&pm).unwrap();
     let options = Options {
@@ -112,7 +111,7 @@ fn a_block_of_gigabytes_is_like_any_other() {
 }
 
 #[test]
-fn a_region_that_cannot_be_linked_is_not_there() {
+fn a_region_that_cannot_be_linked_does_not_exist() {
     let mut rng = Rng::with_seed(1);
     let pm = made(&mut rng);
     let memory = DurableMemory::open(Flat(&pm), &pm, options(&mut rng)).unwrap();

@@ -5,7 +5,8 @@ use super::*;
 /// Words of the block that long transactions write as a whole.
 const LONG: u64 = 1000;
 
-/// Memory with logs that hold a tenth of such a transaction, and with that block, of zeros.
+/// Formats memory with a block of zeros, and logs that hold a tenth of a transaction that writes
+/// it.
 fn with_long_block(log_kind: Kind, bytes: u64) -> (MemoryPmem, u64) {
     let pm = MemoryPmem::new(bytes);
     let layout = Layout {
@@ -43,7 +44,7 @@ fn write_long<S: Space>(tx: &mut Tx<'_, S>, block: u64, with: u64) -> Result<(),
     (0..LONG).try_for_each(|n| tx.store(tx.address(block + n * 8), with + n))
 }
 
-/// What a long transaction stored, as a whole.
+/// The value that a long transaction stored, which must have stored all or nothing.
 fn read_long<P: Pmem>(pm: &P, block: u64) -> u64 {
     let word = |n: u64| pm.load(block + n * 8).unwrap().wrapping_sub(n);
     let first = word(0);
@@ -55,7 +56,7 @@ fn read_long<P: Pmem>(pm: &P, block: u64) -> u64 {
     first
 }
 
-/// Whichever store or fence is the last one before the power fails.
+/// The power fails after each number of fences.
 #[test]
 fn a_long_transaction_is_whole_after_every_power_cut() {
     for (kind, model) in [
@@ -68,21 +69,21 @@ fn a_long_transaction_is_whole_after_every_power_cut() {
         loop {
             let (pm, block) = with_long_block(kind, BYTES);
             let power = PowerCut::new(pm);
-            // Recovery has fences of its own.
+            // Recovery has its own fences.
             let mut session = open_small(&power).session();
             power.cut_after(CutAfter::Fences(fences), fences, model);
             let done = session.run(|tx| Ok::<_, Stop<Infallible>>(write_long(tx, block, 7)?));
             drop(session);
             let was_cut = power.outcome().is_some();
             let pm = power.into_inner();
-            let in_place = read_in_part(&pm, block);
+            let was_stored = is_stored(&pm, block);
             let memory = open_small(&pm);
             let found = read_long(&pm, block);
             assert!(
                 found == 7 || found == 0 && done.is_err(),
                 "{fences}: {done:?}"
             );
-            replayed += u64::from(found == 7 && !in_place);
+            replayed += u64::from(found == 7 && !was_stored);
             let segments = memory.heap().segments();
             let blocks: Vec<_> = segments
                 .iter()
@@ -101,8 +102,8 @@ fn a_long_transaction_is_whole_after_every_power_cut() {
     }
 }
 
-/// Whether a long transaction is in place.
-fn read_in_part(pm: &MemoryPmem, block: u64) -> bool {
+/// Whether all words of a long transaction are stored at their addresses.
+fn is_stored(pm: &MemoryPmem, block: u64) -> bool {
     (0..LONG).all(|n| pm.load(block + n * 8).unwrap() == 7 + n)
 }
 
@@ -127,13 +128,13 @@ fn a_long_transaction_without_room_fails_and_leaves_nothing() {
     );
     assert!(why.to_string().contains("more than a log holds"), "{why}");
     assert_eq!(read_long(&pm, block), 0);
-    // As a part of what fails: of the pages that it frees it can have none.
+    // A transaction that fails cannot use the pages that it frees itself.
     let refused = session.run(|tx| {
         tx.free(blocks[0])?;
         Ok::<_, Stop<Infallible>>(write_long(tx, block, 7)?)
     });
     assert!(refused.is_err(), "{refused:?}");
-    // Short ones go on, and with some room the long one does.
+    // Short transactions still commit. With some room the long one does.
     for at in &blocks[..2] {
         let freed = session.run(|tx| Ok::<_, Stop<Infallible>>(tx.free(*at)?));
         freed.unwrap();
@@ -143,13 +144,13 @@ fn a_long_transaction_without_room_fails_and_leaves_nothing() {
     assert_eq!(read_long(&pm, block), 7);
 }
 
-// --- and in a heap whose free pages are apart ------------------------------------------
+// --- and in a heap whose free pages are not contiguous ----------------------------------
 
-/// A page of the heap, and its words.
+/// The bytes and words of a page of the heap.
 const PAGE: u64 = 8192;
 const PAGE_WORDS: u64 = PAGE / 8;
 
-/// With a heap that takes all there is.
+/// Opens memory whose heap grows to all the room there is.
 fn open_growing<P: Pmem + Clone>(pm: P) -> DurableMemory<Flat<P>> {
     let options = Options {
         tx: tx::Options {
@@ -161,9 +162,13 @@ fn open_growing<P: Pmem + Clone>(pm: P) -> DurableMemory<Flat<P>> {
     DurableMemory::open(Flat(pm.clone()), pm, options).unwrap()
 }
 
-/// Memory whose heap is full, and every other page of it free again. Where the others are, which
+/// Formats memory whose heap is full, except for every other page. Returns the full pages, which
 /// are zeros.
-fn with_free_pages_apart(bytes: u64, log_bytes: u64, log_kind: Kind) -> (MemoryPmem, Vec<u64>) {
+fn with_every_other_page_free(
+    bytes: u64,
+    log_bytes: u64,
+    log_kind: Kind,
+) -> (MemoryPmem, Vec<u64>) {
     let pm = MemoryPmem::new(bytes);
     let layout = Layout {
         slots: 64,
@@ -212,7 +217,7 @@ fn write_pages<P: Pmem + Clone>(
     })
 }
 
-/// Whether all was written; if not, nothing was.
+/// Whether all pages were written; if not, none was.
 fn are_written(pm: &MemoryPmem, pages: &[u64]) -> bool {
     let mut written = 0;
     for page in pages {
@@ -226,9 +231,9 @@ fn are_written(pm: &MemoryPmem, pages: &[u64]) -> bool {
 }
 
 #[test]
-fn a_long_transaction_takes_free_pages_that_are_apart() {
-    // Of 2 MiB in 256 free pages, and of 2 KiB logs that name 36 parts.
-    let (pm, pages) = with_free_pages_apart(5 << 20, 2048, Kind::TornBit);
+fn a_long_transaction_uses_pages_that_are_not_contiguous() {
+    // 2 MiB are free in 256 pages, and a log of 2 KiB can name 36 parts.
+    let (pm, pages) = with_every_other_page_free(5 << 20, 2048, Kind::TornBit);
     let mut session = open_growing(&pm).session();
     for _ in 0..3 {
         write_pages(&mut session, &pages[..20]).unwrap();
@@ -240,8 +245,8 @@ fn a_long_transaction_takes_free_pages_that_are_apart() {
 }
 
 #[test]
-fn a_transaction_of_tens_of_mebibytes_takes_free_pages_that_are_apart() {
-    let (pm, pages) = with_free_pages_apart(64 << 20, 256 << 10, Kind::TornBit);
+fn a_transaction_of_tens_of_mebibytes_uses_pages_that_are_not_contiguous() {
+    let (pm, pages) = with_every_other_page_free(64 << 20, 256 << 10, Kind::TornBit);
     let pages = &pages[..3000];
     write_pages(&mut open_growing(&pm).session(), pages).unwrap();
     assert!(are_written(&pm, pages));
@@ -249,14 +254,14 @@ fn a_transaction_of_tens_of_mebibytes_takes_free_pages_that_are_apart() {
 
 /// All parts are durable before the record that names them, and recovery finds them.
 #[test]
-fn parts_that_are_apart_are_whole_after_every_power_cut() {
+fn an_overflow_of_several_parts_is_whole_after_every_power_cut() {
     for (kind, model) in [
         (Kind::TornBit, PersistModel::Lines),
         (Kind::Base, PersistModel::Words),
     ] {
         let (mut replayed, mut fences) = (0, 1);
         loop {
-            let (pm, pages) = with_free_pages_apart(512 << 10, 2048, kind);
+            let (pm, pages) = with_every_other_page_free(512 << 10, 2048, kind);
             let pages = &pages[..6];
             let power = PowerCut::new(pm);
             let mut session = open_growing(&power).session();
@@ -266,11 +271,11 @@ fn parts_that_are_apart_are_whole_after_every_power_cut() {
             let was_cut = power.outcome().is_some();
             let pm = power.into_inner();
             let word = pages[5] + PAGE - 8;
-            let in_place = pm.load(word).unwrap() != 0;
+            let was_stored = pm.load(word).unwrap() != 0;
             drop(open_growing(&pm));
             let written = are_written(&pm, pages);
             assert!(written || done.is_err(), "{fences}: {done:?}");
-            replayed += u64::from(written && !in_place);
+            replayed += u64::from(written && !was_stored);
             if !was_cut {
                 done.unwrap();
                 break;

@@ -1,4 +1,4 @@
-//! Heap, regions and roots against a table of what should be there, with power cuts.
+//! Heap, regions and roots compared with a table, with power cuts.
 
 use super::*;
 use fastrand::Rng;
@@ -9,11 +9,11 @@ mod growth;
 mod long;
 
 const SLOTS: u64 = 12;
-/// Words of a slot of the table: where, what, how long, seed, filled.
+/// The number of words of a slot of the table: offset, kind, length, seed, filled.
 const WORDS: u64 = 5;
 const BYTES: u64 = 512 << 10;
 
-/// What a slot of the table stands for.
+/// The object of a slot of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Thing {
     kind: u64,
@@ -54,7 +54,7 @@ fn options(rng: &mut Rng) -> Options {
     }
 }
 
-/// What is in a filled thing: a word in each line, and in the last.
+/// The contents of a filled object: a word in each line, and in the last one.
 fn pattern(start: u64, len: u64, seed: u64) -> impl Iterator<Item = (u64, u64)> {
     let words = (0..len / 8).filter(move |n| n % 8 == 0 || *n == len / 8 - 1);
     words.map(move |n| (start + n * 8, seed ^ n << 32))
@@ -62,7 +62,7 @@ fn pattern(start: u64, len: u64, seed: u64) -> impl Iterator<Item = (u64, u64)> 
 
 type Cut<'a> = &'a PowerCut<MemoryPmem>;
 
-/// A program that uses the store, and what it knows.
+/// A program that uses the memory, and the tables that it may find after a power cut.
 struct Program<'a> {
     memory: DurableMemory<Flat<Cut<'a>>>,
     session: Session<Flat<Cut<'a>>>,
@@ -107,7 +107,7 @@ impl<'a> Program<'a> {
         self.table + n as u64 * WORDS * 8
     }
 
-    /// What is there, by plain loads.
+    /// Loads the table, and compares blocks, regions and their contents with it.
     fn found(&self, power: Cut<'_>) -> Result<Table, String> {
         let mut table = Table::default();
         let load = |at| power.load(at).map_err(|e| e.to_string());
@@ -154,7 +154,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// One step of any kind. `Err`: the power is gone, as far as this can tell.
+    /// Runs a random step. An error is taken for the power cut.
     fn step(&mut self, rng: &mut Rng) -> Result<(), Failed> {
         self.seed += 1;
         let n = rng.usize(..SLOTS as usize);
@@ -172,7 +172,7 @@ impl<'a> Program<'a> {
             REGION if rng.u8(..3) == 0 => {
                 self.unmap(n)?;
                 self.certain = self.possible;
-                // Likely in the same place.
+                // Probably at the same offset.
                 self.map(n, rng)?;
             }
             _ => self.write(n, rng)?,
@@ -230,7 +230,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Fills what is new by plain stores, and says so.
+    /// Fills a new object by plain stores, and sets its word in the table.
     fn fill(&mut self, n: usize, start: u64) -> Result<(), Failed> {
         self.certain = self.possible;
         let pm = *self.memory.memory().space();
@@ -266,7 +266,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Fills a thing anew, as far as a transaction may.
+    /// Fills an object again in a transaction.
     fn write(&mut self, n: usize, rng: &mut Rng) -> Result<(), Failed> {
         let slot = self.slot(n);
         let thing = Thing {
@@ -349,7 +349,7 @@ fn set<S: Space>(
     Ok(())
 }
 
-/// Memory of some kind, and some power cuts.
+/// Cuts the power several times, in memory of a random layout.
 fn cut(seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
     let mut pm = made(&mut rng);
