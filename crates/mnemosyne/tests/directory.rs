@@ -28,11 +28,11 @@ fn open_as(
     path: &Path,
     options: &DirectoryOptions,
 ) -> Result<DurableMemory<Directory>, MemoryError> {
-    let options_of_store = Options {
+    let memory_options = Options {
         heap_growth: 1 << 20,
         ..Options::default()
     };
-    DurableMemory::open_directory(path, options, options_of_store)
+    DurableMemory::open_directory(path, options, memory_options)
 }
 
 fn with(durability: Durability, accept_loss: bool) -> DirectoryOptions {
@@ -46,12 +46,12 @@ fn with(durability: Durability, accept_loss: bool) -> DirectoryOptions {
     }
 }
 
-/// A directory on a disk, if the system has one; and whether it has not.
+/// A directory on a disk, if there is one, and whether it is in memory instead.
 fn on_a_disk() -> (TempDir, bool) {
-    let place = env!("CARGO_TARGET_TMPDIR");
+    let parent = env!("CARGO_TARGET_TMPDIR");
     (
-        tempfile::tempdir_in(place).unwrap(),
-        is_in_memory(place).unwrap(),
+        tempfile::tempdir_in(parent).unwrap(),
+        is_in_memory(parent).unwrap(),
     )
 }
 
@@ -84,7 +84,7 @@ fn count(memory: &DurableMemory<Directory>) -> u64 {
 }
 
 #[test]
-fn what_is_in_a_directory_stays() {
+fn regions_and_roots_survive_reopening() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("made/on the way");
     for n in 1..4 {
@@ -131,7 +131,7 @@ fn a_directory_has_one_user_at_a_time() {
 }
 
 #[test]
-fn commits_survive_power_failures_unless_less_is_asked_for() {
+fn commits_on_a_disk_survive_power_failures_by_default() {
     let shm = Path::new("/dev/shm");
     let in_memory = shm.is_dir().then(|| tempfile::tempdir_in(shm).unwrap());
     let in_memory = in_memory.map(|dir| (dir, is_in_memory(shm).unwrap()));
@@ -150,7 +150,7 @@ fn commits_survive_power_failures_unless_less_is_asked_for() {
 }
 
 #[test]
-fn a_crash_of_the_machine_is_noticed_where_durability_does_not_cover_it() {
+fn a_crash_of_the_machine_is_detected_where_durability_does_not_cover_it() {
     let (dir, is_in_memory) = on_a_disk();
     let note = dir.path().join("boot");
     let process = with(Durability::Process, false);
@@ -159,7 +159,7 @@ fn a_crash_of_the_machine_is_noticed_where_durability_does_not_cover_it() {
     let of_this_boot = std::fs::read(&note).ok();
     assert_eq!(of_this_boot.is_none(), is_in_memory);
     drop(memory);
-    // A process was killed, and the machine did not go down.
+    // A process was killed, but the machine did not crash.
     for durability in [Durability::Process, Durability::Msync] {
         if let Some(of_this_boot) = &of_this_boot {
             std::fs::write(&note, of_this_boot).unwrap();
@@ -197,7 +197,7 @@ fn a_crash_of_the_machine_is_noticed_where_durability_does_not_cover_it() {
 }
 
 #[test]
-fn whoever_is_dropped_last_removes_the_note() {
+fn the_last_owner_removes_the_note() {
     let (dir, _) = on_a_disk();
     let memory = open_as(dir.path(), &with(Durability::Process, false)).unwrap();
     let (session, other) = (memory.session(), memory.session());
@@ -208,7 +208,7 @@ fn whoever_is_dropped_last_removes_the_note() {
 }
 
 #[test]
-fn a_file_in_the_place_of_the_directory_is_refused() {
+fn a_file_at_the_path_of_the_directory_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "none").unwrap();
@@ -219,7 +219,7 @@ fn a_file_in_the_place_of_the_directory_is_refused() {
 }
 
 #[test]
-fn leftovers_go() {
+fn unfinished_files_of_dead_processes_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()).unwrap());
     // No process has this number.
@@ -232,7 +232,7 @@ fn leftovers_go() {
     drop(memory);
 }
 
-/// The file is larger than any file system of today takes, lest the disk be full for a moment.
+/// The file is larger than any current file system takes, so that the disk does not really fill up.
 #[test]
 fn a_full_disk_is_an_error_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -259,7 +259,7 @@ fn a_full_disk_is_an_error_and_leaves_nothing() {
 }
 
 #[test]
-fn a_region_whose_file_is_gone_is_told() {
+fn a_region_without_its_file_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let memory = open(dir.path()).unwrap();
     memory

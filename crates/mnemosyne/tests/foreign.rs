@@ -1,4 +1,4 @@
-//! Files of somebody else in a directory of durable memory, with the names of ours.
+//! Files of other programs in a directory of durable memory, with names that it would use.
 
 use medium::{Durability, MapOptions, OpenError, is_in_memory};
 use mnemosyne::memory::{
@@ -36,11 +36,11 @@ fn region(memory: &DurableMemory<Directory>) -> Region {
     region.unwrap()
 }
 
-/// On a disk, where durability `process` takes a note of the boot, if the system has one.
+/// Makes a directory on a disk, if possible. Durability `process` makes a note of the boot there.
 fn on_a_disk() -> (TempDir, bool) {
-    let place = env!("CARGO_TARGET_TMPDIR");
-    let is_disk = !is_in_memory(place).unwrap();
-    (tempfile::tempdir_in(place).unwrap(), is_disk)
+    let parent = env!("CARGO_TARGET_TMPDIR");
+    let is_disk = !is_in_memory(parent).unwrap();
+    (tempfile::tempdir_in(parent).unwrap(), is_disk)
 }
 
 fn fifo(path: &Path) {
@@ -51,7 +51,7 @@ fn fifo(path: &Path) {
 const TEXT: &str = "somebody's own\n";
 
 #[test]
-fn files_of_others_stay_as_they_are() {
+fn files_of_other_programs_do_not_change() {
     let (dir, _) = on_a_disk();
     let at = |name: &str| dir.path().join(name);
     let files = [
@@ -90,9 +90,9 @@ fn files_of_others_stay_as_they_are() {
     }
 }
 
-/// A process that makes a file of durable memory is not disturbed.
+/// A file that a living process is making is not removed.
 #[test]
-fn what_a_living_process_makes_stays() {
+fn unfinished_files_of_a_living_process_stay() {
     let dir = tempfile::tempdir().unwrap();
     let mut other = Command::new("sleep").arg("600").spawn().unwrap();
     let file = dir.path().join(format!("regions.new-{}-0", other.id()));
@@ -135,7 +135,7 @@ fn pipes_and_links_are_not_followed() {
     let memory = open(dir.path(), Durability::Process).unwrap();
     let made = region(&memory);
     assert_eq!(made.slot, 1);
-    // The note goes once everything is durable.
+    // The note is removed once everything is durable.
     drop(memory);
     assert!(!at("boot").exists());
     for name in ["region-0000", "region-x", "pool", "frames"] {
@@ -144,7 +144,7 @@ fn pipes_and_links_are_not_followed() {
     fifo(&at("boot"));
     drop(open(dir.path(), Durability::Msync).unwrap());
     fs::remove_file(at("boot")).unwrap();
-    // Ours, somewhere else.
+    // Files of durable memory under other names.
     for name in ["region-0001", "regions"] {
         let elsewhere = dir.path().join("elsewhere");
         fs::rename(at(name), &elsewhere).unwrap();
@@ -162,9 +162,9 @@ fn pipes_and_links_are_not_followed() {
     drop(open(dir.path(), Durability::Msync).unwrap());
 }
 
-/// Everybody who may read a directory can lock it.
+/// Every user who may read a directory can lock it.
 #[test]
-fn a_lock_of_the_directory_is_not_waited_for_without_end() {
+fn the_wait_for_a_lock_of_the_directory_is_bounded() {
     let dir = tempfile::tempdir().unwrap();
     let locked = File::open(dir.path()).unwrap();
     locked.lock().unwrap();

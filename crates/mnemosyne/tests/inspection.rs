@@ -1,4 +1,4 @@
-//! Looking at durable memory without changing it.
+//! Inspection of durable memory, which does not change it.
 
 use mnemosyne::memory::{
     Directory, DirectoryOptions, DurableMemory, Inspection, Layout, MemoryError, Options,
@@ -38,8 +38,8 @@ fn contents(path: &Path) -> BTreeMap<String, Vec<u8>> {
     entries.map(read).collect()
 }
 
-/// A root that points to a block by its offset, which points to another by its address, and
-/// one that nothing points to. Returns them.
+/// Makes a chain of three blocks from a root: by offset, then by address. Makes a fourth block that
+/// nothing points to. Returns all four.
 fn fill(session: &mut Session<Directory>) -> [u64; 4] {
     let made = session.run(|tx| {
         let mut blocks = [0; 4];
@@ -53,7 +53,7 @@ fn fill(session: &mut Session<Directory>) -> [u64; 4] {
         }
         assert!(tx.set_root("one", 7, blocks[0])?);
         tx.store(blocks[0] + 8, blocks[1])?;
-        // Into the middle of it.
+        // Into the middle of the block.
         tx.store(blocks[1] + 16, BASE + blocks[2] + 8)?;
         Ok::<_, Stop<Infallible>>(blocks)
     });
@@ -61,11 +61,11 @@ fn fill(session: &mut Session<Directory>) -> [u64; 4] {
 }
 
 #[test]
-fn what_is_lost_is_found_and_nothing_changes() {
+fn inspection_finds_lost_blocks_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let mut session = open(dir.path());
     let [first, second, third, lost] = fill(&mut session);
-    // Nothing was truncated: all of it is in the log, and perhaps not in place.
+    // Nothing was truncated: the words are in the log, and perhaps not durable at their addresses.
     drop(session);
     let before = contents(dir.path());
 
@@ -93,7 +93,7 @@ fn what_is_lost_is_found_and_nothing_changes() {
 }
 
 #[test]
-fn regions_of_programs_hold_on_to_blocks() {
+fn blocks_are_reached_from_regions_of_programs() {
     let dir = tempfile::tempdir().unwrap();
     let mut session = open(dir.path());
     let [.., lost] = fill(&mut session);
@@ -115,7 +115,7 @@ fn regions_of_programs_hold_on_to_blocks() {
 }
 
 #[test]
-fn nothing_is_made_and_nobody_is_disturbed() {
+fn inspection_makes_no_files_and_respects_locks() {
     let dir = tempfile::tempdir().unwrap();
     let missing = Inspection::open(dir.path().join("missing"));
     assert!(matches!(missing, Err(MemoryError::Backing(_))));

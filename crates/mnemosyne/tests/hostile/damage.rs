@@ -1,4 +1,4 @@
-//! One lie at a time, in the files of a directory, and what the checker says of it.
+//! Damage of one structure at a time in the files of a directory, and the findings of the checker.
 
 use crate::image::*;
 use medium::{MemoryPmem, Pmem};
@@ -55,14 +55,14 @@ pub fn set(files: &mut Files, file: &str, at: u64, word: u64) {
     bytes[at as usize..][..8].copy_from_slice(&word.to_le_bytes());
 }
 
-/// Makes the checksum of a slot right.
+/// Sets the right checksum of a slot.
 fn seal_slot(files: &mut Files, slot: u64) {
     let at = TABLE + slot * 64;
     let crc = slot_checksum(slot, &files[SYSTEM][at as usize..][..32]);
     set(files, SYSTEM, at + 32, crc);
 }
 
-/// Gives a root this name, and makes its checksum right.
+/// Gives a root this name, and sets the right checksum.
 pub fn name_root(files: &mut Files, root: u64, name: &[u8]) {
     let at = (ROOT + root * 128) as usize;
     let line = &mut files.get_mut(SYSTEM).unwrap()[at..][..128];
@@ -72,13 +72,13 @@ pub fn name_root(files: &mut Files, root: u64, name: &[u8]) {
     line[16..24].copy_from_slice(&word.to_le_bytes());
 }
 
-/// Has a root, whose name has three bytes, name an offset.
+/// Sets the offset of a root whose name has three bytes.
 pub fn point_root(files: &mut Files, root: u64, off: u64) {
     set(files, SYSTEM, ROOT + root * 128 + 8, off);
     name_root(files, root, b"two");
 }
 
-/// Makes the checksum of the system region's first line right.
+/// Sets the right checksum of the system region's first line.
 fn seal(files: &mut Files) {
     let crc = crc32c::crc32c(&files[SYSTEM][..40]);
     set(files, SYSTEM, 40, crc.into());
@@ -102,29 +102,29 @@ pub fn append(files: &mut Files, file: &str, start: u64, record: &[u64]) {
     });
 }
 
-/// Of a page's descriptor in the file of the heap.
+/// The offset of a page's descriptor in the file of the heap.
 pub fn descriptor(page: u64) -> u64 {
     64 * (1 + page)
 }
 
-/// What opening makes of a lie.
+/// The result of opening the damaged directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Opening {
     Refuses,
-    /// It does not look there; whoever uses it is told, or it is of no consequence.
+    /// Opening does not read the damaged structure. Its use is an error, or has no effect.
     Accepts,
 }
 use Opening::{Accepts, Refuses};
 
-/// Changes files that are sound.
-pub type Lie = Box<dyn Fn(&mut Files)>;
+/// Damages the files of a sound directory.
+pub type Change = Box<dyn Fn(&mut Files)>;
 
 pub struct Case {
     pub invariant: &'static str,
     file: &'static str,
     offset: u64,
     opening: Opening,
-    pub lie: Lie,
+    pub change: Change,
 }
 
 fn case(
@@ -132,19 +132,19 @@ fn case(
     file: &'static str,
     offset: u64,
     opening: Opening,
-    lie: impl Fn(&mut Files) + 'static,
+    change: impl Fn(&mut Files) + 'static,
 ) -> Case {
-    let lie = Box::new(lie);
+    let change = Box::new(change);
     Case {
         invariant,
         file,
         offset,
         opening,
-        lie,
+        change,
     }
 }
 
-/// A word that is what it must not be.
+/// A word with a value that it must not have.
 fn is(
     invariant: &'static str,
     file: &'static str,
@@ -221,7 +221,7 @@ pub fn system_cases() -> Vec<Case> {
     cases
 }
 
-/// Damage of logs and of what they hold.
+/// Damage of logs and of their records.
 pub fn log_cases() -> impl Iterator<Item = Case> {
     log_header_cases().into_iter().chain(record_cases())
 }
@@ -283,7 +283,7 @@ fn log_header_cases() -> Vec<Case> {
 
 fn record_cases() -> Vec<Case> {
     let [first, second] = [0, 1].map(log_start);
-    // The first record in the ring, which begins where the logs were emptied.
+    // The first record in the ring, which begins where recovery emptied the logs.
     let mut cases = vec![case("M10", SYSTEM, 0, Refuses, move |files| {
         let at = first_record(files, first);
         let flipped = word(files, SYSTEM, at + 24) ^ 1 << 7;
@@ -313,7 +313,7 @@ fn record_cases() -> Vec<Case> {
             leave_overflow(files, overflow);
         }));
     }
-    // Two records with one overflow, and one that is the part of another.
+    // Two records with the same overflow, and one whose overflow is a part of another's.
     for at in [FREE_PAGE, FREE_PAGE + 8] {
         cases.push(case("M11", SYSTEM, 0, Refuses, move |files| {
             leave_overflow(files, SOUND);
@@ -326,23 +326,23 @@ fn record_cases() -> Vec<Case> {
     cases
 }
 
-/// A record of an overflow in the part of the heap, and what is there.
+/// A record of an overflow in the heap, and the words in that overflow.
 #[derive(Clone, Copy)]
-struct Lying {
-    /// Where it is said to be in the file of the heap.
+struct Damaged {
+    /// The offset in the file of the heap that the record has.
     at: u64,
-    /// Its words, as the record has them, and their CRC: what is to be changed in it.
+    /// The number of words that the record has, and the bits to flip in their CRC.
     words: u64,
     crc: u64,
-    /// The words that are there: of runs.
+    /// The words in the overflow: runs.
     runs: &'static [u64],
 }
 
-/// In a page that is free.
+/// A page that is free.
 const FREE_PAGE: u64 = 6 * 8192;
 
-/// What a program leaves: two runs, of a small block.
-const SOUND: Lying = Lying {
+/// A sound overflow: two runs of a small block.
+const SOUND: Damaged = Damaged {
     at: FREE_PAGE,
     words: 4,
     crc: 0,
@@ -352,65 +352,65 @@ const SOUND: Lying = Lying {
 /// The head of a run of the word at byte 16 of the first page of the heap, without its length.
 const IN_BLOCK: u64 = (((2 << 20) + 8192 + 16) / 8) << 16;
 
-const OVERFLOWS: [Lying; 11] = [
-    Lying { crc: 1, ..SOUND },
-    Lying { words: 3, ..SOUND },
-    Lying { words: 0, ..SOUND },
-    Lying {
+const OVERFLOWS: [Damaged; 11] = [
+    Damaged { crc: 1, ..SOUND },
+    Damaged { words: 3, ..SOUND },
+    Damaged { words: 0, ..SOUND },
+    Damaged {
         words: 1 << 40,
         ..SOUND
     },
-    Lying {
+    Damaged {
         words: 1 << 61,
         ..SOUND
     },
-    Lying {
+    Damaged {
         words: u64::MAX,
         ..SOUND
     },
-    Lying {
+    Damaged {
         at: 1 << 22,
         ..SOUND
     },
-    Lying {
+    Damaged {
         at: 1 << 40,
         ..SOUND
     },
     // Runs of the logs, of the region table, and of an overflow.
-    Lying {
+    Damaged {
         runs: &[(AREA / 8) << 16 | 1, 1, IN_BLOCK | 1, 1],
         ..SOUND
     },
-    Lying {
+    Damaged {
         runs: &[(TABLE / 8) << 16 | 1, 1, IN_BLOCK | 1, 1],
         ..SOUND
     },
-    Lying {
+    Damaged {
         runs: &[IN_BLOCK, 1, 0, 0],
         ..SOUND
     },
 ];
 
-/// Leaves such a record as the last one of the first log.
-fn leave_overflow(files: &mut Files, lying: Lying) {
+/// Appends such a record to the first log.
+fn leave_overflow(files: &mut Files, overflow: Damaged) {
     let start = word(files, SYSTEM, TABLE + 8);
-    let runs: Vec<u8> = lying
+    let runs: Vec<u8> = overflow
         .runs
         .iter()
         .flat_map(|word| word.to_le_bytes())
         .collect();
     files.get_mut(HEAP_FILE).unwrap()[FREE_PAGE as usize..][..runs.len()].copy_from_slice(&runs);
-    let crc = u64::from(crc32c::crc32c(&runs)) ^ lying.crc;
-    let place = ((start + lying.at) / 8) << 16;
+    let crc = u64::from(crc32c::crc32c(&runs)) ^ overflow.crc;
+    let part = ((start + overflow.at) / 8) << 16;
     append(
         files,
         SYSTEM,
         log_start(0),
-        &[1 << 40, place, lying.words, crc],
+        &[1 << 40, part, overflow.words, crc],
     );
 }
 
-/// Where the first record of a log is in the system region.
+/// The offset of the first record of a log in the system region.
 fn first_record(files: &Files, start: u64) -> u64 {
     let value = |at| word(files, SYSTEM, start + at) & !(1 << 63);
     let (words, head) = (value(16), value(24));
@@ -441,7 +441,7 @@ pub fn region_cases() -> Vec<Case> {
         set(files, SYSTEM, TABLE + 2 * 64 + 24, 1);
         seal_slot(files, 2);
     }));
-    // Pages: the small block, three of the large one, one that was in use, free ones.
+    // Pages: the small block, three of the large one, a freed one, and free ones.
     for (page, at, value) in [
         (0, 0, 3),
         (0, 0, 1 | 24 << 8),
@@ -484,13 +484,13 @@ fn examine(cases: &[Case]) {
 
 fn examine_one(sound: &Files, case: &Case) {
     let mut files = sound.clone();
-    (case.lie)(&mut files);
+    (case.change)(&mut files);
     assert!(files != *sound, "{}: nothing was changed", case.invariant);
     let dir = written(&files);
     let report = check(dir.path()).unwrap();
     let expected = |finding: &Finding| {
-        let place = case.offset == 0 || finding.offset == case.offset;
-        finding.invariant == case.invariant && finding.file == case.file && place
+        let is_there = case.offset == 0 || finding.offset == case.offset;
+        finding.invariant == case.invariant && finding.file == case.file && is_there
     };
     let Case {
         invariant,
@@ -523,7 +523,7 @@ fn a_sound_directory_has_no_findings() {
     }
 }
 
-/// A crash leaves a record with an overflow: it is replayed, and nothing is wrong.
+/// A crash leaves a record with an overflow. It is replayed, and the directory is sound.
 #[test]
 fn an_overflow_that_is_sound_is_replayed() {
     let mut files = sound();
@@ -541,7 +541,7 @@ fn an_overflow_that_is_sound_is_replayed() {
         Ok([tx.load(at + 16)?, tx.load(at + 24)?])
     });
     assert_eq!(words, [70, 71]);
-    // No block keeps the page.
+    // The page is free again.
     let segments = memory.heap().segments();
     let found = segments[0].blocks(memory.backing().pmem()).unwrap();
     assert_eq!(found.len(), blocks);
@@ -549,29 +549,29 @@ fn an_overflow_that_is_sound_is_replayed() {
 }
 
 #[test]
-fn lies_about_the_system_region_are_told() {
+fn damage_of_the_system_region_is_reported() {
     examine(&system_cases());
 }
 
 #[test]
-fn lies_in_logs_are_told() {
+fn damage_of_logs_is_reported() {
     examine(&log_cases().collect::<Vec<_>>());
 }
 
 #[test]
-fn lies_in_regions_are_told() {
+fn damage_of_regions_is_reported() {
     examine(&region_cases());
 }
 
-/// What repair can give up is named, and nothing changes before that is accepted; then the rest is
-/// as it was.
+/// A repair lists its losses. Nothing changes before they are accepted. Everything else stays the
+/// same.
 #[test]
-fn repair_names_what_it_gives_up() {
+fn repair_lists_its_losses() {
     let sound = sound();
     let (root, first) = (ROOT + 128, log_start(0));
     let stamp = 1 << 40;
     let bits = descriptor(0) + 8;
-    let lies: [(&str, &str, Lie); 7] = [
+    let changes: [(&str, &str, Change); 7] = [
         (
             "M6",
             "\"two\"",
@@ -583,26 +583,26 @@ fn repair_names_what_it_gives_up() {
             "0x20",
             Box::new(move |f| set(f, HEAP_FILE, bits, 1 << 63)),
         ),
-        ("M10", "what they wrote", Box::new(damage_record)),
+        ("M10", "their words", Box::new(damage_record)),
         (
             "M11",
-            "what they wrote",
+            "their words",
             Box::new(move |f| append(f, SYSTEM, first, &[stamp, 5 << 16])),
         ),
         (
             "M11",
-            "what they wrote",
+            "their words",
             Box::new(move |f| append(f, SYSTEM, first, &[stamp, (AREA / 8) << 16 | 1, 1])),
         ),
         (
             "M11",
-            "what they wrote",
-            Box::new(|f| leave_overflow(f, Lying { crc: 1, ..SOUND })),
+            "their words",
+            Box::new(|f| leave_overflow(f, Damaged { crc: 1, ..SOUND })),
         ),
     ];
-    for (invariant, named, lie) in lies {
+    for (invariant, named, change) in changes {
         let mut files = sound.clone();
-        lie(&mut files);
+        change(&mut files);
         let dir = written(&files);
         let losses = repair(dir.path(), false).unwrap();
         assert_eq!(losses.len(), 1, "{losses:?}");
@@ -620,22 +620,22 @@ fn repair_names_what_it_gives_up() {
         });
         assert!(roots[0].is_some());
         assert_eq!(roots[1].is_none(), ["M6", "M16"].contains(&invariant));
-        // What is in use stays so, and there is room for more.
+        // Blocks in use stay allocated, and there is room for more.
         let made = run(&mut memory.session(), |tx| tx.alloc(64));
         assert!(roots.iter().flatten().all(|(_, off)| *off != made));
     }
 }
 
-/// Changes a bit of the first record of the first log (M10).
+/// Flips a bit of the first record of the first log (M10).
 pub fn damage_record(files: &mut Files) {
     let at = first_record(files, log_start(0));
     let flipped = word(files, SYSTEM, at + 24) ^ 1 << 7;
     set(files, SYSTEM, at + 24, flipped);
 }
 
-/// A crash of the machine does not stand in the way of repair: what it took is on the list.
+/// A crash of the machine does not prevent a repair: its losses are on the list.
 #[test]
-fn repair_lists_what_a_crash_of_the_machine_took() {
+fn repair_lists_the_losses_of_a_crash_of_the_machine() {
     let mut files = sound();
     damage_record(&mut files);
     let note = b"selvedge boot 00000000-0000-0000-0000-000000000000\n";
@@ -657,10 +657,10 @@ fn repair_lists_what_a_crash_of_the_machine_took() {
 }
 
 #[test]
-fn repair_refuses_what_it_cannot_guess() {
+fn repair_rejects_damage_that_it_cannot_guess() {
     let sound = sound();
-    let lies: [fn(&mut Files); 5] = [
-        // The address of the memory: what it is, and its name.
+    let changes: [fn(&mut Files); 5] = [
+        // The address of the memory: the root itself, and a damaged name of it.
         |f| {
             name_root(f, 1, BASE_ROOT.as_bytes());
         },
@@ -672,11 +672,11 @@ fn repair_refuses_what_it_cannot_guess() {
         |f| set(f, SYSTEM, log_start(1), 0),
         |f| set(f, HEAP_FILE, descriptor(0), 3),
     ];
-    for lie in lies {
+    for change in changes {
         let mut files = sound.clone();
-        // What could be given up must not be, if the rest is refused.
+        // A repair that is rejected must not give up anything.
         damage_record(&mut files);
-        lie(&mut files);
+        change(&mut files);
         let dir = written(&files);
         repair(dir.path(), true).unwrap_err();
         assert!(contents(dir.path()) == files, "something was changed");
@@ -687,7 +687,7 @@ fn repair_refuses_what_it_cannot_guess() {
     assert!(!path.exists());
 }
 
-/// A list of findings has an end, and says if there were more.
+/// A list of findings has a maximum length, and records whether there were more.
 #[test]
 fn findings_are_bounded() {
     let pm = made();

@@ -1,4 +1,4 @@
-//! Bits that flip: each one is told, or makes no difference.
+//! Each flipped bit is detected, or makes no difference.
 
 use crate::image::*;
 use fastrand::Rng;
@@ -10,8 +10,8 @@ use wordlog::Kind;
 
 const WORDS: u64 = 12;
 
-/// Logs with transactions of `WORDS` words behind them, what these words were when the logs
-/// were truncated last, and what they are.
+/// Logs, with transactions of `WORDS` words after them. `before` are these words when the logs were
+/// last truncated, `after` their current values.
 struct Logs {
     pm: MemoryPmem,
     area: Area,
@@ -80,10 +80,10 @@ fn flipped_bits_of_logs_tear_no_transaction() {
                 after,
             } = logs(kind, number);
             assert!(before != after);
-            let mut told = 0;
+            let mut detected = 0;
             for bit in 0..area.bytes() * 8 {
                 let at = bit / 64 * 8;
-                // What was stored in place may have been durable, or not.
+                // The last stores may or may not have been durable.
                 for is_home in [true, false] {
                     let pm = copy(&pm);
                     pm.store_word(at, pm.load(at).unwrap() ^ 1 << (bit % 64));
@@ -93,16 +93,16 @@ fn flipped_bits_of_logs_tear_no_transaction() {
                     }
                     match Area::recover(&pm, 0, small()) {
                         Ok(_) => assert_eq!(words(&pm, &area), after, "{kind:?}: bit {bit}"),
-                        Err(_) => told += 1,
+                        Err(_) => detected += 1,
                     }
                 }
             }
-            assert!(told > 4000, "{kind:?}, {number} logs: {told}");
+            assert!(detected > 4000, "{kind:?}, {number} logs: {detected}");
         }
     }
 }
 
-/// What a program finds.
+/// The state that a program finds.
 #[derive(Debug, PartialEq)]
 struct Found {
     regions: Vec<Region>,
@@ -133,19 +133,19 @@ fn found(pm: &MemoryPmem) -> Option<Found> {
 }
 
 #[test]
-fn flipped_bits_of_tables_and_descriptors_are_told_or_make_no_difference() {
+fn flipped_bits_of_tables_and_descriptors_are_detected_or_make_no_difference() {
     let sound = made();
     let expected = found(&copy(&sound)).unwrap();
     let starts: Vec<_> = expected.regions.iter().map(|r| r.start).collect();
     let heap = starts[HEAP as usize];
-    // The first line, both tables, the lines of the logs, and of the heap all but its blocks;
-    // the table of variables.
+    // The first line, both tables, the lines of the logs, the heap except its blocks, and the table
+    // of variables.
     let statics = starts[STATICS as usize];
     let mut lines = vec![0..LINE_BYTES, TABLE..ROOT + ROOTS * 128];
     lines.push(heap..heap + 8 * LINE_BYTES);
     lines.push(statics..statics + 2 * LINE_BYTES);
     lines.extend([AREA, log_start(0), log_start(1)].map(|line| line..line + LINE_BYTES));
-    let (mut told, mut harmless) = (0, 0);
+    let (mut detected, mut harmless) = (0, 0);
     for bit in lines
         .into_iter()
         .flat_map(|line| line.start * 8..line.end * 8)
@@ -159,9 +159,9 @@ fn flipped_bits_of_tables_and_descriptors_are_told_or_make_no_difference() {
             harmless += 1;
         } else {
             let _ = found(&pm);
-            told += 1;
+            detected += 1;
         }
     }
-    println!("{told} bits are told, {harmless} make no difference");
-    assert!(told > 6000, "{told}");
+    println!("{detected} bits are detected, {harmless} make no difference");
+    assert!(detected > 6000, "{detected}");
 }

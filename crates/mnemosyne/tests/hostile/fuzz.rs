@@ -1,4 +1,4 @@
-//! Many lies at once, at random.
+//! Random damage of several structures at once.
 
 use crate::image::*;
 use fastrand::Rng;
@@ -10,15 +10,15 @@ use mnemosyne::statics::Table;
 use mnemosyne::tx::{Interrupted, Stop};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Accesses that a check may take, and opening and use.
+/// The maximum accesses of a check, and of opening and use.
 const CHECK_BUDGET: u64 = 100_000;
 const USE_BUDGET: u64 = 1_000_000;
 
-/// What became of a memory.
+/// The outcome for a damaged memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Verdict {
     Refused,
-    /// It was opened, and the checker has findings.
+    /// It was opened, although the checker has findings.
     Tolerated,
     Sound,
 }
@@ -28,7 +28,7 @@ fn check(pm: &MemoryPmem) -> Report {
     check_regions(&Flat(&overlay), &[])
 }
 
-/// Whether opening must find out about it.
+/// Whether opening must detect the damage.
 fn is_strict(report: &Report) -> bool {
     let mut findings = report.findings.iter();
     findings.any(|finding| match finding.invariant {
@@ -47,7 +47,7 @@ fn judge(pm: &MemoryPmem) -> Result<Verdict, String> {
         Ok(_) if is_strict(&report) => return Err(format!("opened: {:?}", report.findings)),
         Ok(memory) => exercise(&memory),
     }
-    // What was done is recovered, too.
+    // Recovery after this use works, too.
     if let Ok(memory) = open(&limited) {
         exercise(&memory);
     }
@@ -59,7 +59,7 @@ fn judge(pm: &MemoryPmem) -> Result<Verdict, String> {
 
 type Memory<'a> = Flat<&'a Budget<&'a MemoryPmem>>;
 
-/// Uses all there is, whatever comes of it.
+/// Uses all structures. Errors are ignored.
 fn exercise(memory: &DurableMemory<Memory<'_>>) {
     let pm = memory.backing().0;
     let mut session = memory.session();
@@ -120,7 +120,7 @@ fn attempt<'a, T>(
     session.run(|tx| Ok::<_, Stop<()>>(body(tx)?)).ok()
 }
 
-/// Words that say something, each with the words around it that vouch for it.
+/// The addresses of meaningful words, and of the words of their checksums.
 fn words() -> Vec<u64> {
     let pm = made();
     let memory = open(&pm).unwrap();
@@ -174,7 +174,7 @@ fn value(rng: &mut Rng, old: u64, words: &[u64], pm: &MemoryPmem) -> u64 {
     }
 }
 
-/// Appends a record that is whole, and is anything.
+/// Appends a whole record of random contents.
 fn append(rng: &mut Rng, pm: &MemoryPmem) {
     let start = log_start(rng.u64(..LOGS));
     let Ok(halves) = wordlog::Unrecovered::open(pm, start).and_then(wordlog::Unrecovered::keep)
@@ -200,20 +200,20 @@ fn append(rng: &mut Rng, pm: &MemoryPmem) {
     }
 }
 
-fn lie(rng: &mut Rng, pm: &MemoryPmem, words: &[u64]) -> String {
-    let mut told = String::new();
+fn damage_some(rng: &mut Rng, pm: &MemoryPmem, words: &[u64]) -> String {
+    let mut damage = String::new();
     for _ in 0..rng.usize(1..5) {
         match rng.u8(..12) {
             0 => {
                 append(rng, pm);
-                told += "a record; ";
+                damage += "a record; ";
             }
             1 => {
                 let at = rng.u64(..LEN / LINE_BYTES) * LINE_BYTES;
                 let mut noise = [0; LINE_BYTES as usize];
                 rng.fill(&mut noise);
                 pm.store(at, &noise);
-                told += &format!("noise at {at:#x}; ");
+                damage += &format!("noise at {at:#x}; ");
             }
             _ => {
                 let at = *rng.choice(words).unwrap();
@@ -222,11 +222,11 @@ fn lie(rng: &mut Rng, pm: &MemoryPmem, words: &[u64]) -> String {
                     new = sealed(new & u64::MAX >> 1);
                 }
                 pm.store_word(at, new);
-                told += &format!("{at:#x} = {new:#x}; ");
+                damage += &format!("{at:#x} = {new:#x}; ");
             }
         }
     }
-    // With right checksums, or nothing but these would ever be looked at.
+    // Set right checksums: otherwise opening would never read further.
     if rng.bool() {
         let mut head = [0; 40];
         pm.read(0, &mut head).unwrap();
@@ -240,23 +240,23 @@ fn lie(rng: &mut Rng, pm: &MemoryPmem, words: &[u64]) -> String {
             }
         }
     }
-    told
+    damage
 }
 
 #[test]
-fn nothing_comes_of_lies_but_an_error_or_an_answer() {
+fn any_damage_ends_in_an_error_or_an_answer() {
     let (sound, words) = (made(), words());
     assert_eq!(judge(&copy(&sound)), Ok(Verdict::Sound));
     let mut verdicts = std::collections::HashMap::new();
     for seed in 0..6000 {
         let mut rng = Rng::with_seed(seed);
         let pm = copy(&sound);
-        let told = lie(&mut rng, &pm, &words);
+        let damage = damage_some(&mut rng, &pm, &words);
         let judged = catch_unwind(AssertUnwindSafe(|| judge(&pm)));
         match judged {
             Ok(Ok(verdict)) => *verdicts.entry(verdict).or_insert(0) += 1,
-            Ok(Err(why)) => panic!("seed {seed}: {told}: {why}"),
-            Err(_) => panic!("seed {seed}: {told}: it panicked"),
+            Ok(Err(why)) => panic!("seed {seed}: {damage}: {why}"),
+            Err(_) => panic!("seed {seed}: {damage}: it panicked"),
         }
     }
     println!("{verdicts:?}");

@@ -1,4 +1,4 @@
-//! Small durable memory with something of everything, and where its structures lie.
+//! Small durable memory with a structure of each kind, and their offsets.
 
 use medium::{LINE_BYTES, MemoryPmem, Pmem, Rule};
 use mnemosyne::memory::{
@@ -9,14 +9,14 @@ use mnemosyne::tx::{self, Stop};
 use std::convert::Infallible;
 use wordlog::Kind;
 
-/// Bytes of the memory.
+/// The length of the memory in bytes.
 pub const LEN: u64 = 256 << 10;
 pub const SLOTS: u64 = 8;
 pub const ROOTS: u64 = 4;
 pub const LOG_BYTES: u64 = 4096;
 pub const LOGS: u64 = 2;
 
-/// Where things are in the system region.
+/// Offsets in the system region.
 pub const TABLE: u64 = 4096;
 pub const ROOT: u64 = TABLE + SLOTS * LINE_BYTES;
 pub const AREA: u64 = 8192;
@@ -26,7 +26,7 @@ pub const HEAP: u64 = 0;
 pub const LOG: u64 = 1;
 pub const STATICS: u64 = 2;
 
-/// Blocks: a small one, a large one, and one that was freed.
+/// Sizes of a small block and of a large one.
 pub const SMALL_BYTES: u64 = 64;
 pub const LARGE_PAGES: u64 = 3;
 
@@ -39,7 +39,7 @@ pub fn sealed(word: u64) -> u64 {
     word | u64::from(word.count_ones()) << 63
 }
 
-/// Of a slot of the region table, whose first words are `line`.
+/// The checksum of a slot of the region table, whose first words are `line`.
 pub fn slot_checksum(slot: u64, line: &[u8]) -> u64 {
     crc32c::crc32c_append(crc32c::crc32c(&slot.to_le_bytes()), line).into()
 }
@@ -71,12 +71,12 @@ pub fn open<P: Pmem + Clone>(
     DurableMemory::open(Flat(pm.clone()), pm, options())
 }
 
-/// The memory in one piece.
+/// Memory with structures of each kind and with records in its logs.
 pub fn made() -> MemoryPmem {
     let pm = MemoryPmem::new(LEN);
     layout(8192).format(&pm).unwrap();
     fill(&open(&pm).unwrap());
-    // The logs are empty now, and what is in place counts.
+    // Opening has emptied the logs.
     leave_records(&open(&pm).unwrap());
     pm
 }
@@ -89,7 +89,7 @@ pub fn copy(pm: &MemoryPmem) -> MemoryPmem {
     copy
 }
 
-/// Blocks, roots, a program's log and variables.
+/// Makes blocks, roots, a program's log and variables.
 pub fn fill<B: Backing>(memory: &DurableMemory<B>) {
     let mut session = memory.session();
     run(&mut session, |tx| {

@@ -1,6 +1,5 @@
-//! Durable memory that lies: it is checked, opened and used, and never a panic, a hang, or
-//! memory without bound comes of it; and what is wrong is told by the number of the invariant
-//! that is broken.
+//! Damaged durable memory is checked, opened and used. The result is never a panic, a hang or
+//! unbounded memory, and damage is reported by the number of the invariant that it violates.
 
 mod damage;
 mod flips;

@@ -1,4 +1,4 @@
-//! Each way out that a checker gives is followed: it helps, and costs what it says.
+//! Each way out that the checker gives is followed: it helps, and has only the stated losses.
 
 use crate::damage::*;
 use crate::image::*;
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use wordlog::Kind;
 
-/// What is wrong in one place.
-fn place(finding: &Finding) -> (&'static str, &str, u64) {
+/// Identifies a finding.
+fn key(finding: &Finding) -> (&'static str, &str, u64) {
     (finding.invariant, &finding.file, finding.offset)
 }
 
@@ -16,17 +16,14 @@ fn is_for_repair(finding: &Finding) -> bool {
     finding.way_out.contains("heap repair")
 }
 
-/// Repairs, and returns what that gave up: the rest is whole, and what is wrong still is what
-/// has another way out.
+/// Repairs the directory and returns the losses. Everything else is intact, and the remaining
+/// findings have other ways out.
 fn repair_and_look(path: &Path, found: &[Finding]) -> Vec<Loss> {
     let losses = repair(path, true).unwrap();
     let left = check(path).unwrap();
     let expected = found.iter().filter(|finding| !is_for_repair(finding));
-    let expected: Vec<_> = expected.map(place).collect();
-    assert_eq!(
-        left.findings.iter().map(place).collect::<Vec<_>>(),
-        expected
-    );
+    let expected: Vec<_> = expected.map(key).collect();
+    assert_eq!(left.findings.iter().map(key).collect::<Vec<_>>(), expected);
     let is_named = |what: &str| losses.iter().any(|loss| loss.what.contains(what));
     let memory = open_directory(path).unwrap();
     assert_eq!(memory.regions().unwrap().len(), 3);
@@ -41,7 +38,7 @@ fn repair_and_look(path: &Path, found: &[Finding]) -> Vec<Loss> {
     losses
 }
 
-/// Repair gives up something just where it is said to, or nothing.
+/// A repair has losses exactly where a finding advises it.
 fn follow(files: &Files) {
     let dir = written(files);
     let found = check(dir.path()).unwrap().findings;
@@ -75,7 +72,7 @@ fn repair_is_advised_if_and_only_if_it_helps() {
     let mut advised = BTreeMap::<_, u64>::new();
     for case in cases() {
         let mut files = sound.clone();
-        (case.lie)(&mut files);
+        (case.change)(&mut files);
         println!("{}", case.invariant);
         follow(&files);
         let found = check(written(&files).path()).unwrap().findings;
@@ -87,9 +84,9 @@ fn repair_is_advised_if_and_only_if_it_helps() {
     assert_eq!(invariants, ["M10", "M11", "M13", "M16", "M6"]);
 }
 
-/// What a repair refuses, it refuses for all that it could give up otherwise.
+/// A repair that is rejected gives up nothing, even if it could.
 #[test]
-fn nothing_is_repaired_beside_what_cannot_be() {
+fn a_rejected_repair_gives_up_nothing() {
     let sound = sound();
     let beyond: [fn(&mut Files); 5] = [
         |f| name_root(f, 1, BASE_ROOT.as_bytes()),
@@ -98,15 +95,15 @@ fn nothing_is_repaired_beside_what_cannot_be() {
         |f| set(f, HEAP_FILE, descriptor(0), 3),
         |f| set(f, HEAP_FILE, descriptor(2), sealed(2 | 1 << 8)),
     ];
-    let lies: [fn(&mut Files); 3] = [
+    let changes: [fn(&mut Files); 3] = [
         damage_record,
         |f| point_root(f, 0, 1 << 29),
         |f| set(f, HEAP_FILE, descriptor(0) + 8, 1 << 63),
     ];
     for beyond in beyond {
-        for lie in lies {
+        for change in changes {
             let mut files = sound.clone();
-            lie(&mut files);
+            change(&mut files);
             beyond(&mut files);
             let found = check(written(&files).path()).unwrap().findings;
             assert!(!found.iter().any(is_for_repair), "{found:#?}");
@@ -116,7 +113,7 @@ fn nothing_is_repaired_beside_what_cannot_be() {
 }
 
 #[test]
-fn several_things_are_repaired_at_once() {
+fn one_repair_covers_several_kinds_of_damage() {
     let mut files = sound();
     set(&mut files, HEAP_FILE, descriptor(0) + 8, 1 << 63);
     name_root(&mut files, 1, b"one");
@@ -128,13 +125,13 @@ fn several_things_are_repaired_at_once() {
     assert_eq!(invariants, ["M10", "M13", "M6"]);
 }
 
-/// A file that is moved away or put back, and a log that is made anew.
+/// Ways out: a file is moved away or put back, or a log is made anew.
 #[test]
 fn other_ways_out_help() {
     let sound = sound();
     for case in cases() {
         let mut files = sound.clone();
-        (case.lie)(&mut files);
+        (case.change)(&mut files);
         let dir = written(&files);
         let found = check(dir.path()).unwrap().findings;
         for finding in &found {
@@ -156,7 +153,7 @@ fn other_ways_out_help() {
                 }
             }
             let left = check(dir.path()).unwrap().findings;
-            let is_same = |other: &Finding| place(other) == place(finding);
+            let is_same = |other: &Finding| key(other) == key(finding);
             assert!(!left.iter().any(is_same), "{left:?}");
         }
     }

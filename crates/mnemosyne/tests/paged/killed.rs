@@ -1,11 +1,10 @@
-//! A process whose durable memory is larger than its pool is killed, again and again.
+//! A process whose durable memory is larger than its pool is killed repeatedly.
 //!
-//! The test starts this program again, as the process that is killed. The harness is therefore
-//! not the standard one.
+//! The test starts this program again, as the process that is killed. So it has its own harness.
 
-mod place;
+mod setup;
 
-use crate::place::{BLOCKS, Place, open, table, value, write};
+use crate::setup::{BLOCKS, Setup, open, table, value, write};
 use libtest_mimic::{Arguments, Trial};
 use mnemosyne::memory::Backing;
 use std::io::{BufRead, BufReader};
@@ -29,13 +28,13 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), vec![test]).exit_code()
 }
 
-/// Checks what the processes before it left, and goes on.
+/// Checks the blocks that earlier processes left, and continues.
 fn count_until_killed(disk: &Path, pool: &Path) -> ! {
     let memory = open(disk, Some(pool)).unwrap();
     let mut session = memory.session();
     let table = table(&mut session, 0).unwrap();
     let pm = memory.backing().pmem();
-    // Step n puts n in block n * 7 of them all: those of the last steps are known.
+    // Step n stores n in block n * 7 modulo their number, so the last step determines all values.
     let values = || (0..BLOCKS).map(|n| (value(pm, table + n * 8), n));
     let (last, _) = values().max().unwrap();
     for (found, n) in values() {
@@ -58,12 +57,12 @@ fn count_until_killed(disk: &Path, pool: &Path) -> ! {
 }
 
 fn committed_transactions_survive_kills() {
-    let place = Place::new();
+    let setup = Setup::new();
     let mut seen = 0;
     for round in 0..8 {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .arg(COUNT)
-            .args([place.disk(), place.pool()])
+            .args([setup.disk(), setup.pool()])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -77,5 +76,5 @@ fn committed_transactions_survive_kills() {
         child.wait().unwrap();
     }
     assert!(seen > 2500, "all of them came and went");
-    drop(place.open());
+    drop(setup.open());
 }

@@ -1,8 +1,8 @@
-//! Durable memory that is larger than its pool: what a store promises, and what is refused.
+//! Durable memory that is larger than its pool: guarantees, and directories that are rejected.
 
-mod place;
+mod setup;
 
-use crate::place::{BLOCKS, POOL_BYTES, Place, open, table, value, write};
+use crate::setup::{BLOCKS, POOL_BYTES, Setup, open, table, value, write};
 use fastrand::Rng;
 use medium::{Arena, MapOptions, Pmem, Reserve};
 use mnemosyne::memory::{
@@ -20,7 +20,7 @@ fn churn(memory: &DurableMemory<Directory>, model: &mut [u64], thread: u64, rng:
     let table = table(&mut session, thread).unwrap();
     let pm = memory.backing().pmem();
     for step in 0..3000 {
-        // All of them once, then any.
+        // All blocks once, then random ones.
         let n = match step < BLOCKS && model[step as usize] == 0 {
             true => step,
             false => rng.u64(..BLOCKS),
@@ -33,11 +33,11 @@ fn churn(memory: &DurableMemory<Directory>, model: &mut [u64], thread: u64, rng:
 }
 
 #[test]
-fn a_heap_of_sixteen_times_the_pool() {
-    let place = Place::new();
+fn a_heap_of_sixteen_times_the_pool_keeps_its_blocks() {
+    let setup = Setup::new();
     let mut models = vec![vec![0; BLOCKS as usize]; THREADS as usize];
     for round in 0..2 {
-        let memory = place.open();
+        let memory = setup.open();
         std::thread::scope(|scope| {
             for (thread, model) in (0..).zip(&mut models) {
                 let memory = &memory;
@@ -48,12 +48,12 @@ fn a_heap_of_sixteen_times_the_pool() {
         let counts = memory.backing().pool().unwrap().counts();
         assert!(counts.loaded > 1000 && counts.written > 1000, "{counts:?}");
     }
-    // As who only looks finds it, by the place that the directory knows.
-    let seen = Inspection::open(place.disk()).unwrap();
+    // An inspection finds the pool by the path in the directory.
+    let seen = Inspection::open(setup.disk()).unwrap();
     let heap = seen.regions().unwrap();
     let bytes: u64 = heap.iter().map(|region| region.len).sum();
     assert!(bytes >= 16 * POOL_BYTES);
-    let report = check(place.disk()).unwrap();
+    let report = check(setup.disk()).unwrap();
     assert!(report.is_clean() && !report.is_partial, "{report:#?}");
     let roots = seen.roots().unwrap();
     for (thread, model) in models.iter().enumerate() {
@@ -66,9 +66,9 @@ fn a_heap_of_sixteen_times_the_pool() {
 }
 
 #[test]
-fn regions_come_and_go_with_their_pages() {
-    let place = Place::new();
-    let memory = place.open();
+fn pages_are_removed_with_their_region() {
+    let setup = Setup::new();
+    let memory = setup.open();
     let pm = memory.backing().pmem().clone();
     for round in 1..6 {
         let link = |_: &mut Transaction<'_, _>, _| Ok(());
@@ -76,13 +76,13 @@ fn regions_come_and_go_with_their_pages() {
             .map(RegionKind::Program, 8 << 20, round, link)
             .unwrap();
         for at in (region.start..region.start + region.len).step_by(4096) {
-            assert_eq!(pm.load(at), Ok(0), "a page of the one before");
+            assert_eq!(pm.load(at), Ok(0), "a page of the previous region");
             pm.store_word(at, round);
         }
-        // Not paged, and beside the pool.
+        // This region is not paged; its file is beside the pool.
         let fixed = memory.map(RegionKind::Static, 4096, round, link).unwrap();
         let file = memory.backing().file(&fixed);
-        assert_eq!(file.parent(), Some(place.pool().as_path()));
+        assert_eq!(file.parent(), Some(setup.pool().as_path()));
         memory.unmap(fixed.start, |_| Ok(())).unwrap();
         memory.unmap(region.start, |_| Ok(())).unwrap();
         assert!(!file.exists());
@@ -99,41 +99,41 @@ fn refusal(opened: Result<DurableMemory<Directory>, MemoryError>) -> String {
 
 #[test]
 fn a_directory_is_used_with_its_pool_or_not_at_all() {
-    let place = Place::new();
-    let (disk, pool) = (place.disk(), place.pool());
-    let memory = place.open();
+    let setup = Setup::new();
+    let (disk, pool) = (setup.disk(), setup.pool());
+    let memory = setup.open();
     let mut session = memory.session();
     let table = table(&mut session, 0).unwrap();
     write(&mut session, table, 77).unwrap();
     let in_use = refusal(open(&disk, None));
     assert!(in_use.contains("frames is in use by process"), "{in_use}");
     drop((session, memory));
-    let holds = |memory: &DurableMemory<Directory>| value(memory.backing().pmem(), table);
-    // It knows where the pool is.
-    assert_eq!(holds(&open(&disk, None).unwrap()), 77);
-    let moved = place.0.path().join("moved");
+    let found = |memory: &DurableMemory<Directory>| value(memory.backing().pmem(), table);
+    // The directory has the path of the pool.
+    assert_eq!(found(&open(&disk, None).unwrap()), 77);
+    let moved = setup.0.path().join("moved");
     std::fs::rename(&pool, &moved).unwrap();
     let missing = refusal(open(&disk, None));
     assert!(missing.contains("memory/frames is missing"), "{missing}");
     let missing = refusal(open(&disk, Some(&pool)));
     assert!(missing.contains("memory/frames is missing"), "{missing}");
-    assert_eq!(holds(&open(&disk, Some(&moved)).unwrap()), 77);
-    assert_eq!(holds(&open(&disk, None).unwrap()), 77);
-    // Another directory's, and another pool.
-    let other = place.0.path().join("other");
+    assert_eq!(found(&open(&disk, Some(&moved)).unwrap()), 77);
+    assert_eq!(found(&open(&disk, None).unwrap()), 77);
+    // A pool of another directory, and another pool.
+    let other = setup.0.path().join("other");
     let taken = refusal(open(&other, Some(&moved)));
     assert!(
         taken.contains("the pool of another directory than"),
         "{taken}"
     );
-    let foreign = place.0.path().join("foreign");
+    let foreign = setup.0.path().join("foreign");
     drop(open(&other, Some(&foreign)).unwrap());
     let refused = refusal(open(&disk, Some(&foreign)));
     assert!(refused.contains("foreign is the pool"), "{refused}");
-    // A directory without, or that has lost the name of its pool.
-    let plain = place.0.path().join("plain");
+    // A directory without a pool, and one that has lost the file that names it.
+    let plain = setup.0.path().join("plain");
     drop(open(&plain, None).unwrap());
-    let unpooled = refusal(open(&plain, Some(&place.0.path().join("new"))));
+    let unpooled = refusal(open(&plain, Some(&setup.0.path().join("new"))));
     assert!(unpooled.contains("no file 'pool'"), "{unpooled}");
     let note = std::fs::read(disk.join("pool")).unwrap();
     std::fs::remove_file(disk.join("pool")).unwrap();
@@ -146,7 +146,7 @@ fn a_directory_is_used_with_its_pool_or_not_at_all() {
         "{damaged}"
     );
     std::fs::write(disk.join("pool"), note).unwrap();
-    // An entry that is damaged.
+    // A damaged entry.
     let frames = moved.join("frames");
     let file = std::fs::File::options()
         .read(true)
@@ -162,18 +162,18 @@ fn a_directory_is_used_with_its_pool_or_not_at_all() {
         "{damaged}"
     );
     file.write_all_at(&entry, 4096).unwrap();
-    assert_eq!(holds(&open(&disk, None).unwrap()), 77);
+    assert_eq!(found(&open(&disk, None).unwrap()), 77);
 }
 
-/// A page of a region that there is not: who opens the directory is refused, who looks is, and
-/// a check finds it; it stays as it is.
+/// A page of a region that does not exist. Opening and inspection of the directory fail, and a
+/// check reports it; the page stays.
 #[test]
-fn a_page_without_a_region_is_told() {
-    let place = Place::new();
-    drop(place.open());
-    let frames = place.pool().join("frames");
+fn a_page_without_a_region_is_rejected_and_reported() {
+    let setup = Setup::new();
+    drop(setup.open());
+    let frames = setup.pool().join("frames");
     let map = MapOptions::default();
-    let lost = place.0.path().join("lost");
+    let lost = setup.0.path().join("lost");
     medium::create_file(&lost, 1 << 20, Reserve::Sparse).unwrap();
     let pool = Arc::new(Pool::open(&frames, &map).unwrap());
     let arena = Arena::reserve(None, 1 << 30).unwrap();
@@ -182,11 +182,11 @@ fn a_page_without_a_region_is_told() {
     drop((arena, pool));
     let before = std::fs::read(&frames).unwrap();
     let what = "page 0 of region 500, which does not exist";
-    let refused = refusal(open(&place.disk(), None));
+    let refused = refusal(open(&setup.disk(), None));
     assert!(refused.contains(what), "{refused}");
-    let unseen = Inspection::open(place.disk()).err().unwrap().to_string();
+    let unseen = Inspection::open(setup.disk()).err().unwrap().to_string();
     assert!(unseen.contains(what), "{unseen}");
-    let report = check(place.disk()).unwrap();
+    let report = check(setup.disk()).unwrap();
     let [finding] = &report.findings[..] else {
         panic!("{report:#?}");
     };
@@ -195,17 +195,17 @@ fn a_page_without_a_region_is_told() {
     assert!(entry != [0; 8] && finding.what.contains(what));
     assert!(std::fs::read(&frames).unwrap() == before);
     Pool::open(&frames, &map).unwrap().forget(500).unwrap();
-    assert!(check(place.disk()).unwrap().is_clean());
-    drop(place.open());
+    assert!(check(setup.disk()).unwrap().is_clean());
+    drop(setup.open());
 }
 
-/// The pages of the one who does are in the pool that the directory knows of.
+/// The pages are in the pool that the directory names.
 #[test]
-fn of_those_who_make_a_pool_at_once_one_does() {
+fn one_of_several_threads_that_make_a_pool_succeeds() {
     for round in 0..20 {
-        let place = Place::new();
-        let (disk, pool) = (place.disk(), place.pool());
-        // The other one may want none.
+        let setup = Setup::new();
+        let (disk, pool) = (setup.disk(), setup.pool());
+        // The other thread may use no pool.
         let other = Some(&*pool).filter(|_| round % 2 == 0);
         let opened = std::thread::scope(|scope| {
             let threads: Vec<_> = [Some(&*pool), other]
@@ -220,8 +220,8 @@ fn of_those_who_make_a_pool_at_once_one_does() {
             opened.collect::<Vec<_>>()
         });
         let mut users: Vec<_> = opened.into_iter().flatten().collect();
-        let memory = users.pop().expect("one does");
-        assert!(users.is_empty(), "only one does");
+        let memory = users.pop().expect("one thread has opened it");
+        assert!(users.is_empty(), "only one thread has opened it");
         let mut session = memory.session();
         let table = table(&mut session, 0).unwrap();
         write(&mut session, table, 77).unwrap();
@@ -232,14 +232,14 @@ fn of_those_who_make_a_pool_at_once_one_does() {
     }
 }
 
-/// What a crash may leave while a pool is made can be opened, with a pool or without.
+/// A directory that a crash left while its pool was made can be opened.
 #[test]
-fn a_pool_that_was_never_whole_is_made_again() {
+fn an_unfinished_pool_is_made_again() {
     for left in ["frames", "regions", "pool"] {
-        let place = Place::new();
-        let (disk, pool) = (place.disk(), place.pool());
-        drop(place.open());
-        // Not claimed.
+        let setup = Setup::new();
+        let (disk, pool) = (setup.disk(), setup.pool());
+        drop(setup.open());
+        // The pool is not claimed.
         let frames = std::fs::File::options()
             .write(true)
             .open(pool.join("frames"));
@@ -251,7 +251,7 @@ fn a_pool_that_was_never_whole_is_made_again() {
             std::fs::remove_file(pool.join("regions")).unwrap();
         }
         for _ in 0..2 {
-            let memory = place.open();
+            let memory = setup.open();
             let mut session = memory.session();
             let done = session.run(|tx| Ok::<_, Stop<()>>(tx.alloc(100)?));
             assert!(done.is_ok(), "{left}");

@@ -1,4 +1,4 @@
-//! A directory with a pool of frames, and blocks in its heap that a thread writes.
+//! A directory with a pool of frames, and blocks of its heap that threads write.
 
 use medium::Pmem;
 use mnemosyne::memory::{
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 pub const POOL_BYTES: u64 = 4 << 20;
-/// Blocks of each thread: 16 MiB.
+/// The number of blocks of each thread: 16 MiB.
 pub const BLOCKS: u64 = 2048;
 const BLOCK_BYTES: u64 = 8192;
 
 /// The directory and its pool, removed at the end.
-pub struct Place(pub TempDir);
+pub struct Setup(pub TempDir);
 
-impl Place {
+impl Setup {
     pub fn new() -> Self {
         // In memory, if there is room: a kill loses nothing of it.
         let shm = Path::new("/dev/shm");
@@ -95,7 +95,7 @@ fn words(block: u64) -> impl Iterator<Item = u64> {
         .map(move |off| block + off)
 }
 
-/// The value that all words of a block hold.
+/// The value of all words of a block.
 pub fn value(pm: &impl Pmem, at: u64) -> u64 {
     let block = pm.load(at).unwrap();
     if block == 0 {
