@@ -28,7 +28,7 @@ pub struct Region {
 
 impl Region {
     /// Whether byte `off` lies in the region.
-    pub fn holds(&self, off: u64) -> bool {
+    pub fn has_byte(&self, off: u64) -> bool {
         (self.start..self.start + self.len).contains(&off)
     }
 }

@@ -128,7 +128,8 @@ impl Table {
         if u64::from(crc32c::crc32c(&bytes)) != crc {
             return Err(TableError::Damaged("has changed: its checksum is another"));
         }
-        let table = Self::decode(&bytes).filter(|table| table.data >= len && table.fits(region));
+        let table =
+            Self::decode(&bytes).filter(|table| table.data >= len && table.is_within(region));
         table.ok_or(TableError::Damaged(
             "describes variables that do not fit its region",
         ))
@@ -168,7 +169,7 @@ impl Table {
     }
 
     /// Whether the table, the section and all variables lie inside the region.
-    fn fits(&self, region: &Region) -> bool {
+    fn is_within(&self, region: &Region) -> bool {
         let Some(room) = region.len.checked_sub(self.data) else {
             return false;
         };

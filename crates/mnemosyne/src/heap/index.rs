@@ -223,7 +223,7 @@ impl Index {
     /// Makes a superblock of a free page, and takes its blocks.
     pub fn make_superblock(&mut self, class: Class) -> Option<Taken> {
         let page = self.take_pages(1)?;
-        let segment = self.known.iter().find(|segment| segment.holds(page))?;
+        let segment = self.known.iter().find(|segment| segment.has_byte(page))?;
         let descriptor = segment.descriptor(page);
         let superblock = Superblock {
             descriptor,

@@ -96,7 +96,7 @@ impl<S: Space> Heap<S> {
     /// The segment that holds byte `off`.
     fn segment_of(&self, off: u64) -> Result<Segment, HeapError> {
         let segments = self.shared.segments.read();
-        let mut holders = segments.iter().filter(|segment| segment.holds(off));
+        let mut holders = segments.iter().filter(|segment| segment.has_byte(off));
         holders.next().copied().ok_or(HeapError::Foreign { off })
     }
 
@@ -354,7 +354,7 @@ impl<S: Space> HeapSession<S> {
     /// freed there.
     fn segment_of(&mut self, off: u64) -> Result<Segment, HeapError> {
         let mut used = self.segments.iter();
-        if let Some(segment) = used.find(|segment| segment.holds(off)) {
+        if let Some(segment) = used.find(|segment| segment.has_byte(off)) {
             return Ok(*segment);
         }
         let segment = self.heap.segment_of(off)?;
@@ -412,7 +412,7 @@ impl<S: Space> HeapSession<S> {
                     _ => Ok((Block::Small { page, class, block }, descriptor)),
                 }
             }
-            Some(Page::Extent(pages)) if off == page => match segment.fits(page, pages) {
+            Some(Page::Extent(pages)) if off == page => match segment.has_pages(page, pages) {
                 true => Ok((Block::Extent { start: page, pages }, descriptor)),
                 false => Err(damaged(TOO_LONG).into()),
             },

@@ -166,7 +166,7 @@ impl Segment {
     }
 
     /// Whether byte `off` lies in one of the pages.
-    pub fn holds(&self, off: u64) -> bool {
+    pub fn has_byte(&self, off: u64) -> bool {
         (self.data()..self.end()).contains(&off)
     }
 
@@ -192,7 +192,7 @@ impl Segment {
         let damaged = |what| Err(HeapError::Damaged { descriptor, what });
         match Page::decode(pm.load(descriptor)?) {
             None => damaged(UNKNOWN),
-            Some(Page::Extent(pages)) if !self.fits(page, pages) => damaged(TOO_LONG),
+            Some(Page::Extent(pages)) if !self.has_pages(page, pages) => damaged(TOO_LONG),
             Some(Page::Superblock(class)) => {
                 let allocated = bits(pm, descriptor)?;
                 match allocated.without(&Bits::first(class.capacity())).is_empty() {
@@ -205,7 +205,7 @@ impl Segment {
     }
 
     /// Whether a block of that many pages can begin at this page.
-    pub(super) fn fits(&self, page: u64, pages: u64) -> bool {
+    pub(super) fn has_pages(&self, page: u64, pages: u64) -> bool {
         pages <= (self.end() - page) / PAGE_BYTES
     }
 
@@ -222,7 +222,7 @@ impl Segment {
                     found.push(self.unmendable(page, UNKNOWN));
                     1
                 }
-                Some(what) if !self.fits(page, what.pages()) => {
+                Some(what) if !self.has_pages(page, what.pages()) => {
                     found.push(self.unmendable(page, TOO_LONG));
                     1
                 }

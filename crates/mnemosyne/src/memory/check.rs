@@ -217,7 +217,7 @@ impl<B: Backing> Checker<'_, B> {
             return None;
         }
         unrecovered
-            .replay(|off| off < system.bytes || there.iter().any(|region| region.holds(off)));
+            .replay(|off| off < system.bytes || there.iter().any(|region| region.has_byte(off)));
         self.roots(&system, &there);
         for region in &there {
             match region.kind {

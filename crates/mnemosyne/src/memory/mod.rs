@@ -288,7 +288,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> DurableMemory<B, S> {
         unrecovered.read_overflows(&heap, system.table(), lost)?;
         let is_there = |off: u64| {
             let mut there = regions.iter().filter(|(state, _)| *state == State::There);
-            off < system.bytes || there.any(|(_, region)| region.holds(off))
+            off < system.bytes || there.any(|(_, region)| region.has_byte(off))
         };
         let memory = unrecovered.recover(is_there, options.tx.clone())?;
         let mut segments = Vec::new();

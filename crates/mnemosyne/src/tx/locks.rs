@@ -66,7 +66,7 @@ impl Locks {
 
     /// Takes a lock if its state is still `seen`.
     #[inline]
-    pub fn take(&self, lock: LockIndex, seen: State, owner: u64) -> bool {
+    pub fn try_take(&self, lock: LockIndex, seen: State, owner: u64) -> bool {
         let taken = State::taken(owner);
         let lock = &self.table[lock as usize];
         lock.compare_exchange(seen.0, taken.0, Ordering::AcqRel, Ordering::Relaxed)

@@ -415,7 +415,7 @@ impl<S: Space> Session<S> {
             return Err(Interrupted::Conflict);
         }
         let version = seen.version().ok_or(Interrupted::Conflict)?;
-        if !self.core.locks.take(lock, seen, self.owner) {
+        if !self.core.locks.try_take(lock, seen, self.owner) {
             return Err(Interrupted::Conflict);
         }
         self.taken.insert(lock.into(), version);
