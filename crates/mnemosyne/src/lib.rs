@@ -1,23 +1,24 @@
 //! Durable memory for programs (Mnemosyne, chapter 3).
 //!
+//! - [`memory`]: the durable memory of a program, which has regions, transactions, a heap and named
+//!   roots. Begin here.
 //! - [`tx`]: durable transactions.
 //! - [`heap`]: blocks that transactions allocate and free.
-//! - [`memory`]: all of it together, in regions.
-//! - [`statics`]: how persistent variables of programs are kept.
+//! - [`statics`]: persistent variables of programs.
 //!
-//! The crate `wordlog` has the logs of transactions; the crate `persist` adds types. The bytes, with
-//! numbered invariants, are in `format.md`.
+//! The crate `wordlog` has the logs of transactions; the crate `persist` adds types. The format, with
+//! numbered invariants, is in `format.md`.
 //!
 //! # Example
 //!
 //! ```
 //! use medium::MemoryPmem;
-//! use mnemosyne::memory::{Flat, Layout, Options, DurableMemory};
+//! use mnemosyne::memory::{DurableMemory, Flat, Layout, Options};
 //! use mnemosyne::tx::Stop;
 //! use std::convert::Infallible;
 //! use std::sync::Arc;
 //!
-//! // Memory that is not persistent serves as well; `DurableMemory::open_directory` takes files.
+//! // This memory is volatile; `DurableMemory::open_directory` uses the files of a directory.
 //! let pm = Arc::new(MemoryPmem::new(4 << 20));
 //! let layout = Layout { logs: 1, log_bytes: 64 << 10, ..Layout::default() };
 //! layout.format(&pm)?;
@@ -26,7 +27,7 @@
 //! let count = memory.session().run(|tx| {
 //!     let at = tx.alloc(8)?;
 //!     tx.store(at, 1)?;
-//!     // The block and its name are there after any crash, or neither.
+//!     // After any crash both the block and its root exist, or neither.
 //!     tx.set_root("count", 1, at)?;
 //!     Ok::<_, Stop<Infallible>>(tx.load(at)?)
 //! })?;
