@@ -11,6 +11,35 @@
 //! - [`stack`]: the layers of a mount, as text.
 //! - [`partition`]: partitions of devices.
 //! - [`draw`]: the graph as a picture.
+//!
+//! # Example
+//!
+//! The pointer in block 1 waits for the contents of block 2:
+//!
+//! ```
+//! use medium::block::{Geometry, Lba, MemoryDevice};
+//! use patch::{Before, Cache, CacheOptions, Caller, Change, Content, Rule, Store};
+//! use std::sync::Arc;
+//!
+//! let geometry = Geometry { block_bytes: 4096, blocks: 8 };
+//! let device = Arc::new(MemoryDevice::new(geometry));
+//! let cache = Cache::new(vec![Box::new(device.clone())], CacheOptions::default());
+//! let volume = Arc::new(cache).volume(0);
+//!
+//! let op = volume.begin(2, Caller::SYSTEM)?;
+//! let contents = Change::Bytes { at: 0, bytes: &[7; 4096] };
+//! let filled = volume.change(&op, Lba(2), Content::Data, contents, &[])?;
+//! let pointer = Change::Bytes { at: 16, bytes: &[2, 0, 0, 0] };
+//! let first = Before { patch: filled.id, rule: Rule::InitialiseBeforePoint };
+//! let pointed = volume.change(&op, Lba(1), Content::Metadata, pointer, &[first])?;
+//! volume.end(op);
+//!
+//! // Makes block 2 durable, then writes block 1 and makes it durable.
+//! volume.sync(&[pointed.id])?;
+//! assert!(!volume.is_pending(filled.id));
+//! assert_eq!(device.bytes()[4096 + 16], 2);
+//! # Ok::<(), patch::StoreError>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod asynchronous;
