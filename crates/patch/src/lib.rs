@@ -41,6 +41,7 @@
 //! # Ok::<(), patch::StoreError>(())
 //! ```
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod asynchronous;
 pub mod attempt;

@@ -113,13 +113,13 @@ fn attempts_end_although_the_cache_keeps_nothing() {
 }
 
 #[test]
-fn what_must_wait_during_an_attempt_waits() {
+fn a_call_within_waiting_waits_during_an_attempt() {
     let store = volume(32);
     let (attempts, done) = finish(&store, || {
         waiting(|| store.read(Lba(6)))?;
         assert!(is_attempt());
         waiting(commit);
-        assert!(!is_attempt(), "what is committed stays so");
+        assert!(!is_attempt(), "the thread stays committed");
         store.read(Lba(7)).map(drop)
     });
     assert!(done.is_ok());

@@ -41,7 +41,7 @@ pub(super) enum Queue {
 
 impl Queue {
     /// The queue that a block belongs in.
-    pub fn of(block: &Block) -> Self {
+    pub(super) fn of(block: &Block) -> Self {
         match (block.is_ready(), block.is_whole()) {
             (false, _) => Self::None,
             (true, true) => Self::Whole,
@@ -83,7 +83,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub fn new(optimise: Optimise) -> Self {
+    pub(super) fn new(optimise: Optimise) -> Self {
         Self {
             graph: Graph::new(optimise),
             table: HashMap::new(),
@@ -104,7 +104,7 @@ impl Core {
         }
     }
 
-    pub fn stats(&self) -> CacheStats {
+    pub(super) fn stats(&self) -> CacheStats {
         CacheStats {
             blocks: self.table.len() as u64,
             dirty: self.dirty.len() as u64,
@@ -113,12 +113,12 @@ impl Core {
         }
     }
 
-    pub fn dirty(&self) -> usize {
+    pub(super) fn dirty(&self) -> usize {
         self.dirty.len()
     }
 
     /// The error that made the cache read-only, if one did.
-    pub fn check(&self) -> Result<(), StoreError> {
+    pub(super) fn check(&self) -> Result<(), StoreError> {
         match &self.failure {
             Some(error) => Err(StoreError::Failed(error.clone())),
             None => Ok(()),
@@ -127,12 +127,12 @@ impl Core {
 
     // --- blocks ---------------------------------------------------------------------
 
-    pub fn find(&self, addr: Addr) -> Option<BlockSlot> {
+    pub(super) fn find(&self, addr: Addr) -> Option<BlockSlot> {
         self.table.get(&addr).copied()
     }
 
     /// Adds a clean block, and drops the least recently used ones beyond `limit`.
-    pub fn insert(&mut self, addr: Addr, data: Arc<Buffer>, limit: usize) -> BlockSlot {
+    pub(super) fn insert(&mut self, addr: Addr, data: Arc<Buffer>, limit: usize) -> BlockSlot {
         while self.table.len() >= limit
             && let Some((oldest, ())) = self.clean.pop_lru()
         {
@@ -151,12 +151,12 @@ impl Core {
     }
 
     /// Marks a block as recently used.
-    pub fn used(&mut self, slot: BlockSlot) {
+    pub(super) fn used(&mut self, slot: BlockSlot) {
         self.clean.promote(&slot);
     }
 
     /// Drops a block whose contents are not needed, unless it is dirty.
-    pub fn drop_if_clean(&mut self, slot: BlockSlot) {
+    pub(super) fn drop_if_clean(&mut self, slot: BlockSlot) {
         if self.clean.pop(&slot).is_some() {
             self.table.remove(&self.graph.block(slot).addr);
             self.graph.remove_block(slot);
@@ -165,7 +165,7 @@ impl Core {
 
     /// Records a hash of the device's contents when a block of metadata is about to become
     /// dirty. A change that is later reversed then needs no write.
-    pub fn before_change(&mut self, slot: BlockSlot, content: Content, was_read: bool) {
+    pub(super) fn before_change(&mut self, slot: BlockSlot, content: Content, was_read: bool) {
         let note = &mut self.notes[slot.0 as usize];
         if note.dirty_since == 0 && content == Content::Metadata {
             note.stored = was_read.then(|| xxh3_128(&self.graph.block(slot).data));
@@ -173,7 +173,7 @@ impl Core {
     }
 
     /// Moves every block whose state may have changed to its queue.
-    pub fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         while let Some(slot) = self.graph.next_woken() {
             self.settle_block(slot);
         }
@@ -231,7 +231,7 @@ impl Core {
 
     /// Issues the blocks of the next wave: whole ones, oldest first, with their neighbours. If
     /// there are none, and `partly` is set, issues partial blocks.
-    pub fn select(&mut self, limit: usize, partly: bool) -> Vec<Sent> {
+    pub(super) fn select(&mut self, limit: usize, partly: bool) -> Vec<Sent> {
         if !self.graph.optimise().ready_lists {
             return self.select_by_search(limit);
         }
@@ -295,7 +295,7 @@ impl Core {
     }
 
     /// Issues blocks that `pick` draws from all ready blocks, whole or partial.
-    pub fn select_drawn(
+    pub(super) fn select_drawn(
         &mut self,
         limit: usize,
         pick: &mut dyn FnMut(usize) -> usize,
@@ -316,7 +316,7 @@ impl Core {
     }
 
     /// Whether one of these patches is durable, or a block that they need can be written.
-    pub fn can_write_for(&mut self, ids: &[PatchId]) -> bool {
+    pub(super) fn can_write_for(&mut self, ids: &[PatchId]) -> bool {
         let is_durable = |id: &PatchId| !self.graph.is_pending(*id);
         ids.iter().any(is_durable) || Needed::new(&mut self.graph, ids).is_ready()
     }
@@ -325,7 +325,7 @@ impl Core {
     /// level. Whole blocks of other syncs join the last of them, so that they need no flush
     /// of their own (group commit). If there are none, and `partly` is set, issues partial
     /// blocks.
-    pub fn select_for(&mut self, sync: usize, limit: usize, partly: bool) -> Vec<Sent> {
+    pub(super) fn select_for(&mut self, sync: usize, limit: usize, partly: bool) -> Vec<Sent> {
         let mut sent = Vec::new();
         self.send_needed(sync, limit, &mut sent);
         if !sent.is_empty() {
@@ -369,7 +369,7 @@ impl Core {
     }
 
     /// Commits the blocks of a durable wave.
-    pub fn commit(&mut self, written: &[BlockSlot]) {
+    pub(super) fn commit(&mut self, written: &[BlockSlot]) {
         for &slot in written {
             self.graph.commit(slot);
             // The patches left out queue up again, after the blocks that are now older.
@@ -386,12 +386,12 @@ impl Core {
     }
 
     /// The current time, for [`has_older_than`](Self::has_older_than).
-    pub fn age(&self) -> u64 {
+    pub(super) fn age(&self) -> u64 {
         self.clock
     }
 
     /// Whether any block has been dirty since this time or longer.
-    pub fn has_older_than(&self, then: u64) -> bool {
+    pub(super) fn has_older_than(&self, then: u64) -> bool {
         let oldest = self.dirty.first_key_value();
         oldest.is_some_and(|((since, _), ())| *since <= then)
     }

@@ -24,7 +24,7 @@ pub(super) struct Needed {
 
 impl Needed {
     /// The blocks of these patches and of all that they wait for.
-    pub fn new(graph: &mut Graph, ids: &[PatchId]) -> Self {
+    pub(super) fn new(graph: &mut Graph, ids: &[PatchId]) -> Self {
         let mut needed = Self::default();
         for id in graph.closure(ids) {
             if let Some(slot) = graph.block_of(id) {
@@ -43,12 +43,12 @@ impl Needed {
     }
 
     /// Whether any block can be written.
-    pub fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         !self.whole.is_empty() || !self.partial.is_empty()
     }
 
     /// Records that a block of the cache moved to this queue.
-    pub fn moved(&mut self, slot: BlockSlot, addr: Addr, queue: Queue) {
+    pub(super) fn moved(&mut self, slot: BlockSlot, addr: Addr, queue: Queue) {
         if !self.blocks.contains_key(&slot) {
             return;
         }
@@ -62,7 +62,7 @@ impl Needed {
     }
 
     /// Removes and returns the next whole block that holds a needed patch.
-    pub fn next_whole(&mut self, graph: &mut Graph) -> Option<BlockSlot> {
+    pub(super) fn next_whole(&mut self, graph: &mut Graph) -> Option<BlockSlot> {
         while let Some((_, slot)) = self.whole.pop_first() {
             if self.is_needed(graph, slot) {
                 return Some(slot);
@@ -72,7 +72,7 @@ impl Needed {
     }
 
     /// All partial blocks that hold a needed patch.
-    pub fn all_partial(&mut self, graph: &mut Graph) -> Vec<BlockSlot> {
+    pub(super) fn all_partial(&mut self, graph: &mut Graph) -> Vec<BlockSlot> {
         let mut partial = std::mem::take(&mut self.partial);
         partial.retain(|_, slot| self.is_needed(graph, *slot));
         self.partial = partial;

@@ -15,11 +15,11 @@ pub(super) struct Rect {
 }
 
 impl Rect {
-    pub fn middle(&self) -> i64 {
+    pub(super) fn middle(&self) -> i64 {
         self.y + self.h / 2
     }
 
-    pub fn svg(&self, out: &mut String, class: &str) {
+    pub(super) fn svg(&self, out: &mut String, class: &str) {
         let Self { x, y, w, h } = self;
         // Writing to a string cannot fail.
         let _ = writeln!(
@@ -50,7 +50,7 @@ const CHAR: i64 = 7;
 impl Layout {
     /// The layout of a drawing. A block is a box of its patches; an empty patch is a box of
     /// its own.
-    pub fn of(drawing: &Drawing) -> Self {
+    pub(super) fn of(drawing: &Drawing) -> Self {
         let boxes = boxes(drawing);
         let columns = columns(drawing, &boxes);
         let mut layout = Self {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 impl Graph {
     /// A drawing of all patches that are not durable: blocks by address, patches by creation.
-    pub fn draw(&self) -> Drawing {
+    pub(crate) fn draw(&self) -> Drawing {
         let mut dirty: Vec<_> = self.blocks.iter().flatten().collect();
         dirty.retain(|block| block.is_dirty());
         dirty.sort_unstable_by_key(|block| block.addr);

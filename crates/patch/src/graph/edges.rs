@@ -69,7 +69,7 @@ impl Graph {
     }
 
     /// Returns once the last patch that was raised to [`MOST_LEVELS`] or more.
-    pub fn take_deep(&mut self) -> Option<PatchId> {
+    pub(crate) fn take_deep(&mut self) -> Option<PatchId> {
         self.deep.take()
     }
 

@@ -88,24 +88,24 @@ pub(crate) struct Graph {
 }
 
 impl Graph {
-    pub fn new(optimise: Optimise) -> Self {
+    pub(crate) fn new(optimise: Optimise) -> Self {
         Self {
             optimise,
             ..Self::default()
         }
     }
 
-    pub fn stats(&self) -> &Stats {
+    pub(crate) fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    pub fn optimise(&self) -> Optimise {
+    pub(crate) fn optimise(&self) -> Optimise {
         self.optimise
     }
 
     // --- blocks -------------------------------------------------------------------
 
-    pub fn add_block(&mut self, addr: Addr, data: Arc<Buffer>) -> BlockSlot {
+    pub(crate) fn add_block(&mut self, addr: Addr, data: Arc<Buffer>) -> BlockSlot {
         let block = Some(Block {
             addr,
             data,
@@ -128,13 +128,13 @@ impl Graph {
     }
 
     /// Removes a clean block.
-    pub fn remove_block(&mut self, b: BlockSlot) {
+    pub(crate) fn remove_block(&mut self, b: BlockSlot) {
         assert!(!self.block(b).is_dirty(), "only clean blocks are evicted");
         self.blocks[b.0 as usize] = None;
         self.free_blocks.push(b.0);
     }
 
-    pub fn block(&self, b: BlockSlot) -> &Block {
+    pub(crate) fn block(&self, b: BlockSlot) -> &Block {
         self.blocks[b.0 as usize].as_ref().expect("a block in use")
     }
 
@@ -143,14 +143,19 @@ impl Graph {
     }
 
     /// Removes and returns a block whose readiness may have changed.
-    pub fn next_woken(&mut self) -> Option<BlockSlot> {
+    pub(crate) fn next_woken(&mut self) -> Option<BlockSlot> {
         self.woken.pop()
     }
 
     // --- making patches -----------------------------------------------------------
 
     /// Changes a block. The caller has checked that the change is within the block.
-    pub fn change(&mut self, b: BlockSlot, change: Change<'_>, befores: &[Before]) -> Patched {
+    pub(crate) fn change(
+        &mut self,
+        b: BlockSlot,
+        change: Change<'_>,
+        befores: &[Before],
+    ) -> Patched {
         let befores = self.resolve_befores(b, befores);
         let hard = self.can_be_hard(b, &befores);
         let (slot, merged) = match self.join_existing(b, change, &befores, hard) {
@@ -167,7 +172,7 @@ impl Graph {
     }
 
     /// Makes an empty patch. A held one does not commit before [`Graph::release`].
-    pub fn empty(&mut self, befores: &[Before], held: bool) -> PatchId {
+    pub(crate) fn empty(&mut self, befores: &[Before], held: bool) -> PatchId {
         let befores: Slots = self.resolve_all(befores);
         if befores.is_empty() && !held {
             return PatchId::DURABLE;
@@ -182,7 +187,7 @@ impl Graph {
 
     /// Replaces the befores of a held empty patch. The caller ensures that no block-level
     /// cycle arises; `verify` detects one.
-    pub fn set_befores(&mut self, empty: PatchId, befores: &[Before]) {
+    pub(crate) fn set_befores(&mut self, empty: PatchId, befores: &[Before]) {
         let Some(slot) = self.resolve(empty) else {
             return;
         };
@@ -200,7 +205,7 @@ impl Graph {
 
     /// Adds a before to a held empty patch. As for `set_befores`, the caller ensures that no
     /// cycle arises; [`Graph::waits_for`] finds one.
-    pub fn add_before(&mut self, empty: PatchId, before: Before) {
+    pub(crate) fn add_before(&mut self, empty: PatchId, before: Before) {
         if let (Some(slot), Some(first)) = (self.resolve(empty), self.resolve(before.patch)) {
             let patch = &self.patches[slot as usize];
             assert!(
@@ -214,7 +219,7 @@ impl Graph {
     }
 
     /// Whether any of these patches is `before` or waits for it.
-    pub fn waits_for(&mut self, ids: &[PatchId], before: PatchId) -> bool {
+    pub(crate) fn waits_for(&mut self, ids: &[PatchId], before: PatchId) -> bool {
         let Some(before) = self.resolve(before) else {
             return false;
         };
@@ -234,7 +239,7 @@ impl Graph {
     }
 
     /// Lets a held empty patch commit once its befores have committed.
-    pub fn release(&mut self, empty: PatchId) {
+    pub(crate) fn release(&mut self, empty: PatchId) {
         let Some(slot) = self.resolve(empty) else {
             return;
         };
@@ -244,7 +249,7 @@ impl Graph {
 
     /// Cancels all pending changes of a block whose contents are not needed. Their afters now
     /// wait for their befores. The cached bytes do not change.
-    pub fn cancel(&mut self, b: BlockSlot) {
+    pub(crate) fn cancel(&mut self, b: BlockSlot) {
         let mut done = SmallVec::new();
         let mut at = self.block(b).oldest;
         while at != NONE {
@@ -442,12 +447,12 @@ impl Graph {
     }
 
     /// Whether the patch is not durable yet.
-    pub fn is_pending(&self, id: PatchId) -> bool {
+    pub(crate) fn is_pending(&self, id: PatchId) -> bool {
         self.resolve(id).is_some()
     }
 
     /// The state of a patch; `Free` if it is durable or was cancelled.
-    pub fn state(&self, id: PatchId) -> State {
+    pub(crate) fn state(&self, id: PatchId) -> State {
         let slot = self.resolve(id);
         slot.map_or(State::Free, |slot| self.patches[slot as usize].state)
     }

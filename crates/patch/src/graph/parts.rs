@@ -85,7 +85,7 @@ pub(crate) struct Patch {
 }
 
 impl Patch {
-    pub fn vacant(generation: u32) -> Self {
+    pub(crate) fn vacant(generation: u32) -> Self {
         Self {
             generation,
             state: State::Free,
@@ -107,15 +107,15 @@ impl Patch {
         }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         matches!(self.undo, Undo::Empty)
     }
 
-    pub fn is_hard(&self) -> bool {
+    pub(crate) fn is_hard(&self) -> bool {
         matches!(self.undo, Undo::Hard)
     }
 
-    pub fn undo_bytes(&self) -> usize {
+    pub(crate) fn undo_bytes(&self) -> usize {
         match self.undo {
             Undo::Empty | Undo::Hard => 0,
             Undo::Small(_) | Undo::Saved(_) => (self.end() - self.at()) as usize,
@@ -124,28 +124,28 @@ impl Patch {
     }
 
     /// The first byte that the patch changes.
-    pub fn at(&self) -> u32 {
+    pub(crate) fn at(&self) -> u32 {
         self.first.into()
     }
 
     /// The byte after the last one that the patch changes.
-    pub fn end(&self) -> u32 {
+    pub(crate) fn end(&self) -> u32 {
         u32::from(self.last) + 1
     }
 
     /// Sets the changed range. Blocks have at most 64 KiB.
-    pub fn set_extent(&mut self, from: u32, to: u32) {
+    pub(crate) fn set_extent(&mut self, from: u32, to: u32) {
         debug_assert!(from < to && to <= 1 << 16);
         (self.first, self.last) = (from as u16, (to - 1) as u16);
     }
 
     /// The patch that this `Moved` one was merged into.
-    pub fn target(&mut self) -> &mut u32 {
+    pub(crate) fn target(&mut self) -> &mut u32 {
         &mut self.newer
     }
 
     /// The next patch that was merged into the same one as this `Moved` one.
-    pub fn next_moved(&mut self) -> &mut u32 {
+    pub(crate) fn next_moved(&mut self) -> &mut u32 {
         &mut self.older
     }
 }
@@ -170,7 +170,7 @@ const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 
 impl Edge {
     /// An edge that is on no list yet.
-    pub fn new(after: u32, before: u32, rule: Rule) -> Self {
+    pub(super) fn new(after: u32, before: u32, rule: Rule) -> Self {
         assert!(after <= SLOT_MASK, "too many patches");
         Self {
             after_and_rule: after | (rule as u32) << SLOT_BITS,
@@ -183,12 +183,12 @@ impl Edge {
     }
 
     /// The slot of the after.
-    pub fn after(&self) -> u32 {
+    pub(super) fn after(&self) -> u32 {
         self.after_and_rule & SLOT_MASK
     }
 
     /// The reason for the order.
-    pub fn rule(&self) -> Rule {
+    pub(super) fn rule(&self) -> Rule {
         Rule::ALL[(self.after_and_rule >> SLOT_BITS) as usize]
     }
 }
@@ -219,17 +219,17 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    pub fn is_dirty(&self) -> bool {
+    pub(crate) fn is_dirty(&self) -> bool {
         self.pending + self.issued > 0
     }
 
     /// Whether some pending patches can be written now.
-    pub fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.issued == 0 && !self.ready.is_empty()
     }
 
     /// Whether all pending patches can be written together.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.held_back == 0
     }
 }

@@ -9,7 +9,7 @@ impl Graph {
     ///
     /// # Errors
     /// The first invariant that is broken, and the patch or block.
-    pub fn verify(&self) -> Result<(), String> {
+    pub(crate) fn verify(&self) -> Result<(), String> {
         self.verify_acyclic()?;
         for slot in self.live_slots() {
             self.verify_patch(slot)?;
@@ -206,7 +206,7 @@ impl Graph {
 
     /// As [`Block::is_ready`](super::Block::is_ready), by a search from every patch of the
     /// block. For the switch `ready_lists`, and for tests.
-    pub fn is_ready_by_search(&self, b: BlockSlot) -> bool {
+    pub(crate) fn is_ready_by_search(&self, b: BlockSlot) -> bool {
         let block = self.block(b);
         let mut at = block.newest;
         while block.issued == 0 && at != NONE {

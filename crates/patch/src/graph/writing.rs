@@ -33,7 +33,7 @@ impl Graph {
 
     /// Issues all ready patches of a block, and those that waited only for them (P2). Returns
     /// the contents to be written. The block must be ready.
-    pub fn issue(&mut self, b: BlockSlot) -> Arc<Buffer> {
+    pub(crate) fn issue(&mut self, b: BlockSlot) -> Arc<Buffer> {
         assert!(
             self.block(b).is_ready(),
             "P2: block {b:?} has nothing to send"
@@ -104,7 +104,7 @@ impl Graph {
     }
 
     /// Commits the issued patches of a block whose write is durable.
-    pub fn commit(&mut self, b: BlockSlot) {
+    pub(crate) fn commit(&mut self, b: BlockSlot) {
         let mut empties = SmallVec::new();
         let mut at = self.block(b).oldest;
         while at != NONE {
@@ -161,7 +161,7 @@ impl Graph {
 
     /// One item for each patch of a block and for each of their edges: the block of the edge's
     /// before. `None` for the patch itself, for an empty before, and for this block.
-    pub fn blocks_before(&self, b: BlockSlot) -> impl Iterator<Item = Option<BlockSlot>> {
+    pub(crate) fn blocks_before(&self, b: BlockSlot) -> impl Iterator<Item = Option<BlockSlot>> {
         let some = |slot: u32| Some(slot).filter(|slot| *slot != NONE);
         let next = move |at: &u32| some(self.patches[*at as usize].newer);
         let elsewhere = move |before: &BlockSlot| *before != b && before.0 != NONE;
@@ -174,7 +174,7 @@ impl Graph {
     }
 
     /// The patches with data that these patches wait for, themselves included.
-    pub fn closure(&mut self, ids: &[PatchId]) -> Vec<PatchId> {
+    pub(crate) fn closure(&mut self, ids: &[PatchId]) -> Vec<PatchId> {
         let mut todo: Vec<u32> = ids.iter().filter_map(|id| self.resolve(*id)).collect();
         let mut patches = Vec::new();
         let search = self.next_search();
@@ -194,18 +194,18 @@ impl Graph {
     }
 
     /// Counts patches that a sync has visited.
-    pub fn looked_at(&mut self, patches: usize) {
+    pub(crate) fn looked_at(&mut self, patches: usize) {
         self.stats.visited += patches as u64;
     }
 
     /// The block of a patch that is not durable, unless the patch is empty.
-    pub fn block_of(&self, id: PatchId) -> Option<BlockSlot> {
+    pub(crate) fn block_of(&self, id: PatchId) -> Option<BlockSlot> {
         let patch = &self.patches[self.resolve(id)? as usize];
         Some(patch.block).filter(|block| block.0 != NONE)
     }
 
     /// Every patch that is not durable.
-    pub fn all(&self) -> Vec<PatchId> {
+    pub(crate) fn all(&self) -> Vec<PatchId> {
         let open = |p: &&Patch| matches!(p.state, State::Pending | State::Issued);
         let slots = self.patches.iter().enumerate().filter(|(_, p)| open(p));
         slots.map(|(slot, p)| PatchId::of(slot as u32, p)).collect()

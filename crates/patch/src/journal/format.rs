@@ -64,7 +64,7 @@ impl Super {
     const CHECKSUM: usize = 0xFC;
 
     /// The superblock of an empty log.
-    pub fn new(block_bytes: u32, blocks: u32, uuid: [u8; 16]) -> Self {
+    pub(super) fn new(block_bytes: u32, blocks: u32, uuid: [u8; 16]) -> Self {
         let mut new = Self {
             bytes: vec![0; SUPER_BYTES].into(),
         };
@@ -80,7 +80,7 @@ impl Super {
     }
 
     /// Parses a superblock, and checks it against the number of blocks at the log's place.
-    pub fn parse(block: &[u8], blocks: u64) -> Result<Self, JournalError> {
+    pub(super) fn parse(block: &[u8], blocks: u64) -> Result<Self, JournalError> {
         let bad = |what: &'static str| Err(JournalError::Superblock { what });
         if block.len() < SUPER_BYTES || get32(block, 0) != MAGIC {
             return bad("no magic number");
@@ -125,7 +125,7 @@ impl Super {
     }
 
     /// The bytes, with a new checksum.
-    pub fn encode(&mut self) -> &[u8] {
+    pub(super) fn encode(&mut self) -> &[u8] {
         if self.has_checksums() {
             let crc = crc_without(!0, &self.bytes, Self::CHECKSUM);
             put32(&mut self.bytes, Self::CHECKSUM, crc);
@@ -145,37 +145,37 @@ impl Super {
         self.has(INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3)
     }
 
-    pub fn block_bytes(&self) -> u32 {
+    pub(super) fn block_bytes(&self) -> u32 {
         self.get(0x0C)
     }
 
     /// The first block for records.
-    pub fn first(&self) -> u32 {
+    pub(super) fn first(&self) -> u32 {
         self.get(0x14)
     }
 
     /// The block after the last one for records.
-    pub fn end(&self) -> u32 {
+    pub(super) fn end(&self) -> u32 {
         self.get(0x10)
     }
 
     /// The number of the transaction at `start`; in an empty log, of the next one.
-    pub fn sequence(&self) -> u32 {
+    pub(super) fn sequence(&self) -> u32 {
         self.get(Self::SEQUENCE)
     }
 
     /// The first block of the oldest transaction; 0: the log is empty.
-    pub fn start(&self) -> u32 {
+    pub(super) fn start(&self) -> u32 {
         self.get(Self::START)
     }
 
-    pub fn set_tail(&mut self, start: u32, sequence: u32) {
+    pub(super) fn set_tail(&mut self, start: u32, sequence: u32) {
         put32(&mut self.bytes, Self::START, start);
         put32(&mut self.bytes, Self::SEQUENCE, sequence);
     }
 
     /// Sets the features that this writer uses. Only for an empty log.
-    pub fn use_our_features(&mut self, wide: bool) {
+    pub(super) fn use_our_features(&mut self, wide: bool) {
         let wide = if wide { INCOMPAT_64BIT } else { 0 };
         let incompat = INCOMPAT_REVOKE | INCOMPAT_CSUM_V3 | wide;
         put32(&mut self.bytes, 4, SUPER_V2);
@@ -184,7 +184,7 @@ impl Super {
         self.bytes[Self::CHECKSUM_TYPE] = CHECKSUM_CRC32C;
     }
 
-    pub fn codec(&self) -> Codec {
+    pub(super) fn codec(&self) -> Codec {
         Codec {
             block_bytes: self.block_bytes() as usize,
             v2: self.has(INCOMPAT_CSUM_V2),
@@ -225,7 +225,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    pub fn parse(block: &[u8]) -> Option<Self> {
+    pub(super) fn parse(block: &[u8]) -> Option<Self> {
         (get32(block, 0) == MAGIC).then(|| Self {
             kind: get32(block, 4),
             sequence: get32(block, 8),
@@ -250,7 +250,7 @@ impl Codec {
     }
 
     /// Most blocks that one descriptor lists.
-    pub fn tags_per_descriptor(&self) -> usize {
+    pub(super) fn tags_per_descriptor(&self) -> usize {
         (self.block_bytes - HEADER - 16 - self.tail_bytes()) / self.tag_bytes()
     }
 
@@ -259,7 +259,7 @@ impl Codec {
     }
 
     /// Most blocks that one revoke block lists.
-    pub fn revokes_per_block(&self) -> usize {
+    pub(super) fn revokes_per_block(&self) -> usize {
         (self.block_bytes - HEADER - 4 - self.tail_bytes()) / self.revoke_bytes()
     }
 
@@ -285,12 +285,12 @@ impl Codec {
     }
 
     /// The checksum of a block as it stands in the log.
-    pub fn data_crc(&self, sequence: u32, block: &[u8]) -> u32 {
+    pub(super) fn data_crc(&self, sequence: u32, block: &[u8]) -> u32 {
         crc(crc(self.seed, &sequence.to_be_bytes()), block)
     }
 
     /// Whether a logged block has the checksum of its tag.
-    pub fn is_whole(&self, tag: &Tag, sequence: u32, block: &[u8]) -> bool {
+    pub(super) fn is_whole(&self, tag: &Tag, sequence: u32, block: &[u8]) -> bool {
         let crc = self.data_crc(sequence, block);
         match (self.v3, self.v2) {
             (true, _) => tag.crc == crc,
@@ -301,7 +301,7 @@ impl Codec {
 
     /// A descriptor for 1 to [`tags_per_descriptor`](Self::tags_per_descriptor) blocks, in the
     /// newest form (checksums v3).
-    pub fn descriptor(&self, sequence: u32, tags: &[Tag]) -> Vec<u8> {
+    pub(super) fn descriptor(&self, sequence: u32, tags: &[Tag]) -> Vec<u8> {
         let mut block = self.header(DESCRIPTOR, sequence);
         let mut at = HEADER;
         for (i, tag) in tags.iter().enumerate() {
@@ -318,7 +318,7 @@ impl Codec {
     }
 
     /// The tags of a descriptor; `None` if it is torn.
-    pub fn parse_descriptor(&self, block: &[u8]) -> Option<Vec<Tag>> {
+    pub(super) fn parse_descriptor(&self, block: &[u8]) -> Option<Vec<Tag>> {
         if !self.is_sealed(block) {
             return None;
         }
@@ -353,7 +353,7 @@ impl Codec {
     }
 
     /// A revoke block for at most [`revokes_per_block`](Self::revokes_per_block) blocks.
-    pub fn revoke(&self, sequence: u32, homes: &[u64]) -> Vec<u8> {
+    pub(super) fn revoke(&self, sequence: u32, homes: &[u64]) -> Vec<u8> {
         let mut block = self.header(REVOKE, sequence);
         let mut at = HEADER + 4;
         for &home in homes {
@@ -369,7 +369,7 @@ impl Codec {
     }
 
     /// The blocks that a revoke block lists; `None` if it is torn.
-    pub fn parse_revoke(&self, block: &[u8]) -> Option<Vec<u64>> {
+    pub(super) fn parse_revoke(&self, block: &[u8]) -> Option<Vec<u64>> {
         let used = get32(block, HEADER) as usize;
         let fits = (HEADER + 4..=self.block_bytes - self.tail_bytes()).contains(&used);
         if !self.is_sealed(block) || !fits {
@@ -384,7 +384,7 @@ impl Codec {
     }
 
     /// The commit block of a transaction. `seconds`: the time since 1970.
-    pub fn commit(&self, sequence: u32, seconds: u64) -> Vec<u8> {
+    pub(super) fn commit(&self, sequence: u32, seconds: u64) -> Vec<u8> {
         let mut block = self.header(COMMIT, sequence);
         block[48..56].copy_from_slice(&seconds.to_be_bytes());
         let crc = crc_without(self.seed, &block, 16);
@@ -393,7 +393,7 @@ impl Codec {
     }
 
     /// Whether a commit block has its checksum.
-    pub fn is_commit(&self, block: &[u8]) -> bool {
+    pub(super) fn is_commit(&self, block: &[u8]) -> bool {
         !self.has_checksums() || get32(block, 16) == crc_without(self.seed, block, 16)
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub fn new(hold: PatchId, wait: PatchId, ordered: bool) -> Self {
+    pub(super) fn new(hold: PatchId, wait: PatchId, ordered: bool) -> Self {
         Self {
             hold,
             wait,
@@ -54,7 +54,7 @@ impl Running {
     }
 
     /// Whether there is nothing to commit.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         !self.touched
     }
 }
@@ -83,7 +83,7 @@ pub(super) enum Mark {
 }
 
 impl Mark {
-    pub fn sequence(self) -> u32 {
+    pub(super) fn sequence(self) -> u32 {
         match self {
             Self::Logged(sequence) | Self::Freed(sequence) => sequence,
         }
@@ -110,7 +110,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    pub fn new(first: u32, end: u32, sequence: u32) -> Self {
+    pub(super) fn new(first: u32, end: u32, sequence: u32) -> Self {
         Self {
             first,
             end,
@@ -124,24 +124,24 @@ impl Log {
         }
     }
 
-    pub fn capacity(&self) -> u32 {
+    pub(super) fn capacity(&self) -> u32 {
         self.end - self.first
     }
 
-    pub fn used(&self) -> u32 {
+    pub(super) fn used(&self) -> u32 {
         self.used
     }
 
-    pub fn free(&self) -> u32 {
+    pub(super) fn free(&self) -> u32 {
         self.capacity() - self.used
     }
 
-    pub fn head(&self) -> u32 {
+    pub(super) fn head(&self) -> u32 {
         self.head
     }
 
     /// Takes the next block of the ring.
-    pub fn take(&mut self) -> u32 {
+    pub(super) fn take(&mut self) -> u32 {
         assert!(self.free() > 0, "J5: operations reserve before they change");
         let at = self.head;
         self.used += 1;
@@ -154,7 +154,7 @@ impl Log {
     }
 
     /// Adds a transaction. Its marks replace older ones.
-    pub fn push(&mut self, transaction: Committed) {
+    pub(super) fn push(&mut self, transaction: Committed) {
         let sequence = transaction.sequence;
         for (lba, _) in &transaction.blocks {
             self.marks.insert(*lba, Mark::Logged(sequence));
@@ -168,7 +168,7 @@ impl Log {
 
     /// Frees the space of the oldest transaction. Its marks stay until
     /// [`forget_left`](Self::forget_left).
-    pub fn pop(&mut self) {
+    pub(super) fn pop(&mut self) {
         if let Some(oldest) = self.committed.pop_front() {
             self.used -= oldest.len;
             self.leaving.push(oldest);
@@ -177,7 +177,7 @@ impl Log {
 
     /// Drops the marks of transactions that left the log. The superblock is durable, so replay
     /// ignores them.
-    pub fn forget_left(&mut self) {
+    pub(super) fn forget_left(&mut self) {
         for gone in self.leaving.drain(..) {
             let homes = gone.blocks.iter().map(|(lba, _)| lba).chain(&gone.freed);
             for lba in homes {
@@ -193,7 +193,7 @@ impl Log {
     }
 
     /// The tail: position and sequence number.
-    pub fn tail(&self) -> (u32, u32) {
+    pub(super) fn tail(&self) -> (u32, u32) {
         match self.committed.front() {
             Some(oldest) => (oldest.start, oldest.sequence),
             None => (self.head, self.sequence),
@@ -201,7 +201,7 @@ impl Log {
     }
 
     /// The transaction of this number, if the log holds it.
-    pub fn find(&self, sequence: u32) -> Option<&Committed> {
+    pub(super) fn find(&self, sequence: u32) -> Option<&Committed> {
         let oldest = self.committed.front()?.sequence;
         self.committed.get(sequence.wrapping_sub(oldest) as usize)
     }

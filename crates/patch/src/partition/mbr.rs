@@ -25,7 +25,7 @@ const MAX_LOGICAL: u32 = 256;
 
 impl Record {
     /// Parses a sector of 512 bytes; `None` if it has no table.
-    pub fn parse(sector: &[u8]) -> Option<Self> {
+    pub(super) fn parse(sector: &[u8]) -> Option<Self> {
         let entry = |index: usize| {
             let bytes = &sector[446 + 16 * index..][..16];
             let entry = Entry {
@@ -43,7 +43,7 @@ impl Record {
         Some(Self { entries })
     }
 
-    pub fn is_protective(&self) -> bool {
+    pub(super) fn is_protective(&self) -> bool {
         self.entries.iter().any(|entry| entry.kind == PROTECTIVE)
     }
 }

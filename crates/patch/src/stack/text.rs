@@ -38,7 +38,7 @@ pub(super) struct Arg {
 
 impl Arg {
     /// Offset of the argument in the text.
-    pub fn at(&self) -> usize {
+    pub(super) fn at(&self) -> usize {
         self.key.as_ref().map_or(self.value.at, |key| key.at)
     }
 }

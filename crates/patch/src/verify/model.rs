@@ -81,12 +81,12 @@ fn ids(befores: &[Before]) -> Vec<PatchId> {
 
 impl Model {
     /// Whether the model has a record of the block. Then it needs no contents.
-    pub fn is_known(&self, addr: Addr) -> bool {
+    pub(super) fn is_known(&self, addr: Addr) -> bool {
         self.blocks.contains_key(&addr)
     }
 
     /// Records a change. `contents`: the old block, if the model has no record of it.
-    pub fn change(
+    pub(super) fn change(
         &mut self,
         addr: Addr,
         contents: Option<Arc<Buffer>>,
@@ -108,7 +108,7 @@ impl Model {
     }
 
     /// Cancels the changes of a block that no write under way includes.
-    pub fn cancel(&mut self, addr: Addr) {
+    pub(super) fn cancel(&mut self, addr: Addr) {
         let Some(block) = self.blocks.get_mut(&addr) else {
             return;
         };
@@ -136,24 +136,24 @@ impl Model {
         }
     }
 
-    pub fn empty(&mut self, empty: PatchId, befores: &[Before], held: bool) {
+    pub(super) fn empty(&mut self, empty: PatchId, befores: &[Before], held: bool) {
         let befores = ids(befores);
         self.empties.insert(empty, Empty { befores, held });
     }
 
-    pub fn set_befores(&mut self, empty: PatchId, befores: &[Before]) {
+    pub(super) fn set_befores(&mut self, empty: PatchId, befores: &[Before]) {
         if let Some(empty) = self.empties.get_mut(&empty) {
             empty.befores = ids(befores);
         }
     }
 
-    pub fn add_before(&mut self, empty: PatchId, before: Before) {
+    pub(super) fn add_before(&mut self, empty: PatchId, before: Before) {
         if let Some(empty) = self.empties.get_mut(&empty) {
             empty.befores.push(before.patch);
         }
     }
 
-    pub fn release(&mut self, empty: PatchId) {
+    pub(super) fn release(&mut self, empty: PatchId) {
         if let Some(empty) = self.empties.get_mut(&empty) {
             empty.held = false;
         }
@@ -163,7 +163,7 @@ impl Model {
     ///
     /// # Errors
     /// The violation of V1, V2 or V3.
-    pub fn send(
+    pub(super) fn send(
         &mut self,
         addr: Addr,
         data: &[u8],
@@ -264,7 +264,7 @@ impl Model {
     }
 
     /// Records that a write has completed.
-    pub fn completed(&mut self, addr: Addr, is_durable: bool) {
+    pub(super) fn completed(&mut self, addr: Addr, is_durable: bool) {
         let Some(block) = self.blocks.get_mut(&addr) else {
             return;
         };
@@ -277,7 +277,7 @@ impl Model {
     }
 
     /// Records a flush that began after the writes of these blocks had completed.
-    pub fn flushed(&mut self, blocks: &[Addr]) {
+    pub(super) fn flushed(&mut self, blocks: &[Addr]) {
         for &addr in blocks {
             self.durable(addr);
         }
@@ -285,7 +285,7 @@ impl Model {
     }
 
     /// Blocks of a device whose writes have completed and are not durable.
-    pub fn written(&self, device: u8) -> Vec<Addr> {
+    pub(super) fn written(&self, device: u8) -> Vec<Addr> {
         let is_written = |block: &Block| block.sent.as_ref().is_some_and(|sent| sent.has_completed);
         let blocks = self.blocks.iter().filter(|(_, block)| is_written(block));
         let addrs = blocks.map(|(addr, _)| *addr);

@@ -111,7 +111,7 @@ fn an_operation_may_fill_the_log_and_none_may_be_larger() {
 }
 
 #[test]
-fn a_log_filled_to_its_last_block() {
+fn a_log_can_be_filled_to_its_last_block() {
     let bench = open(formatted(LOG), LOG, Mode::Full);
     for round in 1..=60u8 {
         // The tail is at another place each time.
@@ -136,7 +136,7 @@ fn a_log_filled_to_its_last_block() {
 }
 
 #[test]
-fn transactions_of_every_size_fit_any_place_in_the_circle() {
+fn transactions_of_every_size_fit_any_place_in_the_ring() {
     let bench = open(formatted(LOG), LOG, Mode::Full);
     let most = u64::from(bench.journal.max_op_blocks());
     for round in 0..400u64 {
@@ -414,7 +414,7 @@ fn ordered_data_are_home_before_the_commit() {
 }
 
 #[test]
-fn a_log_on_another_device() {
+fn a_log_can_be_on_another_device() {
     let home_device = Arc::new(Recorder::new(vec![0; HOME as usize * BLOCK]));
     let log_device = Arc::new(Recorder::new(vec![0; 40 * BLOCK]));
     let place = Place::new([(Lba(2), 30)]);
@@ -462,7 +462,7 @@ fn a_log_with_blocks_of_another_size_is_refused() {
 }
 
 #[test]
-fn operations_of_many_threads() {
+fn synced_operations_of_concurrent_threads_survive_a_crash() {
     let bench = open(formatted(LOG), LOG, Mode::Full);
     std::thread::scope(|scope| {
         for thread in 0..4u64 {

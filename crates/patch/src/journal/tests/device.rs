@@ -5,11 +5,11 @@ use medium::block::{BlockDevice, BlockError, Completion, Lba, MemoryDevice, Pers
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 
-pub const BLOCK: usize = 1024;
+pub(super) const BLOCK: usize = 1024;
 
 /// A call of the device, or a step of the test.
 #[derive(Clone)]
-pub enum Event {
+pub(super) enum Event {
     Issued(Vec<Write>),
     Completed,
     Flushed,
@@ -22,7 +22,7 @@ pub enum Event {
 }
 
 /// A state after a crash.
-pub struct Crash {
+pub(super) struct Crash {
     pub bytes: Vec<u8>,
     /// Number of operations begun before the crash.
     pub began: usize,
@@ -32,7 +32,7 @@ pub struct Crash {
     pub kept: HashMap<u64, usize>,
 }
 
-pub struct Recorder {
+pub(super) struct Recorder {
     memory: MemoryDevice,
     start: Vec<u8>,
     pub events: Mutex<Vec<Event>>,
@@ -41,7 +41,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    pub fn new(bytes: Vec<u8>) -> Self {
+    pub(super) fn new(bytes: Vec<u8>) -> Self {
         Self {
             memory: MemoryDevice::from_bytes(BLOCK as u32, bytes.clone()),
             start: bytes,
@@ -50,17 +50,17 @@ impl Recorder {
         }
     }
 
-    pub fn bytes(&self) -> Vec<u8> {
+    pub(super) fn bytes(&self) -> Vec<u8> {
         self.memory.bytes()
     }
 
-    pub fn note(&self, event: Event) {
+    pub(super) fn note(&self, event: Event) {
         self.events.lock().push(event);
     }
 
     /// A state that a crash after the first `until` events may leave. Blocks for which `tears`
     /// is true may be torn at a sector.
-    pub fn crash(
+    pub(super) fn crash(
         &self,
         until: usize,
         rng: &mut fastrand::Rng,

@@ -6,13 +6,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A range of blocks, counted from 0.
-pub struct Slice<S> {
+pub(super) struct Slice<S> {
     below: S,
     blocks: Range<u64>,
 }
 
 impl<S: Store> Slice<S> {
-    pub fn new(below: S, blocks: Range<u64>) -> Self {
+    pub(super) fn new(below: S, blocks: Range<u64>) -> Self {
         assert!(blocks.end <= below.blocks());
         Self { below, blocks }
     }
