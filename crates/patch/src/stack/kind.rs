@@ -5,7 +5,7 @@ use super::text::{Arg, Quoted, Term};
 use super::{StackError, ValueError};
 use crate::journal::{JournalError, Place};
 use crate::partition::PartitionError;
-use crate::verify::Verifier;
+use crate::verify::{Verifier, Verify};
 use crate::{Cache, Journal, Store};
 use medium::OpenError;
 use medium::block::{BlockDevice, FileDevice};
@@ -303,6 +303,18 @@ pub struct Assembly {
     pub(super) cache: Option<Arc<Cache>>,
     /// The journal, after it is built.
     pub(super) journal: Option<Arc<Journal>>,
+}
+
+impl Assembly {
+    /// The store on a device of the cache, with the checks of the layer `verify` if the stack
+    /// has it.
+    pub(super) fn volume(&self, cache: &Arc<Cache>, number: u8) -> Arc<dyn Store> {
+        let volume = cache.volume(number);
+        match self.verifier.clone() {
+            Some(verifier) => Arc::new(Verify::new(volume, number, cache.clone(), verifier, 0)),
+            None => Arc::new(volume),
+        }
+    }
 }
 
 /// A layer that is built.

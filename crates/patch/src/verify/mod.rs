@@ -15,7 +15,8 @@
 //! A violation is logged and makes the cache read-only. A write that violates V1 to V3 does
 //! not reach the device.
 //!
-//! Blocks whose changes do not pass through the layer are not checked.
+//! A log on its own device has a [`Verify`] of its own. Blocks that are changed past the layer
+//! are not checked.
 
 mod device;
 mod model;

@@ -1,7 +1,9 @@
 //! Random work causes no violation. A break of each rule is reported by its name.
 
 use super::*;
+use crate::journal::{self, Place};
 use crate::seeded::{self, Bug};
+use crate::stack::Stack;
 use crate::{Async, CacheOptions, Rule, Volume};
 use medium::block::{BlockDevice, MemoryDevice};
 
@@ -120,7 +122,8 @@ fn work(seed: u64, steps: usize) -> Option<String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut recent = Vec::new();
     for _ in 0..steps {
-        if step(&mut rng, &bench.cache, &store, &mut recent).is_err() {
+        let done = step(&mut rng, &bench.cache, &store, &mut recent);
+        if done.is_err() || store.failure().is_some() {
             break;
         }
     }
@@ -137,14 +140,48 @@ fn work_without_bugs_breaks_no_rule() {
     }
 }
 
-#[test]
-fn a_write_with_changes_that_must_wait_is_reported() {
-    seeded::arm(Some(Bug::LoseRollback));
+/// Does random work with a bug. Returns the first violation.
+fn violation_by(bug: Bug) -> String {
+    seeded::arm(Some(bug));
     let found = (0..60).find_map(|seed| work(seed, 400));
     assert!(seeded::fired() > 0);
     seeded::arm(None);
-    let found = found.expect("the bug is found");
+    found.expect("the bug is found")
+}
+
+#[test]
+fn a_write_with_changes_that_must_wait_is_reported() {
+    let found = violation_by(Bug::LoseRollback);
     assert!(found.starts_with("V2"), "{found}");
+}
+
+/// Changes a block of the log past the layer, so that the layer must refuse its write.
+#[test]
+fn a_log_on_its_own_device_is_checked() {
+    let stack = "uhfs > ext2 > journal(full, log=1) > verify > cache(interval=never) > \
+                 [disk, disk]";
+    let stack: Stack = stack.parse().unwrap();
+    let device = || -> Arc<dyn BlockDevice> {
+        let bytes = vec![0; BLOCK * 64];
+        Arc::new(MemoryDevice::from_bytes(BLOCK as u32, bytes))
+    };
+    let (home, log) = (device(), device());
+    let place = Place::new([(Lba(0), 64)]);
+    journal::format(&*log, &place, [7; 16]).unwrap();
+    let built = stack.assemble(vec![home, log], Some((1, place))).unwrap();
+    put(&built.store, 1, SMALL, &[]);
+    built.store.sync_all().unwrap();
+    put(&built.store, 1, Change::Bytes { at: 9, bytes: &[1] }, &[]);
+    built.journal.unwrap().commit().unwrap();
+    let head = built
+        .cache
+        .draw()
+        .blocks
+        .into_iter()
+        .find(|b| b.device == 1);
+    put(&built.cache.volume(1), head.unwrap().lba, SMALL, &[]);
+    let error = built.store.sync_all().unwrap_err().to_string();
+    assert!(error.contains("verifying a write"), "{error}");
 }
 
 const SMALL: Change<'_> = Change::Bytes { at: 4, bytes: &[7] };

@@ -120,9 +120,9 @@ impl JournalLayer {
         let (Some((device, place)), Some(cache)) = (&assembly.log, &assembly.cache) else {
             return Ok(below);
         };
-        let log = match device {
+        let log = match *device {
             0 => below.clone(),
-            number => Arc::new(cache.volume(*number)),
+            number => assembly.volume(cache, number),
         };
         let options = JournalOptions {
             mode: self.what,

@@ -22,7 +22,8 @@ impl Default for VerifyLayer {
 
 impl Kind for VerifyLayer {
     const NAME: &'static str = "verify";
-    const ABOUT: &'static str = "checks the graph and every write; after a violation the mount is read-only";
+    const ABOUT: &'static str =
+        "checks the graph and every write; after a violation the mount is read-only";
     const OPTIONS: &'static [Opt<Self>] = &[Opt {
         form: "every=OPERATIONS",
         help: "check the whole graph after that many operations, or 0: never; 100",
