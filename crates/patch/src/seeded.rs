@@ -3,6 +3,8 @@
 medium::seeded_bugs! {
     /// A block is written with changes that must wait.
     LoseRollback,
+    /// A patch that heads a block-level cycle becomes hard.
+    HardInCycle,
     /// The commit block is written without waiting for the log's other blocks.
     CommitWithoutBody,
     /// Replay accepts a transaction without a commit block, and blocks with wrong checksums.

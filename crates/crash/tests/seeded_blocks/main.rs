@@ -164,6 +164,7 @@ fn bugs_of_the_graph_and_the_journal() {
     use patch::seeded::{Bug, arm, fired};
     for (bug, mode) in [
         (Bug::LoseRollback, Mode::SoftUpdates),
+        (Bug::HardInCycle, Mode::SoftUpdates),
         (Bug::CommitWithoutBody, Mode::Journal),
         (Bug::ReplayUncommitted, Mode::Journal),
         (Bug::DataAfterCommit, Mode::JournalOrdered),

@@ -41,6 +41,7 @@ pub(crate) const EDGE_BYTES: u64 = size_of::<Edge>() as u64;
 
 use parts::{Edge, NONE, Patch, Undo};
 
+use crate::seeded::{Bug, hit};
 use crate::stats::Stats;
 use crate::{Before, Change, Optimise, PatchId, Patched};
 use medium::Rule;
@@ -298,7 +299,7 @@ impl Graph {
     /// patch that waits for it.
     fn can_be_hard(&mut self, b: BlockSlot, befores: &Slots) -> bool {
         self.optimise.hard
-            && self.block(b).external == 0
+            && (self.block(b).external == 0 || hit(Bug::HardInCycle))
             && !befores
                 .iter()
                 .any(|&(before, _)| self.reach(before, b) == Reach::Held)

@@ -103,6 +103,7 @@ impl<S: Store> Verify<S> {
         if let Some(cache) = self.verifier.cache.get()
             && let Err(what) = cache.verify()
         {
+            let what = format!("V4: {what}");
             let error = self.verifier.report("graph", Lba(0), what);
             cache.stop(error);
         }

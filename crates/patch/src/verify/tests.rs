@@ -155,6 +155,12 @@ fn a_write_with_changes_that_must_wait_is_reported() {
     assert!(found.starts_with("V2"), "{found}");
 }
 
+#[test]
+fn a_graph_without_its_invariants_is_reported() {
+    let found = violation_by(Bug::HardInCycle);
+    assert!(found.starts_with("V4: P"), "{found}");
+}
+
 /// Changes a block of the log past the layer, so that the layer must refuse its write.
 #[test]
 fn a_log_on_its_own_device_is_checked() {
