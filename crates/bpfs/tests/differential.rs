@@ -1,6 +1,5 @@
-//! BPFS against the model: the same scripts, in every mode, with every result, the
-//! whole visible state and the volatile maps compared after each call, and the state
-//! compared again after a remount.
+//! BPFS against the model: the same scripts in every mode. After each call every result, the
+//! visible state and the volatile maps are compared, and the state again after a remount.
 
 use bpfs::{Atime, Bpfs, MkfsOptions, Mode, MountOptions, mkfs};
 use medium::MemoryPmem;
@@ -35,7 +34,7 @@ fn fresh(mode: Mode) -> Bpfs<Arc<MemoryPmem>> {
     Bpfs::open(pm, options(mode)).unwrap()
 }
 
-/// Runs a script on both; the first difference, if any.
+/// Runs a script on both. Returns the first difference.
 fn difference(mode: Mode, script: &Script) -> Option<String> {
     let fs = fresh(mode);
     let model = ModelFs::new(oracle::ModelOptions::default());
@@ -80,7 +79,7 @@ fn must_agree(mode: Mode, script: &Script) {
 }
 
 #[test]
-fn every_pair_of_operations() {
+fn every_pair_of_operations_agrees_with_the_model() {
     for mode in Mode::ALL {
         let all = generate::count(2);
         let step = if mode == Mode::DEFAULT { 1 } else { 7 };
@@ -91,7 +90,7 @@ fn every_pair_of_operations() {
 }
 
 #[test]
-fn long_random_scripts() {
+fn long_random_scripts_agree_with_the_model() {
     for mode in Mode::ALL {
         for seed in 0..12 {
             must_agree(mode, &generate::setup().then(&generate::random(seed, 150)));
@@ -99,9 +98,9 @@ fn long_random_scripts() {
     }
 }
 
-/// Mode may be changed at any mount: each script runs on through all of them.
+/// The script runs through all modes.
 #[test]
-fn modes_change_between_mounts() {
+fn the_mode_may_change_at_any_mount() {
     let script = generate::setup().then(&generate::random(99, 210));
     let pm = Arc::new(MemoryPmem::new(IMAGE));
     mkfs(&*pm, &MkfsOptions::default()).unwrap();

@@ -1,11 +1,10 @@
 //! The life of an inode number, checked under every kind of schedule.
 //!
 //! [`Life`] is the engine's own (`src/life.rs`), compiled here over atomics of the model
-//! checker. Around it stands a model of what the engine does with it in `fs.rs` and
-//! `names.rs`, whose types hold `parking_lot` locks and cannot be scheduled: the inode's
-//! lock, the map of numbers in use, and who asks for the end of a life. What must hold: a
-//! number is freed exactly once in each of its lives, never while it has a name or a
-//! reference, and always after the last.
+//! checker. A model replaces its callers in `fs.rs` and `names.rs`, whose `parking_lot` locks
+//! cannot be scheduled: the lock of the inode, the map of numbers in use, and the calls that
+//! end a life. The property: a number is freed exactly once in each of its lives, after its
+//! last name and its last reference.
 
 #[path = "../src/life.rs"]
 mod life;
@@ -15,14 +14,14 @@ use shuttle::sync::atomic::{self, AtomicBool, AtomicU32, Ordering::SeqCst};
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
 
-/// What the real reaper does, and two ways that look as good.
+/// The order of the real reaper, and two wrong orders that look right.
 #[derive(Clone, Copy, PartialEq)]
 enum Reaper {
-    /// [`Life::end`]: whether it lives, then the counts.
+    /// [`Life::end`]: reads `live`, then the counts.
     LiveFirst,
-    /// Counts, then a swap of `live`.
+    /// Reads the counts, then swaps `live`.
     CountsFirst,
-    /// Asks the map of numbers in use in place of `live`.
+    /// Reads the map of numbers in use in place of `live`.
     ByMap,
 }
 
@@ -32,13 +31,13 @@ struct Number {
     lock: Mutex<()>,
     /// The bit in the map of inode numbers.
     used: AtomicBool,
-    /// How many lives began and ended; odd while the contents are somebody's.
+    /// Number of lives begun and ended; odd while the contents are in use.
     turns: AtomicU32,
     reaper: Reaper,
 }
 
 impl Number {
-    /// In its first life: one name, one reference.
+    /// A number in its first life, with one name and one reference.
     fn born(reaper: Reaper) -> Arc<Self> {
         let life = Life::default();
         life.begin(1);
@@ -51,20 +50,20 @@ impl Number {
         })
     }
 
-    /// `remove`: under the directory's lock, then the reaping.
+    /// As `remove`: drops a name, which the lock of the directory guards, then reaps.
     fn unlink(&self) {
         self.life.names.fetch_sub(1, SeqCst);
         self.reap();
     }
 
-    /// `unref`.
+    /// As `unref`.
     fn forget(&self) {
         if self.life.live.load(SeqCst) && self.life.unref(1) {
             self.reap();
         }
     }
 
-    /// `do_link` of an inode that the caller has a reference to.
+    /// As `do_link` of an inode to which the caller has a reference.
     fn link(&self) -> bool {
         let _held = self.lock.lock().unwrap();
         if !self.life.live.load(SeqCst) || self.life.names.load(SeqCst) == 0 {
@@ -93,7 +92,7 @@ impl Number {
         }
     }
 
-    /// `make`: takes the number if it is free, then starts its new life.
+    /// As `make`: takes the number if it is free, then starts its new life.
     fn make(&self) -> bool {
         if self.used.swap(true, SeqCst) {
             return false;
@@ -105,7 +104,8 @@ impl Number {
     }
 }
 
-/// The last name and the last reference go at once while another waits for the number.
+/// Removes the last name and the last reference at once, while another thread waits for the
+/// number.
 fn last_name_and_last_reference(reaper: Reaper) {
     let number = Number::born(reaper);
     let unlinker = thread::spawn({
@@ -130,8 +130,8 @@ fn last_name_and_last_reference(reaper: Reaper) {
     assert!(!number.used.load(SeqCst), "never freed");
 }
 
-/// A further name is made, by one who holds a reference, while the last one goes.
-fn a_name_comes_while_the_last_one_goes() {
+/// Makes another name, by a thread that holds a reference, while the last name is removed.
+fn a_name_is_made_while_the_last_is_removed() {
     let number = Number::born(Reaper::LiveFirst);
     let unlinker = thread::spawn({
         let number = number.clone();
@@ -153,7 +153,7 @@ fn a_name_comes_while_the_last_one_goes() {
     assert!(!number.used.load(SeqCst), "never freed");
 }
 
-/// How many random schedules. The models have about twenty steps.
+/// Number of random schedules. The models have about twenty steps.
 const SCHEDULES: usize = 20_000;
 
 #[test]
@@ -164,12 +164,12 @@ fn a_number_is_freed_once_in_each_life() {
 }
 
 #[test]
-fn a_number_that_gets_a_name_in_time_is_not_freed() {
-    shuttle::check_random(a_name_comes_while_the_last_one_goes, SCHEDULES);
-    shuttle::check_pct(a_name_comes_while_the_last_one_goes, SCHEDULES, 3);
+fn a_number_that_gets_another_name_is_not_freed() {
+    shuttle::check_random(a_name_is_made_while_the_last_is_removed, SCHEDULES);
+    shuttle::check_pct(a_name_is_made_while_the_last_is_removed, SCHEDULES, 3);
 }
 
-/// The model can fail: the two orders that look as good are caught.
+/// The model can fail: it catches the two wrong orders.
 #[test]
 fn the_model_finds_the_wrong_orders() {
     for reaper in [Reaper::CountsFirst, Reaper::ByMap] {

@@ -8,7 +8,7 @@ use vfs::{Errno, FileSystem, Ino, Result};
 const THREADS: u64 = 4;
 const BYTES: u64 = 2 * MIB;
 
-/// How a thread takes what space there is: in `dir`, its own, until the first `ENOSPC`.
+/// Takes all space, in `dir` of its own thread, until the first `ENOSPC`.
 type Fill = fn(&Fs, Ino, u64) -> Result<()>;
 
 fn small_files(fs: &Fs, dir: Ino, _: u64) -> Result<()> {
@@ -50,7 +50,7 @@ fn deep(fs: &Fs, mut dir: Ino, _: u64) -> Result<()> {
     }
 }
 
-/// Fills `fs` until no thread gets anything any more.
+/// Fills `fs` until no thread can take more space.
 fn fill(fs: &Fs, how: Fill) {
     file(fs, "large");
     let dirs: Vec<_> = (0..THREADS)
@@ -61,7 +61,7 @@ fn fill(fs: &Fs, how: Fill) {
             scope.spawn(move || assert_eq!(how(fs, *dir, n as u64), Err(Errno::NOSPC)));
         }
     });
-    // What one thread gave up may have been enough for less.
+    // A block that one thread gave back may suffice for a smaller call.
     let dir = dirs[0];
     while let Ok(made) = fs.symlink(&root(), dir, format!("{}", free(fs)).as_bytes(), b"x") {
         fs.forget(made.ino, 1);
@@ -85,7 +85,7 @@ fn empty(fs: &Fs, dir: Ino) -> Result<()> {
     Ok(())
 }
 
-/// Blocks of the inode file and of the root directory, which never get fewer.
+/// Blocks of the inode file and of the root directory, whose number never falls.
 fn kept(fs: &Fs) -> u64 {
     let stat = fs.statfs().unwrap();
     let inodes = stat.inodes + 1 - stat.blocks_avail * 32;

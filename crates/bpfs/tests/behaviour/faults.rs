@@ -1,4 +1,4 @@
-//! A medium that fails: lines that cannot be read, fences that fail, power that goes.
+//! A medium that fails: unreadable lines, failing fences, power cuts.
 
 use crate::fixture::*;
 use bpfs::{Atime, Bpfs, Mode, MountOptions, check};
@@ -25,7 +25,7 @@ fn setup() -> Script {
     generate::setup().then(&more)
 }
 
-/// An image with [`setup`] in it.
+/// An image after [`setup`].
 fn image(mode: Mode) -> Memory {
     let fs = fresh(mode, MIB);
     let done = run(&fs, &mut State::default(), &setup());
@@ -33,7 +33,7 @@ fn image(mode: Mode) -> Memory {
     fs.pmem().clone()
 }
 
-/// Access times on, so that reading may fail in one more way.
+/// Options with access times, so that a read can fail in one more way.
 fn strict(mode: Mode) -> MountOptions {
     MountOptions {
         atime: Atime::Strict,
@@ -47,14 +47,14 @@ fn mounted(pm: Memory, mode: Mode) -> FaultyFs {
 
 /// Blocks in use, super blocks and log included.
 fn used_blocks(pm: &Memory) -> u64 {
-    // Free blocks of this image are all behind the used ones, but for a few.
+    // All but a few free blocks of this image follow the used ones.
     let fs = Bpfs::open(pm.clone(), options(Mode::Log)).unwrap();
     let stat = fs.statfs().unwrap();
     stat.blocks - stat.blocks_free + 16
 }
 
-/// Runs everything there is against a medium with a fault; nothing may panic, and only
-/// the model's errors and `EIO` may come out. Returns how many calls met `EIO`.
+/// Runs all calls against a medium with a fault. None may panic, and each may return only the
+/// errors of the model and `EIO`. Returns how many calls failed with `EIO`.
 fn exercise(fs: &FaultyFs, what: &str) -> usize {
     let mut failed = usize::from(Snapshot::take(fs).is_err());
     for op in generate::all_ops() {
@@ -84,7 +84,7 @@ fn unreadable_lines_of_a_mounted_file_system_give_eio() {
     }
 }
 
-/// Whatever failed, what is stored is a file system.
+/// Asserts that the stored file system is sound after a fault.
 fn must_still_be_whole(pm: &Memory, what: &str) {
     assert_eq!(check(&**pm).findings, [], "{what}");
     let again = Bpfs::open(pm.clone(), options(Mode::Log)).unwrap();
@@ -92,7 +92,7 @@ fn must_still_be_whole(pm: &Memory, what: &str) {
     snapshot(&again);
 }
 
-/// As above, one line at a time, in the blocks that hold most: inodes and directories.
+/// Makes single lines unreadable in the blocks that hold most: inodes and directories.
 #[test]
 fn single_unreadable_lines_give_eio_where_they_are() {
     let clean = image(Mode::Log);
@@ -109,7 +109,7 @@ fn single_unreadable_lines_give_eio_where_they_are() {
 }
 
 #[test]
-fn unreadable_lines_fail_a_mount_and_a_check_in_words() {
+fn unreadable_lines_fail_a_mount_and_a_check_with_a_message() {
     for mode in [Mode::Sp, Mode::Log] {
         let clean = image(mode);
         let mut refused = 0;
@@ -136,11 +136,11 @@ fn unreadable_lines_fail_a_mount_and_a_check_in_words() {
 }
 
 #[test]
-fn data_that_cannot_be_read_gives_eio_and_the_rest_does_not() {
+fn only_unreadable_data_gives_eio() {
     let fs = mounted(image(Mode::Other), Mode::Other);
     let f = ino(&fs, "tall");
     let whole = read(&fs, f, 0, 12_000);
-    // Find the line of the file's second block by its contents.
+    // Find the second block of the file by its contents.
     let (pm, mut block) = (fs.pmem(), vec![0; BLOCK as usize]);
     let second = (0..256).find(|n| {
         pm.read(n * BLOCK, &mut block).unwrap();
@@ -189,7 +189,7 @@ impl medium::layer::PmemLayer for FenceFails {
 }
 
 #[test]
-fn after_a_fence_that_failed_nothing_changes_and_reads_go_on() {
+fn after_a_failed_fence_changes_fail_and_reads_succeed() {
     for mode in Mode::ALL {
         let clean = image(mode);
         for (op, nth) in generate::all_ops()
@@ -208,11 +208,12 @@ fn after_a_fence_that_failed_nothing_changes_and_reads_go_on() {
             fs.pmem().fail_from(i64::MAX);
             let what = format!("mode {mode}, fence {nth} of {op}");
             if got != Err(Errno::IO) {
-                // It had no use for so many fences.
+                // The call has fewer fences.
                 assert_eq!(file_error(&fs), None, "{what}: {got:?}");
                 continue;
             }
-            // Healed or not: what was lost may not be built upon.
+            // Even once the medium works again, changes must fail: the lost stores may not be
+            // built upon.
             for next in generate::all_ops().iter().step_by(5) {
                 let again = run_op(&fs, &mut State::default(), next);
                 assert!(again.is_err(), "{next} after {what}");
@@ -241,20 +242,20 @@ fn file_error(fs: &dyn FileSystem) -> Option<Errno> {
     fs.create(&root(), Ino::ROOT, b"another", 0o644).err()
 }
 
-/// Nothing can be read any more once a number of fences have been passed.
-struct GoesBlind {
+/// Memory that becomes unreadable after a number of fences.
+struct Blinded {
     inner: Faulty<Memory>,
     fences: AtomicI64,
     blind_after: AtomicI64,
 }
 
-impl GoesBlind {
+impl Blinded {
     fn fences(&self) -> i64 {
         self.fences.load(SeqCst)
     }
 }
 
-impl medium::layer::PmemLayer for GoesBlind {
+impl medium::layer::PmemLayer for Blinded {
     type Below = Faulty<Memory>;
 
     fn below(&self) -> &Faulty<Memory> {
@@ -271,8 +272,8 @@ impl medium::layer::PmemLayer for GoesBlind {
 
 type Call = fn(&dyn FileSystem) -> Result<Attr, Errno>;
 
-/// The calls that give out a reference or tell what they have done.
-const ANSWERING: [(&str, Call); 7] = [
+/// The calls that return attributes, some with a reference.
+const RETURN_ATTRIBUTES: [(&str, Call); 7] = [
     ("create", |fs| fs.create(&root(), Ino::ROOT, b"n", 0o644)),
     ("mknod", |fs| {
         fs.mknod(
@@ -303,12 +304,12 @@ const ANSWERING: [(&str, Call); 7] = [
     }),
 ];
 
-/// A call that has committed does not fail for what it cannot read back: it would leave a
-/// reference that nobody knows of.
+/// A call that has committed does not fail because it cannot read back its changes: the caller
+/// would not release the reference.
 #[test]
-fn what_has_committed_is_answered_without_reading() {
+fn a_committed_call_returns_without_reading() {
     let open = |clean: &Memory, mode| {
-        let pm = GoesBlind {
+        let pm = Blinded {
             inner: Faulty::new(copy_of(clean)),
             fences: AtomicI64::new(0),
             blind_after: AtomicI64::new(0),
@@ -317,7 +318,7 @@ fn what_has_committed_is_answered_without_reading() {
     };
     for mode in Mode::ALL {
         let clean = image(mode);
-        for (name, call) in ANSWERING {
+        for (name, call) in RETURN_ATTRIBUTES {
             let fs = open(&clean, mode);
             let mounted = fs.pmem().fences();
             call(&fs).unwrap();
@@ -327,7 +328,7 @@ fn what_has_committed_is_answered_without_reading() {
             fs.pmem().blind_after.store(mounted + fences, SeqCst);
             let attr = call(&fs);
             let blind = fs.getattr(&root(), Ino::ROOT);
-            assert_eq!(blind, Err(Errno::IO), "mode {mode}: {name} goes blind");
+            assert_eq!(blind, Err(Errno::IO), "mode {mode}, {name}: still readable");
             fs.pmem().inner.heal();
             let attr = attr.unwrap_or_else(|e| panic!("mode {mode}: {name}: {e:?}"));
             assert_eq!(
@@ -345,8 +346,8 @@ fn what_has_committed_is_answered_without_reading() {
     }
 }
 
-/// Cuts the power at a random place of a random script; what is found then is the state
-/// before or after the call that was running.
+/// Cuts the power at a random place of a random script. The state is then that before or after
+/// the interrupted call.
 fn cut(mode: Mode, model: PersistModel, seed: u64) -> bool {
     let script = generate::setup().then(&generate::random(seed, 60));
     let when = match seed % 2 {

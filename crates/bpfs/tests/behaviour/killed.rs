@@ -1,5 +1,5 @@
-//! A server that dies, or whose medium does, leaves stores in the caches that nobody has
-//! flushed. Who comes after it must not build on them as if they were durable.
+//! A server that is killed, or whose medium fails, leaves unflushed stores in the caches. A
+//! later server must not rely on them as if they were durable.
 
 use crate::fixture::{MIB, Memory, copy_of, formatted, options};
 use bpfs::{Bpfs, Mode};
@@ -11,7 +11,7 @@ use vfs::{Ctx, FileSystem, Ino};
 
 type Cut = Arc<PowerCut<Memory>>;
 
-/// Memory with a file `f` of so many bytes 1, and nothing in flight.
+/// Memory with a file `f` of `len` bytes 1, and no store in flight.
 fn with_file(len: usize) -> Cut {
     let fs = Bpfs::open(formatted(Mode::Log, MIB), options(Mode::Log)).unwrap();
     let cx = Ctx::root();
@@ -24,7 +24,7 @@ fn file<P: Pmem>(fs: &Bpfs<P>) -> Ino {
     fs.lookup(&Ctx::root(), Ino::ROOT, b"f").unwrap().ino
 }
 
-/// What is in the file when the power comes back.
+/// The contents of the file after the power failure.
 fn contents(pm: &Cut) -> Vec<u8> {
     let fs = Bpfs::open(copy_of(pm.inner()), options(Mode::Log)).unwrap();
     let mut bytes = vec![0; 10_000];
@@ -37,14 +37,14 @@ fn model(seed: u64) -> PersistModel {
     PersistModel::ALL[seed as usize % 2]
 }
 
-/// Memory of a server that is killed: after so many more calls nothing comes through.
+/// Memory of a server that is killed: after `left` more calls it drops all stores.
 struct Killed {
     inner: Cut,
     left: AtomicU64,
 }
 
 impl Killed {
-    fn lives(&self) -> bool {
+    fn is_alive(&self) -> bool {
         let take = |left: u64| left.checked_sub(1);
         self.left.fetch_update(SeqCst, SeqCst, take).is_ok()
     }
@@ -58,22 +58,22 @@ impl medium::layer::PmemLayer for Killed {
     }
 
     fn store(&self, off: u64, bytes: &[u8]) {
-        if self.lives() {
+        if self.is_alive() {
             self.inner.store(off, bytes);
         }
     }
     fn store_nt(&self, off: u64, bytes: &[u8]) {
-        if self.lives() {
+        if self.is_alive() {
             self.inner.store_nt(off, bytes);
         }
     }
     fn flush(&self, off: u64, len: u64) {
-        if self.lives() {
+        if self.is_alive() {
             self.inner.flush(off, len);
         }
     }
     fn fence(&self, rule: Rule) -> Result<(), MediumError> {
-        match self.lives() {
+        match self.is_alive() {
             true => self.inner.fence(rule),
             false => Err(MediumError::PowerCut),
         }
@@ -154,10 +154,10 @@ impl medium::layer::PmemLayer for FailingSlowly {
     }
 }
 
-/// The waits only make it likely that the second call waits for the first one's lock;
-/// correct code passes whatever they are.
+/// The waits make it likely that the second call waits for the lock of the first. Correct code
+/// passes with any waits.
 #[test]
-fn a_call_that_waited_for_one_that_failed_stores_nothing() {
+fn a_call_that_waited_for_a_failed_call_stores_nothing() {
     let old = vec![1; 100];
     let cut = vec![1; 50];
     for seed in 0..16 {
@@ -179,7 +179,7 @@ fn a_call_that_waited_for_one_that_failed_stores_nothing() {
         });
         pm.cut(seed, model(seed)).unwrap();
         let got = contents(&pm);
-        // The first may have come through; the second began after it had failed.
+        // The first may be durable; the second began after the first had failed.
         assert!(got == old || got == cut, "torn: seed {seed}: {got:?}");
     }
 }

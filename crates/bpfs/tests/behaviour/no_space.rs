@@ -1,4 +1,4 @@
-//! A full medium costs nothing but the call that met it.
+//! On a full medium the call fails and changes nothing.
 
 use crate::fixture::*;
 use bpfs::{Bpfs, Mode, check};
@@ -6,7 +6,7 @@ use oracle::script::{Op, Script, State, generate, run, run_op};
 use oracle::{ModelFs, ModelOptions};
 use vfs::{Errno, Fallocate, FileSystem, Ino, RenameFlags, SetAttr, SetTime, Timestamp};
 
-/// An image with no free block. `filler`, in blocks of its own, takes what was left.
+/// An image with no free block. The file `filler` has taken all that were left.
 struct Full {
     image: Memory,
     setup: Script,
@@ -14,12 +14,12 @@ struct Full {
     filler: u64,
 }
 
-/// The file whose end gives back as many blocks as a test wants.
+/// The file that a test cuts to get free blocks.
 const FILLER: &str = "filler";
 
 impl Full {
-    /// Fills a 1 MiB image after `setup`. In the mode that appends in place, since then a
-    /// block is all that a block takes.
+    /// Fills a 1 MiB image after `setup`, in a mode that appends in place, so that a block of
+    /// the file takes one block.
     fn new(setup: Script) -> Self {
         let fs = fresh(Mode::Log, MIB);
         let done = run(&fs, &mut State::default(), &setup);
@@ -56,7 +56,7 @@ impl Full {
         fs.truncate(&root(), ino(fs, FILLER), size).unwrap();
     }
 
-    /// The same in the model.
+    /// The same file system in the model.
     fn model(&self, spare: u64) -> ModelFs {
         let model = ModelFs::new(ModelOptions::default());
         run(&model, &mut State::default(), &self.setup);
@@ -66,8 +66,7 @@ impl Full {
         model
     }
 
-    /// Runs `op` with no free block, one, and so on until it is done; returns how many
-    /// that took.
+    /// Runs `op` with 0, 1, 2, ... free blocks until it succeeds. Returns how many it took.
     fn until_it_fits(&self, mode: Mode, op: &Op) -> u64 {
         for spare in 0..self.filler {
             let fs = self.with(spare, mode);
@@ -101,9 +100,8 @@ impl Full {
         panic!("mode {mode}: never done: {op}");
     }
 
-    /// A failed call keeps no block, but that the inode file may have grown: the inodes
-    /// that could still be made are the same but for a block or two of pointers; and
-    /// trying again takes nothing more.
+    /// Asserts that a failed call keeps no block, except that the inode file may have grown,
+    /// with a block or two of pointers. Further tries take nothing more.
     fn must_keep(&self, fs: &Fs, spare: u64, mode: Mode, op: &Op) {
         let makes = matches!(
             op,
@@ -127,7 +125,7 @@ impl Full {
     }
 }
 
-/// Every operation of the crash tests, and those that need most.
+/// Every operation of the crash tests, and those that need most space.
 fn operations() -> Vec<Op> {
     let more: Script = "
         write f 1099511627776 5000 1
@@ -170,24 +168,23 @@ fn every_operation_at(full: &Full, modes: &[Mode]) {
 }
 
 #[test]
-fn every_operation_at_every_number_of_free_blocks() {
+fn every_operation_fails_cleanly_at_every_number_of_free_blocks() {
     every_operation_at(&Full::new(generate::setup()), &Mode::ALL);
 }
 
-/// The same where directories and the inode file are full as well, so that a new name
-/// takes a block of each.
+/// Directories and the inode file are full as well, so that a new name takes a block of each.
 #[test]
-fn every_operation_where_directories_and_inodes_are_full_too() {
+fn every_operation_fails_cleanly_with_full_directories_and_inodes() {
     every_operation_at(
         &Full::new(tight()),
         &[Mode::Sp, Mode::At, Mode::Other, Mode::Log],
     );
 }
 
-/// A call that sets a time, too, changes none if it fails: not even the change time, which
-/// no longer follows the modification time once a caller has chosen one.
+/// A failed call that sets a time changes none: not even the change time, which no longer
+/// follows the modification time once a caller has chosen one.
 #[test]
-fn a_failed_setattr_leaves_the_times_alone() {
+fn a_failed_setattr_changes_no_times() {
     let full = Full::new(generate::setup());
     let set = SetAttr {
         size: Some(1 << 40),
@@ -216,7 +213,7 @@ fn a_failed_setattr_leaves_the_times_alone() {
     }
 }
 
-/// `A` and `B` have no room for another name, and all inodes are taken once `filler` is.
+/// `A` and `B` have no room for another name, and all inodes are taken once `filler` is made.
 fn tight() -> Script {
     let mut text = String::new();
     let long = "n".repeat(250);
@@ -233,7 +230,7 @@ fn tight() -> Script {
     };
     let names: Script = text.parse().unwrap();
     let setup = generate::setup().then(&names);
-    // As many more as leave one inode for the filler.
+    // As many more files as leave one inode for the filler.
     (0..32)
         .map(|n| setup.then(&files(n)))
         .find(|script| {
@@ -247,7 +244,7 @@ fn tight() -> Script {
 }
 
 #[test]
-fn what_can_never_fit_is_refused_and_takes_nothing() {
+fn a_call_that_can_never_fit_takes_nothing() {
     for mode in Mode::ALL {
         let fs = fresh(mode, MIB);
         run(&fs, &mut State::default(), &generate::setup());
@@ -262,7 +259,7 @@ fn what_can_never_fit_is_refused_and_takes_nothing() {
     }
 }
 
-/// Fills the file system until nothing goes in, in several ways at once.
+/// Fills the file system in several ways at once, until no call succeeds.
 fn fill_up(fs: &Fs, dir: Ino) -> u64 {
     let mut made = 0;
     let full = Some(Errno::NOSPC);
@@ -309,7 +306,7 @@ fn a_full_file_system_can_be_emptied_and_filled_again() {
         for _ in 0..3 {
             let d = dir_in(&fs, Ino::ROOT, "d");
             let made = fill_up(&fs, d);
-            // One big file takes what is left.
+            // One big file takes all other blocks.
             let (f, mut size) = (names(&fs, d), 0);
             let f = stat(&fs, &format!("d/{}", f.last().unwrap())).unwrap();
             while fs.write(&root(), f.ino, size, &[2; 1]).is_ok() {
@@ -320,7 +317,7 @@ fn a_full_file_system_can_be_emptied_and_filled_again() {
             empty(&fs, d);
             fs.rmdir(&root(), Ino::ROOT, b"d").unwrap();
             must_be_healthy(&fs);
-            // What stays taken is the inode file, and it is used again.
+            // Only the blocks of the inode file stay taken, and they are used again.
             let now = (made > 500, free(&fs));
             assert!(now.0, "{mode}: only {made} names");
             if let Some(before) = last {
@@ -331,10 +328,10 @@ fn a_full_file_system_can_be_emptied_and_filled_again() {
     }
 }
 
-/// Where every change copies, deleting from a full file system needs a free block, too:
-/// a few deletions or a cut must get it going.
+/// In modes in which every change copies, a removal from a full file system needs a free block,
+/// too. A few removals or a cut must suffice to go on.
 #[test]
-fn a_full_file_system_in_a_copying_mode_recovers_by_itself() {
+fn a_full_file_system_in_a_copying_mode_can_be_emptied() {
     for mode in [Mode::Sp, Mode::Sc, Mode::A, Mode::T, Mode::At] {
         let fs = fresh(mode, MIB);
         let d = dir_in(&fs, Ino::ROOT, "d");
@@ -368,8 +365,8 @@ fn one_big_file_takes_all_space_and_gives_it_back() {
     }
 }
 
-/// Renaming over files is a way out of a full file system that must not fail itself in
-/// the modes that change names in place.
+/// A rename over a file frees space in a full file system. It must not fail in the modes that
+/// change names in place.
 #[test]
 fn names_can_be_moved_and_removed_with_no_free_block() {
     let full = Full::new(generate::setup());
@@ -397,10 +394,10 @@ fn names_can_be_moved_and_removed_with_no_free_block() {
     must_be_healthy(&fs);
 }
 
-/// What the modes keep back in which removing a name copies is enough for the largest change
-/// that gives up space, and for nothing else.
+/// The reserve of the modes in which a removal copies suffices for the largest change that
+/// gives up space, and serves nothing else.
 #[test]
-fn what_is_kept_back_is_for_changes_that_give_up_space() {
+fn the_reserve_serves_only_changes_that_give_up_space() {
     let far = 1 << 62;
     let setup = format!(
         "create tall 644\nwrite tall 0 4096 1\nwrite tall {far} 4096 2

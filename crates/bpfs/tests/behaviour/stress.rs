@@ -1,5 +1,5 @@
-//! Many threads on one file system: no deadlock, no lost or double release, and in the
-//! end one state on which the maps, the tree, the checker and a new mount agree.
+//! Many threads on one file system: no deadlock, and no lost or double release. At the end the
+//! maps, the tree, the checker and a new mount agree on one state.
 
 use crate::fixture::*;
 use bpfs::{Atime, Bpfs, Mode, MountOptions};
@@ -17,7 +17,7 @@ use vfs::{
     XattrMode,
 };
 
-/// Long enough for the slowest machine; only a deadlock takes longer.
+/// A time that only a deadlock exceeds, on the slowest machine too.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn mounted(mode: Mode, bytes: u64) -> Arc<Fs> {
@@ -29,7 +29,7 @@ fn mounted(mode: Mode, bytes: u64) -> Arc<Fs> {
     Arc::new(Bpfs::open(formatted(mode, bytes), o).unwrap())
 }
 
-/// Runs `work` on so many threads at once. Fails if one panics or they never end.
+/// Runs `work` on `threads` threads at once. Fails if one panics or they never end.
 fn together(fs: &Arc<Fs>, threads: u64, work: impl Fn(&Fs, u64) + Send + Sync + Clone + 'static) {
     let (done, ended) = mpsc::channel();
     let start = Arc::new(Barrier::new(threads as usize));
@@ -73,8 +73,8 @@ impl Drop for Held<'_> {
     }
 }
 
-/// What concurrent changes may make a call fail with. Neither `EIO` nor `ESTALE`: every
-/// thread holds references to what it uses.
+/// Whether concurrent changes may make a call fail with `errno`. `EIO` and `ESTALE` are
+/// failures, since every thread holds references to the inodes that it uses.
 fn expected(errno: Errno) -> bool {
     const ALL: [Errno; 11] = [
         Errno::NODEV,
@@ -92,7 +92,7 @@ fn expected(errno: Errno) -> bool {
     ALL.contains(&errno)
 }
 
-/// One thread's random calls on names that all share.
+/// The random calls of one thread, on names that all threads share.
 struct Chaos<'f> {
     fs: &'f Fs,
     cx: Ctx,
@@ -188,7 +188,7 @@ impl<'f> Chaos<'f> {
         }
     }
 
-    /// Opens that outlive their names, and files that never had one.
+    /// Opens files that lose their names, and makes files without one.
     fn lives(&mut self) -> Result<(), Errno> {
         let (fs, cx) = (self.fs, self.cx.clone());
         match self.rng.u8(..5) {
@@ -264,14 +264,14 @@ fn chaos(mode: Mode, threads: u64, calls: u64, bytes: u64) {
         Chaos::new(fs, n + 1, &dirs).run(calls);
     });
     must_be_healthy_after_threads(&fs);
-    // Nothing is left behind once all is gone, but for the inode file and the root.
+    // Once all names are removed, only the inode file and the root directory are left.
     for name in dirs {
         remove_all(&fs, ino(&*fs, name));
     }
     must_be_healthy_after_threads(&fs);
 }
 
-/// As [`must_be_healthy`], with a mount that leaves access times alone.
+/// As [`must_be_healthy`], without a comparison of times.
 fn must_be_healthy_after_threads(fs: &Fs) {
     assert_eq!(fs.audit(), [], "mode {}", fs.info().mode);
     assert_eq!(bpfs::check(&**fs.pmem()).findings, []);
@@ -296,30 +296,30 @@ fn remove_all(fs: &Fs, dir: Ino) {
 }
 
 #[test]
-fn all_calls_on_shared_names_in_the_log_mode() {
+fn concurrent_calls_leave_one_state_in_mode_log() {
     chaos(Mode::Log, 8, 20_000, 16 * MIB);
 }
 
 #[test]
-fn all_calls_on_shared_names_in_the_papers_mode() {
+fn concurrent_calls_leave_one_state_in_mode_other() {
     chaos(Mode::Other, 8, 20_000, 16 * MIB);
 }
 
 #[test]
-fn all_calls_on_shared_names_in_shadow_paging() {
+fn concurrent_calls_leave_one_state_in_mode_sp() {
     chaos(Mode::Sp, 4, 3_000, 16 * MIB);
 }
 
-/// On an image that is full most of the time, so that calls fail half-way.
+/// The image is full most of the time, so that calls fail half-way.
 #[test]
-fn all_calls_on_shared_names_with_no_space_to_spare() {
+fn concurrent_calls_leave_one_state_on_a_full_image() {
     chaos(Mode::Log, 6, 15_000, MIB);
     chaos(Mode::Other, 6, 10_000, MIB);
 }
 
-/// What a thread's own files hold is what it wrote last, whatever others do around them.
+/// The files of a thread hold the bytes that it wrote last, whatever the other threads do.
 #[test]
-fn each_threads_files_hold_what_it_wrote_last() {
+fn files_of_a_thread_hold_its_last_writes() {
     for mode in [Mode::Log, Mode::Other] {
         let fs = mounted(mode, 64 * MIB);
         let shared = dir_in(&*fs, Ino::ROOT, "shared");
@@ -355,7 +355,7 @@ fn own_files(fs: &Fs, dir: Ino, thread: u64) {
                 data.resize(size, 0);
             }
             5 => {
-                // Through a name of another thread's making or none: to a fresh own one.
+                // Rename to a new name or over another file of this thread.
                 let to = rng.u64(..10);
                 let over = RenameFlags::empty();
                 fs.rename(
@@ -371,7 +371,7 @@ fn own_files(fs: &Fs, dir: Ino, thread: u64) {
             6 => {
                 fs.unlink(&root(), dir, &name(n)).unwrap();
                 let gone = mine.remove(&n).unwrap();
-                // The reference keeps the contents, though others take blocks now.
+                // The reference keeps the contents, although other threads take blocks now.
                 assert!(read(fs, file.ino(), 0, 60_000) == gone, "{thread}: {n}");
             }
             _ => assert!(read(fs, file.ino(), 0, 60_000) == *data, "{thread}: {n}"),
@@ -383,10 +383,10 @@ fn own_files(fs: &Fs, dir: Ino, thread: u64) {
     }
 }
 
-/// The last unlink of a file and the last forget of it, at the same time, while others
+/// Removes the last name and the last reference of a file at the same time, while other threads
 /// make files that get its number and its blocks.
 #[test]
-fn the_last_name_and_the_last_reference_go_at_once() {
+fn the_last_name_and_the_last_reference_may_be_removed_at_once() {
     let fs = mounted(Mode::Other, 4 * MIB);
     let before = free(&*fs);
     let meet = Arc::new(Barrier::new(2));
@@ -427,9 +427,9 @@ fn the_last_name_and_the_last_reference_go_at_once() {
     assert!(before - free(&*fs) <= 2, "{} of {before}", free(&*fs));
 }
 
-/// Without references of their own, callers see `ESTALE` or another file at worst.
+/// Callers without references get `ESTALE`, or another file at worst.
 #[test]
-fn a_number_without_a_reference_harms_nobody() {
+fn calls_without_a_reference_do_no_harm() {
     let fs = mounted(Mode::Log, 4 * MIB);
     let d = dir_in(&*fs, Ino::ROOT, "d");
     together(&fs, 4, move |fs, n| {
@@ -459,8 +459,8 @@ fn a_number_without_a_reference_harms_nobody() {
     must_be_healthy_after_threads(&fs);
 }
 
-/// Calls that are refused may not take locks in the wrong order either: a link to the
-/// directory above, while that directory loses the one below.
+/// Refused calls must keep the order of locks too: a link to the directory above, while that
+/// directory is asked to remove the one below.
 #[test]
 fn refused_links_to_directories_do_not_deadlock() {
     let fs = mounted(Mode::Log, MIB);
@@ -483,8 +483,8 @@ fn refused_links_to_directories_do_not_deadlock() {
     must_be_healthy_after_threads(&fs);
 }
 
-/// A file that is exchanged with a directory has another name in there, and the lower
-/// number: the directory must be locked first all the same.
+/// A file is exchanged with a directory that has another name of it, and the file has the lower
+/// number. The directory must still be locked first.
 #[test]
 fn a_directory_is_locked_before_the_file_it_is_exchanged_with() {
     let fs = mounted(Mode::Log, MIB);
@@ -508,7 +508,7 @@ fn a_directory_is_locked_before_the_file_it_is_exchanged_with() {
 
 type Look = Box<dyn Fn(u64) + Send>;
 
-/// Calls `look` within every fence while there is one, with the number of fences before.
+/// Memory that calls `look` in every fence, if set, with the number of fences before.
 struct LooksInFence {
     inner: Memory,
     fenced: AtomicU64,
@@ -532,10 +532,10 @@ impl medium::layer::PmemLayer for LooksInFence {
     }
 }
 
-/// What a lookup tells is durable. It waits for a change in progress, so each fence gives
-/// it a moment to be wrong in; being right does not depend on how long that is.
+/// A lookup returns only durable state: it waits for a change in progress. Each fence gives it
+/// time to return something else; correct code passes with any time.
 #[test]
-fn lookups_tell_only_what_is_durable() {
+fn lookups_return_only_durable_state() {
     let pm = LooksInFence {
         inner: formatted(Mode::Log, MIB),
         fenced: AtomicU64::new(0),
@@ -543,24 +543,24 @@ fn lookups_tell_only_what_is_durable() {
     };
     let fs = Arc::new(Bpfs::open(Arc::new(pm), options(Mode::Log)).unwrap());
     let f = file(&*fs, "f");
-    let (tell, told) = mpsc::channel();
+    let (sender, seen) = mpsc::channel();
     let looker = fs.clone();
     *fs.pmem().look.lock().unwrap() = Some(Box::new(move |fence| {
-        let (fs, tell) = (looker.clone(), tell.clone());
+        let (fs, sender) = (looker.clone(), sender.clone());
         let (done, moment) = mpsc::channel::<()>();
         thread::spawn(move || {
             let attr = fs.lookup(&root(), Ino::ROOT, b"f").unwrap();
             let within = fs.pmem().fenced.load(SeqCst) == fence;
             drop(done);
             fs.forget(attr.ino, 1);
-            tell.send((attr.size, within)).unwrap();
+            sender.send((attr.size, within)).unwrap();
         });
         let _ = moment.recv_timeout(Duration::from_millis(100));
     }));
     let before = fs.pmem().fenced.load(SeqCst);
     fs.truncate(&root(), f, 5000).unwrap();
     *fs.pmem().look.lock().unwrap() = None;
-    let all: Vec<_> = told.iter().collect();
+    let all: Vec<_> = seen.iter().collect();
     assert_eq!(all.len() as u64, fs.pmem().fenced.load(SeqCst) - before);
     for seen in all {
         assert!([(5000, false), (0, false), (0, true)].contains(&seen));

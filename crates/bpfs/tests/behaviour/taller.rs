@@ -1,4 +1,4 @@
-//! Calls that make a tree taller and change something else besides: one commit covers both.
+//! Calls that make a tree taller and make another change: one commit covers both.
 
 use crate::fixture::*;
 use bpfs::Mode;
@@ -7,7 +7,7 @@ use vfs::{Ctx, FileSystem, Ino, RenameFlags, SetAttr};
 /// A rename into a directory whose tree must grow copies the inode that gets the taller
 /// tree: the new root must go into the copy.
 #[test]
-fn a_rename_that_makes_the_target_directory_taller() {
+fn a_rename_may_make_the_target_directory_taller() {
     let cx = Ctx::root();
     for mode in Mode::ALL {
         let fs = fresh(mode, 4 * MIB);
@@ -34,7 +34,7 @@ fn a_rename_that_makes_the_target_directory_taller() {
 /// An append that makes the tree taller and clears the set-id bits changes two words of
 /// the inode.
 #[test]
-fn an_append_that_clears_set_id_bits_and_makes_the_file_taller() {
+fn an_append_may_clear_set_id_bits_and_make_the_file_taller() {
     let (root, user) = (Ctx::root(), Ctx::user(1000, 1000));
     for mode in Mode::ALL {
         let fs = fresh(mode, 4 * MIB);

@@ -1,4 +1,4 @@
-//! Images of terabytes: sparse, mounted in little memory.
+//! Sparse images of terabytes, mounted in little memory.
 
 use bpfs::{Bpfs, MkfsOptions, MountOptions, mkfs};
 use medium::{Durability, MapOptions, MappedPmem, Reserve, create_file};
@@ -44,7 +44,7 @@ fn four_terabytes_mount_in_little_memory_and_keep_their_files() {
             assert_eq!(&buf, b"far away");
         }
         assert_eq!(fs.statfs().unwrap().blocks, 4 * TIB / 4096);
-        // A bit for each block is 128 MiB; the rest must be small beside it.
+        // A bit for each block takes 128 MiB. All other memory must be small beside it.
         let grown = resident().saturating_sub(before);
         assert!(grown < 192 << 20, "{grown} bytes");
     }

@@ -1,10 +1,10 @@
-//! An image that version 1 made long ago must open for ever.
+//! An image that an earlier program of version 1 made must open in all later ones.
 //!
-//! `v1.txt` holds it: a line for each 64 bytes that are not all zero, with their offset
-//! and the bytes, in hexadecimal; a byte that goes on to the end is written once, behind
-//! a `*`. The last thing that happened to it was a power cut behind the commit of a redo
-//! log record. It was made by [`make`], cut, and is never made again: a change of the
-//! format needs a new version and a new file.
+//! `v1.txt` holds the image as text: a line for each 64 bytes that are not all zero, with
+//! their offset and the bytes, in hexadecimal. A byte that repeats to the end is written
+//! once, after a `*`. The image was cut off after the commit of a redo log record. It was
+//! made by [`make`] and is never made again: a change of the format needs a new version and
+//! a new file.
 
 use bpfs::format::{BLOCK, LOG_BLOCKS, LOG_SLOT, at};
 use bpfs::{Bpfs, Error, MkfsOptions, Mode, MountOptions, check, mkfs, probe};
@@ -20,7 +20,7 @@ use vfs::{
 const LEN: u64 = 1 << 20;
 const LINE: usize = 64;
 const V1: &str = include_str!("v1.txt");
-/// What the redo log's record does: `/log` gets these permission bits.
+/// The permission bits that the record of the redo log gives to `/log`.
 const LOGGED_PERM: u32 = 0o640;
 
 fn decode(text: &str) -> MemoryPmem {
@@ -68,7 +68,7 @@ fn options() -> MountOptions {
     }
 }
 
-/// Something of everything that the format has.
+/// Makes an instance of every structure of the format.
 fn fill(fs: &dyn FileSystem) -> vfs::Result<()> {
     let cx = &Ctx::root();
     let root = Ino::ROOT;
@@ -125,7 +125,7 @@ fn fill(fs: &dyn FileSystem) -> vfs::Result<()> {
     fs.setattr(cx, logged, &set).map(|_| ())
 }
 
-/// How `v1.txt` was made.
+/// Makes the image of `v1.txt`.
 fn make() -> MemoryPmem {
     let pm = MemoryPmem::new(LEN);
     let o = MkfsOptions {
@@ -141,7 +141,7 @@ fn make() -> MemoryPmem {
         .expect("lookup")
         .ino;
     drop(fs);
-    // The inode file is one block high, and block 7 since mkfs, unless inodes moved.
+    // The tree of the inode file is one block, block 7 since mkfs, unless inodes moved.
     let mut record = [0; 8];
     pm.read(pm.load(at::SUPER_ROOT).expect("root") * BLOCK, &mut record)
         .expect("record");
@@ -159,7 +159,7 @@ fn make() -> MemoryPmem {
     pm
 }
 
-/// What the calls in [`fill`] leave on any sound file system.
+/// The state after the calls in [`fill`] on a sound file system.
 fn expected() -> Snapshot {
     let model = ModelFs::default();
     fill(&model).expect("fill");
@@ -219,7 +219,7 @@ fn version_1_can_be_changed_in_every_mode() {
     }
 }
 
-/// The golden tree is still what today's calls make, so that it can serve as a measure.
+/// Today's calls still make the golden tree, so that it remains a valid reference.
 #[test]
 fn the_file_and_its_maker_agree() {
     let made = make();

@@ -1,4 +1,4 @@
-//! A small image with something of everything, and where its metadata lies.
+//! A small image with every structure of the format, and the places of its metadata.
 
 use bpfs::format::{
     BLOCK, BlockNo, DIRENT_HEAD, FANOUT, HeightAddr, INODE, LOG_SLOT, RootRecord, Super, at, span,
@@ -14,7 +14,7 @@ use vfs::{
 /// Bytes of the image.
 pub const LEN: u64 = 1 << 20;
 
-/// An image as its blocks that are not zero.
+/// An image, as its blocks that are not zero.
 pub struct Image {
     blocks: Vec<(u64, Vec<u8>)>,
 }
@@ -122,21 +122,21 @@ pub fn commit_record(pm: &dyn Pmem, slot: u64, addr: u64, len: u64, bytes: &[u8]
     pm.store_word(at, header);
 }
 
-/// Makes the super block's checksum right.
+/// Stores the right checksum in the super block.
 pub fn seal(pm: &dyn Pmem) {
     let mut bytes = [0; offset_of!(Super, crc)];
     pm.read(0, &mut bytes).expect("memory");
     pm.store(bytes.len() as u64, &crc32fast::hash(&bytes).to_le_bytes());
 }
 
-/// What a field holds: which lies it is worth telling.
+/// The contents of a field, by which wrong values are chosen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Anything goes.
+    /// Any value is valid.
     Free,
     /// A number with a meaning.
     Number,
-    /// A block.
+    /// A block number.
     Pointer,
     /// Height and root of a tree.
     Tree,
@@ -162,16 +162,16 @@ impl Field {
         pm.store(self.addr, &value.to_le_bytes()[..self.width]);
     }
 
-    /// Whether the super block's checksum covers it.
+    /// Whether the checksum of the super block covers the field.
     pub fn is_sealed(&self) -> bool {
         self.addr < offset_of!(Super, crc) as u64
     }
 }
 
-/// Everything in an image that is not data.
+/// The metadata of an image.
 pub struct Layout {
     pub fields: Vec<Field>,
-    /// Blocks in use: what a foreign pointer may name.
+    /// Blocks in use, as targets of wrong pointers.
     pub blocks: Vec<u64>,
 }
 
@@ -309,7 +309,7 @@ impl Layout {
             for slot in 0..FANOUT {
                 let addr = block.addr() + slot * 8;
                 let child = BlockNo(pm.load(addr).expect("memory"));
-                // Every pointer, and a hole or two: the rest are alike.
+                // Every pointer, and a hole or two; other holes are alike.
                 if !child.is_null() || slot < 3 {
                     self.add(
                         format!("{name} block {} slot {slot}", block.0),

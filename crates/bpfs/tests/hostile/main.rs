@@ -1,10 +1,11 @@
-//! Images that lie. Metadata is changed field by field, then the image is checked,
-//! dumped, opened and used: never a panic, never a hang, never memory without bound, and
-//! whoever refuses the image says which structure is wrong.
+//! Damaged images. Metadata is changed field by field, then the image is checked, dumped,
+//! opened and used. None of these may panic, hang or take unbounded memory. An error names
+//! the damaged structure.
 //!
-//! The checker and the mount scan judge each image independently. What the scan refuses,
-//! the checker must report; what the scan accepts, the checker may report only where
-//! [`LENIENT`] says so. An image that both accept must stay sound through the workload.
+//! The checker and the mount scan judge each image independently. The checker must report
+//! every image that the scan refuses. It may report an image that the scan accepts only by
+//! the invariants in [`LENIENT`]. An image that both accept must stay sound through the
+//! workload.
 
 mod image;
 mod workload;
@@ -16,7 +17,7 @@ use medium::{Budget, MemoryPmem, Pmem};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use vfs::FileSystem;
 
-/// Invariants that opening does not look at, and why it may use the image all the same.
+/// Invariants that a mount does not check, and why it may use the image all the same.
 const LENIENT: [(&str, &str); 6] = [
     (
         "B2",
@@ -50,18 +51,18 @@ const MEMORY_KIB: u64 = 256 << 10;
 /// Most failures that one test lists.
 const LISTED: usize = 30;
 
-/// What became of an image.
+/// The result for an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// It did not open.
+    /// The mount failed.
     Refused,
-    /// It opened; the checker knows better.
+    /// The mount succeeded, and the checker reports damage.
     Tolerated,
-    /// It is sound, and was after use.
+    /// The image was sound, before and after use.
     Sound,
 }
 
-/// Examines an image in every way there is.
+/// Checks, dumps, opens and uses an image.
 fn judge(pm: MemoryPmem) -> Result<Verdict, String> {
     let pm = Budget::new(pm, CHECK_BUDGET);
     let report = check(&pm);
@@ -115,7 +116,7 @@ fn names_a_structure(error: &str) -> Result<(), String> {
     }
 }
 
-/// Collects what goes wrong, panics included.
+/// Collects the verdicts, and the failures, panics included.
 #[derive(Default)]
 struct Cases {
     verdicts: Vec<Verdict>,
@@ -137,7 +138,7 @@ impl Cases {
         self.failures.push(format!("{}: {why}", name()));
     }
 
-    /// Fails if any case did, or if the cases were not those expected.
+    /// Fails if a case failed, or if an expected verdict is missing.
     fn report(self, expected: &[Verdict]) {
         let shown = self.failures.iter().take(LISTED);
         let shown: String = shown.map(|f| format!("\n  {f}")).collect();
@@ -162,8 +163,8 @@ fn peak_kib() -> u64 {
     digits.and_then(|d| d.trim().parse().ok()).expect("VmHWM")
 }
 
-/// Values that a field is given: 0, all ones, neighbours, limits, and what belongs to
-/// others, as a number and as a root pointer of several heights.
+/// Values for a field: 0, all ones, neighbours, limits, and blocks of other structures, as
+/// numbers and as root pointers of several heights.
 fn values(old: u64, field: &Field, layout: &Layout) -> Vec<u64> {
     let blocks = LEN / BLOCK;
     let mut values = vec![0, u64::MAX, 1 << 63];
@@ -232,7 +233,7 @@ fn every_field_takes_every_bad_value_in_mode_sp() {
 }
 
 #[test]
-fn several_fields_lie_at_once() {
+fn several_fields_may_be_damaged_at_once() {
     let mut cases = Cases::default();
     for mode in Mode::ALL {
         let image = populated(mode);
@@ -266,7 +267,7 @@ fn several_fields_lie_at_once() {
 }
 
 #[test]
-fn log_records_lie() {
+fn damaged_log_records_are_refused() {
     let image = populated(Mode::Log);
     let end = LEN;
     let log_end = (2 + LOG_BLOCKS) * BLOCK;
@@ -300,12 +301,13 @@ fn log_records_lie() {
 }
 
 #[test]
-fn a_sound_image_is_sound_and_the_check_sees_through_the_log() {
+fn the_check_of_a_sound_image_applies_the_log() {
     for mode in Mode::ALL {
         let image = populated(mode);
         assert_eq!(check(&image.copy()).findings, [], "mode {mode}");
         assert_eq!(judge(image.copy()), Ok(Verdict::Sound));
-        // A record that would ruin the root directory's inode must be seen before replay.
+        // A record that would damage the inode of the root directory must be found before
+        // replay.
         let layout = Layout::of(&image.copy());
         let root = layout.fields.iter().find(|f| f.name == "inode 1 mode");
         let pm = image.copy();
@@ -315,7 +317,7 @@ fn a_sound_image_is_sound_and_the_check_sees_through_the_log() {
     }
 }
 
-/// Directories one in the other, as deep as the image has blocks: no recursion.
+/// Nested directories, as deep as the image has blocks: no recursion.
 #[test]
 fn a_deep_tree_of_directories_needs_no_stack() {
     let pm = MemoryPmem::new(16 << 20);
@@ -368,7 +370,7 @@ fn noise_is_refused() {
     let image: Image = populated(Mode::Log);
     let layout = Layout::of(&image.copy());
     for case in 0..300 {
-        // Whole metadata blocks of noise, the super block's fixed part excepted.
+        // Noise in whole metadata blocks, except the fixed part of the super block.
         let pm = image.copy();
         let block = layout.blocks[rng.usize(2..layout.blocks.len())];
         let mut noise = [0; BLOCK as usize];

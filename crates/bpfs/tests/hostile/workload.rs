@@ -1,5 +1,5 @@
-//! Uses a file system that may hold anything: reads all, changes all, deletes all. What
-//! calls answer does not matter here; that they answer does.
+//! Uses a file system that may be damaged: reads, changes and deletes everything. The results
+//! are ignored; the calls must return.
 
 use vfs::{
     Attr, Cookie, Ctx, Fallocate, FileSystem, FileType, Ino, Name, RenameFlags, SeekKind, SetAttr,
@@ -17,7 +17,7 @@ struct Entry {
     attr: Attr,
 }
 
-/// Runs over the whole of `fs`.
+/// Runs all calls on the whole of `fs`.
 pub fn run(fs: &dyn FileSystem) {
     let cx = Ctx::root();
     let entries = list(fs, &cx);
@@ -42,7 +42,7 @@ pub fn run(fs: &dyn FileSystem) {
     let _ = (fs.statfs(), fs.sync());
 }
 
-/// Everything, breadth first. Each entry holds a reference.
+/// Lists all entries, breadth first. Each entry holds a reference.
 fn list(fs: &dyn FileSystem, cx: &Ctx) -> Vec<Entry> {
     let mut all: Vec<Entry> = Vec::new();
     let (mut dir, mut next) = (Ino::ROOT, 0);
@@ -198,7 +198,7 @@ fn make(fs: &dyn FileSystem, cx: &Ctx, dir: Ino) {
     let _ = fs.tmpfile(cx, dir, 0o600).map(|a| fs.forget(a.ino, 1));
 }
 
-/// Deletes until nothing more goes.
+/// Deletes until no entry can be deleted any more.
 fn delete(fs: &dyn FileSystem, cx: &Ctx) {
     for _ in 0..12 {
         let entries = list(fs, cx);
