@@ -1,19 +1,23 @@
-//! File systems to test, and what is true of every healthy one.
+//! File systems to test, and the checks of a healthy one.
 
 use bpfs::{Atime, Bpfs, MkfsOptions, Mode, MountOptions, check, mkfs};
 use medium::{MemoryPmem, Pmem};
 use oracle::snapshot::Snapshot;
 use std::sync::Arc;
-use vfs::{Attr, Cookie, Ctx, Errno, FileSystem, Ino, ManualClock, Name, RenameFlags, Timestamp};
+use vfs::{
+    Attr, Cookie, Ctx, Errno, FileSystem, Ino, ManualClock, Name, RenameFlags, SetAttr, Timestamp,
+};
 
 pub const BLOCK: u64 = 4096;
 pub const MIB: u64 = 1 << 20;
+/// A rename that may replace a file.
+pub const PLAIN: RenameFlags = RenameFlags::empty();
 
 pub type Memory = Arc<MemoryPmem>;
 pub type Fs = Bpfs<Memory>;
 
-/// Mount options that repeat exactly: each look at the clock is a microsecond later, and
-/// reading changes nothing.
+/// Mount options that repeat exactly: each reading of the clock is a microsecond later, and
+/// reads change no access time.
 pub fn options(mode: Mode) -> MountOptions {
     MountOptions {
         read_only: false,
@@ -51,8 +55,8 @@ pub fn copy_of(pm: &dyn Pmem) -> Memory {
     Arc::new(copy)
 }
 
-/// The volatile maps agree with the tree, the checker is content, and a mount shows the
-/// same.
+/// Asserts that the volatile maps agree with the tree, that the checker finds nothing, and that
+/// a new mount shows the same.
 pub fn must_be_healthy(fs: &Fs) {
     assert_eq!(fs.audit(), [], "mode {}", fs.info().mode);
     assert_eq!(check(&**fs.pmem()).findings, [], "mode {}", fs.info().mode);
@@ -111,6 +115,10 @@ pub fn dir_in(fs: &dyn FileSystem, dir: Ino, name: &str) -> Ino {
     let made = fs.mkdir(&root(), dir, name.as_bytes(), 0o755).unwrap().ino;
     fs.forget(made, 1);
     made
+}
+
+pub fn set(fs: &dyn FileSystem, ino: Ino, set: SetAttr) {
+    fs.setattr(&root(), ino, &set).unwrap();
 }
 
 pub fn write(fs: &dyn FileSystem, ino: Ino, off: u64, data: &[u8]) {

@@ -1,5 +1,5 @@
-//! Each known bug and limit of the original BPFS, absent here. (Those that only a crash
-//! shows are seeded and found by the crash explorer.)
+//! The known bugs and limits of the original BPFS, absent here. Those that only a crash shows
+//! are seeded, and the crash explorer finds them.
 
 use crate::fixture::*;
 use bpfs::{Bpfs, Error, MkfsOptions, Mode, mkfs, probe};
@@ -8,8 +8,6 @@ use std::sync::Arc;
 use vfs::{
     Cookie, Errno, FileSystem, FileType, Ino, Name, OpenFlags, RenameFlags, SIZE_MAX, SeekKind,
 };
-
-const PLAIN: RenameFlags = RenameFlags::empty();
 
 /// Blocks that a tree of this height can hold.
 fn capacity(height: u32) -> u64 {
@@ -28,7 +26,7 @@ fn a_shrink_inside_the_last_block_changes_the_size() {
             assert_eq!(read(&fs, f, 0, 6000), vec![7; size as usize], "{mode}");
             must_be_healthy(&fs);
         }
-        // What was cut off does not come back.
+        // Bytes that were cut off do not come back.
         fs.truncate(&root(), f, 5000).unwrap();
         let mut want = vec![0; 5000];
         want[0] = 7;
@@ -84,8 +82,8 @@ fn a_file_extended_past_its_trees_capacity_can_be_mounted_and_read() {
         for height in 0..=2 {
             let fs = fresh(mode, MIB);
             let f = file(&fs, "f");
-            // Something in the last block that a tree of this height holds, behind
-            // pointers that are garbage until the file reaches them.
+            // Data in the last block that a tree of this height holds, under pointers that are
+            // garbage until the file reaches them.
             let last = (capacity(height) - 1) * BLOCK;
             write(&fs, f, last, &[3; 100]);
             for size in [last + 4000, capacity(height) * BLOCK + 1, 1 << 50] {
@@ -107,9 +105,9 @@ fn a_file_extended_past_its_trees_capacity_can_be_mounted_and_read() {
     }
 }
 
-/// As above, after the tree shrank: the slots that an extension uncovers held pointers.
+/// The slots that an extension uncovers held pointers before the tree shrank.
 #[test]
-fn pointers_that_a_shrink_left_behind_do_not_come_back() {
+fn an_extension_does_not_uncover_pointers_of_a_shrunk_tree() {
     for mode in Mode::ALL {
         let fs = fresh(mode, 4 * MIB);
         let f = file(&fs, "f");
@@ -135,7 +133,7 @@ fn rmdir_refuses_a_directory_that_is_not_empty() {
         for n in 0..200 {
             file_in(&fs, d, &format!("file {n}"));
         }
-        // The one name left lies behind blocks of holes.
+        // The only name left follows blocks of holes.
         for n in 0..199 {
             fs.unlink(&root(), d, format!("file {n}").as_bytes())
                 .unwrap();
@@ -160,7 +158,7 @@ fn rename_refuses_to_replace_a_directory_that_is_not_empty() {
         let over = |from: &str| rename(&fs, (Ino::ROOT, from), (Ino::ROOT, "b"), PLAIN);
         assert_eq!(over("f"), Err(Errno::ISDIR), "{mode}");
         assert_eq!(over("a"), Err(Errno::NOTEMPTY), "{mode}");
-        // A name inside over the directory it is in.
+        // An entry of a directory is renamed over that directory.
         let up = rename(&fs, (b, "inside"), (Ino::ROOT, "b"), PLAIN);
         assert_eq!(up, Err(Errno::NOTEMPTY), "{mode}");
         assert!(snapshot(&fs).is_same_except_times(&before));
@@ -249,7 +247,7 @@ fn a_write_that_finds_no_space_half_way_changes_nothing() {
             assert_eq!(free(&fs), space, "{mode}, at {off}");
             must_be_healthy(&fs);
         }
-        // What the failed calls stored beyond the end does not show.
+        // The bytes that failed calls stored beyond the end stay invisible.
         fs.truncate(&root(), f, 20_000).unwrap();
         assert_eq!(read(&fs, f, 9000, 20_000), vec![0; 11_000], "{mode}");
     }
@@ -267,7 +265,7 @@ fn an_unlinked_file_that_is_open_lives_until_it_is_closed() {
         fs.unlink(&root(), Ino::ROOT, b"f").unwrap();
         write(&fs, f, 5000, &[5; 5000]);
         assert_eq!(fs.getattr(&root(), f).unwrap().nlink, 0);
-        // Others take space meanwhile.
+        // Other files take space meanwhile.
         let g = file(&fs, "g");
         assert_ne!(f, g);
         write(&fs, g, 0, &[9; 50_000]);
@@ -440,7 +438,7 @@ fn files_reach_the_largest_size() {
     }
 }
 
-/// The original doubled the inode file each time; here it grows by what is needed.
+/// The original doubled the inode file each time. Here it grows by one block.
 #[test]
 fn the_inode_file_grows_by_single_blocks() {
     for mode in Mode::ALL {

@@ -1,14 +1,18 @@
-//! What users of BPFS may count on, beyond agreeing with the model: the bugs of the
-//! original are absent, a full or failing medium costs nothing but the call, many
-//! threads at once leave one consistent state, and the finer points of the calls.
+//! Properties of BPFS beyond agreement with the model. The bugs of the original are absent.
+//! A full or failing medium fails the call and changes nothing. Concurrent threads leave one
+//! consistent state. Times, permissions, listings and read-only mounts have their tests.
 
 mod emptied;
 mod faults;
 mod fixture;
+mod inodes;
 mod killed;
 mod known_bugs;
+mod listings;
 mod no_space;
-mod semantics;
+mod permissions;
+mod read_only;
 mod stress;
 mod taller;
 mod terabytes;
+mod times;
