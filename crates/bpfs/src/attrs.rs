@@ -13,8 +13,9 @@
 //! ```
 
 use crate::error::{Fault, Res};
-use crate::format::{BLOCK, BlockNo, Inode, at};
-use crate::fs::{Bpfs, CTIME_ALONE, Found, TreeLock};
+use crate::format::{BLOCK, BlockNo, CTIME_ALONE, Inode, at};
+use crate::fs::{Bpfs, Found};
+use crate::staged::TreeLock;
 use crate::tx::Tx;
 use medium::Pmem;
 use std::sync::atomic::Ordering::Relaxed;

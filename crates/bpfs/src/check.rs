@@ -180,7 +180,7 @@ mod tests {
             // Length, type and name of the only entry share one word.
             fs.create(&cx, root, b"name", 0o644).unwrap();
             fs.unlink(&cx, root, b"name").unwrap();
-            fs.mutate(crate::fs::TreeLock::Shared, |lock| {
+            fs.mutate(crate::staged::TreeLock::Shared, |lock| {
                 fs.restart(root, 0, lock)
             })
             .unwrap();

@@ -14,10 +14,11 @@
 //! An operation that grows a tree must edit all bytes between the old and the new end, since
 //! the tree holds garbage there.
 
+use crate::edit::{Edit, What};
 use crate::error::Res;
 use crate::format::{BLOCK, BlockNo, FANOUT, HeightAddr, height_for, span};
 use crate::seeded::{Bug, hit};
-use crate::tx::{Edit, Tx, What};
+use crate::staged::Staged;
 use crate::volume::{Dropped, Tree};
 use medium::Pmem;
 use smallvec::SmallVec;
@@ -59,8 +60,8 @@ pub(crate) enum RootOutcome {
 }
 
 /// A crawl of one tree.
-pub(crate) struct Crawl<'t, 'v, 'a, P: Pmem> {
-    tx: &'t mut Tx<'v, 'a, P>,
+pub(crate) struct Crawl<'t, 'v, P: Pmem> {
+    staged: &'t mut Staged<'v, P>,
     tree: Ino,
     /// Valid bytes before the operation.
     size: u64,
@@ -105,11 +106,11 @@ struct NodeChanges {
     nulls: Changes,
 }
 
-impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
-    pub fn new(tx: &'t mut Tx<'v, 'a, P>, tree: Ino, size: u64) -> Self {
-        let rules = tx.vol.rules;
+impl<'t, 'v, P: Pmem> Crawl<'t, 'v, P> {
+    pub fn new(staged: &'t mut Staged<'v, P>, tree: Ino, size: u64) -> Self {
+        let rules = staged.vol.rules;
         Self {
-            tx,
+            staged,
             tree,
             size,
             append: rules.append,
@@ -118,7 +119,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
     }
 
     /// Applies `edits` (sorted, disjoint) to a whole tree.
-    pub fn tree(&mut self, tree: &Tree, edits: &[Edit<'a>], right: Right) -> Res<RootOutcome> {
+    pub fn tree(&mut self, tree: &Tree, edits: &[Edit<'_>], right: Right) -> Res<RootOutcome> {
         // While the size is 0, height and root are ignored as a whole.
         let empty = tree.size == 0;
         let (height, root) = if empty {
@@ -168,7 +169,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         block: BlockNo,
         height: u32,
         base: u64,
-        edits: &[Edit<'a>],
+        edits: &[Edit<'_>],
         right: Right,
     ) -> Res<Outcome> {
         if height == 0 {
@@ -185,7 +186,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         root: BlockNo,
         height: u32,
         level: u32,
-        edits: &[Edit<'a>],
+        edits: &[Edit<'_>],
         neutral: &mut bool,
     ) -> Res<BlockNo> {
         if level == height {
@@ -224,7 +225,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         block: BlockNo,
         height: u32,
         base: u64,
-        edits: &[Edit<'a>],
+        edits: &[Edit<'_>],
         right: Right,
     ) -> Res<Outcome> {
         let step = span(height - 1);
@@ -250,11 +251,11 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
             let raw = if block.is_null() {
                 0
             } else {
-                self.tx.vol.pm.load(block.addr() + slot * 8)?
+                self.staged.vol.pm.load(block.addr() + slot * 8)?
             };
             let is_valid = first.saturating_mul(BLOCK) < valid_end;
             let child = if is_valid {
-                self.tx.vol.pointer(raw)?
+                self.staged.vol.pointer(raw)?
             } else {
                 BlockNo::NULL
             };
@@ -293,7 +294,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         height: u32,
         first: u64,
         step: u64,
-        edits: &[Edit<'a>],
+        edits: &[Edit<'_>],
         right: Right,
     ) -> Res<Outcome> {
         let (start, end) = (first * BLOCK, (first + step).saturating_mul(BLOCK));
@@ -307,13 +308,13 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         if child.is_null() {
             return Ok(Outcome::Same);
         }
-        self.tx.may_move(self.tree)?;
+        self.staged.may_move(self.tree)?;
         let dropped = Dropped {
             block: child,
             height,
             leaves: self.size.div_ceil(BLOCK) - first,
         };
-        self.tx.drop_tree(self.tree, dropped)?;
+        self.staged.drop_tree(self.tree, dropped)?;
         Ok(Outcome::Moved {
             to: BlockNo::NULL,
             neutral: false,
@@ -348,22 +349,24 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
             for c in changes.visible {
                 let (addr, value) = (block.addr() + c.slot * 8, c.to.0);
                 if self.neutral && c.neutral {
-                    self.tx.neutral.push((addr, value));
+                    self.staged.neutral.push((addr, value));
                 } else {
                     word = Some(Outcome::Word { addr, value });
                 }
             }
             for c in changes.hidden {
-                self.tx.put_word(block.addr() + c.slot * 8, c.to.0)?;
+                self.staged
+                    .stores
+                    .put_word(block.addr() + c.slot * 8, c.to.0)?;
             }
             for c in changes.nulls {
-                self.tx.rely_on(block.addr() + c.slot * 8, 8);
+                self.staged.stores.rely_on(block.addr() + c.slot * 8, 8);
             }
             return Ok(word.unwrap_or(Outcome::Same));
         }
-        self.tx.may_move(self.tree)?;
+        self.staged.may_move(self.tree)?;
         let to = self.fresh_node(block, height, base, &changes.all())?;
-        self.tx.free(block);
+        self.staged.free(block);
         Ok(Outcome::Moved { to, neutral: false })
     }
 
@@ -376,7 +379,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         base: u64,
         changes: &[Change],
     ) -> Res<BlockNo> {
-        let to = self.tx.take()?;
+        let to = self.staged.take()?;
         let step = span(height - 1);
         let valid = self
             .size
@@ -386,14 +389,14 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
             .min(FANOUT);
         let mut bytes = [0; BLOCK as usize];
         if !old.is_null() {
-            self.tx
+            self.staged
                 .vol
                 .pm
                 .read(old.addr(), &mut bytes[..valid as usize * 8])?;
         }
         let uncleared = old.is_null() && hit(Bug::IndirectNotCleared);
         if uncleared {
-            self.tx.vol.pm.read(to.addr(), &mut bytes)?;
+            self.staged.vol.pm.read(to.addr(), &mut bytes)?;
         }
         for c in changes.iter().filter(|c| !uncleared || !c.to.is_null()) {
             let at = c.slot as usize * 8;
@@ -406,7 +409,9 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         };
         let end = changes.last().map_or(0, |c| c.slot + 1).max(valid);
         let range = first as usize * 8..end as usize * 8;
-        self.tx.fill(to.addr() + range.start as u64, &bytes[range]);
+        self.staged
+            .stores
+            .fill(to.addr() + range.start as u64, &bytes[range]);
         Ok(to)
     }
 
@@ -415,7 +420,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         &mut self,
         block: BlockNo,
         leaf: u64,
-        edits: &[Edit<'a>],
+        edits: &[Edit<'_>],
         right: Right,
     ) -> Res<Outcome> {
         let start = leaf * BLOCK;
@@ -431,7 +436,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
                 return Ok(Outcome::Same);
             }
             let neutral = !clips.iter().filter(writes).any(|c| c.lo < valid);
-            let to = self.tx.take()?;
+            let to = self.staged.take()?;
             self.compose(to, BlockNo::NULL, valid, &clips)?;
             return Ok(Outcome::Moved { to, neutral });
         }
@@ -442,19 +447,21 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         };
         if self.append && first.lo >= valid {
             for c in clips.iter().filter(zeros) {
-                self.tx.fill(block.addr() + c.lo as u64, &c.bytes());
+                self.staged
+                    .stores
+                    .fill(block.addr() + c.lo as u64, &c.bytes());
             }
             return Ok(Outcome::Same);
         }
         if right == Right::Word && changes.next().is_none() && first.lo / 8 == (first.hi - 1) / 8 {
             let at = block.addr() + first.lo as u64;
-            let (addr, value) = merge(&self.tx.vol.pm, at, &first.bytes())?;
+            let (addr, value) = self.staged.vol.merged(at, &first.bytes())?;
             return Ok(Outcome::Word { addr, value });
         }
-        self.tx.may_move(self.tree)?;
-        let to = self.tx.take()?;
+        self.staged.may_move(self.tree)?;
+        let to = self.staged.take()?;
         self.compose(to, block, valid, &clips)?;
-        self.tx.free(block);
+        self.staged.free(block);
         Ok(Outcome::Moved { to, neutral: false })
     }
 
@@ -462,7 +469,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         if block.is_null() {
             return Ok(Outcome::Same);
         }
-        self.tx.free(block);
+        self.staged.free(block);
         Ok(Outcome::Moved {
             to: BlockNo::NULL,
             neutral: false,
@@ -470,7 +477,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
     }
 
     /// Writes a leaf: the valid bytes of `old`, zeros where `old` is null, then `clips`.
-    fn compose(&mut self, to: BlockNo, old: BlockNo, valid: usize, clips: &[Clip<'a>]) -> Res<()> {
+    fn compose(&mut self, to: BlockNo, old: BlockNo, valid: usize, clips: &[Clip<'_>]) -> Res<()> {
         if let [
             Clip {
                 lo: 0,
@@ -480,12 +487,12 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
         ] = clips
             && *hi >= valid
         {
-            self.tx.fill(to.addr(), &bytes[..*hi]);
+            self.staged.stores.fill(to.addr(), &bytes[..*hi]);
             return Ok(());
         }
         let mut buf = [0; BLOCK as usize];
         if !old.is_null() {
-            self.tx.vol.pm.read(old.addr(), &mut buf[..valid])?;
+            self.staged.vol.pm.read(old.addr(), &mut buf[..valid])?;
         }
         let (mut lo, mut hi) = (if valid > 0 { 0 } else { BLOCK as usize }, valid);
         for c in clips {
@@ -498,7 +505,7 @@ impl<'t, 'v, 'a, P: Pmem> Crawl<'t, 'v, 'a, P> {
             }
         }
         if lo < hi {
-            self.tx.fill(to.addr() + lo as u64, &buf[lo..hi]);
+            self.staged.stores.fill(to.addr() + lo as u64, &buf[lo..hi]);
         }
         Ok(())
     }
@@ -524,15 +531,6 @@ impl<'a> Clip<'a> {
             }
         }
     }
-}
-
-/// The address of the word that holds `at`, and its value with `bytes` over it. The bytes lie
-/// inside that word.
-pub(crate) fn merge<P: Pmem>(pm: &P, at: u64, bytes: &[u8]) -> Res<(u64, u64)> {
-    let (addr, skip) = (at / 8 * 8, (at % 8) as usize);
-    let mut word = pm.load(addr)?.to_le_bytes();
-    word[skip..skip + bytes.len()].copy_from_slice(bytes);
-    Ok((addr, u64::from_le_bytes(word)))
 }
 
 /// The slots that edits touch in a node whose children span `step` leaves each, from leaf

@@ -1,11 +1,13 @@
 //! Operations on contents: read, write, truncate, fallocate, seek.
 
-use crate::crawl::merge;
+use crate::edit::What;
 use crate::error::{Fault, Res};
-use crate::format::{BLOCK, BlockNo, FANOUT, HeightAddr, at, height_for, span};
-use crate::fs::{Bpfs, CTIME_ALONE, Found, TreeLock};
+use crate::format::{BLOCK, BlockNo, CTIME_ALONE, FANOUT, HeightAddr, at, height_for, span};
+use crate::fs::{Bpfs, Found};
 use crate::seeded::{self, Bug, hit};
-use crate::tx::{Stores, Tx, What};
+use crate::staged::TreeLock;
+use crate::stores::Stores;
+use crate::tx::Tx;
 use crate::volume::{Dropped, Tree, Volume};
 use medium::{Pmem, Rule};
 use std::sync::atomic::Ordering::SeqCst;
@@ -156,7 +158,7 @@ impl<P: Pmem> Bpfs<P> {
             return Ok(false);
         }
         if in_word {
-            let word = merge(&vol.pm, old.addr() + off % BLOCK, data)?;
+            let word = vol.merged(old.addr() + off % BLOCK, data)?;
             self.commit_overwrite(addr, None, word)?;
             return Ok(true);
         }
@@ -180,7 +182,7 @@ impl<P: Pmem> Bpfs<P> {
         (addr, value): (u64, u64),
     ) -> Res<()> {
         let pm = &self.vol.pm;
-        let mut stores = Stores::new(&self.vol);
+        let mut stores = Stores::new(&self.vol.pm);
         let mut commit = || {
             match fresh {
                 Some((block, bytes)) => stores.fill(block.addr(), bytes),
@@ -347,8 +349,8 @@ impl<P: Pmem> Bpfs<P> {
         end: u64,
     ) -> Res<()> {
         if end > found.attr.size && hit(Bug::SizeSetEarly) {
-            tx.put_word(found.addr + at::SIZE, end)?;
-            tx.put_word(found.addr + at::SIZE, found.attr.size)?;
+            tx.hide_word(found.addr + at::SIZE, end)?;
+            tx.hide_word(found.addr + at::SIZE, found.attr.size)?;
         }
         if !seeded::BUILT {
             return Ok(());
@@ -356,8 +358,8 @@ impl<P: Pmem> Bpfs<P> {
         let leaf = self.vol.leaf(&found.tree(), off / BLOCK)?;
         if !leaf.is_null() && hit(Bug::FirstByte) {
             let word = self.vol.pm.load(leaf.addr())?;
-            tx.put_word(leaf.addr(), word ^ 0xff)?;
-            tx.put_word(leaf.addr(), word)?;
+            tx.hide_word(leaf.addr(), word ^ 0xff)?;
+            tx.hide_word(leaf.addr(), word)?;
         }
         Ok(())
     }
@@ -400,6 +402,18 @@ fn reserve<P: Pmem>(tx: &mut Tx<'_, '_, P>, ino: Ino, off: u64, end: u64, size: 
 }
 
 impl<P: Pmem> Volume<P> {
+    /// Reads `len` bytes from the first leaf of a small file.
+    fn first_leaf(&self, found: &Found<'_>, len: usize) -> Res<Vec<u8>> {
+        let leaf = self.leaf(&found.tree(), 0)?;
+        let mut bytes = vec![0; len];
+        if leaf.is_null() || len as u64 > BLOCK {
+            let what = format!("inode {}: {len} bytes in block {}", found.ino, leaf.0);
+            return Err(Fault::Corrupt(what));
+        }
+        self.pm.read(leaf.addr(), &mut bytes)?;
+        Ok(bytes)
+    }
+
     /// Calls `each` for the largest subtrees of `all` that hold none of its first `keep`
     /// leaves.
     fn beyond(&self, all: Dropped, keep: u64, each: &mut dyn FnMut(Dropped) -> Res<()>) -> Res<()> {
@@ -507,7 +521,7 @@ mod tests {
             let mut tx = Tx::new(&fs.vol, TreeLock::Shared);
             fs.resize(&mut tx, &found, 1).unwrap();
             // The other leaves of the first node, the other nodes, and the two above.
-            assert!(tx.dropped.len() <= 511 + 5 + 2);
+            assert!(tx.staged.dropped.len() <= 511 + 5 + 2);
         }
         fs.truncate(&cx, file, 1).unwrap();
         assert_eq!(fs.hold(file).unwrap().1.tree().ha.height(), 0);

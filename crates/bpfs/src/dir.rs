@@ -8,10 +8,11 @@
 //!
 //! Valid entries do not move, so that their positions serve as cookies.
 
+use crate::edit::What;
 use crate::error::{Fault, Res};
 use crate::format::{BLOCK, DIRENT_HEAD, DIRENT_MAX, DIRENT_MIN, DirentHead, at, rec_len};
 use crate::seeded::{Bug, hit};
-use crate::tx::{Tx, What};
+use crate::tx::Tx;
 use crate::volume::{Tree, Volume};
 use hashbrown::HashTable;
 use medium::Pmem;
@@ -123,7 +124,7 @@ pub(crate) struct DirIndex {
     empty: Vec<u32>,
     /// Used since the last call of [`was_touched`](Self::was_touched).
     touched: AtomicBool,
-    /// [`bytes`](Self::bytes) as [`Indexes`](crate::indexes::Indexes) counted it last.
+    /// [`bytes`](Self::bytes) as it was counted last for the limit of all indexes.
     pub counted: u64,
 }
 

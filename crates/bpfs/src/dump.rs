@@ -7,9 +7,10 @@
 use crate::check::{Ground, Tree, ground};
 use crate::dir;
 use crate::error::Error;
-use crate::format::{BLOCK, BlockNo, FANOUT, HeightAddr, INODE, Inode, MAX_HEIGHT, at, span};
-use crate::fs::ctime_of;
-use crate::mount::{SuperInfo, probe};
+use crate::format::{
+    BLOCK, BlockNo, CTIME_ALONE, FANOUT, HeightAddr, INODE, Inode, MAX_HEIGHT, at, span,
+};
+use crate::super_block::{SuperInfo, probe};
 use medium::{MediumError, Pmem};
 use std::io::{self, Write};
 use vfs::check::Report;
@@ -66,12 +67,7 @@ pub fn dump<P: Pmem + ?Sized>(pm: &P, what: &Dump, out: &mut dyn Write) -> Resul
 }
 
 fn medium(source: MediumError) -> DumpError {
-    let while_doing = "reading the image";
-    Error::Medium {
-        while_doing,
-        source,
-    }
-    .into()
+    Error::medium("reading the image")(source).into()
 }
 
 fn corrupt(what: String) -> DumpError {
@@ -179,7 +175,7 @@ impl<P: Pmem + ?Sized> Dumper<'_, '_, P> {
         let inode = self.read_inode(ino)?;
         let kind = FileType::from_mode(inode.mode.get());
         let kind_name = kind.map_or("unknown type".into(), |k| format!("{k:?}"));
-        let alone = inode.ctime.get() & crate::fs::CTIME_ALONE != 0;
+        let alone = inode.ctime.get() & CTIME_ALONE != 0;
         let out = &mut self.out;
         writeln!(out, "inode {ino}")?;
         writeln!(out, "  generation   {}", inode.generation.get())?;
@@ -199,7 +195,7 @@ impl<P: Pmem + ?Sized> Dumper<'_, '_, P> {
         } else {
             "the later of mtime and its own"
         };
-        writeln!(out, "  ctime        {} ({rule})", time(ctime_of(&inode)))?;
+        writeln!(out, "  ctime        {} ({rule})", time(inode.change_time()))?;
         writeln!(out, "  rdev         {}", inode.rdev.get())?;
         writeln!(out, "  attributes   block {}", inode.xattr.get())?;
         self.tree(inode.tree_of())?;

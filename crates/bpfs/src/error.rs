@@ -41,6 +41,16 @@ pub enum Error {
     Option(String),
 }
 
+impl Error {
+    /// An error of the medium in the step `while_doing`.
+    pub(crate) fn medium(while_doing: &'static str) -> impl Fn(MediumError) -> Self {
+        move |source| Self::Medium {
+            while_doing,
+            source,
+        }
+    }
+}
+
 /// The reason why an operation stopped. Becomes an errno where the operation ends.
 #[derive(Debug)]
 pub(crate) enum Fault {
@@ -96,5 +106,11 @@ impl From<Errno> for Fault {
 impl From<MediumError> for Fault {
     fn from(e: MediumError) -> Self {
         Fault::Medium(e)
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(e: Error) -> Self {
+        Fault::Corrupt(e.to_string())
     }
 }

@@ -1,6 +1,7 @@
-//! The bytes on the medium, version 1 (see `format.md`): numbers and offsets. All integers are
-//! little-endian.
+//! The bytes on the medium, version 1 (see `format.md`): numbers, offsets and packed values.
+//! All integers are little-endian.
 
+use vfs::Timestamp;
 use zerocopy::byteorder::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -22,6 +23,11 @@ pub const VERSION: u32 = 1;
 pub const LOG_BLOCKS: u64 = 4;
 /// Bytes of one slot of the redo log.
 pub const LOG_SLOT: u64 = 2048;
+
+/// Lowest bit of a stored change time. Clear: the change time is the later of it and the
+/// modification time, so that a write stores one time. Set, once a caller has chosen a
+/// modification time: the change time stands alone.
+pub(crate) const CTIME_ALONE: i64 = 1;
 
 /// A block number. 0 is the null pointer, since no pointer leads to block 0, the super block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,6 +114,13 @@ pub struct Super {
     pub root_copy: U64,
 }
 
+impl Super {
+    /// The checksum of the fields that never change.
+    pub(crate) fn static_crc(&self) -> u32 {
+        crc32fast::hash(&self.as_bytes()[..std::mem::offset_of!(Super, crc)])
+    }
+}
+
 /// The root record: the inode file's tree. Lies at the start of the block that
 /// [`Super::root`] names.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
@@ -153,6 +166,17 @@ pub struct Inode {
 }
 
 impl Inode {
+    /// The change time: the later of the two stored times, unless the inode says otherwise.
+    pub(crate) fn change_time(&self) -> Timestamp {
+        let (mtime, ctime) = (self.mtime.get(), self.ctime.get());
+        let alone = ctime & CTIME_ALONE != 0;
+        Timestamp(if alone {
+            ctime & !CTIME_ALONE
+        } else {
+            ctime.max(mtime)
+        })
+    }
+
     /// The word at byte `field`, an offset from [`at`].
     pub(crate) fn word(&self, field: u64) -> u64 {
         let bytes = &self.as_bytes()[field as usize..];

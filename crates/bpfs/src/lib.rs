@@ -6,11 +6,22 @@
 //! lowest place that covers all its changes (short-circuit shadow paging). Blocks below
 //! that place are copied. Bytes that are still invisible are stored in place.
 //!
-//! # The path of a change
-//! An operation of `fs` states edits to a transaction (`tx`). The transaction lets `crawl`
-//! apply them tree by tree, fences, and stores the commit. `volume` reads. `dir` finds and
-//! makes entries. `log` is the redo log of the mode of that name. `mount` recovers, and
-//! `scan` rebuilds the volatile state. `life` decides when an inode number is free again.
+//! # Modules, each below those that use it
+//! - `alloc`, `error`, `format`, `life`, `mode`, `seeded`: maps of numbers, and the format;
+//!   `life` decides when an inode number is free again.
+//! - `log`, `super_block`: the redo log of mode `log`, and the super block.
+//! - `volume`: reads of blocks, trees and inodes.
+//! - `edit`, `stores`, `staged`, `crawl`, `tx`: a change. An operation states edits to a
+//!   transaction, which lets the crawler apply them tree by tree, fences, and stores the
+//!   commit.
+//! - `dir`, `table`, `indexes`: directories, and the volatile state of inodes.
+//! - `fs`: the mounted file system.
+//! - `names`, `rename`, `data`, `attrs`: the operations.
+//! - `audit`, `scan`, `calls`, `mount`: checks and rebuilds the volatile state, the trait,
+//!   recovery.
+//! - `mkfs`, `check`, `dump`, `system`, `engine`: the image as a whole, and the interfaces.
+//!
+//! `tests/modules.rs` keeps this order.
 //!
 //! # Locks, in this order
 //! 1. the tree lock: shared for operations that leave inodes where they are; exclusive for
@@ -40,11 +51,13 @@
 mod alloc;
 mod attrs;
 mod audit;
+mod calls;
 mod check;
 mod crawl;
 mod data;
 mod dir;
 mod dump;
+mod edit;
 #[cfg(feature = "engine")]
 mod engine;
 mod error;
@@ -60,6 +73,9 @@ mod names;
 mod rename;
 mod scan;
 pub mod seeded;
+mod staged;
+mod stores;
+mod super_block;
 mod system;
 mod table;
 mod tx;
@@ -72,9 +88,10 @@ pub use crate::engine::BpfsEngine;
 pub use check::check;
 pub use dump::{Dump, DumpError, dump};
 pub use error::Error;
-pub use fs::{Bpfs, MountOptions};
+pub use fs::Bpfs;
 pub use mkfs::{MkfsOptions, mkfs};
 pub use mode::Mode;
-pub use mount::{SuperInfo, probe, recover};
+pub use mount::{MountOptions, recover};
+pub use super_block::{SuperInfo, probe};
 pub use system::BpfsSystem;
 pub use vfs::Atime;

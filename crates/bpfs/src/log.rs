@@ -14,17 +14,15 @@
 //!     that replay is idempotent.
 //! L3. A header is 0, durably, before the locks that guard what it covers are released.
 
-use crate::error::{Error, Fault, Res};
+use crate::error::{Error, Res};
 use crate::format::{BLOCK, LOG_SLOT};
 use crate::seeded::{Bug, hit};
-use crate::tx::{Edit, Edits, Tx, What};
-use crate::volume::{Tree, Volume};
 use medium::{Pmem, Rule};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 /// Most payload bytes in a slot.
-const PAYLOAD_MAX: u64 = LOG_SLOT - 8;
+pub(crate) const PAYLOAD_MAX: u64 = LOG_SLOT - 8;
 
 /// The slots of a mounted log.
 pub(crate) struct Log {
@@ -89,12 +87,9 @@ pub(crate) fn pending<P: Pmem + ?Sized>(
 ) -> Result<Vec<(u64, Vec<Record>)>, Error> {
     let mut found = Vec::new();
     let log_end = (start + blocks) * BLOCK;
-    let medium = |source| Error::Medium {
-        while_doing: "reading the redo log",
-        source,
-    };
+    let medium = Error::medium("reading the redo log");
     for slot in slots(start, blocks) {
-        let word = pm.load(slot).map_err(medium)?;
+        let word = pm.load(slot).map_err(&medium)?;
         if word == 0 {
             continue;
         }
@@ -104,7 +99,7 @@ pub(crate) fn pending<P: Pmem + ?Sized>(
             return Err(bad("its length is larger than a slot"));
         }
         let mut bytes = vec![0; len as usize];
-        pm.read(slot + 8, &mut bytes).map_err(medium)?;
+        pm.read(slot + 8, &mut bytes).map_err(&medium)?;
         if header(&bytes) != word {
             return Err(bad("its checksum does not match"));
         }
@@ -162,104 +157,3 @@ pub(crate) fn replay<P: Pmem>(pm: &P, found: &[(u64, Vec<Record>)]) -> Res<()> {
 
 /// The stores of one record: byte offsets on the medium, and bytes.
 pub(crate) type Records = Vec<(u64, SmallVec<[u8; 16]>)>;
-
-/// The visible edits of an operation: those that go through the log, and the rest.
-pub(crate) struct Plan<'a> {
-    pub records: Records,
-    pub rest: Edits<'a>,
-}
-
-/// Decides whether all visible edits fit in a record, and whether that writes less than copies
-/// would. `None`: the crawler applies them.
-pub(crate) fn plan<'a, P: Pmem>(
-    tx: &mut Tx<'_, 'a, P>,
-    edits: &[Edit<'a>],
-) -> Res<Option<Plan<'a>>> {
-    if let [only] = edits
-        && only.start / 8 == (only.end - 1) / 8
-    {
-        return Ok(None); // one store does it
-    }
-    let mut plan = Plan {
-        records: Records::with_capacity(edits.len()),
-        rest: Edits::new(),
-    };
-    let (mut cost, mut copied, mut words) = (16, 0, 0);
-    for edit in edits {
-        let tree = tx.tree(edit.tree)?;
-        let size = tree.size;
-        if edit.start >= size {
-            plan.rest.push(*edit); // beyond the end, so hidden
-            continue;
-        }
-        let bytes: SmallVec<[u8; 8]>;
-        let shown = match edit.what {
-            What::Bytes(b) => b,
-            What::Word(word) => {
-                bytes = SmallVec::from_slice(&word.to_le_bytes());
-                &bytes
-            }
-            What::Zeros | What::Hole | What::Reserve | What::Blank => return Ok(None),
-        };
-        let keep = shown.len().min((size - edit.start) as usize);
-        if keep < shown.len() {
-            let What::Bytes(all) = edit.what else {
-                return Ok(None);
-            };
-            let tail = Edit {
-                tree: edit.tree,
-                start: size,
-                end: edit.end,
-                what: What::Bytes(&all[keep..]),
-            };
-            plan.rest.push(tail);
-        }
-        if keep as u64 > PAYLOAD_MAX {
-            return Ok(None);
-        }
-        if !records_of(tx.vol, &tree, edit.start, &shown[..keep], &mut plan.records)? {
-            return Ok(None); // a hole: nothing to store into
-        }
-    }
-    for (addr, bytes) in &plan.records {
-        cost += 16 + 2 * (bytes.len() as u64).next_multiple_of(8);
-        copied += BLOCK;
-        words += (addr % 8 + bytes.len() as u64).div_ceil(8);
-    }
-    let payload = cost / 2 + 8 * plan.records.len() as u64;
-    let worth = words > 1 && cost < copied && payload <= PAYLOAD_MAX;
-    Ok(worth.then_some(plan))
-}
-
-/// Splits a change at block boundaries and finds the place of each part. Returns false if a
-/// part lies in a hole.
-fn records_of<P: Pmem>(
-    vol: &Volume<P>,
-    tree: &Tree,
-    start: u64,
-    bytes: &[u8],
-    records: &mut Records,
-) -> Res<bool> {
-    let mut at = start;
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let leaf = vol.leaf(tree, at / BLOCK)?;
-        if leaf.is_null() {
-            return Ok(false);
-        }
-        let take = rest.len().min((BLOCK - at % BLOCK) as usize);
-        records.push((
-            leaf.addr() + at % BLOCK,
-            SmallVec::from_slice(&rest[..take]),
-        ));
-        rest = &rest[take..];
-        at += take as u64;
-    }
-    Ok(true)
-}
-
-impl From<Error> for Fault {
-    fn from(e: Error) -> Self {
-        Fault::Corrupt(e.to_string())
-    }
-}

@@ -2,9 +2,9 @@
 
 use crate::error::Error;
 use crate::format::{
-    BLOCK, BlockNo, HeightAddr, Inode, LOG_BLOCKS, MAGIC, MIN_BLOCKS, RootRecord, Super, VERSION,
+    BLOCK, BlockNo, CTIME_ALONE, HeightAddr, Inode, LOG_BLOCKS, MAGIC, MIN_BLOCKS, RootRecord,
+    Super, VERSION,
 };
-use crate::fs::CTIME_ALONE;
 use crate::mode::Mode;
 use medium::{MediumError, Pmem, Rule};
 use vfs::{FileType, Timestamp};
@@ -56,10 +56,7 @@ pub fn mkfs<P: Pmem + ?Sized>(pm: &P, o: &MkfsOptions) -> Result<(), Error> {
             have: pm.len(),
         });
     }
-    write(pm, blocks, o).map_err(|source| Error::Medium {
-        while_doing: "making it",
-        source,
-    })
+    write(pm, blocks, o).map_err(Error::medium("making it"))
 }
 
 fn write<P: Pmem + ?Sized>(pm: &P, blocks: u64, o: &MkfsOptions) -> Result<(), MediumError> {
@@ -109,14 +106,9 @@ fn super_block(blocks: u64, log: BlockNo, record: BlockNo, o: &MkfsOptions) -> S
     sup.blocks = blocks.into();
     sup.log_start = log.0.into();
     sup.log_blocks = LOG_BLOCKS.into();
-    sup.crc = static_crc(&sup).into();
+    sup.crc = sup.static_crc().into();
     sup.root = record.0.into();
     sup.root_copy = record.0.into();
     sup.mode = o.mode.code().into();
     sup
-}
-
-/// The checksum of the fields that never change.
-pub(crate) fn static_crc(sup: &Super) -> u32 {
-    crc32fast::hash(&sup.as_bytes()[..std::mem::offset_of!(Super, crc)])
 }

@@ -1,4 +1,4 @@
-//! Opening: super block and recovery; then `scan` rebuilds the volatile maps.
+//! Opening: recovery; then `scan` rebuilds the volatile maps.
 //!
 //! Recovery writes in two cases only: it applies a committed record of the redo log, or it
 //! mends a torn super block from its copy. Both may be interrupted and repeated. Inodes that
@@ -7,123 +7,44 @@
 
 use crate::alloc::Bitmap;
 use crate::error::Error;
-use crate::format::{BLOCK, INODE, LOG_BLOCKS, MAGIC, MIN_BLOCKS, Super, VERSION, at};
-use crate::fs::{Bpfs, MountOptions};
+use crate::format::{BLOCK, INODE, at};
+use crate::fs::Bpfs;
 use crate::indexes::{self, Indexes};
 use crate::log::{self, Log};
-use crate::mkfs::static_crc;
 use crate::mode::Mode;
 use crate::scan;
+use crate::super_block::{SuperInfo, probe, root_of};
 use crate::table::Table;
 use crate::volume::{Volume, reserve};
 use crossbeam_utils::sync::ShardedLock;
-use medium::{MediumError, Pmem, Rule};
+use medium::{Pmem, Rule};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use zerocopy::FromBytes;
+use vfs::{Atime, Clock, SystemClock};
 
-/// The contents of the super block.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SuperInfo {
-    /// Identity.
-    pub uuid: [u8; 16],
-    /// Format version.
-    pub version: u32,
-    /// Blocks of 4 KiB, in all.
-    pub blocks: u64,
-    /// First block of the redo log.
-    pub log_start: u64,
-    /// Blocks of the redo log.
-    pub log_blocks: u64,
-    /// Commit mode of the last mount.
-    pub mode: Mode,
+/// Options of a mount.
+#[derive(Clone)]
+pub struct MountOptions {
+    /// Nothing is written to the medium.
+    pub read_only: bool,
+    /// Commit mode from now on; `None`: as before.
+    pub mode: Option<Mode>,
+    /// Access times.
+    pub atime: Atime,
+    /// The source of time stamps.
+    pub clock: Arc<dyn Clock>,
 }
 
-/// Reads and checks the super block.
-///
-/// # Errors
-/// [`Error::NotBpfs`], [`Error::Version`], [`Error::Size`], [`Error::Corrupt`],
-/// [`Error::Medium`].
-pub fn probe<P: Pmem + ?Sized>(pm: &P) -> Result<SuperInfo, Error> {
-    let need = MIN_BLOCKS * BLOCK;
-    if pm.len() < need {
-        return Err(Error::Size {
-            what: "a BPFS",
-            need,
-            have: pm.len(),
-        });
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            mode: None,
+            atime: Atime::Relative,
+            clock: Arc::new(SystemClock),
+        }
     }
-    let sup = read_super(pm, 0)?;
-    if sup.magic != MAGIC {
-        return Err(Error::NotBpfs);
-    }
-    if sup.version.get() != VERSION {
-        return Err(Error::Version(sup.version.get()));
-    }
-    if sup.crc.get() != static_crc(&sup) {
-        return Err(Error::Corrupt(
-            "the super block's checksum does not match".into(),
-        ));
-    }
-    let blocks = sup.blocks.get();
-    let need = blocks.saturating_mul(BLOCK);
-    if pm.len() < need {
-        return Err(Error::Size {
-            what: "this BPFS",
-            need,
-            have: pm.len(),
-        });
-    }
-    let log_ok = sup.log_start.get() == 2 && sup.log_blocks.get() == LOG_BLOCKS;
-    if sup.block_bytes.get() != BLOCK as u32 || blocks < MIN_BLOCKS || !log_ok {
-        return Err(Error::Corrupt(
-            "the super block's sizes make no sense".into(),
-        ));
-    }
-    let mode = sup.mode.get();
-    let mode = Mode::from_code(mode)
-        .ok_or_else(|| Error::Corrupt(format!("the super block names the unknown mode {mode}")))?;
-    Ok(SuperInfo {
-        uuid: sup.uuid,
-        version: VERSION,
-        blocks,
-        log_start: sup.log_start.get(),
-        log_blocks: sup.log_blocks.get(),
-        mode,
-    })
-}
-
-fn read_super<P: Pmem + ?Sized>(pm: &P, block: u64) -> Result<Super, Error> {
-    let mut bytes = [0; BLOCK as usize];
-    pm.read(block * BLOCK, &mut bytes)
-        .map_err(medium("reading the super block"))?;
-    Super::read_from_bytes(&bytes).map_err(|_| Error::NotBpfs)
-}
-
-fn medium(while_doing: &'static str) -> impl Fn(MediumError) -> Error {
-    move |source| Error::Medium {
-        while_doing,
-        source,
-    }
-}
-
-/// The root record in force, and whether the super block must be mended. Shadow paging writes
-/// the copy first and the super block second, each as a whole. If the two root fields of the
-/// super block differ, its write was interrupted, and the copy is complete.
-pub(crate) fn root_of<P: Pmem + ?Sized>(pm: &P, info: &SuperInfo) -> Result<(u64, bool), Error> {
-    let load = |off| pm.load(off).map_err(medium("reading the super block"));
-    let root = load(at::SUPER_ROOT)?;
-    if info.mode != Mode::Sp || root == load(at::SUPER_ROOT_COPY)? {
-        return Ok((root, false));
-    }
-    let (copy, check) = (
-        load(BLOCK + at::SUPER_ROOT)?,
-        load(BLOCK + at::SUPER_ROOT_COPY)?,
-    );
-    if copy != check {
-        return Err(Error::Corrupt("both super blocks are torn".into()));
-    }
-    Ok((copy, true))
 }
 
 /// An image with a valid super block, before recovery. Only [`recover`](Self::recover) leads to
@@ -169,7 +90,7 @@ fn store<P: Pmem>(pm: &P, off: u64, value: u64) -> Result<(), Error> {
     pm.store_word(off, value);
     pm.flush(off, 8);
     pm.fence(Rule::InitialiseBeforePoint)
-        .map_err(medium("mending the super block"))
+        .map_err(Error::medium("mending the super block"))
 }
 
 /// Stores `mode` as the one in force. Only shadow paging trusts the copies of the root, so they

@@ -4,13 +4,14 @@
 //! the counts unchanged.
 
 use crate::dir::{self, DirIndex, NewEntry, Place};
-use crate::error::{Fault, Res};
-use crate::format::{BLOCK, HeightAddr, INODE, Inode, at, rec_len};
-use crate::fs::{Bpfs, Found, TreeLock};
+use crate::edit::{INODE_FILE, What};
+use crate::error::Res;
+use crate::format::{BLOCK, CTIME_ALONE, HeightAddr, INODE, Inode, at, rec_len};
+use crate::fs::{Bpfs, Found};
 use crate::seeded::{Bug, hit};
+use crate::staged::TreeLock;
 use crate::table::Node;
-use crate::tx::{INODE_FILE, Tx, What};
-use crate::volume::Volume;
+use crate::tx::Tx;
 use medium::Pmem;
 use std::sync::atomic::Ordering::SeqCst;
 use vfs::{Attr, Ctx, Errno, FileType, Ino, Name, NewNode, Removal, Timestamp, check_name, perm};
@@ -50,7 +51,7 @@ impl NewInode {
         inode.mode = (new.kind().mode_bits() | owner.perm).into();
         inode.rdev = u64::from(new.rdev()).into();
         inode.mtime = now.0.into();
-        inode.ctime = (now.0 & !crate::fs::CTIME_ALONE).into();
+        inode.ctime = (now.0 & !CTIME_ALONE).into();
         inode.atime = now.0.into();
         Self { ino, inode }
     }
@@ -398,25 +399,5 @@ impl<P: Pmem> Bpfs<P> {
             }
             at = parent;
         }
-    }
-}
-
-impl Found<'_> {
-    pub(crate) fn is_dir(&self) -> bool {
-        self.attr.kind == FileType::Directory
-    }
-}
-
-impl<P: Pmem> Volume<P> {
-    /// Reads `len` bytes from the first leaf of a small file.
-    pub(crate) fn first_leaf(&self, found: &Found<'_>, len: usize) -> Res<Vec<u8>> {
-        let leaf = self.leaf(&found.tree(), 0)?;
-        let mut bytes = vec![0; len];
-        if leaf.is_null() || len as u64 > BLOCK {
-            let what = format!("inode {}: {len} bytes in block {}", found.ino, leaf.0);
-            return Err(Fault::Corrupt(what));
-        }
-        self.pm.read(leaf.addr(), &mut bytes)?;
-        Ok(bytes)
     }
 }

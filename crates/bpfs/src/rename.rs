@@ -4,11 +4,13 @@
 //! or neither. No directory becomes its own descendant.
 
 use crate::dir::{self, DirIndex, NewEntry};
+use crate::edit::What;
 use crate::error::Res;
 use crate::format::at;
-use crate::fs::{Bpfs, Found, TreeLock, WriteLock};
+use crate::fs::{Bpfs, Found, WriteLock};
+use crate::staged::TreeLock;
 use crate::table::Node;
-use crate::tx::{Tx, What};
+use crate::tx::Tx;
 use medium::Pmem;
 use std::sync::atomic::Ordering::SeqCst;
 use vfs::{

@@ -114,6 +114,15 @@ impl<P: Pmem> Volume<P> {
         self.pointer(self.pm.load(block.addr() + slot * 8)?)
     }
 
+    /// The address of the word that holds `at`, and its value with `bytes` over it. The bytes lie
+    /// inside that word.
+    pub fn merged(&self, at: u64, bytes: &[u8]) -> Res<(u64, u64)> {
+        let (addr, skip) = (at / 8 * 8, (at % 8) as usize);
+        let mut word = self.pm.load(addr)?.to_le_bytes();
+        word[skip..skip + bytes.len()].copy_from_slice(bytes);
+        Ok((addr, u64::from_le_bytes(word)))
+    }
+
     /// Byte offset of the root record.
     #[inline]
     pub fn root_record(&self) -> Res<u64> {
