@@ -71,7 +71,7 @@ impl Kept {
 }
 
 impl Indexes {
-    pub fn new(limit: u64) -> Self {
+    pub(crate) fn new(limit: u64) -> Self {
         let kept = Kept {
             by_size: BTreeSet::new(),
             bytes: 0,
@@ -85,7 +85,7 @@ impl Indexes {
 
     /// Records a use of the index of `dir`, whose lock is held. Counts its present size, and
     /// drops others if all take too much.
-    pub fn used(&self, dir: Ino, index: &mut DirIndex, table: &Table) {
+    pub(crate) fn used(&self, dir: Ino, index: &mut DirIndex, table: &Table) {
         index.touch();
         let now = index.bytes();
         let before = std::mem::replace(&mut index.counted, now);
@@ -99,7 +99,7 @@ impl Indexes {
     }
 
     /// Records that the index of `dir`, whose lock is held, was dropped.
-    pub fn dropped(&self, dir: Ino, index: &DirIndex) {
+    pub(crate) fn dropped(&self, dir: Ino, index: &DirIndex) {
         self.kept.lock().remove((index.counted, dir));
     }
 
@@ -137,16 +137,59 @@ mod tests {
     use medium::MemoryPmem;
     use vfs::{Ctx, Errno, FileSystem};
 
-    fn bytes_of(fs: &Bpfs<&MemoryPmem>) -> u64 {
-        fs.indexes.kept.lock().bytes
+    /// A file system whose indexes have a limit, and calls on it.
+    struct Bench<'p> {
+        fs: Bpfs<&'p MemoryPmem>,
+        cx: Ctx,
+    }
+
+    fn name(n: u32) -> Vec<u8> {
+        format!("name {n}").into_bytes()
+    }
+
+    impl<'p> Bench<'p> {
+        fn new(pm: &'p MemoryPmem, limit: u64) -> Self {
+            mkfs(pm, &MkfsOptions::default()).unwrap();
+            let mut fs = Bpfs::open(pm, MountOptions::default()).unwrap();
+            fs.indexes = Indexes::new(limit);
+            let cx = Ctx::root();
+            Self { fs, cx }
+        }
+
+        fn mkdir(&self, n: u32) -> Ino {
+            let made = self.fs.mkdir(&self.cx, Ino::ROOT, &name(n), 0o755);
+            made.unwrap().ino
+        }
+
+        fn create(&self, dir: Ino, n: u32) {
+            let made = self.fs.create(&self.cx, dir, &name(n), 0o644).unwrap();
+            self.fs.forget(made.ino, 1);
+        }
+
+        /// A directory whose index exceeds the limit, and the bytes of its index.
+        fn large(&self) -> (Ino, u64) {
+            let dir = self.mkdir(0);
+            (0..2000).for_each(|n| self.create(dir, n));
+            let size = self.fs.indexes.kept.lock().by_size.last().unwrap().0;
+            assert!(size > self.fs.indexes.limit, "{size}");
+            (dir, size)
+        }
+
+        fn is_kept(&self, dir: Ino) -> bool {
+            self.fs.table.node(dir).lock.read().is_some()
+        }
+
+        /// Bytes of all indexes.
+        fn bytes(&self) -> u64 {
+            self.fs.indexes.kept.lock().bytes
+        }
     }
 
     #[test]
     fn removed_directories_leave_nothing() {
         let pm = MemoryPmem::new(4 << 20);
-        mkfs(&pm, &MkfsOptions::default()).unwrap();
-        let fs = Bpfs::open(&pm, MountOptions::default()).unwrap();
-        let (cx, root) = (Ctx::root(), Ino::ROOT);
+        let Bench { fs, cx } = Bench::new(&pm, LIMIT_BYTES);
+        let root = Ino::ROOT;
         for _ in 0..100 {
             let dir = fs.mkdir(&cx, root, b"dir", 0o755).unwrap().ino;
             let file = fs.create(&cx, dir, b"file", 0o644).unwrap().ino;
@@ -164,114 +207,83 @@ mod tests {
     #[test]
     fn the_largest_index_stays_while_it_is_used() {
         let pm = MemoryPmem::new(16 << 20);
-        mkfs(&pm, &MkfsOptions::default()).unwrap();
-        let mut fs = Bpfs::open(&pm, MountOptions::default()).unwrap();
         let limit = 16 << 10;
-        fs.indexes = Indexes::new(limit);
-        let cx = Ctx::root();
-        let name = |n: u32| format!("name {n}").into_bytes();
-        let mkdir = |n| fs.mkdir(&cx, Ino::ROOT, &name(n), 0o755).unwrap().ino;
-        let create = |dir, n| {
-            let ino = fs.create(&cx, dir, &name(n), 0o644).unwrap().ino;
-            fs.forget(ino, 1);
-        };
-        let kept = |dir: Ino| fs.table.node(dir).lock.read().is_some();
-        let large = mkdir(0);
-        (0..2000).for_each(|n| create(large, n));
-        let size = fs.indexes.kept.lock().by_size.last().unwrap().0;
-        assert!(size > limit, "{size}");
+        let bench = Bench::new(&pm, limit);
+        let (large, size) = bench.large();
         let use_large = || {
-            let ino = fs.lookup(&cx, large, &name(7)).unwrap().ino;
-            fs.forget(ino, 1);
+            let found = bench.fs.lookup(&bench.cx, large, &name(7)).unwrap();
+            bench.fs.forget(found.ino, 1);
         };
         let others = (1..30).map(|n| {
             use_large();
-            mkdir(n)
+            bench.mkdir(n)
         });
         let others: Vec<Ino> = others.collect();
         let grow = |from, used| {
             for n in from..from + 20 {
                 for dir in &others {
-                    create(*dir, n);
-                    assert!(bytes_of(&fs) <= size + limit / 2);
+                    bench.create(*dir, n);
+                    assert!(bench.bytes() <= size + limit / 2);
                     if used {
-                        assert!(kept(large), "name {n} of {dir:?}");
+                        assert!(bench.is_kept(large), "name {n} of {dir:?}");
                         use_large();
                     }
                 }
             }
         };
         grow(0, true);
-        assert!(others.iter().filter(|dir| kept(**dir)).count() > 1);
+        assert!(others.iter().filter(|dir| bench.is_kept(**dir)).count() > 1);
         grow(20, false);
-        assert!(!kept(large));
-        assert!(bytes_of(&fs) <= limit);
+        assert!(!bench.is_kept(large));
+        assert!(bench.bytes() <= limit);
     }
 
     #[test]
     fn an_unused_index_above_the_limit_is_dropped() {
         let pm = MemoryPmem::new(16 << 20);
-        mkfs(&pm, &MkfsOptions::default()).unwrap();
-        let mut fs = Bpfs::open(&pm, MountOptions::default()).unwrap();
         let limit = 16 << 10;
-        fs.indexes = Indexes::new(limit);
-        let cx = Ctx::root();
-        let name = |n: u32| format!("name {n}").into_bytes();
-        let mkdir = |n| fs.mkdir(&cx, Ino::ROOT, &name(n), 0o755).unwrap().ino;
-        let create = |dir, n| {
-            let ino = fs.create(&cx, dir, &name(n), 0o644).unwrap().ino;
-            fs.forget(ino, 1);
-        };
-        let large = mkdir(0);
-        (0..2000).for_each(|n| create(large, n));
-        let size = fs.indexes.kept.lock().by_size.last().unwrap().0;
-        assert!(size > limit, "{size}");
+        let bench = Bench::new(&pm, limit);
+        let (large, _) = bench.large();
         // The other indexes together stay below half of the limit.
-        for small in (1..12).map(mkdir) {
-            create(small, 0);
+        for n in 1..12 {
+            bench.create(bench.mkdir(n), 0);
         }
-        assert!(fs.table.node(large).lock.read().is_none());
-        assert!(bytes_of(&fs) <= limit / 2);
+        assert!(!bench.is_kept(large));
+        assert!(bench.bytes() <= limit / 2);
         // The index is read again when it is needed.
-        let again = fs.create(&cx, large, &name(7), 0o644);
+        let again = bench.fs.create(&bench.cx, large, &name(7), 0o644);
         assert_eq!(again.err(), Some(Errno::EXIST));
     }
 
     #[test]
     fn many_directories_take_no_more_than_the_limit() {
         let pm = MemoryPmem::new(16 << 20);
-        mkfs(&pm, &MkfsOptions::default()).unwrap();
-        let mut fs = Bpfs::open(&pm, MountOptions::default()).unwrap();
         let limit = 8 << 10;
-        fs.indexes = Indexes::new(limit);
-        let cx = Ctx::root();
-        let name = |n: u32| format!("name {n}").into_bytes();
-        let dirs: Vec<Ino> = (0..40)
-            .map(|n| fs.mkdir(&cx, Ino::ROOT, &name(n), 0o755).unwrap().ino)
-            .collect();
+        let bench = Bench::new(&pm, limit);
+        let dirs: Vec<Ino> = (0..40).map(|n| bench.mkdir(n)).collect();
         for n in 0..50 {
             for dir in &dirs {
-                let ino = fs.create(&cx, *dir, &name(n), 0o644).unwrap().ino;
-                fs.forget(ino, 1);
-                assert!(bytes_of(&fs) <= limit);
+                bench.create(*dir, n);
+                assert!(bench.bytes() <= limit);
             }
         }
-        let kept = |dir: &&Ino| fs.table.node(**dir).lock.read().is_some();
-        assert!((1..20).contains(&dirs.iter().filter(kept).count()));
+        let kept = dirs.iter().filter(|dir| bench.is_kept(**dir)).count();
+        assert!((1..20).contains(&kept));
+        let Bench { fs, cx } = &bench;
         for (n, dir) in dirs.iter().enumerate() {
-            let again = fs.create(&cx, *dir, &name(7), 0o644);
+            let again = fs.create(cx, *dir, &name(7), 0o644);
             assert_eq!(again.err(), Some(Errno::EXIST));
-            let not_empty = fs.rmdir(&cx, Ino::ROOT, &name(n as u32));
+            let not_empty = fs.rmdir(cx, Ino::ROOT, &name(n as u32));
             assert_eq!(not_empty, Err(Errno::NOTEMPTY));
             for n in 0..50 {
-                fs.unlink(&cx, *dir, &name(n)).unwrap();
+                fs.unlink(cx, *dir, &name(n)).unwrap();
             }
-            fs.rmdir(&cx, Ino::ROOT, &name(n as u32)).unwrap();
+            fs.rmdir(cx, Ino::ROOT, &name(n as u32)).unwrap();
             fs.forget(*dir, 1);
         }
         assert_eq!(fs.audit(), []);
         let root = fs.table.node(Ino::ROOT).lock.read();
         let left = root.as_deref().map_or(0, |index| index.counted);
-        assert_eq!(bytes_of(&fs), left);
+        assert_eq!(bench.bytes(), left);
     }
 }
