@@ -39,7 +39,7 @@ thread_local! {
 
 impl Bitmap {
     /// All of `0..len` free; `capacity` bounds how far [`grow`](Self::grow) may go.
-    pub fn new(len: u64, capacity: u64) -> Self {
+    pub(crate) fn new(len: u64, capacity: u64) -> Self {
         let group = (capacity / GROUPS_MAX).next_power_of_two().max(GROUP_MIN);
         let groups = (0..capacity.div_ceil(group))
             .map(|_| {
@@ -61,17 +61,17 @@ impl Bitmap {
     }
 
     /// Numbers in all.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.len.load(Relaxed)
     }
 
     /// Numbers not in use.
-    pub fn free(&self) -> u64 {
+    pub(crate) fn free(&self) -> u64 {
         self.free.load(Relaxed)
     }
 
     /// Extends the set to `0..len`, the new numbers free. One caller at a time.
-    pub fn grow(&self, len: u64) {
+    pub(crate) fn grow(&self, len: u64) {
         let old = self.len.swap(len, Relaxed);
         for g in old / self.group..len.div_ceil(self.group) {
             let mut group = self.groups[g as usize].lock();
@@ -91,14 +91,14 @@ impl Bitmap {
     }
 
     /// Takes one number.
-    pub fn take(&self) -> Option<u64> {
+    pub(crate) fn take(&self) -> Option<u64> {
         let mut got = None;
         self.take_many(1, &mut |n| got = Some(n));
         got
     }
 
     /// Takes up to `count` numbers, calls `each` with each of them, and returns how many.
-    pub fn take_many(&self, count: u64, each: &mut dyn FnMut(u64)) -> u64 {
+    pub(crate) fn take_many(&self, count: u64, each: &mut dyn FnMut(u64)) -> u64 {
         let groups = (self.len().div_ceil(self.group) as usize).max(1);
         let home = HOME.with(|h| *h) * 7 % groups;
         let mut taken = 0;
@@ -115,18 +115,18 @@ impl Bitmap {
     }
 
     /// Gives a number back. Returns false if it was not in use.
-    pub fn release(&self, n: u64) -> bool {
+    pub(crate) fn release(&self, n: u64) -> bool {
         self.change(n, false)
     }
 
     /// Marks a number as in use. Returns false if it was already.
-    pub fn mark(&self, n: u64) -> bool {
+    pub(crate) fn mark(&self, n: u64) -> bool {
         self.change(n, true)
     }
 
     /// Marks numbers as in use, a word of bits at a time. Stops at the first that was in use
     /// already, and returns it.
-    pub fn mark_run(&self, run: Range<u64>) -> Result<(), u64> {
+    pub(crate) fn mark_run(&self, run: Range<u64>) -> Result<(), u64> {
         let mut at = run.start;
         while at < run.end {
             let mut group = self.groups[(at / self.group) as usize].lock();
@@ -150,14 +150,14 @@ impl Bitmap {
 
     /// The 64 numbers from `first` (a multiple of 64, below the capacity), one bit each, set if
     /// the number is in use. Bits past the end are undefined.
-    pub fn used_64(&self, first: u64) -> u64 {
+    pub(crate) fn used_64(&self, first: u64) -> u64 {
         let group = self.groups[(first / self.group) as usize].lock();
         let word = group.words.get((first % self.group / 64) as usize);
         word.copied().unwrap_or_default()
     }
 
     /// Whether a number is in use.
-    pub fn is_used(&self, n: u64) -> bool {
+    pub(crate) fn is_used(&self, n: u64) -> bool {
         let group = self.groups[(n / self.group) as usize].lock();
         group.words[(n % self.group / 64) as usize] >> (n % 64) & 1 == 1
     }

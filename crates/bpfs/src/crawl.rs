@@ -107,7 +107,7 @@ struct NodeChanges {
 }
 
 impl<'t, 'v, P: Pmem> Crawl<'t, 'v, P> {
-    pub fn new(staged: &'t mut Staged<'v, P>, tree: Ino, size: u64) -> Self {
+    pub(crate) fn new(staged: &'t mut Staged<'v, P>, tree: Ino, size: u64) -> Self {
         let rules = staged.vol.rules;
         Self {
             staged,
@@ -119,7 +119,12 @@ impl<'t, 'v, P: Pmem> Crawl<'t, 'v, P> {
     }
 
     /// Applies `edits` (sorted, disjoint) to a whole tree.
-    pub fn tree(&mut self, tree: &Tree, edits: &[Edit<'_>], right: Right) -> Res<RootOutcome> {
+    pub(crate) fn tree(
+        &mut self,
+        tree: &Tree,
+        edits: &[Edit<'_>],
+        right: Right,
+    ) -> Res<RootOutcome> {
         // While the size is 0, height and root are ignored as a whole.
         let empty = tree.size == 0;
         let (height, root) = if empty {

@@ -142,7 +142,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    pub fn pos(self) -> u64 {
+    pub(crate) fn pos(self) -> u64 {
         match self {
             Place::Hole { pos, .. }
             | Place::Tail { pos }
@@ -156,7 +156,7 @@ const CLASSES: usize = DIRENT_MAX / 8 + 1;
 
 impl DirIndex {
     /// Reads a directory.
-    pub fn build<P: Pmem>(vol: &Volume<P>, tree: &Tree) -> Res<Self> {
+    pub(crate) fn build<P: Pmem>(vol: &Volume<P>, tree: &Tree) -> Res<Self> {
         let mut index = Self {
             names: HashTable::new(),
             hasher: RandomState::new(),
@@ -188,7 +188,7 @@ impl DirIndex {
     }
 
     /// Records that the index is used.
-    pub fn touch(&self) {
+    pub(crate) fn touch(&self) {
         // Stored only once, since many threads may read the same line.
         if !self.touched.load(Relaxed) {
             self.touched.store(true, Relaxed);
@@ -196,12 +196,12 @@ impl DirIndex {
     }
 
     /// Whether it was used since the last call.
-    pub fn was_touched(&self) -> bool {
+    pub(crate) fn was_touched(&self) -> bool {
         self.touched.swap(false, Relaxed)
     }
 
     /// Memory that the index takes.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let holes = self.holes.iter().map(Vec::capacity).sum::<usize>();
         let lists = self.tails.capacity() + self.empty.capacity();
         let bytes = size_of::<Self>()
@@ -214,7 +214,7 @@ impl DirIndex {
     }
 
     /// Number of names.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.names.len()
     }
 
@@ -256,7 +256,7 @@ impl DirIndex {
     }
 
     /// Finds a name: its entry's position, inode number and type.
-    pub fn find<P: Pmem>(
+    pub(crate) fn find<P: Pmem>(
         &self,
         vol: &Volume<P>,
         tree: &Tree,
@@ -279,7 +279,7 @@ impl DirIndex {
 
     /// Chooses a place for an entry of `need` bytes. Nothing is taken until
     /// [`placed`](Self::placed).
-    pub fn choose(&mut self, need: usize) -> Place {
+    pub(crate) fn choose(&mut self, need: usize) -> Place {
         for class in need / 8..self.holes.len() {
             while let Some(hole) = self.holes[class].last().copied() {
                 let pos = u64::from(hole.at) * 8;
@@ -321,14 +321,14 @@ impl DirIndex {
     }
 
     /// Records that a block was reset: all of it is unused.
-    pub fn was_reset(&mut self, pos: u64) {
+    pub(crate) fn was_reset(&mut self, pos: u64) {
         self.block(pos).epoch += 1;
         self.set_tail(pos, 0);
         self.empty.retain(|b| u64::from(*b) != pos / BLOCK);
     }
 
     /// Records that the entry at `place` is committed.
-    pub fn placed(&mut self, place: Place, name: &[u8]) {
+    pub(crate) fn placed(&mut self, place: Place, name: &[u8]) {
         let pos = place.pos();
         match place {
             Place::Hole { rec_len, .. } => {
@@ -345,7 +345,7 @@ impl DirIndex {
     }
 
     /// Records that the entry at `pos` was removed.
-    pub fn removed(&mut self, pos: u64, entry_len: u16, name: &[u8]) {
+    pub(crate) fn removed(&mut self, pos: u64, entry_len: u16, name: &[u8]) {
         let hash = self.hash_of(name);
         let at = (pos / 8) as u32;
         let key = key(hash);
@@ -442,7 +442,7 @@ pub(crate) struct NewEntry {
 }
 
 impl NewEntry {
-    pub fn new(ino: Ino, kind: FileType, name: &[u8], place: Place) -> Self {
+    pub(crate) fn new(ino: Ino, kind: FileType, name: &[u8], place: Place) -> Self {
         let need = rec_len(name.len());
         let stored_len = match place {
             Place::Hole { rec_len, .. } => rec_len,
@@ -459,7 +459,7 @@ impl NewEntry {
 
     /// Adds the entry to a transaction. `hidden`: store invisible bytes in place, and leave one
     /// visible word (rule: initialise before point).
-    pub fn put<'a, P: Pmem>(
+    pub(crate) fn put<'a, P: Pmem>(
         &'a self,
         tx: &mut Tx<'_, 'a, P>,
         dir: Ino,

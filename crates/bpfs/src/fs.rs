@@ -54,14 +54,14 @@ pub(crate) struct Found<'f> {
 }
 
 impl Found<'_> {
-    pub fn tree(&self) -> Tree {
+    pub(crate) fn tree(&self) -> Tree {
         Tree {
             ha: HeightAddr(self.inode.ha.get()),
             size: self.inode.size.get(),
         }
     }
 
-    pub fn is_dir(&self) -> bool {
+    pub(crate) fn is_dir(&self) -> bool {
         self.attr.kind == FileType::Directory
     }
 }

@@ -47,6 +47,7 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod alloc;
 mod attrs;

@@ -20,7 +20,7 @@ pub(crate) struct Life {
 
 impl Life {
     /// Begins a life, with one reference. All other state of the inode is set before.
-    pub fn begin(&self, names: u32) {
+    pub(crate) fn begin(&self, names: u32) {
         self.names.store(names, SeqCst);
         self.refs.store(1, SeqCst);
         self.live.store(true, SeqCst);
@@ -28,7 +28,7 @@ impl Life {
 
     /// Gives back `count` references of a live inode. Returns whether they were the last; the
     /// caller then calls [`end`](Self::end).
-    pub fn unref(&self, count: u64) -> bool {
+    pub(crate) fn unref(&self, count: u64) -> bool {
         let take = |refs: u64| Some(refs.saturating_sub(count));
         let before = self.refs.fetch_update(SeqCst, SeqCst, take).unwrap_or(0);
         before > 0 && before <= count
@@ -38,7 +38,7 @@ impl Life {
     /// operation that removes the last name or reference calls this, with the inode's lock held
     /// for writing. On true it frees the contents, gives the number back, and releases the
     /// lock, in this order.
-    pub fn end(&self) -> bool {
+    pub(crate) fn end(&self) -> bool {
         // `live` is read first: another thread may have freed the number, and may be beginning
         // a new life whose counts are not set yet. A new life sets its counts before `live`.
         let ends =

@@ -34,20 +34,20 @@ pub(crate) struct Slot<'l>(MutexGuard<'l, u64>);
 
 impl Slot<'_> {
     /// Byte offset of the slot.
-    pub fn addr(&self) -> u64 {
+    pub(crate) fn addr(&self) -> u64 {
         *self.0
     }
 }
 
 impl Log {
-    pub fn new(start: u64, blocks: u64) -> Self {
+    pub(crate) fn new(start: u64, blocks: u64) -> Self {
         Self {
             slots: slots(start, blocks).map(Mutex::new).collect(),
         }
     }
 
     /// Takes a free slot, or waits for one.
-    pub fn slot(&self) -> Slot<'_> {
+    pub(crate) fn slot(&self) -> Slot<'_> {
         let free = self.slots.iter().find_map(Mutex::try_lock);
         Slot(free.unwrap_or_else(|| self.slots[0].lock()))
     }

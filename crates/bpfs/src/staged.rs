@@ -49,7 +49,7 @@ pub(crate) struct Staged<'v, P: Pmem> {
 
 impl<'v, P: Pmem> Staged<'v, P> {
     #[inline]
-    pub fn new(vol: &'v Volume<P>, lock: TreeLock) -> Self {
+    pub(crate) fn new(vol: &'v Volume<P>, lock: TreeLock) -> Self {
         Self {
             vol,
             lock,
@@ -65,14 +65,14 @@ impl<'v, P: Pmem> Staged<'v, P> {
 
     /// Lets this operation take the blocks that are kept back for changes that free space. It
     /// must free at least as many blocks as it takes.
-    pub fn use_reserve(&mut self) {
+    pub(crate) fn use_reserve(&mut self) {
         self.leaves = 0;
     }
 
     /// Takes a block for this operation. It is given back if the operation does not commit. The
     /// check precedes the take without a lock: in modes that keep blocks back, no other
     /// operation takes one now ([`crate::volume::reserve`]).
-    pub fn take(&mut self) -> Res<BlockNo> {
+    pub(crate) fn take(&mut self) -> Res<BlockNo> {
         if self.vol.map.free() <= self.leaves {
             return Err(Errno::NOSPC.into());
         }
@@ -82,7 +82,7 @@ impl<'v, P: Pmem> Staged<'v, P> {
     }
 
     /// Frees a block once this operation has committed.
-    pub fn free(&mut self, block: BlockNo) {
+    pub(crate) fn free(&mut self, block: BlockNo) {
         if hit(Bug::ReuseBeforeCommit) {
             self.vol.map.release(block.0);
             return;
@@ -92,7 +92,7 @@ impl<'v, P: Pmem> Staged<'v, P> {
 
     /// Frees a subtree of `tree` once this operation has committed. Its blocks are not listed,
     /// which would take unbounded memory: they are found again when they are freed.
-    pub fn drop_tree(&mut self, tree: Ino, dropped: Dropped) -> Res<()> {
+    pub(crate) fn drop_tree(&mut self, tree: Ino, dropped: Dropped) -> Res<()> {
         if hit(Bug::ReuseBeforeCommit) {
             return self.vol.release(dropped, &mut 0);
         }
@@ -101,7 +101,7 @@ impl<'v, P: Pmem> Staged<'v, P> {
     }
 
     /// Fails, for a retry under the exclusive lock, if inodes must not move now.
-    pub fn may_move(&mut self, tree: Ino) -> Res<()> {
+    pub(crate) fn may_move(&mut self, tree: Ino) -> Res<()> {
         if tree == INODE_FILE {
             if self.lock == TreeLock::Shared {
                 return Err(Fault::Exclusive);
@@ -112,13 +112,13 @@ impl<'v, P: Pmem> Staged<'v, P> {
     }
 
     /// Blocks taken less those freed, without [`dropped`](Self::dropped) subtrees.
-    pub fn balance(&self) -> i64 {
+    pub(crate) fn balance(&self) -> i64 {
         self.taken.len() as i64 - self.freed.len() as i64
     }
 
     /// Frees the blocks that a commit replaced (step 4), and keeps those that it took. Adds the
     /// freed blocks of subtrees to `deltas`.
-    pub fn committed(&mut self, deltas: &mut Deltas) {
+    pub(crate) fn committed(&mut self, deltas: &mut Deltas) {
         self.taken.clear();
         for block in self.freed.drain(..) {
             self.vol.map.release(block.0);
@@ -143,7 +143,7 @@ impl<'v, P: Pmem> Staged<'v, P> {
 
     /// Records a failed commit, which may or may not be durable: nothing of it may be reused,
     /// and the volume accepts no more changes.
-    pub fn uncertain(&mut self) {
+    pub(crate) fn uncertain(&mut self) {
         self.vol.failed.store(true, SeqCst);
         self.taken.clear();
         self.stores.forget();

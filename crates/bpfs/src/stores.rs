@@ -19,7 +19,7 @@ pub(crate) struct Stores<'v, P: Pmem> {
 
 impl<'v, P: Pmem> Stores<'v, P> {
     #[inline]
-    pub fn new(pm: &'v P) -> Self {
+    pub(crate) fn new(pm: &'v P) -> Self {
         Self {
             pm,
             dirty: SmallVec::new(),
@@ -29,7 +29,7 @@ impl<'v, P: Pmem> Stores<'v, P> {
 
     /// Stores bytes in place.
     #[inline(always)] // with a constant length it is a few instructions
-    pub fn store(&mut self, addr: u64, bytes: &[u8]) {
+    pub(crate) fn store(&mut self, addr: u64, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
@@ -41,7 +41,7 @@ impl<'v, P: Pmem> Stores<'v, P> {
     /// server may have left bytes that were read in the caches only. A store that relies on
     /// them needs them durable.
     #[inline(always)]
-    pub fn rely_on(&mut self, addr: u64, len: u64) {
+    pub(crate) fn rely_on(&mut self, addr: u64, len: u64) {
         let (first, last) = (addr / LINE_BYTES, (addr + len - 1) / LINE_BYTES);
         match self.dirty.last_mut() {
             // Neighbouring fields share a line: flush it once.
@@ -51,7 +51,7 @@ impl<'v, P: Pmem> Stores<'v, P> {
     }
 
     /// Stores bytes that will not be read soon, or many.
-    pub fn fill(&mut self, addr: u64, bytes: &[u8]) {
+    pub(crate) fn fill(&mut self, addr: u64, bytes: &[u8]) {
         if bytes.len() < STREAM_FROM {
             self.store(addr, bytes);
         } else {
@@ -62,7 +62,7 @@ impl<'v, P: Pmem> Stores<'v, P> {
 
     /// Stores a word, as the narrowest aligned store that covers what changes.
     #[inline]
-    pub fn put_word(&mut self, addr: u64, value: u64) -> Res<()> {
+    pub(crate) fn put_word(&mut self, addr: u64, value: u64) -> Res<()> {
         let changed = self.pm.load(addr)? ^ value;
         if changed == 0 {
             if !hit(Bug::AbortUnflushed) {
@@ -86,7 +86,7 @@ impl<'v, P: Pmem> Stores<'v, P> {
 
     /// The one store that commits.
     #[inline]
-    pub fn commit_word(&mut self, addr: u64, value: u64) -> Res<()> {
+    pub(crate) fn commit_word(&mut self, addr: u64, value: u64) -> Res<()> {
         if hit(Bug::CommitByMemcpy) {
             for (i, byte) in value.to_le_bytes().iter().enumerate() {
                 self.store(addr + i as u64, &[*byte]);
@@ -102,7 +102,7 @@ impl<'v, P: Pmem> Stores<'v, P> {
 
     /// Starts to write back all stores so far.
     #[inline]
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         for (first, last) in &self.dirty {
             let lines = last - first + 1;
             self.pm.flush(first * LINE_BYTES, lines * LINE_BYTES);
@@ -112,7 +112,7 @@ impl<'v, P: Pmem> Stores<'v, P> {
     }
 
     /// Makes all stores so far durable.
-    pub fn barrier(&mut self, rule: Rule) -> Res<()> {
+    pub(crate) fn barrier(&mut self, rule: Rule) -> Res<()> {
         self.flush();
         if std::mem::take(&mut self.unfenced) {
             self.pm.fence(rule)?;
@@ -121,12 +121,12 @@ impl<'v, P: Pmem> Stores<'v, P> {
     }
 
     /// Whether stores are not flushed yet.
-    pub fn is_dirty(&self) -> bool {
+    pub(crate) fn is_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }
 
     /// Gives up the flushes: after an error nothing can be promised.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.dirty.clear();
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct Table {
 
 impl Table {
     /// A table for inode numbers up to `capacity`.
-    pub fn new(capacity: u64) -> Self {
+    pub(crate) fn new(capacity: u64) -> Self {
         let fan_bits = (capacity / CHUNK / TOP_MAX)
             .next_power_of_two()
             .max(FAN_MIN)
@@ -57,7 +57,7 @@ impl Table {
 
     /// The node of an inode number within capacity.
     #[inline]
-    pub fn node(&self, ino: Ino) -> &Node {
+    pub(crate) fn node(&self, ino: Ino) -> &Node {
         let (chunk, at) = (ino.0 / CHUNK, (ino.0 % CHUNK) as usize);
         let fan = 1 << self.fan_bits;
         let chunks = self.top[(chunk >> self.fan_bits) as usize]

@@ -67,7 +67,7 @@ pub(crate) struct Tx<'v, 'a, P: Pmem> {
 
 impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     #[inline]
-    pub fn new(vol: &'v Volume<P>, lock: TreeLock) -> Self {
+    pub(crate) fn new(vol: &'v Volume<P>, lock: TreeLock) -> Self {
         Self {
             vol,
             edits: SmallVec::new(),
@@ -82,7 +82,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
 
     /// A visible change of a tree's bytes.
     #[inline]
-    pub fn edit(&mut self, tree: Ino, start: u64, end: u64, what: What<'a>) {
+    pub(crate) fn edit(&mut self, tree: Ino, start: u64, end: u64, what: What<'a>) {
         if start < end {
             self.edits.push(Edit {
                 tree,
@@ -94,14 +94,14 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     }
 
     /// A visible change of one word of an inode.
-    pub fn set(&mut self, ino: Ino, field: u64, value: u64) {
+    pub(crate) fn set(&mut self, ino: Ino, field: u64, value: u64) {
         let at = (ino.0 - 1) * INODE + field;
         self.edit(INODE_FILE, at, at + 8, What::Word(value));
     }
 
     /// A change of a time.
     #[inline]
-    pub fn time(&mut self, ino: Ino, field: u64, value: i64) {
+    pub(crate) fn time(&mut self, ino: Ino, field: u64, value: i64) {
         if self.vol.rules.times {
             self.times.push((ino, field, value as u64));
         } else {
@@ -110,7 +110,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     }
 
     /// A change of a time that must be durable before the other times are stored.
-    pub fn time_first(&mut self, ino: Ino, field: u64, value: i64) {
+    pub(crate) fn time_first(&mut self, ino: Ino, field: u64, value: i64) {
         if self.vol.rules.times {
             self.first_time = Some((ino, field, value as u64));
         } else {
@@ -119,42 +119,42 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     }
 
     /// A change of bytes at `addr`, to which no committed structure leads.
-    pub fn hide(&mut self, addr: u64, bytes: &[u8]) {
+    pub(crate) fn hide(&mut self, addr: u64, bytes: &[u8]) {
         self.staged.stores.store(addr, bytes);
     }
 
     /// A hidden change of one word, if it differs.
-    pub fn hide_word(&mut self, addr: u64, value: u64) -> Res<()> {
+    pub(crate) fn hide_word(&mut self, addr: u64, value: u64) -> Res<()> {
         self.staged.stores.put_word(addr, value)
     }
 
     /// Stores the contents of a block that this operation took.
-    pub fn fill(&mut self, addr: u64, bytes: &[u8]) {
+    pub(crate) fn fill(&mut self, addr: u64, bytes: &[u8]) {
         self.staged.stores.fill(addr, bytes);
     }
 
     /// The inode file gets this size.
-    pub fn grow_inode_file(&mut self, size: u64) {
+    pub(crate) fn grow_inode_file(&mut self, size: u64) {
         self.root_size = Some(size);
     }
 
     /// As [`Staged::use_reserve`].
-    pub fn use_reserve(&mut self) {
+    pub(crate) fn use_reserve(&mut self) {
         self.staged.use_reserve();
     }
 
     /// As [`Staged::take`].
-    pub fn take(&mut self) -> Res<BlockNo> {
+    pub(crate) fn take(&mut self) -> Res<BlockNo> {
         self.staged.take()
     }
 
     /// As [`Staged::free`].
-    pub fn free(&mut self, block: BlockNo) {
+    pub(crate) fn free(&mut self, block: BlockNo) {
         self.staged.free(block);
     }
 
     /// As [`Staged::drop_tree`].
-    pub fn drop_tree(&mut self, tree: Ino, dropped: Dropped) -> Res<()> {
+    pub(crate) fn drop_tree(&mut self, tree: Ino, dropped: Dropped) -> Res<()> {
         self.staged.drop_tree(tree, dropped)
     }
 
@@ -164,7 +164,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     /// Where the commit copies, the new root is part of it. Otherwise it is a store of its own,
     /// once the commit is durable: a lower tree with the old size has lost its end. *Rule:
     /// nullify before reuse*, reversed.
-    pub fn lower(&mut self, ino: Ino, root: HeightAddr) {
+    pub(crate) fn lower(&mut self, ino: Ino, root: HeightAddr) {
         if self.vol.rules.short_circuit {
             self.lower = Some((ino, root));
         } else {
@@ -174,13 +174,13 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
 
     /// Records the byte offset of an inode that the caller has looked up.
     #[inline]
-    pub fn at(&mut self, ino: Ino, addr: u64) {
+    pub(crate) fn at(&mut self, ino: Ino, addr: u64) {
         self.homes.push((ino, addr));
     }
 
     /// Byte offset of an inode.
     #[inline]
-    pub fn home(&mut self, ino: Ino) -> Res<u64> {
+    pub(crate) fn home(&mut self, ino: Ino) -> Res<u64> {
         if let Some((_, addr)) = self.homes.iter().find(|(i, _)| *i == ino) {
             return Ok(*addr);
         }
@@ -190,7 +190,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     }
 
     /// A tree as it is before the operation.
-    pub fn tree(&mut self, tree: Ino) -> Res<Tree> {
+    pub(crate) fn tree(&mut self, tree: Ino) -> Res<Tree> {
         match tree {
             INODE_FILE => self.vol.inode_file(),
             ino => self.home(ino).and_then(|addr| self.vol.tree(addr)),

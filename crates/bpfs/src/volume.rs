@@ -21,7 +21,7 @@ pub(crate) struct Tree {
 
 impl Tree {
     /// The whole tree as a subtree to drop, if it has any block.
-    pub fn whole(&self) -> Option<Dropped> {
+    pub(crate) fn whole(&self) -> Option<Dropped> {
         let has_blocks = self.size > 0 && !self.ha.block().is_null();
         has_blocks.then(|| Dropped {
             block: self.ha.block(),
@@ -31,7 +31,7 @@ impl Tree {
     }
 
     /// Leaves that hold valid bytes.
-    pub fn valid_leaves(&self) -> u64 {
+    pub(crate) fn valid_leaves(&self) -> u64 {
         self.size.div_ceil(BLOCK)
     }
 }
@@ -91,14 +91,14 @@ pub(crate) struct Volume<P> {
 
 impl<P: Pmem> Volume<P> {
     /// Blocks that any change may take.
-    pub fn available(&self) -> u64 {
+    pub(crate) fn available(&self) -> u64 {
         self.map.free().saturating_sub(self.reserve)
     }
 
     /// Checks a pointer that was read: null, or inside the file system and after the super
     /// blocks.
     #[inline]
-    pub fn pointer(&self, raw: u64) -> Res<BlockNo> {
+    pub(crate) fn pointer(&self, raw: u64) -> Res<BlockNo> {
         if raw == 0 || (2..self.blocks).contains(&raw) {
             Ok(BlockNo(raw))
         } else {
@@ -110,13 +110,13 @@ impl<P: Pmem> Volume<P> {
 
     /// Reads slot `slot` of an indirect block.
     #[inline]
-    pub fn slot(&self, block: BlockNo, slot: u64) -> Res<BlockNo> {
+    pub(crate) fn slot(&self, block: BlockNo, slot: u64) -> Res<BlockNo> {
         self.pointer(self.pm.load(block.addr() + slot * 8)?)
     }
 
     /// The address of the word that holds `at`, and its value with `bytes` over it. The bytes lie
     /// inside that word.
-    pub fn merged(&self, at: u64, bytes: &[u8]) -> Res<(u64, u64)> {
+    pub(crate) fn merged(&self, at: u64, bytes: &[u8]) -> Res<(u64, u64)> {
         let (addr, skip) = (at / 8 * 8, (at % 8) as usize);
         let mut word = self.pm.load(addr)?.to_le_bytes();
         word[skip..skip + bytes.len()].copy_from_slice(bytes);
@@ -125,7 +125,7 @@ impl<P: Pmem> Volume<P> {
 
     /// Byte offset of the root record.
     #[inline]
-    pub fn root_record(&self) -> Res<u64> {
+    pub(crate) fn root_record(&self) -> Res<u64> {
         let root = self.pointer(self.pm.load(at::SUPER_ROOT)?)?;
         if root.is_null() {
             return Err(corrupt(format_args!("the super block has no root record")));
@@ -155,20 +155,20 @@ impl<P: Pmem> Volume<P> {
 
     /// The inode file's tree.
     #[inline]
-    pub fn inode_file(&self) -> Res<Tree> {
+    pub(crate) fn inode_file(&self) -> Res<Tree> {
         let at = self.root_record()?;
         self.tree_at(at, at + at::ROOT_SIZE)
     }
 
     /// The tree of the inode at `addr`.
     #[inline]
-    pub fn tree(&self, addr: u64) -> Res<Tree> {
+    pub(crate) fn tree(&self, addr: u64) -> Res<Tree> {
         self.tree_at(addr + at::HA, addr + at::SIZE)
     }
 
     /// Leaf number `leaf` of a tree; null for a hole or after the end.
     #[inline]
-    pub fn leaf(&self, tree: &Tree, leaf: u64) -> Res<BlockNo> {
+    pub(crate) fn leaf(&self, tree: &Tree, leaf: u64) -> Res<BlockNo> {
         let mut height = tree.ha.height();
         if leaf >= tree.valid_leaves() || leaf >= span(height) {
             return Ok(BlockNo::NULL);
@@ -183,7 +183,7 @@ impl<P: Pmem> Volume<P> {
 
     /// Byte offset of the slot that points to leaf number `leaf`, which is not null.
     /// `None`: the leaf is the root.
-    pub fn slot_of(&self, tree: &Tree, leaf: u64) -> Res<Option<u64>> {
+    pub(crate) fn slot_of(&self, tree: &Tree, leaf: u64) -> Res<Option<u64>> {
         let (mut height, mut block) = (tree.ha.height(), tree.ha.block());
         while height > 1 {
             height -= 1;
@@ -194,7 +194,7 @@ impl<P: Pmem> Volume<P> {
 
     /// Byte offset of an inode on the medium.
     #[inline]
-    pub fn inode_addr(&self, ino: Ino) -> Res<u64> {
+    pub(crate) fn inode_addr(&self, ino: Ino) -> Res<u64> {
         let byte = (ino.0.wrapping_sub(1))
             .checked_mul(INODE)
             .ok_or(Errno::STALE)?;
@@ -213,7 +213,7 @@ impl<P: Pmem> Volume<P> {
 
     /// Reads a whole inode.
     #[inline]
-    pub fn inode(&self, addr: u64) -> Res<Inode> {
+    pub(crate) fn inode(&self, addr: u64) -> Res<Inode> {
         let mut bytes = [0; INODE as usize];
         self.pm.read(addr, &mut bytes)?;
         Inode::read_from_bytes(&bytes).map_err(|_| Errno::IO.into())
@@ -221,7 +221,11 @@ impl<P: Pmem> Volume<P> {
 
     /// Calls `each` for every block of a tree that is in use, inner blocks before what
     /// they point to; `each` returns false to not go deeper.
-    pub fn walk(&self, tree: &Tree, each: &mut dyn FnMut(BlockNo, u32) -> Res<bool>) -> Res<()> {
+    pub(crate) fn walk(
+        &self,
+        tree: &Tree,
+        each: &mut dyn FnMut(BlockNo, u32) -> Res<bool>,
+    ) -> Res<()> {
         if tree.size == 0 || tree.ha.block().is_null() {
             return Ok(());
         }
@@ -262,7 +266,7 @@ impl<P: Pmem> Volume<P> {
     ///
     /// A node is read before it is freed, since another operation may take a free block at
     /// once.
-    pub fn release(&self, dropped: Dropped, freed: &mut u64) -> Res<()> {
+    pub(crate) fn release(&self, dropped: Dropped, freed: &mut u64) -> Res<()> {
         let Dropped {
             block,
             height,
@@ -293,7 +297,7 @@ impl<P: Pmem> Volume<P> {
     }
 
     /// Whether changes are still accepted.
-    pub fn usable(&self) -> Res<()> {
+    pub(crate) fn usable(&self) -> Res<()> {
         if self.failed.load(SeqCst) {
             Err(Errno::IO.into())
         } else {

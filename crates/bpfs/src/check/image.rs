@@ -14,7 +14,7 @@ pub(crate) struct Image<'p, P: ?Sized> {
 }
 
 impl<P: Pmem + ?Sized> Image<'_, P> {
-    pub fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+    pub(crate) fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), MediumError> {
         self.pm.read(addr, buf)?;
         let end = addr + buf.len() as u64;
         for patch in &self.patches {
@@ -30,7 +30,7 @@ impl<P: Pmem + ?Sized> Image<'_, P> {
     }
 
     /// Reads an aligned word.
-    pub fn word(&self, addr: u64) -> Result<u64, MediumError> {
+    pub(crate) fn word(&self, addr: u64) -> Result<u64, MediumError> {
         if self.patches.is_empty() {
             return self.pm.load(addr);
         }

@@ -14,13 +14,13 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    pub const EMPTY: Tree = Tree {
+    pub(crate) const EMPTY: Tree = Tree {
         ha: HeightAddr(0),
         size: 0,
     };
 
     /// Leaves that hold valid bytes.
-    pub fn leaves(&self) -> u64 {
+    pub(crate) fn leaves(&self) -> u64 {
         self.size.div_ceil(BLOCK)
     }
 }

@@ -52,7 +52,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
 
     /// Commits the operation. On an error before the commit point nothing has changed; after
     /// one later, the volume accepts no more changes.
-    pub fn commit(mut self) -> Res<Deltas> {
+    pub(crate) fn commit(mut self) -> Res<Deltas> {
         let mut deltas = Deltas::new();
         let point = self.stage(&mut deltas)?;
         if let Err(e) = self.finish(&point) {
