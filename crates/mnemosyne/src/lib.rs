@@ -34,6 +34,7 @@
 //! assert_eq!(count, 1);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod error;

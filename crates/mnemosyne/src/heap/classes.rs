@@ -27,28 +27,28 @@ pub(super) struct Class(u8);
 
 impl Class {
     /// The class of that number, if there is one.
-    pub fn new(number: u64) -> Option<Self> {
+    pub(super) fn new(number: u64) -> Option<Self> {
         let number = u8::try_from(number).ok()?;
         (usize::from(number) < CLASSES).then_some(Self(number))
     }
 
     /// The smallest class for that many bytes. `None`: the block takes whole pages.
-    pub fn of(bytes: u64) -> Option<Self> {
+    pub(super) fn of(bytes: u64) -> Option<Self> {
         let number = SIZES.partition_point(|size| u64::from(*size) < bytes);
         (number < CLASSES).then_some(Self(number as u8))
     }
 
-    pub fn number(self) -> usize {
+    pub(super) fn number(self) -> usize {
         self.0.into()
     }
 
     /// The bytes of a block.
-    pub fn size(self) -> u64 {
+    pub(super) fn size(self) -> u64 {
         SIZES[self.number()].into()
     }
 
     /// The number of blocks in a superblock: those that fit and have a bit.
-    pub fn capacity(self) -> u32 {
+    pub(super) fn capacity(self) -> u32 {
         ((PAGE_BYTES / self.size()) as u32).min(BITS)
     }
 }

@@ -20,14 +20,14 @@ pub(super) enum Block {
 }
 
 impl Block {
-    pub fn start(&self) -> u64 {
+    pub(super) fn start(&self) -> u64 {
         match self {
             Self::Small { page, class, block } => page + u64::from(*block) * class.size(),
             Self::Extent { start, .. } => *start,
         }
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         match self {
             Self::Small { class, .. } => class.size(),
             Self::Extent { pages, .. } => pages * PAGE_BYTES,
@@ -70,12 +70,12 @@ pub(super) struct Index {
 
 impl Index {
     /// Adds a segment, which is read when it is needed.
-    pub fn add(&mut self, segment: Segment) {
+    pub(super) fn add(&mut self, segment: Segment) {
         self.unknown.push_back(segment);
     }
 
     /// Reads the next segment. Returns false if there is none.
-    pub fn read_next<P: Pmem>(&mut self, pm: &P) -> Result<bool, HeapError> {
+    pub(super) fn read_next<P: Pmem>(&mut self, pm: &P) -> Result<bool, HeapError> {
         let Some(segment) = self.unknown.pop_front() else {
             return Ok(false);
         };
@@ -84,7 +84,7 @@ impl Index {
     }
 
     /// Reads this segment, unless it was read before.
-    pub fn ensure<P: Pmem>(&mut self, pm: &P, segment: Segment) -> Result<(), HeapError> {
+    pub(super) fn ensure<P: Pmem>(&mut self, pm: &P, segment: Segment) -> Result<(), HeapError> {
         if self.known.contains(&segment) {
             return Ok(());
         }
@@ -151,7 +151,7 @@ impl Index {
     }
 
     /// Takes that many pages, from the start of the shortest run that has them.
-    pub fn take_pages(&mut self, pages: u64) -> Option<u64> {
+    pub(super) fn take_pages(&mut self, pages: u64) -> Option<u64> {
         let &(count, start) = self.by_pages.range((pages, 0)..).next()?;
         self.drop_run(start, count);
         if count > pages {
@@ -162,7 +162,7 @@ impl Index {
 
     /// Takes that many pages in one run. If none is long enough, takes the longest runs, at most
     /// `most`. Returns the start and the number of pages of each.
-    pub fn take_runs(&mut self, pages: u64, most: usize) -> Option<Vec<(u64, u64)>> {
+    pub(super) fn take_runs(&mut self, pages: u64, most: usize) -> Option<Vec<(u64, u64)>> {
         if let Some(start) = self.take_pages(pages) {
             return Some(vec![(start, pages)]);
         }
@@ -190,7 +190,7 @@ impl Index {
     }
 
     /// Whether there may be room for that many bytes.
-    pub fn may_hold(&self, bytes: u64) -> bool {
+    pub(super) fn may_hold(&self, bytes: u64) -> bool {
         let pages = bytes.div_ceil(PAGE_BYTES);
         let has_superblock =
             Class::of(bytes).is_some_and(|class| !self.available[class.number()].is_empty());
@@ -202,7 +202,7 @@ impl Index {
     // --- superblocks ----------------------------------------------------------------
 
     /// Takes all free blocks of a superblock of this class.
-    pub fn take_superblock(&mut self, class: Class) -> Option<Taken> {
+    pub(super) fn take_superblock(&mut self, class: Class) -> Option<Taken> {
         while let Some(page) = self.available[class.number()].pop() {
             if let Some(superblock) = self.superblocks.get_mut(&page)
                 && superblock.class == class
@@ -221,7 +221,7 @@ impl Index {
     }
 
     /// Makes a superblock of a free page, and takes its blocks.
-    pub fn make_superblock(&mut self, class: Class) -> Option<Taken> {
+    pub(super) fn make_superblock(&mut self, class: Class) -> Option<Taken> {
         let page = self.take_pages(1)?;
         let segment = self.known.iter().find(|segment| segment.has_byte(page))?;
         let descriptor = segment.descriptor(page);
@@ -240,7 +240,7 @@ impl Index {
     }
 
     /// Puts back the blocks that a session has taken and not used.
-    pub fn put_taken(&mut self, taken: &Taken) {
+    pub(super) fn put_taken(&mut self, taken: &Taken) {
         let Some(mut superblock) = self.superblocks.remove(&taken.page) else {
             return;
         };
@@ -259,17 +259,17 @@ impl Index {
     // --- blocks ---------------------------------------------------------------------
 
     /// Keeps freed blocks back, each with the stamp of its transaction.
-    pub fn put_freed(&mut self, blocks: impl Iterator<Item = (u64, Block)>) {
+    pub(super) fn put_freed(&mut self, blocks: impl Iterator<Item = (u64, Block)>) {
         self.quarantine.extend(blocks);
     }
 
     /// The number of blocks that are kept back.
-    pub fn kept_back(&self) -> usize {
+    pub(super) fn kept_back(&self) -> usize {
         self.quarantine.len()
     }
 
     /// Makes blocks available that were freed up to the low water.
-    pub fn release(&mut self, low_water: u64) {
+    pub(super) fn release(&mut self, low_water: u64) {
         // Stamps come almost in order. A late one only delays its block.
         let is_over = |freed: &mut (u64, Block)| freed.0 <= low_water;
         while let Some((_, block)) = self.quarantine.pop_front_if(is_over) {
@@ -278,7 +278,7 @@ impl Index {
     }
 
     /// Makes a block available to which no recovery could replay a write.
-    pub fn put(&mut self, block: Block) {
+    pub(super) fn put(&mut self, block: Block) {
         let (page, class, block) = match block {
             Block::Extent { start, pages } => return self.put_run(start, pages),
             Block::Small { page, class, block } => (page, class, block),

@@ -65,7 +65,7 @@ pub(super) enum Page {
 }
 
 impl Page {
-    pub fn encode(self) -> u64 {
+    pub(super) fn encode(self) -> u64 {
         seal(match self {
             Self::Free => FREE,
             Self::Superblock(class) => SMALL | (class.number() as u64) << KIND_BITS,
@@ -74,7 +74,7 @@ impl Page {
     }
 
     /// The number of pages in the block that begins here, or 1.
-    pub fn pages(self) -> u64 {
+    pub(super) fn pages(self) -> u64 {
         match self {
             Self::Extent(pages) => pages,
             Self::Free | Self::Superblock(_) => 1,
@@ -82,7 +82,7 @@ impl Page {
     }
 
     /// Decodes the first word of a descriptor. `None`: this version writes no such word.
-    pub fn decode(word: u64) -> Option<Self> {
+    pub(super) fn decode(word: u64) -> Option<Self> {
         let word = sealed::open(word)?;
         let what = word >> KIND_BITS;
         match word & ((1 << KIND_BITS) - 1) {
@@ -361,38 +361,38 @@ pub(super) struct Bits([u64; BIT_WORDS]);
 
 impl Bits {
     /// The first `count` bits.
-    pub fn first(count: u32) -> Self {
+    pub(super) fn first(count: u32) -> Self {
         let mut bits = Self::default();
         (0..count).for_each(|n| bits.set(n));
         bits
     }
 
-    pub fn set(&mut self, n: u32) {
+    pub(super) fn set(&mut self, n: u32) {
         self.0[(n / WORD_BITS) as usize] |= 1 << (n % WORD_BITS);
     }
 
     /// Removes the first bit that is set.
-    pub fn take(&mut self) -> Option<u32> {
+    pub(super) fn take(&mut self) -> Option<u32> {
         let n = self.0.iter().position(|word| *word != 0)?;
         let bit = self.0[n].trailing_zeros();
         self.0[n] &= self.0[n] - 1;
         Some(n as u32 * WORD_BITS + bit)
     }
 
-    pub fn has(&self, n: u32) -> bool {
+    pub(super) fn has(&self, n: u32) -> bool {
         self.0[(n / WORD_BITS) as usize] & 1 << (n % WORD_BITS) != 0
     }
 
-    pub fn count(&self) -> u32 {
+    pub(super) fn count(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
     /// The bits that are not set in `others`.
-    pub fn without(&self, others: &Self) -> Self {
+    pub(super) fn without(&self, others: &Self) -> Self {
         let mut left = *self;
         for (word, other) in left.0.iter_mut().zip(others.0) {
             *word &= !other;
@@ -401,7 +401,7 @@ impl Bits {
     }
 
     /// The indices of the bits that are set, ascending.
-    pub fn iter(self) -> impl Iterator<Item = u32> {
+    pub(super) fn iter(self) -> impl Iterator<Item = u32> {
         (0..BITS).filter(move |n| self.has(*n))
     }
 }

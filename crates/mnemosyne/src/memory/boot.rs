@@ -38,7 +38,7 @@ impl BootNote {
     ///
     /// # Errors
     /// [`BackingError::Crashed`] if the note is of an earlier boot and the loss is not accepted.
-    pub fn find(
+    pub(super) fn find(
         files: &impl Files,
         directory: &Path,
         accept_loss: bool,
@@ -55,12 +55,12 @@ impl BootNote {
     }
 
     /// Whether there is a note.
-    pub fn is_there(&self) -> bool {
+    pub(super) fn is_there(&self) -> bool {
         self.is_there.load(Relaxed)
     }
 
     /// Whether `directory` has a note of an earlier boot.
-    pub fn is_of_crash(files: &impl Files, directory: &Path) -> Result<bool, BackingError> {
+    pub(super) fn is_of_crash(files: &impl Files, directory: &Path) -> Result<bool, BackingError> {
         let note = read(files, directory)?;
         Ok(is_of_crash(files, note.as_deref())?)
     }
@@ -69,7 +69,7 @@ impl BootNote {
     ///
     /// # Errors
     /// [`BackingError::InTheWay`] if another program's file has the name.
-    pub fn make(&self, files: &impl Files) -> Result<(), BackingError> {
+    pub(super) fn make(&self, files: &impl Files) -> Result<(), BackingError> {
         let (file, contents) = (self.directory.join(BOOT_NOTE), contents(files)?);
         let write = |path: &Path| files.write(path, &contents);
         match hit(Bug::NoteNotSynced) {
@@ -82,7 +82,7 @@ impl BootNote {
     }
 
     /// Removes the note once the files at `paths` are durable.
-    pub fn remove(
+    pub(super) fn remove(
         &self,
         files: &impl Files,
         paths: impl IntoIterator<Item = PathBuf>,

@@ -30,7 +30,7 @@ pub(super) struct ReadOnly {
 impl ReadOnly {
     /// Opens the directory at `path`, which no program may have open, with that many bytes of
     /// addresses.
-    pub fn open(path: impl AsRef<Path>, bytes: u64) -> Result<Self, MemoryError> {
+    pub(super) fn open(path: impl AsRef<Path>, bytes: u64) -> Result<Self, MemoryError> {
         let options = DirectoryOptions {
             bytes,
             map: MapOptions {

@@ -91,7 +91,7 @@ impl Note {
 
 impl Pooled {
     /// Opens the pool of the directory at `path`, if it has one or `options` request one.
-    pub fn open(
+    pub(super) fn open(
         files: &impl Files,
         path: &Path,
         options: &DirectoryOptions,

@@ -23,14 +23,14 @@ pub(super) struct BadRoot {
 impl BadRoot {
     /// Whether this is, or may have been, the root with the base address: most bytes of that name
     /// match.
-    pub fn may_be_base(&self) -> bool {
+    pub(super) fn may_be_base(&self) -> bool {
         let pairs = self.name.iter().zip(BASE_ROOT.as_bytes());
         // Of two roots of the same name, programs find the first.
         self.what != DOUBLE && 2 * pairs.filter(|(is, was)| is == was).count() > BASE_ROOT.len()
     }
 
     /// The name as text.
-    pub fn shown_name(&self) -> String {
+    pub(super) fn shown_name(&self) -> String {
         format!("{:?}", String::from_utf8_lossy(&self.name))
     }
 }
@@ -109,7 +109,7 @@ impl Targets {
     ///
     /// # Errors
     /// [`HeapError`] if a part of the heap is damaged.
-    pub fn read<P: Pmem>(pm: &P, regions: &[Region]) -> Result<Self, HeapError> {
+    pub(super) fn read<P: Pmem>(pm: &P, regions: &[Region]) -> Result<Self, HeapError> {
         let mut ranges = Vec::new();
         for region in regions {
             match region.kind {

@@ -157,7 +157,7 @@ pub(super) struct System {
 }
 
 impl System {
-    pub fn open<P: Pmem>(pm: &P) -> Result<Self, MemoryError> {
+    pub(super) fn open<P: Pmem>(pm: &P) -> Result<Self, MemoryError> {
         let mut head = [0; HEAD_WORDS];
         for (n, word) in head.iter_mut().enumerate() {
             *word = pm.load(n as u64 * WORD_BYTES)?;
@@ -187,27 +187,27 @@ impl System {
     }
 
     /// The offset of the logs.
-    pub fn area(&self) -> u64 {
+    pub(super) fn area(&self) -> u64 {
         (self.root(self.roots)).next_multiple_of(4096)
     }
 
     /// The range of the first line and the region table.
-    pub fn table(&self) -> Range<u64> {
+    pub(super) fn table(&self) -> Range<u64> {
         0..self.slot(self.slots)
     }
 
     /// The offset of the line of a slot.
-    pub fn slot(&self, slot: u64) -> u64 {
+    pub(super) fn slot(&self, slot: u64) -> u64 {
         AT_TABLE + slot * LINE_BYTES
     }
 
     /// The offset of a root.
-    pub fn root(&self, root: u64) -> u64 {
+    pub(super) fn root(&self, root: u64) -> u64 {
         self.slot(self.slots) + root * ROOT_BYTES
     }
 
     /// Reads a root: its name and words, or `None` if it is free.
-    pub fn root_of<P: Pmem>(
+    pub(super) fn root_of<P: Pmem>(
         &self,
         pm: &P,
         root: u64,
@@ -231,7 +231,11 @@ impl System {
     }
 
     /// The bytes of a damaged root's name up to the first 0.
-    pub fn remains_of_name<P: Pmem>(&self, pm: &P, root: u64) -> Result<Vec<u8>, MemoryError> {
+    pub(super) fn remains_of_name<P: Pmem>(
+        &self,
+        pm: &P,
+        root: u64,
+    ) -> Result<Vec<u8>, MemoryError> {
         let mut name = vec![0; ROOT_NAME_MAX];
         pm.read(self.root(root) + ROOT_HEAD, &mut name)?;
         let len = name.iter().position(|byte| *byte == 0);
@@ -240,7 +244,7 @@ impl System {
     }
 
     /// All regions except the system region, with their states.
-    pub fn regions<P: Pmem>(&self, pm: &P) -> Result<Vec<(State, Region)>, MemoryError> {
+    pub(super) fn regions<P: Pmem>(&self, pm: &P) -> Result<Vec<(State, Region)>, MemoryError> {
         let mut found = Vec::new();
         for slot in 0..self.slots {
             found.extend(self.region(pm, slot)?);
@@ -255,7 +259,7 @@ impl System {
     }
 
     /// Reads a slot of the region table, or `None` if it is free.
-    pub fn region<P: Pmem>(
+    pub(super) fn region<P: Pmem>(
         &self,
         pm: &P,
         slot: u64,
@@ -362,7 +366,7 @@ pub(super) struct RootWords {
 
 impl RootWords {
     /// The sealed word of a root with this name.
-    pub fn seal(self, name: &[u8]) -> u64 {
+    pub(super) fn seal(self, name: &[u8]) -> u64 {
         let words = [self.layout, self.off].map(u64::to_le_bytes);
         let crc = crc32c::crc32c_append(crc32c::crc32c(words.as_flattened()), name);
         seal(name.len() as u64 | u64::from(crc) << NAME_BITS)

@@ -13,18 +13,18 @@ pub(super) struct State(u64);
 impl State {
     /// The owner has committed, and keeps the lock until its readers have ended. No owner has this
     /// number.
-    pub const BLOCKED: Self = Self(u64::MAX);
+    pub(super) const BLOCKED: Self = Self(u64::MAX);
 
-    pub fn free(version: u64) -> Self {
+    pub(super) fn free(version: u64) -> Self {
         Self(version << 1)
     }
 
-    pub fn taken(owner: u64) -> Self {
+    pub(super) fn taken(owner: u64) -> Self {
         Self(owner << 1 | 1)
     }
 
     /// The version of a free lock.
-    pub fn version(self) -> Option<u64> {
+    pub(super) fn version(self) -> Option<u64> {
         (self.0 & 1 == 0).then_some(self.0 >> 1)
     }
 }
@@ -39,7 +39,7 @@ pub(super) struct Locks {
 
 impl Locks {
     /// At least `count` locks, all free and of version `version`.
-    pub fn new(count: usize, version: u64) -> Self {
+    pub(super) fn new(count: usize, version: u64) -> Self {
         let count = count.next_power_of_two();
         let State(word) = State::free(version);
         Self {
@@ -48,25 +48,25 @@ impl Locks {
     }
 
     /// The number of locks.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.table.len()
     }
 
     /// The lock of the word at `off`.
     #[inline]
-    pub fn of(&self, off: u64) -> LockIndex {
+    pub(super) fn of(&self, off: u64) -> LockIndex {
         (off / LINE_BYTES) as u32 & (self.table.len() - 1) as u32
     }
 
     #[inline]
-    pub fn state(&self, lock: LockIndex) -> State {
+    pub(super) fn state(&self, lock: LockIndex) -> State {
         // Acquire: the stores of the last owner are visible.
         State(self.table[lock as usize].load(Ordering::Acquire))
     }
 
     /// Takes a lock if its state is still `seen`.
     #[inline]
-    pub fn try_take(&self, lock: LockIndex, seen: State, owner: u64) -> bool {
+    pub(super) fn try_take(&self, lock: LockIndex, seen: State, owner: u64) -> bool {
         let taken = State::taken(owner);
         let lock = &self.table[lock as usize];
         lock.compare_exchange(seen.0, taken.0, Ordering::AcqRel, Ordering::Relaxed)
@@ -74,14 +74,14 @@ impl Locks {
     }
 
     /// Marks a lock that its owner holds as [`State::BLOCKED`].
-    pub fn block(&self, lock: LockIndex) {
+    pub(super) fn block(&self, lock: LockIndex) {
         let State(word) = State::BLOCKED;
         self.table[lock as usize].store(word, Ordering::Release);
     }
 
     /// Releases a lock with a new version.
     #[inline]
-    pub fn release(&self, lock: LockIndex, version: u64) {
+    pub(super) fn release(&self, lock: LockIndex, version: u64) {
         let State(word) = State::free(version);
         self.table[lock as usize].store(word, Ordering::Release);
     }

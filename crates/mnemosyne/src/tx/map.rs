@@ -20,14 +20,14 @@ fn hash(key: u64) -> u64 {
 }
 
 impl<V: Copy> Map<V> {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             entries: Vec::new(),
             index: HashTable::new(),
         }
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         if self.entries.len() >= MANY {
             return *self = Self::new();
         }
@@ -35,7 +35,7 @@ impl<V: Copy> Map<V> {
         self.index.clear();
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
@@ -49,18 +49,18 @@ impl<V: Copy> Map<V> {
     }
 
     #[inline]
-    pub fn get(&self, key: u64) -> Option<V> {
+    pub(super) fn get(&self, key: u64) -> Option<V> {
         self.find(key).map(|slot| self.entries[slot].1)
     }
 
     #[inline]
-    pub fn get_mut(&mut self, key: u64) -> Option<&mut V> {
+    pub(super) fn get_mut(&mut self, key: u64) -> Option<&mut V> {
         self.find(key).map(|slot| &mut self.entries[slot].1)
     }
 
     /// Adds an entry for a key that has none.
     #[inline]
-    pub fn insert(&mut self, key: u64, value: V) {
+    pub(super) fn insert(&mut self, key: u64, value: V) {
         self.entries.push((key, value));
         match self.entries.len() - 1 {
             last if last < FEW => {}
@@ -70,12 +70,12 @@ impl<V: Copy> Map<V> {
     }
 
     /// A copy of all entries, for [`restore`](Self::restore).
-    pub fn snapshot(&self) -> Vec<(u64, V)> {
+    pub(super) fn snapshot(&self) -> Vec<(u64, V)> {
         self.entries.clone()
     }
 
     /// Restores the entries of a snapshot. No entry was removed since.
-    pub fn restore(&mut self, snapshot: &[(u64, V)]) {
+    pub(super) fn restore(&mut self, snapshot: &[(u64, V)]) {
         let len = snapshot.len();
         match len {
             ..=FEW => self.index.clear(),
@@ -93,7 +93,7 @@ impl<V: Copy> Map<V> {
     }
 
     /// All entries, in the order of their first insertion.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, V)> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, V)> + '_ {
         self.entries.iter().copied()
     }
 }

@@ -92,17 +92,17 @@ impl<'a> Run<'a> {
     }
 
     /// Bytes from the first word to the end of the last.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.words.len() as u64 * WORD_BYTES
     }
 
     /// The byte offsets of the words.
-    pub fn range(&self) -> Range<u64> {
+    pub(super) fn range(&self) -> Range<u64> {
         self.off..self.off.saturating_add(self.bytes())
     }
 
     /// Splits the run before word `count`. The rest may be empty.
-    pub fn split_at(self, count: usize) -> (Self, Self) {
+    pub(super) fn split_at(self, count: usize) -> (Self, Self) {
         let (words, rest) = self.words.split_at(count.min(self.words.len()));
         let off = self.off + words.len() as u64 * WORD_BYTES;
         (
@@ -116,7 +116,7 @@ impl<'a> Run<'a> {
     }
 
     /// Stores the bytes in the mask, and no others.
-    pub fn store<P: Pmem>(&self, pm: &P) {
+    pub(super) fn store<P: Pmem>(&self, pm: &P) {
         if self.mask == WHOLE {
             return pm.store(self.off, self.words.as_bytes());
         }
@@ -158,7 +158,7 @@ const PART_WORDS: usize = 3;
 
 impl Part {
     /// The offset of the end, or the largest offset.
-    pub fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         let bytes = self.words.saturating_mul(WORD_BYTES);
         self.off.saturating_add(bytes)
     }
@@ -178,19 +178,19 @@ impl Part {
 
 impl Overflow {
     /// The bytes that the runs of a record take, in whole lines.
-    pub fn bytes_for(record: &[u64]) -> u64 {
+    pub(super) fn bytes_for(record: &[u64]) -> u64 {
         let words = record.len() as u64 - 1;
         (words * WORD_BYTES).next_multiple_of(LINE_BYTES)
     }
 
     /// The number of parts that a record of that many words can name; at least one.
-    pub fn most_parts(words: u64) -> usize {
+    pub(super) fn most_parts(words: u64) -> usize {
         (words.saturating_sub(1) as usize / PART_WORDS).max(1)
     }
 
     /// Streams the runs of a record to `ranges`: free lines, at least
     /// [`bytes_for`](Self::bytes_for) the record.
-    pub fn store<P: Pmem>(pm: &P, ranges: &[Range<u64>], record: &mut Vec<u64>) -> Self {
+    pub(super) fn store<P: Pmem>(pm: &P, ranges: &[Range<u64>], record: &mut Vec<u64>) -> Self {
         let (len, bytes) = (record.len(), Self::bytes_for(record));
         // Fill the rest of the last line.
         record.resize(1 + (bytes / WORD_BYTES) as usize, 0);
@@ -212,13 +212,13 @@ impl Overflow {
     }
 
     /// The record that names the overflow.
-    pub fn encode(&self, stamp: u64) -> Vec<u64> {
+    pub(super) fn encode(&self, stamp: u64) -> Vec<u64> {
         let parts = self.0.iter().flat_map(|part| part.encode());
         std::iter::once(stamp).chain(parts).collect()
     }
 
     /// Decodes a record that names an overflow.
-    pub fn decode(record: &[u64]) -> Option<Self> {
+    pub(super) fn decode(record: &[u64]) -> Option<Self> {
         let (parts, rest) = record.get(1..)?.as_chunks();
         let parts: Option<Vec<_>> = parts.iter().map(|part| Part::decode(*part)).collect();
         let parts = parts.filter(|parts| rest.is_empty() && !parts.is_empty());
@@ -226,13 +226,17 @@ impl Overflow {
     }
 
     /// The parts, in order.
-    pub fn parts(&self) -> &[Part] {
+    pub(super) fn parts(&self) -> &[Part] {
         &self.0
     }
 
     /// Loads the whole record, with its runs. `None`: the parts have changed, or are larger than
     /// memory.
-    pub fn load<P: Pmem>(&self, pm: &P, stamp: u64) -> Result<Option<Vec<u64>>, MediumError> {
+    pub(super) fn load<P: Pmem>(
+        &self,
+        pm: &P,
+        stamp: u64,
+    ) -> Result<Option<Vec<u64>>, MediumError> {
         let mut record = vec![stamp];
         for part in &self.0 {
             let (at, len) = (record.len(), usize::try_from(part.words).ok());
@@ -259,7 +263,7 @@ pub(super) struct Transaction<'a> {
 
 impl<'a> Transaction<'a> {
     /// Decodes a record, if it is a transaction.
-    pub fn decode(record: &'a [u64]) -> Option<Self> {
+    pub(super) fn decode(record: &'a [u64]) -> Option<Self> {
         let (&stamp, mut rest) = record.split_first()?;
         while !rest.is_empty() {
             (_, rest) = Run::split_first(rest)?;
@@ -268,7 +272,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Its runs.
-    pub fn runs(&self) -> impl Iterator<Item = Run<'a>> + use<'a> {
+    pub(super) fn runs(&self) -> impl Iterator<Item = Run<'a>> + use<'a> {
         runs(self.record)
     }
 }

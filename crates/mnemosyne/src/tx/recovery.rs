@@ -259,7 +259,7 @@ impl Area {
 
 impl<P: Pmem + Clone> Reading<P> {
     /// Opens the area at byte `start`, which ends at `end` at the latest.
-    pub fn begin(pm: &P, start: u64, end: u64) -> Result<Self, AreaError> {
+    pub(crate) fn begin(pm: &P, start: u64, end: u64) -> Result<Self, AreaError> {
         let area = Area::open(pm, start, end)?;
         let low_water = area.word(pm, AT_LOW_WATER)?;
         if low_water > STAMP_MAX {
@@ -274,7 +274,7 @@ impl<P: Pmem + Clone> Reading<P> {
     }
 
     /// Reads a log, and keeps its transactions above the low water.
-    pub fn read(&mut self, pm: &P, number: u64) -> Result<(), AreaError> {
+    pub(crate) fn read(&mut self, pm: &P, number: u64) -> Result<(), AreaError> {
         match self.read_records(pm, number)? {
             (log, None) => {
                 self.logs.push(log);
@@ -357,7 +357,7 @@ impl<P: Pmem + Clone> Reading<P> {
     }
 
     /// Sorts the transactions, after all logs were read.
-    pub fn finish<S: Space<Pmem = P>>(self, space: S) -> Result<Unrecovered<S>, AreaError> {
+    pub(crate) fn finish<S: Space<Pmem = P>>(self, space: S) -> Result<Unrecovered<S>, AreaError> {
         let (area, mut replay) = (self.area, self.replay);
         if !hit(Bug::ReplayUnordered) {
             replay.sort_by_key(|transaction| transaction.stamp);

@@ -60,7 +60,7 @@ impl Under {
 
     /// Sets the time of the transaction, of which all its reads now are. [`NONE`]: it is over.
     #[inline]
-    pub fn set(&self, time: u64) {
+    pub(super) fn set(&self, time: u64) {
         self.time.store(time, Release);
         fence(SeqCst);
     }
@@ -68,7 +68,7 @@ impl Under {
     /// Records a read under a lock; the caller then checks whether the lock is still free. Returns
     /// false if the read was recorded before.
     #[inline]
-    pub fn note_read(&self, lock: LockIndex) -> bool {
+    pub(super) fn note_read(&self, lock: LockIndex) -> bool {
         let (word, bit) = (&self.reads[lock as usize / 64], 1 << (lock % 64));
         let old = word.load(Relaxed);
         let is_new = old & bit == 0;
@@ -86,7 +86,7 @@ impl Under {
 
     /// Ends a transaction that has read under these locks.
     #[inline]
-    pub fn end(&self, reads: impl Iterator<Item = LockIndex>) {
+    pub(super) fn end(&self, reads: impl Iterator<Item = LockIndex>) {
         self.time.store(NONE, Release);
         for lock in reads {
             self.reads[lock as usize / 64].store(0, Relaxed);
@@ -105,7 +105,7 @@ pub(super) struct Running {
 
 impl Running {
     /// No sessions. `is_needed`: commits will wait.
-    pub fn new(is_needed: bool) -> Self {
+    pub(super) fn new(is_needed: bool) -> Self {
         let register = || membarrier(MembarrierCommand::RegisterPrivateExpedited);
         Self {
             sessions: RwLock::default(),
@@ -114,13 +114,13 @@ impl Running {
     }
 
     /// Adds a session of memory that has that many locks.
-    pub fn join(&self, locks: usize) -> Arc<Under> {
+    pub(super) fn join(&self, locks: usize) -> Arc<Under> {
         let under = Arc::new(Under::new(locks));
         Arc::make_mut(&mut self.sessions.write()).push(under.clone());
         under
     }
 
-    pub fn leave(&self, under: &Arc<Under>) {
+    pub(super) fn leave(&self, under: &Arc<Under>) {
         let mut sessions = self.sessions.write();
         Arc::make_mut(&mut sessions).retain(|other| !Arc::ptr_eq(other, under));
     }
@@ -128,7 +128,7 @@ impl Running {
     /// Waits for all transactions whose time is before `stamp` and that have read under the locks
     /// in `taken`. `own` is the caller's state: its words are stored, so it is over for others.
     /// `is_blocked` is called before the caller sleeps.
-    pub fn wait<L: Iterator<Item = LockIndex>>(
+    pub(super) fn wait<L: Iterator<Item = LockIndex>>(
         &self,
         stamp: u64,
         own: &Under,

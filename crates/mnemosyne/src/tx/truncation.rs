@@ -37,7 +37,7 @@ pub(super) struct Home {
 
 impl Home {
     /// Adds a record whose words have just been stored at their addresses.
-    pub fn add(&mut self, stamp: u64, end: u64, record: &[u64]) {
+    pub(super) fn add(&mut self, stamp: u64, end: u64, record: &[u64]) {
         self.records.push((stamp, end));
         let runs = record::runs(record);
         self.runs.extend(runs.map(|run| (run.off, run.bytes())));
@@ -120,7 +120,7 @@ pub(super) struct Truncating<P> {
 
 impl<P> Truncating<P> {
     /// The state for logs without records.
-    pub fn new(consumers: Vec<Consumer<P>>) -> Self {
+    pub(super) fn new(consumers: Vec<Consumer<P>>) -> Self {
         Self {
             logs: consumers.into_iter().map(Truncated::new).collect(),
             recent: Recent::new(),
@@ -215,7 +215,7 @@ pub(super) struct Helper {
 
 impl Helper {
     /// Asks for a round. Returns false if there is no thread.
-    pub fn call(&self) -> bool {
+    pub(super) fn call(&self) -> bool {
         let Some(thread) = self.thread.get() else {
             return false;
         };

@@ -56,13 +56,13 @@ fn this_thread() -> u64 {
 impl Turn {
     /// Whether another thread has the turn.
     #[inline]
-    pub fn is_others(&self) -> bool {
+    pub(super) fn is_others(&self) -> bool {
         let of = self.thread.load(Relaxed);
         of != NONE && of != this_thread()
     }
 
     /// Waits for the turn. Returns false if another session of this thread has it.
-    pub fn take(&self) -> bool {
+    pub(super) fn take(&self) -> bool {
         let this = this_thread();
         let mut queue = self.queue.lock();
         match self.thread.load(Relaxed) {
@@ -80,7 +80,7 @@ impl Turn {
 
     /// Ends the turn, and passes it on to the first thread of the queue. A free turn could be taken
     /// by any other thread until that thread wakes up.
-    pub fn give_back(&self) {
+    pub(super) fn give_back(&self) {
         let mut queue = self.queue.lock();
         let next = queue.pop_front().unwrap_or(NONE);
         self.thread.store(next, Relaxed);
@@ -90,7 +90,7 @@ impl Turn {
 
     /// Waits until the turn of another thread ends, if one has it.
     #[inline]
-    pub fn wait(&self) {
+    pub(super) fn wait(&self) {
         let ended = self.ended.load(Relaxed);
         while self.is_others() && self.ended.load(Relaxed) == ended {
             std::thread::sleep(PAUSE);
