@@ -274,7 +274,7 @@ fn wave(
         tag: lba,
         lba: Lba(lba),
         data: data.clone(),
-        durable: fua,
+        durable: fua.then_some(Rule::PatchOrder),
     });
     let writes: Vec<_> = writes.collect();
     let start = Instant::now();

@@ -82,7 +82,7 @@ impl<'d, D: BlockDevice + ?Sized> Writer<'d, D> {
             tag: lba,
             lba: Lba(lba),
             data: Arc::new(data),
-            durable: false,
+            durable: None,
         });
         self.device.submit(writes.collect());
         let mut failed = None;

@@ -352,7 +352,7 @@ fn copy(image: &[u8], device: &dyn BlockDevice) -> Result<(), BlockError> {
         tag: n,
         lba: Lba(n),
         data: Arc::new(Buffer::from_slice(bytes)),
-        durable: false,
+        durable: None,
     };
     let writes: Vec<Write> = (0..).zip(blocks).map(write).collect();
     let mut left = writes.len();

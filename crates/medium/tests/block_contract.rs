@@ -82,7 +82,7 @@ fn write(lba: u64, version: u8, durable: bool) -> Write {
         tag: lba,
         lba: Lba(lba),
         data: block(lba, version),
-        durable,
+        durable: durable.then_some(Rule::DurableBeforeReturn),
     }
 }
 
@@ -170,7 +170,7 @@ proptest! {
         lba in prop_oneof![0..BLOCKS + 2, any::<u64>(), u64::MAX - 2..=u64::MAX],
         len in prop_oneof![1..3 * BLOCK, Just(BLOCK), Just(2 * BLOCK)],
         blocks in prop_oneof![0..BLOCKS + 2, any::<u64>()],
-        durable in any::<bool>(),
+        is_durable in any::<bool>(),
     ) {
         let (_dir, all) = back_ends();
         let inside = lba.checked_add(blocks).is_some_and(|end| end <= BLOCKS);
@@ -180,6 +180,7 @@ proptest! {
             prop_assert_eq!(read.is_ok(), fits, "{}", name);
             prop_assert!(device.read(Lba(lba), &mut []).is_err());
             let data = Arc::new(Buffer::zeroed(len));
+            let durable = is_durable.then_some(Rule::DurableBeforeReturn);
             let bad = Write { tag: 7, lba: Lba(lba), data, durable };
             device.submit(vec![bad, write(3, 1, false)]);
             let done = reap_all(device, 2);

@@ -35,7 +35,7 @@ fn write(lba: u64, byte: u8) -> Write {
         tag: lba,
         lba: Lba(lba),
         data: Arc::new(Buffer::from_slice(&[byte; BLOCK as usize])),
-        durable: false,
+        durable: None,
     }
 }
 

@@ -31,7 +31,7 @@ fn write(tag: u64, lba: u64, byte: u8, durable: bool) -> Write {
         tag,
         lba: Lba(lba),
         data: Arc::new(Buffer::from_slice(&[byte; BLOCK])),
-        durable,
+        durable: durable.then_some(Rule::DurableBeforeReturn),
     }
 }
 
@@ -183,7 +183,7 @@ fn the_trace_orders_events_by_certainty() {
     let text: Vec<_> = device.take().iter().map(line).collect();
     let expected = [
         "mark 5",
-        "issued 0: 1 fua",
+        "issued 0: 1 fua(durable-before-return)",
         "issued 1: 2",
         "flush 0",
         "flushed 0 true",
@@ -205,7 +205,8 @@ fn line(event: &BlockEvent) -> String {
         BlockEvent::Issued {
             id, lba, durable, ..
         } => {
-            format!("issued {id}: {lba}{}", if *durable { " fua" } else { "" })
+            let durable = durable.map(|rule| format!(" fua({rule})"));
+            format!("issued {id}: {lba}{}", durable.unwrap_or_default())
         }
         BlockEvent::Completed { id, ok } => format!("completed {id} {ok}"),
         BlockEvent::FlushBegun { id } => format!("flush {id}"),

@@ -253,7 +253,7 @@ impl CrashState for StateDevice {
                 let version = Version {
                     id: *id,
                     completed: false,
-                    durable: *durable,
+                    durable: durable.is_some(),
                     content: Content::new(data.clone()),
                 };
                 inner.pending.entry(lba.0 as u32).or_default().push(version);
@@ -586,17 +586,29 @@ impl Medium for StateDevice {
     fn is_moment(event: &BlockEvent) -> bool {
         matches!(
             event,
-            BlockEvent::FlushEnded { ok: true, .. } | BlockEvent::Issued { durable: true, .. }
+            BlockEvent::FlushEnded { ok: true, .. }
+                | BlockEvent::Issued {
+                    durable: Some(_),
+                    ..
+                }
         )
     }
 
-    fn order(event: &BlockEvent) -> Option<Order> {
-        match event {
+    fn order(trace: &[BlockEvent], at: usize) -> Option<Order> {
+        match &trace[at] {
             BlockEvent::FlushEnded { rule, .. } => Some(Order {
                 call: "flush",
                 rule: *rule,
             }),
-            _ => None,
+            BlockEvent::Completed { id, ok: true } => Some(Order {
+                call: "durable write",
+                rule: durable_write(&trace[..at], *id)?,
+            }),
+            BlockEvent::Issued { .. }
+            | BlockEvent::Completed { ok: false, .. }
+            | BlockEvent::FlushBegun { .. }
+            | BlockEvent::Discarded { .. }
+            | BlockEvent::Mark(_) => None,
         }
     }
 
@@ -638,6 +650,17 @@ impl Medium for StateDevice {
         let essence = self.inner.lock().essence;
         Some(trace.iter().map(hash_of).fold(essence, mix))
     }
+}
+
+/// The rule of write `wanted` in a trace, if it has force unit access.
+fn durable_write(trace: &[BlockEvent], wanted: EventId) -> Option<Rule> {
+    let issued = trace.iter().rev().find_map(|event| {
+        let BlockEvent::Issued { id, durable, .. } = event else {
+            return None;
+        };
+        (*id == wanted).then_some(*durable)
+    });
+    issued.flatten()
 }
 
 /// Of a recovery's trace, what it leaves on the device.

@@ -527,8 +527,8 @@ impl Medium for StatePmem {
         matches!(event, Event::Fence(_))
     }
 
-    fn order(event: &Event) -> Option<Order> {
-        match event {
+    fn order(trace: &[Event], at: usize) -> Option<Order> {
+        match &trace[at] {
             Event::Fence(rule) => Some(Order {
                 call: "fence",
                 rule: *rule,

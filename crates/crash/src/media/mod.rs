@@ -35,10 +35,16 @@ impl Display for Order {
 /// perhaps, and one that was still to come.
 pub(crate) fn crash_between<M: Medium>(trace: &[M::Event], place: &Place) -> String {
     let crash = place.crashes.first().map_or(0, |crash| crash.event);
-    let (before, after) = trace.split_at(crash.min(trace.len()));
+    let crash = crash.min(trace.len());
     let text = |order: Option<Order>, none: &str| order.map_or(none.into(), |o| o.to_string());
-    let before = text(before.iter().rev().find_map(M::order), "the start");
-    let after = text(after.iter().find_map(M::order), "the end");
+    let before = text(
+        (0..crash).rev().find_map(|at| M::order(trace, at)),
+        "the start",
+    );
+    let after = text(
+        (crash..trace.len()).find_map(|at| M::order(trace, at)),
+        "the end",
+    );
     format!("; crashed between {before} and {after}")
 }
 
@@ -94,8 +100,8 @@ pub(crate) trait Medium:
     fn is_change(event: &Self::Event) -> bool;
     /// Whether a crash is worth visiting at an event, which says how long a script is.
     fn is_moment(event: &Self::Event) -> bool;
-    /// The order that an event makes, and why: of a fence or a flush.
-    fn order(event: &Self::Event) -> Option<Order>;
+    /// The order that the event at `at` makes: of a fence, a flush or a durable write.
+    fn order(trace: &[Self::Event], at: usize) -> Option<Order>;
     /// Gives `events` numbers that differ from those of the trace before them.
     fn renumber(_events: &mut [Self::Event], _before: &[Self::Event]) {}
     /// What the medium does after a server was killed that did `trace`, until the next one

@@ -56,6 +56,13 @@ fn every_bug_is_found_and_replays_by_its_id() {
     }
 }
 
+#[test]
+fn a_report_names_the_rule_of_a_durable_write() {
+    let report = find(BlockBug::FlushTooEarly, SCRIPT).expect("found");
+    let between = "durable write(durable-before-return)";
+    assert!(report.what.contains(between), "{report}");
+}
+
 /// What the tests above ask of an explorer, on this thread.
 fn explorer_works() -> bool {
     find(BlockBug::Nothing, SCRIPT).is_none()

@@ -159,7 +159,7 @@ impl BlockLog {
             tag: lba,
             lba: Lba(lba),
             data: Arc::new(data),
-            durable,
+            durable: durable.then_some(Rule::DurableBeforeReturn),
         }
     }
 

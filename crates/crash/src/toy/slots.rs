@@ -272,7 +272,7 @@ impl<D: Deref<Target = dyn BlockDevice> + Send + Sync> Slots for OnBlocks<D> {
             tag: 0,
             lba: Lba(slot as u64),
             data: Arc::new(data),
-            durable: false,
+            durable: None,
         }]);
         let mut done = self.0.reap(1).into_iter();
         done.try_for_each(|done| done.result.map_err(|e| e.to_string()))

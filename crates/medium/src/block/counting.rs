@@ -93,7 +93,7 @@ impl<D: BlockDevice> CountingDevice<D> {
 
 /// The number of requests that these writes make when neighbours are merged.
 fn merged(writes: &[Write]) -> u64 {
-    let mut places: Vec<_> = writes.iter().map(|w| (w.lba.0, w.durable)).collect();
+    let mut places: Vec<_> = writes.iter().map(|w| (w.lba.0, w.is_durable())).collect();
     places.sort_unstable();
     let follows = |pair: &&[(u64, bool)]| {
         pair[0].0.checked_add(1) == Some(pair[1].0) && pair[0].1 == pair[1].1
@@ -116,7 +116,7 @@ impl<D: BlockDevice> crate::block::layer::DeviceLayer for CountingDevice<D> {
     }
 
     fn submit(&self, writes: Vec<Write>) {
-        let durable = writes.iter().filter(|write| write.durable).count();
+        let durable = writes.iter().filter(|write| write.is_durable()).count();
         self.written_blocks.fetch_add(writes.len() as u64, Relaxed);
         self.merged_writes.fetch_add(merged(&writes), Relaxed);
         self.durable_blocks.fetch_add(durable as u64, Relaxed);

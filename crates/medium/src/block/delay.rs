@@ -354,7 +354,7 @@ impl<D: BlockDevice> crate::block::layer::DeviceLayer for DelayDevice<D> {
         for write in &mut writes {
             let number = state.next;
             state.next += 1;
-            let due = state.clock.write(now, write.lba, write.durable);
+            let due = state.clock.write(now, write.lba, write.is_durable());
             state.under_way.insert(number, (write.tag, due));
             write.tag = number;
         }

@@ -38,7 +38,7 @@ pub struct Persistence {
     pub atomic_bytes: u32,
     /// Whether a completed write can be lost until a flush.
     pub volatile_cache: bool,
-    /// Whether [`Write::durable`] is honoured. If not, it must not be set.
+    /// Whether [`Write::durable`] is supported. If not, it must be `None`.
     pub durable_writes: bool,
 }
 
@@ -51,8 +51,16 @@ pub struct Write {
     pub lba: Lba,
     /// Exactly one block. Shared, not copied: the device only reads it.
     pub data: Arc<Buffer>,
-    /// Force unit access: when completed, it is durable.
-    pub durable: bool,
+    /// Force unit access: the write is durable when it has completed. The rule is the reason:
+    /// the device ignores it, traces record it.
+    pub durable: Option<Rule>,
+}
+
+impl Write {
+    /// Whether the write is durable when it has completed (force unit access).
+    pub fn is_durable(&self) -> bool {
+        self.durable.is_some()
+    }
 }
 
 /// The end of one write.

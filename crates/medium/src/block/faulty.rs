@@ -130,7 +130,9 @@ impl<D: BlockDevice> FaultyDevice<D> {
             write.data = self.torn(&write, new_bytes);
         }
         write.lba = faults.misdirected.remove(&lba).unwrap_or(lba);
-        write.durable &= !faults.loses_flushes;
+        if faults.loses_flushes {
+            write.durable = None;
+        }
         Ok(write)
     }
 

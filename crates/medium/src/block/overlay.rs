@@ -91,7 +91,7 @@ mod tests {
             tag: lba,
             lba: Lba(lba),
             data: Arc::new(Buffer::from_slice(&[byte; 512])),
-            durable: false,
+            durable: None,
         };
         overlay.submit(vec![write(1, 2), write(4, 3)]);
         let failed = |done: &Completion| done.result.is_err();

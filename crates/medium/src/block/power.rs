@@ -228,7 +228,7 @@ impl State {
     /// Records a write before it is submitted, under an id of its own.
     fn start(&mut self, write: &mut BlockWrite, old: Option<Buffer>) {
         self.last_id += 1;
-        let (lba, tag, durable) = (write.lba, write.tag, write.durable);
+        let (lba, tag, durable) = (write.lba, write.tag, write.is_durable());
         self.under_way
             .insert(self.last_id, UnderWay { lba, tag, durable });
         // A block that cannot be read cannot be restored.
@@ -318,7 +318,7 @@ impl Wired {
                 tag: 0,
                 lba,
                 data: Arc::new(data),
-                durable: false,
+                durable: None,
             }));
         }
         self.put_back(back)
@@ -486,7 +486,7 @@ mod tests {
                 tag: 7,
                 lba: Lba(lba),
                 data: Arc::new(Buffer::from_slice(&[value; BYTES as usize])),
-                durable,
+                durable: durable.then_some(Rule::DurableBeforeReturn),
             }]);
         }
 
@@ -594,7 +594,7 @@ mod tests {
                     tag: 0,
                     lba: Lba(rng.u64(..3)),
                     data,
-                    durable: rng.u8(..4) == 0,
+                    durable: (rng.u8(..4) == 0).then_some(Rule::DurableBeforeReturn),
                 }]);
                 recorded.reap(1);
             }
@@ -617,7 +617,7 @@ mod tests {
                     lba, data, durable, ..
                 } => {
                     let values = &mut allowed[lba.0 as usize];
-                    if *durable {
+                    if durable.is_some() {
                         values.clear();
                     }
                     values.push(data[0]);

@@ -27,8 +27,8 @@ pub enum BlockEvent {
         lba: Lba,
         /// The new contents, shared with the caller.
         data: Arc<Buffer>,
-        /// Whether it has force unit access.
-        durable: bool,
+        /// The rule, if it has force unit access.
+        durable: Option<Rule>,
     },
     /// A write ended.
     Completed {

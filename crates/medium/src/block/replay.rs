@@ -103,7 +103,7 @@ impl Replay {
                 id: *id,
                 lba: *lba,
                 data: data.clone(),
-                durable: *durable,
+                durable: durable.is_some(),
                 completed: None,
             }),
             BlockEvent::Completed { id, ok: true } => self.complete(*id),

@@ -140,7 +140,7 @@ impl Shared {
                 tag: tag as u64,
                 lba: s.addr.lba,
                 data: s.data.clone(),
-                durable,
+                durable: durable.then_some(Rule::PatchOrder),
             });
             device.submit(writes.collect());
             let mut left = count;

@@ -274,7 +274,7 @@ fn submit(device: &dyn BlockDevice, blocks: Vec<(Lba, Vec<u8>)>) -> Result<(), J
             tag: tag as u64,
             lba,
             data: Arc::new(Buffer::from_slice(&data)),
-            durable: false,
+            durable: None,
         });
     let writes = writes.collect::<Vec<_>>();
     if left > 0 {

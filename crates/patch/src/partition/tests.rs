@@ -156,7 +156,7 @@ fn no_access_leaves_the_partition() {
         tag,
         lba: Lba(lba),
         data: Arc::new(Buffer::from_slice(&[9; 1024])),
-        durable: false,
+        durable: None,
     };
     device.submit(
         [0, 31, 32, u64::MAX]

@@ -77,7 +77,7 @@ impl<D: BlockDevice> DeviceLayer for Watched<D> {
                 Ok(()) => {
                     let tag = state.next;
                     state.next += 1;
-                    let is_durable = write.durable || !is_volatile;
+                    let is_durable = write.is_durable() || !is_volatile;
                     state
                         .under_way
                         .insert(tag, (write.tag, write.lba, is_durable));

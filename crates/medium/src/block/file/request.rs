@@ -50,13 +50,14 @@ impl Request {
 
     fn is_followed_by(&self, write: &Write) -> bool {
         self.writes.last().is_some_and(|last| {
-            last.lba.0.checked_add(1) == Some(write.lba.0) && last.durable == write.durable
+            last.lba.0.checked_add(1) == Some(write.lba.0)
+                && last.is_durable() == write.is_durable()
         })
     }
 
     /// Whether the writes must be durable when the request ends.
     pub(super) fn durable(&self) -> bool {
-        self.writes.iter().any(|write| write.durable)
+        self.writes.iter().any(Write::is_durable)
     }
 
     /// The position of the rest in the file, in bytes.
@@ -125,6 +126,7 @@ pub(super) fn writing(device: &Arc<str>, write: &Write, error: Errno) -> BlockEr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Rule;
     use crate::block::{Buffer, Lba};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
@@ -137,7 +139,7 @@ mod tests {
             tag,
             lba: Lba(lba),
             data,
-            durable,
+            durable: durable.then_some(Rule::DurableBeforeReturn),
         }
     }
 
@@ -192,7 +194,7 @@ mod tests {
             let mut ends = BTreeMap::new();
             while let Some(request) = open.pop() {
                 let durable = request.durable();
-                prop_assert!(request.writes.iter().all(|write| write.durable == durable));
+                prop_assert!(request.writes.iter().all(|write| write.is_durable() == durable));
                 let result = script.call(&request);
                 match request.after(result, &device) {
                     Next::Again(requests) => open.extend(requests),

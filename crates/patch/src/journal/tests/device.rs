@@ -83,7 +83,7 @@ impl Recorder {
                 }
                 Event::Completed => {
                     for writes in open.values_mut() {
-                        if let Some(last) = writes.iter().rposition(|w| w.durable) {
+                        if let Some(last) = writes.iter().rposition(Write::is_durable) {
                             put(&mut bytes, &writes[last], 0..BLOCK);
                             writes.drain(..=last);
                         }
