@@ -1,12 +1,10 @@
-//! How calls of C programs run that are, or are part of, a transaction.
+//! Runs the calls of a C program that are a transaction or a part of one.
 //!
-//! A call is a part of the transaction that is under way, or one by itself. In the middle of a
-//! transaction, what is in its way has the whole transaction run again: then control leaves
-//! [`call`] by a jump. Its body has returned by then, so that nothing with a destructor is
-//! alive.
+//! A call is a part of the running transaction. Outside of one, it is a transaction by itself.
+//! A conflict inside a transaction runs the whole transaction again: control leaves [`call`] by
+//! a jump. The body of the call has returned by then, so no value with a destructor is alive.
 //!
-//! For each call there is a second symbol, the transactional clone, which gcc calls inside
-//! transactions.
+//! Each call has a second symbol, the transactional clone, which gcc calls inside transactions.
 
 use crate::errno::errno_of;
 use crate::itm::restart;
@@ -22,28 +20,28 @@ use mnemosyne::tx::{Interrupted, Space, TxError, Uncommitted};
 use std::convert::Infallible;
 use std::ffi::CStr;
 
-/// How the names of the library's own roots begin.
+/// The prefix of the names of the library's own roots.
 const RESERVED: &str = "selvedge.";
 
-/// Why a call does nothing.
+/// The reason why a call has no effect.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
     #[error(transparent)]
     Start(#[from] StartError),
     #[error(transparent)]
     Refused(#[from] TxError<Infallible>),
-    /// Nobody is told of it: the transaction that is under way runs again.
+    /// Not reported: the running transaction runs again.
     #[error(transparent)]
     Interrupted(Interrupted),
     #[error("the address {0:#x} is not in durable memory")]
     Volatile(u64),
-    #[error("no place was given for the address of the block")]
+    #[error("the address of the pointer to the block is NULL")]
     NoPlace,
-    #[error("{0} blocks of {1} bytes are more than there can be")]
+    #[error("an array of {0} elements of {1} bytes is too large")]
     TooMuch(usize, usize),
     #[error("the name of a root has 1 to {ROOT_NAME_MAX} bytes of UTF-8")]
     Name,
-    #[error("the name {0} is the library's: no other root's begins with {RESERVED:?}")]
+    #[error("the name {0} is the library's: other names do not begin with {RESERVED:?}")]
     Reserved(String),
     #[error(
         "the root {name} is damaged: it names {at:#x}, where no block is allocated; see \
@@ -52,7 +50,7 @@ pub(crate) enum CallError {
     NotThere { name: String, at: u64 },
     #[error("there is no root {0}")]
     NoRoot(String),
-    #[error("there are as many roots as there can be")]
+    #[error("all roots are in use")]
     TooManyRoots,
     #[error(
         "no block that is allocated begins at {0:#x}: it was freed already, or never allocated"
@@ -60,25 +58,25 @@ pub(crate) enum CallError {
     NoBlock(u64),
     #[error("the root {name} has {was} bytes, and not {wanted}")]
     Size { name: String, was: u64, wanted: u64 },
-    #[error("the root {name} is no {wanted}")]
+    #[error("the root {name} is not a {wanted}")]
     Layout { name: String, wanted: &'static str },
     #[error("no structure begins at {0:#x}")]
     NoStructure(u64),
-    #[error("NULL was given for {0} bytes")]
+    #[error("the address of {0} bytes is NULL")]
     Null(usize),
-    #[error("a byte string has at most 4294967295 bytes, and not {0}")]
+    #[error("a byte string of {0} bytes is too long: the limit is 4294967295")]
     TooLong(usize),
-    #[error("{0} bytes are more than the buffer has room for")]
+    #[error("the buffer has no room for {0} bytes")]
     Buffer(usize),
-    #[error("a cursor that no call has made")]
+    #[error("the cursor is not valid: no call has made it")]
     Cursor,
-    /// The answer, of which there is no message.
+    /// A result without a message: nothing was found.
     #[error("there is none")]
     Nothing,
 }
 
 impl CallError {
-    /// The errno that comes nearest.
+    /// The closest errno.
     fn errno(&self) -> c_int {
         match self {
             Self::Start(why) => why.errno(),
@@ -94,13 +92,13 @@ impl CallError {
 }
 
 impl Thread {
-    /// Runs `body` in the transaction that is under way, or as one.
+    /// Runs `body` in the running transaction, or as a transaction by itself.
     pub fn run<T>(
         &mut self,
         mut body: impl FnMut(&mut Self) -> Result<T, Interrupted>,
     ) -> Result<T, CallError> {
         if self.depth > 0 {
-            // A lack of room is told, and then must have changed nothing; which is rare.
+            // Rare: the call reports that the heap has no room, and must then change nothing.
             let before = self.refused.map(|_| self.session.savepoint());
             return match body(self) {
                 Ok(value) => Ok(value),
@@ -135,17 +133,17 @@ impl Thread {
         }
     }
 
-    /// Whether the caller is told of it, and can go on.
+    /// Whether the call returns this as an error, so that the transaction can continue.
     fn is_told(&self, why: HeapError) -> bool {
         match why {
             HeapError::Foreign { .. } | HeapError::NotAllocated { .. } => true,
-            // Before that, more room is looked for.
+            // The first time, the transaction runs again after an attempt to grow the heap.
             HeapError::NoSpace { bytes } => self.refused.is_some_and(|least| bytes >= least),
             HeapError::Damaged { .. } | HeapError::Medium(_) => false,
         }
     }
 
-    /// As the caller knows it: by addresses.
+    /// The error with an address of the program in place of an offset.
     fn refusal(&self, why: TxError<Infallible>) -> CallError {
         match why {
             TxError::Heap(HeapError::Foreign { off } | HeapError::NotAllocated { off }) => {
@@ -165,14 +163,14 @@ impl Thread {
             // SAFETY: the caller's promise.
             return unsafe { self.store(at, &bytes) };
         }
-        // Our callers' frames stay until the commit.
+        // The frame of the caller exists until the commit.
         self.session.tx().write(canonical(at), &bytes)
     }
 
     /// Loads the address at `at`.
     ///
     /// # Safety
-    /// It must be there.
+    /// The word must be readable.
     pub unsafe fn address_at(&mut self, at: u64) -> Result<u64, Interrupted> {
         let mut bytes = [0; WORD_BYTES as usize];
         if self.is_young(at) {
@@ -191,17 +189,17 @@ impl Thread {
     }
 }
 
-/// Runs a call on this thread, and tells why it does nothing.
+/// Runs a call on this thread, and reports its error.
 pub(crate) fn call<T>(otherwise: T, body: impl FnOnce(&mut Thread) -> Result<T, CallError>) -> T {
     let done = program::start()
         .map_err(CallError::from)
         .and_then(|program| {
-            // SAFETY: the program called, and is called back only when the reference is not used.
+            // SAFETY: the program called; it is called back only while the reference is not used.
             body(unsafe { Thread::get(program) })
         });
     match done {
         Ok(value) => return value,
-        // SAFETY: in a transaction, and the reference is gone.
+        // SAFETY: in a transaction, and the reference is not used any more.
         Err(CallError::Interrupted(why)) => unsafe { restart(why) },
         Err(CallError::Nothing) => set_errno(CallError::Nothing.errno()),
         Err(why) => report(why.errno(), why),
@@ -209,7 +207,7 @@ pub(crate) fn call<T>(otherwise: T, body: impl FnOnce(&mut Thread) -> Result<T, 
     otherwise
 }
 
-/// A call and its transactional clone, which is the same.
+/// Defines a call and its transactional clone, which calls it.
 macro_rules! calls {
     ($(
         $(#[$doc:meta])*
@@ -232,7 +230,7 @@ macro_rules! calls {
 pub(crate) use calls;
 
 impl Thread {
-    /// Finds out that what a root names is there.
+    /// Checks that the block that a root names is allocated.
     pub fn check_root(
         &mut self,
         name: &str,
@@ -247,6 +245,8 @@ impl Thread {
     }
 }
 
+/// The name of a root, which must not be one of the library's own.
+///
 /// # Safety
 /// `name` must be null or a string.
 pub(crate) unsafe fn text<'a>(name: *const c_char) -> Result<&'a str, CallError> {

@@ -1,7 +1,7 @@
 //! Functions of the C++ runtime, which a C program does not have.
 //!
-//! Each is asked for weakly: its address is 0 where there is none. Whoever calls one is called
-//! by C++ code, which has it.
+//! Each is a weak symbol: its address is 0 in a program without it. Only C++ code reaches the
+//! calls of these functions, and C++ code has them.
 
 use libc::{c_int, c_uint, c_void};
 use std::arch::naked_asm;
@@ -27,11 +27,11 @@ macro_rules! weak {
     )*};
 }
 
-/// Allocates, or throws.
+/// `operator new`, which throws if there is no memory.
 type New = unsafe extern "C-unwind" fn(usize) -> *mut c_void;
-/// Allocates, or gives null.
+/// `operator new`, which returns null if there is no memory.
 type NewNothrow = unsafe extern "C" fn(usize, *const c_void) -> *mut c_void;
-/// Frees.
+/// `operator delete`.
 pub(crate) type Delete = unsafe extern "C" fn(*mut c_void);
 
 weak! {
@@ -52,22 +52,24 @@ weak! {
     delete_unwind = "_Unwind_DeleteException": Delete;
 }
 
-/// What the C++ runtime knows of a thread's exceptions.
+/// The C++ runtime's record of a thread's exceptions.
 #[repr(C)]
 pub(crate) struct Globals {
     caught: *mut c_void,
-    /// Thrown, and not caught yet.
+    /// Exceptions thrown and not caught yet.
     pub uncaught: c_uint,
 }
 
-/// Where the C++ runtime counts the handlers of an exception, in front of its object: less than
-/// 0 once it was thrown again.
+/// Bytes from the runtime's count of an exception's handlers to the exception object. A negative
+/// count marks an exception that was thrown again.
 const HANDLERS: usize = 72;
 
+/// Whether a handler has thrown the exception again.
+///
 /// # Safety
-/// `object` must be one that was made by `allocate_exception` and has been caught.
+/// `allocate_exception` must have returned `object`, and a handler must have caught it.
 pub(crate) unsafe fn is_thrown_again(object: *mut c_void) -> bool {
     let handlers = object.wrapping_byte_sub(HANDLERS).cast::<c_int>();
-    // SAFETY: the interface of the runtime fixes what is there.
+    // SAFETY: the interface of the runtime fixes the place of the count.
     unsafe { handlers.read() < 0 }
 }

@@ -1,4 +1,4 @@
-//! The executable of this process: its persistent variables, as its symbol table tells them.
+//! The executable of this process: its persistent variables, read from its symbol table.
 
 use mnemosyne::statics::{Variable, Variables};
 use object::read::elf::ElfFile64;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const SECTION: &str = ".persistent";
 const EXECUTABLE: &str = "/proc/self/exe";
 
-/// Why the executable cannot be used.
+/// The reason why the executable cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ElfError {
     #[error("cannot read {EXECUTABLE}: {0}")]
@@ -22,30 +22,29 @@ pub(crate) enum ElfError {
     #[error("cannot read the symbols of {EXECUTABLE}: {0}")]
     Malformed(#[from] object::Error),
     #[error(
-        "the program has persistent variables, but their symbols are gone, by which they are \
-         known: do not strip it, or with --strip-debug --keep-file-symbols only, and do not \
-         build it with -flto"
+        "the program has persistent variables without symbols: do not strip it, or with \
+         --strip-debug --keep-file-symbols only, and do not build it with -flto"
     )]
     Stripped,
     #[error(
-        "the library {} has persistent variables, which only programs can have", .0.display()
+        "the library {} has persistent variables: only programs can have them", .0.display()
     )]
     Library(PathBuf),
     #[error(
-        "{} has persistent variables, and was started through {}, whose variables they are not: \
-         start the program itself", program.display(), loader.display()
+        "{} has persistent variables, and was started through {}: start the program itself",
+        program.display(), loader.display()
     )]
     Loader { program: PathBuf, loader: PathBuf },
-    #[error("two persistent variables are called {0}: give one another name")]
+    #[error("two persistent variables have the name {0}: rename one")]
     Ambiguous(String),
     #[error(
         "the persistent variable at byte {0:#x} of the section begins with an address that \
-         another run would not know: initialise it with 0, or link with -no-pie"
+         changes in the next run: initialise it with 0, or link with -no-pie"
     )]
     Relocated(u64),
 }
 
-/// The section of persistent variables, where it is in memory.
+/// The section of persistent variables in memory.
 #[derive(Debug)]
 pub(crate) struct Section {
     pub address: u64,
@@ -58,7 +57,7 @@ type Elf<'a> = ElfFile64<'a, Endianness, &'a Cache>;
 /// The section, if the program has one that is not empty.
 ///
 /// # Errors
-/// [`ElfError`]; of these [`ElfError::Loader`] if the dynamic loader was started in its place.
+/// [`ElfError`]. It is [`ElfError::Loader`] if the program was started through the dynamic loader.
 pub(crate) fn section() -> Result<Option<Section>, ElfError> {
     let Some(section) = section_of(EXECUTABLE.as_ref())? else {
         return check_loader().map(|()| None);
@@ -69,13 +68,13 @@ pub(crate) fn section() -> Result<Option<Section>, ElfError> {
     }))
 }
 
-/// Finds out that no program was started through another one, such as the dynamic loader, that
-/// has persistent variables.
+/// Refuses a program with persistent variables that was started through another program, such as
+/// the dynamic loader.
 fn check_loader() -> Result<(), ElfError> {
     let Some(program) = mapped_program() else {
         return Ok(());
     };
-    // One whose file is gone was not started that way.
+    // A program whose file was removed was not started that way.
     match section_of(&program) {
         Ok(Some(_)) => {
             let loader = std::fs::read_link(EXECUTABLE)?;
@@ -105,7 +104,7 @@ pub(crate) fn is_moved() -> bool {
     load_bias() != 0
 }
 
-/// The section of an executable or library, as its file has it.
+/// The section of an executable or library, with the address in the file.
 fn section_of(path: &Path) -> Result<Option<Section>, ElfError> {
     let cache = ReadCache::new(File::open(path)?);
     let elf: Elf<'_> = ElfFile64::parse(&cache)?;
@@ -119,7 +118,7 @@ fn section_of(path: &Path) -> Result<Option<Section>, ElfError> {
 /// Refuses libraries with such variables: they would not be durable.
 pub(crate) fn check_libraries() -> Result<(), ElfError> {
     for path in libraries() {
-        // One whose file is gone, or no file, was not built for this.
+        // A library whose file was removed, or that has no file, was not built for this.
         if matches!(section_of(&path), Ok(Some(_))) {
             return Err(ElfError::Library(path));
         }
@@ -134,7 +133,7 @@ fn libraries() -> Vec<PathBuf> {
         _len: usize,
         paths: *mut c_void,
     ) -> libc::c_int {
-        // SAFETY: both are valid: what the system passes, a name with it, and what we passed.
+        // SAFETY: the system passes a valid object with a name; `paths` is our own vector.
         let (name, paths) = unsafe {
             let name = CStr::from_ptr((*object).dlpi_name);
             (name, &mut *paths.cast::<Vec<PathBuf>>())
@@ -146,12 +145,12 @@ fn libraries() -> Vec<PathBuf> {
         0
     }
     let mut paths = Vec::new();
-    // SAFETY: `each` takes it for what it is.
+    // SAFETY: `each` casts the pointer back to its type.
     unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut paths).cast()) };
     paths
 }
 
-/// The variables, by name. One that is known in its source file only has that in front.
+/// The variables, by name. The name of a local variable has its source file in front.
 pub(crate) fn variables() -> Result<Variables, ElfError> {
     let cache = ReadCache::new(File::open(EXECUTABLE)?);
     let elf: Elf<'_> = ElfFile64::parse(&cache)?;
@@ -169,7 +168,7 @@ pub(crate) fn variables() -> Result<Variables, ElfError> {
 
 fn variables_of(elf: &Elf<'_>, section: SectionIndex, address: u64) -> Result<Variables, ElfError> {
     let mut variables = Variables::new();
-    // Local symbols follow that of their source file.
+    // The symbol of a source file precedes its local symbols.
     let mut file = String::new();
     for symbol in elf.symbols() {
         if symbol.kind() == SymbolKind::File {
@@ -198,8 +197,8 @@ fn variables_of(elf: &Elf<'_>, section: SectionIndex, address: u64) -> Result<Va
     Ok(variables)
 }
 
-/// The name of a variable without the number by which the compiler tells those of functions
-/// apart, and which depends on other code.
+/// The name of a variable without the number that the compiler adds to variables of functions.
+/// The number depends on other code.
 fn without_number(name: &str) -> &str {
     match name.rsplit_once('.') {
         Some((front, number)) if number.bytes().all(|b| b.is_ascii_digit()) => front,
@@ -207,7 +206,7 @@ fn without_number(name: &str) -> &str {
     }
 }
 
-/// Addresses that are put in when the program is loaded are others in the next run.
+/// Refuses variables with relocations: the loader stores addresses there that differ in each run.
 fn check_relocations(elf: &Elf<'_>, address: u64, len: u64) -> Result<(), ElfError> {
     let Some(relocations) = elf.dynamic_relocations() else {
         return Ok(());
@@ -219,36 +218,35 @@ fn check_relocations(elf: &Elf<'_>, address: u64, len: u64) -> Result<(), ElfErr
     }
 }
 
-/// The name by which the program's variables are known, unless another was chosen: that of its
-/// file.
+/// The default name of the program, by which its variables are found: the name of its file.
 pub(crate) fn program_name() -> Result<String, ElfError> {
     let path: PathBuf = std::fs::read_link(EXECUTABLE)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // So it says when the file was replaced.
+    // The link ends so if the file was replaced.
     let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
     Ok(name.to_owned())
 }
 
-/// By how much the program lies elsewhere than its file says.
+/// The distance from the program's addresses in its file to those in memory.
 fn load_bias() -> u64 {
     first_object().0
 }
 
-/// By how much the program lies elsewhere than its file says, and where its headers are.
+/// The load bias of the program, and the address of its headers.
 fn first_object() -> (u64, u64) {
     unsafe extern "C" fn first(
         object: *mut libc::dl_phdr_info,
         _len: usize,
         found: *mut c_void,
     ) -> libc::c_int {
-        // SAFETY: both are valid: what the system passes, and what we passed.
+        // SAFETY: the system passes a valid object; `found` points to our own pair.
         unsafe {
             let headers = (*object).dlpi_phdr as u64;
             found
                 .cast::<(u64, u64)>()
                 .write(((*object).dlpi_addr, headers));
         }
-        1 // The first is the program.
+        1 // The first object is the program.
     }
     let mut found = (0_u64, 0_u64);
     // SAFETY: `first` writes a pair there.
@@ -261,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_the_compiler_do_not_count() {
+    fn names_have_no_number_of_the_compiler() {
         assert_eq!(without_number("count.17"), "count");
         assert_eq!(without_number("count"), "count");
         assert_eq!(without_number("count.x1"), "count.x1");

@@ -8,7 +8,7 @@ use mnemosyne::tx::TxError;
 use paging::PoolError;
 use std::convert::Infallible;
 
-/// The errno that comes nearest.
+/// The closest errno.
 pub(crate) fn errno_of_store(why: &MemoryError) -> c_int {
     match why {
         MemoryError::NoRoom { .. } => libc::ENOMEM,
@@ -31,7 +31,7 @@ pub(crate) fn errno_of_store(why: &MemoryError) -> c_int {
     }
 }
 
-/// The errno that comes nearest.
+/// The closest errno.
 pub(crate) fn errno_of(why: &TxError<Infallible>) -> c_int {
     match why {
         TxError::Heap(HeapError::NoSpace { .. }) | TxError::Growth { .. } => libc::ENOMEM,

@@ -1,8 +1,8 @@
 //! The heap and the named roots.
 //!
-//! A block is filled, by these calls and by the transaction that allocated it, by stores in place,
-//! which are made durable before the transaction commits: nobody else knows of it until then, and
-//! no recovery writes to it. So a block may be larger than a log.
+//! These calls, and the transaction that allocated a block, store to it in place. The stores are
+//! durable before the transaction commits. Until then no other thread can reach the block, and no
+//! recovery writes to it. So a block may be larger than a log.
 
 use crate::call::{CallError, call, calls, text};
 use crate::thread::Thread;
@@ -11,11 +11,11 @@ use medium::{Pmem, WORD_BYTES};
 use mnemosyne::tx::{Interrupted, Space};
 use std::ptr::null_mut;
 
-/// Bytes that are copied at a time.
+/// Bytes copied at a time.
 const CHUNK: usize = 1024;
 
 impl Thread {
-    /// A new block, which `fill` fills, given where it is.
+    /// Allocates a block. `fill` receives its offset and fills it.
     fn alloc(
         &mut self,
         len: u64,
@@ -27,20 +27,20 @@ impl Thread {
             let off = thread.new_block(len)?;
             fill(thread, off)?;
             if place != 0 {
-                // SAFETY: the program gave this place.
+                // SAFETY: the program passed this place.
                 unsafe { thread.put(place, base + off) }?;
             }
             Ok(base + off)
         })
     }
 
-    /// A new block, which the rest of the transaction that is under way stores to in place.
+    /// Allocates a block. The rest of the running transaction stores to it in place.
     fn new_block(&mut self, len: u64) -> Result<u64, Interrupted> {
         let len = len.max(1);
         let off = self.session.tx().alloc(len)?;
         self.session.tx().may_fill()?;
         if self.depth > 0 {
-            // Its end is that of its last word, which nobody else has a part of.
+            // The block has its last word to itself.
             self.blocks
                 .add(self.program.base + off, len.next_multiple_of(WORD_BYTES));
         }
@@ -74,7 +74,7 @@ impl Thread {
 }
 
 calls! {
-    /// Allocates a block, whose address is stored at `place` with the same transaction.
+    /// Allocates a block. The same transaction stores its address at `place`.
     selvedge_pmalloc / "_ZGTt16selvedge_pmalloc"
         (len: usize, place: *mut c_void) -> *mut c_void
     {
@@ -84,7 +84,7 @@ calls! {
         })
     }
 
-    /// The same, with all its bytes set.
+    /// Allocates a block and sets all its bytes.
     selvedge_pmalloc_set / "_ZGTt20selvedge_pmalloc_set"
         (len: usize, place: *mut c_void, byte: c_int) -> *mut c_void
     {
@@ -98,7 +98,7 @@ calls! {
         })
     }
 
-    /// The same, for an array of zeros.
+    /// Allocates an array of zeros.
     selvedge_pcalloc / "_ZGTt16selvedge_pcalloc"
         (count: usize, len: usize, place: *mut c_void) -> *mut c_void
     {
@@ -109,14 +109,14 @@ calls! {
         }
     }
 
-    /// Makes the block whose address is at `place` larger or smaller; it may move.
+    /// Resizes the block whose address is at `place`, and may move it.
     selvedge_prealloc / "_ZGTt17selvedge_prealloc"
         (len: usize, place: *mut c_void) -> *mut c_void
     {
         call(null_mut(), |thread| resize(thread, len as u64, place as u64))
     }
 
-    /// Frees the block whose address is at `place`, and stores null there. 0 or -1.
+    /// Frees the block whose address is at `place`, and stores null there. Returns 0 or -1.
     selvedge_pfree / "_ZGTt14selvedge_pfree"
         (place: *mut c_void) -> c_int
     {
@@ -125,7 +125,7 @@ calls! {
                 return Err(CallError::NoPlace);
             }
             thread.run(|thread| {
-                // SAFETY: the program gave this place.
+                // SAFETY: the program passed this place.
                 let block = unsafe { thread.address_at(place as u64) }?;
                 if block == 0 {
                     return Ok(Ok(0));
@@ -142,7 +142,7 @@ calls! {
         })
     }
 
-    /// Bytes of a block: at least what was asked for. 0: it is none.
+    /// The bytes of a block, at least as many as were asked for; 0 if there is no such block.
     selvedge_pmalloc_usable_size / "_ZGTt28selvedge_pmalloc_usable_size"
         (block: *const c_void) -> usize
     {
@@ -153,20 +153,20 @@ calls! {
         })
     }
 
-    /// The root of a name, of `len` bytes; zeros if there was none. Of length 0: null if there
-    /// is none.
+    /// The root of a name, of `len` bytes. A new root is zeros. With length 0, no root is made:
+    /// null if there is none.
     selvedge_root / "_ZGTt13selvedge_root"
         (name: *const c_char, len: usize) -> *mut c_void
     {
         call(null_mut(), |thread| root(thread, name, len as u64))
     }
 
-    /// Frees the root of a name. 0, or -1: there is none.
+    /// Frees the root of a name. Returns 0, or -1 if there is none.
     selvedge_root_remove / "_ZGTt20selvedge_root_remove"
         (name: *const c_char) -> c_int
     {
         call(-1, |thread| {
-            // SAFETY: the program gave a string.
+            // SAFETY: the program passed a string.
             let name = unsafe { text(name) }?;
             let is_removed = thread.run(|thread| {
                 let mut tx = thread.session.tx();
@@ -183,7 +183,7 @@ calls! {
 }
 
 fn root(thread: &mut Thread, name: *const c_char, len: u64) -> Result<*mut c_void, CallError> {
-    // SAFETY: the program gave a string.
+    // SAFETY: the program passed a string.
     let name = unsafe { text(name) }?;
     let found = thread.run(|thread| {
         if let Some((was, off)) = thread.session.tx().root(name)? {
@@ -221,7 +221,7 @@ fn resize(thread: &mut Thread, len: u64, place: u64) -> Result<*mut c_void, Call
     }
     let base = thread.program.base;
     thread.run(|thread| {
-        // SAFETY: the program gave this place.
+        // SAFETY: the program passed this place.
         let block = unsafe { thread.address_at(place) }?;
         let mut was = 0;
         let mut old = None;
@@ -231,7 +231,7 @@ fn resize(thread: &mut Thread, len: u64, place: u64) -> Result<*mut c_void, Call
                 Err(why) => return Ok(Err(why)),
             };
             was = thread.session.tx().size_of(off)?;
-            // Half of it is not worth a copy.
+            // A block that shrinks to no less than half stays where it is.
             if len <= was && len >= was / 2 {
                 return Ok(Ok(block as *mut c_void));
             }

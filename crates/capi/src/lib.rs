@@ -1,15 +1,15 @@
-//! Durable memory for C and C++ (Mnemosyne, chapter 3): what stands behind `selvedge.h`.
+//! Durable memory for C and C++ (Mnemosyne, chapter 3): the functions of `selvedge.h`.
 //!
-//! - [`program`]: the memory of this process, which is opened when it is first used.
-//! - [`itm`]: transactions as a compiler calls them.
+//! - [`program`]: the durable memory of this process, opened at its first use.
+//! - [`itm`]: the runtime that gcc's transactions call.
 //! - [`statics`]: persistent variables.
 //! - [`heap`], [`region`], [`log`], [`primitives`]: the other calls of the header.
 //! - [`structures`]: the calls of `selvedge/structures.h`.
 //!
-//! Programs call this crate by its C symbols. All of those begin with `selvedge_`, or with
-//! what the transactions of gcc need (`_ITM_`, and `_ZGTt` for the transactional clone of a
-//! function). The contract of a C symbol is the header's, or that of the interface between
-//! gcc and its runtime; who breaks it breaks what any C program breaks.
+//! Programs call this crate by its C symbols. Their names begin with `selvedge_`, `_ITM_` (the
+//! interface between gcc and its runtime) or `_ZGTt` (the transactional clone of a function).
+//! The header, or gcc's interface, states the contract of each symbol. A call that breaks it has
+//! undefined behaviour.
 #![allow(clippy::missing_safety_doc)] // the header has them
 
 mod call;

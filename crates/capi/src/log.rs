@@ -1,8 +1,9 @@
 //! Logs of the program's own, each in a region: `wordlog` with records of bytes.
 //!
-//! A record is a word that tells its bytes, and these, padded to words. One thread may append
-//! while another reads and truncates; more of either take turns. Those who append hand over
-//! only what they have flushed: a fence is for the stores of its own thread.
+//! A record is a word with the number of its bytes, then the bytes, padded to words. One thread may
+//! append while another reads and truncates. Several appenders take turns, and so do several
+//! readers. An appender flushes before another thread appends: a fence covers the stores of its
+//! own thread only.
 
 use crate::message::{report, set_errno};
 use crate::open_logs;
@@ -17,16 +18,16 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use wordlog::{Appender, Consumer, Kind, LogError, Unrecovered};
 
-/// A log that is open.
+/// An open log.
 pub struct Log {
-    /// Where it begins.
+    /// The offset of the log.
     off: u64,
     tail: Mutex<Tail>,
     head: Mutex<Head>,
 }
 
 struct Tail {
-    /// Who has appended what is not flushed.
+    /// The thread whose records are appended and not flushed.
     unflushed: Option<libc::pthread_t>,
     appender: Appender<Arc<Arena>>,
     words: Vec<u64>,
@@ -34,16 +35,16 @@ struct Tail {
 
 struct Head {
     consumer: Consumer<Arc<Arena>>,
-    /// The record that was read last, if it did not fit its reader's buffer.
+    /// The record read last, if it did not fit the reader's buffer.
     unread: Option<Vec<u64>>,
     words: Vec<u64>,
-    /// Where the records end that the program was given.
+    /// The end of the last record that the program has received.
     given: u64,
-    /// Where the one in `unread` ends.
+    /// The end of the record in `unread`.
     next: u64,
 }
 
-/// Why a log cannot be used so.
+/// The reason why a call on a log fails.
 #[derive(Debug, thiserror::Error)]
 enum RecordError {
     #[error(transparent)]
@@ -105,7 +106,7 @@ fn create(place: *mut c_void, len: usize, kind: c_int) -> Result<*mut Log, Recor
     open(at as *const c_void)
 }
 
-/// A region is always large enough, and aligned.
+/// The error for a region too small or not aligned, which [`region::map`] does not make.
 fn no_room(off: u64, len: u64) -> Interrupted {
     MediumError::OutOfRange { off, len }.into()
 }
@@ -149,9 +150,9 @@ fn open(at: *const c_void) -> Result<*mut Log, RecordError> {
 }
 
 impl Tail {
-    /// Finds out that the thread may append, or flush.
+    /// Checks that this thread may append or flush.
     fn take_turn(&self) -> Result<libc::pthread_t, RecordError> {
-        // SAFETY: it only tells.
+        // SAFETY: the call has no preconditions.
         let this = unsafe { libc::pthread_self() };
         match self.unflushed {
             Some(other) if other != this => Err(RecordError::Unflushed),
@@ -182,7 +183,7 @@ impl Tail {
 }
 
 impl Head {
-    /// Puts the next record into `buf`. Its length; `None`: there is none.
+    /// Copies the next record into `buf`. Returns its length, or `None` if there is none.
     fn read(&mut self, buf: &mut [u8]) -> Result<Option<u64>, RecordError> {
         let words = match self.unread.take() {
             Some(words) => words,
@@ -214,12 +215,12 @@ impl Head {
         Ok(Some(len))
     }
 
-    /// Drops all records that the program was given.
+    /// Drops the records that the program has received.
     fn drop_read(&mut self) -> Result<(), LogError> {
         self.consumer.truncate(self.given)
     }
 
-    /// Drops all records that were flushed.
+    /// Drops all flushed records.
     fn truncate(&mut self) -> Result<(), LogError> {
         self.unread = None;
         while let Some(end) = self.consumer.next(&mut self.words)? {
@@ -230,37 +231,40 @@ impl Head {
     }
 }
 
+/// The log of a handle.
+///
 /// # Safety
-/// `log` must be one that is open.
+/// `log` must be open.
 unsafe fn of<'a>(log: *mut Log) -> &'a Log {
     // SAFETY: the caller's promise.
     unsafe { &*log }
 }
 
-fn told<T>(otherwise: T, done: Result<T, RecordError>) -> T {
+/// The result of a call: an error is reported and becomes `otherwise`.
+fn reported<T>(otherwise: T, done: Result<T, RecordError>) -> T {
     done.unwrap_or_else(|why| {
         report(why.errno(), why);
         otherwise
     })
 }
 
-/// Makes a log in a region of its own, whose address is stored at `place`, and opens it.
+/// Makes a log in a region of its own, stores the region's address at `place`, and opens the log.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn selvedge_log_create(
     place: *mut c_void,
     len: usize,
     kind: c_int,
 ) -> *mut Log {
-    told(null_mut(), create(place, len, kind))
+    reported(null_mut(), create(place, len, kind))
 }
 
 /// Opens the log in the region at `at`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn selvedge_log_open(at: *const c_void) -> *mut Log {
-    told(null_mut(), open(at))
+    reported(null_mut(), open(at))
 }
 
-/// Appends a record. 0, or -1.
+/// Appends a record. Returns 0 or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn selvedge_log_append(
     log: *mut Log,
@@ -269,23 +273,24 @@ pub unsafe extern "C" fn selvedge_log_append(
 ) -> c_int {
     let bytes = match len {
         0 => &[],
-        // SAFETY: the program has so many bytes there.
+        // SAFETY: the program passed `len` bytes.
         _ => unsafe { std::slice::from_raw_parts(record.cast(), len) },
     };
     // SAFETY: the program's promise.
     let appended = unsafe { of(log) }.tail.lock().append(bytes);
-    told(-1, appended.map(|()| 0))
+    reported(-1, appended.map(|()| 0))
 }
 
-/// Makes all that was appended durable. 0, or -1.
+/// Makes all appended records durable. Returns 0 or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn selvedge_log_flush(log: *mut Log) -> c_int {
     // SAFETY: the program's promise.
     let flushed = unsafe { of(log) }.tail.lock().flush();
-    told(-1, flushed.map(|()| 0))
+    reported(-1, flushed.map(|()| 0))
 }
 
-/// Puts the next durable record into a buffer. Its length; -1 with `ENOMSG`: there is none.
+/// Copies the next durable record into a buffer. Returns its length; -1 with `ENOMSG` if there is
+/// none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn selvedge_log_read(
     log: *mut Log,
@@ -294,10 +299,10 @@ pub unsafe extern "C" fn selvedge_log_read(
 ) -> ssize_t {
     let buffer = match len {
         0 => &mut [],
-        // SAFETY: the program has room for so many bytes there.
+        // SAFETY: the program passed a buffer of `len` bytes.
         _ => unsafe { std::slice::from_raw_parts_mut(buffer.cast(), len) },
     };
-    // Nothing is locked when the hook is called.
+    // The lock is released before the message hook runs.
     // SAFETY: the program's promise.
     let read = unsafe { of(log) }.head.lock().read(buffer);
     match read {
@@ -306,31 +311,31 @@ pub unsafe extern "C" fn selvedge_log_read(
             set_errno(libc::ENOMSG);
             -1
         }
-        Err(why) => told(-1, Err(why)),
+        Err(why) => reported(-1, Err(why)),
     }
 }
 
-/// Drops all durable records. 0, or -1.
+/// Drops all durable records. Returns 0 or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn selvedge_log_truncate(log: *mut Log) -> c_int {
     // SAFETY: the program's promise.
     let truncated = unsafe { of(log) }.head.lock().truncate();
-    told(-1, truncated.map(|()| 0).map_err(RecordError::from))
+    reported(-1, truncated.map(|()| 0).map_err(RecordError::from))
 }
 
-/// Drops those records that were read. 0, or -1.
+/// Drops the records that were read. Returns 0 or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn selvedge_log_drop_read(log: *mut Log) -> c_int {
     // SAFETY: the program's promise.
     let dropped = unsafe { of(log) }.head.lock().drop_read();
-    told(-1, dropped.map(|()| 0).map_err(RecordError::from))
+    reported(-1, dropped.map(|()| 0).map_err(RecordError::from))
 }
 
-/// Closes a log, which stays.
+/// Closes a log. Its region and its records stay.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn selvedge_log_close(log: *mut Log) {
     if !log.is_null() {
-        // SAFETY: it came out of a box, and the program uses it no more.
+        // SAFETY: `open` made it from a box, and the program does not use it any more.
         let log = unsafe { Box::from_raw(log) };
         open_logs::lock().remove(log.off);
     }

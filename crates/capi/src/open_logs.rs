@@ -1,13 +1,13 @@
-//! The logs of the program that are open: each is open once, and its region stays meanwhile.
+//! The open logs of the program. A log is open at most once, and its region cannot be removed then.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Offsets at which open logs begin.
+/// The offsets of the open logs.
 static OPEN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
-/// Keeps others from opening and closing logs.
+/// The locked list of open logs: no other thread opens or closes one.
 pub(crate) struct OpenLogs(MutexGuard<'static, BTreeSet<u64>>);
 
 /// Locks the list of open logs.

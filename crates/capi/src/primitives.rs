@@ -1,10 +1,10 @@
 //! Write-through stores, flushes and fences, for programs that keep their own order.
 //!
-//! Calls rather than instructions in the header: which instructions are needed, if any, and
-//! whether a fence means `msync`, depends on the durability in force, and a fence can fail.
+//! The header has calls, and not instructions, since a fence can fail. The durability in force
+//! selects the instructions, or `msync` for a fence.
 //!
-//! Where a transaction wrote not long ago, a log may still have what it wrote, and a recovery
-//! would bring that back: such a line costs a truncation of the logs.
+//! A log may still have words that a transaction wrote to a line. Recovery would write them again.
+//! So the flush of such a line truncates the logs.
 
 use crate::message::report;
 use crate::program::{self, Program};
@@ -16,11 +16,11 @@ use mnemosyne::tx::Space;
 use std::sync::{Arc, OnceLock};
 use wordlog::LogError;
 
-/// Why the logs could not be truncated. It sticks: what was flushed is not durable.
+/// The reason why the logs could not be truncated. It is permanent: flushed bytes are not durable.
 static UNSETTLED: OnceLock<Arc<LogError>> = OnceLock::new();
 
-/// Has `how` change `len` bytes at `at`, given their offset in durable memory, and sees to it
-/// that no recovery changes them back. `None`: they are volatile.
+/// Applies `how` to `len` bytes at `at`, given their offset in durable memory, and truncates the
+/// logs so that no recovery changes them back. `None` if the bytes are volatile.
 fn change(
     program: &Program,
     at: u64,
@@ -47,31 +47,32 @@ fn change(
     Some(())
 }
 
-/// Stores `len` bytes around the cache; durable after the next fence.
+/// Stores `len` bytes around the cache; they are durable after the next fence.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn selvedge_write_through(to: *mut c_void, from: *const c_void, len: usize) {
     if len == 0 {
-        return; // neither address need mean anything
+        return; // both addresses may be invalid
     }
     let store = |arena: &Arena, off| {
-        // SAFETY: the program has so many bytes there, and nobody changes them meanwhile.
+        // SAFETY: the program passed `len` bytes, and does not change them during the call.
         let bytes = unsafe { std::slice::from_raw_parts(from.cast(), len) };
         arena.try_store_nt(off, bytes)
     };
     if change(program::started(), to as u64, len, store).is_none() {
-        // SAFETY: the program may copy so many bytes from here to there.
+        // SAFETY: the program passed `len` bytes, and room for them.
         unsafe { std::ptr::copy(from.cast::<u8>(), to.cast(), len) };
     }
 }
 
-/// Starts to write back every line of `len` bytes; durable after the next fence.
+/// Starts to write back every line of `len` bytes; they are durable after the next fence.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn selvedge_flush(at: *const c_void, len: usize) {
     let flush = |arena: &Arena, off| arena.try_flush(off, len as u64);
     let _ = change(program::started(), at as u64, len, flush);
 }
 
-/// Waits until what this thread wrote through or flushed is durable. 0, or -1: it is not.
+/// Waits until all that this thread wrote through or flushed is durable. Returns 0, or -1 if it
+/// is not.
 #[unsafe(no_mangle)]
 pub extern "C" fn selvedge_fence() -> c_int {
     let fenced = program::started()
@@ -88,14 +89,14 @@ pub extern "C" fn selvedge_fence() -> c_int {
     -1
 }
 
-/// What a commit or fence survives: 0 the death of the process, 1 a power failure.
+/// Whether a commit or fence survives a power failure (1), or a crash of the process only (0).
 #[unsafe(no_mangle)]
 pub extern "C" fn selvedge_survives_power_failure() -> c_int {
     let durability = program::started().memory.backing().durability();
     (durability != EffectiveDurability::Process).into()
 }
 
-/// Whether `at` is durable memory.
+/// Whether `at` is in a region of durable memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn selvedge_is_persistent(at: *const c_void) -> c_int {
     let space = program::started().memory.memory().space();
@@ -112,7 +113,7 @@ pub extern "C" fn is_persistent_clone(at: *const c_void) -> c_int {
 /// Whether this thread is inside a transaction.
 #[unsafe(no_mangle)]
 pub extern "C" fn selvedge_in_transaction() -> c_int {
-    // SAFETY: the program called; the reference is gone at once.
+    // SAFETY: the program called; the reference is dropped at once.
     let thread = unsafe { Thread::current() };
     thread.is_some_and(|thread| thread.depth > 0).into()
 }

@@ -2,14 +2,14 @@
 //!
 //! # Guarantees
 //!
-//! 1. It is opened once, before anybody sees any of it, and recovered by then: at the first
-//!    call that needs it, or before `main` if the program has persistent variables.
-//! 2. It stays open until the process ends, however it ends.
-//! 3. Addresses in it are the same in each run: those that the directory was made with. Another
-//!    base address that the environment asks for is refused.
-//! 4. What was stored plainly is there when the process has ended by itself.
-//! 5. A child made by `fork` cannot use it: two processes would. It has neither the memory nor
-//!    its locks, and ends with a message if it tries.
+//! 1. Durable memory is opened and recovered once: at the first call that needs it, or before
+//!    `main` if the program has persistent variables. No access precedes the recovery.
+//! 2. It stays open until the process ends in any way.
+//! 3. Its addresses are the same in each run: those with which the directory was made. A different
+//!    base address in the environment is refused.
+//! 4. After an orderly end of the process, plain stores are durable too.
+//! 5. A child made by `fork` cannot use it: one process at a time can. The child has neither the
+//!    memory nor its locks, and ends with a message if it tries.
 
 use crate::elf::{self, ElfError};
 use crate::errno::errno_of_store;
@@ -31,13 +31,13 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The first address of a new directory, unless [`BASE`] says otherwise. It is far from what the
-/// system gives out, above the shadow memory of AddressSanitizer (which ends at
-/// `0x1000_7fff_8000`), and below the end of what valgrind gives to programs.
+/// The first address of a new directory, unless [`BASE`] is set. It is far from the addresses that
+/// the system maps and below the end of those of valgrind. The shadow memory of AddressSanitizer
+/// ends at `0x1000_7fff_8000`, below it.
 const DEFAULT_BASE: u64 = 0x2000_0000_0000;
-/// Bytes of addresses, unless [`BYTES`] says otherwise.
+/// Bytes of addresses, unless [`BYTES`] is set.
 const DEFAULT_BYTES: u64 = 1 << 40;
-/// The environment variables.
+// The environment variables.
 const BASE: &str = "SELVEDGE_BASE";
 const BYTES: &str = "SELVEDGE_BYTES";
 const LOG_BYTES: &str = "SELVEDGE_LOG_BYTES";
@@ -45,23 +45,23 @@ const REGION_PATH: &str = "SELVEDGE_REGION_PATH";
 const DURABILITY: &str = "SELVEDGE_DURABILITY";
 const POOL_PATH: &str = "SELVEDGE_POOL_PATH";
 const POOL_BYTES: &str = "SELVEDGE_POOL_BYTES";
-/// Bytes of a new pool, unless [`POOL_BYTES`] says otherwise.
+/// Bytes of a new pool, unless [`POOL_BYTES`] is set.
 const DEFAULT_POOL_BYTES: u64 = 256 << 20;
 const FORCE_FLUSH: &str = "SELVEDGE_FORCE_FLUSH";
 const ACCEPT_LOSS: &str = "SELVEDGE_ACCEPT_LOSS";
 const SIMULATE_POWER_CUT: &str = "SELVEDGE_SIMULATE_POWER_CUT";
 
-/// The memory, and where it is.
+/// The durable memory, and its first address.
 pub(crate) struct Program {
     pub memory: Memory,
     pub base: u64,
 }
 
 static PROGRAM: OnceLock<Program> = OnceLock::new();
-/// Whether this is a child that `fork` made of a process with durable memory.
+/// Whether this process is a child, by `fork`, of a process with durable memory.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Why there is no durable memory.
+/// The reason why durable memory cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     #[error("{BASE}={}: not a multiple of 0x200000, such as {DEFAULT_BASE:#x}", .0.display())]
@@ -90,8 +90,8 @@ pub(crate) enum StartError {
     )]
     Moved { path: PathBuf, was: u64, is: u64 },
     #[error(
-        "durable memory in {}: all roots are taken, so that the base address cannot be noted; it \
-         is not that of a C program", path.display()
+        "durable memory in {}: all roots are in use, so the base address cannot be recorded; a C \
+         program has not made this directory", path.display()
     )]
     NoBase { path: PathBuf },
     #[error("durable memory in {}: {why}", path.display())]
@@ -100,21 +100,20 @@ pub(crate) enum StartError {
         why: TxError<Infallible>,
     },
     #[error(
-        "{library} has this program's transactions, which durable memory needs: link without \
-         -litm, or name -lselvedge before it"
+        "{library} comes before libselvedge, and would run this program's transactions: link \
+         without -litm, or name -lselvedge before it"
     )]
     OtherLibrary { library: String },
     #[error(transparent)]
     Statics(#[from] StaticsError),
     #[error(
-        "durable memory is not for a child made by fork, and stays its parent's: let the child \
-         run a program of its own, or fork before durable memory is opened (a program with \
-         persistent variables cannot make itself a daemon: start it as one)"
+        "durable memory is not for a child made by fork: let the child run another program, or \
+         fork before durable memory is opened (a program with persistent variables cannot)"
     )]
     Forked,
 }
 
-/// What a user can do about it.
+/// The end of the message: what the user can do.
 fn way_out(why: &MemoryError) -> &'static str {
     let why = match why {
         MemoryError::Backing(why) => why,
@@ -140,7 +139,7 @@ fn way_out(why: &MemoryError) -> &'static str {
 }
 
 impl StartError {
-    /// The errno that comes nearest.
+    /// The closest errno.
     pub fn errno(&self) -> c_int {
         match self {
             Self::Memory { why, .. } => errno_of_store(why),
@@ -151,7 +150,7 @@ impl StartError {
     }
 }
 
-/// The memory, which is opened if it is not.
+/// The durable memory, which is opened at the first call.
 pub(crate) fn start() -> Result<&'static Program, StartError> {
     static TURN: Mutex<()> = Mutex::new(());
     if FORKED.load(Ordering::Relaxed) {
@@ -170,7 +169,7 @@ pub(crate) fn start() -> Result<&'static Program, StartError> {
     Ok(PROGRAM.get_or_init(|| program))
 }
 
-/// The memory; a process that cannot have it ends.
+/// The durable memory. The process ends if it cannot be opened.
 pub(crate) fn started() -> &'static Program {
     match PROGRAM.get() {
         Some(program) if !FORKED.load(Ordering::Relaxed) => program,
@@ -180,20 +179,20 @@ pub(crate) fn started() -> &'static Program {
 
 extern "C" fn in_child() {
     let is_child_of_child = FORKED.swap(true, Ordering::Relaxed);
-    // Its descriptors are no longer the memory's.
+    // The descriptors of a child's child are not those of the memory any more.
     let Some(program) = PROGRAM.get().filter(|_| !is_child_of_child) else {
         return;
     };
     let directory = program.memory.backing();
-    // SAFETY: from here on whoever asks for the memory is refused, and no static is dropped.
+    // SAFETY: from here on every use of the memory is refused, and no static is dropped.
     unsafe {
         directory.arena().abandon();
         if let Some(pool) = directory.pool() {
             pool.abandon();
         }
     }
-    // SAFETY: zeros are a `sigaction` that the call replaces; `on_fault` is a handler with the
-    // arguments that `SA_SIGINFO` says.
+    // SAFETY: zeros are a `sigaction` that the call replaces; `on_fault` has the arguments of a
+    // handler with `SA_SIGINFO`.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(libc::SIGSEGV, std::ptr::null(), &mut action);
@@ -205,7 +204,7 @@ extern "C" fn in_child() {
     }
 }
 
-/// A child has touched what it has not got.
+/// The handler of a child's fault. An access to its parent's durable memory ends it with a message.
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t`, and for this signal with an address.
     let at = unsafe { (*info).si_addr() } as u64;
@@ -216,12 +215,12 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void
     if PROGRAM.get().is_some_and(is_ours) {
         die(StartError::Forked);
     }
-    // As ever, when the access is done again.
-    // SAFETY: any thread may say so.
+    // The repeated access then has the default effect.
+    // SAFETY: any thread may set the action of a signal.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
-// Before the program's own constructors, which may use the variables.
+// Runs before the program's own constructors, which may use the variables.
 #[used]
 #[unsafe(link_section = ".init_array.00101")]
 static BEFORE_MAIN: extern "C" fn() = before_main;
@@ -232,23 +231,23 @@ extern "C" fn before_main() {
             started();
         }
         Err(why @ ElfError::Loader { .. }) => die(why),
-        // A program that cannot be read gets the error when it uses the library.
+        // If the executable cannot be read, the first call of the library returns the error.
         Ok(None) | Err(_) => {}
     }
 }
 
-// Behind the program's own destructors, and what it called at exit.
+// Runs after the program's own destructors and its functions of `atexit`.
 #[used]
 #[unsafe(link_section = ".fini_array.00101")]
-static BEHIND_MAIN: extern "C" fn() = behind_main;
+static AFTER_MAIN: extern "C" fn() = after_main;
 
-/// Empties the logs, so that the next run finds plain stores, too, that were never flushed. With
-/// durability `process` it makes them durable, so that the next start need not be refused.
-extern "C" fn behind_main() {
+/// Truncates the logs, so that recovery does not undo plain stores that were never flushed. With
+/// durability `process` it makes them durable, so that the next start is not refused.
+extern "C" fn after_main() {
     if let Some(program) = PROGRAM.get()
         && !FORKED.load(Ordering::Relaxed)
     {
-        // If it fails, what was committed or flushed is as safe as before.
+        // An error is ignored: committed and flushed data are as safe as before.
         let _ = program.memory.memory().truncate();
         let _ = program.memory.backing().sync();
     }
@@ -272,7 +271,7 @@ fn open() -> Result<Program, StartError> {
         accept_loss: flag(ACCEPT_LOSS)?,
         ..DirectoryOptions::default()
     };
-    // The program would see the pool's pages, which are shared with the file.
+    // The pages of the pool are shared with its file, so a power cut cannot be simulated.
     if options.map.simulate_power_cut && options.pool.is_some() {
         return Err(StartError::PoolAndPowerCut);
     }
@@ -284,7 +283,7 @@ fn open() -> Result<Program, StartError> {
             let (path, is) = (memory.backing().path().to_owned(), base);
             return Err(StartError::Moved { path, was, is });
         }
-        // The directory was made with another default, or was asked for another address.
+        // The directory was made with another default or another SELVEDGE_BASE.
         drop(memory);
         base = was;
         let base = Some(base);
@@ -336,7 +335,7 @@ fn bytes() -> Result<u64, StartError> {
     bytes.filter(is_granules).ok_or(StartError::Bytes(text))
 }
 
-/// What a new directory is like.
+/// The layout of a new directory.
 fn layout() -> Result<Layout, StartError> {
     let layout = Layout::default();
     let Some(text) = std::env::var_os(LOG_BYTES) else {
@@ -391,7 +390,7 @@ fn flag(name: &'static str) -> Result<bool, StartError> {
     }
 }
 
-/// The base address that the pointers in the memory are for: `base`, if it is new.
+/// The base address for which the memory has its pointers: `base`, if the memory is new.
 fn base_of(memory: &Memory, base: u64) -> Result<u64, StartError> {
     let path = || memory.backing().path().to_owned();
     let was = memory.session().run(|tx| match tx.root(BASE_ROOT)? {
@@ -408,11 +407,11 @@ fn base_of(memory: &Memory, base: u64) -> Result<u64, StartError> {
     }
 }
 
-/// Finds out whether gcc's own library is in front of this one. Only where this one is
-/// shared: symbols of the program itself come before all others.
+/// Refuses a program in which the symbols of gcc's own library precede those of this one. This
+/// can happen to the shared library only: a program's own symbols come first.
 fn check_symbols() -> Result<(), StartError> {
     let ours = object_at(check_symbols as *const c_void);
-    // SAFETY: `getauxval` only looks.
+    // SAFETY: `getauxval` has no preconditions.
     let program = object_at(unsafe { libc::getauxval(libc::AT_PHDR) } as *const c_void);
     // SAFETY: the name is a string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_ITM_beginTransaction".as_ptr()) };
@@ -426,20 +425,20 @@ fn check_symbols() -> Result<(), StartError> {
     }
 }
 
-/// Where the program or library that has this address begins, and its name.
+/// The first address and the name of the program or library that contains `address`.
 fn object_at(address: *const c_void) -> (usize, String) {
     // SAFETY: zeros are a `Dl_info`.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: `info` is there to be written to; the address is only looked up.
+    // SAFETY: `info` is writable; the address is not accessed.
     if unsafe { libc::dladdr(address, &mut info) } == 0 || info.dli_fname.is_null() {
         return (0, "another library".to_owned());
     }
-    // SAFETY: it is the name of something that is loaded.
+    // SAFETY: the name of a loaded program or library.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     (info.dli_fbase as usize, name.to_string_lossy().into_owned())
 }
 
-/// Opens the memory now. 0, or -1 with `errno` and a message.
+/// Opens the memory now. Returns 0, or -1 with `errno` and a message.
 #[unsafe(no_mangle)]
 pub extern "C" fn selvedge_start() -> c_int {
     match start() {

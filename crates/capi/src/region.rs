@@ -1,4 +1,4 @@
-//! Dynamic regions (`pmap`, `punmap`). Not inside transactions: files come and go.
+//! Dynamic regions (`pmap`, `punmap`). Not inside transactions: files are made and removed.
 
 use crate::errno::errno_of_store;
 use crate::message::report;
@@ -12,10 +12,10 @@ use mnemosyne::memory::{MemoryError, Region, RegionKind};
 use mnemosyne::tx::{Interrupted, Space, Transaction};
 use std::ptr::null_mut;
 
-/// How a region can be used.
+/// The only protection of a region.
 const READ_AND_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-/// Why there is no region.
+/// The reason why a call on a region fails.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RegionError {
     #[error(transparent)]
@@ -24,11 +24,11 @@ pub(crate) enum RegionError {
     Memory(#[from] MemoryError),
     #[error("regions are not made or removed inside a transaction")]
     InTransaction,
-    #[error("no place was given for the address of the region")]
+    #[error("the address of the pointer to the region is NULL")]
     NoPlace,
     #[error(
-        "the place {0:#x} for the address of the region is not in durable memory: nobody would \
-         know of the region after a crash"
+        "the pointer at {0:#x} to the region is not in durable memory: after a crash, nothing would \
+         lead to the region"
     )]
     Volatile(u64),
     #[error("a region needs a length, PROT_READ | PROT_WRITE, and no flags")]
@@ -42,7 +42,7 @@ pub(crate) enum RegionError {
 }
 
 impl RegionError {
-    /// The errno that comes nearest.
+    /// The closest errno.
     pub fn errno(&self) -> c_int {
         match self {
             Self::Start(why) => why.errno(),
@@ -54,10 +54,10 @@ impl RegionError {
     }
 }
 
-/// Durable memory, outside of transactions.
+/// The durable memory, for a call that is not allowed inside a transaction.
 pub(crate) fn outside() -> Result<&'static Program, RegionError> {
     let program = program::start()?;
-    // SAFETY: the program called; the reference is gone at once.
+    // SAFETY: the program called; the reference is dropped at once.
     let is_inside = unsafe { Thread::get(program) }.depth > 0;
     match is_inside {
         true => Err(RegionError::InTransaction),
@@ -65,8 +65,8 @@ pub(crate) fn outside() -> Result<&'static Program, RegionError> {
     }
 }
 
-/// Makes a region of `len` bytes, which `fill` fills. Its address is stored at `place`, with
-/// the transaction that makes it be there.
+/// Makes a region of `len` bytes, which `fill` fills. The transaction that creates the region
+/// stores its address at `place`.
 pub(crate) fn map(
     place: *mut c_void,
     len: usize,
@@ -93,7 +93,7 @@ pub(crate) fn map(
 
 /// The region whose address is at `place`, if there is one.
 fn region_at(program: &Program, place: *mut c_void) -> Result<Option<Region>, RegionError> {
-    // SAFETY: the program gave this place.
+    // SAFETY: the program passed this place.
     let at = unsafe { place.cast::<u64>().read_unaligned() };
     if at == 0 {
         return Ok(None);
@@ -120,7 +120,7 @@ fn unmap(place: *mut c_void, len: usize) -> Result<(), RegionError> {
     }
     let place = canonical(place as u64);
     let unlink = |tx: &mut Transaction<'_, _>| tx.write(place, &0_u64.to_le_bytes());
-    // Until the region is removed no log in it is opened.
+    // No log in the region is opened until the region is removed.
     let open = open_logs::lock();
     if open.has_any_in(region.start..region.start + region.len) {
         return Err(RegionError::Open);
@@ -128,7 +128,7 @@ fn unmap(place: *mut c_void, len: usize) -> Result<(), RegionError> {
     Ok(program.memory.unmap(region.start, unlink)?)
 }
 
-/// Makes a region. Null: there is none, and `errno` and the message say why.
+/// Makes a region. Returns null, with `errno` and a message, if that fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn selvedge_pmap(
     place: *mut c_void,
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn selvedge_pmap(
     }
 }
 
-/// Removes a region. 0, or -1.
+/// Removes a region. Returns 0 or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn selvedge_punmap(place: *mut c_void, len: usize) -> c_int {
     match unmap(place, len) {

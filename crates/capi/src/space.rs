@@ -1,5 +1,4 @@
-//! The addresses of the process as transactions see them: some are persistent, all others
-//! volatile.
+//! The addresses of the process, as transactions use them: some are persistent, all others volatile.
 
 use medium::{Arena, MediumError, Pmem, WORD_BYTES};
 use mnemosyne::memory::{self, Directory, DurableMemory};
@@ -12,14 +11,14 @@ use std::sync::atomic::{
 
 /// Durable memory with this process's addresses.
 pub(crate) type Memory = DurableMemory<Directory, Machine>;
-/// A thread's way to use it.
+/// A thread's session of [`Memory`].
 pub(crate) type Session = memory::Session<Directory, Machine>;
 
 /// The memory of the process, with the arena in it.
 ///
-/// Its methods touch the addresses that they are given, which are those that the program's
-/// own code would touch without transactions: whether it may, is between it and its compiler.
-/// So the type stays in this crate.
+/// Its methods access any address they receive. These are the addresses that the program's own
+/// code would access without transactions, so their validity is the program's promise. Therefore
+/// the type is private to this crate.
 #[derive(Clone)]
 pub(crate) struct Machine {
     arena: Arc<Arena>,
@@ -34,13 +33,13 @@ impl Machine {
     }
 }
 
-/// Persistent variables have two addresses: in their section, and in the arena. Transactions
-/// know the latter only, lest there be two locks for one word.
+/// The second address of persistent variables. They are mapped at their section and in the arena.
+/// Transactions use the address in the arena only, so that each word has one lock.
 struct Alias {
     start: AtomicU64,
     len: AtomicU64,
     target: AtomicU64,
-    /// Bytes of the section, if it is at another address in the next run; else 0.
+    /// Bytes of the section if its address changes in the next run, else 0.
     moved: AtomicU64,
 }
 
@@ -51,8 +50,8 @@ static ALIAS: Alias = Alias {
     moved: AtomicU64::new(0),
 };
 
-/// Says that `start..start + len` is also at the address `target`, and whether `start` is another
-/// one in the next run. Once.
+/// Records that `start..start + len` is also mapped at `target`. `is_moved`: `start` changes in the
+/// next run. Called at most once.
 pub(crate) fn set_alias(start: u64, len: u64, target: u64, is_moved: bool) {
     ALIAS.moved.store(if is_moved { len } else { 0 }, Relaxed);
     ALIAS.start.store(start, Relaxed);
@@ -60,7 +59,7 @@ pub(crate) fn set_alias(start: u64, len: u64, target: u64, is_moved: bool) {
     ALIAS.len.store(len, Release);
 }
 
-/// The address by which transactions know the byte at `at`.
+/// The address that transactions use for the byte at `at`.
 #[inline]
 pub(crate) fn canonical(at: u64) -> u64 {
     let distance = at.wrapping_sub(ALIAS.start.load(Relaxed));
@@ -70,8 +69,8 @@ pub(crate) fn canonical(at: u64) -> u64 {
     }
 }
 
-/// Whether one of the words that are stored by `bytes` at `at` is the address of a persistent
-/// variable, which means something else in the next run.
+/// Whether a word that `bytes` stores at `at` is the address of a persistent variable, and that
+/// address changes in the next run.
 #[inline]
 pub(crate) fn has_stale_address(at: u64, bytes: &[u8]) -> bool {
     let len = ALIAS.moved.load(Relaxed);
@@ -85,13 +84,15 @@ pub(crate) fn has_stale_address(at: u64, bytes: &[u8]) -> bool {
     }
 }
 
+/// Loads the aligned word at `at`.
+///
 /// # Safety
-/// The program may load the aligned word at `at`, or a byte of it: then all of it is there,
-/// since a page has whole words.
+/// The program may load a byte of the word. Then the whole word is readable, since a page has
+/// whole words.
 #[inline]
 unsafe fn load_volatile(at: u64) -> u64 {
     debug_assert!(at.is_multiple_of(WORD_BYTES));
-    // SAFETY: aligned, and there by the caller's promise; whoever else changes it does so by
+    // SAFETY: aligned, and readable by the caller's promise; other threads change it by
     // instructions that change whole bytes.
     unsafe { AtomicU64::from_ptr(at as *mut u64) }.load(Relaxed)
 }
@@ -151,8 +152,8 @@ impl Space for Machine {
 
     #[inline]
     fn address(&self, off: u64) -> u64 {
-        // A damaged pointer may lead behind the end, where the process has memory of another
-        // kind. Of the last word there is a region only when all addresses are given out.
+        // The offset of a damaged pointer may be past the end of durable memory, where the process
+        // may have other memory. The last word is in a region only if all addresses are in use.
         self.base + off.min(self.len - WORD_BYTES)
     }
 }

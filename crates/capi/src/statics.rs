@@ -2,19 +2,19 @@
 //!
 //! # Guarantees
 //!
-//! 1. The variables of a program are in a region, which is mapped over their section before
-//!    any code of the program runs. They have the values that the last run left; at the first
-//!    run, those in the executable.
-//! 2. They are known by the program's name and their own names and sizes. The program's name is
-//!    that of its file, unless the environment or the program itself says otherwise; one that
-//!    begins with new variables where another name has the same ones says so. A program that was
-//!    built anew finds each where it is now, whatever else has changed. What is new has the
-//!    value in the executable; what is not there any more is kept, for the day it comes back.
-//! 3. A variable whose size has changed is refused.
-//! 4. A crash leaves the variables as they were, or as they are to be.
-//! 5. No block leaves the address of a variable in durable memory if the program is at another
-//!    address in the next run: it fails.
-//! 6. Variables whose table is damaged are refused, and not taken for those of a first run.
+//! 1. The variables of a program are in a region, which is mapped over their section before any
+//!    code of the program runs. In the first run they have the values in the executable, later
+//!    the values that the last run left.
+//! 2. A variable is found by the program's name, its own name and its size, also after the program
+//!    was rebuilt. New variables have the values in the executable. Variables that the program does
+//!    not have any more are kept.
+//! 3. The program's name is that of its file, unless the environment or the program sets another. A
+//!    program prints a note if its variables begin anew while another name has the same ones.
+//! 4. A program is refused if the size of a variable has changed.
+//! 5. After a crash during a takeover, the variables are those of the old region or of the new one.
+//! 6. An atomic block fails if it stores the address of a variable in durable memory and that
+//!    address changes in the next run.
+//! 7. A damaged table of variables is refused, and not taken for a first run.
 
 use crate::elf::{self, ElfError, Section};
 use crate::space::{Memory, set_alias};
@@ -29,16 +29,17 @@ use std::io::Write;
 use std::path::PathBuf;
 
 const PAGE_BYTES: u64 = 4096;
-/// Where variables that are kept begin: multiples of it.
+/// The alignment, in bytes, of kept variables.
 const KEPT_ALIGN: u64 = 64;
 
-/// What to do with what is there: `discard` it, and begin with the values in the executable.
+/// The environment variable that discards the variables: `discard` begins with the values in the
+/// executable.
 const STATICS: &str = "SELVEDGE_STATICS";
 
-/// The name by which they are known.
+/// The environment variable with the name of the program.
 const NAME: &str = "SELVEDGE_STATICS_NAME";
 
-/// Why the persistent variables cannot be had.
+/// The reason why the persistent variables are unavailable.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StaticsError {
     #[error(transparent)]
@@ -83,8 +84,8 @@ pub(crate) enum StaticsError {
     Name,
 }
 
-/// The name by which the variables are known: what the environment says, the program itself
-/// (`SELVEDGE_PROGRAM`), or the name of its file.
+/// The program's name: from the environment, from the program itself (`SELVEDGE_PROGRAM`), or
+/// that of its file.
 fn name() -> Result<String, StaticsError> {
     let name = match (std::env::var_os(NAME), own_name()) {
         (Some(name), _) => name.into_string().map_err(|_| StaticsError::Name)?,
@@ -97,7 +98,7 @@ fn name() -> Result<String, StaticsError> {
     }
 }
 
-/// The name that the program has in its code.
+/// The name that the program's code sets.
 fn own_name() -> Option<&'static CStr> {
     #[unsafe(naked)]
     extern "C" fn address() -> *const c_char {
@@ -112,8 +113,8 @@ fn own_name() -> Option<&'static CStr> {
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
 }
 
-/// Says that another program's variables are there, which may be this one's.
-fn tell_of_others(memory: &Memory, program: &str, variables: &Variables) {
+/// Prints a note if another program has variables of the same names and sizes.
+fn note_others(memory: &Memory, program: &str, variables: &Variables) {
     let Ok(regions) = memory.regions() else {
         return;
     };
@@ -128,20 +129,19 @@ fn tell_of_others(memory: &Memory, program: &str, variables: &Variables) {
     if let Some(Table { program: other, .. }) = others.next() {
         let line = format!(
             "selvedge: note: the persistent variables of {program} begin anew; {} has those of \
-             {other}: if the program was renamed, set {NAME}={other} or name it by \
-             SELVEDGE_PROGRAM\n",
+             {other}: if the program was renamed, set {NAME}={other} or use SELVEDGE_PROGRAM\n",
             memory.backing().path().display()
         );
         let _ = std::io::stderr().write_all(line.as_bytes());
     }
 }
 
-/// Asked for by the linker script, and by the header: so the library is there, with the
-/// constructor that opens the memory before `main`.
+/// A symbol to which the linker script and the header refer. It links the library, and with it
+/// the constructor that opens the memory before `main`.
 #[unsafe(no_mangle)]
 pub static selvedge_anchor: u8 = 0;
 
-/// Maps the program's persistent variables, if it has some.
+/// Maps the program's persistent variables, if it has any.
 pub(crate) fn attach(memory: &Memory) -> Result<(), StaticsError> {
     elf::check_libraries()?;
     let Some(section) = elf::section()? else {
@@ -160,7 +160,7 @@ pub(crate) fn attach(memory: &Memory) -> Result<(), StaticsError> {
     let mut found = find(memory, &program, discards)?;
     let latest = found.pop();
     if latest.is_none() && !discards {
-        tell_of_others(memory, &program, &variables);
+        note_others(memory, &program, &variables);
     }
     for (old, _) in found {
         memory.unmap(old.start, |_| Ok(())).map_err(failed)?;
@@ -190,8 +190,8 @@ fn discards() -> Result<bool, StaticsError> {
     }
 }
 
-/// The regions of this program's variables, by generation. One whose table is damaged is
-/// removed, if the program `discards` its variables.
+/// The regions of this program's variables, by generation. If the program `discards` its
+/// variables, regions with a damaged table are removed.
 fn find(
     memory: &Memory,
     program: &str,
@@ -225,8 +225,8 @@ fn find(
     Ok(found)
 }
 
-/// Makes a region with the variables as they are to be. The region, and where the section's
-/// bytes are in it.
+/// Makes a region with the variables of this run. Returns the region, and the offset of the
+/// section's bytes in it.
 fn make(
     memory: &Memory,
     program: &str,
@@ -239,7 +239,7 @@ fn make(
         let program = program.to_owned();
         StaticsError::Memory { program, why }
     };
-    // SAFETY: the section, as the program was loaded, which nobody changes before its
+    // SAFETY: the section of the loaded program, which no code changes before the program's
     // constructors run.
     let image =
         unsafe { std::slice::from_raw_parts(section.address as *const u8, section.len as usize) };
@@ -263,21 +263,21 @@ fn make(
     let fill = |_: &mut mnemosyne::tx::Transaction<'_, _>, start| {
         pm.store_nt(start, &encoded);
         pm.store_nt(start + data, &bytes);
-        // The commit makes the region be there.
+        // The commit creates the region.
         Ok(pm.fence(Rule::DataBeforeCommit)?)
     };
     let made = memory.map(RegionKind::Static, len, tag(program), fill);
     Ok((made.map_err(failed)?, data))
 }
 
-/// Whether the section has these variables, where they are in the table.
+/// Whether the table has exactly these variables of the section, at the same places.
 fn is_for(table: &Table, section: &Section, variables: &Variables) -> bool {
     let is_kept = |variable: &Variable| variable.start >= table.section;
     let there = table.variables.iter().filter(|(_, v)| !is_kept(v));
     table.section == section.len && there.eq(variables)
 }
 
-/// Takes the values of variables that there were, and keeps those that are gone.
+/// Copies the values of the earlier run, and keeps variables that the program has no longer.
 fn take_over(
     table: &mut Table,
     memory: &Memory,
@@ -333,8 +333,8 @@ fn map(
     let mapped = file
         .ok_or(std::io::ErrorKind::NotFound.into())
         .and_then(|file| {
-            // SAFETY: the section is whole pages, and has nothing but variables that are to be
-            // here; nobody uses them yet.
+            // SAFETY: the section is whole pages with these variables only, and no code uses them
+            // yet.
             let mapped = unsafe {
                 rustix::mm::mmap(
                     section.address as *mut _,
@@ -346,8 +346,8 @@ fn map(
                 )
             };
             let mapped = mapped?;
-            // A child made by `fork` would store to its parent's variables.
-            // SAFETY: of the process's own accesses it changes none.
+            // Without this, a child made by `fork` would store to its parent's variables.
+            // SAFETY: the advice changes no access of this process.
             unsafe { madvise(mapped, section.len as usize, Advice::LinuxDontFork) }?;
             Ok(())
         });

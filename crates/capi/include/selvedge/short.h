@@ -1,5 +1,5 @@
-/* Short names, those of the Mnemosyne paper, for what <selvedge.h> declares. For programs that do
- * not use these names otherwise: they are macros and functions, and some are common words. */
+/* The short names of the Mnemosyne paper, for the declarations of <selvedge.h>. They are macros and
+ * functions, and some are common words that a program may use otherwise. */
 #ifndef SELVEDGE_SHORT_H
 #define SELVEDGE_SHORT_H
 

@@ -1,7 +1,7 @@
-//! What a transaction does at its end: frees, and what the program asked for.
+//! Actions at the end of a transaction: frees, and functions that the program registered.
 //!
-//! Memory that a transaction allocated is freed if it fails, and memory that it frees is freed
-//! once it has committed and nobody reads it any more.
+//! A transaction that fails frees the memory that it allocated. Memory that it frees is freed
+//! after its commit, when no other transaction reads that memory any more.
 
 use crate::cxx::{self, Delete};
 use crate::fatal::die;
@@ -11,22 +11,21 @@ use crate::thread::actions::Mark;
 use libc::c_void;
 use mnemosyne::tx::Space;
 
-/// The transaction has committed: does what is due, in order.
+/// Runs the actions for a commit, in their order.
 ///
 /// # Safety
-/// As [`Thread::running`]: what is due may run transactions.
+/// As [`Thread::running`]: an action may run transactions.
 pub(crate) unsafe fn committed() {
-    // SAFETY: the caller's promise; the reference is gone when something of the program runs.
+    // SAFETY: the caller's promise; the reference is dropped before code of the program runs.
     let actions = &mut unsafe { Thread::running() }.actions;
     actions.on_failure.clear();
     for (call, argument) in std::mem::take(&mut actions.on_commit) {
-        // SAFETY: the program, or one of the functions below, vouched for it.
+        // SAFETY: the promise of the program, or of one of the functions below.
         unsafe { call(argument) };
     }
 }
 
-/// The transaction has left nothing of what it did since there were so many actions: does what
-/// is due, the last first.
+/// Runs the actions for an undone transaction, from the last one back to `mark`.
 ///
 /// # Safety
 /// As for [`committed`].
@@ -46,7 +45,7 @@ pub(crate) unsafe fn undone(mark: Mark) {
 }
 
 impl Thread {
-    /// Memory that the transaction allocated.
+    /// Records memory that the transaction allocated.
     fn allocated(&mut self, memory: *mut c_void, len: usize, free: Delete) -> *mut c_void {
         if !memory.is_null() {
             self.actions.on_failure.push((free, memory));
@@ -55,7 +54,7 @@ impl Thread {
         memory
     }
 
-    /// Memory that it frees.
+    /// Records memory that the transaction frees.
     fn freed(&mut self, memory: *mut c_void, free: Delete) {
         if memory.is_null() {
             return;
@@ -71,7 +70,7 @@ impl Thread {
     }
 }
 
-/// The thread that allocates or frees.
+/// The state of this thread.
 ///
 /// # Safety
 /// As [`Thread::running`].
@@ -80,12 +79,12 @@ unsafe fn thread<'a>() -> &'a mut Thread {
     unsafe { Thread::running() }
 }
 
-/// Memory of the running transaction. Null outside of transactions.
+/// Allocates memory in the running transaction. Returns null if there is none.
 ///
 /// # Safety
 /// As [`Thread::running`].
 pub(super) unsafe fn allocate(len: usize) -> *mut c_void {
-    // SAFETY: any length will do; the rest is the caller's promise.
+    // SAFETY: any length is valid; the rest is the caller's promise.
     unsafe { thread().allocated(libc::malloc(len), len, libc::free) }
 }
 
@@ -97,7 +96,7 @@ pub unsafe extern "C" fn _ITM_malloc(len: usize) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_calloc(count: usize, len: usize) -> *mut c_void {
-    // SAFETY: any lengths will do.
+    // SAFETY: any lengths are valid.
     let memory = unsafe { libc::calloc(count, len) };
     // If the product is too large, there is no memory.
     let len = count.saturating_mul(len);
@@ -115,7 +114,7 @@ macro_rules! news {
     ($($symbol:literal = $name:ident: $new:ident, $delete:ident;)*) => {$(
         #[unsafe(export_name = $symbol)]
         pub unsafe extern "C-unwind" fn $name(len: usize) -> *mut c_void {
-            // SAFETY: any length will do. What it throws passes through nothing of ours.
+            // SAFETY: any length is valid. An exception passes through no state of ours.
             let memory = unsafe { cxx::$new()(len) };
             // SAFETY: the program called.
             unsafe { thread() }.allocated(memory, len, cxx::$delete())
@@ -127,7 +126,7 @@ macro_rules! nothrow_news {
     ($($symbol:literal = $name:ident: $new:ident, $delete:ident;)*) => {$(
         #[unsafe(export_name = $symbol)]
         pub unsafe extern "C" fn $name(len: usize, tag: *const c_void) -> *mut c_void {
-            // SAFETY: any length will do; the tag is the caller's.
+            // SAFETY: any length is valid; the tag is the caller's.
             let memory = unsafe { cxx::$new()(len, tag) };
             // SAFETY: the program called.
             unsafe { thread() }.allocated(memory, len, cxx::$delete())
@@ -135,7 +134,7 @@ macro_rules! nothrow_news {
     )*};
 }
 
-/// What follows the first argument only says how to free, which is always the same.
+/// Defines `operator delete`. The arguments after the first one have no effect here.
 macro_rules! deletes {
     ($($symbol:literal = $name:ident: $delete:ident;)*) => {$(
         #[unsafe(export_name = $symbol)]
@@ -165,7 +164,7 @@ deletes! {
     "_ZGTtdaPvmRKSt9nothrow_t" = delete_array_sized_nothrow: delete_array;
 }
 
-/// Has `call` called once the outermost transaction has committed.
+/// Registers a call for the commit of the outermost transaction.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_addUserCommitAction(
     call: unsafe extern "C" fn(*mut c_void),
@@ -176,7 +175,7 @@ pub unsafe extern "C" fn _ITM_addUserCommitAction(
     unsafe { thread() }.actions.on_commit.push((call, argument));
 }
 
-/// Has `call` called if the transaction is undone.
+/// Registers a call for the case that the transaction is undone.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_addUserUndoAction(
     call: unsafe extern "C" fn(*mut c_void),

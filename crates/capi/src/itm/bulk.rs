@@ -1,5 +1,7 @@
-//! `memcpy`, `memmove` and `memset`. Of the sides of a copy, one may be memory that the
-//! compiler knows to be the thread's own (`Rn`, `Wn`), which is touched directly.
+//! `memcpy`, `memmove` and `memset`.
+//!
+//! One side of a copy may be memory of this thread only, as the compiler has found (`Rn`, `Wn`).
+//! That side is accessed directly.
 
 use crate::itm::done;
 use crate::space::canonical;
@@ -7,10 +9,10 @@ use crate::thread::Thread;
 use libc::{c_int, c_void};
 use mnemosyne::tx::Interrupted;
 
-/// Bytes that are copied at a time.
+/// Bytes copied at a time.
 const CHUNK: usize = 1024;
 
-/// Whose memory a side of a copy is.
+/// The owner of the memory of one side of a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Own,
@@ -18,8 +20,10 @@ enum Side {
 }
 
 impl Thread {
+    /// Reads one side of a copy.
+    ///
     /// # Safety
-    /// `buf.len()` bytes must be at `at`.
+    /// `buf.len()` bytes must be readable at `at`.
     unsafe fn read_side(&mut self, side: Side, at: u64, buf: &mut [u8]) -> Result<(), Interrupted> {
         if side == Side::Own {
             // SAFETY: the caller's promise.
@@ -33,7 +37,7 @@ impl Thread {
     /// Reads the bytes at `at`.
     ///
     /// # Safety
-    /// They must be there.
+    /// They must be readable.
     pub unsafe fn read(&mut self, at: u64, buf: &mut [u8]) -> Result<(), Interrupted> {
         if self.is_young(at) || self.is_own_block(at, buf.len()) {
             // SAFETY: the caller's promise.
@@ -43,6 +47,8 @@ impl Thread {
         self.session.tx().read(canonical(at), buf)
     }
 
+    /// Writes one side of a copy.
+    ///
     /// # Safety
     /// There must be room for the bytes at `at`.
     unsafe fn write_side(&mut self, side: Side, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
@@ -55,6 +61,8 @@ impl Thread {
         unsafe { self.store(at, bytes) }
     }
 
+    /// Copies `len` bytes, which may overlap.
+    ///
     /// # Safety
     /// As `memmove`.
     unsafe fn copy(
@@ -63,7 +71,7 @@ impl Thread {
         (side, from): (Side, u64),
         len: usize,
     ) -> Result<(), Interrupted> {
-        // From the end on if the beginning would be overwritten before it is read.
+        // Backward if a forward copy would overwrite bytes before it reads them.
         let is_backward = to.wrapping_sub(from) < len as u64;
         let mut buf = [0; CHUNK];
         let mut done = 0;
@@ -80,6 +88,8 @@ impl Thread {
         Ok(())
     }
 
+    /// Sets `len` bytes.
+    ///
     /// # Safety
     /// As `memset`.
     pub unsafe fn set(&mut self, to: u64, byte: u8, len: usize) -> Result<(), Interrupted> {
@@ -102,7 +112,8 @@ macro_rules! copies {
             len: usize,
         ) -> *mut c_void {
             let (target, source) = ((Side::$to, to as u64), (Side::$from, from as u64));
-            // SAFETY: the program called, and is not called back; the rest is its promise.
+            // SAFETY: the program called, and none of its code runs meanwhile; the rest is its
+            // promise.
             unsafe { done(Thread::running().copy(target, source, len)) };
             to
         }

@@ -14,26 +14,26 @@ pub struct Pair {
     clone: usize,
 }
 
-/// The table of a program or library.
+/// The table of clones of a program or library.
 struct Table {
     address: usize,
-    /// By function.
+    /// Sorted by function.
     pairs: Vec<Pair>,
 }
 
 static TABLES: RwLock<Vec<Table>> = RwLock::new(Vec::new());
 
-/// Called when a program or library begins.
+/// Registers the table of a program or library that was loaded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_registerTMCloneTable(table: *const Pair, count: usize) {
-    // SAFETY: the caller has a table of so many pairs.
+    // SAFETY: the caller has a table of `count` pairs.
     let mut pairs = unsafe { std::slice::from_raw_parts(table, count) }.to_vec();
     pairs.sort_by_key(|pair| pair.function);
     let address = table as usize;
     TABLES.write().push(Table { address, pairs });
 }
 
-/// Called when it ends.
+/// Removes the table of a program or library that is unloaded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_deregisterTMCloneTable(table: *const Pair) {
     TABLES.write().retain(|t| t.address != table as usize);
@@ -49,7 +49,7 @@ fn clone_of(function: *const c_void) -> Option<*const c_void> {
     })
 }
 
-/// The clone of a function that has one.
+/// The clone of a function. The process ends if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_getTMCloneSafe(function: *const c_void) -> *const c_void {
     clone_of(function).unwrap_or_else(|| {
@@ -61,7 +61,8 @@ pub unsafe extern "C" fn _ITM_getTMCloneSafe(function: *const c_void) -> *const 
     })
 }
 
-/// The clone of a function; a transaction that calls one without cannot be rolled back.
+/// The clone of a function, for a transaction that may become irrevocable. The process ends if
+/// there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_getTMCloneOrIrrevocable(function: *const c_void) -> *const c_void {
     clone_of(function).unwrap_or_else(|| {
@@ -70,13 +71,13 @@ pub unsafe extern "C" fn _ITM_getTMCloneOrIrrevocable(function: *const c_void) -
     })
 }
 
-/// What a function is called, as far as one can tell.
+/// The name of a function, or its address if no symbol has it.
 fn name(function: *const c_void) -> String {
     // SAFETY: zeros are a `Dl_info`.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: `info` is there to be written to; the address is only looked up.
+    // SAFETY: `info` is writable; the address is not accessed.
     if unsafe { libc::dladdr(function, &mut info) } != 0 && !info.dli_sname.is_null() {
-        // SAFETY: the name of a symbol of something that is loaded.
+        // SAFETY: the name of a symbol of a loaded program or library.
         let name = unsafe { CStr::from_ptr(info.dli_sname) };
         return name.to_string_lossy().into_owned();
     }

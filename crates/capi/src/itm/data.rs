@@ -1,4 +1,4 @@
-//! Loads and stores of one value, and the log calls for values of the thread's own.
+//! Loads and stores of one value, and gcc's log calls for memory of this thread only.
 
 use crate::fatal::die;
 use crate::itm::done;
@@ -15,7 +15,7 @@ impl Thread {
     /// Loads `N` bytes at `at`.
     ///
     /// # Safety
-    /// They must be there.
+    /// They must be readable.
     #[inline(always)]
     unsafe fn load<const N: usize>(&mut self, at: u64) -> Result<[u8; N], Interrupted> {
         if self.is_young(at) || self.is_own_block(at, N) {
@@ -43,7 +43,7 @@ impl Thread {
     pub unsafe fn store(&mut self, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
         // SAFETY: the caller's promise.
         if unsafe { self.is_stored_at_once(at, bytes.len()) }? {
-            // SAFETY: the caller's promise; the thread alone knows of the bytes, or has their
+            // SAFETY: the caller's promise; only this thread can reach the bytes, or it has their
             // locks.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
             return Ok(());
@@ -68,16 +68,16 @@ impl Thread {
         }
     }
 
-    /// Notes `len` bytes at `at`, which the compiler is about to change in place.
+    /// Records the old value of `len` bytes at `at`, which the compiler then changes in place.
     ///
     /// # Safety
-    /// They must be there.
+    /// They must be readable.
     unsafe fn log(&mut self, at: u64, len: usize) {
         let space = self.program.memory.memory().space();
         if space.offset(canonical(at)).is_some() {
             die(format_args!(
-                "the compiler takes the durable memory at {at:#x} for the thread's own, and would \
-                 store to it without a log: do not declare what returns durable memory as malloc"
+                "the compiler would store to the durable memory at {at:#x} without a log: do not \
+                 declare functions that return durable memory with the attribute malloc"
             ));
         }
         // SAFETY: the caller's promise.
@@ -85,16 +85,20 @@ impl Thread {
     }
 }
 
+/// Loads a value for one of the interface's functions.
+///
 /// # Safety
-/// As the load that the caller stands for.
+/// The program may load `N` bytes at `at`.
 #[inline(always)]
 unsafe fn load<const N: usize, T>(at: *const T) -> [u8; N] {
-    // SAFETY: the program called, and is not called back.
+    // SAFETY: the program called, and none of its code runs meanwhile.
     unsafe { done(Thread::running().load(at as u64)) }
 }
 
+/// Stores a value for one of the interface's functions.
+///
 /// # Safety
-/// As the store that the caller stands for.
+/// The program may store `N` bytes at `at`.
 #[inline(always)]
 unsafe fn store<const N: usize, T>(at: *mut T, bytes: [u8; N]) {
     // SAFETY: as above.
@@ -127,7 +131,7 @@ loads!(u32: _ITM_RU4 _ITM_RaRU4 _ITM_RaWU4 _ITM_RfWU4);
 loads!(u64: _ITM_RU8 _ITM_RaRU8 _ITM_RaWU8 _ITM_RfWU8);
 loads!(f32: _ITM_RF _ITM_RaRF _ITM_RaWF _ITM_RfWF);
 loads!(f64: _ITM_RD _ITM_RaRD _ITM_RaWD _ITM_RfWD);
-// A vector of 8 bytes is where a double is: in the lower half of a vector register.
+// A vector of 8 bytes is passed as a double is: in the lower half of a vector register.
 loads!(f64: _ITM_RM64 _ITM_RaRM64 _ITM_RaWM64 _ITM_RfWM64);
 
 stores!(u8: _ITM_WU1 _ITM_WaRU1 _ITM_WaWU1);
@@ -138,7 +142,7 @@ stores!(f32: _ITM_WF _ITM_WaRF _ITM_WaWF);
 stores!(f64: _ITM_WD _ITM_WaRD _ITM_WaWD);
 stores!(f64: _ITM_WM64 _ITM_WaRM64 _ITM_WaWM64);
 
-// They are in the registers in which C has them.
+// The vectors are passed in the registers that C uses.
 macro_rules! vector_loads {
     ($ty:ty, $feature:literal: $($name:ident)*) => {$(
         #[allow(improper_ctypes_definitions)]
@@ -165,28 +169,33 @@ macro_rules! vector_stores {
 
 vector_loads!(__m128, "sse": _ITM_RM128 _ITM_RaRM128 _ITM_RaWM128 _ITM_RfWM128);
 vector_stores!(__m128, "sse": _ITM_WM128 _ITM_WaRM128 _ITM_WaWM128);
-// Called by code that has such registers.
+// Only code for a processor with these registers calls them.
 vector_loads!(__m256, "avx": _ITM_RM256 _ITM_RaRM256 _ITM_RaWM256 _ITM_RfWM256);
 vector_stores!(__m256, "avx": _ITM_WM256 _ITM_WaRM256 _ITM_WaWM256);
 
-/// Bytes of a `long double` that mean something.
+/// Bytes of a `long double` without its padding.
 const EXTENDED: usize = 10;
 
+/// Loads a `long double`.
+///
 /// # Safety
-/// Ten bytes must be at `at`, and room for them at `to`.
+/// Ten bytes must be readable at `at`, and writable at `to`.
 unsafe extern "C" fn load_extended(at: *const [u8; EXTENDED], to: *mut [u8; EXTENDED]) {
     // SAFETY: the caller's promise.
     unsafe { to.write(load(at)) };
 }
 
+/// Stores a `long double`.
+///
 /// # Safety
-/// Ten bytes must be at `from`, and room for them at `at`.
+/// Ten bytes must be readable at `from`, and writable at `at`.
 unsafe extern "C" fn store_extended(at: *mut [u8; EXTENDED], from: *const [u8; EXTENDED]) {
     // SAFETY: the caller's promise.
     unsafe { store(at, from.read()) };
 }
 
-/// A `long double` is returned in a register of the x87, which Rust does not know.
+/// Defines loads of a `long double`. It is returned in a register of the x87, which Rust does not
+/// support.
 macro_rules! extended_loads {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -209,7 +218,7 @@ macro_rules! extended_loads {
     )*};
 }
 
-/// It is passed on the stack.
+/// Defines stores of a `long double`, which is passed on the stack.
 macro_rules! extended_stores {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -231,7 +240,7 @@ macro_rules! logs {
     ($($name:ident: $bytes:literal,)*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(at: *const c_void) {
-            // SAFETY: the program called, and is about to change the bytes.
+            // SAFETY: the program called, and then changes the bytes.
             unsafe { Thread::running().log(at as u64, $bytes) };
         }
     )*};
@@ -256,7 +265,7 @@ pub unsafe extern "C" fn _ITM_LB(at: *const c_void, len: usize) {
     unsafe { Thread::running().log(at as u64, len) };
 }
 
-/// Drops what the transaction knows of volatile bytes: they are not stored to, and not undone.
+/// Drops the transaction's stores to volatile bytes: they are neither made nor undone.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_dropReferences(at: *const c_void, len: usize) {
     // SAFETY: the program called.

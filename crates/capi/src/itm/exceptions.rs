@@ -1,20 +1,23 @@
 //! C++ exceptions inside transactions.
 //!
-//! An exception that leaves a transaction commits it. When a transaction is undone, so are its
-//! exceptions: those that were allocated and not thrown, or thrown and not caught, are freed;
-//! those that are being handled are no longer; and the runtime's count of those that are on
-//! their way is what it was. The destructors of exception objects do not run: what the
-//! constructors wrote is undone with the rest.
+//! An exception that leaves a transaction commits it. The undo of a transaction includes its
+//! exceptions:
+//!
+//! - Exceptions that were not thrown, or thrown and not caught, are freed.
+//! - Its handlers end.
+//! - The runtime's count of uncaught exceptions has its earlier value.
+//!
+//! The destructors of exception objects do not run: the undo covers the stores of the constructors.
 
 use crate::cxx;
 use crate::thread::Thread;
 use crate::thread::exceptions::object_of;
 use libc::c_void;
 
-/// Deletes an exception that will not arrive.
+/// Deletes an exception that reaches no handler.
 ///
 /// # Safety
-/// It must be one that is on its way. Its destructor, which is the program's, runs.
+/// It must be thrown and not caught. Its destructor, which is code of the program, runs.
 pub(crate) unsafe fn delete(exception: Option<*mut c_void>) {
     if let Some(exception) = exception {
         // SAFETY: the caller's promise.
@@ -23,8 +26,8 @@ pub(crate) unsafe fn delete(exception: Option<*mut c_void>) {
 }
 
 impl Thread {
-    /// The innermost handler is about to end. Its object goes, unless it was thrown again or
-    /// another handler has it, too.
+    /// Records the end of the innermost handler. It frees the exception object, unless the object
+    /// was thrown again or is also another handler's.
     fn handler_ends(&mut self) {
         let Some(object) = self.exceptions.handled.pop() else {
             return;
@@ -32,17 +35,17 @@ impl Thread {
         if self.exceptions.handled.contains(&object) || !self.fresh.has(object as u64, 1) {
             return;
         }
-        // SAFETY: this transaction allocated it, and it was caught.
+        // SAFETY: this transaction allocated the object, and a handler caught it.
         match unsafe { cxx::is_thrown_again(object) } {
             true => self.exceptions.objects.push(object),
-            false => self.goes(object as u64),
+            false => self.memory_freed(object as u64),
         }
     }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_cxa_allocate_exception(len: usize) -> *mut c_void {
-    // SAFETY: any length will do.
+    // SAFETY: any length is valid.
     let object = unsafe { cxx::allocate_exception()(len) };
     // SAFETY: the program called.
     let thread = unsafe { Thread::running() };
@@ -57,7 +60,7 @@ pub unsafe extern "C" fn _ITM_cxa_free_exception(object: *mut c_void) {
     // SAFETY: the program called.
     let thread = unsafe { Thread::running() };
     thread.exceptions.objects.retain(|o| *o != object);
-    thread.goes(object as u64);
+    thread.memory_freed(object as u64);
     // SAFETY: the caller's promise.
     unsafe { cxx::free_exception()(object) };
 }
@@ -68,7 +71,7 @@ pub unsafe extern "C-unwind" fn _ITM_cxa_throw(
     kind: *mut c_void,
     destructor: *mut c_void,
 ) -> ! {
-    // SAFETY: the caller's promise. Nothing of ours is in use when it throws.
+    // SAFETY: the caller's promise. No reference of ours is in use when it throws.
     unsafe { cxx::throw()(object, kind, destructor) }
 }
 
@@ -79,7 +82,7 @@ pub unsafe extern "C" fn _ITM_cxa_begin_catch(exception: *mut c_void) -> *mut c_
     exceptions.note();
     let object = object_of(exception);
     exceptions.handled.push(object);
-    // From here on the end of the handler frees it.
+    // From here on the end of the handler frees the object.
     exceptions.objects.retain(|o| *o != object);
     // SAFETY: the caller's promise.
     unsafe { cxx::begin_catch()(exception) }
@@ -87,7 +90,7 @@ pub unsafe extern "C" fn _ITM_cxa_begin_catch(exception: *mut c_void) -> *mut c_
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ITM_cxa_end_catch() {
-    // SAFETY: the program called; the reference is gone when a destructor runs.
+    // SAFETY: the program called; the reference is dropped before a destructor runs.
     let thread = unsafe { Thread::running() };
     thread.handler_ends();
     // SAFETY: the caller's promise.

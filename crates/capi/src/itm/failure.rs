@@ -1,7 +1,7 @@
-//! Transactions that cannot be done: the end of the process, or an error for those who ask.
+//! Transactions that fail: the process ends, or `selvedge_try` returns an error.
 //!
-//! `selvedge_try` is to a transaction what `setjmp` is to a jump: if one of the thread's fails
-//! before `selvedge_try_end`, it leaves nothing, and the call returns once more.
+//! `selvedge_try` is like `setjmp`. If a transaction of the thread fails before
+//! `selvedge_try_end`, the transaction is undone, and `selvedge_try` returns a second time.
 
 use super::{LEFT, actions, exceptions, land};
 use crate::errno::errno_of;
@@ -16,16 +16,16 @@ use medium::MediumError;
 use mnemosyne::tx::TxError;
 use std::convert::Infallible;
 
-/// Why a transaction cannot be done.
+/// The reason why a transaction fails.
 pub(super) type Failure = TxError<Infallible>;
 
-/// What a word is not that holds the address of a persistent variable.
+/// The description of a valid address, for a word with the address of a persistent variable.
 pub(super) const STALE: &str = "address of the next run";
 
-/// What `selvedge_try` returns again.
+/// The second result of `selvedge_try`.
 const FAILED: c_int = -1;
 
-/// Returns 0, and once more, -1, if a transaction of this thread fails.
+/// Returns 0, and a second time, -1, if a transaction of this thread fails.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn selvedge_try() -> c_int {
@@ -41,7 +41,7 @@ unsafe extern "C" fn begin_try(_: u32, buffer: *const JumpBuffer) -> c_int {
             return FAILED;
         }
     };
-    // SAFETY: the program called; the naked function in front of this one has filled the buffer.
+    // SAFETY: the program called; the naked function that calls this one has filled the buffer.
     let (thread, buffer) = unsafe { (Thread::get(program), *buffer) };
     if thread.depth > 0 {
         if thread.was_left(&buffer) {
@@ -58,22 +58,22 @@ unsafe extern "C" fn begin_try(_: u32, buffer: *const JumpBuffer) -> c_int {
     0
 }
 
-/// Ends what the latest `selvedge_try` of this thread began.
+/// Ends the latest `selvedge_try` of this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn selvedge_try_end() {
-    // SAFETY: the program called; the reference is gone at once.
+    // SAFETY: the program called; the reference is dropped at once.
     if let Some(thread) = unsafe { Thread::current() } {
         thread.tries.pop();
     }
 }
 
-/// Ends the transaction that is under way, because of `why`.
+/// Ends the running transaction because of `why`.
 ///
 /// # Safety
 /// As [`restart`](super::restart).
 #[cold]
 pub(super) unsafe fn give_up(why: Failure) -> ! {
-    // SAFETY: the caller's promise; each reference is gone when something of the program runs.
+    // SAFETY: the caller's promise; each reference is dropped before code of the program runs.
     unsafe {
         let thread = Thread::running();
         let begin = thread.levels.first().map_or(0, |level| level.jump.cfa);
@@ -89,11 +89,11 @@ pub(super) unsafe fn give_up(why: Failure) -> ! {
     }
 }
 
-/// Returns to the latest `selvedge_try` of this thread, whose transaction that began at the stack
-/// address `begin` is over; without one the process ends.
+/// Returns to the latest `selvedge_try` of this thread, or ends the process if there is none. The
+/// transaction, which began at the stack address `begin`, is over.
 ///
 /// # Safety
-/// No reference to the thread's state is used any more, and the frame of the call is there.
+/// No reference to the thread's state is used any more, and the frame of the call still exists.
 #[cold]
 pub(super) unsafe fn refuse(why: Failure, begin: u64) -> ! {
     // SAFETY: the caller's promise.
@@ -106,39 +106,38 @@ pub(super) unsafe fn refuse(why: Failure, begin: u64) -> ! {
         };
         thread.refused = None;
         report(errno_of(&why), &text);
-        // What has a destructor, before the jump.
+        // Values with a destructor are dropped before the jump.
         drop((why, text));
         land(FAILED as u32, buffer)
     }
 }
 
 impl Thread {
-    /// Drops what `selvedge_try` left in frames below the stack address `cfa` of a caller: these
-    /// frames were left by a return, a jump or an exception.
+    /// Drops the buffers of `selvedge_try` in frames below the stack address `cfa` of a caller. A
+    /// return, a jump or an exception has left these frames.
     fn drop_stale_tries(&mut self, cfa: u64) {
         self.tries.retain(|buffer| buffer.cfa >= cfa);
     }
 
-    /// Why a transaction cannot be done, as the program knows it.
+    /// The reason why a transaction fails, with addresses of the program.
     fn describe(&self, why: &Failure) -> String {
         let path = self.program.memory.backing().path().display();
         match why {
             TxError::Medium(MediumError::OutOfRange { off, .. }) => {
                 let at = self.program.base + off;
                 format!(
-                    "a transaction uses the address {at:#x}, which is durable memory ({path}), \
-                     but no region of the program's"
+                    "a transaction uses the address {at:#x}, which is in durable memory ({path}), \
+                     but not in a region of the program"
                 )
             }
             TxError::NoValue { off, what: STALE } => format!(
-                "a block stores the address of a persistent variable at {:#x}, in durable memory: \
-                 in the next run it means something else; link with -no-pie, or point to a root \
-                 or a block",
+                "a block stores the address of a persistent variable at {:#x}, in durable memory; \
+                 it changes in the next run: link with -no-pie, or point to a root or a heap block",
                 self.program.base + off
             ),
             TxError::Failed(why) => format!(
-                "durable memory in {path}: no more transactions: {why}; what was committed is \
-                 there once this is mended"
+                "durable memory in {path}: no more transactions: {why}; committed data are \
+                 available after a repair"
             ),
             why => format!("durable memory in {path}: {why}"),
         }

@@ -1,23 +1,22 @@
-//! The runtime behind the transactions of gcc (`-fgnu-tm`), in place of libitm.
+//! The runtime for the transactions of gcc (`-fgnu-tm`), in place of libitm.
 //!
 //! # Guarantees
 //!
-//! 1. Transactions are those of `mnemosyne::tx`, with its guarantees, over all of the
-//!    process's memory: durable words are durable, and all words are isolated and rolled back.
-//! 2. Inner transactions are part of the outer one. One that can be cancelled by itself leaves
-//!    nothing when it is, and the outer one goes on.
-//! 3. Before a transaction that wrote returns from its commit, all others that have read what it
-//!    replaced are over: what it took away from them can be used without transactions,
-//!    and memory that it freed goes only then.
-//! 4. What cannot be rolled back is refused: a transaction without instrumented code, or one
-//!    that would have to become irrevocable. Its stores would not be logged, and nobody could
-//!    tell whether they went to durable memory.
+//! 1. Transactions are those of `mnemosyne::tx`, with its guarantees, over all memory of the
+//!    process. Stores to durable words are durable. Volatile words too are isolated and rolled back.
+//! 2. Inner transactions are part of the outer one. The cancel of an inner transaction undoes it
+//!    completely, and the outer one continues.
+//! 3. Commits privatise. Before the commit of a writer returns, every transaction that has read
+//!    the replaced words is over. Then the program may use memory that it has unlinked without
+//!    transactions, and the runtime frees memory that the transaction freed.
+//! 4. Transactions that cannot be rolled back are refused: those without instrumented code, and
+//!    those that become irrevocable. Their stores to durable memory would not be logged.
 //!
-//! # What gcc does and does not
+//! # Calls that gcc makes
 //!
-//! It calls for integers of 1 to 8 bytes, for `float`, `double` and `long double`, and for
-//! vectors of 8 to 32 bytes; complex numbers, `__int128` and larger vectors come in pieces or
-//! as copies. Hints (`RaW`, read after write, and so on) change nothing here.
+//! gcc makes one call for an integer of 1 to 8 bytes, a `float`, `double` or `long double`, or a
+//! vector of 8 to 32 bytes. Complex numbers, `__int128` and larger vectors arrive as several calls
+//! or as copies. The hints in the names (`RaW`, read after write, and so on) are not used.
 
 mod actions;
 mod bulk;
@@ -36,18 +35,18 @@ use libc::{c_char, c_int, c_void};
 use mnemosyne::heap::HeapError;
 use mnemosyne::tx::{Interrupted, TxError, Uncommitted};
 
-// Properties of a transaction.
+// Bits of a transaction's properties.
 const HAS_INSTRUMENTED_CODE: u32 = 0x01;
 const HAS_NO_ABORT: u32 = 0x08;
 const USES_UNDO_LOG: u32 = 0x400;
 
-// What a begin tells its caller to do.
+// Bits of a begin's result: the actions of its caller.
 const RUN_INSTRUMENTED: u32 = 0x01;
 const SAVE_LIVE_VARIABLES: u32 = 0x04;
 const RESTORE_LIVE_VARIABLES: u32 = 0x08;
 const ABORTED: u32 = 0x10;
 
-/// Of the reasons to abort: the outermost transaction is meant.
+/// The bit in the reason of an abort that selects the outermost transaction.
 const OUTER_ABORT: c_int = 0x10;
 
 /// The version of the interface.
@@ -55,12 +54,12 @@ const VERSION: c_int = 90;
 /// The id of no transaction.
 const NO_ID: u64 = 1;
 
-/// A transaction that has lost its frame.
+/// The message for a transaction whose frame was left.
 const LEFT: &str = "a block was left without its end, by longjmp or a switch of stacks; nothing of \
                     it is kept";
 
-/// Begins a transaction. Returns what its code is to do, and again whenever the transaction is
-/// run again or was cancelled.
+/// Begins a transaction. Returns the actions of its code; returns again after a cancel, and for
+/// each further attempt.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn _ITM_beginTransaction(properties: u32) -> u32 {
@@ -71,23 +70,22 @@ pub unsafe extern "C" fn _ITM_beginTransaction(properties: u32) -> u32 {
 unsafe extern "C" fn begin(properties: u32, buffer: *const JumpBuffer) -> u32 {
     if properties & HAS_INSTRUMENTED_CODE == 0 {
         die(
-            "a transaction has code that cannot be rolled back, so that its stores would not be \
-             durable: use SELVEDGE_ATOMIC (__transaction_atomic) rather than __transaction_relaxed, and \
-             build with -fgnu-tm",
+            "a transaction has code without instrumentation, whose stores would not be durable: \
+             use SELVEDGE_ATOMIC (__transaction_atomic), not __transaction_relaxed, and build with -fgnu-tm",
         );
     }
     if properties & USES_UNDO_LOG != 0 {
         die("a transaction was built for a runtime with an undo log, which this is not");
     }
     let program = program::started();
-    // SAFETY: the program called, and runs again after the return.
+    // SAFETY: the program called, and its code runs only after the return.
     let thread = unsafe { Thread::get(program) };
-    // SAFETY: the naked function in front of this one has filled it.
+    // SAFETY: the naked function that calls this one has filled the buffer.
     let buffer = unsafe { *buffer };
     match thread.depth {
         0 => {
             if let Err(why) = thread.begin_outermost(buffer) {
-                // SAFETY: the reference is used no more; nothing has begun.
+                // SAFETY: the reference is not used any more; no transaction has begun.
                 unsafe { failure::refuse(why, buffer.cfa) }
             }
         }
@@ -113,7 +111,7 @@ impl Thread {
         Ok(())
     }
 
-    /// An inner transaction that may be cancelled by itself.
+    /// Begins an inner transaction that can be cancelled by itself.
     fn begin_level(&mut self, buffer: JumpBuffer) {
         let before = Before {
             savepoint: self.session.savepoint(),
@@ -132,8 +130,8 @@ impl Thread {
         });
     }
 
-    /// One transaction is over; the outermost one is committed. `exception`: it ends because
-    /// this is on its way, or null. Whether something of the program is due now.
+    /// Ends a transaction, and commits it if it is the outermost one. `exception` is the exception
+    /// that leaves it, or null. Returns whether actions of the program are due.
     fn commit(&mut self, exception: *mut c_void) -> Result<bool, Uncommitted> {
         self.depth -= 1;
         if self.depth > 0 {
@@ -159,13 +157,13 @@ impl Thread {
         Ok(!self.actions.is_empty())
     }
 
-    /// Undoes all of the transaction but what the program does for that. Where it began.
+    /// Undoes the transaction, except for the undo actions of the program. Returns its begin.
     fn roll_back(&mut self) -> JumpBuffer {
         let Some(outermost) = self.levels.first() else {
-            die("a transaction ends that has not begun");
+            die("the program ends a transaction that has not begun");
         };
         let begin = outermost.jump;
-        // Before others can see it.
+        // First, since the rollback of the session releases the locks.
         self.undo.roll_back(0, begin.cfa);
         self.session.roll_back();
         self.clear_levels();
@@ -176,8 +174,8 @@ impl Thread {
         begin
     }
 
-    /// Undoes the innermost transaction that can be cancelled, or all. Where it began, and
-    /// what the program has to undo.
+    /// Undoes the innermost transaction that can be cancelled, or all. Returns its begin, and the
+    /// mark of the program's first undo action.
     fn cancel(&mut self, is_outer: bool) -> (JumpBuffer, crate::thread::actions::Mark) {
         match self.pop_level() {
             Some(Level {
@@ -199,14 +197,14 @@ impl Thread {
                 self.refused = None;
                 (self.roll_back(), crate::thread::actions::Mark::default())
             }
-            None => die("a transaction is cancelled that has not begun"),
+            None => die("the program cancels a transaction that has not begun"),
         }
     }
 
-    /// Begins again what was undone because of `why`, which `asker` met.
+    /// Begins the transaction again. It was undone because of `why`, in a step of `asker`.
     ///
     /// # Errors
-    /// It is of no use.
+    /// The reason, if another attempt cannot succeed.
     fn begin_again(
         &mut self,
         why: Interrupted,
@@ -215,7 +213,7 @@ impl Thread {
     ) -> Result<(), Failure> {
         match self.session.overcome(why, self.attempts) {
             Ok(()) => {}
-            // The call returns the error when it asks again.
+            // In the next attempt the call returns the error.
             Err(TxError::Heap(HeapError::NoSpace { bytes }) | TxError::Growth { bytes, .. })
                 if asker == Asker::Step =>
             {
@@ -230,24 +228,23 @@ impl Thread {
         Ok(())
     }
 
-    /// Gives the transaction an id, which no other one has: of the thread's number, and how
-    /// many it has run.
+    /// Sets a unique id: the thread's number, and the number of its transactions.
     fn set_id(&mut self) {
         self.ids += 1;
         self.id = u64::from(self.number) << 40 | self.ids & ((1 << 40) - 1);
     }
 }
 
-/// What a transaction is run again for.
+/// The part of a transaction that needs another attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asker {
-    /// A step of the transaction: a call that needs room in the heap can return an error.
+    /// A step: a call that needs room in the heap can return an error.
     Step,
-    /// The commit of the transaction, which fails if the heap has no room.
+    /// The commit, which fails if the heap has no room.
     Commit,
 }
 
-/// Runs the transaction again for one of its steps, unless that is of no use.
+/// Runs the transaction again for one of its steps, or fails it.
 ///
 /// # Safety
 /// As [`restart_for`].
@@ -257,20 +254,19 @@ pub(crate) unsafe fn restart(why: Interrupted) -> ! {
     unsafe { restart_for(Asker::Step, why) }
 }
 
-/// Runs the transaction again, unless that is of no use.
+/// Runs the transaction again, or fails it if another attempt cannot succeed.
 ///
-/// No method, and so with those that follow: whoever calls them has no reference to the thread
-/// as an argument either. What the program does to undo its part, and what it does after the
-/// jump, reaches the thread by itself.
+/// This and the following functions are not methods, so that no caller holds a reference to the
+/// thread's state. The program's undo actions, and its code after the jump, take their own.
 ///
 /// # Safety
 /// This thread runs a transaction, and no reference to its state is used any more.
 #[cold]
 unsafe fn restart_for(asker: Asker, why: Interrupted) -> ! {
-    // SAFETY: the caller's promise; so below, since each reference is gone when something of
-    // the program runs.
+    // SAFETY: the caller's promise; so below, since each reference is dropped before code of the
+    // program runs.
     let thread = unsafe { Thread::running() };
-    // Whoever reads what others are changing meets nonsense, and is not to blame.
+    // A read from an inconsistent snapshot can fail; the conflict is the cause.
     let why = match why {
         Interrupted::Medium(_) if !thread.session.is_valid() => Interrupted::Conflict,
         other => other,
@@ -291,7 +287,7 @@ unsafe fn restart_for(asker: Asker, why: Interrupted) -> ! {
     }
 }
 
-/// Cancels the innermost transaction that can be, or all.
+/// Cancels the innermost transaction that can be cancelled, or all.
 ///
 /// # Safety
 /// As [`restart`].
@@ -304,22 +300,22 @@ unsafe fn cancel(is_outer: bool) -> ! {
     }
 }
 
-/// Goes back to a begin.
+/// Returns from a begin once more, with `code`.
 ///
 /// # Safety
-/// As [`restart`]: the frame of the begin waits for the end of its transaction; those in between
-/// are the program's, which expects this, and ours, which have no destructors to run.
+/// As [`restart`]. The frame of the begin exists until the end of its transaction. The frames in
+/// between are the program's, which allows this, and ours, without destructors.
 unsafe fn land(code: u32, at: JumpBuffer) -> ! {
     // SAFETY: the caller's promise.
     unsafe {
-        // Off the stack, which is about to go.
+        // Not on the stack, which the jump removes.
         let landing = &raw mut Thread::running().landing;
         landing.write(at);
         jump(code, landing)
     }
 }
 
-/// What a step gave; if it was not done, the transaction runs again.
+/// The result of a step. If the step was interrupted, the transaction runs again.
 ///
 /// # Safety
 /// As [`restart`].
@@ -332,10 +328,12 @@ pub(crate) unsafe fn done<T>(step: Result<T, Interrupted>) -> T {
     }
 }
 
+/// Ends a transaction that `exception` leaves, or that reaches its end (null).
+///
 /// # Safety
 /// As [`restart`].
 unsafe fn commit(exception: *mut c_void) {
-    // SAFETY: the caller's promise; the reference is gone when something of the program runs.
+    // SAFETY: the caller's promise; the reference is dropped before code of the program runs.
     unsafe {
         match Thread::running().commit(exception) {
             Ok(true) => actions::committed(),
@@ -353,7 +351,7 @@ pub unsafe extern "C" fn _ITM_commitTransaction() {
     unsafe { commit(std::ptr::null_mut()) };
 }
 
-/// The commit of a transaction that an exception leaves.
+/// Commits a transaction that an exception leaves.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ITM_commitTransactionEH(exception: *mut c_void) {
     // SAFETY: as above.
@@ -370,12 +368,11 @@ pub unsafe extern "C" fn _ITM_abortTransaction(reason: c_int) -> ! {
 pub extern "C" fn _ITM_changeTransactionMode(_mode: c_int) {
     die(
         "a transaction would have to become irrevocable, for a call that cannot be rolled back: \
-         take the call out of the transaction, or declare what it calls transaction_safe or \
-         transaction_pure",
+         move the call out of it, or declare the function transaction_safe or transaction_pure",
     );
 }
 
-/// 0: no transaction; 1: one that can be run again.
+/// Returns 0 outside of a transaction, and 1 inside of one, which can be run again.
 #[unsafe(no_mangle)]
 pub extern "C" fn _ITM_inTransaction() -> c_int {
     // SAFETY: the program called.
@@ -408,7 +405,7 @@ pub extern "C" fn _ITM_libraryVersion() -> *const c_char {
         .cast()
 }
 
-/// Where in the source something is wrong, as the interface has it.
+/// The place of an error in the source, as the interface defines it.
 #[repr(C)]
 pub struct SourceLocation {
     reserved: [i32; 4],

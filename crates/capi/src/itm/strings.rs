@@ -1,10 +1,10 @@
 //! The functions of `<string.h>` that the header wraps for transactions.
 //!
-//! Guarantee: each has the contract of the function of the C library. What it reads and writes is
-//! read and written by the transaction, and `strdup` allocates as `malloc` does there: the memory
-//! is freed if the transaction fails.
+//! Guarantee: each has the contract of the function of the C library. All its loads and stores are
+//! the transaction's. `strdup` allocates as `malloc` does in a transaction: the memory is freed if
+//! the transaction fails.
 //!
-//! gcc calls them in place of the originals inside transactions only (`transaction_wrap`).
+//! gcc calls them in place of the originals, inside transactions only (`transaction_wrap`).
 
 use super::actions::allocate;
 use super::done;
@@ -15,11 +15,11 @@ use medium::WORD_BYTES;
 use mnemosyne::tx::Interrupted;
 use std::ptr::null_mut;
 
-/// Bytes that are copied at a time.
+/// Bytes copied at a time.
 const CHUNK: usize = 256;
 
-/// Reads bytes one after the other, and whole words of the memory behind them: no more of it,
-/// since nothing may follow the end of a string.
+/// Reads bytes in sequence, by loads of the words that contain them. It loads no later word, since
+/// the memory after the end of a string may be unmapped.
 struct Cursor {
     at: u64,
     word: Option<[u8; WORD_BYTES as usize]>,
@@ -31,8 +31,10 @@ impl Cursor {
         Self { at, word: None }
     }
 
+    /// The next byte.
+    ///
     /// # Safety
-    /// The byte must be there.
+    /// The byte must be readable.
     #[inline]
     unsafe fn next(&mut self, thread: &mut Thread) -> Result<u8, Interrupted> {
         let at = self.at;
@@ -53,10 +55,10 @@ impl Cursor {
 }
 
 impl Thread {
-    /// Bytes before the first `end`. `None` if the first `most` bytes have no `end`.
+    /// The number of bytes before the first `end`; `None` if the first `most` bytes have no `end`.
     ///
     /// # Safety
-    /// They must be there.
+    /// The bytes must be readable.
     unsafe fn find<T>(
         &mut self,
         text: *const T,
@@ -73,10 +75,10 @@ impl Thread {
         Ok(None)
     }
 
-    /// Compares bytes, at most `most`, up to the first 0 if they `are_text`.
+    /// Compares at most `most` bytes. If they `are_text`, the first 0 ends them.
     ///
     /// # Safety
-    /// They must be there.
+    /// The bytes must be readable.
     unsafe fn compare<T>(
         &mut self,
         (one, other): (*const T, *const T),
@@ -97,10 +99,10 @@ impl Thread {
         Ok(0)
     }
 
-    /// Copies a string without its end, of at most `most` bytes. Its length.
+    /// Copies at most `most` bytes of a string, without its end. Returns their number.
     ///
     /// # Safety
-    /// They must be there, and room for them; the two must not overlap.
+    /// The bytes must be readable at `from` and writable at `to`, without overlap.
     unsafe fn copy_text(
         &mut self,
         to: u64,
@@ -131,10 +133,10 @@ impl Thread {
         }
     }
 
-    /// As [`copy_text`](Self::copy_text), with an end.
+    /// Copies at most `most` bytes of a string, and adds an end.
     ///
     /// # Safety
-    /// As there.
+    /// As [`copy_text`](Self::copy_text).
     unsafe fn copy_ended(
         &mut self,
         to: u64,
@@ -148,10 +150,10 @@ impl Thread {
         }
     }
 
-    /// As [`copy_text`](Self::copy_text), and zeros up to `most` bytes.
+    /// Copies at most `most` bytes of a string, and fills up to `most` bytes with zeros.
     ///
     /// # Safety
-    /// As there.
+    /// As [`copy_text`](Self::copy_text).
     unsafe fn copy_padded(
         &mut self,
         to: u64,
@@ -166,7 +168,7 @@ impl Thread {
     }
 }
 
-/// The thread, whose transaction this is a part of.
+/// The state of this thread, which runs a transaction.
 ///
 /// # Safety
 /// As [`Thread::running`].
@@ -177,7 +179,7 @@ unsafe fn thread<'a>() -> &'a mut Thread {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn selvedge_tx_strlen(text: *const c_char) -> usize {
-    // SAFETY: the program called, and is not called back; the rest is its promise. So below.
+    // SAFETY: the program called, and none of its code runs meanwhile; the rest is its promise.
     unsafe { done(thread().find(text, 0, usize::MAX)) }.unwrap_or(usize::MAX)
 }
 

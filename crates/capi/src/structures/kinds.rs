@@ -1,4 +1,4 @@
-//! The kinds of structures, as their calls see them.
+//! The kinds of structures, with the operations that the calls need.
 
 use crate::space::Machine;
 use mnemosyne::memory::Tx;
@@ -12,14 +12,14 @@ pub(super) type Tree = BTree<Bytes, Bytes>;
 pub(super) type Strings = Vector<Bytes>;
 pub(super) type Waiting = Queue<Bytes>;
 
-/// What a step of a transaction returns.
+/// The result of a step of a transaction.
 pub(super) type Step<T> = Result<T, Interrupted>;
 
 /// A structure of any kind.
 pub(super) trait Structure: Persist + Default {
-    /// What a message calls it.
+    /// The name of the kind in messages.
     const NAME: &'static str;
-    /// What one that is damaged is not.
+    /// The description of a valid part, for messages about damage.
     const SOUND: &'static str;
 
     fn count(made: Ptr<Self>, tx: &mut Tx<'_, Machine>) -> Step<u64>;
@@ -60,7 +60,7 @@ structures! {
     };
 }
 
-/// One with keys.
+/// A structure with keys.
 pub(super) trait Keyed: Structure {
     fn put(made: Ptr<Self>, tx: &mut Tx<'_, Machine>, key: &[u8], value: &[u8]) -> Step<()>;
 

@@ -6,10 +6,10 @@ use crate::thread::Thread;
 use libc::{c_int, c_void, ssize_t};
 use mnemosyne::tx::{Interrupted, Space};
 
-/// Why the body of a call ends.
+/// The reason why the body of a call stops.
 pub(super) enum Stopped {
     Interrupted(Interrupted),
-    Told(CallError),
+    Refused(CallError),
 }
 
 impl From<Interrupted> for Stopped {
@@ -20,7 +20,7 @@ impl From<Interrupted> for Stopped {
 
 impl From<CallError> for Stopped {
     fn from(why: CallError) -> Self {
-        Self::Told(why)
+        Self::Refused(why)
     }
 }
 
@@ -28,7 +28,7 @@ impl From<Stopped> for CallError {
     fn from(why: Stopped) -> Self {
         match why {
             Stopped::Interrupted(why) => Self::Interrupted(why),
-            Stopped::Told(why) => why,
+            Stopped::Refused(why) => why,
         }
     }
 }
@@ -51,7 +51,7 @@ pub(super) struct Entry {
     pub value: Buffer,
 }
 
-/// Bytes of a cursor, and where in it the sizes are of what was found.
+/// Bytes of a cursor, and the offsets of the sizes of key and value in it.
 const ENTRY_BYTES: usize = 48;
 const KEY_SIZE: usize = 16;
 const VALUE_SIZE: usize = 40;
@@ -63,10 +63,10 @@ impl Thread {
             return Err(CallError::Null(bytes.len()).into());
         }
         if self.depth > 0 {
-            // SAFETY: the program gave these bytes.
+            // SAFETY: the program passed these bytes.
             return Ok(unsafe { self.read(at as u64, bytes) }?);
         }
-        // SAFETY: the program gave these bytes, and waits for the call.
+        // SAFETY: the program passed these bytes, and waits for the call.
         unsafe { std::ptr::copy(at.cast(), bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
@@ -77,19 +77,19 @@ impl Thread {
             return Err(CallError::Null(bytes.len()).into());
         }
         if self.depth > 0 {
-            // SAFETY: the program gave this room.
+            // SAFETY: the program passed this buffer.
             return Ok(unsafe { self.store(at as u64, bytes) }?);
         }
         let known = canonical(at as u64);
         if self.program.memory.memory().space().offset(known).is_some() {
             return Ok(self.session.tx().write(known, bytes)?);
         }
-        // SAFETY: the program gave this room, and waits for the call.
+        // SAFETY: the program passed this buffer, and waits for the call.
         unsafe { std::ptr::copy(bytes.as_ptr(), at.cast(), bytes.len()) };
         Ok(())
     }
 
-    /// A byte string that the program gave.
+    /// Reads a byte string of the program.
     pub(super) fn string(&mut self, at: *const c_void, len: usize) -> Answer<Vec<u8>> {
         if u32::try_from(len).is_err() {
             return Err(CallError::TooLong(len).into());
@@ -99,13 +99,14 @@ impl Thread {
         Ok(bytes)
     }
 
-    /// Copies a string as far as there is room. Its length.
+    /// Copies a string as far as there is room. Returns its length.
     pub(super) fn copy_out(&mut self, found: Option<Vec<u8>>, to: Buffer) -> Answer<ssize_t> {
         let bytes = found.ok_or(CallError::Nothing)?;
         self.deliver(to.0, &bytes[..bytes.len().min(to.1)])?;
         Ok(bytes.len() as ssize_t)
     }
 
+    /// Reads a cursor of the program.
     pub(super) fn entry(&mut self, at: *mut c_void) -> Answer<Entry> {
         let mut bytes = [0; ENTRY_BYTES];
         self.fetch(at, &mut bytes)?;
@@ -119,7 +120,7 @@ impl Thread {
         })
     }
 
-    /// The key to which a cursor was moved.
+    /// The key at which a cursor is.
     pub(super) fn key_of(&mut self, entry: Entry) -> Answer<Vec<u8>> {
         match entry.key_size <= entry.key.1 {
             true => self.string(entry.key.0, entry.key_size),
@@ -127,7 +128,7 @@ impl Thread {
         }
     }
 
-    /// Moves a cursor to an entry. 1; 0: there is none.
+    /// Moves a cursor to an entry. Returns 1, or 0 if there is no entry.
     pub(super) fn show(&mut self, found: Option<Pair>, entry: Entry) -> Answer<c_int> {
         let Some((key, value)) = found else {
             return Ok(0);

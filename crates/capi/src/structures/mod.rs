@@ -1,7 +1,7 @@
 //! Persistent structures: `persist::structures` of byte strings.
 //!
-//! A C program knows a structure by its address; its strings, buffers and cursors are memory
-//! like any other, which inside a transaction is read and written as a part of that.
+//! A C program refers to a structure by its address. Inside a transaction, the program's strings,
+//! buffers and cursors are read and written as a part of it, like any memory.
 
 mod kinds;
 mod memory;
@@ -20,22 +20,22 @@ use persist::{Layouts, Persist, Ptr, TypedTx};
 use std::ops::Bound;
 use std::ptr::null_mut;
 
-// --- what all structures have -------------------------------------------------------
+// --- operations of all structures ---------------------------------------------------
 
-/// Runs `body`, which uses an `M`, in the transaction that is under way or as one.
+/// Runs `body`, which uses an `M`, in the running transaction or as one by itself.
 fn run<M: Structure, T>(
     thread: &mut Thread,
     mut body: impl FnMut(&mut Thread) -> Answer<T>,
 ) -> Result<T, CallError> {
     thread.run(|thread| match body(thread) {
         Ok(value) => Ok(Ok(value)),
-        Err(Stopped::Told(why)) => Ok(Err(why)),
+        Err(Stopped::Refused(why)) => Ok(Err(why)),
         Err(Stopped::Interrupted(why)) => Err(damaged::<M>(why)),
     })?
 }
 
-/// What a structure has taken for a part of it is none: that is the end of the call, of which
-/// something is done.
+/// Makes an error of the heap inside a structure a sign of damage. It ends the transaction, since
+/// the call may be half done.
 fn damaged<M: Structure>(why: Interrupted) -> Interrupted {
     match why {
         Interrupted::Heap(HeapError::Foreign { off } | HeapError::NotAllocated { off })
@@ -53,7 +53,7 @@ fn at<M: Structure>(thread: &Thread, made: *const c_void) -> Result<Ptr<M>, Call
     Ptr::new(thread.offset(address)?).ok_or(CallError::NoStructure(address))
 }
 
-/// A call that uses a structure.
+/// Runs a call that uses a structure.
 fn on<M: Structure, T>(
     otherwise: T,
     made: *mut c_void,
@@ -67,7 +67,7 @@ fn on<M: Structure, T>(
 
 fn root<M: Structure>(name: *const c_char) -> *mut c_void {
     call(null_mut(), |thread| {
-        // SAFETY: the program gave a string.
+        // SAFETY: the program passed a string.
         let name = unsafe { text(name) }?;
         let layout = Layouts::of::<M>().hash();
         let found = run::<M, _>(thread, |thread| {
@@ -98,7 +98,7 @@ fn create<M: Structure>(place: *mut c_void) -> *mut c_void {
         run::<M, _>(thread, |thread| {
             let made = base + thread.session.tx().create(&M::default())?.off();
             if !place.is_null() {
-                // SAFETY: the program gave this place.
+                // SAFETY: the program passed this place.
                 unsafe { thread.put(place as u64, made) }?;
             }
             Ok(made as *mut c_void)
@@ -112,7 +112,7 @@ fn free<M: Structure>(place: *mut c_void) -> c_int {
             return Err(CallError::NoPlace);
         }
         run::<M, _>(thread, |thread| {
-            // SAFETY: the program gave this place.
+            // SAFETY: the program passed this place.
             let made = unsafe { thread.address_at(place as u64) }?;
             if made == 0 {
                 return Ok(0);
@@ -140,7 +140,7 @@ fn count<M: Structure>(made: *mut c_void) -> ssize_t {
     })
 }
 
-// --- what some have -----------------------------------------------------------------
+// --- operations of some structures --------------------------------------------------
 
 fn put<M: Keyed>(
     made: *mut c_void,
@@ -175,8 +175,8 @@ fn remove<M: Keyed>(made: *mut c_void, key: (*const c_void, usize)) -> c_int {
     })
 }
 
-/// Moves a cursor to the entry that `find` finds, given the key that `from` fetches: once, since
-/// an attempt that is made again may have moved the cursor.
+/// Moves a cursor to the entry that `find` finds, given the key that `from` reads. The key is read
+/// once: a failed attempt may have moved the cursor.
 fn go<M: Structure>(
     made: *mut c_void,
     entry: *mut c_void,
@@ -194,12 +194,12 @@ fn go<M: Structure>(
     })
 }
 
-/// Where a walk begins that needs no key.
+/// The key of a walk that needs none.
 fn anywhere(_: &mut Thread, _: Entry) -> Answer<Vec<u8>> {
     Ok(Vec::new())
 }
 
-/// The first entry of a tree from a bound on.
+/// The first entry of a tree at or after a bound.
 fn first_from(thread: &mut Thread, made: Ptr<Tree>, bound: Bound<&[u8]>) -> Answer<Option<Pair>> {
     let mut tx = thread.session.tx();
     let mut range = made.range(&mut tx, (bound, Bound::Unbounded));
@@ -237,27 +237,27 @@ macro_rules! of_all {
             $clear:ident / $clear_clone:tt,
             $count:ident / $count_clone:tt;
     )*) => {calls! {$(
-        /// The one of this name.
+        /// The structure of a name, which is made if there is none.
         $root / $root_clone (name: *const c_char) -> *mut c_void {
             root::<$type>(name)
         }
 
-        /// A new one, whose address is stored at `place`.
+        /// Makes a structure, and stores its address at `place`.
         $create / $create_clone (place: *mut c_void) -> *mut c_void {
             create::<$type>(place)
         }
 
-        /// Removes the one whose address is at `place`.
+        /// Frees the structure whose address is at `place`.
         $free / $free_clone (place: *mut c_void) -> c_int {
             free::<$type>(place)
         }
 
-        /// Removes up to so many elements. 1: nothing is left.
+        /// Removes up to `most` elements. Returns 1 if nothing is left.
         $clear / $clear_clone (made: *mut c_void, most: usize) -> c_int {
             clear::<$type>(made, most)
         }
 
-        /// How many elements there are.
+        /// The number of elements.
         $count / $count_clone (made: *mut c_void) -> ssize_t {
             count::<$type>(made)
         }
@@ -297,7 +297,7 @@ of_all! {
         selvedge_journal_count / "_ZGTt22selvedge_journal_count";
 }
 
-/// The calls of those with keys.
+/// The calls of structures with keys.
 macro_rules! of_keyed {
     ($(
         $type:ident:
@@ -352,7 +352,7 @@ of_keyed! {
 }
 
 calls! {
-    /// Moves a cursor to an entry, whichever.
+    /// Moves a cursor to any entry, the first one of a walk.
     selvedge_table_first / "_ZGTt20selvedge_table_first"
         (made: *mut c_void, entry: *mut c_void) -> c_int
     {
@@ -361,7 +361,7 @@ calls! {
         })
     }
 
-    /// To the next one.
+    /// Moves a cursor to the next entry of a walk.
     selvedge_table_next / "_ZGTt19selvedge_table_next"
         (made: *mut c_void, entry: *mut c_void) -> c_int
     {
@@ -371,14 +371,14 @@ calls! {
         })
     }
 
-    /// To the entry with the smallest key.
+    /// Moves a cursor to the entry with the smallest key.
     selvedge_tree_first / "_ZGTt19selvedge_tree_first"
         (made: *mut c_void, entry: *mut c_void) -> c_int
     {
         go(made, entry, anywhere, |thread, tree, _| first_from(thread, tree, Bound::Unbounded))
     }
 
-    /// To the one with the largest.
+    /// Moves a cursor to the entry with the largest key.
     selvedge_tree_last / "_ZGTt18selvedge_tree_last"
         (made: *mut c_void, entry: *mut c_void) -> c_int
     {
@@ -387,7 +387,7 @@ calls! {
         })
     }
 
-    /// To the first one from a key on.
+    /// Moves a cursor to the first entry whose key is not less than the given one.
     selvedge_tree_seek / "_ZGTt18selvedge_tree_seek"
         (made: *mut c_void, key: *const c_void, key_size: usize, entry: *mut c_void) -> c_int
     {
@@ -397,7 +397,7 @@ calls! {
         })
     }
 
-    /// To the next one.
+    /// Moves a cursor to the entry with the next larger key.
     selvedge_tree_next / "_ZGTt18selvedge_tree_next"
         (made: *mut c_void, entry: *mut c_void) -> c_int
     {
@@ -406,7 +406,7 @@ calls! {
         })
     }
 
-    /// Appends an element. Its number.
+    /// Appends an element. Returns its index.
     selvedge_vector_push / "_ZGTt20selvedge_vector_push"
         (made: *mut c_void, element: *const c_void, size: usize) -> ssize_t
     {
@@ -426,7 +426,7 @@ calls! {
         })
     }
 
-    /// Puts another in its place.
+    /// Replaces the `n`-th element.
     selvedge_vector_set / "_ZGTt19selvedge_vector_set"
         (made: *mut c_void, n: usize, element: *const c_void, size: usize) -> c_int
     {
@@ -438,7 +438,7 @@ calls! {
         })
     }
 
-    /// Removes the last element.
+    /// Removes the last element, and copies it to a buffer.
     selvedge_vector_pop / "_ZGTt19selvedge_vector_pop"
         (made: *mut c_void, to: *mut c_void, room: usize) -> ssize_t
     {
@@ -470,7 +470,7 @@ calls! {
         })
     }
 
-    /// The first element.
+    /// Copies the first element to a buffer.
     selvedge_queue_peek / "_ZGTt19selvedge_queue_peek"
         (made: *mut c_void, to: *mut c_void, room: usize) -> ssize_t
     {
@@ -480,7 +480,7 @@ calls! {
         })
     }
 
-    /// Removes it.
+    /// Removes the first element, and copies it to a buffer.
     selvedge_queue_pop / "_ZGTt18selvedge_queue_pop"
         (made: *mut c_void, to: *mut c_void, room: usize) -> ssize_t
     {
@@ -488,7 +488,7 @@ calls! {
         pop(made, Buffer(to, room), first, |queue, tx| queue.pop(tx))
     }
 
-    /// Appends a record. Its number.
+    /// Appends a record. Returns its number.
     selvedge_journal_append / "_ZGTt23selvedge_journal_append"
         (made: *mut c_void, record: *const c_void, size: usize) -> i64
     {
@@ -498,13 +498,13 @@ calls! {
         })
     }
 
-    /// The record at a cursor, which moves to the next one.
+    /// Copies the record at a cursor to a buffer, and moves the cursor to the next record.
     selvedge_journal_read / "_ZGTt21selvedge_journal_read"
         (made: *mut c_void, cursor: *mut c_void, to: *mut c_void, room: usize) -> ssize_t
     {
         call(-1, |thread| {
             let journal: Ptr<Journal> = at(thread, made)?;
-            // Once: an attempt that is made again may have moved the cursor.
+            // Read once: a failed attempt may have moved the cursor.
             let mut bytes = [0; Cursor::SIZE as usize];
             thread.fetch(cursor, &mut bytes)?;
             let start = Cursor::decode(&bytes).ok_or(CallError::Cursor)?;
@@ -519,7 +519,7 @@ calls! {
         })
     }
 
-    /// Removes all records in front of one.
+    /// Removes all records before the one of this number.
     selvedge_journal_truncate / "_ZGTt25selvedge_journal_truncate"
         (made: *mut c_void, number: u64) -> c_int
     {

@@ -1,18 +1,18 @@
-//! What a transaction is to do at its end.
+//! The actions of a transaction at its end.
 
 use libc::c_void;
 
-/// A function of the program's, and what to call it with.
+/// A function of the program, and its argument.
 pub(crate) type Call = (unsafe extern "C" fn(*mut c_void), *mut c_void);
 
-/// What the program has asked for, and frees.
+/// The actions that the program registered, and its frees.
 #[derive(Default)]
 pub(crate) struct Actions {
     pub on_commit: Vec<Call>,
     pub on_failure: Vec<Call>,
 }
 
-/// How many actions there were, to come back to.
+/// The numbers of actions at one time, for a return to them.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Mark {
     pub on_commit: usize,

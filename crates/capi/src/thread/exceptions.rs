@@ -1,28 +1,28 @@
-//! The C++ exceptions that a transaction has to do with.
+//! The C++ exceptions of a transaction.
 
 use crate::cxx;
 use libc::{c_uint, c_void};
 
-/// Bytes that the C++ runtime has in front of an exception object, as the unwinder sees it.
+/// Bytes from the unwinder's header of an exception to the exception object.
 const UNWIND_HEADER: usize = 32;
 
 /// The exceptions of a transaction.
 #[derive(Default)]
 pub(crate) struct Exceptions {
-    /// Objects that the transaction allocated and that nobody has caught.
+    /// Objects that the transaction allocated and no handler has caught.
     pub objects: Vec<*mut c_void>,
-    /// The objects whose handlers it is inside of.
+    /// The objects of the handlers that are running.
     pub handled: Vec<*mut c_void>,
-    /// On their way when it began; if it has to do with exceptions at all.
+    /// The runtime's count of uncaught exceptions before the transaction's first use of one.
     uncaught: Option<c_uint>,
-    /// The exception because of which it ends.
+    /// The exception that leaves the transaction.
     ends_by: Option<*mut c_void>,
-    /// The same, once it is undone, if the exception was thrown by code that is no part of the
-    /// transaction: it will not arrive, and is to be deleted.
+    /// The exception that left the undone transaction, if code outside of the transaction threw it.
+    /// It reaches no handler, and must be deleted.
     pub foreign: Option<*mut c_void>,
 }
 
-/// What there was, to come back to.
+/// The numbers of objects and handlers at one time, for a return to them.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark {
     objects: usize,
@@ -30,12 +30,12 @@ pub(crate) struct Mark {
 }
 
 impl Exceptions {
-    /// A transaction begins.
+    /// Records that a transaction begins.
     pub fn begin(&mut self) {
         self.uncaught = None;
     }
 
-    /// It has committed.
+    /// Records that the transaction has committed.
     pub fn committed(&mut self) {
         self.objects.clear();
         self.handled.clear();
@@ -49,18 +49,18 @@ impl Exceptions {
         }
     }
 
-    /// It ends because of this exception, or null.
+    /// Records the exception that leaves the transaction, or null.
     pub fn ends_by(&mut self, exception: *mut c_void) {
         self.ends_by = (!exception.is_null()).then_some(exception);
     }
 
-    /// It has left nothing.
+    /// Undoes the exceptions of the transaction.
     pub fn rolled_back(&mut self) {
         let is_foreign = |exception: &_| !self.objects.contains(&object_of(*exception));
         self.foreign = self.ends_by.take().filter(is_foreign);
         if self.foreign.is_some() && self.uncaught.is_none() {
-            // The code that threw it has not told; to delete it does not count it off.
-            // SAFETY: the runtime gives every thread such a place.
+            // Its throw was not recorded here, and its deletion does not change the count.
+            // SAFETY: the runtime has a count for every thread.
             let now = unsafe { (*cxx::get_globals()()).uncaught };
             self.uncaught = Some(now.saturating_sub(1));
         }
@@ -71,27 +71,27 @@ impl Exceptions {
         self.committed();
     }
 
-    /// It has left nothing of what it did since then.
+    /// Undoes the exceptions since `mark`.
     pub fn return_to(&mut self, mark: Mark) {
-        // A handler may have ended since that was begun before.
+        // A handler that began before the mark may have ended since.
         let handlers = self.handled.len().saturating_sub(mark.handled) as c_uint;
         if handlers > 0 {
-            // SAFETY: so many handlers were begun and not ended.
+            // SAFETY: `handlers` handlers have begun and not ended.
             unsafe { cxx::tm_cleanup()(std::ptr::null_mut(), std::ptr::null_mut(), handlers) };
         }
         self.handled.truncate(mark.handled);
         let objects = mark.objects.min(self.objects.len());
         for object in self.objects.drain(objects..) {
-            // SAFETY: allocated, and not caught: nobody else frees it.
+            // SAFETY: allocated, and not caught, so that no handler frees it.
             unsafe { cxx::free_exception()(object) };
         }
         if let Some(uncaught) = self.uncaught {
-            // SAFETY: the runtime gives every thread such a place.
+            // SAFETY: the runtime has a count for every thread.
             unsafe { (*cxx::get_globals()()).uncaught = uncaught };
         }
     }
 
-    /// It has to do with exceptions.
+    /// Records the count of uncaught exceptions, at the first use of an exception.
     pub fn note(&mut self) {
         if self.uncaught.is_none() {
             // SAFETY: as above.
@@ -100,7 +100,7 @@ impl Exceptions {
     }
 }
 
-/// The object of an exception, as the unwinder knows it.
+/// The object of an exception, given its unwinder header.
 pub(crate) fn object_of(exception: *mut c_void) -> *mut c_void {
     exception.wrapping_byte_add(UNWIND_HEADER)
 }

@@ -1,22 +1,23 @@
-//! Memory that a transaction has allocated, which nobody else knows of: volatile, or durable.
+//! Memory that a transaction has allocated, volatile or durable. No other thread can reach it.
 //!
-//! It is stored to at once. Not only because that is faster: libstdc++ makes its exceptions
-//! partly by calls and partly by stores of its own, and expects to see them in their order. What
-//! is stored to durable memory needs no log then, and is written back before the commit.
+//! Stores to it happen at once. This is faster. It is also necessary: libstdc++ fills its
+//! exceptions partly by instrumented calls and partly by stores of its own, which must stay in
+//! order. Stores to durable memory then need no log, and are written back before the commit.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+/// Blocks that a transaction has allocated.
 #[derive(Default)]
 pub(crate) struct Fresh {
-    /// Lengths, and how many came before, by first address.
+    /// By first address: the length, and the number of blocks added before.
     blocks: BTreeMap<u64, (u64, u64)>,
-    /// How many there were in all.
+    /// The number of blocks that were added.
     count: u64,
-    /// All blocks are in here: where that begins, and its length.
+    /// The range that contains all blocks: its first address, and its length.
     start: u64,
     len: u64,
-    /// The block that was found last, if it is there: its first address and its length.
+    /// The block found last: its first address and its length. (0, 0) if there is none.
     last: Cell<(u64, u64)>,
 }
 
@@ -35,18 +36,18 @@ impl Fresh {
         self.last.set((block, len));
     }
 
-    /// How many there have been, to come back to.
+    /// The number of blocks added so far, for [`return_to`](Self::return_to).
     pub fn mark(&self) -> u64 {
         self.count
     }
 
-    /// Takes out those that came since then.
+    /// Removes the blocks added since `mark`.
     pub fn return_to(&mut self, mark: u64) {
         self.blocks.retain(|_, (_, count)| *count < mark);
         self.last.set((0, 0));
     }
 
-    /// Takes a block out. Its length; `None`: it is none.
+    /// Removes a block. Returns its length, or `None` if there is no such block.
     pub fn remove(&mut self, block: u64) -> Option<u64> {
         self.last.set((0, 0));
         self.blocks.remove(&block).map(|(len, _)| len)
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_come_and_go() {
+    fn removed_blocks_are_not_found() {
         let mut fresh = Fresh::default();
         assert!(!fresh.has(0, 1) && !fresh.has(100, 1));
         fresh.add(100, 10);

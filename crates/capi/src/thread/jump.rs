@@ -1,13 +1,12 @@
 //! Calls that return more than once: the begin of a transaction, for each attempt, and
-//! `selvedge_try`, if a transaction fails.
+//! `selvedge_try`, after a failure.
 //!
-//! Each of them saves what must be as it was: the registers that a call preserves, where to
-//! return, and how floating point rounds. It is copied off the stack, whose place is soon used
-//! otherwise.
+//! Each call saves the registers that a call preserves, the return address, and the control words
+//! of floating point. The copy is not on the stack, since later calls overwrite that place.
 
 use std::arch::naked_asm;
 
-/// A place to go back to.
+/// The saved state of a call, to return from it again.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct JumpBuffer {
@@ -19,7 +18,7 @@ pub(crate) struct JumpBuffer {
     r13: u64,
     r14: u64,
     r15: u64,
-    /// Where to return.
+    /// The return address.
     rip: u64,
     mxcsr: u32,
     x87_control: u32,
@@ -32,7 +31,7 @@ impl JumpBuffer {
     }
 }
 
-/// Hands `$function` the argument and a buffer, by which it can return again.
+/// Calls `$function` with the argument and a buffer, through which the call can return again.
 macro_rules! with_buffer {
     ($function:path) => {
         ::std::arch::naked_asm!(
@@ -63,11 +62,11 @@ macro_rules! with_buffer {
 }
 pub(crate) use with_buffer;
 
-/// Returns from the begin that `buffer` is of, once more, with `code`.
+/// Returns again, with `code`, from the call that filled `buffer`.
 ///
 /// # Safety
-/// The frame that called that begin must still be there, and no frame in between may have
-/// anything left to do.
+/// The frame of that call's caller must still exist, and no frame in between may have a destructor
+/// to run.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn jump(code: u32, buffer: *const JumpBuffer) -> ! {
     naked_asm!(

@@ -44,51 +44,51 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct Thread {
     pub program: &'static Program,
     pub session: Session,
-    /// Transactions that have begun and not ended, one inside the other.
+    /// The number of nested transactions that are running.
     pub depth: u32,
-    /// Where to go back to: the outermost transaction, and those inside that can be cancelled
-    /// by themselves.
+    /// The outermost transaction, and the inner ones that can be cancelled by themselves.
     pub levels: Vec<Level>,
-    /// Where to go back to now.
+    /// The buffer of a jump that is running.
     pub landing: JumpBuffer,
-    /// Where to go back to if a transaction cannot be done, the latest last.
+    /// The open calls of `selvedge_try`, the latest last.
     pub tries: Vec<JumpBuffer>,
-    /// How often the transaction has failed.
+    /// The number of failed attempts of the transaction.
     pub attempts: u32,
-    /// A block of so many bytes is not to be had, as this transaction found out.
+    /// The least number of bytes for which the heap had no room in this transaction.
     pub refused: Option<u64>,
-    /// Of the transaction.
+    /// The id of the transaction.
     pub id: u64,
-    /// How many ids were given out.
+    /// The number of ids of this thread's transactions.
     pub ids: u64,
-    /// Of the thread.
+    /// The number of the thread.
     pub number: u32,
     pub undo: Undo,
-    /// What the transaction allocated: volatile memory, and blocks of durable memory.
+    /// Volatile memory that the transaction allocated.
     pub fresh: Fresh,
+    /// Blocks of durable memory that the transaction allocated.
     pub blocks: Fresh,
     pub actions: Actions,
     pub exceptions: Exceptions,
-    /// Where the outermost transaction began on the stack, and the innermost one that can be
-    /// gone back to: frames below are younger.
+    /// The stack address at which the outermost transaction began: frames below are younger.
     outer: u64,
+    /// The stack address at which the innermost transaction of `levels` began.
     inner: u64,
     /// The end of the stack that the transaction runs on.
     stack_end: u64,
-    /// The stack that the system gave the thread.
+    /// First address and end of the thread's own stack.
     own_stack: (u64, u64),
 }
 
-/// A transaction that can be gone back to.
+/// A transaction that can be cancelled or run again.
 pub(crate) struct Level {
     pub jump: JumpBuffer,
-    /// How many there were around it.
+    /// The number of transactions around it.
     pub depth: u32,
-    /// What there was when it began; of an inner one.
+    /// The state at its begin, for an inner transaction.
     pub before: Option<Before>,
 }
 
-/// What an inner transaction found when it began.
+/// The state at the begin of an inner transaction.
 pub(crate) struct Before {
     pub savepoint: Savepoint,
     pub undo: usize,
@@ -99,21 +99,21 @@ pub(crate) struct Before {
     pub id: u64,
 }
 
-/// Where a write goes.
+/// The destination of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
-    /// To memory at once: the frame goes if the transaction does.
+    /// Memory, at once: the frame ends with the transaction.
     Young,
-    /// To memory at once, with an undo record: only an inner transaction must not leave it.
+    /// Memory, at once, with an undo record for the cancel of an inner transaction.
     Middle,
-    /// To memory at once, under its lock and with an undo record.
+    /// Memory, at once, under the locks of its words and with an undo record.
     Old,
-    /// To the session.
+    /// The session.
     Elsewhere,
 }
 
-// The thread's state. By assembly, so that one instruction finds it in a shared library too:
-// this is asked for at every load and store.
+// The pointer to the thread's state, which every load and store needs. Assembly selects a TLS model
+// without a call, in a shared library too.
 global_asm!(
     ".pushsection .tbss.selvedge_thread, \"awT\", @nobits",
     ".balign 8",
@@ -126,11 +126,11 @@ global_asm!(
     ".popsection",
 );
 
-/// The offset of the place from the thread pointer is known when the program starts.
+/// The pointer to this thread's state, or null. Its offset is fixed when the program is loaded.
 #[inline(always)]
 fn pointer() -> *mut Thread {
     let thread;
-    // SAFETY: loads the variable above, of this thread.
+    // SAFETY: loads this thread's variable.
     unsafe {
         asm!(
             "mov {0}, qword ptr [rip + selvedge_thread@GOTTPOFF]",
@@ -143,7 +143,7 @@ fn pointer() -> *mut Thread {
 }
 
 fn set_pointer(thread: *mut Thread) {
-    // SAFETY: stores the variable above, of this thread.
+    // SAFETY: stores this thread's variable.
     unsafe {
         asm!(
             "mov {0}, qword ptr [rip + selvedge_thread@GOTTPOFF]",
@@ -155,7 +155,7 @@ fn set_pointer(thread: *mut Thread) {
     }
 }
 
-/// The stack pointer, here.
+/// The stack pointer of this function's caller, into which it is inlined.
 #[inline(always)]
 pub(crate) fn stack_pointer() -> u64 {
     let here;
@@ -168,15 +168,15 @@ impl Thread {
     /// The state of this thread, which runs a transaction.
     ///
     /// # Safety
-    /// No other reference from here or [`get`](Self::get) may be in use: whoever is called by
-    /// a program takes one, and gives it up before anything of the program runs.
+    /// No other reference from here or [`get`](Self::get) may be in use. A function that the program
+    /// calls takes one, and drops it before code of the program runs.
     #[inline(always)]
     pub unsafe fn running<'a>() -> &'a mut Self {
-        // SAFETY: null, or what `make` stored there, which stays as long as the thread; the
-        // caller vouches for the rest.
+        // SAFETY: null, or the state that `make` stored, which the end of the thread frees; the
+        // rest is the caller's promise.
         match unsafe { pointer().as_mut() } {
             Some(thread) => thread,
-            None => die("code of a transaction runs outside of one"),
+            None => die("transactional code runs outside of a transaction"),
         }
     }
 
@@ -190,7 +190,7 @@ impl Thread {
         unsafe { pointer().as_mut() }
     }
 
-    /// The state of this thread.
+    /// The state of this thread, which is made if there is none.
     ///
     /// # Safety
     /// As [`running`](Self::running).
@@ -199,17 +199,17 @@ impl Thread {
         // SAFETY: as in `running`.
         match unsafe { pointer().as_mut() } {
             Some(thread) => thread,
-            // SAFETY: `make` stores a pointer to what stays.
+            // SAFETY: `make` returns a valid pointer; the rest is the caller's promise.
             None => unsafe { &mut *make(program) },
         }
     }
 
-    /// A transaction begins that can be gone back to.
+    /// Records the begin of a transaction that can be cancelled or run again.
     pub fn push_level(&mut self, level: Level) {
         let cfa = level.jump.cfa;
         if self.levels.is_empty() {
             let (start, end) = self.own_stack;
-            // Of a stack of the program's own making we know only where we are.
+            // The end of a stack that the program made is not known; `cfa` stands for it.
             self.stack_end = if (start..end).contains(&cfa) {
                 end
             } else {
@@ -221,29 +221,29 @@ impl Thread {
         self.levels.push(level);
     }
 
-    /// The innermost of these is over.
+    /// Removes the innermost level.
     pub fn pop_level(&mut self) -> Option<Level> {
         let level = self.levels.pop();
         self.inner = self.levels.last().map_or(0, |level| level.jump.cfa);
         level
     }
 
-    /// All of them are.
+    /// Removes all levels.
     pub fn clear_levels(&mut self) {
         self.levels.clear();
         (self.inner, self.outer, self.stack_end) = (0, 0, 0);
     }
 
-    /// Whether a begin here shows that the transaction under way has lost its frame: the new one is
-    /// in an older frame, or is the same one again. Somebody left it by `longjmp` or the like.
+    /// Whether a begin at `here` shows that the program has left the running transaction, by
+    /// `longjmp` for example: `here` is in an older frame, or is the same begin again.
     pub fn was_left(&self, here: &JumpBuffer) -> bool {
         let is_older = here.cfa > self.outer && here.cfa <= self.stack_end;
         let outermost = self.levels.first();
         is_older || outermost.is_some_and(|level| level.jump.is_place_of(here))
     }
 
-    /// Whether `at` is in a frame that is younger than the transaction: nobody else's, and
-    /// never in the session.
+    /// Whether `at` is in a frame younger than the transaction. Only this thread uses it, and the
+    /// session has no stores to it.
     #[inline(always)]
     pub fn is_young(&self, at: u64) -> bool {
         at >= stack_pointer() && at < self.outer
@@ -262,14 +262,14 @@ impl Thread {
         }
     }
 
-    /// Prepares a store of `len` bytes at `at` that is done at once. `false`: it is not to be,
-    /// but goes to the session.
+    /// Prepares a store of `len` bytes at `at` in place. Returns `false` if the store belongs to the
+    /// session.
     ///
     /// # Errors
     /// [`Interrupted`](mnemosyne::tx::Interrupted).
     ///
     /// # Safety
-    /// The bytes must be there.
+    /// The bytes must be readable.
     #[inline(always)]
     pub unsafe fn is_stored_at_once(
         &mut self,
@@ -278,7 +278,7 @@ impl Thread {
     ) -> Result<bool, mnemosyne::tx::Interrupted> {
         match self.target(at) {
             Target::Elsewhere if !self.fresh.has(at, len) => return Ok(false),
-            // What was allocated before an inner transaction must not keep what that stores.
+            // The cancel of an inner transaction undoes its stores to memory allocated before it.
             Target::Elsewhere if self.levels.len() > 1 => self.note(at, len),
             Target::Elsewhere => {}
             Target::Young => {}
@@ -293,8 +293,8 @@ impl Thread {
         Ok(true)
     }
 
-    /// Whether the bytes are in a block of durable memory that the transaction allocated, and in
-    /// which they are loaded from and stored to in place.
+    /// Whether the bytes are in a durable block that the transaction allocated. Loads and stores
+    /// access it in place.
     #[inline(always)]
     pub fn is_own_block(&self, at: u64, len: usize) -> bool {
         self.blocks.has(at, len)
@@ -302,8 +302,7 @@ impl Thread {
 
     /// Stores bytes to a block that the transaction allocated, without a log.
     pub fn fill(&mut self, at: u64, bytes: &[u8]) {
-        // A block that is older than an inner transaction must not keep what that stores: its
-        // cancel puts the old bytes back by plain stores.
+        // The cancel of an inner transaction restores the old bytes by plain stores.
         let is_inner = self.levels.len() > 1;
         if is_inner {
             self.note(at, bytes.len());
@@ -312,24 +311,24 @@ impl Thread {
         self.session.tx().store_in_own(off, bytes, is_inner);
     }
 
-    /// Notes bytes that are about to be changed in place.
+    /// Makes an undo record for bytes before a store in place.
     fn note(&mut self, at: u64, len: usize) {
         let before = self.levels.last().and_then(|level| level.before.as_ref());
         let since = before.map_or(0, |before| before.undo);
         self.undo.note(at, len, since);
     }
 
-    /// Memory that the transaction allocated goes before its end.
-    pub fn goes(&mut self, block: u64) {
+    /// Removes the records of memory that the transaction allocated and has freed.
+    pub fn memory_freed(&mut self, block: u64) {
         if let Some(len) = self.fresh.remove(block) {
             self.undo.forget(block, len);
         }
     }
 
-    /// Notes bytes that the compiler is about to change.
+    /// Makes an undo record for bytes before the compiler changes them.
     ///
     /// # Safety
-    /// The bytes must be there.
+    /// The bytes must be readable.
     pub unsafe fn note_old(&mut self, at: u64, len: usize) {
         if self.target(at) != Target::Young {
             self.note(at, len);
@@ -337,21 +336,21 @@ impl Thread {
     }
 }
 
-/// Bytes that were changed in place, as they were.
+/// The old values of bytes that were changed in place.
 #[derive(Default)]
 pub(crate) struct Undo {
-    /// Where, and where in `bytes` they begin.
+    /// The address of each range, and its index in `bytes`.
     ranges: Vec<(u64, usize)>,
     bytes: Vec<u8>,
-    /// The range that was noted last, by where and how long it is.
+    /// By address and length: the index of the range recorded last.
     noted: HashMap<(u64, usize), usize>,
 }
 
-/// Where a range is whose memory is not there any more.
+/// The address of a range whose memory was freed.
 const GONE: u64 = 0;
 
 impl Undo {
-    /// Notes `len` bytes at `at`, unless they were noted since there were `since` ranges.
+    /// Records `len` bytes at `at`, unless one of the ranges from `since` on is the same.
     fn note(&mut self, at: u64, len: usize, since: usize) {
         let next = self.ranges.len();
         let last = self.noted.entry((at, len)).or_insert(next);
@@ -360,13 +359,13 @@ impl Undo {
         }
         *last = next;
         self.ranges.push((at, self.bytes.len()));
-        // SAFETY: the callers of this module's methods say that the bytes are there; nobody
-        // else changes them meanwhile, since they are the thread's own, or locked.
+        // SAFETY: the callers promise that the bytes are readable. No other thread changes them,
+        // since they are this thread's only, or locked.
         let old = unsafe { std::slice::from_raw_parts(at as *const u8, len) };
         self.bytes.extend_from_slice(old);
     }
 
-    /// Leaves alone what was noted in `len` bytes at `start`, which go.
+    /// Drops the records of `len` bytes at `start`, which are freed.
     fn forget(&mut self, start: u64, len: u64) {
         let mut end = self.bytes.len();
         for (at, first) in self.ranges.iter_mut().rev() {
@@ -388,8 +387,8 @@ impl Undo {
         self.noted.clear();
     }
 
-    /// Puts back what was there when so many ranges had been noted, but for frames younger
-    /// than `cfa`: those are gone, and ours may be where they were.
+    /// Restores the bytes of the ranges from `len` on, except in frames younger than `cfa`. Those
+    /// frames have ended, and our own frames may have their place.
     pub fn roll_back(&mut self, len: usize, cfa: u64) {
         let here = stack_pointer();
         for (at, start) in self.ranges.drain(len..).rev() {
@@ -397,9 +396,8 @@ impl Undo {
             self.noted.remove(&(at, old.len()));
             let is_gone = at == GONE || at.wrapping_sub(here) < cfa.wrapping_sub(here);
             if !is_gone {
-                // SAFETY: the bytes were there when they were noted, in a frame that is older
-                // than the transaction, or in memory that is there until its end, or until
-                // `forget`.
+                // SAFETY: the bytes were writable when they were recorded. They are in a frame
+                // older than the transaction, or in memory that exists until its end or `forget`.
                 unsafe {
                     std::ptr::copy_nonoverlapping(old.as_ptr(), at as *mut u8, old.len());
                 }
@@ -437,9 +435,9 @@ fn make(program: &'static Program) -> *mut Thread {
     });
     let thread = Box::into_raw(thread);
     set_pointer(thread);
-    // A key, because its destructor runs after those of the program's thread-local variables,
-    // which may still use transactions.
-    // SAFETY: the key is valid; `end` takes what is stored here.
+    // The destructor of a key runs after those of the program's thread-local variables, which may
+    // use transactions.
+    // SAFETY: the key is valid; `end` frees the state that is stored here.
     if unsafe { libc::pthread_setspecific(key(), thread.cast()) } != 0 {
         die("the system has no memory for another thread");
     }
@@ -450,7 +448,7 @@ fn key() -> libc::pthread_key_t {
     static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
     *KEY.get_or_init(|| {
         let mut key = 0;
-        // SAFETY: `key` is there to be written to.
+        // SAFETY: `key` is writable.
         if unsafe { libc::pthread_key_create(&mut key, Some(end)) } != 0 {
             die("the process has too many keys for thread-specific data");
         }
@@ -458,27 +456,27 @@ fn key() -> libc::pthread_key_t {
     })
 }
 
-/// The thread ends.
+/// Frees the state of a thread that ends.
 unsafe extern "C" fn end(thread: *mut c_void) {
     let thread = thread.cast::<Thread>();
     set_pointer(null_mut());
-    // SAFETY: `make` stored a pointer out of a box, and nobody has it any more.
+    // SAFETY: `make` stored a pointer from a box, and no reference to it is in use.
     let thread = unsafe { Box::from_raw(thread) };
     if thread.depth > 0 {
         die("a thread ends inside a transaction");
     }
 }
 
-/// Where the stack of this thread begins and ends; nowhere, if the system does not tell.
+/// First address and end of this thread's stack; zeros if the system does not report them.
 fn own_stack() -> (u64, u64) {
     // SAFETY: zeros are a `pthread_attr_t` that the next call replaces.
     let mut attributes: libc::pthread_attr_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `attributes` is there to be written to.
+    // SAFETY: `attributes` is writable.
     if unsafe { libc::pthread_getattr_np(libc::pthread_self(), &mut attributes) } != 0 {
         return (0, 0);
     }
     let (mut start, mut len) = (null_mut(), 0);
-    // SAFETY: `attributes` was filled, and is destroyed once; the others are there.
+    // SAFETY: `attributes` was filled, and is destroyed once; `start` and `len` are writable.
     unsafe {
         libc::pthread_attr_getstack(&attributes, &mut start, &mut len);
         libc::pthread_attr_destroy(&mut attributes);
@@ -491,7 +489,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_noted_once_in_each_level() {
+    fn a_range_has_one_undo_record_in_each_level() {
         let mut words = vec![1_u64, 2, 3];
         let at = words.as_mut_ptr() as u64;
         let mut undo = Undo::default();
@@ -505,7 +503,7 @@ mod tests {
             store(&mut undo, 1, round, 0);
         }
         assert_eq!((undo.len(), undo.bytes.len()), (2, 16));
-        // In an inner transaction again, which is cancelled, and then in the outer one.
+        // An inner transaction stores again and is cancelled; then the outer one stores.
         for round in 0..1000 {
             store(&mut undo, 0, 5 + round, 2);
             store(&mut undo, 2, 5 + round, 2);
@@ -514,7 +512,7 @@ mod tests {
         undo.roll_back(2, stack_pointer());
         assert_eq!(words, [999, 999, 3]);
         store(&mut undo, 2, 7, 0);
-        // What goes is left alone, and is new when it comes again.
+        // Freed memory is not restored, and gets new records when it is used again.
         undo.forget(at + 8, 8);
         store(&mut undo, 1, 8, 0);
         store(&mut undo, 1, 9, 0);

@@ -1,4 +1,4 @@
-/* What the test programs share. */
+/* Checks for the test programs. */
 #ifndef CHECK_H
 #define CHECK_H
 

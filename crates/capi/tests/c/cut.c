@@ -1,5 +1,5 @@
-/* Persistent variables of a program that is killed: some that blocks write, and one that is stored
- * to and never flushed, far from them. Says what it finds, then how far it has come. */
+/* Persistent variables of a program that is killed. Blocks write to some; plain stores, never
+ * flushed, go to one far from them. Prints what it finds, then the number of each step. */
 #include "check.h"
 #include <selvedge/short.h>
 

@@ -1,4 +1,4 @@
-// Exceptions that leave transactions, are caught in them, and are undone with them.
+// Exceptions that leave transactions, that are caught in them, and that a cancel undoes.
 #include "check.h"
 #include <exception>
 #include <malloc.h>
@@ -13,7 +13,7 @@ struct Error {
     long value;
 };
 
-// One that leaves commits.
+// An exception that leaves a transaction commits it.
 __attribute__((noinline)) static void leaves()
 {
     bool is_caught = false;
@@ -38,8 +38,8 @@ SELVEDGE_SAFE __attribute__((noinline)) void throws(long value)
         throw Error{value};
 }
 
-// One that is caught inside. (gcc 12 fails on most such code, without optimisation on all that
-// asks which exception it is.)
+// An exception that is caught inside. (gcc 12 fails on most such code. Without optimisation it
+// fails on every handler that has a type.)
 __attribute__((noinline)) static void stays()
 {
     long found = 0;
@@ -68,7 +68,7 @@ __attribute__((noinline)) static long value()
 }
 #endif
 
-// The transaction is cancelled in the handler, and behind it.
+// The transaction is cancelled in the handler, and after it.
 __attribute__((noinline)) static void cancelled()
 {
     long before = *durable;
@@ -99,8 +99,7 @@ __attribute__((noinline)) static void cancelled_behind()
     CHECK(*durable == before && std::uncaught_exceptions() == 0);
 }
 
-// What an exception had is somebody else's once it is gone: neither the commit nor the end of
-// what was cancelled stores there.
+// The memory of a freed exception has a new owner. Neither the commit nor a cancel stores there.
 static unsigned char *taken;
 static size_t taken_bytes;
 
@@ -186,7 +185,7 @@ __attribute__((noinline)) static void gone_later()
 }
 #endif
 
-// Those of the standard library have transactional clones.
+// Exceptions of the standard library have transactional clones.
 __attribute__((noinline)) static void standard()
 {
     bool is_caught = false;
@@ -208,7 +207,7 @@ struct Node {
 
 static Node *list;
 
-// What is new is deleted when the transaction is cancelled, and what is deleted stays.
+// A cancel deletes new objects, and keeps deleted ones.
 __attribute__((noinline)) static void objects()
 {
     size_t before = 0;
@@ -241,12 +240,12 @@ __attribute__((noinline)) static void objects()
         if (round == 1000)
             before = mallinfo2().uordblks;
     }
-    // The library's other thread may want some, too: less than a node a round.
+    // The library's other thread may allocate some too: less than a node in each round.
     CHECK(mallinfo2().uordblks < before + 1000 * sizeof(Node));
 }
 
-// Transactions that exceptions leave are run again when others get in their way, and the
-// exceptions of failed attempts go.
+// Transactions that exceptions leave run again after conflicts, and the exceptions of failed
+// attempts are freed.
 static long *shared;
 
 static void *work(void *)

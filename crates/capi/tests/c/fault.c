@@ -1,5 +1,5 @@
-/* The file of the logs becomes shorter while the program runs, behind its back. The page that
- * is gone is first met by the thread that truncates the logs. */
+/* The file of the logs is truncated while the program runs. The thread that truncates the logs is
+ * the first to access the missing page. */
 #include "check.h"
 #include <pthread.h>
 #include <selvedge/short.h>
@@ -31,14 +31,14 @@ int main(void)
 {
     durable = selvedge_root("fault", 200);
     CHECK(durable != NULL);
-    /* Each thread begins with a log of its own: some records in each. */
+    /* Each thread begins with a log of its own. Each log gets some records. */
     for (int n = 0; n < 16; n++)
         work_elsewhere(1000);
     char path[4096];
     struct stat stat;
     CHECK(snprintf(path, sizeof path, "%s/regions", getenv("SELVEDGE_REGION_PATH")) > 0);
     CHECK(!lstat(path, &stat));
-    /* The last log goes, its first line too, where it is said what of it is done with. */
+    /* Removes the last log, with its first line, which records how far it is truncated. */
     CHECK(!truncate(path, stat.st_size - LOG_BYTES - 8192));
     work((void *)60000);
     printf("not noticed\n");

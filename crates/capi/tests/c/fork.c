@@ -58,7 +58,7 @@ int main(int argc, char **argv)
     }
     CHECK(is_ended(stores_to_variable) && is_ended(stores_to_block));
     CHECK(is_ended(reads) && is_ended(begins));
-    CHECK(!is_ended(faults)); /* but by the system, as ever */
+    CHECK(!is_ended(faults)); /* the system ends it, by a signal */
     CHECK(!is_ended(has_files));
     CHECK(word == 1 && *block == 0);
     patomic { *block += word; }

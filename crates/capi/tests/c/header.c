@@ -1,4 +1,4 @@
-/* The header, on its own and first, in a program that has the short names for itself. */
+/* The header, on its own and first, in a program that uses the short names for its own symbols. */
 #include <selvedge.h>
 
 static SELVEDGE_STATIC long number;

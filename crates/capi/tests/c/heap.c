@@ -25,7 +25,7 @@ static int is_all(const char *block, int value, size_t len)
     return 1;
 }
 
-/* What failed has said so, once, and changed nothing. */
+/* A failed call has reported its error once. */
 #define REFUSED(call, error)                         \
     do {                                             \
         int before = messages;                       \
@@ -55,7 +55,7 @@ static void outside(void)
     CHECK(pmalloc_usable_size(roots.a) < 100);
     CHECK(prealloc(10, &volatile_pointer) == volatile_pointer && volatile_pointer != NULL);
     CHECK(pfree(&volatile_pointer) == 0);
-    /* What is no block. */
+    /* Addresses at which no block begins. */
     char *again = roots.b, *inside = roots.c + 16, here;
     char *foreign = &here;
     CHECK(pfree(&roots.b) == 0 && roots.b == NULL);
@@ -65,7 +65,7 @@ static void outside(void)
     REFUSED(pfree(&inside) == -1, EINVAL);
     REFUSED(pfree(&foreign) == -1 && foreign == &here, EINVAL);
     REFUSED(pfree(NULL) == -1, EINVAL);
-    /* Nor is what is durable, but no part of the heap. */
+    /* Durable memory outside of the heap. */
     char *variable = (char *)&roots, *region = NULL;
     REFUSED(pfree(&variable) == -1 && variable == (char *)&roots, EINVAL);
     REFUSED(prealloc(10, &variable) == NULL, EINVAL);
@@ -79,7 +79,7 @@ static void outside(void)
     REFUSED(prealloc(10, NULL) == NULL, EINVAL);
     REFUSED(pmalloc_usable_size(again) == 0, EINVAL);
     REFUSED(pmalloc_usable_size(&here) == 0, EINVAL);
-    /* More than there is: of addresses, of numbers, and of disk. */
+    /* More bytes than there are addresses, numbers or disk. */
     REFUSED(pmalloc((size_t)1 << 45, &roots.large) == NULL, ENOMEM);
     REFUSED(pmalloc(SIZE_MAX, &roots.large) == NULL, ENOMEM);
     REFUSED(pcalloc(SIZE_MAX / 2, 3, &roots.large) == NULL, ENOMEM);
@@ -87,21 +87,13 @@ static void outside(void)
     CHECK(pfree(&roots.a) == 0 && pfree(&roots.c) == 0);
 }
 
-static void inside(void)
+/* Blocks that a transaction allocates and fills. */
+static void filled(void)
 {
-    char *mine = NULL, *again = NULL;
-    int freed = 1, refused = 0, large = 0;
-    patomic {
-        pmalloc(100, &roots.a);
-        pmalloc_set(100, &roots.b, 'y');
-        pcalloc(100, 1, &mine);
-        roots.a[99] = mine[99] + 1;
-    }
-    CHECK(roots.a[99] == 1 && is_all(roots.b, 'y', 100) && is_all(mine, 0, 100));
     /* A block that is larger than a log, and filled. */
     patomic { pmalloc_set(8 << 20, &roots.large, 3); }
     CHECK(is_all(roots.large, 3, 8 << 20));
-    /* So is one that the program fills by itself, in all the ways there are. */
+    /* A block that the program fills by itself, by each kind of store. */
     static char pattern[1 << 20];
     memset(pattern, 'p', sizeof pattern);
     long *words = NULL;
@@ -127,7 +119,12 @@ static void inside(void)
     for (int n = 0; n < 512 << 10; n += 2)
         CHECK(words[n] == 2 * n + 1 && words[n + 1] == n + 1);
     CHECK(!memcmp(roots.c, "tetext", 7) && !memcmp(roots.c + 1000, words, 2 << 20));
-    /* What an inner transaction stores to a block of the outer one goes with it. */
+    CHECK(pfree(&words) == 0);
+}
+
+static void cancelled_inside(void)
+{
+    /* The cancel of an inner transaction undoes its stores to a block of the outer one. */
     patomic {
         pfree(&roots.c);
         char *kept = pmalloc(100, &roots.c);
@@ -142,8 +139,14 @@ static void inside(void)
         kept[99]++;
     }
     CHECK(is_all(roots.c, 'k', 99) && roots.c[99] == 'l');
-    CHECK(pmalloc_usable_size(roots.c) < 2000 && pfree(&roots.c) == 0 && pfree(&words) == 0);
-    memset(roots.large, 3, 8 << 20);
+    CHECK(pmalloc_usable_size(roots.c) < 2000 && pfree(&roots.c) == 0);
+}
+
+/* A transaction continues after a failed call. */
+static void refused_inside(void)
+{
+    char *again = NULL;
+    int freed = 1, refused = 0, large = 0;
     patomic {
         again = roots.b;
         freed = pfree(&roots.b);
@@ -151,20 +154,36 @@ static void inside(void)
         roots.a[0] = 'z';
     }
     CHECK(freed == 0 && refused == -1 && roots.b == NULL && roots.a[0] == 'z');
-    /* One that is not to be had: the transaction goes on, and says so. */
+    /* A block that is unavailable: the call returns an error, and the transaction continues. */
     patomic {
         roots.a[1] = 'z';
         large = pmalloc((size_t)1 << 45, &roots.c) == NULL;
         roots.a[2] = 'z';
     }
     CHECK(large && roots.c == NULL && roots.a[1] == 'z' && roots.a[2] == 'z');
-    /* One for which the heap has to grow. */
+    /* A block for which the heap must grow. */
     patomic {
         roots.a[3] = 'z';
         large = pmalloc((size_t)100 << 20, &roots.c) != NULL;
         pfree(&roots.c);
     }
     CHECK(large && roots.c == NULL && roots.a[3] == 'z');
+}
+
+static void inside(void)
+{
+    char *mine = NULL;
+    patomic {
+        pmalloc(100, &roots.a);
+        pmalloc_set(100, &roots.b, 'y');
+        pcalloc(100, 1, &mine);
+        roots.a[99] = mine[99] + 1;
+    }
+    CHECK(roots.a[99] == 1 && is_all(roots.b, 'y', 100) && is_all(mine, 0, 100));
+    filled();
+    cancelled_inside();
+    memset(roots.large, 3, 8 << 20);
+    refused_inside();
     char *before = roots.a;
     patomic {
         prealloc(5000, &roots.a);
@@ -206,7 +225,7 @@ static void named(void)
     CHECK(selvedge_root_remove("one") == 0);
     REFUSED(selvedge_root_remove("one") == -1, ENOENT);
     CHECK(!strcmp(selvedge_message(), "there is no root one"));
-    /* Told as the program knows it. */
+    /* The message has the program's address. */
     void *block = pmalloc(100, NULL), *inside = (char *)block + 1, *outside = (char *)block;
     char address[32];
     CHECK(block != NULL && snprintf(address, sizeof address, "at %p:", inside) > 0);

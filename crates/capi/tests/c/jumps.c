@@ -1,5 +1,5 @@
-/* Blocks that are left by longjmp, which no program may do: what each argument stands for finds out.
- * With DIRECT the compiler does. */
+/* Blocks that are left by longjmp, which is an error. Each argument is a way to detect it at run
+ * time. With DIRECT the compiler detects it. */
 #include "check.h"
 #include <selvedge/short.h>
 #include <setjmp.h>
@@ -17,7 +17,7 @@ static void leave(void)
     }
 }
 #else
-/* The compiler believes it. */
+/* Declared transaction_pure, which the compiler does not check. */
 SELVEDGE_PURE __attribute__((noinline)) static void jump(void) { longjmp(place, 1); }
 
 __attribute__((noinline)) static void leave(void)
@@ -51,7 +51,7 @@ int main(int argc, char **argv)
     int again = !strcmp(argv[1], "again"), tries = !strcmp(argv[1], "try");
     if (!strcmp(argv[1], "check"))
         return 0;
-    /* Once more if the same block is to begin again. */
+    /* Leaves the block twice if the same block begins again. */
     for (volatile int n = 0; n <= again; n++)
         if (setjmp(place) == 0)
             (again ? leave : leave_below)();

@@ -1,6 +1,6 @@
-/* Threads whose blocks write more than a log holds, until the program is killed: each to an array of
- * its own, and at times to one that they share. Blocks of the heap come and go meanwhile where what
- * did not fit the logs was. The next run compares. */
+/* Threads whose blocks write more than a log holds, until the program is killed. Each writes to an
+ * array of its own, and sometimes to a shared one. Heap blocks are allocated and freed meanwhile, in
+ * the place of earlier overflow records. The next run compares the arrays. */
 #include "check.h"
 #include <pthread.h>
 #include <selvedge/short.h>

@@ -1,5 +1,5 @@
-/* A block that writes more than a log holds: "write MEGABYTES VALUE" is killed after the block,
- * "check MEGABYTES VALUE" looks for what that wrote. */
+/* A block that writes more than a log holds. "write MEGABYTES VALUE" is killed after the block;
+ * "check MEGABYTES VALUE" checks the bytes. */
 #include "check.h"
 #include <selvedge/short.h>
 #include <signal.h>

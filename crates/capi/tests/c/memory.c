@@ -59,7 +59,7 @@ struct node {
 
 static struct node *list;
 
-/* Whether freed memory is given back, and memory of a cancelled transaction too. */
+/* Frees, and a cancelled transaction, return their memory to the C library. */
 static void allocations(void)
 {
     size_t before = 0;
@@ -88,16 +88,16 @@ static void allocations(void)
                 free(node);
             }
         }
-        /* Whatever the library keeps, it has by now. */
+        /* The library has allocated all that it keeps. */
         if (round == 1000)
             before = mallinfo2().uordblks;
     }
-    /* Its other thread may want some, too, whenever it comes to run: less than a node a round, which
-     * takes twice its size. */
+    /* Its other thread may allocate some at any time: less than a node in each round. A node takes
+     * twice its size. */
     CHECK(mallinfo2().uordblks < before + 2000 * 2 * sizeof(struct node));
 }
 
-/* More bytes than can be counted. */
+/* More bytes than a size_t can count. */
 static void too_large(void)
 {
     volatile size_t most = SIZE_MAX;

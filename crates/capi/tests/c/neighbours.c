@@ -10,7 +10,7 @@ struct pair {
 pstatic struct pair pair;
 pstatic long far;
 
-/* What another thread does while the block runs. */
+/* The stores of another thread while the block runs. */
 SELVEDGE_PURE static void meanwhile(int value)
 {
     __atomic_store_n(&pair.plain, value, __ATOMIC_RELAXED);

@@ -9,7 +9,7 @@ struct state {
 static struct state *durable;
 static long ordinary[8];
 
-/* Writes through a pointer, which the compiler cannot see through. */
+/* Writes through a pointer that the compiler cannot analyse. */
 SELVEDGE_SAFE __attribute__((noinline)) static void add(long *to, long what) { *to += what; }
 
 SELVEDGE_SAFE __attribute__((noinline)) static long sum(const long *words, int count)
@@ -20,8 +20,8 @@ SELVEDGE_SAFE __attribute__((noinline)) static long sum(const long *words, int c
     return sum;
 }
 
-/* A cancelled transaction leaves nothing: not in durable memory, not in ordinary memory, not
- * in the variables of its function. */
+/* A cancelled transaction leaves no store in durable memory, in ordinary memory or in the variables
+ * of its function. */
 __attribute__((noinline)) static int cancelled(int how)
 {
     long mine[4] = {1, 2, 3, 4};
@@ -41,7 +41,7 @@ __attribute__((noinline)) static int cancelled(int how)
     return steps;
 }
 
-/* Frames come and go inside a transaction, with addresses that others have had before. */
+/* Frames begin and end inside a transaction, and reuse the addresses of earlier frames. */
 SELVEDGE_SAFE __attribute__((noinline)) static long churn(int depth)
 {
     long here[16];
@@ -106,8 +106,8 @@ __attribute__((noinline)) static void inner(void)
 
 static char *kept, *lost;
 
-/* What an inner transaction allocated goes with it, and what it stored in memory that the outer
- * one has just allocated. Who gets that memory next has it alone. */
+/* The cancel of an inner transaction frees its memory, and undoes its stores to memory of the outer
+ * one. The next owner of freed memory has it alone. */
 __attribute__((noinline)) static void allocations(void)
 {
     patomic {
@@ -169,7 +169,7 @@ __attribute__((noinline)) static void outer(void)
     CHECK(after == 0 && durable->words[4] == 0 && durable->words[5] == 0);
 }
 
-/* As the interface of libitm has them. */
+/* Declared as in the interface of libitm. */
 typedef uint64_t _ITM_transactionId_t;
 #define _ITM_noTransactionId 1
 SELVEDGE_PURE void _ITM_addUserCommitAction(void (*)(void *), _ITM_transactionId_t, void *);
@@ -178,7 +178,7 @@ SELVEDGE_PURE _ITM_transactionId_t _ITM_getTransactionId(void);
 
 static volatile int committed, undone;
 
-/* Both count only if they are called behind the block, when the word is as it stays. */
+/* Both count only calls after the block, when the word has its final value. */
 static void on_commit(void *word)
 {
     committed += !selvedge_in_transaction() && *(long *)word == 1;
@@ -189,7 +189,7 @@ static void on_undo(void *word)
     undone += !selvedge_in_transaction() && *(long *)word == 0;
 }
 
-/* What a block asked for is done at its end: one thing if it commits, another if not. */
+/* The actions of a block run at its end: one for a commit, the other for an undo. */
 __attribute__((noinline)) static void actions(int how)
 {
     long *word = &durable->words[20];
@@ -208,7 +208,7 @@ __attribute__((noinline)) static void actions(int how)
     CHECK(committed == (how ? 0 : 1));
     CHECK(undone == (how ? 1 : 0));
     CHECK(*word == (how ? 0 : 1));
-    /* Nothing is left for the next one. */
+    /* No action is left for the next block. */
     patomic { add(word, 1); }
     CHECK(committed == (how ? 0 : 1) && undone == (how ? 1 : 0));
 }

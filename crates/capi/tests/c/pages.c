@@ -1,5 +1,5 @@
-/* Data of several times the pool: a list, an array that is stored to by hand, and system calls
- * that read and write it. The first run makes them, later ones find and change them. */
+/* Data several times as large as the pool: a list, an array with plain stores, and system calls
+ * that read and write it. The first run makes them; later runs find and change them. */
 #include "check.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -49,7 +49,7 @@ static void check_calls(void)
     }
     memset(array, 0, BYTES);
     CHECK(read(open("/dev/zero", O_RDONLY), array, BYTES) == BYTES);
-    /* A child has none of it, rather than something else. */
+    /* A child has none of this memory. */
     long *first = array;
     pid_t child = fork();
     if (child == 0)

@@ -1,5 +1,5 @@
-/* A block that other threads always get in the way of gets through, and one that reads for long
- * does not hold up those who change something else. */
+/* A block with permanent conflicts commits in the end. A block that reads for long does not delay
+ * commits to other words. */
 #include "check.h"
 #include <pthread.h>
 #include <selvedge/short.h>
@@ -65,7 +65,7 @@ static void *read_for_long(void *unused)
     return NULL;
 }
 
-/* If these commits waited for the reader, it would never be told to leave. */
+/* If these commits waited for the reader, this thread would never let it leave. */
 static void change_something_else(void)
 {
     pthread_t reader;

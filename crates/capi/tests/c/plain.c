@@ -1,5 +1,5 @@
-/* Plain stores after blocks that wrote to the same words: what was flushed is there after a
- * crash, and all after an orderly end. */
+/* Plain stores after blocks that wrote to the same words. Flushed stores survive a crash, and all
+ * survive an orderly end. */
 #include "check.h"
 #include <selvedge/short.h>
 #include <signal.h>

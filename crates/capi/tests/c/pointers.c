@@ -1,4 +1,4 @@
-/* What the kind of a pointer tells sparse and clang; with MIXED, what they must not pass. */
+/* Pointers of both kinds, for sparse and clang; with MIXED, a mix of which they must warn. */
 #include <selvedge/short.h>
 
 struct node {

@@ -1,4 +1,4 @@
-/* Regions, logs and primitives: in a first run made, in a second one found and removed. */
+/* Regions, logs and primitives. The first run makes them; the second finds and removes them. */
 #include "check.h"
 #include <errno.h>
 #include <pthread.h>
@@ -27,7 +27,7 @@ static void check_refused(void)
     CHECK(durable == NULL && mine == NULL && punmap(&mine, 0) == 0 && punmap(NULL, 0) == -1);
     mine = &mine;
     CHECK(punmap(&mine, 0) == -1 && errno == EINVAL && mine == &mine);
-    /* No part of the heap is a region. */
+    /* A part of the heap is not a region. */
     void *block = pmalloc(100, &mine);
     CHECK(block && punmap(&mine, 0) == -1 && errno == EINVAL);
     CHECK(pfree(&mine) == 0);
@@ -36,7 +36,7 @@ static void check_refused(void)
     CHECK(log_open(&errno) == NULL && errno == EINVAL);
 }
 
-/* A record of its number and as many bytes of it. */
+/* A record of `number` bytes, each of that value. */
 static int append(selvedge_log *log, int number)
 {
     char record[200];
@@ -84,7 +84,7 @@ static void make(void)
         CHECK(is_next(log, 11));
         log_close(log);
     }
-    /* By hand: the pair, then the word that vouches for it. */
+    /* Without a log: the pair first, then the word that makes it valid. */
     wtstore(&pair.a, 7);
     store(&pair.b, 8);
     flush(&pair.b);
@@ -111,7 +111,7 @@ static void find(void)
         for (int n = 11; n < 20; n++)
             CHECK(is_next(log, n));
         CHECK(is_at_end(log));
-        /* Until there is no room, and again. */
+        /* Until there is no room, twice. */
         for (int round = 0; round < 5; round++) {
             int count = 0;
             while (append(log, 150) == 0)
@@ -132,7 +132,7 @@ static void find(void)
     word = 0;
 }
 
-/* Addresses of the range that no region has, and no bytes: all goes on. */
+/* Addresses outside of all regions, and no bytes, are harmless. */
 static void stray(void)
 {
     char *nowhere = (char *)0x20f000000000;
@@ -151,7 +151,7 @@ static void stray(void)
     CHECK(pfree(&other) == 0);
 }
 
-/* What a hook, another thread and a region that is removed meet. */
+/* Errors in a hook, on another thread, and for a region with an open log. */
 static selvedge_log *open_log;
 static ssize_t in_hook;
 

@@ -3,7 +3,7 @@
 #include <selvedge/short.h>
 
 static pstatic long variable;
-/* Which others could read: the compiler has to store to them. */
+/* Global, so that the compiler must store to them. */
 pstatic long *pointer;
 pstatic char *copy;
 static long *ordinary;
@@ -11,7 +11,7 @@ static long *ordinary;
 int main(int argc, char **argv)
 {
     CHECK(argc == 2);
-    /* Ordinary memory may have it. */
+    /* Ordinary memory may hold the address. */
     patomic { ordinary = &variable; }
     CHECK(ordinary == &variable);
     if (!strcmp(argv[1], "stored")) {

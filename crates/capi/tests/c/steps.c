@@ -1,5 +1,5 @@
-/* Changes structures of each kind at once, as step after step says, until it is killed. The next
- * run finds out how many steps there were, does them in ordinary memory, and compares. */
+/* Changes one structure of each kind in each step, until it is killed. The next run reads the number
+ * of steps, repeats them in ordinary memory, and compares. */
 #include "check.h"
 #include <selvedge/short.h>
 #include <selvedge/structures.h>
@@ -17,7 +17,7 @@ static struct {
     selvedge_journal *journal;
 } *my;
 
-/* What there must be. Of a string, its number is all: text and length follow. */
+/* The expected contents. The number of a string determines its text and length. */
 static struct {
     unsigned long by_key[KEYS]; /* 0: none */
     unsigned long line[2000], length;
@@ -31,7 +31,7 @@ static unsigned long mix(unsigned long x)
     return x ^ x >> 33;
 }
 
-/* Short, longer than lies in a structure, and longer than is logged. */
+/* Short, too long for a place in the structure, and too long for the log. */
 static size_t text(unsigned long number, char *to)
 {
     size_t size = number % 7 == 0 ? LONGEST : number % 3 == 0 ? 40 : 8;
@@ -54,7 +54,7 @@ static void step(unsigned long n, int durably)
     int puts = random >> 20 & 3, pushes = model.length == 0 || random >> 30 & 7;
     unsigned long shorter = n % 50 == 0 ? model.length / 2 : model.length + pushes - !pushes;
     unsigned long truncated = n > 0 && n % 20 == 0 ? n - 10 : model.truncated;
-    /* All that changes the structures is in one block. */
+    /* One block makes all changes of the step. */
     if (durably)
         patomic {
             if (puts) {

@@ -1,6 +1,5 @@
-/* Threads insert, update and delete entries of one hash table, as seeds say, until the program
- * is killed. The next run finds out from how many steps each thread has done what must be in
- * the table, and compares. */
+/* Threads insert, update and delete entries of one hash table, given by seeds, until the program is
+ * killed. The next run computes the expected table from the steps of each thread, and compares. */
 #include "check.h"
 #include <pthread.h>
 #include <selvedge/short.h>

@@ -1,4 +1,4 @@
-/* The functions of <string.h> that work inside a block, beside the originals outside. */
+/* The functions of <string.h> that work inside a block, compared with the originals outside. */
 #include "check.h"
 #include <malloc.h>
 #include <selvedge/short.h>
@@ -8,7 +8,7 @@
 
 static char *durable;
 static char ordinary[SIZE], expected[SIZE];
-/* Not known to the compiler, which would do without the calls. */
+/* Not constants, since the compiler would remove the calls. */
 static const char *volatile texts[] = {"", "a", "ab", "abc", "seven..", "eight...", "abd", "\xff"};
 #define TEXTS (sizeof texts / sizeof *texts)
 
@@ -43,7 +43,7 @@ static void comparisons(void)
             }
 }
 
-/* To memory of all kinds, also what the block has written, and longer than what is copied at once. */
+/* To all kinds of memory, from bytes that the block has written, and longer than a chunk. */
 static void copies(void)
 {
     char longer[SIZE];
@@ -101,7 +101,7 @@ int main(void)
 {
     durable = selvedge_root("text", SIZE);
     CHECK(durable != NULL);
-    /* First, while the library has nothing to truncate. */
+    /* First, while the library has no log to truncate. */
     strcpy(durable, "xtail");
     duplicates();
     comparisons();

@@ -1,7 +1,7 @@
-/* All calls of selvedge/structures.h, inside and outside of blocks. Whatever the arguments are,
- * the structures are left as they were found: empty. "make" and "find": something is left in
- * named structures, for another program, and something that another one has left is found.
- * "full": there is no room. */
+/* All calls of selvedge/structures.h, inside and outside of blocks.
+ * Without an argument, each run leaves the structures
+ * empty. "make" leaves data in named structures for another program; "find" finds the data of that
+ * program. "full" fills the heap. */
 #include "check.h"
 #include <errno.h>
 #include <pthread.h>
@@ -35,7 +35,7 @@ static pstatic struct {
 
 static char buffer[100];
 
-/* --- one structure after the other ------------------------------------------------------ */
+/* --- each structure ---------------------------------------------------------------------- */
 
 static void table(void)
 {
@@ -114,13 +114,13 @@ static void tree(void)
     }
     CHECK(sum == 4945);
     CHECK(selvedge_tree_seek(tree, "o", 1, &at) == 0);
-    /* Where one was that is gone. */
+    /* From the key of a removed entry. */
     CHECK(selvedge_tree_seek(tree, "no. 000000000123", 16, &at) == 1 && value == 123);
     CHECK(selvedge_tree_remove(tree, "no. 000000000123", 16) == 0);
     CHECK(selvedge_tree_next(tree, &at) == 1 && value == 124);
     FAILS(selvedge_tree_get(tree, "no. 000000000123", 16, NULL, 0), ENOENT);
     FAILS(selvedge_tree_remove(tree, "no. 000000000123", 16), ENOENT);
-    /* Sizes alone; a key that is not there as a whole. */
+    /* Sizes without buffers; a key that is cut off. */
     selvedge_entry sizes = {NULL, 0, 0, NULL, 0, 0};
     CHECK(selvedge_tree_first(tree, &sizes) == 1);
     CHECK(sizes.key_size == 16 && sizes.value_size == sizeof value);
@@ -182,12 +182,12 @@ static void journal(void)
     }
     FAILS(selvedge_journal_read(journal, &place, buffer, sizeof buffer), ENOENT);
     CHECK(selvedge_journal_count(journal) == 100);
-    /* From the first one that is left. */
+    /* From the first record that is left. */
     selvedge_journal_cursor start = {0, {0, 0}};
     CHECK(selvedge_journal_read(journal, &start, NULL, 0) == 100 % (ssize_t)strlen(LONG));
     CHECK(start.number == (uint64_t)first + 101);
     CHECK(selvedge_journal_clear(journal, 99) == 0 && selvedge_journal_clear(journal, 9) == 1);
-    /* The end is where the next one comes. */
+    /* The end is the place of the next record. */
     CHECK(selvedge_journal_append(journal, "!", 1) == first + 200);
     CHECK(IS(selvedge_journal_read(journal, &place, buffer, sizeof buffer), "!"));
     CHECK(selvedge_journal_clear(journal, 1) == 1);
@@ -195,7 +195,7 @@ static void journal(void)
 
 /* --- in blocks -------------------------------------------------------------------------- */
 
-/* A block of nothing but calls is a block. */
+/* A block that has only calls. */
 static void whole(void)
 {
     int refused = 0;
@@ -205,9 +205,9 @@ static void whole(void)
         __transaction_cancel;
     }
     CHECK(selvedge_table_count(my.table) == 0 && selvedge_queue_count(my.queue) == 0);
-    /* Strings and buffers take part, wherever they are. */
+    /* Strings and buffers in any memory are part of the block. */
     char here[8] = "key", *there = malloc(100), found[100] = "", again[8] = "";
-    static char text[] = "value"; /* which gcc cannot take for a constant and fail */
+    static char text[] = "value"; /* not a constant, on which gcc fails */
     selvedge_journal_cursor place = {0, {0, 0}};
     ssize_t size = 0;
     memset(there, 0, 100);
@@ -226,7 +226,7 @@ static void whole(void)
     }
     CHECK(size == 5 && !strcmp(there + 10, "value") && !strcmp(my.text + 10, "value"));
     CHECK(!strcmp(found, "value") && !strcmp(again, "value"));
-    /* What is cancelled leaves no buffer, no cursor and no place. */
+    /* A cancel restores buffers, cursors and places. */
     selvedge_journal_cursor before = place;
     patomic {
         selvedge_table_put(my.table, here, 5, "other", 5);
@@ -239,7 +239,7 @@ static void whole(void)
     }
     CHECK(!strcmp(there + 10, "value") && !strcmp(my.text + 10, "value"));
     CHECK(!strcmp(found, "value") && !memcmp(&before, &place, sizeof place));
-    /* So with an inner block. */
+    /* So does the cancel of an inner block. */
     patomic {
         selvedge_tree_put(my.tree, "outer", 5, "1", 1);
         patomic {
@@ -250,7 +250,7 @@ static void whole(void)
         refused = selvedge_tree_get(my.tree, "inner", 5, NULL, 0) == -1;
     }
     CHECK(refused && !strcmp(found, "value") && selvedge_tree_count(my.tree) == 2);
-    /* A refusal leaves the block as it was. */
+    /* A refused call leaves the block unchanged. */
     patomic {
         selvedge_tree_put(my.tree, "before", 6, "1", 1);
         refused = selvedge_tree_put(my.tree, "huge", 4, NULL, 7);
@@ -266,10 +266,10 @@ static void whole(void)
     free(there);
 }
 
-/* No room: in the middle of a block that goes on, and outside of one. */
+/* A full heap: in a block that continues, and outside of blocks. */
 static void full(void)
 {
-    /* The heap grows by files that are small, of which there can be so many. */
+    /* The limit makes the files small, and their number is limited. */
     struct rlimit limit = {2 << 20, 2 << 20};
     CHECK(signal(SIGXFSZ, SIG_IGN) != SIG_ERR && !setrlimit(RLIMIT_FSIZE, &limit));
     size_t most = 1 << 20;
@@ -301,7 +301,7 @@ static void full(void)
 #define ROUNDS 2000
 #define ACCOUNTS 20
 
-/* Moves money from one account to another, in table and tree, and leaves a note. */
+/* Moves money from one account to another, in table and tree, and appends a record. */
 static void *transfer(void *argument)
 {
     unsigned long seed = (unsigned long)argument + 1;
@@ -357,8 +357,8 @@ static void *change(void *argument)
     return argument;
 }
 
-/* A cursor and a place move once with each call, however often that is tried: others get in the
- * way of its commit, which there is because the buffers are durable. */
+/* A cursor and a place move once with each call, also after failed attempts. The buffers are durable,
+ * so that each call has a commit, and other threads conflict with it. */
 static void follow(void)
 {
     char key;
@@ -389,7 +389,7 @@ static void follow(void)
     memset(my.text, 0, sizeof my.text);
 }
 
-/* --- names, and what is no structure ---------------------------------------------------- */
+/* --- names, and addresses without a structure -------------------------------------------- */
 
 static void named(void)
 {
@@ -406,7 +406,7 @@ static void named(void)
     CHECK(strstr(selvedge_message(), "B+ tree"));
     CHECK(selvedge_table_root("") == NULL && selvedge_table_root(NULL) == NULL);
     CHECK(selvedge_table_clear(table, 1) == 1 && selvedge_root_remove("a table") == 0);
-    /* Created and freed, with the pointer to it. */
+    /* Created and freed, together with the pointer. */
     CHECK(selvedge_tree_create(&tree) == tree && tree);
     CHECK(PUT(tree, tree, LONG, LONG) == 0);
     patomic {

@@ -1,6 +1,6 @@
-/* Threads move amounts between accounts, in durable memory, ordinary memory and on the stack of
- * the first thread; take nodes away from each other and use them without transactions; and
- * throw each other out all the time. */
+/* Threads move amounts between accounts, in durable memory, in ordinary memory and on the stack of
+ * the first thread. They take nodes from a shared list and use them without transactions. Conflicts
+ * are frequent. */
 #include "check.h"
 #include <pthread.h>
 #include <selvedge/short.h>
@@ -35,8 +35,8 @@ SELVEDGE_SAFE static long sum(const long *accounts)
     return sum;
 }
 
-/* Puts a node into the list, or takes them all out and counts them. Nobody else may see a node
- * that was taken out, nor change it. */
+/* Puts a node into the list, or takes all out and counts them. No other thread may read or change a
+ * node that was taken out. */
 static void nodes(unsigned long *seed, long *counted)
 {
     if (below(seed, 4)) {
@@ -66,7 +66,7 @@ static void nodes(unsigned long *seed, long *counted)
     }
 }
 
-/* Somebody else reads along. */
+/* A thread that only reads. */
 static void readers(void)
 {
     long wrong = 0;

@@ -1,5 +1,4 @@
-// Exceptions that pass through what selvedge_try began, and blocks that cannot be done while an
-// exception leaves them.
+// Exceptions that pass through selvedge_try, and blocks that fail while an exception leaves them.
 #include "check.h"
 #include <cerrno>
 #include <cstdlib>
@@ -15,7 +14,7 @@ struct Error {
     long value;
 };
 
-// Of code that is no part of a block.
+// An exception of code outside of blocks.
 struct Counted {
     Counted() { alive = alive + 1; }
     Counted(const Counted &) { alive = alive + 1; }
@@ -24,7 +23,7 @@ struct Counted {
 
 SELVEDGE_PURE __attribute__((noinline)) void throws_counted() { throw Counted(); }
 
-// More than a log takes and the heap has room for.
+// Writes more than a log and the heap can hold.
 SELVEDGE_SAFE __attribute__((noinline)) void fill()
 {
     ordinary += 1;
@@ -39,7 +38,7 @@ static void check_nothing_is_left()
     CHECK(std::uncaught_exceptions() == 0 && std::current_exception() == nullptr);
 }
 
-// Returns whether the call returned once more.
+// Returns whether selvedge_try returned a second time.
 template <class What> __attribute__((noinline)) static bool fails(What what)
 {
     if (selvedge_try() == 0) {
@@ -51,7 +50,7 @@ template <class What> __attribute__((noinline)) static bool fails(What what)
     return true;
 }
 
-// The exception does not arrive: the block that it leaves cannot be committed.
+// The exception reaches no handler: the commit of the block that it leaves fails.
 static void block_throws()
 {
     try {
@@ -89,7 +88,7 @@ __attribute__((noinline)) static void add_and_throw()
     }
 }
 
-// The block is committed. What selvedge_try began is still there, until the handler ends it.
+// The block is committed. selvedge_try is open until the handler ends it.
 static void passes()
 {
     long before = large[1];
@@ -141,7 +140,7 @@ static void passes_then_fails()
     block_fails_below();
 }
 
-// The handler is of the function that calls selvedge_try: it can try in it.
+// The handler is in the function that calls selvedge_try, and may call it again.
 static void fails_in_handler()
 {
     try {

@@ -1,4 +1,4 @@
-/* Blocks that cannot be done fail, if the program asks for it, and leave nothing. */
+/* After selvedge_try, a block that fails is undone and returns an error. */
 #include "check.h"
 #include <errno.h>
 #include <selvedge/short.h>
@@ -68,7 +68,7 @@ static void touch_after_leaving(long words)
 
 int main(void)
 {
-    /* No room for the block, and once more for what it writes beyond its log. */
+    /* The heap has no room for the part of the record that the log cannot hold. */
     setenv("SELVEDGE_BYTES", "33554432", 1);
     large = selvedge_root("large", WORDS * sizeof *large);
     CHECK(large != NULL);
@@ -76,7 +76,7 @@ int main(void)
     CHECK(try_to(fill, 5) == ENOMEM && large[0] == 1 && large[WORDS - 1] == 0 && ordinary == 0);
     CHECK(strstr(selvedge_message(), "writes more than a log holds"));
     CHECK(try_to(touch, WORDS + WORDS / 4) == EIO && large[0] == 1 && ordinary == 0);
-    CHECK(strstr(selvedge_message(), "no region of the program's"));
+    CHECK(strstr(selvedge_message(), "not in a region of the program"));
     CHECK(try_to(touch, 2) == 0 && large[0] == 77 && large[2] == 1 && ordinary == 77);
     /* One inside another. */
     CHECK(try_to(again, 9) == EIO && large[1] == 9 && large[0] == 77);

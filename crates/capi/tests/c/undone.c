@@ -1,5 +1,5 @@
-/* What an inner transaction that is cancelled has restored in blocks of the outer one: "write VALUE"
- * is killed after the transaction, "check VALUE" looks for what is in the blocks. */
+/* The cancel of an inner transaction restores blocks of the outer one. "write VALUE" is killed after
+ * the transaction; "check VALUE" checks the blocks. */
 #include "check.h"
 #include <selvedge/short.h>
 #include <signal.h>
@@ -11,7 +11,7 @@ struct state {
     unsigned char *blocks[BLOCKS];
 };
 
-/* Some are streamed, and others are not. */
+/* Streaming stores fill some of the blocks. */
 static size_t size_of(int n) { return n % 2 ? SHORT : LONG; }
 
 SELVEDGE_SAFE __attribute__((noinline)) static void fill(unsigned char *block, size_t size, int value)

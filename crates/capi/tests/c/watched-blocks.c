@@ -1,4 +1,4 @@
-/* The part that has blocks. */
+/* The part of the program with atomic blocks. */
 #include <selvedge/short.h>
 
 void increment(long *number)

@@ -1,4 +1,4 @@
-/* The part of a program that AddressSanitizer watches: it stores to durable memory by itself. */
+/* The part of a program with AddressSanitizer: plain stores to durable memory. */
 #include "check.h"
 #include <selvedge.h>
 #include <stdlib.h>

@@ -41,7 +41,7 @@ struct all {
 static struct all ordinary;
 static long double extended = 0.1L;
 
-/* From every value to the next one, once and again: read after read, after write, and so on. */
+/* Copies each value to the next one, twice: read after read, after write, and so on. */
 SELVEDGE_SAFE __attribute__((noinline)) static void step(struct all *p)
 {
     p->u1 += 1;

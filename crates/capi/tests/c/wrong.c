@@ -1,4 +1,4 @@
-/* Programs that do what cannot be done, each in a way of its own. */
+/* Wrong uses of the library, one for each argument. */
 #include "check.h"
 #include <errno.h>
 #include <selvedge/short.h>
@@ -11,7 +11,7 @@ static long *durable, ordinary;
 
 SELVEDGE_SAFE static void safe(void) { ordinary += 1; }
 
-/* What a function without a clone looks like to who calls it by a pointer. */
+/* A function without a transactional clone, called through a pointer. */
 static void unsafe(void) { ordinary += 1; }
 static void (*volatile by_pointer)(void) = unsafe;
 SELVEDGE_SAFE static void (*safe_pointer)(void);
@@ -91,12 +91,12 @@ int main(int argc, char **argv)
     } else if (!strcmp(what, "long")) {
         too_long();
     } else if (!strcmp(what, "structure")) {
-        /* Outside of a block it is told; inside of one, a part of it may be done. */
+        /* Outside of a block the call fails. Inside of one, half of it may be done: the process ends. */
         selvedge_tree *tree = pmalloc_set(100, NULL, 0x55);
         CHECK(selvedge_tree_put(tree, "key", 3, NULL, 0) == -1 && errno == EIO);
         patomic { selvedge_tree_put(tree, "key", 3, NULL, 0); }
     } else if (!strcmp(what, "wild")) {
-        /* So it is if a pointer in it leads behind all of durable memory. */
+        /* The same for a pointer past the end of durable memory. */
         unsigned long *words = pcalloc(4, sizeof *words, NULL);
         selvedge_tree *tree = (selvedge_tree *)words;
         patomic { words[0] = 0x5050505050505050; }

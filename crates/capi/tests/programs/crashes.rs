@@ -10,26 +10,26 @@ const POWER_CUT: (&str, &str) = ("SELVEDGE_SIMULATE_POWER_CUT", "1");
 const SHORT_LOGS: (&str, &str) = ("SELVEDGE_LOG_BYTES", "65536");
 
 #[test]
-fn what_a_killed_program_has_done_is_there() {
+fn a_table_survives_kills() {
     kill_again_and_again("stress.c", &[], 12, 100);
 }
 
 #[test]
-fn so_are_its_structures() {
+fn structures_survive_kills() {
     kill_again_and_again("steps.c", &[], 6, 100);
 }
 
 #[test]
-fn what_a_program_has_done_is_there_after_a_power_cut() {
+fn a_table_survives_power_cuts() {
     kill_again_and_again("stress.c", &[POWER_CUT], 8, 100);
 }
 
 #[test]
-fn so_are_its_structures_then() {
+fn structures_survive_power_cuts() {
     kill_again_and_again("steps.c", &[POWER_CUT], 6, 100);
 }
 
-/// Each takes room from the heap for what its log does not hold.
+/// Each block takes room from the heap for the part of its record that its log cannot hold.
 #[test]
 fn long_blocks_of_several_threads_survive() {
     kill_again_and_again("long-threads.c", &[SHORT_LOGS], 8, 1);
@@ -40,10 +40,10 @@ fn long_blocks_of_several_threads_survive_a_power_cut() {
     kill_again_and_again("long-threads.c", &[SHORT_LOGS, POWER_CUT], 8, 1);
 }
 
-/// Persistent variables take part: what blocks wrote to them is there, and of what was stored
-/// without a flush chance has some lost and some kept.
+/// After a power cut, persistent variables have the stores of blocks. Plain stores without a flush
+/// are lost in some runs and kept in others.
 #[test]
-fn persistent_variables_are_cut_off_too() {
+fn a_power_cut_loses_plain_stores_to_persistent_variables() {
     let workshop = Workshop::new();
     let program = workshop.compile("cut", &Recipe::new("cut.c"));
     let (mut seen, mut lost, mut kept) = (0, 0, 0);
@@ -65,8 +65,8 @@ fn persistent_variables_are_cut_off_too() {
     assert!(lost > 0 && kept > 0, "{lost} times lost, {kept} kept");
 }
 
-/// Kills the program after some of its steps; each run checks what the ones before have left.
-/// From one line of its output to the next the program does `line_steps` steps.
+/// Kills the program after some of its steps. Each run checks the data of the earlier runs. The
+/// program prints a line after each `line_steps` steps.
 fn kill_again_and_again(source: &str, settings: &[(&str, &str)], rounds: u64, line_steps: u64) {
     let workshop = Workshop::new();
     let start = |program: &Path| {
@@ -92,7 +92,7 @@ fn kill_again_and_again(source: &str, settings: &[(&str, &str)], rounds: u64, li
     assert!(steps >= seen, "{steps} of {seen}");
 }
 
-/// Neither the logs nor the end of the process undo what was stored without transactions.
+/// Neither the logs nor the end of the process undo stores outside of transactions.
 #[test]
 fn plain_stores_are_not_undone() {
     for link in [Link::Static, Link::Shared] {
@@ -110,16 +110,16 @@ fn plain_stores_are_not_undone() {
     }
 }
 
-/// A page that is gone is an error, also on the thread that truncates the logs.
+/// A missing page is an error, also on the thread that truncates the logs.
 #[test]
-fn a_file_that_becomes_shorter_is_told() {
+fn a_truncated_file_is_reported() {
     let workshop = Workshop::new();
     let program = workshop.compile("fault", &Recipe::new("fault.c"));
     let error = workshop.fail(&program, &[]);
     assert!(error.contains("no more transactions"), "{error}");
 }
 
-/// A block that is longer than a log is there after a kill, and after a power failure.
+/// A block longer than a log is complete after a kill, and after a power failure.
 #[test]
 fn a_block_longer_than_a_log_survives() {
     for (megabytes, power_cut) in [("3", "0"), ("3", "1"), ("64", "0")] {
@@ -141,10 +141,10 @@ fn a_block_longer_than_a_log_survives() {
     }
 }
 
-/// The cancel of an inner transaction leaves the contents of blocks that the outer one has
-/// allocated as they were, also after a power failure.
+/// The cancel of an inner transaction restores blocks that the outer one has allocated. The restored
+/// bytes survive a power failure.
 #[test]
-fn what_an_inner_cancel_restores_survives() {
+fn bytes_that_an_inner_cancel_restores_survive() {
     let workshop = Workshop::new();
     let program = workshop.compile("undone", &Recipe::new("undone.c"));
     for power_cut in ["0", "1"] {

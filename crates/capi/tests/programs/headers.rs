@@ -1,4 +1,4 @@
-//! The headers by themselves: that they compile, and which names they take.
+//! The headers by themselves: they compile, and define names with the prefix only.
 
 use crate::workshop::{Recipe, Workshop};
 use std::collections::BTreeSet;
@@ -29,15 +29,15 @@ fn the_headers_stand_alone() {
     }
 }
 
-/// Words of the languages, and types of the standard headers, that declarations are made of.
+/// Words of the languages, and types of the standard headers, in declarations.
 const KNOWN: &str = "__asm__ __attribute__ char const extern int int64_t long noexcept size_t ssize_t static \
                      struct typedef unsigned void";
 
-/// What the headers include.
+/// The system headers that the headers include.
 const SYSTEM: &str = "#include <stddef.h>\n#include <stdint.h>\n#include <string.h>\n\
                       #include <sys/mman.h>\n#include <sys/types.h>\n";
 
-/// What the compiler makes of a source text.
+/// The source text after the preprocessor.
 fn preprocessed(language: &str, options: &[&str], source: &str) -> String {
     let workshop = Workshop::new();
     let file = workshop.path("source");
@@ -52,7 +52,7 @@ fn preprocessed(language: &str, options: &[&str], source: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The macros that a source text leaves defined.
+/// The macros that are defined at the end of a source text.
 fn macros(language: &str, source: &str) -> BTreeSet<String> {
     let text = preprocessed(language, &["-dM"], source);
     let names = text.lines().filter_map(|line| {
@@ -62,7 +62,7 @@ fn macros(language: &str, source: &str) -> BTreeSet<String> {
     names.collect()
 }
 
-/// What stands in files under `selvedge`, without what the system's headers declare.
+/// The lines from our headers, without those of the system's.
 fn of_selvedge(text: &str) -> String {
     let mut is_ours = false;
     let mut ours = String::new();
@@ -77,8 +77,8 @@ fn of_selvedge(text: &str) -> String {
     ours
 }
 
-/// The words outside of parentheses, braces and strings: those of which declarations consist, but
-/// for arguments and attributes.
+/// The words outside of parentheses, braces and strings: the words of declarations, without
+/// arguments and attributes.
 fn declared(text: &str) -> BTreeSet<String> {
     let text = text.replace("extern \"C\" {", "");
     let (mut depth, mut is_string) = (0_i32, false);
@@ -93,7 +93,7 @@ fn declared(text: &str) -> BTreeSet<String> {
             ' '
         }
         ')' | '}' => {
-            // The end of `extern "C"` closes nothing that was counted.
+            // The brace at the end of `extern "C"` has no counted partner.
             depth = (depth - 1).max(0);
             ' '
         }
@@ -133,7 +133,7 @@ fn every_name_of_the_headers_has_the_prefix() {
     }
 }
 
-/// The search above would find them.
+/// The search of the test above finds names without the prefix.
 #[test]
 fn the_short_names_have_no_prefix() {
     let source = format!("{SYSTEM}#include <selvedge/short.h>\n");

@@ -23,16 +23,16 @@ fn regions_and_logs() {
             workshop::said(&output, &program);
         }
     }
-    // All that is left is the heap, and the variables.
+    // The heap and the variables are left.
     let files = std::fs::read_dir(workshop.memory()).unwrap();
     let mut names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["region-0000", "region-0001", "regions"]);
 }
 
-/// Pages of both kinds move; the second directory is as it would be on persistent memory.
+/// Pages of the heap and of regions move. The pool's directory stands for persistent memory.
 #[test]
-fn more_than_the_pool_has_room_for() {
+fn data_larger_than_the_pool_are_usable() {
     let workshop = Workshop::new();
     let program = workshop.compile("pages", &Recipe::new("pages.c"));
     let pool = workshop.path("pool");
@@ -44,7 +44,7 @@ fn more_than_the_pool_has_room_for() {
             .arg(argument);
         command.output().unwrap()
     };
-    // What another user could read, whatever the umask.
+    // Files that another user may read.
     let modes = |place: &Path| {
         let files = std::fs::read_dir(place).unwrap();
         let mut all: Vec<_> = files.map(|file| file.unwrap().path()).collect();

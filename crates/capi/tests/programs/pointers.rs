@@ -1,9 +1,9 @@
-//! Pointers to durable memory are of a kind of their own, to those who look at kinds.
+//! Checkers for pointers to durable memory.
 
 use std::path::Path;
 use std::process::Command;
 
-/// What a checker says to `pointers.c`.
+/// The messages of a checker for `pointers.c`.
 fn said(checker: &str, options: &[&str]) -> String {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new(checker)
@@ -17,14 +17,14 @@ fn said(checker: &str, options: &[&str]) -> String {
 }
 
 #[test]
-fn sparse_tells_pointers_apart() {
+fn sparse_warns_of_mixed_pointers() {
     assert_eq!(said("sparse", &[]), "");
     let mixed = said("sparse", &["-DMIXED"]);
     assert!(mixed.contains("different address spaces"), "{mixed}");
 }
 
 #[test]
-fn clang_tells_pointers_apart() {
+fn clang_warns_of_mixed_pointers() {
     if Command::new("clang").arg("--version").output().is_err() {
         return skip::test("clang is not installed");
     }

@@ -1,13 +1,13 @@
-//! What the library refuses, and what it says.
+//! Errors: wrong uses that the library refuses, with their messages.
 
 use crate::workshop::{Link, Recipe, Workshop, error_of, said};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// A program that does what its argument says, wrongly.
+/// A program with wrong uses, selected by its argument.
 pub fn wrong(workshop: &Workshop, link: Link) -> std::path::PathBuf {
     let recipe = Recipe {
-        // What a program does that is wrong on purpose.
+        // gcc warns of two of the wrong uses.
         flags: &["-O1", "-Wno-free-nonheap-object", "-Wno-cast-function-type"],
         link,
         ..Recipe::new("wrong.c")
@@ -16,37 +16,37 @@ pub fn wrong(workshop: &Workshop, link: Link) -> std::path::PathBuf {
 }
 
 #[test]
-fn what_cannot_be_done_is_told() {
+fn wrong_uses_end_the_process_with_a_message() {
     let workshop = Workshop::new();
     let program = wrong(&workshop, Link::Static);
-    for (what, told) in [
+    for (what, message) in [
         ("irrevocable", "would have to become irrevocable"),
         ("relaxed", "build with -fgnu-tm"),
         ("pointer", "no transactional clone"),
-        ("system", "no region of the program's"),
-        ("nowhere", "no region of the program's"),
+        ("system", "not in a region of the program"),
+        ("nowhere", "not in a region of the program"),
         ("free", "use selvedge_pfree"),
         ("structure", "sound B+ tree"),
-        ("wild", "no region of the program's"),
+        ("wild", "not in a region of the program"),
     ] {
         let error = workshop.fail(&program, &[what]);
-        assert!(error.contains(told), "{what}: {error}");
+        assert!(error.contains(message), "{what}: {error}");
     }
-    // And the memory is none the worse for it.
+    // The memory is intact.
     workshop.run(&program, &["nothing"]);
 }
 
 #[test]
-fn a_block_that_cannot_be_done_fails_on_request() {
+fn selvedge_try_returns_the_error_of_a_failed_block() {
     crate::workshop::try_both_libraries("tries.c");
 }
 
 #[test]
-fn exceptions_pass_through_what_is_tried() {
+fn exceptions_pass_through_selvedge_try() {
     crate::workshop::try_both_libraries("thrown.cc");
 }
 
-/// By the compiler, or by the next block.
+/// The compiler refuses a direct jump, and the next block a hidden one.
 #[test]
 fn a_jump_out_of_a_block_is_refused() {
     let workshop = Workshop::new();
@@ -73,7 +73,7 @@ fn a_jump_out_of_a_block_is_refused() {
 }
 
 #[test]
-fn a_new_directory_has_logs_as_long_as_asked() {
+fn a_new_directory_has_logs_of_the_requested_length() {
     let workshop = Workshop::new();
     let program = wrong(&workshop, Link::Shared);
     let mut command = workshop.command(&program);
@@ -85,7 +85,7 @@ fn a_new_directory_has_logs_as_long_as_asked() {
     said(&output, &program);
     let system = workshop.memory().join("regions").metadata().unwrap();
     assert!(system.len() > 8 * 9_437_184, "{}", system.len());
-    // The directory knows how long they are.
+    // The directory records their length.
     workshop.run(&program, &["long"]);
 }
 
@@ -101,7 +101,7 @@ fn a_child_made_by_fork_is_refused() {
 
 #[test]
 fn a_child_leaves_its_parent_s_memory_alone() {
-    // Also where pages move: in a child nobody would bring them.
+    // With a pool too: a child has no pager for its pages.
     for (link, has_pool) in [(Link::Static, false), (Link::Shared, true)] {
         let workshop = Workshop::new();
         let recipe = Recipe {
@@ -118,7 +118,7 @@ fn a_child_leaves_its_parent_s_memory_alone() {
         said(&output, &program);
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(error.matches("let the child run").count(), 4, "{error}");
-        // It has no locks either. It lives until its input ends, which a wait would see to.
+        // The child has no locks either. It runs until its input ends, which `wait` would close.
         let mut parent = workshop.start(&program, &["orphan"]);
         let input = parent.stdin.take();
         assert!(parent.wait().unwrap().success());
@@ -134,7 +134,7 @@ fn a_second_process_is_refused() {
     let mut first = workshop.start(&program, &["wait"]);
     let mut lines = BufReader::new(first.stdout.take().unwrap()).lines();
     lines.next().unwrap().unwrap();
-    // Told, if it asks, and the end otherwise.
+    // `selvedge_start` returns the error; without that call the process ends.
     let who = format!("in use by process {} (wrong)", first.id());
     let error = workshop.run(&program, &["start"]);
     assert!(error.contains(&who), "{error}");
@@ -149,7 +149,7 @@ fn a_second_process_is_refused() {
     workshop.run(&counter, &[]);
 }
 
-/// With durability `process`, which must be asked for.
+/// The durability `process` refuses a start after a crash of the machine.
 #[test]
 fn a_crash_of_the_machine_is_noticed() {
     let workshop = Workshop::new();
@@ -165,14 +165,14 @@ fn a_crash_of_the_machine_is_noticed() {
         command.env("SELVEDGE_ACCEPT_LOSS", accept);
         command.output().unwrap()
     };
-    // The end of a program makes all of it durable; a kill does not.
+    // An orderly end of the program makes all data durable; a kill does not.
     assert_eq!(said(&run(&program, ""), &program), "1 1 1\n");
     assert!(!note.exists());
     said(&run(&killed, ""), &killed);
     assert_eq!(note.exists(), !is_in_memory);
     assert_eq!(said(&run(&program, ""), &program), "2 2 2\n");
     assert!(!note.exists());
-    // As a boot before this one would have left it.
+    // The note of an earlier boot.
     std::fs::write(
         &note,
         "selvedge boot 00000000-0000-0000-0000-000000000000\n",
@@ -211,7 +211,7 @@ fn settings_are_checked() {
         let error = error_of(&with(name, value));
         assert!(error.contains(value), "{name}={value}: {error}");
     }
-    // Where it was made it stays, also if that is not the default.
+    // A directory keeps its base address, also if that is not the default.
     let moved = "0x100000000000";
     assert_eq!(said(&with("SELVEDGE_BASE", moved), &program), "1 1 1\n");
     let error = error_of(&with("SELVEDGE_BASE", "0x300000000000"));
@@ -221,7 +221,7 @@ fn settings_are_checked() {
     );
     assert_eq!(said(&with("SELVEDGE_BASE", moved), &program), "2 2 2\n");
     assert_eq!(workshop.run(&program, &[]), "3 3 3\n");
-    // Where the program itself is.
+    // The address of the program itself.
     let fixed = Recipe {
         flags: &["-O2", "-no-pie", "-fno-pie"],
         ..Recipe::new("counter.c")
@@ -236,9 +236,9 @@ fn settings_are_checked() {
     );
 }
 
-/// Where the addresses of a process are limited, fewer are reserved on request.
+/// With a limit on addresses, the message names the setting, which reserves fewer.
 #[test]
-fn a_limit_of_addresses_is_told() {
+fn a_limit_of_addresses_is_reported() {
     let workshop = Workshop::new();
     let program = workshop.compile("counter", &Recipe::new("counter.c"));
     let limited = |bytes: Option<&str>| {
@@ -258,7 +258,7 @@ fn a_limit_of_addresses_is_told() {
 }
 
 #[test]
-fn the_compiler_s_own_library_must_not_be_in_front() {
+fn libitm_before_the_library_is_refused() {
     let workshop = Workshop::new();
     let recipe = Recipe {
         link: Link::Shared,
@@ -271,7 +271,7 @@ fn the_compiler_s_own_library_must_not_be_in_front() {
         error.contains("libitm") && error.contains("-litm"),
         "{error}"
     );
-    // Behind it does no harm, and neither does it to the static library.
+    // After it, or with the static library, libitm is harmless.
     for link in [Link::Static, Link::Shared] {
         let flags = match link {
             Link::Static => &["-O2", "-Wl,--no-as-needed", "-litm"][..],
@@ -302,10 +302,10 @@ fn a_program_needs_transactions_of_its_compiler() {
 }
 
 #[test]
-fn a_power_cut_is_not_simulated_where_it_cannot_be() {
+fn a_power_cut_with_a_pool_is_refused() {
     let workshop = Workshop::new();
     let program = workshop.compile("counter", &Recipe::new("counter.c"));
-    for (value, pool, told) in [
+    for (value, pool, message) in [
         ("yes", None, "neither 0 nor 1"),
         ("1", Some("pool"), "one of them only"),
     ] {
@@ -313,6 +313,6 @@ fn a_power_cut_is_not_simulated_where_it_cannot_be() {
         command.env("SELVEDGE_SIMULATE_POWER_CUT", value);
         command.envs(pool.map(|pool| ("SELVEDGE_POOL_PATH", pool)));
         let error = error_of(&command.output().unwrap());
-        assert!(error.contains(told), "{error}");
+        assert!(error.contains(message), "{error}");
     }
 }

@@ -1,8 +1,8 @@
-//! Programs that others watch: valgrind, and AddressSanitizer.
+//! Programs under valgrind, and with AddressSanitizer.
 
 use crate::workshop::{Recipe, Workshop, said};
 
-/// Valgrind has nothing to say of a program, and durable memory is where it was without it.
+/// Valgrind reports no error, and durable memory is at the same addresses as without it.
 #[test]
 fn a_program_runs_under_valgrind() {
     let workshop = Workshop::new();
@@ -10,7 +10,7 @@ fn a_program_runs_under_valgrind() {
         let program = workshop.compile("program", &Recipe::new(source));
         assert_eq!(workshop.run(&program, &[]), first);
         let mut command = workshop.command("valgrind".as_ref());
-        // Valgrind takes its time for each page of addresses.
+        // Valgrind is slow with more addresses.
         command.env("SELVEDGE_BYTES", "1073741824");
         command.args(["-q", "--error-exitcode=9"]).arg(&program);
         let output = command.output().unwrap();
@@ -19,7 +19,7 @@ fn a_program_runs_under_valgrind() {
     }
 }
 
-/// gcc has no transactions in code that AddressSanitizer watches: the rest of a program it may.
+/// gcc cannot compile transactions with AddressSanitizer; it checks the rest of a program.
 #[test]
 fn a_program_runs_with_address_sanitizer() {
     let workshop = Workshop::new();

@@ -22,7 +22,7 @@ fn variables_survive_rebuilds() {
         run(&["-O3", "-no-pie", "-fno-pie"]),
         "5 Initial 11 4 14 b 6\n"
     );
-    // Others in front of them, and gone again, and back.
+    // Other variables in front of them are added, removed and added again.
     assert_eq!(
         run(&["-O1", "-DADDED"]),
         "6 Initial 12 5 15 b 7 added 1.5 Text\n"
@@ -45,7 +45,7 @@ fn variables_survive_rebuilds() {
 }
 
 #[test]
-fn what_cannot_be_taken_over_is_refused() {
+fn changed_sizes_and_missing_symbols_are_refused() {
     let workshop = Workshop::new();
     let program = built(&workshop, &["-O2"]);
     assert_eq!(workshop.run(&program, &[]), "2 Initial 8 1 11 b 3\n");
@@ -55,7 +55,7 @@ fn what_cannot_be_taken_over_is_refused() {
         error.contains("variable b of statics has 16 bytes, and had 8"),
         "{error}"
     );
-    // It is all as it was.
+    // The variables are unchanged.
     let program = built(&workshop, &["-O2"]);
     assert_eq!(workshop.run(&program, &[]), "3 Initial 9 2 12 b 4\n");
     for how in ["--strip-debug", "--strip-all"] {
@@ -66,7 +66,7 @@ fn what_cannot_be_taken_over_is_refused() {
     let address = built(&workshop, &["-O2", "-DADDRESS"]);
     let error = workshop.fail(&address, &[]);
     assert!(error.contains("begins with an address"), "{error}");
-    // On request they begin anew, with another size too.
+    // With SELVEDGE_STATICS=discard they begin anew, with another size too.
     let larger = built(&workshop, &["-O2", "-DLARGER"]);
     let mut command = workshop.command(&larger);
     let output = command.env("SELVEDGE_STATICS", "discard").output().unwrap();
@@ -102,9 +102,9 @@ fn programs_have_variables_of_their_own() {
     assert_eq!(workshop.run(&one, &[]), "3 Initial 9 2 12 b 4\n");
 }
 
-/// A program that was renamed says that it begins anew, and how it need not.
+/// A renamed program prints that its variables begin anew, and how to keep them.
 #[test]
-fn a_renamed_program_is_told() {
+fn a_renamed_program_prints_a_note() {
     let workshop = Workshop::new();
     let program = built(&workshop, &["-O2"]);
     assert_eq!(workshop.run(&program, &[]), "2 Initial 8 1 11 b 3\n");
@@ -121,12 +121,12 @@ fn a_renamed_program_is_told() {
         run(Some("statics")),
         ("3 Initial 9 2 12 b 4\n".to_owned(), String::new())
     );
-    let (said, told) = run(None);
+    let (said, note) = run(None);
     assert_eq!(said, "2 Initial 8 1 11 b 3\n");
-    assert!(told.contains("set SELVEDGE_STATICS_NAME=statics"), "{told}");
-    // Only at its first run.
+    assert!(note.contains("set SELVEDGE_STATICS_NAME=statics"), "{note}");
+    // Only at the first run.
     assert_eq!(run(None).1, "");
-    // One that has its name in it keeps it.
+    // A program that sets its name in its code keeps it.
     let named = Recipe {
         flags: &["-O2", "-DNAMED", "-fvisibility=hidden"],
         ..Recipe::new("statics.c")
@@ -142,9 +142,9 @@ fn a_renamed_program_is_told() {
     assert_eq!(workshop.run(&program, &[]), "6 Initial 12 5 15 b 7\n");
 }
 
-/// It would mean something else in the next run, unless the program is where it was.
+/// The address changes in the next run, unless the program is linked with -no-pie.
 #[test]
-fn addresses_of_variables_are_not_kept() {
+fn addresses_of_variables_are_refused_in_durable_memory() {
     let workshop = Workshop::new();
     for (flags, is_refused) in [
         (&["-O2"][..], true),
@@ -170,7 +170,7 @@ fn addresses_of_variables_are_not_kept() {
     }
 }
 
-/// The loader, and not the program, is the executable then.
+/// The executable of such a process is the loader, not the program.
 #[test]
 fn a_start_through_the_dynamic_loader_is_refused() {
     let workshop = Workshop::new();
@@ -182,14 +182,14 @@ fn a_start_through_the_dynamic_loader_is_refused() {
         error.contains("start the program itself") && error.contains("ld-linux"),
         "{error}"
     );
-    // One without variables may be.
+    // A program without persistent variables may be started so.
     let plain = workshop.compile("plain", &Recipe::new("strings.c"));
     let output = workshop.command(loader).arg(&plain).output().unwrap();
     crate::workshop::said(&output, &plain);
 }
 
 #[test]
-fn libraries_have_no_variables() {
+fn a_library_with_variables_is_refused() {
     let workshop = Workshop::new();
     let library = Recipe {
         flags: &["-fPIC", "-shared"],
@@ -208,8 +208,8 @@ fn libraries_have_no_variables() {
     );
 }
 
-/// A program that is built in turns in two ways, and killed while it takes its variables over,
-/// or before, or after.
+/// Two builds of a program run in turn, and are killed before, during and after the takeover of the
+/// variables.
 #[test]
 fn variables_survive_a_crash_while_they_move() {
     let workshop = Workshop::new();
@@ -233,7 +233,7 @@ fn variables_survive_a_crash_while_they_move() {
     for round in 0..24_u64 {
         let way = round as usize % 2;
         let mut child = run(way);
-        // Whenever it is, what is left must be right.
+        // The variables must be right after a kill at any time.
         std::thread::sleep(std::time::Duration::from_micros(round * 7919 % 24 * 15_000));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -244,7 +244,7 @@ fn variables_survive_a_crash_while_they_move() {
             let said = crate::workshop::said(&said, &program);
             let words: Vec<_> = said.split_ascii_whitespace().collect();
             let number = |n: usize| words[n].parse::<u64>().unwrap();
-            // All of them are from the same transactions.
+            // All variables are from the same transactions.
             let a = number(0);
             assert!(a > least && a <= least + 5, "{said}");
             assert_eq!(

@@ -12,16 +12,16 @@ fn all_structures() {
     workshop::try_both_libraries("structures.c");
 }
 
-/// One that has no room left tells, and goes on.
+/// A call without room in the heap returns an error, and the program continues.
 #[test]
-fn a_lack_of_room_is_told() {
+fn a_full_heap_is_reported() {
     let workshop = Workshop::new();
     let program = workshop.compile("structures", &Recipe::new("structures.c"));
     workshop.run(&program, &["full"]);
     workshop.run(&program, &["full"]);
 }
 
-/// Each finds what the other one has made.
+/// Each program finds the structures of the other one.
 #[test]
 fn programs_in_c_and_rust_share_structures() {
     let workshop = Workshop::new();
@@ -31,9 +31,9 @@ fn programs_in_c_and_rust_share_structures() {
     workshop.run(&program, &["find"]);
 }
 
-/// A pointer to what is not there would end the program when it is used.
+/// The use of a pointer to memory that is not allocated would end the program.
 #[test]
-fn a_root_that_names_nothing_is_told() {
+fn a_root_that_names_nothing_is_refused() {
     let workshop = Workshop::new();
     let program = crate::refused::wrong(&workshop, Link::Shared);
     workshop.run(&program, &["nothing"]);
@@ -45,8 +45,8 @@ fn a_root_that_names_nothing_is_told() {
         .run(|tx| Ok::<_, Stop<()>>(tx.set_root("nowhere", 8, 1 << 30)?));
     assert!(named.unwrap());
     drop(store);
-    let told = workshop.run(&program, &["root"]);
-    assert!(told.contains("names 0x200040000000"), "{told}");
+    let message = workshop.run(&program, &["root"]);
+    assert!(message.contains("names 0x200040000000"), "{message}");
 }
 
 fn go_on_in_rust(workshop: &Workshop) {
@@ -54,9 +54,9 @@ fn go_on_in_rust(workshop: &Workshop) {
     let arena = directory.arena().clone();
     let store = DurableMemory::open(directory, arena, Options::default()).unwrap();
     let mut session = store.session();
-    // What it would be made by, were it not there.
+    // Called only if a root does not exist.
     fn there<S: Space, T>(_: &mut Tx<'_, S>) -> Result<T, Interrupted> {
-        panic!("it is there")
+        panic!("the root exists")
     }
     let table = session
         .root::<HashMap<Bytes, Bytes>>("table", there)

@@ -1,4 +1,4 @@
-//! What `patomic` means.
+//! Atomic blocks: values, nesting, exceptions and threads.
 
 use crate::workshop::{Link, Recipe, Workshop};
 
@@ -16,7 +16,7 @@ fn counters_survive() {
                 link,
                 ..Recipe::new("counter.c")
             };
-            // Built anew under the same name, it goes on.
+            // A new build of the same name has the same variables.
             let program = workshop.compile("counter", &recipe);
             for _ in 0..2 {
                 runs += 1;
@@ -38,7 +38,7 @@ fn at(levels: &[&str], source: &str, more: &[&str]) {
         let flags: Vec<_> = [*level].iter().chain(more).copied().collect();
         let recipe = Recipe {
             flags: &flags,
-            // It takes longer to link.
+            // The static library takes longer to link.
             link: match *level {
                 "-O2" => Link::Static,
                 _ => Link::Shared,
@@ -67,13 +67,13 @@ fn all_kinds_of_values() {
 }
 
 #[test]
-fn blocks_get_through_and_wait_for_those_who_read_what_they_change() {
+fn blocks_do_not_starve_and_commits_wait_for_readers() {
     let workshop = Workshop::new();
     let program = workshop.compile("patience", &Recipe::new("patience.c"));
     workshop.run(&program, &[]);
 }
 
-/// In a block, and when it is replayed.
+/// Neither a block nor its replay changes the bytes beside its stores.
 #[test]
 fn blocks_leave_neighbours_alone() {
     let workshop = Workshop::new();

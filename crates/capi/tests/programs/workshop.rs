@@ -1,22 +1,22 @@
-//! Where programs are compiled and run, each with durable memory of its own.
+//! Compiles and runs programs, each with durable memory of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// Which library a program is linked with.
+/// The kind of the library with which a program is linked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     Static,
     Shared,
 }
 
-/// A directory for programs, and one for their memory.
+/// A directory for programs and their durable memory.
 pub struct Workshop {
     dir: TempDir,
 }
 
-/// What a program was compiled from, and how.
+/// The source of a program, and the options to compile it.
 #[derive(Clone)]
 pub struct Recipe<'a> {
     /// A file in `tests/c`.
@@ -51,7 +51,7 @@ fn compiler(recipe: &Recipe<'_>) -> &'static str {
     }
 }
 
-/// Where the libraries are, which were built with this test.
+/// The directory with the libraries that were built with this test.
 fn libraries() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let beside = test.parent().unwrap().to_owned();
@@ -65,7 +65,7 @@ fn libraries() -> PathBuf {
 
 impl Workshop {
     pub fn new() -> Self {
-        // In memory, if there is room: durability is not what is tested.
+        // In memory if possible: durability is not tested here.
         let shm = Path::new("/dev/shm");
         let dir = match shm.is_dir() {
             true => tempfile::tempdir_in(shm),
@@ -81,12 +81,12 @@ impl Workshop {
         self.dir.path().join(name)
     }
 
-    /// Where durable memory is.
+    /// The directory of durable memory.
     pub fn memory(&self) -> PathBuf {
         self.path("memory")
     }
 
-    /// Compiles a program, which is called `name`.
+    /// Compiles a program under the name `name`.
     pub fn compile(&self, name: &str, recipe: &Recipe<'_>) -> PathBuf {
         self.try_compile(name, recipe)
             .unwrap_or_else(|e| panic!("{name}: {e}"))
@@ -115,7 +115,7 @@ impl Workshop {
         Ok(program)
     }
 
-    /// Compiles what [`compile`](Self::compile) links.
+    /// Compiles the object file that [`compile`](Self::compile) links.
     pub fn try_object(&self, name: &str, recipe: &Recipe<'_>) -> Result<PathBuf, String> {
         let source = here().join("tests/c").join(recipe.source);
         let object = self.path(&format!("{name}.o"));
@@ -139,11 +139,11 @@ impl Workshop {
         Ok(object)
     }
 
-    /// The program, to be run with the workshop's memory.
+    /// A command that runs the program with the workshop's memory.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("SELVEDGE_REGION_PATH", self.memory());
-        // What was freed is overwritten: whoever still reads it meets nonsense.
+        // Freed memory is overwritten, so that a read after a free returns wrong bytes.
         command.env("MALLOC_PERTURB_", "165");
         for name in [
             "BASE",
@@ -163,13 +163,13 @@ impl Workshop {
         command
     }
 
-    /// Runs a program that is to succeed. What it says.
+    /// Runs a program that must succeed. Returns its output.
     pub fn run(&self, program: &Path, arguments: &[&str]) -> String {
         let output = self.command(program).args(arguments).output().unwrap();
         said(&output, program)
     }
 
-    /// Runs a program that is to end in the middle. What it says on standard error.
+    /// Runs a program that the library must end. Returns its message.
     pub fn fail(&self, program: &Path, arguments: &[&str]) -> String {
         let output = self.command(program).args(arguments).output().unwrap();
         error_of(&output)
@@ -186,7 +186,7 @@ impl Workshop {
     }
 }
 
-/// Runs a program with either library, twice: the second run finds what the first one has left.
+/// Runs a program with either library, twice: the second run finds the data of the first.
 pub fn try_both_libraries(source: &str) {
     for (link, level) in [(Link::Static, "-O0"), (Link::Shared, "-O2")] {
         let workshop = Workshop::new();
@@ -201,7 +201,7 @@ pub fn try_both_libraries(source: &str) {
     }
 }
 
-/// What a program said that succeeded.
+/// The output of a program, which must have succeeded.
 pub fn said(output: &Output, program: &Path) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(
@@ -215,7 +215,7 @@ pub fn said(output: &Output, program: &Path) -> String {
     text(&output.stdout)
 }
 
-/// What a program said that the library ended: one line.
+/// The message, one line, of a program that the library has ended.
 pub fn error_of(output: &Output) -> String {
     use std::os::unix::process::ExitStatusExt;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
