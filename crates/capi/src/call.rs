@@ -93,7 +93,7 @@ impl CallError {
 
 impl Thread {
     /// Runs `body` in the running transaction, or as a transaction by itself.
-    pub fn run<T>(
+    pub(crate) fn run<T>(
         &mut self,
         mut body: impl FnMut(&mut Self) -> Result<T, Interrupted>,
     ) -> Result<T, CallError> {
@@ -157,7 +157,7 @@ impl Thread {
     ///
     /// # Safety
     /// There must be room for it.
-    pub unsafe fn put(&mut self, at: u64, address: u64) -> Result<(), Interrupted> {
+    pub(crate) unsafe fn put(&mut self, at: u64, address: u64) -> Result<(), Interrupted> {
         let bytes = address.to_le_bytes();
         if self.depth > 0 {
             // SAFETY: the caller's promise.
@@ -171,7 +171,7 @@ impl Thread {
     ///
     /// # Safety
     /// The word must be readable.
-    pub unsafe fn address_at(&mut self, at: u64) -> Result<u64, Interrupted> {
+    pub(crate) unsafe fn address_at(&mut self, at: u64) -> Result<u64, Interrupted> {
         let mut bytes = [0; WORD_BYTES as usize];
         if self.is_young(at) {
             // SAFETY: the caller's promise.
@@ -182,7 +182,7 @@ impl Thread {
     }
 
     /// The offset of a durable address.
-    pub fn offset(&self, address: u64) -> Result<u64, CallError> {
+    pub(crate) fn offset(&self, address: u64) -> Result<u64, CallError> {
         let space = self.program.memory.memory().space();
         let off = space.offset(canonical(address));
         off.ok_or(CallError::Volatile(address))
@@ -216,7 +216,7 @@ macro_rules! calls {
     )*) => {$(
         $(#[$doc])*
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $ty),*) -> $result $body
+        pub(crate) unsafe extern "C" fn $name($($argument: $ty),*) -> $result $body
 
         const _: () = {
             #[unsafe(export_name = $clone)]
@@ -231,7 +231,7 @@ pub(crate) use calls;
 
 impl Thread {
     /// Checks that the block that a root names is allocated.
-    pub fn check_root(
+    pub(crate) fn check_root(
         &mut self,
         name: &str,
         off: u64,

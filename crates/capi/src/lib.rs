@@ -11,6 +11,7 @@
 //! The header, or gcc's interface, states the contract of each symbol. A call that breaks it has
 //! undefined behaviour.
 #![allow(clippy::missing_safety_doc)] // the header has them
+#![warn(unreachable_pub)]
 
 mod call;
 mod cxx;

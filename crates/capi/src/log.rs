@@ -19,7 +19,7 @@ use std::sync::Arc;
 use wordlog::{Appender, Consumer, Kind, LogError, Unrecovered};
 
 /// An open log.
-pub struct Log {
+pub(crate) struct Log {
     /// The offset of the log.
     off: u64,
     tail: Mutex<Tail>,
@@ -250,7 +250,7 @@ fn reported<T>(otherwise: T, done: Result<T, RecordError>) -> T {
 
 /// Makes a log in a region of its own, stores the region's address at `place`, and opens the log.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_log_create(
+pub(crate) unsafe extern "C" fn selvedge_log_create(
     place: *mut c_void,
     len: usize,
     kind: c_int,
@@ -260,13 +260,13 @@ pub unsafe extern "C" fn selvedge_log_create(
 
 /// Opens the log in the region at `at`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_log_open(at: *const c_void) -> *mut Log {
+pub(crate) unsafe extern "C" fn selvedge_log_open(at: *const c_void) -> *mut Log {
     reported(null_mut(), open(at))
 }
 
 /// Appends a record. Returns 0 or -1.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_log_append(
+pub(crate) unsafe extern "C" fn selvedge_log_append(
     log: *mut Log,
     record: *const c_void,
     len: usize,
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn selvedge_log_append(
 
 /// Makes all appended records durable. Returns 0 or -1.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_log_flush(log: *mut Log) -> c_int {
+pub(crate) unsafe extern "C" fn selvedge_log_flush(log: *mut Log) -> c_int {
     // SAFETY: the program's promise.
     let flushed = unsafe { of(log) }.tail.lock().flush();
     reported(-1, flushed.map(|()| 0))
@@ -292,7 +292,7 @@ pub unsafe extern "C" fn selvedge_log_flush(log: *mut Log) -> c_int {
 /// Copies the next durable record into a buffer. Returns its length; -1 with `ENOMSG` if there is
 /// none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_log_read(
+pub(crate) unsafe extern "C" fn selvedge_log_read(
     log: *mut Log,
     buffer: *mut c_void,
     len: usize,
@@ -317,7 +317,7 @@ pub unsafe extern "C" fn selvedge_log_read(
 
 /// Drops all durable records. Returns 0 or -1.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_log_truncate(log: *mut Log) -> c_int {
+pub(crate) unsafe extern "C" fn selvedge_log_truncate(log: *mut Log) -> c_int {
     // SAFETY: the program's promise.
     let truncated = unsafe { of(log) }.head.lock().truncate();
     reported(-1, truncated.map(|()| 0).map_err(RecordError::from))
@@ -325,7 +325,7 @@ pub unsafe extern "C" fn selvedge_log_truncate(log: *mut Log) -> c_int {
 
 /// Drops the records that were read. Returns 0 or -1.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_log_drop_read(log: *mut Log) -> c_int {
+pub(crate) unsafe extern "C" fn selvedge_log_drop_read(log: *mut Log) -> c_int {
     // SAFETY: the program's promise.
     let dropped = unsafe { of(log) }.head.lock().drop_read();
     reported(-1, dropped.map(|()| 0).map_err(RecordError::from))
@@ -333,7 +333,7 @@ pub unsafe extern "C" fn selvedge_log_drop_read(log: *mut Log) -> c_int {
 
 /// Closes a log. Its region and its records stay.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_log_close(log: *mut Log) {
+pub(crate) unsafe extern "C" fn selvedge_log_close(log: *mut Log) {
     if !log.is_null() {
         // SAFETY: `open` made it from a box, and the program does not use it any more.
         let log = unsafe { Box::from_raw(log) };

@@ -49,13 +49,16 @@ pub(crate) fn set_errno(errno: c_int) {
 
 /// The last message of this thread, valid until its next one; empty if there was none.
 #[unsafe(no_mangle)]
-pub extern "C" fn selvedge_message() -> *const c_char {
+pub(crate) extern "C" fn selvedge_message() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr())
         .unwrap_or(c"".as_ptr())
 }
 
 /// Sets the hook that receives every message; null removes it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_set_message_hook(hook: Option<Hook>, argument: *mut c_void) {
+pub(crate) unsafe extern "C" fn selvedge_set_message_hook(
+    hook: Option<Hook>,
+    argument: *mut c_void,
+) {
     *HOOK.write() = hook.map(|hook| Installed { hook, argument });
 }

@@ -17,20 +17,20 @@ pub(crate) fn lock() -> OpenLogs {
 
 impl OpenLogs {
     /// Whether the log at `off` is open.
-    pub fn has(&self, off: u64) -> bool {
+    pub(crate) fn has(&self, off: u64) -> bool {
         self.0.contains(&off)
     }
 
     /// Whether an open log begins in a range.
-    pub fn has_any_in(&self, range: Range<u64>) -> bool {
+    pub(crate) fn has_any_in(&self, range: Range<u64>) -> bool {
         self.0.range(range).next().is_some()
     }
 
-    pub fn insert(&mut self, off: u64) {
+    pub(crate) fn insert(&mut self, off: u64) {
         self.0.insert(off);
     }
 
-    pub fn remove(&mut self, off: u64) {
+    pub(crate) fn remove(&mut self, off: u64) {
         self.0.remove(&off);
     }
 }

@@ -49,7 +49,11 @@ fn change(
 
 /// Stores `len` bytes around the cache; they are durable after the next fence.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_write_through(to: *mut c_void, from: *const c_void, len: usize) {
+pub(crate) unsafe extern "C" fn selvedge_write_through(
+    to: *mut c_void,
+    from: *const c_void,
+    len: usize,
+) {
     if len == 0 {
         return; // both addresses may be invalid
     }
@@ -66,7 +70,7 @@ pub unsafe extern "C" fn selvedge_write_through(to: *mut c_void, from: *const c_
 
 /// Starts to write back every line of `len` bytes; they are durable after the next fence.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_flush(at: *const c_void, len: usize) {
+pub(crate) unsafe extern "C" fn selvedge_flush(at: *const c_void, len: usize) {
     let flush = |arena: &Arena, off| arena.try_flush(off, len as u64);
     let _ = change(program::started(), at as u64, len, flush);
 }
@@ -74,7 +78,7 @@ pub unsafe extern "C" fn selvedge_flush(at: *const c_void, len: usize) {
 /// Waits until all that this thread wrote through or flushed is durable. Returns 0, or -1 if it
 /// is not.
 #[unsafe(no_mangle)]
-pub extern "C" fn selvedge_fence() -> c_int {
+pub(crate) extern "C" fn selvedge_fence() -> c_int {
     let fenced = program::started()
         .memory
         .memory()
@@ -91,14 +95,14 @@ pub extern "C" fn selvedge_fence() -> c_int {
 
 /// Whether a commit or fence survives a power failure (1), or a crash of the process only (0).
 #[unsafe(no_mangle)]
-pub extern "C" fn selvedge_survives_power_failure() -> c_int {
+pub(crate) extern "C" fn selvedge_survives_power_failure() -> c_int {
     let durability = program::started().memory.backing().durability();
     (durability != EffectiveDurability::Process).into()
 }
 
 /// Whether `at` is in a region of durable memory.
 #[unsafe(no_mangle)]
-pub extern "C" fn selvedge_is_persistent(at: *const c_void) -> c_int {
+pub(crate) extern "C" fn selvedge_is_persistent(at: *const c_void) -> c_int {
     let space = program::started().memory.memory().space();
     let off = space.offset(canonical(at as u64));
     off.is_some_and(|off| space.pmem().has(off, 1)).into()
@@ -106,13 +110,13 @@ pub extern "C" fn selvedge_is_persistent(at: *const c_void) -> c_int {
 
 /// The transactional clone of [`selvedge_is_persistent`].
 #[unsafe(export_name = "_ZGTt22selvedge_is_persistent")]
-pub extern "C" fn is_persistent_clone(at: *const c_void) -> c_int {
+pub(crate) extern "C" fn is_persistent_clone(at: *const c_void) -> c_int {
     selvedge_is_persistent(at)
 }
 
 /// Whether this thread is inside a transaction.
 #[unsafe(no_mangle)]
-pub extern "C" fn selvedge_in_transaction() -> c_int {
+pub(crate) extern "C" fn selvedge_in_transaction() -> c_int {
     // SAFETY: the program called; the reference is dropped at once.
     let thread = unsafe { Thread::current() };
     thread.is_some_and(|thread| thread.depth > 0).into()

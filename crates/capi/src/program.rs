@@ -140,7 +140,7 @@ fn way_out(why: &MemoryError) -> &'static str {
 
 impl StartError {
     /// The closest errno.
-    pub fn errno(&self) -> c_int {
+    pub(crate) fn errno(&self) -> c_int {
         match self {
             Self::Memory { why, .. } => errno_of_store(why),
             Self::Refused { .. } => libc::EIO,
@@ -440,7 +440,7 @@ fn object_at(address: *const c_void) -> (usize, String) {
 
 /// Opens the memory now. Returns 0, or -1 with `errno` and a message.
 #[unsafe(no_mangle)]
-pub extern "C" fn selvedge_start() -> c_int {
+pub(crate) extern "C" fn selvedge_start() -> c_int {
     match start() {
         Ok(_) => 0,
         Err(why) => {

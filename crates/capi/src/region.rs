@@ -43,7 +43,7 @@ pub(crate) enum RegionError {
 
 impl RegionError {
     /// The closest errno.
-    pub fn errno(&self) -> c_int {
+    pub(crate) fn errno(&self) -> c_int {
         match self {
             Self::Start(why) => why.errno(),
             Self::Memory(why) => errno_of_store(why),
@@ -130,7 +130,7 @@ fn unmap(place: *mut c_void, len: usize) -> Result<(), RegionError> {
 
 /// Makes a region. Returns null, with `errno` and a message, if that fails.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_pmap(
+pub(crate) unsafe extern "C" fn selvedge_pmap(
     place: *mut c_void,
     len: usize,
     protection: c_int,
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn selvedge_pmap(
 
 /// Removes a region. Returns 0 or -1.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_punmap(place: *mut c_void, len: usize) -> c_int {
+pub(crate) unsafe extern "C" fn selvedge_punmap(place: *mut c_void, len: usize) -> c_int {
     match unmap(place, len) {
         Ok(()) => 0,
         Err(why) => {

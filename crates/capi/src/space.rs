@@ -27,7 +27,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub fn new(arena: Arc<Arena>) -> Self {
+    pub(crate) fn new(arena: Arc<Arena>) -> Self {
         let (base, len) = (arena.base(), arena.len());
         Self { arena, base, len }
     }

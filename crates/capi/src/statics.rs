@@ -139,7 +139,7 @@ fn note_others(memory: &Memory, program: &str, variables: &Variables) {
 /// A symbol to which the linker script and the header refer. It links the library, and with it
 /// the constructor that opens the memory before `main`.
 #[unsafe(no_mangle)]
-pub static selvedge_anchor: u8 = 0;
+pub(crate) static selvedge_anchor: u8 = 0;
 
 /// Maps the program's persistent variables, if it has any.
 pub(crate) fn attach(memory: &Memory) -> Result<(), StaticsError> {

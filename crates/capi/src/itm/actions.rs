@@ -89,13 +89,13 @@ pub(super) unsafe fn allocate(len: usize) -> *mut c_void {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_malloc(len: usize) -> *mut c_void {
+pub(super) unsafe extern "C" fn _ITM_malloc(len: usize) -> *mut c_void {
     // SAFETY: the program called.
     unsafe { allocate(len) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_calloc(count: usize, len: usize) -> *mut c_void {
+pub(super) unsafe extern "C" fn _ITM_calloc(count: usize, len: usize) -> *mut c_void {
     // SAFETY: any lengths are valid.
     let memory = unsafe { libc::calloc(count, len) };
     // If the product is too large, there is no memory.
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn _ITM_calloc(count: usize, len: usize) -> *mut c_void {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_free(memory: *mut c_void) {
+pub(super) unsafe extern "C" fn _ITM_free(memory: *mut c_void) {
     // SAFETY: the program called.
     unsafe { thread() }.freed(memory, libc::free);
 }
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn _ITM_free(memory: *mut c_void) {
 macro_rules! news {
     ($($symbol:literal = $name:ident: $new:ident, $delete:ident;)*) => {$(
         #[unsafe(export_name = $symbol)]
-        pub unsafe extern "C-unwind" fn $name(len: usize) -> *mut c_void {
+        pub(crate) unsafe extern "C-unwind" fn $name(len: usize) -> *mut c_void {
             // SAFETY: any length is valid. An exception passes through no state of ours.
             let memory = unsafe { cxx::$new()(len) };
             // SAFETY: the program called.
@@ -125,7 +125,7 @@ macro_rules! news {
 macro_rules! nothrow_news {
     ($($symbol:literal = $name:ident: $new:ident, $delete:ident;)*) => {$(
         #[unsafe(export_name = $symbol)]
-        pub unsafe extern "C" fn $name(len: usize, tag: *const c_void) -> *mut c_void {
+        pub(crate) unsafe extern "C" fn $name(len: usize, tag: *const c_void) -> *mut c_void {
             // SAFETY: any length is valid; the tag is the caller's.
             let memory = unsafe { cxx::$new()(len, tag) };
             // SAFETY: the program called.
@@ -138,7 +138,7 @@ macro_rules! nothrow_news {
 macro_rules! deletes {
     ($($symbol:literal = $name:ident: $delete:ident;)*) => {$(
         #[unsafe(export_name = $symbol)]
-        pub unsafe extern "C" fn $name(memory: *mut c_void) {
+        pub(crate) unsafe extern "C" fn $name(memory: *mut c_void) {
             // SAFETY: the program called.
             unsafe { thread() }.freed(memory, cxx::$delete());
         }
@@ -166,7 +166,7 @@ deletes! {
 
 /// Registers a call for the commit of the outermost transaction.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_addUserCommitAction(
+pub(super) unsafe extern "C" fn _ITM_addUserCommitAction(
     call: unsafe extern "C" fn(*mut c_void),
     _resuming: u64,
     argument: *mut c_void,
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn _ITM_addUserCommitAction(
 
 /// Registers a call for the case that the transaction is undone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_addUserUndoAction(
+pub(super) unsafe extern "C" fn _ITM_addUserUndoAction(
     call: unsafe extern "C" fn(*mut c_void),
     argument: *mut c_void,
 ) {

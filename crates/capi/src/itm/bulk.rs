@@ -38,7 +38,7 @@ impl Thread {
     ///
     /// # Safety
     /// They must be readable.
-    pub unsafe fn read(&mut self, at: u64, buf: &mut [u8]) -> Result<(), Interrupted> {
+    pub(crate) unsafe fn read(&mut self, at: u64, buf: &mut [u8]) -> Result<(), Interrupted> {
         if self.is_young(at) || self.is_own_block(at, buf.len()) {
             // SAFETY: the caller's promise.
             unsafe { std::ptr::copy_nonoverlapping(at as *const u8, buf.as_mut_ptr(), buf.len()) };
@@ -92,7 +92,7 @@ impl Thread {
     ///
     /// # Safety
     /// As `memset`.
-    pub unsafe fn set(&mut self, to: u64, byte: u8, len: usize) -> Result<(), Interrupted> {
+    pub(crate) unsafe fn set(&mut self, to: u64, byte: u8, len: usize) -> Result<(), Interrupted> {
         let bytes = [byte; CHUNK];
         for at in (0..len).step_by(CHUNK) {
             let part = CHUNK.min(len - at);
@@ -106,7 +106,7 @@ impl Thread {
 macro_rules! copies {
     ($to:ident $from:ident: $($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
+        pub(crate) unsafe extern "C" fn $name(
             to: *mut c_void,
             from: *const c_void,
             len: usize,
@@ -134,7 +134,7 @@ copies!(Shared Shared: _ITM_memmoveRtaWWt _ITM_memmoveRtaWWtaR _ITM_memmoveRtaWW
 macro_rules! sets {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(to: *mut c_void, byte: c_int, len: usize) -> *mut c_void {
+        pub(crate) unsafe extern "C" fn $name(to: *mut c_void, byte: c_int, len: usize) -> *mut c_void {
             // SAFETY: as above.
             unsafe { done(Thread::running().set(to as u64, byte as u8, len)) };
             to

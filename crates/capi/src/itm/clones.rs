@@ -9,7 +9,7 @@ use std::ffi::CStr;
 /// A function and its clone.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Pair {
+pub(super) struct Pair {
     function: usize,
     clone: usize,
 }
@@ -25,7 +25,7 @@ static TABLES: RwLock<Vec<Table>> = RwLock::new(Vec::new());
 
 /// Registers the table of a program or library that was loaded.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_registerTMCloneTable(table: *const Pair, count: usize) {
+pub(super) unsafe extern "C" fn _ITM_registerTMCloneTable(table: *const Pair, count: usize) {
     // SAFETY: the caller has a table of `count` pairs.
     let mut pairs = unsafe { std::slice::from_raw_parts(table, count) }.to_vec();
     pairs.sort_by_key(|pair| pair.function);
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn _ITM_registerTMCloneTable(table: *const Pair, count: us
 
 /// Removes the table of a program or library that is unloaded.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_deregisterTMCloneTable(table: *const Pair) {
+pub(super) unsafe extern "C" fn _ITM_deregisterTMCloneTable(table: *const Pair) {
     TABLES.write().retain(|t| t.address != table as usize);
 }
 
@@ -51,7 +51,7 @@ fn clone_of(function: *const c_void) -> Option<*const c_void> {
 
 /// The clone of a function. The process ends if there is none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_getTMCloneSafe(function: *const c_void) -> *const c_void {
+pub(super) unsafe extern "C" fn _ITM_getTMCloneSafe(function: *const c_void) -> *const c_void {
     clone_of(function).unwrap_or_else(|| {
         die(format_args!(
             "a transaction calls {}, which has no transactional clone: declare it \
@@ -64,7 +64,9 @@ pub unsafe extern "C" fn _ITM_getTMCloneSafe(function: *const c_void) -> *const 
 /// The clone of a function, for a transaction that may become irrevocable. The process ends if
 /// there is none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_getTMCloneOrIrrevocable(function: *const c_void) -> *const c_void {
+pub(super) unsafe extern "C" fn _ITM_getTMCloneOrIrrevocable(
+    function: *const c_void,
+) -> *const c_void {
     clone_of(function).unwrap_or_else(|| {
         _ITM_changeTransactionMode(0);
         function

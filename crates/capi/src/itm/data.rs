@@ -40,7 +40,7 @@ impl Thread {
     /// # Safety
     /// There must be room for them.
     #[inline(always)]
-    pub unsafe fn store(&mut self, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
+    pub(crate) unsafe fn store(&mut self, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
         // SAFETY: the caller's promise.
         if unsafe { self.is_stored_at_once(at, bytes.len()) }? {
             // SAFETY: the caller's promise; only this thread can reach the bytes, or it has their
@@ -108,7 +108,7 @@ unsafe fn store<const N: usize, T>(at: *mut T, bytes: [u8; N]) {
 macro_rules! loads {
     ($ty:ty: $($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(at: *const $ty) -> $ty {
+        pub(crate) unsafe extern "C" fn $name(at: *const $ty) -> $ty {
             // SAFETY: the caller's promise.
             <$ty>::from_le_bytes(unsafe { load(at) })
         }
@@ -118,7 +118,7 @@ macro_rules! loads {
 macro_rules! stores {
     ($ty:ty: $($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(at: *mut $ty, value: $ty) {
+        pub(crate) unsafe extern "C" fn $name(at: *mut $ty, value: $ty) {
             // SAFETY: the caller's promise.
             unsafe { store(at, value.to_le_bytes()) };
         }
@@ -148,7 +148,7 @@ macro_rules! vector_loads {
         #[allow(improper_ctypes_definitions)]
         #[unsafe(no_mangle)]
         #[target_feature(enable = $feature)]
-        pub unsafe extern "C" fn $name(at: *const $ty) -> $ty {
+        pub(crate) unsafe extern "C" fn $name(at: *const $ty) -> $ty {
             // SAFETY: the caller's promise; a vector is any bytes.
             unsafe { std::mem::transmute::<[u8; size_of::<$ty>()], $ty>(load(at)) }
         }
@@ -160,7 +160,7 @@ macro_rules! vector_stores {
         #[allow(improper_ctypes_definitions)]
         #[unsafe(no_mangle)]
         #[target_feature(enable = $feature)]
-        pub unsafe extern "C" fn $name(at: *mut $ty, value: $ty) {
+        pub(crate) unsafe extern "C" fn $name(at: *mut $ty, value: $ty) {
             // SAFETY: the caller's promise; a vector is any bytes.
             unsafe { store(at, std::mem::transmute::<$ty, [u8; size_of::<$ty>()]>(value)) };
         }
@@ -200,7 +200,7 @@ macro_rules! extended_loads {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
-        pub unsafe extern "C" fn $name(at: *const c_void) {
+        pub(crate) unsafe extern "C" fn $name(at: *const c_void) {
             naked_asm!(
                 ".cfi_startproc",
                 "sub rsp, 24",
@@ -223,7 +223,7 @@ macro_rules! extended_stores {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
-        pub unsafe extern "C" fn $name(at: *mut c_void) {
+        pub(crate) unsafe extern "C" fn $name(at: *mut c_void) {
             naked_asm!(
                 "lea rsi, [rsp + 8]",
                 "jmp {store}",
@@ -239,7 +239,7 @@ extended_stores!(_ITM_WE _ITM_WaRE _ITM_WaWE);
 macro_rules! logs {
     ($($name:ident: $bytes:literal,)*) => {$(
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(at: *const c_void) {
+        pub(crate) unsafe extern "C" fn $name(at: *const c_void) {
             // SAFETY: the program called, and then changes the bytes.
             unsafe { Thread::running().log(at as u64, $bytes) };
         }
@@ -260,14 +260,14 @@ logs! {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_LB(at: *const c_void, len: usize) {
+pub(super) unsafe extern "C" fn _ITM_LB(at: *const c_void, len: usize) {
     // SAFETY: as above.
     unsafe { Thread::running().log(at as u64, len) };
 }
 
 /// Drops the transaction's stores to volatile bytes: they are neither made nor undone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_dropReferences(at: *const c_void, len: usize) {
+pub(super) unsafe extern "C" fn _ITM_dropReferences(at: *const c_void, len: usize) {
     // SAFETY: the program called.
     let thread = unsafe { Thread::running() };
     thread.session.tx().forget(canonical(at as u64), len as u64);

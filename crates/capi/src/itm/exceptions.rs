@@ -44,7 +44,7 @@ impl Thread {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_cxa_allocate_exception(len: usize) -> *mut c_void {
+pub(super) unsafe extern "C" fn _ITM_cxa_allocate_exception(len: usize) -> *mut c_void {
     // SAFETY: any length is valid.
     let object = unsafe { cxx::allocate_exception()(len) };
     // SAFETY: the program called.
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn _ITM_cxa_allocate_exception(len: usize) -> *mut c_void 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_cxa_free_exception(object: *mut c_void) {
+pub(super) unsafe extern "C" fn _ITM_cxa_free_exception(object: *mut c_void) {
     // SAFETY: the program called.
     let thread = unsafe { Thread::running() };
     thread.exceptions.objects.retain(|o| *o != object);
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn _ITM_cxa_free_exception(object: *mut c_void) {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn _ITM_cxa_throw(
+pub(super) unsafe extern "C-unwind" fn _ITM_cxa_throw(
     object: *mut c_void,
     kind: *mut c_void,
     destructor: *mut c_void,
@@ -76,7 +76,7 @@ pub unsafe extern "C-unwind" fn _ITM_cxa_throw(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_cxa_begin_catch(exception: *mut c_void) -> *mut c_void {
+pub(super) unsafe extern "C" fn _ITM_cxa_begin_catch(exception: *mut c_void) -> *mut c_void {
     // SAFETY: the program called.
     let exceptions = &mut unsafe { Thread::running() }.exceptions;
     exceptions.note();
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn _ITM_cxa_begin_catch(exception: *mut c_void) -> *mut c_
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn _ITM_cxa_end_catch() {
+pub(super) unsafe extern "C-unwind" fn _ITM_cxa_end_catch() {
     // SAFETY: the program called; the reference is dropped before a destructor runs.
     let thread = unsafe { Thread::running() };
     thread.handler_ends();

@@ -28,7 +28,7 @@ const FAILED: c_int = -1;
 /// Returns 0, and a second time, -1, if a transaction of this thread fails.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
-pub unsafe extern "C" fn selvedge_try() -> c_int {
+pub(super) unsafe extern "C" fn selvedge_try() -> c_int {
     with_buffer!(begin_try)
 }
 
@@ -60,7 +60,7 @@ unsafe extern "C" fn begin_try(_: u32, buffer: *const JumpBuffer) -> c_int {
 
 /// Ends the latest `selvedge_try` of this thread.
 #[unsafe(no_mangle)]
-pub extern "C" fn selvedge_try_end() {
+pub(super) extern "C" fn selvedge_try_end() {
     // SAFETY: the program called; the reference is dropped at once.
     if let Some(thread) = unsafe { Thread::current() } {
         thread.tries.pop();

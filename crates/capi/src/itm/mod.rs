@@ -62,7 +62,7 @@ const LEFT: &str = "a block was left without its end, by longjmp or a switch of 
 /// each further attempt.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
-pub unsafe extern "C" fn _ITM_beginTransaction(properties: u32) -> u32 {
+pub(crate) unsafe extern "C" fn _ITM_beginTransaction(properties: u32) -> u32 {
     with_buffer!(begin)
 }
 
@@ -346,26 +346,26 @@ unsafe fn commit(exception: *mut c_void) {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_commitTransaction() {
+pub(crate) unsafe extern "C" fn _ITM_commitTransaction() {
     // SAFETY: the program called.
     unsafe { commit(std::ptr::null_mut()) };
 }
 
 /// Commits a transaction that an exception leaves.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_commitTransactionEH(exception: *mut c_void) {
+pub(crate) unsafe extern "C" fn _ITM_commitTransactionEH(exception: *mut c_void) {
     // SAFETY: as above.
     unsafe { commit(exception) };
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_abortTransaction(reason: c_int) -> ! {
+pub(crate) unsafe extern "C" fn _ITM_abortTransaction(reason: c_int) -> ! {
     // SAFETY: the program called.
     unsafe { cancel(reason & OUTER_ABORT != 0) }
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn _ITM_changeTransactionMode(_mode: c_int) {
+pub(crate) extern "C" fn _ITM_changeTransactionMode(_mode: c_int) {
     die(
         "a transaction would have to become irrevocable, for a call that cannot be rolled back: \
          move the call out of it, or declare the function transaction_safe or transaction_pure",
@@ -374,32 +374,32 @@ pub extern "C" fn _ITM_changeTransactionMode(_mode: c_int) {
 
 /// Returns 0 outside of a transaction, and 1 inside of one, which can be run again.
 #[unsafe(no_mangle)]
-pub extern "C" fn _ITM_inTransaction() -> c_int {
+pub(crate) extern "C" fn _ITM_inTransaction() -> c_int {
     // SAFETY: the program called.
     let thread = unsafe { Thread::current() };
     thread.is_some_and(|thread| thread.depth > 0).into()
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn _ITM_getTransactionId() -> u64 {
+pub(crate) extern "C" fn _ITM_getTransactionId() -> u64 {
     // SAFETY: the program called.
     let thread = unsafe { Thread::current() };
     thread.filter(|t| t.depth > 0).map_or(NO_ID, |t| t.id)
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn _ITM_getThreadnum() -> c_int {
+pub(crate) extern "C" fn _ITM_getThreadnum() -> c_int {
     // SAFETY: the program called.
     unsafe { Thread::get(program::started()) }.number as c_int
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn _ITM_versionCompatible(version: c_int) -> c_int {
+pub(crate) extern "C" fn _ITM_versionCompatible(version: c_int) -> c_int {
     (version == VERSION).into()
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn _ITM_libraryVersion() -> *const c_char {
+pub(crate) extern "C" fn _ITM_libraryVersion() -> *const c_char {
     concat!("Selvedge ", env!("CARGO_PKG_VERSION"), "\0")
         .as_ptr()
         .cast()
@@ -407,14 +407,14 @@ pub extern "C" fn _ITM_libraryVersion() -> *const c_char {
 
 /// The place of an error in the source, as the interface defines it.
 #[repr(C)]
-pub struct SourceLocation {
+pub(crate) struct SourceLocation {
     reserved: [i32; 4],
     /// ";file;function;line;;", or null.
     text: *const c_char,
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ITM_error(location: *const SourceLocation, error: c_int) -> ! {
+pub(crate) unsafe extern "C" fn _ITM_error(location: *const SourceLocation, error: c_int) -> ! {
     // SAFETY: null, or a location whose text is null or a string, by the interface.
     let text = unsafe {
         let text = location.as_ref().map(|l| l.text).filter(|t| !t.is_null());

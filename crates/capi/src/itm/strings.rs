@@ -178,19 +178,19 @@ unsafe fn thread<'a>() -> &'a mut Thread {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_tx_strlen(text: *const c_char) -> usize {
+pub(super) unsafe extern "C" fn selvedge_tx_strlen(text: *const c_char) -> usize {
     // SAFETY: the program called, and none of its code runs meanwhile; the rest is its promise.
     unsafe { done(thread().find(text, 0, usize::MAX)) }.unwrap_or(usize::MAX)
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_tx_strnlen(text: *const c_char, most: usize) -> usize {
+pub(super) unsafe extern "C" fn selvedge_tx_strnlen(text: *const c_char, most: usize) -> usize {
     // SAFETY: as above.
     unsafe { done(thread().find(text, 0, most)) }.unwrap_or(most)
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_tx_memchr(
+pub(super) unsafe extern "C" fn selvedge_tx_memchr(
     bytes: *const c_void,
     byte: c_int,
     most: usize,
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn selvedge_tx_memchr(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_tx_memcmp(
+pub(super) unsafe extern "C" fn selvedge_tx_memcmp(
     one: *const c_void,
     other: *const c_void,
     len: usize,
@@ -211,13 +211,16 @@ pub unsafe extern "C" fn selvedge_tx_memcmp(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_tx_strcmp(one: *const c_char, other: *const c_char) -> c_int {
+pub(super) unsafe extern "C" fn selvedge_tx_strcmp(
+    one: *const c_char,
+    other: *const c_char,
+) -> c_int {
     // SAFETY: as above.
     unsafe { done(thread().compare((one, other), usize::MAX, true)) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_tx_strncmp(
+pub(super) unsafe extern "C" fn selvedge_tx_strncmp(
     one: *const c_char,
     other: *const c_char,
     most: usize,
@@ -227,14 +230,17 @@ pub unsafe extern "C" fn selvedge_tx_strncmp(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_tx_strcpy(to: *mut c_char, from: *const c_char) -> *mut c_char {
+pub(super) unsafe extern "C" fn selvedge_tx_strcpy(
+    to: *mut c_char,
+    from: *const c_char,
+) -> *mut c_char {
     // SAFETY: as above.
     unsafe { done(thread().copy_ended(to as u64, from, usize::MAX)) };
     to
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_tx_strncpy(
+pub(super) unsafe extern "C" fn selvedge_tx_strncpy(
     to: *mut c_char,
     from: *const c_char,
     most: usize,
@@ -245,7 +251,10 @@ pub unsafe extern "C" fn selvedge_tx_strncpy(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_tx_strcat(to: *mut c_char, from: *const c_char) -> *mut c_char {
+pub(super) unsafe extern "C" fn selvedge_tx_strcat(
+    to: *mut c_char,
+    from: *const c_char,
+) -> *mut c_char {
     // SAFETY: as above.
     unsafe {
         let len = selvedge_tx_strlen(to);
@@ -255,13 +264,16 @@ pub unsafe extern "C" fn selvedge_tx_strcat(to: *mut c_char, from: *const c_char
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_tx_strdup(text: *const c_char) -> *mut c_char {
+pub(super) unsafe extern "C" fn selvedge_tx_strdup(text: *const c_char) -> *mut c_char {
     // SAFETY: as above.
     unsafe { selvedge_tx_strndup(text, usize::MAX) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn selvedge_tx_strndup(text: *const c_char, most: usize) -> *mut c_char {
+pub(super) unsafe extern "C" fn selvedge_tx_strndup(
+    text: *const c_char,
+    most: usize,
+) -> *mut c_char {
     // SAFETY: as above; there is room for the string and its end.
     unsafe {
         let len = selvedge_tx_strnlen(text, most);

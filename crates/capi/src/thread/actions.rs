@@ -20,11 +20,11 @@ pub(crate) struct Mark {
 }
 
 impl Actions {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.on_commit.is_empty() && self.on_failure.is_empty()
     }
 
-    pub fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> Mark {
         Mark {
             on_commit: self.on_commit.len(),
             on_failure: self.on_failure.len(),

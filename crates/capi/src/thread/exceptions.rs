@@ -31,18 +31,18 @@ pub(crate) struct Mark {
 
 impl Exceptions {
     /// Records that a transaction begins.
-    pub fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.uncaught = None;
     }
 
     /// Records that the transaction has committed.
-    pub fn committed(&mut self) {
+    pub(crate) fn committed(&mut self) {
         self.objects.clear();
         self.handled.clear();
         self.uncaught = None;
     }
 
-    pub fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> Mark {
         Mark {
             objects: self.objects.len(),
             handled: self.handled.len(),
@@ -50,12 +50,12 @@ impl Exceptions {
     }
 
     /// Records the exception that leaves the transaction, or null.
-    pub fn ends_by(&mut self, exception: *mut c_void) {
+    pub(crate) fn ends_by(&mut self, exception: *mut c_void) {
         self.ends_by = (!exception.is_null()).then_some(exception);
     }
 
     /// Undoes the exceptions of the transaction.
-    pub fn rolled_back(&mut self) {
+    pub(crate) fn rolled_back(&mut self) {
         let is_foreign = |exception: &_| !self.objects.contains(&object_of(*exception));
         self.foreign = self.ends_by.take().filter(is_foreign);
         if self.foreign.is_some() && self.uncaught.is_none() {
@@ -72,7 +72,7 @@ impl Exceptions {
     }
 
     /// Undoes the exceptions since `mark`.
-    pub fn return_to(&mut self, mark: Mark) {
+    pub(crate) fn return_to(&mut self, mark: Mark) {
         // A handler that began before the mark may have ended since.
         let handlers = self.handled.len().saturating_sub(mark.handled) as c_uint;
         if handlers > 0 {
@@ -92,7 +92,7 @@ impl Exceptions {
     }
 
     /// Records the count of uncaught exceptions, at the first use of an exception.
-    pub fn note(&mut self) {
+    pub(crate) fn note(&mut self) {
         if self.uncaught.is_none() {
             // SAFETY: as above.
             self.uncaught = Some(unsafe { (*cxx::get_globals()()).uncaught });

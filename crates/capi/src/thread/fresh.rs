@@ -22,7 +22,7 @@ pub(crate) struct Fresh {
 }
 
 impl Fresh {
-    pub fn add(&mut self, block: u64, len: u64) {
+    pub(crate) fn add(&mut self, block: u64, len: u64) {
         let end = block + len;
         if self.blocks.is_empty() {
             (self.start, self.len) = (block, len);
@@ -37,23 +37,23 @@ impl Fresh {
     }
 
     /// The number of blocks added so far, for [`return_to`](Self::return_to).
-    pub fn mark(&self) -> u64 {
+    pub(crate) fn mark(&self) -> u64 {
         self.count
     }
 
     /// Removes the blocks added since `mark`.
-    pub fn return_to(&mut self, mark: u64) {
+    pub(crate) fn return_to(&mut self, mark: u64) {
         self.blocks.retain(|_, (_, count)| *count < mark);
         self.last.set((0, 0));
     }
 
     /// Removes a block. Returns its length, or `None` if there is no such block.
-    pub fn remove(&mut self, block: u64) -> Option<u64> {
+    pub(crate) fn remove(&mut self, block: u64) -> Option<u64> {
         self.last.set((0, 0));
         self.blocks.remove(&block).map(|(len, _)| len)
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         if !self.blocks.is_empty() {
             self.blocks.clear();
         }
@@ -63,7 +63,7 @@ impl Fresh {
 
     /// Whether the `len` bytes at `at` are in one of the blocks.
     #[inline(always)]
-    pub fn has(&self, at: u64, len: usize) -> bool {
+    pub(crate) fn has(&self, at: u64, len: usize) -> bool {
         at.wrapping_sub(self.start) < self.len && self.finds(at, len as u64)
     }
 

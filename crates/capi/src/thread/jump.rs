@@ -26,7 +26,7 @@ pub(crate) struct JumpBuffer {
 
 impl JumpBuffer {
     /// Whether the same call in the same frame filled both.
-    pub fn is_place_of(&self, other: &Self) -> bool {
+    pub(crate) fn is_place_of(&self, other: &Self) -> bool {
         (self.cfa, self.rip) == (other.cfa, other.rip)
     }
 }

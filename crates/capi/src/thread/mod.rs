@@ -171,7 +171,7 @@ impl Thread {
     /// No other reference from here or [`get`](Self::get) may be in use. A function that the program
     /// calls takes one, and drops it before code of the program runs.
     #[inline(always)]
-    pub unsafe fn running<'a>() -> &'a mut Self {
+    pub(crate) unsafe fn running<'a>() -> &'a mut Self {
         // SAFETY: null, or the state that `make` stored, which the end of the thread frees; the
         // rest is the caller's promise.
         match unsafe { pointer().as_mut() } {
@@ -185,7 +185,7 @@ impl Thread {
     /// # Safety
     /// As [`running`](Self::running).
     #[inline(always)]
-    pub unsafe fn current<'a>() -> Option<&'a mut Self> {
+    pub(crate) unsafe fn current<'a>() -> Option<&'a mut Self> {
         // SAFETY: as in `running`.
         unsafe { pointer().as_mut() }
     }
@@ -195,7 +195,7 @@ impl Thread {
     /// # Safety
     /// As [`running`](Self::running).
     #[inline(always)]
-    pub unsafe fn get<'a>(program: &'static Program) -> &'a mut Self {
+    pub(crate) unsafe fn get<'a>(program: &'static Program) -> &'a mut Self {
         // SAFETY: as in `running`.
         match unsafe { pointer().as_mut() } {
             Some(thread) => thread,
@@ -205,7 +205,7 @@ impl Thread {
     }
 
     /// Records the begin of a transaction that can be cancelled or run again.
-    pub fn push_level(&mut self, level: Level) {
+    pub(crate) fn push_level(&mut self, level: Level) {
         let cfa = level.jump.cfa;
         if self.levels.is_empty() {
             let (start, end) = self.own_stack;
@@ -222,21 +222,21 @@ impl Thread {
     }
 
     /// Removes the innermost level.
-    pub fn pop_level(&mut self) -> Option<Level> {
+    pub(crate) fn pop_level(&mut self) -> Option<Level> {
         let level = self.levels.pop();
         self.inner = self.levels.last().map_or(0, |level| level.jump.cfa);
         level
     }
 
     /// Removes all levels.
-    pub fn clear_levels(&mut self) {
+    pub(crate) fn clear_levels(&mut self) {
         self.levels.clear();
         (self.inner, self.outer, self.stack_end) = (0, 0, 0);
     }
 
     /// Whether a begin at `here` shows that the program has left the running transaction, by
     /// `longjmp` for example: `here` is in an older frame, or is the same begin again.
-    pub fn was_left(&self, here: &JumpBuffer) -> bool {
+    pub(crate) fn was_left(&self, here: &JumpBuffer) -> bool {
         let is_older = here.cfa > self.outer && here.cfa <= self.stack_end;
         let outermost = self.levels.first();
         is_older || outermost.is_some_and(|level| level.jump.is_place_of(here))
@@ -245,7 +245,7 @@ impl Thread {
     /// Whether `at` is in a frame younger than the transaction. Only this thread uses it, and the
     /// session has no stores to it.
     #[inline(always)]
-    pub fn is_young(&self, at: u64) -> bool {
+    pub(crate) fn is_young(&self, at: u64) -> bool {
         at >= stack_pointer() && at < self.outer
     }
 
@@ -271,7 +271,7 @@ impl Thread {
     /// # Safety
     /// The bytes must be readable.
     #[inline(always)]
-    pub unsafe fn is_stored_at_once(
+    pub(crate) unsafe fn is_stored_at_once(
         &mut self,
         at: u64,
         len: usize,
@@ -296,12 +296,12 @@ impl Thread {
     /// Whether the bytes are in a durable block that the transaction allocated. Loads and stores
     /// access it in place.
     #[inline(always)]
-    pub fn is_own_block(&self, at: u64, len: usize) -> bool {
+    pub(crate) fn is_own_block(&self, at: u64, len: usize) -> bool {
         self.blocks.has(at, len)
     }
 
     /// Stores bytes to a block that the transaction allocated, without a log.
-    pub fn fill(&mut self, at: u64, bytes: &[u8]) {
+    pub(crate) fn fill(&mut self, at: u64, bytes: &[u8]) {
         // The cancel of an inner transaction restores the old bytes by plain stores.
         let is_inner = self.levels.len() > 1;
         if is_inner {
@@ -319,7 +319,7 @@ impl Thread {
     }
 
     /// Removes the records of memory that the transaction allocated and has freed.
-    pub fn memory_freed(&mut self, block: u64) {
+    pub(crate) fn memory_freed(&mut self, block: u64) {
         if let Some(len) = self.fresh.remove(block) {
             self.undo.forget(block, len);
         }
@@ -329,7 +329,7 @@ impl Thread {
     ///
     /// # Safety
     /// The bytes must be readable.
-    pub unsafe fn note_old(&mut self, at: u64, len: usize) {
+    pub(crate) unsafe fn note_old(&mut self, at: u64, len: usize) {
         if self.target(at) != Target::Young {
             self.note(at, len);
         }
@@ -377,11 +377,11 @@ impl Undo {
         }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.ranges.clear();
         self.bytes.clear();
         self.noted.clear();
@@ -389,7 +389,7 @@ impl Undo {
 
     /// Restores the bytes of the ranges from `len` on, except in frames younger than `cfa`. Those
     /// frames have ended, and our own frames may have their place.
-    pub fn roll_back(&mut self, len: usize, cfa: u64) {
+    pub(crate) fn roll_back(&mut self, len: usize, cfa: u64) {
         let here = stack_pointer();
         for (at, start) in self.ranges.drain(len..).rev() {
             let old = &self.bytes[start..];
