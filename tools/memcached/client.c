@@ -153,6 +153,82 @@ static bool is_as(struct worker *w, int key, const struct state *found, const st
 
 /* --- Kill ------------------------------------------------------------------------------ */
 
+/* Counts the worker's counter by one. Returns false if the server is gone. */
+static bool count_up(struct worker *w, char *line, size_t room)
+{
+    int size = snprintf(line, room, "ma t%d-count N0 J1 v\r\n", w->number);
+    char value[512];
+    if (!put(w, line, size) || !take(w, line, 0))
+        return false;
+    if (strncmp(line, "SERVER_ERROR", 12) == 0) /* no memory */
+        return true;
+    if (!take(w, value, 0))
+        return false;
+    uint64_t is = strtoull(value, NULL, 10);
+    if (strncmp(line, "VA ", 3) != 0 || is != ++w->count)
+        fail("counts %s %s instead of %llu", line, value, (unsigned long long)w->count);
+    return true;
+}
+
+static bool delete(struct worker *w, int key, char *line, size_t room)
+{
+    int size = snprintf(line, room, "md t%d-%d\r\n", w->number, key);
+    if (!put(w, line, size) || !take(w, line, 0))
+        return false;
+    bool was_there = w->now[key].is_there;
+    if (strcmp(line, was_there ? "HD" : "NF") != 0 && (!moves || strcmp(line, "NF") != 0))
+        fail("deletes %d-%d: %s", w->number, key, line);
+    return true;
+}
+
+static bool touch(struct worker *w, int key, char *line, size_t room)
+{
+    w->next = w->now[key];
+    w->next.ends = time(NULL) + 50000;
+    int size = snprintf(line, room, "touch t%d-%d 50000\r\n", w->number, key);
+    if (!put(w, line, size) || !take(w, line, 0))
+        return false;
+    if (moves && strcmp(line, "NOT_FOUND") == 0)
+        w->next.is_there = false;
+    else if (strcmp(line, "TOUCHED") != 0)
+        fail("touches %d-%d: %s", w->number, key, line);
+    return true;
+}
+
+static bool set(struct worker *w, int key, char *line, size_t room)
+{
+    struct state *was = &w->now[key];
+    w->next.is_there = true;
+    w->next.version = was->version + 1;
+    /* Other sizes in each round: slab pages must change their class. */
+    w->next.length = 1 + some(&w->seed, some(&w->seed, 8) ? 200 : round_sizes);
+    if (some(&w->seed, moves ? 100 : 1000) == 0)
+        w->next.length = MOST_BYTES - some(&w->seed, 100000);
+    int ttl = some(&w->seed, 2) ? 0 : 100000;
+    w->next.ends = ttl ? time(NULL) + ttl : 0;
+    int size = snprintf(line, room, "ms t%d-%d %u F%u T%d c\r\n", w->number, key, w->next.length,
+                        w->next.version, ttl);
+    fill(w->sent, w->next.length, w->number, key, w->next.version);
+    memcpy(w->sent + w->next.length, "\r\n", 2);
+    if (!put(w, line, size) || !put(w, w->sent, w->next.length + 2) || !take(w, line, 0))
+        return false;
+    unsigned long long cas;
+    if (sscanf(line, "HD c%llu", &cas) == 1)
+        w->next.cas = cas;
+    else if (strncmp(line, "SERVER_ERROR", 12) == 0) { /* no memory: the old value may be lost */
+        struct state found;
+        uint32_t flags;
+        if (!look(w, key, &found, &flags))
+            return false;
+        if (found.is_there && !is_as(w, key, &found, was))
+            fail("%d-%d has another value after a failed set", w->number, key);
+        w->next = found;
+    } else
+        fail("sets %d-%d: %s", w->number, key, line);
+    return true;
+}
+
+/* Makes one change, chosen by chance. Returns false if the server is gone. */
 static bool change(struct worker *w)
 {
     char line[512];
@@ -160,79 +236,24 @@ static bool change(struct worker *w)
         if (!put(w, "slabs reassign -1 0\r\n", 21) || !take(w, line, 0))
             return false;
     }
-    int size, key = some(&w->seed, KEYS + KEYS / 8);
+    int key = some(&w->seed, KEYS + KEYS / 8);
     if (moves)
         key %= KEYS;
     w->changing = key >= KEYS ? COUNTER : key;
     if (w->changing == COUNTER) {
-        size = snprintf(line, sizeof line, "ma t%d-count N0 J1 v\r\n", w->number);
-        char value[512];
-        if (!put(w, line, size) || !take(w, line, 0))
+        if (!count_up(w, line, sizeof line))
             return false;
-        if (strncmp(line, "SERVER_ERROR", 12) == 0) { /* no memory */
-            w->changing = -1;
-            return true;
-        }
-        if (!take(w, value, 0))
-            return false;
-        uint64_t is = strtoull(value, NULL, 10);
-        if (strncmp(line, "VA ", 3) != 0 || is != ++w->count)
-            fail("counts %s %s instead of %llu", line, value, (unsigned long long)w->count);
         w->changing = -1;
         return true;
     }
     struct state *was = &w->now[key];
     w->next = (struct state){0};
-    switch (some(&w->seed, 5)) {
-    case 0:
-        size = snprintf(line, sizeof line, "md t%d-%d\r\n", w->number, key);
-        if (!put(w, line, size) || !take(w, line, 0))
-            return false;
-        if (strcmp(line, was->is_there ? "HD" : "NF") != 0 && (!moves || strcmp(line, "NF") != 0))
-            fail("deletes %d-%d: %s", w->number, key, line);
-        break;
-    case 1:
-        if (was->is_there) { /* touch */
-            w->next = *was;
-            w->next.ends = time(NULL) + 50000;
-            size = snprintf(line, sizeof line, "touch t%d-%d 50000\r\n", w->number, key);
-            if (!put(w, line, size) || !take(w, line, 0))
-                return false;
-            if (moves && strcmp(line, "NOT_FOUND") == 0)
-                w->next.is_there = false;
-            else if (strcmp(line, "TOUCHED") != 0)
-                fail("touches %d-%d: %s", w->number, key, line);
-            break;
-        } /* fall through */
-    default:
-        w->next.is_there = true;
-        w->next.version = was->version + 1;
-        /* Other sizes in each round: slab pages have to change their class. */
-        w->next.length = 1 + some(&w->seed, some(&w->seed, 8) ? 200 : round_sizes);
-        if (some(&w->seed, moves ? 100 : 1000) == 0)
-            w->next.length = MOST_BYTES - some(&w->seed, 100000);
-        int ttl = some(&w->seed, 2) ? 0 : 100000;
-        w->next.ends = ttl ? time(NULL) + ttl : 0;
-        size = snprintf(line, sizeof line, "ms t%d-%d %u F%u T%d c\r\n", w->number, key,
-                        w->next.length, w->next.version, ttl);
-        fill(w->sent, w->next.length, w->number, key, w->next.version);
-        memcpy(w->sent + w->next.length, "\r\n", 2);
-        if (!put(w, line, size) || !put(w, w->sent, w->next.length + 2) || !take(w, line, 0))
-            return false;
-        unsigned long long cas;
-        if (sscanf(line, "HD c%llu", &cas) == 1)
-            w->next.cas = cas;
-        else if (strncmp(line, "SERVER_ERROR", 12) == 0) { /* no memory: the old value may go */
-            struct state found;
-            uint32_t flags;
-            if (!look(w, key, &found, &flags))
-                return false;
-            if (found.is_there && !is_as(w, key, &found, was))
-                fail("%d-%d is another now that a set failed", w->number, key);
-            w->next = found;
-        } else
-            fail("sets %d-%d: %s", w->number, key, line);
-    }
+    uint64_t what = some(&w->seed, 5);
+    bool is_done = what == 0                    ? delete(w, key, line, sizeof line)
+                   : what == 1 && was->is_there ? touch(w, key, line, sizeof line)
+                                                : set(w, key, line, sizeof line);
+    if (!is_done)
+        return false;
     uint32_t version = was->version;
     *was = w->next;
     if (!was->is_there)
@@ -348,6 +369,33 @@ static void end(struct worker *workers, int threads)
     }
 }
 
+/* Removes all items, and checks that they stay removed after a kill. Returns their number. */
+static unsigned flush_all(struct worker *workers, int threads, char **command)
+{
+    start(command, workers, threads);
+    unsigned there = 0;
+    for (int n = 0; n < threads; n++)
+        there += check(&workers[n]);
+    char line[512];
+    if (!put(&workers[0], "flush_all\r\n", 11) || !take(&workers[0], line, 0) || strcmp(line, "OK") != 0)
+        fail("flush_all: %s", line);
+    kill(server, SIGKILL);
+    waitpid(server, NULL, 0);
+    for (int n = 0; n < threads; n++)
+        close(workers[n].socket);
+    start(command, workers, threads);
+    for (int n = 0; n < threads; n++) {
+        struct state found;
+        uint32_t flags;
+        for (int key = 0; key < KEYS; key++)
+            if (!look(&workers[n], key, &found, &flags) || found.is_there)
+                fail("key %d of %d is there after flush_all", key, n);
+    }
+    kill(server, SIGKILL);
+    waitpid(server, NULL, 0);
+    return there;
+}
+
 static int run_kill(int rounds, int threads, int port, char **command)
 {
     struct worker *workers = calloc(threads, sizeof *workers);
@@ -359,7 +407,6 @@ static int run_kill(int rounds, int threads, int port, char **command)
         w->number = n, w->port = port, w->seed = seed + n * 1000003;
         w->sent = malloc(MOST_BYTES + 2), w->got = malloc(MOST_BYTES + 2);
         w->changing = -1;
-        /* The counter is made before it is counted. */
     }
     for (int round = 0; round < rounds; round++) {
         static const uint32_t sizes[] = {400, 30000, 2000, 60000, 100, 8000};
@@ -382,15 +429,15 @@ static int run_kill(int rounds, int threads, int port, char **command)
         }
         for (int n = 0; n < threads; n++)
             pthread_create(&workers[n].thread, NULL, worker_main, &workers[n]);
-        usleep(50000 + some(&seed, 500000)); /* until it is killed, wherever it is */
+        usleep(50000 + some(&seed, 500000)); /* then the server is killed at any place */
         struct worker observer = {.socket = reach(port)};
-        /* Half of the time what was moved last is what nobody changed since. */
+        /* In half of the rounds no change follows the last moves. */
         stop = moves && round % 2;
         for (int n = 0; stop && n < 60; n++) {
             char line[512];
             if (!put(&observer, "slabs reassign -1 0\r\n", 21) || !take(&observer, line, 0))
                 fail("the server is gone");
-            usleep(5000); /* for a page to move: one at a time does */
+            usleep(5000); /* pages move one at a time */
         }
         moved += stat(&observer, "", "slabs_moved");
         rescued += stat(&observer, "", "slab_reassign_rescues");
@@ -400,28 +447,7 @@ static int run_kill(int rounds, int threads, int port, char **command)
         for (int n = 0; n < threads; n++)
             changes += workers[n].done;
     }
-    /* All items are removed, and stay removed. */
-    start(command, workers, threads);
-    unsigned there = 0;
-    for (int n = 0; n < threads; n++)
-        there += check(&workers[n]);
-    char line[512];
-    if (!put(&workers[0], "flush_all\r\n", 11) || !take(&workers[0], line, 0) || strcmp(line, "OK") != 0)
-        fail("flush_all: %s", line);
-    kill(server, SIGKILL);
-    waitpid(server, NULL, 0);
-    for (int n = 0; n < threads; n++)
-        close(workers[n].socket);
-    start(command, workers, threads);
-    for (int n = 0; n < threads; n++) {
-        struct state found;
-        uint32_t flags;
-        for (int key = 0; key < KEYS; key++)
-            if (!look(&workers[n], key, &found, &flags) || found.is_there)
-                fail("key %d of %d is there after flush_all", key, n);
-    }
-    kill(server, SIGKILL);
-    waitpid(server, NULL, 0);
+    unsigned there = flush_all(workers, threads, command);
     printf("%d kills, %llu changes, %u items at the end; %llu pages moved, with %llu items and %llu chunks, %llu items lost\n",
            rounds, (unsigned long long)changes, there, moved, rescued, chunks, lost);
     return 0;

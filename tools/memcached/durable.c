@@ -191,30 +191,9 @@ static int by_time(const void *a, const void *b)
     return (one > other) - (one < other);
 }
 
-static void restore_items(void)
+/* Links the items into the lists of their classes, in the order of their last use. */
+static void link_items(item **items, size_t count)
 {
-    double began = seconds();
-    uint64_t *end = word(pages + used);
-    size_t count = 0, found = 0;
-    for (const uint64_t *at = linked; at < end; at++)
-        count += __builtin_popcountll(*at);
-    item **items = malloc((count + 1) * sizeof *items);
-    uint64_t *chunks = calloc(end - linked + 1, sizeof *chunks);
-    if (items == NULL || chunks == NULL)
-        fail("no memory to start with");
-
-    for (char *page = pages; page < pages + used; page += root->page_size) {
-        size_t size = root->sizes[classes[(page - pages) / root->page_size]];
-        for (char *slot = page; size && slot + size <= page + root->page_size; slot += size)
-            if (is_linked(slot)) {
-                items[found++] = (item *)slot;
-                restore_item((item *)slot, chunks);
-            }
-    }
-    if (found != count)
-        fail("%zu items are where none can be", count - found);
-
-    /* The order of the lists: by time of use. */
     qsort(items, count, sizeof *items, by_time);
     item *newest[256] = {NULL};
     for (size_t n = 0; n < count; n++) {
@@ -226,8 +205,11 @@ static void restore_items(void)
     }
     for (size_t n = 0; n < count; n++)
         do_item_link_fixup(items[n]);
+}
 
-    /* All that is nobody's is free. */
+/* Frees every slot that is neither an item nor a chunk of one. */
+static void free_slots(const uint64_t *chunks)
+{
     for (char *page = pages; page < pages + used; page += root->page_size) {
         unsigned int class = classes[(page - pages) / root->page_size];
         size_t size = root->sizes[class];
@@ -253,6 +235,33 @@ static void restore_items(void)
             }
         }
     }
+}
+
+static void restore_items(void)
+{
+    double began = seconds();
+    uint64_t *end = word(pages + used);
+    size_t count = 0, found = 0;
+    for (const uint64_t *at = linked; at < end; at++)
+        count += __builtin_popcountll(*at);
+    item **items = malloc((count + 1) * sizeof *items);
+    uint64_t *chunks = calloc(end - linked + 1, sizeof *chunks);
+    if (items == NULL || chunks == NULL)
+        fail("no memory to start with");
+
+    for (char *page = pages; page < pages + used; page += root->page_size) {
+        size_t size = root->sizes[classes[(page - pages) / root->page_size]];
+        for (char *slot = page; size && slot + size <= page + root->page_size; slot += size)
+            if (is_linked(slot)) {
+                items[found++] = (item *)slot;
+                restore_item((item *)slot, chunks);
+            }
+    }
+    if (found != count)
+        fail("%zu items are where none can be", count - found);
+
+    link_items(items, count);
+    free_slots(chunks);
     uint64_t now = time(NULL);
     rel_time_t latest = count ? items[count - 1]->time : 0;
     /* The clock was set back: time stands still meanwhile, but does not run backwards. */
