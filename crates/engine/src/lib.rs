@@ -1,11 +1,57 @@
-//! [`Engine`]: what a file system offers to the commands, the benchmarks and the crash
-//! explorer. An engine implements it in its own crate; the crate `engines` lists them all.
+//! [`Engine`]: the interface of a file system for the commands, the benchmarks and the crash
+//! explorer. An engine implements it in its own crate; the crate `engines` lists all engines.
 //!
 //! # Guarantees
-//! - Commands know engines through this trait only.
-//! - A default method reports which engine lacks the feature; it never pretends success.
+//! - Commands use engines through this trait only.
+//! - A default method returns an error with the engine and the missing feature.
 //! - [`Engine::mount`] writes nothing. [`Prepared::open`] may write, after the kernel has
-//!   mounted, so that a mount that is refused leaves the image as it was.
+//!   mounted. So a refused mount leaves the image unchanged.
+//!
+//! # Example
+//!
+//! An engine that has promises, and no other feature yet:
+//!
+//! ```
+//! use clap::ArgMatches;
+//! use engine::{Engine, Interposer, MountRequest, Prepared, Result};
+//! use vfs::{Atomicity, Durability, Guarantees, Ordering};
+//!
+//! struct Example;
+//!
+//! impl Engine for Example {
+//!     fn name(&self) -> &'static str {
+//!         "example"
+//!     }
+//!
+//!     fn about(&self) -> &'static str {
+//!         "a file system for the documentation"
+//!     }
+//!
+//!     fn guarantees(&self) -> Result<Vec<Guarantees>> {
+//!         Ok(vec![Guarantees {
+//!             name: self.name().into(),
+//!             durable: Durability::AtFsync,
+//!             metadata_atomic: Atomicity::Call,
+//!             data_atomic: Atomicity::Block,
+//!             metadata_ordered: Ordering::Global,
+//!             data_ordered: Ordering::None,
+//!             times_atomic: true,
+//!             notes: Vec::new(),
+//!         }])
+//!     }
+//!
+//!     fn mount(
+//!         &self,
+//!         _request: &MountRequest,
+//!         _options: &ArgMatches,
+//!         _between: Option<&mut dyn Interposer>,
+//!     ) -> Result<Prepared> {
+//!         Err(self.lacks("mount"))
+//!     }
+//! }
+//!
+//! assert!(Example.magic().is_none() && Example.subjects().is_empty());
+//! ```
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
@@ -30,7 +76,7 @@ use std::io::Write;
 use std::sync::Arc;
 use vfs::{BlockSystem, Clock, FileSystem, Guarantees, System};
 
-/// A command that an engine may have options of its own for.
+/// A command for which an engine may have options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     /// `mkfs`.
@@ -53,7 +99,7 @@ pub trait Engine: Sync {
     /// One line that describes it, for help texts.
     fn about(&self) -> &'static str;
 
-    /// How an image of it is recognised. `None`: it has no images.
+    /// The magic number of its images. `None` if it has no images.
     fn magic(&self) -> Option<Magic> {
         None
     }
@@ -90,8 +136,7 @@ pub trait Engine: Sync {
         Err(self.lacks("mkfs: it has no images"))
     }
 
-    /// Locks an image for a mount. Writes nothing. `between` puts something between the
-    /// medium and the file system.
+    /// Locks an image for a mount, without a write. `between` wraps the medium of the file system.
     ///
     /// # Errors
     /// A fault of the image or the options.
@@ -105,7 +150,7 @@ pub trait Engine: Sync {
     /// Runs the format's checker. With `repair`, replays a journal and clears marks first.
     ///
     /// # Errors
-    /// Why the image could not be checked.
+    /// The reason why the image could not be checked.
     fn check(&self, image: &Image, repair: bool, options: &ArgMatches) -> Result<Checked> {
         let _ = (image, repair, options);
         Err(self.lacks("fsck: it has no images"))
@@ -114,22 +159,22 @@ pub trait Engine: Sync {
     /// Describes an image that is not mounted.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// The reason why it cannot be read.
     fn info(&self, image: &Image) -> Result<Info> {
         let _ = image;
         Err(self.lacks("info: it has no images"))
     }
 
-    /// Prints structures of an image for people. Damage ends it with an error.
+    /// Prints structures of an image as text. Damage ends it with an error.
     ///
     /// # Errors
-    /// Why it cannot be read further.
+    /// The reason why it cannot be read further.
     fn dump(&self, image: &Image, what: &Selection, out: &mut dyn Write) -> Result<()> {
         let _ = (image, what, out);
         Err(self.lacks("dump"))
     }
 
-    /// Whether it keeps a graph of changes that [`graph`](Self::graph) draws.
+    /// Whether it has a graph of changes, which [`graph`](Self::graph) draws.
     fn has_graph(&self) -> bool {
         false
     }
@@ -153,13 +198,13 @@ pub trait Engine: Sync {
         Err(self.lacks("crash test: it has no medium"))
     }
 
-    /// All that [`subject`](Self::subject) can return. Empty: nothing to explore.
+    /// All results of [`subject`](Self::subject). Empty if there is nothing to explore.
     fn subjects(&self) -> Vec<Explored> {
         Vec::new()
     }
 
-    /// Which scratch medium [`fresh`](Self::fresh) takes. `None`: benchmarks in this process
-    /// leave it out.
+    /// The kind of the scratch medium for [`fresh`](Self::fresh). `None`: not part of benchmarks in
+    /// this process.
     fn scratch(&self) -> Option<ScratchKind> {
         None
     }
@@ -190,7 +235,7 @@ pub trait Engine: Sync {
 /// Calls on a file system: those of a script, for example.
 pub type Calls<'a> = dyn Fn(&dyn FileSystem) -> Result<()> + 'a;
 
-/// An engine in one configuration with the kind of its medium, as the crash explorer takes it.
+/// An engine in one configuration, for the crash explorer, by the kind of its medium.
 pub enum Explored {
     /// On persistent memory.
     Memory(Box<dyn System<dyn Pmem>>),
@@ -227,7 +272,7 @@ pub enum Scratch {
     Counting(Arc<Counting<MemoryPmem>>),
 }
 
-/// A UUID as people write it.
+/// The text form of a UUID.
 pub fn uuid(bytes: &[u8; 16]) -> String {
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     [

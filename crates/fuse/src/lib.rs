@@ -1,18 +1,32 @@
 //! Serves a [`vfs::FileSystem`] to the kernel through FUSE.
 //!
-//! Guarantees:
+//! # Guarantees
 //!
-//! - A call has returned to its caller only if the file system returned: nothing is held
-//!   back here, and the kernel's write-back cache is off. Killing the server loses
-//!   nothing that had returned (beyond what the file system itself defers).
-//! - If the file system promises that each call is atomic for data, one write from 256 pages
-//!   of memory or fewer is one call of the file system, wherever in the file it begins; the
-//!   kernel splits longer ones. Without that promise writes go through the page cache, which
-//!   also splits those that begin inside a page that it does not hold.
-//! - Permissions are checked by the kernel, always.
+//! - A call returns to its caller after the file system has returned. This crate defers nothing,
+//!   and the kernel's write-back cache is off. So a kill of the server loses only what the file
+//!   system itself defers.
+//! - If the file system promises that each call is atomic for data, a write of up to 256 pages of
+//!   memory is one call of the file system. The kernel splits longer writes. Without that promise
+//!   writes pass through the page cache, which also splits writes that begin inside a page that is
+//!   not cached.
+//! - The kernel checks all permissions.
 //!
-//! [`Mount::new`] mounts, [`Mount::serve`] answers until the unmount. The caller opens the
+//! [`Mount::new`] mounts, and [`Mount::serve`] answers until the unmount. The caller opens the
 //! file system between the two: a mount that fails has changed nothing.
+//!
+//! # Example
+//!
+//! ```no_run
+//! use fuse::{Mount, MountOptions};
+//! use oracle::ModelFs;
+//! use std::sync::Arc;
+//!
+//! fn main() -> Result<(), fuse::Error> {
+//!     let mount = Mount::new("/mnt".as_ref(), &MountOptions::default())?;
+//!     let fs = ModelFs::default(); // opened only after the mount
+//!     mount.serve(Arc::new(fs), Vec::new()) // returns after the unmount
+//! }
+//! ```
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 

@@ -56,7 +56,7 @@ pub struct MountOptions {
     pub source: String,
     /// Refuse changes.
     pub read_only: bool,
-    /// Let users other than the one who mounts use the file system.
+    /// Let all users access the file system, not only the user who mounts.
     pub allow_other: bool,
     /// Ignore set-user-id and set-group-id bits. Always so for unprivileged mounts.
     pub nosuid: bool,
@@ -66,8 +66,8 @@ pub struct MountOptions {
     pub noexec: bool,
     /// Never update access times.
     pub noatime: bool,
-    /// Have every read reach the file system, so that it sees each access: nothing that is
-    /// read is served by the kernel's caches, but for mapped files.
+    /// Pass every read to the file system, so that it records each access. The kernel's caches serve
+    /// only mapped files.
     pub strict_atime: bool,
     /// Threads that serve requests; `None` for one per CPU, at most 8.
     pub threads: Option<usize>,
@@ -77,8 +77,8 @@ pub struct MountOptions {
 /// in no list, so that nothing copies them.
 pub type Facts = Vec<(&'static str, Fact)>;
 
-/// A mount that is in place before its file system is open. Dropping it without
-/// [`serve`](Mount::serve) leaves a mount that answers nothing.
+/// A mount whose file system may not be open yet. If it is dropped without
+/// [`serve`](Mount::serve), the mount answers no request.
 pub struct Mount {
     session: Session<DevFuse>,
     served: Late,
@@ -134,8 +134,8 @@ impl Mount {
         Invalidator(self.notifier.clone())
     }
 
-    /// Answers requests from `fs` until it is unmounted, by whomever. A last
-    /// [`sync`](FileSystem::sync) is left to the caller.
+    /// Answers requests from `fs` until any process unmounts it. The caller makes the last
+    /// [`sync`](FileSystem::sync).
     ///
     /// # Errors
     /// [`Error::Connection`] if requests cannot be read any more.
@@ -148,7 +148,7 @@ impl Mount {
     }
 }
 
-/// Drops what the kernel holds of a mounted file system.
+/// Drops entries of the kernel's caches of a mounted file system.
 #[derive(Debug, Clone)]
 pub struct Invalidator(Notifier);
 
