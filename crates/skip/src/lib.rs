@@ -12,6 +12,7 @@
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
+use std::backtrace::Backtrace;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::panic::Location;
@@ -35,14 +36,37 @@ pub fn test(reason: &str) {
 fn skipped(reason: &str, record: Option<&Path>) {
     let file = Location::caller().file();
     let thread = thread::current();
-    // The harness names the thread of each test after it, unless it runs on one thread.
-    let name = thread.name().unwrap_or("main");
+    // The harness gives the thread of a test the test's name. A harness with one thread does not.
+    let name = match thread.name() {
+        Some(name) if name != "main" => name.to_owned(),
+        _ => called_test(&Backtrace::force_capture().to_string()),
+    };
     eprintln!("skipped: {name} ({file}): {reason}");
     if let Some(record) = record
-        && let Err(e) = append(record, &line(file, name, reason))
+        && let Err(e) = append(record, &line(file, &name, reason))
     {
         panic!("cannot record a skipped test in {}: {e}", record.display());
     }
+}
+
+/// The function, without its crate, that the harness called: the outermost one in a backtrace that
+/// belongs neither to the harness nor to the standard library.
+fn called_test(backtrace: &str) -> String {
+    let functions = backtrace.lines().filter_map(|line| {
+        let (number, name) = line.trim().split_once(": ")?;
+        number.parse::<u32>().ok().map(|_| name)
+    });
+    let is_of = |name: &str, crates: &[&str]| {
+        let first = name.trim_start_matches('<').split("::").next();
+        first.is_some_and(|first| crates.contains(&first))
+    };
+    let test = functions
+        .take_while(|name| !is_of(name, &["test", "libtest_mimic"]))
+        .filter(|name| !is_of(name, &["std", "core", "alloc"]))
+        .last();
+    let name = test.and_then(|name| name.split_once("::"));
+    let name = name.map_or("main", |(_crate, name)| name);
+    name.replace("::{{closure}}", "")
 }
 
 /// File, test and reason, separated by tabs.
@@ -143,6 +167,29 @@ mod tests {
         let record = dir.path().join("skips");
         skip_in(&record).unwrap();
         let expected = line(file!(), "module::a_test", "no device");
+        assert_eq!(fs::read_to_string(&record).unwrap(), expected);
+    }
+
+    #[test]
+    #[ignore = "the next test runs it"]
+    fn a_test_to_skip() {
+        super::test("no device");
+    }
+
+    #[test]
+    fn a_skip_on_the_harness_thread_has_the_name_of_its_test() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = dir.path().join("skips");
+        let mut harness = Command::new(env::current_exe().unwrap());
+        harness.args([
+            "--ignored",
+            "--exact",
+            "--test-threads=1",
+            "tests::a_test_to_skip",
+        ]);
+        let output = harness.env(RECORD, &record).output().unwrap();
+        assert!(output.status.success());
+        let expected = line(file!(), "tests::a_test_to_skip", "no device");
         assert_eq!(fs::read_to_string(&record).unwrap(), expected);
     }
 
