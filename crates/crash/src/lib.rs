@@ -42,7 +42,7 @@ mod world;
 
 pub use explore::{explore, explore_script, replay};
 pub use id::FailureId;
-pub use medium::PersistModel as Model;
+pub use medium::PersistModel;
 pub use report::{Enumerated, FailureReport, Options, Outcome, Progress};
 pub use schedule::Schedule;
 pub use system::{BlockSystem, PmemSystem};

@@ -1,6 +1,6 @@
 //! What to explore, and what came out.
 
-use crate::{Model, Schedule};
+use crate::{PersistModel, Schedule};
 use oracle::script::generate::Tree;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
@@ -27,7 +27,7 @@ pub struct Options {
     /// Seed of everything random.
     pub seed: u64,
     /// Persistence model, of memory.
-    pub model: Model,
+    pub model: PersistModel,
     /// When blocks are written back, on block devices: each script is run with each.
     pub schedules: Vec<Schedule>,
     /// States up to which a point in time is explored exhaustively.
@@ -63,7 +63,7 @@ impl Default for Options {
             random_scripts: 0,
             random_len: 200,
             seed: 1,
-            model: Model::Words,
+            model: PersistModel::Words,
             schedules: Schedule::ALL.to_vec(),
             states_per_point: 4096,
             samples: 64,

@@ -1,6 +1,6 @@
 //! What is varied besides the script.
 
-use crate::{Model, Schedule};
+use crate::{PersistModel, Schedule};
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Setting {
     /// `None`: the medium is a block device.
-    pub model: Option<Model>,
+    pub model: Option<PersistModel>,
     /// `None`: there is no cache.
     pub schedule: Option<Schedule>,
 }

@@ -8,7 +8,9 @@ use crate::types::{EngineArgs, OfCrashTest, Type};
 use clap::Subcommand;
 use clap::builder::RangedU64ValueParser;
 use crash::program::{Named, explore_all, replay_id};
-use crash::{FailureId, FailureReport, Model, Options, Progress, Schedule, block, explore, replay};
+use crash::{
+    FailureId, FailureReport, Options, PersistModel, Progress, Schedule, block, explore, replay,
+};
 use engine::values::listed;
 use engine::{Engine, Explored};
 use oracle::script::GRAMMAR;
@@ -100,8 +102,8 @@ struct Test {
     seed: u64,
     /// What persistent memory may do: words (any subset of the 8-byte words that are not durable)
     /// or lines (each cache line keeps a prefix of its stores)
-    #[arg(long, value_name = "MODEL", default_value_t = Model::Words, value_parser = listed::<Model>(Model::ALL))]
-    model: Model,
+    #[arg(long, value_name = "MODEL", default_value_t = PersistModel::Words, value_parser = listed::<PersistModel>(PersistModel::ALL))]
+    model: PersistModel,
     /// When a cache of blocks writes back, once or several times: sync (by a sync at the end), each (a wave
     /// after each call), ones, twos or waves (one, two or all that can go at a time, then a
     /// sync), any1 (after each call and at the end, a few blocks drawn from all that can go); by

@@ -4,7 +4,7 @@
 use super::ToyBug;
 use super::memory::Toy;
 use crate::sabotage::{Sabotage, with};
-use crate::{FailureReport, Model, Options, explore_script, replay};
+use crate::{FailureReport, Options, PersistModel, explore_script, replay};
 
 const SCRIPT: &str = "
     mkdir d 755
@@ -17,11 +17,11 @@ const SCRIPT: &str = "
     unlink d/g
 ";
 
-fn explore(bug: ToyBug, model: Model) -> Option<FailureReport> {
+fn explore(bug: ToyBug, model: PersistModel) -> Option<FailureReport> {
     explore_script_of(bug, model, SCRIPT)
 }
 
-fn explore_script_of(bug: ToyBug, model: Model, script: &str) -> Option<FailureReport> {
+fn explore_script_of(bug: ToyBug, model: PersistModel, script: &str) -> Option<FailureReport> {
     let options = Options {
         model,
         states_per_point: 512,
@@ -44,7 +44,7 @@ const BUGS: [(ToyBug, &str); 8] = [
 
 #[test]
 fn sound_toy_is_clean() {
-    for model in Model::ALL {
+    for model in PersistModel::ALL {
         let failure = explore(ToyBug::Nothing, model);
         assert!(failure.is_none(), "{model}: {}", failure.unwrap());
     }
@@ -52,7 +52,7 @@ fn sound_toy_is_clean() {
 
 #[test]
 fn every_bug_is_found_and_replays_by_its_id() {
-    for model in Model::ALL {
+    for model in PersistModel::ALL {
         for (bug, says) in BUGS {
             let report = explore(bug, model).unwrap_or_else(|| panic!("{model}: {bug:?}"));
             assert!(report.what.contains(says), "{bug:?}: {report}");
@@ -71,14 +71,14 @@ fn every_bug_is_found_and_replays_by_its_id() {
 
 #[test]
 fn a_report_names_the_rules_of_the_fences_around_the_crash() {
-    let report = explore(ToyBug::MissingFlush, Model::Words).expect("found");
+    let report = explore(ToyBug::MissingFlush, PersistModel::Words).expect("found");
     let between = "crashed between fence(data-before-commit) and fence(durable-before-return)";
     assert!(report.what.ends_with(between), "{report}");
 }
 
 #[test]
 fn torn_write_breaks_the_single_switch() {
-    let report = explore(ToyBug::TornWrite, Model::Words).expect("found");
+    let report = explore(ToyBug::TornWrite, PersistModel::Words).expect("found");
     assert!(report.what.contains("in program order"), "{report}");
     let id = report.id.parse().unwrap();
     assert!(replay(&Toy(ToyBug::TornWrite), &id).unwrap().is_some());
@@ -86,7 +86,7 @@ fn torn_write_breaks_the_single_switch() {
 
 #[test]
 fn scripts_of_failures_are_shrunk() {
-    let report = explore(ToyBug::LinksForgotten, Model::Words).unwrap();
+    let report = explore(ToyBug::LinksForgotten, PersistModel::Words).unwrap();
     let ops: Vec<&str> = report.shrunk.lines().collect();
     assert_eq!(ops.len(), 3, "{}", report.shrunk);
     assert!(ops[2].starts_with("link"), "{}", report.shrunk);
@@ -94,7 +94,7 @@ fn scripts_of_failures_are_shrunk() {
 
 /// What the tests above ask of an explorer, on this thread.
 fn explorer_works() -> bool {
-    let finds = |bug, script| explore_script_of(bug, Model::Words, script).is_some();
+    let finds = |bug, script| explore_script_of(bug, PersistModel::Words, script).is_some();
     // With a single operation no later one can bring to light what was not durable.
     !finds(ToyBug::Nothing, SCRIPT)
         && BUGS.iter().all(|(bug, _)| finds(*bug, SCRIPT))

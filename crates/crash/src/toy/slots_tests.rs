@@ -2,7 +2,7 @@
 //! under each model of memory.
 
 use super::slots::{Bug, Kind, SlotToy};
-use crate::{FailureReport, Model, Options, block, explore_script, replay};
+use crate::{FailureReport, Options, PersistModel, block, explore_script, replay};
 
 /// Renames and removals of a file with two names, data that grow, and syncs in between.
 const SCRIPT: &str = "
@@ -24,13 +24,13 @@ const SCRIPT: &str = "
 /// What the toy lies on.
 #[derive(Debug, Clone, Copy)]
 enum On {
-    Memory(Model),
+    Memory(PersistModel),
     Blocks,
 }
 
 const ALL: [On; 3] = [
-    On::Memory(Model::Words),
-    On::Memory(Model::Lines),
+    On::Memory(PersistModel::Words),
+    On::Memory(PersistModel::Lines),
     On::Blocks,
 ];
 

@@ -1,7 +1,7 @@
 //! The engine on small protocols whose legal states are known.
 
 use super::*;
-use crate::Model;
+use crate::PersistModel;
 use crate::media::memory::StatePmem;
 use medium::recording::Event;
 use medium::{MemoryPmem, Pmem, Recording, Rule};
@@ -62,7 +62,7 @@ fn trace_of(program: impl Fn(&dyn Pmem)) -> Vec<Event> {
 
 fn explore_with(
     limits: Limits,
-    model: Model,
+    model: PersistModel,
     trace: &[Event],
     recover: impl FnMut(&StatePmem) -> Result<u64, String>,
 ) -> Explored {
@@ -87,7 +87,7 @@ fn explore_with(
 }
 
 fn explore(
-    model: Model,
+    model: PersistModel,
     program: impl Fn(&dyn Pmem),
     recover: impl FnMut(&StatePmem) -> Result<u64, String>,
 ) -> Explored {
@@ -114,7 +114,7 @@ fn persist(pm: &dyn Pmem, off: u64, value: u64) {
 
 #[test]
 fn ordered_flag_is_clean_and_both_outcomes_are_seen() {
-    for model in Model::ALL {
+    for model in PersistModel::ALL {
         let program = |pm: &dyn Pmem| {
             persist(pm, 128, 5);
             pm.fence(Rule::DurableBeforeReturn).unwrap();
@@ -129,7 +129,7 @@ fn ordered_flag_is_clean_and_both_outcomes_are_seen() {
 
 #[test]
 fn missing_fence_is_found() {
-    for model in Model::ALL {
+    for model in PersistModel::ALL {
         let program = |pm: &dyn Pmem| {
             persist(pm, 128, 5);
             persist(pm, 0, 1);
@@ -142,7 +142,7 @@ fn missing_fence_is_found() {
 
 #[test]
 fn missing_flush_is_found() {
-    for model in Model::ALL {
+    for model in PersistModel::ALL {
         let program = |pm: &dyn Pmem| {
             pm.store_word(128, 5);
             pm.fence(Rule::DurableBeforeReturn).unwrap();
@@ -170,7 +170,7 @@ fn flush_before_the_store_or_by_another_thread_is_found() {
         std::thread::scope(|scope| scope.spawn(|| persist(pm, 128, 5)).join().unwrap());
     };
     let wrong: [fn(&dyn Pmem); 3] = [store_later, stream_before, flush_elsewhere];
-    for model in Model::ALL {
+    for model in PersistModel::ALL {
         for first in wrong {
             let program = |pm: &dyn Pmem| {
                 pm.store_word(0, 0); // the first thread
@@ -187,7 +187,7 @@ fn flush_before_the_store_or_by_another_thread_is_found() {
 
 #[test]
 fn torn_wide_store_is_found() {
-    for model in Model::ALL {
+    for model in PersistModel::ALL {
         let program = |pm: &dyn Pmem| {
             pm.store(64, &[3; 16]);
             pm.flush(64, 16);
@@ -207,16 +207,16 @@ fn stores_to_one_line_keep_their_order_in_lines_only() {
         pm.store_word(8, 5);
         pm.store_word(0, 1);
     };
-    let words = explore(Model::Words, program, flag_protocol(8, 0));
+    let words = explore(PersistModel::Words, program, flag_protocol(8, 0));
     assert!(words.found.is_some());
-    let lines = explore(Model::Lines, program, flag_protocol(8, 0));
+    let lines = explore(PersistModel::Lines, program, flag_protocol(8, 0));
     assert!(lines.found.is_none());
     assert_eq!(lines.outcomes, BTreeSet::from([0, 1]));
 }
 
 #[test]
 fn streaming_needs_no_flush_and_eviction_needs_nothing() {
-    for model in Model::ALL {
+    for model in PersistModel::ALL {
         let program = |pm: &dyn Pmem| {
             pm.store_nt(128, &5u64.to_le_bytes());
             pm.fence(Rule::DurableBeforeReturn).unwrap();
@@ -255,7 +255,7 @@ fn crash_inside_recovery_is_explored() {
         persist(pm, 128, 1);
         pm.fence(Rule::DurableBeforeReturn).unwrap();
     };
-    for model in Model::ALL {
+    for model in PersistModel::ALL {
         assert!(
             explore(model, program, moving_recovery(true))
                 .found
@@ -304,12 +304,15 @@ fn what_recovery_overwrites_comes_back_until_it_is_fenced() {
         assert!(explored.found.is_none(), "{model}");
         explored.outcomes.into_iter().collect::<Vec<_>>()
     };
-    for model in Model::ALL {
+    for model in PersistModel::ALL {
         assert_eq!(outcomes(model, true), [77], "{model}");
     }
     let words = [0, 1, 7, 10, 11, 17, 70, 71, 77];
-    assert_eq!(outcomes(Model::Words, false), words);
-    assert_eq!(outcomes(Model::Lines, false), [0, 10, 11, 70, 71, 77]);
+    assert_eq!(outcomes(PersistModel::Words, false), words);
+    assert_eq!(
+        outcomes(PersistModel::Lines, false),
+        [0, 10, 11, 70, 71, 77]
+    );
 }
 
 #[test]
@@ -324,7 +327,7 @@ fn overwriting_what_is_undecided_takes_no_choice() {
         pm.fence(Rule::DurableBeforeReturn).unwrap();
         Ok(word(pm, 1024))
     };
-    for model in Model::ALL {
+    for model in PersistModel::ALL {
         let tally = explore(model, program, replay).tally;
         assert_eq!(tally.capped_points, 0, "{model}");
         assert!(tally.states < 10, "{model}: {} states", tally.states);
@@ -340,9 +343,9 @@ fn a_failure_can_be_visited_again() {
         pm.fence(Rule::DurableBeforeReturn).unwrap();
     };
     let trace = trace_of(program);
-    let found = explore(Model::Words, program, moving_recovery(false)).found;
+    let found = explore(PersistModel::Words, program, moving_recovery(false)).found;
     let found = found.unwrap();
-    let pm = Arc::new(StatePmem::new(Model::Words, &[0; 512]));
+    let pm = Arc::new(StatePmem::new(PersistModel::Words, &[0; 512]));
     let mut judge = Protocol {
         recover: moving_recovery(false),
         outcomes: BTreeSet::new(),
@@ -365,7 +368,7 @@ fn a_point_with_too_many_states_is_sampled_and_counted() {
         samples: 40,
         ..LIMITS
     };
-    let explored = explore_with(limits, Model::Words, &trace_of(program), sum);
+    let explored = explore_with(limits, PersistModel::Words, &trace_of(program), sum);
     assert_eq!(explored.tally.capped_points, 1);
     for one in [0, 1, 39, 40] {
         assert!(explored.outcomes.contains(&one), "{one} stores applied");
@@ -387,15 +390,15 @@ fn audit_notices_a_judge_that_sees_more_than_it_reads() {
         let sum: u64 = (0..8).map(|i| word(pm, i * 64)).sum();
         Ok(sum + 100 * (calls.get() / 256))
     };
-    let found = explore(Model::Words, program, drifting).found;
+    let found = explore(PersistModel::Words, program, drifting).found;
     assert!(found.is_some_and(|f| f.what.starts_with("audit")));
 }
 
 /// Every legal crash state of a trace, by brute force: all combinations of prefixes.
-fn brute_force(model: Model, trace: &[Event]) -> BTreeSet<Vec<u64>> {
+fn brute_force(model: PersistModel, trace: &[Event]) -> BTreeSet<Vec<u64>> {
     let cell_of = |off: u64| match model {
-        Model::Words => off / 8,
-        Model::Lines => off / 64,
+        PersistModel::Words => off / 8,
+        PersistModel::Lines => off / 64,
     };
     let mut all = BTreeSet::new();
     let mut durable = vec![0u64; 512];
@@ -473,7 +476,7 @@ proptest! {
                 }),
             });
         }
-        for model in Model::ALL {
+        for model in PersistModel::ALL {
             let mut seen = BTreeSet::new();
             let reader = |pm: &StatePmem| {
                 let image: Vec<u64> = (0..512).map(|w| word(pm, w * 8)).collect();

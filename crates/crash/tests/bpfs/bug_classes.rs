@@ -3,11 +3,14 @@
 //! deleted) are what each was found by.
 
 use bpfs::{BpfsSystem, Mode};
-use crash::{Model, Options, explore_script};
+use crash::{Options, PersistModel, explore_script};
 use std::fmt::Write as _;
 
 fn holds(script: &str) {
-    for (mode, model) in Mode::ALL.iter().flat_map(|m| Model::ALL.map(|p| (*m, p))) {
+    for (mode, model) in Mode::ALL
+        .iter()
+        .flat_map(|m| PersistModel::ALL.map(|p| (*m, p)))
+    {
         let options = Options {
             model,
             ..Options::default()

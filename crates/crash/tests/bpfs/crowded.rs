@@ -3,7 +3,7 @@
 
 use crate::run;
 use bpfs::{BpfsSystem, Mode};
-use crash::{Model, Options};
+use crash::{Options, PersistModel};
 use medium::{MemoryPmem, Pmem};
 use oracle::script::generate::Tree;
 use oracle::script::{Op, State, run_op};
@@ -66,7 +66,7 @@ fn the_tree_is_as_crowded_as_it_says() {
     );
 }
 
-fn on_crowded(ops: u32, sample: Option<u64>, model: Model) -> Options {
+fn on_crowded(ops: u32, sample: Option<u64>, model: PersistModel) -> Options {
     Options {
         ops,
         sample,
@@ -78,7 +78,10 @@ fn on_crowded(ops: u32, sample: Option<u64>, model: Model) -> Options {
 
 #[test]
 fn single_operations_in_every_mode() {
-    for (mode, model) in Mode::ALL.iter().flat_map(|m| Model::ALL.map(|p| (*m, p))) {
+    for (mode, model) in Mode::ALL
+        .iter()
+        .flat_map(|m| PersistModel::ALL.map(|p| (*m, p)))
+    {
         let outcome = run(mode, &on_crowded(1, None, model));
         assert_eq!((outcome.no_space, outcome.capped_points), (0, 0));
     }
@@ -86,7 +89,10 @@ fn single_operations_in_every_mode() {
 
 #[test]
 fn sampled_pairs() {
-    for (mode, model) in [(Mode::Log, Model::Words), (Mode::Other, Model::Lines)] {
+    for (mode, model) in [
+        (Mode::Log, PersistModel::Words),
+        (Mode::Other, PersistModel::Lines),
+    ] {
         run(mode, &on_crowded(2, Some(100), model));
     }
 }

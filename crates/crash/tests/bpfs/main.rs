@@ -5,7 +5,7 @@ mod bug_classes;
 mod crowded;
 
 use bpfs::{BpfsSystem, Mode};
-use crash::{Model, Options, Outcome, explore, explore_script};
+use crash::{Options, Outcome, PersistModel, explore, explore_script};
 
 fn run(mode: Mode, options: &Options) -> Outcome {
     let outcome = explore(&BpfsSystem(mode), options, &|_| {}).expect("BPFS can be set up");
@@ -20,7 +20,10 @@ fn run(mode: Mode, options: &Options) -> Outcome {
 
 #[test]
 fn single_operations_in_every_mode() {
-    for (mode, model) in Mode::ALL.iter().flat_map(|m| Model::ALL.map(|p| (*m, p))) {
+    for (mode, model) in Mode::ALL
+        .iter()
+        .flat_map(|m| PersistModel::ALL.map(|p| (*m, p)))
+    {
         let options = Options {
             ops: 1,
             model,
@@ -64,7 +67,10 @@ fn the_same_seed_explores_the_same() {
 /// A power cut or the end of the server, more calls, and a power cut.
 #[test]
 fn calls_after_the_end_of_a_life() {
-    for (mode, model) in Mode::ALL.iter().flat_map(|m| Model::ALL.map(|p| (*m, p))) {
+    for (mode, model) in Mode::ALL
+        .iter()
+        .flat_map(|m| PersistModel::ALL.map(|p| (*m, p)))
+    {
         let options = Options {
             ops: 1,
             lives: 2,
@@ -78,7 +84,10 @@ fn calls_after_the_end_of_a_life() {
 
 #[test]
 fn pairs_of_operations() {
-    for (mode, model) in [(Mode::Other, Model::Words), (Mode::Log, Model::Lines)] {
+    for (mode, model) in [
+        (Mode::Other, PersistModel::Words),
+        (Mode::Log, PersistModel::Lines),
+    ] {
         let options = Options {
             model,
             ..Options::default()
@@ -93,7 +102,7 @@ fn sampled_pairs_in_every_mode() {
     for mode in Mode::ALL {
         let options = Options {
             sample: Some(100),
-            model: Model::Lines,
+            model: PersistModel::Lines,
             ..Options::default()
         };
         run(mode, &options);
@@ -105,7 +114,7 @@ fn sampled_triples_with_the_redo_log() {
     let options = Options {
         ops: 3,
         sample: Some(300),
-        model: Model::Words,
+        model: PersistModel::Words,
         ..Options::default()
     };
     run(Mode::Log, &options);
@@ -129,7 +138,10 @@ fn long_random_scripts_in_every_mode() {
 /// Thousands of calls, of which some are crashed.
 #[test]
 fn long_random_scripts_of_calls() {
-    for (mode, model) in [(Mode::Log, Model::Words), (Mode::Other, Model::Lines)] {
+    for (mode, model) in [
+        (Mode::Log, PersistModel::Words),
+        (Mode::Other, PersistModel::Lines),
+    ] {
         let options = Options {
             ops: 0,
             random_scripts: 2,

@@ -2,7 +2,7 @@
 //! pages that move.
 
 use crash::program::{Program, explore};
-use crash::{Model, Options};
+use crash::{Options, PersistModel};
 use mnemosyne::tx::Truncation;
 use programs::files::{self, InFiles};
 use programs::logs::Logs;
@@ -34,7 +34,7 @@ fn holds_within<const N: usize>(
     program: &impl Program,
     bounds: [(usize, usize, usize); N],
 ) {
-    for model in Model::ALL {
+    for model in PersistModel::ALL {
         for (recovery_depth, states_per_point, samples) in bounds {
             let options = Options {
                 model,

@@ -7,7 +7,7 @@ mod remnants;
 
 use bpfs::seeded::{Bug, arm, fired};
 use bpfs::{BpfsSystem, Mode};
-use crash::{FailureReport, Model, Options, explore, explore_script, replay};
+use crash::{FailureReport, Options, PersistModel, explore, explore_script, replay};
 use oracle::script::generate::Tree;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ const MODES: [Mode; 3] = [Mode::Other, Mode::Log, Mode::Sc];
 /// Time in which a bug must be found under one model.
 const BUDGET: Duration = Duration::from_secs(60);
 
-fn options(model: Model, time_limit: Option<Duration>) -> Options {
+fn options(model: PersistModel, time_limit: Option<Duration>) -> Options {
     Options {
         ops: 1,
         singles: vec![Tree::Crowded],
@@ -50,7 +50,7 @@ const LATER: [Bug; 3] = [
 ];
 
 /// The first failure in any mode.
-fn find(bug: Bug, model: Model) -> Option<(Mode, FailureReport)> {
+fn find(bug: Bug, model: PersistModel) -> Option<(Mode, FailureReport)> {
     let begin = Instant::now();
     arm(Some(bug));
     let modes: &[Mode] = match bug {
@@ -76,7 +76,7 @@ fn find(bug: Bug, model: Model) -> Option<(Mode, FailureReport)> {
     found
 }
 
-fn found_and_replayed(bug: Bug, model: Model) {
+fn found_and_replayed(bug: Bug, model: PersistModel) {
     let (mode, failure) =
         find(bug, model).unwrap_or_else(|| panic!("{bug:?} was not found under {model}"));
     println!("{bug:?} under {model}: {failure}");
@@ -99,9 +99,9 @@ const REMNANTS: [(Bug, fn() -> bool); 1] =
 
 /// The times of an inode lie in one line, which keeps the order of its stores, and so do its
 /// size and its root.
-const HARMLESS: [(Bug, Model); 2] = [
-    (Bug::TimesAtOnce, Model::Lines),
-    (Bug::LoweredAtOnce, Model::Lines),
+const HARMLESS: [(Bug, PersistModel); 2] = [
+    (Bug::TimesAtOnce, PersistModel::Lines),
+    (Bug::LoweredAtOnce, PersistModel::Lines),
 ];
 
 #[test]
@@ -115,11 +115,14 @@ fn every_seeded_bug_is_found() {
     }
     let explored = |bug: &&Bug| REMNANTS.iter().all(|(other, _)| other != *bug);
     let bugs = Bug::ALL.iter().filter(explored);
-    let in_both = bugs.flat_map(|bug| Model::ALL.map(|model| (*bug, model)));
+    let in_both = bugs.flat_map(|bug| PersistModel::ALL.map(|model| (*bug, model)));
     for (bug, model) in in_both.filter(|pair| !HARMLESS.contains(pair)) {
         found_and_replayed(bug, model);
     }
-    for (mode, model) in MODES.iter().flat_map(|m| Model::ALL.map(|p| (*m, p))) {
+    for (mode, model) in MODES
+        .iter()
+        .flat_map(|m| PersistModel::ALL.map(|p| (*m, p)))
+    {
         let outcome = explore(&BpfsSystem(mode), &options(model, None), &|_| {});
         let outcome = outcome.expect("BPFS can be set up");
         assert_eq!(outcome.failures, [], "{mode} without any seeded bug");

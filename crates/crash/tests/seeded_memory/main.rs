@@ -2,7 +2,7 @@
 //! again when visited again, and nothing is wrong without it.
 
 use crash::program::{Program, explore, replay};
-use crash::{Model, Options};
+use crash::{Options, PersistModel};
 use mnemosyne::memory::seeded as file_bugs;
 use mnemosyne::seeded::{Bug, arm, fired};
 use mnemosyne::tx::Truncation;
@@ -30,7 +30,7 @@ fn all_options() -> impl Iterator<Item = Options> {
     bounds
         .into_iter()
         .flat_map(|(recovery_depth, states_per_point)| {
-            Model::ALL.into_iter().map(move |model| Options {
+            PersistModel::ALL.into_iter().map(move |model| Options {
                 model,
                 recovery_depth,
                 states_per_point,
@@ -441,7 +441,7 @@ fn failure_in_files(
     let (arm, fired) = (file_bugs::arm, file_bugs::fired);
     let planted = Planted { bug, arm, fired };
     programs.find_map(|program| {
-        let bounds = Model::ALL.map(|model| Options {
+        let bounds = PersistModel::ALL.map(|model| Options {
             model,
             recovery_depth: 0,
             states_per_point: 64,
